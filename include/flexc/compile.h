@@ -1,0 +1,116 @@
+// Text in, kernel out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "flexc/kernel.h"
+#include "flexc/options.h"
+#include "flexc/result.h"
+
+namespace flexc {
+
+// Compiles for options.device. Thread-safe; holds no lock while a compiler runs. Calls for the same
+// program, types and device share one compile and one module.
+Result<Kernel> compile(std::string_view text, const CompileOptions& options = {});
+
+// What a program declares, without compiling it for a device.
+struct BufferInfo {
+    std::string name;
+    DType dtype = DType::f32;
+    std::vector<std::string> dims;
+    bool grad = false;
+};
+struct ParamInfo {
+    std::string name;
+    std::string type; // "f32", "int" or "bool"
+    double default_value = 0;
+    bool has_default = true;
+};
+struct Signature {
+    std::vector<BufferInfo> buffers;
+    std::vector<ParamInfo> params;
+    std::vector<std::string> sizes;   // that the program reads
+    std::string score_depends_on;     // "score, h, q_idx, kv_idx"
+    std::string mask_depends_on;      // "" when there is no mask
+    std::vector<std::string> warnings; // as a user reads them
+};
+Result<Signature> check(std::string_view text, const CompileOptions& options = {});
+
+// Any stage as stable text: tokens, ast, ir, grad, deps, mask, plan, cuda, llvm.
+Result<std::string> explain(std::string_view text, std::string_view stage,
+                            const CompileOptions& options = {}, std::string_view arch = "sm_90a");
+
+// Compiles for an architecture that need not be here; each entry is one module.
+struct Cubin {
+    KernelInfo info;
+    std::string bytes;
+};
+struct OfflineResult {
+    std::vector<Cubin> kernels;
+    double compile_ms = 0;
+    bool cached = false;
+};
+Result<OfflineResult> compile_offline(std::string_view text, const CompileOptions& options,
+                                      std::string_view arch);
+
+// The library of mods that ships inside flexc.
+struct LibraryEntry {
+    std::string name;
+    std::string group;
+    std::string summary; // one line
+    std::string text;    // whole source
+};
+std::vector<LibraryEntry> library();
+
+struct CacheStatistics {
+    std::uint64_t memory_hits = 0, disk_hits = 0, misses = 0, corrupt = 0, evicted = 0;
+    std::uint64_t disk_entries = 0, disk_bytes = 0;
+    std::string directory; // empty when the disk cache is off
+};
+CacheStatistics cache_statistics(const CacheOptions& options = {});
+Result<void> clear_cache(const CacheOptions& options = {});
+
+// What was searched, found and missing: driver, NVRTC, CPU backend, GPUs. One line each.
+struct Finding {
+    std::string what;
+    bool found = false;
+    std::string detail; // version and path, or every path that was tried
+    std::string remedy; // how to get it; empty when found
+};
+std::vector<Finding> doctor();
+
+// Device memory and streams for programs that have no CUDA of their own (the command line, tests).
+// data is zero-filled; alignment 256 bytes.
+class DeviceMemory {
+  public:
+    static Result<DeviceMemory> allocate(Device device, std::size_t bytes);
+    DeviceMemory() = default;
+    DeviceMemory(DeviceMemory&& other) noexcept;
+    DeviceMemory& operator=(DeviceMemory&& other) noexcept;
+    ~DeviceMemory();
+
+    void* data() const { return data_; }
+    std::size_t bytes() const { return bytes_; }
+    Result<void> upload(const void* host, std::size_t bytes);
+    Result<void> download(void* host, std::size_t bytes) const;
+    Result<void> fill(std::uint8_t byte);
+
+  private:
+    Device device_;
+    void* data_ = nullptr;
+    std::size_t bytes_ = 0;
+};
+Result<void> synchronize(Device device);
+// Milliseconds that `work` takes on the device, once; L2 is flushed before on CUDA.
+struct Timer {
+    static Result<std::vector<double>> measure(Device device, int repeats,
+                                               Result<void> (*work)(void*), void* user);
+};
+// The device that "automatic" means here: the first GPU that flexc can use, else the CPU.
+Device default_device();
+std::string_view version();
+
+} // namespace flexc

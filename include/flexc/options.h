@@ -1,0 +1,61 @@
+// What a compile can be told. All aggregates: designated initialisers read as named arguments.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "flexc/types.h"
+
+namespace flexc {
+
+struct BufferDeclaration {
+    std::string name;
+    DType type = DType::f32;
+    std::vector<std::string> dims; // numbers, size names (H, Q_LEN, ...) or new names
+    bool grad = false;
+};
+
+struct ParamDeclaration {
+    std::string name;
+    double value = 0; // the default
+    DType type = DType::f32; // f32, i64 or boolean
+};
+
+enum class BackwardKernel : std::uint8_t { automatic, fused, split };
+
+enum class LogLevel : std::uint8_t { debug, info, warning, error };
+
+// Called with no lock held, from any thread. Text is valid during the call.
+struct LogSink {
+    void (*write)(void* user, LogLevel level, std::string_view text) = nullptr;
+    void* user = nullptr;
+};
+
+struct CacheOptions {
+    bool memory = true;
+    bool disk = true;
+    std::string directory; // empty: FLEXC_CACHE_DIR, else $XDG_CACHE_HOME/flexc, else ~/.cache/flexc
+    std::uint64_t max_bytes = 1ull << 30;
+};
+
+struct CompileOptions {
+    std::string source_name = "<text>"; // how errors name the text
+    std::string mask_mod;               // used when the text has none
+    std::vector<BufferDeclaration> buffers;
+    std::vector<ParamDeclaration> params;
+
+    DType dtype = DType::bf16; // of q, k, v: f32, f16 or bf16
+    int head_dim = 64;         // D, 1 to 256
+    int head_dim_v = 0;        // DV; 0 means D
+    Device device;
+    bool backward = true;
+    BackwardKernel backward_kernel = BackwardKernel::automatic;
+    bool deterministic = false;
+    bool report_out_of_range = false; // Launch::out_of_range is then set by reads outside their buffer
+    CacheOptions cache;
+    LogSink log;
+};
+
+} // namespace flexc

@@ -1,0 +1,27 @@
+// Which of b, h, q, kv and score a value uses.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace flexc::analysis {
+
+struct Dependence {
+    std::uint8_t bits = 0;
+    enum Bit : std::uint8_t { b = 1, h = 2, q = 4, kv = 8, score = 16 };
+
+    bool has(Bit bit) const { return (bits & bit) != 0; }
+    friend bool operator==(Dependence, Dependence) = default;
+    friend Dependence operator|(Dependence x, Dependence y) {
+        return {static_cast<std::uint8_t>(x.bits | y.bits)};
+    }
+};
+
+// One entry per node of the graph. h_kv counts as h.
+std::vector<Dependence> dependences(const ir::Graph& graph);
+std::string describe(Dependence dependence); // "b, h, q_idx"; "nothing"
+
+} // namespace flexc::analysis

@@ -1,0 +1,31 @@
+// What values an integer can take: for bounds checks and the choice between 32 and 64 bits.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ir/program.h"
+
+namespace flexc::analysis {
+
+// No sequence, batch or head count may reach this (checked at plan time), so that sums and
+// differences of two positions fit in 32 bits.
+inline constexpr std::int64_t kMaxLength = std::int64_t{1} << 30;
+
+// Closed; saturated at the ends of int64, which then stand for "any".
+struct Interval {
+    std::int64_t low = INT64_MIN;
+    std::int64_t high = INT64_MAX;
+    bool fits_32_bits() const { return low >= INT32_MIN && high <= INT32_MAX; }
+};
+
+struct Ranges {
+    std::vector<Interval> of_node;  // integer nodes; others hold "any"
+    std::vector<bool> narrow;       // the node may be computed in 32 bits: it and its operands fit
+    // read node -> per index, whether it is proven inside the buffer (empty for other nodes)
+    std::vector<std::vector<bool>> in_range;
+};
+
+Ranges ranges(const ir::Program& program);
+
+} // namespace flexc::analysis

@@ -1,0 +1,32 @@
+// Text to a typed program: parse, resolve names (the program's own, then the library's), check
+// types, inline functions. Every error of the language is found here or in dsl/.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dsl/diagnostic.h"
+#include "flexc/options.h"
+#include "ir/program.h"
+
+namespace flexc::front {
+
+struct Input {
+    dsl::Source source;
+    // What C++ callers give beside the text; names declared in the text win over none of them:
+    // declaring one twice is an error.
+    std::vector<BufferDeclaration> buffers;
+    std::vector<ParamDeclaration> params;
+    std::string mask_mod; // an expression; empty when the text has its own or none
+};
+
+struct Output {
+    std::optional<ir::Program> program; // absent when diagnostics hold an error
+    dsl::Diagnostics diagnostics;       // warnings may be there with a program
+    std::string rendered;               // all diagnostics as a user reads them
+};
+
+Output compile_text(const Input& input);
+
+} // namespace flexc::front

@@ -1,0 +1,70 @@
+// What the backends compile: a simplified program, its joint derivative, and the facts they use.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "analysis/dependence.h"
+#include "analysis/range.h"
+#include "ir/program.h"
+
+namespace flexc::passes {
+
+// Where a value is computed. Each place is inside the one before it; row and column are siblings.
+enum class Place : std::uint8_t {
+    launch,  // uses none of b, h, q, kv, score: constants, params, sizes
+    head,    // b, h
+    row,     // b, h, q
+    column,  // b, h, kv
+    element, // q and kv together, or score
+};
+std::string_view name(Place place);
+
+// One read of a grad buffer, and d score_mod / d (what it read).
+struct ReadGradient {
+    ir::NodeId read = ir::kNoNode;
+    ir::NodeId partial = ir::kNoNode;
+};
+
+struct Mod {
+    ir::Program program; // graph holds every node below
+    ir::NodeId score = ir::kNoNode;   // modified score
+    ir::NodeId mask = ir::kNoNode;    // visible
+    ir::NodeId d_score = ir::kNoNode; // d score_mod / d score; kNoNode without backward
+    std::vector<ReadGradient> gradients;
+    // True where a read that is taken (visible, on a branch that is taken) is outside its buffer;
+    // kNoNode unless reporting was asked for.
+    ir::NodeId out_of_range = ir::kNoNode;
+
+    // One entry per node.
+    std::vector<analysis::Dependence> dependence;
+    analysis::Ranges ranges;
+    std::vector<Place> place;
+    // Nodes that some root needs, operands first.
+    std::vector<ir::NodeId> order;
+};
+
+// The launch arguments that generated code reads, in order: each is one 8-byte word, so that host
+// code can fill them for both backends. A pointer, an int64, or a float / int64 / bool param value.
+struct ArgumentSlot {
+    enum class Kind : std::uint8_t {
+        buffer_data,     // index = buffer
+        buffer_extent,   // index = buffer, dim
+        buffer_stride,   // index = buffer, dim; in elements
+        gradient_data,   // index = buffer; f32
+        gradient_stride, // index = buffer, dim; in elements
+        param,           // index = param; float in the low four bytes, or int64, or 0 / 1
+        size,            // index = size
+        out_of_range,    // int32*
+    };
+    Kind kind;
+    std::uint32_t index = 0;
+    std::uint32_t dim = 0;
+    friend bool operator==(const ArgumentSlot&, const ArgumentSlot&) = default;
+};
+// Only what the program uses. Gradient slots are there for grad buffers when mod has gradients.
+std::vector<ArgumentSlot> argument_slots(const Mod& mod);
+std::string slot_name(const ArgumentSlot& slot, const ir::Program& program); // "slopes_stride_0"
+
+} // namespace flexc::passes

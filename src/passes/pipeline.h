@@ -1,0 +1,25 @@
+// THE ordered list of passes.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "flexc/result.h"
+#include "ir/program.h"
+#include "passes/mod.h"
+
+namespace flexc::passes {
+
+struct PipelineOptions {
+    bool backward = true;
+    bool report_out_of_range = false;
+    int head_dim = 0; // becomes the constant D; 0 leaves it a size
+    int head_dim_v = 0;
+    // Called after each pass with its name, the IR text and how long it took; may be empty.
+    std::function<void(std::string_view pass, std::string_view ir, double ms)> trace;
+};
+
+Result<Mod> lower(ir::Program program, const PipelineOptions& options);
+
+} // namespace flexc::passes
