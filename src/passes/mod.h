@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/band.h"
 #include "analysis/dependence.h"
 #include "analysis/range.h"
 #include "ir/program.h"
@@ -33,6 +34,7 @@ struct Mod {
     ir::NodeId mask = ir::kNoNode;    // visible
     ir::NodeId d_score = ir::kNoNode; // d score_mod / d score; kNoNode without backward
     std::vector<ReadGradient> gradients;
+    analysis::Band band; // of the mask
     // True where a read that is taken (visible, on a branch that is taken) is outside its buffer;
     // kNoNode unless reporting was asked for.
     ir::NodeId out_of_range = ir::kNoNode;

@@ -1,0 +1,27 @@
+// What the host hands to every attention kernel beside mod::Arguments. Included by device and host
+// code: plain C++, fixed layout.
+#pragma once
+
+// Strides in elements. data == nullptr: the tensor is absent.
+struct TensorArgument {
+    void* data;
+    long long stride_b, stride_h, stride_s, stride_d;
+};
+
+// How a kernel writes an output.
+enum OutputFlag : unsigned {
+    kOutputF32 = 1,        // the tensor is f32, whatever the element type is
+    kOutputAccumulate = 2, // add to what is there (f32 only)
+};
+
+struct AttentionArguments {
+    TensorArgument q, k, v, o;         // [B, H, Q, D], [B, H_KV, KV, D], [B, H_KV, KV, DV], [B, H, Q, DV]
+    TensorArgument lse, d_lse;         // [B, H, Q] f32, natural log; stride_d is unused
+    TensorArgument d_out, dq, dk, dv;  // as o, q, k, v
+    float* delta;                      // workspace [B, H, Q]: rowsum(d_out * o) - d_lse
+    float* dq_accumulator;             // workspace [B, H, Q, D] f32, zeroed; fused backward only
+    long long q_offset, kv_offset;     // index that the program sees = row + offset
+    int batch, heads, kv_heads, q_len, kv_len;
+    float scale;                       // of q·k
+    unsigned o_flags, dq_flags, dk_flags, dv_flags; // OutputFlag
+};
