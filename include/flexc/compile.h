@@ -32,9 +32,9 @@ struct ParamInfo {
 struct Signature {
     std::vector<BufferInfo> buffers;
     std::vector<ParamInfo> params;
-    std::vector<std::string> sizes;   // that the program reads
-    std::string score_depends_on;     // "score, h, q_idx, kv_idx"
-    std::string mask_depends_on;      // "" when there is no mask
+    std::vector<std::string> sizes;    // that the program reads
+    std::string score_depends_on;      // "score, h, q_idx, kv_idx"
+    std::string mask_depends_on;       // "" when there is no mask
     std::vector<std::string> warnings; // as a user reads them
 };
 Result<Signature> check(std::string_view text, const CompileOptions& options = {});

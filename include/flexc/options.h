@@ -19,7 +19,7 @@ struct BufferDeclaration {
 
 struct ParamDeclaration {
     std::string name;
-    double value = 0; // the default
+    double value = 0;        // the default
     DType type = DType::f32; // f32, i64 or boolean
 };
 
@@ -36,7 +36,8 @@ struct LogSink {
 struct CacheOptions {
     bool memory = true;
     bool disk = true;
-    std::string directory; // empty: FLEXC_CACHE_DIR, else $XDG_CACHE_HOME/flexc, else ~/.cache/flexc
+    std::string
+        directory; // empty: FLEXC_CACHE_DIR, else $XDG_CACHE_HOME/flexc, else ~/.cache/flexc
     std::uint64_t max_bytes = 1ull << 30;
 };
 
@@ -53,7 +54,8 @@ struct CompileOptions {
     bool backward = true;
     BackwardKernel backward_kernel = BackwardKernel::automatic;
     bool deterministic = false;
-    bool report_out_of_range = false; // Launch::out_of_range is then set by reads outside their buffer
+    bool report_out_of_range =
+        false; // Launch::out_of_range is then set by reads outside their buffer
     CacheOptions cache;
     LogSink log;
 };

@@ -1,0 +1,401 @@
+#include "runtime/bind.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+
+namespace flexc::runtime {
+
+namespace {
+
+using detail::KernelState;
+using detail::PlanState;
+using Kind = passes::ArgumentSlot::Kind;
+
+constexpr std::int64_t kUnbound = -1;
+
+Error invalid(std::string message) { return {ErrorCode::invalid_option, std::move(message)}; }
+
+std::string shape_text(std::span<const std::int64_t> shape) {
+    return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+std::span<const std::int64_t> shape_of(const TensorView& tensor) {
+    return {tensor.shape.data(), static_cast<std::size_t>(tensor.rank)};
+}
+
+const TensorView* find(std::span<const NamedTensor> tensors, std::string_view name) {
+    for (const NamedTensor& entry : tensors)
+        if (entry.name == name) return &entry.tensor;
+    return nullptr;
+}
+
+std::string dims_text(const ir::Program& program, const ir::Buffer& buffer,
+                      std::span<const std::int64_t> values) {
+    std::string text = "[";
+    for (std::size_t i = 0; i < buffer.dims.size(); ++i) {
+        const ir::Dim& dim = buffer.dims[i];
+        if (i > 0) text += ", ";
+        if (dim.is_constant())
+            text += std::to_string(dim.constant);
+        else if (values[dim.size] == kUnbound)
+            text += program.sizes[dim.size];
+        else
+            text += fmt::format("{} = {}", program.sizes[dim.size], values[dim.size]);
+    }
+    return text + "]";
+}
+
+Result<void> check_names(const ir::Program& program, std::span<const NamedTensor> tensors,
+                         bool gradients) {
+    for (const NamedTensor& entry : tensors) {
+        const ir::Buffer* match = nullptr;
+        for (const ir::Buffer& buffer : program.buffers)
+            if (buffer.name == entry.name && (buffer.grad || !gradients)) match = &buffer;
+        if (match == nullptr)
+            return invalid(fmt::format("'{}' is not a {}buffer of this program", entry.name,
+                                       gradients ? "grad " : ""));
+    }
+    return {};
+}
+
+void bind_dims(const ir::Buffer& buffer, const TensorView& tensor, std::span<std::int64_t> sizes) {
+    if (static_cast<std::size_t>(tensor.rank) != buffer.dims.size()) return;
+    for (std::size_t i = 0; i < buffer.dims.size(); ++i) {
+        const ir::Dim& dim = buffer.dims[i];
+        if (!dim.is_constant() && sizes[dim.size] == kUnbound && tensor.shape[i] >= 1)
+            sizes[dim.size] = tensor.shape[i];
+    }
+}
+
+// A buffer or its gradient against its declaration.
+Result<void> check_buffer(const ir::Program& program, const ir::Buffer& buffer,
+                          const TensorView& tensor, DType expected_dtype,
+                          std::span<const std::int64_t> sizes, std::string_view label) {
+    if (tensor.dtype != expected_dtype)
+        return invalid(fmt::format("{}: expected type {}, got {}", label, name(expected_dtype),
+                                   name(tensor.dtype)));
+    bool matches = static_cast<std::size_t>(tensor.rank) == buffer.dims.size();
+    for (std::size_t i = 0; matches && i < buffer.dims.size(); ++i) {
+        const ir::Dim& dim = buffer.dims[i];
+        matches = tensor.shape[i] == (dim.is_constant() ? dim.constant : sizes[dim.size]);
+    }
+    if (!matches)
+        return invalid(fmt::format("{}: expected shape {}, got {}", label,
+                                   dims_text(program, buffer, sizes),
+                                   shape_text(shape_of(tensor))));
+    if (reinterpret_cast<std::uintptr_t>(tensor.data) % size_of(tensor.dtype) != 0)
+        return invalid(fmt::format("{}: the pointer is not aligned to its {} elements", label,
+                                   name(tensor.dtype)));
+    return {};
+}
+
+Result<void> check_lengths(const Sizes& sizes) {
+    struct Row {
+        const char* name;
+        std::int64_t value;
+    };
+    for (const Row& row :
+         {Row{"batch", sizes.batch}, Row{"heads", sizes.heads}, Row{"kv_heads", sizes.kv_heads},
+          Row{"q_len", sizes.q_len}, Row{"kv_len", sizes.kv_len}})
+        if (row.value < 1 || row.value >= analysis::kMaxLength)
+            return invalid(fmt::format("{} is {}; it must be between 1 and {}", row.name, row.value,
+                                       analysis::kMaxLength - 1));
+    if (sizes.heads % sizes.kv_heads != 0)
+        return invalid(fmt::format("{} query heads cannot share {} key/value heads evenly",
+                                   sizes.heads, sizes.kv_heads));
+    return {};
+}
+
+Result<std::vector<std::uint64_t>> bind_params(const ir::Program& program,
+                                               std::span<const ParamValue> values) {
+    for (const ParamValue& value : values) {
+        bool known = false;
+        for (const ir::Param& param : program.params)
+            known = known || param.name == value.name;
+        if (!known)
+            return invalid(fmt::format("'{}' is not a parameter of this program", value.name));
+    }
+    std::vector<std::uint64_t> words;
+    for (const ir::Param& param : program.params) {
+        const ParamValue* given = nullptr;
+        for (const ParamValue& value : values)
+            if (value.name == param.name) given = &value;
+        if (given == nullptr && !param.has_default)
+            return invalid(
+                fmt::format("parameter '{}' has no default: give it a value", param.name));
+        const double value = given != nullptr ? given->value : param.default_value;
+        if (param.type == ir::Type::real) {
+            words.push_back(std::bit_cast<std::uint32_t>(static_cast<float>(value)));
+            continue;
+        }
+        if (value != std::trunc(value) || std::abs(value) > 9007199254740992.0 ||
+            (param.type == ir::Type::boolean && value != 0 && value != 1))
+            return invalid(fmt::format("parameter '{}' is {}; it must be {}", param.name, value,
+                                       param.type == ir::Type::boolean ? "0 or 1" : "an integer"));
+        words.push_back(static_cast<std::uint64_t>(static_cast<std::int64_t>(value)));
+    }
+    return words;
+}
+
+struct TensorRule {
+    const char* name;
+    const TensorView* tensor;
+    std::array<std::int64_t, 4> shape;
+    int rank;
+    bool required;
+    bool allows_f32; // beside the kernel's type
+    bool requires_f32;
+};
+
+Result<void> check_tensor(const TensorRule& rule, DType kernel_dtype) {
+    const TensorView& tensor = *rule.tensor;
+    if (!tensor) {
+        if (!rule.required) return {};
+        return invalid(fmt::format("{}: missing", rule.name));
+    }
+    const DType expected = rule.requires_f32 ? DType::f32 : kernel_dtype;
+    if (tensor.dtype != expected && !(rule.allows_f32 && tensor.dtype == DType::f32))
+        return invalid(fmt::format("{}: expected type {}{}, got {}", rule.name, name(expected),
+                                   rule.allows_f32 && expected != DType::f32 ? " or f32" : "",
+                                   name(tensor.dtype)));
+    const std::span<const std::int64_t> shape(rule.shape.data(),
+                                              static_cast<std::size_t>(rule.rank));
+    const auto got = shape_of(tensor);
+    if (!std::equal(shape.begin(), shape.end(), got.begin(), got.end()))
+        return invalid(fmt::format("{}: expected shape {}, got {}", rule.name, shape_text(shape),
+                                   shape_text(got)));
+    if (reinterpret_cast<std::uintptr_t>(tensor.data) % size_of(tensor.dtype) != 0)
+        return invalid(fmt::format("{}: the pointer is not aligned to its {} elements", rule.name,
+                                   name(tensor.dtype)));
+    return {};
+}
+
+TensorArgument argument(const TensorView& tensor) {
+    TensorArgument result{};
+    result.data = tensor.data;
+    result.stride_b = tensor.strides[0];
+    result.stride_h = tensor.strides[1];
+    result.stride_s = tensor.strides[2];
+    result.stride_d = tensor.rank > 3 ? tensor.strides[3] : 0;
+    return result;
+}
+
+unsigned output_flags(const TensorView& tensor, bool accumulate) {
+    return (tensor.dtype == DType::f32 ? kOutputF32 : 0u) | (accumulate ? kOutputAccumulate : 0u);
+}
+
+AttentionArguments common_arguments(const PlanState& plan) {
+    AttentionArguments arguments{};
+    arguments.q_offset = plan.q_offset;
+    arguments.kv_offset = plan.kv_offset;
+    arguments.batch = static_cast<int>(plan.sizes.batch);
+    arguments.heads = static_cast<int>(plan.sizes.heads);
+    arguments.kv_heads = static_cast<int>(plan.sizes.kv_heads);
+    arguments.q_len = static_cast<int>(plan.sizes.q_len);
+    arguments.kv_len = static_cast<int>(plan.sizes.kv_len);
+    arguments.scale = static_cast<float>(plan.scale);
+    return arguments;
+}
+
+bool is_contiguous(const TensorView& tensor) {
+    std::int64_t stride = 1;
+    for (int i = tensor.rank; i-- > 0;) {
+        const auto at = static_cast<std::size_t>(i);
+        if (tensor.shape[at] != 1 && tensor.strides[at] != stride) return false;
+        stride *= tensor.shape[at];
+    }
+    return true;
+}
+
+// Looks up every buffer of the program; `views` holds one entry per buffer.
+Result<void> find_buffers(const KernelState& kernel, const PlanState& plan,
+                          std::span<const NamedTensor> tensors, bool gradients,
+                          std::span<TensorView> views) {
+    const ir::Program& program = kernel.mod.program;
+    if (auto known = check_names(program, tensors, gradients); !known) return known;
+    const std::span<const std::int64_t> sizes(plan.size_values);
+    for (std::size_t i = 0; i < program.buffers.size(); ++i) {
+        const ir::Buffer& buffer = program.buffers[i];
+        if (gradients && !buffer.grad) continue;
+        const TensorView* tensor = find(tensors, buffer.name);
+        const std::string label = gradients ? fmt::format("gradient of '{}'", buffer.name)
+                                            : fmt::format("'{}'", buffer.name);
+        if (tensor == nullptr || !*tensor)
+            return invalid(fmt::format("{}: missing; expected {} {}", label,
+                                       gradients ? "f32" : name(buffer.dtype),
+                                       dims_text(program, buffer, sizes)));
+        const DType dtype = gradients ? DType::f32 : buffer.dtype;
+        if (auto checked = check_buffer(program, buffer, *tensor, dtype, sizes, label); !checked)
+            return checked;
+        if (gradients && !is_contiguous(*tensor))
+            return invalid(fmt::format("{}: must be contiguous", label));
+        views[i] = *tensor;
+    }
+    return {};
+}
+
+void fill_words(const KernelState& kernel, const PlanState& plan,
+                std::span<const TensorView> buffers, std::span<const TensorView> gradients,
+                BoundCall& call) {
+    call.word_count = kernel.slots.size();
+    for (std::size_t i = 0; i < kernel.slots.size(); ++i) {
+        const passes::ArgumentSlot& slot = kernel.slots[i];
+        auto word = [&]() -> std::uint64_t {
+            switch (slot.kind) {
+            case Kind::buffer_data: return std::bit_cast<std::uintptr_t>(buffers[slot.index].data);
+            case Kind::buffer_extent:
+                return static_cast<std::uint64_t>(buffers[slot.index].shape[slot.dim]);
+            case Kind::buffer_stride:
+                return static_cast<std::uint64_t>(buffers[slot.index].strides[slot.dim]);
+            case Kind::gradient_data:
+                return std::bit_cast<std::uintptr_t>(gradients[slot.index].data);
+            case Kind::gradient_stride:
+                return static_cast<std::uint64_t>(gradients[slot.index].strides[slot.dim]);
+            case Kind::param: return plan.param_words[slot.index];
+            case Kind::size: return static_cast<std::uint64_t>(plan.size_values[slot.index]);
+            case Kind::out_of_range:
+                return std::bit_cast<std::uintptr_t>(kernel.executable->out_of_range_flag());
+            }
+            return 0;
+        };
+        call.words[i] = word();
+    }
+}
+
+} // namespace
+
+Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
+                            std::span<const NamedTensor> buffers, const PlanOptions& options) {
+    if (auto checked = check_lengths(sizes); !checked) return checked.error();
+    const ir::Program& program = kernel.mod.program;
+    PlanState plan;
+    plan.sizes = sizes;
+    plan.q_offset = options.q_offset;
+    plan.kv_offset = options.kv_offset;
+    plan.accumulate_gradients = options.accumulate_gradients;
+    const std::int64_t q_len = options.global_q_len.value_or(options.q_offset + sizes.q_len);
+    const std::int64_t kv_len = options.global_kv_len.value_or(options.kv_offset + sizes.kv_len);
+    if (options.q_offset < 0 || options.kv_offset < 0 || options.q_offset + sizes.q_len > q_len ||
+        options.kv_offset + sizes.kv_len > kv_len || q_len >= analysis::kMaxLength ||
+        kv_len >= analysis::kMaxLength)
+        return invalid(fmt::format(
+            "rows {} to {} of Q_LEN {} and {} to {} of KV_LEN {}: offsets and lengths must lie "
+            "inside the whole, which must be below {}",
+            options.q_offset, options.q_offset + sizes.q_len, q_len, options.kv_offset,
+            options.kv_offset + sizes.kv_len, kv_len, analysis::kMaxLength));
+    const int head_dim = kernel.options.head_dim;
+    plan.scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
+
+    plan.size_values.assign(program.sizes.size(), kUnbound);
+    plan.size_values[ir::kB] = sizes.batch;
+    plan.size_values[ir::kH] = sizes.heads;
+    plan.size_values[ir::kHKv] = sizes.kv_heads;
+    plan.size_values[ir::kQLen] = q_len;
+    plan.size_values[ir::kKvLen] = kv_len;
+    plan.size_values[ir::kD] = head_dim;
+    plan.size_values[ir::kDv] = kernel.options.head_dim_v;
+    if (auto known = check_names(program, buffers, false); !known) return known.error();
+    for (const ir::Buffer& buffer : program.buffers)
+        if (const TensorView* tensor = find(buffers, buffer.name)) {
+            bind_dims(buffer, *tensor, plan.size_values);
+            if (auto checked = check_buffer(program, buffer, *tensor, buffer.dtype,
+                                            plan.size_values, fmt::format("'{}'", buffer.name));
+                !checked)
+                return checked.error();
+        }
+    for (std::size_t i = 0; i < program.sizes.size(); ++i)
+        if (plan.size_values[i] == kUnbound)
+            return invalid(fmt::format("size '{}' is not known: pass the buffers to plan()",
+                                       program.sizes[i]));
+
+    auto params = bind_params(program, options.params);
+    if (!params) return params.error();
+    plan.param_words = std::move(*params);
+    plan.workspace_bytes = kernel.executable->workspace_bytes(sizes);
+    return plan;
+}
+
+Result<void> bind_forward(const KernelState& kernel, const PlanState& plan,
+                          const ForwardTensors& tensors, std::span<const NamedTensor> buffers,
+                          BoundCall& call) {
+    const Sizes& n = plan.sizes;
+    const std::int64_t d = kernel.options.head_dim;
+    const std::int64_t dv = kernel.options.head_dim_v;
+    const TensorRule rules[] = {
+        {"q", &tensors.q, {n.batch, n.heads, n.q_len, d}, 4, true, false, false},
+        {"k", &tensors.k, {n.batch, n.kv_heads, n.kv_len, d}, 4, true, false, false},
+        {"v", &tensors.v, {n.batch, n.kv_heads, n.kv_len, dv}, 4, true, false, false},
+        {"o", &tensors.o, {n.batch, n.heads, n.q_len, dv}, 4, true, true, false},
+        {"lse", &tensors.lse, {n.batch, n.heads, n.q_len, 0}, 3, false, true, true}};
+    for (const TensorRule& rule : rules)
+        if (auto checked = check_tensor(rule, kernel.options.dtype); !checked) return checked;
+    std::array<TensorView, 32> views;
+    const std::array<TensorView, 32> no_gradients;
+    if (auto found = find_buffers(kernel, plan, buffers, false, views); !found) return found;
+
+    call.attention = common_arguments(plan);
+    call.attention.q = argument(tensors.q);
+    call.attention.k = argument(tensors.k);
+    call.attention.v = argument(tensors.v);
+    call.attention.o = argument(tensors.o);
+    call.attention.lse = argument(tensors.lse);
+    call.attention.o_flags = output_flags(tensors.o, false);
+    fill_words(kernel, plan, views, no_gradients, call);
+    return {};
+}
+
+Result<void> bind_backward(const KernelState& kernel, const PlanState& plan,
+                           const BackwardTensors& tensors, std::span<const NamedTensor> buffers,
+                           std::span<const NamedTensor> gradients, BoundCall& call) {
+    const Sizes& n = plan.sizes;
+    const std::int64_t d = kernel.options.head_dim;
+    const std::int64_t dv = kernel.options.head_dim_v;
+    const bool add = plan.accumulate_gradients;
+    const TensorRule rules[] = {
+        {"q", &tensors.q, {n.batch, n.heads, n.q_len, d}, 4, true, false, false},
+        {"k", &tensors.k, {n.batch, n.kv_heads, n.kv_len, d}, 4, true, false, false},
+        {"v", &tensors.v, {n.batch, n.kv_heads, n.kv_len, dv}, 4, true, false, false},
+        {"o", &tensors.o, {n.batch, n.heads, n.q_len, dv}, 4, true, true, false},
+        {"lse", &tensors.lse, {n.batch, n.heads, n.q_len, 0}, 3, true, true, true},
+        {"d_out", &tensors.d_out, {n.batch, n.heads, n.q_len, dv}, 4, true, false, false},
+        {"d_lse", &tensors.d_lse, {n.batch, n.heads, n.q_len, 0}, 3, false, true, true},
+        {"dq", &tensors.dq, {n.batch, n.heads, n.q_len, d}, 4, true, true, add},
+        {"dk", &tensors.dk, {n.batch, n.kv_heads, n.kv_len, d}, 4, true, true, add},
+        {"dv", &tensors.dv, {n.batch, n.kv_heads, n.kv_len, dv}, 4, true, true, add}};
+    for (const TensorRule& rule : rules)
+        if (auto checked = check_tensor(rule, kernel.options.dtype); !checked) return checked;
+    std::array<TensorView, 32> views;
+    std::array<TensorView, 32> gradient_views;
+    if (auto found = find_buffers(kernel, plan, buffers, false, views); !found) return found;
+    if (auto found = find_buffers(kernel, plan, gradients, true, gradient_views); !found)
+        return found;
+
+    call.attention = common_arguments(plan);
+    call.attention.q = argument(tensors.q);
+    call.attention.k = argument(tensors.k);
+    call.attention.v = argument(tensors.v);
+    call.attention.o = argument(tensors.o);
+    call.attention.o_flags = output_flags(tensors.o, false);
+    call.attention.lse = argument(tensors.lse);
+    call.attention.d_out = argument(tensors.d_out);
+    call.attention.d_lse = argument(tensors.d_lse);
+    call.attention.dq = argument(tensors.dq);
+    call.attention.dk = argument(tensors.dk);
+    call.attention.dv = argument(tensors.dv);
+    call.attention.dq_flags = output_flags(tensors.dq, add);
+    call.attention.dk_flags = output_flags(tensors.dk, add);
+    call.attention.dv_flags = output_flags(tensors.dv, add);
+    fill_words(kernel, plan, views, gradient_views, call);
+    call.zero_count = 0;
+    if (!add)
+        for (const TensorView& view : gradient_views)
+            if (view)
+                call.zero[call.zero_count++] = {
+                    view.data, static_cast<std::size_t>(view.elements()) * sizeof(float)};
+    return {};
+}
+
+} // namespace flexc::runtime

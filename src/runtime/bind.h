@@ -1,0 +1,39 @@
+// From what a caller passes to what kernels read: sizes, parameters, argument words. Every check of
+// shapes, types and names is here; its messages name the tensor and what was expected.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "flexc/kernel.h"
+#include "flexc/result.h"
+#include "runtime/state.h"
+
+namespace flexc::runtime {
+
+// The plan's values: checks sizes and parameters, binds named dims from the buffers.
+Result<detail::PlanState> bind_plan(const detail::KernelState& kernel, const Sizes& sizes,
+                                    std::span<const NamedTensor> buffers,
+                                    const PlanOptions& options);
+
+// More than any program within the language's limits has.
+inline constexpr std::size_t kMaxArgumentWords = 1024;
+
+struct BoundCall {
+    AttentionArguments attention{};
+    std::array<std::uint64_t, kMaxArgumentWords> words;
+    std::size_t word_count = 0;
+    std::array<ZeroRange, 32> zero;
+    std::size_t zero_count = 0;
+};
+
+// Fill `call` in place: a launch allocates nothing.
+Result<void> bind_forward(const detail::KernelState& kernel, const detail::PlanState& plan,
+                          const ForwardTensors& tensors, std::span<const NamedTensor> buffers,
+                          BoundCall& call);
+Result<void> bind_backward(const detail::KernelState& kernel, const detail::PlanState& plan,
+                           const BackwardTensors& tensors, std::span<const NamedTensor> buffers,
+                           std::span<const NamedTensor> gradients, BoundCall& call);
+
+} // namespace flexc::runtime

@@ -1,0 +1,101 @@
+#include "flexc/kernel.h"
+
+#include <fmt/format.h>
+
+#include "runtime/bind.h"
+#include "runtime/state.h"
+
+namespace flexc {
+
+namespace {
+
+Error empty_handle() {
+    return {ErrorCode::invalid_option,
+            "this kernel handle is empty: it did not come from compile()"};
+}
+
+Result<void> check_plan(const detail::KernelState* kernel, const Plan& plan,
+                        const detail::PlanState* state) {
+    if (kernel == nullptr) return empty_handle();
+    if (state == nullptr || state->kernel.get() != kernel)
+        return Error{ErrorCode::invalid_option,
+                     "this plan was not made by this kernel: call plan() on it"};
+    (void)plan;
+    return {};
+}
+
+Result<void> check_workspace(const detail::PlanState& plan, Workspace workspace) {
+    if (plan.workspace_bytes > 0 &&
+        (workspace.data == nullptr || workspace.bytes < plan.workspace_bytes))
+        return Error{ErrorCode::invalid_option,
+                     fmt::format("the workspace holds {} bytes; the plan needs {}",
+                                 workspace.data == nullptr ? 0 : workspace.bytes,
+                                 plan.workspace_bytes)};
+    return {};
+}
+
+runtime::Call as_call(const runtime::BoundCall& bound, Workspace workspace, Stream stream) {
+    return {.attention = bound.attention,
+            .mod_arguments = std::span(bound.words).first(bound.word_count),
+            .zero = std::span(bound.zero).first(bound.zero_count),
+            .workspace = workspace,
+            .stream = stream};
+}
+
+} // namespace
+
+std::size_t Plan::workspace_bytes() const { return state_ ? state_->workspace_bytes : 0; }
+const Sizes& Plan::sizes() const { return state_->sizes; }
+
+Result<Plan> Kernel::plan(const Sizes& sizes, std::span<const NamedTensor> buffers, Stream stream,
+                          const PlanOptions& options) const {
+    (void)stream; // block maps will be built on it
+    if (!state_) return empty_handle();
+    auto bound = runtime::bind_plan(*state_, sizes, buffers, options);
+    if (!bound) return bound.error();
+    bound->kernel = state_;
+    return Plan(std::make_shared<const detail::PlanState>(std::move(*bound)));
+}
+
+Result<void> Kernel::forward(const Plan& plan, const ForwardTensors& tensors,
+                             std::span<const NamedTensor> buffers, Workspace workspace,
+                             Stream stream) const {
+    if (auto checked = check_plan(state_.get(), plan, plan.state_.get()); !checked) return checked;
+    runtime::BoundCall bound;
+    if (auto done = runtime::bind_forward(*state_, *plan.state_, tensors, buffers, bound); !done)
+        return done;
+    return state_->executable->forward(as_call(bound, workspace, stream));
+}
+
+Result<void> Kernel::backward(const Plan& plan, const BackwardTensors& tensors,
+                              std::span<const NamedTensor> buffers,
+                              std::span<const NamedTensor> buffer_gradients, Workspace workspace,
+                              Stream stream) const {
+    if (auto checked = check_plan(state_.get(), plan, plan.state_.get()); !checked) return checked;
+    if (!state_->options.backward)
+        return Error{ErrorCode::invalid_option,
+                     "this kernel was compiled without backward: set CompileOptions::backward"};
+    if (auto checked = check_workspace(*plan.state_, workspace); !checked) return checked;
+    runtime::BoundCall bound;
+    if (auto done = runtime::bind_backward(*state_, *plan.state_, tensors, buffers,
+                                           buffer_gradients, bound);
+        !done)
+        return done;
+    return state_->executable->backward(as_call(bound, workspace, stream));
+}
+
+Result<bool> Kernel::out_of_range() const {
+    if (!state_) return empty_handle();
+    if (!state_->options.report_out_of_range)
+        return Error{ErrorCode::invalid_option, "this kernel was compiled without reporting: set "
+                                                "CompileOptions::report_out_of_range"};
+    return state_->executable->take_out_of_range();
+}
+
+const CompileOptions& Kernel::options() const { return state_->options; }
+std::span<const KernelInfo> Kernel::kernels() const { return state_->executable->kernels(); }
+double Kernel::compile_ms() const { return state_->compile_ms; }
+bool Kernel::from_cache() const { return state_->from_cache; }
+Device Kernel::device() const { return state_->device; }
+
+} // namespace flexc
