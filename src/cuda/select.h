@@ -1,0 +1,21 @@
+// Which template and which tile sizes suit a request.
+#pragma once
+
+#include "cuda/config.h"
+
+namespace flexc::cuda {
+
+// Dynamic shared memory that one block may have, in bytes.
+int shared_memory_limit(int arch);
+
+// Bytes of one row of a tile in shared memory: columns rounded up to 16 elements, and 16 bytes that
+// keep eight consecutive rows in different banks. The device's Tile lays rows out the same way.
+int tile_row_bytes(int columns, DType dtype);
+
+// Fits every request within the language's limits: any head dim from 1 to 256, arch >= 80.
+KernelConfig select_kernel(const KernelRequest& request);
+
+KernelConfig select_forward(const KernelRequest& request);
+KernelConfig select_backward(const KernelRequest& request); // delta and the backward kinds
+
+} // namespace flexc::cuda
