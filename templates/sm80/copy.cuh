@@ -1,0 +1,53 @@
+// Memory instructions: asynchronous copies from global to shared memory, and shared stores.
+// Shared memory is named by its 32-bit address in the shared window.
+#pragma once
+
+#include "common/element.cuh"
+
+namespace sm80 {
+
+__device__ inline unsigned shared_address(const void* pointer) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// Copies kBytes (4, 8 or 16); writes zeros and reads nothing when !valid.
+template <int kBytes> __device__ inline void copy_async(unsigned to, const void* from, bool valid) {
+    const int bytes = valid ? kBytes : 0;
+    if constexpr (kBytes == 16) {
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                     "r"(bytes));
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from),
+                     "n"(kBytes), "r"(bytes));
+    }
+}
+
+// Closes a group of this thread's copies; groups complete in order.
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most kPending of this thread's newest groups are in flight. Other threads' copies
+// are visible after a barrier that follows.
+template <int kPending> __device__ inline void wait_for_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+__device__ inline void store_shared(unsigned to, float x) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+}
+__device__ inline void store_shared(unsigned to, flexc_f16 x) {
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(x.bits) : "memory");
+}
+__device__ inline void store_shared(unsigned to, flexc_bf16 x) {
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(x.bits) : "memory");
+}
+// One register of a matrix fragment: two 16-bit elements or a float.
+__device__ inline void store_shared(unsigned to, unsigned x) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+}
+__device__ inline float load_shared_float(unsigned from) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from));
+    return x;
+}
+
+} // namespace sm80
