@@ -1,6 +1,7 @@
 // What is wrong with a text, where, and what to write instead.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,11 +11,18 @@ namespace flexc::dsl {
 
 enum class Severity : std::uint8_t { error, warning };
 
+// A second place that explains the first: an opening bracket, an earlier declaration, a call.
+struct Note {
+    Span span;
+    std::string message;
+};
+
 struct Diagnostic {
     Severity severity = Severity::error;
     Span span;
     std::string message;
     std::string hint; // without "hint:"; may be empty
+    std::vector<Note> notes = {};
 };
 
 using Diagnostics = std::vector<Diagnostic>;
