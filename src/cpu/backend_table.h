@@ -1,0 +1,86 @@
+// The boundary between the core library and libflexc_cpu.so: one C function that returns a table.
+// No exception, no allocation and no C++ library type crosses it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/arguments.h"
+#include "flexc/types.h"
+
+namespace flexc::cpu {
+
+inline constexpr std::uint32_t kBackendVersion = 1;
+inline constexpr char kBackendSymbol[] = "flexc_cpu_backend";
+
+// Receives bytes during the call that it is handed to.
+struct ByteSink {
+    void (*write)(void* user, const char* data, std::size_t size) = nullptr;
+    void* user = nullptr;
+};
+
+// Variables of the loops over tiles; a read that has one of them as an index of its own reaches
+// other elements when it changes.
+enum Separation : std::uint32_t { kSeparatesB = 1, kSeparatesHKv = 2, kSeparatesKv = 4 };
+
+// What the loops must know of a module beside its machine code.
+struct KernelShape {
+    DType dtype = DType::f32; // of q, k, v
+    int head_dim = 0;
+    int head_dim_v = 0;
+    int threads = 1;
+    int scratch_arrays = 0;
+    bool has_mask = false;
+    bool has_band = false;
+    bool band_is_exact = false;
+};
+
+// The gradient of one captured buffer: f32, added to. Its words are where the emitted code finds
+// its pointer and strides in the arguments; -1 where it does not read them.
+struct GradientTarget {
+    float* data = nullptr;
+    int rank = 0;
+    std::int64_t shape[kMaxDims] = {};
+    std::int64_t strides[kMaxDims] = {};
+    int data_word = -1;
+    int stride_words[kMaxDims] = {};
+    std::uint32_t separation = 0; // by every read of the buffer
+};
+
+struct Launch {
+    const KernelShape* shape = nullptr;
+    const AttentionArguments* arguments = nullptr;
+    const std::uint64_t* words = nullptr;
+    std::size_t word_count = 0;
+    const GradientTarget* gradients = nullptr; // backward
+    std::size_t gradient_count = 0;
+    bool backward = false;
+    void* workspace = nullptr; // 64-byte aligned
+};
+
+struct BackendModule;
+
+struct BackendTable {
+    std::uint32_t version = kBackendVersion;
+
+    // One line: versions of LLVM, libxsmm and oneTBB, and the processor that code is made for.
+    // Two equal lines mean that object bytes may be exchanged.
+    void (*describe)(ByteSink out) = nullptr;
+    int (*default_threads)() = nullptr; // FLEXC_CPU_THREADS, else what oneTBB finds
+
+    // nullptr on failure, with the reason in `error`. `compile` hands out the relocatable object.
+    BackendModule* (*compile)(const char* text, std::size_t size, ByteSink object,
+                              ByteSink error) = nullptr;
+    BackendModule* (*load)(const char* object, std::size_t size, ByteSink error) = nullptr;
+    void (*release)(BackendModule* module) = nullptr;
+    // Address of a function of the module; nullptr when it has none of that name.
+    void* (*find)(BackendModule* module, const char* name) = nullptr;
+
+    std::size_t (*workspace_bytes)(const Launch& launch) = nullptr;
+    bool (*forward)(BackendModule* module, const Launch& launch, ByteSink error) = nullptr;
+    bool (*backward)(BackendModule* module, const Launch& launch, ByteSink error) = nullptr;
+};
+
+using BackendEntry = const BackendTable* (*)();
+
+} // namespace flexc::cpu

@@ -1,0 +1,57 @@
+// What emitted code and the loops around it share: one tile of query rows and kv columns.
+// Plain and of fixed layout; emit_function.cpp knows the fields by their index.
+#pragma once
+
+#include <cstdint>
+
+namespace flexc::cpu {
+
+// Every field is one 8-byte word, so that field i stands at byte 8 i.
+struct Tile {
+    float* scores;    // rows x stride: q·k in; forward: probabilities out, backward: the same
+    float* gradients; // backward, rows x stride: d out · v in, gradient of q·k out
+    std::int64_t stride;
+    float* row_max;        // forward: running maximum of the modified scores, natural units
+    float* row_sum;        // forward: running sum of exp(score - maximum)
+    float* row_correction; // forward, out: factor for what was accumulated before this tile
+    const float* lse;      // backward, per row
+    const float* delta;    // backward, per row: rowsum(d_out * o) - d_lse
+    void* scratch;         // scratch_arrays of the module, each kMaxColumns 8-byte words
+    std::int64_t b, h, h_kv;
+    std::int64_t q_begin, kv_begin; // as the program sees them: offsets are added
+    std::int64_t rows, columns;
+    double scale;
+    std::int64_t band_low, band_high; // out of the band function: low <= kv - q <= high
+};
+
+enum TileField : int {
+    kTileScores,
+    kTileGradients,
+    kTileStride,
+    kTileRowMax,
+    kTileRowSum,
+    kTileRowCorrection,
+    kTileLse,
+    kTileDelta,
+    kTileScratch,
+    kTileB,
+    kTileH,
+    kTileHKv,
+    kTileQBegin,
+    kTileKvBegin,
+    kTileRows,
+    kTileColumns,
+    kTileScale,
+    kTileBandLow,
+    kTileBandHigh,
+    kTileFields
+};
+static_assert(sizeof(Tile) == 8 * kTileFields);
+
+// No tile is wider than this.
+inline constexpr std::int64_t kMaxColumns = 512;
+
+// Every emitted function: the launch arguments in argument_slots order, and a tile.
+using TileFunction = void (*)(const std::uint64_t* arguments, Tile* tile);
+
+} // namespace flexc::cpu
