@@ -46,6 +46,16 @@ std::vector<std::string> loaded_libraries(std::string_view prefix) {
     return walk.paths;
 }
 
+// A folder's name is no pattern, whatever characters it has.
+std::string escape_for_glob(const std::string& path) {
+    std::string result;
+    for (const char c : path) {
+        if (c == '*' || c == '?' || c == '[' || c == '\\') result += '\\';
+        result += c;
+    }
+    return result;
+}
+
 // Nothing when a variable is not set.
 std::optional<std::string> expand(const std::string& pattern) {
     std::string result;
@@ -58,7 +68,7 @@ std::optional<std::string> expand(const std::string& pattern) {
         const auto value =
             name == "ORIGIN" ? std::optional(own_directory()) : foreign_environment(name.c_str());
         if (!value) return std::nullopt;
-        result += pattern.substr(at, open - at) + *value;
+        result += pattern.substr(at, open - at) + escape_for_glob(*value);
         at = close + 1;
     }
 }

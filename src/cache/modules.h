@@ -1,0 +1,183 @@
+// What this process has compiled, by key. Callers that ask for one key at once share one compile.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+#include "cache/digest.h"
+#include "flexc/result.h"
+
+namespace flexc::cache {
+
+struct ModulesStatistics {
+    std::uint64_t hits = 0;     // found
+    std::uint64_t waits = 0;    // had to wait for another caller's compile
+    std::uint64_t made = 0;     // compiled here
+    std::uint64_t failures = 0; // compiles that failed
+    std::uint64_t evicted = 0;
+    std::size_t count = 0;
+    std::uint64_t bytes = 0;
+};
+
+struct ModulesLimits {
+    std::size_t count = 512;
+    std::uint64_t bytes = 256ull << 20;
+};
+
+// No lock is held while `make` runs or a value dies, so both may use the same Modules.
+template <typename T> class Modules {
+  public:
+    using Value = std::shared_ptr<const T>;
+    struct Made {
+        Value value;
+        std::uint64_t bytes = 0; // for the bound only
+    };
+    using Make = std::function<Result<Made>()>;
+
+    explicit Modules(ModulesLimits limits = {}) : limits_(limits) {}
+
+    // The value of `key`; calls `make` unless it is known or another thread is making it. A
+    // failure, be it an Error or an exception, goes to everyone who waits for it and is not
+    // remembered.
+    Result<Value> get(const Digest& key, const Make& make) {
+        std::unique_lock lock(mutex_);
+        if (const auto found = entries_.find(key); found != entries_.end()) {
+            ++statistics_.hits;
+            recent_.splice(recent_.begin(), recent_, found->second);
+            return found->second->made.value;
+        }
+        // After fork, what the parent's threads were making will never be finished here.
+        if (const auto flight = flights_.find(key);
+            flight != flights_.end() && flight->second->process == ::getpid())
+            return wait_for(flight->second, lock);
+        const auto flight = std::make_shared<Flight>();
+        flights_[key] = flight;
+        ++statistics_.made;
+        lock.unlock();
+        return fly(key, flight, make);
+    }
+
+    Value find(const Digest& key) {
+        const std::lock_guard lock(mutex_);
+        const auto found = entries_.find(key);
+        return found == entries_.end() ? nullptr : found->second->made.value;
+    }
+
+    void clear() {
+        std::list<Item> dead; // outlives the lock
+        const std::lock_guard lock(mutex_);
+        dead.swap(recent_);
+        entries_.clear();
+        bytes_ = 0;
+    }
+
+    ModulesStatistics statistics() const {
+        const std::lock_guard lock(mutex_);
+        ModulesStatistics result = statistics_;
+        result.count = entries_.size();
+        result.bytes = bytes_;
+        return result;
+    }
+
+  private:
+    struct Item {
+        Digest key;
+        Made made;
+    };
+    struct Flight {
+        std::thread::id owner = std::this_thread::get_id();
+        pid_t process = ::getpid();
+        std::condition_variable landed;
+        std::optional<Result<Value>> result;
+        std::exception_ptr exception;
+        bool done() const { return result.has_value() || exception != nullptr; }
+    };
+    using FlightPointer = std::shared_ptr<Flight>;
+
+    Result<Value> wait_for(const FlightPointer& flight, std::unique_lock<std::mutex>& lock) {
+        if (waits_for_me(flight))
+            return Error{ErrorCode::internal, "a compile asked for its own result"};
+        ++statistics_.waits;
+        const auto me = std::this_thread::get_id();
+        waiting_[me] = flight;
+        flight->landed.wait(lock, [&] { return flight->done(); });
+        waiting_.erase(me);
+        if (flight->exception) std::rethrow_exception(flight->exception);
+        return *flight->result;
+    }
+
+    // Whether the maker of `flight` is this thread, or waits, however indirectly, for it.
+    bool waits_for_me(FlightPointer flight) const {
+        while (true) {
+            if (flight->owner == std::this_thread::get_id()) return true;
+            const auto next = waiting_.find(flight->owner);
+            if (next == waiting_.end() || next->second->done()) return false;
+            flight = next->second;
+        }
+    }
+
+    Result<Value> fly(const Digest& key, const FlightPointer& flight, const Make& make) {
+        std::optional<Result<Made>> outcome;
+        std::exception_ptr exception;
+        try {
+            outcome = make();
+        } catch (...) {
+            exception = std::current_exception();
+        }
+        std::list<Item> dead; // outlives the lock
+        const std::lock_guard lock(mutex_);
+        if (exception || !*outcome) ++statistics_.failures;
+        if (exception)
+            flight->exception = exception;
+        else if (!*outcome)
+            flight->result = std::move(outcome->error());
+        else {
+            flight->result = (*outcome)->value;
+            remember(key, std::move(**outcome), dead);
+        }
+        // A clear or a fork may have put another flight in its place.
+        if (const auto mine = flights_.find(key); mine != flights_.end() && mine->second == flight)
+            flights_.erase(mine);
+        flight->landed.notify_all();
+        if (exception) std::rethrow_exception(exception);
+        return *flight->result;
+    }
+
+    void remember(const Digest& key, Made made, std::list<Item>& dead) {
+        bytes_ += made.bytes;
+        recent_.push_front({key, std::move(made)});
+        entries_[key] = recent_.begin();
+        // The newest stays, even if it is larger than the bound: its caller is about to use it.
+        while (recent_.size() > 1 && (recent_.size() > limits_.count || bytes_ > limits_.bytes)) {
+            bytes_ -= recent_.back().made.bytes;
+            entries_.erase(recent_.back().key);
+            dead.splice(dead.begin(), recent_, std::prev(recent_.end()));
+            ++statistics_.evicted;
+        }
+    }
+
+    const ModulesLimits limits_;
+    mutable std::mutex mutex_;
+    std::list<Item> recent_; // the latest used first
+    std::unordered_map<Digest, typename std::list<Item>::iterator, DigestHash> entries_;
+    std::unordered_map<Digest, FlightPointer, DigestHash> flights_;
+    std::unordered_map<std::thread::id, FlightPointer> waiting_;
+    std::uint64_t bytes_ = 0;
+    ModulesStatistics statistics_;
+};
+
+} // namespace flexc::cache
