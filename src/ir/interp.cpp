@@ -1,0 +1,146 @@
+#include "ir/interp.h"
+
+#include <cstddef>
+
+namespace flexc::ir {
+
+namespace reference {
+
+constexpr char letter(std::string_view signature, std::size_t position) {
+    return position < signature.find('>') ? signature[position] : '-';
+}
+
+template <char kLetter, typename T>
+auto operand(std::span<const Value<T>> operands, std::size_t position) {
+    if constexpr (kLetter == 'b') return operands[position].boolean;
+    else if constexpr (kLetter == 'i') return Integer(operands[position].integer);
+    else if constexpr (kLetter == 'f') return operands[position].real;
+    else return 0;
+}
+
+template <char kLetter, typename T, typename Result> Value<T> result(Result computed) {
+    Value<T> value;
+    if constexpr (kLetter == 'b') value.boolean = computed;
+    else if constexpr (kLetter == 'i') value.integer = Integer(computed).value;
+    else value.real = computed;
+    return value;
+}
+
+// Inside this namespace, so that the column's names mean the functions of reference.h.
+template <typename T> Value<T> compute(Op op, std::span<const Value<T>> operands) {
+    switch (op) {
+#define FLEXC_OP(name, signature, derivative, reference, cuda, llvm)                               \
+    case Op::name: {                                                                               \
+        [[maybe_unused]] const auto x = operand<letter(signature, 0)>(operands, 0);                \
+        [[maybe_unused]] const auto y = operand<letter(signature, 1)>(operands, 1);                \
+        [[maybe_unused]] const auto z = operand<letter(signature, 2)>(operands, 2);                \
+        return result<std::string_view(signature).back(), T>(reference);                           \
+    }
+#include "ir/ops.def"
+    default: return {};
+    }
+}
+
+} // namespace reference
+
+namespace {
+
+// Row-major offset, or -1 when an index is outside.
+std::int64_t offset_of(const BufferData& data, std::span<const std::int64_t> indices) {
+    std::int64_t offset = 0;
+    for (std::size_t dim = 0; dim < indices.size(); ++dim) {
+        if (indices[dim] < 0 || indices[dim] >= data.extents[dim]) return -1;
+        offset = offset * data.extents[dim] + indices[dim];
+    }
+    return offset;
+}
+
+Value<double> read(const BufferData& data, Type type, std::span<const std::int64_t> indices) {
+    const std::int64_t offset = offset_of(data, indices);
+    if (offset < 0) return {};
+    if (data.at) return data.at(indices);
+    const auto position = static_cast<std::size_t>(offset);
+    if (type == Type::real) return {.real = data.reals[position]};
+    const std::int64_t element = data.integers[position];
+    return {.boolean = element != 0, .integer = element};
+}
+
+template <typename T> Value<T> widen(const Value<double>& value) {
+    return {value.boolean, value.integer, T(value.real)};
+}
+
+template <typename T>
+Value<T> leaf(const Program& program, const Node& node, const Environment& environment,
+              const std::vector<Value<T>>& values) {
+    switch (node.op) {
+    case Op::const_bool: return {.boolean = node.integer != 0};
+    case Op::const_int: return {.integer = node.integer};
+    case Op::const_real: return {.real = T(node.real)};
+    case Op::score: return {.real = T(environment.score)};
+    case Op::b: return {.integer = environment.b};
+    case Op::h: return {.integer = environment.h};
+    case Op::h_kv: return {.integer = environment.h_kv};
+    case Op::q_idx: return {.integer = environment.q_idx};
+    case Op::kv_idx: return {.integer = environment.kv_idx};
+    case Op::size: return {.integer = environment.sizes[node.symbol]};
+    case Op::param: return widen<T>(environment.params[node.symbol]);
+    default: break;
+    }
+    std::vector<std::int64_t> indices;
+    for (NodeId index : node.operands) indices.push_back(values[index].integer);
+    const Type type = type_of(program.buffers[node.symbol].dtype);
+    return widen<T>(read(*environment.buffers[node.symbol], type, indices));
+}
+
+} // namespace
+
+template <typename T> Value<T> apply(Op op, std::span<const Value<T>> operands) {
+    return reference::compute<T>(op, operands);
+}
+
+template <typename T>
+std::vector<Value<T>> evaluate(const Program& program, std::span<const NodeId> roots,
+                               const Environment& environment, NodeId seed) {
+    std::vector<Value<T>> values(program.graph.size());
+    std::vector<Value<T>> operands;
+    for (NodeId id : reachable(program.graph, roots)) {
+        const Node& node = program.graph[id];
+        if (info(node.op).is_leaf()) {
+            values[id] = leaf<T>(program, node, environment, values);
+        } else {
+            operands.clear();
+            for (NodeId operand : node.operands) operands.push_back(values[operand]);
+            values[id] = apply<T>(node.op, operands);
+        }
+        if constexpr (std::is_same_v<T, Dual>)
+            if (id == seed) values[id].real.slope = 1;
+    }
+    return values;
+}
+
+template Value<double> apply(Op, std::span<const Value<double>>);
+template Value<Dual> apply(Op, std::span<const Value<Dual>>);
+template std::vector<Value<double>> evaluate(const Program&, std::span<const NodeId>,
+                                             const Environment&, NodeId);
+template std::vector<Value<Dual>> evaluate(const Program&, std::span<const NodeId>,
+                                           const Environment&, NodeId);
+
+double evaluate_real(const Program& program, NodeId root, const Environment& environment) {
+    return evaluate<double>(program, std::span(&root, 1), environment)[root].real;
+}
+
+std::int64_t evaluate_integer(const Program& program, NodeId root,
+                              const Environment& environment) {
+    return evaluate<double>(program, std::span(&root, 1), environment)[root].integer;
+}
+
+bool evaluate_boolean(const Program& program, NodeId root, const Environment& environment) {
+    return evaluate<double>(program, std::span(&root, 1), environment)[root].boolean;
+}
+
+double evaluate_slope(const Program& program, NodeId root, const Environment& environment,
+                      NodeId seed) {
+    return evaluate<Dual>(program, std::span(&root, 1), environment, seed)[root].real.slope;
+}
+
+} // namespace flexc::ir
