@@ -44,11 +44,28 @@ template <typename E> struct Plane {
     }
 };
 
-// The largest asynchronous copy that divides a row of kColumns; 0: none does.
-template <typename E, int kColumns> constexpr int copy_bytes() {
-    constexpr int bytes = kColumns * static_cast<int>(sizeof(E));
-    return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 0;
+// Writes two columns of a row of [.., columns]; `paired` says that pairs are aligned.
+template <typename E>
+__device__ inline void store_pair(const Plane<E>& plane, bool paired, int row, int column,
+                                  int columns, float first, float second) {
+    struct alignas(2 * sizeof(E)) Pair {
+        E first, second;
+    };
+    const E a = flexc_from_float<E>(first), b = flexc_from_float<E>(second);
+    if (paired && column + 1 < columns) {
+        *reinterpret_cast<Pair*>(plane.data + row * plane.stride_s + column) = {a, b};
+    } else {
+        if (column < columns) *plane.at(row, column) = a;
+        if (column + 1 < columns) *plane.at(row, column + 1) = b;
+    }
 }
+
+// The largest asynchronous copy that divides a row of kColumns; 0: none does.
+template <typename E, int kColumns, int kRowBytes = kColumns * static_cast<int>(sizeof(E))>
+constexpr int kCopyBytes = kRowBytes % 16 == 0  ? 16
+                           : kRowBytes % 8 == 0 ? 8
+                           : kRowBytes % 4 == 0 ? 4
+                                                : 0;
 
 // Zeros the padding columns, which load_tile never writes. Visible after a barrier.
 template <int kThreads, typename E, int kRows, int kColumns>
@@ -62,13 +79,13 @@ __device__ inline void clear_padding(Tile<E, kRows, kColumns> tile) {
 }
 
 // Starts loading rows first_row + [0, kRows) of the plane with kThreads threads; rows from `length`
-// on become zeros. Whole pieces go asynchronously when `aligned` (Plane::aligned_to(copy_bytes)),
+// on become zeros. Whole pieces go asynchronously when `aligned` (Plane::aligned_to(kCopyBytes)),
 // which must be uniform; any other layout goes element by element through registers. Both are
 // complete after commit_copies, wait_for_copies and a barrier.
 template <int kThreads, typename E, int kRows, int kColumns>
 __device__ inline void load_tile(Tile<E, kRows, kColumns> tile, const Plane<E>& plane, bool aligned,
                                  int first_row, int length) {
-    constexpr int kBytes = copy_bytes<E, kColumns>();
+    constexpr int kBytes = kCopyBytes<E, kColumns>;
     if (kBytes > 0 && aligned) {
         constexpr int kElements = kBytes > 0 ? kBytes / static_cast<int>(sizeof(E)) : 1;
         constexpr int kPieces = kColumns / kElements; // in a row

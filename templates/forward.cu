@@ -1,0 +1,330 @@
+// Attention, forward: one block computes kQueryTile rows of one head's output.
+//
+// FlashAttention-2's loop over tiles of keys and values: scores = scale * Q K', changed by the mod;
+// a running maximum and sum per row; output += exp(scores - maximum) V. Each warp owns whole rows,
+// so that only the four threads of a quad exchange anything.
+#include "mod.cuh"
+
+#include "common/math.cuh"
+#include "common/place.cuh"
+#include "sm80/mma.cuh"
+
+using namespace sm80;
+using mod::Element;
+
+namespace {
+
+constexpr int kThreads = 32 * mod::kWarps;
+constexpr int kSlabs = mod::kQueryTile / mod::kWarps / 16; // of 16 rows, in one warp
+constexpr int kKeyColumns = mod::kKeyTile / 8;             // accumulators of 8 columns
+constexpr int kValueColumns = round_up(mod::kHeadDimV, 16) / 8;
+
+using QueryTile = Tile<Element, mod::kQueryTile, mod::kHeadDim>;
+using KeyTile = Tile<Element, mod::kKeyTile, mod::kHeadDim>;
+using ValueTile = Tile<Element, mod::kKeyTile, mod::kHeadDimV>;
+constexpr int kStageBytes = KeyTile::kBytes + ValueTile::kBytes;
+static_assert(QueryTile::kBytes + mod::kStages * kStageBytes <= mod::kSharedBytes);
+
+extern __shared__ __align__(128) unsigned char shared_memory[];
+
+// A thread's part of the matrices: in each slab, columns 2t and 2t + 1 of rows g and g + 8.
+using Scores = float[kSlabs][kKeyColumns][4];
+using Output = float[kSlabs][kValueColumns][4];
+
+// The rows of one thread: row i is row 8 (i % 2) + g of slab i / 2.
+constexpr int kRows = 2 * kSlabs;
+struct Rows {
+    mod::Row value[kRows];
+    int q[kRows]; // as the program sees it; rows past the end repeat the last
+};
+struct Softmax {
+    float maximum[kRows]; // of scores so far
+    float sum[kRows];     // of exp(score - maximum), this thread's columns only
+    float to_log2;        // score to exponent of 2
+};
+
+__device__ void multiply_query_key(Scores& scores, QueryTile query, int first_row, KeyTile key) {
+#pragma unroll
+    for (int slab = 0; slab < kSlabs; ++slab)
+#pragma unroll
+        for (int column = 0; column < kKeyColumns; ++column)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                scores[slab][column][i] = 0;
+#pragma unroll
+    for (int k = 0; k < QueryTile::kPaddedColumns; k += kStepK<Element>) {
+        OperandA<Element> a[kSlabs];
+#pragma unroll
+        for (int slab = 0; slab < kSlabs; ++slab)
+            a[slab] = load_a(query, first_row + 16 * slab, k);
+#pragma unroll
+        for (int column = 0; column < kKeyColumns; column += 2) {
+            OperandB<Element> b[2];
+            load_b(b, key, 8 * column, k);
+#pragma unroll
+            for (int slab = 0; slab < kSlabs; ++slab) {
+                multiply(scores[slab][column], a[slab], b[0]);
+                multiply(scores[slab][column + 1], a[slab], b[1]);
+            }
+        }
+    }
+}
+
+// Calls visit(element, score) for each of this thread's scores, one column after the other, so that
+// what the program computes once for a column lives only as long as the column.
+template <typename Visit>
+__device__ void for_each_score(Scores& scores, const AttentionArguments& attention,
+                               const mod::Arguments& arguments, const HeadPlace& place,
+                               const Rows& rows, int first_kv, Visit visit) {
+#pragma unroll
+    for (int column = 0; column < kKeyColumns; ++column)
+#pragma unroll
+        for (int side = 0; side < 2; ++side) {
+            const int position = first_kv + 8 * column + lane_index() % 4 * 2 + side;
+            const bool inside = position < attention.kv_len;
+            const int kv =
+                min(position, attention.kv_len - 1) + static_cast<int>(attention.kv_offset);
+            const mod::Column value = mod::at_column(arguments, place.launch, place.head, place.b,
+                                                     place.h, place.h_kv, kv);
+#pragma unroll
+            for (int row = 0; row < kRows; ++row) {
+                const mod::At at{arguments, place.launch, place.head, rows.value[row], value,
+                                 place.b,   place.h,      place.h_kv, rows.q[row],     kv};
+                visit(at, inside, scores[row / 2][column][row % 2 * 2 + side]);
+            }
+        }
+}
+
+// scores become exp(score - maximum); output and sums follow a maximum that has moved.
+__device__ void update_softmax(Scores& scores, Softmax& softmax, Output& output) {
+    float shrink[kRows];
+    bool moved = false;
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+        const float before = softmax.maximum[row];
+        float maximum = before;
+#pragma unroll
+        for (int column = 0; column < kKeyColumns; ++column) {
+            const float(&s)[4] = scores[row / 2][column];
+            maximum = fmaxf(maximum, fmaxf(s[row % 2 * 2], s[row % 2 * 2 + 1]));
+        }
+        maximum = quad_max(maximum);
+        softmax.maximum[row] = maximum;
+        moved |= maximum != before;
+        // Nothing visible yet: any finite origin gives exp(-inf) = 0.
+        const float origin = maximum == negative_infinity() ? 0 : maximum * softmax.to_log2;
+        shrink[row] = exp2_fast(before * softmax.to_log2 - origin);
+        float sum = 0;
+#pragma unroll
+        for (int column = 0; column < kKeyColumns; ++column)
+#pragma unroll
+            for (int side = 0; side < 2; ++side) {
+                float& s = scores[row / 2][column][row % 2 * 2 + side];
+                s = exp2_fast(s * softmax.to_log2 - origin);
+                sum += s;
+            }
+        softmax.sum[row] = softmax.sum[row] * shrink[row] + sum;
+    }
+    if (__any_sync(0xffffffffu, moved)) {
+#pragma unroll
+        for (int slab = 0; slab < kSlabs; ++slab)
+#pragma unroll
+            for (int column = 0; column < kValueColumns; ++column)
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    output[slab][column][i] *= shrink[2 * slab + i / 2];
+    }
+}
+
+// output += weights * V.
+__device__ void add_values(Output& output, const Scores& weights, ValueTile value) {
+    // The matrix units round their sums toward zero. Floats are summed over one tile there, and
+    // over tiles by rounded additions, so that long sequences keep f32 accuracy.
+    constexpr bool kSeparateSum = sizeof(Element) == 4;
+    constexpr int kGroup = kSeparateSum ? 2 : kValueColumns;
+#pragma unroll
+    for (int first = 0; first < kValueColumns; first += kGroup) {
+        float sum[kSlabs][kGroup][4];
+#pragma unroll
+        for (int slab = 0; slab < kSlabs; ++slab)
+#pragma unroll
+            for (int column = 0; column < kGroup; ++column)
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    sum[slab][column][i] = kSeparateSum ? 0 : output[slab][first + column][i];
+#pragma unroll
+        for (int step = 0; step < mod::kKeyTile / kStepK<Element>; ++step) {
+            OperandA<Element> a[kSlabs];
+#pragma unroll
+            for (int slab = 0; slab < kSlabs; ++slab)
+                a[slab] = operand_from_accumulators<Element>(weights[slab], step);
+#pragma unroll
+            for (int column = 0; column < kGroup; column += 2) {
+                OperandB<Element> b[2];
+                load_b_transposed(b, value, 8 * (first + column), step * kStepK<Element>);
+#pragma unroll
+                for (int slab = 0; slab < kSlabs; ++slab) {
+                    multiply(sum[slab][column], a[slab], b[0]);
+                    multiply(sum[slab][column + 1], a[slab], b[1]);
+                }
+            }
+        }
+#pragma unroll
+        for (int slab = 0; slab < kSlabs; ++slab)
+#pragma unroll
+            for (int column = 0; column < kGroup; ++column)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    float& total = output[slab][first + column][i];
+                    total = kSeparateSum ? total + sum[slab][column][i] : sum[slab][column][i];
+                }
+    }
+}
+
+template <typename T>
+__device__ void store_row(const Plane<T>& plane, bool paired, int row, const Output& output,
+                          int of_thread, float factor) {
+#pragma unroll
+    for (int column = 0; column < kValueColumns; ++column) {
+        const float(&o)[4] = output[of_thread / 2][column];
+        store_pair(plane, paired, row, 8 * column + lane_index() % 4 * 2, mod::kHeadDimV,
+                   o[of_thread % 2 * 2] * factor, o[of_thread % 2 * 2 + 1] * factor);
+    }
+}
+
+__device__ void store_results(const AttentionArguments& attention, const HeadPlace& place,
+                              const Softmax& softmax, const Output& output, int first_row) {
+    const Plane<float> wide(attention.o, place.b, place.h);
+    const Plane<Element> narrow(attention.o, place.b, place.h);
+    const bool is_wide = attention.o_flags & kOutputF32;
+    const bool paired = is_wide ? wide.aligned_to(8) : narrow.aligned_to(2 * sizeof(Element));
+    float* const lse = static_cast<float*>(attention.lse.data) + place.b * attention.lse.stride_b +
+                       place.h * attention.lse.stride_h;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+        const float sum = quad_sum(softmax.sum[i]);
+        const int row = first_row + 8 * i + lane_index() / 4;
+        if (row >= attention.q_len) continue;
+        const bool nothing_visible = softmax.maximum[i] == negative_infinity();
+        const float factor = nothing_visible ? 0 : 1 / sum;
+        if (is_wide)
+            store_row(wide, paired, row, output, i, factor);
+        else
+            store_row(narrow, paired, row, output, i, factor);
+        if (attention.lse.data && lane_index() % 4 == 0)
+            lse[row * attention.lse.stride_s] =
+                nothing_visible ? negative_infinity()
+                                : (softmax.maximum[i] * softmax.to_log2 + log2_fast(sum)) * kLn2;
+    }
+}
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    flexc_forward(const __grid_constant__ AttentionArguments attention,
+                  const __grid_constant__ mod::Arguments arguments) {
+    // Tiles of one head are neighbours, so that its keys and values stay in L2; where a band makes
+    // later rows see more, they go first.
+    const int query_tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
+    const int index = static_cast<int>(blockIdx.x) % query_tiles;
+    const int query_tile = mod::kHasBand ? query_tiles - 1 - index : index;
+    const HeadPlace place(attention, arguments, static_cast<int>(blockIdx.x) / query_tiles);
+    const int block_row = query_tile * mod::kQueryTile;
+    const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16 * kSlabs; // within the tile
+    const int first_row = block_row + warp_row;
+
+    const Plane<Element> q(attention.q, place.b, place.h);
+    const Plane<Element> k(attention.k, place.b, place.h_kv);
+    const Plane<Element> v(attention.v, place.b, place.h_kv);
+    const bool q_aligned = q.aligned_to(kCopyBytes<Element, mod::kHeadDim>);
+    const bool k_aligned = k.aligned_to(kCopyBytes<Element, mod::kHeadDim>);
+    const bool v_aligned = v.aligned_to(kCopyBytes<Element, mod::kHeadDimV>);
+
+    const unsigned shared = shared_address(shared_memory);
+    const QueryTile query{shared};
+    const auto stage = [&](int tile) {
+        return shared + QueryTile::kBytes + tile % mod::kStages * kStageBytes;
+    };
+    const TileRange range = tiles_between(
+        block_row + place.low, min(block_row + mod::kQueryTile, attention.q_len) - 1 + place.high,
+        attention.kv_len, mod::kKeyTile);
+    const auto start_loading = [&](int tile) {
+        if (tile < range.end) {
+            load_tile<kThreads>(KeyTile{stage(tile)}, k, k_aligned, tile * mod::kKeyTile,
+                                attention.kv_len);
+            load_tile<kThreads>(ValueTile{stage(tile) + KeyTile::kBytes}, v, v_aligned,
+                                tile * mod::kKeyTile, attention.kv_len);
+        }
+        commit_copies();
+    };
+
+    load_tile<kThreads>(query, q, q_aligned, block_row, attention.q_len);
+    clear_padding<kThreads>(query);
+    for (int i = 0; i < mod::kStages; ++i) {
+        clear_padding<kThreads>(KeyTile{stage(i)});
+        clear_padding<kThreads>(ValueTile{stage(i) + KeyTile::kBytes});
+    }
+    for (int i = 0; i < mod::kStages - 1; ++i)
+        start_loading(range.begin + i);
+
+    Rows rows;
+    Softmax softmax;
+    Output output;
+    // The scale rides on the exponent where nothing needs the true score. A maximum of unscaled
+    // products is one of scores only when the scale is positive.
+    const bool scale_early = mod::kHasScoreMod || mod::kReportsOutOfRange || !(attention.scale > 0);
+    const float early_scale = scale_early ? attention.scale : 1;
+    softmax.to_log2 = scale_early ? kLog2E : attention.scale * kLog2E;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+        rows.q[i] = min(first_row + 8 * i + lane_index() / 4, attention.q_len - 1) +
+                    static_cast<int>(attention.q_offset);
+        rows.value[i] = mod::at_row(arguments, place.launch, place.head, place.b, place.h,
+                                    place.h_kv, rows.q[i]);
+        softmax.maximum[i] = negative_infinity();
+        softmax.sum[i] = 0;
+    }
+#pragma unroll
+    for (int slab = 0; slab < kSlabs; ++slab)
+#pragma unroll
+        for (int column = 0; column < kValueColumns; ++column)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                output[slab][column][i] = 0;
+
+    for (int tile = range.begin; tile < range.end; ++tile) {
+        wait_for_copies<mod::kStages - 2>();
+        __syncthreads(); // this tile is here, and everyone has left the one before
+        start_loading(tile + mod::kStages - 1);
+
+        Scores scores;
+        multiply_query_key(scores, query, warp_row, KeyTile{stage(tile)});
+
+        const int first_kv = tile * mod::kKeyTile;
+        const int last_kv = first_kv + mod::kKeyTile - 1;
+        if (scale_early) {
+            for_each_score(scores, attention, arguments, place, rows, first_kv,
+                           [&](const mod::At& at, bool inside, float& score) {
+                               score *= early_scale;
+                               if constexpr (mod::kReportsOutOfRange)
+                                   if (inside) mod::report_out_of_range(at, score);
+                               if constexpr (mod::kHasScoreMod) score = mod::score(at, score);
+                           });
+        }
+        const bool wholly_visible =
+            last_kv < attention.kv_len &&
+            (!mod::kHasMask ||
+             (mod::kHasBand && mod::kBandIsExact &&
+              place.band_holds(first_row, first_row + 16 * kSlabs - 1, first_kv, last_kv)));
+        if (!wholly_visible) {
+            for_each_score(scores, attention, arguments, place, rows, first_kv,
+                           [&](const mod::At& at, bool inside, float& score) {
+                               if (!inside || (mod::kHasMask && !mod::visible(at)))
+                                   score = negative_infinity();
+                           });
+        }
+        update_softmax(scores, softmax, output);
+        add_values(output, scores, ValueTile{stage(tile) + KeyTile::kBytes});
+    }
+    store_results(attention, place, softmax, output, first_row);
+}
