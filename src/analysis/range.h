@@ -20,8 +20,8 @@ struct Interval {
 };
 
 struct Ranges {
-    std::vector<Interval> of_node;  // integer nodes; others hold "any"
-    std::vector<bool> narrow;       // the node may be computed in 32 bits: it and its operands fit
+    std::vector<Interval> of_node; // integer nodes; others hold "any"
+    std::vector<bool> narrow;      // the node may be computed in 32 bits: it and its operands fit
     // read node -> per index, whether it is proven inside the buffer (empty for other nodes)
     std::vector<std::vector<bool>> in_range;
 };

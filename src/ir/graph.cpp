@@ -32,14 +32,15 @@ bool same(const Node& a, const Node& b) {
 std::size_t hash(const Node& node) {
     std::size_t value = static_cast<std::size_t>(node.op);
     auto mix = [&](std::uint64_t more) {
-        value ^= std::hash<std::uint64_t>{}(more) + 0x9e3779b97f4a7c15ULL + (value << 6) +
-                 (value >> 2);
+        value ^=
+            std::hash<std::uint64_t>{}(more) + 0x9e3779b97f4a7c15ULL + (value << 6) + (value >> 2);
     };
     mix(static_cast<std::uint64_t>(node.type));
     mix(node.symbol);
     mix(static_cast<std::uint64_t>(node.integer));
     mix(std::bit_cast<std::uint64_t>(node.real));
-    for (NodeId operand : node.operands) mix(operand);
+    for (NodeId operand : node.operands)
+        mix(operand);
     return value;
 }
 
@@ -82,8 +83,7 @@ NodeId Graph::real(double value, dsl::Span span) {
 }
 
 NodeId Graph::ambient(Op op, dsl::Span span) {
-    return intern(
-        {.op = op, .type = op == Op::score ? Type::real : Type::integer, .span = span});
+    return intern({.op = op, .type = op == Op::score ? Type::real : Type::integer, .span = span});
 }
 
 NodeId Graph::size_of(std::uint32_t size_symbol, dsl::Span span) {
@@ -114,7 +114,8 @@ std::vector<NodeId> reachable(const Graph& graph, std::span<const NodeId> roots)
         if (root != kNoNode) needed[root] = true;
     for (NodeId id = graph.size(); id-- > 0;)
         if (needed[id])
-            for (NodeId operand : graph[id].operands) needed[operand] = true;
+            for (NodeId operand : graph[id].operands)
+                needed[operand] = true;
     std::vector<NodeId> order;
     for (NodeId id = 0; id < graph.size(); ++id)
         if (needed[id]) order.push_back(id);

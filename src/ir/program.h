@@ -34,7 +34,8 @@ struct Param {
     dsl::Span span;
 };
 
-// The first seven sizes are always B H H_KV Q_LEN KV_LEN D DV; others are bound by the tensors passed.
+// The first seven sizes are always B H H_KV Q_LEN KV_LEN D DV; others are bound by the tensors
+// passed.
 enum StandardSize : std::uint32_t { kB, kH, kHKv, kQLen, kKvLen, kD, kDv, kStandardSizes };
 
 struct Program {

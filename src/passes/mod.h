@@ -29,7 +29,7 @@ struct ReadGradient {
 };
 
 struct Mod {
-    ir::Program program; // graph holds every node below
+    ir::Program program;              // graph holds every node below
     ir::NodeId score = ir::kNoNode;   // modified score
     ir::NodeId mask = ir::kNoNode;    // visible
     ir::NodeId d_score = ir::kNoNode; // d score_mod / d score; kNoNode without backward
