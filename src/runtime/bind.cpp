@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -238,8 +239,7 @@ Result<void> find_buffers(const KernelState& kernel, const PlanState& plan,
 }
 
 void fill_words(const KernelState& kernel, const PlanState& plan,
-                std::span<const TensorView> buffers, std::span<const TensorView> gradients,
-                BoundCall& call) {
+                std::span<const TensorView> buffers, BoundCall& call) {
     call.word_count = kernel.slots.size();
     for (std::size_t i = 0; i < kernel.slots.size(); ++i) {
         const passes::ArgumentSlot& slot = kernel.slots[i];
@@ -251,9 +251,9 @@ void fill_words(const KernelState& kernel, const PlanState& plan,
             case Kind::buffer_stride:
                 return static_cast<std::uint64_t>(buffers[slot.index].strides[slot.dim]);
             case Kind::gradient_data:
-                return std::bit_cast<std::uintptr_t>(gradients[slot.index].data);
+                return std::bit_cast<std::uintptr_t>(call.gradients[slot.index].data);
             case Kind::gradient_stride:
-                return static_cast<std::uint64_t>(gradients[slot.index].strides[slot.dim]);
+                return static_cast<std::uint64_t>(call.gradients[slot.index].strides[slot.dim]);
             case Kind::param: return plan.param_words[slot.index];
             case Kind::size: return static_cast<std::uint64_t>(plan.size_values[slot.index]);
             case Kind::out_of_range:
@@ -263,6 +263,23 @@ void fill_words(const KernelState& kernel, const PlanState& plan,
         };
         call.words[i] = word();
     }
+}
+
+std::size_t workspace_bytes(const KernelState& kernel, const PlanState& plan) {
+    BoundCall shapes;
+    shapes.attention = common_arguments(plan);
+    const ir::Program& program = kernel.mod.program;
+    for (std::size_t i = 0; i < program.buffers.size(); ++i) {
+        if (!program.buffers[i].grad) continue;
+        std::vector<std::int64_t> shape;
+        for (const ir::Dim& dim : program.buffers[i].dims)
+            shape.push_back(dim.is_constant() ? dim.constant : plan.size_values[dim.size]);
+        shapes.gradients[i] = TensorView::contiguous(nullptr, DType::f32, shape);
+    }
+    const Call call = shapes.view({}, {});
+    const std::size_t forward = kernel.executable->workspace_bytes(call, false);
+    if (!kernel.options.backward) return forward;
+    return std::max(forward, kernel.executable->workspace_bytes(call, true));
 }
 
 } // namespace
@@ -314,8 +331,17 @@ Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
     auto params = bind_params(program, options.params);
     if (!params) return params.error();
     plan.param_words = std::move(*params);
-    plan.workspace_bytes = kernel.executable->workspace_bytes(sizes);
+    plan.workspace_bytes = workspace_bytes(kernel, plan);
     return plan;
+}
+
+Call BoundCall::view(Workspace workspace, Stream stream) const {
+    return {.attention = attention,
+            .words = std::span(words).first(word_count),
+            .gradients = gradients,
+            .accumulate_gradients = accumulate_gradients,
+            .workspace = workspace,
+            .stream = stream};
 }
 
 Result<void> bind_forward(const KernelState& kernel, const PlanState& plan,
@@ -332,8 +358,7 @@ Result<void> bind_forward(const KernelState& kernel, const PlanState& plan,
         {"lse", &tensors.lse, {n.batch, n.heads, n.q_len, 0}, 3, false, true, true}};
     for (const TensorRule& rule : rules)
         if (auto checked = check_tensor(rule, kernel.options.dtype); !checked) return checked;
-    std::array<TensorView, 32> views;
-    const std::array<TensorView, 32> no_gradients;
+    std::array<TensorView, kMaxBuffers> views;
     if (auto found = find_buffers(kernel, plan, buffers, false, views); !found) return found;
 
     call.attention = common_arguments(plan);
@@ -343,7 +368,7 @@ Result<void> bind_forward(const KernelState& kernel, const PlanState& plan,
     call.attention.o = argument(tensors.o);
     call.attention.lse = argument(tensors.lse);
     call.attention.o_flags = output_flags(tensors.o, false);
-    fill_words(kernel, plan, views, no_gradients, call);
+    fill_words(kernel, plan, views, call);
     return {};
 }
 
@@ -367,10 +392,9 @@ Result<void> bind_backward(const KernelState& kernel, const PlanState& plan,
         {"dv", &tensors.dv, {n.batch, n.kv_heads, n.kv_len, dv}, 4, true, true, add}};
     for (const TensorRule& rule : rules)
         if (auto checked = check_tensor(rule, kernel.options.dtype); !checked) return checked;
-    std::array<TensorView, 32> views;
-    std::array<TensorView, 32> gradient_views;
+    std::array<TensorView, kMaxBuffers> views;
     if (auto found = find_buffers(kernel, plan, buffers, false, views); !found) return found;
-    if (auto found = find_buffers(kernel, plan, gradients, true, gradient_views); !found)
+    if (auto found = find_buffers(kernel, plan, gradients, true, call.gradients); !found)
         return found;
 
     call.attention = common_arguments(plan);
@@ -388,13 +412,8 @@ Result<void> bind_backward(const KernelState& kernel, const PlanState& plan,
     call.attention.dq_flags = output_flags(tensors.dq, add);
     call.attention.dk_flags = output_flags(tensors.dk, add);
     call.attention.dv_flags = output_flags(tensors.dv, add);
-    fill_words(kernel, plan, views, gradient_views, call);
-    call.zero_count = 0;
-    if (!add)
-        for (const TensorView& view : gradient_views)
-            if (view)
-                call.zero[call.zero_count++] = {
-                    view.data, static_cast<std::size_t>(view.elements()) * sizeof(float)};
+    fill_words(kernel, plan, views, call);
+    call.accumulate_gradients = add;
     return {};
 }
 

@@ -2,6 +2,7 @@
 // shapes, types and names is here; its messages name the tensor and what was expected.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -17,6 +18,7 @@ Result<detail::PlanState> bind_plan(const detail::KernelState& kernel, const Siz
                                     std::span<const NamedTensor> buffers,
                                     const PlanOptions& options);
 
+inline constexpr std::size_t kMaxBuffers = 32; // a limit of the language
 // More than any program within the language's limits has.
 inline constexpr std::size_t kMaxArgumentWords = 1024;
 
@@ -24,8 +26,11 @@ struct BoundCall {
     AttentionArguments attention{};
     std::array<std::uint64_t, kMaxArgumentWords> words;
     std::size_t word_count = 0;
-    std::array<ZeroRange, 32> zero;
-    std::size_t zero_count = 0;
+    std::array<TensorView, kMaxBuffers> gradients{};
+    bool accumulate_gradients = false;
+
+    // Points into this object.
+    Call view(Workspace workspace, Stream stream) const;
 };
 
 // Fill `call` in place: a launch allocates nothing.

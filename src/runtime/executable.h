@@ -12,16 +12,12 @@
 
 namespace flexc::runtime {
 
-// Memory that must be zero before a backward pass adds into it.
-struct ZeroRange {
-    void* data = nullptr;
-    std::size_t bytes = 0;
-};
-
 struct Call {
-    AttentionArguments attention;
-    std::span<const std::uint64_t> mod_arguments; // in argument_slots order
-    std::span<const ZeroRange> zero;              // before the kernels; backward only
+    AttentionArguments attention{};
+    std::span<const std::uint64_t> words; // in argument_slots order
+    // Backward: one per buffer of the program, f32, contiguous; empty views for those without.
+    std::span<const TensorView> gradients;
+    bool accumulate_gradients = false; // add to what gradients hold, instead of replacing it
     Workspace workspace;
     Stream stream;
 };
@@ -32,7 +28,8 @@ class Executable {
 
     virtual Result<void> forward(const Call& call) const = 0;
     virtual Result<void> backward(const Call& call) const = 0;
-    virtual std::size_t workspace_bytes(const Sizes& sizes) const = 0;
+    // Reads sizes and the shapes of gradients, no pointers.
+    virtual std::size_t workspace_bytes(const Call& call, bool backward) const = 0;
 
     // Where generated code reports reads outside a buffer; null when it does not.
     virtual void* out_of_range_flag() const = 0;

@@ -34,14 +34,6 @@ Result<void> check_workspace(const detail::PlanState& plan, Workspace workspace)
     return {};
 }
 
-runtime::Call as_call(const runtime::BoundCall& bound, Workspace workspace, Stream stream) {
-    return {.attention = bound.attention,
-            .mod_arguments = std::span(bound.words).first(bound.word_count),
-            .zero = std::span(bound.zero).first(bound.zero_count),
-            .workspace = workspace,
-            .stream = stream};
-}
-
 } // namespace
 
 std::size_t Plan::workspace_bytes() const { return state_ ? state_->workspace_bytes : 0; }
@@ -61,10 +53,11 @@ Result<void> Kernel::forward(const Plan& plan, const ForwardTensors& tensors,
                              std::span<const NamedTensor> buffers, Workspace workspace,
                              Stream stream) const {
     if (auto checked = check_plan(state_.get(), plan, plan.state_.get()); !checked) return checked;
+    if (auto checked = check_workspace(*plan.state_, workspace); !checked) return checked;
     runtime::BoundCall bound;
     if (auto done = runtime::bind_forward(*state_, *plan.state_, tensors, buffers, bound); !done)
         return done;
-    return state_->executable->forward(as_call(bound, workspace, stream));
+    return state_->executable->forward(bound.view(workspace, stream));
 }
 
 Result<void> Kernel::backward(const Plan& plan, const BackwardTensors& tensors,
@@ -81,7 +74,7 @@ Result<void> Kernel::backward(const Plan& plan, const BackwardTensors& tensors,
                                            buffer_gradients, bound);
         !done)
         return done;
-    return state_->executable->backward(as_call(bound, workspace, stream));
+    return state_->executable->backward(bound.view(workspace, stream));
 }
 
 Result<bool> Kernel::out_of_range() const {

@@ -1,0 +1,34 @@
+// From a Mod to code that runs on a device, through the disk cache. One function per backend.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "api/frontend.h"
+#include "cache/store.h"
+#include "runtime/executable.h"
+
+namespace flexc::api {
+
+struct Built {
+    std::shared_ptr<const runtime::Executable> executable;
+    bool from_cache = true; // no backend compiler ran
+    std::uint64_t bytes = 0;
+};
+
+Result<Built> build_cpu(const passes::Mod& mod, const CompileOptions& options, cache::Store& store);
+Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, int device_index,
+                         cache::Store& store);
+Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions& options,
+                                   std::string_view arch, cache::Store& store);
+
+// Text forms for explain.
+Result<std::string> explain_cuda(const passes::Mod& mod, const CompileOptions& options,
+                                 std::string_view arch);
+Result<std::string> explain_plan(const passes::Mod& mod, const CompileOptions& options,
+                                 std::string_view arch);
+
+// "sm_90a" to 90; an error names what is accepted.
+Result<int> parse_arch(std::string_view arch);
+
+} // namespace flexc::api

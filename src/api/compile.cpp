@@ -1,0 +1,162 @@
+// The story of the whole: text to program to mod to machine code to a handle.
+#include "flexc/compile.h"
+
+#include <chrono>
+
+#include <fmt/format.h>
+
+#include "api/backend.h"
+#include "api/context.h"
+#include "api/frontend.h"
+#include "cache/digest.h"
+#include "flexc/version.h"
+#include "passes/describe.h"
+#include "support/log.h"
+
+namespace flexc {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double milliseconds_since(Clock::time_point start) {
+    return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+// Of the question, not of the generated code: a repeated compile() is one look-up, no parse.
+cache::Digest key_of(std::string_view text, const CompileOptions& options) {
+    cache::DigestBuilder key;
+    key.field("text", text).field("mask_mod", options.mask_mod);
+    for (const BufferDeclaration& buffer : options.buffers) {
+        key.field("buffer", buffer.name).field("type", name(buffer.type));
+        for (const std::string& dim : buffer.dims)
+            key.field("dim", dim);
+        key.field("grad", std::uint64_t{buffer.grad});
+    }
+    for (const ParamDeclaration& param : options.params)
+        key.field("param", param.name)
+            .field("type", name(param.type))
+            .field("value", fmt::format("{}", param.value));
+    return key.field("dtype", name(options.dtype))
+        .field("head_dim", static_cast<std::uint64_t>(options.head_dim))
+        .field("head_dim_v", static_cast<std::uint64_t>(options.head_dim_v))
+        .field("device", static_cast<std::uint64_t>(options.device.kind))
+        .field("index", static_cast<std::uint64_t>(options.device.index))
+        .field("backward", std::uint64_t{options.backward})
+        .field("backward_kernel", static_cast<std::uint64_t>(options.backward_kernel))
+        .field("deterministic", std::uint64_t{options.deterministic})
+        .field("report", std::uint64_t{options.report_out_of_range})
+        .finish();
+}
+
+Result<cache::Modules<detail::KernelState>::Made> make_kernel(std::string_view text,
+                                                              const CompileOptions& options) {
+    const auto start = Clock::now();
+    auto front = api::read_program(text, options);
+    if (!front) return front.error();
+    const support::Log log(options.log);
+    if (!front->warnings.empty()) log.warn("{}", front->warnings);
+    auto mod = api::lower_program(std::move(front->program), options);
+    if (!mod) return mod.error();
+
+    const auto store = api::Context::instance().stores.get(options.cache);
+    auto built = options.device.kind == Device::Kind::cuda
+                     ? api::build_cuda(*mod, options, options.device.index, *store)
+                     : api::build_cpu(*mod, options, *store);
+    if (!built) return built.error();
+
+    auto state = std::make_shared<detail::KernelState>();
+    state->options = options;
+    state->options.log = {}; // the caller's sink may die before the kernel
+    state->device = options.device;
+    state->slots = passes::argument_slots(*mod);
+    state->mod = std::move(*mod);
+    state->executable = std::move(built->executable);
+    state->from_cache = built->from_cache;
+    state->compile_ms = milliseconds_since(start);
+    log.info("compiled for {} in {:.1f} ms{}",
+             options.device.kind == Device::Kind::cuda ? "cuda" : "cpu", state->compile_ms,
+             state->from_cache ? ", from the disk cache" : "");
+    return cache::Modules<detail::KernelState>::Made{.value = std::move(state),
+                                                     .bytes = built->bytes};
+}
+
+} // namespace
+
+Result<Kernel> compile(std::string_view text, const CompileOptions& given) {
+    return api::guarded([&]() -> Result<Kernel> {
+        auto options = api::complete(given);
+        if (!options) return options.error();
+        if (options->device.kind == Device::Kind::automatic) options->device = default_device();
+        if (!options->cache.memory) {
+            auto made = make_kernel(text, *options);
+            if (!made) return made.error();
+            return Kernel(made->value);
+        }
+        auto state = api::Context::instance().kernels.get(
+            key_of(text, *options), [&] { return make_kernel(text, *options); });
+        if (!state) return state.error();
+        return Kernel(*state);
+    });
+}
+
+Result<OfflineResult> compile_offline(std::string_view text, const CompileOptions& given,
+                                      std::string_view arch) {
+    return api::guarded([&]() -> Result<OfflineResult> {
+        const auto start = Clock::now();
+        auto options = api::complete(given);
+        if (!options) return options.error();
+        auto front = api::read_program(text, *options);
+        if (!front) return front.error();
+        auto mod = api::lower_program(std::move(front->program), *options);
+        if (!mod) return mod.error();
+        const auto store = api::Context::instance().stores.get(options->cache);
+        auto result = api::build_cubins(*mod, *options, arch, *store);
+        if (!result) return result.error();
+        result->compile_ms = milliseconds_since(start);
+        return result;
+    });
+}
+
+Result<Signature> check(std::string_view text, const CompileOptions& given) {
+    return api::guarded([&]() -> Result<Signature> {
+        auto options = api::complete(given);
+        if (!options) return options.error();
+        auto front = api::read_program(text, *options);
+        if (!front) return front.error();
+        const ir::Program& program = front->program;
+        Signature signature;
+        for (const ir::Buffer& buffer : program.buffers) {
+            BufferInfo info{.name = buffer.name, .dtype = buffer.dtype, .grad = buffer.grad};
+            for (const ir::Dim& dim : buffer.dims)
+                info.dims.push_back(dim.is_constant() ? std::to_string(dim.constant)
+                                                      : program.sizes[dim.size]);
+            signature.buffers.push_back(std::move(info));
+        }
+        for (const ir::Param& param : program.params)
+            signature.params.push_back({.name = param.name,
+                                        .type = std::string(name(param.type)),
+                                        .default_value = param.default_value,
+                                        .has_default = param.has_default});
+        const std::array roots = {program.score, program.mask};
+        std::vector<bool> reads_size(program.sizes.size(), false);
+        for (const ir::NodeId node : ir::reachable(program.graph, roots))
+            if (program.graph[node].op == ir::Op::size)
+                reads_size[program.graph[node].symbol] = true;
+        for (std::size_t i = 0; i < program.sizes.size(); ++i)
+            if (reads_size[i]) signature.sizes.push_back(program.sizes[i]);
+        const auto dependence = analysis::dependences(program.graph);
+        signature.score_depends_on = analysis::describe(dependence[program.score]);
+        if (program.graph[program.mask].op != ir::Op::const_bool)
+            signature.mask_depends_on = analysis::describe(dependence[program.mask]);
+        if (!front->warnings.empty()) signature.warnings.push_back(front->warnings);
+        // Errors that only the passes find, such as a derivative beyond the limits.
+        if (auto mod = api::lower_program(std::move(front->program), *options); !mod)
+            return mod.error();
+        return signature;
+    });
+}
+
+std::string_view version() { return FLEXC_VERSION; }
+
+} // namespace flexc

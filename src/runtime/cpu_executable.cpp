@@ -1,0 +1,79 @@
+#include "runtime/cpu_executable.h"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+namespace flexc::runtime {
+
+namespace {
+
+class CpuExecutable final : public Executable {
+  public:
+    CpuExecutable(std::shared_ptr<const cpu::Executable> compiled, KernelInfo info)
+        : compiled_(std::move(compiled)), info_(std::move(info)) {}
+
+    Result<void> forward(const Call& call) const override {
+        return compiled_->forward({.arguments = call.attention,
+                                   .words = call.words,
+                                   .gradients = {},
+                                   .workspace = call.workspace.data});
+    }
+
+    Result<void> backward(const Call& call) const override {
+        const Gradients gradients = select(call);
+        // Also those that nothing reads: their gradient is zero.
+        if (!call.accumulate_gradients)
+            for (const TensorView& view : call.gradients)
+                if (view)
+                    std::memset(view.data, 0,
+                                static_cast<std::size_t>(view.elements()) * sizeof(float));
+        return compiled_->backward({.arguments = call.attention,
+                                    .words = call.words,
+                                    .gradients = gradients.used(),
+                                    .workspace = call.workspace.data});
+    }
+
+    std::size_t workspace_bytes(const Call& call, bool backward) const override {
+        const Gradients gradients = select(call);
+        return compiled_->workspace_bytes({.arguments = call.attention,
+                                           .words = call.words,
+                                           .gradients = gradients.used(),
+                                           .workspace = nullptr},
+                                          backward);
+    }
+
+    void* out_of_range_flag() const override { return &out_of_range_; }
+    Result<bool> take_out_of_range() const override {
+        return std::atomic_ref(out_of_range_).exchange(0) != 0;
+    }
+    std::span<const KernelInfo> kernels() const override { return {&info_, 1}; }
+
+  private:
+    struct Gradients {
+        std::array<TensorView, 32> views;
+        std::size_t count = 0;
+        std::span<const TensorView> used() const { return std::span(views).first(count); }
+    };
+    Gradients select(const Call& call) const {
+        Gradients result;
+        for (const std::uint32_t buffer : compiled_->gradient_buffers())
+            result.views[result.count++] = call.gradients[buffer];
+        return result;
+    }
+
+    std::shared_ptr<const cpu::Executable> compiled_;
+    KernelInfo info_;
+    mutable std::int32_t out_of_range_ = 0;
+};
+
+} // namespace
+
+std::shared_ptr<const Executable> wrap_cpu(std::shared_ptr<const cpu::Executable> compiled,
+                                           KernelInfo info) {
+    return std::make_shared<CpuExecutable>(std::move(compiled), std::move(info));
+}
+
+} // namespace flexc::runtime

@@ -1,0 +1,14 @@
+// The CPU backend as the runtime sees it.
+#pragma once
+
+#include <memory>
+
+#include "cpu/executable.h"
+#include "runtime/executable.h"
+
+namespace flexc::runtime {
+
+std::shared_ptr<const Executable> wrap_cpu(std::shared_ptr<const cpu::Executable> compiled,
+                                           KernelInfo info);
+
+} // namespace flexc::runtime
