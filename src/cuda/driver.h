@@ -1,0 +1,106 @@
+// The CUDA driver, opened when first needed. Every call names the driver's error in its Result.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "flexc/result.h"
+
+namespace flexc::cuda {
+
+struct DriverInfo {
+    int version = 0; // 12040 is 12.4
+    int device_count = 0;
+    std::string path;
+};
+// Searches and initialises once in the life of the process.
+Result<DriverInfo> driver_info();
+
+struct DeviceInfo {
+    std::string name;
+    int arch = 0; // compute capability times ten
+    int multiprocessors = 0;
+    int max_shared_bytes = 0; // dynamic, per block, opted in
+    int clock_khz = 0;
+    std::size_t memory_bytes = 0, l2_bytes = 0;
+};
+Result<DeviceInfo> device_info(int device);
+
+// Makes the device's primary context current on this thread, and what was current before current
+// again when it ends. The primary context is retained once per device and never released.
+class ContextScope {
+  public:
+    static Result<ContextScope> enter(int device);
+    // The context that the stream belongs to; for the default stream as enter(device).
+    static Result<ContextScope> enter(int device, void* stream);
+    ContextScope(ContextScope&& other) noexcept : pushed_(other.pushed_) { other.pushed_ = false; }
+    ContextScope& operator=(ContextScope&&) = delete;
+    ~ContextScope();
+
+  private:
+    explicit ContextScope(bool pushed) : pushed_(pushed) {}
+    bool pushed_ = false;
+};
+
+// A function of a loaded module on one device.
+class Function {
+  public:
+    struct Grid {
+        unsigned x = 1, y = 1, z = 1;
+    };
+    // Each entry of `arguments` points at one kernel argument.
+    Result<void> launch(Grid grid, unsigned threads, unsigned shared_bytes, void* stream,
+                        std::span<void* const> arguments) const;
+    Result<int> registers() const;
+    Result<int> local_bytes() const;
+    // Resident blocks on one multiprocessor.
+    Result<int> occupancy(unsigned threads, unsigned shared_bytes) const;
+
+  private:
+    friend class Module;
+    explicit Function(void* handle) : handle_(handle) {}
+    void* handle_;
+};
+
+// A loaded cubin; unloaded with its last copy unless the process is ending.
+class Module {
+  public:
+    static Result<Module> load(int device, std::string_view cubin);
+    // dynamic_shared_bytes is what launches will ask for; the function is allowed to use it.
+    Result<Function> function(const std::string& name, int dynamic_shared_bytes) const;
+
+  private:
+    struct State;
+    explicit Module(std::shared_ptr<State> state) : state_(std::move(state)) {}
+    std::shared_ptr<State> state_;
+};
+
+// Memory, streams and events of the current context.
+Result<void*> allocate(std::size_t bytes);
+Result<void> release(void* memory);
+Result<void> fill_async(void* memory, std::uint8_t byte, std::size_t bytes, void* stream);
+Result<void> copy_to_device(void* to, const void* from, std::size_t bytes);
+Result<void> copy_to_host(void* to, const void* from, std::size_t bytes);
+Result<void> copy_to_device_async(void* to, const void* from, std::size_t bytes, void* stream);
+Result<void> copy_to_host_async(void* to, const void* from, std::size_t bytes, void* stream);
+Result<void> synchronize_context();
+Result<void> synchronize_stream(void* stream);
+Result<void*> create_stream();
+Result<void> destroy_stream(void* stream);
+Result<void*> create_event();
+Result<void> destroy_event(void* event);
+Result<void> record_event(void* event, void* stream);
+Result<float> elapsed_ms(void* start, void* stop); // waits for stop
+
+struct PointerInfo {
+    bool on_device = false; // device or managed memory
+    int device = -1;
+};
+// Memory that the driver does not know is host memory.
+Result<PointerInfo> pointer_info(const void* memory);
+
+} // namespace flexc::cuda
