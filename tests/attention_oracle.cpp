@@ -1,0 +1,156 @@
+#include "attention_oracle.h"
+
+#include <cmath>
+#include <limits>
+
+namespace flexc::test {
+
+namespace {
+
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+struct Element {
+    bool visible = false;
+    double score = kMinusInfinity;
+    double probability = 0;
+    double d_score = 0;
+    std::vector<double> partials; // one per gradient read
+    std::vector<std::int64_t> targets;
+};
+
+// Row-major position of a read, or -1 outside the buffer.
+std::int64_t position(const ir::Program& program, const Problem& problem, ir::NodeId read,
+                      const std::vector<ir::Value<double>>& values) {
+    const ir::Node& node = program.graph[read];
+    const auto& extents = problem.buffers[node.symbol].extents;
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < node.operands.size(); ++i) {
+        const std::int64_t index = values[node.operands[i]].integer;
+        if (index < 0 || index >= extents[i]) return -1;
+        at = at * extents[i] + index;
+    }
+    return at;
+}
+
+} // namespace
+
+Answer attention_oracle(const ir::Program& program, const Problem& p) {
+    Answer answer;
+    answer.o.assign(static_cast<std::size_t>(p.batch * p.heads * p.q_len * p.head_dim_v), 0);
+    answer.lse.assign(static_cast<std::size_t>(p.batch * p.heads * p.q_len), kMinusInfinity);
+    answer.dq.assign(p.q.size(), 0);
+    answer.dk.assign(p.k.size(), 0);
+    answer.dv.assign(p.v.size(), 0);
+    std::vector<ir::NodeId> reads;
+    const std::vector<ir::NodeId> roots = {program.score, program.mask};
+    for (const ir::NodeId node : ir::reachable(program.graph, roots))
+        if (program.graph[node].op == ir::Op::read &&
+            program.buffers[program.graph[node].symbol].grad)
+            reads.push_back(node);
+    for (std::size_t i = 0; i < program.buffers.size(); ++i)
+        if (program.buffers[i].grad) {
+            std::int64_t count = 1;
+            for (const std::int64_t extent : p.buffers[i].extents)
+                count *= extent;
+            answer.d_buffers[program.buffers[i].name].assign(static_cast<std::size_t>(count), 0);
+        }
+    ir::NodeId score_leaf = ir::kNoNode;
+    for (const ir::NodeId node : ir::reachable(program.graph, roots))
+        if (program.graph[node].op == ir::Op::score) score_leaf = node;
+
+    ir::Environment environment;
+    environment.sizes = p.sizes;
+    environment.params = p.params;
+    for (const ir::BufferData& buffer : p.buffers)
+        environment.buffers.push_back(&buffer);
+
+    const std::int64_t group = p.heads / p.kv_heads;
+    std::vector<Element> row(static_cast<std::size_t>(p.kv_len));
+    for (std::int64_t b = 0; b < p.batch; ++b)
+        for (std::int64_t h = 0; h < p.heads; ++h)
+            for (std::int64_t i = 0; i < p.q_len; ++i) {
+                const std::int64_t q_row = (b * p.heads + h) * p.q_len + i;
+                const std::int64_t kv_head = b * p.kv_heads + h / group;
+                const double* q = &p.q[static_cast<std::size_t>(q_row * p.head_dim)];
+                double highest = kMinusInfinity;
+                for (std::int64_t j = 0; j < p.kv_len; ++j) {
+                    Element& element = row[static_cast<std::size_t>(j)];
+                    element = {};
+                    const double* k =
+                        &p.k[static_cast<std::size_t>((kv_head * p.kv_len + j) * p.head_dim)];
+                    double dot = 0;
+                    for (std::int64_t d = 0; d < p.head_dim; ++d)
+                        dot += q[d] * k[d];
+                    environment.score = p.scale * dot;
+                    environment.b = b;
+                    environment.h = h;
+                    environment.h_kv = h / group;
+                    environment.q_idx = i + p.q_offset;
+                    environment.kv_idx = j + p.kv_offset;
+                    if (!ir::evaluate_boolean(program, program.mask, environment)) continue;
+                    const auto values = ir::evaluate<double>(program, roots, environment);
+                    element.score = values[program.score].real;
+                    element.visible = element.score != kMinusInfinity;
+                    if (!element.visible) continue;
+                    highest = std::max(highest, element.score);
+                    if (score_leaf != ir::kNoNode)
+                        element.d_score =
+                            ir::evaluate_slope(program, program.score, environment, score_leaf);
+                    for (const ir::NodeId read : reads) {
+                        element.partials.push_back(
+                            ir::evaluate_slope(program, program.score, environment, read));
+                        element.targets.push_back(position(program, p, read, values));
+                    }
+                }
+                if (highest == kMinusInfinity) continue;
+                double sum = 0;
+                for (const Element& element : row)
+                    if (element.visible) sum += std::exp(element.score - highest);
+                const double lse = highest + std::log(sum);
+                answer.lse[static_cast<std::size_t>(q_row)] = lse;
+                double* o = &answer.o[static_cast<std::size_t>(q_row * p.head_dim_v)];
+                const double* d_out = &p.d_out[static_cast<std::size_t>(q_row * p.head_dim_v)];
+                for (std::int64_t j = 0; j < p.kv_len; ++j) {
+                    Element& element = row[static_cast<std::size_t>(j)];
+                    if (!element.visible) continue;
+                    element.probability = std::exp(element.score - lse);
+                    const auto v =
+                        static_cast<std::size_t>((kv_head * p.kv_len + j) * p.head_dim_v);
+                    for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
+                        o[d] += element.probability * p.v[v + static_cast<std::size_t>(d)];
+                        answer.dv[v + static_cast<std::size_t>(d)] +=
+                            element.probability * d_out[d];
+                    }
+                }
+                double delta = p.d_lse.empty() ? 0 : -p.d_lse[static_cast<std::size_t>(q_row)];
+                for (std::int64_t d = 0; d < p.head_dim_v; ++d)
+                    delta += o[d] * d_out[d];
+                for (std::int64_t j = 0; j < p.kv_len; ++j) {
+                    const Element& element = row[static_cast<std::size_t>(j)];
+                    if (!element.visible) continue;
+                    const auto kv_row = static_cast<std::size_t>(kv_head * p.kv_len + j);
+                    double d_probability = 0;
+                    for (std::int64_t d = 0; d < p.head_dim_v; ++d)
+                        d_probability +=
+                            d_out[d] * p.v[kv_row * static_cast<std::size_t>(p.head_dim_v) +
+                                           static_cast<std::size_t>(d)];
+                    const double d_modified = element.probability * (d_probability - delta);
+                    for (std::int64_t d = 0; d < p.head_dim; ++d) {
+                        const auto at = static_cast<std::size_t>(d);
+                        const auto kv_at = kv_row * static_cast<std::size_t>(p.head_dim) + at;
+                        const auto q_at = static_cast<std::size_t>(q_row * p.head_dim) + at;
+                        const double d_dot = d_modified * element.d_score * p.scale;
+                        answer.dq[q_at] += d_dot * p.k[kv_at];
+                        answer.dk[kv_at] += d_dot * q[d];
+                    }
+                    for (std::size_t r = 0; r < reads.size(); ++r)
+                        if (element.targets[r] >= 0)
+                            answer.d_buffers[program.buffers[program.graph[reads[r]].symbol].name]
+                                            [static_cast<std::size_t>(element.targets[r])] +=
+                                d_modified * element.partials[r];
+                }
+            }
+    return answer;
+}
+
+} // namespace flexc::test

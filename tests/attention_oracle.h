@@ -1,0 +1,34 @@
+// Attention by its definition, in double, with the interpreter's scores and the derivatives of dual
+// numbers: slow, and shares no code with any backend.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ir/interp.h"
+#include "ir/program.h"
+
+namespace flexc::test {
+
+struct Problem {
+    std::int64_t batch = 1, heads = 1, kv_heads = 1, q_len = 1, kv_len = 1;
+    std::int64_t head_dim = 16, head_dim_v = 16;
+    std::int64_t q_offset = 0, kv_offset = 0;
+    double scale = 1;
+    std::vector<double> q, k, v, d_out; // [B, H, S, D], row-major
+    std::vector<double> d_lse;          // empty: none
+    std::vector<ir::Value<double>> params;
+    std::vector<ir::BufferData> buffers; // one per Program::buffers
+    std::vector<std::int64_t> sizes;     // one per Program::sizes
+};
+
+struct Answer {
+    std::vector<double> o, lse, dq, dk, dv;
+    std::map<std::string, std::vector<double>> d_buffers; // of grad buffers
+};
+
+Answer attention_oracle(const ir::Program& program, const Problem& problem);
+
+} // namespace flexc::test
