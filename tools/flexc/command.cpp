@@ -1,0 +1,61 @@
+#include "flexc/command.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace flexc::cli {
+
+CLI::App& add_command(CLI::App& app, const std::string& name, const std::string& summary,
+                      const std::string& example) {
+    auto* command = app.add_subcommand(name, summary);
+    command->footer("\nexample:\n  " + example);
+    return *command;
+}
+
+void add_json_flag(CLI::App& command, bool& json) {
+    command.add_flag("--json", json, "One line of JSON on stdout");
+}
+
+namespace {
+// Names come from users' files: bytes that are not UTF-8 are replaced, not thrown about.
+std::string dump(const nlohmann::json& value, int indent) {
+    return value.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+} // namespace
+
+void print_json(const nlohmann::json& value) { fmt::print("{}\n", dump(value, -1)); }
+void print_json_indented(const nlohmann::json& value) { fmt::print("{}\n", dump(value, 2)); }
+
+namespace {
+std::size_t edit_distance(std::string_view left, std::string_view right) {
+    std::vector<std::size_t> row(right.size() + 1);
+    std::iota(row.begin(), row.end(), std::size_t{0});
+    for (std::size_t i = 0; i < left.size(); ++i) {
+        std::size_t diagonal = std::exchange(row[0], i + 1);
+        for (std::size_t j = 0; j < right.size(); ++j) {
+            const std::size_t replaced = diagonal + (left[i] != right[j]);
+            diagonal = row[j + 1];
+            row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, replaced});
+        }
+    }
+    return row.back();
+}
+} // namespace
+
+std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
+    std::string best;
+    std::size_t best_distance = std::max<std::size_t>(name.size() / 3, 1) + 1;
+    for (const auto& candidate : candidates) {
+        const auto distance = edit_distance(name.substr(0, 64), candidate);
+        if (distance < best_distance) {
+            best_distance = distance;
+            best = candidate;
+        }
+    }
+    return best;
+}
+
+} // namespace flexc::cli

@@ -1,0 +1,221 @@
+#include "flexc/mod_option.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <regex>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "flexc/command.h"
+
+namespace flexc::cli {
+namespace {
+
+// Programs are limited to 64 KiB; one byte more is enough for the library to say so.
+constexpr std::size_t kMaxReadBytes = 64 * 1024 + 1;
+
+std::string read_program(std::istream& stream) {
+    std::string text(kMaxReadBytes, '\0');
+    stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<std::size_t>(stream.gcount()));
+    return text;
+}
+
+std::string read_program_file(const std::string& path) {
+    std::error_code failure;
+    if (std::filesystem::is_directory(path, failure)) {
+        fail(path + ": is a folder, expected a program");
+    }
+    errno = 0;
+    std::ifstream stream(path, std::ios::binary);
+    if (!stream) {
+        fail(fmt::format("{}: {}", path, std::strerror(errno)));
+    }
+    return read_program(stream);
+}
+
+bool looks_like_path(const std::string& mod) {
+    return mod.find_first_of("/.") != std::string::npos;
+}
+
+void load_named(const std::string& mod, ModText& result) {
+    std::error_code failure;
+    if (looks_like_path(mod) || std::filesystem::is_regular_file(mod, failure)) {
+        result.text = read_program_file(mod);
+        return;
+    }
+    std::vector<std::string> names;
+    for (auto& entry : library()) {
+        if (entry.name == mod) {
+            result.text = std::move(entry.text);
+            return;
+        }
+        names.push_back(entry.name);
+    }
+    const auto nearest = nearest_name(mod, names);
+    fail(fmt::format("'{}' is neither a file nor a mod of the library{}; `flexc list` shows them",
+                     mod, nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest)));
+}
+
+// With -e there is no place to declare a param, so --param does it.
+bool declares_param(const std::string& text, const std::string& name) {
+    return std::regex_search(text, std::regex("\\bparam\\s+" + name + "\\b"));
+}
+
+ParamDeclaration declare_param(const std::string& name, const std::string& literal, double value) {
+    ParamDeclaration declaration{.name = name, .value = value, .type = DType::f32};
+    if (literal == "true" || literal == "false") {
+        declaration.type = DType::boolean;
+    } else if (literal.find_first_not_of("+-0123456789") == std::string::npos) {
+        declaration.type = DType::i64;
+    }
+    return declaration;
+}
+
+void load_params(const ModOption& option, ModText& result) {
+    static const std::regex kIdentifier("[A-Za-z_][A-Za-z0-9_]*");
+    for (const auto& text : option.params) {
+        const auto [name, literal] = split_assignment(text, "--param");
+        if (!std::regex_match(name, kIdentifier)) {
+            fail_usage(fmt::format("--param {}: '{}' is not a name", text, name));
+        }
+        const double value = literal == "true"    ? 1
+                             : literal == "false" ? 0
+                                                  : parse_number(literal, "--param " + name);
+        result.param_values.emplace_back(name, value);
+        if (!option.expression.empty() && !declares_param(result.text, name)) {
+            result.options.params.push_back(declare_param(name, literal, value));
+        }
+    }
+}
+
+void write_log(void*, LogLevel level, std::string_view text) {
+    if (level < LogLevel::warning) {
+        return;
+    }
+    fmt::print(stderr, "flexc: {}{}\n", level == LogLevel::warning ? "warning: " : "", text);
+}
+
+} // namespace
+
+void add_mod_options(CLI::App& command, ModOption& option, bool with_params) {
+    command.add_option("MOD", option.mod, "A file, - for stdin, or a mod of the library");
+    command.add_option("-e,--expression", option.expression, "The program itself, instead of MOD");
+    command.add_option("--mask", option.mask, "mask_mod, when the program has none");
+    command
+        .add_option("--buffer", option.buffers,
+                    "A buffer, when the program does not declare it: 'slopes: f32[H] grad'")
+        ->allow_extra_args(false);
+    if (with_params) {
+        command.add_option("--param", option.params, "N=V: the value of a param")
+            ->allow_extra_args(false);
+    }
+}
+
+ModText load_mod(const ModOption& option) {
+    if (option.mod.empty() == option.expression.empty()) {
+        fail_usage(option.mod.empty() ? "a MOD or -e 'expression' is needed"
+                                      : "MOD and -e exclude each other");
+    }
+    ModText result;
+    if (!option.expression.empty()) {
+        result.text = option.expression;
+        result.options.source_name = "<expression>";
+    } else if (option.mod == "-") {
+        result.text = read_program(std::cin);
+        result.options.source_name = "<stdin>";
+    } else {
+        load_named(option.mod, result);
+        result.options.source_name = option.mod;
+    }
+    result.options.mask_mod = option.mask;
+    for (const auto& text : option.buffers) {
+        result.options.buffers.push_back(parse_buffer(text));
+    }
+    load_params(option, result);
+    result.options.log.write = write_log;
+    return result;
+}
+
+BufferDeclaration parse_buffer(const std::string& text) {
+    static const std::regex kShape(
+        R"(\s*([A-Za-z_]\w*)\s*:\s*([A-Za-z]\w*)\s*\[([^\]\[]*)\]\s*(grad)?\s*)");
+    std::smatch match;
+    BufferDeclaration declaration;
+    if (!std::regex_match(text, match, kShape) || !parse_dtype(match[2].str(), declaration.type)) {
+        fail_usage(fmt::format("--buffer '{}': expected NAME: TYPE[DIMS] or NAME: TYPE[DIMS] grad, "
+                               "where TYPE is one of f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool",
+                               text));
+    }
+    declaration.name = match[1];
+    declaration.grad = match[4].matched;
+    std::stringstream dims(match[3]);
+    for (std::string dim; std::getline(dims, dim, ',');) {
+        dim.erase(std::remove_if(dim.begin(), dim.end(), [](char c) { return c == ' '; }),
+                  dim.end());
+        declaration.dims.push_back(dim);
+    }
+    return declaration;
+}
+
+std::pair<std::string, std::string> split_assignment(const std::string& text,
+                                                     std::string_view what) {
+    const auto equals = text.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
+        fail_usage(fmt::format("{} '{}': expected NAME=VALUE", what, text));
+    }
+    return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+double parse_number(const std::string& text, std::string_view what) {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    if (text.empty() || *end != '\0') {
+        fail_usage(fmt::format("{}: '{}' is not a number", what, text));
+    }
+    return value;
+}
+
+DType parse_element_type(const std::string& text) {
+    DType dtype = DType::f32;
+    const bool known = parse_dtype(text, dtype);
+    if (!known || (dtype != DType::f32 && dtype != DType::f16 && dtype != DType::bf16)) {
+        fail_usage(fmt::format("--dtype '{}': expected f32, f16 or bf16", text));
+    }
+    return dtype;
+}
+
+Device parse_device(const std::string& text) {
+    static const std::regex kCuda("cuda(?::([0-9]{1,4}))?");
+    std::smatch match;
+    if (text == "auto") {
+        return default_device();
+    }
+    if (text == "cpu") {
+        return Device::cpu();
+    }
+    if (std::regex_match(text, match, kCuda)) {
+        return Device::cuda(match[1].matched ? std::stoi(match[1]) : 0);
+    }
+    fail_usage(fmt::format("--device '{}': expected auto, cpu, cuda or cuda:N", text));
+}
+
+std::string describe(Device device) {
+    return device.kind == Device::Kind::cuda ? fmt::format("cuda:{}", device.index) : "cpu";
+}
+
+Signature checked_signature(const ModText& mod) {
+    auto signature = value_of(check(mod.text, mod.options));
+    for (const auto& warning : signature.warnings) {
+        fmt::print(stderr, "{}\n", warning);
+    }
+    return signature;
+}
+
+} // namespace flexc::cli

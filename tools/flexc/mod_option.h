@@ -1,0 +1,46 @@
+// The MOD that most sub-commands take: a file, `-`, the name of a library mod, or -e 'expression'.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "flexc/compile.h"
+
+namespace flexc::cli {
+
+struct ModOption {
+    std::string mod;
+    std::string expression;
+    std::string mask;
+    std::vector<std::string> buffers;
+    std::vector<std::string> params;
+};
+
+struct ModText {
+    std::string text;
+    CompileOptions options; // source_name, mask_mod, buffers and params are filled
+    std::vector<std::pair<std::string, double>> param_values;
+};
+
+void add_mod_options(CLI::App& command, ModOption& option, bool with_params);
+ModText load_mod(const ModOption& option);
+
+// "slopes: f32[H] grad"
+BufferDeclaration parse_buffer(const std::string& text);
+// "N=V" to its two parts; what names the option in the usage error.
+std::pair<std::string, std::string> split_assignment(const std::string& text,
+                                                     std::string_view what);
+double parse_number(const std::string& text, std::string_view what);
+
+DType parse_element_type(const std::string& text); // f32, f16 or bf16
+Device parse_device(const std::string& text);      // auto, cpu, cuda, cuda:N
+std::string describe(Device device);
+
+// The signature with its warnings printed to stderr.
+Signature checked_signature(const ModText& mod);
+
+} // namespace flexc::cli
