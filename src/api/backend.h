@@ -28,7 +28,4 @@ Result<std::string> explain_cuda(const passes::Mod& mod, const CompileOptions& o
 Result<std::string> explain_plan(const passes::Mod& mod, const CompileOptions& options,
                                  std::string_view arch);
 
-// "sm_90a" to 90; an error names what is accepted.
-Result<int> parse_arch(std::string_view arch);
-
 } // namespace flexc::api

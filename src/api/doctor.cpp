@@ -1,0 +1,58 @@
+#include <fmt/format.h>
+
+#include "cpu/executable.h"
+#include "cuda/driver.h"
+#include "cuda/nvrtc.h"
+#include "flexc/compile.h"
+
+namespace flexc {
+
+std::vector<Finding> doctor() {
+    std::vector<Finding> findings;
+    if (const auto driver = cuda::driver_info()) {
+        findings.push_back({.what = "CUDA driver",
+                            .found = true,
+                            .detail = fmt::format("{}.{}, {}", driver->version / 1000,
+                                                  driver->version % 1000 / 10, driver->path)});
+        for (int i = 0; i < driver->device_count; ++i) {
+            const std::string what = fmt::format("GPU {}", i);
+            if (const auto info = cuda::device_info(i))
+                findings.push_back(
+                    {.what = what,
+                     .found = info->arch >= 80,
+                     .detail =
+                         fmt::format("{}, compute capability {}.{}, {} GiB", info->name,
+                                     info->arch / 10, info->arch % 10, info->memory_bytes >> 30),
+                     .remedy = info->arch >= 80 ? "" : "flexc needs compute capability 8.0"});
+            else
+                findings.push_back({.what = what, .detail = info.error().message});
+        }
+        if (driver->device_count == 0)
+            findings.push_back({.what = "GPU", .detail = "the driver sees none"});
+    } else {
+        findings.push_back({.what = "CUDA driver",
+                            .detail = driver.error().message,
+                            .remedy = "install the NVIDIA driver; without it kernels run on the "
+                                      "CPU, and flexc compile still makes cubins"});
+    }
+    if (const auto nvrtc = cuda::nvrtc_info())
+        findings.push_back(
+            {.what = "NVRTC",
+             .found = true,
+             .detail = fmt::format("{}.{}, {}", nvrtc->major, nvrtc->minor, nvrtc->path)});
+    else
+        findings.push_back({.what = "NVRTC",
+                            .detail = nvrtc.error().message,
+                            .remedy = "pip install nvidia-cuda-nvrtc, or install the CUDA toolkit, "
+                                      "or set FLEXC_NVRTC to libnvrtc.so"});
+    if (const auto identity = cpu::backend_identity())
+        findings.push_back({.what = "CPU backend", .found = true, .detail = *identity});
+    else
+        findings.push_back({.what = "CPU backend",
+                            .detail = identity.error().message,
+                            .remedy = "build with FLEXC_CPU=ON and keep libflexc_cpu.so beside the "
+                                      "program, or set FLEXC_CPU_BACKEND to it"});
+    return findings;
+}
+
+} // namespace flexc

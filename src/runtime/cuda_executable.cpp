@@ -1,0 +1,189 @@
+#include "runtime/cuda_executable.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "cuda/driver.h"
+#include "cuda/select.h"
+
+namespace flexc::runtime {
+
+namespace {
+
+using cuda::KernelKind;
+
+constexpr std::size_t kAlignment = 256;
+
+std::size_t aligned(std::size_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// Where each part of the workspace starts.
+struct WorkspaceLayout {
+    std::size_t delta = 0;          // f32 [B, H, Q]
+    std::size_t dq_accumulator = 0; // f32 [B, H, Q, D]; empty without a fused kernel
+    std::size_t dq_bytes = 0;
+    std::size_t bytes = 0;
+};
+
+WorkspaceLayout layout(const AttentionArguments& attention, int head_dim, bool fused) {
+    const std::size_t rows = static_cast<std::size_t>(attention.batch) *
+                             static_cast<std::size_t>(attention.heads) *
+                             static_cast<std::size_t>(attention.q_len);
+    WorkspaceLayout result;
+    result.dq_accumulator = aligned(rows * sizeof(float));
+    result.dq_bytes = fused ? rows * static_cast<std::size_t>(head_dim) * sizeof(float) : 0;
+    result.bytes = result.dq_accumulator + aligned(result.dq_bytes);
+    return result;
+}
+
+class CudaExecutable final : public Executable {
+  public:
+    explicit CudaExecutable(const CudaOptions& options) : options_(options) {}
+    CudaExecutable(const CudaExecutable&) = delete;
+    CudaExecutable& operator=(const CudaExecutable&) = delete;
+
+    ~CudaExecutable() override {
+        if (flag_ == nullptr) return;
+        // At process end the driver may be gone; there is nothing to do about a failure here.
+        if (auto scope = cuda::ContextScope::enter(options_.device)) (void)cuda::release(flag_);
+    }
+
+    Result<void> load(std::vector<CudaKernel> kernels) {
+        auto scope = cuda::ContextScope::enter(options_.device);
+        if (!scope) return scope.error();
+        for (CudaKernel& kernel : kernels) {
+            auto module = cuda::Module::load(options_.device, kernel.cubin);
+            if (!module) return module.error();
+            auto function =
+                module->function(std::string(kernel.config.entry), kernel.config.shared_bytes);
+            if (!function) return function.error();
+            loaded_.push_back({std::move(kernel.config), std::move(*module), *function});
+            infos_.push_back(std::move(kernel.info));
+        }
+        if (!options_.report_out_of_range) return {};
+        auto flag = cuda::allocate(sizeof(std::int32_t));
+        if (!flag) return flag.error();
+        flag_ = *flag;
+        return cuda::fill_async(flag_, 0, sizeof(std::int32_t), nullptr);
+    }
+
+    Result<void> forward(const Call& call) const override {
+        auto scope = cuda::ContextScope::enter(options_.device, call.stream.handle);
+        if (!scope) return scope.error();
+        return launch(KernelKind::forward, call.attention, call);
+    }
+
+    Result<void> backward(const Call& call) const override {
+        auto scope = cuda::ContextScope::enter(options_.device, call.stream.handle);
+        if (!scope) return scope.error();
+        if (!call.accumulate_gradients)
+            for (const TensorView& view : call.gradients)
+                if (view)
+                    if (auto done =
+                            cuda::fill_async(view.data, 0, bytes_of(view), call.stream.handle);
+                        !done)
+                        return done;
+        const bool fused = find(KernelKind::backward_fused) != nullptr;
+        const WorkspaceLayout parts = layout(call.attention, options_.head_dim, fused);
+        auto* base = static_cast<std::byte*>(call.workspace.data);
+        AttentionArguments attention = call.attention;
+        attention.delta = reinterpret_cast<float*>(base + parts.delta);
+        if (fused) {
+            attention.dq_accumulator = reinterpret_cast<float*>(base + parts.dq_accumulator);
+            if (auto done = cuda::fill_async(attention.dq_accumulator, 0, parts.dq_bytes,
+                                             call.stream.handle);
+                !done)
+                return done;
+        }
+        constexpr std::array kFused = {KernelKind::delta, KernelKind::backward_fused,
+                                       KernelKind::convert};
+        constexpr std::array kSplit = {KernelKind::delta, KernelKind::backward_dkdv,
+                                       KernelKind::backward_dq};
+        for (const KernelKind kind : fused ? kFused : kSplit)
+            if (auto done = launch(kind, attention, call); !done) return done;
+        return {};
+    }
+
+    std::size_t workspace_bytes(const Call& call, bool backward) const override {
+        if (!backward) return 0;
+        return layout(call.attention, options_.head_dim,
+                      find(KernelKind::backward_fused) != nullptr)
+            .bytes;
+    }
+
+    void* out_of_range_flag() const override { return flag_; }
+
+    Result<bool> take_out_of_range() const override {
+        auto scope = cuda::ContextScope::enter(options_.device);
+        if (!scope) return scope.error();
+        if (auto done = cuda::synchronize_context(); !done) return done.error();
+        std::int32_t value = 0;
+        if (auto done = cuda::copy_to_host(&value, flag_, sizeof(value)); !done)
+            return done.error();
+        if (auto done = cuda::fill_async(flag_, 0, sizeof(value), nullptr); !done)
+            return done.error();
+        return value != 0;
+    }
+
+    std::span<const KernelInfo> kernels() const override { return infos_; }
+
+  private:
+    struct Loaded {
+        cuda::KernelConfig config;
+        cuda::Module module;
+        cuda::Function function;
+    };
+
+    static std::size_t bytes_of(const TensorView& view) {
+        return static_cast<std::size_t>(view.elements()) * size_of(view.dtype);
+    }
+
+    const Loaded* find(KernelKind kind) const {
+        const auto found = std::find_if(loaded_.begin(), loaded_.end(), [kind](const Loaded& one) {
+            return one.config.kind == kind;
+        });
+        return found == loaded_.end() ? nullptr : &*found;
+    }
+
+    Result<void> launch(KernelKind kind, const AttentionArguments& attention,
+                        const Call& call) const {
+        const Loaded* kernel = find(kind);
+        if (kernel == nullptr)
+            return Error{ErrorCode::internal, "a kernel of this pass was not compiled"};
+        const std::int64_t blocks = cuda::grid_blocks(kernel->config, attention);
+        if (blocks > INT32_MAX)
+            return Error{ErrorCode::limit,
+                         fmt::format("{} needs {} blocks; a launch can have {}: split the batch",
+                                     kernel->config.entry, blocks, INT32_MAX)};
+        // The driver copies both before launch() returns. A program without arguments has an empty
+        // struct, whose one byte is never read.
+        static constexpr std::uint64_t kNoWords = 0;
+        const std::uint64_t* words = call.words.empty() ? &kNoWords : call.words.data();
+        const std::array<void*, 2> arguments = {const_cast<AttentionArguments*>(&attention),
+                                                const_cast<std::uint64_t*>(words)};
+        return kernel->function.launch(
+            {.x = static_cast<unsigned>(blocks)}, static_cast<unsigned>(kernel->config.warps) * 32u,
+            static_cast<unsigned>(kernel->config.shared_bytes), call.stream.handle, arguments);
+    }
+
+    const CudaOptions options_;
+    std::vector<Loaded> loaded_;
+    std::vector<KernelInfo> infos_;
+    void* flag_ = nullptr;
+};
+
+} // namespace
+
+Result<std::shared_ptr<const Executable>> load_cuda(std::vector<CudaKernel> kernels,
+                                                    const CudaOptions& options) {
+    auto executable = std::make_shared<CudaExecutable>(options);
+    if (auto loaded = executable->load(std::move(kernels)); !loaded) return loaded.error();
+    return std::shared_ptr<const Executable>(std::move(executable));
+}
+
+} // namespace flexc::runtime

@@ -1,0 +1,28 @@
+// Loaded kernels on one GPU, and the order in which a pass launches them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/config.h"
+#include "runtime/executable.h"
+
+namespace flexc::runtime {
+
+struct CudaKernel {
+    cuda::KernelConfig config;
+    KernelInfo info;
+    std::string cubin;
+};
+
+struct CudaOptions {
+    int device = 0;
+    int head_dim = 64;
+    bool report_out_of_range = false;
+};
+
+Result<std::shared_ptr<const Executable>> load_cuda(std::vector<CudaKernel> kernels,
+                                                    const CudaOptions& options);
+
+} // namespace flexc::runtime
