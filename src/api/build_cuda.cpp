@@ -151,9 +151,10 @@ Result<std::vector<CompiledKernel>> compile_kernels(const passes::Mod& mod,
             });
     }
     std::vector<CompiledKernel> kernels;
-    for (auto& result : results) {
-        if (!*result) return result->error();
-        kernels.push_back(std::move(***result));
+    for (std::optional<Result<CompiledKernel>>& slot : results) {
+        Result<CompiledKernel>& result = *slot; // filled: the threads have ended
+        if (!result) return result.error();
+        kernels.push_back(std::move(*result));
     }
     return kernels;
 }

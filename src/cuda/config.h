@@ -9,7 +9,14 @@
 
 namespace flexc::cuda {
 
-enum class KernelKind : std::uint8_t { forward, delta, backward_dq, backward_dkdv, backward_fused };
+enum class KernelKind : std::uint8_t {
+    forward,
+    delta,
+    backward_dq,
+    backward_dkdv,
+    backward_fused,
+    convert
+};
 
 // Everything that a choice depends on.
 struct KernelRequest {

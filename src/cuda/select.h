@@ -1,6 +1,9 @@
 // Which template and which tile sizes suit a request.
 #pragma once
 
+#include <cstdint>
+
+#include "common/arguments.h"
 #include "cuda/config.h"
 
 namespace flexc::cuda {
@@ -17,5 +20,9 @@ KernelConfig select_kernel(const KernelRequest& request);
 
 KernelConfig select_forward(const KernelRequest& request);
 KernelConfig select_backward(const KernelRequest& request); // delta and the backward kinds
+
+// Blocks of a launch: a one-dimensional grid. Forward, dq, delta and convert have one per query
+// tile and query head; dk and dv, fused or not, one per key tile and key/value head.
+std::int64_t grid_blocks(const KernelConfig& config, const AttentionArguments& arguments);
 
 } // namespace flexc::cuda
