@@ -108,7 +108,8 @@ template <typename T> class Modules {
     };
     using FlightPointer = std::shared_ptr<Flight>;
 
-    Result<Value> wait_for(const FlightPointer& flight, std::unique_lock<std::mutex>& lock) {
+    // By value: the map's own pointer is gone once the flight lands.
+    Result<Value> wait_for(FlightPointer flight, std::unique_lock<std::mutex>& lock) {
         if (waits_for_me(flight))
             return Error{ErrorCode::internal, "a compile asked for its own result"};
         ++statistics_.waits;
@@ -125,7 +126,10 @@ template <typename T> class Modules {
         while (true) {
             if (flight->owner == std::this_thread::get_id()) return true;
             const auto next = waiting_.find(flight->owner);
-            if (next == waiting_.end() || next->second->done()) return false;
+            // What the parent's threads waited for says nothing about ours.
+            if (next == waiting_.end() || next->second->done() ||
+                next->second->process != ::getpid())
+                return false;
             flight = next->second;
         }
     }
@@ -140,20 +144,17 @@ template <typename T> class Modules {
         }
         std::list<Item> dead; // outlives the lock
         const std::lock_guard lock(mutex_);
-        if (exception || !*outcome) ++statistics_.failures;
         if (exception)
             flight->exception = exception;
-        else if (!*outcome)
-            flight->result = std::move(outcome->error());
-        else {
+        else if (*outcome)
             flight->result = (*outcome)->value;
-            remember(key, std::move(**outcome), dead);
-        }
-        // A clear or a fork may have put another flight in its place.
-        if (const auto mine = flights_.find(key); mine != flights_.end() && mine->second == flight)
-            flights_.erase(mine);
+        else
+            flight->result = std::move(outcome->error());
+        flights_.erase(key);
         flight->landed.notify_all();
+        if (exception || !*outcome) ++statistics_.failures;
         if (exception) std::rethrow_exception(exception);
+        if (*outcome) remember(key, std::move(**outcome), dead);
         return *flight->result;
     }
 

@@ -24,6 +24,8 @@ struct StoreStatistics {
     std::string directory; // empty when there is no cache
 };
 
+class Folder;
+
 // Fixed in production; tests shorten the times.
 struct StoreSettings {
     std::chrono::seconds stale_temporary = std::chrono::hours(1);
@@ -55,16 +57,13 @@ class Store {
     const std::string& directory() const { return directory_; } // empty when off
 
   private:
-    class Folder;
-    struct Loaded;
-
     Store(std::string directory, bool wanted, std::uint64_t max_bytes,
           const StoreSettings& settings);
-    std::optional<Folder> enter(const support::Log& log);
     void warn_once(const support::Log& log, const std::string& problem);
-    Loaded read(const Folder& folder, const std::string& name, const Digest& key,
-                const Digest& source) const;
-    void make_room(const Folder& folder, std::uint64_t added);
+    std::optional<Folder> enter(bool create, const support::Log& log);
+    std::optional<Entry> lookup(const Digest& key, const Digest& source, const support::Log& log);
+    bool claim_measuring(std::uint64_t added);
+    void make_room(const Folder& folder);
 
     const std::string directory_;
     const bool wanted_;

@@ -1,0 +1,303 @@
+#include "cache/store.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <ctime>
+#include <exception>
+#include <filesystem>
+#include <vector>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "cache/folder.h"
+#include "support/env.h"
+
+namespace flexc::cache {
+
+namespace {
+
+constexpr std::string_view kSuffix = ".v";
+constexpr std::size_t kDigits = 32;
+
+std::string entry_name(const Digest& key) {
+    return fmt::format("{}{}{}", key.hex(), kSuffix, kEntryVersion);
+}
+
+// Of any version: an old flexc's files count towards the budget and go when they are oldest.
+bool is_entry(std::string_view name) {
+    return name.size() > kDigits + kSuffix.size() && Digest::parse(name.substr(0, kDigits)) &&
+           name.substr(kDigits, kSuffix.size()) == kSuffix &&
+           name.find_first_not_of("0123456789", kDigits + kSuffix.size()) == std::string_view::npos;
+}
+
+bool is_temporary(std::string_view name) { return name.starts_with(kTemporaryPrefix); }
+
+std::int64_t age_in_seconds(const FileStamp& stamp) {
+    return static_cast<std::int64_t>(std::time(nullptr)) - stamp.modified.tv_sec;
+}
+
+std::int64_t steady_seconds() {
+    // Never 0, which means "not yet".
+    return 1 + std::chrono::duration_cast<std::chrono::seconds>(
+                   std::chrono::steady_clock::now().time_since_epoch())
+                   .count();
+}
+
+enum class Reading { whole, damaged, unreadable };
+
+Reading read_entry(const Folder::File& file, const Digest& key, const Digest& source,
+                   Entry& entry) {
+    const std::uint64_t size = static_cast<std::uint64_t>(file.status.st_size);
+    if (!S_ISREG(file.status.st_mode) || file.status.st_uid != ::geteuid() ||
+        (file.status.st_mode & (S_IWGRP | S_IWOTH)) != 0 || size < kHeaderSize)
+        return Reading::damaged;
+    const auto failed = [](int error) {
+        return error < 0 ? Reading::damaged : Reading::unreadable;
+    };
+
+    const int descriptor = file.descriptor.number();
+    std::array<char, kHeaderSize> bytes{};
+    if (const int error = read_all(descriptor, bytes.data(), bytes.size(), 0)) return failed(error);
+    const auto header = decode_header(bytes);
+    const std::uint64_t body = size - kHeaderSize;
+    if (!header || header->key != key || header->source != source || header->metadata_size > body ||
+        header->payload_size != body - header->metadata_size)
+        return Reading::damaged;
+
+    entry.metadata.resize(header->metadata_size);
+    entry.payload.resize(header->payload_size);
+    if (const int error =
+            read_all(descriptor, entry.metadata.data(), entry.metadata.size(), kHeaderSize))
+        return failed(error);
+    if (const int error = read_all(descriptor, entry.payload.data(), entry.payload.size(),
+                                   kHeaderSize + entry.metadata.size()))
+        return failed(error);
+    return checksum_matches(*header, entry) ? Reading::whole : Reading::damaged;
+}
+
+// 0 or errno. What is written is on the disk before it has its name: a power cut must not leave a
+// name without its bytes.
+int write_entry(Folder::File& file, const Digest& key, const Digest& source, const Entry& entry) {
+    const auto header = encode_header(key, source, entry);
+    const int descriptor = file.descriptor.number();
+    for (const std::string_view part :
+         {std::string_view(header.data(), header.size()), std::string_view(entry.metadata),
+          std::string_view(entry.payload)})
+        if (const int error = write_all(descriptor, part)) return error;
+    // EINVAL: a file system that has no such thing.
+    if (::fdatasync(descriptor) != 0 && errno != EINVAL) return errno;
+    return file.descriptor.close();
+}
+
+} // namespace
+
+std::string cache_directory(const CacheOptions& options) {
+    const auto chosen = [&]() -> std::filesystem::path {
+        if (!options.directory.empty()) return options.directory;
+        if (const auto own = support::environment(support::Variable::cache_dir)) return *own;
+        // By the XDG rules a relative path there counts as unset.
+        if (const auto xdg = support::foreign_environment("XDG_CACHE_HOME");
+            xdg && xdg->front() == '/')
+            return *xdg + "/flexc";
+        if (const auto home = support::foreign_environment("HOME"); home && home->front() == '/')
+            return *home + "/.cache/flexc";
+        return {};
+    }();
+    if (chosen.empty()) return {};
+    std::error_code error;
+    std::string path = std::filesystem::absolute(chosen, error).lexically_normal().string();
+    if (error) return {};
+    // With a slash at its end a symbolic link would be followed.
+    while (path.size() > 1 && path.back() == '/')
+        path.pop_back();
+    return path;
+}
+
+Store::Store(std::string directory, bool wanted, std::uint64_t max_bytes,
+             const StoreSettings& settings)
+    : directory_(std::move(directory)), wanted_(wanted), max_bytes_(max_bytes),
+      settings_(settings) {}
+
+std::shared_ptr<Store> Store::open(const CacheOptions& options, const StoreSettings& settings) {
+    return std::shared_ptr<Store>(new Store(options.disk ? cache_directory(options) : std::string(),
+                                            options.disk, options.max_bytes, settings));
+}
+
+void Store::warn_once(const support::Log& log, const std::string& problem) {
+    if (warned_.exchange(true)) return;
+    log.warn("compiled kernels are not kept: {}{}{}", directory_, directory_.empty() ? "" : ": ",
+             problem);
+}
+
+std::optional<Folder> Store::enter(bool create, const support::Log& log) {
+    if (!wanted_) return std::nullopt;
+    if (directory_.empty()) {
+        warn_once(log, "none of FLEXC_CACHE_DIR, XDG_CACHE_HOME and HOME names a folder");
+        return std::nullopt;
+    }
+    Folder::Opened opened = Folder::open(directory_, create);
+    if (!opened.folder && !opened.absent) warn_once(log, opened.problem);
+    return std::move(opened.folder);
+}
+
+std::optional<Entry> Store::load(const Digest& key, const Digest& source, const support::Log& log) {
+    std::optional<Entry> entry;
+    try {
+        entry = lookup(key, source, log);
+    } catch (const std::exception& exception) {
+        log.debug("cache: {}: {}", key.hex(), exception.what());
+    }
+    if (wanted_) ++(entry ? hits_ : misses_);
+    return entry;
+}
+
+std::optional<Entry> Store::lookup(const Digest& key, const Digest& source,
+                                   const support::Log& log) {
+    const auto folder = enter(false, log);
+    if (!folder) return std::nullopt;
+    const std::string name = entry_name(key);
+    const Folder::File file = folder->open_file(name);
+    // ELOOP: a symbolic link where we only ever put files.
+    if (!file.descriptor && file.error == ELOOP) {
+        ++corrupt_;
+        folder->remove(name);
+        return std::nullopt;
+    }
+    if (!file.descriptor) {
+        if (file.error != ENOENT) log.debug("cache: {}: {}", name, system_message(file.error));
+        return std::nullopt;
+    }
+    Entry entry;
+    const FileStamp stamp = FileStamp::of(file.status);
+    switch (read_entry(file, key, source, entry)) {
+    case Reading::whole: break;
+    case Reading::damaged:
+        ++corrupt_;
+        log.info("cache: {} is damaged or stale and is made anew", name);
+        folder->remove_if_unchanged(name, stamp);
+        return std::nullopt;
+    case Reading::unreadable: log.debug("cache: {} cannot be read", name); return std::nullopt;
+    }
+    // Rarely, because a write per read would wear the disk; a time in the future is put right too.
+    if (std::abs(age_in_seconds(stamp)) > settings_.touch_interval.count())
+        ::futimens(file.descriptor.number(), nullptr);
+    return entry;
+}
+
+void Store::publish(const Digest& key, const Digest& source, const Entry& entry,
+                    const support::Log& log) {
+    const std::uint64_t size = kHeaderSize + entry.metadata.size() + entry.payload.size();
+    if (size > max_bytes_) return;
+    try {
+        const auto folder = enter(true, log);
+        if (!folder) return;
+        std::string temporary;
+        Folder::File file = folder->create_temporary(temporary);
+        int error = file.error;
+        if (error == 0) {
+            error = write_entry(file, key, source, entry);
+            if (error == 0)
+                error = folder->publish(temporary, entry_name(key), settings_.hard_links);
+            if (error != 0) folder->remove(temporary);
+        }
+        // EEXIST: another made the same. ENOENT: somebody cleared the cache meanwhile.
+        if (error == EEXIST || error == ENOENT) return;
+        if (error != 0) {
+            warn_once(log, system_message(error));
+            return;
+        }
+        ++published_;
+        if (claim_measuring(size)) make_room(*folder);
+    } catch (const std::exception& exception) {
+        log.debug("cache: {}: {}", key.hex(), exception.what());
+    }
+}
+
+// Adds to what the folder is believed to hold; true when it is this caller's turn to measure it.
+bool Store::claim_measuring(std::uint64_t added) {
+    const std::uint64_t believed = believed_bytes_.fetch_add(added) + added;
+    std::int64_t measured = measured_at_.load();
+    const std::int64_t now = steady_seconds();
+    const bool due = measured == 0 || now - measured >= settings_.scan_interval.count();
+    return (due && measured_at_.compare_exchange_strong(measured, now)) || believed > max_bytes_;
+}
+
+void Store::make_room(const Folder& folder) {
+    std::vector<FolderFile> entries;
+    std::uint64_t total = 0;
+    for (auto& file : folder.files()) {
+        if (is_temporary(file.name)) {
+            // A process that was killed left it; a living one is done within seconds.
+            if (age_in_seconds(file.stamp) > settings_.stale_temporary.count())
+                folder.remove(file.name);
+        } else if (is_entry(file.name)) {
+            total += file.stamp.size;
+            entries.push_back(std::move(file));
+        }
+    }
+    if (total > max_bytes_) {
+        std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
+            return std::pair(a.stamp.modified.tv_sec, a.stamp.modified.tv_nsec) <
+                   std::pair(b.stamp.modified.tv_sec, b.stamp.modified.tv_nsec);
+        });
+        const std::uint64_t target = max_bytes_ / 5 * 4;
+        for (const auto& entry : entries) {
+            if (total <= target) break;
+            if (!folder.remove(entry.name)) continue;
+            ++evicted_;
+            total -= entry.stamp.size;
+        }
+    }
+    believed_bytes_ = total;
+}
+
+StoreStatistics Store::statistics(const support::Log& log) {
+    StoreStatistics result;
+    result.hits = hits_;
+    result.misses = misses_;
+    result.corrupt = corrupt_;
+    result.published = published_;
+    result.evicted = evicted_;
+    // An absent folder is no fault: it is made when there is something to keep.
+    if (!wanted_ || directory_.empty()) return result;
+    const Folder::Opened opened = Folder::open(directory_, false);
+    if (!opened.folder && !opened.absent) {
+        warn_once(log, opened.problem);
+        return result;
+    }
+    result.directory = directory_;
+    if (!opened.folder) return result;
+    for (const auto& file : opened.folder->files()) {
+        if (!is_entry(file.name)) continue;
+        ++result.entries;
+        result.bytes += file.stamp.size;
+    }
+    return result;
+}
+
+bool Store::clear(const support::Log& log) {
+    const auto folder = enter(false, log);
+    if (!folder) return true;
+    bool all = true;
+    for (const auto& file : folder->files())
+        if (is_entry(file.name) || is_temporary(file.name))
+            all = (folder->remove(file.name) || !folder->look(file.name)) && all;
+    believed_bytes_ = 0;
+    return all;
+}
+
+std::shared_ptr<Store> Stores::get(const CacheOptions& options) {
+    const std::string name = fmt::format("{}:{}:{}", options.disk, options.max_bytes,
+                                         options.disk ? cache_directory(options) : "");
+    const std::lock_guard lock(mutex_);
+    auto& store = stores_[name];
+    if (!store) store = Store::open(options);
+    return store;
+}
+
+} // namespace flexc::cache
