@@ -1,0 +1,352 @@
+#include "api/case.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include <fmt/format.h>
+
+#include "attention_oracle.h"
+#include "front/compile_text.h"
+
+namespace flexc::test {
+
+namespace {
+
+// What 16-bit storage does to a value; the oracle sees the stored value.
+std::uint16_t to_bf16(float value) {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    return static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+float from_bf16(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+
+void store(DType dtype, std::byte* to, double value) {
+    switch (dtype) {
+    case DType::f64: std::memcpy(to, &value, 8); break;
+    case DType::f32: {
+        const auto narrow = static_cast<float>(value);
+        std::memcpy(to, &narrow, 4);
+        break;
+    }
+    case DType::f16: {
+        const auto narrow = static_cast<_Float16>(value);
+        std::memcpy(to, &narrow, 2);
+        break;
+    }
+    case DType::bf16: {
+        const std::uint16_t narrow = to_bf16(static_cast<float>(value));
+        std::memcpy(to, &narrow, 2);
+        break;
+    }
+    default: {
+        // Two's complement: the low bytes of an int64 are the narrower integer.
+        const auto integer = static_cast<std::int64_t>(value);
+        std::memcpy(to, &integer, size_of(dtype));
+    }
+    }
+}
+
+double load(DType dtype, const std::byte* from) {
+    switch (dtype) {
+    case DType::f32: {
+        float value = 0;
+        std::memcpy(&value, from, 4);
+        return value;
+    }
+    case DType::f16: {
+        _Float16 value = 0;
+        std::memcpy(&value, from, 2);
+        return static_cast<double>(value);
+    }
+    case DType::bf16: {
+        std::uint16_t value = 0;
+        std::memcpy(&value, from, 2);
+        return from_bf16(value);
+    }
+    default: return 0;
+    }
+}
+
+double rounded(DType dtype, double value) {
+    std::byte bytes[8] = {};
+    if (!is_float(dtype) || dtype == DType::f64) return value;
+    store(dtype, bytes, value);
+    return load(dtype, bytes);
+}
+
+// A tensor on the device with its host image.
+class Tensor {
+  public:
+    Tensor(Device device, DType dtype, std::vector<std::int64_t> shape, bool strided)
+        : dtype_(dtype), shape_(std::move(shape)) {
+        std::int64_t elements = 1;
+        for (const std::int64_t extent : shape_)
+            elements *= extent;
+        strides_.resize(shape_.size());
+        if (strided && shape_.size() == 4) {
+            // [B, S, H, D + 3]: neither contiguous nor 16-byte aligned.
+            const std::int64_t row = shape_[3] + 3;
+            strides_ = {shape_[1] * shape_[2] * row, row, shape_[1] * row, 1};
+            elements = shape_[0] * shape_[1] * shape_[2] * row;
+        } else {
+            std::int64_t stride = 1;
+            for (std::size_t i = shape_.size(); i-- > 0;) {
+                strides_[i] = stride;
+                stride *= shape_[i];
+            }
+        }
+        host_.resize(static_cast<std::size_t>(elements) * size_of(dtype));
+        auto memory = DeviceMemory::allocate(device, std::max<std::size_t>(host_.size(), 1));
+        if (memory) memory_ = std::move(*memory);
+        // NaN everywhere: whoever does not write an output is found out.
+        (void)memory_.fill(0xff);
+    }
+
+    void set(const std::vector<double>& values) {
+        std::size_t next = 0;
+        each([&](std::size_t at) { store(dtype_, &host_[at * size_of(dtype_)], values[next++]); });
+        (void)memory_.upload(host_.data(), host_.size());
+    }
+
+    std::vector<double> get() {
+        (void)memory_.download(host_.data(), host_.size());
+        std::vector<double> values;
+        each([&](std::size_t at) { values.push_back(load(dtype_, &host_[at * size_of(dtype_)])); });
+        return values;
+    }
+
+    TensorView view() const {
+        TensorView result = TensorView::contiguous(memory_.data(), dtype_, shape_);
+        std::copy(strides_.begin(), strides_.end(), result.strides.begin());
+        return result;
+    }
+
+  private:
+    template <typename Visit> void each(Visit visit) const {
+        std::vector<std::int64_t> index(shape_.size(), 0);
+        std::int64_t count = 1;
+        for (const std::int64_t extent : shape_)
+            count *= extent;
+        for (std::int64_t i = 0; i < count; ++i) {
+            std::int64_t at = 0;
+            for (std::size_t d = 0; d < index.size(); ++d)
+                at += index[d] * strides_[d];
+            visit(static_cast<std::size_t>(at));
+            for (std::size_t d = index.size(); d-- > 0;) {
+                if (++index[d] < shape_[d]) break;
+                index[d] = 0;
+            }
+        }
+    }
+
+    DType dtype_;
+    std::vector<std::int64_t> shape_, strides_;
+    std::vector<std::byte> host_;
+    DeviceMemory memory_;
+};
+
+struct Tolerance {
+    double output, log_sum_exp, gradient, zero;
+};
+
+Tolerance tolerance(DType dtype) {
+    if (dtype == DType::f32) return {1e-5, 1e-4, 5e-5, 2e-5};
+    if (dtype == DType::f16) return {1.5e-3, 2e-3, 3e-3, 5e-3};
+    return {6e-3, 2e-3, 1.2e-2, 3e-2};
+}
+
+// Relative in the 2-norm; where the truth is zero, the root mean square against `zero`.
+std::string compare(const char* what, const std::vector<double>& got,
+                    const std::vector<double>& want, double relative, double zero) {
+    double error = 0, norm = 0;
+    for (std::size_t i = 0; i < want.size(); ++i) {
+        if (std::isnan(got[i])) return fmt::format("{}: NaN at {}\n", what, i);
+        if (std::isinf(got[i]) || std::isinf(want[i])) {
+            if (got[i] != want[i])
+                return fmt::format("{}: {} where {} is right, at {}\n", what, got[i], want[i], i);
+            continue;
+        }
+        error += (got[i] - want[i]) * (got[i] - want[i]);
+        norm += want[i] * want[i];
+    }
+    const auto count = static_cast<double>(want.size());
+    if (norm / count < 1e-12) {
+        const double rms = std::sqrt(error / count);
+        if (rms <= zero) return "";
+        return fmt::format("{}: root mean square {:.2e} where zero is right\n", what, rms);
+    }
+    const double ratio = std::sqrt(error / norm);
+    if (ratio <= relative) return "";
+    return fmt::format("{}: relative error {:.2e}, allowed {:.2e}\n", what, ratio, relative);
+}
+
+std::string compare_lse(const std::vector<double>& got, const std::vector<double>& want,
+                        double absolute) {
+    for (std::size_t i = 0; i < want.size(); ++i) {
+        if (std::isinf(want[i]) ? got[i] != want[i] : !(std::abs(got[i] - want[i]) <= absolute))
+            return fmt::format("lse: {} where {} is right, at {}\n", got[i], want[i], i);
+    }
+    return "";
+}
+
+} // namespace
+
+std::string run_case(const Case& one, Device device, std::uint32_t seed) {
+    const int head_dim_v = one.head_dim_v == 0 ? one.head_dim : one.head_dim_v;
+    auto kernel = compile(one.text, {.dtype = one.dtype,
+                                     .head_dim = one.head_dim,
+                                     .head_dim_v = head_dim_v,
+                                     .device = device,
+                                     .backward_kernel = one.backward_kernel,
+                                     .deterministic = one.deterministic});
+    if (!kernel) return kernel.error().message;
+    const front::Output front = front::compile_text({.source = dsl::Source("case", one.text)});
+    const ir::Program& program = *front.program;
+
+    std::mt19937 random(seed);
+    std::normal_distribution<double> normal;
+    auto draw = [&](std::int64_t count, DType dtype, double spread) {
+        std::vector<double> values(static_cast<std::size_t>(count));
+        for (double& value : values)
+            value = rounded(dtype, normal(random) * spread);
+        return values;
+    };
+    Problem p{.batch = one.batch,
+              .heads = one.heads,
+              .kv_heads = one.kv_heads,
+              .q_len = one.q_len,
+              .kv_len = one.kv_len,
+              .head_dim = one.head_dim,
+              .head_dim_v = head_dim_v,
+              .q_offset = one.q_offset,
+              .kv_offset = one.kv_offset,
+              .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(one.head_dim)))};
+    const std::int64_t q_rows = p.batch * p.heads * p.q_len;
+    const std::int64_t kv_rows = p.batch * p.kv_heads * p.kv_len;
+    p.q = draw(q_rows * p.head_dim, one.dtype, 1);
+    p.k = draw(kv_rows * p.head_dim, one.dtype, 1);
+    p.v = draw(kv_rows * p.head_dim_v, one.dtype, 1);
+    p.d_out = draw(q_rows * p.head_dim_v, one.dtype, 1);
+    if (one.with_d_lse) p.d_lse = draw(q_rows, DType::f32, 1);
+    p.sizes = {p.batch,    p.heads,     p.kv_heads, p.q_len + p.q_offset, p.kv_len + p.kv_offset,
+               p.head_dim, p.head_dim_v};
+    for (std::size_t i = ir::kStandardSizes; i < program.sizes.size(); ++i)
+        p.sizes.push_back(one.dims.at(program.sizes[i]));
+    std::vector<ParamValue> params;
+    for (const ir::Param& param : program.params) {
+        const auto given = one.params.find(param.name);
+        const double value = given == one.params.end() ? param.default_value : given->second;
+        if (given != one.params.end()) params.push_back({param.name, value});
+        p.params.push_back({.boolean = value != 0,
+                            .integer = static_cast<std::int64_t>(value),
+                            .real = static_cast<float>(value)});
+    }
+    std::vector<Tensor> buffer_tensors, gradient_tensors;
+    std::vector<NamedTensor> buffers, gradients;
+    for (const ir::Buffer& buffer : program.buffers) {
+        std::vector<std::int64_t> shape;
+        std::int64_t count = 1;
+        for (const ir::Dim& dim : buffer.dims) {
+            shape.push_back(dim.is_constant() ? dim.constant : p.sizes[dim.size]);
+            count *= shape.back();
+        }
+        ir::BufferData data{.extents = shape};
+        std::vector<double> values;
+        if (is_float(buffer.dtype)) {
+            data.reals = values = draw(count, buffer.dtype, 0.5);
+        } else {
+            const auto rule = one.integers.find(buffer.name);
+            for (std::int64_t i = 0; i < count; ++i) {
+                std::int64_t value = rule == one.integers.end() ? i % 5 : rule->second(i);
+                if (buffer.dtype == DType::boolean) value = value != 0;
+                data.integers.push_back(value);
+                values.push_back(static_cast<double>(value));
+            }
+        }
+        p.buffers.push_back(std::move(data));
+        buffer_tensors.emplace_back(device, buffer.dtype, shape, false).set(values);
+        buffers.push_back({buffer.name, buffer_tensors.back().view()});
+        if (!buffer.grad) continue;
+        gradient_tensors.emplace_back(device, DType::f32, shape, false);
+        gradients.push_back({buffer.name, gradient_tensors.back().view()});
+    }
+    const Answer want = attention_oracle(program, p);
+
+    const DType out = one.f32_outputs ? DType::f32 : one.dtype;
+    auto q_shape = [&](std::int64_t d) {
+        return std::vector<std::int64_t>{p.batch, p.heads, p.q_len, d};
+    };
+    auto kv_shape = [&](std::int64_t d) {
+        return std::vector<std::int64_t>{p.batch, p.kv_heads, p.kv_len, d};
+    };
+    Tensor q(device, one.dtype, q_shape(p.head_dim), one.strided);
+    Tensor k(device, one.dtype, kv_shape(p.head_dim), one.strided);
+    Tensor v(device, one.dtype, kv_shape(p.head_dim_v), one.strided);
+    Tensor d_out(device, one.dtype, q_shape(p.head_dim_v), one.strided);
+    Tensor o(device, out, q_shape(p.head_dim_v), one.strided);
+    Tensor dq(device, out, q_shape(p.head_dim), one.strided);
+    Tensor dk(device, out, kv_shape(p.head_dim), one.strided);
+    Tensor dv(device, out, kv_shape(p.head_dim_v), one.strided);
+    Tensor lse(device, DType::f32, {p.batch, p.heads, p.q_len}, false);
+    Tensor d_lse(device, DType::f32, {p.batch, p.heads, p.q_len}, false);
+    q.set(p.q);
+    k.set(p.k);
+    v.set(p.v);
+    d_out.set(p.d_out);
+    if (one.with_d_lse) d_lse.set(p.d_lse);
+
+    auto plan = kernel->plan({.batch = p.batch,
+                              .heads = p.heads,
+                              .kv_heads = p.kv_heads,
+                              .q_len = p.q_len,
+                              .kv_len = p.kv_len},
+                             buffers, {},
+                             {.params = params, .q_offset = p.q_offset, .kv_offset = p.kv_offset});
+    if (!plan) return plan.error().message;
+    auto memory = DeviceMemory::allocate(device, std::max<std::size_t>(plan->workspace_bytes(), 1));
+    if (!memory) return memory.error().message;
+    (void)memory->fill(0xff);
+    const Workspace workspace{memory->data(), plan->workspace_bytes()};
+    if (auto done = kernel->forward(*plan, {q.view(), k.view(), v.view(), o.view(), lse.view()},
+                                    buffers, workspace);
+        !done)
+        return done.error().message;
+    (void)memory->fill(0xff);
+    if (auto done = kernel->backward(*plan,
+                                     {q.view(), k.view(), v.view(), o.view(), lse.view(),
+                                      d_out.view(), one.with_d_lse ? d_lse.view() : TensorView{},
+                                      dq.view(), dk.view(), dv.view()},
+                                     buffers, gradients, workspace);
+        !done)
+        return done.error().message;
+    if (auto done = synchronize(device); !done) return done.error().message;
+
+    const Tolerance allowed = tolerance(one.dtype);
+    std::string problems = compare("o", o.get(), want.o, allowed.output, allowed.zero) +
+                           compare_lse(lse.get(), want.lse, allowed.log_sum_exp) +
+                           compare("dq", dq.get(), want.dq, allowed.gradient, allowed.zero) +
+                           compare("dk", dk.get(), want.dk, allowed.gradient, allowed.zero) +
+                           compare("dv", dv.get(), want.dv, allowed.gradient, allowed.zero);
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+        const std::string label = fmt::format("d.{}", gradients[i].name);
+        problems += compare(label.c_str(), gradient_tensors[i].get(),
+                            want.d_buffers.at(std::string(gradients[i].name)), allowed.gradient,
+                            allowed.zero);
+    }
+    return problems;
+}
+
+std::vector<Device> test_devices() {
+    std::vector<Device> devices;
+#if FLEXC_WITH_CPU
+    devices.push_back(Device::cpu());
+#endif
+    if (default_device().kind == Device::Kind::cuda) devices.push_back(Device::cuda(0));
+    return devices;
+}
+
+std::string name(Device device) { return device.kind == Device::Kind::cuda ? "cuda" : "cpu"; }
+
+} // namespace flexc::test

@@ -1,0 +1,39 @@
+// One end-to-end case: a program, sizes and types; run on a device through the public API and
+// compared with attention by its definition.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "flexc/flexc.h"
+
+namespace flexc::test {
+
+struct Case {
+    std::string text;
+    DType dtype = DType::f32;
+    std::int64_t batch = 2, heads = 4, kv_heads = 2, q_len = 37, kv_len = 53;
+    int head_dim = 16, head_dim_v = 0;
+    std::map<std::string, std::int64_t> dims = {}; // sizes that only buffers bind
+    std::map<std::string, double> params = {};
+    // Integers of a buffer at its flat position; default: position % 5.
+    std::map<std::string, std::function<std::int64_t(std::int64_t)>> integers = {};
+    std::int64_t q_offset = 0, kv_offset = 0;
+    bool with_d_lse = false;
+    bool strided = false; // [B, S, H, D] storage and a padded row
+    bool f32_outputs = false;
+    BackwardKernel backward_kernel = BackwardKernel::automatic;
+    bool deterministic = false;
+};
+
+// Empty when everything is within tolerance; else what differs, one line each.
+std::string run_case(const Case& one, Device device, std::uint32_t seed);
+
+// CPU, CUDA device 0 or both, as this machine and build have them.
+std::vector<Device> test_devices();
+std::string name(Device device);
+
+} // namespace flexc::test

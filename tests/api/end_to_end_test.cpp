@@ -1,0 +1,128 @@
+#include <random>
+
+#include <doctest/doctest.h>
+
+#include "api/case.h"
+
+using namespace flexc;
+using flexc::test::Case;
+
+namespace {
+
+constexpr const char* kCausal = "mask_mod = q_idx >= kv_idx\n";
+
+void check(const Case& one) {
+    static std::random_device source;
+    const std::uint32_t seed = source();
+    for (const Device device : test::test_devices()) {
+        CAPTURE(one.text);
+        CAPTURE(seed);
+        CAPTURE(test::name(device));
+        CAPTURE(std::string(flexc::name(one.dtype)));
+        CHECK(test::run_case(one, device, seed) == "");
+    }
+}
+
+} // namespace
+
+TEST_CASE("programs") {
+    const char* texts[] = {
+        "score_mod = score",
+        "mask_mod = q_idx >= kv_idx",
+        "score * 2",
+        "score_mod = score + (q_idx - kv_idx)",
+        "score_mod = score * score",
+        "score_mod = sin(cos(score)) + tan(b)",
+        "score_mod = score - q_idx // (1 + kv_idx)",
+        "score_mod = silu(score)",
+        "score_mod = where(score > 0.5, log(score), score)",
+        "score_mod = score if kv_idx % 2 == 0 else float('-inf')",
+        "param cap: f32 = 2.5\nscore_mod = cap * tanh(score / cap)\nmask_mod = q_idx >= kv_idx",
+        "buffer slopes: f32[H] grad\nscore_mod = score + slopes[h] * (kv_idx - q_idx)\n"
+        "mask_mod = q_idx >= kv_idx",
+        "buffer t: f32[B, H] grad\nscore_mod = score * (t[b, h] + 1)",
+        "buffer t: f32[] grad\nscore_mod = score * t[]",
+        "buffer g: bf16[H, Q_LEN] grad\nscore_mod = score * g[h, q_idx]",
+        "buffer bias: f16[KV_LEN] grad\nscore_mod = score + bias[kv_idx]",
+        "buffer bias: f32[KV_LEN] grad\nscore_mod = score + bias[q_idx] * bias[kv_idx]",
+        "buffer bias: f32[H, Q_LEN, KV_LEN] grad\nscore_mod = score + bias[h, q_idx, kv_idx]",
+        "buffer bias: f32[KV_LEN, Q_LEN] grad\nscore_mod = score + bias[kv_idx, q_idx]",
+        "buffer bias: bf16[Q_LEN] grad\nbuffer at: i64[Q_LEN]\nscore_mod = score + bias[at[q_idx]]",
+        "buffer bias: f32[17] grad\nscore_mod = score + bias[clamp(q_idx - kv_idx + 8, 0, 16)]",
+        "buffer g: f32[H] grad\nscore_mod = score * sigmoid(g[h])",
+        "buffer a: f32[Q_LEN] grad\nbuffer c: bf16[KV_LEN] grad\nscore_mod = score + a[q_idx] + "
+        "c[kv_idx]",
+        "buffer bias: f32[Q_LEN] grad\nscore_mod = bias[q_idx] * kv_idx * 0.1",
+        "buffer doc: i32[KV_LEN]\nmask_mod = doc[q_idx] == doc[kv_idx] and q_idx >= kv_idx",
+        "buffer len: i32[B]\nmask_mod = q_idx < 20 * len[b] + 5 and kv_idx < 20 * len[b] + 7",
+        "mask_mod = q_idx >= kv_idx and q_idx - kv_idx <= 9",
+        "mask_mod = 0 <= q_idx - kv_idx < 9 or kv_idx < 4",
+        "mask_mod = abs(q_idx // 8 - kv_idx // 8) <= 1 and abs(q_idx % 8 - kv_idx % 8) <= 2",
+        "mask_mod = q_idx > kv_idx and kv_idx > q_idx",
+        "score_mod = 1 / (score - score)\nmask_mod = false",
+        "score_mod = log(score * score + 1) if q_idx >= kv_idx else 0.0 / 0.0\nmask_mod = q_idx >= "
+        "kv_idx",
+        "buffer e: u8[KV_LEN]\nbuffer f: i8[H]\nbuffer g: i16[B]\nbuffer m: bool[KV_LEN]\nbuffer "
+        "d: f64[H]\n"
+        "score_mod = score + e[kv_idx] * 0.1 + f[h] + g[b] + d[h]\nmask_mod = m[kv_idx] or q_idx "
+        ">= kv_idx",
+        "buffer w: f32[N] grad\nscore_mod = score + w[q_idx + kv_idx]",
+        "score_mod = min(max(score, -0.5), 0.5) + clamp(score, -1, 1) + abs(score)",
+        "score_mod = score ** 2 + exp2(score) * 0.1 + erf(score) + gelu(score) + softplus(score)",
+    };
+    for (const char* text : texts)
+        check({.text = text, .dims = {{"N", 40}}});
+}
+
+TEST_CASE("types and head dims") {
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
+        for (const auto& [d, dv] : {std::pair{1, 1},
+                                    {8, 24},
+                                    {17, 5},
+                                    {64, 64},
+                                    {80, 80},
+                                    {96, 128},
+                                    {128, 128},
+                                    {192, 128},
+                                    {256, 256}})
+            check({.text = std::string(
+                               "buffer s: f32[H] grad\nscore_mod = score + s[h] * kv_idx * 0.1\n") +
+                           kCausal,
+                   .dtype = dtype,
+                   .batch = 1,
+                   .heads = 2,
+                   .kv_heads = 1,
+                   .q_len = 33,
+                   .kv_len = 70,
+                   .head_dim = d,
+                   .head_dim_v = dv});
+}
+
+TEST_CASE("lengths and groups") {
+    for (const auto& [q, kv] :
+         {std::pair{1, 1}, {1, 130}, {130, 1}, {64, 64}, {129, 257}, {200, 65}})
+        for (const auto& [h, h_kv] : {std::pair{1, 1}, {6, 2}, {5, 1}})
+            check({.text = std::string("score_mod = score + h * 0.1 - h_kv\n") + kCausal,
+                   .dtype = DType::bf16,
+                   .batch = 1,
+                   .heads = h,
+                   .kv_heads = h_kv,
+                   .q_len = q,
+                   .kv_len = kv,
+                   .head_dim = 32});
+}
+
+TEST_CASE("strides, offsets, f32 outputs, the gradient of lse, kernels") {
+    const std::string text =
+        std::string("buffer t: f32[Q_LEN] grad\n"
+                    "score_mod = score + t[q_idx] * (kv_idx - q_idx) * 0.1\n") +
+        "mask_mod = q_idx + 3 >= kv_idx";
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+        check({.text = text, .dtype = dtype, .strided = true});
+        check({.text = text, .dtype = dtype, .with_d_lse = true});
+        check({.text = text, .dtype = dtype, .f32_outputs = true});
+        check({.text = text, .dtype = dtype, .q_offset = 31, .kv_offset = 7});
+        check({.text = text, .dtype = dtype, .backward_kernel = BackwardKernel::split});
+        check({.text = text, .dtype = dtype, .backward_kernel = BackwardKernel::fused});
+    }
+}
