@@ -43,12 +43,12 @@ using ExprId = std::uint32_t;
 inline constexpr ExprId kNoExpr = ~ExprId{0};
 
 enum class ExprKind : std::uint8_t {
-    boolean,     // integer
-    integer,     // integer
-    real,        // real
-    name,        // name; qualified: written with a torch. or math. prefix
-    unary,       // op, operand
-    binary,      // op, left, right: the left side may be long, the others are nested at most kMaxNesting
+    boolean, // integer
+    integer, // integer
+    real,    // real
+    name,    // name; qualified: written with a torch. or math. prefix
+    unary,   // op, operand
+    binary, // op, left, right: the left side may be long, the others are nested at most kMaxNesting
     compare,     // comparisons between neighbouring operands
     conditional, // condition, then, otherwise
     call,        // callee (a name), arguments

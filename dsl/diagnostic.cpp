@@ -52,7 +52,8 @@ void append_excerpt(std::string& out, const Source& source, Span span, std::uint
     number.insert(0, number.size() < 5 ? 5 - number.size() : 0, ' ');
     out += number + " | ";
     if (from > 0) out += "...";
-    for (std::size_t i = from; i < to; ++i) out += cells[i];
+    for (std::size_t i = from; i < to; ++i)
+        out += cells[i];
     if (to < cells.size()) out += "...";
     out += '\n';
     out.append(number.size(), ' ');
@@ -94,7 +95,8 @@ std::string render(const Source& source, const Diagnostic& diagnostic) {
 
 std::string render(const Source& source, const Diagnostics& diagnostics) {
     std::string out;
-    for (const Diagnostic& diagnostic : diagnostics) out += render(source, diagnostic);
+    for (const Diagnostic& diagnostic : diagnostics)
+        out += render(source, diagnostic);
     return out;
 }
 

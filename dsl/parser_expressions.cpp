@@ -1,0 +1,437 @@
+// Expressions, by precedence climbing. Precedence and associativity are Python's.
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+
+#include "dsl/parser_state.h"
+
+namespace flexc::dsl {
+
+namespace {
+
+enum Precedence : int {
+    kNone,
+    kOr,
+    kAnd,
+    kNot,
+    kCompare,
+    kBitOr,
+    kBitXor,
+    kBitAnd,
+    kShift,
+    kSum,
+    kProduct,
+    kUnary,
+    kPower,
+};
+
+struct Infix {
+    TokenKind token;
+    Operator op;
+    Precedence precedence;
+};
+
+constexpr auto kInfix = std::to_array<Infix>({
+    {TokenKind::kw_or, Operator::logical_or, kOr},
+    {TokenKind::logical_or, Operator::logical_or, kOr},
+    {TokenKind::kw_and, Operator::logical_and, kAnd},
+    {TokenKind::logical_and, Operator::logical_and, kAnd},
+    {TokenKind::less, Operator::less, kCompare},
+    {TokenKind::less_equal, Operator::less_equal, kCompare},
+    {TokenKind::greater, Operator::greater, kCompare},
+    {TokenKind::greater_equal, Operator::greater_equal, kCompare},
+    {TokenKind::equal, Operator::equal, kCompare},
+    {TokenKind::not_equal, Operator::not_equal, kCompare},
+    {TokenKind::pipe, Operator::bit_or, kBitOr},
+    {TokenKind::caret, Operator::bit_xor, kBitXor},
+    {TokenKind::ampersand, Operator::bit_and, kBitAnd},
+    {TokenKind::shift_left, Operator::shift_left, kShift},
+    {TokenKind::shift_right, Operator::shift_right, kShift},
+    {TokenKind::plus, Operator::add, kSum},
+    {TokenKind::minus, Operator::subtract, kSum},
+    {TokenKind::times, Operator::multiply, kProduct},
+    {TokenKind::divide, Operator::divide, kProduct},
+    {TokenKind::floor_divide, Operator::floor_divide, kProduct},
+    {TokenKind::modulo, Operator::modulo, kProduct},
+    {TokenKind::power, Operator::power, kPower},
+});
+
+const Infix* infix(TokenKind kind) {
+    const auto* found = std::find_if(kInfix.begin(), kInfix.end(),
+                                     [&](const Infix& row) { return row.token == kind; });
+    return found == kInfix.end() ? nullptr : found;
+}
+
+} // namespace
+
+// expression = or_test [ "if" or_test "else" expression | "?" expression ":" expression ]
+ExprId Parser::expression() {
+    const ExprId first = binary(kOr);
+    if (failed_) return kNoExpr;
+    const Token question = token();
+    const bool python = question.kind == TokenKind::kw_if;
+    if (!python && question.kind != TokenKind::question) return first;
+    if (!enter(question.span)) return kNoExpr;
+    advance();
+    skip_newlines();
+    const ExprId second = python ? binary(kOr) : expression();
+    if (!failed_ && python && !at(TokenKind::kw_else))
+        error(token().span, "expected 'else', got " + describe(token()),
+              "a conditional has two values: a if c else b", {{question.span, "the 'if' is here"}});
+    else if (!failed_ && !python && !at(TokenKind::colon))
+        error(token().span, "expected ':', got " + describe(token()),
+              "a conditional has two values: c ? a : b", {{question.span, "the '?' is here"}});
+    if (failed_) return kNoExpr;
+    advance();
+    skip_newlines();
+    const ExprId third = expression();
+    leave();
+    if (failed_) return kNoExpr;
+    Expr expr;
+    expr.kind = ExprKind::conditional;
+    expr.span = {result_.ast[first].span.begin, result_.ast[third].span.end};
+    expr.operands = python ? std::vector{second, first, third} : std::vector{first, second, third};
+    return add(std::move(expr));
+}
+
+ExprId Parser::binary(int minimum) {
+    ExprId left = prefix(minimum);
+    while (!failed_) {
+        if (refuse_operator()) return kNoExpr;
+        const Infix* row = infix(token().kind);
+        if (row == nullptr || row->precedence < minimum) break;
+        if (row->precedence == kCompare) {
+            left = comparison(left);
+            continue;
+        }
+        const Token op = advance();
+        skip_newlines();
+        // ** is right-associative, and takes a sign on its right: 2 ** -1.
+        const bool power = row->precedence == kPower;
+        if (power && !enter(op.span)) return kNoExpr;
+        const ExprId right = binary(power ? static_cast<int>(kUnary) : row->precedence + 1);
+        if (power) leave();
+        if (failed_) return kNoExpr;
+        Expr expr;
+        expr.kind = ExprKind::binary;
+        expr.op = row->op;
+        expr.span = {result_.ast[left].span.begin, result_.ast[right].span.end};
+        expr.operands = {left, right};
+        left = add(std::move(expr));
+    }
+    return failed_ ? kNoExpr : left;
+}
+
+// comparison = bit_or { ("<" | "<=" | ">" | ">=" | "==" | "!=") bit_or }
+ExprId Parser::comparison(ExprId first) {
+    Expr expr;
+    expr.kind = ExprKind::compare;
+    expr.operands = {first};
+    for (const Infix* row = infix(token().kind); row != nullptr && row->precedence == kCompare;
+         row = infix(token().kind)) {
+        advance();
+        skip_newlines();
+        const ExprId operand = binary(kBitOr);
+        if (failed_) return kNoExpr;
+        expr.comparisons.push_back(row->op);
+        expr.operands.push_back(operand);
+        if (refuse_operator()) return kNoExpr;
+    }
+    expr.span = {result_.ast[first].span.begin, result_.ast[expr.operands.back()].span.end};
+    return add(std::move(expr));
+}
+
+ExprId Parser::prefix(int minimum) {
+    switch (token().kind) {
+    case TokenKind::kw_not:
+        if (minimum > kNot) {
+            error(token().span, "'not' binds weaker than the operator before it",
+                  "put it in parentheses: (not x)");
+            return kNoExpr;
+        }
+        return unary(Operator::logical_not, kNot);
+    case TokenKind::bang: return unary(Operator::logical_not, kUnary);
+    case TokenKind::minus: return unary(Operator::negate, kUnary);
+    case TokenKind::plus: return unary(Operator::plus, kUnary);
+    case TokenKind::tilde: return unary(Operator::invert, kUnary);
+    default: break;
+    }
+    ExprId base = primary();
+    if (!failed_) base = postfix(base);
+    return failed_ ? kNoExpr : base;
+}
+
+ExprId Parser::unary(Operator op, int operand_minimum) {
+    const Token sign = token();
+    if (!enter(sign.span)) return kNoExpr;
+    advance();
+    skip_newlines();
+    const ExprId operand = binary(operand_minimum);
+    leave();
+    if (failed_) return kNoExpr;
+    Expr expr;
+    expr.kind = ExprKind::unary;
+    expr.op = op;
+    expr.span = {sign.span.begin, result_.ast[operand].span.end};
+    expr.operands = {operand};
+    return add(std::move(expr));
+}
+
+// postfix = primary { "(" arguments ")" | "[" expression { "," expression } "]" }
+ExprId Parser::postfix(ExprId base) {
+    int levels = 0;
+    while (!failed_) {
+        if (at(TokenKind::left_paren)) {
+            if (!enter(token().span)) break;
+            ++levels;
+            base = call(base);
+        } else if (at(TokenKind::left_bracket)) {
+            if (!enter(token().span)) break;
+            ++levels;
+            base = index(base);
+        } else if (at(TokenKind::dot)) {
+            refuse_attribute(base);
+        } else {
+            break;
+        }
+    }
+    depth_ -= levels;
+    return failed_ ? kNoExpr : base;
+}
+
+ExprId Parser::call(ExprId callee) {
+    const Token opener = token();
+    if (result_.ast[callee].kind != ExprKind::name) {
+        error(opener.span, "only a name can be called",
+              "a product needs '*', and several values in one place are not supported");
+        return kNoExpr;
+    }
+    if (!open(TokenKind::left_paren)) return kNoExpr;
+    Expr expr;
+    expr.kind = ExprKind::call;
+    expr.operands = {callee};
+    while (!at(TokenKind::right_paren)) {
+        std::string keyword;
+        if (at(TokenKind::identifier) && at(TokenKind::assign, 1)) {
+            keyword = text(advance());
+            advance();
+        } else if (at(TokenKind::times) || at(TokenKind::power)) {
+            error(token().span, "arguments cannot be unpacked", "write each argument");
+        } else if (at(TokenKind::string) && result_.ast[callee].name == "float") {
+            const Token string = advance();
+            if (at(TokenKind::right_paren) && expr.operands.size() == 1) {
+                advance();
+                return string_as_number(span_from(result_.ast[callee].span), next_ - 2);
+            }
+            error(string.span, "a string is not a value");
+        }
+        if (failed_) return kNoExpr;
+        expr.operands.push_back(expression());
+        expr.keywords.push_back(std::move(keyword));
+        if (!failed_ && at_word("for"))
+            error(token().span, "loops are not supported", "write the terms out");
+        if (!failed_ && !at(TokenKind::comma) && !at(TokenKind::right_paren)) {
+            if (at(TokenKind::assign))
+                error(token().span, "unexpected '='", "to compare, write '=='");
+            else
+                unexpected("',' or ')'");
+        }
+        if (failed_) return kNoExpr;
+        accept(TokenKind::comma);
+    }
+    close(TokenKind::right_paren, opener);
+    expr.span = span_from(result_.ast[callee].span);
+    return add(std::move(expr));
+}
+
+ExprId Parser::index(ExprId base) {
+    const Token opener = token();
+    if (!open(TokenKind::left_bracket)) return kNoExpr;
+    Expr expr;
+    expr.kind = ExprKind::index;
+    expr.operands = {base};
+    while (!at(TokenKind::right_bracket)) {
+        if (at(TokenKind::colon) || at(TokenKind::ellipsis)) {
+            error(token().span, "slices are not supported",
+                  "a read gives one number: index every dimension");
+            return kNoExpr;
+        }
+        expr.operands.push_back(expression());
+        if (failed_) return kNoExpr;
+        if (at(TokenKind::colon)) {
+            error(token().span, "slices are not supported",
+                  "a read gives one number: index every dimension");
+            return kNoExpr;
+        }
+        if (!at(TokenKind::comma) && !at(TokenKind::right_bracket)) {
+            unexpected("',' or ']'");
+            return kNoExpr;
+        }
+        accept(TokenKind::comma);
+    }
+    close(TokenKind::right_bracket, opener);
+    expr.span = span_from(result_.ast[base].span);
+    if (expr.operands.size() == 1) {
+        error(expr.span, "an index is missing between '[' and ']'");
+        return kNoExpr;
+    }
+    return add(std::move(expr));
+}
+
+// primary = integer | real | "true" | "false" | name | "(" expression ")"
+ExprId Parser::primary() {
+    Expr expr;
+    expr.span = token().span;
+    switch (token().kind) {
+    case TokenKind::integer: return integer_literal();
+    case TokenKind::real: return real_literal();
+    case TokenKind::kw_true:
+    case TokenKind::kw_false:
+        expr.kind = ExprKind::boolean;
+        expr.integer = advance().kind == TokenKind::kw_true;
+        return add(std::move(expr));
+    case TokenKind::identifier: return dotted_name();
+    case TokenKind::left_paren: return parenthesised();
+    case TokenKind::string: {
+        const std::string string = text(token());
+        const bool formatted = string.find_first_of("fF") < string.find_first_of("\"'");
+        error(token().span, formatted ? "an f-string is not a value" : "a string is not a value",
+              "the only strings are in float(\"inf\"), float(\"-inf\") and float(\"nan\")");
+        return kNoExpr;
+    }
+    case TokenKind::kw_lambda: {
+        error(token().span, "lambdas are not supported",
+              "write the body alone, as in score_mod = ..., or a function: fn name(x) = ...");
+        return kNoExpr;
+    }
+    case TokenKind::left_bracket:
+        error(token().span, "lists are not supported",
+              "declare a buffer and pass the numbers at run time");
+        return kNoExpr;
+    case TokenKind::left_brace:
+        error(token().span, "unexpected '{' in an expression",
+              "a body in braces has no '=' before it: score_mod { ... }");
+        return kNoExpr;
+    default: unexpected("a value"); return kNoExpr;
+    }
+}
+
+ExprId Parser::parenthesised() {
+    const Token opener = token();
+    if (!enter(opener.span) || !open(TokenKind::left_paren)) return kNoExpr;
+    const ExprId inner = expression();
+    leave();
+    if (failed_) return kNoExpr;
+    if (at(TokenKind::comma))
+        error(token().span, "tuples are not supported", "an expression has one value");
+    else if (at(TokenKind::assign))
+        error(token().span, "unexpected '='", "to compare, write '=='");
+    else if (at_word("for"))
+        error(token().span, "loops are not supported", "write the terms out");
+    else
+        close(TokenKind::right_paren, opener);
+    if (failed_) return kNoExpr;
+    result_.ast.exprs[inner].span = span_from(opener.span);
+    return inner;
+}
+
+// name = [ ("torch" | "math") "." { identifier "." } ] identifier
+ExprId Parser::dotted_name() {
+    const Token first = advance();
+    Expr expr;
+    expr.kind = ExprKind::name;
+    expr.name = text(first);
+    if ((expr.name == "torch" || expr.name == "math") && at(TokenKind::dot)) {
+        while (accept(TokenKind::dot)) {
+            if (!at(TokenKind::identifier)) {
+                unexpected("a name after '.'");
+                return kNoExpr;
+            }
+            expr.name = text(advance());
+        }
+        expr.qualified = true;
+    }
+    expr.span = span_from(first.span);
+    if (expr.name == "None") {
+        error(expr.span, "None is not a value");
+        return kNoExpr;
+    }
+    return add(std::move(expr));
+}
+
+ExprId Parser::integer_literal() {
+    const Token literal = advance();
+    std::string digits = text(literal);
+    std::erase(digits, '_');
+    int base = 10;
+    if (digits.size() > 1 && digits[0] == '0') {
+        const char radix = static_cast<char>(digits[1] | 0x20);
+        base = radix == 'x' ? 16 : radix == 'b' ? 2 : radix == 'o' ? 8 : 10;
+        if (base != 10) digits.erase(0, 2);
+    }
+    Expr expr;
+    expr.kind = ExprKind::integer;
+    expr.span = literal.span;
+    const auto [end, code] =
+        std::from_chars(digits.data(), digits.data() + digits.size(), expr.integer, base);
+    if (code != std::errc{} || end != digits.data() + digits.size()) {
+        error(literal.span, "integer too large: it does not fit in 64 bits",
+              "write a real number, such as 1e20");
+        return kNoExpr;
+    }
+    return add(std::move(expr));
+}
+
+ExprId Parser::real_literal() {
+    const Token literal = advance();
+    std::string digits = text(literal);
+    std::erase(digits, '_');
+    Expr expr;
+    expr.kind = ExprKind::real;
+    expr.span = literal.span;
+    const auto [end, code] =
+        std::from_chars(digits.data(), digits.data() + digits.size(), expr.real);
+    if (code != std::errc{} || end != digits.data() + digits.size()) {
+        error(literal.span, "real number out of range", "the largest is inf, the smallest is 0.0");
+        return kNoExpr;
+    }
+    return add(std::move(expr));
+}
+
+// float("inf") and its kin are the constant of that name.
+ExprId Parser::string_as_number(Span call_span, std::size_t index_of_string) {
+    const Token& string = tokens_[index_of_string];
+    std::string word;
+    for (char c : text(string))
+        if (c != '"' && c != '\'' && c != ' ')
+            word += static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+    const bool negative = word.starts_with('-');
+    if (negative || word.starts_with('+')) word.erase(0, 1);
+    if (word == "infinity") word = "inf";
+    if (word != "inf" && word != "nan") {
+        error(string.span, "a string is not a value",
+              "float() takes \"inf\", \"-inf\" or \"nan\"; write other numbers without quotes");
+        return kNoExpr;
+    }
+    Expr name;
+    name.kind = ExprKind::name;
+    name.name = word;
+    name.qualified = true;
+    name.span = call_span;
+    ExprId id = add(std::move(name));
+    if (!negative) return id;
+    Expr minus;
+    minus.kind = ExprKind::unary;
+    minus.op = Operator::negate;
+    minus.span = call_span;
+    minus.operands = {id};
+    return add(std::move(minus));
+}
+
+ExprId Parser::add(Expr expr) {
+    result_.ast.exprs.push_back(std::move(expr));
+    return static_cast<ExprId>(result_.ast.exprs.size() - 1);
+}
+
+} // namespace flexc::dsl
