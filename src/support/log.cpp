@@ -12,15 +12,13 @@ namespace flexc::support {
 namespace {
 
 std::optional<LogLevel> stderr_level() {
-    static const std::optional<LogLevel> level = []() -> std::optional<LogLevel> {
-        const std::string asked = environment(Variable::log).value_or("");
-        if (asked == "debug") return LogLevel::debug;
-        if (asked == "info") return LogLevel::info;
-        if (asked == "warn" || asked == "warning") return LogLevel::warning;
-        if (asked == "error") return LogLevel::error;
-        return std::nullopt;
-    }();
-    return level;
+    const auto asked = environment(Variable::log);
+    if (!asked) return std::nullopt;
+    if (*asked == "debug") return LogLevel::debug;
+    if (*asked == "info") return LogLevel::info;
+    if (*asked == "warn" || *asked == "warning") return LogLevel::warning;
+    if (*asked == "error") return LogLevel::error;
+    return std::nullopt;
 }
 
 spdlog::level::level_enum spdlog_level(LogLevel level) {
