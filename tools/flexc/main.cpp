@@ -13,7 +13,8 @@ int fail_with(int exit_code, std::string_view message) {
         message.remove_suffix(1);
     }
     // Messages about a program start with its place and say "error:" themselves.
-    const bool has_place = message.find(": error: ") != std::string_view::npos;
+    const auto first_line = message.substr(0, message.find('\n'));
+    const bool has_place = first_line.find(": error: ") != std::string_view::npos;
     fmt::print(stderr, "{}{}\n", has_place ? "" : "flexc: error: ", message);
     return exit_code;
 }

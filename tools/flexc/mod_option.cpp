@@ -95,11 +95,16 @@ void load_params(const ModOption& option, ModText& result) {
     }
 }
 
+// A warning about the program carries its place; others say who speaks.
 void write_log(void*, LogLevel level, std::string_view text) {
     if (level < LogLevel::warning) {
         return;
     }
-    fmt::print(stderr, "flexc: {}{}\n", level == LogLevel::warning ? "warning: " : "", text);
+    while (!text.empty() && text.back() == '\n') {
+        text.remove_suffix(1);
+    }
+    const bool has_place = text.find(": warning: ") != std::string_view::npos;
+    fmt::print(stderr, "{}{}\n", has_place ? "" : "flexc: warning: ", text);
 }
 
 } // namespace
@@ -206,14 +211,36 @@ Device parse_device(const std::string& text) {
     fail_usage(fmt::format("--device '{}': expected auto, cpu, cuda or cuda:N", text));
 }
 
+BackwardKernel parse_backward_kernel(const std::string& text) {
+    if (text == "auto") {
+        return BackwardKernel::automatic;
+    }
+    if (text == "fused") {
+        return BackwardKernel::fused;
+    }
+    if (text == "split") {
+        return BackwardKernel::split;
+    }
+    fail_usage(fmt::format("--backward-kernel '{}': expected auto, fused or split", text));
+}
+
 std::string describe(Device device) {
     return device.kind == Device::Kind::cuda ? fmt::format("cuda:{}", device.index) : "cpu";
 }
 
-Signature checked_signature(const ModText& mod) {
+Signature signature_of(const ModText& mod) {
     auto signature = value_of(check(mod.text, mod.options));
-    for (const auto& warning : signature.warnings) {
-        fmt::print(stderr, "{}\n", warning);
+    std::vector<std::string> names;
+    for (const auto& param : signature.params) {
+        names.push_back(param.name);
+    }
+    for (const auto& [param, value] : mod.param_values) {
+        if (std::find(names.begin(), names.end(), param) != names.end()) {
+            continue;
+        }
+        const auto nearest = nearest_name(param, names);
+        fail(fmt::format("--param {}: the program has no param of this name{}", param,
+                         nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest)));
     }
     return signature;
 }

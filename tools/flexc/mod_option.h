@@ -39,8 +39,9 @@ double parse_number(const std::string& text, std::string_view what);
 DType parse_element_type(const std::string& text); // f32, f16 or bf16
 Device parse_device(const std::string& text);      // auto, cpu, cuda, cuda:N
 std::string describe(Device device);
+BackwardKernel parse_backward_kernel(const std::string& text); // auto, fused, split
 
-// The signature with its warnings printed to stderr.
-Signature checked_signature(const ModText& mod);
+// Refuses a --param that the program does not have. Warnings are not printed: compile() logs them.
+Signature signature_of(const ModText& mod);
 
 } // namespace flexc::cli

@@ -1,0 +1,144 @@
+#include "flexc/attention_call.h"
+
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "flexc/command.h"
+
+namespace flexc::cli {
+
+std::vector<std::int64_t> q_shape(const ProblemShape& shape) {
+    return {shape.sizes.batch, shape.sizes.heads, shape.sizes.q_len, shape.head_dim};
+}
+std::vector<std::int64_t> k_shape(const ProblemShape& shape) {
+    return {shape.sizes.batch, shape.sizes.kv_heads, shape.sizes.kv_len, shape.head_dim};
+}
+std::vector<std::int64_t> v_shape(const ProblemShape& shape) {
+    return {shape.sizes.batch, shape.sizes.kv_heads, shape.sizes.kv_len, shape.head_dim_v};
+}
+std::vector<std::int64_t> o_shape(const ProblemShape& shape) {
+    return {shape.sizes.batch, shape.sizes.heads, shape.sizes.q_len, shape.head_dim_v};
+}
+std::vector<std::int64_t> lse_shape(const ProblemShape& shape) {
+    return {shape.sizes.batch, shape.sizes.heads, shape.sizes.q_len};
+}
+
+std::map<std::string, std::int64_t> size_names(const ProblemShape& shape) {
+    return {{"B", shape.sizes.batch},       {"H", shape.sizes.heads},
+            {"H_KV", shape.sizes.kv_heads}, {"Q_LEN", shape.sizes.q_len},
+            {"KV_LEN", shape.sizes.kv_len}, {"D", shape.head_dim},
+            {"DV", shape.head_dim_v}};
+}
+
+AttentionCall::AttentionCall(Kernel kernel, ProblemShape shape, CallOptions options)
+    : kernel_(std::move(kernel)), shape_(shape), options_(std::move(options)) {
+    for (const auto& [param, value] : options_.params) {
+        params_.push_back({param, value});
+    }
+}
+
+DeviceTensor AttentionCall::make(std::string tensor_name, DType dtype,
+                                 std::span<const std::int64_t> shape,
+                                 std::span<const std::byte> bytes) const {
+    const auto elements = std::accumulate(shape.begin(), shape.end(), std::int64_t{1},
+                                          [](auto x, auto y) { return x * y; });
+    const auto size = static_cast<std::size_t>(elements) * size_of(dtype);
+    DeviceTensor tensor;
+    tensor.name = std::move(tensor_name);
+    // An absent tensor is told by a null pointer, so that an empty one needs a byte.
+    tensor.memory =
+        value_of(DeviceMemory::allocate(kernel_.device(), std::max<std::size_t>(size, 1)));
+    if (!bytes.empty()) {
+        require(tensor.memory.upload(bytes.data(), bytes.size()));
+    }
+    tensor.view = TensorView::contiguous(tensor.memory.data(), dtype, shape);
+    return tensor;
+}
+
+void AttentionCall::set(std::string_view tensor_name, std::span<const std::byte> bytes) {
+    const auto put = [&](DeviceTensor& target, DType dtype, std::vector<std::int64_t> shape) {
+        target = make(std::string(tensor_name), dtype, shape, bytes);
+    };
+    if (tensor_name == "q") {
+        put(q_, shape_.dtype, q_shape(shape_));
+    }
+    if (tensor_name == "k") {
+        put(k_, shape_.dtype, k_shape(shape_));
+    }
+    if (tensor_name == "v") {
+        put(v_, shape_.dtype, v_shape(shape_));
+    }
+    if (tensor_name == "do") {
+        put(d_out_, shape_.dtype, o_shape(shape_));
+    }
+    if (tensor_name == "dlse") {
+        put(d_lse_, DType::f32, lse_shape(shape_));
+    }
+}
+
+void AttentionCall::add_buffer(const BufferInfo& info, std::span<const std::int64_t> shape,
+                               std::span<const std::byte> bytes) {
+    if (info.grad) {
+        gradient_of_.push_back(buffers_.size());
+    }
+    buffers_.push_back(make(info.name, info.dtype, shape, bytes));
+}
+
+Result<Plan> AttentionCall::make_plan() const {
+    return kernel_.plan(shape_.sizes, buffer_views_, {},
+                        {.scale = options_.scale,
+                         .params = params_,
+                         .q_offset = options_.q_offset,
+                         .global_q_len = options_.global_q_len});
+}
+
+void AttentionCall::prepare(bool backward) {
+    outputs_.push_back(make("o", shape_.dtype, o_shape(shape_), {}));
+    outputs_.push_back(make("lse", DType::f32, lse_shape(shape_), {}));
+    if (backward) {
+        outputs_.push_back(make("dq", shape_.dtype, q_shape(shape_), {}));
+        outputs_.push_back(make("dk", shape_.dtype, k_shape(shape_), {}));
+        outputs_.push_back(make("dv", shape_.dtype, v_shape(shape_), {}));
+        for (const auto index : gradient_of_) {
+            const auto& view = buffers_[index].view;
+            outputs_.push_back(
+                make("d." + buffers_[index].name, DType::f32,
+                     std::span(view.shape).first(static_cast<std::size_t>(view.rank)), {}));
+            gradient_views_.push_back({buffers_[index].name, outputs_.back().view});
+        }
+    }
+    for (const auto& buffer : buffers_) {
+        buffer_views_.push_back({buffer.name, buffer.view});
+    }
+    plan_ = value_of(make_plan());
+    if (plan_.workspace_bytes() > 0) {
+        workspace_ = value_of(DeviceMemory::allocate(kernel_.device(), plan_.workspace_bytes()));
+    }
+}
+
+TensorView AttentionCall::output(std::string_view tensor_name) const {
+    for (const auto& tensor : outputs_) {
+        if (tensor.name == tensor_name) {
+            return tensor.view;
+        }
+    }
+    return {};
+}
+
+Result<void> AttentionCall::forward() const {
+    return kernel_.forward(plan_, {q_.view, k_.view, v_.view, output("o"), output("lse")},
+                           buffer_views_, {workspace_.data(), workspace_.bytes()});
+}
+
+Result<void> AttentionCall::backward() const {
+    return kernel_.backward(plan_,
+                            {q_.view, k_.view, v_.view, output("o"), output("lse"), d_out_.view,
+                             d_lse_.view, output("dq"), output("dk"), output("dv")},
+                            buffer_views_, gradient_views_,
+                            {workspace_.data(), workspace_.bytes()});
+}
+
+void AttentionCall::synchronize() const { require(flexc::synchronize(kernel_.device())); }
+
+} // namespace flexc::cli

@@ -1,0 +1,86 @@
+// All tensors of one attention problem on a device, and the calls on them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "flexc/compile.h"
+
+namespace flexc::cli {
+
+struct ProblemShape {
+    Sizes sizes;
+    int head_dim = 0, head_dim_v = 0;
+    DType dtype = DType::bf16;
+};
+
+// Shapes of the fixed tensors.
+std::vector<std::int64_t> q_shape(const ProblemShape& shape);
+std::vector<std::int64_t> k_shape(const ProblemShape& shape);
+std::vector<std::int64_t> v_shape(const ProblemShape& shape);
+std::vector<std::int64_t> o_shape(const ProblemShape& shape);
+std::vector<std::int64_t> lse_shape(const ProblemShape& shape);
+// B, H, H_KV, Q_LEN, KV_LEN, D, DV: the names that a buffer's dims may use.
+std::map<std::string, std::int64_t> size_names(const ProblemShape& shape);
+
+struct DeviceTensor {
+    std::string name;
+    DeviceMemory memory;
+    TensorView view;
+};
+
+struct CallOptions {
+    std::optional<double> scale;
+    std::vector<std::pair<std::string, double>> params;
+    std::int64_t q_offset = 0;
+    std::optional<std::int64_t> global_q_len;
+};
+
+class AttentionCall {
+  public:
+    AttentionCall(Kernel kernel, ProblemShape shape, CallOptions options);
+
+    // Empty bytes leave zeros. The tensor is allocated here.
+    void set(std::string_view tensor_name, std::span<const std::byte> bytes);
+    void add_buffer(const BufferInfo& info, std::span<const std::int64_t> shape,
+                    std::span<const std::byte> bytes);
+
+    // Call once the inputs are there. Allocates outputs and the workspace.
+    void prepare(bool backward);
+    Result<Plan> make_plan() const;
+
+    Result<void> forward() const;
+    Result<void> backward() const;
+    void synchronize() const;
+
+    const Kernel& kernel() const { return kernel_; }
+    const ProblemShape& shape() const { return shape_; }
+    // o, lse, and after backward dq, dk, dv, d.NAME.
+    const std::vector<DeviceTensor>& outputs() const { return outputs_; }
+
+  private:
+    DeviceTensor make(std::string tensor_name, DType dtype, std::span<const std::int64_t> shape,
+                      std::span<const std::byte> bytes) const;
+    TensorView output(std::string_view tensor_name) const;
+
+    Kernel kernel_;
+    ProblemShape shape_;
+    CallOptions options_;
+    std::vector<ParamValue> params_;
+    DeviceTensor q_, k_, v_, d_out_, d_lse_;
+    std::vector<DeviceTensor> buffers_;
+    std::vector<std::size_t> gradient_of_; // buffers with a gradient
+    std::vector<DeviceTensor> outputs_;
+    std::vector<NamedTensor> buffer_views_, gradient_views_;
+    Plan plan_;
+    DeviceMemory workspace_;
+};
+
+} // namespace flexc::cli

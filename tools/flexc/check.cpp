@@ -1,0 +1,91 @@
+// flexc check: parse, type-check, print the signature.
+#include <memory>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "flexc/command.h"
+#include "flexc/mod_option.h"
+
+namespace flexc::cli {
+namespace {
+
+struct CheckOptions {
+    ModOption mod;
+    bool json = false;
+};
+
+std::string describe_default(const ParamInfo& param) {
+    if (!param.has_default) {
+        return "";
+    }
+    if (param.type == "bool") {
+        return param.default_value != 0 ? " = true" : " = false";
+    }
+    return fmt::format(" = {}", param.default_value);
+}
+
+void print_text(const Signature& signature) {
+    for (const auto& buffer : signature.buffers) {
+        fmt::print("buffer {}: {}[{}]{}\n", buffer.name, name(buffer.dtype),
+                   fmt::join(buffer.dims, ", "), buffer.grad ? " grad" : "");
+    }
+    for (const auto& param : signature.params) {
+        fmt::print("param  {}: {}{}\n", param.name, param.type, describe_default(param));
+    }
+    if (!signature.sizes.empty()) {
+        fmt::print("sizes  {}\n", fmt::join(signature.sizes, ", "));
+    }
+    fmt::print("score_mod uses {}\n", signature.score_depends_on);
+    fmt::print("mask_mod  {}{}\n",
+               signature.mask_depends_on.empty() ? "none: all is visible" : "uses ",
+               signature.mask_depends_on);
+}
+
+void print_as_json(const Signature& signature) {
+    nlohmann::json value{{"buffers", nlohmann::json::array()},
+                         {"params", nlohmann::json::array()},
+                         {"sizes", signature.sizes},
+                         {"score_depends_on", signature.score_depends_on},
+                         {"mask_depends_on", signature.mask_depends_on},
+                         {"warnings", signature.warnings}};
+    for (const auto& buffer : signature.buffers) {
+        value["buffers"].push_back({{"name", buffer.name},
+                                    {"dtype", name(buffer.dtype)},
+                                    {"dims", buffer.dims},
+                                    {"grad", buffer.grad}});
+    }
+    for (const auto& param : signature.params) {
+        nlohmann::json entry{{"name", param.name}, {"type", param.type}};
+        if (param.has_default) {
+            entry["default"] = param.default_value;
+        }
+        value["params"].push_back(std::move(entry));
+    }
+    print_json(value);
+}
+
+void run(const CheckOptions& options) {
+    const auto signature = signature_of(load_mod(options.mod));
+    if (options.json) {
+        return print_as_json(signature);
+    }
+    for (const auto& warning : signature.warnings) {
+        fmt::print(stderr, "{}\n", warning);
+    }
+    print_text(signature);
+}
+
+} // namespace
+
+void add_check(CLI::App& app) {
+    auto options = std::make_shared<CheckOptions>();
+    auto& command = add_command(app, "check", "Check a mod and print what it declares and uses",
+                                "flexc check -e 'score + slopes[h] * (kv_idx - q_idx)' "
+                                "--buffer 'slopes: f32[H] grad'");
+    add_mod_options(command, options->mod, true);
+    add_json_flag(command, options->json);
+    command.callback([options] { run(*options); });
+}
+
+} // namespace flexc::cli

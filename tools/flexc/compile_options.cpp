@@ -1,0 +1,26 @@
+#include "flexc/compile_options.h"
+
+#include "flexc/mod_option.h"
+
+namespace flexc::cli {
+
+void add_kernel_options(CLI::App& command, KernelOption& option) {
+    command.add_option("--dtype", option.dtype, "Type of q, k and v: f32, f16 or bf16");
+    command.add_option("--head-dim", option.head_dim, "D, 1 to 256")->check(CLI::Range(1, 256));
+    command.add_option("--head-dim-v", option.head_dim_v, "DV, when it is not D")
+        ->check(CLI::Range(1, 256));
+    command.add_flag("--backward", option.backward, "The backward kernels too");
+    command.add_flag("--deterministic", option.deterministic, "Kernels that give the same bits");
+    command.add_option("--backward-kernel", option.backward_kernel, "auto, fused or split");
+}
+
+void apply(const KernelOption& option, CompileOptions& options) {
+    options.dtype = parse_element_type(option.dtype);
+    options.head_dim = option.head_dim;
+    options.head_dim_v = option.head_dim_v;
+    options.backward = option.backward;
+    options.deterministic = option.deterministic;
+    options.backward_kernel = parse_backward_kernel(option.backward_kernel);
+}
+
+} // namespace flexc::cli

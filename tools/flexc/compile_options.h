@@ -1,0 +1,22 @@
+// The options that name a kernel where no tensors do.
+#pragma once
+
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "flexc/options.h"
+
+namespace flexc::cli {
+
+struct KernelOption {
+    std::string dtype = "bf16";
+    int head_dim = 64, head_dim_v = 0;
+    bool backward = false, deterministic = false;
+    std::string backward_kernel = "auto";
+};
+
+void add_kernel_options(CLI::App& command, KernelOption& option);
+void apply(const KernelOption& option, CompileOptions& options);
+
+} // namespace flexc::cli

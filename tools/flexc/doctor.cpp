@@ -1,0 +1,61 @@
+// flexc doctor: what was searched, found and missing on this machine.
+#include <memory>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "flexc/command.h"
+#include "flexc/compile.h"
+
+namespace flexc::cli {
+namespace {
+
+std::string indented(const std::string& text) {
+    std::string result = "    ";
+    for (const char c : text) {
+        result += c;
+        if (c == '\n') {
+            result += "    ";
+        }
+    }
+    while (!result.empty() && (result.back() == ' ' || result.back() == '\n')) {
+        result.pop_back();
+    }
+    return result;
+}
+
+void run(bool json) {
+    const auto findings = doctor();
+    if (json) {
+        auto value = nlohmann::json::array();
+        for (const auto& finding : findings) {
+            value.push_back({{"what", finding.what},
+                             {"found", finding.found},
+                             {"detail", finding.detail},
+                             {"remedy", finding.remedy}});
+        }
+        return print_json({{"version", version()}, {"findings", value}});
+    }
+    fmt::print("flexc {}\n", version());
+    for (const auto& finding : findings) {
+        fmt::print("{} {}\n", finding.found ? "found  " : "missing", finding.what);
+        if (!finding.detail.empty()) {
+            fmt::print("{}\n", indented(finding.detail));
+        }
+        if (!finding.remedy.empty()) {
+            fmt::print("    to get it: {}\n", finding.remedy);
+        }
+    }
+}
+
+} // namespace
+
+void add_doctor(CLI::App& app) {
+    auto json = std::make_shared<bool>(false);
+    auto& command = add_command(
+        app, "doctor", "What flexc found on this machine, and what is missing", "flexc doctor");
+    add_json_flag(command, *json);
+    command.callback([json] { run(*json); });
+}
+
+} // namespace flexc::cli

@@ -1,0 +1,66 @@
+// flexc explain: what the compiler made of a mod, stage by stage.
+#include <memory>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "flexc/command.h"
+#include "flexc/compile_options.h"
+#include "flexc/mod_option.h"
+
+namespace flexc::cli {
+namespace {
+
+struct ExplainOptions {
+    ModOption mod;
+    KernelOption kernel;
+    std::vector<std::string> stages;
+    std::string arch = "sm_90a";
+    bool json = false;
+};
+
+const std::vector<std::string> kStages{"tokens", "ast",  "ir",   "grad", "deps",
+                                       "mask",   "plan", "cuda", "llvm"};
+
+void run(ExplainOptions options) {
+    auto mod = load_mod(options.mod);
+    apply(options.kernel, mod.options);
+    mod.options.backward = true; // grad, plan, cuda and llvm show both directions
+    nlohmann::json value = nlohmann::json::object();
+    for (const auto& stage : options.stages) {
+        auto text = value_of(explain(mod.text, stage, mod.options, options.arch));
+        if (!text.empty() && text.back() != '\n') {
+            text += '\n';
+        }
+        if (options.json) {
+            value[stage] = text;
+        } else {
+            fmt::print("{}{}", options.stages.size() > 1 ? "== " + stage + "\n" : "", text);
+        }
+    }
+    if (options.json) {
+        print_json(value);
+    }
+}
+
+} // namespace
+
+void add_explain(CLI::App& app) {
+    auto options = std::make_shared<ExplainOptions>();
+    auto& command = add_command(app, "explain", "Print stages of a compile as text",
+                                "flexc explain alibi --stage grad,cuda --arch sm_90a");
+    add_mod_options(command, options->mod, false);
+    command
+        .add_option("--stage", options->stages,
+                    "One or more of tokens,ast,ir,grad,deps,mask,plan,cuda,llvm")
+        ->required()
+        ->delimiter(',')
+        ->allow_extra_args(false)
+        ->check(CLI::IsMember(kStages));
+    command.add_option("--arch", options->arch, "GPU architecture of plan and cuda");
+    add_kernel_options(command, options->kernel);
+    add_json_flag(command, options->json);
+    command.callback([options] { run(*options); });
+}
+
+} // namespace flexc::cli

@@ -1,0 +1,186 @@
+// flexc run: tensors in, attention and its gradients out.
+#include <chrono>
+#include <memory>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "flexc/attention_call.h"
+#include "flexc/command.h"
+#include "flexc/input_check.h"
+#include "flexc/mod_option.h"
+#include "flexc/safetensors.h"
+
+namespace flexc::cli {
+namespace {
+
+struct RunOptions {
+    ModOption mod;
+    std::string inputs, outputs;
+    std::string device = "auto";
+    std::string backward_kernel = "auto";
+    std::optional<double> scale;
+    bool backward = false, deterministic = false, report_out_of_range = false;
+    bool quiet = false, json = false;
+};
+
+struct RunTimes {
+    double forward_ms = 0, backward_ms = 0;
+};
+
+template <typename Work> double timed(const AttentionCall& call, Work work) {
+    const auto start = std::chrono::steady_clock::now();
+    require(work());
+    call.synchronize();
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+        .count();
+}
+
+Kernel compile_for(const RunOptions& options, const ModText& mod, const ProblemShape& shape) {
+    auto compile_options = mod.options;
+    compile_options.dtype = shape.dtype;
+    compile_options.head_dim = shape.head_dim;
+    compile_options.head_dim_v = shape.head_dim_v;
+    compile_options.device = parse_device(options.device);
+    compile_options.backward = options.backward;
+    compile_options.backward_kernel = parse_backward_kernel(options.backward_kernel);
+    compile_options.deterministic = options.deterministic;
+    compile_options.report_out_of_range = options.report_out_of_range;
+    return value_of(compile(mod.text, compile_options));
+}
+
+void load_inputs(AttentionCall& call, const TensorFile& file, const Signature& signature,
+                 bool backward) {
+    const auto set = [&](const char* tensor) {
+        if (const auto* entry = file.find(tensor)) {
+            call.set(tensor, value_of(file.read(*entry)));
+        }
+    };
+    for (const char* tensor : {"q", "k", "v"}) {
+        set(tensor);
+    }
+    if (backward) {
+        set("do");
+        set("dlse");
+    }
+    for (const auto& buffer : signature.buffers) {
+        const auto& entry = *file.find(buffer.name);
+        call.add_buffer(buffer, entry.shape, value_of(file.read(entry)));
+    }
+}
+
+std::vector<OutputTensor> download(const AttentionCall& call) {
+    std::vector<OutputTensor> outputs;
+    for (const auto& tensor : call.outputs()) {
+        OutputTensor output;
+        output.name = tensor.name;
+        output.dtype = tensor.view.dtype;
+        output.shape.assign(tensor.view.shape.begin(),
+                            tensor.view.shape.begin() + tensor.view.rank);
+        output.bytes.resize(static_cast<std::size_t>(tensor.view.elements()) *
+                            size_of(tensor.view.dtype));
+        require(tensor.memory.download(output.bytes.data(), output.bytes.size()));
+        outputs.push_back(std::move(output));
+    }
+    return outputs;
+}
+
+void report(const RunOptions& options, const AttentionCall& call, const RunTimes& times,
+            const std::vector<OutputTensor>& outputs) {
+    const auto& kernel = call.kernel();
+    const bool out_of_range = options.report_out_of_range && value_of(kernel.out_of_range());
+    if (out_of_range) {
+        fmt::print(stderr,
+                   "flexc: warning: a buffer was read outside its bounds; such reads are 0\n");
+    }
+    std::vector<std::string> kernels, names;
+    for (const auto& info : kernel.kernels()) {
+        kernels.push_back(info.name);
+    }
+    for (const auto& output : outputs) {
+        names.push_back(output.name);
+    }
+    if (options.json) {
+        nlohmann::json value{{"device", describe(kernel.device())},
+                             {"kernels", kernels},
+                             {"compile_ms", kernel.compile_ms()},
+                             {"cached", kernel.from_cache()},
+                             {"forward_ms", times.forward_ms}};
+        if (options.backward) {
+            value["backward_ms"] = times.backward_ms;
+        }
+        if (options.report_out_of_range) {
+            value["out_of_range"] = out_of_range;
+        }
+        for (const auto& output : outputs) {
+            value["outputs"].push_back(
+                {{"name", output.name}, {"dtype", name(output.dtype)}, {"shape", output.shape}});
+        }
+        print_json(value);
+        return;
+    }
+    if (options.quiet) {
+        return;
+    }
+    fmt::print("{} on {}: forward {:.2f} ms", fmt::join(kernels, ", "), describe(kernel.device()),
+               times.forward_ms);
+    if (options.backward) {
+        fmt::print(", backward {:.2f} ms", times.backward_ms);
+    }
+    fmt::print(" (compile {:.0f} ms{}); wrote {} to {}\n", kernel.compile_ms(),
+               kernel.from_cache() ? ", cached" : "", fmt::join(names, " "), options.outputs);
+}
+
+void run(const RunOptions& options) {
+    (void)parse_backward_kernel(options.backward_kernel);
+    const auto mod = load_mod(options.mod);
+    const auto signature = signature_of(mod);
+    const auto file = value_of(TensorFile::open(options.inputs));
+    const auto shape = problem_shape(file);
+    check_inputs(file, signature, shape, options.backward);
+    require(check_writable(options.outputs));
+
+    AttentionCall call(compile_for(options, mod, shape), shape,
+                       {.scale = options.scale, .params = mod.param_values});
+    load_inputs(call, file, signature, options.backward);
+    call.prepare(options.backward);
+    RunTimes times;
+    times.forward_ms = timed(call, [&] { return call.forward(); });
+    if (options.backward) {
+        times.backward_ms = timed(call, [&] { return call.backward(); });
+    }
+    const auto outputs = download(call);
+    require(write_tensors(options.outputs, outputs));
+    report(options, call, times, outputs);
+}
+
+} // namespace
+
+void add_run(CLI::App& app) {
+    auto options = std::make_shared<RunOptions>();
+    auto& command = add_command(
+        app, "run", "Run a mod on tensors from a safetensors file",
+        "flexc run alibi.flex --inputs x.safetensors --outputs y.safetensors --backward");
+    add_mod_options(command, options->mod, true);
+    command
+        .add_option("--inputs", options->inputs,
+                    "safetensors: q [B,H,Q_LEN,D], k, v [B,H_KV,KV_LEN,D or DV], do and dlse for "
+                    "--backward, and each buffer by name")
+        ->required();
+    command
+        .add_option("--outputs", options->outputs,
+                    "safetensors: o, lse, and with --backward dq, dk, dv, d.NAME")
+        ->required();
+    command.add_flag("--backward", options->backward, "Gradients too");
+    command.add_option("--device", options->device, "auto, cpu, cuda or cuda:N");
+    command.add_option("--scale", options->scale, "Instead of 1/sqrt(D)");
+    command.add_flag("--deterministic", options->deterministic, "The same bits every run");
+    command.add_option("--backward-kernel", options->backward_kernel, "auto, fused or split");
+    command.add_flag("--report-out-of-range", options->report_out_of_range,
+                     "Warn when a buffer was read outside its bounds");
+    command.add_flag("--quiet", options->quiet, "Print nothing on success");
+    add_json_flag(command, options->json);
+    command.callback([options] { run(*options); });
+}
+
+} // namespace flexc::cli
