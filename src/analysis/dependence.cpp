@@ -1,0 +1,47 @@
+#include "analysis/dependence.h"
+
+#include <array>
+#include <utility>
+
+namespace flexc::analysis {
+
+namespace {
+
+Dependence of_leaf(ir::Op op) {
+    switch (op) {
+    case ir::Op::score: return {Dependence::score};
+    case ir::Op::b: return {Dependence::b};
+    case ir::Op::h:
+    case ir::Op::h_kv: return {Dependence::h};
+    case ir::Op::q_idx: return {Dependence::q};
+    case ir::Op::kv_idx: return {Dependence::kv};
+    default: return {};
+    }
+}
+
+} // namespace
+
+std::vector<Dependence> dependences(const ir::Graph& graph) {
+    std::vector<Dependence> result(graph.size());
+    for (ir::NodeId id = 0; id < graph.size(); ++id) {
+        result[id] = of_leaf(graph[id].op);
+        for (ir::NodeId operand : graph[id].operands)
+            result[id] = result[id] | result[operand];
+    }
+    return result;
+}
+
+std::string describe(Dependence dependence) {
+    constexpr std::array<std::pair<Dependence::Bit, const char*>, 5> kNames = {
+        {{Dependence::score, "score"},
+         {Dependence::b, "b"},
+         {Dependence::h, "h"},
+         {Dependence::q, "q_idx"},
+         {Dependence::kv, "kv_idx"}}};
+    std::string text;
+    for (auto [bit, name] : kNames)
+        if (dependence.has(bit)) text += (text.empty() ? "" : ", ") + std::string(name);
+    return text.empty() ? "nothing" : text;
+}
+
+} // namespace flexc::analysis

@@ -1,0 +1,178 @@
+#include "passes/derive.h"
+
+#include <array>
+
+#include "passes/simplify.h"
+
+namespace flexc::passes {
+
+using ir::kNoNode;
+using ir::NodeId;
+using ir::Op;
+
+namespace {
+
+// A node under construction, so that rules can be written as formulas.
+struct Expr {
+    Builder* build;
+    NodeId id;
+
+    Expr make(Op op, std::vector<NodeId> operands) const {
+        return {build, build->apply(op, std::move(operands))};
+    }
+    friend Expr operator+(Expr x, Expr y) { return x.make(Op::fadd, {x.id, y.id}); }
+    friend Expr operator-(Expr x, Expr y) { return x.make(Op::fsub, {x.id, y.id}); }
+    friend Expr operator*(Expr x, Expr y) { return x.make(Op::fmul, {x.id, y.id}); }
+    friend Expr operator/(Expr x, Expr y) { return x.make(Op::fdiv, {x.id, y.id}); }
+    friend Expr operator-(Expr x) { return x.make(Op::fneg, {x.id}); }
+};
+
+// The vocabulary of the derivative column, and the column itself.
+struct Rules {
+    Builder& build;
+    Expr zero{&build, build.real(0)};
+    Expr one{&build, build.real(1)};
+
+    Expr real(double value) { return {&build, build.real(value)}; }
+    Expr unary(Op op, Expr x) { return x.make(op, {x.id}); }
+    Expr binary(Op op, Expr x, Expr y) { return x.make(op, {x.id, y.id}); }
+
+    Expr exp(Expr x) { return unary(Op::exp, x); }
+    Expr log(Expr x) { return unary(Op::log, x); }
+    Expr sin(Expr x) { return unary(Op::sin, x); }
+    Expr cos(Expr x) { return unary(Op::cos, x); }
+    Expr sigmoid(Expr x) { return unary(Op::sigmoid, x); }
+    Expr floor(Expr x) { return unary(Op::ffloor, x); }
+    Expr fsign(Expr x) { return unary(Op::fsign, x); }
+    Expr pow(Expr x, Expr y) { return binary(Op::pow, x, y); }
+    Expr flt(Expr x, Expr y) { return binary(Op::flt, x, y); }
+    Expr fle(Expr x, Expr y) { return binary(Op::fle, x, y); }
+    Expr feq(Expr x, Expr y) { return binary(Op::feq, x, y); }
+    Expr band(Expr x, Expr y) { return binary(Op::band, x, y); }
+    Expr bor(Expr x, Expr y) { return binary(Op::bor, x, y); }
+    Expr fselect(Expr condition, Expr yes, Expr no) {
+        return condition.make(Op::fselect, {condition.id, yes.id, no.id});
+    }
+    // The share of x where the smaller of x and y is wanted; all of it when either is NaN.
+    Expr tie(Expr x, Expr y) { return fselect(feq(x, y), real(0.5), fselect(flt(y, x), zero, one)); }
+
+    std::vector<Expr> partials(Op op, [[maybe_unused]] Expr x, [[maybe_unused]] Expr y,
+                               [[maybe_unused]] Expr z, [[maybe_unused]] Expr r) {
+        switch (op) {
+#define NONE                                                                                       \
+    {}
+#define SELECT NONE
+#define D(...)                                                                                     \
+    { __VA_ARGS__ }
+#define FLEXC_OP(name, signature, derivative, reference, cuda, llvm)                               \
+    case Op::name: return derivative;
+#include "ir/ops.def"
+#undef NONE
+#undef SELECT
+#undef D
+        default: return {};
+        }
+    }
+};
+
+class Derivation {
+  public:
+    Derivation(ir::Graph& graph, std::vector<NodeId> order)
+        : build_(graph), order_(std::move(order)), partials_(graph.size()),
+          first_new_(graph.size()) {}
+
+    NodeId with_respect_to(NodeId leaf, NodeId root) {
+        std::vector<NodeId> slope(first_new_, kNoNode);
+        for (NodeId id : order_) {
+            if (id == leaf) slope[id] = rules_.one.id;
+            else if (build_[id].op == Op::fselect) slope[id] = of_select(id, slope);
+            else if (ir::info(build_[id].op).differentiable) slope[id] = of_operator(id, slope);
+            if (too_large()) return kNoNode;
+        }
+        return slope[root];
+    }
+
+    bool too_large() const { return build_.graph().size() - first_new_ > kMaxDerivativeNodes; }
+
+  private:
+    NodeId of_select(NodeId id, const std::vector<NodeId>& slope) {
+        const std::array operands = {build_.operand(id, 0), build_.operand(id, 1),
+                                     build_.operand(id, 2)};
+        const NodeId yes = slope[operands[1]], no = slope[operands[2]];
+        if (yes == kNoNode && no == kNoNode) return kNoNode;
+        auto or_zero = [&](NodeId x) { return x == kNoNode ? rules_.zero.id : x; };
+        return build_.apply(Op::fselect, {operands[0], or_zero(yes), or_zero(no)},
+                            build_[id].span);
+    }
+
+    NodeId of_operator(NodeId id, const std::vector<NodeId>& slope) {
+        NodeId sum = kNoNode;
+        const std::size_t arity = build_[id].operands.size();
+        for (std::size_t position = 0; position < arity; ++position) {
+            const NodeId inner = slope[build_.operand(id, position)];
+            if (inner == kNoNode) continue;
+            const NodeId term = chain(partials_of(id)[position], inner);
+            if (build_.is_real(term, 0)) continue;
+            sum = sum == kNoNode ? term : build_.apply(Op::fadd, {sum, term}, build_[id].span);
+        }
+        return sum;
+    }
+
+    // outer * inner, but nothing at all on the side of a condition where outer is zero: the inner
+    // derivative may be infinite there.
+    NodeId chain(NodeId outer, NodeId inner) {
+        if (build_.is_real(outer, 0)) return outer;
+        if (chooses_zero(outer)) {
+            const NodeId condition = build_.operand(outer, 0);
+            const NodeId no_side = build_.operand(outer, 2);
+            const NodeId yes = chain(build_.operand(outer, 1), inner);
+            return build_.apply(Op::fselect, {condition, yes, chain(no_side, inner)});
+        }
+        return build_.apply(Op::fmul, {outer, inner});
+    }
+
+    bool chooses_zero(NodeId id) const {
+        for (; build_.is(id, Op::fselect); id = build_.operand(id, 2))
+            if (build_.is_real(build_.operand(id, 1), 0) || build_.is_real(build_.operand(id, 2), 0))
+                return true;
+        return false;
+    }
+
+    const std::vector<NodeId>& partials_of(NodeId id) {
+        std::vector<NodeId>& known = partials_[id];
+        if (known.empty()) {
+            const ir::Node node = build_[id];
+            auto operand = [&](std::size_t position) {
+                return Expr{&build_, position < node.operands.size() ? node.operands[position] : id};
+            };
+            for (Expr partial :
+                 rules_.partials(node.op, operand(0), operand(1), operand(2), Expr{&build_, id}))
+                known.push_back(partial.id);
+        }
+        return known;
+    }
+
+    Builder build_;
+    Rules rules_{build_};
+    std::vector<NodeId> order_;
+    std::vector<std::vector<NodeId>> partials_;
+    NodeId first_new_;
+};
+
+} // namespace
+
+Result<std::vector<NodeId>> derive(ir::Graph& graph, NodeId root, std::span<const NodeId> leaves) {
+    Derivation derivation(graph, ir::reachable(graph, std::span(&root, 1)));
+    std::vector<NodeId> slopes;
+    for (NodeId leaf : leaves) {
+        slopes.push_back(derivation.with_respect_to(leaf, root));
+        if (derivation.too_large())
+            return Error{ErrorCode::limit, "the derivative of this program needs more than " +
+                                               std::to_string(kMaxDerivativeNodes) +
+                                               " nodes: use fewer reads of grad buffers, or "
+                                               "functions with fewer operations"};
+    }
+    return slopes;
+}
+
+} // namespace flexc::passes
