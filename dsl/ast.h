@@ -59,7 +59,8 @@ struct Expr {
     ExprKind kind = ExprKind::integer;
     Operator op = Operator::none;
     bool qualified = false;
-    Span span;
+    bool parenthesised = false; // for messages only: the tree holds the grouping
+    Span span;                  // parentheses included
     std::int64_t integer = 0;
     double real = 0;
     std::string name;

@@ -1,5 +1,6 @@
 // The recursive-descent parser, private to dsl/: items in parser.cpp, bodies in
-// parser_statements.cpp, a Pratt parser in parser_expressions.cpp. Rule names are grammar.ebnf's.
+// parser_statements.cpp, a Pratt parser in parser_expressions.cpp and
+// parser_primary.cpp. Rule names are grammar.ebnf's.
 #pragma once
 
 #include <string>
