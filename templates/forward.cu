@@ -181,38 +181,37 @@ __device__ void add_values(Output& output, const Scores& weights, ValueTile valu
     }
 }
 
-template <typename T>
-__device__ void store_row(const Plane<T>& plane, bool paired, int row, const Output& output,
-                          int of_thread, float factor) {
-#pragma unroll
-    for (int column = 0; column < kValueColumns; ++column) {
-        const float(&o)[4] = output[of_thread / 2][column];
-        store_pair(plane, paired, row, 8 * column + lane_index() % 4 * 2, mod::kHeadDimV,
-                   o[of_thread % 2 * 2] * factor, o[of_thread % 2 * 2 + 1] * factor);
-    }
-}
+// Eight rows of a warp's output, on their way to memory.
+using Staging = Tile<float, 8, mod::kHeadDimV>;
+static_assert(mod::kWarps * Staging::kBytes <= mod::kSharedBytes);
 
 __device__ void store_results(const AttentionArguments& attention, const HeadPlace& place,
-                              const Softmax& softmax, const Output& output, int first_row) {
-    const Plane<float> wide(attention.o, place.b, place.h);
-    const Plane<Element> narrow(attention.o, place.b, place.h);
-    const bool is_wide = attention.o_flags & kOutputF32;
-    const bool paired = is_wide ? wide.aligned_to(8) : narrow.aligned_to(2 * sizeof(Element));
+                              const Softmax& softmax, const Output& output, int first_row,
+                              Staging staging) {
+    const int lane = lane_index();
     float* const lse = static_cast<float*>(attention.lse.data) + place.b * attention.lse.stride_b +
                        place.h * attention.lse.stride_h;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
+        const int row = first_row + 8 * i;
         const float sum = quad_sum(softmax.sum[i]);
-        const int row = first_row + 8 * i + lane_index() / 4;
-        if (row >= attention.q_len) continue;
         const bool nothing_visible = softmax.maximum[i] == negative_infinity();
-        const float factor = nothing_visible ? 0 : 1 / sum;
-        if (is_wide)
-            store_row(wide, paired, row, output, i, factor);
+        const float factor = nothing_visible ? 0 : reciprocal_fast(sum);
+#pragma unroll
+        for (int column = 0; column < kValueColumns; ++column) {
+            const float(&o)[4] = output[i / 2][column];
+            store_shared(staging.at(lane / 4, 8 * column + lane % 4 * 2), o[i % 2 * 2] * factor,
+                         o[i % 2 * 2 + 1] * factor);
+        }
+        __syncwarp();
+        if (attention.o_flags & kOutputF32)
+            store_rows(Plane<float>(attention.o, place.b, place.h), staging, row, attention.q_len);
         else
-            store_row(narrow, paired, row, output, i, factor);
-        if (attention.lse.data && lane_index() % 4 == 0)
-            lse[row * attention.lse.stride_s] =
+            store_rows(Plane<Element>(attention.o, place.b, place.h), staging, row,
+                       attention.q_len);
+        __syncwarp();
+        if (attention.lse.data && lane % 4 == 0 && row + lane / 4 < attention.q_len)
+            lse[(row + lane / 4) * attention.lse.stride_s] =
                 nothing_visible ? negative_infinity()
                                 : (softmax.maximum[i] * softmax.to_log2 + log2_fast(sum)) * kLn2;
     }
@@ -326,5 +325,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         update_softmax(scores, softmax, output);
         add_values(output, scores, ValueTile{stage(tile) + KeyTile::kBytes});
     }
-    store_results(attention, place, softmax, output, first_row);
+    wait_for_copies<0>();
+    __syncthreads(); // the tiles make room for the output
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    store_results(attention, place, softmax, output, first_row,
+                  Staging{shared + warp * Staging::kBytes});
 }

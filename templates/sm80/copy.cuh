@@ -44,10 +44,19 @@ __device__ inline void store_shared(unsigned to, flexc_bf16 x) {
 __device__ inline void store_shared(unsigned to, unsigned x) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
+__device__ inline void store_shared(unsigned to, float x, float y) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
+}
 __device__ inline float load_shared_float(unsigned from) {
     float x;
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from));
     return x;
+}
+
+__device__ inline void load_shared(float (&x)[4], unsigned from) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+                 : "r"(from));
 }
 
 } // namespace sm80

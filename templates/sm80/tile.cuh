@@ -44,22 +44,6 @@ template <typename E> struct Plane {
     }
 };
 
-// Writes two columns of a row of [.., columns]; `paired` says that pairs are aligned.
-template <typename E>
-__device__ inline void store_pair(const Plane<E>& plane, bool paired, int row, int column,
-                                  int columns, float first, float second) {
-    struct alignas(2 * sizeof(E)) Pair {
-        E first, second;
-    };
-    const E a = flexc_from_float<E>(first), b = flexc_from_float<E>(second);
-    if (paired && column + 1 < columns) {
-        *reinterpret_cast<Pair*>(plane.data + row * plane.stride_s + column) = {a, b};
-    } else {
-        if (column < columns) *plane.at(row, column) = a;
-        if (column + 1 < columns) *plane.at(row, column + 1) = b;
-    }
-}
-
 // The largest asynchronous copy that divides a row of kColumns; 0: none does.
 template <typename E, int kColumns, int kRowBytes = kColumns * static_cast<int>(sizeof(E))>
 constexpr int kCopyBytes = kRowBytes % 16 == 0  ? 16
@@ -86,26 +70,60 @@ template <int kThreads, typename E, int kRows, int kColumns>
 __device__ inline void load_tile(Tile<E, kRows, kColumns> tile, const Plane<E>& plane, bool aligned,
                                  int first_row, int length) {
     constexpr int kBytes = kCopyBytes<E, kColumns>;
-    if (kBytes > 0 && aligned) {
-        constexpr int kElements = kBytes > 0 ? kBytes / static_cast<int>(sizeof(E)) : 1;
-        constexpr int kPieces = kColumns / kElements; // in a row
-        constexpr int kSteps = (kRows * kPieces + kThreads - 1) / kThreads;
+    constexpr int kPieces = kBytes == 0 ? 0 : kColumns * static_cast<int>(sizeof(E)) / kBytes;
+    if constexpr (kPieces > 0 && kPieces <= kThreads) {
+        if (aligned) { // a thread keeps its column and steps down the rows
+            constexpr int kRowStep = kThreads / kPieces;
+            const int row = static_cast<int>(threadIdx.x) / kPieces;
+            const int column = static_cast<int>(threadIdx.x) % kPieces * (kColumns / kPieces);
+            const int rows_left = length - first_row - row;
+            const E* from = plane.data + (first_row + row) * plane.stride_s + column;
+            const unsigned to = tile.at(row, column);
 #pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-            const int i = step * kThreads + static_cast<int>(threadIdx.x);
-            const int row = i / kPieces, column = i % kPieces * kElements;
-            if (kRows * kPieces % kThreads == 0 || row < kRows)
-                copy_async<kBytes ? kBytes : 4>(
-                    tile.at(row, column), plane.data + (first_row + row) * plane.stride_s + column,
-                    first_row + row < length);
+            for (int step = 0; step < kRows; step += kRowStep) {
+                if ((kRows % kRowStep == 0 || row < kRows - step) &&
+                    (kThreads % kPieces == 0 || row < kRowStep))
+                    copy_async<kBytes>(to + step * tile.kPitch, from, step < rows_left);
+                from += kRowStep * plane.stride_s;
+            }
+            return;
+        }
+    }
+#pragma unroll 1
+    for (int i = threadIdx.x; i < kRows * kColumns; i += kThreads) {
+        const int row = i / kColumns, column = i % kColumns;
+        E value = flexc_from_float<E>(0);
+        if (first_row + row < length) value = *plane.at(first_row + row, column);
+        store_shared(tile.at(row, column), value);
+    }
+}
+
+// One warp writes a tile of floats to rows first_row + [0, kRows) below `length`.
+template <typename T, int kRows, int kColumns>
+__device__ inline void store_rows(const Plane<T>& plane, Tile<float, kRows, kColumns> tile,
+                                  int first_row, int length) {
+    struct alignas(4 * sizeof(T)) Four {
+        T value[4];
+    };
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (kColumns % 4 == 0 && plane.aligned_to(sizeof(Four))) {
+#pragma unroll 1
+        for (int i = 4 * lane; i < kRows * kColumns; i += 4 * 32) {
+            const int row = i / kColumns, column = i % kColumns;
+            float x[4];
+            load_shared(x, tile.at(row, column));
+            if (first_row + row < length)
+                *reinterpret_cast<Four*>(plane.at(first_row + row, column)) = {
+                    flexc_from_float<T>(x[0]), flexc_from_float<T>(x[1]), flexc_from_float<T>(x[2]),
+                    flexc_from_float<T>(x[3])};
         }
     } else {
 #pragma unroll 1
-        for (int i = threadIdx.x; i < kRows * kColumns; i += kThreads) {
+        for (int i = lane; i < kRows * kColumns; i += 32) {
             const int row = i / kColumns, column = i % kColumns;
-            E value = flexc_from_float<E>(0);
-            if (first_row + row < length) value = *plane.at(first_row + row, column);
-            store_shared(tile.at(row, column), value);
+            const float x = load_shared_float(tile.at(row, column));
+            if (first_row + row < length)
+                *plane.at(first_row + row, column) = flexc_from_float<T>(x);
         }
     }
 }
