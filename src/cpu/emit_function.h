@@ -1,0 +1,27 @@
+// Whole functions over a tile: the loops around a mod's values.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "passes/mod.h"
+
+namespace flexc::cpu {
+
+struct FunctionText {
+    std::string text;
+    int scratch_arrays = 0;
+};
+
+struct FunctionRequest {
+    std::string_view name;
+    bool masked = true;     // evaluate the mask; else every element of the tile is visible
+    int first_metadata = 0; // of kMetadataPerFunction numbers that are free
+};
+inline constexpr int kMetadataPerFunction = 20;
+
+FunctionText emit_forward(const passes::Mod& mod, const FunctionRequest& request);
+FunctionText emit_backward(const passes::Mod& mod, const FunctionRequest& request);
+FunctionText emit_band(const passes::Mod& mod, const FunctionRequest& request);
+
+} // namespace flexc::cpu

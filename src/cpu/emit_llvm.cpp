@@ -1,0 +1,53 @@
+#include "cpu/emit_llvm.h"
+
+#include <algorithm>
+
+#include "cpu/emit_function.h"
+#include "support/embedded.h"
+
+namespace flexc::cpu {
+
+namespace {
+
+struct Functions {
+    std::string text;
+    int scratch_arrays = 0;
+};
+
+Functions functions(const passes::Mod& mod) {
+    Functions all;
+    int metadata = 1;
+    auto add = [&](auto* emit, std::string_view name, bool masked) {
+        const FunctionText one = emit(mod, {name, masked, metadata});
+        metadata += kMetadataPerFunction;
+        all.text += one.text + "\n";
+        all.scratch_arrays = std::max(all.scratch_arrays, one.scratch_arrays);
+    };
+    const bool has_mask = mod.program.graph[mod.mask].op != ir::Op::const_bool ||
+                          mod.program.graph[mod.mask].integer == 0;
+    const bool has_full = has_mask && mod.band.found() && mod.band.exact;
+    add(emit_forward, kForwardFunction, has_mask);
+    if (has_full) add(emit_forward, kForwardFullFunction, false);
+    if (mod.d_score != ir::kNoNode) {
+        add(emit_backward, kBackwardFunction, has_mask);
+        if (has_full) add(emit_backward, kBackwardFullFunction, false);
+    }
+    if (mod.band.found()) add(emit_band, kBandFunction, false);
+    all.text += "@flexc_zero = internal constant i64 0\n"
+                "!0 = !{!\"llvm.loop.vectorize.enable\", i1 true}\n";
+    return all;
+}
+
+} // namespace
+
+Emitted emit_llvm(const passes::Mod& mod) {
+    Functions emitted = functions(mod);
+    std::string text;
+    for (const embedded::EmbeddedFile& file : embedded::cpu_math())
+        text += file.text;
+    return {text + emitted.text, emitted.scratch_arrays};
+}
+
+std::string explain_llvm(const passes::Mod& mod) { return functions(mod).text; }
+
+} // namespace flexc::cpu

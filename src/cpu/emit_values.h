@@ -1,0 +1,103 @@
+// Nodes of a mod as instructions, each in the block of the function where its place puts it.
+#pragma once
+
+#include <array>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cpu/access.h"
+#include "passes/mod.h"
+
+namespace flexc::cpu {
+
+// Blocks of an emitted function. entry: once a tile (launch and head); column: a loop over kv, once
+// a tile; row: once a query row; element: the loop over kv inside a row.
+enum class Block : std::uint8_t { entry, column, row, element };
+inline constexpr std::size_t kBlocks = 4;
+
+// What one function is made of. Names that the blocks may use: %args, and as i32 %b %h %h_kv
+// %q_begin %kv_begin %row (the row's number) %j_column %j_element (the column's); %scratch; in
+// element %score.
+class Values {
+  public:
+    // `dense`: reads and gradients that move with kv by one index are taken to have stride 1 there.
+    Values(const passes::Mod& mod, const KvSlopes& slopes, bool dense, int first_scratch_array);
+
+    // Asks for a node's value in a block; all asks come before emit().
+    void need(ir::NodeId id, Block block);
+    void emit(std::string_view column_group, std::string_view element_group);
+
+    const std::string& text(Block block) const { return texts_[static_cast<std::size_t>(block)]; }
+    // Operand text of a node in a block where it was asked for.
+    std::string value(ir::NodeId id, Block block) const;
+    // Where a gradient of a read goes: names of a pointer that may be written in any case and, if
+    // any index may be outside, of a condition (else ""). Appends to `out`; the indices must have
+    // been asked for in `block`.
+    struct Address {
+        std::string pointer, condition, offset;
+    };
+    Address gradient_address(ir::NodeId read, Block block, std::string& out);
+    void need_indices(ir::NodeId read, Block block);
+    std::string gradient_base(ir::NodeId read) { return base(read, true); }
+    std::string wide_integer(ir::NodeId id, Block block, std::string& out) {
+        return integer(id, 64, block, out);
+    }
+    std::string out_of_range_pointer() {
+        return pointer(slot(passes::ArgumentSlot::Kind::out_of_range, 0));
+    }
+
+    bool has_columns() const { return !texts_[static_cast<std::size_t>(Block::column)].empty(); }
+    int scratch_arrays() const { return next_array_; }
+    // Stride slots that `dense` takes to be 1.
+    const std::vector<int>& dense_slots() const { return dense_slots_; }
+
+  private:
+    Block home(ir::NodeId id, Block user) const;
+    bool is_literal(ir::NodeId id) const;
+    int width(ir::NodeId id) const;
+    std::string type(ir::NodeId id) const;
+    std::string name(ir::NodeId id, Block block) const;
+    std::string integer(ir::NodeId id, int bits, Block block, std::string& out);
+    int slot(passes::ArgumentSlot::Kind kind, std::uint32_t index, std::uint32_t dim = 0) const;
+    std::string word(int slot); // an i64 of the launch arguments
+    std::string pointer(int slot);
+
+    void emit_node(ir::NodeId id, Block block);
+    void emit_leaf(ir::NodeId id, Block block, std::string& out);
+    void emit_operator(ir::NodeId id, Block block, std::string& out);
+    bool emit_division(ir::NodeId id, Block block, std::string& out);
+    void emit_read(ir::NodeId id, Block block, std::string& out);
+    void emit_load(ir::NodeId id, const std::string& address, Block block, std::string& out);
+    void keep_column(ir::NodeId id);
+    void fetch_column(ir::NodeId id);
+    struct Offset {
+        std::string offset, condition;
+    };
+    Offset offset(ir::NodeId read, Block block, bool gradient, const std::string& prefix,
+                  std::string& out);
+    std::string base(ir::NodeId read, bool gradient);
+    std::string group(Block block) const;
+
+    const passes::Mod& mod_;
+    const KvSlopes& slopes_;
+    bool dense_;
+    std::vector<passes::ArgumentSlot> slots_;
+    std::vector<bool> costly_; // a column value that is kept instead of computed in every row
+    std::array<std::vector<bool>, kBlocks> needed_;
+    std::vector<bool> kept_;
+    std::map<ir::NodeId, int> arrays_;
+    int next_array_;
+    std::array<std::string, kBlocks> texts_;
+    std::string column_group_, element_group_;
+    std::map<int, std::string> words_;
+    std::set<std::string> widened_, guarded_;
+    std::vector<int> dense_slots_;
+};
+
+// A float as LLVM spells it.
+std::string literal(double value);
+
+} // namespace flexc::cpu
