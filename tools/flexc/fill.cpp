@@ -1,0 +1,153 @@
+#include "flexc/fill.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "flexc/command.h"
+#include "flexc/mod_option.h"
+
+namespace flexc::cli {
+namespace {
+
+// Random contents repeat after this many elements (a prime, so that no tile sees its own again in
+// step): drawing each of 10^8 numbers would take longer than the benchmark.
+constexpr std::size_t kPeriod = 1'048'573;
+
+std::uint16_t to_bf16(float value) {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// Round to nearest even; values here are finite.
+std::uint16_t to_f16(float value) {
+    const auto sign = static_cast<std::uint16_t>(std::signbit(value) ? 0x8000 : 0);
+    const float magnitude = std::fabs(value);
+    if (magnitude >= 65520.0F) {
+        return sign | 0x7c00;
+    }
+    int exponent = 0;
+    std::frexp(magnitude, &exponent);
+    const int step = std::max(exponent - 11, -24); // weight of the last bit
+    const auto count = static_cast<std::uint32_t>(std::nearbyint(std::ldexp(magnitude, -step)));
+    if (step == -24) {
+        return static_cast<std::uint16_t>(sign | count);
+    }
+    // count has its hidden bit; a carry out of the fraction lands in the exponent as it should.
+    return static_cast<std::uint16_t>(sign | (((step + 24) << 10) + count));
+}
+
+template <typename Integer> void store_integer(std::byte* out, double value) {
+    const auto stored = static_cast<Integer>(static_cast<std::int64_t>(value));
+    std::memcpy(out, &stored, sizeof stored);
+}
+template <typename Stored> void store_as(std::byte* out, Stored stored) {
+    std::memcpy(out, &stored, sizeof stored);
+}
+
+void store(std::byte* out, DType dtype, double value) {
+    switch (dtype) {
+    case DType::f64: return store_as(out, value);
+    case DType::f32: return store_as(out, static_cast<float>(value));
+    case DType::f16: return store_as(out, to_f16(static_cast<float>(value)));
+    case DType::bf16: return store_as(out, to_bf16(static_cast<float>(value)));
+    case DType::i64: return store_integer<std::int64_t>(out, value);
+    case DType::i32: return store_integer<std::int32_t>(out, value);
+    case DType::i16: return store_integer<std::int16_t>(out, value);
+    case DType::i8: return store_integer<std::int8_t>(out, value);
+    case DType::u8: return store_integer<std::uint8_t>(out, value);
+    case DType::boolean: return store_as(out, static_cast<std::uint8_t>(value != 0));
+    }
+}
+
+std::function<double()> generator(const FillSpec& spec, std::uint64_t seed) {
+    auto random = std::make_shared<std::mt19937_64>(seed);
+    switch (spec.kind) {
+    case FillSpec::Kind::normal:
+        return [random, normal = std::normal_distribution<double>(0, 1),
+                std = spec.first]() mutable { return std * normal(*random); };
+    case FillSpec::Kind::uniform:
+        return [random, uniform = std::uniform_real_distribution<double>(
+                            spec.first, spec.second)]() mutable { return uniform(*random); };
+    case FillSpec::Kind::index:
+        return [random, index = std::uniform_int_distribution<std::int64_t>(
+                            0, static_cast<std::int64_t>(spec.first) - 1)]() mutable {
+            return static_cast<double>(index(*random));
+        };
+    case FillSpec::Kind::segments:
+    case FillSpec::Kind::constant: break;
+    }
+    return [value = spec.first] { return value; };
+}
+
+} // namespace
+
+FillSpec parse_fill(const std::string& text) {
+    std::vector<std::string> parts;
+    std::stringstream stream(text);
+    for (std::string part; std::getline(stream, part, ':');) {
+        parts.push_back(part);
+    }
+    const auto bad = [&] {
+        fail_usage(fmt::format("--fill '{}': expected normal:STD, uniform:LO:HI, index:N, "
+                               "segments:LEN or const:X",
+                               text));
+    };
+    const auto number = [&](std::size_t i) { return parse_number(parts[i], "--fill " + text); };
+    if (parts.empty()) {
+        bad();
+    }
+    const auto& kind = parts[0];
+    if (kind == "normal" && parts.size() <= 2) {
+        return {FillSpec::Kind::normal, parts.size() == 2 ? number(1) : 0.1, 0};
+    }
+    if (kind == "uniform" && parts.size() == 3 && number(1) < number(2)) {
+        return {FillSpec::Kind::uniform, number(1), number(2)};
+    }
+    if (kind == "index" && parts.size() == 2 && number(1) >= 1 && number(1) < 0x1p53) {
+        return {FillSpec::Kind::index, number(1), 0};
+    }
+    if (kind == "segments" && parts.size() == 2 && number(1) >= 1) {
+        return {FillSpec::Kind::segments, std::floor(number(1)), 0};
+    }
+    if (kind == "const" && parts.size() == 2) {
+        return {FillSpec::Kind::constant, number(1), 0};
+    }
+    bad();
+    return {};
+}
+
+std::vector<std::byte> make_contents(const FillSpec& spec, DType dtype,
+                                     std::span<const std::int64_t> shape, std::uint64_t seed) {
+    std::size_t elements = 1;
+    for (const auto extent : shape) {
+        elements *= static_cast<std::size_t>(extent);
+    }
+    const auto width = size_of(dtype);
+    std::vector<std::byte> bytes(elements * width);
+    if (spec.kind == FillSpec::Kind::segments) {
+        const auto row = shape.empty() ? 1 : static_cast<std::size_t>(shape.back());
+        const auto length = static_cast<std::size_t>(spec.first);
+        for (std::size_t i = 0; i < elements; ++i) {
+            store(&bytes[i * width], dtype, static_cast<double>(i % row / length));
+        }
+        return bytes;
+    }
+    const auto next = generator(spec, seed);
+    const auto drawn = std::min(elements, kPeriod);
+    for (std::size_t i = 0; i < drawn; ++i) {
+        store(&bytes[i * width], dtype, next());
+    }
+    for (std::size_t done = drawn; done < elements; done += drawn) {
+        std::memcpy(&bytes[done * width], bytes.data(), std::min(drawn, elements - done) * width);
+    }
+    return bytes;
+}
+
+} // namespace flexc::cli
