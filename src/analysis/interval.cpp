@@ -25,8 +25,8 @@ Interval corners(std::initializer_list<Wide> values) {
 }
 
 Interval multiply(Interval x, Interval y) {
-    return corners({Wide(x.low) * y.low, Wide(x.low) * y.high, Wide(x.high) * y.low,
-                    Wide(x.high) * y.high});
+    return corners(
+        {Wide(x.low) * y.low, Wide(x.low) * y.high, Wide(x.high) * y.low, Wide(x.high) * y.high});
 }
 
 Wide floor_quotient(Wide x, Wide y) {
@@ -78,9 +78,9 @@ Interval bitwise(Op op, Interval x, Interval y) {
         return {0, y.low < 0 ? x.high : std::min(x.high, y.high)};
     }
     // No result needs more bits than the wider operand, sign included.
-    const std::int64_t mask =
-        std::max({mask_above(x.low < 0 ? ~x.low : x.low), mask_above(x.high < 0 ? ~x.high : x.high),
-                  mask_above(y.low < 0 ? ~y.low : y.low), mask_above(y.high < 0 ? ~y.high : y.high)});
+    const std::int64_t mask = std::max(
+        {mask_above(x.low < 0 ? ~x.low : x.low), mask_above(x.high < 0 ? ~x.high : x.high),
+         mask_above(y.low < 0 ? ~y.low : y.low), mask_above(y.high < 0 ? ~y.high : y.high)});
     if (x.low >= 0 && y.low >= 0) return {op == Op::ior ? std::max(x.low, y.low) : 0, mask};
     return {~mask, mask};
 }

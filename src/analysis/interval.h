@@ -17,7 +17,9 @@ constexpr Interval hull(Interval x, Interval y) {
     return {x.low < y.low ? x.low : y.low, x.high > y.high ? x.high : y.high};
 }
 constexpr bool is_any(Interval x) { return x.low == INT64_MIN && x.high == INT64_MAX; }
-constexpr bool contains(Interval x, std::int64_t value) { return x.low <= value && value <= x.high; }
+constexpr bool contains(Interval x, std::int64_t value) {
+    return x.low <= value && value <= x.high;
+}
 
 // Integer operators, without what depends on conditions. A result that may leave int64 is "any".
 Interval transfer(ir::Op op, std::span<const Interval> operands);

@@ -211,8 +211,7 @@ class Analysis {
             break;
         case Op::imod:
             if (y.range.low >= 1) insert_shifted(fact.upper, y.upper, -1, true);
-            if (y.range.low >= 1 && x.range.low >= 0)
-                insert_shifted(fact.upper, x.upper, 0, true);
+            if (y.range.low >= 1 && x.range.low >= 0) insert_shifted(fact.upper, x.upper, 0, true);
             break;
         case Op::ifloordiv: // not above x
             if (y.range.low >= 1 && x.range.low >= 0) fact.upper = x.upper;
@@ -250,7 +249,8 @@ class Analysis {
                 fact.range.low = std::max(fact.range.low, bound.offset - match->offset);
     }
 
-    // --- selection: what the condition says about an arm ------------------------------------------
+    // --- selection: what the condition says about an arm
+    // ------------------------------------------
     static void at_most(Fact& fact, const Fact& limit, std::int64_t shift) {
         if (!is_small(limit.range.high)) return;
         fact.range.high = std::min(fact.range.high, limit.range.high + shift);
@@ -289,7 +289,8 @@ class Analysis {
         return {hull(yes.range, no.range), hull_upper(yes, no), hull_lower(yes, no)};
     }
 
-    // --- reals: only to bound what is truncated to an integer -----------------------------------------
+    // --- reals: only to bound what is truncated to an integer
+    // -----------------------------------------
     RealInterval real(const ir::Node& node) const {
         switch (node.op) {
         case Op::const_real:

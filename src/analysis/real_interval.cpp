@@ -54,7 +54,8 @@ RealInterval divide(RealInterval x, RealInterval y) {
 
 RealInterval negate(RealInterval x) { return {-x.high, -x.low, x.nan}; }
 
-template <typename Function> RealInterval increasing(RealInterval x, Function function, double slack) {
+template <typename Function>
+RealInterval increasing(RealInterval x, Function function, double slack) {
     return widen({function(x.low), function(x.high), x.nan}, slack);
 }
 
@@ -93,8 +94,8 @@ RealInterval unary(Op op, RealInterval x) {
     case Op::tanh:
         return within(increasing(x, [](double v) { return std::tanh(v); }, kFastFunction), -1, 1);
     case Op::sigmoid:
-        return within(increasing(x, [](double v) { return reference::sigmoid(v); }, kFastFunction),
-                      0, 1);
+        return within(
+            increasing(x, [](double v) { return reference::sigmoid(v); }, kFastFunction), 0, 1);
     case Op::sin:
     case Op::cos: return widen({-1, 1, x.nan || !finite(x)}, kFunction);
     case Op::erf: return widen({-1, 1, x.nan}, kFunction);

@@ -108,6 +108,27 @@ NodeId Graph::apply(Op op, std::vector<NodeId> operands, dsl::Span span) {
     return intern({.op = op, .type = type, .operands = std::move(operands), .span = span});
 }
 
+NodeId copy_node(Graph& to, const Node& node, std::span<const NodeId> renamed) {
+    std::vector<NodeId> operands;
+    for (NodeId operand : node.operands)
+        operands.push_back(renamed[operand]);
+    switch (node.op) {
+    case Op::const_bool: return to.boolean(node.integer != 0, node.span);
+    case Op::const_int: return to.integer(node.integer, node.span);
+    case Op::const_real: return to.real(node.real, node.span);
+    case Op::score:
+    case Op::b:
+    case Op::h:
+    case Op::h_kv:
+    case Op::q_idx:
+    case Op::kv_idx: return to.ambient(node.op, node.span);
+    case Op::size: return to.size_of(node.symbol, node.span);
+    case Op::param: return to.param(node.symbol, node.type, node.span);
+    case Op::read: return to.read(node.symbol, node.type, std::move(operands), node.span);
+    default: return to.apply(node.op, std::move(operands), node.span);
+    }
+}
+
 std::vector<NodeId> reachable(const Graph& graph, std::span<const NodeId> roots) {
     std::vector<bool> needed(graph.size(), false);
     for (NodeId root : roots)

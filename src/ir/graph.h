@@ -71,6 +71,9 @@ class Graph {
     std::unordered_multimap<std::size_t, NodeId> index_;
 };
 
+// The same node in another graph; `renamed` names the operands there.
+NodeId copy_node(Graph& to, const Node& node, std::span<const NodeId> renamed);
+
 // Nodes that the roots need, in an order in which operands come first.
 std::vector<NodeId> reachable(const Graph& graph, std::span<const NodeId> roots);
 

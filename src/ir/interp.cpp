@@ -12,17 +12,24 @@ constexpr char letter(std::string_view signature, std::size_t position) {
 
 template <char kLetter, typename T>
 auto operand(std::span<const Value<T>> operands, std::size_t position) {
-    if constexpr (kLetter == 'b') return operands[position].boolean;
-    else if constexpr (kLetter == 'i') return Integer(operands[position].integer);
-    else if constexpr (kLetter == 'f') return operands[position].real;
-    else return 0;
+    if constexpr (kLetter == 'b')
+        return operands[position].boolean;
+    else if constexpr (kLetter == 'i')
+        return Integer(operands[position].integer);
+    else if constexpr (kLetter == 'f')
+        return operands[position].real;
+    else
+        return 0;
 }
 
 template <char kLetter, typename T, typename Result> Value<T> result(Result computed) {
     Value<T> value;
-    if constexpr (kLetter == 'b') value.boolean = computed;
-    else if constexpr (kLetter == 'i') value.integer = Integer(computed).value;
-    else value.real = computed;
+    if constexpr (kLetter == 'b')
+        value.boolean = computed;
+    else if constexpr (kLetter == 'i')
+        value.integer = Integer(computed).value;
+    else
+        value.real = computed;
     return value;
 }
 
@@ -87,7 +94,8 @@ Value<T> leaf(const Program& program, const Node& node, const Environment& envir
     default: break;
     }
     std::vector<std::int64_t> indices;
-    for (NodeId index : node.operands) indices.push_back(values[index].integer);
+    for (NodeId index : node.operands)
+        indices.push_back(values[index].integer);
     const Type type = type_of(program.buffers[node.symbol].dtype);
     return widen<T>(read(*environment.buffers[node.symbol], type, indices));
 }
@@ -109,7 +117,8 @@ std::vector<Value<T>> evaluate(const Program& program, std::span<const NodeId> r
             values[id] = leaf<T>(program, node, environment, values);
         } else {
             operands.clear();
-            for (NodeId operand : node.operands) operands.push_back(values[operand]);
+            for (NodeId operand : node.operands)
+                operands.push_back(values[operand]);
             values[id] = apply<T>(node.op, operands);
         }
         if constexpr (std::is_same_v<T, Dual>)
@@ -129,8 +138,7 @@ double evaluate_real(const Program& program, NodeId root, const Environment& env
     return evaluate<double>(program, std::span(&root, 1), environment)[root].real;
 }
 
-std::int64_t evaluate_integer(const Program& program, NodeId root,
-                              const Environment& environment) {
+std::int64_t evaluate_integer(const Program& program, NodeId root, const Environment& environment) {
     return evaluate<double>(program, std::span(&root, 1), environment)[root].integer;
 }
 

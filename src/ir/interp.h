@@ -40,8 +40,8 @@ struct Environment {
     std::vector<const BufferData*> buffers; // one per Program::buffers
 };
 
-// Values of all nodes that the roots need, indexed by node. For Dual, the slope of `seed` (the score
-// leaf or a read) is 1 and every other leaf's is 0. A read outside its buffer gives 0.
+// Values of all nodes that the roots need, indexed by node. For Dual, the slope of `seed` (the
+// score leaf or a read) is 1 and every other leaf's is 0. A read outside its buffer gives 0.
 template <typename T>
 std::vector<Value<T>> evaluate(const Program& program, std::span<const NodeId> roots,
                                const Environment& environment, NodeId seed = kNoNode);

@@ -17,9 +17,15 @@ struct Integer {
     constexpr std::uint64_t bits() const { return static_cast<std::uint64_t>(value); }
     static constexpr Integer of_bits(std::uint64_t bits) { return static_cast<std::int64_t>(bits); }
 
-    friend constexpr Integer operator+(Integer x, Integer y) { return of_bits(x.bits() + y.bits()); }
-    friend constexpr Integer operator-(Integer x, Integer y) { return of_bits(x.bits() - y.bits()); }
-    friend constexpr Integer operator*(Integer x, Integer y) { return of_bits(x.bits() * y.bits()); }
+    friend constexpr Integer operator+(Integer x, Integer y) {
+        return of_bits(x.bits() + y.bits());
+    }
+    friend constexpr Integer operator-(Integer x, Integer y) {
+        return of_bits(x.bits() - y.bits());
+    }
+    friend constexpr Integer operator*(Integer x, Integer y) {
+        return of_bits(x.bits() * y.bits());
+    }
     friend constexpr Integer operator-(Integer x) { return of_bits(0 - x.bits()); }
     friend constexpr Integer operator~(Integer x) { return ~x.value; }
     friend constexpr Integer operator&(Integer x, Integer y) { return x.value & y.value; }
@@ -66,7 +72,8 @@ constexpr Integer shift_right(Integer x, Integer y) {
     return x.value >> y.value;
 }
 
-// --- double ----------------------------------------------------------------------------------------
+// --- double
+// ----------------------------------------------------------------------------------------
 inline double fabs(double x) { return std::fabs(x); }
 inline double floor(double x) { return std::floor(x); }
 inline double ceil(double x) { return std::ceil(x); }
@@ -120,7 +127,8 @@ inline Integer truncate_to_int(double x) {
     return static_cast<std::int64_t>(x);
 }
 
-// --- dual numbers ----------------------------------------------------------------------------------
+// --- dual numbers
+// ----------------------------------------------------------------------------------
 struct Dual {
     double value = 0;
     double slope = 0;

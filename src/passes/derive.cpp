@@ -54,16 +54,18 @@ struct Rules {
         return condition.make(Op::fselect, {condition.id, yes.id, no.id});
     }
     // The share of x where the smaller of x and y is wanted; all of it when either is NaN.
-    Expr tie(Expr x, Expr y) { return fselect(feq(x, y), real(0.5), fselect(flt(y, x), zero, one)); }
+    Expr tie(Expr x, Expr y) {
+        return fselect(feq(x, y), real(0.5), fselect(flt(y, x), zero, one));
+    }
 
     std::vector<Expr> partials(Op op, [[maybe_unused]] Expr x, [[maybe_unused]] Expr y,
                                [[maybe_unused]] Expr z, [[maybe_unused]] Expr r) {
         switch (op) {
 #define NONE                                                                                       \
-    {}
+    {                                                                                              \
+    }
 #define SELECT NONE
-#define D(...)                                                                                     \
-    { __VA_ARGS__ }
+#define D(...) {__VA_ARGS__}
 #define FLEXC_OP(name, signature, derivative, reference, cuda, llvm)                               \
     case Op::name: return derivative;
 #include "ir/ops.def"
@@ -84,9 +86,12 @@ class Derivation {
     NodeId with_respect_to(NodeId leaf, NodeId root) {
         std::vector<NodeId> slope(first_new_, kNoNode);
         for (NodeId id : order_) {
-            if (id == leaf) slope[id] = rules_.one.id;
-            else if (build_[id].op == Op::fselect) slope[id] = of_select(id, slope);
-            else if (ir::info(build_[id].op).differentiable) slope[id] = of_operator(id, slope);
+            if (id == leaf)
+                slope[id] = rules_.one.id;
+            else if (build_[id].op == Op::fselect)
+                slope[id] = of_select(id, slope);
+            else if (ir::info(build_[id].op).differentiable)
+                slope[id] = of_operator(id, slope);
             if (too_large()) return kNoNode;
         }
         return slope[root];
@@ -101,8 +106,7 @@ class Derivation {
         const NodeId yes = slope[operands[1]], no = slope[operands[2]];
         if (yes == kNoNode && no == kNoNode) return kNoNode;
         auto or_zero = [&](NodeId x) { return x == kNoNode ? rules_.zero.id : x; };
-        return build_.apply(Op::fselect, {operands[0], or_zero(yes), or_zero(no)},
-                            build_[id].span);
+        return build_.apply(Op::fselect, {operands[0], or_zero(yes), or_zero(no)}, build_[id].span);
     }
 
     NodeId of_operator(NodeId id, const std::vector<NodeId>& slope) {
@@ -133,7 +137,8 @@ class Derivation {
 
     bool chooses_zero(NodeId id) const {
         for (; build_.is(id, Op::fselect); id = build_.operand(id, 2))
-            if (build_.is_real(build_.operand(id, 1), 0) || build_.is_real(build_.operand(id, 2), 0))
+            if (build_.is_real(build_.operand(id, 1), 0) ||
+                build_.is_real(build_.operand(id, 2), 0))
                 return true;
         return false;
     }
@@ -143,7 +148,8 @@ class Derivation {
         if (known.empty()) {
             const ir::Node node = build_[id];
             auto operand = [&](std::size_t position) {
-                return Expr{&build_, position < node.operands.size() ? node.operands[position] : id};
+                return Expr{&build_,
+                            position < node.operands.size() ? node.operands[position] : id};
             };
             for (Expr partial :
                  rules_.partials(node.op, operand(0), operand(1), operand(2), Expr{&build_, id}))

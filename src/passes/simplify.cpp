@@ -108,25 +108,15 @@ ir::Graph rebuild(const ir::Graph& old, std::span<NodeId* const> roots) {
     std::vector<NodeId> renamed(old.size(), ir::kNoNode);
     for (NodeId id : ir::reachable(old, wanted)) {
         const ir::Node& node = old[id];
-        std::vector<NodeId> operands;
-        for (NodeId operand : node.operands)
-            operands.push_back(renamed[operand]);
-        switch (node.op) {
-        case Op::const_bool: renamed[id] = graph.boolean(node.integer != 0, node.span); break;
-        case Op::const_int: renamed[id] = graph.integer(node.integer, node.span); break;
-        case Op::const_real: renamed[id] = build.real(node.real, node.span); break;
-        case Op::size: renamed[id] = graph.size_of(node.symbol, node.span); break;
-        case Op::param: renamed[id] = graph.param(node.symbol, node.type, node.span); break;
-        case Op::read:
-            renamed[id] = graph.read(node.symbol, node.type, std::move(operands), node.span);
-            break;
-        case Op::score:
-        case Op::b:
-        case Op::h:
-        case Op::h_kv:
-        case Op::q_idx:
-        case Op::kv_idx: renamed[id] = graph.ambient(node.op, node.span); break;
-        default: renamed[id] = build.apply(node.op, std::move(operands), node.span);
+        if (node.op == Op::const_real) {
+            renamed[id] = build.real(node.real, node.span);
+        } else if (ir::info(node.op).is_leaf()) {
+            renamed[id] = ir::copy_node(graph, node, renamed);
+        } else {
+            std::vector<NodeId> operands;
+            for (NodeId operand : node.operands)
+                operands.push_back(renamed[operand]);
+            renamed[id] = build.apply(node.op, std::move(operands), node.span);
         }
     }
     for (NodeId* root : roots)

@@ -1,5 +1,5 @@
-// Algebra on the graph. A rule may change a real result by no more than f32 rounding and the sign of
-// a zero; NaN and infinities stay what they were, and so do derivatives at kinks. Integers wrap.
+// Algebra on the graph. A rule may change a real result by no more than f32 rounding and the sign
+// of a zero; NaN and infinities stay what they were, and so do derivatives at kinks. Integers wrap.
 #pragma once
 
 #include <cstdint>
@@ -52,8 +52,8 @@ std::optional<ir::NodeId> simplify_real(Builder& build, ir::Op op, Operands oper
 std::optional<ir::NodeId> simplify_integer(Builder& build, ir::Op op, Operands operands);
 std::optional<ir::NodeId> simplify_logic(Builder& build, ir::Op op, Operands operands);
 
-// Rebuilds what the roots need in a new graph, until nothing changes; the roots then name its nodes.
-// kNoNode stays. Roots may be fields of the program itself.
+// Rebuilds what the roots need in a new graph, until nothing changes; the roots then name its
+// nodes. kNoNode stays. Roots may be fields of the program itself.
 void simplify(ir::Program& program, std::span<ir::NodeId* const> roots);
 
 } // namespace flexc::passes

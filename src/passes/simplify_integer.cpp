@@ -109,9 +109,9 @@ Simpler extreme(Builder& build, Op op, NodeId x, NodeId y) {
     const auto outer = build.integer_constant(y);
     if (outer && build.is(x, op))
         if (auto inner = build.integer_constant(build.operand(x, 1)))
-            return build.apply(op, {build.operand(x, 0), build.integer(op == Op::imin
-                                                                           ? std::min(*inner, *outer)
-                                                                           : std::max(*inner, *outer))});
+            return build.apply(op, {build.operand(x, 0),
+                                    build.integer(op == Op::imin ? std::min(*inner, *outer)
+                                                                 : std::max(*inner, *outer))});
     return {};
 }
 
@@ -129,8 +129,8 @@ Simpler unary(Builder& build, Op op, NodeId x) {
         if (build.is(x, Op::iabs) || build.is(x, Op::bool_to_int)) return x;
         if (build.is(x, Op::ineg)) return build.apply(Op::iabs, {build.operand(x, 0)});
         if (build.is(x, Op::isub) && build.operand(x, 0) > build.operand(x, 1))
-            return build.apply(Op::iabs, {build.apply(Op::isub, {build.operand(x, 1),
-                                                                 build.operand(x, 0)})});
+            return build.apply(Op::iabs,
+                               {build.apply(Op::isub, {build.operand(x, 1), build.operand(x, 0)})});
         return {};
     case Op::isign:
         if (build.is(x, Op::isign) || build.is(x, Op::bool_to_int)) return x;

@@ -77,13 +77,11 @@ Simpler select_boolean(Builder& build, NodeId condition, NodeId yes, NodeId no) 
     if (when_true && when_false) // equal arms are gone already
         return *when_true ? condition : build.apply(Op::bnot, {condition});
     if (when_true)
-        return *when_true
-                   ? build.apply(Op::bor, {condition, no})
-                   : build.apply(Op::band, {build.apply(Op::bnot, {condition}), no});
+        return *when_true ? build.apply(Op::bor, {condition, no})
+                          : build.apply(Op::band, {build.apply(Op::bnot, {condition}), no});
     if (when_false)
-        return *when_false
-                   ? build.apply(Op::bor, {build.apply(Op::bnot, {condition}), yes})
-                   : build.apply(Op::band, {condition, yes});
+        return *when_false ? build.apply(Op::bor, {build.apply(Op::bnot, {condition}), yes})
+                           : build.apply(Op::band, {condition, yes});
     return {};
 }
 

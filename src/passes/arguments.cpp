@@ -1,0 +1,79 @@
+#include "passes/mod.h"
+
+#include <algorithm>
+
+namespace flexc::passes {
+
+namespace {
+
+using Kind = ArgumentSlot::Kind;
+
+struct Uses {
+    std::vector<bool> buffers, params, sizes;
+};
+
+Uses uses_of(const Mod& mod) {
+    const ir::Program& program = mod.program;
+    Uses uses{std::vector<bool>(program.buffers.size()), std::vector<bool>(program.params.size()),
+              std::vector<bool>(program.sizes.size())};
+    for (ir::NodeId id : mod.order) {
+        const ir::Node& node = program.graph[id];
+        if (node.op == ir::Op::read) uses.buffers[node.symbol] = true;
+        if (node.op == ir::Op::param) uses.params[node.symbol] = true;
+        if (node.op == ir::Op::size) uses.sizes[node.symbol] = true;
+    }
+    return uses;
+}
+
+bool has_gradient(const Mod& mod, std::uint32_t buffer) {
+    return std::ranges::any_of(mod.gradients, [&](const ReadGradient& gradient) {
+        return mod.program.graph[gradient.read].symbol == buffer;
+    });
+}
+
+} // namespace
+
+std::vector<ArgumentSlot> argument_slots(const Mod& mod) {
+    const ir::Program& program = mod.program;
+    const Uses uses = uses_of(mod);
+    std::vector<ArgumentSlot> slots;
+    auto per_dim = [&](Kind kind, std::uint32_t buffer) {
+        for (std::uint32_t dim = 0; dim < program.buffers[buffer].dims.size(); ++dim)
+            slots.push_back({kind, buffer, dim});
+    };
+    for (std::uint32_t buffer = 0; buffer < program.buffers.size(); ++buffer) {
+        if (!uses.buffers[buffer]) continue;
+        slots.push_back({Kind::buffer_data, buffer});
+        per_dim(Kind::buffer_extent, buffer);
+        per_dim(Kind::buffer_stride, buffer);
+        if (!has_gradient(mod, buffer)) continue;
+        slots.push_back({Kind::gradient_data, buffer});
+        per_dim(Kind::gradient_stride, buffer);
+    }
+    for (std::uint32_t param = 0; param < program.params.size(); ++param)
+        if (uses.params[param]) slots.push_back({Kind::param, param});
+    for (std::uint32_t size = 0; size < program.sizes.size(); ++size)
+        if (uses.sizes[size]) slots.push_back({Kind::size, size});
+    if (mod.out_of_range != ir::kNoNode) slots.push_back({Kind::out_of_range});
+    return slots;
+}
+
+std::string slot_name(const ArgumentSlot& slot, const ir::Program& program) {
+    auto of_dim = [&](const char* part) {
+        return program.buffers[slot.index].name + part + std::to_string(slot.dim);
+    };
+    // No two names are equal, whatever the buffers are called: each ends in a suffix of its own.
+    switch (slot.kind) {
+    case Kind::buffer_data: return program.buffers[slot.index].name + "_data";
+    case Kind::buffer_extent: return of_dim("_extent_");
+    case Kind::buffer_stride: return of_dim("_stride_");
+    case Kind::gradient_data: return program.buffers[slot.index].name + "_gradient";
+    case Kind::gradient_stride: return of_dim("_gradientstride_");
+    case Kind::param: return program.params[slot.index].name + "_param";
+    case Kind::size: return program.sizes[slot.index] + "_size";
+    case Kind::out_of_range: return "out_of_range";
+    }
+    return "";
+}
+
+} // namespace flexc::passes

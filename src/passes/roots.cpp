@@ -1,0 +1,81 @@
+#include "passes/roots.h"
+
+#include <string>
+
+#include "passes/simplify.h"
+
+namespace flexc::passes {
+
+using ir::kNoNode;
+using ir::NodeId;
+
+std::vector<NodeId*> roots_of(Mod& mod) {
+    std::vector<NodeId*> roots = {&mod.score, &mod.mask, &mod.d_score, &mod.out_of_range};
+    for (ReadGradient& gradient : mod.gradients) {
+        roots.push_back(&gradient.read);
+        roots.push_back(&gradient.partial);
+    }
+    for (NodeId& bound : mod.band.low)
+        roots.push_back(&bound);
+    for (NodeId& bound : mod.band.high)
+        roots.push_back(&bound);
+    return roots;
+}
+
+std::vector<NodeId> root_nodes(const Mod& mod) {
+    std::vector<NodeId> nodes;
+    for (const ir::NamedRoot& root : named_roots(mod))
+        nodes.push_back(root.node);
+    return nodes;
+}
+
+std::vector<ir::NamedRoot> named_roots(const Mod& mod) {
+    std::vector<ir::NamedRoot> roots = {{"score", mod.score}, {"mask", mod.mask}};
+    auto add = [&](std::string name, NodeId node) {
+        if (node != kNoNode) roots.push_back({std::move(name), node});
+    };
+    add("d_score", mod.d_score);
+    for (std::size_t i = 0; i < mod.gradients.size(); ++i) {
+        add("read_" + std::to_string(i), mod.gradients[i].read);
+        add("d_read_" + std::to_string(i), mod.gradients[i].partial);
+    }
+    for (std::size_t i = 0; i < mod.band.low.size(); ++i)
+        add("band_low_" + std::to_string(i), mod.band.low[i]);
+    for (std::size_t i = 0; i < mod.band.high.size(); ++i)
+        add("band_high_" + std::to_string(i), mod.band.high[i]);
+    add("out_of_range", mod.out_of_range);
+    return roots;
+}
+
+void substitute(Mod& mod,
+                const std::function<std::optional<std::int64_t>(const ir::Node&)>& constant) {
+    const ir::Graph old = std::move(mod.program.graph);
+    ir::Graph graph;
+    std::vector<NodeId> renamed(old.size(), kNoNode);
+    for (NodeId id : ir::reachable(old, root_nodes(mod))) {
+        const ir::Node& node = old[id];
+        const auto value = constant(node);
+        renamed[id] =
+            value ? graph.integer(*value, node.span) : ir::copy_node(graph, node, renamed);
+    }
+    for (NodeId* root : roots_of(mod))
+        if (*root != kNoNode) *root = renamed[*root];
+    mod.program.graph = std::move(graph);
+}
+
+void merge_gradients(Mod& mod) {
+    Builder build(mod.program.graph);
+    std::vector<ReadGradient> merged;
+    for (const ReadGradient& gradient : mod.gradients) {
+        ReadGradient* same = nullptr;
+        for (ReadGradient& known : merged)
+            if (known.read == gradient.read) same = &known;
+        if (same != nullptr)
+            same->partial = build.apply(ir::Op::fadd, {same->partial, gradient.partial});
+        else if (!build.is_real(gradient.partial, 0))
+            merged.push_back(gradient);
+    }
+    mod.gradients = std::move(merged);
+}
+
+} // namespace flexc::passes
