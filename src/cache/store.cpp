@@ -218,6 +218,13 @@ void Store::publish(const Digest& key, const Digest& source, const Entry& entry,
     }
 }
 
+void Store::discard(const Digest& key, const support::Log& log) {
+    const auto folder = enter(false, log);
+    if (!folder) return;
+    ++corrupt_;
+    folder->remove(entry_name(key));
+}
+
 // Adds to what the folder is believed to hold; true when it is this caller's turn to measure it.
 bool Store::claim_measuring(std::uint64_t added) {
     const std::uint64_t believed = believed_bytes_.fetch_add(added) + added;

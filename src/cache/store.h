@@ -49,6 +49,8 @@ class Store {
     // Leaves an entry that is there already, as another process then made the same one.
     void publish(const Digest& key, const Digest& source, const Entry& entry,
                  const support::Log& log = {});
+    // For a whole entry that its user cannot use after all: the next publish replaces it.
+    void discard(const Digest& key, const support::Log& log = {});
 
     StoreStatistics statistics(const support::Log& log = {});
     // Removes entries of every version, and nothing that is not ours. False if one would not go.

@@ -94,6 +94,18 @@ TEST_CASE("an entry of another source is a miss and is replaced") {
     CHECK(store->load(kKey, key_of(1001))->metadata == "new");
 }
 
+TEST_CASE("an entry that its user refuses is replaced") {
+    const Scratch scratch;
+    const auto store = Store::open(scratch.options());
+    store->discard(kKey); // nothing there
+    store->publish(kKey, kSource, {"refused", "1"});
+    store->discard(kKey);
+    CHECK_FALSE(store->load(kKey, kSource));
+    store->publish(kKey, kSource, {"better", "2"});
+    REQUIRE(store->load(kKey, kSource));
+    CHECK(store->load(kKey, kSource)->metadata == "better");
+}
+
 TEST_CASE("switched off, it keeps nothing, makes nothing and says nothing") {
     const Scratch scratch;
     Listener listener;
