@@ -1,5 +1,6 @@
 #include "flexc/peak.h"
 
+#include <string>
 #include <string_view>
 
 #include "flexc/compile.h"
@@ -24,9 +25,11 @@ std::optional<double> peak_tera_operations(Device device, DType dtype) {
     if (device.kind != Device::Kind::cuda) {
         return std::nullopt;
     }
+    const auto this_device = "GPU " + std::to_string(device.index);
     for (const auto& finding : doctor()) {
+        if (finding.what != this_device) { continue; }
         for (const auto& peak : kPeaks) {
-            if (finding.found && finding.detail.find(peak.device) != std::string::npos) {
+            if (finding.detail.find(peak.device) != std::string::npos) {
                 return dtype == DType::f32 ? peak.single : peak.half;
             }
         }

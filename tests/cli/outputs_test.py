@@ -1,0 +1,118 @@
+"""What `flexc run` writes, and that it writes all of it or nothing."""
+import json
+import math
+import os
+import subprocess
+import unittest
+
+from black_box import ALIBI, FLEXC, CommandTest, floats, inputs, needs_cpu, tensor_io
+
+
+@needs_cpu
+class Outputs(CommandTest):
+    def test_forward_only(self):
+        self.run_file(tensor_io.encode(inputs()))
+        results = self.outputs()
+        self.assertEqual({name: (dtype, shape) for name, (dtype, shape, _) in results.items()},
+                         {"o": ("F32", (1, 2, 5, 6)), "lse": ("F32", (1, 2, 5))})
+
+    def test_backward_adds_gradients(self):
+        said = json.loads(self.run_file(tensor_io.encode(inputs()), "--backward", "--json"))
+        results = self.outputs()
+        self.assertEqual({name: shape for name, (_, shape, _) in results.items()},
+                         {"o": (1, 2, 5, 6), "lse": (1, 2, 5), "dq": (1, 2, 5, 8), "dk": (1, 1, 7, 8),
+                          "dv": (1, 1, 7, 6), "d.slopes": (2,)})
+        self.assertEqual({o["name"] for o in said["outputs"]}, set(results))
+        self.assertEqual(said["device"], "cpu")
+        self.assertGreaterEqual(said["backward_ms"], 0)
+
+    def test_one_key_gives_its_value(self):
+        tensors = inputs(kv_len=1, q_len=3)
+        self.run_file(tensor_io.encode(tensors), program="score_mod = score")
+        numbers = tensor_io.to_numbers("F32", tensors["v"][2])
+        for row in range(6):
+            self.assertEqual(list(self.outputs()["o"][2][6 * row:6 * row + 6]), list(numbers))
+
+    def run_alone(self, program, tensors, *arguments):
+        tensors = {name: tensor for name, tensor in tensors.items() if name != "slopes"}
+        self.run_file(tensor_io.encode(tensors), *arguments, program=program)
+        return self.outputs()
+
+    def test_scale_and_param_reach_the_kernel(self):
+        scaled = self.run_alone("score_mod = score", inputs(), "--scale", "0.25")
+        param = self.run_alone("param x: f32 = 7\nscore_mod = score * x", inputs(),
+                               "--param", f"x={0.25 * math.sqrt(8)}")
+        for left, right in zip(scaled["o"][2], param["o"][2]):
+            self.assertAlmostEqual(left, right, places=5)
+
+    def test_rows_that_see_nothing(self):
+        results = self.run_alone("mask_mod = q_idx > 1", inputs(), "--backward")
+        for head in range(2):
+            for row in range(2):
+                self.assertEqual(results["lse"][2][5 * head + row], -math.inf)
+                at = (5 * head + row) * 6
+                self.assertEqual(list(results["o"][2][at:at + 6]), [0.0] * 6)
+
+    def test_a_gradient_of_lse_counts(self):
+        plain = self.run_alone("score_mod = score", inputs(), "--backward")
+        tensors = {**inputs(), "dlse": ("F32", (1, 2, 5), floats(10, 9))}
+        with_lse = self.run_alone("score_mod = score", tensors, "--backward")
+        self.assertEqual(plain["dv"], with_lse["dv"])
+        self.assertNotEqual(plain["dq"], with_lse["dq"])
+
+    def test_unaligned_and_halves(self):
+        tensors = inputs()
+        odd = {"flag": ("U8", (1,), b"\1"), **{n: t for n, t in tensors.items() if n != "slopes"}}
+        self.run_file(tensor_io.encode(odd), program="buffer flag: u8[1]\nscore_mod = score * flag[0]")
+        plain = self.run_alone("score_mod = score", tensors)
+        self.run_file(tensor_io.encode(odd), program="buffer flag: u8[1]\nscore_mod = score * flag[0]")
+        for left, right in zip(plain["o"][2], self.outputs()["o"][2]):
+            self.assertAlmostEqual(left, right, places=6)
+
+    def test_out_of_range_is_reported_on_request(self):
+        tensors = {**inputs(), "slopes": ("F32", (1,), floats(1))}
+        program = "buffer slopes: f32[N]\nscore_mod = score + slopes[h]"
+        said = json.loads(self.run_file(tensor_io.encode(tensors), "--report-out-of-range", "--json", program=program))
+        self.assertIs(said["out_of_range"], True)
+        said = json.loads(self.run_file(tensor_io.encode(inputs()), "--report-out-of-range", "--json", program=program))
+        self.assertIs(said["out_of_range"], False)
+
+    def test_quiet(self):
+        self.assertEqual(self.run_file(tensor_io.encode(inputs()), "--quiet"), "")
+        self.assertEqual(self.run_file(tensor_io.encode(inputs())).count("\n"), 1)
+
+    def test_the_same_bits_each_time(self):
+        results = []
+        for _ in range(2):
+            self.run_file(tensor_io.encode(inputs(q_len=130, kv_len=150)), "--backward", "--deterministic")
+            results.append((self.folder / "out.safetensors").read_bytes())
+        self.assertEqual(*results)
+
+    def test_a_place_that_cannot_be_written(self):
+        mod, source = self.write("mod.flex", ALIBI), self.write("in.safetensors", tensor_io.encode(inputs()))
+        for target in [self.folder, self.folder / "no" / "such" / "file", "/proc/no/such"]:
+            self.expect(1, "run", mod, "--inputs", source, "--outputs", target, "--device", "cpu")
+
+    def test_a_full_disk_leaves_nothing(self):
+        # A limit on file sizes stands for the full disk: the write fails half way.
+        mod = self.write("mod.flex", ALIBI)
+        source = self.write("in.safetensors", tensor_io.encode(inputs(q_len=2000, dim=64, dim_v=64)))
+        folder = self.folder / "results"
+        folder.mkdir()
+        (folder / "out.safetensors").write_text("old")
+        command = f"ulimit -f 64; trap '' XFSZ; exec {FLEXC} run {mod} --inputs {source} " \
+                  f"--outputs {folder}/out.safetensors --device cpu"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=self.environment)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("error:", done.stderr)
+        self.assertEqual(os.listdir(folder), ["out.safetensors"])
+        self.assertEqual((folder / "out.safetensors").read_text(), "old")
+
+    def test_inputs_may_be_the_outputs(self):
+        mod, path = self.write("mod.flex", ALIBI), self.write("x.safetensors", tensor_io.encode(inputs()))
+        self.expect(0, "run", mod, "--inputs", path, "--outputs", path, "--device", "cpu")
+        self.assertEqual(set(tensor_io.read(path)), {"o", "lse"})
+
+
+if __name__ == "__main__":
+    unittest.main()

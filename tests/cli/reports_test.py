@@ -1,0 +1,103 @@
+"""The commands that report: explain, compile, bench, cache, doctor."""
+import json
+import unittest
+
+from black_box import ALIBI, CommandTest, inputs, needs_cpu, tensor_io
+
+STAGES = ["tokens", "ast", "ir", "grad", "deps", "mask", "plan", "cuda", "llvm"]
+
+
+class Reports(CommandTest):
+    def has(self, what):
+        findings = json.loads(self.expect(0, "doctor", "--json"))["findings"]
+        return any(f["found"] for f in findings if what in f["what"])
+
+    def test_doctor_names_what_is_missing_and_how_to_get_it(self):
+        report = json.loads(self.expect(0, "doctor", "--json"))
+        names = " ".join(f["what"] for f in report["findings"])
+        for what in ["driver", "NVRTC", "CPU"]:
+            self.assertIn(what, names)
+        for finding in report["findings"]:
+            self.assertTrue(finding["detail"], finding)
+        self.assertIn("NVRTC", self.expect(0, "doctor"))
+
+    def test_every_stage_is_text_and_stable(self):
+        mod = self.write("mod.flex", ALIBI)
+        for stage in STAGES:
+            with self.subTest(stage=stage):
+                text = self.expect(0, "explain", mod, "--stage", stage)
+                self.assertGreater(len(text), 10)
+                self.assertEqual(text, self.expect(0, "explain", mod, "--stage", stage))
+        both = json.loads(self.expect(0, "explain", mod, "--stage", "ir,grad", "--json"))
+        self.assertEqual(set(both), {"ir", "grad"})
+
+    def test_compile(self):
+        if not self.has("NVRTC"):
+            self.skipTest("no NVRTC here")
+        mod = self.write("mod.flex", ALIBI)
+        call = ["compile", mod, "--arch", "sm_90a", "--dtype", "bf16", "--head-dim", "64", "--backward"]
+        cold = json.loads(self.expect(0, *call, "-o", self.folder / "pack"))
+        self.assertFalse(cold["cached"])
+        self.assertGreater(cold["compile_ms"], 0)
+        for kernel in cold["kernels"]:
+            self.assertGreater(kernel["registers"], 0)
+            self.assertEqual(kernel["spill_bytes"], 0, kernel)
+            self.assertIn("shared_bytes", kernel)
+            self.assertIn("compile_ms", kernel)
+        manifest = json.loads((self.folder / "pack" / "manifest.json").read_text())
+        self.assertEqual(len(manifest["kernels"]), len(cold["kernels"]))
+        for kernel in manifest["kernels"]:
+            data = (self.folder / "pack" / kernel["file"]).read_bytes()
+            self.assertEqual(data[:4], b"\x7fELF")
+            self.assertEqual(len(data), kernel["bytes"])
+        warm = self.expect(0, *call, "--json")
+        self.assertEqual(warm.count("\n"), 1)
+        self.assertTrue(json.loads(warm)["cached"])
+        names = [kernel["name"] for kernel in cold["kernels"]]
+        self.assertEqual(names, [kernel["name"] for kernel in json.loads(warm)["kernels"]])
+
+    @needs_cpu
+    def test_bench(self):
+        mod = self.write("mod.flex", ALIBI)
+        text = self.expect(0, "bench", mod, "--shape", "1,2,1,64,64,16", "--dtype", "f32", "--device", "cpu",
+                           "--backward", "--json")
+        value = json.loads(text.strip().splitlines()[-1])
+        for key in ["forward_ms", "backward_ms", "plan_ms", "compile_ms", "tflops", "backward_tflops"]:
+            self.assertGreater(value[key], 0, key)
+        for key in ["cached_compile_ms", "fraction_of_peak"]:
+            self.assertIn(key, value)
+        self.assertAlmostEqual(value["visible_fraction"], 65 / 128, places=6)
+        self.assertEqual(value["fills"], {"slopes": "normal:0.1"})
+
+    @needs_cpu
+    def test_bench_counts_what_is_visible(self):
+        def fraction(program, *arguments):
+            text = self.expect(0, "bench", self.write("mod.flex", program), "--shape", "1,1,1,100,100,8",
+                               "--dtype", "f32", "--device", "cpu", "--json", *arguments)
+            return json.loads(text)["visible_fraction"]
+        self.assertEqual(fraction("score_mod = score * 2"), 1)
+        self.assertAlmostEqual(fraction("mask_mod = q_idx == kv_idx"), 0.01, places=6)
+        documents = "buffer doc: i32[KV_LEN]\nscore_mod {\n  score * 3\n}\nmask_mod = doc[q_idx] == doc[kv_idx]"
+        self.assertAlmostEqual(fraction(documents, "--fill", "doc=segments:25"), 0.25, places=6)
+        self.assertEqual(fraction(documents), 1)
+        self.assertEqual(fraction("mask_mod = false"), 0)
+
+    @needs_cpu
+    def test_bench_needs_every_dim(self):
+        mod = self.write("mod.flex", "buffer t: f32[N] grad\nscore_mod = score + t[q_idx]")
+        call = ["bench", mod, "--shape", "1,1,1,8,8,8", "--dtype", "f32", "--device", "cpu"]
+        self.assertIn("--dim N=", self.expect(2, *call))
+        self.expect(0, *call, "--dim", "N=16")
+
+    @needs_cpu
+    def test_cache(self):
+        self.assertEqual(self.expect(0, "cache", "path").strip(), str(self.folder / "cache"))
+        self.run_file(tensor_io.encode(inputs()))
+        stats = json.loads(self.expect(0, "cache", "stats", "--json"))
+        self.assertEqual(stats["directory"], str(self.folder / "cache"))
+        self.expect(0, "cache", "clear")
+        self.assertEqual(json.loads(self.expect(0, "cache", "stats", "--json"))["disk_entries"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
