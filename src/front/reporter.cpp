@@ -41,7 +41,7 @@ void Reporter::report(dsl::Diagnostic diagnostic) {
         diagnostic.notes.clear();
     }
     for (std::size_t i = calls_.size(); i-- > 0 && diagnostic.notes.size() < kMaxNotes;)
-        if (calls_[i].source == place_.source && !place_.in_library)
+        if (calls_[i].source == place_.source && !place_.in_library && calls_[i].span.end > 0)
             diagnostic.notes.push_back(
                 {calls_[i].span, "in this call of '" + calls_[i].function + "'"});
     const bool known = std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
@@ -51,8 +51,9 @@ void Reporter::report(dsl::Diagnostic diagnostic) {
                entry.diagnostic.message == diagnostic.message;
     });
     const bool is_error = diagnostic.severity == dsl::Severity::error;
+    if (known) return;
     if (is_error) ++errors_;
-    if (known || entries_.size() >= 2 * kMaxErrors || (is_error && errors_ > kMaxErrors)) return;
+    if (entries_.size() >= 2 * kMaxErrors || (is_error && errors_ > kMaxErrors)) return;
     entries_.push_back({place_.source, std::move(diagnostic)});
 }
 

@@ -1,0 +1,164 @@
+// Tree to graph: names, calls, reads. One object lowers one program.
+//   lower.cpp             values: literals, names, operators, bodies
+//   lower_names.cpp       what a name stands for, and what a wrong one was meant to be
+//   lower_call.cpp        calls: built-in functions, and functions that are copied into the call
+//   lower_index.cpp       reads of buffers
+//   lower_declaration.cpp buffers, params, consts
+//   lower_program.cpp     which bodies are the mods, and what is checked of the whole
+//   check_names.cpp       names in functions that nothing calls
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "dsl/ast.h"
+#include "front/builder.h"
+#include "front/builtins.h"
+#include "front/compile_text.h"
+
+namespace flexc::front {
+
+// One parsed text: the program, the mask_mod option, or a file of the library.
+struct Module {
+    const dsl::Source* source = nullptr;
+    dsl::Ast ast;
+    bool in_library = false;
+    dsl::Source own_source = {}; // when nobody else keeps it
+    std::unordered_map<std::string, const dsl::Item*> functions;
+};
+
+inline constexpr std::uint32_t kNoBuffer = ~0u;
+
+// A number, or a buffer with the indices that it has been given so far.
+struct Value {
+    ir::NodeId node = ir::kNoNode;
+    std::uint32_t buffer = kNoBuffer;
+    std::vector<ir::NodeId> indices;
+
+    bool is_buffer() const { return buffer != kNoBuffer; }
+};
+
+class Lowering {
+  public:
+    Lowering(const Input& input, Reporter& reporter);
+
+    // Nothing when the reporter has an error.
+    std::optional<ir::Program> run(dsl::Ast ast);
+
+  private:
+    enum class SymbolKind : std::uint8_t { buffer, param, constant, size, function };
+    struct Symbol {
+        SymbolKind kind;
+        std::uint32_t index = 0; // in Program's buffers, params or sizes, or in constants_
+        dsl::Span span;
+    };
+    struct NamedConstant {
+        const dsl::Item* item;
+        enum class State : std::uint8_t { unknown, busy, known, wrong } state = State::unknown;
+        ir::Type type = ir::Type::integer;
+        Constant value;
+    };
+    // Names that a body sees, inner ones first.
+    struct Scope {
+        const Module* module;
+        const dsl::Body* body = nullptr;
+        std::unordered_map<std::string, Value> locals;
+    };
+    struct Argument {
+        Value value;
+        dsl::Span span;
+        bool given = false;
+    };
+
+    // --- values
+    Value lower(dsl::ExprId id);
+    Operand number(dsl::ExprId id);
+    Operand number_of(const Value& value, dsl::Span span);
+    ir::NodeId lower_binary_chain(dsl::ExprId id);
+    ir::NodeId lower_comparisons(const dsl::Expr& expr);
+    Value lower_body(const dsl::Body& body);
+    void assign(const dsl::Statement& statement);
+    bool may_assign(const dsl::Statement& statement);
+
+    // --- names
+    Value lower_name(const dsl::Expr& expr);
+    std::optional<Value> find_value(const dsl::Expr& expr);
+    bool names_function(const dsl::Expr& expr);
+    void unknown_name(const dsl::Expr& expr, bool indexed);
+    void unknown_function(const dsl::Expr& expr);
+    std::vector<std::string> visible_values() const;
+    std::vector<std::string> visible_functions() const;
+
+    // --- calls
+    Value lower_call(const dsl::Expr& expr);
+    ir::NodeId call_builtin(const Builtin& builtin, const dsl::Expr& expr);
+    Value call_function(const Module& module, const dsl::Item& item, const dsl::Expr& expr);
+    Value inline_function(const Module& module, const dsl::Item& item,
+                          std::vector<Argument> arguments, dsl::Span call);
+    bool bind_arguments(const dsl::Expr& expr, const std::string& name,
+                        const std::vector<std::string>& parameters, std::size_t required,
+                        bool open_ended, std::vector<Argument>& bound);
+    const Module* library_module(const std::string& name);
+
+    // --- reads
+    Value lower_index(const dsl::Expr& expr);
+    ir::NodeId lower_one_index(dsl::ExprId id, const Value& base);
+    std::string index_example(const Value& value) const;
+
+    // --- declarations
+    void declare_all();
+    void declare_option_buffers();
+    void declare_option_params();
+    bool declare(const std::string& name, Symbol symbol);
+    void declare_buffer(const dsl::Item& item);
+    void declare_param(const dsl::Item& item);
+    ir::Dim dim_of(dsl::ExprId id);
+    ir::Dim named_dim(const std::string& name, dsl::Span span);
+    // Lowers apart from the program's graph. Nothing, and an error, when it is no constant.
+    bool evaluate(dsl::ExprId id, const std::string& what, const std::string& hint, ir::Type& type,
+                  Constant& value);
+    NamedConstant& named_constant(std::uint32_t index);
+
+    // --- the whole
+    void find_mods();
+    void lower_mods();
+    void lower_expression_program(const dsl::Item& item);
+    Operand lower_mod_item(const dsl::Item& item, bool is_mask);
+    Operand lower_option_mask();
+    void set_score(Operand value);
+    void set_mask(Operand value);
+    void check_gradients();
+    void check_uncalled_functions();
+    void check_names(const Module& module, const dsl::Item& item);
+
+    Builder& build() { return *build_; }
+    const dsl::Expr& expr_of(dsl::ExprId id) const { return scope_->module->ast[id]; }
+    static Value value_of(ir::NodeId node) { return {.node = node}; }
+
+    const Input& input_;
+    Reporter& report_;
+    ir::Program program_;
+    Builder program_builder_;
+    Builder* build_;
+    Module main_;
+    Module option_;
+    std::map<std::string, std::unique_ptr<Module>> library_; // files that were used
+    std::unordered_map<std::string, Symbol> symbols_;
+    std::vector<NamedConstant> constants_;
+    Scope* scope_ = nullptr;
+    bool in_mask_ = false;
+    int depth_ = 0;                        // of lower(), over calls
+    std::size_t steps_ = 0;                // expressions lowered, over calls
+    std::vector<const dsl::Item*> active_; // functions that are being copied in
+    std::unordered_set<const dsl::Item*> called_;
+
+    const dsl::Item* score_item_ = nullptr;
+    const dsl::Item* mask_item_ = nullptr;
+    const dsl::Item* expression_item_ = nullptr;
+};
+
+} // namespace flexc::front

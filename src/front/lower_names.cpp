@@ -1,0 +1,146 @@
+// What a name stands for: the body's own names, the program's, the ambient ones.
+#include <algorithm>
+
+#include "front/library.h"
+#include "front/lower.h"
+#include "front/names.h"
+
+namespace flexc::front {
+
+using dsl::Expr;
+
+Value Lowering::lower_name(const Expr& expr) {
+    if (std::optional<Value> value = find_value(expr)) return std::move(*value);
+    if (!names_function(expr)) unknown_name(expr, false);
+    return {};
+}
+
+std::optional<Value> Lowering::find_value(const Expr& expr) {
+    if (!expr.qualified) {
+        if (const auto local = scope_->locals.find(expr.name); local != scope_->locals.end())
+            return local->second;
+        const auto symbol = symbols_.find(expr.name);
+        if (symbol != symbols_.end() && !scope_->module->in_library) {
+            const std::uint32_t index = symbol->second.index;
+            switch (symbol->second.kind) {
+            case SymbolKind::buffer: return Value{.buffer = index};
+            case SymbolKind::param:
+                return value_of(build().param(index, program_.params[index].type, expr.span));
+            case SymbolKind::size: return value_of(build().size_of(index, expr.span));
+            case SymbolKind::constant: {
+                const NamedConstant& constant = named_constant(index);
+                if (constant.state != NamedConstant::State::known) return Value{};
+                return value_of(build().literal(constant.type, constant.value, expr.span));
+            }
+            case SymbolKind::function: break;
+            }
+        }
+        if (const auto op = ambient_of(expr.name)) {
+            if (*op == ir::Op::score && in_mask_) {
+                report_.error(
+                    expr.span, "mask_mod cannot use score",
+                    "to hide scores by their value, use where(..., score, -inf) in score_mod");
+                return Value{};
+            }
+            return value_of(build().ambient(*op, expr.span));
+        }
+        if (const auto size = standard_size_of(expr.name))
+            return value_of(build().size_of(*size, expr.span));
+    }
+    if (const auto value = number_named(expr.name, expr.qualified))
+        return value_of(build().real(*value, expr.span));
+    return std::nullopt;
+}
+
+// True and an error when the name is a function's.
+bool Lowering::names_function(const Expr& expr) {
+    const bool own = !expr.qualified && scope_->module->functions.contains(expr.name);
+    const bool known = own || find_builtin(expr.name) != nullptr ||
+                       (!expr.qualified && find_library_mod(expr.name) != nullptr);
+    if (!known) return false;
+    // A name that the body assigns further down hides the function.
+    if (!own && !expr.qualified && scope_->body != nullptr &&
+        std::any_of(scope_->body->begin(), scope_->body->end(),
+                    [&](const dsl::Statement& statement) { return statement.name == expr.name; }))
+        return false;
+    report_.error(expr.span, "'" + expr.name + "' is a function, not a value",
+                  "call it: " + expr.name + "(...)");
+    return true;
+}
+
+void Lowering::unknown_name(const Expr& expr, bool indexed) {
+    const std::string quoted = "'" + expr.name + "'";
+    if (!expr.qualified && scope_->body != nullptr) {
+        for (const dsl::Statement& statement : *scope_->body) {
+            if (statement.name != expr.name) continue;
+            report_.error(expr.span, quoted + " is used before it is assigned", "",
+                          {{statement.name_span, "it is assigned here"}});
+            return;
+        }
+    }
+    if (!expr.qualified) {
+        for (const dsl::Item& item : main_.ast.items) {
+            if (&item.body == scope_->body || scope_->module->in_library) continue;
+            for (const dsl::Statement& statement : item.body) {
+                if (statement.name != expr.name) continue;
+                std::vector<dsl::Note> notes;
+                if (scope_->module == &main_)
+                    notes.push_back({statement.name_span, "assigned here, in '" + item.name + "'"});
+                report_.error(expr.span, "unknown name " + quoted,
+                              "a body does not see the names of another; write a function: fn " +
+                                  expr.name + "() = ...",
+                              std::move(notes));
+                return;
+            }
+        }
+    }
+    std::string hint;
+    const std::string_view usual = usual_name(expr.name);
+    const std::string nearest = nearest_name(expr.name, visible_values());
+    if (!nearest.empty())
+        hint = "did you mean '" + nearest + "'?";
+    else if (!usual.empty())
+        hint = "did you mean '" + std::string(usual) + "'?";
+    else if (indexed)
+        hint = "declare the buffer: buffer " + expr.name + ": f32[...]";
+    else
+        hint = "declare it: const " + expr.name + " = ..., or param " + expr.name + ": f32";
+    report_.error(expr.span, "unknown name " + quoted, hint);
+}
+
+void Lowering::unknown_function(const Expr& expr) {
+    std::string hint(builtin_advice(expr.name));
+    if (hint.empty()) {
+        const std::string nearest = nearest_name(expr.name, visible_functions());
+        hint = nearest.empty() ? "define it: fn " + expr.name + "(...) = ..."
+                               : "did you mean '" + nearest + "'?";
+    }
+    report_.error(expr.span, "unknown function '" + expr.name + "'", hint);
+}
+
+std::vector<std::string> Lowering::visible_values() const {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : scope_->locals)
+        names.push_back(name);
+    if (!scope_->module->in_library)
+        for (const auto& [name, symbol] : symbols_)
+            if (symbol.kind != SymbolKind::function) names.push_back(name);
+    for (const std::string_view name : reserved_names())
+        if (!name.ends_with("_mod") && !(in_mask_ && name == "score")) names.emplace_back(name);
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+std::vector<std::string> Lowering::visible_functions() const {
+    std::vector<std::string> names;
+    for (const auto& [name, item] : scope_->module->functions)
+        names.push_back(name);
+    for (const Builtin& builtin : builtins())
+        names.emplace_back(builtin.name);
+    for (const LibraryMod& mod : library())
+        names.emplace_back(mod.name);
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+} // namespace flexc::front
