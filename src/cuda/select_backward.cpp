@@ -1,0 +1,140 @@
+// Tiles of the backward kernels.
+#include <algorithm>
+#include <array>
+
+#include "cuda/select.h"
+
+namespace flexc::cuda {
+namespace {
+
+struct Shape {
+    int query_tile, key_tile, warps, stages;
+};
+
+// Best first. The last ones fit the largest rows into the smallest shared memory.
+constexpr std::array kKeyShapes = {
+    Shape{128, 128, 8, 2}, Shape{64, 128, 8, 2}, Shape{64, 128, 8, 1},
+    Shape{64, 64, 8, 2},   Shape{64, 64, 8, 1},  Shape{64, 64, 4, 1},
+    Shape{32, 64, 8, 1},   Shape{32, 32, 4, 1},  Shape{16, 16, 2, 1},
+};
+constexpr std::array kQueryShapes = {
+    Shape{128, 64, 8, 2}, Shape{128, 32, 8, 2}, Shape{64, 64, 4, 2}, Shape{64, 32, 4, 2},
+    Shape{64, 32, 4, 1},  Shape{32, 32, 2, 1},  Shape{32, 16, 2, 1}, Shape{16, 16, 1, 1},
+};
+
+constexpr int kRowSumBytes = 2 * sizeof(float); // lse and delta of a query
+
+int padded(int columns) { return (columns + 15) / 16 * 16; }
+
+// What both head dims of a row take.
+int row_pair_bytes(const KernelRequest& request) {
+    return tile_row_bytes(request.head_dim, request.dtype) +
+           tile_row_bytes(request.head_dim_v, request.dtype);
+}
+
+// The layouts at the top of backward_key.cu and backward_query.cu. Results leave through the same
+// memory as floats.
+int key_kernel_bytes(const KernelRequest& request, const Shape& shape) {
+    const int rows = row_pair_bytes(request);
+    const int used = shape.key_tile * rows +
+                     2 * shape.query_tile * tile_row_bytes(shape.key_tile, request.dtype) +
+                     shape.stages * shape.query_tile * (rows + kRowSumBytes);
+    const int widest = std::max(request.head_dim, request.head_dim_v);
+    return std::max(used, shape.key_tile * tile_row_bytes(widest, DType::f32));
+}
+int query_kernel_bytes(const KernelRequest& request, const Shape& shape) {
+    const int rows = row_pair_bytes(request);
+    const int used =
+        shape.query_tile * (rows + kRowSumBytes) + shape.stages * shape.key_tile * rows;
+    return std::max(used, shape.query_tile * tile_row_bytes(request.head_dim, DType::f32));
+}
+
+// Accumulators of one thread where most are alive: the results and two tiles of scores.
+int accumulators(const Shape& shape, int result_rows, int result_columns) {
+    return (result_rows * result_columns + 2 * shape.query_tile * shape.key_tile) /
+           (32 * shape.warps);
+}
+
+// Of 255 registers. Floats need more beside them: each operand is split in two.
+int accumulator_limit(DType dtype) { return dtype == DType::f32 ? 150 : 200; }
+
+KernelConfig select_key(const KernelRequest& request) {
+    const int columns = padded(request.head_dim) + padded(request.head_dim_v);
+    Shape chosen = kKeyShapes.back();
+    for (const Shape& shape : kKeyShapes)
+        if (accumulators(shape, shape.key_tile, columns) <= accumulator_limit(request.dtype) &&
+            key_kernel_bytes(request, shape) <= shared_memory_limit(request.arch)) {
+            chosen = shape;
+            break;
+        }
+    KernelConfig config;
+    config.template_path = "backward_key.cu";
+    config.entry = "flexc_backward_key";
+    config.query_tile = chosen.query_tile;
+    config.key_tile = chosen.key_tile;
+    config.warps = chosen.warps;
+    config.stages = chosen.stages;
+    config.shared_bytes = key_kernel_bytes(request, chosen);
+    config.reason = request.kind == KernelKind::backward_fused
+                        ? "dk and dv of a tile of keys, dq by atomic additions"
+                        : "dk and dv of a tile of keys, in a fixed order";
+    return config;
+}
+
+KernelConfig select_query(const KernelRequest& request) {
+    Shape chosen = kQueryShapes.back();
+    for (const Shape& shape : kQueryShapes)
+        if (accumulators(shape, shape.query_tile, padded(request.head_dim)) <=
+                accumulator_limit(request.dtype) &&
+            query_kernel_bytes(request, shape) <= shared_memory_limit(request.arch)) {
+            chosen = shape;
+            break;
+        }
+    KernelConfig config;
+    config.template_path = "backward_query.cu";
+    config.entry = "flexc_backward_query";
+    config.query_tile = chosen.query_tile;
+    config.key_tile = chosen.key_tile;
+    config.warps = chosen.warps;
+    config.stages = chosen.stages;
+    config.shared_bytes = query_kernel_bytes(request, chosen);
+    config.reason = "dq of a tile of queries, in a fixed order";
+    return config;
+}
+
+// Kernels that pass over rows once, at the speed of memory.
+KernelConfig select_streaming(std::string_view path, std::string_view entry,
+                              std::string_view reason) {
+    KernelConfig config;
+    config.template_path = path;
+    config.entry = entry;
+    config.query_tile = 128;
+    config.key_tile = 128;
+    config.warps = 4;
+    config.reason = reason;
+    return config;
+}
+
+} // namespace
+
+KernelConfig select_backward(const KernelRequest& request) {
+    KernelConfig config;
+    switch (request.kind) {
+    case KernelKind::delta:
+        config =
+            select_streaming("backward_delta.cu", "flexc_backward_delta", "row sums of d_out * o");
+        break;
+    case KernelKind::convert:
+        config = select_streaming("backward_convert.cu", "flexc_backward_convert",
+                                  "dq from its accumulator");
+        break;
+    case KernelKind::backward_dq: config = select_query(request); break;
+    case KernelKind::backward_dkdv:
+    case KernelKind::backward_fused: config = select_key(request); break;
+    case KernelKind::forward: break;
+    }
+    config.kind = request.kind;
+    return config;
+}
+
+} // namespace flexc::cuda

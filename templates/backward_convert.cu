@@ -1,0 +1,34 @@
+// After the fused backward kernel: dq from its f32 accumulator, in the type and layout that the
+// caller wants. One block does kQueryTile rows of one head.
+#include "mod.cuh"
+
+#include "sm80/backward_output.cuh"
+
+using namespace sm80;
+using mod::Element;
+
+namespace {
+constexpr int kThreads = 32 * mod::kWarps;
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    flexc_backward_convert(const __grid_constant__ AttentionArguments attention,
+                           const __grid_constant__ mod::Arguments) {
+    constexpr int kPairs = (mod::kHeadDim + 1) / 2;
+    const int query_tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
+    const int head = static_cast<int>(blockIdx.x) / query_tiles;
+    const int first_row = static_cast<int>(blockIdx.x) % query_tiles * mod::kQueryTile;
+    const int row_count = min(mod::kQueryTile, attention.q_len - first_row);
+    const float* const sums =
+        attention.dq_accumulator +
+        (static_cast<long long>(head) * attention.q_len + first_row) * mod::kHeadDim;
+    const GradientPlane<Element> dq(attention.dq, attention.dq_flags, head / attention.heads,
+                                    head % attention.heads);
+#pragma unroll 4
+    for (int i = threadIdx.x; i < row_count * kPairs; i += kThreads) {
+        const int row = i / kPairs, column = i % kPairs * 2;
+        const float* const from = sums + row * mod::kHeadDim + column;
+        dq.put(first_row + row, column, mod::kHeadDim, attention.scale * from[0],
+               column + 1 < mod::kHeadDim ? attention.scale * from[1] : 0);
+    }
+}
