@@ -66,7 +66,7 @@ struct BackendTable {
     // One line: versions of LLVM, libxsmm and oneTBB, and the processor that code is made for.
     // Two equal lines mean that object bytes may be exchanged.
     void (*describe)(ByteSink out) = nullptr;
-    int (*default_threads)() = nullptr; // FLEXC_CPU_THREADS, else what oneTBB finds
+    int (*default_threads)() = nullptr; // what oneTBB finds
 
     // nullptr on failure, with the reason in `error`. `compile` hands out the relocatable object.
     BackendModule* (*compile)(const char* text, std::size_t size, ByteSink object,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cpu/emit_function.h"
+#include "cpu/function_names.h"
 #include "support/embedded.h"
 
 namespace flexc::cpu {

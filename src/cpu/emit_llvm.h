@@ -12,14 +12,6 @@ struct Emitted {
     int scratch_arrays = 0; // Tile::scratch
 };
 
-// Functions of the module, all of type TileFunction. The `full` ones leave the mask out: for tiles
-// that the band proves visible.
-inline constexpr char kForwardFunction[] = "flexc_forward";
-inline constexpr char kForwardFullFunction[] = "flexc_forward_full";
-inline constexpr char kBackwardFunction[] = "flexc_backward";
-inline constexpr char kBackwardFullFunction[] = "flexc_backward_full";
-inline constexpr char kBandFunction[] = "flexc_band";
-
 Emitted emit_llvm(const passes::Mod& mod);
 
 // Without the mathematical functions: what a reader wants to see.

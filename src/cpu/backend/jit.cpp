@@ -164,9 +164,9 @@ llvm::Expected<llvm::SmallVector<char, 0>> object_of(std::string_view text) {
     llvm::LLVMContext context;
     context.setDiscardValueNames(true);
     llvm::SMDiagnostic diagnostic;
-    auto module = llvm::parseAssembly(
-        llvm::MemoryBufferRef(llvm::StringRef(text.data(), text.size()), "mod"), diagnostic,
-        context);
+    auto module =
+        llvm::parseAssembly(llvm::MemoryBufferRef(llvm::StringRef(text.data(), text.size()), "mod"),
+                            diagnostic, context);
     if (!module) {
         std::string message;
         llvm::raw_string_ostream stream(message);

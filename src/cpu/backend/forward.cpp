@@ -1,0 +1,196 @@
+// Forward: for a tile of query rows, all visible tiles of keys, with a running softmax.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "cpu/backend/arena.h"
+#include "cpu/backend/attention.h"
+#include "cpu/backend/tensors.h"
+#include "cpu/backend/threads.h"
+#include "cpu/backend/tile_range.h"
+#include "cpu/backend/tiles.h"
+
+namespace flexc::cpu {
+
+namespace {
+
+constexpr std::int64_t kKeyTile = 256;
+constexpr std::int64_t kQueryTile = 64;
+static_assert(kKeyTile <= kMaxColumns && kKeyTile % kColumnUnit == 0);
+
+// What one lane works in.
+struct Scratch {
+    float *q, *scores, *output, *row_max, *row_sum, *row_correction, *lse;
+    std::uint64_t* emitted;
+};
+
+class Forward {
+  public:
+    explicit Forward(const Launch& launch)
+        : launch_(launch), shape_(*launch.shape), in_(*launch.arguments), arena_(launch.workspace) {
+        query_tile_ = std::min(kQueryTile, power_of_two(in_.q_len));
+        query_tiles_ = (in_.q_len + query_tile_ - 1) / query_tile_;
+        key_tiles_ = (in_.kv_len + kKeyTile - 1) / kKeyTile;
+        packed_tiles_ = std::int64_t{in_.batch} * in_.kv_heads * key_tiles_;
+        keys_ = arena_.take<float>(packed_tiles_ * shape_.head_dim * kKeyTile);
+        values_ = arena_.take<float>(packed_tiles_ * shape_.head_dim_v * kKeyTile);
+        finite_ = arena_.take<bool>(packed_tiles_);
+        Arena lane(nullptr);
+        take_scratch(lane);
+        lane_bytes_ = static_cast<std::int64_t>(lane.used());
+        lanes_ = arena_.take<char>(lane_bytes_ * shape_.threads);
+    }
+
+    std::size_t workspace() const { return arena_.used(); }
+
+    void run(const TileFunctions& functions) {
+        for_units(shape_.threads, packed_tiles_, [&](std::int64_t unit, int) { pack(unit); });
+        for_units(shape_.threads, std::int64_t{in_.batch} * in_.heads * query_tiles_,
+                  [&](std::int64_t unit, int lane) { query_tile(functions, unit, lane); });
+    }
+
+  private:
+    Scratch take_scratch(Arena& arena) const {
+        return {.q = arena.take<float>(query_tile_ * shape_.head_dim),
+                .scores = arena.take<float>(query_tile_ * kKeyTile),
+                .output = arena.take<float>(query_tile_ * shape_.head_dim_v),
+                .row_max = arena.take<float>(query_tile_),
+                .row_sum = arena.take<float>(query_tile_),
+                .row_correction = arena.take<float>(query_tile_),
+                .lse = arena.take<float>(query_tile_),
+                .emitted = arena.take<std::uint64_t>(shape_.scratch_arrays * kMaxColumns + 1)};
+    }
+
+    // K transposed, so that a tile of scores is a plain product, and V in rows; both in f32.
+    void pack(std::int64_t unit) {
+        const std::int64_t head = unit / key_tiles_, first = unit % key_tiles_ * kKeyTile;
+        const Rows rows{head / in_.kv_heads, head % in_.kv_heads, first,
+                        std::min<std::int64_t>(kKeyTile, in_.kv_len - first)};
+        const std::int64_t padded = round_up(rows.count, kColumnUnit);
+        load_transposed(in_.k, shape_.dtype, rows, shape_.head_dim,
+                        keys_ + unit * shape_.head_dim * kKeyTile, kKeyTile, padded);
+        finite_[unit] = load_rows(in_.v, shape_.dtype, rows, shape_.head_dim_v,
+                                  values_ + unit * shape_.head_dim_v * kKeyTile, padded);
+    }
+
+    void query_tile(const TileFunctions& functions, std::int64_t unit, int lane) {
+        Arena arena(lanes_ + lane * lane_bytes_);
+        const Scratch scratch = take_scratch(arena);
+        const std::int64_t head = unit / query_tiles_;
+        // Later rows see more keys under a causal mask: the long ones first.
+        const std::int64_t first = (query_tiles_ - 1 - unit % query_tiles_) * query_tile_;
+        const Rows rows{head / in_.heads, head % in_.heads, first,
+                        std::min<std::int64_t>(query_tile_, in_.q_len - first)};
+        const std::int64_t padded = power_of_two(rows.count);
+        const std::int64_t kv_head = rows.h / (in_.heads / in_.kv_heads);
+        load_rows(in_.q, shape_.dtype, rows, shape_.head_dim, scratch.q, padded);
+        std::fill_n(scratch.row_max, rows.count, -std::numeric_limits<float>::infinity());
+        std::fill_n(scratch.row_sum, rows.count, 0.0f);
+
+        Tile tile{};
+        tile.scores = scratch.scores;
+        tile.stride = kKeyTile;
+        tile.row_max = scratch.row_max;
+        tile.row_sum = scratch.row_sum;
+        tile.row_correction = scratch.row_correction;
+        tile.scratch = scratch.emitted;
+        tile.b = rows.b;
+        tile.h = rows.h;
+        tile.h_kv = kv_head;
+        tile.q_begin = first + in_.q_offset;
+        tile.rows = rows.count;
+        tile.scale = in_.scale;
+        const VisibleBand band = visible_band(functions, launch_, launch_.words, tile);
+        const Range row_range{first, first + rows.count};
+        const Range visible = band.columns_of(row_range, in_.kv_len);
+        bool started = false;
+        for (std::int64_t key_tile = visible.begin / kKeyTile;
+             !visible.empty() && key_tile * kKeyTile < visible.end; ++key_tile) {
+            // Only the part of the tile inside the band, from a multiple of the unit.
+            const Range columns{
+                std::max(visible.begin / kColumnUnit * kColumnUnit, key_tile * kKeyTile),
+                std::min(visible.end, (key_tile + 1) * kKeyTile)};
+            tile.kv_begin = columns.begin + in_.kv_offset;
+            tile.columns = columns.end - columns.begin;
+            const bool full = functions.forward_full != nullptr && band.covers(row_range, columns);
+            key_step(full ? functions.forward_full : functions.forward, tile, scratch,
+                     (rows.b * in_.kv_heads + kv_head) * key_tiles_ + key_tile,
+                     columns.begin - key_tile * kKeyTile, started);
+            started = true;
+        }
+        finish(rows, scratch, started);
+    }
+
+    void key_step(TileFunction function, Tile& tile, const Scratch& scratch, std::int64_t packed,
+                  std::int64_t skipped, bool started) {
+        const auto padded_rows = static_cast<int>(power_of_two(tile.rows));
+        const auto padded_columns = static_cast<int>(round_up(tile.columns, kColumnUnit));
+        const int dim = shape_.head_dim, dim_v = shape_.head_dim_v;
+        multiply({.rows = padded_rows,
+                  .columns = padded_columns,
+                  .inner = dim,
+                  .left_stride = dim,
+                  .right_stride = kKeyTile,
+                  .out_stride = kKeyTile},
+                 scratch.q, keys_ + packed * dim * kKeyTile + skipped, scratch.scores);
+        function(launch_.words, &tile);
+        if (padded_columns != tile.columns)
+            for (std::int64_t row = 0; row < tile.rows; ++row)
+                std::fill(scratch.scores + row * kKeyTile + tile.columns,
+                          scratch.scores + row * kKeyTile + padded_columns, 0.0f);
+        if (started)
+            for (std::int64_t row = 0; row < tile.rows; ++row) {
+                const float factor = scratch.row_correction[row];
+                if (factor == 1) continue;
+                for (int d = 0; d < dim_v; ++d)
+                    scratch.output[row * dim_v + d] *= factor;
+            }
+        const Product product{.rows = padded_rows,
+                              .columns = dim_v,
+                              .inner = padded_columns,
+                              .left_stride = kKeyTile,
+                              .right_stride = dim_v,
+                              .out_stride = dim_v,
+                              .accumulate = started};
+        (finite_[packed] ? multiply : multiply_skipping_zeros)(
+            product, scratch.scores, values_ + (packed * kKeyTile + skipped) * dim_v,
+            scratch.output);
+    }
+
+    void finish(const Rows& rows, const Scratch& scratch, bool started) {
+        const int dim_v = shape_.head_dim_v;
+        for (std::int64_t row = 0; row < rows.count; ++row) {
+            float* output = scratch.output + row * dim_v;
+            const float maximum = scratch.row_max[row], sum = scratch.row_sum[row];
+            const bool hidden = !started || maximum == -std::numeric_limits<float>::infinity();
+            if (hidden)
+                std::fill_n(output, dim_v, 0.0f);
+            else
+                for (int d = 0; d < dim_v; ++d)
+                    output[d] /= sum;
+            scratch.lse[row] = hidden ? -std::numeric_limits<float>::infinity()
+                                      : static_cast<float>(double{maximum} + std::log(double{sum}));
+        }
+        store_rows(in_.o, shape_.dtype, in_.o_flags, rows, dim_v, scratch.output, dim_v);
+        if (in_.lse.data != nullptr) store_rows(in_.lse, DType::f32, 0, rows, 1, scratch.lse, 1);
+    }
+
+    const Launch& launch_;
+    const KernelShape& shape_;
+    const AttentionArguments& in_;
+    Arena arena_;
+    std::int64_t query_tile_, query_tiles_, key_tiles_, packed_tiles_, lane_bytes_;
+    float *keys_, *values_;
+    bool* finite_; // of each packed tile of V
+    char* lanes_;
+};
+
+} // namespace
+
+std::size_t forward_workspace(const Launch& launch) { return Forward(launch).workspace(); }
+
+void forward(const TileFunctions& functions, const Launch& launch) {
+    Forward(launch).run(functions);
+}
+
+} // namespace flexc::cpu
