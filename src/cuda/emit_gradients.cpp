@@ -1,0 +1,85 @@
+#include "cuda/emit_gradients.h"
+
+#include <fmt/format.h>
+
+namespace flexc::cuda {
+
+using ir::NodeId;
+using passes::Place;
+using Kind = passes::ArgumentSlot::Kind;
+
+namespace {
+
+struct Entry {
+    std::size_t index; // in Mod::gradients
+    NodeId read;
+};
+
+// What a read adds to is one number for a whole head, so that each thread can keep its sum.
+bool is_of_head(const Layout& layout, NodeId read) {
+    return layout.place(read) == Place::launch || layout.place(read) == Place::head;
+}
+
+void add(Body& body, const Layout& layout, NodeId read, const std::string& value,
+         const std::string& condition) {
+    const std::uint32_t buffer = layout.node(read).symbol;
+    const std::string data = body.argument({Kind::gradient_data, buffer});
+    const std::string offset = body.offset(read, Kind::gradient_stride);
+    const std::string inside = body.inside(read);
+    const std::string guard = condition.empty() ? inside
+                              : inside.empty()  ? condition
+                                                : condition + " && " + inside;
+    body.line((guard.empty() ? "" : "if (" + guard + ") ") + "flexc_accumulate(" + data +
+              (offset.empty() ? "" : " + " + offset) + ", " + value + ");");
+}
+
+std::string function(const std::string& signature, const Body& body) {
+    return fmt::format("__device__ inline void {} {{\n{}}}\n\n", signature, body.statements());
+}
+
+} // namespace
+
+std::string emit_gradients(const Layout& layout) {
+    std::vector<Entry> of_head, of_element;
+    for (std::size_t i = 0; i < layout.mod().gradients.size(); ++i) {
+        const NodeId read = layout.mod().gradients[i].read;
+        (is_of_head(layout, read) ? of_head : of_element).push_back({i, read});
+    }
+    std::string text = fmt::format("constexpr int kHeadGradients = {}, kElementGradients = {};\n"
+                                   "struct GradientSums {{\n"
+                                   "    float sum[kHeadGradients ? kHeadGradients : 1];\n}};\n\n",
+                                   of_head.size(), of_element.size());
+
+    Body each(layout, Place::element, "at.");
+    std::vector<NodeId> indices;
+    for (const Entry& entry : of_element)
+        indices.insert(indices.end(), layout.node(entry.read).operands.begin(),
+                       layout.node(entry.read).operands.end());
+    each.compute(indices);
+    for (const Entry& entry : of_element)
+        add(each, layout, entry.read, fmt::format("joint.partial[{}] * d_modified", entry.index),
+            "");
+    text += function("add_gradients(const At& at, const Joint& joint, float d_modified)", each);
+
+    Body sums(layout, Place::element, "at.");
+    for (std::size_t i = 0; i < of_head.size(); ++i)
+        sums.line(
+            fmt::format("sums.sum[{}] += joint.partial[{}] * d_modified;", i, of_head[i].index));
+    text += function("sum_gradients(const At& at, const Joint& joint, float d_modified, "
+                     "GradientSums& sums)",
+                     sums);
+
+    Body flush = Body::after_head(layout);
+    if (!of_head.empty()) flush.line("const bool first_lane = threadIdx.x % 32 == 0;");
+    for (std::size_t i = 0; i < of_head.size(); ++i) {
+        flush.line(fmt::format("const float total_{} = flexc_warp_sum(sums.sum[{}]);", i, i));
+        add(flush, layout, of_head[i].read, fmt::format("total_{}", i), "first_lane");
+        flush.line(fmt::format("sums.sum[{}] = 0;", i));
+    }
+    text += function("flush_gradients(const Arguments& arguments, const Launch& launch, "
+                     "const Head& head, int b, int h, int h_kv, GradientSums& sums)",
+                     flush);
+    return text;
+}
+
+} // namespace flexc::cuda

@@ -1,0 +1,12 @@
+// The part of mod.cuh that adds up gradients of captured buffers.
+#pragma once
+
+#include <string>
+
+#include "cuda/expressions.h"
+
+namespace flexc::cuda {
+
+std::string emit_gradients(const Layout& layout);
+
+} // namespace flexc::cuda

@@ -1,0 +1,197 @@
+#include "cuda/expressions.h"
+
+#include <algorithm>
+
+namespace flexc::cuda {
+
+using ir::NodeId;
+using ir::Op;
+using passes::Place;
+using Kind = passes::ArgumentSlot::Kind;
+
+namespace {
+
+// Longer expressions get a name, so that lines stay readable.
+constexpr std::size_t kLongExpression = 60;
+
+bool compares_integers(Op op) {
+    return op == Op::ilt || op == Op::ile || op == Op::ieq || op == Op::ine;
+}
+
+} // namespace
+
+Body::Body(const Layout& layout, Place here, std::string access)
+    : layout_(&layout), here_(here), access_(std::move(access)) {}
+
+bool Body::is_local(NodeId id) const {
+    return !layout_->is_free(id) && layout_->place(id) == here_;
+}
+
+void Body::compute(const std::vector<NodeId>& roots) {
+    std::map<NodeId, int> uses; // of local nodes
+    std::vector<NodeId> pending;
+    const auto use = [&](NodeId id) {
+        if (is_local(id) && ++uses[id] == 1) pending.push_back(id);
+    };
+    for (NodeId root : roots)
+        use(root);
+    while (!pending.empty()) {
+        const NodeId id = pending.back();
+        pending.pop_back();
+        for (NodeId operand : layout_->node(id).operands)
+            use(operand);
+    }
+    // Operands have smaller ids than their users.
+    for (const auto& [id, count] : uses) {
+        std::string expression = this->expression(id);
+        const bool is_read = layout_->node(id).op == Op::read;
+        if (count > 1 || is_read || expression.size() > kLongExpression) {
+            const std::string name = value_name(layout_->mod().program, id);
+            line(std::string("const ") + spelling(layout_->type(id)) + " " + name + " = " +
+                 expression + ";");
+            expression = name;
+        }
+        values_[id] = std::move(expression);
+    }
+}
+
+std::string Body::text(NodeId id) const {
+    if (layout_->is_free(id)) return free_value(id);
+    if (is_local(id)) return values_.at(id);
+    return access_ + std::string(passes::name(layout_->place(id))) + "." +
+           value_name(layout_->mod().program, id);
+}
+
+std::string Body::text_as(NodeId id, CType type) const {
+    const ir::Node& node = layout_->node(id);
+    if (node.op == Op::const_int) return integer_literal(node.integer, type);
+    const CType own = layout_->type(id);
+    if (type == CType::wide && own == CType::narrow) return "flexc_wide(" + text(id) + ")";
+    if (type == CType::narrow && own == CType::wide) return "flexc_narrow(" + text(id) + ")";
+    return text(id);
+}
+
+std::string Body::argument(passes::ArgumentSlot slot) const {
+    return access_ + "arguments." + layout_->field(slot);
+}
+
+std::string Body::free_value(NodeId id) const {
+    const ir::Node& node = layout_->node(id);
+    switch (node.op) {
+    case Op::const_bool: return node.integer != 0 ? "true" : "false";
+    case Op::const_int: return integer_literal(node.integer, layout_->type(id));
+    case Op::const_real: return real_literal(node.real);
+    case Op::score: return "score";
+    case Op::q_idx: return access_ + "q";
+    case Op::kv_idx: return access_ + "kv";
+    case Op::size: return argument({Kind::size, node.symbol});
+    case Op::param: return argument({Kind::param, node.symbol});
+    default: return access_ + std::string(ir::info(node.op).name); // b h h_kv
+    }
+}
+
+std::string Body::expression(NodeId id) const {
+    return layout_->node(id).op == Op::read ? read(id) : operation(id);
+}
+
+std::string Body::operation(NodeId id) const {
+    const ir::Node& node = layout_->node(id);
+    // Integer operands meet in one width: the result's, or for a comparison the wider operand's.
+    CType integers = layout_->type(id);
+    if (compares_integers(node.op)) {
+        const bool wide = std::ranges::any_of(
+            node.operands, [&](NodeId operand) { return layout_->type(operand) == CType::wide; });
+        integers = wide ? CType::wide : CType::narrow;
+    }
+    if (node.op == Op::real_to_int && integers == CType::narrow)
+        return "flexc_to_narrow_int(" + text(node.operands[0]) + ")";
+
+    const auto operand_text = [&](NodeId operand) {
+        const bool is_integer = layout_->node(operand).type == ir::Type::integer;
+        return is_integer && node.op != Op::int_to_real ? text_as(operand, integers)
+                                                        : text(operand);
+    };
+    const std::string_view pattern = ir::info(node.op).cuda;
+    std::string result;
+    for (std::size_t i = 0; i < pattern.size(); ++i) {
+        if (pattern[i] == '$' && i + 1 < pattern.size()) {
+            result += operand_text(node.operands[static_cast<std::size_t>(pattern[++i] - 'x')]);
+        } else {
+            result += pattern[i];
+        }
+    }
+    return result;
+}
+
+std::string Body::read(NodeId id) const {
+    const ir::Node& node = layout_->node(id);
+    const std::string data = argument({Kind::buffer_data, node.symbol});
+    const std::string offset = this->offset(id, Kind::buffer_stride);
+    const std::string element = "flexc_read(" + data + (offset.empty() ? "" : " + " + offset) + ")";
+    const std::string inside = this->inside(id);
+    if (inside.empty()) return element;
+    switch (layout_->type(id)) {
+    case CType::real: return inside + " ? " + element + " : 0.0f";
+    case CType::boolean: return inside + " ? " + element + " : false";
+    case CType::narrow:
+    case CType::wide: break;
+    }
+    return inside + " ? " + element + " : 0";
+}
+
+// What belongs to earlier places first, each place in its own bracket: the CUDA compiler then moves
+// each bracket out of the loops that it does not depend on.
+std::vector<std::pair<Place, std::string>>
+Body::by_place(NodeId read, const std::vector<std::string>& terms) const {
+    std::vector<std::pair<Place, std::string>> sorted;
+    const auto& indices = layout_->node(read).operands;
+    for (std::size_t i = 0; i < indices.size(); ++i)
+        if (!terms[i].empty()) sorted.emplace_back(layout_->place(indices[i]), terms[i]);
+    std::ranges::stable_sort(sorted, {}, &std::pair<Place, std::string>::first);
+    return sorted;
+}
+
+std::string Body::inside(NodeId read) const {
+    const ir::Node& node = layout_->node(read);
+    const ir::Buffer& buffer = layout_->mod().program.buffers[node.symbol];
+    const std::vector<bool>& proven = layout_->mod().ranges.in_range[read];
+    std::vector<std::string> terms(node.operands.size());
+    for (std::uint32_t dim = 0; dim < node.operands.size(); ++dim) {
+        if (dim < proven.size() && proven[dim]) continue;
+        const ir::Dim& extent = buffer.dims[dim];
+        const NodeId index = node.operands[dim];
+        const bool small = extent.is_constant() && extent.constant <= INT32_MAX;
+        const CType type =
+            small && layout_->type(index) != CType::wide ? CType::narrow : CType::wide;
+        terms[dim] = "flexc_inside(" + text_as(index, type) + ", " +
+                     (extent.is_constant() ? integer_literal(extent.constant, type)
+                                           : argument({Kind::buffer_extent, node.symbol, dim})) +
+                     ")";
+    }
+    std::string result;
+    for (const auto& [place, term] : by_place(read, terms))
+        result += (result.empty() ? "" : " & ") + term;
+    return result.empty() ? result : "(" + result + ")";
+}
+
+std::string Body::offset(NodeId read, Kind stride) const {
+    const ir::Node& node = layout_->node(read);
+    std::vector<std::string> terms(node.operands.size());
+    for (std::uint32_t dim = 0; dim < node.operands.size(); ++dim) {
+        const NodeId index = node.operands[dim];
+        if (layout_->node(index).op == Op::const_int && layout_->node(index).integer == 0) continue;
+        terms[dim] = text_as(index, CType::wide) + " * " + argument({stride, node.symbol, dim});
+    }
+    std::string result;
+    const auto sorted = by_place(read, terms);
+    for (std::size_t i = 0; i < sorted.size();) {
+        const Place place = sorted[i].first;
+        std::string group;
+        for (; i < sorted.size() && sorted[i].first == place; ++i)
+            group += (group.empty() ? "" : " + ") + sorted[i].second;
+        result += (result.empty() ? "(" : " + (") + group + ")";
+    }
+    return result.empty() ? result : "(" + result + ")";
+}
+
+} // namespace flexc::cuda

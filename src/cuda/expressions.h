@@ -1,0 +1,90 @@
+// Nodes of a mod as CUDA expressions, and the split of a mod over the places that compute it.
+#pragma once
+
+#include <array>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/names.h"
+#include "passes/mod.h"
+
+namespace flexc::cuda {
+
+enum class CType : std::uint8_t { boolean, narrow, wide, real };
+const char* spelling(CType type);
+
+// What every function of a mod's text shares: names, types, and what each place keeps.
+class Layout {
+  public:
+    // The roots of all functions that will be written.
+    Layout(const passes::Mod& mod, const std::vector<ir::NodeId>& roots);
+
+    const passes::Mod& mod() const { return *mod_; }
+    const ir::Node& node(ir::NodeId id) const { return mod_->program.graph[id]; }
+    passes::Place place(ir::NodeId id) const { return mod_->place[id]; }
+    CType type(ir::NodeId id) const { return types_[id]; }
+
+    // Constants, ambient values and arguments: there for free, so that no place keeps them.
+    bool is_free(ir::NodeId id) const;
+    // Values that a place computes for later ones, in the order of the graph.
+    const std::vector<ir::NodeId>& kept(passes::Place place) const {
+        return kept_[static_cast<std::size_t>(place)];
+    }
+    const std::vector<ArgumentField>& fields() const { return fields_; }
+    const std::string& field(passes::ArgumentSlot slot) const;
+
+  private:
+    void keep(const std::vector<ir::NodeId>& roots);
+    CType type_of(ir::NodeId id) const;
+
+    const passes::Mod* mod_;
+    std::vector<ArgumentField> fields_;
+    std::vector<CType> types_;
+    std::array<std::vector<ir::NodeId>, 4> kept_;
+};
+
+// The statements of one function.
+class Body {
+  public:
+    // Nodes of `here` are computed in the function and earlier ones taken from the structs.
+    // `access` comes before the names of structs and ambient values: "at." or "".
+    Body(const Layout& layout, passes::Place here, std::string access);
+    // A function that computes nothing itself, later than the head and outside rows and columns.
+    static Body after_head(const Layout& layout) { return {layout, passes::Place::element, ""}; }
+
+    // Declares what the roots need. Once, before the texts are asked for.
+    void compute(const std::vector<ir::NodeId>& roots);
+    std::string text(ir::NodeId id) const;
+    std::string text_as(ir::NodeId id, CType type) const;
+
+    // Where the element that a read names lies: whether it is inside its buffer ("" when that is
+    // proven), and its offset from `data`.
+    std::string inside(ir::NodeId read) const;
+    std::string offset(ir::NodeId read, passes::ArgumentSlot::Kind stride) const;
+
+    std::string argument(passes::ArgumentSlot slot) const;
+    void line(const std::string& statement) { text_ += "    " + statement + "\n"; }
+    const std::string& statements() const { return text_; }
+
+  private:
+    bool is_local(ir::NodeId id) const;
+    std::string expression(ir::NodeId id) const;
+    std::string operation(ir::NodeId id) const;
+    std::string read(ir::NodeId id) const;
+    std::string free_value(ir::NodeId id) const;
+    std::vector<std::pair<passes::Place, std::string>>
+    by_place(ir::NodeId read, const std::vector<std::string>& terms) const;
+
+    const Layout* layout_;
+    passes::Place here_;
+    std::string access_;
+    std::map<ir::NodeId, std::string> values_; // name or expression of each local node
+    std::string text_;
+};
+
+std::string real_literal(double value);
+std::string integer_literal(std::int64_t value, CType type);
+
+} // namespace flexc::cuda

@@ -1,0 +1,74 @@
+#include <algorithm>
+
+#include "cuda/expressions.h"
+
+namespace flexc::cuda {
+
+using ir::NodeId;
+using ir::Op;
+using passes::Place;
+
+Layout::Layout(const passes::Mod& mod, const std::vector<NodeId>& roots)
+    : mod_(&mod), fields_(argument_fields(mod)) {
+    types_.reserve(mod.program.graph.size());
+    for (NodeId id = 0; id < mod.program.graph.size(); ++id)
+        types_.push_back(type_of(id));
+    keep(roots);
+}
+
+bool Layout::is_free(NodeId id) const {
+    const ir::Node& value = node(id);
+    return value.op != Op::read && ir::info(value.op).is_leaf();
+}
+
+const std::string& Layout::field(passes::ArgumentSlot slot) const {
+    const auto found = std::ranges::find(fields_, slot, &ArgumentField::slot);
+    static const std::string kNone = "missing_argument";
+    return found == fields_.end() ? kNone : found->name;
+}
+
+CType Layout::type_of(NodeId id) const {
+    const ir::Node& value = node(id);
+    if (value.type == ir::Type::boolean) return CType::boolean;
+    if (value.type == ir::Type::real) return CType::real;
+    const bool narrow = mod_->ranges.narrow[id];
+    switch (value.op) {
+    case Op::b:
+    case Op::h:
+    case Op::h_kv:
+    case Op::q_idx:
+    case Op::kv_idx:
+    case Op::bool_to_int: return CType::narrow;
+    case Op::size:
+    case Op::param: return CType::wide;
+    case Op::read:
+        return mod_->program.buffers[value.symbol].dtype == DType::i64 ? CType::wide
+                                                                       : CType::narrow;
+    case Op::const_int:
+        return value.integer >= INT32_MIN && value.integer <= INT32_MAX ? CType::narrow
+                                                                        : CType::wide;
+    default: return narrow ? CType::narrow : CType::wide;
+    }
+}
+
+// Walks from the roots towards the leaves; where an operand belongs to an earlier place than its
+// user, that place keeps it. The places are visited from the inside out.
+void Layout::keep(const std::vector<NodeId>& roots) {
+    const NodeId count = mod_->program.graph.size();
+    std::vector<bool> needed(count), kept(count);
+    const auto need = [&](NodeId id, Place user) {
+        needed[id] = true;
+        if (place(id) != user && !is_free(id)) kept[id] = true;
+    };
+    for (NodeId root : roots)
+        need(root, Place::element);
+    for (NodeId id = count; id-- > 0;) {
+        if (!needed[id]) continue;
+        for (NodeId operand : node(id).operands)
+            need(operand, place(id));
+    }
+    for (NodeId id = 0; id < count; ++id)
+        if (kept[id]) kept_[static_cast<std::size_t>(place(id))].push_back(id);
+}
+
+} // namespace flexc::cuda

@@ -1,0 +1,85 @@
+#include "cuda/names.h"
+
+#include <algorithm>
+#include <cctype>
+#include <set>
+
+namespace flexc::cuda {
+
+namespace {
+
+using Kind = passes::ArgumentSlot::Kind;
+
+const char* element_type(DType dtype) {
+    switch (dtype) {
+    case DType::f64: return "double";
+    case DType::f32: return "float";
+    case DType::f16: return "flexc_f16";
+    case DType::bf16: return "flexc_bf16";
+    case DType::i64: return "long long";
+    case DType::i32: return "int";
+    case DType::i16: return "short";
+    case DType::i8: return "signed char";
+    case DType::u8: return "unsigned char";
+    case DType::boolean: return "bool";
+    }
+    return "float";
+}
+
+const char* param_type(ir::Type type) {
+    switch (type) {
+    case ir::Type::real: return "float";
+    case ir::Type::integer: return "long long";
+    case ir::Type::boolean: return "bool";
+    }
+    return "float";
+}
+
+std::string type_of(const passes::ArgumentSlot& slot, const ir::Program& program) {
+    switch (slot.kind) {
+    case Kind::buffer_data:
+        return std::string("const ") + element_type(program.buffers[slot.index].dtype) + "*";
+    case Kind::gradient_data: return "float*";
+    case Kind::param: return param_type(program.params[slot.index].type);
+    case Kind::out_of_range: return "int*";
+    case Kind::buffer_extent:
+    case Kind::buffer_stride:
+    case Kind::gradient_stride:
+    case Kind::size: return "long long";
+    }
+    return "long long";
+}
+
+} // namespace
+
+std::string sanitized(const std::string& name) {
+    std::string result = name;
+    std::replace_if(
+        result.begin(), result.end(),
+        [](unsigned char c) { return c >= 128 || (std::isalnum(c) == 0 && c != '_'); }, '_');
+    if (result.empty() || std::isdigit(static_cast<unsigned char>(result[0])) != 0)
+        result.insert(0, "_");
+    return result;
+}
+
+std::vector<ArgumentField> argument_fields(const passes::Mod& mod) {
+    std::vector<ArgumentField> fields;
+    std::set<std::string> taken;
+    for (const passes::ArgumentSlot& slot : passes::argument_slots(mod)) {
+        const std::string stem = sanitized(passes::slot_name(slot, mod.program));
+        ArgumentField field{slot, stem, type_of(slot, mod.program)};
+        for (int copy = 2; !taken.insert(field.name).second; ++copy)
+            field.name = stem + "_" + std::to_string(copy);
+        fields.push_back(std::move(field));
+    }
+    return fields;
+}
+
+std::string value_name(const ir::Program& program, ir::NodeId node) {
+    const ir::Node& value = program.graph[node];
+    const std::string id = std::to_string(node);
+    if (value.op == ir::Op::read) return sanitized(program.buffers[value.symbol].name) + "_" + id;
+    return "v" + id;
+}
+
+} // namespace flexc::cuda

@@ -1,0 +1,60 @@
+#include "cuda/ptxas_log.h"
+
+#include <charconv>
+
+namespace flexc::cuda {
+
+namespace {
+
+// The number that stands before `unit`: 24 in "Used 24 registers, 16 bytes spill stores".
+int number_before(std::string_view line, std::string_view unit) {
+    std::size_t end = line.find(unit);
+    if (end == std::string_view::npos) return 0;
+    while (end > 0 && line[end - 1] == ' ')
+        --end;
+    std::size_t begin = end;
+    while (begin > 0 && line[begin - 1] >= '0' && line[begin - 1] <= '9')
+        --begin;
+    int value = 0;
+    std::from_chars(line.data() + begin, line.data() + end, value);
+    return value;
+}
+
+std::string_view between(std::string_view line, std::string_view before, std::string_view after) {
+    const std::size_t start = line.find(before);
+    if (start == std::string_view::npos) return {};
+    line.remove_prefix(start + before.size());
+    return line.substr(0, line.find(after));
+}
+
+} // namespace
+
+std::vector<KernelUsage> parse_ptxas_log(std::string_view log) {
+    std::vector<KernelUsage> kernels;
+    bool in_kernel = false; // lines on device functions have the same form, and are not wanted
+    while (!log.empty()) {
+        const std::size_t end = log.find('\n');
+        const std::string_view line = log.substr(0, end);
+        log.remove_prefix(end == std::string_view::npos ? log.size() : end + 1);
+
+        if (line.find("Compiling entry function") != std::string_view::npos) {
+            kernels.push_back({.name = std::string(between(line, "function '", "'"))});
+            in_kernel = true;
+        } else if (line.find("Function properties for") != std::string_view::npos) {
+            const std::string_view name = between(line, "properties for ", "\n");
+            in_kernel = !kernels.empty() && name == kernels.back().name;
+        } else if (kernels.empty()) {
+            continue;
+        } else if (in_kernel && line.find("stack frame") != std::string_view::npos) {
+            kernels.back().stack_bytes = number_before(line, "bytes stack frame");
+            kernels.back().spill_store_bytes = number_before(line, "bytes spill stores");
+            kernels.back().spill_load_bytes = number_before(line, "bytes spill loads");
+        } else if (line.find("Used ") != std::string_view::npos) {
+            kernels.back().registers = number_before(line, "registers");
+            kernels.back().shared_bytes = number_before(line, "bytes smem");
+        }
+    }
+    return kernels;
+}
+
+} // namespace flexc::cuda

@@ -1,0 +1,137 @@
+// What generated code calls: the operators of a program that C++ has no spelling for.
+//
+// The generated header defines kPreciseMath before it includes this file: true in f32 kernels. In
+// kernels of 16-bit types exp, tanh, sigmoid and division may be off by a few f32 roundings, far
+// below what the element type can hold.
+#pragma once
+
+#include "common/element.cuh"
+#include "common/instructions.cuh"
+#include "common/math.cuh"
+
+// --- integers: int where ranges allow it, else long long -------------------------------------------
+
+__device__ inline long long flexc_wide(int x) { return x; }
+__device__ inline int flexc_narrow(long long x) { return static_cast<int>(x); }
+
+template <typename Int> __device__ inline Int flexc_floor_divide(Int x, Int y) {
+    if (y == 0) return 0;
+    if (y == -1) return -x;
+    const Int quotient = x / y;
+    return quotient - (quotient * y != x && (x < 0) != (y < 0) ? 1 : 0);
+}
+template <typename Int> __device__ inline Int flexc_floor_modulo(Int x, Int y) {
+    if (y == 0 || y == -1) return 0;
+    const Int remainder = x % y;
+    return remainder != 0 && (remainder < 0) != (y < 0) ? remainder + y : remainder;
+}
+// A negative exponent gives the whole part of the quotient, and 0 for x = 0.
+template <typename Int> __device__ inline Int flexc_integer_power(Int x, Int y) {
+    if (y < 0) return x == 1 ? 1 : x == -1 ? (y & 1 ? -1 : 1) : 0;
+    Int result = 1;
+    for (; y != 0; y >>= 1) {
+        if (y & 1) result *= x;
+        if (y > 1) x *= x;
+    }
+    return result;
+}
+template <typename Int> __device__ inline Int flexc_shift_left(Int x, Int y) {
+    constexpr int kBits = 8 * static_cast<int>(sizeof(Int));
+    return y < 0 || y >= kBits ? Int(0) : Int(static_cast<unsigned long long>(x) << y);
+}
+template <typename Int> __device__ inline Int flexc_shift_right(Int x, Int y) {
+    constexpr int kBits = 8 * static_cast<int>(sizeof(Int));
+    return x >> (y < 0 || y >= kBits ? Int(kBits - 1) : y);
+}
+template <typename Int> __device__ inline Int flexc_abs(Int x) { return x < 0 ? -x : x; }
+__device__ inline int flexc_sign(int x) { return (x > 0) - (x < 0); }
+__device__ inline long long flexc_sign(long long x) { return (x > 0) - (x < 0); }
+template <typename Int> __device__ inline Int flexc_min(Int x, Int y) { return x < y ? x : y; }
+template <typename Int> __device__ inline Int flexc_max(Int x, Int y) { return x < y ? y : x; }
+
+// Truncates and saturates; NaN gives 0.
+__device__ inline long long flexc_to_int(float x) { return x != x ? 0 : __float2ll_rz(x); }
+__device__ inline int flexc_to_narrow_int(float x) { return x != x ? 0 : __float2int_rz(x); }
+
+// --- reals -----------------------------------------------------------------------------------------
+
+__device__ inline float flexc_infinity() { return __uint_as_float(0x7f800000u); }
+__device__ inline float flexc_nan() { return __uint_as_float(0x7fffffffu); }
+
+__device__ inline float flexc_min(float x, float y) { return min_nan(x, y); }
+__device__ inline float flexc_max(float x, float y) { return max_nan(x, y); }
+__device__ inline float flexc_sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f; }
+__device__ inline float flexc_floor(float x) { return floorf(x); }
+__device__ inline float flexc_divide(float x, float y) {
+    return kPreciseMath ? x / y : divide_full(x, y);
+}
+// Python's: the sign of the divisor.
+__device__ inline float flexc_modulo(float x, float y) {
+    const float remainder = fmodf(x, y);
+    return remainder != 0 && (remainder < 0) != (y < 0) ? remainder + y : remainder;
+}
+
+__device__ inline float flexc_exp(float x) {
+    return kPreciseMath ? expf(x) : exp2_fast(x * kLog2E);
+}
+__device__ inline float flexc_exp2(float x) { return exp2f(x); }
+__device__ inline float flexc_log(float x) { return logf(x); }
+__device__ inline float flexc_log2(float x) { return log2f(x); }
+__device__ inline float flexc_pow(float x, float y) { return powf(x, y); }
+
+// Odd polynomial where 1 - 2 / (e^2x + 1) would cancel; relative error below 1e-6.
+__device__ inline float flexc_tanh(float x) {
+    const float size = fabsf(x);
+    const float large = fmaf(-2.0f, __fdividef(1.0f, exp2_fast(size * (2 * kLog2E)) + 1), 1.0f);
+    const float square = x * x;
+    float series = fmaf(square, 2.1869488e-2f, -5.3968254e-2f);
+    series = fmaf(square, series, 0.13333333f);
+    series = fmaf(square, series, -0.33333333f);
+    const float small = fmaf(x * square, series, x);
+    return size < 0.3f ? small : copysignf(large, x);
+}
+__device__ inline float flexc_sigmoid(float x) {
+    return kPreciseMath ? 1 / (1 + expf(-x)) : __fdividef(1.0f, 1 + exp2_fast(-x * kLog2E));
+}
+__device__ inline float flexc_softplus(float x) {
+    return max_nan(x, 0) + log1pf(flexc_exp(-fabsf(x)));
+}
+
+// --- captured arrays -------------------------------------------------------------------------------
+
+// Each buffer type as the program sees it.
+__device__ inline float flexc_read(const double* p) { return static_cast<float>(__ldg(p)); }
+__device__ inline float flexc_read(const float* p) { return __ldg(p); }
+template <typename Float16> __device__ inline float flexc_read_16(const Float16* p) {
+    Float16 x;
+    x.bits = __ldg(&p->bits);
+    return flexc_to_float(x);
+}
+__device__ inline float flexc_read(const flexc_f16* p) { return flexc_read_16(p); }
+__device__ inline float flexc_read(const flexc_bf16* p) { return flexc_read_16(p); }
+__device__ inline long long flexc_read(const long long* p) { return __ldg(p); }
+__device__ inline int flexc_read(const int* p) { return __ldg(p); }
+__device__ inline int flexc_read(const short* p) { return __ldg(p); }
+__device__ inline int flexc_read(const signed char* p) { return __ldg(p); }
+__device__ inline int flexc_read(const unsigned char* p) { return __ldg(p); }
+__device__ inline bool flexc_read(const bool* p) {
+    return __ldg(reinterpret_cast<const unsigned char*>(p)) != 0;
+}
+
+// 0 <= index < extent
+__device__ inline bool flexc_inside(long long index, long long extent) {
+    return static_cast<unsigned long long>(index) < static_cast<unsigned long long>(extent);
+}
+__device__ inline bool flexc_inside(int index, int extent) {
+    return static_cast<unsigned>(index) < static_cast<unsigned>(extent);
+}
+
+// Adding zero changes nothing, and gradients are often zero where a read was not used.
+__device__ inline void flexc_accumulate(float* p, float x) {
+    if (x != 0) atomicAdd(p, x);
+}
+__device__ inline float flexc_warp_sum(float x) {
+    for (int distance = 16; distance != 0; distance /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, distance);
+    return x;
+}
