@@ -1,0 +1,239 @@
+#include "api/c_convert.h"
+
+namespace flexc::api {
+
+namespace {
+
+static_assert(FLEXC_F64 == static_cast<int>(DType::f64) + 1);
+static_assert(FLEXC_F32 == static_cast<int>(DType::f32) + 1);
+static_assert(FLEXC_F16 == static_cast<int>(DType::f16) + 1);
+static_assert(FLEXC_BF16 == static_cast<int>(DType::bf16) + 1);
+static_assert(FLEXC_I64 == static_cast<int>(DType::i64) + 1);
+static_assert(FLEXC_I32 == static_cast<int>(DType::i32) + 1);
+static_assert(FLEXC_I16 == static_cast<int>(DType::i16) + 1);
+static_assert(FLEXC_I8 == static_cast<int>(DType::i8) + 1);
+static_assert(FLEXC_U8 == static_cast<int>(DType::u8) + 1);
+static_assert(FLEXC_BOOL == static_cast<int>(DType::boolean) + 1);
+static_assert(FLEXC_DEVICE_CUDA == static_cast<int>(Device::Kind::cuda));
+static_assert(FLEXC_BACKWARD_SPLIT == static_cast<int>(BackwardKernel::split));
+static_assert(FLEXC_LOG_ERROR == static_cast<int>(LogLevel::error));
+static_assert(FLEXC_ERROR_SYNTAX == static_cast<int>(ErrorCode::syntax) + 1);
+static_assert(FLEXC_ERROR_INTERNAL == static_cast<int>(ErrorCode::internal) + 1);
+static_assert(FLEXC_MAX_DIMS == kMaxDims);
+
+Result<DType> read_dtype(std::int32_t given, DType fallback, const std::string& what) {
+    if (given == FLEXC_DEFAULT_DTYPE) return fallback;
+    if (given < FLEXC_F64 || given > FLEXC_BOOL)
+        return invalid(what + ": there is no dtype " + std::to_string(given));
+    return static_cast<DType>(given - 1);
+}
+
+template <typename Enum>
+Result<Enum> read_enum(std::int32_t given, std::int32_t last, const char* what) {
+    if (given < 0 || given > last)
+        return invalid(std::string(what) + " has no value " + std::to_string(given));
+    return static_cast<Enum>(given);
+}
+
+std::string text_or(const char* given, std::string fallback) {
+    return given == nullptr ? std::move(fallback) : std::string(given);
+}
+
+Result<BufferDeclaration> read_buffer(const flexc_buffer_declaration& given) {
+    if (given.name == nullptr) return invalid("a buffer has no name");
+    const std::string what = std::string("buffer '") + given.name + "'";
+    const auto type = read_dtype(given.dtype, DType::f32, what);
+    if (!type) return type.error();
+    BufferDeclaration buffer{
+        .name = given.name, .type = *type, .dims = {}, .grad = given.grad != 0};
+    if (given.dims == nullptr && given.dim_count != 0) return invalid(what + ": dims is NULL");
+    for (std::size_t i = 0; i < given.dim_count; ++i) {
+        if (given.dims[i] == nullptr) return invalid(what + ": a dim is NULL");
+        buffer.dims.emplace_back(given.dims[i]);
+    }
+    return buffer;
+}
+
+Result<ParamDeclaration> read_param(const flexc_param_declaration& given) {
+    if (given.name == nullptr) return invalid("a param has no name");
+    const auto type =
+        read_dtype(given.dtype, DType::f32, std::string("param '") + given.name + "'");
+    if (!type) return type.error();
+    return ParamDeclaration{.name = given.name, .value = given.value, .type = *type};
+}
+
+// Reads several tensors and keeps the first error.
+class TensorReader {
+  public:
+    void read(const flexc_tensor* given, const char* name, TensorView& view) {
+        if (given == nullptr || error_) return;
+        auto tensor = read_tensor(given, name);
+        if (tensor)
+            view = *tensor;
+        else
+            error_ = tensor.error();
+    }
+    template <typename Tensors> Result<Tensors> finish(Tensors tensors) {
+        if (error_) return *error_;
+        return tensors;
+    }
+
+  private:
+    std::optional<Error> error_;
+};
+
+} // namespace
+
+Error invalid(std::string message) { return {ErrorCode::invalid_option, std::move(message)}; }
+
+Result<CompileOptions> read_options(const flexc_compile_options* given) {
+    CompileOptions options;
+    if (given == nullptr) return options;
+    const auto read = read_struct(given, "options");
+    if (!read) return read.error();
+
+    const auto dtype = read_dtype(read->dtype, options.dtype, "options");
+    if (!dtype) return dtype.error();
+    const auto device = read_enum<Device::Kind>(read->device, FLEXC_DEVICE_CUDA, "device");
+    if (!device) return device.error();
+    const auto backward =
+        read_enum<BackwardKernel>(read->backward_kernel, FLEXC_BACKWARD_SPLIT, "backward_kernel");
+    if (!backward) return backward.error();
+
+    options.dtype = *dtype;
+    options.device = {*device, read->device_index};
+    options.backward_kernel = *backward;
+    if (read->head_dim != 0) options.head_dim = read->head_dim;
+    options.head_dim_v = read->head_dim_v;
+    options.backward = read->forward_only == 0;
+    options.deterministic = read->deterministic != 0;
+    options.report_out_of_range = read->report_out_of_range != 0;
+    options.source_name = text_or(read->source_name, options.source_name);
+    options.mask_mod = text_or(read->mask_mod, "");
+    options.cache.memory = read->no_memory_cache == 0;
+    options.cache.disk = read->no_disk_cache == 0;
+    options.cache.directory = text_or(read->cache_directory, "");
+    if (read->cache_max_bytes != 0) options.cache.max_bytes = read->cache_max_bytes;
+
+    for (std::size_t i = 0; i < read->buffer_count; ++i) {
+        const auto element = read_element(read->buffers, i, "buffers");
+        if (!element) return element.error();
+        auto buffer = read_buffer(*element);
+        if (!buffer) return buffer.error();
+        options.buffers.push_back(std::move(*buffer));
+    }
+    for (std::size_t i = 0; i < read->param_count; ++i) {
+        const auto element = read_element(read->params, i, "params");
+        if (!element) return element.error();
+        auto param = read_param(*element);
+        if (!param) return param.error();
+        options.params.push_back(std::move(*param));
+    }
+    return options;
+}
+
+Result<Sizes> read_sizes(const flexc_sizes* given) {
+    const auto read = read_struct(given, "sizes");
+    if (!read) return read.error();
+    return Sizes{.batch = read->batch,
+                 .heads = read->heads,
+                 .kv_heads = read->kv_heads,
+                 .q_len = read->q_len,
+                 .kv_len = read->kv_len};
+}
+
+Result<TensorView> read_tensor(const flexc_tensor* given, const char* what) {
+    const auto read = read_struct(given, what);
+    if (!read) return read.error();
+    if (read->data == nullptr) return TensorView{};
+    if (read->dtype == FLEXC_DEFAULT_DTYPE) return invalid(std::string(what) + " has no dtype");
+    const auto dtype = read_dtype(read->dtype, DType::f32, what);
+    if (!dtype) return dtype.error();
+    if (read->rank < 0 || read->rank > FLEXC_MAX_DIMS)
+        return invalid(std::string(what) + " has rank " + std::to_string(read->rank) +
+                       ", which is not 0 to " + std::to_string(FLEXC_MAX_DIMS));
+    auto view = TensorView::contiguous(
+        read->data, *dtype,
+        std::span<const std::int64_t>(read->shape, static_cast<std::size_t>(read->rank)));
+    if (read->has_strides != 0) std::copy_n(read->strides, read->rank, view.strides.begin());
+    return view;
+}
+
+Result<std::vector<NamedTensor>> read_tensors(const flexc_named_tensor* given, std::size_t count) {
+    std::vector<NamedTensor> result;
+    for (std::size_t i = 0; i < count; ++i) {
+        const auto element = read_element(given, i, "buffers");
+        if (!element) return element.error();
+        if (element->name == nullptr) return invalid("a tensor has no name");
+        const auto tensor = read_tensor(element->tensor, element->name);
+        if (!tensor) return tensor.error();
+        result.push_back({.name = element->name, .tensor = *tensor});
+    }
+    return result;
+}
+
+Result<ForwardTensors> read_forward(const flexc_forward_tensors* given) {
+    const auto read = read_struct(given, "tensors");
+    if (!read) return read.error();
+    ForwardTensors tensors;
+    TensorReader reader;
+    reader.read(read->q, "q", tensors.q);
+    reader.read(read->k, "k", tensors.k);
+    reader.read(read->v, "v", tensors.v);
+    reader.read(read->o, "o", tensors.o);
+    reader.read(read->lse, "lse", tensors.lse);
+    return reader.finish(tensors);
+}
+
+Result<BackwardTensors> read_backward(const flexc_backward_tensors* given) {
+    const auto read = read_struct(given, "tensors");
+    if (!read) return read.error();
+    BackwardTensors tensors;
+    TensorReader reader;
+    reader.read(read->q, "q", tensors.q);
+    reader.read(read->k, "k", tensors.k);
+    reader.read(read->v, "v", tensors.v);
+    reader.read(read->o, "o", tensors.o);
+    reader.read(read->lse, "lse", tensors.lse);
+    reader.read(read->d_out, "d_out", tensors.d_out);
+    reader.read(read->d_lse, "d_lse", tensors.d_lse);
+    reader.read(read->dq, "dq", tensors.dq);
+    reader.read(read->dk, "dk", tensors.dk);
+    reader.read(read->dv, "dv", tensors.dv);
+    return reader.finish(tensors);
+}
+
+Result<Workspace> read_workspace(const flexc_workspace* given) {
+    if (given == nullptr) return Workspace{};
+    const auto read = read_struct(given, "workspace");
+    if (!read) return read.error();
+    return Workspace{.data = read->data, .bytes = read->bytes};
+}
+
+Result<ReadPlanOptions> read_plan_options(const flexc_plan_options* given) {
+    ReadPlanOptions result;
+    if (given == nullptr) return result;
+    const auto read = read_struct(given, "plan options");
+    if (!read) return read.error();
+    for (std::size_t i = 0; i < read->param_count; ++i) {
+        const auto param = read_element(read->params, i, "params");
+        if (!param) return param.error();
+        if (param->name == nullptr) return invalid("a param has no name");
+        result.params.push_back({.name = param->name, .value = param->value});
+    }
+    PlanOptions& options = result.options;
+    if (read->has_scale != 0) options.scale = read->scale;
+    options.q_offset = read->q_offset;
+    options.kv_offset = read->kv_offset;
+    if (read->global_q_len != 0) options.global_q_len = read->global_q_len;
+    if (read->global_kv_len != 0) options.global_kv_len = read->global_kv_len;
+    options.accumulate_gradients = read->accumulate_gradients != 0;
+    options.params = result.params; // the vector's memory moves with it
+    return result;
+}
+
+std::int32_t to_c(DType dtype) { return static_cast<std::int32_t>(dtype) + 1; }
+std::int32_t to_c(ErrorCode code) { return static_cast<std::int32_t>(code) + 1; }
+std::int32_t to_c(Device::Kind kind) { return static_cast<std::int32_t>(kind); }
+
+} // namespace flexc::api
