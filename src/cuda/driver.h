@@ -35,7 +35,7 @@ Result<DeviceInfo> device_info(int device);
 class ContextScope {
   public:
     static Result<ContextScope> enter(int device);
-    // The context that the stream belongs to; for the default stream as enter(device).
+    // The context that the stream belongs to, if it is another.
     static Result<ContextScope> enter(int device, void* stream);
     ContextScope(ContextScope&& other) noexcept : pushed_(other.pushed_) { other.pushed_ = false; }
     ContextScope& operator=(ContextScope&&) = delete;
@@ -62,8 +62,9 @@ class Function {
 
   private:
     friend class Module;
-    explicit Function(void* handle) : handle_(handle) {}
-    void* handle_;
+    Function(void* handle, void* in_primary) : handle_(handle), in_primary_(in_primary) {}
+    void* handle_;     // launches in whichever context is current
+    void* in_primary_; // the same in the primary context; attributes are asked of it
 };
 
 // A loaded cubin; unloaded with its last copy unless the process is ending.

@@ -1,0 +1,119 @@
+// Memory, streams and events.
+#include "cuda/driver.h"
+#include "cuda/driver_api.h"
+
+namespace flexc::cuda {
+
+namespace {
+
+DevicePointer address(const void* memory) { return reinterpret_cast<DevicePointer>(memory); }
+
+// Calls one entry point of the driver.
+template <typename Member, typename... Arguments>
+Result<void> call(Member member, const char* what, Arguments... arguments) {
+    const Result<DriverApi>& api = driver_api();
+    if (!api) return api.error();
+    return checked(*api, ((*api).*member)(arguments...), what);
+}
+
+} // namespace
+
+Result<void*> allocate(std::size_t bytes) {
+    DevicePointer memory = 0;
+    if (auto done = call(&DriverApi::allocate, "cuMemAlloc", &memory, bytes); !done)
+        return done.error();
+    return reinterpret_cast<void*>(memory);
+}
+
+Result<void> release(void* memory) {
+    return call(&DriverApi::release, "cuMemFree", address(memory));
+}
+
+Result<void> fill_async(void* memory, std::uint8_t byte, std::size_t bytes, void* stream) {
+    if (bytes == 0) return {};
+    return call(&DriverApi::fill, "cuMemsetD8Async", address(memory), byte, bytes, stream);
+}
+
+Result<void> copy_to_device(void* to, const void* from, std::size_t bytes) {
+    if (bytes == 0) return {};
+    return call(&DriverApi::to_device, "cuMemcpyHtoD", address(to), from, bytes);
+}
+
+Result<void> copy_to_host(void* to, const void* from, std::size_t bytes) {
+    if (bytes == 0) return {};
+    return call(&DriverApi::to_host, "cuMemcpyDtoH", to, address(from), bytes);
+}
+
+Result<void> copy_to_device_async(void* to, const void* from, std::size_t bytes, void* stream) {
+    if (bytes == 0) return {};
+    return call(&DriverApi::to_device_async, "cuMemcpyHtoDAsync", address(to), from, bytes, stream);
+}
+
+Result<void> copy_to_host_async(void* to, const void* from, std::size_t bytes, void* stream) {
+    if (bytes == 0) return {};
+    return call(&DriverApi::to_host_async, "cuMemcpyDtoHAsync", to, address(from), bytes, stream);
+}
+
+Result<void> synchronize_context() {
+    return call(&DriverApi::context_synchronize, "cuCtxSynchronize");
+}
+
+Result<void> synchronize_stream(void* stream) {
+    return call(&DriverApi::stream_synchronize, "cuStreamSynchronize", stream);
+}
+
+Result<void*> create_stream() {
+    void* stream = nullptr;
+    constexpr unsigned kNonBlocking = 1;
+    if (auto done = call(&DriverApi::stream_create, "cuStreamCreate", &stream, kNonBlocking); !done)
+        return done.error();
+    return stream;
+}
+
+Result<void> destroy_stream(void* stream) {
+    return call(&DriverApi::stream_destroy, "cuStreamDestroy", stream);
+}
+
+Result<void*> create_event() {
+    void* event = nullptr;
+    if (auto done = call(&DriverApi::event_create, "cuEventCreate", &event, 0u); !done)
+        return done.error();
+    return event;
+}
+
+Result<void> destroy_event(void* event) {
+    return call(&DriverApi::event_destroy, "cuEventDestroy", event);
+}
+
+Result<void> record_event(void* event, void* stream) {
+    return call(&DriverApi::event_record, "cuEventRecord", event, stream);
+}
+
+Result<float> elapsed_ms(void* start, void* stop) {
+    if (auto done = call(&DriverApi::event_synchronize, "cuEventSynchronize", stop); !done)
+        return done.error();
+    float milliseconds = 0;
+    if (auto done =
+            call(&DriverApi::event_elapsed, "cuEventElapsedTime", &milliseconds, start, stop);
+        !done)
+        return done.error();
+    return milliseconds;
+}
+
+Result<PointerInfo> pointer_info(const void* memory) {
+    const Result<DriverApi>& api = driver_api();
+    if (!api) return api.error();
+    unsigned type = 0;
+    const int status = api->pointer_attribute(&type, kMemoryType, address(memory));
+    if (status == kDriverInvalidValue) return PointerInfo{};
+    if (auto done = checked(*api, status, "cuPointerGetAttribute"); !done) return done.error();
+    PointerInfo info{.on_device = type != kMemoryTypeHost, .device = -1};
+    if (auto done =
+            checked(*api, api->pointer_attribute(&info.device, kDeviceOrdinal, address(memory)),
+                    "cuPointerGetAttribute");
+        !done)
+        return done.error();
+    return info;
+}
+
+} // namespace flexc::cuda

@@ -1,0 +1,207 @@
+#include "cuda/nvrtc.h"
+
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "support/dynlib.h"
+#include "support/env.h"
+
+namespace flexc::cuda {
+
+namespace {
+
+// Prototypes of our own, so that the build needs no CUDA toolkit.
+using Program = struct ProgramHandle*;
+constexpr int kSuccess = 0;
+constexpr int kCompilationError = 6;
+// Older ones do not know every option and instruction that templates use.
+constexpr int kOldestMajor = 12;
+
+struct Nvrtc {
+    int (*version)(int* major, int* minor) = nullptr;
+    const char* (*error_string)(int) = nullptr;
+    int (*create)(Program*, const char* source, const char* name, int headers, const char* const*,
+                  const char* const*) = nullptr;
+    int (*destroy)(Program*) = nullptr;
+    int (*compile)(Program, int options, const char* const*) = nullptr;
+    int (*log_size)(Program, std::size_t*) = nullptr;
+    int (*log)(Program, char*) = nullptr;
+    int (*cubin_size)(Program, std::size_t*) = nullptr;
+    int (*cubin)(Program, char*) = nullptr;
+    int (*architecture_count)(int*) = nullptr; // the last two may be missing
+    int (*architectures)(int*) = nullptr;
+    NvrtcInfo info;
+};
+
+std::string bind(const support::DynamicLibrary& library, Nvrtc& api) {
+    const bool complete = library.symbol("nvrtcVersion", api.version) &&
+                          library.symbol("nvrtcGetErrorString", api.error_string) &&
+                          library.symbol("nvrtcCreateProgram", api.create) &&
+                          library.symbol("nvrtcDestroyProgram", api.destroy) &&
+                          library.symbol("nvrtcCompileProgram", api.compile) &&
+                          library.symbol("nvrtcGetProgramLogSize", api.log_size) &&
+                          library.symbol("nvrtcGetProgramLog", api.log) &&
+                          library.symbol("nvrtcGetCUBINSize", api.cubin_size) &&
+                          library.symbol("nvrtcGetCUBIN", api.cubin);
+    if (!complete) return "not an NVRTC that can make cubins";
+    if (api.version(&api.info.major, &api.info.minor) != kSuccess) return "does not tell a version";
+    if (api.info.major < kOldestMajor)
+        return fmt::format("version {}.{} is older than {}.0", api.info.major, api.info.minor,
+                           kOldestMajor);
+    library.symbol("nvrtcGetNumSupportedArchs", api.architecture_count);
+    library.symbol("nvrtcGetSupportedArchs", api.architectures);
+    return "";
+}
+
+void describe(const support::DynamicLibrary& library, Nvrtc& api) {
+    NvrtcInfo& info = api.info;
+    info.path = library.path();
+    // Builds of one version differ; their sizes tell them apart.
+    std::error_code failure;
+    const auto bytes = std::filesystem::file_size(info.path, failure);
+    info.identity = fmt::format("nvrtc {}.{} {}", info.major, info.minor, failure ? 0 : bytes);
+    int count = 0;
+    if (api.architecture_count == nullptr || api.architectures == nullptr ||
+        api.architecture_count(&count) != kSuccess || count <= 0)
+        return;
+    info.architectures.resize(static_cast<std::size_t>(count));
+    if (api.architectures(info.architectures.data()) != kSuccess) info.architectures.clear();
+}
+
+std::vector<std::string> search_patterns() {
+    std::vector<std::string> patterns;
+    for (const char* root : {"${VIRTUAL_ENV}", "${CONDA_PREFIX}", "${ORIGIN}/../..",
+                             "${ORIGIN}/../../..", "/usr/local", "/usr", "${HOME}/.local"})
+        for (const char* packages : {"lib/python3*/site-packages", "lib/python3*/dist-packages"})
+            for (const char* wheel : {"nvidia/cu1[2-9]/lib", "nvidia/cuda_nvrtc/lib"})
+                patterns.push_back(fmt::format("{}/{}/{}/libnvrtc.so.1*", root, packages, wheel));
+    patterns.push_back("${CONDA_PREFIX}/lib/libnvrtc.so.1*");
+    for (const char* root :
+         {"${CUDA_PATH}", "${CUDA_HOME}", "/usr/local/cuda", "/usr/local/cuda-*", "/opt/cuda"})
+        for (const char* folder : {"lib64", "lib", "targets/*/lib"})
+            patterns.push_back(fmt::format("{}/{}/libnvrtc.so.1*", root, folder));
+    return patterns;
+}
+
+Result<Nvrtc> open() {
+    Nvrtc api;
+    const support::LibrarySearch search = support::find_library(
+        {.name = "NVRTC",
+         .exact_path = support::Variable::nvrtc,
+         .loaded_prefix = "libnvrtc.so",
+         .sonames = {"libnvrtc.so.13", "libnvrtc.so.12"},
+         .patterns = search_patterns(),
+         .objection = [&](const support::DynamicLibrary& library) { return bind(library, api); }});
+    if (!search)
+        return Error{ErrorCode::library_missing,
+                     "NVRTC (CUDA's run-time compiler) was not found. Install it with `pip install "
+                     "nvidia-cuda-nvrtc` or set FLEXC_NVRTC to its path. Tried:\n" +
+                         search.describe()};
+    describe(*search.library, api);
+    return api;
+}
+
+const Result<Nvrtc>& nvrtc() {
+    static const Result<Nvrtc> kNvrtc = open();
+    return kNvrtc;
+}
+
+// Destroys the program on every way out.
+struct OwnedProgram {
+    const Nvrtc& api;
+    Program handle = nullptr;
+    explicit OwnedProgram(const Nvrtc& nvrtc_api) : api(nvrtc_api) {}
+    OwnedProgram(const OwnedProgram&) = delete;
+    OwnedProgram& operator=(const OwnedProgram&) = delete;
+    ~OwnedProgram() {
+        if (handle != nullptr) api.destroy(&handle);
+    }
+};
+
+std::string log_of(const Nvrtc& api, Program program) {
+    std::size_t size = 0;
+    if (api.log_size(program, &size) != kSuccess || size <= 1) return "";
+    std::string log(size, '\0');
+    if (api.log(program, log.data()) != kSuccess) return "";
+    log.resize(size - 1); // ends in a zero
+    return log;
+}
+
+Error failure(const Nvrtc& api, int status, const Translation& translation, std::string_view arch,
+              const std::string& log) {
+    std::string message =
+        fmt::format("NVRTC {}.{} could not compile {} for {}: {}", api.info.major, api.info.minor,
+                    translation.name, arch, api.error_string(status));
+    if (!log.empty()) message += "\n" + log;
+    return {status == kCompilationError ? ErrorCode::compile_failed : ErrorCode::internal, message};
+}
+
+} // namespace
+
+Result<NvrtcInfo> nvrtc_info() {
+    const Result<Nvrtc>& api = nvrtc();
+    if (!api) return api.error();
+    return api->info;
+}
+
+std::vector<std::string> nvrtc_options(std::string_view arch) {
+    std::vector<std::string> options = {fmt::format("--gpu-architecture={}", arch), "--std=c++17",
+                                        "-default-device", "--ptxas-options=-v"};
+    if (support::environment(support::Variable::lineinfo) == "1") options.push_back("-lineinfo");
+    return options;
+}
+
+Result<NvrtcOutput> compile_cubin(const Translation& translation, std::string_view arch) {
+    const Result<Nvrtc>& loaded = nvrtc();
+    if (!loaded) return loaded.error();
+    const Nvrtc& api = *loaded;
+
+    std::vector<const char*> names, texts, options;
+    for (const SourceFile& header : translation.headers) {
+        names.push_back(header.path.c_str());
+        texts.push_back(header.text.c_str());
+    }
+    const std::vector<std::string> option_texts = nvrtc_options(arch);
+    for (const std::string& option : option_texts)
+        options.push_back(option.c_str());
+
+    const auto start = std::chrono::steady_clock::now();
+    OwnedProgram program(api);
+    int status = api.create(&program.handle, translation.text.c_str(), translation.name.c_str(),
+                            static_cast<int>(names.size()), texts.data(), names.data());
+    if (status != kSuccess) return failure(api, status, translation, arch, "");
+    status = api.compile(program.handle, static_cast<int>(options.size()), options.data());
+    NvrtcOutput output;
+    output.log = log_of(api, program.handle);
+    if (status != kSuccess) return failure(api, status, translation, arch, output.log);
+
+    std::size_t size = 0;
+    status = api.cubin_size(program.handle, &size);
+    output.cubin.resize(size);
+    if (status == kSuccess) status = api.cubin(program.handle, output.cubin.data());
+    if (status != kSuccess) return failure(api, status, translation, arch, output.log);
+    output.kernels = parse_ptxas_log(output.log);
+    output.milliseconds =
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    return output;
+}
+
+std::string arch_name(int arch) {
+    // Hopper's templates will use instructions that only its own target has.
+    return fmt::format("sm_{}{}", arch, arch == 90 ? "a" : "");
+}
+
+int arch_number(std::string_view name) {
+    if (!name.starts_with("sm_")) return 0;
+    name.remove_prefix(3);
+    if (name.ends_with('a') || name.ends_with('f')) name.remove_suffix(1);
+    int number = 0;
+    const auto [end, failed] = std::from_chars(name.data(), name.data() + name.size(), number);
+    return failed == std::errc{} && end == name.data() + name.size() && number > 0 ? number : 0;
+}
+
+} // namespace flexc::cuda
