@@ -67,6 +67,7 @@ struct Expr {
     std::vector<ExprId> operands;
     std::vector<Operator> comparisons;
     std::vector<std::string> keywords; // call: one per argument, empty when given by position
+    std::vector<Span> argument_spans;  // call: keywords included
 };
 
 enum class StatementKind : std::uint8_t { assign, augment, result };

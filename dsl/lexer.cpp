@@ -215,7 +215,7 @@ class Lexer {
                       ? "numbers have no suffix: write " + std::string(text.substr(0, tail - begin))
                   : tail != at_ ? "a name does not start with a digit; a product needs '*'"
                                 : "");
-        } else if (kind == TokenKind::integer && radix == ' ' && text.size() > 1 &&
+        } else if (kind == TokenKind::integer && is_digit(radix) && text.size() > 1 &&
                    text[0] == '0' && text.find_first_not_of("0_") != text.npos) {
             error(span(begin, at_), "an integer does not start with 0",
                   "write " + std::string(text.substr(text.find_first_not_of("0_"))) + ", or 0o" +

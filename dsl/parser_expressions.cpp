@@ -211,6 +211,7 @@ ExprId Parser::call(ExprId callee) {
     expr.operands = {callee};
     while (!at(TokenKind::right_paren)) {
         std::string keyword;
+        const Span argument = token().span;
         if (at(TokenKind::identifier) && at(TokenKind::assign, 1)) {
             keyword = text(advance());
             advance();
@@ -227,6 +228,7 @@ ExprId Parser::call(ExprId callee) {
         if (failed_) return kNoExpr;
         expr.operands.push_back(expression());
         expr.keywords.push_back(std::move(keyword));
+        expr.argument_spans.push_back(span_from(argument));
         if (!failed_ && at_word("for"))
             error(token().span, "loops are not supported", "write the terms out");
         if (!failed_ && !at(TokenKind::comma) && !at(TokenKind::right_paren)) {

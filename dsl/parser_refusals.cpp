@@ -119,7 +119,9 @@ bool Parser::refuse_operator() {
 // At the '.' after a value.
 void Parser::refuse_attribute(ExprId base) {
     const Span object_span = result_.ast[base].span;
-    const std::string object = text(object_span);
+    const bool grouped = result_.ast[base].parenthesised;
+    const std::string object =
+        grouped ? text(Span{object_span.begin + 1, object_span.end - 1}) : text(object_span);
     const Token name = token(1);
     if (name.kind != TokenKind::identifier) {
         unexpected("an operator");
@@ -167,11 +169,14 @@ bool Parser::refuse_statement() {
     if (!keyword) {
         // These words are ordinary names in front of an operator.
         const TokenKind next = token(1).kind;
-        const bool is_statement =
-            next == TokenKind::identifier || next == TokenKind::integer ||
-            next == TokenKind::string || next == TokenKind::newline || next == TokenKind::colon ||
-            next == TokenKind::kw_not || next == TokenKind::end ||
-            (next == TokenKind::left_paren && word != "buffer" && word != "fn");
+        const bool declares =
+            word == "buffer" || word == "param" || word == "const" || word == "fn" || word == "def";
+        const bool value = next == TokenKind::integer || next == TokenKind::string ||
+                           next == TokenKind::kw_true || next == TokenKind::kw_false ||
+                           next == TokenKind::kw_not || next == TokenKind::left_paren;
+        const bool ends = next == TokenKind::newline || next == TokenKind::colon ||
+                          next == TokenKind::at || next == TokenKind::end;
+        const bool is_statement = next == TokenKind::identifier || (!declares && (value || ends));
         if (!is_statement) return false;
     }
     error(token().span, std::string(row->message), std::string(row->hint));

@@ -241,7 +241,7 @@ void Parser::end_statement() {
                        next.kind == TokenKind::real;
     if (value)
         error(next.span, "expected an operator before " + describe(next),
-              "a new statement starts on a new line or after ';'");
+              "a product needs '*', a new statement a new line or ';'");
     else
         unexpected("an operator or the end of the statement");
 }

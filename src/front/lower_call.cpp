@@ -130,7 +130,7 @@ bool Lowering::bind_arguments(const Expr& expr, const std::string& name,
     bound.resize(open_ended ? given : parameters.size());
     for (std::size_t i = 0; i < given; ++i) {
         const std::string& keyword = expr.keywords[i];
-        const dsl::Span span = expr_of(expr.operands[i + 1]).span;
+        const dsl::Span span = expr.argument_spans[i];
         std::size_t at = i;
         if (!keyword.empty()) {
             at = static_cast<std::size_t>(std::find(parameters.begin(), parameters.end(), keyword) -
@@ -148,7 +148,9 @@ bool Lowering::bind_arguments(const Expr& expr, const std::string& name,
             report_.error(span, "argument '" + keyword + "' is given twice");
             return false;
         }
-        bound[at] = {.value = lower(expr.operands[i + 1]), .span = span, .given = true};
+        bound[at] = {.value = lower(expr.operands[i + 1]),
+                     .span = expr_of(expr.operands[i + 1]).span,
+                     .given = true};
     }
     for (std::size_t i = 0; i < std::min(required, parameters.size()); ++i) {
         if (bound[i].given) continue;

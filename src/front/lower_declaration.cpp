@@ -75,9 +75,12 @@ bool Lowering::declare(const std::string& name, Symbol symbol) {
     }
     const auto [found, is_new] = symbols_.emplace(name, symbol);
     if (is_new) return true;
+    // Kinds are declared in turns: the message is about the one further down in the text.
+    if (symbol.span.end > 0 && symbol.span.begin < found->second.span.begin)
+        std::swap(symbol.span, found->second.span);
     std::vector<dsl::Note> notes;
     const dsl::Span first = found->second.span;
-    const bool size = found->second.kind == SymbolKind::size;
+    const bool size = found->second.kind == SymbolKind::size && symbol.kind != SymbolKind::size;
     if (first.end > 0)
         notes.push_back(
             {first, size ? "it is the size of a dimension here" : "first declared here"});

@@ -30,7 +30,7 @@ Value Lowering::lower_index(const Expr& expr) {
                 base_expr.span,
                 "this is " + a_type(build().type(base.node)) + ", and only buffers have indices",
                 base_expr.kind == dsl::ExprKind::index ? "the buffer is fully indexed already"
-                                                       : "a product needs '*'");
+                                                       : "remove the brackets");
         return {};
     }
     const ir::Buffer& buffer = program_.buffers[base.buffer];

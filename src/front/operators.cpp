@@ -10,7 +10,10 @@ using ir::Type;
 
 namespace {
 
-std::string quoted(Operator op) { return "'" + std::string(dsl::spelling(op)) + "'"; }
+std::string quoted(Operator op) {
+    if (op == Operator::logical_not) return "'not'";
+    return "'" + std::string(dsl::spelling(op)) + "'";
+}
 
 struct Pair {
     Op integer;
@@ -38,6 +41,7 @@ NodeId refuse_real(Builder& build, Operator op, Operand operand, std::string_vie
 
 // 'and', 'or', 'not' do not guess what a number means.
 bool check_bool(Builder& build, Operator op, Operand operand) {
+    if (operand.node == kNoNode) return false;
     const Type type = build.type(operand.node);
     if (type == Type::boolean) return true;
     build.report().error(operand.span,
@@ -111,10 +115,10 @@ NodeId lower_unary(Builder& build, Operator op, Operand x, dsl::Span span) {
 }
 
 NodeId lower_binary(Builder& build, Operator op, Operand x, Operand y, dsl::Span span) {
+    const bool logical = op == Operator::logical_and || op == Operator::logical_or;
+    if (logical) return lower_logical(build, op, x, y, span);
     if (x.node == kNoNode || y.node == kNoNode) return kNoNode;
     switch (op) {
-    case Operator::logical_and:
-    case Operator::logical_or: return lower_logical(build, op, x, y, span);
     case Operator::bit_and:
     case Operator::bit_or:
     case Operator::bit_xor: return lower_bits(build, op, x, y, span);

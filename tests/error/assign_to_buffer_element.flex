@@ -1,0 +1,5 @@
+buffer t: f32[4]
+score_mod {
+  t[0] = score
+  score
+}

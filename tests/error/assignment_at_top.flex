@@ -1,0 +1,2 @@
+distance = q_idx - kv_idx
+score_mod = score + distance

@@ -1,0 +1,1 @@
+score_mod = (score ^ 2) + (score << 1) + (~score)

@@ -1,0 +1,4 @@
+score_mod {
+  return score
+  score = 2
+}

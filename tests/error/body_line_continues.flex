@@ -1,0 +1,4 @@
+score_mod {
+  score * 2
+  + q_idx
+}

@@ -1,0 +1,3 @@
+score_mod {
+  score += 1
+}

@@ -1,0 +1,1 @@
+buffer a: f32

@@ -1,0 +1,4 @@
+score_mod {
+  a = b = score
+  score
+}

@@ -1,0 +1,1 @@
+score_mod = score if q_idx > 3

@@ -1,0 +1,1 @@
+slopes: f32[H] grad

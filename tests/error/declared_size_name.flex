@@ -1,0 +1,3 @@
+buffer table: f32[BUCKETS, H]
+const BUCKETS = 32
+param H: i32 = 3

@@ -1,0 +1,2 @@
+def mod(score, b, h, q, kv):
+mask_mod = true

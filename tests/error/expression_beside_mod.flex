@@ -1,0 +1,2 @@
+mask_mod = q_idx >= kv_idx
+score * 2

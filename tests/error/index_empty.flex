@@ -1,0 +1,2 @@
+buffer scale: f32[]
+score_mod = score * scale[]

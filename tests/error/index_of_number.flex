@@ -1,0 +1,1 @@
+score_mod = score[0] + q_idx[1]

@@ -1,0 +1,2 @@
+buffer table: f32[32, 4]
+score_mod = score + table[:, 0]

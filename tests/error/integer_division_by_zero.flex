@@ -1,0 +1,1 @@
+score_mod = score + q_idx // 0

@@ -1,0 +1,1 @@
+score_mod = score * 2 ** -(h + 1)

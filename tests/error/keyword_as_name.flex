@@ -1,0 +1,1 @@
+const lambda = 3

@@ -1,0 +1,1 @@
+score_mod = lambda score, b, h, q, kv: score * 2

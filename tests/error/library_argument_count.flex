@@ -1,0 +1,1 @@
+mask_mod = causal() and sliding_window()

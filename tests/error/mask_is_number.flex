@@ -1,0 +1,1 @@
+mask_mod = q_idx - kv_idx

@@ -1,0 +1,1 @@
+mask_mod = true == not false

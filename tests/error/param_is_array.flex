@@ -1,0 +1,1 @@
+param slopes: f32[H]

@@ -1,0 +1,1 @@
+fn again(n) = again(n - 1)

@@ -1,0 +1,1 @@
+score > 0 and q_idx >= kv_idx

@@ -1,0 +1,2 @@
+fn strong(x) = score > x
+mask_mod = strong(0.5)

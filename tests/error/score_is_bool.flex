@@ -1,0 +1,1 @@
+score_mod = q_idx >= kv_idx

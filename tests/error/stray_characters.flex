@@ -1,0 +1,2 @@
+score_mod = score $ 2
+mask_mod = true /* everything */

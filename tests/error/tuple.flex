@@ -1,0 +1,4 @@
+score_mod {
+  a, c = score, 1
+  score
+}

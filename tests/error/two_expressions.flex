@@ -1,0 +1,2 @@
+score * 2
+score * 3

@@ -1,0 +1,1 @@
+score_mod = sofcap(score, 30.0)

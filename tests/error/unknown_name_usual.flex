@@ -1,0 +1,1 @@
+mask_mod = q >= kv_idx
