@@ -296,25 +296,35 @@ class Lexer {
         add(TokenKind::end, at, at);
     }
 
-    // A bracket without a partner must not swallow the rest of the text's line ends.
+    // A bracket without a partner must not swallow the rest of the text's line ends. Braces are
+    // stronger: a ')' never reaches over the '{' of its body.
     void match_brackets() {
+        constexpr int kBrace = 2;
         std::vector<std::size_t> open;
-        std::array<std::size_t, 3> counts{};
+        std::vector<std::array<std::size_t, 2>> counts = {{0, 0}}; // of ( and [, in each brace
         for (std::size_t i = 0; i < result_.list.size(); ++i) {
             const int opener = kind_of_bracket(result_.list[i].kind, TokenKind::left_paren);
             const int closer = kind_of_bracket(result_.list[i].kind, TokenKind::right_paren);
             if (opener >= 0) {
                 open.push_back(i);
-                ++counts[static_cast<std::size_t>(opener)];
-            } else if (closer >= 0 && counts[static_cast<std::size_t>(closer)] > 0) {
-                int found = -1;
-                while (found != closer) {
-                    found = kind_of_bracket(result_.list[open.back()].kind, TokenKind::left_paren);
-                    --counts[static_cast<std::size_t>(found)];
-                    if (found == closer)
-                        result_.list[open.back()].has_partner = result_.list[i].has_partner = true;
-                    open.pop_back();
-                }
+                if (opener == kBrace)
+                    counts.push_back({0, 0});
+                else
+                    ++counts.back()[static_cast<std::size_t>(opener)];
+                continue;
+            }
+            if (closer < 0) continue;
+            if (closer == kBrace ? counts.size() == 1
+                                 : counts.back()[static_cast<std::size_t>(closer)] == 0)
+                continue;
+            for (int found = -1; found != closer; open.pop_back()) {
+                found = kind_of_bracket(result_.list[open.back()].kind, TokenKind::left_paren);
+                if (found == kBrace)
+                    counts.pop_back();
+                else
+                    --counts.back()[static_cast<std::size_t>(found)];
+                if (found == closer)
+                    result_.list[open.back()].has_partner = result_.list[i].has_partner = true;
             }
         }
     }

@@ -73,7 +73,8 @@ bool Parser::declaration() {
     if (named && word == "def") return python_item(), true;
     if (word == "score_mod") return mod_item(ItemKind::score_mod), true;
     if (word == "mask_mod") return mod_item(ItemKind::mask_mod), true;
-    if (next == TokenKind::assign) return constant_item(true), true;
+    const bool annotated = next == TokenKind::colon && at(TokenKind::assign, 3);
+    if (next == TokenKind::assign || annotated) return constant_item(true), true;
     if (next == TokenKind::colon) {
         error(token().span, "expected a declaration",
               "write buffer " + word + ": f32[H], param " + word + ": f32 = 1.0 or const " + word +
