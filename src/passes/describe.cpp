@@ -1,0 +1,117 @@
+#include "passes/describe.h"
+
+#include <algorithm>
+#include <array>
+
+#include "passes/roots.h"
+
+namespace flexc::passes {
+
+using analysis::Dependence;
+using ir::NodeId;
+using ir::Op;
+
+namespace {
+
+const ReadGradient* gradient_of(const Mod& mod, NodeId read) {
+    for (const ReadGradient& gradient : mod.gradients)
+        if (gradient.read == read) return &gradient;
+    return nullptr;
+}
+
+std::string checks(const Mod& mod, NodeId read) {
+    const std::vector<bool>& proven = mod.ranges.in_range[read];
+    if (std::ranges::all_of(proven, [](bool inside) { return inside; })) return "always in range";
+    std::string text;
+    for (std::size_t i = 0; i < proven.size(); ++i)
+        if (!proven[i]) text += (text.empty() ? "" : ", ") + std::to_string(i);
+    return (proven.size() == 1 ? "index checked" : "checked: index " + text);
+}
+
+// Which elements of the score matrix send gradient to one address.
+std::string summed_over(const Mod& mod, NodeId read) {
+    const ir::Node& node = mod.program.graph[read];
+    Dependence direct; // indices that are a plain b, h, q_idx or kv_idx tell addresses apart
+    bool derived = false;
+    for (NodeId index : node.operands) {
+        const Op op = mod.program.graph[index].op;
+        if (op == Op::b || op == Op::h || op == Op::q_idx || op == Op::kv_idx)
+            direct = direct | mod.dependence[index];
+        else if (!(mod.dependence[index] == Dependence{}))
+            derived = true;
+    }
+    constexpr std::array kAll = {Dependence::b, Dependence::h, Dependence::q, Dependence::kv};
+    Dependence rest;
+    for (Dependence::Bit bit : kAll)
+        if (!direct.has(bit)) rest = rest | Dependence{static_cast<std::uint8_t>(bit)};
+    if (rest == Dependence{}) return "one element for each address";
+    return "sum over " + analysis::describe(rest) + (derived ? " of those with this index" : "");
+}
+
+std::string describe_read(const Mod& mod, NodeId read) {
+    std::string text = formula(mod.program, read) + ": uses " +
+                       analysis::describe(mod.dependence[read]) + "; computed per " +
+                       std::string(name(mod.place[read])) + "; " + checks(mod, read) + "\n";
+    if (gradient_of(mod, read) != nullptr) text += "  gradient: " + summed_over(mod, read) + "\n";
+    return text;
+}
+
+bool is_constant(const Mod& mod, NodeId id, bool value) {
+    const ir::Node& node = mod.program.graph[id];
+    return node.op == Op::const_bool && (node.integer != 0) == value;
+}
+
+} // namespace
+
+std::string describe_ir(const Mod& mod) {
+    const std::array roots = {ir::NamedRoot{"score", mod.score}, ir::NamedRoot{"mask", mod.mask}};
+    return ir::print(mod.program, roots);
+}
+
+std::string describe_gradient(const Mod& mod) {
+    if (mod.d_score == ir::kNoNode) return "# compiled without a backward\n";
+    std::vector<ir::NamedRoot> roots = {{"score", mod.score}, {"d_score", mod.d_score}};
+    std::string reads;
+    for (std::size_t i = 0; i < mod.gradients.size(); ++i) {
+        const std::string read = "read_" + std::to_string(i);
+        roots.push_back({read, mod.gradients[i].read});
+        roots.push_back({"d_" + read, mod.gradients[i].partial});
+        reads += "# " + read + " is " + formula(mod.program, mod.gradients[i].read) + "\n";
+    }
+    std::string text = ir::print(mod.program, roots) + reads;
+    for (std::uint32_t i = 0; i < mod.program.buffers.size(); ++i) {
+        const bool reached = std::ranges::any_of(mod.gradients, [&](const ReadGradient& gradient) {
+            return mod.program.graph[gradient.read].symbol == i;
+        });
+        if (mod.program.buffers[i].grad && !reached)
+            text += "# the gradient of " + mod.program.buffers[i].name + " is zero\n";
+    }
+    return text;
+}
+
+std::string describe_dependence(const Mod& mod) {
+    std::string text = "score_mod uses " + analysis::describe(mod.dependence[mod.score]) + "\n";
+    text += "mask_mod uses " + analysis::describe(mod.dependence[mod.mask]) + "\n";
+    if (mod.d_score != ir::kNoNode)
+        text +=
+            "d score_mod / d score uses " + analysis::describe(mod.dependence[mod.d_score]) + "\n";
+    for (NodeId id : mod.order)
+        if (mod.program.graph[id].op == Op::read) text += describe_read(mod, id);
+    return text;
+}
+
+std::string describe_mask(const Mod& mod) {
+    if (is_constant(mod, mod.mask, true)) return "everything is visible\n";
+    if (is_constant(mod, mod.mask, false)) return "nothing is visible\n";
+    std::string text = "visible where " + formula(mod.program, mod.mask) + "\n";
+    text += "uses " + analysis::describe(mod.dependence[mod.mask]) + "\n";
+    if (!mod.band.found()) return text + "no band of diagonals was found\n";
+    for (NodeId low : mod.band.low)
+        text += "band: kv_idx - q_idx >= " + formula(mod.program, low) + "\n";
+    for (NodeId high : mod.band.high)
+        text += "band: kv_idx - q_idx <= " + formula(mod.program, high) + "\n";
+    return text + (mod.band.exact ? "everything in the band is visible\n"
+                                  : "in the band the mask decides\n");
+}
+
+} // namespace flexc::passes

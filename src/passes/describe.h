@@ -1,0 +1,18 @@
+// What the passes found, as stable text for people: the stages of `flexc explain`.
+#pragma once
+
+#include <string>
+
+#include "passes/mod.h"
+
+namespace flexc::passes {
+
+std::string describe_ir(const Mod& mod);         // the simplified program
+std::string describe_gradient(const Mod& mod);   // derivatives of score_mod
+std::string describe_dependence(const Mod& mod); // each read: what it uses, where, whether checked
+std::string describe_mask(const Mod& mod);       // which elements can be visible
+
+// A value in the language's own notation, cut short where it is long: "slopes[h] * (kv_idx - 1)".
+std::string formula(const ir::Program& program, ir::NodeId id);
+
+} // namespace flexc::passes
