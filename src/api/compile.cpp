@@ -10,7 +10,6 @@
 #include "api/frontend.h"
 #include "cache/digest.h"
 #include "flexc/version.h"
-#include "passes/describe.h"
 #include "support/log.h"
 
 namespace flexc {

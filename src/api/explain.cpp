@@ -3,7 +3,7 @@
 #include "api/backend.h"
 #include "api/frontend.h"
 #include "cpu/emit_llvm.h"
-#include "dsl/ast_print.h"
+#include "dsl/ast.h"
 #include "dsl/lexer.h"
 #include "dsl/parser.h"
 #include "flexc/compile.h"
