@@ -1,0 +1,97 @@
+// Stated limits: each is a clear error, and none takes long to reach.
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "check.h"
+
+using namespace flexc;
+using front::first_message;
+
+namespace {
+
+std::string repeated(const std::string& text, int count) {
+    std::string out;
+    for (int i = 0; i < count; ++i)
+        out += text;
+    return out;
+}
+
+const std::string kTooLarge = "the program is larger than 4,096 IR nodes after inlining";
+
+} // namespace
+
+TEST_CASE("64 KiB of text") {
+    CHECK(front::compile("score" + std::string(65536 - 5, ' ')).program.has_value());
+    CHECK(first_message("score" + std::string(65536 - 4, ' ')) ==
+          "the text is 65537 bytes long; the limit is 65,536");
+    CHECK(first_message(std::string(1 << 20, '(')).starts_with("the text is 1048576 bytes"));
+    CHECK(first_message(std::string("score\0", 6)) == "the text has a NUL byte");
+    CHECK(first_message("score # \xFE") == "the text is not UTF-8");
+}
+
+TEST_CASE("256 levels of nesting") {
+    CHECK(front::compile(repeated("(", 256) + "score" + repeated(")", 256)).program.has_value());
+    CHECK(first_message(repeated("(", 257) + "score" + repeated(")", 257)) ==
+          "expressions are nested more than 256 levels deep");
+    CHECK(front::compile(repeated("exp(", 256) + "score" + repeated(")", 256)).program.has_value());
+}
+
+TEST_CASE("256 levels of calls") {
+    const auto chain = [](int length) {
+        std::string text = "fn f0(x) = x + 1\n";
+        for (int i = 1; i < length; ++i)
+            text += "fn f" + std::to_string(i) + "(x) = f" + std::to_string(i - 1) + "(x)\n";
+        return text + "score_mod = f" + std::to_string(length - 1) + "(score)";
+    };
+    CHECK(front::compile(chain(256)).program.has_value());
+    CHECK(first_message(chain(257)) == "calls are nested more than 256 levels deep");
+    CHECK(first_message(chain(2000)) == "calls are nested more than 256 levels deep");
+    // Deep expressions in each call.
+    std::string text = "fn f0(x) = x\n";
+    for (int i = 1; i < 60; ++i)
+        text += "fn f" + std::to_string(i) + "(x) = " + repeated("-(", 100) + "f" +
+                std::to_string(i - 1) + "(x)" + repeated(")", 100) + "\n";
+    CHECK(first_message(text + "score_mod = f59(score)") ==
+          "calls and expressions are nested too deeply");
+}
+
+TEST_CASE("4,096 nodes after inlining") {
+    CHECK(front::compile("score" + repeated(" + h", 4000)).program.has_value());
+    CHECK(first_message("score" + repeated(" + h", 4100)) == kTooLarge);
+    // Doubling functions: two to the 60th nodes, and two to the 60th visits of a few shared nodes.
+    std::string grows = "fn f0(x) = x * h + x\n", shares = "fn f0(x) = x\n";
+    for (int i = 1; i <= 60; ++i) {
+        const std::string name = "f" + std::to_string(i), before = "f" + std::to_string(i - 1);
+        grows += "fn " + name + "(x) = " + before + "(" + before + "(x) + 1)\n";
+        shares += "fn " + name + "(x) = max(" + before + "(x), " + before + "(x))\n";
+    }
+    CHECK(first_message(grows + "score_mod = f60(score)") == kTooLarge);
+    CHECK(first_message(shares + "score_mod = f60(score)") ==
+          "the program is too large after inlining");
+}
+
+TEST_CASE("32 buffers and 8 dims") {
+    const auto buffers = [](int count) {
+        std::string text;
+        for (int i = 0; i < count; ++i)
+            text += "buffer t" + std::to_string(i) + ": f32[H]\n";
+        return text;
+    };
+    CHECK(front::compile(buffers(32)).program.has_value());
+    CHECK(first_message(buffers(33)) == "the program has 33 buffers; the limit is 32");
+    CHECK(front::compile("buffer t: f32[1, 1, 1, 1, 1, 1, 1, 1]").program.has_value());
+    CHECK(first_message("buffer t: f32[1, 1, 1, 1, 1, 1, 1, 1, 1]") ==
+          "'t' has 9 dimensions; the limit is 8");
+}
+
+TEST_CASE("errors are not repeated for each call, and there are not too many") {
+    const front::Output twice =
+        front::compile("fn f(x) = x + nothing\nscore_mod = f(score) + f(score) + f(h)");
+    CHECK(twice.diagnostics.size() == 1);
+    CHECK(front::compile("score" + repeated(" + nothing", 1)).diagnostics.size() == 1);
+    std::string many = "score_mod = score";
+    for (int i = 0; i < 500; ++i)
+        many += " + nothing" + std::to_string(i);
+    CHECK(front::compile(many).diagnostics.size() == 20);
+}
