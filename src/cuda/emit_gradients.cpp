@@ -11,7 +11,7 @@ using Kind = passes::ArgumentSlot::Kind;
 namespace {
 
 struct Entry {
-    std::size_t index; // in Mod::gradients
+    std::size_t index; // in Joint::partial
     NodeId read;
 };
 
@@ -29,8 +29,8 @@ void add(Body& body, const Layout& layout, NodeId read, const std::string& value
     const std::string guard = condition.empty() ? inside
                               : inside.empty()  ? condition
                                                 : condition + " && " + inside;
-    body.line((guard.empty() ? "" : "if (" + guard + ") ") + "flexc_accumulate(" + data +
-              (offset.empty() ? "" : " + " + offset) + ", " + value + ");");
+    body.line((guard.empty() ? "" : "if (" + unbracketed(guard) + ") ") + "flexc_accumulate(" +
+              data + (offset.empty() ? "" : " + " + offset) + ", " + value + ");");
 }
 
 std::string function(const std::string& signature, const Body& body) {
@@ -39,10 +39,11 @@ std::string function(const std::string& signature, const Body& body) {
 
 } // namespace
 
-std::string emit_gradients(const Layout& layout) {
+std::string emit_gradients(const Layout& layout,
+                           const std::vector<passes::ReadGradient>& gradients) {
     std::vector<Entry> of_head, of_element;
-    for (std::size_t i = 0; i < layout.mod().gradients.size(); ++i) {
-        const NodeId read = layout.mod().gradients[i].read;
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+        const NodeId read = gradients[i].read;
         (is_of_head(layout, read) ? of_head : of_element).push_back({i, read});
     }
     std::string text = fmt::format("constexpr int kHeadGradients = {}, kElementGradients = {};\n"

@@ -7,6 +7,7 @@
 
 namespace flexc::cuda {
 
-std::string emit_gradients(const Layout& layout);
+std::string emit_gradients(const Layout& layout,
+                           const std::vector<passes::ReadGradient>& gradients);
 
 } // namespace flexc::cuda

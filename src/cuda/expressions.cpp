@@ -18,6 +18,23 @@ bool compares_integers(Op op) {
     return op == Op::ilt || op == Op::ile || op == Op::ieq || op == Op::ine;
 }
 
+std::string_view spelling(Op op, bool fast) {
+    if (fast) {
+        if (op == Op::fdiv) return "flexc_fast_divide($x, $y)";
+        if (op == Op::exp) return "flexc_fast_exp($x)";
+        if (op == Op::sigmoid) return "flexc_fast_sigmoid($x)";
+    }
+    return ir::info(op).cuda;
+}
+
+// Whether the operand at `dollar` is a whole argument of a call.
+bool is_call_argument(std::string_view pattern, std::size_t dollar) {
+    const char before = pattern[dollar - 1];
+    const char after = pattern[dollar + 2];
+    return (before == '(' || (before == ' ' && pattern[dollar - 2] == ',')) &&
+           (after == ')' || after == ',');
+}
+
 } // namespace
 
 Body::Body(const Layout& layout, Place here, std::string access)
@@ -48,7 +65,7 @@ void Body::compute(const std::vector<NodeId>& roots) {
         if (count > 1 || is_read || expression.size() > kLongExpression) {
             const std::string name = value_name(layout_->mod().program, id);
             line(std::string("const ") + spelling(layout_->type(id)) + " " + name + " = " +
-                 expression + ";");
+                 unbracketed(expression) + ";");
             expression = name;
         }
         values_[id] = std::move(expression);
@@ -66,8 +83,10 @@ std::string Body::text_as(NodeId id, CType type) const {
     const ir::Node& node = layout_->node(id);
     if (node.op == Op::const_int) return integer_literal(node.integer, type);
     const CType own = layout_->type(id);
-    if (type == CType::wide && own == CType::narrow) return "flexc_wide(" + text(id) + ")";
-    if (type == CType::narrow && own == CType::wide) return "flexc_narrow(" + text(id) + ")";
+    if (type == CType::wide && own == CType::narrow)
+        return "flexc_wide(" + unbracketed(text(id)) + ")";
+    if (type == CType::narrow && own == CType::wide)
+        return "flexc_narrow(" + unbracketed(text(id)) + ")";
     return text(id);
 }
 
@@ -104,18 +123,21 @@ std::string Body::operation(NodeId id) const {
         integers = wide ? CType::wide : CType::narrow;
     }
     if (node.op == Op::real_to_int && integers == CType::narrow)
-        return "flexc_to_narrow_int(" + text(node.operands[0]) + ")";
+        return "flexc_to_narrow_int(" + unbracketed(text(node.operands[0])) + ")";
 
     const auto operand_text = [&](NodeId operand) {
         const bool is_integer = layout_->node(operand).type == ir::Type::integer;
         return is_integer && node.op != Op::int_to_real ? text_as(operand, integers)
                                                         : text(operand);
     };
-    const std::string_view pattern = ir::info(node.op).cuda;
+    const std::string_view pattern = spelling(node.op, layout_->is_fast(id));
     std::string result;
     for (std::size_t i = 0; i < pattern.size(); ++i) {
         if (pattern[i] == '$' && i + 1 < pattern.size()) {
-            result += operand_text(node.operands[static_cast<std::size_t>(pattern[++i] - 'x')]);
+            const bool whole = is_call_argument(pattern, i);
+            std::string text =
+                operand_text(node.operands[static_cast<std::size_t>(pattern[++i] - 'x')]);
+            result += whole ? unbracketed(std::move(text)) : text;
         } else {
             result += pattern[i];
         }
@@ -163,15 +185,16 @@ std::string Body::inside(NodeId read) const {
         const bool small = extent.is_constant() && extent.constant <= INT32_MAX;
         const CType type =
             small && layout_->type(index) != CType::wide ? CType::narrow : CType::wide;
-        terms[dim] = "flexc_inside(" + text_as(index, type) + ", " +
+        terms[dim] = "flexc_inside(" + unbracketed(text_as(index, type)) + ", " +
                      (extent.is_constant() ? integer_literal(extent.constant, type)
                                            : argument({Kind::buffer_extent, node.symbol, dim})) +
                      ")";
     }
     std::string result;
-    for (const auto& [place, term] : by_place(read, terms))
+    const auto sorted = by_place(read, terms);
+    for (const auto& [place, term] : sorted)
         result += (result.empty() ? "" : " & ") + term;
-    return result.empty() ? result : "(" + result + ")";
+    return sorted.size() > 1 ? "(" + result + ")" : result;
 }
 
 std::string Body::offset(NodeId read, Kind stride) const {
@@ -191,7 +214,9 @@ std::string Body::offset(NodeId read, Kind stride) const {
             group += (group.empty() ? "" : " + ") + sorted[i].second;
         result += (result.empty() ? "(" : " + (") + group + ")";
     }
-    return result.empty() ? result : "(" + result + ")";
+    // A bracket of its own, unless one place has all of it.
+    if (result.empty() || unbracketed(result) != result) return result;
+    return "(" + result + ")";
 }
 
 } // namespace flexc::cuda

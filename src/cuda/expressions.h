@@ -19,7 +19,8 @@ const char* spelling(CType type);
 class Layout {
   public:
     // The roots of all functions that will be written.
-    Layout(const passes::Mod& mod, const std::vector<ir::NodeId>& roots);
+    // `fast` allows a few roundings of error where no step (floor, comparison, int) can see them.
+    Layout(const passes::Mod& mod, const std::vector<ir::NodeId>& roots, bool fast);
 
     const passes::Mod& mod() const { return *mod_; }
     const ir::Node& node(ir::NodeId id) const { return mod_->program.graph[id]; }
@@ -28,6 +29,7 @@ class Layout {
 
     // Constants, ambient values and arguments: there for free, so that no place keeps them.
     bool is_free(ir::NodeId id) const;
+    bool is_fast(ir::NodeId id) const { return fast_[id]; }
     // Values that a place computes for later ones, in the order of the graph.
     const std::vector<ir::NodeId>& kept(passes::Place place) const {
         return kept_[static_cast<std::size_t>(place)];
@@ -37,11 +39,13 @@ class Layout {
 
   private:
     void keep(const std::vector<ir::NodeId>& roots);
+    void protect_steps();
     CType type_of(ir::NodeId id) const;
 
     const passes::Mod* mod_;
     std::vector<ArgumentField> fields_;
     std::vector<CType> types_;
+    std::vector<bool> fast_;
     std::array<std::vector<ir::NodeId>, 4> kept_;
 };
 
@@ -84,6 +88,8 @@ class Body {
     std::string text_;
 };
 
+// Drops brackets around the whole text.
+std::string unbracketed(std::string text);
 std::string real_literal(double value);
 std::string integer_literal(std::int64_t value, CType type);
 

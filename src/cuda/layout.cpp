@@ -8,12 +8,44 @@ using ir::NodeId;
 using ir::Op;
 using passes::Place;
 
-Layout::Layout(const passes::Mod& mod, const std::vector<NodeId>& roots)
-    : mod_(&mod), fields_(argument_fields(mod)) {
+namespace {
+
+// Operators that turn a rounding error into another number.
+bool is_step(Op op) {
+    switch (op) {
+    case Op::ffloordiv:
+    case Op::fmod:
+    case Op::fsign:
+    case Op::ffloor:
+    case Op::fceil:
+    case Op::fround:
+    case Op::ftrunc:
+    case Op::real_to_int:
+    case Op::flt:
+    case Op::fle:
+    case Op::feq:
+    case Op::fne: return true;
+    default: return false;
+    }
+}
+
+} // namespace
+
+Layout::Layout(const passes::Mod& mod, const std::vector<NodeId>& roots, bool fast)
+    : mod_(&mod), fields_(argument_fields(mod)), fast_(mod.program.graph.size(), fast) {
     types_.reserve(mod.program.graph.size());
     for (NodeId id = 0; id < mod.program.graph.size(); ++id)
         types_.push_back(type_of(id));
     keep(roots);
+    protect_steps();
+}
+
+// int(48 / 3) must be 16: whatever a step depends on is computed as exactly as f32 can.
+void Layout::protect_steps() {
+    for (NodeId id = mod_->program.graph.size(); id-- > 0;)
+        if (!fast_[id] || is_step(node(id).op))
+            for (NodeId operand : node(id).operands)
+                fast_[operand] = false;
 }
 
 bool Layout::is_free(NodeId id) const {

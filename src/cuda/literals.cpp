@@ -18,6 +18,16 @@ const char* spelling(CType type) {
     return "float";
 }
 
+std::string unbracketed(std::string text) {
+    if (text.size() < 2 || text.front() != '(' || text.back() != ')') return text;
+    int depth = 0;
+    for (std::size_t i = 0; i + 1 < text.size(); ++i) {
+        depth += text[i] == '(' ? 1 : text[i] == ')' ? -1 : 0;
+        if (depth == 0) return text; // the first bracket closes before the end
+    }
+    return text.substr(1, text.size() - 2);
+}
+
 std::string real_literal(double value) {
     const float narrowed = static_cast<float>(value);
     if (std::isnan(narrowed)) return "flexc_nan()";

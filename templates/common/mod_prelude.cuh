@@ -1,8 +1,7 @@
 // What generated code calls: the operators of a program that C++ has no spelling for.
 //
-// The generated header defines kPreciseMath before it includes this file: true in f32 kernels. In
-// kernels of 16-bit types exp, tanh, sigmoid and division may be off by a few f32 roundings, far
-// below what the element type can hold.
+// The flexc_fast_ functions may be off by a few f32 roundings: far below what the 16-bit element
+// types can hold. Kernels of those types use them where no step (floor, comparison, int) follows.
 #pragma once
 
 #include "common/element.cuh"
@@ -62,18 +61,16 @@ __device__ inline float flexc_min(float x, float y) { return min_nan(x, y); }
 __device__ inline float flexc_max(float x, float y) { return max_nan(x, y); }
 __device__ inline float flexc_sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f; }
 __device__ inline float flexc_floor(float x) { return floorf(x); }
-__device__ inline float flexc_divide(float x, float y) {
-    return kPreciseMath ? x / y : divide_full(x, y);
-}
+__device__ inline float flexc_divide(float x, float y) { return x / y; }
+__device__ inline float flexc_fast_divide(float x, float y) { return divide_full(x, y); }
 // Python's: the sign of the divisor.
 __device__ inline float flexc_modulo(float x, float y) {
     const float remainder = fmodf(x, y);
     return remainder != 0 && (remainder < 0) != (y < 0) ? remainder + y : remainder;
 }
 
-__device__ inline float flexc_exp(float x) {
-    return kPreciseMath ? expf(x) : exp2_fast(x * kLog2E);
-}
+__device__ inline float flexc_exp(float x) { return expf(x); }
+__device__ inline float flexc_fast_exp(float x) { return exp2_fast(x * kLog2E); }
 __device__ inline float flexc_exp2(float x) { return exp2f(x); }
 __device__ inline float flexc_log(float x) { return logf(x); }
 __device__ inline float flexc_log2(float x) { return log2f(x); }
@@ -90,8 +87,9 @@ __device__ inline float flexc_tanh(float x) {
     const float small = fmaf(x * square, series, x);
     return size < 0.3f ? small : copysignf(large, x);
 }
-__device__ inline float flexc_sigmoid(float x) {
-    return kPreciseMath ? 1 / (1 + expf(-x)) : __fdividef(1.0f, 1 + exp2_fast(-x * kLog2E));
+__device__ inline float flexc_sigmoid(float x) { return 1 / (1 + expf(-x)); }
+__device__ inline float flexc_fast_sigmoid(float x) {
+    return __fdividef(1.0f, 1 + exp2_fast(-x * kLog2E));
 }
 __device__ inline float flexc_softplus(float x) {
     return max_nan(x, 0) + log1pf(flexc_exp(-fabsf(x)));
