@@ -31,6 +31,19 @@ extern __shared__ __align__(128) unsigned char shared_memory[];
 using Scores = float[kSlabs][kKeyColumns][4];
 using Output = float[kSlabs][kValueColumns][4];
 
+// What a block computes. Tiles of one head are neighbours, so that its keys and values stay in L2;
+// where a band lets later rows see more, they go first.
+struct Work {
+    int head; // over batch and query heads
+    int first_row;
+    __device__ Work(const AttentionArguments& attention, int block) {
+        const int tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
+        const int tile = block % tiles;
+        head = block / tiles;
+        first_row = (mod::kHasBand ? tiles - 1 - tile : tile) * mod::kQueryTile;
+    }
+};
+
 // The rows of one thread: row i is row 8 (i % 2) + g of slab i / 2.
 constexpr int kRows = 2 * kSlabs;
 struct Rows {
@@ -142,6 +155,13 @@ __device__ void add_values(Output& output, const Scores& weights, ValueTile valu
     // over tiles by rounded additions, so that long sequences keep f32 accuracy.
     constexpr bool kSeparateSum = sizeof(Element) == 4;
     constexpr int kGroup = kSeparateSum ? 2 : kValueColumns;
+    constexpr int kSteps = mod::kKeyTile / kStepK<Element>;
+    OperandA<Element> a[kSteps][kSlabs];
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+        for (int slab = 0; slab < kSlabs; ++slab)
+            a[step][slab] = operand_from_accumulators<Element>(weights[slab], step);
 #pragma unroll
     for (int first = 0; first < kValueColumns; first += kGroup) {
         float sum[kSlabs][kGroup][4];
@@ -153,19 +173,15 @@ __device__ void add_values(Output& output, const Scores& weights, ValueTile valu
                 for (int i = 0; i < 4; ++i)
                     sum[slab][column][i] = kSeparateSum ? 0 : output[slab][first + column][i];
 #pragma unroll
-        for (int step = 0; step < mod::kKeyTile / kStepK<Element>; ++step) {
-            OperandA<Element> a[kSlabs];
-#pragma unroll
-            for (int slab = 0; slab < kSlabs; ++slab)
-                a[slab] = operand_from_accumulators<Element>(weights[slab], step);
+        for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
             for (int column = 0; column < kGroup; column += 2) {
                 OperandB<Element> b[2];
                 load_b_transposed(b, value, 8 * (first + column), step * kStepK<Element>);
 #pragma unroll
                 for (int slab = 0; slab < kSlabs; ++slab) {
-                    multiply(sum[slab][column], a[slab], b[0]);
-                    multiply(sum[slab][column + 1], a[slab], b[1]);
+                    multiply(sum[slab][column], a[step][slab], b[0]);
+                    multiply(sum[slab][column + 1], a[step][slab], b[1]);
                 }
             }
         }
@@ -185,12 +201,16 @@ __device__ void add_values(Output& output, const Scores& weights, ValueTile valu
 using Staging = Tile<float, 8, mod::kHeadDimV>;
 static_assert(mod::kWarps * Staging::kBytes <= mod::kSharedBytes);
 
-__device__ void store_results(const AttentionArguments& attention, const HeadPlace& place,
-                              const Softmax& softmax, const Output& output, int first_row,
-                              Staging staging) {
-    const int lane = lane_index();
-    float* const lse = static_cast<float*>(attention.lse.data) + place.b * attention.lse.stride_b +
-                       place.h * attention.lse.stride_h;
+__device__ void store_results(const AttentionArguments& attention, const Softmax& softmax,
+                              const Output& output, unsigned shared) {
+    // Found again, so that the loop need not keep them in registers.
+    const Work work(attention, block_index_again());
+    const int b = work.head / attention.heads, h = work.head % attention.heads;
+    const int lane = lane_index(), warp = static_cast<int>(threadIdx.x) / 32;
+    const int first_row = work.first_row + warp * 16 * kSlabs;
+    const Staging staging{shared + warp * Staging::kBytes};
+    float* const lse = static_cast<float*>(attention.lse.data) + b * attention.lse.stride_b +
+                       h * attention.lse.stride_h;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
         const int row = first_row + 8 * i;
@@ -205,10 +225,9 @@ __device__ void store_results(const AttentionArguments& attention, const HeadPla
         }
         __syncwarp();
         if (attention.o_flags & kOutputF32)
-            store_rows(Plane<float>(attention.o, place.b, place.h), staging, row, attention.q_len);
+            store_rows(Plane<float>(attention.o, b, h), staging, row, attention.q_len);
         else
-            store_rows(Plane<Element>(attention.o, place.b, place.h), staging, row,
-                       attention.q_len);
+            store_rows(Plane<Element>(attention.o, b, h), staging, row, attention.q_len);
         __syncwarp();
         if (attention.lse.data && lane % 4 == 0 && row + lane / 4 < attention.q_len)
             lse[(row + lane / 4) * attention.lse.stride_s] =
@@ -222,42 +241,37 @@ __device__ void store_results(const AttentionArguments& attention, const HeadPla
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_forward(const __grid_constant__ AttentionArguments attention,
                   const __grid_constant__ mod::Arguments arguments) {
-    // Tiles of one head are neighbours, so that its keys and values stay in L2; where a band makes
-    // later rows see more, they go first.
-    const int query_tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
-    const int index = static_cast<int>(blockIdx.x) % query_tiles;
-    const int query_tile = mod::kHasBand ? query_tiles - 1 - index : index;
-    const HeadPlace place(attention, arguments, static_cast<int>(blockIdx.x) / query_tiles);
-    const int block_row = query_tile * mod::kQueryTile;
+    const Work work(attention, static_cast<int>(blockIdx.x));
+    const HeadPlace place(attention, arguments, work.head);
     const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16 * kSlabs; // within the tile
-    const int first_row = block_row + warp_row;
-
-    const Plane<Element> q(attention.q, place.b, place.h);
-    const Plane<Element> k(attention.k, place.b, place.h_kv);
-    const Plane<Element> v(attention.v, place.b, place.h_kv);
-    const bool q_aligned = q.aligned_to(kCopyBytes<Element, mod::kHeadDim>);
-    const bool k_aligned = k.aligned_to(kCopyBytes<Element, mod::kHeadDim>);
-    const bool v_aligned = v.aligned_to(kCopyBytes<Element, mod::kHeadDimV>);
+    const int first_row = work.first_row + warp_row;
 
     const unsigned shared = shared_address(shared_memory);
     const QueryTile query{shared};
     const auto stage = [&](int tile) {
         return shared + QueryTile::kBytes + tile % mod::kStages * kStageBytes;
     };
-    const TileRange range = tiles_between(
-        block_row + place.low, min(block_row + mod::kQueryTile, attention.q_len) - 1 + place.high,
-        attention.kv_len, mod::kKeyTile);
+    const TileRange range =
+        tiles_between(work.first_row + place.low,
+                      min(work.first_row + mod::kQueryTile, attention.q_len) - 1 + place.high,
+                      attention.kv_len, mod::kKeyTile);
+    TileSource<kThreads, KeyTile> keys(Plane<Element>(attention.k, place.b, place.h_kv),
+                                       range.begin * mod::kKeyTile);
+    TileSource<kThreads, ValueTile> values(Plane<Element>(attention.v, place.b, place.h_kv),
+                                           range.begin * mod::kKeyTile);
     const auto start_loading = [&](int tile) {
         if (tile < range.end) {
-            load_tile<kThreads>(KeyTile{stage(tile)}, k, k_aligned, tile * mod::kKeyTile,
-                                attention.kv_len);
-            load_tile<kThreads>(ValueTile{stage(tile) + KeyTile::kBytes}, v, v_aligned,
-                                tile * mod::kKeyTile, attention.kv_len);
+            const int rows_left = attention.kv_len - tile * mod::kKeyTile;
+            keys.load(KeyTile{stage(tile)}, rows_left);
+            values.load(ValueTile{stage(tile) + KeyTile::kBytes}, rows_left);
+            keys.advance(mod::kKeyTile);
+            values.advance(mod::kKeyTile);
         }
         commit_copies();
     };
 
-    load_tile<kThreads>(query, q, q_aligned, block_row, attention.q_len);
+    TileSource<kThreads, QueryTile>(Plane<Element>(attention.q, place.b, place.h), work.first_row)
+        .load(query, attention.q_len - work.first_row);
     clear_padding<kThreads>(query);
     for (int i = 0; i < mod::kStages; ++i) {
         clear_padding<kThreads>(KeyTile{stage(i)});
@@ -327,7 +341,5 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     }
     wait_for_copies<0>();
     __syncthreads(); // the tiles make room for the output
-    const int warp = static_cast<int>(threadIdx.x) / 32;
-    store_results(attention, place, softmax, output, first_row,
-                  Staging{shared + warp * Staging::kBytes});
+    store_results(attention, softmax, output, shared);
 }

@@ -10,6 +10,13 @@ __device__ inline unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
+// blockIdx.x, unknown to the compiler as the value that it has read before.
+__device__ inline int block_index_again() {
+    int index;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));
+    return index;
+}
+
 // Copies kBytes (4, 8 or 16); writes zeros and reads nothing when !valid.
 template <int kBytes> __device__ inline void copy_async(unsigned to, const void* from, bool valid) {
     const int bytes = valid ? kBytes : 0;

@@ -62,40 +62,76 @@ __device__ inline void clear_padding(Tile<E, kRows, kColumns> tile) {
     }
 }
 
-// Starts loading rows first_row + [0, kRows) of the plane with kThreads threads; rows from `length`
-// on become zeros. Whole pieces go asynchronously when `aligned` (Plane::aligned_to(kCopyBytes)),
-// which must be uniform; any other layout goes element by element through registers. Both are
-// complete after commit_copies, wait_for_copies and a barrier.
+// Walks down the rows of a plane and loads tiles, with kThreads threads. Whole pieces go
+// asynchronously where the layout allows; any other goes element by element through registers. Both
+// are complete after commit_copies, wait_for_copies and a barrier. Holds one pointer per thread.
+template <int kThreads, typename T> struct TileSource {
+    using E = typename T::Element;
+    static constexpr int kBytes = kCopyBytes<E, T::kColumns>;
+    static constexpr int kPieces =
+        kBytes == 0 ? 0 : T::kColumns * static_cast<int>(sizeof(E)) / kBytes; // of a row
+    static constexpr bool kCanCopy = kPieces > 0 && kPieces <= kThreads;
+
+    const E* from; // this thread's piece when aligned, else the tile's first element
+    long long stride_s, stride_d;
+    bool aligned; // uniform
+
+    __device__ TileSource(const Plane<E>& plane, bool plane_aligned, int first_row)
+        : from(plane.data + first_row * plane.stride_s), stride_s(plane.stride_s),
+          stride_d(plane.stride_d), aligned(plane_aligned) {
+        if constexpr (kCanCopy)
+            if (aligned) from += piece_row() * stride_s + piece_column();
+    }
+    __device__ TileSource(const Plane<E>& plane, int first_row)
+        : TileSource(plane, plane.aligned_to(kBytes), first_row) {}
+
+    __device__ void advance(int rows) { from += rows * stride_s; }
+
+    // Rows from rows_left on become zeros.
+    __device__ void load(T tile, int rows_left) const {
+        if constexpr (kCanCopy) {
+            if (aligned) {
+                copy_pieces(tile, rows_left);
+                return;
+            }
+        }
+#pragma unroll 1
+        for (int i = threadIdx.x; i < T::kRows * T::kColumns; i += kThreads) {
+            const int row = i / T::kColumns, column = i % T::kColumns;
+            E value = flexc_from_float<E>(0);
+            if (row < rows_left) value = from[row * stride_s + column * stride_d];
+            store_shared(tile.at(row, column), value);
+        }
+    }
+
+  private:
+    static constexpr int kRowStep = kCanCopy ? kThreads / kPieces : 1;
+    static __device__ int piece_row() { return static_cast<int>(threadIdx.x) / kPieces; }
+    static __device__ int piece_column() {
+        return static_cast<int>(threadIdx.x) % kPieces * (T::kColumns / kPieces);
+    }
+    // A thread keeps its column and steps down the rows.
+    __device__ void copy_pieces(T tile, int rows_left) const {
+        const int row = piece_row();
+        const unsigned to = tile.at(row, piece_column());
+        const E* piece = from;
+#pragma unroll
+        for (int step = 0; step < T::kRows; step += kRowStep) {
+            if ((T::kRows % kRowStep == 0 || row < T::kRows - step) &&
+                (kThreads % kPieces == 0 || row < kRowStep))
+                copy_async<kBytes>(to + step * T::kPitch, piece, step < rows_left - row);
+            piece += kRowStep * stride_s;
+        }
+    }
+};
+
+// Starts loading rows first_row + [0, kRows) of the plane; those from `length` on become zeros.
+// aligned: plane.aligned_to(kCopyBytes<E, kColumns>).
 template <int kThreads, typename E, int kRows, int kColumns>
 __device__ inline void load_tile(Tile<E, kRows, kColumns> tile, const Plane<E>& plane, bool aligned,
                                  int first_row, int length) {
-    constexpr int kBytes = kCopyBytes<E, kColumns>;
-    constexpr int kPieces = kBytes == 0 ? 0 : kColumns * static_cast<int>(sizeof(E)) / kBytes;
-    if constexpr (kPieces > 0 && kPieces <= kThreads) {
-        if (aligned) { // a thread keeps its column and steps down the rows
-            constexpr int kRowStep = kThreads / kPieces;
-            const int row = static_cast<int>(threadIdx.x) / kPieces;
-            const int column = static_cast<int>(threadIdx.x) % kPieces * (kColumns / kPieces);
-            const int rows_left = length - first_row - row;
-            const E* from = plane.data + (first_row + row) * plane.stride_s + column;
-            const unsigned to = tile.at(row, column);
-#pragma unroll
-            for (int step = 0; step < kRows; step += kRowStep) {
-                if ((kRows % kRowStep == 0 || row < kRows - step) &&
-                    (kThreads % kPieces == 0 || row < kRowStep))
-                    copy_async<kBytes>(to + step * tile.kPitch, from, step < rows_left);
-                from += kRowStep * plane.stride_s;
-            }
-            return;
-        }
-    }
-#pragma unroll 1
-    for (int i = threadIdx.x; i < kRows * kColumns; i += kThreads) {
-        const int row = i / kColumns, column = i % kColumns;
-        E value = flexc_from_float<E>(0);
-        if (first_row + row < length) value = *plane.at(first_row + row, column);
-        store_shared(tile.at(row, column), value);
-    }
+    TileSource<kThreads, Tile<E, kRows, kColumns>>(plane, aligned, first_row)
+        .load(tile, length - first_row);
 }
 
 // One warp writes a tile of floats to rows first_row + [0, kRows) below `length`.
