@@ -1,0 +1,103 @@
+#include "cuda/select.h"
+
+#include <algorithm>
+#include <array>
+
+namespace flexc::cuda {
+namespace {
+
+int padded(int columns) { return (columns + 15) / 16 * 16; }
+
+// Accumulators that one thread may hold, of 255 registers. More spill, or leave no room for what a
+// program keeps in its rows.
+constexpr int kAccumulatorLimit = 176;
+
+struct Shape {
+    int query_tile, key_tile, warps;
+};
+
+// Warps with 32 rows read each key and value half as often from shared memory as warps with 16; the
+// output of 32 rows fits in registers up to 128 columns. Floats take 16 rows, as their operands are
+// split in two. Best first; the last ones fit the widest rows into the smallest shared memory.
+constexpr std::array kShapes = {
+    Shape{128, 96, 4}, Shape{128, 80, 4}, Shape{128, 64, 4}, Shape{128, 48, 4},
+    Shape{128, 32, 4}, Shape{128, 64, 8}, Shape{128, 32, 8}, Shape{64, 64, 4},
+    Shape{64, 32, 4},  Shape{64, 16, 4},  Shape{32, 16, 2},  Shape{16, 16, 1},
+};
+constexpr std::array kFloatShapes = {
+    Shape{64, 32, 4},
+    Shape{64, 16, 4},
+    Shape{32, 16, 2},
+    Shape{16, 16, 1},
+};
+constexpr int kStages = 2;
+
+// The layout of forward.cu: the query tile and the stages; later, eight rows of floats per warp.
+int shared_bytes(const KernelRequest& request, const Shape& shape) {
+    const int key_row = tile_row_bytes(request.head_dim, request.dtype);
+    const int value_row = tile_row_bytes(request.head_dim_v, request.dtype);
+    const int tiles = shape.query_tile * key_row + kStages * shape.key_tile * (key_row + value_row);
+    const int staging = 8 * shape.warps * tile_row_bytes(request.head_dim_v, DType::f32);
+    return std::max(tiles, staging);
+}
+
+int accumulators(const KernelRequest& request, const Shape& shape) {
+    const int rows = shape.query_tile / shape.warps;
+    return rows * (padded(request.head_dim_v) + shape.key_tile) / 32;
+}
+
+bool suits(const KernelRequest& request, const Shape& shape) {
+    // A score mod is unrolled over the scores of a thread; more than 64 columns cost compile time
+    // and gain nothing.
+    if (request.has_score_mod && shape.key_tile > 64) return false;
+    return accumulators(request, shape) <= kAccumulatorLimit &&
+           shared_bytes(request, shape) <= shared_memory_limit(request.arch);
+}
+
+template <std::size_t kCount>
+Shape first_that_suits(const KernelRequest& request, const std::array<Shape, kCount>& shapes) {
+    const auto found = std::find_if(shapes.begin(), shapes.end(),
+                                    [&](const Shape& shape) { return suits(request, shape); });
+    return found == shapes.end() ? shapes.back() : *found;
+}
+
+} // namespace
+
+int shared_memory_limit(int arch) {
+    // One KiB of each multiprocessor's memory is the driver's, per block.
+    switch (arch) {
+    case 80:
+    case 87: return 163 * 1024;
+    case 86:
+    case 89: return 99 * 1024;
+    default: return arch >= 90 && arch < 120 ? 227 * 1024 : 99 * 1024;
+    }
+}
+
+int tile_row_bytes(int columns, DType dtype) {
+    return padded(columns) * static_cast<int>(size_of(dtype)) + 16;
+}
+
+KernelConfig select_kernel(const KernelRequest& request) {
+    return request.kind == KernelKind::forward ? select_forward(request) : select_backward(request);
+}
+
+KernelConfig select_forward(const KernelRequest& request) {
+    const Shape shape = request.dtype == DType::f32 ? first_that_suits(request, kFloatShapes)
+                                                    : first_that_suits(request, kShapes);
+    KernelConfig config;
+    config.kind = KernelKind::forward;
+    config.template_path = "forward.cu";
+    config.entry = "flexc_forward";
+    config.query_tile = shape.query_tile;
+    config.key_tile = shape.key_tile;
+    config.warps = shape.warps;
+    config.stages = kStages;
+    config.shared_bytes = shared_bytes(request, shape);
+    config.reason = request.dtype == DType::f32 ? "mma.sync on split TF32, 16 rows a warp"
+                    : shape.query_tile / shape.warps == 32 ? "mma.sync, 32 rows a warp"
+                                                           : "mma.sync, 16 rows a warp";
+    return config;
+}
+
+} // namespace flexc::cuda
