@@ -23,6 +23,7 @@ using QueryTile = Tile<Element, mod::kQueryTile, mod::kHeadDim>;
 using KeyTile = Tile<Element, mod::kKeyTile, mod::kHeadDim>;
 using ValueTile = Tile<Element, mod::kKeyTile, mod::kHeadDimV>;
 constexpr int kStageBytes = KeyTile::kBytes + ValueTile::kBytes;
+static_assert(mod::kStages == 2, "one tile is read while the next arrives");
 static_assert(QueryTile::kBytes + mod::kStages * kStageBytes <= mod::kSharedBytes);
 
 extern __shared__ __align__(128) unsigned char shared_memory[];
@@ -197,8 +198,8 @@ __device__ void add_values(Output& output, const Scores& weights, ValueTile valu
     }
 }
 
-// Eight rows of a warp's output, on their way to memory.
-using Staging = Tile<float, 8, mod::kHeadDimV>;
+// The output's rows of one warp, on their way to memory.
+using Staging = Tile<float, 16 * kSlabs, mod::kHeadDimV>;
 static_assert(mod::kWarps * Staging::kBytes <= mod::kSharedBytes);
 
 __device__ void store_results(const AttentionArguments& attention, const Softmax& softmax,
@@ -213,27 +214,26 @@ __device__ void store_results(const AttentionArguments& attention, const Softmax
                        h * attention.lse.stride_h;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-        const int row = first_row + 8 * i;
         const float sum = quad_sum(softmax.sum[i]);
         const bool nothing_visible = softmax.maximum[i] == negative_infinity();
         const float factor = nothing_visible ? 0 : reciprocal_fast(sum);
 #pragma unroll
         for (int column = 0; column < kValueColumns; ++column) {
             const float(&o)[4] = output[i / 2][column];
-            store_shared(staging.at(lane / 4, 8 * column + lane % 4 * 2), o[i % 2 * 2] * factor,
-                         o[i % 2 * 2 + 1] * factor);
+            store_shared(staging.at(8 * i + lane / 4, 8 * column + lane % 4 * 2),
+                         o[i % 2 * 2] * factor, o[i % 2 * 2 + 1] * factor);
         }
-        __syncwarp();
-        if (attention.o_flags & kOutputF32)
-            store_rows(Plane<float>(attention.o, b, h), staging, row, attention.q_len);
-        else
-            store_rows(Plane<Element>(attention.o, b, h), staging, row, attention.q_len);
-        __syncwarp();
-        if (attention.lse.data && lane % 4 == 0 && row + lane / 4 < attention.q_len)
-            lse[(row + lane / 4) * attention.lse.stride_s] =
+        const int row = first_row + 8 * i + lane / 4;
+        if (attention.lse.data && lane % 4 == 0 && row < attention.q_len)
+            lse[row * attention.lse.stride_s] =
                 nothing_visible ? negative_infinity()
                                 : (softmax.maximum[i] * softmax.to_log2 + log2_fast(sum)) * kLn2;
     }
+    __syncwarp();
+    if (attention.o_flags & kOutputF32)
+        store_rows(Plane<float>(attention.o, b, h), staging, first_row, attention.q_len);
+    else
+        store_rows(Plane<Element>(attention.o, b, h), staging, first_row, attention.q_len);
 }
 
 } // namespace
@@ -267,18 +267,16 @@ extern "C" __global__ void __launch_bounds__(kThreads)
             keys.advance(mod::kKeyTile);
             values.advance(mod::kKeyTile);
         }
-        commit_copies();
     };
 
     TileSource<kThreads, QueryTile>(Plane<Element>(attention.q, place.b, place.h), work.first_row)
         .load(query, attention.q_len - work.first_row);
     clear_padding<kThreads>(query);
+#pragma unroll 1
     for (int i = 0; i < mod::kStages; ++i) {
         clear_padding<kThreads>(KeyTile{stage(i)});
         clear_padding<kThreads>(ValueTile{stage(i) + KeyTile::kBytes});
     }
-    for (int i = 0; i < mod::kStages - 1; ++i)
-        start_loading(range.begin + i);
 
     Rows rows;
     Softmax softmax;
@@ -305,10 +303,11 @@ extern "C" __global__ void __launch_bounds__(kThreads)
             for (int i = 0; i < 4; ++i)
                 output[slab][column][i] = 0;
 
+    start_loading(range.begin);
     for (int tile = range.begin; tile < range.end; ++tile) {
-        wait_for_copies<mod::kStages - 2>();
+        wait_for_copies();
         __syncthreads(); // this tile is here, and everyone has left the one before
-        start_loading(tile + mod::kStages - 1);
+        start_loading(tile + 1);
 
         Scores scores;
         multiply_query_key(scores, query, warp_row, KeyTile{stage(tile)});
@@ -339,7 +338,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         update_softmax(scores, softmax, output);
         add_values(output, scores, ValueTile{stage(tile) + KeyTile::kBytes});
     }
-    wait_for_copies<0>();
+    wait_for_copies();
     __syncthreads(); // the tiles make room for the output
     store_results(attention, softmax, output, shared);
 }

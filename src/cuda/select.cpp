@@ -32,13 +32,13 @@ constexpr std::array kFloatShapes = {
 };
 constexpr int kStages = 2;
 
-// The layout of forward.cu: the query tile and the stages; later, eight rows of floats per warp.
+// The layout of forward.cu: the query tile and the stages; later, the output as floats.
 int shared_bytes(const KernelRequest& request, const Shape& shape) {
     const int key_row = tile_row_bytes(request.head_dim, request.dtype);
     const int value_row = tile_row_bytes(request.head_dim_v, request.dtype);
     const int tiles = shape.query_tile * key_row + kStages * shape.key_tile * (key_row + value_row);
-    const int staging = 8 * shape.warps * tile_row_bytes(request.head_dim_v, DType::f32);
-    return std::max(tiles, staging);
+    const int output = shape.query_tile * tile_row_bytes(request.head_dim_v, DType::f32);
+    return std::max(tiles, output);
 }
 
 int accumulators(const KernelRequest& request, const Shape& shape) {

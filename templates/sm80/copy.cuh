@@ -29,6 +29,9 @@ template <int kBytes> __device__ inline void copy_async(unsigned to, const void*
     }
 }
 
+// Waits for all of this thread's copies.
+__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // Closes a group of this thread's copies; groups complete in order.
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
