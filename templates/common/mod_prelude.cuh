@@ -63,6 +63,12 @@ __device__ inline float flexc_sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0
 __device__ inline float flexc_floor(float x) { return floorf(x); }
 __device__ inline float flexc_divide(float x, float y) { return x / y; }
 __device__ inline float flexc_fast_divide(float x, float y) { return divide_full(x, y); }
+// The floor of the true quotient: a quotient that was rounded up to a whole number is one too big.
+__device__ inline float flexc_floor_divide(float x, float y) {
+    const float quotient = floorf(x / y);
+    const float rest = fmaf(-quotient, y, x);
+    return (y > 0 ? rest < 0 : rest > 0) ? quotient - 1 : quotient;
+}
 // Python's: the sign of the divisor.
 __device__ inline float flexc_modulo(float x, float y) {
     const float remainder = fmodf(x, y);

@@ -1,0 +1,138 @@
+// Every operator's CUDA text against its reference, at ordinary and at special values.
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "host_module.h"
+#include "ir/interp.h"
+
+namespace {
+
+using namespace flexc;
+
+struct Word {
+    bool boolean = false;
+    long long integer = 0;
+    float real = 0;
+};
+using Function = void(const Word*, Word*);
+
+const char* member(char letter) {
+    return letter == 'f' ? "real" : letter == 'i' ? "integer" : "boolean";
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+    for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+        text.replace(at, from.size(), to);
+    return text;
+}
+
+// A function over words for one operator, integers being `Int`.
+std::string wrapper(const ir::OpInfo& info, const std::string& name, const std::string& integer) {
+    std::string text(info.cuda);
+    const std::string letters = "xyz";
+    for (int i = 0; i < info.arity(); ++i) {
+        const char letter = info.signature[static_cast<std::size_t>(i)];
+        const std::string cast = letter == 'i' ? "(" + integer + ")" : "";
+        text = replaced(text, std::string("$") + letters[static_cast<std::size_t>(i)],
+                        fmt::format("({}in[{}].{})", cast, i, member(letter)));
+    }
+    return fmt::format("extern \"C\" void {}(const Word* in, Word* out) {{ out->{} = {}; }}\n",
+                       name, member(info.signature.back()), text);
+}
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+const std::vector<float> kReals = {
+    0.0f,   -0.0f,  0.5f,  -0.5f, 1.0f,  -1.0f,  1.5f,   2.5f,  -2.5f, 3.0f,  0.1f,
+    -0.27f, 0.299f, 0.31f, 7.25f, 20.0f, -17.0f, 100.0f, 1e-4f, kInf,  -kInf, std::nanf("")};
+const std::vector<long long> kIntegers = {
+    0, 1, -1, 2, -2, 3, 7, -8, 31, 64, 1000, -12345, (1ll << 40) + 5};
+
+bool fits(long long x) { return x >= INT32_MIN && x <= INT32_MAX; }
+
+// Every tuple of operands, up to three.
+std::vector<std::vector<ir::Value<double>>> tuples(const ir::OpInfo& info) {
+    std::vector<std::vector<ir::Value<double>>> result = {{}};
+    for (int i = 0; i < info.arity(); ++i) {
+        std::vector<std::vector<ir::Value<double>>> longer;
+        for (const auto& tuple : result) {
+            const auto add = [&](ir::Value<double> value) {
+                longer.push_back(tuple);
+                longer.back().push_back(value);
+            };
+            switch (info.signature[static_cast<std::size_t>(i)]) {
+            case 'f':
+                for (float x : kReals)
+                    add({.real = x});
+                break;
+            case 'i':
+                for (long long x : kIntegers)
+                    add({.integer = x});
+                break;
+            default: add({.boolean = false}); add({.boolean = true});
+            }
+        }
+        result = std::move(longer);
+    }
+    return result;
+}
+
+bool same(double expected, double got) {
+    if (std::isnan(expected) || std::isnan(got)) return std::isnan(expected) == std::isnan(got);
+    const double wanted = static_cast<float>(expected); // overflows as floats do
+    if (std::isinf(wanted) || std::isinf(got)) return wanted == got;
+    return std::abs(got - wanted) <= 2e-6 * std::abs(wanted) + 1e-37;
+}
+
+} // namespace
+
+TEST_CASE("the CUDA text of every operator means what the reference says") {
+    std::string text = "#include \"common/mod_prelude.cuh\"\n"
+                       "struct Word { bool boolean; long long integer; float real; };\n";
+    for (std::size_t i = 0; i < ir::all_operators().size(); ++i) {
+        const ir::OpInfo& info = ir::info(static_cast<ir::Op>(i));
+        if (info.is_leaf()) continue;
+        text += wrapper(info, fmt::format("wide_{}", info.name), "long long");
+        text += wrapper(info, fmt::format("narrow_{}", info.name), "int");
+    }
+    const test::HostModule module(text);
+
+    for (std::size_t i = 0; i < ir::all_operators().size(); ++i) {
+        const auto op = static_cast<ir::Op>(i);
+        const ir::OpInfo& info = ir::info(op);
+        if (info.is_leaf()) continue;
+        CAPTURE(info.name);
+        auto* const wide = module.function<Function>(fmt::format("wide_{}", info.name));
+        auto* const narrow = module.function<Function>(fmt::format("narrow_{}", info.name));
+        const char result = info.signature.back();
+        int failures = 0;
+        for (const auto& operands : tuples(info)) {
+            const ir::Value<double> expected = ir::apply<double>(op, operands);
+            Word in[3], out;
+            bool all_fit = true;
+            for (std::size_t j = 0; j < operands.size(); ++j) {
+                in[j] = {operands[j].boolean, operands[j].integer,
+                         static_cast<float>(operands[j].real)};
+                all_fit = all_fit && fits(operands[j].integer);
+            }
+            for (Function* function : {wide, narrow}) {
+                // 32 bits are used where operands and result fit.
+                if (function == narrow && !(all_fit && fits(expected.integer))) continue;
+                function(in, &out);
+                const bool right = result == 'f'   ? same(expected.real, out.real)
+                                   : result == 'i' ? expected.integer == out.integer
+                                                   : expected.boolean == out.boolean;
+                if (right || ++failures > 3) continue;
+                FAIL_CHECK(fmt::format(
+                    "{} {}({} {} {}, {} {} {}, {} {} {}): expected {} {} {}, got {} {} {}",
+                    function == wide ? "wide" : "narrow", info.name, in[0].boolean, in[0].integer,
+                    in[0].real, in[1].boolean, in[1].integer, in[1].real, in[2].boolean,
+                    in[2].integer, in[2].real, expected.boolean, expected.integer, expected.real,
+                    out.boolean, out.integer, out.real));
+            }
+        }
+    }
+}

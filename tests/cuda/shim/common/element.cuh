@@ -1,0 +1,20 @@
+// Stands in for the device file of the same name.
+#pragma once
+
+struct flexc_f16 {
+    unsigned short bits;
+};
+struct flexc_bf16 {
+    unsigned short bits;
+};
+
+inline float flexc_to_float(flexc_bf16 x) {
+    return __uint_as_float(static_cast<unsigned>(x.bits) << 16);
+}
+inline float flexc_to_float(flexc_f16 x) {
+    const int exponent = x.bits >> 10 & 31;
+    const int fraction = x.bits & 1023;
+    const float size = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
+                                     : std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
+    return (x.bits & 0x8000) != 0 ? -size : size;
+}

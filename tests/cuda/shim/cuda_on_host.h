@@ -1,0 +1,46 @@
+// The part of CUDA C++ that generated code uses, for a host compiler.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#define __device__
+
+struct ThreadIndex {
+    unsigned x = 0, y = 0, z = 0;
+};
+static const ThreadIndex threadIdx;
+
+inline float __uint_as_float(unsigned bits) {
+    float x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
+inline unsigned __float_as_uint(float x) {
+    unsigned bits;
+    std::memcpy(&bits, &x, sizeof x);
+    return bits;
+}
+inline float __int_as_float(int bits) { return __uint_as_float(static_cast<unsigned>(bits)); }
+inline float __fdividef(float x, float y) { return x / y; }
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+
+// The device's conversions saturate.
+template <typename Int> Int saturated(float x) {
+    constexpr float kEnd = sizeof(Int) == 4 ? 0x1p31f : 0x1p63f;
+    if (x >= kEnd) return std::numeric_limits<Int>::max();
+    if (x < -kEnd) return std::numeric_limits<Int>::min();
+    return static_cast<Int>(x);
+}
+inline long long __float2ll_rz(float x) { return saturated<long long>(x); }
+inline int __float2int_rz(float x) { return saturated<int>(x); }
+
+template <typename T> T __ldg(const T* p) { return *p; }
+inline float atomicAdd(float* p, float x) {
+    const float before = *p;
+    *p += x;
+    return before;
+}
+// One thread plays the warp: the others hold zeros.
+inline float __shfl_xor_sync(unsigned, float, int) { return 0; }
