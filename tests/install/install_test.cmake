@@ -1,0 +1,80 @@
+cmake_minimum_required(VERSION 3.25)
+
+# Runs a command, fails with its output, and leaves the output in `out`.
+macro(run)
+  execute_process(COMMAND ${ARGV} RESULT_VARIABLE result OUTPUT_VARIABLE out ERROR_VARIABLE err)
+  if(NOT result EQUAL 0)
+    list(JOIN ARGV " " command)
+    message(FATAL_ERROR "${command}\nended with ${result}\n${out}\n${err}")
+  endif()
+endmacro()
+
+macro(expect text)
+  if(NOT out MATCHES "${text}")
+    message(FATAL_ERROR "expected '${text}' in\n${out}")
+  endif()
+endmacro()
+
+# Moved after the installation: nothing may depend on where it was put first.
+file(REMOVE_RECURSE ${WORK}/first ${WORK}/moved ${WORK}/builds)
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/first)
+file(RENAME ${WORK}/first ${WORK}/moved)
+set(prefix ${WORK}/moved)
+
+file(GLOB_RECURSE configs ${prefix}/*.cmake)
+if(NOT configs)
+  message(FATAL_ERROR "no CMake package was installed")
+endif()
+foreach(config ${configs})
+  file(READ ${config} text)
+  foreach(private spdlog fmt:: LLVM flexc_flags ${BUILD})
+    string(FIND "${text}" "${private}" at)
+    if(NOT at EQUAL -1)
+      message(FATAL_ERROR "${config} speaks of ${private}, which users do not have")
+    endif()
+  endforeach()
+endforeach()
+
+set(sanitize "")
+if(SANITIZE)
+  set(sanitize "-fsanitize=${SANITIZE}")
+endif()
+
+# Each header stands alone and may be included twice, with the standard library only.
+file(GLOB headers RELATIVE ${prefix}/include ${prefix}/include/flexc/*.h)
+foreach(header ${headers})
+  file(WRITE ${WORK}/builds/header.cpp "#include \"${header}\"\n#include \"${header}\"\n")
+  run(${CXX_COMPILER} -std=c++20 -Wall -Wextra -Wpedantic -Werror -I${prefix}/include -fsyntax-only
+    ${WORK}/builds/header.cpp)
+endforeach()
+foreach(standard c99 c11)
+  file(WRITE ${WORK}/builds/header.c "#include \"flexc/flexc_c.h\"\n#include \"flexc/flexc_c.h\"\n"
+    "int main(void) { return 0; }\n")
+  run(${C_COMPILER} -std=${standard} -Wall -Wextra -Wpedantic -Werror -I${prefix}/include
+    -fsyntax-only ${WORK}/builds/header.c)
+endforeach()
+
+foreach(language cxx c)
+  set(build ${WORK}/builds/${language})
+  run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/${language} -B ${build} -DCMAKE_BUILD_TYPE=Release
+    -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_C_COMPILER=${C_COMPILER}
+    -DCMAKE_CXX_COMPILER=${CXX_COMPILER} -DCMAKE_C_FLAGS=${sanitize} -DCMAKE_CXX_FLAGS=${sanitize}
+    -DCMAKE_EXE_LINKER_FLAGS=${sanitize} -DFLEXC_EXPECTED_VERSION=${VERSION})
+  run(${CMAKE_COMMAND} --build ${build})
+  run(${CMAKE_COMMAND} -E env --unset=FLEXC_CPU_BACKEND FLEXC_CACHE_DIR=${WORK}/builds/cache
+    ${build}/consumer ${CPU})
+  expect("flexc ${VERSION}")
+  expect("buffer slopes")
+  expect("did you mean 'kv_idx'")
+  if(CPU)
+    expect("attention 2.5")
+  endif()
+endforeach()
+
+if(CLI)
+  run(${prefix}/bin/flexc check -e "score * 2")
+  if(CPU)
+    run(${CMAKE_COMMAND} -E env --unset=FLEXC_CPU_BACKEND ${prefix}/bin/flexc doctor)
+    expect("${prefix}/lib[^\n]*libflexc_cpu.so")
+  endif()
+endif()
