@@ -192,8 +192,8 @@ void Values::keep_column(NodeId id) {
         stored += "k";
         stored_type = "i32";
     }
-    out += fmt::format("  %c{0}a = getelementptr {1}, ptr %array{2}, i32 %j_column\n"
-                       "  store {1} {3}, ptr %c{0}a{4}\n",
+    out += fmt::format("  %c{0}at = getelementptr {1}, ptr %array{2}, i32 %j_column\n"
+                       "  store {1} {3}, ptr %c{0}at{4}\n",
                        id, stored_type, array, stored, group(Block::column));
 }
 
@@ -201,8 +201,8 @@ void Values::fetch_column(NodeId id) {
     const std::string loaded = type(id);
     const bool boolean = loaded == "i1";
     texts_[at(Block::element)] += fmt::format(
-        "  %e{0}a = getelementptr {1}, ptr %array{2}, i32 %j_element\n"
-        "  %e{0}{3} = load {1}, ptr %e{0}a{4}\n",
+        "  %e{0}at = getelementptr {1}, ptr %array{2}, i32 %j_element\n"
+        "  %e{0}{3} = load {1}, ptr %e{0}at{4}\n",
         id, boolean ? "i32" : loaded, arrays_[id], boolean ? "k" : "", group(Block::element));
     if (boolean) texts_[at(Block::element)] += fmt::format("  %e{0} = icmp ne i32 %e{0}k, 0\n", id);
 }

@@ -9,6 +9,7 @@
 #include <llvm/AsmParser/Parser.h>
 #include <llvm/ExecutionEngine/Orc/JITTargetMachineBuilder.h>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
+#include <llvm/IR/DiagnosticInfo.h>
 #include <llvm/IR/LLVMContext.h>
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Module.h>
@@ -162,7 +163,12 @@ llvm::Expected<llvm::SmallVector<char, 0>> object_of(std::string_view text) {
     if (!machine) return machine.takeError();
 
     llvm::LLVMContext context;
-    context.setDiscardValueNames(true);
+    // Remarks such as "loop not vectorized" would go to stderr.
+#if LLVM_VERSION_MAJOR >= 19
+    context.setDiagnosticHandlerCallBack([](const llvm::DiagnosticInfo*, void*) {});
+#else
+    context.setDiagnosticHandlerCallBack([](const llvm::DiagnosticInfo&, void*) {});
+#endif
     llvm::SMDiagnostic diagnostic;
     auto module =
         llvm::parseAssembly(llvm::MemoryBufferRef(llvm::StringRef(text.data(), text.size()), "mod"),

@@ -1,5 +1,7 @@
 #include "cpu/backend/threads.h"
 
+#include <algorithm>
+
 #include <tbb/info.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
@@ -18,7 +20,8 @@ void run_lanes(int lanes, void (*work)(const void* context, int lane), const voi
         work(context, 0);
         return;
     }
-    tbb::task_arena arena(lanes);
+    // oneTBB complains on stderr about more workers than it has; lanes then take turns.
+    tbb::task_arena arena(std::min(lanes, default_threads()));
     arena.execute([&] {
         tbb::parallel_for(
             tbb::blocked_range<int>(0, lanes, 1),
