@@ -220,9 +220,9 @@ TEST_CASE("widths: 64 bits only where 32 may not be enough") {
     };
     CHECK(narrow("q_idx - kv_idx"));
     CHECK(narrow("q_idx + kv_idx"));
-    CHECK(narrow("KV_LEN - Q_LEN + kv_idx - q_idx") == false);
+    CHECK(narrow("KV_LEN - Q_LEN + kv_idx - q_idx"));
     CHECK(narrow("(q_idx - kv_idx) // 3"));
-    CHECK(narrow("kv_idx * 2") == false);
+    CHECK(narrow("kv_idx * 3") == false);
     CHECK(narrow("kv_idx * q_idx") == false);
     CHECK(narrow("kv_idx % 100 * 1000"));
     CHECK(narrow("q_idx + W") == false);

@@ -28,8 +28,7 @@ std::vector<NodeId> leaves_of(const ir::Program& program) {
     std::vector<NodeId> leaves;
     for (NodeId id : ir::reachable(program.graph, std::span(&program.score, 1))) {
         const ir::Node& node = program.graph[id];
-        if (node.op == Op::score ||
-            (node.op == Op::read && program.buffers[node.symbol].grad))
+        if (node.op == Op::score || (node.op == Op::read && program.buffers[node.symbol].grad))
             leaves.push_back(id);
     }
     return leaves;
@@ -53,8 +52,8 @@ TEST_CASE("derivatives of random expressions are those of dual numbers") {
             for (std::size_t i = 0; i < leaves.size(); ++i) {
                 const std::array roots = {program.score, (*slopes)[i]};
                 if (!all_finite(program, roots, instance.environment())) continue;
-                const double expected = ir::evaluate_slope(program, program.score,
-                                                           instance.environment(), leaves[i]);
+                const double expected =
+                    ir::evaluate_slope(program, program.score, instance.environment(), leaves[i]);
                 const double actual =
                     (*slopes)[i] == ir::kNoNode
                         ? 0
