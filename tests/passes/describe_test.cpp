@@ -1,0 +1,72 @@
+#include <doctest/doctest.h>
+
+#include "passes/describe.h"
+#include "program_of.h"
+
+using namespace flexc;
+
+TEST_CASE("dependence: one entry a read, with its proof and its gradient") {
+    const passes::Mod mod = test::lowered(
+        "buffer slopes: f32[H] grad\nbuffer doc: i32[KV_LEN]\n"
+        "buffer bias: f32[B, H, Q_LEN, KV_LEN] grad\nbuffer rel: f32[N] grad\n"
+        "score_mod = score + slopes[h] * (kv_idx - q_idx) + bias[b, h, q_idx, kv_idx] +\n"
+        "  rel[q_idx - kv_idx + N // 2]\n"
+        "mask_mod = doc[q_idx] == doc[kv_idx]");
+    CHECK(passes::describe_dependence(mod) ==
+          "score_mod uses score, b, h, q_idx, kv_idx\n"
+          "mask_mod uses q_idx, kv_idx\n"
+          "d score_mod / d score uses nothing\n"
+          "slopes[h]: uses h; computed per head; always in range\n"
+          "  gradient: sum over b, q_idx, kv_idx\n"
+          "bias[b, h, q_idx, kv_idx]: uses b, h, q_idx, kv_idx; computed per element; "
+          "always in range\n"
+          "  gradient: one element for each address\n"
+          "rel[(q_idx - kv_idx) + (N // 2)]: uses q_idx, kv_idx; computed per element; "
+          "index checked\n"
+          "  gradient: sum over b, h, q_idx, kv_idx of those with this index\n"
+          "doc[q_idx]: uses q_idx; computed per row; index checked\n"
+          "doc[kv_idx]: uses kv_idx; computed per column; always in range\n");
+}
+
+TEST_CASE("mask: the band, and whether it says everything") {
+    auto mask = [](const std::string& text) { return passes::describe_mask(test::lowered(text)); };
+    CHECK(mask("score_mod = score") == "everything is visible\n");
+    CHECK(mask("mask_mod = 1 < 0") == "nothing is visible\n");
+    CHECK(mask("mask_mod = q_idx >= kv_idx and q_idx - kv_idx <= 24") ==
+          "visible where (kv_idx <= q_idx) and ((q_idx - kv_idx) <= 24)\n"
+          "uses q_idx, kv_idx\n"
+          "band: kv_idx - q_idx >= -24\n"
+          "band: kv_idx - q_idx <= 0\n"
+          "everything in the band is visible\n");
+    CHECK(mask("param n: int = 4\nmask_mod = kv_idx < n") ==
+          "visible where kv_idx < n\nuses kv_idx\nno band of diagonals was found\n");
+    CHECK(mask("mask_mod = q_idx >= kv_idx and kv_idx % 2 == 0")
+              .find("in the band the mask decides\n") != std::string::npos);
+}
+
+TEST_CASE("gradient: the derivative's nodes, and what each read is") {
+    CHECK(passes::describe_gradient(test::lowered(
+              "buffer g: f32[H] grad\nbuffer z: f32[H] grad\nscore_mod = score * g[h]")) ==
+          "buffer g: f32[H] grad\n"
+          "buffer z: f32[H] grad\n"
+          "%0 = score : f32\n"
+          "%1 = h : int\n"
+          "%2 = read g %1 : f32\n"
+          "%3 = fmul %0, %2 : f32\n"
+          "score = %3\n"
+          "d_score = %2\n"
+          "read_0 = %2\n"
+          "d_read_0 = %0\n"
+          "# read_0 is g[h]\n"
+          "# the gradient of z is zero\n");
+}
+
+TEST_CASE("formulas are cut short, however deep the graph") {
+    std::string text = "x = score\n";
+    for (int i = 0; i < 40; ++i)
+        text += "x = where(x > 1, x * x, x + x)\n";
+    const passes::Mod mod = test::lowered("score_mod {\n" + text + "x\n}", {.backward = false});
+    const std::string formula = passes::formula(mod.program, mod.score);
+    CHECK(formula.find("...") != std::string::npos);
+    CHECK(formula.size() < 4000);
+}
