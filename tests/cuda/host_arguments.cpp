@@ -1,0 +1,152 @@
+#include "host_arguments.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace flexc::test {
+
+namespace {
+
+using Kind = passes::ArgumentSlot::Kind;
+
+template <typename T> void store(std::uint8_t* to, T value) {
+    std::memcpy(to, &value, sizeof value);
+}
+
+// For values that are exact in f16.
+std::uint16_t half_bits(double value) {
+    if (value == 0) return 0;
+    int exponent = 0;
+    const double fraction = std::frexp(std::abs(value), &exponent); // in [0.5, 1)
+    const auto mantissa = static_cast<unsigned>(std::lround(fraction * 2048)) & 1023;
+    const unsigned sign = value < 0 ? 0x8000 : 0;
+    return static_cast<std::uint16_t>(sign | static_cast<unsigned>(exponent + 14) << 10 | mantissa);
+}
+
+void store_element(DType dtype, double real, std::int64_t integer, std::uint8_t* to) {
+    switch (dtype) {
+    case DType::f64: return store(to, real);
+    case DType::f32: return store(to, static_cast<float>(real));
+    case DType::f16: return store(to, half_bits(real));
+    case DType::bf16: {
+        const auto narrow = static_cast<float>(real);
+        std::uint32_t bits = 0;
+        std::memcpy(&bits, &narrow, sizeof bits);
+        return store(to, static_cast<std::uint16_t>(bits >> 16));
+    }
+    case DType::i64: return store(to, integer);
+    case DType::i32: return store(to, static_cast<std::int32_t>(integer));
+    case DType::i16: return store(to, static_cast<std::int16_t>(integer));
+    default: return store(to, static_cast<std::int8_t>(integer));
+    }
+}
+
+std::int64_t elements_of(const ir::BufferData& data) {
+    std::int64_t elements = 1;
+    for (const std::int64_t extent : data.extents)
+        elements *= extent;
+    return elements;
+}
+
+// Dense in reverse order of dims, every `step`-th element.
+std::vector<std::int64_t> reversed_strides(const ir::BufferData& data, std::int64_t step) {
+    std::vector<std::int64_t> strides;
+    for (const std::int64_t extent : data.extents) {
+        strides.push_back(step);
+        step *= extent;
+    }
+    return strides;
+}
+
+std::int64_t position(const ir::BufferData& data, const std::vector<std::int64_t>& strides,
+                      std::int64_t element) {
+    std::int64_t result = 0;
+    for (std::size_t dim = data.extents.size(); dim-- > 0;) {
+        result += element % data.extents[dim] * strides[dim];
+        element /= data.extents[dim];
+    }
+    return result;
+}
+
+} // namespace
+
+HostArguments::HostArguments(const passes::Mod& mod, const ir::Environment& environment) {
+    const ir::Program& program = mod.program;
+    arrays_.resize(program.buffers.size());
+    wants_gradient_.resize(program.buffers.size());
+    for (const passes::ReadGradient& gradient : mod.gradients)
+        wants_gradient_[program.graph[gradient.read].symbol] = true;
+    extents_ = environment.buffers;
+    for (std::size_t i = 0; i < program.buffers.size(); ++i)
+        fill(program.buffers[i], *environment.buffers[i], arrays_[i]);
+    for (const passes::ArgumentSlot& slot : passes::argument_slots(mod))
+        words_.push_back(word(slot, program, environment));
+}
+
+void HostArguments::fill(const ir::Buffer& buffer, const ir::BufferData& data, Array& array) {
+    constexpr std::int64_t kStep = 2;
+    const std::int64_t elements = elements_of(data);
+    const std::size_t size = size_of(buffer.dtype);
+    array.strides = reversed_strides(data, kStep);
+    array.gradient_strides = reversed_strides(data, 1);
+    array.gradient.resize(static_cast<std::size_t>(elements));
+    // Values between the elements are wrong on purpose.
+    array.bytes.assign(static_cast<std::size_t>(elements * kStep) * size, 0x77);
+    for (std::int64_t i = 0; i < elements; ++i) {
+        const auto index = static_cast<std::size_t>(i);
+        const bool is_real = ir::type_of(buffer.dtype) == ir::Type::real;
+        store_element(
+            buffer.dtype, is_real ? data.reals[index] : 0, is_real ? 0 : data.integers[index],
+            array.bytes.data() + static_cast<std::size_t>(position(data, array.strides, i)) * size);
+    }
+}
+
+std::uint64_t HostArguments::word(const passes::ArgumentSlot& slot, const ir::Program& program,
+                                  const ir::Environment& environment) {
+    switch (slot.kind) {
+    case Kind::buffer_data:
+        return reinterpret_cast<std::uint64_t>(arrays_[slot.index].bytes.data());
+    case Kind::buffer_extent:
+        return static_cast<std::uint64_t>(environment.buffers[slot.index]->extents[slot.dim]);
+    case Kind::buffer_stride:
+        return static_cast<std::uint64_t>(arrays_[slot.index].strides[slot.dim]);
+    case Kind::gradient_data:
+        return reinterpret_cast<std::uint64_t>(arrays_[slot.index].gradient.data());
+    case Kind::gradient_stride:
+        return static_cast<std::uint64_t>(arrays_[slot.index].gradient_strides[slot.dim]);
+    case Kind::param: {
+        const ir::Value<double>& value = environment.params[slot.index];
+        if (program.params[slot.index].type == ir::Type::boolean) return value.boolean ? 1 : 0;
+        if (program.params[slot.index].type == ir::Type::integer)
+            return static_cast<std::uint64_t>(value.integer);
+        const auto narrow = static_cast<float>(value.real);
+        std::uint32_t bits = 0;
+        std::memcpy(&bits, &narrow, sizeof bits);
+        return bits;
+    }
+    case Kind::size: return static_cast<std::uint64_t>(environment.sizes[slot.index]);
+    case Kind::out_of_range: return reinterpret_cast<std::uint64_t>(&flag_);
+    }
+    return 0;
+}
+
+std::vector<std::vector<double>> HostArguments::empty_gradients() const {
+    std::vector<std::vector<double>> result(arrays_.size());
+    for (std::size_t i = 0; i < arrays_.size(); ++i)
+        if (wants_gradient_[i]) result[i].resize(arrays_[i].gradient.size());
+    return result;
+}
+
+void HostArguments::clear_gradients() {
+    for (Array& array : arrays_)
+        std::fill(array.gradient.begin(), array.gradient.end(), 0.0f);
+}
+
+float HostArguments::gradient(std::size_t buffer, std::size_t element) const {
+    const Array& array = arrays_[buffer];
+    return array.gradient[static_cast<std::size_t>(
+        position(*extents_[buffer], array.gradient_strides, static_cast<std::int64_t>(element)))];
+}
+
+} // namespace flexc::test

@@ -1,0 +1,46 @@
+// The argument words of a mod, over arrays in the layout that a device would have: each in its own
+// type, with strides that are not those of a dense array.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ir/interp.h"
+#include "passes/mod.h"
+
+namespace flexc::test {
+
+class HostArguments {
+  public:
+    HostArguments(const passes::Mod& mod, const ir::Environment& environment);
+    HostArguments(const HostArguments&) = delete;
+    HostArguments& operator=(const HostArguments&) = delete;
+
+    const std::uint64_t* words() const { return words_.data(); }
+    bool flag() const { return flag_ != 0; }
+    void clear_flag() const { flag_ = 0; }
+
+    // Row-major, by buffer; empty for buffers without a gradient.
+    std::vector<std::vector<double>> empty_gradients() const;
+    void clear_gradients();
+    float gradient(std::size_t buffer, std::size_t element) const;
+
+  private:
+    struct Array {
+        std::vector<std::uint8_t> bytes;   // of the buffer
+        std::vector<std::int64_t> strides; // in elements
+        std::vector<float> gradient;
+        std::vector<std::int64_t> gradient_strides;
+    };
+    void fill(const ir::Buffer& buffer, const ir::BufferData& data, Array& array);
+    std::uint64_t word(const passes::ArgumentSlot& slot, const ir::Program& program,
+                       const ir::Environment& environment);
+
+    std::vector<Array> arrays_;
+    std::vector<const ir::BufferData*> extents_;
+    std::vector<bool> wants_gradient_;
+    std::vector<std::uint64_t> words_;
+    mutable std::int32_t flag_ = 0;
+};
+
+} // namespace flexc::test

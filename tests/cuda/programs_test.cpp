@@ -1,0 +1,224 @@
+// Random programs: generated CUDA text, run on the host, against the interpreter.
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "cuda/emit.h"
+#include "host_arguments.h"
+#include "host_module.h"
+#include "passes/pipeline.h"
+#include "random_program.h"
+
+namespace {
+
+using namespace flexc;
+using cuda::KernelKind;
+
+constexpr int kPrograms = 60;
+constexpr int kPoints = 25;
+constexpr int kMaxGradients = 64;
+
+struct Position {
+    int b, h, h_kv, q, kv;
+    float score, d_modified;
+};
+struct Outcome {
+    bool visible;
+    float score;
+    long long low, high;
+    float joint_score, d_score, partial[kMaxGradients];
+};
+using Function = void(const std::uint64_t*, const Position*, Outcome*);
+
+constexpr std::string_view kPrelude = R"(#include "common/mod_prelude.cuh"
+struct Position { int b, h, h_kv, q, kv; float score, d_modified; };
+struct Outcome {
+    bool visible; float score; long long low, high;
+    float joint_score, d_score, partial[64];
+};
+)";
+
+// Calls every function of a mod as a kernel does.
+constexpr std::string_view kCaller = R"(
+extern "C" void {name}(const unsigned long long* words, const Position* p, Outcome* out) {{
+    using namespace mod;
+    static_assert({words} == 0 || sizeof(Arguments) == 8 * {words}, "one word per slot");
+    const Arguments& arguments = *reinterpret_cast<const Arguments*>(words);
+    const Launch launch = at_launch(arguments);
+    const Head head = at_head(arguments, launch, p->b, p->h, p->h_kv);
+    const Row row = at_row(arguments, launch, head, p->b, p->h, p->h_kv, p->q);
+    const Column column = at_column(arguments, launch, head, p->b, p->h, p->h_kv, p->kv);
+    const At at{{arguments, launch, head, row, column, p->b, p->h, p->h_kv, p->q, p->kv}};
+    {body}
+}}
+)";
+constexpr std::string_view kForwardBody = R"(
+    out->visible = visible(at);
+    out->score = score(at, p->score);
+    const Band bounds = band(arguments, launch, head, p->b, p->h, p->h_kv);
+    out->low = bounds.low;
+    out->high = bounds.high;
+    if (kReportsOutOfRange) report_out_of_range(at, p->score);)";
+constexpr std::string_view kBackwardBody = R"(
+    const Joint both = joint(at, p->score);
+    out->joint_score = both.score;
+    out->d_score = both.d_score;
+    for (int i = 0; i < kGradients; ++i) out->partial[i] = both.partial[i];
+    GradientSums sums{};
+    if (kAddsGradients && visible(at)) {
+        add_gradients(at, both, p->d_modified);
+        sum_gradients(at, both, p->d_modified, sums);
+    }
+    flush_gradients(arguments, launch, head, p->b, p->h, p->h_kv, sums);)";
+
+// The text of one kernel kind of one program, in a namespace of its own.
+std::string text_of(const passes::Mod& mod, KernelKind kind, DType dtype, const std::string& name) {
+    cuda::KernelConfig config;
+    config.kind = kind;
+    std::string text = cuda::emit_mod(mod, config, {.dtype = dtype});
+    text.replace(text.find("#pragma once"), 12, "");
+    const std::string body(kind == KernelKind::forward ? kForwardBody : kBackwardBody);
+    return fmt::format("#define mod mod_{}\n{}", name, text) +
+           fmt::format(fmt::runtime(kCaller), fmt::arg("name", name),
+                       fmt::arg("words", passes::argument_slots(mod).size()),
+                       fmt::arg("body", body)) +
+           "#undef mod\n";
+}
+
+bool near(double expected, double got) {
+    if (std::isnan(expected) || std::isnan(got)) return std::isnan(expected) == std::isnan(got);
+    if (std::abs(expected) > 1e30 || std::abs(got) > 1e30) return true; // f32 has no more range
+    return std::abs(expected - got) <= 1e-4 * (1 + std::abs(expected));
+}
+
+struct Case {
+    std::uint64_t seed;
+    passes::Mod mod;
+    DType dtype;
+};
+
+std::vector<Case> cases(const test::RandomOptions& options, int count) {
+    std::vector<Case> result;
+    for (std::uint64_t seed = test::first_seed(); static_cast<int>(result.size()) < count; ++seed) {
+        auto mod = passes::lower(test::random_program(seed, options),
+                                 {.backward = options.gradients, .report_out_of_range = true});
+        REQUIRE_MESSAGE(mod.has_value(), "seed ", seed);
+        const DType dtype = seed % 2 == 0 ? DType::f32 : DType::bf16;
+        result.push_back({seed, std::move(*mod), dtype});
+    }
+    return result;
+}
+
+void check_forward(const Case& one, const test::HostArguments& arguments, Function* function,
+                   const ir::Environment& environment, Position position) {
+    const passes::Mod& mod = one.mod;
+    Outcome outcome{};
+    arguments.clear_flag();
+    function(arguments.words(), &position, &outcome);
+    CHECK(outcome.visible == ir::evaluate_boolean(mod.program, mod.mask, environment));
+    const double score = ir::evaluate_real(mod.program, mod.score, environment);
+    CHECK_MESSAGE(near(score, outcome.score), score, " is not ", outcome.score);
+    const bool outside = mod.out_of_range != ir::kNoNode &&
+                         ir::evaluate_boolean(mod.program, mod.out_of_range, environment);
+    CHECK(arguments.flag() == outside);
+    for (const ir::NodeId bound : mod.band.low)
+        CHECK(outcome.low >= ir::evaluate_integer(mod.program, bound, environment));
+    for (const ir::NodeId bound : mod.band.high)
+        CHECK(outcome.high <= ir::evaluate_integer(mod.program, bound, environment));
+    if (mod.band.found() && outcome.visible)
+        CHECK(
+            (position.kv - position.q >= outcome.low && position.kv - position.q <= outcome.high));
+}
+
+// What a read of a gradient buffer adds to, or -1 when it is outside.
+std::int64_t element_of(const passes::Mod& mod, ir::NodeId read, const ir::BufferData& data,
+                        const ir::Environment& environment) {
+    const auto& indices = mod.program.graph[read].operands;
+    std::int64_t offset = 0;
+    for (std::size_t dim = 0; dim < indices.size(); ++dim) {
+        const std::int64_t index = ir::evaluate_integer(mod.program, indices[dim], environment);
+        if (index < 0 || index >= data.extents[dim]) return -1;
+        offset = offset * data.extents[dim] + index;
+    }
+    return offset;
+}
+
+void check_backward(const Case& one, test::HostArguments& arguments, Function* function,
+                    const ir::Environment& environment, Position position) {
+    const passes::Mod& mod = one.mod;
+    Outcome outcome{};
+    arguments.clear_gradients();
+    function(arguments.words(), &position, &outcome);
+    const double score = ir::evaluate_real(mod.program, mod.score, environment);
+    CHECK_MESSAGE(near(score, outcome.joint_score), score, " is not ", outcome.joint_score);
+    const double d_score = ir::evaluate_real(mod.program, mod.d_score, environment);
+    CHECK_MESSAGE(near(d_score, outcome.d_score), d_score, " is not ", outcome.d_score);
+
+    const bool visible = ir::evaluate_boolean(mod.program, mod.mask, environment);
+    std::vector<std::vector<double>> expected = arguments.empty_gradients();
+    for (std::size_t i = 0; i < mod.gradients.size(); ++i) {
+        const passes::ReadGradient& gradient = mod.gradients[i];
+        const double partial = ir::evaluate_real(mod.program, gradient.partial, environment);
+        CHECK_MESSAGE(near(partial, outcome.partial[i]), partial, " is not ", outcome.partial[i]);
+        const std::uint32_t buffer = mod.program.graph[gradient.read].symbol;
+        const std::int64_t element =
+            element_of(mod, gradient.read, *environment.buffers[buffer], environment);
+        if (visible && element >= 0)
+            expected[buffer][static_cast<std::size_t>(element)] +=
+                static_cast<double>(outcome.partial[i]) * position.d_modified;
+    }
+    for (std::size_t buffer = 0; buffer < expected.size(); ++buffer)
+        for (std::size_t i = 0; i < expected[buffer].size(); ++i) {
+            const double got = arguments.gradient(buffer, i);
+            CHECK_MESSAGE(near(expected[buffer][i], got), mod.program.buffers[buffer].name, "[", i,
+                          "]: ", expected[buffer][i], " is not ", got);
+        }
+}
+
+void run(const test::RandomOptions& options) {
+    const std::vector<Case> all = cases(options, kPrograms);
+    std::string text(kPrelude);
+    for (const Case& one : all) {
+        text += text_of(one.mod, KernelKind::forward, one.dtype, fmt::format("f{}", one.seed));
+        if (options.gradients)
+            text += text_of(one.mod, KernelKind::backward_fused, one.dtype,
+                            fmt::format("b{}", one.seed));
+    }
+    const test::HostModule module(text);
+    for (const Case& one : all) {
+        CAPTURE(one.seed);
+        test::Instance instance(one.mod.program, one.seed);
+        test::HostArguments arguments(one.mod, instance.environment());
+        for (int point = 0; point < kPoints; ++point) {
+            CAPTURE(point);
+            instance.move();
+            const ir::Environment& at = instance.environment();
+            const Position position{static_cast<int>(at.b),
+                                    static_cast<int>(at.h),
+                                    static_cast<int>(at.h_kv),
+                                    static_cast<int>(at.q_idx),
+                                    static_cast<int>(at.kv_idx),
+                                    static_cast<float>(at.score),
+                                    0.75f};
+            check_forward(one, arguments, module.function<Function>(fmt::format("f{}", one.seed)),
+                          at, position);
+            if (options.gradients)
+                check_backward(one, arguments,
+                               module.function<Function>(fmt::format("b{}", one.seed)), at,
+                               position);
+        }
+    }
+}
+
+} // namespace
+
+TEST_CASE("random programs mean in CUDA text what the interpreter says, gradients too") {
+    run({.kinks = false, .steps = false});
+}
+
+TEST_CASE("random programs with kinks, without gradients") {
+    run({.gradients = false, .steps = false});
+}
