@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
+#include "dsl/brackets.h"
 #include "dsl/utf8.h"
 
 namespace flexc::dsl {
@@ -25,6 +27,10 @@ constexpr auto kKeywords = std::to_array<Spelled>({
     {"True", TokenKind::kw_true},
     {"False", TokenKind::kw_false},
 });
+
+// Comparisons of other languages.
+constexpr auto kMisspelled = std::to_array<std::pair<std::string_view, std::string_view>>(
+    {{"===", "=="}, {"!==", "!="}, {"=>", ">="}, {"=<", "<="}, {"<>", "!="}});
 
 constexpr std::size_t kMaxLexErrors = 20;
 
@@ -67,8 +73,8 @@ class Lexer {
     Tokens run() {
         if (check_text()) scan();
         add_end();
-        match_brackets();
-        drop_inner_newlines();
+        match_brackets(result_.list);
+        drop_inner_newlines(result_.list);
         return std::move(result_);
     }
 
@@ -260,6 +266,13 @@ class Lexer {
             at_ += length;
             return;
         }
+        for (const auto& [wrong, right] : kMisspelled) {
+            if (!rest.starts_with(wrong)) continue;
+            error(span(at_, at_ + wrong.size()), "unexpected '" + std::string(wrong) + "'",
+                  "write " + std::string(right));
+            at_ += wrong.size();
+            return;
+        }
         for (const Spelled& entry : kSymbols) {
             if (!rest.starts_with(entry.text)) continue;
             add(entry.kind, at_, at_ + entry.text.size());
@@ -296,61 +309,6 @@ class Lexer {
         add(TokenKind::end, at, at);
     }
 
-    // A bracket without a partner must not swallow the rest of the text's line ends. Braces are
-    // stronger: a ')' never reaches over the '{' of its body.
-    void match_brackets() {
-        constexpr int kBrace = 2;
-        std::vector<std::size_t> open;
-        std::vector<std::array<std::size_t, 2>> counts = {{0, 0}}; // of ( and [, in each brace
-        for (std::size_t i = 0; i < result_.list.size(); ++i) {
-            const int opener = kind_of_bracket(result_.list[i].kind, TokenKind::left_paren);
-            const int closer = kind_of_bracket(result_.list[i].kind, TokenKind::right_paren);
-            if (opener >= 0) {
-                open.push_back(i);
-                if (opener == kBrace)
-                    counts.push_back({0, 0});
-                else
-                    ++counts.back()[static_cast<std::size_t>(opener)];
-                continue;
-            }
-            if (closer < 0) continue;
-            if (closer == kBrace ? counts.size() == 1
-                                 : counts.back()[static_cast<std::size_t>(closer)] == 0)
-                continue;
-            for (int found = -1; found != closer; open.pop_back()) {
-                found = kind_of_bracket(result_.list[open.back()].kind, TokenKind::left_paren);
-                if (found == kBrace)
-                    counts.pop_back();
-                else
-                    --counts.back()[static_cast<std::size_t>(found)];
-                if (found == closer)
-                    result_.list[open.back()].has_partner = result_.list[i].has_partner = true;
-            }
-        }
-    }
-
-    static int kind_of_bracket(TokenKind kind, TokenKind first) {
-        const int offset = static_cast<int>(kind) - static_cast<int>(first);
-        return offset == 0 || offset == 2 || offset == 4 ? offset / 2 : -1;
-    }
-
-    void drop_inner_newlines() {
-        std::vector<Token> kept;
-        kept.reserve(result_.list.size());
-        std::vector<bool> keeps_newlines = {true};
-        for (const Token& token : result_.list) {
-            if (token.kind == TokenKind::newline && !keeps_newlines.back()) continue;
-            if (token.has_partner) {
-                if (kind_of_bracket(token.kind, TokenKind::left_paren) >= 0)
-                    keeps_newlines.push_back(token.kind == TokenKind::left_brace);
-                else
-                    keeps_newlines.pop_back();
-            }
-            kept.push_back(token);
-        }
-        result_.list = std::move(kept);
-    }
-
     static Span span(std::size_t begin, std::size_t end) {
         return {static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end)};
     }
@@ -367,38 +325,8 @@ class Lexer {
     Tokens result_;
 };
 
-constexpr auto kTokenNames = std::to_array<std::string_view>({
-#define FLEXC_TOKEN(name, spelling) #name,
-#include "dsl/tokens.def"
-});
-constexpr auto kSpellings = std::to_array<std::string_view>({
-#define FLEXC_TOKEN(name, spelling) spelling,
-#include "dsl/tokens.def"
-});
-
 } // namespace
 
-std::string_view spelling(TokenKind kind) { return kSpellings[static_cast<std::size_t>(kind)]; }
-
 Tokens lex(const Source& source) { return Lexer(source).run(); }
-
-std::string print_tokens(const Source& source) {
-    std::string out;
-    for (const Token& token : lex(source).list) {
-        const Position position = source.position(token.span.begin);
-        std::string place = std::to_string(position.line) + ":" + std::to_string(position.column);
-        place.resize(std::max<std::size_t>(place.size() + 1, 8), ' ');
-        std::string kind(kTokenNames[static_cast<std::size_t>(token.kind)]);
-        if (kind.starts_with("kw_")) kind.erase(0, 3);
-        out += place + kind;
-        const bool shows_text = token.kind != TokenKind::newline && token.kind != TokenKind::end;
-        if (shows_text) {
-            out.append(std::max<std::size_t>(kind.size() + 1, 20) - kind.size(), ' ');
-            out += source.slice(token.span);
-        }
-        out += '\n';
-    }
-    return out;
-}
 
 } // namespace flexc::dsl

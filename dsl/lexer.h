@@ -33,7 +33,7 @@ struct Tokens {
 };
 Tokens lex(const Source& source);
 
-// One token a line: line:column, kind, text.
+// One token a line: line:column, kind, text; then what is wrong.
 std::string print_tokens(const Source& source);
 
 } // namespace flexc::dsl

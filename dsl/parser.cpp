@@ -115,6 +115,8 @@ void Parser::buffer_item() {
         item.grad_span = advance().span;
         item.grad = true;
     }
+    if (at(TokenKind::identifier))
+        error(token().span, "expected 'grad' or the end of the line, got " + describe(token()));
     if (at(TokenKind::assign))
         error(token().span, "a buffer has no value in the text",
               "its tensor is passed at run time");

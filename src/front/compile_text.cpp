@@ -11,7 +11,8 @@ Output compile_text(const Input& input) {
     dsl::Parsed parsed = dsl::parse(input.source);
     reporter.add(parsed.diagnostics);
     Output output;
-    if (!reporter.failed()) output.program = Lowering(input, reporter).run(std::move(parsed.ast));
+    Lowering lowering(input, reporter); // keeps texts that the reporter speaks of
+    if (!reporter.failed()) output.program = lowering.run(std::move(parsed.ast));
     output.diagnostics = reporter.diagnostics();
     output.rendered = reporter.render();
     return output;

@@ -70,6 +70,7 @@ bool Lowering::names_function(const Expr& expr) {
 
 void Lowering::unknown_name(const Expr& expr, bool indexed) {
     const std::string quoted = "'" + expr.name + "'";
+    if (report_.full()) return report_.error(expr.span, "unknown name " + quoted);
     if (!expr.qualified && scope_->body != nullptr) {
         for (const dsl::Statement& statement : *scope_->body) {
             if (statement.name != expr.name) continue;
@@ -109,6 +110,7 @@ void Lowering::unknown_name(const Expr& expr, bool indexed) {
 }
 
 void Lowering::unknown_function(const Expr& expr) {
+    if (report_.full()) return report_.error(expr.span, "unknown function '" + expr.name + "'");
     std::string hint(builtin_advice(expr.name));
     if (hint.empty()) {
         const std::string nearest = nearest_name(expr.name, visible_functions());

@@ -90,8 +90,13 @@ void Lowering::find_mods() {
     const bool has_mod = score_item_ != nullptr || mask_item_ != nullptr;
     if (expression_item_ != nullptr && has_mod) {
         const Item& mod = score_item_ != nullptr ? *score_item_ : *mask_item_;
+        const std::string_view text = input_.source.slice(expression_item_->span);
+        const bool continues = text.starts_with('+') || text.starts_with('-');
         report_.error(expression_item_->span, "this expression is not part of a mod",
-                      "write score_mod = ... or mask_mod = ... in front of it",
+                      continues
+                          ? "to go on from the line before, end that line with the operator or "
+                            "use parentheses"
+                          : "write score_mod = ... or mask_mod = ... in front of it",
                       {{mod.name_span, "the program has a mod here"}});
     }
     if (!has_mod && expression_item_ == nullptr && other_def != nullptr)

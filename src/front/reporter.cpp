@@ -57,6 +57,8 @@ void Reporter::report(dsl::Diagnostic diagnostic) {
     entries_.push_back({place_.source, std::move(diagnostic)});
 }
 
+bool Reporter::full() const { return errors_ >= kMaxErrors; }
+
 dsl::Span Reporter::node_span(dsl::Span span) const {
     if (place_.source != program_) return {};
     return place_.in_library ? place_.call : span;

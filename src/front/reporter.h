@@ -37,6 +37,8 @@ class Reporter {
     // What an IR node keeps: places in the program's text only.
     dsl::Span node_span(dsl::Span span) const;
 
+    // Further errors are not kept: no need to look for a hint.
+    bool full() const;
     bool failed() const { return errors_ > 0; }
     std::size_t errors() const { return errors_; }
     // Sorted by place, each once.

@@ -71,6 +71,20 @@ TEST_CASE("4,096 nodes after inlining") {
           "the program is too large after inlining");
 }
 
+TEST_CASE("thousands of names, all unknown or in the worst order") {
+    std::string consts, uses = "score_mod = score";
+    for (int i = 0; i < 2500; ++i) {
+        consts += "const a" + std::to_string(i) + "=1\n";
+        uses += " + x" + std::to_string(i);
+    }
+    CHECK(front::compile(consts + uses).diagnostics.size() == 20);
+    std::string chain;
+    for (int i = 0; i < 2500; ++i)
+        chain += "const a" + std::to_string(i) + " = a" + std::to_string(i + 1) + "\n";
+    CHECK(first_message(chain + "const a2500 = 1") ==
+          "calls and expressions are nested too deeply");
+}
+
 TEST_CASE("32 buffers and 8 dims") {
     const auto buffers = [](int count) {
         std::string text;

@@ -1,0 +1,2 @@
+score_mod = score
+  + q_idx

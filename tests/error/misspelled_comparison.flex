@@ -1,0 +1,1 @@
+mask_mod = q_idx => kv_idx and q_idx <> 3 and h === 2
