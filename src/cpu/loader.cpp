@@ -32,6 +32,9 @@ support::LibrarySearch search() {
         support::find_library({.name = "the CPU backend",
                                .exact_path = support::Variable::cpu_backend,
                                .patterns = {std::string("${ORIGIN}/") + kFileName,
+                                            std::string("${ORIGIN}/../lib/") + kFileName,
+                                            std::string("${ORIGIN}/../lib/*/") + kFileName,
+                                            std::string("${ORIGIN}/../lib64/") + kFileName,
                                             std::string(FLEXC_INSTALL_LIBDIR "/") + kFileName},
                                .objection = objection});
     if (near || support::environment(support::Variable::cpu_backend)) return near;
