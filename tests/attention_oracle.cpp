@@ -53,6 +53,7 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
             for (const std::int64_t extent : p.buffers[i].extents)
                 count *= extent;
             answer.d_buffers[program.buffers[i].name].assign(static_cast<std::size_t>(count), 0);
+            answer.d_buffers_absolute = answer.d_buffers;
         }
     ir::NodeId score_leaf = ir::kNoNode;
     for (const ir::NodeId node : ir::reachable(program.graph, roots))
@@ -143,11 +144,15 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
                         answer.dq[q_at] += d_dot * p.k[kv_at];
                         answer.dk[kv_at] += d_dot * q[d];
                     }
-                    for (std::size_t r = 0; r < reads.size(); ++r)
-                        if (element.targets[r] >= 0)
-                            answer.d_buffers[program.buffers[program.graph[reads[r]].symbol].name]
-                                            [static_cast<std::size_t>(element.targets[r])] +=
-                                d_modified * element.partials[r];
+                    for (std::size_t r = 0; r < reads.size(); ++r) {
+                        if (element.targets[r] < 0) continue;
+                        const auto at = static_cast<std::size_t>(element.targets[r]);
+                        const std::string& name =
+                            program.buffers[program.graph[reads[r]].symbol].name;
+                        const double term = d_modified * element.partials[r];
+                        answer.d_buffers[name][at] += term;
+                        answer.d_buffers_absolute[name][at] += std::abs(term);
+                    }
                 }
             }
     return answer;

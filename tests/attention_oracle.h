@@ -27,6 +27,8 @@ struct Problem {
 struct Answer {
     std::vector<double> o, lse, dq, dk, dv;
     std::map<std::string, std::vector<double>> d_buffers; // of grad buffers
+    // Sums of the absolute values of what d_buffers sums: large where terms cancel.
+    std::map<std::string, std::vector<double>> d_buffers_absolute;
 };
 
 Answer attention_oracle(const ir::Program& program, const Problem& problem);
