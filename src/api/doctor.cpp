@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "cpu/executable.h"
@@ -6,6 +8,24 @@
 #include "flexc/compile.h"
 
 namespace flexc {
+
+namespace {
+
+// The identity lists every processor feature, for cache keys; people want the names.
+std::string summary(std::string_view identity) {
+    std::string text;
+    while (!identity.empty()) {
+        const std::size_t end = std::min(identity.find_first_of(" ,"), identity.size());
+        const std::string_view word = identity.substr(0, end);
+        identity.remove_prefix(std::min(end + 1, identity.size()));
+        if (word.empty() || word.front() == '+' || word.front() == '-') continue;
+        if (!text.empty()) text += ' ';
+        text += word;
+    }
+    return text;
+}
+
+} // namespace
 
 std::vector<Finding> doctor() {
     std::vector<Finding> findings;
@@ -46,7 +66,7 @@ std::vector<Finding> doctor() {
                             .remedy = "pip install nvidia-cuda-nvrtc, or install the CUDA toolkit, "
                                       "or set FLEXC_NVRTC to libnvrtc.so"});
     if (const auto identity = cpu::backend_identity())
-        findings.push_back({.what = "CPU backend", .found = true, .detail = *identity});
+        findings.push_back({.what = "CPU backend", .found = true, .detail = summary(*identity)});
     else
         findings.push_back({.what = "CPU backend",
                             .detail = identity.error().message,
