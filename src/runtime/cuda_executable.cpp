@@ -62,6 +62,9 @@ class CudaExecutable final : public Executable {
             auto function =
                 module->function(std::string(kernel.config.entry), kernel.config.shared_bytes);
             if (!function) return function.error();
+            // NVRTC's log is empty when it answers from a cache of its own; the driver always
+            // knows.
+            if (const auto registers = function->registers()) kernel.info.registers = *registers;
             loaded_.push_back({std::move(kernel.config), std::move(*module), *function});
             infos_.push_back(std::move(kernel.info));
         }
