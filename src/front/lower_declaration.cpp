@@ -13,6 +13,8 @@ using ir::Type;
 namespace {
 
 constexpr std::size_t kMaxBuffers = 32;
+// A const that reads a const takes more of the stack than an expression inside an expression.
+constexpr int kEvaluationDepth = 3;
 constexpr std::string_view kBufferTypes = "f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool";
 constexpr std::string_view kParamTypes = "f32, i32 and bool";
 
@@ -249,9 +251,11 @@ bool Lowering::evaluate(dsl::ExprId id, const std::string& what, const std::stri
     Scope* const outer_scope = scope_;
     build_ = &apart;
     scope_ = &scope;
+    depth_ += kEvaluationDepth;
     const Operand result = number(id);
     const auto known = apart.constant(result.node);
     if (result.node != ir::kNoNode) type = apart.type(result.node);
+    depth_ -= kEvaluationDepth;
     build_ = outer_builder;
     scope_ = outer_scope;
     if (report_.errors() != errors_before) return false;
