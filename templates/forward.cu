@@ -125,9 +125,11 @@ __device__ void update_softmax(Scores& scores, Softmax& softmax, Output& output)
         maximum = quad_max(maximum);
         softmax.maximum[row] = maximum;
         moved |= maximum != before;
-        // Nothing visible yet: any finite origin gives exp(-inf) = 0.
-        const float origin = maximum == negative_infinity() ? 0 : maximum * softmax.to_log2;
-        shrink[row] = exp2_fast(before * softmax.to_log2 - origin);
+        // Nothing visible yet: any finite origin gives exp(-inf) = 0. Products are rounded alike,
+        // so that a maximum that stays shrinks by exactly 1.
+        const float origin =
+            maximum == negative_infinity() ? 0 : __fmul_rn(maximum, softmax.to_log2);
+        shrink[row] = exp2_fast(__fmul_rn(before, softmax.to_log2) - origin);
         float sum = 0;
 #pragma unroll
         for (int column = 0; column < kKeyColumns; ++column)
@@ -226,8 +228,9 @@ __device__ void store_results(const AttentionArguments& attention, const Softmax
         const int row = first_row + 8 * i + lane / 4;
         if (attention.lse.data && lane % 4 == 0 && row < attention.q_len)
             lse[row * attention.lse.stride_s] =
-                nothing_visible ? negative_infinity()
-                                : (softmax.maximum[i] * softmax.to_log2 + log2_fast(sum)) * kLn2;
+                nothing_visible
+                    ? negative_infinity()
+                    : (__fmul_rn(softmax.maximum[i], softmax.to_log2) + log2_fast(sum)) * kLn2;
     }
     __syncwarp();
     if (attention.o_flags & kOutputF32)

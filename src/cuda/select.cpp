@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 
 namespace flexc::cuda {
 namespace {
@@ -9,26 +10,23 @@ namespace {
 int padded(int columns) { return (columns + 15) / 16 * 16; }
 
 // Accumulators that one thread may hold, of 255 registers. More spill, or leave no room for what a
-// program keeps in its rows.
-constexpr int kAccumulatorLimit = 176;
+// program keeps in its rows. Floats need room for operands that are split in two.
+int accumulator_limit(DType dtype) { return dtype == DType::f32 ? 140 : 176; }
 
 struct Shape {
     int query_tile, key_tile, warps;
 };
 
 // Warps with 32 rows read each key and value half as often from shared memory as warps with 16; the
-// output of 32 rows fits in registers up to 128 columns. Floats take 16 rows, as their operands are
-// split in two. Best first; the last ones fit the widest rows into the smallest shared memory.
+// output of 32 rows fits in registers up to 144 columns. Best first, as measured on an H200; the
+// last ones fit the widest rows into the smallest shared memory.
 constexpr std::array kShapes = {
-    Shape{128, 96, 4}, Shape{128, 80, 4}, Shape{128, 64, 4}, Shape{128, 48, 4},
-    Shape{128, 32, 4}, Shape{128, 64, 8}, Shape{128, 32, 8}, Shape{64, 64, 4},
-    Shape{64, 32, 4},  Shape{64, 16, 4},  Shape{32, 16, 2},  Shape{16, 16, 1},
+    Shape{128, 96, 4}, Shape{128, 64, 4}, Shape{128, 48, 4}, Shape{128, 32, 4},
+    Shape{128, 64, 8}, Shape{128, 32, 8}, Shape{64, 64, 4},  Shape{64, 32, 4},
+    Shape{64, 16, 4},  Shape{32, 16, 2},  Shape{16, 16, 1},
 };
 constexpr std::array kFloatShapes = {
-    Shape{64, 32, 4},
-    Shape{64, 16, 4},
-    Shape{32, 16, 2},
-    Shape{16, 16, 1},
+    Shape{128, 32, 4}, Shape{64, 32, 4}, Shape{64, 16, 4}, Shape{32, 16, 2}, Shape{16, 16, 1},
 };
 constexpr int kStages = 2;
 
@@ -47,10 +45,11 @@ int accumulators(const KernelRequest& request, const Shape& shape) {
 }
 
 bool suits(const KernelRequest& request, const Shape& shape) {
-    // A score mod is unrolled over the scores of a thread; more than 64 columns cost compile time
-    // and gain nothing.
-    if (request.has_score_mod && shape.key_tile > 64) return false;
-    return accumulators(request, shape) <= kAccumulatorLimit &&
+    // Wide tiles pay where little else is done per element. A score mod is unrolled over the scores
+    // of a thread, so that they would cost compile time and gain nothing.
+    if (shape.key_tile > 64 && (request.has_score_mod || padded(request.head_dim_v) > 64))
+        return false;
+    return accumulators(request, shape) <= accumulator_limit(request.dtype) &&
            shared_bytes(request, shape) <= shared_memory_limit(request.arch);
 }
 
@@ -94,9 +93,9 @@ KernelConfig select_forward(const KernelRequest& request) {
     config.warps = shape.warps;
     config.stages = kStages;
     config.shared_bytes = shared_bytes(request, shape);
-    config.reason = request.dtype == DType::f32 ? "mma.sync on split TF32, 16 rows a warp"
-                    : shape.query_tile / shape.warps == 32 ? "mma.sync, 32 rows a warp"
-                                                           : "mma.sync, 16 rows a warp";
+    config.reason =
+        request.dtype == DType::f32 ? "mma.sync on floats split into TF32 pairs, " : "mma.sync, ";
+    config.reason += std::to_string(shape.query_tile / shape.warps) + " rows a warp";
     return config;
 }
 
