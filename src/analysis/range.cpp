@@ -96,6 +96,7 @@ class Analysis {
         ranges.of_node.resize(count);
         ranges.narrow.resize(count);
         ranges.in_range.resize(count);
+        ranges.difference.resize(count);
         for (NodeId id = 0; id < count; ++id) {
             const ir::Node& node = graph_[id];
             if (node.type == Type::integer) {
@@ -106,11 +107,29 @@ class Analysis {
             }
             ranges.narrow[id] = is_narrow(node, id);
             if (node.op == Op::read) ranges.in_range[id] = proven_inside(node);
+            ranges.difference[id] = difference(node);
         }
         return ranges;
     }
 
   private:
+    Interval difference(const ir::Node& node) const {
+        switch (node.op) {
+        case Op::ilt:
+        case Op::ile:
+        case Op::ieq:
+        case Op::ine:
+        case Op::imin:
+        case Op::imax: break;
+        default: return kAny;
+        }
+        const Fact &x = facts_[node.operands[0]], &y = facts_[node.operands[1]];
+        const std::array intervals = {x.range, y.range};
+        Fact result{transfer(Op::isub, intervals), {}, {}};
+        subtract(result, x, y);
+        return result.range;
+    }
+
     // A read's own width says nothing about its indices: addresses are always 64-bit.
     bool is_narrow(const ir::Node& node, NodeId id) const {
         if (node.type == Type::integer && !facts_[id].range.fits_32_bits()) return false;

@@ -8,8 +8,9 @@
 
 namespace flexc::analysis {
 
-// No sequence, batch or head count may reach this (checked at plan time), so that sums and
-// differences of two positions fit in 32 bits.
+// No sequence, batch or head count may reach this, so that sums and differences of two positions
+// fit in 32 bits. Every size, extents of buffers too, is at least 1; integer parameters are within
+// 2^53. All are checked at plan time.
 inline constexpr std::int64_t kMaxLength = std::int64_t{1} << 30;
 
 // Closed; saturated at the ends of int64, which then stand for "any".
@@ -21,7 +22,11 @@ struct Interval {
 
 struct Ranges {
     std::vector<Interval> of_node; // integer nodes; others hold "any"
-    std::vector<bool> narrow;      // the node may be computed in 32 bits: it and its operands fit
+    // The node may be computed in 32 bits: it and its operands fit. Of a read only its value
+    // counts.
+    std::vector<bool> narrow;
+    // Of integer comparisons, min and max: first operand - second operand.
+    std::vector<Interval> difference;
     // read node -> per index, whether it is proven inside the buffer (empty for other nodes)
     std::vector<std::vector<bool>> in_range;
 };

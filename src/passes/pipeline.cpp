@@ -7,6 +7,7 @@
 #include "ir/print.h"
 #include "ir/verify.h"
 #include "passes/bounds.h"
+#include "passes/decide.h"
 #include "passes/derive.h"
 #include "passes/hoist.h"
 #include "passes/roots.h"
@@ -46,6 +47,11 @@ Result<void> simplify_all(State& state) {
     simplify(state.mod.program, roots_of(state.mod));
     merge_gradients(state.mod);
     return {};
+}
+
+Result<void> decide_all(State& state) {
+    decide(state.mod.program, roots_of(state.mod));
+    return simplify_all(state);
 }
 
 Result<void> derive_all(State& state) {
@@ -107,6 +113,7 @@ struct Pass {
 constexpr std::array kPasses = {
     Pass{"specialise", specialise},
     Pass{"simplify", simplify_all},
+    Pass{"decide", decide_all},
     Pass{"derive", derive_all},
     Pass{"simplify-derivative", simplify_all},
     Pass{"band", find_band},
