@@ -1,6 +1,10 @@
-// The recursive-descent parser, private to dsl/: items in parser.cpp, bodies in
-// parser_statements.cpp, a Pratt parser in parser_expressions.cpp and
-// parser_primary.cpp. Rule names are grammar.ebnf's.
+// The recursive-descent parser, private to dsl/. Rule names are grammar.ebnf's.
+//   parser.cpp               a program, its mods, and what the others share
+//   parser_declarations.cpp  buffers, params, consts, functions
+//   parser_statements.cpp    bodies
+//   parser_expressions.cpp   operators, calls and reads, by precedence
+//   parser_primary.cpp       literals, names, parentheses
+//   parser_refusals.cpp      what pasted Python may have and this language has not
 #pragma once
 
 #include <string>
@@ -17,7 +21,7 @@ class Parser {
     Parsed run();
 
   private:
-    // --- items (parser.cpp)
+    // --- items
     void item();
     bool declaration();
     void buffer_item();
@@ -33,7 +37,7 @@ class Parser {
     bool name_of(Item& item, std::string_view what);
     void finish_item(Item item, std::size_t first);
 
-    // --- bodies (parser_statements.cpp)
+    // --- bodies
     void body(Item& item, std::string_view what);
     void braced_body(Item& item);
     void indented_body(Item& item, std::uint32_t outer_indent);
@@ -47,7 +51,7 @@ class Parser {
     bool at_statement_end() const;
     void end_statement();
 
-    // --- expressions (parser_expressions.cpp)
+    // --- expressions
     ExprId expression();
     ExprId binary(int minimum);
     ExprId prefix(int minimum);

@@ -107,8 +107,10 @@ NodeId Builder::apply(Op op, std::vector<NodeId> operands, dsl::Span span) {
 NodeId Builder::to_real(NodeId node, dsl::Span span) {
     if (node == kNoNode || type(node) == Type::real) return node;
     const ir::Node& from = (*graph_)[node];
-    if (from.op == Op::const_int || from.op == Op::const_bool)
+    if (from.op == Op::const_int || from.op == Op::const_bool) {
+        replaced_.insert(node);
         return real(static_cast<double>(from.integer), span);
+    }
     return apply(from.type == Type::boolean ? Op::bool_to_real : Op::int_to_real, {node}, span);
 }
 
@@ -130,7 +132,7 @@ void Builder::exhaust(dsl::Span span, std::string message, std::string hint) {
 }
 
 NodeId Builder::checked(NodeId node, dsl::Span span) {
-    if (graph_->size() > kMaxNodes)
+    if (graph_->size() > kMaxNodes + replaced_.size())
         exhaust(
             span, "the program is larger than 4,096 IR nodes after inlining",
             "functions are copied into every call: give repeated values a name, or read a buffer");

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "front/reporter.h"
@@ -58,6 +59,7 @@ class Builder {
     ir::Graph* graph_;
     Reporter* reporter_;
     std::unordered_map<ir::NodeId, Constant> constants_;
+    std::unordered_set<ir::NodeId> replaced_; // literals that became real ones: they do not count
     bool exhausted_ = false;
 };
 
