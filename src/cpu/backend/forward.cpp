@@ -5,6 +5,7 @@
 
 #include "cpu/backend/arena.h"
 #include "cpu/backend/attention.h"
+#include "cpu/backend/flush_denormals.h"
 #include "cpu/backend/tensors.h"
 #include "cpu/backend/threads.h"
 #include "cpu/backend/tile_range.h"
@@ -138,13 +139,7 @@ class Forward {
             for (std::int64_t row = 0; row < tile.rows; ++row)
                 std::fill(scratch.scores + row * kKeyTile + tile.columns,
                           scratch.scores + row * kKeyTile + padded_columns, 0.0f);
-        if (started)
-            for (std::int64_t row = 0; row < tile.rows; ++row) {
-                const float factor = scratch.row_correction[row];
-                if (factor == 1) continue;
-                for (int d = 0; d < dim_v; ++d)
-                    scratch.output[row * dim_v + d] *= factor;
-            }
+        if (started) rescale(scratch, tile.rows);
         const Product product{.rows = padded_rows,
                               .columns = dim_v,
                               .inner = padded_columns,
@@ -155,6 +150,18 @@ class Forward {
         (finite_[packed] ? multiply : multiply_skipping_zeros)(
             product, scratch.scores, values_ + (packed * kKeyTile + skipped) * dim_v,
             scratch.output);
+    }
+
+    // What was summed relative to an older maximum.
+    void rescale(const Scratch& scratch, std::int64_t rows) const {
+        const FlushDenormals flush;
+        const int dim_v = shape_.head_dim_v;
+        for (std::int64_t row = 0; row < rows; ++row) {
+            const float factor = scratch.row_correction[row];
+            if (factor == 1) continue;
+            for (int d = 0; d < dim_v; ++d)
+                scratch.output[row * dim_v + d] *= factor;
+        }
     }
 
     void finish(const Rows& rows, const Scratch& scratch, bool started) {

@@ -2,6 +2,8 @@
 
 #include <libxsmm.h>
 
+#include "cpu/backend/flush_denormals.h"
+
 namespace flexc::cpu {
 
 namespace {
@@ -31,6 +33,7 @@ void multiply_skipping_zeros(const Product& product, const float* left, const fl
 }
 
 void multiply(const Product& product, const float* left, const float* right, float* out) {
+    const FlushDenormals flush;
     // libxsmm is column-major, so the factors change places.
     const float alpha = 1, beta = product.accumulate ? 1 : 0;
     const int flags = product.left_transposed ? LIBXSMM_GEMM_FLAG_TRANS_B : 0;
