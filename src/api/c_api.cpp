@@ -34,7 +34,6 @@ struct flexc_signature {
 namespace {
 
 using flexc::Error;
-using flexc::ErrorCode;
 using flexc::Result;
 using flexc::api::invalid;
 

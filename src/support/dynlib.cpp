@@ -23,8 +23,8 @@ std::string folder_of(std::string_view path) {
 
 std::string path_of(void* handle, const std::string& asked) {
     link_map* map = nullptr;
-    if (::dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr && map->l_name != nullptr &&
-        *map->l_name != '\0')
+    if (::dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0 && map != nullptr &&
+        map->l_name != nullptr && *map->l_name != '\0')
         return map->l_name;
     return asked;
 }
