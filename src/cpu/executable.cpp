@@ -43,7 +43,7 @@ class CompiledMod final : public Executable {
         const ir::Node& mask = mod.program.graph[mod.mask];
         shape_ = {.dtype = options.dtype,
                   .head_dim = options.head_dim,
-                  .head_dim_v = options.head_dim_v,
+                  .head_dim_v = options.head_dim_v > 0 ? options.head_dim_v : options.head_dim,
                   .threads = thread_count(options.threads, table_),
                   .scratch_arrays = scratch_arrays,
                   .has_mask = mask.op != ir::Op::const_bool || mask.integer == 0,

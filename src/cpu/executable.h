@@ -19,8 +19,8 @@ namespace flexc::cpu {
 struct ExecutableOptions {
     DType dtype = DType::f32; // of q, k, v: f32, f16 or bf16
     int head_dim = 64;
-    int head_dim_v = 64;
-    int threads = 0; // 0: FLEXC_CPU_THREADS, else one per core
+    int head_dim_v = 0; // 0: head_dim
+    int threads = 0; // 0: the variable that support/env.def names, else one per core
 };
 
 struct Call {
