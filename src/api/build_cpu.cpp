@@ -31,6 +31,8 @@ Result<Built> build_cpu(const passes::Mod& mod, const CompileOptions& options,
         entry ? std::optional<std::string_view>(entry->payload) : std::nullopt);
     if (!compiled) return compiled.error();
     const bool from_cache = (*compiled)->from_object();
+    if (entry && !from_cache)
+        store.discard(key, log); // it does not link: make room for one that does
     if (!from_cache)
         store.publish(key, source,
                       {.metadata = "", .payload = std::string((*compiled)->object_bytes())}, log);

@@ -114,11 +114,13 @@ Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptio
     for (const std::string& option : cuda::nvrtc_options(target.arch))
         key.field("option", option);
 
-    if (auto entry = store.load(key.finish(), source, log);
-        entry && decode(entry->metadata, kernel.info)) {
-        kernel.cubin = std::move(entry->payload);
-        result.cached = true;
-        return result;
+    if (auto entry = store.load(key.finish(), source, log)) {
+        if (decode(entry->metadata, kernel.info)) {
+            kernel.cubin = std::move(entry->payload);
+            result.cached = true;
+            return result;
+        }
+        store.discard(key.finish(), log); // else it would stay, and every process compile again
     }
     auto compiled = cuda::compile_cubin(*translation, target.arch);
     if (!compiled) return compiled.error();
