@@ -28,7 +28,7 @@ class Outputs(CommandTest):
 
     def test_one_key_gives_its_value(self):
         tensors = inputs(kv_len=1, q_len=3)
-        self.run_file(tensor_io.encode(tensors), program="score_mod = score")
+        self.run_alone("score_mod = score", tensors)
         numbers = tensor_io.to_numbers("F32", tensors["v"][2])
         for row in range(6):
             self.assertEqual(list(self.outputs()["o"][2][6 * row:6 * row + 6]), list(numbers))

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <functional>
 #include <random>
-#include <sstream>
 
 #include <fmt/format.h>
 
@@ -31,6 +30,9 @@ std::uint16_t to_f16(float value) {
     const float magnitude = std::fabs(value);
     if (magnitude >= 65520.0F) {
         return sign | 0x7c00;
+    }
+    if (magnitude == 0) {
+        return sign;
     }
     int exponent = 0;
     std::frexp(magnitude, &exponent);
@@ -89,10 +91,9 @@ std::function<double()> generator(const FillSpec& spec, std::uint64_t seed) {
 } // namespace
 
 FillSpec parse_fill(const std::string& text) {
-    std::vector<std::string> parts;
-    std::stringstream stream(text);
-    for (std::string part; std::getline(stream, part, ':');) {
-        parts.push_back(part);
+    std::vector<std::string> parts(1);
+    for (const char c : text) {
+        c == ':' ? void(parts.emplace_back()) : parts.back().push_back(c);
     }
     const auto bad = [&] {
         fail_usage(fmt::format("--fill '{}': expected normal:STD, uniform:LO:HI, index:N, "
@@ -100,9 +101,6 @@ FillSpec parse_fill(const std::string& text) {
                                text));
     };
     const auto number = [&](std::size_t i) { return parse_number(parts[i], "--fill " + text); };
-    if (parts.empty()) {
-        bad();
-    }
     const auto& kind = parts[0];
     if (kind == "normal" && parts.size() <= 2) {
         return {FillSpec::Kind::normal, parts.size() == 2 ? number(1) : 0.1, 0};

@@ -63,9 +63,10 @@ void load_named(const std::string& mod, ModText& result) {
                      mod, nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest)));
 }
 
-// With -e there is no place to declare a param, so --param does it.
-bool declares_param(const std::string& text, const std::string& name) {
-    return std::regex_search(text, std::regex("\\bparam\\s+" + name + "\\b"));
+// A bare expression has no place to declare params, so --param does it.
+bool declares_params(const std::string& text) {
+    static const std::regex kDeclaration("(^|[\\n;}])\\s*param\\s");
+    return std::regex_search(text, kDeclaration);
 }
 
 ParamDeclaration declare_param(const std::string& name, const std::string& literal, double value) {
@@ -89,7 +90,7 @@ void load_params(const ModOption& option, ModText& result) {
                              : literal == "false" ? 0
                                                   : parse_number(literal, "--param " + name);
         result.param_values.emplace_back(name, value);
-        if (!option.expression.empty() && !declares_param(result.text, name)) {
+        if (!option.expression.empty() && !declares_params(result.text)) {
             result.options.params.push_back(declare_param(name, literal, value));
         }
     }

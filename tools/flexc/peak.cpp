@@ -27,7 +27,9 @@ std::optional<double> peak_tera_operations(Device device, DType dtype) {
     }
     const auto this_device = "GPU " + std::to_string(device.index);
     for (const auto& finding : doctor()) {
-        if (finding.what != this_device) { continue; }
+        if (finding.what != this_device) {
+            continue;
+        }
         for (const auto& peak : kPeaks) {
             if (finding.detail.find(peak.device) != std::string::npos) {
                 return dtype == DType::f32 ? peak.single : peak.half;

@@ -131,11 +131,16 @@ void sync_folder(const fs::path& folder) {
     ::close(descriptor);
 }
 
-// Where the bytes go: a link is followed, so that renaming does not replace the link itself.
-fs::path resolve(const std::string& path) {
+// Where the bytes go: links are followed, dangling ones too, so that renaming replaces no link.
+fs::path resolve(const std::string& given) {
     std::error_code failure;
+    fs::path path = given;
+    constexpr int kMostLinks = 40;
+    for (int i = 0; i < kMostLinks && fs::is_symlink(path, failure); ++i) {
+        path = path.parent_path() / fs::read_symlink(path, failure);
+    }
     auto resolved = fs::weakly_canonical(fs::absolute(path, failure), failure);
-    return failure ? fs::path(path) : resolved;
+    return failure ? path : resolved;
 }
 
 bool is_device_or_pipe(const fs::path& path) {

@@ -68,9 +68,6 @@ std::string without_score_mod(const std::string& text) {
 VisibleFraction visible_fraction(const ModText& mod, const Signature& signature,
                                  const ProblemShape& shape, Device device,
                                  const std::function<void(AttentionCall&)>& add_buffers) {
-    if (signature.mask_depends_on.empty()) {
-        return {1.0, "no mask"};
-    }
     auto counting = shape;
     counting.head_dim = counting.head_dim_v = 1;
     counting.dtype = DType::f32;
@@ -94,6 +91,10 @@ VisibleFraction visible_fraction(const ModText& mod, const Signature& signature,
                          static_cast<double>(shape.sizes.kv_len);
     const double most = device.kind == Device::Kind::cuda ? kMostPairsCuda : kMostPairsCpu;
     try {
+        if (signature.mask_depends_on.empty()) {
+            const auto counted = count_rows(*kernel, mod, counting, 0, 1, add_buffers);
+            return {counted.visible / counted.pairs, "the mask is constant"};
+        }
         if (pairs <= most || rows <= kSampleRows) {
             const auto counted = count_rows(*kernel, mod, counting, 0, rows, add_buffers);
             return {counted.visible / counted.pairs, "counted exactly"};
