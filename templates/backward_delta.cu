@@ -20,6 +20,7 @@ constexpr int lanes_for(int columns) {
     return lanes;
 }
 constexpr int kLanes = lanes_for(mod::kHeadDimV);
+static_assert(kLanes * kVector >= mod::kHeadDimV);
 static_assert(mod::kQueryTile % (kThreads / kLanes) == 0); // so that warps stay together
 
 // Elements column + [0, kVector) of a row; zeros past the end. `aligned`: to 16 bytes.
@@ -50,17 +51,14 @@ __device__ void load_vector(float (&x)[kVector], const Plane<T>& plane, bool ali
 // This thread's part of the sum.
 template <typename Output>
 __device__ float partial_sum(const Plane<Output>& o, const Plane<Element>& d_out, int row) {
-    const bool o_aligned = o.aligned_to(16), d_out_aligned = d_out.aligned_to(16);
+    const int column = static_cast<int>(threadIdx.x) % kLanes * kVector;
+    float x[kVector], y[kVector];
+    load_vector(x, o, o.aligned_to(16), row, column);
+    load_vector(y, d_out, d_out.aligned_to(16), row, column);
     float sum = 0;
-    for (int column = static_cast<int>(threadIdx.x) % kLanes * kVector; column < mod::kHeadDimV;
-         column += kLanes * kVector) {
-        float x[kVector], y[kVector];
-        load_vector(x, o, o_aligned, row, column);
-        load_vector(y, d_out, d_out_aligned, row, column);
 #pragma unroll
-        for (int i = 0; i < kVector; ++i)
-            sum += x[i] * y[i];
-    }
+    for (int i = 0; i < kVector; ++i)
+        sum += x[i] * y[i];
     return sum;
 }
 
@@ -77,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const long long first_of_all = static_cast<long long>(head) * attention.q_len + first_row;
 
     const Plane<Element> o(attention.o, b, h), d_out(attention.d_out, b, h);
-    const Plane<float> wide_o(attention.o, b, h), d_lse(attention.d_lse, b, h);
+    const Plane<float> wide_o(attention.o, b, h);
     const bool is_wide = attention.o_flags & kOutputF32;
     for (int i = static_cast<int>(threadIdx.x) / kLanes; i < mod::kQueryTile;
          i += kThreads / kLanes) {
@@ -87,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         for (int distance = kLanes / 2; distance > 0; distance /= 2)
             sum += __shfl_xor_sync(0xffffffffu, sum, distance);
         if (threadIdx.x % kLanes == 0 && i < row_count) {
-            if (attention.d_lse.data) sum -= *d_lse.at(row, 0);
+            if (attention.d_lse.data) sum -= *Plane<float>(attention.d_lse, b, h).at(row, 0);
             attention.delta[first_of_all + i] = sum;
         }
     }

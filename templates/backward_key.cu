@@ -22,18 +22,32 @@ using KeyTile = Tile<Element, mod::kKeyTile, mod::kHeadDim>;
 using ValueTile = Tile<Element, mod::kKeyTile, mod::kHeadDimV>;
 using QueryTile = Tile<Element, mod::kQueryTile, mod::kHeadDim>;
 using DOutTile = Tile<Element, mod::kQueryTile, mod::kHeadDimV>;
-using ScoreTile = Tile<Element, mod::kQueryTile, mod::kKeyTile>;
+using WeightTile = Tile<Element, mod::kQueryTile, mod::kKeyTile>;
 
-using Scores = WarpResult<mod::kQueryTile, mod::kKeyTile, mod::kWarps>;
-using QueryGradient = WarpResult<mod::kQueryTile, mod::kHeadDim, mod::kWarps>;
 using KeyGradient = WarpResult<mod::kKeyTile, mod::kHeadDim, mod::kWarps>;
 using ValueGradient = WarpResult<mod::kKeyTile, mod::kHeadDimV, mod::kWarps>;
+
+// Scores and dq take turns in the registers that dk and dv leave, for so many queries at a time
+// that nothing spills: rows are halved until a thread holds no more than `most` values.
+constexpr int rows_at_a_time(int columns, int most) {
+    int rows = mod::kQueryTile;
+    while (rows % 32 == 0 && rows * columns > most * kThreads)
+        rows /= 2;
+    return rows;
+}
+constexpr bool kCrowded = mod::kKeyTile * (mod::kHeadDim + mod::kHeadDimV) >= 128 * kThreads;
+constexpr int kScoreRows =
+    rows_at_a_time(mod::kKeyTile, kCrowded && !__is_empty(mod::Column) ? 16 : 32);
+constexpr int kGradientRows =
+    rows_at_a_time(mod::kHeadDim, kCrowded&& mod::kHeadDim <= 128 ? 16 : 32);
+using Scores = WarpResult<kScoreRows, mod::kKeyTile, mod::kWarps>;
+using QueryGradient = WarpResult<kGradientRows, mod::kHeadDim, mod::kWarps>;
 
 // Shared memory, in this order: keys, values, weights, dS, and the stages: queries, d_out, lse and
 // delta. When all is done, gradients pass through it on their way out.
 constexpr int kRowSumBytes = 2 * 4 * mod::kQueryTile;
 constexpr int kStageBytes = QueryTile::kBytes + DOutTile::kBytes + kRowSumBytes;
-constexpr int kFirstStage = KeyTile::kBytes + ValueTile::kBytes + 2 * ScoreTile::kBytes;
+constexpr int kFirstStage = KeyTile::kBytes + ValueTile::kBytes + 2 * WeightTile::kBytes;
 constexpr int kUsedBytes = kFirstStage + mod::kStages * kStageBytes;
 using KeyGradientTile = Tile<float, mod::kKeyTile, mod::kHeadDim>;
 using ValueGradientTile = Tile<float, mod::kKeyTile, mod::kHeadDimV>;
@@ -55,32 +69,24 @@ struct Shared {
     unsigned base;
     __device__ KeyTile key() const { return {base}; }
     __device__ ValueTile value() const { return {base + KeyTile::kBytes}; }
-    __device__ ScoreTile weights() const { return {base + KeyTile::kBytes + ValueTile::kBytes}; }
-    __device__ ScoreTile d_scores() const { return {weights().base + ScoreTile::kBytes}; }
+    __device__ WeightTile weights() const { return {base + KeyTile::kBytes + ValueTile::kBytes}; }
+    __device__ WeightTile d_scores() const { return {weights().base + WeightTile::kBytes}; }
     __device__ Stage stage(int tile) const {
         return {base + kFirstStage + tile % mod::kStages * kStageBytes};
     }
 };
 
-// One head's queries and d_out, tile after tile.
-struct QueryHead {
-    TileSource<kThreads, QueryTile> q;
-    TileSource<kThreads, DOutTile> d_out;
-
-    __device__ QueryHead(const AttentionArguments& attention, const HeadPlace& place, int first_q)
-        : q(Plane<Element>(attention.q, place.b, place.h), first_q),
-          d_out(Plane<Element>(attention.d_out, place.b, place.h), first_q) {}
-
-    __device__ void start_loading(Stage stage, const AttentionArguments& attention,
-                                  const HeadPlace& place, int first_q) {
-        q.load(stage.query(), attention.q_len - first_q);
-        d_out.load(stage.d_out(), attention.q_len - first_q);
-        load_row_sums<kThreads, mod::kQueryTile>(stage.row_sums(), attention, place.b, place.h,
-                                                 first_q);
-        q.advance(mod::kQueryTile);
-        d_out.advance(mod::kQueryTile);
-    }
-};
+// Addresses are computed anew for each tile: registers are scarcer than time.
+__device__ void load_queries(Stage stage, const AttentionArguments& attention, int b, int h,
+                             int first_q) {
+    h = computed_again(h);
+    const Plane<Element> q(attention.q, b, h), d_out(attention.d_out, b, h);
+    load_tile<kThreads>(stage.query(), q, q.aligned_to(kCopyBytes<Element, mod::kHeadDim>), first_q,
+                        attention.q_len);
+    load_tile<kThreads>(stage.d_out(), d_out, d_out.aligned_to(kCopyBytes<Element, mod::kHeadDimV>),
+                        first_q, attention.q_len);
+    load_row_sums<kThreads, mod::kQueryTile>(stage.row_sums(), attention, b, h, first_q);
+}
 
 __device__ void load_keys(Shared shared, const AttentionArguments& attention, int b, int h_kv,
                           int first_kv) {
@@ -97,27 +103,26 @@ __device__ void load_keys(Shared shared, const AttentionArguments& attention, in
     }
 }
 
-__device__ void add_to_query_gradient(QueryGradient& dq, const AttentionArguments& attention,
+__device__ void add_to_query_gradient(const QueryGradient& dq, const AttentionArguments& attention,
                                       const HeadPlace& place, int first_q) {
-    constexpr bool kPaired = mod::kHeadDim % 2 == 0;
-    const long long head = static_cast<long long>(place.b) * attention.heads + place.h;
-    float* const rows =
-        attention.dq_accumulator + (head * attention.q_len + first_q) * mod::kHeadDim;
+    const long long head =
+        static_cast<long long>(place.b) * attention.heads + computed_again(place.h);
+    const int q = first_q + QueryGradient::row(0);
+    float* const rows = attention.dq_accumulator + (head * attention.q_len + q) * mod::kHeadDim +
+                        QueryGradient::first_column();
+    const int columns = mod::kHeadDim - QueryGradient::first_column(); // that exist from there on
 #pragma unroll
-    for (int row = 0; row < QueryGradient::kRows; ++row) {
-        const int q = QueryGradient::row(row);
-        if (first_q + q >= attention.q_len) break;
-        float* const to = rows + q * mod::kHeadDim + QueryGradient::column(0);
+    for (int row = 0; row < QueryGradient::kRows; ++row)
 #pragma unroll
-        for (int i = 0; i < QueryGradient::kColumns; ++i) {
-            const int column = QueryGradient::column(i);
-            if (mod::kHeadDim % 16 == 0 ? QueryGradient::has_unit(i / 2)
-                                        : column + 1 < mod::kHeadDim)
-                add_atomically<kPaired>(to + 8 * i, dq.at(row, i, 0), dq.at(row, i, 1));
-            else if (!kPaired && column + 1 == mod::kHeadDim)
-                add_atomically(to + 8 * i, dq.at(row, i, 0));
+        for (int unit = 0; unit < QueryGradient::kUnits; ++unit) {
+            const bool whole = mod::kHeadDim % 16 == 0 && QueryGradient::has_unit(unit);
+            add_atomically<mod::kHeadDim % 4 == 0>(rows + 8 * row * mod::kHeadDim + 16 * unit,
+                                                   q + 8 * row >= attention.q_len ? 0
+                                                   : whole                        ? 16
+                                                           : columns - 16 * unit,
+                                                   dq.pair(row, 2 * unit),
+                                                   dq.pair(row, 2 * unit + 1));
         }
-    }
 }
 
 } // namespace
@@ -146,10 +151,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         const HeadPlace place(attention, arguments, b * attention.heads + h);
         const TileRange range = tiles_between(first_kv - place.high, last_kv - place.low,
                                               attention.q_len, mod::kQueryTile);
-        QueryHead head(attention, place, range.begin * mod::kQueryTile);
         const auto start_loading = [&](int tile) {
             if (tile < range.end)
-                head.start_loading(shared.stage(tile), attention, place, tile * mod::kQueryTile);
+                load_queries(shared.stage(tile), attention, b, h, tile * mod::kQueryTile);
             commit_copies();
         };
         mod::GradientSums sums{};
@@ -167,29 +171,33 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             __syncthreads(); // this tile is here, and everyone has left the one before
             if (mod::kStages == 2) start_loading(tile + 1);
 
-            Scores scores, d_scores;
-            scores.clear();
-            d_scores.clear();
-            if (Scores::has_unit(0)) {
-                add_product_of_rows(scores, stage.query(), shared.key());
-                add_product_of_rows(d_scores, stage.d_out(), shared.value());
-                ScoreRows<Scores::kRows> rows;
-                read_rows<Scores, mod::kQueryTile>(rows, stage.row_sums(), attention, arguments,
-                                                   place, first_q);
-                differentiate_tile(scores, d_scores, rows, attention, arguments, place, sums,
-                                   first_q, first_kv);
-                store_result(shared.weights(), scores);
-                store_result(shared.d_scores(), d_scores);
+#pragma unroll 1
+            for (int row = 0; row < mod::kQueryTile && Scores::has_unit(0); row += kScoreRows) {
+                Scores scores, d_scores;
+                scores.clear();
+                d_scores.clear();
+                add_product_of_rows(scores, rows_of<kScoreRows>(stage.query(), row), shared.key());
+                add_product_of_rows(d_scores, rows_of<kScoreRows>(stage.d_out(), row),
+                                    shared.value());
+                differentiate_tile(
+                    scores, d_scores, {attention, arguments, place},
+                    {first_q + row, first_kv, stage.row_sums() + 4 * row, 4 * mod::kQueryTile},
+                    sums);
+                store_result(rows_of<kScoreRows>(shared.weights(), row), scores);
+                store_result(rows_of<kScoreRows>(shared.d_scores(), row), d_scores);
             }
             __syncthreads(); // P and dS are here
 
             add_product_of_columns(dv, shared.weights(), stage.d_out());
             add_product_of_columns(dk, shared.d_scores(), stage.query());
             if constexpr (mod::kAccumulatesQueryGradient) {
-                QueryGradient dq;
-                dq.clear();
-                add_product(dq, shared.d_scores(), shared.key());
-                add_to_query_gradient(dq, attention, place, first_q);
+#pragma unroll 1
+                for (int row = 0; row < mod::kQueryTile; row += kGradientRows) {
+                    QueryGradient dq;
+                    dq.clear();
+                    add_product(dq, rows_of<kGradientRows>(shared.d_scores(), row), shared.key());
+                    add_to_query_gradient(dq, attention, place, first_q + row);
+                }
             }
         }
         if constexpr (mod::kAddsGradients)

@@ -66,7 +66,7 @@ __device__ void load_queries(Shared shared, const AttentionArguments& attention,
 
 // dq += dS K
 __device__ void add_keys(QueryGradient& dq, const Scores& d_scores, KeyTile key) {
-    accumulate<Element, mod::kKeyTile>(
+    accumulate<Element, mod::kKeyTile, true>(
         dq,
         [&](int slab, int k) {
             return operand_from_accumulators<Element>(d_scores.values[slab], k / kStepK<Element>);
@@ -108,7 +108,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 
     load_queries(shared, attention, place, first_q);
     if (mod::kStages == 2) start_loading(range.begin);
-    ScoreRows<Scores::kRows> rows;
     QueryGradient dq;
     dq.clear();
     mod::GradientSums sums{};
@@ -121,17 +120,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         wait_for_copies<0>();
         __syncthreads(); // this tile is here, and everyone has left the one before
         if (mod::kStages == 2) start_loading(tile + 1);
-        if (tile == range.begin)
-            read_rows<Scores, mod::kQueryTile>(rows, shared.row_sums(), attention, arguments, place,
-                                               first_q);
-
         Scores scores, d_scores;
         scores.clear();
         d_scores.clear();
         add_product_of_rows(scores, shared.query(), shared.key(tile));
         add_product_of_rows(d_scores, shared.d_out(), shared.value(tile));
-        differentiate_tile(scores, d_scores, rows, attention, arguments, place, sums, first_q,
-                           tile * mod::kKeyTile);
+        differentiate_tile(scores, d_scores, {attention, arguments, place},
+                           {first_q, tile * mod::kKeyTile, shared.row_sums(), 4 * mod::kQueryTile},
+                           sums);
         add_keys(dq, d_scores, shared.key(tile));
     }
     if constexpr (mod::kAddsGradients)

@@ -66,18 +66,39 @@ __device__ inline void write_gradient(const GradientPlane<E>& plane,
 __device__ inline void add_atomically(float* to, float x) {
     asm volatile("red.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
 }
-// The same for two neighbours; `paired`: to is aligned to 8 bytes.
-template <bool kPaired>
-__device__ inline void add_atomically(float* to, float first, float second) {
+
+// to[0 .. columns) += 16 columns of a row (fewer when columns < 16), which a quad of threads holds:
+// two each of the first 8 in `left`, two each of the last 8 in `right`. All threads of the warp
+// call this. kAligned: rows are aligned to 16 bytes; then neighbours swap halves, so that each
+// thread adds four columns at once.
+template <bool kAligned>
+__device__ inline void add_atomically(float* to, int columns, const float (&left)[2],
+                                      const float (&right)[2]) {
+    const int t = static_cast<int>(threadIdx.x) % 4;
 #if __CUDA_ARCH__ >= 900
-    if constexpr (kPaired) {
-        asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(first), "f"(second)
-                     : "memory");
-        return;
+    constexpr bool kFourAtOnce = kAligned;
+    if constexpr (kFourAtOnce) {
+        const bool odd = t % 2;
+        const float got[2] = {__shfl_xor_sync(0xffffffffu, odd ? left[0] : right[0], 1),
+                              __shfl_xor_sync(0xffffffffu, odd ? left[1] : right[1], 1)};
+        const int column = odd ? 2 * t + 6 : 2 * t;
+        if (column < columns)
+            asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to + column),
+                         "f"(odd ? got[0] : left[0]), "f"(odd ? got[1] : left[1]),
+                         "f"(odd ? right[0] : got[0]), "f"(odd ? right[1] : got[1])
+                         : "memory");
     }
+#else
+    constexpr bool kFourAtOnce = false;
 #endif
-    add_atomically(to, first);
-    add_atomically(to + 1, second);
+    if constexpr (!kFourAtOnce) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int column = 2 * t + i;
+            if (column < columns) add_atomically(to + column, left[i]);
+            if (column + 8 < columns) add_atomically(to + column + 8, right[i]);
+        }
+    }
 }
 
 } // namespace sm80

@@ -6,6 +6,13 @@
 
 namespace sm80 {
 
+// The same value, of unknown origin: what depends on it is computed again in each turn of a loop
+// rather than kept in registers all along.
+template <typename T> __device__ inline T computed_again(T x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 // How many warps lie along the rows of a result of `slabs` x `units` pieces of 16 x 16: least work
 // for the busiest warp, then fewest operand loads.
 constexpr int warps_along_rows(int slabs, int units, int warps) {
@@ -52,6 +59,9 @@ template <int kHeight_, int kWidth, int kWarps, bool kWholeRows = false> struct 
     __device__ float& at(int row, int column, int side) {
         return values[row / 2][column][row % 2 * 2 + side];
     }
+    __device__ const float (&pair(int row, int column) const)[2] {
+        return reinterpret_cast<const float(&)[2]>(values[row / 2][column][row % 2 * 2]);
+    }
     __device__ void clear() {
 #pragma unroll
         for (int slab = 0; slab < kSlabs; ++slab)
@@ -63,53 +73,53 @@ template <int kHeight_, int kWidth, int kWarps, bool kWholeRows = false> struct 
     }
 };
 
-// sum += left * right over kDepth values of k. left(slab, k) gives 16 rows, right(b, unit, k) 16
-// columns, both in the same order of k.
-template <typename E, int kDepth, typename Result, typename Left, typename Right>
-__device__ inline void accumulate(Result& sum, Left left, Right right) {
-    // The matrix units round their sums toward zero. Floats are summed over one tile there, and
-    // over tiles by rounded additions, so that long sequences keep f32 accuracy.
-    constexpr bool kSeparateSum = sizeof(E) == 4;
-    constexpr int kGroup = kSeparateSum ? 1 : Result::kUnits;
-    constexpr int kUnroll = kSeparateSum ? 2 : kDepth / kStepK<E>;
-#pragma unroll
-    for (int first = 0; first < Result::kUnits; first += kGroup) {
-        float part[Result::kSlabs][2 * kGroup][4];
+// sum += left * right over kDepth values of k, for kCount units of a warp's result, whose
+// accumulators begin at sum[..][first]. left(slab, k) gives 16 rows, right(b, unit, k) 16 columns,
+// both in the same order of k.
+template <typename Result, typename E, int kDepth, int kUnroll, int kCount, int kColumns,
+          typename Left, typename Right>
+__device__ inline void accumulate_units(float (&sum)[Result::kSlabs][kColumns][4], int first_unit,
+                                        Left left, Right right) {
+#pragma unroll kUnroll
+    for (int k = 0; k < kDepth; k += kStepK<E>) {
+        OperandA<E> a[Result::kSlabs];
 #pragma unroll
         for (int slab = 0; slab < Result::kSlabs; ++slab)
+            a[slab] = left(slab, k);
 #pragma unroll
-            for (int column = 0; column < 2 * kGroup; ++column)
+        for (int unit = 0; unit < kCount; ++unit) {
+            if (!Result::has_unit(first_unit + unit)) continue;
+            OperandB<E> b[2];
+            right(b, first_unit + unit, k);
 #pragma unroll
-                for (int i = 0; i < 4; ++i)
-                    part[slab][column][i] =
-                        kSeparateSum ? 0 : sum.values[slab][2 * first + column][i];
-#pragma unroll kUnroll
-        for (int k = 0; k < kDepth; k += kStepK<E>) {
-            OperandA<E> a[Result::kSlabs];
-#pragma unroll
-            for (int slab = 0; slab < Result::kSlabs; ++slab)
-                a[slab] = left(slab, k);
-#pragma unroll
-            for (int unit = 0; unit < kGroup; ++unit) {
-                if (!Result::has_unit(first + unit)) continue;
-                OperandB<E> b[2];
-                right(b, first + unit, k);
-#pragma unroll
-                for (int slab = 0; slab < Result::kSlabs; ++slab) {
-                    multiply(part[slab][2 * unit], a[slab], b[0]);
-                    multiply(part[slab][2 * unit + 1], a[slab], b[1]);
-                }
+            for (int slab = 0; slab < Result::kSlabs; ++slab) {
+                multiply(sum[slab][2 * unit], a[slab], b[0]);
+                multiply(sum[slab][2 * unit + 1], a[slab], b[1]);
             }
         }
+    }
+}
+
+// The same for all units. kUnrolled: left needs to know k while compiling.
+template <typename E, int kDepth, bool kUnrolled = false, typename Result, typename Left,
+          typename Right>
+__device__ inline void accumulate(Result& sum, Left left, Right right) {
+    constexpr int kSteps = kDepth / kStepK<E>;
+    if constexpr (sizeof(E) == 2) {
+        accumulate_units<Result, E, kDepth, kSteps, Result::kUnits>(sum.values, 0, left, right);
+    } else {
+        // The matrix units round their sums toward zero. Floats are summed over one tile there, and
+        // over tiles by rounded additions, so that long sequences keep f32 accuracy.
 #pragma unroll
-        for (int slab = 0; slab < Result::kSlabs; ++slab)
+        for (int unit = 0; unit < Result::kUnits; ++unit) {
+            float part[Result::kSlabs][2][4] = {};
+            accumulate_units<Result, E, kDepth, kUnrolled ? kSteps : 2, 1>(part, unit, left, right);
 #pragma unroll
-            for (int column = 0; column < 2 * kGroup; ++column)
+            for (int slab = 0; slab < Result::kSlabs; ++slab)
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    float& total = sum.values[slab][2 * first + column][i];
-                    total = kSeparateSum ? total + part[slab][column][i] : part[slab][column][i];
-                }
+                for (int i = 0; i < 8; ++i)
+                    sum.values[slab][2 * unit + i / 4][i % 4] += part[slab][i / 4][i % 4];
+        }
     }
 }
 
@@ -149,6 +159,12 @@ __device__ inline OperandA<E> load_a_transposed(Tile<E, kRows, kColumns> tile, i
     OperandA<E> a;
     operand_from(a, raw);
     return a;
+}
+
+// Rows first_row + [0, kCount) of a tile.
+template <int kCount, typename E, int kRows, int kColumns>
+__device__ inline Tile<E, kCount, kColumns> rows_of(Tile<E, kRows, kColumns> tile, int first_row) {
+    return {tile.at(first_row, 0)};
 }
 
 // result += L R' for tiles stored [row, k] and [column, k].

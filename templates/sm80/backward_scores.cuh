@@ -5,13 +5,28 @@
 #include "common/place.cuh"
 #include "sm80/backward_products.cuh"
 
-// What a thread knows about its rows of a tile of scores.
-template <int kRows> struct ScoreRows {
-    mod::Row value[kRows];
-    int q[kRows]; // as the program sees it; rows past the end repeat the last
-    bool inside[kRows];
-    float lse[kRows];
-    float delta[kRows]; // sum over d of d_out * o, less d_lse
+// What a thread knows about one of its rows of a tile of scores.
+struct ScoreRow {
+    mod::Row value;
+    int q; // as the program sees it; rows past the end repeat the last
+    bool inside;
+    float lse;
+    float delta; // sum over d of d_out * o, less d_lse
+};
+
+// A tile of scores: its first positions, where load_row_sums put lse and delta of its rows, and the
+// distance between the two.
+struct ScoreTile {
+    int first_q, first_kv;
+    unsigned row_sums;
+    int to_delta;
+};
+
+// Everything around an element, for short.
+struct Surroundings {
+    const AttentionArguments& attention;
+    const mod::Arguments& arguments;
+    const HeadPlace& place;
 };
 
 // lse and delta of rows first_q + [0, kCount) start on their way to shared memory, lse first. Rows
@@ -32,24 +47,32 @@ __device__ inline void load_row_sums(unsigned to, const AttentionArguments& atte
     }
 }
 
-// The rows of a Scores accumulator whose tile starts at first_q; `sums` is where load_row_sums put
-// them.
-template <typename Scores, int kCount>
-__device__ inline void
-read_rows(ScoreRows<Scores::kRows>& rows, unsigned sums, const AttentionArguments& attention,
-          const mod::Arguments& arguments, const HeadPlace& place, int first_q) {
-#pragma unroll
-    for (int i = 0; i < Scores::kRows; ++i) {
-        const int row = Scores::row(i), position = first_q + row;
-        const float lse = sm80::load_shared_float(sums + 4 * row);
-        // Nothing is visible in the row: an infinite lse makes every weight zero.
-        rows.lse[i] = lse == negative_infinity() ? -lse : lse;
-        rows.delta[i] = sm80::load_shared_float(sums + 4 * (kCount + row));
-        rows.inside[i] = position < attention.q_len;
-        rows.q[i] = min(position, attention.q_len - 1) + static_cast<int>(attention.q_offset);
-        rows.value[i] = mod::at_row(arguments, place.launch, place.head, place.b, place.h,
-                                    place.h_kv, rows.q[i]);
-    }
+__device__ inline ScoreRow read_row(const Surroundings& around, const ScoreTile& tile, int row) {
+    const auto& [attention, arguments, place] = around;
+    const int position = tile.first_q + row;
+    const int q = min(position, attention.q_len - 1) + static_cast<int>(attention.q_offset);
+    const float lse = sm80::load_shared_float(tile.row_sums + 4 * row);
+    return {mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q), q,
+            position < attention.q_len,
+            // Nothing is visible in the row: an infinite lse makes every weight zero.
+            lse == negative_infinity() ? -lse : lse,
+            sm80::load_shared_float(tile.row_sums + tile.to_delta + 4 * row)};
+}
+
+struct ScoreColumn {
+    mod::Column value;
+    int kv;
+    bool inside;
+};
+template <bool kAll>
+__device__ inline ScoreColumn read_column(const Surroundings& around, const ScoreTile& tile,
+                                          int column) {
+    const auto& [attention, arguments, place] = around;
+    const int position = tile.first_kv + column;
+    const int kv = (kAll ? position : min(position, attention.kv_len - 1)) +
+                   static_cast<int>(attention.kv_offset);
+    return {mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv),
+            kv, kAll || position < attention.kv_len};
 }
 
 // exp(score - lse). Where scores are rounded products anyway, one instruction less.
@@ -60,69 +83,85 @@ __device__ inline float weight_of(float score, float lse) {
         return exp2_fast(score * kLog2E - lse * kLog2E);
 }
 
-// products (q k') become weights, P; d_weights (d_out v') become gradients with respect to the
-// score before the mod, dS. What is hidden becomes zero by selection, so that nothing that a mod
-// gives there matters. kAll: the caller knows that every element is visible.
-template <bool kAll, typename Scores>
-__device__ void differentiate(Scores& products, Scores& d_weights,
-                              const ScoreRows<Scores::kRows>& rows,
-                              const AttentionArguments& attention, const mod::Arguments& arguments,
-                              const HeadPlace& place, mod::GradientSums& sums, int first_kv) {
-#pragma unroll
-    for (int column = 0; column < Scores::kColumns; ++column)
-#pragma unroll
-        for (int side = 0; side < 2; ++side) {
-            const int position = first_kv + Scores::column(column) + side;
-            const bool column_inside = kAll || position < attention.kv_len;
-            const int kv =
-                min(position, attention.kv_len - 1) + static_cast<int>(attention.kv_offset);
-            const mod::Column value = mod::at_column(arguments, place.launch, place.head, place.b,
-                                                     place.h, place.h_kv, kv);
-#pragma unroll
-            for (int row = 0; row < Scores::kRows; ++row) {
-                const mod::At at{arguments, place.launch, place.head, rows.value[row], value,
-                                 place.b,   place.h,      place.h_kv, rows.q[row],     kv};
-                float& product = products.at(row, column, side);
-                float& gradient = d_weights.at(row, column, side);
-
-                mod::Joint joint{product * attention.scale, 1, {}};
-                bool visible = true;
-                if constexpr (!kAll) {
-                    visible = column_inside && rows.inside[row];
-                    if constexpr (mod::kHasMask) visible = visible && mod::visible(at);
-                }
-                if constexpr (mod::kHasScoreMod) {
-                    joint = mod::joint(at, joint.score);
-                    visible = visible && joint.score != negative_infinity();
-                }
-                const float weight = weight_of(joint.score, rows.lse[row]);
-                const float d_modified = weight * (gradient - rows.delta[row]);
-                if constexpr (mod::kAddsGradients) {
-                    if (visible) {
-                        mod::sum_gradients(at, joint, d_modified, sums);
-                        mod::add_gradients(at, joint, d_modified);
-                    }
-                }
-                product = visible ? weight : 0;
-                gradient = visible ? d_modified * joint.d_score : 0;
-            }
+// product (q k') becomes the weight, P; d_weight (d_out v') becomes the gradient with respect to
+// the score before the mod, dS. What is hidden becomes zero by selection, so that nothing that a
+// mod gives there matters. kAll: the caller knows that the element is visible.
+template <bool kAll>
+__device__ inline void differentiate(float& product, float& d_weight, const Surroundings& around,
+                                     const ScoreRow& row, const ScoreColumn& column,
+                                     mod::GradientSums& sums) {
+    const auto& [attention, arguments, place] = around;
+    const mod::At at{arguments, place.launch, place.head, row.value, column.value,
+                     place.b,   place.h,      place.h_kv, row.q,     column.kv};
+    mod::Joint joint{product * attention.scale, 1, {}};
+    bool visible = true;
+    if constexpr (!kAll) {
+        visible = column.inside && row.inside;
+        if constexpr (mod::kHasMask) visible = visible && mod::visible(at);
+    }
+    if constexpr (mod::kHasScoreMod) {
+        joint = mod::joint(at, joint.score);
+        visible = visible && joint.score != negative_infinity();
+    }
+    const float weight = weight_of(joint.score, row.lse);
+    const float d_modified = weight * (d_weight - row.delta);
+    if constexpr (mod::kAddsGradients) {
+        if (visible) {
+            mod::sum_gradients(at, joint, d_modified, sums);
+            mod::add_gradients(at, joint, d_modified);
         }
+    }
+    product = visible ? weight : 0;
+    d_weight = visible ? d_modified * joint.d_score : 0;
 }
 
-// Picks the form of differentiate that this warp's rectangle of the tile at (first_q, first_kv)
-// needs.
+// The same for all elements of this warp. What a mod computes for a column lives as long as the
+// column; if there is nothing, it is rows that come and go.
+template <bool kAll, typename Scores>
+__device__ void differentiate_all(Scores& products, Scores& d_weights, const Surroundings& around,
+                                  const ScoreTile& tile, mod::GradientSums& sums) {
+    constexpr bool kByRows = __is_empty(mod::Column);
+    if constexpr (kByRows) {
+#pragma unroll
+        for (int row = 0; row < Scores::kRows; ++row) {
+            const ScoreRow facts = read_row(around, tile, Scores::row(row));
+#pragma unroll
+            for (int column = 0; column < 2 * Scores::kColumns; ++column)
+                differentiate<kAll>(
+                    products.at(row, column / 2, column % 2),
+                    d_weights.at(row, column / 2, column % 2), around, facts,
+                    read_column<kAll>(around, tile, Scores::column(column / 2) + column % 2), sums);
+        }
+    } else {
+        ScoreRow rows[Scores::kRows];
+#pragma unroll
+        for (int row = 0; row < Scores::kRows; ++row)
+            rows[row] = read_row(around, tile, Scores::row(row));
+#pragma unroll
+        for (int column = 0; column < 2 * Scores::kColumns; ++column) {
+            const ScoreColumn facts =
+                read_column<kAll>(around, tile, Scores::column(column / 2) + column % 2);
+#pragma unroll
+            for (int row = 0; row < Scores::kRows; ++row)
+                differentiate<kAll>(products.at(row, column / 2, column % 2),
+                                    d_weights.at(row, column / 2, column % 2), around, rows[row],
+                                    facts, sums);
+        }
+    }
+}
+
+// Picks the form that this warp's rectangle of the tile needs.
 template <typename Scores>
-__device__ inline void
-differentiate_tile(Scores& products, Scores& d_weights, const ScoreRows<Scores::kRows>& rows,
-                   const AttentionArguments& attention, const mod::Arguments& arguments,
-                   const HeadPlace& place, mod::GradientSums& sums, int first_q, int first_kv) {
-    const int top = first_q + Scores::first_row(), bottom = top + 16 * Scores::kSlabs - 1;
-    const int left = first_kv + Scores::first_column(), right = left + 16 * Scores::kUnits - 1;
+__device__ inline void differentiate_tile(Scores& products, Scores& d_weights,
+                                          const Surroundings& around, ScoreTile tile,
+                                          mod::GradientSums& sums) {
+    tile.first_kv = sm80::computed_again(tile.first_kv);
+    const int top = tile.first_q + Scores::first_row(), bottom = top + 16 * Scores::kSlabs - 1;
+    const int left = tile.first_kv + Scores::first_column(), right = left + 16 * Scores::kUnits - 1;
     constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
-    if (kMaskIsBand && bottom < attention.q_len && right < attention.kv_len &&
-        (!mod::kHasMask || place.band_holds(top, bottom, left, right)))
-        differentiate<true>(products, d_weights, rows, attention, arguments, place, sums, first_kv);
+    if (kMaskIsBand && bottom < around.attention.q_len && right < around.attention.kv_len &&
+        (!mod::kHasMask || around.place.band_holds(top, bottom, left, right)))
+        differentiate_all<true>(products, d_weights, around, tile, sums);
     else
-        differentiate<false>(products, d_weights, rows, attention, arguments, place, sums,
-                             first_kv);
+        differentiate_all<false>(products, d_weights, around, tile, sums);
 }
