@@ -48,7 +48,7 @@ class CommandTest(unittest.TestCase):
 
     def flexc(self, *arguments, stdin=""):
         return subprocess.run([FLEXC, *map(str, arguments)], input=stdin, capture_output=True, text=True,
-                              env=self.environment, cwd=self.folder, timeout=120)
+                              env=self.environment, cwd=self.folder, timeout=300)
 
     def expect(self, code, *arguments, stdin=""):
         done = self.flexc(*arguments, stdin=stdin)

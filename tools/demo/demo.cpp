@@ -127,7 +127,8 @@ void run_demo(Device device) {
     fmt::print("compiled for {} in {:.0f} ms{}\n", cli::describe(kernel.device()),
                kernel.compile_ms(), kernel.from_cache() ? ", from the cache" : "");
     for (const auto& info : kernel.kernels()) {
-        fmt::print("  {}{}{}\n", info.name, info.reason.empty() ? "" : ": ", info.reason);
+        // The description of a CPU names every feature it has.
+        fmt::print("  {}: {:.90}\n", info.name, info.reason);
     }
 
     auto slopes = alibi_slopes(shape.sizes.heads);
