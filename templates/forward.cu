@@ -50,6 +50,13 @@ constexpr int kRows = 2 * kSlabs;
 struct Rows {
     mod::Row value[kRows];
     int q[kRows]; // as the program sees it; rows past the end repeat the last
+
+    __device__ void find(const AttentionArguments& attention, int first_row, int lane) {
+#pragma unroll
+        for (int i = 0; i < kRows; ++i)
+            q[i] = min(first_row + 8 * i + lane / 4, attention.q_len - 1) +
+                   static_cast<int>(attention.q_offset);
+    }
 };
 struct Softmax {
     float maximum[kRows]; // of scores so far
@@ -84,29 +91,65 @@ __device__ void multiply_query_key(Scores& scores, QueryTile query, int first_ro
     }
 }
 
-// Calls visit(element, score) for each of this thread's scores, one column after the other, so that
-// what the program computes once for a column lives only as long as the column.
+// Calls visit(row, element, inside) for this thread's rows at one of its 2 * kKeyColumns columns.
+// What the program computes once for a column lives only that long.
 template <typename Visit>
-__device__ void for_each_score(Scores& scores, const AttentionArguments& attention,
-                               const mod::Arguments& arguments, const HeadPlace& place,
-                               const Rows& rows, int first_kv, Visit visit) {
+__device__ void visit_column(int column, const AttentionArguments& attention,
+                             const mod::Arguments& arguments, const HeadPlace& place,
+                             const Rows& rows, int first_kv, Visit visit) {
+    const int position = first_kv + column / 2 * 8 + lane_index() % 4 * 2 + column % 2;
+    const bool inside = position < attention.kv_len;
+    const int kv = min(position, attention.kv_len - 1) + static_cast<int>(attention.kv_offset);
+    const mod::Column value =
+        mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv);
 #pragma unroll
-    for (int column = 0; column < kKeyColumns; ++column)
+    for (int row = 0; row < kRows; ++row) {
+        const mod::At at{arguments, place.launch, place.head, rows.value[row], value,
+                         place.b,   place.h,      place.h_kv, rows.q[row],     kv};
+        visit(row, at, inside);
+    }
+}
+
+__device__ void change_scores(Scores& scores, float scale, const AttentionArguments& attention,
+                              const mod::Arguments& arguments, const HeadPlace& place,
+                              const Rows& rows, int first_kv) {
+    constexpr int kGroup = 4; // columns whose reads may be in flight together
 #pragma unroll
-        for (int side = 0; side < 2; ++side) {
-            const int position = first_kv + 8 * column + lane_index() % 4 * 2 + side;
-            const bool inside = position < attention.kv_len;
-            const int kv =
-                min(position, attention.kv_len - 1) + static_cast<int>(attention.kv_offset);
-            const mod::Column value = mod::at_column(arguments, place.launch, place.head, place.b,
-                                                     place.h, place.h_kv, kv);
+    for (int group = 0; group < 2 * kKeyColumns; group += kGroup) {
+        if (first_kv + 4 * group >= attention.kv_len) break;
 #pragma unroll
-            for (int row = 0; row < kRows; ++row) {
-                const mod::At at{arguments, place.launch, place.head, rows.value[row], value,
-                                 place.b,   place.h,      place.h_kv, rows.q[row],     kv};
-                visit(at, inside, scores[row / 2][column][row % 2 * 2 + side]);
-            }
-        }
+        for (int column = group; column < group + kGroup; ++column)
+            visit_column(column, attention, arguments, place, rows, first_kv,
+                         [&](int row, const mod::At& at, bool inside) {
+                             float& score = scores[row / 2][column / 2][row % 2 * 2 + column % 2];
+                             score *= scale;
+                             if constexpr (mod::kReportsOutOfRange)
+                                 if (inside) mod::report_out_of_range(at, score);
+                             if constexpr (mod::kHasScoreMod) score = mod::score(at, score);
+                         });
+    }
+}
+
+// The mask is evaluated into bits first: that loop need not be unrolled, as scores in registers
+// ask.
+__device__ void hide_scores(Scores& scores, const AttentionArguments& attention,
+                            const mod::Arguments& arguments, const HeadPlace& place,
+                            const Rows& rows, int first_kv) {
+    static_assert(2 * kKeyColumns <= 32);
+    unsigned visible[kRows] = {};
+#pragma unroll(mod::kHasMask ? 2 : 2 * kKeyColumns)
+    for (int column = 0; column < 2 * kKeyColumns; ++column)
+        visit_column(column, attention, arguments, place, rows, first_kv,
+                     [&](int row, const mod::At& at, bool inside) {
+                         const bool seen = inside && (!mod::kHasMask || mod::visible(at));
+                         visible[row] |= static_cast<unsigned>(seen) << column;
+                     });
+#pragma unroll
+    for (int column = 0; column < 2 * kKeyColumns; ++column)
+#pragma unroll
+        for (int row = 0; row < kRows; ++row)
+            if (!(visible[row] >> column & 1))
+                scores[row / 2][column / 2][row % 2 * 2 + column % 2] = negative_infinity();
 }
 
 // scores become exp(score - maximum); output and sums follow a maximum that has moved.
@@ -287,12 +330,10 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     // The scale rides on the exponent where nothing needs the true score. A maximum of unscaled
     // products is one of scores only when the scale is positive.
     const bool scale_early = mod::kHasScoreMod || mod::kReportsOutOfRange || !(attention.scale > 0);
-    const float early_scale = scale_early ? attention.scale : 1;
+    rows.find(attention, first_row, lane_index());
     softmax.to_log2 = scale_early ? kLog2E : attention.scale * kLog2E;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-        rows.q[i] = min(first_row + 8 * i + lane_index() / 4, attention.q_len - 1) +
-                    static_cast<int>(attention.q_offset);
         rows.value[i] = mod::at_row(arguments, place.launch, place.head, place.b, place.h,
                                     place.h_kv, rows.q[i]);
         softmax.maximum[i] = negative_infinity();
@@ -317,27 +358,15 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 
         const int first_kv = tile * mod::kKeyTile;
         const int last_kv = first_kv + mod::kKeyTile - 1;
-        if (scale_early) {
-            for_each_score(scores, attention, arguments, place, rows, first_kv,
-                           [&](const mod::At& at, bool inside, float& score) {
-                               score *= early_scale;
-                               if constexpr (mod::kReportsOutOfRange)
-                                   if (inside) mod::report_out_of_range(at, score);
-                               if constexpr (mod::kHasScoreMod) score = mod::score(at, score);
-                           });
-        }
+        rows.find(attention, first_row, lane_index_again());
+        if (scale_early)
+            change_scores(scores, attention.scale, attention, arguments, place, rows, first_kv);
         const bool wholly_visible =
             last_kv < attention.kv_len &&
             (!mod::kHasMask ||
              (mod::kHasBand && mod::kBandIsExact &&
               place.band_holds(first_row, first_row + 16 * kSlabs - 1, first_kv, last_kv)));
-        if (!wholly_visible) {
-            for_each_score(scores, attention, arguments, place, rows, first_kv,
-                           [&](const mod::At& at, bool inside, float& score) {
-                               if (!inside || (mod::kHasMask && !mod::visible(at)))
-                                   score = negative_infinity();
-                           });
-        }
+        if (!wholly_visible) hide_scores(scores, attention, arguments, place, rows, first_kv);
         update_softmax(scores, softmax, output);
         add_values(output, scores, ValueTile{stage(tile) + KeyTile::kBytes});
     }

@@ -10,10 +10,17 @@ __device__ inline unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// blockIdx.x, unknown to the compiler as the value that it has read before.
+// blockIdx.x and the lane, unknown to the compiler as values that it has read before: what is
+// computed from them is computed again, not kept in registers.
 __device__ inline int block_index_again() {
     int index;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));
+    return index;
+}
+
+__device__ inline int lane_index_again() {
+    int index;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(index));
     return index;
 }
 
