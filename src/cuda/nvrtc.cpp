@@ -4,6 +4,7 @@
 #include <charconv>
 #include <chrono>
 #include <filesystem>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -79,6 +80,10 @@ std::vector<std::string> search_patterns() {
         for (const char* packages : {"lib/python3*/site-packages", "lib/python3*/dist-packages"})
             for (const char* wheel : {"nvidia/cu1[2-9]/lib", "nvidia/cuda_nvrtc/lib"})
                 patterns.push_back(fmt::format("{}/{}/{}/libnvrtc.so.1*", root, packages, wheel));
+    // flexc itself may be inside a wheel, next to NVIDIA's.
+    for (const char* wheel : {"nvidia/cu1[2-9]/lib", "nvidia/cuda_nvrtc/lib"})
+        for (const char* up : {"..", "../.."})
+            patterns.push_back(fmt::format("${{ORIGIN}}/{}/{}/libnvrtc.so.1*", up, wheel));
     patterns.push_back("${CONDA_PREFIX}/lib/libnvrtc.so.1*");
     for (const char* root :
          {"${CUDA_PATH}", "${CUDA_HOME}", "/usr/local/cuda", "/usr/local/cuda-*", "/opt/cuda"})
@@ -168,6 +173,9 @@ Result<NvrtcOutput> compile_cubin(const Translation& translation, std::string_vi
     const std::vector<std::string> option_texts = nvrtc_options(arch);
     for (const std::string& option : option_texts)
         options.push_back(option.c_str());
+    // An answer from NVRTC's own cache, which came with 12.9, has no log to read registers from.
+    if (std::pair(api.info.major, api.info.minor) >= std::pair(12, 9))
+        options.push_back("--no-cache");
 
     const auto start = std::chrono::steady_clock::now();
     OwnedProgram program(api);
