@@ -41,7 +41,7 @@ TEST_CASE("programs") {
         "buffer slopes: f32[H] grad\nscore_mod = score + slopes[h] * (kv_idx - q_idx)\n"
         "mask_mod = q_idx >= kv_idx",
         "buffer t: f32[B, H] grad\nscore_mod = score * (t[b, h] + 1)",
-        "buffer t: f32[] grad\nscore_mod = score * t[]",
+        "buffer t: f32[] grad\nscore_mod = score * t",
         "buffer g: bf16[H, Q_LEN] grad\nscore_mod = score * g[h, q_idx]",
         "buffer bias: f16[KV_LEN] grad\nscore_mod = score + bias[kv_idx]",
         "buffer bias: f32[KV_LEN] grad\nscore_mod = score + bias[q_idx] * bias[kv_idx]",
