@@ -16,6 +16,7 @@ Result<DriverInfo> driver_info() {
 Result<DeviceInfo> device_info(int device) {
     const Result<DriverApi>& api = driver_api();
     if (!api) return api.error();
+    if (device < 0 || device >= api->devices) return no_such_device(*api, device);
     int handle = 0;
     if (auto done = checked(*api, api->device_get(&handle, device), "cuDeviceGet"); !done)
         return done.error();

@@ -68,6 +68,11 @@ Result<void> checked(const DriverApi& api, int status, const char* what) {
                              text == nullptr ? std::to_string(status) : std::string(text))};
 }
 
+Error no_such_device(const DriverApi& api, int device) {
+    return {ErrorCode::invalid_option,
+            fmt::format("there is no CUDA device {}: {} found", device, api.devices)};
+}
+
 Result<void*> primary_context(const DriverApi& api, int device) {
     // Leaked on purpose: other static objects may still launch while the process ends.
     struct Contexts {
@@ -75,9 +80,7 @@ Result<void*> primary_context(const DriverApi& api, int device) {
         std::map<int, void*> of_device;
     };
     static Contexts* const kContexts = new Contexts;
-    if (device < 0 || device >= api.devices)
-        return Error{ErrorCode::invalid_option,
-                     fmt::format("there is no CUDA device {}: {} found", device, api.devices)};
+    if (device < 0 || device >= api.devices) return no_such_device(api, device);
     const std::lock_guard lock(kContexts->mutex);
     const auto found = kContexts->of_device.find(device);
     if (found != kContexts->of_device.end()) return found->second;

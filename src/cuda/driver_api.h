@@ -101,6 +101,8 @@ const Result<DriverApi>& driver_api();
 // Success, or the driver's own words about what failed.
 Result<void> checked(const DriverApi& api, int status, const char* what);
 
+Error no_such_device(const DriverApi& api, int device);
+
 // The device's primary context, retained once.
 Result<void*> primary_context(const DriverApi& api, int device);
 

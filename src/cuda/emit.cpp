@@ -32,8 +32,7 @@ std::string quoted(std::string_view source) {
         std::string line(source.substr(0, end));
         source.remove_prefix(end == std::string_view::npos ? source.size() : end + 1);
         for (char& c : line)
-            if (c == '\\' || c == '?' || static_cast<unsigned char>(c) < ' ')
-                c = c == '?' ? '?' : ' ';
+            if (c == '\\' || static_cast<unsigned char>(c) < ' ') c = ' ';
         text += line.empty() ? "//\n" : "//     " + line + "\n";
     }
     return text.empty() ? text : "// The program:\n" + text;
@@ -172,7 +171,7 @@ class Emitter {
     }
 
     void places() {
-        const std::string head = fmt::format("const Arguments& arguments, const Launch& launch");
+        const std::string head = "const Arguments& arguments, const Launch& launch";
         const std::string tail = fmt::format("{}, const Head& head, {}", head, kHeadParameters);
         at_place(Place::launch, "Launch at_launch(const Arguments& arguments)");
         at_place(Place::head, fmt::format("Head at_head({}, {})", head, kHeadParameters));

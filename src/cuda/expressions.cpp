@@ -29,6 +29,7 @@ std::string_view spelling(Op op, bool fast) {
 
 // Whether the operand at `dollar` is a whole argument of a call.
 bool is_call_argument(std::string_view pattern, std::size_t dollar) {
+    if (dollar < 2 || dollar + 2 >= pattern.size()) return false;
     const char before = pattern[dollar - 1];
     const char after = pattern[dollar + 2];
     return (before == '(' || (before == ' ' && pattern[dollar - 2] == ',')) &&

@@ -40,24 +40,23 @@ struct CompiledCase {
 };
 
 inline Result<CompiledCase> compile_case(const KernelCase& one) {
-    auto mod = lower_text(one.text, one.head_dim, one.head_dim_v,
-                          one.kind != cuda::KernelKind::forward);
+    auto mod =
+        lower_text(one.text, one.head_dim, one.head_dim_v, one.kind != cuda::KernelKind::forward);
     if (!mod) return mod.error();
     const ir::Graph& graph = mod->program.graph;
     CompiledCase result;
-    result.config =
-        cuda::select_kernel({.kind = one.kind,
-                             .arch = cuda::arch_number(one.arch),
-                             .dtype = one.dtype,
-                             .head_dim = one.head_dim,
-                             .head_dim_v = one.head_dim_v,
-                             .has_score_mod = graph[mod->score].op != ir::Op::score,
-                             .has_mask = graph[mod->mask].op != ir::Op::const_bool});
-    auto filled = cuda::fill_template(
-        result.config,
-        cuda::emit_mod(
-            *mod, result.config,
-            {.dtype = one.dtype, .head_dim = one.head_dim, .head_dim_v = one.head_dim_v}));
+    result.config = cuda::select_kernel({.kind = one.kind,
+                                         .arch = cuda::arch_number(one.arch),
+                                         .dtype = one.dtype,
+                                         .head_dim = one.head_dim,
+                                         .head_dim_v = one.head_dim_v,
+                                         .has_score_mod = graph[mod->score].op != ir::Op::score,
+                                         .has_mask = graph[mod->mask].op != ir::Op::const_bool});
+    auto filled =
+        cuda::fill_template(result.config, cuda::emit_mod(*mod, result.config,
+                                                          {.dtype = one.dtype,
+                                                           .head_dim = one.head_dim,
+                                                           .head_dim_v = one.head_dim_v}));
     if (!filled) return filled.error();
     auto output = cuda::compile_cubin(*filled, one.arch);
     if (!output) return output.error();

@@ -1,0 +1,140 @@
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "compile/matrix.h"
+
+namespace {
+
+using namespace flexc;
+
+const std::string kRecordPath = FLEXC_SOURCE_DIR "/tests/compile/registers.txt";
+
+using Outcome = std::optional<Result<test::CompiledCase>>;
+
+std::vector<Outcome> compile_all(const std::vector<test::KernelCase>& cases) {
+    std::vector<Outcome> outcomes(cases.size());
+    std::atomic<std::size_t> next = 0;
+    std::vector<std::thread> threads;
+    for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
+        threads.emplace_back([&] {
+            for (std::size_t at = next++; at < cases.size(); at = next++)
+                outcomes[at] = test::compile_case(cases[at]);
+        });
+    for (std::thread& thread : threads)
+        thread.join();
+    return outcomes;
+}
+
+} // namespace
+
+TEST_CASE("every template compiles for every architecture, without spills") {
+    const auto info = cuda::nvrtc_info();
+    REQUIRE(info);
+    test::Record now;
+    now.version = fmt::format("{}.{}", info->major, info->minor);
+    const test::Record before = test::read_record(kRecordPath);
+    const bool update = std::getenv("FLEXC_UPDATE_REGISTERS") != nullptr;
+    const bool same_compiler = before.version == now.version;
+    if (!same_compiler && !update)
+        MESSAGE("NVRTC is ", now.version, ", registers.txt is of ", before.version,
+                ": registers are not compared");
+
+    std::vector<test::KernelCase> cases = test::compile_matrix();
+    // A version of NVRTC knows the GPUs of its time.
+    std::erase_if(cases, [&](const test::KernelCase& one) {
+        const bool unknown = !info->architectures.empty() &&
+                             std::ranges::find(info->architectures, cuda::arch_number(one.arch)) ==
+                                 info->architectures.end();
+        if (unknown) MESSAGE("this NVRTC cannot compile for ", one.arch);
+        return unknown;
+    });
+    const std::vector<Outcome> outcomes = compile_all(cases);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+        const std::string name = test::name_of(cases[i]);
+        CAPTURE(name);
+        const Result<test::CompiledCase>& outcome = *outcomes[i];
+        CHECK_MESSAGE(outcome.has_value(),
+                      (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
+        if (!outcome) continue;
+        CHECK(outcome->output.kernels.size() == 1);
+        if (outcome->output.kernels.size() != 1) continue;
+        const cuda::KernelUsage& kernel = outcome->output.kernels.front();
+        CHECK(kernel.name == outcome->config.entry);
+        const test::Usage usage{.registers = kernel.registers,
+                                .shared_bytes = kernel.shared_bytes + outcome->config.shared_bytes,
+                                .spill_bytes = kernel.spill_store_bytes + kernel.spill_load_bytes};
+        now.kernels[name] = usage;
+        CHECK_MESSAGE(usage.spill_bytes == 0, usage.spill_bytes, " bytes spilled");
+        if (update || !same_compiler) continue;
+        const auto recorded = before.kernels.find(name);
+        CHECK_MESSAGE(recorded != before.kernels.end(), "not in registers.txt");
+        if (recorded == before.kernels.end()) continue;
+        CHECK(usage.registers == recorded->second.registers);
+        CHECK(usage.shared_bytes == recorded->second.shared_bytes);
+    }
+    if (update) CHECK(test::write_record(kRecordPath, now));
+}
+
+TEST_CASE("every buffer type and every builtin compiles, forward and backward") {
+    const std::string program = R"(
+        buffer doubles: f64[H] grad
+        buffer halves: f16[Q_LEN] grad
+        buffer brains: bf16[KV_LEN, N] grad
+        buffer longs: i64[Q_LEN]
+        buffer shorts: i16[KV_LEN]
+        buffer chars: i8[KV_LEN]
+        buffer bytes: u8[B]
+        buffer flags: bool[B, KV_LEN]
+        param cap: f32 = 2.0
+        score_mod {
+            x = score + doubles[h] * halves[q_idx] + brains[kv_idx, longs[q_idx] % N]
+            y = sin(x) + cos(x) + tan(x) + tanh(x) + sigmoid(x) + softplus(x) + erf(x) + gelu(x)
+            z = exp(y) + exp2(y) + expm1(y) + log(abs(x) + 1) + log2(y) + log1p(abs(y)) + silu(x)
+            w = sqrt(abs(z)) + rsqrt(abs(z) + 1) + pow(abs(x), y) + fma(x, y, z) + relu(x)
+            i = shorts[kv_idx] * chars[kv_idx] // bytes[b] + (longs[q_idx] << 2) - (q_idx >> 1)
+            j = i ** 2 % 7 + abs(i) + sign(i) + min(i, q_idx) + max(i, kv_idx) + (i & 3 | ~i ^ 5)
+            s = floor(w) + ceil(w) + round(w) + trunc(w) + w // cap + w % cap + int(w) + sign(w)
+            clamp(w / cap, -1, 1) + min(x, y) + max(y, z) + s + j
+        }
+        mask_mod = flags[b, kv_idx] or (q_idx >= kv_idx and not shorts[kv_idx] == 3)
+    )";
+    for (const auto kind : {cuda::KernelKind::forward, cuda::KernelKind::backward_fused}) {
+        const auto outcome =
+            test::compile_case({.mod = "all", .text = program, .kind = kind, .arch = "sm_80"});
+        CHECK_MESSAGE(outcome.has_value(),
+                      (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
+    }
+}
+
+TEST_CASE("an error of the compiler carries its log and the name of the file") {
+    const cuda::Translation broken{.name = "broken.cu",
+                                   .text = "#include \"part.cuh\"\nint f() { return missing; }\n",
+                                   .headers = {{"part.cuh", "struct Part {};\n"}}};
+    const auto output = cuda::compile_cubin(broken, "sm_80");
+    REQUIRE(!output);
+    CHECK(output.error().code == ErrorCode::compile_failed);
+    CHECK(output.error().message.find("broken.cu(2)") != std::string::npos);
+    CHECK(output.error().message.find("missing") != std::string::npos);
+}
+
+TEST_CASE("the same text gives the same bytes") {
+    const cuda::Translation one{
+        .name = "one.cu",
+        .text = "extern \"C\" __global__ void one(float* x) { x[threadIdx.x] *= 2; }\n",
+        .headers = {}};
+    const auto first = cuda::compile_cubin(one, "sm_90a");
+    const auto second = cuda::compile_cubin(one, "sm_90a");
+    REQUIRE(first);
+    REQUIRE(second);
+    CHECK(first->cubin == second->cubin);
+    REQUIRE(first->kernels.size() == 1);
+    CHECK(first->kernels[0].name == "one");
+    CHECK(first->kernels[0].registers > 0);
+}

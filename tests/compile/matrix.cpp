@@ -1,0 +1,110 @@
+#include "compile/matrix.h"
+
+#include <array>
+#include <fstream>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "front/library.h"
+
+namespace flexc::test {
+
+namespace {
+
+using cuda::KernelKind;
+
+constexpr std::array kKinds = {KernelKind::forward,        KernelKind::delta,
+                               KernelKind::backward_dq,    KernelKind::backward_dkdv,
+                               KernelKind::backward_fused, KernelKind::convert};
+
+std::string_view kind_name(KernelKind kind) {
+    switch (kind) {
+    case KernelKind::forward: return "forward";
+    case KernelKind::delta: return "delta";
+    case KernelKind::backward_dq: return "dq";
+    case KernelKind::backward_dkdv: return "dkdv";
+    case KernelKind::backward_fused: return "fused";
+    case KernelKind::convert: return "convert";
+    }
+    return "unknown";
+}
+
+constexpr std::string_view kLearnedAlibi = "buffer slopes: f32[H] grad\n"
+                                           "score_mod = score + slopes[h] * (kv_idx - q_idx)\n"
+                                           "mask_mod = q_idx >= kv_idx\n";
+
+KernelCase learned(KernelKind kind) {
+    return {.mod = "learned_alibi", .text = std::string(kLearnedAlibi), .kind = kind};
+}
+
+} // namespace
+
+std::vector<KernelCase> compile_matrix() {
+    std::vector<KernelCase> cases;
+    for (const char* arch : {"sm_80", "sm_90a", "sm_100", "sm_120"})
+        for (const KernelKind kind : kKinds) {
+            cases.push_back(learned(kind));
+            cases.back().arch = arch;
+        }
+    for (const DType dtype : {DType::f16, DType::f32})
+        for (const KernelKind kind : kKinds) {
+            cases.push_back(learned(kind));
+            cases.back().dtype = dtype;
+        }
+    constexpr std::array<std::array<int, 2>, 6> kHeadDims = {
+        {{1, 1}, {80, 80}, {128, 128}, {64, 128}, {192, 128}, {256, 256}}};
+    for (const auto& [head_dim, head_dim_v] : kHeadDims)
+        for (const KernelKind kind : {KernelKind::forward, KernelKind::backward_fused}) {
+            cases.push_back(learned(kind));
+            cases.back().head_dim = head_dim;
+            cases.back().head_dim_v = head_dim_v;
+        }
+    for (const front::LibraryMod& mod : front::library())
+        for (const KernelKind kind : {KernelKind::forward, KernelKind::backward_fused})
+            cases.push_back(
+                {.mod = std::string(mod.name), .text = std::string(mod.text), .kind = kind});
+    return cases;
+}
+
+std::string name_of(const KernelCase& one) {
+    return fmt::format("{} {} {} {}x{} {}", kind_name(one.kind), one.arch, name(one.dtype),
+                       one.head_dim, one.head_dim_v, one.mod);
+}
+
+Record read_record(const std::string& path) {
+    Record record;
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+        std::istringstream words(line);
+        if (line.starts_with("# NVRTC ")) record.version = line.substr(8);
+        if (line.empty() || line[0] == '#') continue;
+        std::string key;
+        for (int i = 0; i < 5; ++i) {
+            std::string word;
+            words >> word;
+            key += (i == 0 ? "" : " ") + word;
+        }
+        Usage usage;
+        words >> usage.registers >> usage.shared_bytes >> usage.spill_bytes;
+        record.kernels[key] = usage;
+    }
+    return record;
+}
+
+bool write_record(const std::string& path, const Record& record) {
+    std::ofstream file(path);
+    file << "# What each kernel of the compile test needs. A change here is a change of speed: "
+            "look\n"
+            "# at it. Written by test_compile with FLEXC_UPDATE_REGISTERS=1.\n"
+            "# NVRTC "
+         << record.version
+         << "\n# kernel, architecture, type, head dims, mod, registers, shared bytes, spilled "
+            "bytes\n";
+    for (const auto& [key, usage] : record.kernels)
+        file << fmt::format("{:<48} {:>3} {:>6} {:>4}\n", key, usage.registers, usage.shared_bytes,
+                            usage.spill_bytes);
+    return static_cast<bool>(file.flush());
+}
+
+} // namespace flexc::test

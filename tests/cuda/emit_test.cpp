@@ -1,0 +1,83 @@
+// What the generated text looks like, beside what it computes.
+#include <cmath>
+#include <cstdlib>
+
+#include <doctest/doctest.h>
+
+#include "compile/kernels.h"
+#include "cuda/expressions.h"
+
+namespace {
+
+using namespace flexc;
+
+std::string emitted(const std::string& text, cuda::KernelKind kind, DType dtype = DType::bf16) {
+    auto mod = test::lower_text(text, 64, 64, true);
+    REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
+    cuda::KernelConfig config;
+    config.kind = kind;
+    return cuda::emit_mod(*mod, config, {.dtype = dtype, .source_text = text});
+}
+bool has(const std::string& text, std::string_view part) {
+    return text.find(part) != std::string::npos;
+}
+
+} // namespace
+
+TEST_CASE("a read that uses the head alone is kept by the head, and its gradient summed") {
+    const std::string text = emitted("buffer slopes: f32[H] grad\n"
+                                     "score_mod = score + slopes[h] * (kv_idx - q_idx)\n",
+                                     cuda::KernelKind::backward_fused);
+    CHECK(has(text, "struct Head {\n    float slopes_"));
+    CHECK(has(text, "at.head.slopes_"));
+    CHECK(has(text, "kHeadGradients = 1, kElementGradients = 0"));
+    CHECK(!has(text, "flexc_inside")); // h is below H
+}
+
+TEST_CASE("one backward kernel adds gradients, the other does not") {
+    const std::string program = "buffer bias: f32[Q_LEN] grad\nscore_mod = score + bias[q_idx]\n";
+    CHECK(has(emitted(program, cuda::KernelKind::backward_dkdv), "kAddsGradients = true"));
+    const std::string text = emitted(program, cuda::KernelKind::backward_dq);
+    CHECK(has(text, "kAddsGradients = false"));
+    CHECK(!has(text, "flexc_accumulate"));
+}
+
+TEST_CASE("kernels that pass over rows do not depend on the program") {
+    const auto bare = [](std::string text) { return text.substr(text.find("#pragma once")); };
+    const std::string other = "buffer bias: f32[Q_LEN]\nscore_mod = score + bias[q_idx]\n";
+    for (const auto kind : {cuda::KernelKind::delta, cuda::KernelKind::convert})
+        CHECK(bare(emitted("score * 2", kind)) == bare(emitted(other, kind)));
+}
+
+TEST_CASE("what a step depends on is divided exactly") {
+    CHECK(has(emitted("score / 3", cuda::KernelKind::forward), "flexc_fast_divide"));
+    CHECK(!has(emitted("score / 3", cuda::KernelKind::forward, DType::f32), "flexc_fast"));
+    CHECK(!has(emitted("score + int(kv_idx / 3)", cuda::KernelKind::forward), "flexc_fast"));
+}
+
+TEST_CASE("names that CUDA or the text itself uses do no harm") {
+    for (const char* buffer : {"float", "__global__", "at", "mod", "sizeof", "score_data"}) {
+        const std::string text =
+            emitted(std::string("buffer ") + buffer + ": f32[H]\nscore + " + buffer + "[h]",
+                    cuda::KernelKind::forward);
+        CHECK(has(text, std::string(buffer) + "_data"));
+    }
+    // A backslash at the end of a comment line would swallow the next line.
+    CHECK(!has(emitted("score * 2 # \\\n", cuda::KernelKind::forward), "\\"));
+}
+
+TEST_CASE("literals are exact") {
+    using cuda::CType;
+    CHECK(cuda::real_literal(1) == "1.0f");
+    CHECK(cuda::real_literal(-0.5) == "(-0.5f)");
+    CHECK(std::strtof(cuda::real_literal(0.1).c_str(), nullptr) == 0.1f);
+    CHECK(std::strtof(cuda::real_literal(1e-45).c_str(), nullptr) == 1e-45f);
+    CHECK(cuda::real_literal(1e300) == "flexc_infinity()");
+    CHECK(cuda::real_literal(-INFINITY) == "(-flexc_infinity())");
+    CHECK(cuda::real_literal(NAN) == "flexc_nan()");
+    CHECK(cuda::integer_literal(-7, CType::narrow) == "(-7)");
+    CHECK(cuda::integer_literal(7, CType::wide) == "7ll");
+    CHECK(cuda::integer_literal(INT64_MIN, CType::wide) == "(-9223372036854775807ll - 1)");
+    CHECK(cuda::unbracketed("((a) + (b))") == "(a) + (b)");
+    CHECK(cuda::unbracketed("(a) + (b)") == "(a) + (b)");
+}
