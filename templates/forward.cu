@@ -137,7 +137,7 @@ __device__ void hide_scores(Scores& scores, const AttentionArguments& attention,
                             const Rows& rows, int first_kv) {
     static_assert(2 * kKeyColumns <= 32);
     unsigned visible[kRows] = {};
-#pragma unroll(mod::kHasMask ? 2 : 2 * kKeyColumns)
+#pragma unroll(mod::kHasMask ? 4 : 2 * kKeyColumns)
     for (int column = 0; column < 2 * kKeyColumns; ++column)
         visit_column(column, attention, arguments, place, rows, first_kv,
                      [&](int row, const mod::At& at, bool inside) {
