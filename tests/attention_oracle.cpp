@@ -40,6 +40,8 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
     answer.lse.assign(static_cast<std::size_t>(p.batch * p.heads * p.q_len), kMinusInfinity);
     answer.dq.assign(p.q.size(), 0);
     answer.dk.assign(p.k.size(), 0);
+    answer.dq_absolute = answer.dq;
+    answer.dk_absolute = answer.dk;
     answer.dv.assign(p.v.size(), 0);
     std::vector<ir::NodeId> reads;
     const std::vector<ir::NodeId> roots = {program.score, program.mask};
@@ -143,6 +145,8 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
                         const double d_dot = d_modified * element.d_score * p.scale;
                         answer.dq[q_at] += d_dot * p.k[kv_at];
                         answer.dk[kv_at] += d_dot * q[d];
+                        answer.dq_absolute[q_at] += std::abs(d_dot * p.k[kv_at]);
+                        answer.dk_absolute[kv_at] += std::abs(d_dot * q[d]);
                     }
                     for (std::size_t r = 0; r < reads.size(); ++r) {
                         if (element.targets[r] < 0) continue;

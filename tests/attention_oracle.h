@@ -27,7 +27,8 @@ struct Problem {
 struct Answer {
     std::vector<double> o, lse, dq, dk, dv;
     std::map<std::string, std::vector<double>> d_buffers; // of grad buffers
-    // Sums of the absolute values of what d_buffers sums: large where terms cancel.
+    // Sums of the absolute values of what the gradients sum: large where terms cancel.
+    std::vector<double> dq_absolute, dk_absolute;
     std::map<std::string, std::vector<double>> d_buffers_absolute;
 };
 

@@ -334,11 +334,12 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed) {
     if (auto done = synchronize(device); !done) return done.error().message;
 
     const Tolerance allowed = tolerance(one.dtype);
-    std::string problems = compare("o", o.get(), want.o, allowed.output, allowed.zero) +
-                           compare_lse(lse.get(), want.lse, allowed.log_sum_exp) +
-                           compare("dq", dq.get(), want.dq, allowed.gradient, allowed.zero) +
-                           compare("dk", dk.get(), want.dk, allowed.gradient, allowed.zero) +
-                           compare("dv", dv.get(), want.dv, allowed.gradient, allowed.zero);
+    std::string problems =
+        compare("o", o.get(), want.o, allowed.output, allowed.zero) +
+        compare_lse(lse.get(), want.lse, allowed.log_sum_exp) +
+        compare("dq", dq.get(), want.dq, allowed.gradient, allowed.zero, want.dq_absolute) +
+        compare("dk", dk.get(), want.dk, allowed.gradient, allowed.zero, want.dk_absolute) +
+        compare("dv", dv.get(), want.dv, allowed.gradient, allowed.zero);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         const std::string label = fmt::format("d.{}", gradients[i].name);
         problems +=
