@@ -10,11 +10,11 @@ WIDTH = {".cpp": 100, ".h": 100, ".cu": 100, ".cuh": 100, ".py": 120, ".md": Non
 
 
 def main():
-    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
     bad = 0
     for name in names:
         path = ROOT / name
-        if path.suffix not in WIDTH or not path.exists():
+        if path.suffix not in WIDTH or not path.is_file():
             continue
         lines = path.read_text().splitlines()
         if len(lines) > MOST_LINES and path.suffix != ".md":
