@@ -10,7 +10,7 @@
 
 namespace flexc::dsl {
 
-inline constexpr std::size_t kMaxSourceBytes = 64 * 1024;
+inline constexpr std::size_t kMaxSourceBytes = 65536;
 
 enum class TokenKind : std::uint8_t {
 #define FLEXC_TOKEN(name, spelling) name,

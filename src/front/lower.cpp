@@ -13,13 +13,12 @@ using dsl::ExprKind;
 using dsl::Operator;
 using ir::kNoNode;
 using ir::NodeId;
-using ir::Type;
 
 namespace {
 // Inlined calls nest expressions deeper than the parser allows in one text.
 constexpr int kMaxDepth = 1024;
 // Equal nodes are shared, so a small graph can still take very long to build.
-constexpr std::size_t kMaxSteps = 1 << 18;
+constexpr std::size_t kMaxSteps = 1 << 17;
 } // namespace
 
 Value Lowering::lower(ExprId id) {

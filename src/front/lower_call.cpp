@@ -136,7 +136,9 @@ bool Lowering::bind_arguments(const Expr& expr, const std::string& name,
             at = static_cast<std::size_t>(std::find(parameters.begin(), parameters.end(), keyword) -
                                           parameters.begin());
             if (at == parameters.size() || open_ended) {
-                report_.error(span, "'" + name + "' has no argument '" + keyword + "'",
+                std::string message = "'" + name;
+                message.append("' has no argument '").append(keyword).append("'");
+                report_.error(span, std::move(message),
                               "its form is " + signature(name, parameters, open_ended));
                 return false;
             }

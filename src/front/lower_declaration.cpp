@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -20,11 +21,10 @@ constexpr std::string_view kParamTypes = "f32, i32 and bool";
 
 bool is_name(std::string_view text) {
     if (text.empty() || (text[0] >= '0' && text[0] <= '9')) return false;
-    for (const char c : text)
-        if (!(c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-              (c >= '0' && c <= '9')))
-            return false;
-    return true;
+    return std::all_of(text.begin(), text.end(), [](char c) {
+        return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+               (c >= '0' && c <= '9');
+    });
 }
 
 std::optional<Type> param_type(std::string_view name) {
@@ -213,8 +213,8 @@ void Lowering::declare_option_buffers() {
             else if (is_name(dim))
                 buffer.dims.push_back(named_dim(dim, {}));
             else
-                report_.error({},
-                              what + "'" + dim + "' is neither a size of at least 1 nor a name");
+                report_.error({}, std::string(what).append("'").append(dim).append(
+                                      "' is neither a size of at least 1 nor a name"));
         }
         const auto index = static_cast<std::uint32_t>(program_.buffers.size());
         if (declare(given.name, {SymbolKind::buffer, index, {}}))

@@ -122,6 +122,7 @@ void Lowering::unknown_function(const Expr& expr) {
 
 std::vector<std::string> Lowering::visible_values() const {
     std::vector<std::string> names;
+    names.reserve(scope_->locals.size() + symbols_.size());
     for (const auto& [name, value] : scope_->locals)
         names.push_back(name);
     if (!scope_->module->in_library)
@@ -135,6 +136,7 @@ std::vector<std::string> Lowering::visible_values() const {
 
 std::vector<std::string> Lowering::visible_functions() const {
     std::vector<std::string> names;
+    names.reserve(scope_->module->functions.size() + builtins().size() + library().size());
     for (const auto& [name, item] : scope_->module->functions)
         names.push_back(name);
     for (const Builtin& builtin : builtins())

@@ -173,7 +173,8 @@ NodeId lower_power(Builder& build, Operand x, Operand y, dsl::Span span) {
     if (x.node == kNoNode || y.node == kNoNode) return kNoNode;
     const auto exponent = build.constant(y.node);
     const bool integers = build.type(x.node) != Type::real && build.type(y.node) != Type::real;
-    if (integers && !(exponent && exponent->integer < 0)) {
+    const bool negative = exponent && exponent->integer < 0;
+    if (integers && !negative) {
         const Op top = build.graph()[y.node].op;
         if (!exponent && (top == Op::ineg || top == Op::isub))
             build.report().warning(span,

@@ -66,6 +66,7 @@ dsl::Span Reporter::node_span(dsl::Span span) const {
 
 std::vector<const Reporter::Entry*> Reporter::sorted() const {
     std::vector<const Entry*> order;
+    order.reserve(entries_.size());
     for (const Entry& entry : entries_)
         order.push_back(&entry);
     std::stable_sort(order.begin(), order.end(), [&](const Entry* a, const Entry* b) {

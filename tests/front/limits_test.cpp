@@ -61,7 +61,8 @@ TEST_CASE("4,096 nodes after inlining") {
     CHECK(first_message("score" + repeated(" + h", 4100)) == kTooLarge);
     // Integer literals that become real ones count once.
     std::string literals = "score";
-    for (int i = 0; i < 2000; ++i) literals += " + " + std::to_string(i);
+    for (int i = 0; i < 2000; ++i)
+        literals += " + " + std::to_string(i);
     CHECK(front::compile(literals).program.has_value());
     // Doubling functions: two to the 60th nodes, and two to the 60th visits of a few shared nodes.
     std::string grows = "fn f0(x) = x * h + x\n", shares = "fn f0(x) = x\n";
