@@ -20,7 +20,7 @@ struct ExecutableOptions {
     DType dtype = DType::f32; // of q, k, v: f32, f16 or bf16
     int head_dim = 64;
     int head_dim_v = 0; // 0: head_dim
-    int threads = 0; // 0: the variable that support/env.def names, else one per core
+    int threads = 0;    // 0: the variable that support/env.def names, else one per core
 };
 
 struct Call {
