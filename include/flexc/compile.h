@@ -44,9 +44,13 @@ Result<std::string> explain(std::string_view text, std::string_view stage,
                             const CompileOptions& options = {}, std::string_view arch = "sm_90a");
 
 // Compiles for an architecture that need not be here; each entry is one module.
+// A folder with files of these names and bytes is a pack: with CacheOptions::pack set to it, the
+// same program compiles there without NVRTC. Packs of several programs can share a folder.
 struct Cubin {
     KernelInfo info;
-    std::string bytes;
+    std::string bytes; // of the module, an ELF file
+    std::string pack_name;
+    std::string pack_bytes;
 };
 struct OfflineResult {
     std::vector<Cubin> kernels;

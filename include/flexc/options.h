@@ -39,6 +39,9 @@ struct CacheOptions {
     std::string
         directory; // empty: FLEXC_CACHE_DIR, else $XDG_CACHE_HOME/flexc, else ~/.cache/flexc
     std::uint64_t max_bytes = 1ull << 30;
+    // A folder of compiled kernels that is looked at before the cache, and never written: see
+    // Cubin::pack_name. Empty: FLEXC_PACK, if set.
+    std::string pack;
 };
 
 struct CompileOptions {

@@ -7,6 +7,7 @@
 
 #include "api/backend.h"
 #include "cache/digest.h"
+#include "cache/entry_format.h"
 #include "cuda/driver.h"
 #include "cuda/emit.h"
 #include "cuda/fill.h"
@@ -30,6 +31,7 @@ struct Target {
 
 struct CompiledKernel {
     CudaKernel kernel;
+    cache::Digest key, source;
     bool cached = false;
 };
 
@@ -92,6 +94,10 @@ bool decode(std::string_view text, KernelInfo& info) {
            next(info.compile_ms);
 }
 
+cache::Entry entry_of(const CudaKernel& kernel) {
+    return {.metadata = encode(kernel.info), .payload = kernel.cubin};
+}
+
 Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptions& options,
                                       KernelKind kind, const Target& target, cache::Store& store) {
     const support::Log log(options.log);
@@ -108,19 +114,20 @@ Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptio
     text.field("main", translation->text);
     for (const cuda::SourceFile& header : translation->headers)
         text.field(header.path, header.text);
-    const cache::Digest source = text.finish();
+    result.source = text.finish();
     cache::DigestBuilder key;
-    key.field("kind", "cubin").field("flexc", FLEXC_VERSION).field("source", source);
+    key.field("kind", "cubin").field("flexc", FLEXC_VERSION).field("source", result.source);
     for (const std::string& option : cuda::nvrtc_options(target.arch))
         key.field("option", option);
+    result.key = key.finish();
 
-    if (auto entry = store.load(key.finish(), source, log)) {
+    if (auto entry = store.load(result.key, result.source, log)) {
         if (decode(entry->metadata, kernel.info)) {
             kernel.cubin = std::move(entry->payload);
             result.cached = true;
             return result;
         }
-        store.discard(key.finish(), log); // else it would stay, and every process compile again
+        store.discard(result.key, log); // else it would stay, and every process compile again
     }
     auto compiled = cuda::compile_cubin(*translation, target.arch);
     if (!compiled) return compiled.error();
@@ -132,8 +139,7 @@ Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptio
         kernel.info.shared_bytes += usage.shared_bytes;
     }
     kernel.cubin = std::move(compiled->cubin);
-    store.publish(key.finish(), source, {.metadata = encode(kernel.info), .payload = kernel.cubin},
-                  log);
+    store.publish(result.key, result.source, entry_of(kernel), log);
     return result;
 }
 
@@ -207,7 +213,11 @@ Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions&
     OfflineResult result{.cached = true};
     for (CompiledKernel& one : *compiled) {
         result.cached = result.cached && one.cached;
-        result.kernels.push_back({std::move(one.kernel.info), std::move(one.kernel.cubin)});
+        std::string file = cache::encode_entry(one.key, one.source, entry_of(one.kernel));
+        result.kernels.push_back({.info = std::move(one.kernel.info),
+                                  .bytes = std::move(one.kernel.cubin),
+                                  .pack_name = cache::entry_name(one.key),
+                                  .pack_bytes = std::move(file)});
     }
     return result;
 }

@@ -1,7 +1,6 @@
 // The bytes of one cache file: header, metadata, payload. Every bit is under the checksum.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -21,21 +20,15 @@ struct Entry {
 
 // Part of the file name too, so that versions of flexc that share a folder leave each other alone.
 inline constexpr std::uint32_t kEntryVersion = 1;
+inline constexpr std::string_view kEntrySuffix = ".v";
 inline constexpr std::size_t kHeaderSize = 80;
 
-struct EntryHeader {
-    std::uint32_t version = kEntryVersion;
-    Digest key;
-    Digest source;
-    std::uint64_t metadata_size = 0;
-    std::uint64_t payload_size = 0;
-    Digest checksum;
-};
+// The whole file of an entry.
+std::string encode_entry(const Digest& key, const Digest& source, const Entry& entry);
+// Nothing unless the bytes are whole, of this version, and of this key and source.
+std::optional<Entry> decode_entry(std::string_view bytes, const Digest& key, const Digest& source);
 
-std::array<char, kHeaderSize> encode_header(const Digest& key, const Digest& source,
-                                            const Entry& entry);
-// Nothing when the magic or the version is another's.
-std::optional<EntryHeader> decode_header(const std::array<char, kHeaderSize>& bytes);
-bool checksum_matches(const EntryHeader& header, const Entry& entry);
+// An entry's file in any folder that holds some.
+std::string entry_name(const Digest& key);
 
 } // namespace flexc::cache

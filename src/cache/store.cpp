@@ -1,7 +1,6 @@
 #include "cache/store.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <ctime>
@@ -15,24 +14,21 @@
 #include <fmt/format.h>
 
 #include "cache/folder.h"
+#include "cache/pack.h"
 #include "support/env.h"
 
 namespace flexc::cache {
 
 namespace {
 
-constexpr std::string_view kSuffix = ".v";
 constexpr std::size_t kDigits = 32;
-
-std::string entry_name(const Digest& key) {
-    return fmt::format("{}{}{}", key.hex(), kSuffix, kEntryVersion);
-}
 
 // Of any version: an old flexc's files count towards the budget and go when they are oldest.
 bool is_entry(std::string_view name) {
-    return name.size() > kDigits + kSuffix.size() && Digest::parse(name.substr(0, kDigits)) &&
-           name.substr(kDigits, kSuffix.size()) == kSuffix &&
-           name.find_first_not_of("0123456789", kDigits + kSuffix.size()) == std::string_view::npos;
+    return name.size() > kDigits + kEntrySuffix.size() && Digest::parse(name.substr(0, kDigits)) &&
+           name.substr(kDigits, kEntrySuffix.size()) == kEntrySuffix &&
+           name.find_first_not_of("0123456789", kDigits + kEntrySuffix.size()) ==
+               std::string_view::npos;
 }
 
 bool is_temporary(std::string_view name) { return name.starts_with(kTemporaryPrefix); }
@@ -52,43 +48,23 @@ enum class Reading { whole, damaged, unreadable };
 
 Reading read_entry(const Folder::File& file, const Digest& key, const Digest& source,
                    Entry& entry) {
-    const std::uint64_t size = static_cast<std::uint64_t>(file.status.st_size);
     if (!S_ISREG(file.status.st_mode) || file.status.st_uid != ::geteuid() ||
-        (file.status.st_mode & (S_IWGRP | S_IWOTH)) != 0 || size < kHeaderSize)
+        (file.status.st_mode & (S_IWGRP | S_IWOTH)) != 0)
         return Reading::damaged;
-    const auto failed = [](int error) {
+    std::string bytes(static_cast<std::size_t>(file.status.st_size), '\0');
+    if (const int error = read_all(file.descriptor.number(), bytes.data(), bytes.size(), 0))
         return error < 0 ? Reading::damaged : Reading::unreadable;
-    };
-
-    const int descriptor = file.descriptor.number();
-    std::array<char, kHeaderSize> bytes{};
-    if (const int error = read_all(descriptor, bytes.data(), bytes.size(), 0)) return failed(error);
-    const auto header = decode_header(bytes);
-    const std::uint64_t body = size - kHeaderSize;
-    if (!header || header->key != key || header->source != source || header->metadata_size > body ||
-        header->payload_size != body - header->metadata_size)
-        return Reading::damaged;
-
-    entry.metadata.resize(header->metadata_size);
-    entry.payload.resize(header->payload_size);
-    if (const int error =
-            read_all(descriptor, entry.metadata.data(), entry.metadata.size(), kHeaderSize))
-        return failed(error);
-    if (const int error = read_all(descriptor, entry.payload.data(), entry.payload.size(),
-                                   kHeaderSize + entry.metadata.size()))
-        return failed(error);
-    return checksum_matches(*header, entry) ? Reading::whole : Reading::damaged;
+    auto decoded = decode_entry(bytes, key, source);
+    if (!decoded) return Reading::damaged;
+    entry = std::move(*decoded);
+    return Reading::whole;
 }
 
 // 0 or errno. What is written is on the disk before it has its name: a power cut must not leave a
 // name without its bytes.
 int write_entry(Folder::File& file, const Digest& key, const Digest& source, const Entry& entry) {
-    const auto header = encode_header(key, source, entry);
     const int descriptor = file.descriptor.number();
-    for (const std::string_view part :
-         {std::string_view(header.data(), header.size()), std::string_view(entry.metadata),
-          std::string_view(entry.payload)})
-        if (const int error = write_all(descriptor, part)) return error;
+    if (const int error = write_all(descriptor, encode_entry(key, source, entry))) return error;
     // EINVAL: a file system that has no such thing.
     if (::fdatasync(descriptor) != 0 && errno != EINVAL) return errno;
     return file.descriptor.close();
@@ -118,14 +94,13 @@ std::string cache_directory(const CacheOptions& options) {
     return path;
 }
 
-Store::Store(std::string directory, bool wanted, std::uint64_t max_bytes,
-             const StoreSettings& settings)
-    : directory_(std::move(directory)), wanted_(wanted), max_bytes_(max_bytes),
-      settings_(settings) {}
+Store::Store(std::string directory, const CacheOptions& options, const StoreSettings& settings)
+    : directory_(std::move(directory)), pack_(pack_folder(options)), wanted_(options.disk),
+      max_bytes_(options.max_bytes), settings_(settings) {}
 
 std::shared_ptr<Store> Store::open(const CacheOptions& options, const StoreSettings& settings) {
-    return std::shared_ptr<Store>(new Store(options.disk ? cache_directory(options) : std::string(),
-                                            options.disk, options.max_bytes, settings));
+    return std::shared_ptr<Store>(
+        new Store(options.disk ? cache_directory(options) : std::string(), options, settings));
 }
 
 void Store::warn_once(const support::Log& log, const std::string& problem) {
@@ -148,6 +123,8 @@ std::optional<Folder> Store::enter(bool create, const support::Log& log) {
 std::optional<Entry> Store::load(const Digest& key, const Digest& source, const support::Log& log) {
     std::optional<Entry> entry;
     try {
+        entry = load_from_pack(pack_, key, source, log);
+        if (entry) return entry;
         entry = lookup(key, source, log);
     } catch (const std::exception& exception) {
         log.debug("cache: {}: {}", key.hex(), exception.what());
@@ -299,8 +276,9 @@ bool Store::clear(const support::Log& log) {
 }
 
 std::shared_ptr<Store> Stores::get(const CacheOptions& options) {
-    const std::string name = fmt::format("{}:{}:{}", options.disk, options.max_bytes,
-                                         options.disk ? cache_directory(options) : "");
+    const std::string name =
+        fmt::format("{}:{}:{}:{}", options.disk, options.max_bytes,
+                    options.disk ? cache_directory(options) : "", pack_folder(options));
     const std::lock_guard lock(mutex_);
     auto& store = stores_[name];
     if (!store) store = Store::open(options);

@@ -42,8 +42,9 @@ class Store {
     static std::shared_ptr<Store> open(const CacheOptions& options,
                                        const StoreSettings& settings = {});
 
-    // Nothing unless the entry is whole and was made for the same key and source. What is damaged
-    // is removed, so that the next publish can replace it.
+    // From the pack, if there is one, else from the folder. Nothing unless the entry is whole and
+    // was made for the same key and source. What is damaged in the folder is removed, so that the
+    // next publish can replace it.
     std::optional<Entry> load(const Digest& key, const Digest& source,
                               const support::Log& log = {});
     // Leaves an entry that is there already, as another process then made the same one.
@@ -59,8 +60,7 @@ class Store {
     const std::string& directory() const { return directory_; } // empty when off
 
   private:
-    Store(std::string directory, bool wanted, std::uint64_t max_bytes,
-          const StoreSettings& settings);
+    Store(std::string directory, const CacheOptions& options, const StoreSettings& settings);
     void warn_once(const support::Log& log, const std::string& problem);
     std::optional<Folder> enter(bool create, const support::Log& log);
     std::optional<Entry> lookup(const Digest& key, const Digest& source, const support::Log& log);
@@ -68,6 +68,7 @@ class Store {
     void make_room(const Folder& folder);
 
     const std::string directory_;
+    const std::string pack_;
     const bool wanted_;
     const std::uint64_t max_bytes_;
     const StoreSettings settings_;

@@ -35,7 +35,8 @@ nlohmann::json describe(const OfflineResult& result) {
                                     {"spill_bytes", cubin.info.spill_bytes},
                                     {"shared_bytes", cubin.info.shared_bytes},
                                     {"compile_ms", cubin.info.compile_ms},
-                                    {"reason", cubin.info.reason}});
+                                    {"reason", cubin.info.reason},
+                                    {"file", cubin.pack_name}});
     }
     return value;
 }
@@ -57,31 +58,15 @@ void write_file(const fs::path& path, const std::string& bytes) {
     }
 }
 
-// The manifest is written last: a folder with one holds every module that it names.
-void write_pack(const CompileCommand& options, const ModText& mod, const OfflineResult& result,
-                nlohmann::json manifest) {
-    const fs::path folder(options.folder);
+void write_pack(const std::string& folder, const OfflineResult& result) {
     std::error_code failure;
     fs::create_directories(folder, failure);
     if (failure) {
-        fail(fmt::format("{}: {}", options.folder, failure.message()));
+        fail(fmt::format("{}: {}", folder, failure.message()));
     }
-    for (std::size_t i = 0; i < result.kernels.size(); ++i) {
-        const auto file = fmt::format("{}_{}.cubin", i, result.kernels[i].info.name);
-        write_file(folder / file, result.kernels[i].bytes);
-        manifest["kernels"][i]["file"] = file;
-        manifest["kernels"][i]["bytes"] = result.kernels[i].bytes.size();
+    for (const auto& cubin : result.kernels) {
+        write_file(fs::path(folder) / cubin.pack_name, cubin.pack_bytes);
     }
-    manifest["format"] = 1;
-    manifest["flexc"] = version();
-    manifest["arch"] = options.arch;
-    manifest["dtype"] = name(mod.options.dtype);
-    manifest["head_dim"] = mod.options.head_dim;
-    manifest["head_dim_v"] =
-        mod.options.head_dim_v == 0 ? mod.options.head_dim : mod.options.head_dim_v;
-    manifest["program"] = mod.text;
-    manifest["mask_mod"] = mod.options.mask_mod;
-    write_file(folder / "manifest.json", manifest.dump(2) + "\n");
 }
 
 void run(const CompileCommand& options) {
@@ -91,10 +76,10 @@ void run(const CompileCommand& options) {
         mod.options.cache = {.memory = false, .disk = false};
     }
     const auto result = value_of(compile_offline(mod.text, mod.options, options.arch));
-    const auto value = describe(result);
     if (!options.folder.empty()) {
-        write_pack(options, mod, result, value);
+        write_pack(options.folder, result);
     }
+    const auto value = describe(result);
     options.json ? print_json(value) : print_json_indented(value);
 }
 
@@ -108,8 +93,9 @@ void add_compile(CLI::App& app) {
     add_mod_options(command, options->mod, false);
     command.add_option("--arch", options->arch, "sm_80, sm_90a, sm_100, ...");
     add_kernel_options(command, options->kernel);
-    command.add_option("-o,--output", options->folder,
-                       "Write the cubins and manifest.json into this folder");
+    command.add_option(
+        "-o,--output", options->folder,
+        "Write a pack into this folder: with FLEXC_PACK=DIR the program needs no NVRTC");
     command.add_flag("--no-cache", options->no_cache, "Neither read nor write the kernel cache");
     add_json_flag(command, options->json);
     command.callback([options] { run(*options); });

@@ -1,0 +1,74 @@
+#include <doctest/doctest.h>
+
+#include "cache/pack.h"
+#include "cache/store.h"
+#include "scratch.h"
+
+using namespace flexc;
+using namespace flexc::test;
+using cache::Entry;
+using cache::Store;
+
+namespace {
+
+const cache::Digest kKey = key_of(1);
+const cache::Digest kSource = key_of(1000);
+const Entry kEntry{"meta", pattern_bytes(5000, 1)};
+
+struct Pack {
+    Scratch scratch;
+    fs::path folder = scratch.path() / "pack";
+    fs::path file = folder / cache::entry_name(kKey);
+    CacheOptions options = scratch.options();
+
+    Pack() {
+        fs::create_directory(folder);
+        write_file(file, cache::encode_entry(kKey, kSource, kEntry));
+        options.pack = folder.string();
+    }
+};
+
+} // namespace
+
+TEST_CASE("a pack is read before the cache and without one, whoever may write to it") {
+    const Pack pack;
+    fs::permissions(pack.folder, fs::perms::all);
+    fs::permissions(pack.file, fs::perms::all);
+    CacheOptions no_disk = pack.options;
+    no_disk.disk = false;
+    for (const CacheOptions& options : {pack.options, no_disk}) {
+        const auto entry = Store::open(options)->load(kKey, kSource);
+        REQUIRE(entry);
+        CHECK(entry->metadata == kEntry.metadata);
+        CHECK(entry->payload == kEntry.payload);
+    }
+    CHECK_FALSE(fs::exists(pack.scratch.cache()));
+}
+
+TEST_CASE("what a pack has not comes from the cache") {
+    const Pack pack;
+    const auto store = Store::open(pack.options);
+    CHECK_FALSE(store->load(key_of(2), kSource));
+    store->publish(key_of(2), kSource, {"m", "p"});
+    const auto entry = store->load(key_of(2), kSource);
+    REQUIRE(entry);
+    CHECK(entry->payload == "p");
+    CHECK(std::distance(fs::directory_iterator(pack.folder), {}) == 1);
+}
+
+TEST_CASE("a damaged file of a pack is not used, is reported and stays") {
+    const Pack pack;
+    const std::string whole = read_file(pack.file);
+    for (const std::size_t at : {std::size_t{0}, cache::kHeaderSize - 1, whole.size() - 1}) {
+        std::string damaged = whole;
+        damaged[at] = static_cast<char>(damaged[at] ^ 1);
+        write_file(pack.file, damaged);
+        Listener listener;
+        CHECK_FALSE(Store::open(pack.options)->load(kKey, kSource, listener.log()));
+        CHECK(listener.warnings == 1);
+        CHECK(listener.last_warning.find(pack.file.string()) != std::string::npos);
+        CHECK(read_file(pack.file) == damaged);
+    }
+    write_file(pack.file, cache::encode_entry(kKey, key_of(1001), kEntry)); // of another source
+    CHECK_FALSE(Store::open(pack.options)->load(kKey, kSource));
+}
