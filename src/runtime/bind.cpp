@@ -7,6 +7,8 @@
 #include <bit>
 #include <cmath>
 
+#include "runtime/buffers.h"
+
 namespace flexc::runtime {
 
 namespace {
@@ -14,84 +16,6 @@ namespace {
 using detail::KernelState;
 using detail::PlanState;
 using Kind = passes::ArgumentSlot::Kind;
-
-constexpr std::int64_t kUnbound = -1;
-
-Error invalid(std::string message) { return {ErrorCode::invalid_option, std::move(message)}; }
-
-std::string shape_text(std::span<const std::int64_t> shape) {
-    return fmt::format("[{}]", fmt::join(shape, ", "));
-}
-
-std::span<const std::int64_t> shape_of(const TensorView& tensor) {
-    return {tensor.shape.data(), static_cast<std::size_t>(tensor.rank)};
-}
-
-const TensorView* find(std::span<const NamedTensor> tensors, std::string_view name) {
-    for (const NamedTensor& entry : tensors)
-        if (entry.name == name) return &entry.tensor;
-    return nullptr;
-}
-
-std::string dims_text(const ir::Program& program, const ir::Buffer& buffer,
-                      std::span<const std::int64_t> values) {
-    std::string text = "[";
-    for (std::size_t i = 0; i < buffer.dims.size(); ++i) {
-        const ir::Dim& dim = buffer.dims[i];
-        if (i > 0) text += ", ";
-        if (dim.is_constant())
-            text += std::to_string(dim.constant);
-        else if (values[dim.size] == kUnbound)
-            text += program.sizes[dim.size];
-        else
-            text += fmt::format("{} = {}", program.sizes[dim.size], values[dim.size]);
-    }
-    return text + "]";
-}
-
-Result<void> check_names(const ir::Program& program, std::span<const NamedTensor> tensors,
-                         bool gradients) {
-    for (const NamedTensor& entry : tensors) {
-        const ir::Buffer* match = nullptr;
-        for (const ir::Buffer& buffer : program.buffers)
-            if (buffer.name == entry.name && (buffer.grad || !gradients)) match = &buffer;
-        if (match == nullptr)
-            return invalid(fmt::format("'{}' is not a {}buffer of this program", entry.name,
-                                       gradients ? "grad " : ""));
-    }
-    return {};
-}
-
-void bind_dims(const ir::Buffer& buffer, const TensorView& tensor, std::span<std::int64_t> sizes) {
-    if (static_cast<std::size_t>(tensor.rank) != buffer.dims.size()) return;
-    for (std::size_t i = 0; i < buffer.dims.size(); ++i) {
-        const ir::Dim& dim = buffer.dims[i];
-        if (!dim.is_constant() && sizes[dim.size] == kUnbound && tensor.shape[i] >= 1)
-            sizes[dim.size] = tensor.shape[i];
-    }
-}
-
-// A buffer or its gradient against its declaration.
-Result<void> check_buffer(const ir::Program& program, const ir::Buffer& buffer,
-                          const TensorView& tensor, DType expected_dtype,
-                          std::span<const std::int64_t> sizes, std::string_view label) {
-    if (tensor.dtype != expected_dtype)
-        return invalid(fmt::format("{}: expected type {}, got {}", label, name(expected_dtype),
-                                   name(tensor.dtype)));
-    bool matches = static_cast<std::size_t>(tensor.rank) == buffer.dims.size();
-    for (std::size_t i = 0; matches && i < buffer.dims.size(); ++i) {
-        const ir::Dim& dim = buffer.dims[i];
-        matches = tensor.shape[i] == (dim.is_constant() ? dim.constant : sizes[dim.size]);
-    }
-    if (!matches)
-        return invalid(fmt::format("{}: expected shape {}, got {}", label,
-                                   dims_text(program, buffer, sizes),
-                                   shape_text(shape_of(tensor))));
-    if (reinterpret_cast<std::uintptr_t>(tensor.data) % size_of(tensor.dtype) != 0)
-        return invalid(fmt::format("{}: the pointer is not aligned to its {} elements", label,
-                                   name(tensor.dtype)));
-    return {};
-}
 
 Result<void> check_lengths(const Sizes& sizes) {
     struct Row {
@@ -201,43 +125,6 @@ AttentionArguments common_arguments(const PlanState& plan) {
     return arguments;
 }
 
-bool is_contiguous(const TensorView& tensor) {
-    std::int64_t stride = 1;
-    for (int i = tensor.rank; i-- > 0;) {
-        const auto at = static_cast<std::size_t>(i);
-        if (tensor.shape[at] != 1 && tensor.strides[at] != stride) return false;
-        stride *= tensor.shape[at];
-    }
-    return true;
-}
-
-// Looks up every buffer of the program; `views` holds one entry per buffer.
-Result<void> find_buffers(const KernelState& kernel, const PlanState& plan,
-                          std::span<const NamedTensor> tensors, bool gradients,
-                          std::span<TensorView> views) {
-    const ir::Program& program = kernel.mod.program;
-    if (auto known = check_names(program, tensors, gradients); !known) return known;
-    const std::span<const std::int64_t> sizes(plan.size_values);
-    for (std::size_t i = 0; i < program.buffers.size(); ++i) {
-        const ir::Buffer& buffer = program.buffers[i];
-        if (gradients && !buffer.grad) continue;
-        const TensorView* tensor = find(tensors, buffer.name);
-        const std::string label = gradients ? fmt::format("gradient of '{}'", buffer.name)
-                                            : fmt::format("'{}'", buffer.name);
-        if (tensor == nullptr || !*tensor)
-            return invalid(fmt::format("{}: missing; expected {} {}", label,
-                                       gradients ? "f32" : name(buffer.dtype),
-                                       dims_text(program, buffer, sizes)));
-        const DType dtype = gradients ? DType::f32 : buffer.dtype;
-        if (auto checked = check_buffer(program, buffer, *tensor, dtype, sizes, label); !checked)
-            return checked;
-        if (gradients && !is_contiguous(*tensor))
-            return invalid(fmt::format("{}: must be contiguous", label));
-        views[i] = *tensor;
-    }
-    return {};
-}
-
 void fill_words(const KernelState& kernel, const PlanState& plan,
                 std::span<const TensorView> buffers, BoundCall& call) {
     call.word_count = kernel.slots.size();
@@ -314,15 +201,7 @@ Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
     plan.size_values[ir::kKvLen] = kv_len;
     plan.size_values[ir::kD] = head_dim;
     plan.size_values[ir::kDv] = kernel.options.head_dim_v;
-    if (auto known = check_names(program, buffers, false); !known) return known.error();
-    for (const ir::Buffer& buffer : program.buffers)
-        if (const TensorView* tensor = find(buffers, buffer.name)) {
-            bind_dims(buffer, *tensor, plan.size_values);
-            if (auto checked = check_buffer(program, buffer, *tensor, buffer.dtype,
-                                            plan.size_values, fmt::format("'{}'", buffer.name));
-                !checked)
-                return checked.error();
-        }
+    if (auto bound = bind_sizes(program, buffers, plan.size_values); !bound) return bound.error();
     for (std::size_t i = 0; i < program.sizes.size(); ++i)
         if (plan.size_values[i] == kUnbound)
             return invalid(fmt::format("size '{}' is not known: pass the buffers to plan()",
@@ -359,7 +238,9 @@ Result<void> bind_forward(const KernelState& kernel, const PlanState& plan,
     for (const TensorRule& rule : rules)
         if (auto checked = check_tensor(rule, kernel.options.dtype); !checked) return checked;
     std::array<TensorView, kMaxBuffers> views;
-    if (auto found = find_buffers(kernel, plan, buffers, false, views); !found) return found;
+    if (auto found = find_buffers(kernel.mod.program, plan.size_values, buffers, false, views);
+        !found)
+        return found;
 
     call.attention = common_arguments(plan);
     call.attention.q = argument(tensors.q);
@@ -393,8 +274,12 @@ Result<void> bind_backward(const KernelState& kernel, const PlanState& plan,
     for (const TensorRule& rule : rules)
         if (auto checked = check_tensor(rule, kernel.options.dtype); !checked) return checked;
     std::array<TensorView, kMaxBuffers> views;
-    if (auto found = find_buffers(kernel, plan, buffers, false, views); !found) return found;
-    if (auto found = find_buffers(kernel, plan, gradients, true, call.gradients); !found)
+    if (auto found = find_buffers(kernel.mod.program, plan.size_values, buffers, false, views);
+        !found)
+        return found;
+    if (auto found =
+            find_buffers(kernel.mod.program, plan.size_values, gradients, true, call.gradients);
+        !found)
         return found;
 
     call.attention = common_arguments(plan);

@@ -1,0 +1,138 @@
+#include "runtime/buffers.h"
+
+#include <fmt/format.h>
+
+namespace flexc::runtime {
+
+namespace {
+
+const TensorView* find(std::span<const NamedTensor> tensors, std::string_view name) {
+    for (const NamedTensor& entry : tensors)
+        if (entry.name == name) return &entry.tensor;
+    return nullptr;
+}
+
+std::string dims_text(const ir::Program& program, const ir::Buffer& buffer,
+                      std::span<const std::int64_t> values) {
+    std::string text = "[";
+    for (std::size_t i = 0; i < buffer.dims.size(); ++i) {
+        const ir::Dim& dim = buffer.dims[i];
+        if (i > 0) text += ", ";
+        if (dim.is_constant())
+            text += std::to_string(dim.constant);
+        else if (values[dim.size] == kUnbound)
+            text += program.sizes[dim.size];
+        else
+            text += fmt::format("{} = {}", program.sizes[dim.size], values[dim.size]);
+    }
+    return text + "]";
+}
+
+Result<void> check_names(const ir::Program& program, std::span<const NamedTensor> tensors,
+                         bool gradients) {
+    for (const NamedTensor& entry : tensors) {
+        const ir::Buffer* match = nullptr;
+        for (const ir::Buffer& buffer : program.buffers)
+            if (buffer.name == entry.name && (buffer.grad || !gradients)) match = &buffer;
+        if (match == nullptr)
+            return invalid(fmt::format("'{}' is not a {}buffer of this program", entry.name,
+                                       gradients ? "grad " : ""));
+    }
+    return {};
+}
+
+Result<void> bind_dims(const ir::Program& program, const ir::Buffer& buffer,
+                       const TensorView& tensor, std::span<std::int64_t> sizes) {
+    if (static_cast<std::size_t>(tensor.rank) != buffer.dims.size()) return {};
+    for (std::size_t i = 0; i < buffer.dims.size(); ++i) {
+        const ir::Dim& dim = buffer.dims[i];
+        if (dim.is_constant() || sizes[dim.size] != kUnbound) continue;
+        if (tensor.shape[i] < 1)
+            return invalid(fmt::format("'{}': size {} is {}; it must be at least 1", buffer.name,
+                                       program.sizes[dim.size], tensor.shape[i]));
+        sizes[dim.size] = tensor.shape[i];
+    }
+    return {};
+}
+
+// A buffer or its gradient against its declaration.
+Result<void> check_buffer(const ir::Program& program, const ir::Buffer& buffer,
+                          const TensorView& tensor, DType expected_dtype,
+                          std::span<const std::int64_t> sizes, std::string_view label) {
+    if (tensor.dtype != expected_dtype)
+        return invalid(fmt::format("{}: expected type {}, got {}", label, name(expected_dtype),
+                                   name(tensor.dtype)));
+    bool matches = static_cast<std::size_t>(tensor.rank) == buffer.dims.size();
+    for (std::size_t i = 0; matches && i < buffer.dims.size(); ++i) {
+        const ir::Dim& dim = buffer.dims[i];
+        matches = tensor.shape[i] == (dim.is_constant() ? dim.constant : sizes[dim.size]);
+    }
+    if (!matches)
+        return invalid(fmt::format("{}: expected shape {}, got {}", label,
+                                   dims_text(program, buffer, sizes),
+                                   shape_text(shape_of(tensor))));
+    if (reinterpret_cast<std::uintptr_t>(tensor.data) % size_of(tensor.dtype) != 0)
+        return invalid(fmt::format("{}: the pointer is not aligned to its {} elements", label,
+                                   name(tensor.dtype)));
+    return {};
+}
+
+bool is_contiguous(const TensorView& tensor) {
+    std::int64_t stride = 1;
+    for (int i = tensor.rank; i-- > 0;) {
+        const auto at = static_cast<std::size_t>(i);
+        if (tensor.shape[at] != 1 && tensor.strides[at] != stride) return false;
+        stride *= tensor.shape[at];
+    }
+    return true;
+}
+
+} // namespace
+
+std::string shape_text(std::span<const std::int64_t> shape) {
+    return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+std::span<const std::int64_t> shape_of(const TensorView& tensor) {
+    return {tensor.shape.data(), static_cast<std::size_t>(tensor.rank)};
+}
+
+Result<void> bind_sizes(const ir::Program& program, std::span<const NamedTensor> tensors,
+                        std::span<std::int64_t> sizes) {
+    if (auto known = check_names(program, tensors, false); !known) return known;
+    for (const ir::Buffer& buffer : program.buffers)
+        if (const TensorView* tensor = find(tensors, buffer.name)) {
+            if (auto bound = bind_dims(program, buffer, *tensor, sizes); !bound) return bound;
+            if (auto checked = check_buffer(program, buffer, *tensor, buffer.dtype, sizes,
+                                            fmt::format("'{}'", buffer.name));
+                !checked)
+                return checked;
+        }
+    return {};
+}
+
+Result<void> find_buffers(const ir::Program& program, std::span<const std::int64_t> sizes,
+                          std::span<const NamedTensor> tensors, bool gradients,
+                          std::span<TensorView> views) {
+    if (auto known = check_names(program, tensors, gradients); !known) return known;
+    for (std::size_t i = 0; i < program.buffers.size(); ++i) {
+        const ir::Buffer& buffer = program.buffers[i];
+        if (gradients && !buffer.grad) continue;
+        const TensorView* tensor = find(tensors, buffer.name);
+        const std::string label = gradients ? fmt::format("gradient of '{}'", buffer.name)
+                                            : fmt::format("'{}'", buffer.name);
+        if (tensor == nullptr || !*tensor)
+            return invalid(fmt::format("{}: missing; expected {} {}", label,
+                                       gradients ? "f32" : name(buffer.dtype),
+                                       dims_text(program, buffer, sizes)));
+        const DType dtype = gradients ? DType::f32 : buffer.dtype;
+        if (auto checked = check_buffer(program, buffer, *tensor, dtype, sizes, label); !checked)
+            return checked;
+        if (gradients && !is_contiguous(*tensor))
+            return invalid(fmt::format("{}: must be contiguous", label));
+        views[i] = *tensor;
+    }
+    return {};
+}
+
+} // namespace flexc::runtime
