@@ -36,8 +36,8 @@ constexpr int rows_at_a_time(int columns, int most) {
     return rows;
 }
 constexpr bool kCrowded = mod::kKeyTile * (mod::kHeadDim + mod::kHeadDimV) >= 128 * kThreads;
-constexpr int kScoreRows =
-    rows_at_a_time(mod::kKeyTile, kCrowded && !__is_empty(mod::Column) ? 16 : 32);
+constexpr bool kModified = mod::kHasScoreMod || mod::kHasMask; // which needs registers too
+constexpr int kScoreRows = rows_at_a_time(mod::kKeyTile, kCrowded&& kModified ? 16 : 32);
 constexpr int kGradientRows =
     rows_at_a_time(mod::kHeadDim, kCrowded&& mod::kHeadDim <= 128 ? 16 : 32);
 using Scores = WarpResult<kScoreRows, mod::kKeyTile, mod::kWarps>;

@@ -42,7 +42,7 @@ Body::Body(const Layout& layout, Place here, std::string access)
     : layout_(&layout), here_(here), access_(std::move(access)) {}
 
 bool Body::is_local(NodeId id) const {
-    return !layout_->is_free(id) && layout_->place(id) == here_;
+    return !layout_->is_free(id) && (layout_->place(id) == here_ || layout_->is_repeated(id));
 }
 
 void Body::compute(const std::vector<NodeId>& roots) {

@@ -29,6 +29,9 @@ class Layout {
 
     // Constants, ambient values and arguments: there for free, so that no place keeps them.
     bool is_free(ir::NodeId id) const;
+    // A comparison of integers that costs an instruction, as reading its kept result would, but no
+    // register: every function that needs it computes it.
+    bool is_repeated(ir::NodeId id) const;
     bool is_fast(ir::NodeId id) const { return fast_[id]; }
     // Values that a place computes for later ones, in the order of the graph.
     const std::vector<ir::NodeId>& kept(passes::Place place) const {

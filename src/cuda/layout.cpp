@@ -53,6 +53,18 @@ bool Layout::is_free(NodeId id) const {
     return value.op != Op::read && ir::info(value.op).is_leaf();
 }
 
+bool Layout::is_repeated(NodeId id) const {
+    const ir::Node& value = node(id);
+    if (place(id) != Place::row && place(id) != Place::column) return false;
+    if (value.op != Op::ilt && value.op != Op::ile && value.op != Op::ieq && value.op != Op::ine)
+        return false;
+    return std::ranges::all_of(value.operands, [&](NodeId operand) {
+        return type(operand) == CType::narrow &&
+               (is_free(operand) || place(operand) == Place::launch ||
+                place(operand) == Place::head);
+    });
+}
+
 const std::string& Layout::field(passes::ArgumentSlot slot) const {
     const auto found = std::ranges::find(fields_, slot, &ArgumentField::slot);
     static const std::string kNone = "missing_argument";
@@ -90,7 +102,7 @@ void Layout::keep(const std::vector<NodeId>& roots) {
     std::vector<bool> needed(count), kept(count);
     const auto need = [&](NodeId id, Place user) {
         needed[id] = true;
-        if (place(id) != user && !is_free(id)) kept[id] = true;
+        if (place(id) != user && !is_free(id) && !is_repeated(id)) kept[id] = true;
     };
     for (NodeId root : roots)
         need(root, Place::element);

@@ -55,14 +55,19 @@ int accumulators(const Shape& shape, int result_rows, int result_columns) {
            (32 * shape.warps);
 }
 
-// Of 255 registers. Floats need more beside them: each operand is split in two.
-int accumulator_limit(DType dtype) { return dtype == DType::f32 ? 150 : 200; }
+// Of 255 registers. Floats need more beside them, each operand being split in two; a score_mod
+// needs some for itself, above all where its rows stay.
+int accumulator_limit(const KernelRequest& request) {
+    if (request.dtype == DType::f32) return 150;
+    if (!request.has_score_mod) return 200;
+    return request.kind == KernelKind::backward_dq ? 150 : 192;
+}
 
 KernelConfig select_key(const KernelRequest& request) {
     const int columns = padded(request.head_dim) + padded(request.head_dim_v);
     Shape chosen = kKeyShapes.back();
     for (const Shape& shape : kKeyShapes)
-        if (accumulators(shape, shape.key_tile, columns) <= accumulator_limit(request.dtype) &&
+        if (accumulators(shape, shape.key_tile, columns) <= accumulator_limit(request) &&
             key_kernel_bytes(request, shape) <= shared_memory_limit(request.arch)) {
             chosen = shape;
             break;
@@ -85,7 +90,7 @@ KernelConfig select_query(const KernelRequest& request) {
     Shape chosen = kQueryShapes.back();
     for (const Shape& shape : kQueryShapes)
         if (accumulators(shape, shape.query_tile, padded(request.head_dim)) <=
-                accumulator_limit(request.dtype) &&
+                accumulator_limit(request) &&
             query_kernel_bytes(request, shape) <= shared_memory_limit(request.arch)) {
             chosen = shape;
             break;

@@ -83,22 +83,53 @@ __device__ inline float weight_of(float score, float lse) {
         return exp2_fast(score * kLog2E - lse * kLog2E);
 }
 
+__device__ inline bool is_visible(const Surroundings& around, const ScoreRow& row,
+                                  const ScoreColumn& column) {
+    const auto& [attention, arguments, place] = around;
+    bool visible = column.inside && row.inside;
+    if constexpr (mod::kHasMask)
+        visible =
+            visible && mod::visible({arguments, place.launch, place.head, row.value, column.value,
+                                     place.b, place.h, place.h_kv, row.q, column.kv});
+    return visible;
+}
+
+// A bit for each of a thread's columns, for each of its rows.
+template <typename Scores> struct Visible {
+    static constexpr int kColumns = 2 * Scores::kColumns;
+    static_assert(kColumns <= 32);
+    unsigned columns[Scores::kRows];
+};
+
+// One column at a time: a mask that is evaluated for all of them at once fills the registers.
+template <typename Scores>
+__device__ inline Visible<Scores> look(const Surroundings& around, const ScoreTile& tile) {
+    Visible<Scores> visible = {};
+    ScoreRow rows[Scores::kRows];
+#pragma unroll
+    for (int i = 0; i < Scores::kRows; ++i)
+        rows[i] = read_row(around, tile, Scores::row(i));
+#pragma unroll 1
+    for (int i = 0; i < Visible<Scores>::kColumns; ++i) {
+        const ScoreColumn column = read_column<false>(around, tile, Scores::column(i / 2) + i % 2);
+#pragma unroll
+        for (int row = 0; row < Scores::kRows; ++row)
+            visible.columns[row] |= static_cast<unsigned>(is_visible(around, rows[row], column))
+                                    << i;
+    }
+    return visible;
+}
+
 // product (q k') becomes the weight, P; d_weight (d_out v') becomes the gradient with respect to
 // the score before the mod, dS. What is hidden becomes zero by selection, so that nothing that a
-// mod gives there matters. kAll: the caller knows that the element is visible.
-template <bool kAll>
-__device__ inline void differentiate(float& product, float& d_weight, const Surroundings& around,
-                                     const ScoreRow& row, const ScoreColumn& column,
-                                     mod::GradientSums& sums) {
+// mod gives there matters.
+__device__ inline void differentiate(float& product, float& d_weight, bool visible,
+                                     const Surroundings& around, const ScoreRow& row,
+                                     const ScoreColumn& column, mod::GradientSums& sums) {
     const auto& [attention, arguments, place] = around;
     const mod::At at{arguments, place.launch, place.head, row.value, column.value,
                      place.b,   place.h,      place.h_kv, row.q,     column.kv};
     mod::Joint joint{product * attention.scale, 1, {}};
-    bool visible = true;
-    if constexpr (!kAll) {
-        visible = column.inside && row.inside;
-        if constexpr (mod::kHasMask) visible = visible && mod::visible(at);
-    }
     if constexpr (mod::kHasScoreMod) {
         joint = mod::joint(at, joint.score);
         visible = visible && joint.score != negative_infinity();
@@ -115,37 +146,57 @@ __device__ inline void differentiate(float& product, float& d_weight, const Surr
     d_weight = visible ? d_modified * joint.d_score : 0;
 }
 
-// The same for all elements of this warp. What a mod computes for a column lives as long as the
-// column; if there is nothing, it is rows that come and go.
+// Whether the band says all about the mask.
+constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
+
+// Whether a mod has values that belong to a column alone.
+constexpr bool kHasColumnValues = !__is_empty(mod::Column);
+
+// The same for all elements of this warp; kAll: all of them are visible. What a mod computes for a
+// column lives as long as the column; if there is nothing, it is rows that come and go.
 template <bool kAll, typename Scores>
 __device__ void differentiate_all(Scores& products, Scores& d_weights, const Surroundings& around,
                                   const ScoreTile& tile, mod::GradientSums& sums) {
-    constexpr bool kByRows = __is_empty(mod::Column);
-    if constexpr (kByRows) {
-#pragma unroll
-        for (int row = 0; row < Scores::kRows; ++row) {
-            const ScoreRow facts = read_row(around, tile, Scores::row(row));
-#pragma unroll
-            for (int column = 0; column < 2 * Scores::kColumns; ++column)
-                differentiate<kAll>(
-                    products.at(row, column / 2, column % 2),
-                    d_weights.at(row, column / 2, column % 2), around, facts,
-                    read_column<kAll>(around, tile, Scores::column(column / 2) + column % 2), sums);
-        }
-    } else {
+    const auto visit = [&](int row, int column, bool visible, const ScoreRow& row_facts,
+                           const ScoreColumn& column_facts) {
+        differentiate(products.at(row, column / 2, column % 2),
+                      d_weights.at(row, column / 2, column % 2), visible, around, row_facts,
+                      column_facts, sums);
+    };
+    const auto row_at = [&](int i) { return read_row(around, tile, Scores::row(i)); };
+    const auto column_at = [&](int i) {
+        return read_column<kAll>(around, tile, Scores::column(i / 2) + i % 2);
+    };
+    if constexpr (kHasColumnValues) {
         ScoreRow rows[Scores::kRows];
 #pragma unroll
         for (int row = 0; row < Scores::kRows; ++row)
-            rows[row] = read_row(around, tile, Scores::row(row));
+            rows[row] = row_at(row);
 #pragma unroll
-        for (int column = 0; column < 2 * Scores::kColumns; ++column) {
-            const ScoreColumn facts =
-                read_column<kAll>(around, tile, Scores::column(column / 2) + column % 2);
+        for (int i = 0; i < 2 * Scores::kColumns; ++i) {
+            const ScoreColumn column = column_at(i);
 #pragma unroll
             for (int row = 0; row < Scores::kRows; ++row)
-                differentiate<kAll>(products.at(row, column / 2, column % 2),
-                                    d_weights.at(row, column / 2, column % 2), around, rows[row],
-                                    facts, sums);
+                visit(row, i, kAll || is_visible(around, rows[row], column), rows[row], column);
+        }
+    } else {
+        // What a band leaves over is a comparison, and needs no registers.
+        constexpr bool kLooks = !kAll && !kMaskIsBand;
+        Visible<Scores> visible;
+        if constexpr (kLooks) visible = look<Scores>(around, tile);
+#pragma unroll
+        for (int i = 0; i < Scores::kRows; ++i) {
+            const ScoreRow row = row_at(i);
+#pragma unroll
+            for (int column = 0; column < Visible<Scores>::kColumns; ++column) {
+                const ScoreColumn facts = column_at(column);
+                bool sees = true;
+                if constexpr (kLooks)
+                    sees = (visible.columns[i] >> column & 1) != 0;
+                else if constexpr (!kAll)
+                    sees = is_visible(around, row, facts);
+                visit(i, column, sees, row, facts);
+            }
         }
     }
 }
@@ -158,7 +209,6 @@ __device__ inline void differentiate_tile(Scores& products, Scores& d_weights,
     tile.first_kv = sm80::computed_again(tile.first_kv);
     const int top = tile.first_q + Scores::first_row(), bottom = top + 16 * Scores::kSlabs - 1;
     const int left = tile.first_kv + Scores::first_column(), right = left + 16 * Scores::kUnits - 1;
-    constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
     if (kMaskIsBand && bottom < around.attention.q_len && right < around.attention.kv_len &&
         (!mod::kHasMask || around.place.band_holds(top, bottom, left, right)))
         differentiate_all<true>(products, d_weights, around, tile, sums);

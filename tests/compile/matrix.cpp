@@ -61,9 +61,13 @@ std::vector<KernelCase> compile_matrix() {
             cases.back().head_dim_v = head_dim_v;
         }
     for (const front::LibraryMod& mod : front::library())
-        for (const KernelKind kind : {KernelKind::forward, KernelKind::backward_fused})
-            cases.push_back(
-                {.mod = std::string(mod.name), .text = std::string(mod.text), .kind = kind});
+        for (const int head_dim : {64, 128})
+            for (const KernelKind kind : {KernelKind::forward, KernelKind::backward_fused})
+                cases.push_back({.mod = std::string(mod.name),
+                                 .text = std::string(mod.text),
+                                 .kind = kind,
+                                 .head_dim = head_dim,
+                                 .head_dim_v = head_dim});
     return cases;
 }
 
