@@ -150,7 +150,7 @@ std::string Body::read(NodeId id) const {
     const ir::Node& node = layout_->node(id);
     const std::string data = argument({Kind::buffer_data, node.symbol});
     const std::string offset = this->offset(id, Kind::buffer_stride);
-    const std::string element = "flexc_read(" + data + (offset.empty() ? "" : " + " + offset) + ")";
+    std::string element = "flexc_read(" + data + (offset.empty() ? "" : " + " + offset) + ")";
     const std::string inside = this->inside(id);
     if (inside.empty()) return element;
     switch (layout_->type(id)) {

@@ -15,13 +15,13 @@ enum OutputFlag : unsigned {
 };
 
 struct AttentionArguments {
-    TensorArgument q, k, v, o;         // [B, H, Q, D], [B, H_KV, KV, D], [B, H_KV, KV, DV], [B, H, Q, DV]
-    TensorArgument lse, d_lse;         // [B, H, Q] f32, natural log; stride_d is unused
-    TensorArgument d_out, dq, dk, dv;  // as o, q, k, v
-    float* delta;                      // workspace [B, H, Q]: rowsum(d_out * o) - d_lse
-    float* dq_accumulator;             // workspace [B, H, Q, D] f32, zeroed; fused backward only
-    long long q_offset, kv_offset;     // index that the program sees = row + offset
+    TensorArgument q, k, v, o; // [B, H, Q, D], [B, H_KV, KV, D], [B, H_KV, KV, DV], [B, H, Q, DV]
+    TensorArgument lse, d_lse; // [B, H, Q] f32, natural log; stride_d is unused
+    TensorArgument d_out, dq, dk, dv; // as o, q, k, v
+    float* delta;                     // workspace [B, H, Q]: rowsum(d_out * o) - d_lse
+    float* dq_accumulator;            // workspace [B, H, Q, D] f32, zeroed; fused backward only
+    long long q_offset, kv_offset;    // index that the program sees = row + offset
     int batch, heads, kv_heads, q_len, kv_len;
-    float scale;                       // of q·k
+    float scale;                                    // of q·k
     unsigned o_flags, dq_flags, dk_flags, dv_flags; // OutputFlag
 };

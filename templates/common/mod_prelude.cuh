@@ -8,7 +8,8 @@
 #include "common/instructions.cuh"
 #include "common/math.cuh"
 
-// --- integers: int where ranges allow it, else long long -------------------------------------------
+// --- integers: int where ranges allow it, else long long
+// -------------------------------------------
 
 __device__ inline long long flexc_wide(int x) { return x; }
 __device__ inline int flexc_narrow(long long x) { return static_cast<int>(x); }
@@ -52,7 +53,8 @@ template <typename Int> __device__ inline Int flexc_max(Int x, Int y) { return x
 __device__ inline long long flexc_to_int(float x) { return x != x ? 0 : __float2ll_rz(x); }
 __device__ inline int flexc_to_narrow_int(float x) { return x != x ? 0 : __float2int_rz(x); }
 
-// --- reals -----------------------------------------------------------------------------------------
+// --- reals
+// -----------------------------------------------------------------------------------------
 
 __device__ inline float flexc_infinity() { return __uint_as_float(0x7f800000u); }
 __device__ inline float flexc_nan() { return __uint_as_float(0x7fffffffu); }
@@ -101,7 +103,8 @@ __device__ inline float flexc_softplus(float x) {
     return max_nan(x, 0) + log1pf(flexc_exp(-fabsf(x)));
 }
 
-// --- captured arrays -------------------------------------------------------------------------------
+// --- captured arrays
+// -------------------------------------------------------------------------------
 
 // Each buffer type as the program sees it.
 __device__ inline float flexc_read(const double* p) { return static_cast<float>(__ldg(p)); }

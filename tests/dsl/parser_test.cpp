@@ -197,8 +197,8 @@ TEST_CASE("nesting is limited, length is not") {
 }
 
 TEST_CASE("an error does not hide the next one") {
-    const Parsed parsed = parse(Source(
-        "test", "const 3\nfn f( = 2\nscore_mod {\n  x = \n  y = )\n  x\n}\nmask_mod = (\n"));
+    const Parsed parsed = parse(
+        Source("test", "const 3\nfn f( = 2\nscore_mod {\n  x = \n  y = )\n  x\n}\nmask_mod = (\n"));
     CHECK(parsed.diagnostics.size() == 4);
     std::string many;
     for (int i = 0; i < 1000; ++i)
