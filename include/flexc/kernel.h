@@ -104,7 +104,7 @@ class Kernel {
                          std::span<const NamedTensor> buffers = {}, Workspace workspace = {},
                          Stream stream = {}) const;
 
-    // buffer_gradients: one f32 (or buffer-typed) tensor for each grad buffer, of its shape.
+    // buffer_gradients: one contiguous f32 tensor for each grad buffer, of its shape.
     Result<void> backward(const Plan& plan, const BackwardTensors& tensors,
                           std::span<const NamedTensor> buffers,
                           std::span<const NamedTensor> buffer_gradients, Workspace workspace,

@@ -57,8 +57,7 @@ struct CompileOptions {
     bool backward = true;
     BackwardKernel backward_kernel = BackwardKernel::automatic;
     bool deterministic = false;
-    bool report_out_of_range =
-        false; // Launch::out_of_range is then set by reads outside their buffer
+    bool report_out_of_range = false; // for Kernel::out_of_range; costs speed
     CacheOptions cache;
     LogSink log;
 };
