@@ -154,7 +154,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         const auto start_loading = [&](int tile) {
             if (tile < range.end)
                 load_queries(shared.stage(tile), attention, b, h, tile * mod::kQueryTile);
-            commit_copies();
         };
         mod::GradientSums sums{};
 
@@ -167,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                 __syncthreads(); // everyone has left the tile before
                 start_loading(tile);
             }
-            wait_for_copies<0>();
+            wait_for_copies();
             __syncthreads(); // this tile is here, and everyone has left the one before
             if (mod::kStages == 2) start_loading(tile + 1);
 
@@ -204,8 +203,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             mod::flush_gradients(arguments, place.launch, place.head, b, h, h_kv, sums);
     }
 
-    wait_for_copies<0>();
-    __syncthreads(); // everyone has left the last tile
+    wait_for_copies(); // of the first tiles too, where no loop did
+    __syncthreads();   // everyone has left the last tile
     store_result(KeyGradientTile{shared.base}, dk);
     __syncthreads();
     write_gradient<kThreads>(GradientPlane<Element>(attention.dk, attention.dk_flags, b, h_kv),

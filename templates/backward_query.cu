@@ -103,7 +103,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             keys.advance(mod::kKeyTile);
             values.advance(mod::kKeyTile);
         }
-        commit_copies();
     };
 
     load_queries(shared, attention, place, first_q);
@@ -117,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             __syncthreads(); // everyone has left the tile before
             start_loading(tile);
         }
-        wait_for_copies<0>();
+        wait_for_copies();
         __syncthreads(); // this tile is here, and everyone has left the one before
         if (mod::kStages == 2) start_loading(tile + 1);
         Scores scores, d_scores;
@@ -134,8 +133,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         mod::flush_gradients(arguments, place.launch, place.head, place.b, place.h, place.h_kv,
                              sums);
 
-    wait_for_copies<0>();
-    __syncthreads(); // everyone has left the last tile
+    wait_for_copies(); // of the first tiles too, where no loop did
+    __syncthreads();   // everyone has left the last tile
     store_result(QueryGradientTile{shared.base}, dq);
     __syncthreads();
     write_gradient<kThreads>(

@@ -36,17 +36,8 @@ template <int kBytes> __device__ inline void copy_async(unsigned to, const void*
     }
 }
 
-// Waits for all of this thread's copies.
+// Waits for all of this thread's copies. Other threads' are visible after a barrier that follows.
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
-// Closes a group of this thread's copies; groups complete in order.
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Waits until at most kPending of this thread's newest groups are in flight. Other threads' copies
-// are visible after a barrier that follows.
-template <int kPending> __device__ inline void wait_for_copies() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
 
 __device__ inline void store_shared(unsigned to, float x) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");

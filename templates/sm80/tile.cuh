@@ -64,7 +64,7 @@ __device__ inline void clear_padding(Tile<E, kRows, kColumns> tile) {
 
 // Walks down the rows of a plane and loads tiles, with kThreads threads. Whole pieces go
 // asynchronously where the layout allows; any other goes element by element through registers. Both
-// are complete after commit_copies, wait_for_copies and a barrier. Holds one pointer per thread.
+// are complete after wait_for_copies and a barrier. Holds one pointer per thread.
 template <int kThreads, typename T> struct TileSource {
     using E = typename T::Element;
     static constexpr int kBytes = kCopyBytes<E, T::kColumns>;
