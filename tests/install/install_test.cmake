@@ -56,7 +56,7 @@ endforeach()
 
 foreach(language cxx c)
   set(build ${WORK}/builds/${language})
-  run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/${language} -B ${build} -DCMAKE_BUILD_TYPE=Release
+  run(${CMAKE_COMMAND} -G Ninja -S ${CMAKE_CURRENT_LIST_DIR}/${language} -B ${build} -DCMAKE_BUILD_TYPE=Release
     -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_C_COMPILER=${C_COMPILER}
     -DCMAKE_CXX_COMPILER=${CXX_COMPILER} -DCMAKE_C_FLAGS=${sanitize} -DCMAKE_CXX_FLAGS=${sanitize}
     -DCMAKE_EXE_LINKER_FLAGS=${sanitize} -DFLEXC_EXPECTED_VERSION=${VERSION})
