@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <optional>
@@ -6,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "api/backend.h"
+#include "api/context.h"
 #include "cache/digest.h"
 #include "cuda/driver.h"
 #include "cuda/emit.h"
@@ -55,8 +57,14 @@ Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOp
     return kinds;
 }
 
+// What a choice of configuration starts from.
+struct Preference {
+    bool generic = false; // only kernels that take tensors of any layout
+    int refused = 0;      // configurations that compiled badly before
+};
+
 cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& options, KernelKind kind,
-                             const Target& target) {
+                             const Target& target, Preference preference = {}) {
     const ir::Graph& graph = mod.program.graph;
     return cuda::select_kernel({.kind = kind,
                                 .arch = target.number,
@@ -64,7 +72,10 @@ cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& optio
                                 .head_dim = options.head_dim,
                                 .head_dim_v = options.head_dim_v,
                                 .has_score_mod = graph[mod.score].op != ir::Op::score,
-                                .has_mask = graph[mod.mask].op != ir::Op::const_bool});
+                                .has_mask = graph[mod.mask].op != ir::Op::const_bool,
+                                .reports_out_of_range = options.report_out_of_range,
+                                .generic = preference.generic,
+                                .refused = preference.refused});
 }
 
 std::string mod_text(const passes::Mod& mod, const CompileOptions& options,
@@ -74,13 +85,14 @@ std::string mod_text(const passes::Mod& mod, const CompileOptions& options,
         {.dtype = options.dtype, .head_dim = options.head_dim, .head_dim_v = options.head_dim_v});
 }
 
-// registers, spills, shared bytes and compile time of an entry, as text: "168 0 98304 412.5"
-std::string encode(const KernelInfo& info) {
-    return fmt::format("{} {} {} {}", info.registers, info.spill_bytes, info.shared_bytes,
-                       info.compile_ms);
+// registers, spills, shared bytes and compile time of an entry, and how many configurations were
+// refused before it, as text: "168 0 98304 412.5 0"
+std::string encode(const KernelInfo& info, int refused) {
+    return fmt::format("{} {} {} {} {}", info.registers, info.spill_bytes, info.shared_bytes,
+                       info.compile_ms, refused);
 }
 
-bool decode(std::string_view text, KernelInfo& info) {
+bool decode(std::string_view text, KernelInfo& info, int& refused) {
     auto next = [&text](auto& value) {
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
         if (error != std::errc()) return false;
@@ -89,33 +101,56 @@ bool decode(std::string_view text, KernelInfo& info) {
         return true;
     };
     return next(info.registers) && next(info.spill_bytes) && next(info.shared_bytes) &&
-           next(info.compile_ms);
+           next(info.compile_ms) && next(refused);
+}
+
+// Whatever reaches the compiler. Its own version is not here: a cubin stays right when NVRTC is
+// updated, and finding the version would load a library of 100 MB that a hit does not need.
+cache::Digest source_of(const cuda::Translation& translation) {
+    cache::DigestBuilder text;
+    text.field("main", translation.text);
+    for (const cuda::SourceFile& header : translation.headers)
+        text.field(header.path, header.text);
+    return text.finish();
+}
+
+// Hopper's kernels lose more than half of their speed when registers spill or products are
+// serialised; others are the last resort already.
+bool compiled_badly(const cuda::KernelConfig& config, const cuda::NvrtcOutput& output) {
+    return config.hopper && std::ranges::any_of(output.kernels, [](const cuda::KernelUsage& usage) {
+               return usage.serialised || usage.spill_store_bytes > 0;
+           });
 }
 
 Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptions& options,
-                                      KernelKind kind, const Target& target, cache::Store& store) {
+                                      KernelKind kind, const Target& target, cache::Store& store,
+                                      Preference preference = {}) {
     const support::Log log(options.log);
     CompiledKernel result;
     CudaKernel& kernel = result.kernel;
-    kernel.config = configure(mod, options, kind, target);
-    kernel.info = {.name = std::string(kernel.config.entry), .reason = kernel.config.reason};
-    auto translation = cuda::fill_template(kernel.config, mod_text(mod, options, kernel.config));
+    const auto use = [&](const cuda::KernelConfig& config) {
+        kernel.config = config;
+        kernel.info = {.name = std::string(config.entry), .reason = config.reason};
+    };
+    const auto translate = [&] {
+        return cuda::fill_template(kernel.config, mod_text(mod, options, kernel.config));
+    };
+    use(configure(mod, options, kind, target, preference));
+    auto translation = translate();
     if (!translation) return translation.error();
 
-    // Whatever reaches the compiler. Its own version is not here: a cubin stays right when NVRTC is
-    // updated, and finding the version would load a library of 100 MB that a hit does not need.
-    cache::DigestBuilder text;
-    text.field("main", translation->text);
-    for (const cuda::SourceFile& header : translation->headers)
-        text.field(header.path, header.text);
-    const cache::Digest source = text.finish();
+    // The entry stands under the text of the first choice, and says which choice it became.
+    const cache::Digest source = source_of(*translation);
     cache::DigestBuilder key;
     key.field("kind", "cubin").field("flexc", FLEXC_VERSION).field("source", source);
     for (const std::string& option : cuda::nvrtc_options(target.arch))
         key.field("option", option);
 
     if (auto entry = store.load(key.finish(), source, log)) {
-        if (decode(entry->metadata, kernel.info)) {
+        if (decode(entry->metadata, kernel.info, preference.refused)) {
+            kernel.config = configure(mod, options, kind, target, preference);
+            kernel.info.reason = kernel.config.reason;
+            kernel.info.name = kernel.config.entry;
             kernel.cubin = std::move(entry->payload);
             result.cached = true;
             return result;
@@ -123,6 +158,15 @@ Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptio
         store.discard(key.finish(), log); // else it would stay, and every process compile again
     }
     auto compiled = cuda::compile_cubin(*translation, target.arch);
+    while (compiled && compiled_badly(kernel.config, *compiled)) {
+        log.info("{} with tiles of {} x {} spills or serialises: the next smaller one is tried",
+                 kernel.config.entry, kernel.config.query_tile, kernel.config.key_tile);
+        ++preference.refused;
+        use(configure(mod, options, kind, target, preference));
+        translation = translate();
+        if (!translation) return translation.error();
+        compiled = cuda::compile_cubin(*translation, target.arch);
+    }
     if (!compiled) return compiled.error();
     kernel.info.compile_ms = compiled->milliseconds;
     kernel.info.shared_bytes = kernel.config.shared_bytes;
@@ -132,7 +176,8 @@ Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptio
         kernel.info.shared_bytes += usage.shared_bytes;
     }
     kernel.cubin = std::move(compiled->cubin);
-    store.publish(key.finish(), source, {.metadata = encode(kernel.info), .payload = kernel.cubin},
+    store.publish(key.finish(), source,
+                  {.metadata = encode(kernel.info, preference.refused), .payload = kernel.cubin},
                   log);
     return result;
 }
@@ -189,9 +234,23 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
         built.bytes += one.kernel.cubin.size();
         kernels.push_back(std::move(one.kernel));
     }
+    // Kept by the kernel, when the caller's log may be gone.
+    CompileOptions later = options;
+    later.log = {};
+    const auto compile_generic = [mod, later, info = *info]() -> Result<CudaKernel> {
+        const auto folder = Context::instance().stores.get(later.cache);
+        auto one =
+            compile_kernel(mod, later, KernelKind::forward, {cuda::arch_name(info.arch), info.arch},
+                           *folder, {.generic = true});
+        if (!one) return one.error();
+        return std::move(one->kernel);
+    };
     auto loaded = runtime::load_cuda(std::move(kernels),
                                      {.device = device,
+                                      .dtype = options.dtype,
                                       .head_dim = options.head_dim,
+                                      .head_dim_v = options.head_dim_v,
+                                      .compile_generic_forward = compile_generic,
                                       .report_out_of_range = options.report_out_of_range});
     if (!loaded) return loaded.error();
     built.executable = std::move(*loaded);

@@ -82,6 +82,7 @@ KernelConfig select_kernel(const KernelRequest& request) {
 }
 
 KernelConfig select_forward(const KernelRequest& request) {
+    if (auto config = select_forward_sm90(request)) return *std::move(config);
     const Shape shape = request.dtype == DType::f32 ? first_that_suits(request, kFloatShapes)
                                                     : first_that_suits(request, kShapes);
     KernelConfig config;

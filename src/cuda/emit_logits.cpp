@@ -1,0 +1,82 @@
+#include "cuda/emit_logits.h"
+
+#include <fmt/format.h>
+
+namespace flexc::cuda {
+
+using ir::kNoNode;
+using ir::NodeId;
+
+namespace {
+
+std::string_view name(Turns turns) {
+    switch (turns) {
+    case Turns::none: return "none";
+    case Turns::products: return "products";
+    case Turns::softmax: return "softmax";
+    }
+    return "none";
+}
+
+bool reads_keys(const passes::Mod& mod) {
+    const std::vector<NodeId> roots = {mod.score, mod.mask};
+    for (const NodeId id : ir::reachable(mod.program.graph, roots))
+        if (mod.program.graph[id].op == ir::Op::read &&
+            mod.dependence[id].has(analysis::Dependence::kv))
+            return true;
+    return false;
+}
+
+} // namespace
+
+std::vector<NodeId> logit_roots(const ScoreParts& parts) {
+    std::vector<NodeId> roots;
+    for (const NodeId id :
+         {parts.multiplier, parts.row_addend, parts.slope, parts.element_addend, parts.cap})
+        if (id != kNoNode) roots.push_back(id);
+    return roots;
+}
+
+std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& folded) {
+    const HopperForward& hopper = *config.hopper;
+    const ScoreParts& parts = folded.parts;
+    std::string text =
+        fmt::format("constexpr int kQueryStages = {};\nconstexpr int kSettlesAfter = {};\n"
+                    "enum class Turns {{ none, products, softmax }};\n"
+                    "constexpr Turns kTurns = Turns::{};\n",
+                    hopper.query_stages, hopper.settles_after, name(hopper.turns));
+    const auto constant = [&](std::string_view called, bool value) {
+        text += fmt::format("constexpr bool {} = {};\n", called, value);
+    };
+    constant("kOverlaps", hopper.overlaps);
+    constant("kHasRegistersForColumns", hopper.has_registers_for_columns);
+    constant("kReadsKeys", reads_keys(folded.mod));
+    constant("kScoreIsAffine", parts.found());
+    constant("kScoreIsCapped", parts.cap != kNoNode);
+    constant("kHasRowAddend", parts.row_addend != kNoNode);
+    constant("kHasSlope", parts.slope != kNoNode);
+    constant("kSlopeIsOfHead",
+             parts.slope != kNoNode && folded.mod.place[parts.slope] <= passes::Place::head);
+    constant("kHasElementAddend", parts.element_addend != kNoNode);
+    return text;
+}
+
+std::string emit_logit_functions(const Layout& layout, const ScoreParts& parts) {
+    std::string text;
+    const auto function = [&](std::string_view called, NodeId value) {
+        Body body(layout, passes::Place::element, "at.");
+        if (value != kNoNode) body.compute({value});
+        body.line(
+            fmt::format("return {};", value == kNoNode ? "0.0f" : unbracketed(body.text(value))));
+        text += fmt::format("__device__ inline float {}(const At& at) {{\n{}}}\n\n", called,
+                            body.statements());
+    };
+    function("multiplier", parts.multiplier);
+    function("row_addend", parts.row_addend);
+    function("slope", parts.slope);
+    function("element_addend", parts.element_addend);
+    function("cap", parts.cap);
+    return text;
+}
+
+} // namespace flexc::cuda
