@@ -8,159 +8,19 @@
 // and warpgroups take turns, so that one multiplies while another exponentiates.
 #include "mod.cuh"
 
-#include "common/math.cuh"
 #include "common/place.cuh"
-#include "sm90/barrier.cuh"
+#include "sm90/forward_layout.cuh"
+#include "sm90/forward_output.cuh"
+#include "sm90/forward_producer.cuh"
 #include "sm90/logits.cuh"
-#include "sm90/schedule.cuh"
 #include "sm90/softmax.cuh"
-#include "sm90/tma.cuh"
-#include "sm90/warpgroup.cuh"
-#include "sm90/wgmma.cuh"
 
 using namespace sm90;
 using mod::Element;
 
 namespace {
 
-constexpr int kConsumers = mod::kQueryTile / 64; // warpgroups
-constexpr int kThreads = 128 * (kConsumers + 1);
-static_assert(kThreads == 32 * mod::kWarps);
-
-// Registers of a thread; together no more than the launch gave the block.
-constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
-constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 160;
-
-constexpr int panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
-constexpr int round_up_16(int x) { return (x + 15) / 16 * 16; }
-
-constexpr int kRowBytes = 2 * kPanelColumns; // of a panel
-constexpr int kQueryPanel = mod::kQueryTile * kRowBytes, kKeyPanel = mod::kKeyTile * kRowBytes;
-constexpr int kPanels = panels(mod::kHeadDim), kValuePanels = panels(mod::kHeadDimV);
-constexpr int kOutputs = round_up_16(mod::kHeadDimV) / 2; // accumulators of a thread
-
-// The output leaves through the memory of its queries.
-using Queries =
-    Stages<mod::kQueryStages, kQueryPanel*(kPanels > kValuePanels ? kPanels : kValuePanels)>;
-using Keys = Stages<mod::kStages, kPanels * kKeyPanel>;
-using Values = Stages<mod::kStages, kValuePanels * kKeyPanel>;
-
-struct Shared {
-    Queries queries;
-    Keys keys;
-    Values values;
-    unsigned indices; // of the tile that each stage of queries belongs to; -1 after the last
-    unsigned spare;   // a word that is never read
-
-    static constexpr int kTiles = 1024; // where tiles start, aligned for the swizzle
-    static constexpr int kBytes = kTiles + Queries::kStages * Queries::kBytes +
-                                  Keys::kStages * Keys::kBytes + Values::kStages * Values::kBytes;
-
-    __device__ explicit Shared(unsigned memory)
-        : queries{memory + kTiles, memory},
-          keys{queries.at(Queries::kStages), memory + Queries::kBarrierBytes},
-          values{keys.at(Keys::kStages), keys.barriers + Keys::kBarrierBytes},
-          indices(values.barriers + Values::kBarrierBytes), spare(indices + 4 * Queries::kStages) {}
-};
-static_assert(Shared::kBytes <= mod::kSharedBytes);
-
 extern __shared__ __align__(1024) unsigned char shared_memory[];
-
-// Where a tile is, and which tiles of keys it sees.
-struct Work {
-    HeadPlace place;
-    TileRange range;
-
-    __device__ Work(const AttentionArguments& attention, const mod::Arguments& arguments,
-                    const Tile& tile)
-        : place(attention, arguments, tile.head) {
-        range =
-            tiles_between(tile.first_row + place.low,
-                          min(tile.first_row + mod::kQueryTile, attention.q_len) - 1 + place.high,
-                          attention.kv_len, mod::kKeyTile);
-        range.begin = uniform(range.begin);
-        range.end = uniform(range.end);
-    }
-};
-
-// --- the producer ----------------------------------------------------------------------------
-
-template <typename S>
-__device__ void load_stage(const S& stages, Position<S>& position, const TensorMap& map,
-                           Corner from, int panel_bytes, int panel_count) {
-    stages.empty(position.stage).wait(position.parity ^ 1);
-    const Barrier full = stages.full(position.stage);
-    full.arrive_expecting(panel_count * panel_bytes);
-#pragma unroll
-    for (int panel = 0; panel < panel_count; ++panel) {
-        load_box(stages.at(position.stage) + panel * panel_bytes, map, from, full);
-        from.column += kPanelColumns;
-    }
-    position.advance();
-}
-
-__device__ void produce(const AttentionArguments& attention, const mod::Arguments& arguments,
-                        const ForwardMaps& maps, const Turnstile& turnstile, const Shared& shared) {
-    Position<Queries> query;
-    Position<Keys> key;
-    Position<Values> value;
-    const Schedule schedule(attention);
-    prefetch(maps.q);
-    prefetch(maps.k);
-    prefetch(maps.v);
-    prefetch(maps.o);
-    // The number of a tile travels with its queries.
-    const auto announce = [&](int index) {
-        shared.queries.empty(query.stage).wait(query.parity ^ 1);
-        store_shared(shared.indices + 4 * query.stage, index);
-    };
-#pragma unroll 1
-    for (int index = blockIdx.x; index < schedule.tiles();) {
-        const int next = turnstile.after(index);
-        const Tile tile = schedule.tile(index);
-        const Work work(attention, arguments, tile);
-        Corner at{work.place.b, work.place.h_kv, 0, 0};
-        const auto load_key = [&](int block) {
-            at.row = block * mod::kKeyTile;
-            load_stage(shared.keys, key, maps.k, at, kKeyPanel, kPanels);
-        };
-        const auto load_value = [&](int block) {
-            at.row = block * mod::kKeyTile;
-            load_stage(shared.values, value, maps.v, at, kKeyPanel, kValuePanels);
-        };
-        const auto [begin, end] = work.range;
-        if (begin < end) load_key(end - 1);
-        announce(index);
-        load_stage(shared.queries, query, maps.q, {work.place.b, work.place.h, tile.first_row, 0},
-                   kQueryPanel, kPanels);
-        // Values arrive one step after their keys, as they are used.
-#pragma unroll 1
-        for (int block = end - 1; block >= begin; --block) {
-            if (block > begin) load_key(block - 1);
-            load_value(block);
-        }
-        index = next;
-    }
-    announce(-1);
-    shared.queries.full(query.stage).arrive();
-    turnstile.leave();
-}
-
-// --- the consumers ---------------------------------------------------------------------------
-
-using Output = float[kOutputs];
-using Weights = unsigned[mod::kKeyTile / 16][4]; // left operands, 16 keys each
-
-__device__ inline unsigned pack(flexc_bf16, float low, float high) {
-    unsigned both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
-__device__ inline unsigned pack(flexc_f16, float low, float high) {
-    unsigned both;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
 
 __device__ void issue_scores(Scores& scores, Operand query, Operand key) {
     constexpr int kSteps = round_up_16(mod::kHeadDim) / 16, kPanelSteps = kPanelColumns / 16;
@@ -186,18 +46,6 @@ __device__ void issue_output(Output& output, Weights& weights, Operand value) {
     end_products();
 }
 
-__device__ void to_weights(Weights& weights, const Scores& scores) {
-#pragma unroll
-    for (int i = 0; i < kScores / 2; ++i)
-        weights[i / 4][i % 4] = pack(Element{}, scores[2 * i], scores[2 * i + 1]);
-}
-
-__device__ void multiply_rows(Output& output, const float (&factor)[2]) {
-#pragma unroll
-    for (int i = 0; i < kOutputs; ++i)
-        output[i] *= factor[fragment_row(i)];
-}
-
 // Whose turn it is: a ring of named barriers, each with one warpgroup that waits and one that
 // arrives.
 struct Turn {
@@ -221,7 +69,7 @@ struct Consumer {
     const mod::Arguments& arguments;
     const ForwardMaps& maps;
     const Shared& shared;
-    const int warpgroup, lane, warp; // of the consumers; of the warp; of the warpgroup
+    const int warpgroup, lane, warp; // among the consumers, in the warp, in the warpgroup
     const Turn turn;
     Position<Queries> query{};
     Position<Keys> key{};
@@ -261,23 +109,24 @@ struct Consumer {
     }
 
     // The output of one block of keys is computed under the softmax of the next.
-    __device__ void attend_overlapped(const Work& work, Operand queries, Logits& logits,
+    __device__ void attend_overlapped(const Task& task, Operand queries, Logits& logits,
                                       Softmax& softmax, Output& output) {
-        const auto [begin, end] = work.range;
-        if (begin == end) return;
+        if (task.begin == task.end) return;
         Weights weights;
         {
             Scores scores;
+            logits.fetch((task.end - 1) * mod::kKeyTile);
             compute_scores(scores, queries);
-            logits.apply(scores, (end - 1) * mod::kKeyTile);
+            logits.apply(scores, (task.end - 1) * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
             to_weights(weights, scores);
         }
 #pragma unroll 1
-        for (int block = end - 2; block >= begin; --block) {
+        for (int block = task.end - 2; block >= task.begin; --block) {
             Scores scores;
+            logits.fetch(block * mod::kKeyTile);
             wait_for_key();
             turn.take(mod::Turns::products);
             issue_scores(scores, queries, key_operand());
@@ -307,12 +156,13 @@ struct Consumer {
     }
 
     // One product after the other, in fewer registers.
-    __device__ void attend_in_order(const Work& work, Operand queries, Logits& logits,
+    __device__ void attend_in_order(const Task& task, Operand queries, Logits& logits,
                                     Softmax& softmax, Output& output) {
 #pragma unroll 1
-        for (int block = work.range.end - 1; block >= work.range.begin; --block) {
+        for (int block = task.end - 1; block >= task.begin; --block) {
             Scores scores;
             Weights weights;
+            logits.fetch(block * mod::kKeyTile);
             wait_for_key();
             turn.take(mod::Turns::products);
             issue_scores(scores, queries, key_operand());
@@ -334,98 +184,32 @@ struct Consumer {
         }
     }
 
-    // Weights sum to 1; the log-sum-exp leaves.
-    __device__ void normalise(const Work& work, int row, const Logits& logits,
-                              const Softmax& softmax, Output& output) const {
-        const HeadPlace& place = work.place;
-        float* const lse = static_cast<float*>(attention.lse.data) +
-                           place.b * attention.lse.stride_b + place.h * attention.lse.stride_h;
-        float factor[2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const float sum = quad_sum(softmax.sum[r]);
-            const bool nothing_visible = softmax.maximum[r] == negative_infinity();
-            factor[r] = nothing_visible ? 0 : reciprocal_fast(sum);
-            if (attention.lse.data && lane % 4 == 0 && row + 8 * r < attention.q_len)
-                lse[(row + 8 * r) * attention.lse.stride_s] =
-                    nothing_visible ? negative_infinity()
-                                    : (logits.exponent(softmax.maximum[r]) + log2_fast(sum) +
-                                       logits.lse_shift()) *
-                                          kLn2;
-        }
-        multiply_rows(output, factor);
-    }
-
-    // Through the warp's own rows of the queries; all of the warpgroup have read these.
-    __device__ void store(const Work& work, int row, unsigned queries, const Output& output) const {
-        synchronize(1 + kConsumers + warpgroup, 128);
-        const unsigned memory = queries + 16 * warp * kRowBytes;
-#pragma unroll
-        for (int i = 0; i < kOutputs; i += 8) {
-            // Each lane names a row of one of four 8 x 8 matrices, two of them side by side.
-            const int chunk = i / 4 + lane / 16;
-            const unsigned to = memory + chunk / 8 * kQueryPanel + lane % 16 * kRowBytes +
-                                ((chunk % 8) ^ (lane % 8)) * 16;
-            asm volatile(
-                "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
-                "r"(pack(Element{}, output[i], output[i + 1])),
-                "r"(pack(Element{}, output[i + 2], output[i + 3])),
-                "r"(pack(Element{}, output[i + 4], output[i + 5])),
-                "r"(pack(Element{}, output[i + 6], output[i + 7]))
-                : "memory");
-        }
-        publish_shared();
-        __syncwarp();
-        if (lane == 0) {
-            Corner corner{work.place.b, work.place.h, row, 0};
-#pragma unroll
-            for (int panel = 0; panel < kValuePanels; ++panel) {
-                store_box(maps.o, corner, memory + panel * kQueryPanel);
-                corner.column += kPanelColumns;
-            }
-            wait_for_store_reads();
-        }
-    }
-
-    // A partial result, in floats.
-    __device__ void store_floats(const Work& work, int row, const Output& output) const {
-        const TensorArgument& o = attention.o;
-        float* const plane =
-            static_cast<float*>(o.data) + work.place.b * o.stride_b + work.place.h * o.stride_h;
-#pragma unroll
-        for (int i = 0; i < kOutputs; ++i) {
-            const int to = row + 8 * fragment_row(i);
-            const int column = fragment_column(i) + lane % 4 * 2;
-            if (to < attention.q_len && column < mod::kHeadDimV)
-                plane[to * o.stride_s + column * o.stride_d] = output[i];
-        }
-    }
-
     // False after the last tile.
-    __device__ bool consume(const Schedule& schedule) {
+    __device__ bool consume() {
         shared.queries.full(query.stage).wait(query.parity);
-        const int index = uniform(load_shared(shared.indices + 4 * query.stage));
-        if (index < 0) return false;
-        const Tile tile = schedule.tile(index);
-        const Work work(attention, arguments, tile);
-        const int warp_row = tile.first_row + 64 * warpgroup + 16 * warp;
-        const int row = warp_row + lane / 4;
+        const Task task = Task::load(shared.task(query.stage));
+        if (task.is_none()) return false;
+        const HeadPlace place(arguments, task.b, task.h, task.h_kv, task.low, task.high);
+        const int warp_row = task.first_row + 64 * warpgroup + 16 * warp;
         const unsigned queries = shared.queries.at(query.stage) + warpgroup * 64 * kRowBytes;
-        Logits logits(attention, arguments, work.place, row, lane % 4 * 2);
+        Logits logits(attention, arguments, place, warp_row, lane);
         Softmax softmax;
         Output output;
 #pragma unroll
         for (int i = 0; i < kOutputs; ++i)
             output[i] = 0;
         if constexpr (mod::kOverlaps)
-            attend_overlapped(work, Operand(queries, 16), logits, softmax, output);
+            attend_overlapped(task, Operand(queries, 16), logits, softmax, output);
         else
-            attend_in_order(work, Operand(queries, 16), logits, softmax, output);
-        normalise(work, row, logits, softmax, output);
-        if (attention.o_flags & kOutputF32)
-            store_floats(work, row, output);
-        else
-            store(work, warp_row, queries, output);
+            attend_in_order(task, Operand(queries, 16), logits, softmax, output);
+        normalise(attention, place, warp_row + lane / 4, logits, softmax, output);
+        if (attention.o_flags & kOutputF32) {
+            store_floats(attention, place, warp_row + lane / 4, output);
+        } else {
+            // Through the warp's own rows of the queries, when all of the warpgroup have read them.
+            synchronize(1 + kConsumers + warpgroup, 128);
+            store(maps.o, {task.b, task.h, warp_row, 0}, queries + 16 * warp * kRowBytes, output);
+        }
         release(shared.queries.empty(query.stage));
         query.advance();
         return true;
@@ -440,17 +224,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                        const __grid_constant__ ForwardMaps maps, int* queue) {
     const Shared shared(shared_address(shared_memory));
     const int warpgroup = uniform(static_cast<int>(threadIdx.x) / 128);
-    if (threadIdx.x == 0) {
-        constexpr int kConsumerWarps = 4 * kConsumers;
-        shared.queries.initialise(kConsumerWarps);
-        shared.keys.initialise(kConsumerWarps);
-        shared.values.initialise(kConsumerWarps);
-        publish_barriers();
-    }
+    if (threadIdx.x == 0) shared.initialise();
     __syncthreads();
     if (warpgroup == 0) {
         release_registers_to<kProducerRegisters>();
-        if (threadIdx.x == 0) produce(attention, arguments, maps, Turnstile(queue), shared);
+        if (threadIdx.x == 0) produce(attention, arguments, maps, queue, shared);
     } else {
         claim_registers<kConsumerRegisters>();
         const int index = warpgroup - 1;
@@ -462,8 +240,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                           static_cast<int>(threadIdx.x) % 32,
                           static_cast<int>(threadIdx.x) / 32 % 4,
                           Turn(index)};
-        const Schedule schedule(attention);
-        while (consumer.consume(schedule))
-            ;
+        while (consumer.consume()) {
+        }
     }
 }

@@ -27,12 +27,37 @@ bool reads_keys(const passes::Mod& mod) {
     return false;
 }
 
+// Where the element of a paired read lies, and the step to the next key's.
+std::string paired_functions(const Layout& layout, NodeId read) {
+    if (read == kNoNode)
+        return "using PairElement = Element;\n"
+               "__device__ inline const PairElement* paired_address(const At&) { return nullptr; "
+               "}\n"
+               "__device__ inline long long paired_step(const Arguments&) { return 0; }\n\n";
+    const ir::Node& node = layout.node(read);
+    const auto last = static_cast<std::uint32_t>(node.operands.size() - 1);
+    const bool is_bf16 = layout.mod().program.buffers[node.symbol].dtype == DType::bf16;
+    Body address(layout, passes::Place::element, "at.");
+    address.compute(node.operands);
+    using Kind = passes::ArgumentSlot::Kind;
+    address.line(fmt::format("return {} + {};", address.argument({Kind::buffer_data, node.symbol}),
+                             address.offset(read, Kind::buffer_stride)));
+    Body step(layout, passes::Place::launch, "");
+    step.line(fmt::format("return {};", step.argument({Kind::buffer_stride, node.symbol, last})));
+    return fmt::format(
+        "using PairElement = {};\n"
+        "__device__ inline const PairElement* paired_address(const At& at) {{\n{}}}\n\n"
+        "__device__ inline long long paired_step(const Arguments& arguments) "
+        "{{\n{}}}\n\n",
+        is_bf16 ? "flexc_bf16" : "flexc_f16", address.statements(), step.statements());
+}
+
 } // namespace
 
 std::vector<NodeId> logit_roots(const ScoreParts& parts) {
     std::vector<NodeId> roots;
-    for (const NodeId id :
-         {parts.multiplier, parts.row_addend, parts.slope, parts.element_addend, parts.cap})
+    for (const NodeId id : {parts.paired_read, parts.multiplier, parts.row_addend, parts.slope,
+                            parts.element_addend, parts.cap})
         if (id != kNoNode) roots.push_back(id);
     return roots;
 }
@@ -50,6 +75,7 @@ std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& fo
     };
     constant("kOverlaps", hopper.overlaps);
     constant("kHasRegistersForColumns", hopper.has_registers_for_columns);
+    constant("kBandHasLow", !folded.mod.band.low.empty());
     constant("kReadsKeys", reads_keys(folded.mod));
     constant("kScoreIsAffine", parts.found());
     constant("kScoreIsCapped", parts.cap != kNoNode);
@@ -58,24 +84,28 @@ std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& fo
     constant("kSlopeIsOfHead",
              parts.slope != kNoNode && folded.mod.place[parts.slope] <= passes::Place::head);
     constant("kHasElementAddend", parts.element_addend != kNoNode);
+    constant("kReadsPairs", parts.paired_read != kNoNode);
     return text;
 }
 
 std::string emit_logit_functions(const Layout& layout, const ScoreParts& parts) {
     std::string text;
-    const auto function = [&](std::string_view called, NodeId value) {
+    const auto function = [&](std::string_view called, NodeId value, std::string_view more = "") {
         Body body(layout, passes::Place::element, "at.");
+        if (parts.paired_read != kNoNode && !more.empty())
+            body.provide(parts.paired_read, "paired");
         if (value != kNoNode) body.compute({value});
         body.line(
             fmt::format("return {};", value == kNoNode ? "0.0f" : unbracketed(body.text(value))));
-        text += fmt::format("__device__ inline float {}(const At& at) {{\n{}}}\n\n", called,
+        text += fmt::format("__device__ inline float {}(const At& at{}) {{\n{}}}\n\n", called, more,
                             body.statements());
     };
     function("multiplier", parts.multiplier);
     function("row_addend", parts.row_addend);
     function("slope", parts.slope);
-    function("element_addend", parts.element_addend);
+    function("element_addend", parts.element_addend, ", float paired");
     function("cap", parts.cap);
+    text += paired_functions(layout, parts.paired_read);
     return text;
 }
 

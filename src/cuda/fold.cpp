@@ -1,5 +1,6 @@
 #include "cuda/fold.h"
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -209,6 +210,26 @@ class Folder {
     int work_ = 0;
 };
 
+ir::NodeId find_paired_read(const passes::Mod& mod, NodeId addend) {
+    if (addend == kNoNode) return kNoNode;
+    const ir::Graph& graph = mod.program.graph;
+    const std::vector<NodeId> roots = {addend};
+    for (const NodeId id : ir::reachable(graph, roots)) {
+        const ir::Node& node = graph[id];
+        if (node.op != Op::read || node.operands.empty()) continue;
+        const DType dtype = mod.program.buffers[node.symbol].dtype;
+        const std::vector<bool>& proven = mod.ranges.in_range[id];
+        bool fits = (dtype == DType::bf16 || dtype == DType::f16) &&
+                    graph[node.operands.back()].op == Op::kv_idx &&
+                    proven.size() == node.operands.size() &&
+                    std::ranges::all_of(proven, [](bool is) { return is; });
+        for (std::size_t i = 0; fits && i + 1 < node.operands.size(); ++i)
+            fits = !mod.dependence[node.operands[i]].has(Dependence::kv);
+        if (fits) return id;
+    }
+    return kNoNode;
+}
+
 } // namespace
 
 FoldedMod fold_score(const passes::Mod& mod) {
@@ -218,7 +239,10 @@ FoldedMod fold_score(const passes::Mod& mod) {
     result.dependence = analysis::dependences(result.program.graph);
     result.ranges = analysis::ranges(result.program);
     result.place = passes::hoist(result.dependence);
+    folded.parts.paired_read = find_paired_read(result, folded.parts.element_addend);
     return folded;
 }
+
+bool reads_pairs(const passes::Mod& mod) { return fold_score(mod).parts.paired_read != kNoNode; }
 
 } // namespace flexc::cuda

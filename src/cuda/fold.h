@@ -13,6 +13,9 @@ struct ScoreParts {
     ir::NodeId slope = ir::kNoNode;          // what row_addend gains from one key to the next
     ir::NodeId element_addend = ir::kNoNode; // any other
     ir::NodeId cap = ir::kNoNode;            // uses neither q, kv nor score
+    // A read of 16-bit numbers that element_addend uses and whose last index is kv itself: two keys
+    // that are neighbours are so in memory. Never outside its buffer.
+    ir::NodeId paired_read = ir::kNoNode;
     bool found() const { return multiplier != ir::kNoNode; }
 };
 
@@ -23,5 +26,7 @@ struct FoldedMod {
 
 // No parts are found where the score enters otherwise, or not at all.
 FoldedMod fold_score(const passes::Mod& mod);
+// Whether it would find a paired read.
+bool reads_pairs(const passes::Mod& mod);
 
 } // namespace flexc::cuda

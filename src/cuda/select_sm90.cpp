@@ -20,7 +20,7 @@ constexpr std::array kShapes = {
 };
 constexpr int kStages = 2;
 constexpr int kBarrierBytes = 1024;
-constexpr int kLeastStep = 32; // keys by which the next smaller configuration is smaller
+constexpr int kLeastStep = 16; // keys by which the next smaller configuration is smaller
 
 int panels(int columns) { return (columns + 63) / 64; }
 int padded(int columns) { return (columns + 15) / 16 * 16; }
@@ -37,11 +37,15 @@ int shared_bytes(const KernelRequest& request, const Shape& shape) {
 // Of one thread: scores, the weights before them, and the output.
 int accumulators(const KernelRequest& request, const Shape& shape) {
     const int weights = shape.overlaps ? shape.key_tile / 4 : 0;
-    return shape.key_tile / 2 + weights + padded(request.head_dim_v) / 2;
+    const int ahead = request.reads_pairs ? shape.key_tile / 4 : 0; // read before they are needed
+    return shape.key_tile / 2 + weights + ahead + padded(request.head_dim_v) / 2;
 }
-int accumulator_limit(const Shape& shape) { return shape.consumers == 3 ? 128 : 192; }
+// Wider outputs leave the softmax of 80 keys too few, and 64 are as fast.
+int accumulator_limit(const Shape& shape) { return shape.consumers == 3 ? 128 : 184; }
 
 bool suits(const KernelRequest& request, const Shape& shape) {
+    constexpr int kWidestOfThree = 96; // beyond, products are serialised, whatever the tile is
+    if (shape.consumers == 3 && padded(request.head_dim_v) > kWidestOfThree) return false;
     return accumulators(request, shape) <= accumulator_limit(shape) &&
            shared_bytes(request, shape) <= shared_memory_limit(request.arch);
 }

@@ -31,17 +31,17 @@ class Logits {
     static constexpr bool kAffine = mod::kHasScoreMod && mod::kScoreIsAffine;
     static constexpr bool kCapped = kAffine && mod::kScoreIsCapped;
     // Logits are exponents already.
-    static constexpr bool kFactorIsOne = kAffine && !kCapped;
-    static constexpr bool kHasOffset = kFactorIsOne && mod::kHasRowAddend;
+    static constexpr bool kFactorIsOne = kAffine && !kCapped && !mod::kHasElementAddend;
+    static constexpr bool kHasOffset = kAffine && !kCapped && mod::kHasRowAddend;
 
     __device__ Logits(const AttentionArguments& attention, const mod::Arguments& arguments,
-                      const HeadPlace& place, int first_row, int first_column)
-        : attention_(attention), arguments_(arguments), place_(place), first_row_(first_row),
-          first_column_(first_column) {
+                      const HeadPlace& place, int warp_row, int lane)
+        : attention_(attention), arguments_(arguments), place_(place), warp_row_(warp_row),
+          first_row_(warp_row + lane / 4), first_column_(lane % 4 * 2) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             q_[r] =
-                min(first_row + 8 * r, attention.q_len - 1) + static_cast<int>(attention.q_offset);
+                min(first_row_ + 8 * r, attention.q_len - 1) + static_cast<int>(attention.q_offset);
             row_[r] = mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv,
                                   q_[r]);
             offset_[r] = 0;
@@ -72,6 +72,31 @@ class Logits {
         if (!wholly_visible(first_key)) hide(scores, first_key);
     }
 
+    // Starts reading what the elements of these keys will need.
+    __device__ void fetch(int first_key) {
+        if constexpr (mod::kReadsPairs) {
+            const int length = attention_.kv_len,
+                      first = min(first_key + first_column_, length - 1);
+            const long long step = mod::paired_step(arguments_);
+            visit_column(first, [&](int r, const mod::At& at) {
+                const mod::PairElement* const from = mod::paired_address(at);
+                if (step == 1 && first_key + mod::kKeyTile <= length &&
+                    reinterpret_cast<unsigned long long>(from) % 4 == 0) {
+#pragma unroll
+                    for (int i = 0; i < kFragmentColumns / 2; ++i)
+                        ahead_[r][i] = load_word(from + 8 * i);
+                } else {
+                    const auto bits = [&](int position) -> unsigned {
+                        return __ldg(&from[(min(position, length - 1) - first) * step].bits);
+                    };
+#pragma unroll
+                    for (int i = 0; i < kFragmentColumns / 2; ++i)
+                        ahead_[r][i] = bits(first + 8 * i) | bits(first + 8 * i + 1) << 16;
+                }
+            });
+        }
+    }
+
   private:
     static constexpr bool kHasScoreMod = mod::kHasScoreMod;
     static constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
@@ -91,10 +116,17 @@ class Logits {
         }
     }
 
+    __device__ float paired(int r, int j) const {
+        if constexpr (!mod::kReadsPairs) return 0;
+        constexpr mod::PairElement kKind{};
+        return j % 2 == 0 ? flexc_first(kKind, ahead_[r][j / 2])
+                          : flexc_second(kKind, ahead_[r][j / 2]);
+    }
+
     __device__ void prepare_affine() {
         visit_column(0, [&](int r, const mod::At& at) {
             float scale = attention_.scale * mod::multiplier(at);
-            float unit = kLog2E; // of what is added
+            float unit = kFactorIsOne ? kLog2E : 1; // of what is added
             if constexpr (kCapped) {
                 // The sign of the cap moves into the tanh. A cap of 0 must not meet -inf.
                 const float cap = mod::cap(at), size = cap == 0 ? 1e-30f : fabsf(cap);
@@ -137,9 +169,10 @@ class Logits {
                                                        : tanh_fast(score);
             };
             if constexpr (mod::kHasElementAddend) {
-                visit_column(
-                    first_key + first_column_ + column_of(j),
-                    [&](int r, const mod::At& at) { finish(r, mod::element_addend(at) * unit_); });
+                visit_column(first_key + first_column_ + column_of(j),
+                             [&](int r, const mod::At& at) {
+                                 finish(r, mod::element_addend(at, paired(r, j)) * unit_);
+                             });
             } else {
                 finish(0, 0.0f);
                 finish(1, 0.0f);
@@ -165,29 +198,32 @@ class Logits {
     // For the whole warp.
     __device__ bool wholly_visible(int first_key) const {
         const int last_key = first_key + mod::kKeyTile - 1;
-        const int warp_row = uniform(first_row_);
         if (last_key >= attention_.kv_len) return false;
         if constexpr (!mod::kHasMask) return true;
-        return kMaskIsBand && place_.band_holds(warp_row, warp_row + 15, first_key, last_key);
+        return kMaskIsBand && place_.band_holds(warp_row_, warp_row_ + 15, first_key, last_key);
     }
 
+    // One bit for each of a thread's columns that is at most `last` from its first.
+    static __device__ unsigned columns_to(int last) {
+        const int count = last < 0 ? 0 : last / 8 * 2 + min(last % 8, 1) + 1;
+        return count >= 32 ? ~0u : (1u << count) - 1;
+    }
+
+    // Into bits first, one register for each row: comparisons of each element would cost twice as
+    // much, and a mask's loop need not be unrolled, as scores in registers ask.
     __device__ void hide(Scores& scores, int first_key) const {
+        static_assert(kFragmentColumns <= 32, "one bit each");
         const int first = first_key + first_column_;
+        unsigned visible[2] = {};
         if constexpr (kMaskIsBand) {
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
                 const int row = first_row_ + 8 * r;
-                const int low = max(row + place_.low, 0) - first;
-                const int high = min(row + place_.high, attention_.kv_len - 1) - first;
-#pragma unroll
-                for (int j = 0; j < kFragmentColumns; ++j)
-                    if (column_of(j) > high || column_of(j) < low)
-                        scores[accumulator(r, j)] = negative_infinity();
+                visible[r] = columns_to(min(row + place_.high, attention_.kv_len - 1) - first);
+                if constexpr (mod::kBandHasLow)
+                    visible[r] &= ~columns_to(max(row + place_.low, 0) - 1 - first);
             }
         } else {
-            // Into bits first: that loop need not be unrolled, as scores in registers ask.
-            static_assert(kFragmentColumns <= 32, "one bit each");
-            unsigned visible[2] = {};
 #pragma unroll 4
             for (int j = 0; j < kFragmentColumns; ++j) {
                 const int position = first + column_of(j);
@@ -196,12 +232,12 @@ class Logits {
                     visible[r] |= static_cast<unsigned>(seen) << j;
                 });
             }
-#pragma unroll
-            for (int j = 0; j < kFragmentColumns; ++j)
-#pragma unroll
-                for (int r = 0; r < 2; ++r)
-                    if (!(visible[r] >> j & 1)) scores[accumulator(r, j)] = negative_infinity();
         }
+#pragma unroll
+        for (int j = 0; j < kFragmentColumns; ++j)
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+                if (!(visible[r] >> j & 1)) scores[accumulator(r, j)] = negative_infinity();
     }
 
     // Slopes times columns stay in registers where there is room for them.
@@ -211,11 +247,13 @@ class Logits {
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;
     const HeadPlace& place_;
-    int first_row_, first_column_; // of this thread: in the tensor, and in a tile of keys
+    int warp_row_, first_row_; // in the tensor: of this warp, of this thread
+    int first_column_;         // of this thread, in a tile of keys
     int q_[2];
     mod::Row row_[2];
     float factor_, lse_shift_, unit_;
     float offset_[2], before_[2], slope_[2];
+    unsigned ahead_[2][mod::kReadsPairs ? kFragmentColumns / 2 : 1];
     float column_part_[kKeepsColumns ? kFragmentColumns : 1];
 };
 

@@ -18,7 +18,8 @@ class Schedule {
   public:
     __device__ explicit Schedule(const AttentionArguments& attention)
         : tiles_((attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile),
-          heads_(attention.batch * attention.heads), group_(1), groups_(1) {
+          heads_(attention.batch * attention.heads), batch_(attention.batch), group_(1),
+          groups_(1) {
         if constexpr (mod::kHasBand) {
             constexpr long long kCacheBytes = 32 << 20;
             const long long head_bytes =
@@ -33,6 +34,12 @@ class Schedule {
     __device__ int tiles() const { return tiles_ * heads_; }
 
     __device__ Tile tile(int index) const {
+        // Batches that read the same biases read them together.
+        if constexpr (mod::kReadsPairs) {
+            const int tile = index / batch_;
+            return {index % batch_ * (heads_ / batch_) + tile / tiles_,
+                    tile % tiles_ * mod::kQueryTile};
+        }
         if constexpr (!mod::kHasBand) return {index / tiles_, index % tiles_ * mod::kQueryTile};
         const int group = index / (group_ * tiles_);
         const int first_head = group * group_;
@@ -44,7 +51,7 @@ class Schedule {
     }
 
   private:
-    int tiles_, heads_, group_, groups_;
+    int tiles_, heads_, batch_, group_, groups_;
 };
 
 // Blocks stay for the whole launch. Their first tile goes by their number; each later one is the

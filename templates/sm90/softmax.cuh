@@ -33,7 +33,7 @@ struct Softmax {
             // Nothing visible yet: any finite origin gives 2^-inf = 0.
             origin[r] = maximum[r] == negative_infinity() ? 0 : form.exponent(maximum[r]);
             shrink[r] = exp2_fast(form.exponent(before) - origin[r]);
-            origin[r] -= form.offset(r);
+            if constexpr (Logits::kHasOffset) origin[r] -= form.exponent(form.offset(r));
         }
     }
 

@@ -8,13 +8,30 @@ __device__ inline unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-__device__ inline void store_shared(unsigned to, int x) {
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+__device__ inline void store_shared(unsigned to, int x, int y, int z, int w) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x), "r"(y), "r"(z),
+                 "r"(w)
+                 : "memory");
 }
-__device__ inline int load_shared(unsigned from) {
-    int x;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
-    return x;
+__device__ inline void load_shared(unsigned from, int& x, int& y, int& z, int& w) {
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x), "=r"(y), "=r"(z), "=r"(w)
+                 : "r"(from)
+                 : "memory");
+}
+// Four 8 x 8 matrices of 16-bit elements in the layout of accumulators; lane i names row i % 8 of
+// matrix i / 8.
+__device__ inline void store_matrices(unsigned to, unsigned x, unsigned y, unsigned z, unsigned w) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                 "r"(x), "r"(y), "r"(z), "r"(w)
+                 : "memory");
+}
+
+// Global memory that no one writes; not moved to where the value is needed.
+__device__ inline unsigned load_word(const void* from) {
+    unsigned word;
+    asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(word) : "l"(from));
+    return word;
 }
 
 // The same value in every thread of the warp, told to the compiler.

@@ -6,6 +6,7 @@
 
 #include "cuda/emit.h"
 #include "cuda/fill.h"
+#include "cuda/fold.h"
 #include "cuda/nvrtc.h"
 #include "cuda/select.h"
 #include "flexc/result.h"
@@ -51,7 +52,8 @@ inline Result<CompiledCase> compile_case(const KernelCase& one) {
                                          .head_dim = one.head_dim,
                                          .head_dim_v = one.head_dim_v,
                                          .has_score_mod = graph[mod->score].op != ir::Op::score,
-                                         .has_mask = graph[mod->mask].op != ir::Op::const_bool});
+                                         .has_mask = graph[mod->mask].op != ir::Op::const_bool,
+                                         .reads_pairs = cuda::reads_pairs(*mod)});
     auto filled =
         cuda::fill_template(result.config, cuda::emit_mod(*mod, result.config,
                                                           {.dtype = one.dtype,
