@@ -97,6 +97,11 @@ KernelConfig select_forward(const KernelRequest& request) {
     config.reason =
         request.dtype == DType::f32 ? "mma.sync on floats split into TF32 pairs, " : "mma.sync, ";
     config.reason += std::to_string(shape.query_tile / shape.warps) + " rows a warp";
+    if (request.arch == 90) {
+        const std::string_view why = why_not_sm90(request);
+        config.reason += "; not Hopper's kernel: ";
+        config.reason += why.empty() ? "every tile of it spills registers" : why;
+    }
     return config;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "common/arguments.h"
 #include "cuda/config.h"
@@ -22,6 +23,8 @@ KernelConfig select_kernel(const KernelRequest& request);
 KernelConfig select_forward(const KernelRequest& request);
 // Empty where the kernel cannot do what is asked, or every configuration was refused.
 std::optional<KernelConfig> select_forward_sm90(const KernelRequest& request);
+// Why that kernel is none for the request; empty when it is one.
+std::string_view why_not_sm90(const KernelRequest& request);
 KernelConfig select_backward(const KernelRequest& request); // delta and the backward kinds
 
 // Blocks of a launch: a one-dimensional grid. Forward, dq, delta and convert have one per query

@@ -40,12 +40,14 @@ int accumulators(const KernelRequest& request, const Shape& shape) {
     const int ahead = request.reads_pairs ? shape.key_tile / 4 : 0; // read before they are needed
     return shape.key_tile / 2 + weights + ahead + padded(request.head_dim_v) / 2;
 }
-// Wider outputs leave the softmax of 80 keys too few, and 64 are as fast.
-int accumulator_limit(const Shape& shape) { return shape.consumers == 3 ? 128 : 184; }
+int accumulator_limit(const Shape& shape) { return shape.consumers == 3 ? 128 : 192; }
 
 bool suits(const KernelRequest& request, const Shape& shape) {
-    constexpr int kWidestOfThree = 96; // beyond, products are serialised, whatever the tile is
-    if (shape.consumers == 3 && padded(request.head_dim_v) > kWidestOfThree) return false;
+    // Beyond these, masks and mods spill or products are serialised. 64 keys are as fast there.
+    constexpr int kWidestOfThree = 96, kWidestOfManyKeys = 224, kFewKeys = 64;
+    const int columns = padded(request.head_dim_v);
+    if (shape.consumers == 3 && columns > kWidestOfThree) return false;
+    if (shape.key_tile > kFewKeys && columns > kWidestOfManyKeys) return false;
     return accumulators(request, shape) <= accumulator_limit(shape) &&
            shared_bytes(request, shape) <= shared_memory_limit(request.arch);
 }
@@ -81,11 +83,18 @@ KernelConfig configured(const KernelRequest& request, const Shape& shape) {
 
 } // namespace
 
+std::string_view why_not_sm90(const KernelRequest& request) {
+    if (request.arch != 90) return "only Hopper has wgmma";
+    if (request.generic) return "it takes tensors of any layout";
+    if (request.dtype == DType::f32) return "wgmma has no products of floats";
+    if (request.head_dim % 8 != 0 || request.head_dim_v % 8 != 0)
+        return "the copy engine needs rows of a multiple of 16 bytes";
+    if (request.reports_out_of_range) return "reads outside buffers are reported";
+    return "";
+}
+
 std::optional<KernelConfig> select_forward_sm90(const KernelRequest& request) {
-    const bool copies = request.head_dim % 8 == 0 && request.head_dim_v % 8 == 0;
-    if (request.arch != 90 || request.dtype == DType::f32 || !copies || request.generic ||
-        request.reports_out_of_range)
-        return {};
+    if (!why_not_sm90(request).empty()) return {};
     int refused = request.refused;
     const Shape* last = nullptr;
     for (const Shape& shape : kShapes) {

@@ -122,6 +122,9 @@ TEST_CASE("what Hopper's kernel cannot do is left to the generic one") {
     KernelRequest reporting = forward(90, DType::bf16, 128, 128, false);
     reporting.reports_out_of_range = true;
     CHECK(select_kernel(reporting).entry == "flexc_forward");
+    CHECK(select_kernel(reporting).reason.find("reads outside buffers") != std::string::npos);
+    CHECK(select_kernel(forward(80, DType::bf16, 128, 128, false)).reason.find("Hopper") ==
+          std::string::npos);
 }
 
 TEST_CASE("a refused configuration is followed by smaller ones, then by the generic kernel") {
