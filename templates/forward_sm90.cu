@@ -9,6 +9,7 @@
 #include "mod.cuh"
 
 #include "common/place.cuh"
+#include "sm90/forward_biases.cuh"
 #include "sm90/forward_layout.cuh"
 #include "sm90/forward_output.cuh"
 #include "sm90/forward_producer.cuh"
@@ -74,6 +75,7 @@ struct Consumer {
     Position<Queries> query{};
     Position<Keys> key{};
     Position<Values> value{};
+    Position<Biases> bias{};
 
     // One arrival for each warp.
     __device__ void release(Barrier empty) const {
@@ -100,6 +102,18 @@ struct Consumer {
         pin(scores);
         release_key();
     }
+    __device__ void change_scores(Scores& scores, Logits& logits, int first_key) {
+        if constexpr (mod::kReadsBias) {
+            shared.biases.full(bias.stage).wait(bias.parity);
+            logits.use_biases(shared.biases.at(bias.stage));
+        }
+        logits.apply(scores, first_key);
+        if constexpr (mod::kReadsBias) {
+            __syncwarp();
+            release(shared.biases.empty(bias.stage));
+            bias.advance();
+        }
+    }
     // The output that is under way, complete.
     __device__ void finish_output(Output& output, Weights& weights) {
         wait_for_products<0>();
@@ -115,9 +129,8 @@ struct Consumer {
         Weights weights;
         {
             Scores scores;
-            logits.fetch((task.end - 1) * mod::kKeyTile);
             compute_scores(scores, queries);
-            logits.apply(scores, (task.end - 1) * mod::kKeyTile);
+            change_scores(scores, logits, (task.end - 1) * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
@@ -126,7 +139,6 @@ struct Consumer {
 #pragma unroll 1
         for (int block = task.end - 2; block >= task.begin; --block) {
             Scores scores;
-            logits.fetch(block * mod::kKeyTile);
             wait_for_key();
             turn.take(mod::Turns::products);
             issue_scores(scores, queries, key_operand());
@@ -138,7 +150,7 @@ struct Consumer {
             release_key();
 
             turn.take(mod::Turns::softmax);
-            logits.apply(scores, block * mod::kKeyTile);
+            change_scores(scores, logits, block * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0, mod::kSettlesAfter, [&](float done) {
                 settle(mod::kSettlesAfter == 0 ? softmax.maximum[0] + softmax.maximum[1] : done,
@@ -162,7 +174,6 @@ struct Consumer {
         for (int block = task.end - 1; block >= task.begin; --block) {
             Scores scores;
             Weights weights;
-            logits.fetch(block * mod::kKeyTile);
             wait_for_key();
             turn.take(mod::Turns::products);
             issue_scores(scores, queries, key_operand());
@@ -171,7 +182,7 @@ struct Consumer {
             pin(scores);
             release_key();
             turn.take(mod::Turns::softmax);
-            logits.apply(scores, block * mod::kKeyTile);
+            change_scores(scores, logits, block * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
@@ -192,7 +203,8 @@ struct Consumer {
         const HeadPlace place(arguments, task.b, task.h, task.h_kv, task.low, task.high);
         const int warp_row = task.first_row + 64 * warpgroup + 16 * warp;
         const unsigned queries = shared.queries.at(query.stage) + warpgroup * 64 * kRowBytes;
-        Logits logits(attention, arguments, place, warp_row, lane);
+        const int row_in_tile = 64 * warpgroup + 16 * warp + lane / 4;
+        Logits logits(attention, arguments, place, warp_row, row_in_tile, lane);
         Softmax softmax;
         Output output;
 #pragma unroll
@@ -229,6 +241,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     if (warpgroup == 0) {
         release_registers_to<kProducerRegisters>();
         if (threadIdx.x == 0) produce(attention, arguments, maps, queue, shared);
+        if constexpr (mod::kReadsBias)
+            if (threadIdx.x >= 128 - kBiasThreads)
+                produce_biases(attention, arguments, shared,
+                               static_cast<int>(threadIdx.x) - (128 - kBiasThreads));
     } else {
         claim_registers<kConsumerRegisters>();
         const int index = warpgroup - 1;

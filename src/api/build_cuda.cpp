@@ -67,18 +67,17 @@ struct Preference {
 cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& options, KernelKind kind,
                              const Target& target, Preference preference = {}) {
     const ir::Graph& graph = mod.program.graph;
-    return cuda::select_kernel(
-        {.kind = kind,
-         .arch = target.number,
-         .dtype = options.dtype,
-         .head_dim = options.head_dim,
-         .head_dim_v = options.head_dim_v,
-         .has_score_mod = graph[mod.score].op != ir::Op::score,
-         .has_mask = graph[mod.mask].op != ir::Op::const_bool,
-         .reports_out_of_range = options.report_out_of_range,
-         .reads_pairs = kind == KernelKind::forward && cuda::reads_pairs(mod),
-         .generic = preference.generic,
-         .refused = preference.refused});
+    return cuda::select_kernel({.kind = kind,
+                                .arch = target.number,
+                                .dtype = options.dtype,
+                                .head_dim = options.head_dim,
+                                .head_dim_v = options.head_dim_v,
+                                .has_score_mod = graph[mod.score].op != ir::Op::score,
+                                .has_mask = graph[mod.mask].op != ir::Op::const_bool,
+                                .reports_out_of_range = options.report_out_of_range,
+                                .reads_bias = kind == KernelKind::forward && cuda::reads_bias(mod),
+                                .generic = preference.generic,
+                                .refused = preference.refused});
 }
 
 std::string mod_text(const passes::Mod& mod, const CompileOptions& options,

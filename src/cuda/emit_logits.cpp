@@ -27,13 +27,13 @@ bool reads_keys(const passes::Mod& mod) {
     return false;
 }
 
-// Where the element of a paired read lies, and the step to the next key's.
-std::string paired_functions(const Layout& layout, NodeId read) {
+// Where the element of the matrix lies, and the step to the next key's.
+std::string bias_functions(const Layout& layout, NodeId read) {
     if (read == kNoNode)
-        return "using PairElement = Element;\n"
-               "__device__ inline const PairElement* paired_address(const At&) { return nullptr; "
+        return "using BiasElement = Element;\n"
+               "__device__ inline const BiasElement* bias_address(const At&) { return nullptr; "
                "}\n"
-               "__device__ inline long long paired_step(const Arguments&) { return 0; }\n\n";
+               "__device__ inline long long bias_step(const Arguments&) { return 0; }\n\n";
     const ir::Node& node = layout.node(read);
     const auto last = static_cast<std::uint32_t>(node.operands.size() - 1);
     const bool is_bf16 = layout.mod().program.buffers[node.symbol].dtype == DType::bf16;
@@ -45,9 +45,9 @@ std::string paired_functions(const Layout& layout, NodeId read) {
     Body step(layout, passes::Place::launch, "");
     step.line(fmt::format("return {};", step.argument({Kind::buffer_stride, node.symbol, last})));
     return fmt::format(
-        "using PairElement = {};\n"
-        "__device__ inline const PairElement* paired_address(const At& at) {{\n{}}}\n\n"
-        "__device__ inline long long paired_step(const Arguments& arguments) "
+        "using BiasElement = {};\n"
+        "__device__ inline const BiasElement* bias_address(const At& at) {{\n{}}}\n\n"
+        "__device__ inline long long bias_step(const Arguments& arguments) "
         "{{\n{}}}\n\n",
         is_bf16 ? "flexc_bf16" : "flexc_f16", address.statements(), step.statements());
 }
@@ -56,7 +56,7 @@ std::string paired_functions(const Layout& layout, NodeId read) {
 
 std::vector<NodeId> logit_roots(const ScoreParts& parts) {
     std::vector<NodeId> roots;
-    for (const NodeId id : {parts.paired_read, parts.multiplier, parts.row_addend, parts.slope,
+    for (const NodeId id : {parts.bias_read, parts.multiplier, parts.row_addend, parts.slope,
                             parts.element_addend, parts.cap})
         if (id != kNoNode) roots.push_back(id);
     return roots;
@@ -84,7 +84,7 @@ std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& fo
     constant("kSlopeIsOfHead",
              parts.slope != kNoNode && folded.mod.place[parts.slope] <= passes::Place::head);
     constant("kHasElementAddend", parts.element_addend != kNoNode);
-    constant("kReadsPairs", parts.paired_read != kNoNode);
+    constant("kReadsBias", parts.bias_read != kNoNode);
     return text;
 }
 
@@ -92,8 +92,7 @@ std::string emit_logit_functions(const Layout& layout, const ScoreParts& parts) 
     std::string text;
     const auto function = [&](std::string_view called, NodeId value, std::string_view more = "") {
         Body body(layout, passes::Place::element, "at.");
-        if (parts.paired_read != kNoNode && !more.empty())
-            body.provide(parts.paired_read, "paired");
+        if (parts.bias_read != kNoNode && !more.empty()) body.provide(parts.bias_read, "bias");
         if (value != kNoNode) body.compute({value});
         body.line(
             fmt::format("return {};", value == kNoNode ? "0.0f" : unbracketed(body.text(value))));
@@ -103,9 +102,9 @@ std::string emit_logit_functions(const Layout& layout, const ScoreParts& parts) 
     function("multiplier", parts.multiplier);
     function("row_addend", parts.row_addend);
     function("slope", parts.slope);
-    function("element_addend", parts.element_addend, ", float paired");
+    function("element_addend", parts.element_addend, ", float bias");
     function("cap", parts.cap);
-    text += paired_functions(layout, parts.paired_read);
+    text += bias_functions(layout, parts.bias_read);
     return text;
 }
 

@@ -210,7 +210,7 @@ class Folder {
     int work_ = 0;
 };
 
-ir::NodeId find_paired_read(const passes::Mod& mod, NodeId addend) {
+ir::NodeId find_bias_read(const passes::Mod& mod, NodeId addend) {
     if (addend == kNoNode) return kNoNode;
     const ir::Graph& graph = mod.program.graph;
     const std::vector<NodeId> roots = {addend};
@@ -224,7 +224,8 @@ ir::NodeId find_paired_read(const passes::Mod& mod, NodeId addend) {
                     proven.size() == node.operands.size() &&
                     std::ranges::all_of(proven, [](bool is) { return is; });
         for (std::size_t i = 0; fits && i + 1 < node.operands.size(); ++i)
-            fits = !mod.dependence[node.operands[i]].has(Dependence::kv);
+            fits = graph[node.operands[i]].op == Op::q_idx ||
+                   mod.place[node.operands[i]] <= passes::Place::head;
         if (fits) return id;
     }
     return kNoNode;
@@ -239,10 +240,10 @@ FoldedMod fold_score(const passes::Mod& mod) {
     result.dependence = analysis::dependences(result.program.graph);
     result.ranges = analysis::ranges(result.program);
     result.place = passes::hoist(result.dependence);
-    folded.parts.paired_read = find_paired_read(result, folded.parts.element_addend);
+    folded.parts.bias_read = find_bias_read(result, folded.parts.element_addend);
     return folded;
 }
 
-bool reads_pairs(const passes::Mod& mod) { return fold_score(mod).parts.paired_read != kNoNode; }
+bool reads_bias(const passes::Mod& mod) { return fold_score(mod).parts.bias_read != kNoNode; }
 
 } // namespace flexc::cuda

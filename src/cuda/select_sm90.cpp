@@ -29,16 +29,16 @@ int padded(int columns) { return (columns + 15) / 16 * 16; }
 int shared_bytes(const KernelRequest& request, const Shape& shape) {
     constexpr int kRowBytes = 128; // of a panel
     const int key = panels(request.head_dim), value = panels(request.head_dim_v);
-    return kBarrierBytes +
-           kRowBytes * (shape.query_stages * 64 * shape.consumers * std::max(key, value) +
-                        kStages * shape.key_tile * (key + value));
+    const int query_tile = 64 * shape.consumers;
+    const int bias = request.reads_bias ? kStages * query_tile * panels(shape.key_tile) : 0;
+    return kBarrierBytes + kRowBytes * (shape.query_stages * query_tile * std::max(key, value) +
+                                        kStages * shape.key_tile * (key + value) + bias);
 }
 
 // Of one thread: scores, the weights before them, and the output.
 int accumulators(const KernelRequest& request, const Shape& shape) {
     const int weights = shape.overlaps ? shape.key_tile / 4 : 0;
-    const int ahead = request.reads_pairs ? shape.key_tile / 4 : 0; // read before they are needed
-    return shape.key_tile / 2 + weights + ahead + padded(request.head_dim_v) / 2;
+    return shape.key_tile / 2 + weights + padded(request.head_dim_v) / 2;
 }
 int accumulator_limit(const Shape& shape) { return shape.consumers == 3 ? 128 : 192; }
 
@@ -48,6 +48,8 @@ bool suits(const KernelRequest& request, const Shape& shape) {
     const int columns = padded(request.head_dim_v);
     if (shape.consumers == 3 && columns > kWidestOfThree) return false;
     if (shape.key_tile > kFewKeys && columns > kWidestOfManyKeys) return false;
+    // 64 threads copy biases in chunks of eight keys.
+    if (request.reads_bias && (shape.consumers == 3 || 512 % shape.key_tile != 0)) return false;
     return accumulators(request, shape) <= accumulator_limit(shape) &&
            shared_bytes(request, shape) <= shared_memory_limit(request.arch);
 }

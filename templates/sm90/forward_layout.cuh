@@ -13,8 +13,8 @@ constexpr int kThreads = 128 * (kConsumers + 1);
 static_assert(kThreads == 32 * mod::kWarps);
 
 // Registers of a thread; together no more than the launch gave the block.
-constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
-constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 160;
+constexpr int kProducerRegisters = kConsumers == 3 ? 32 : mod::kReadsBias ? 72 : 40;
+constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : mod::kReadsBias ? 216 : 232;
 
 constexpr int panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
 constexpr int round_up_16(int x) { return (x + 15) / 16 * 16; }
@@ -28,6 +28,8 @@ constexpr int kWidestPanels = kPanels > kValuePanels ? kPanels : kValuePanels;
 using Queries = Stages<mod::kQueryStages, kQueryPanel * kWidestPanels>;
 using Keys = Stages<mod::kStages, kPanels * kKeyPanel>;
 using Values = Stages<mod::kStages, kValuePanels * kKeyPanel>;
+using Biases = Stages<mod::kStages, mod::kReadsBias ? panels(mod::kKeyTile) * kQueryPanel : 0>;
+constexpr int kBiasThreads = mod::kReadsBias ? 64 : 0; // that copy them, beside the producer
 
 // A tile of queries, as the producer hands it to the consumers, beside the queries.
 struct Task {
@@ -57,25 +59,29 @@ struct Shared {
     Queries queries;
     Keys keys;
     Values values;
+    Biases biases;
     unsigned tasks; // one for each stage of queries
     unsigned spare; // a word that is never read
 
     static constexpr int kTiles = 1024; // where tiles start, aligned for the swizzle
     static constexpr int kBytes = kTiles + Queries::kStages * Queries::kBytes +
-                                  Keys::kStages * Keys::kBytes + Values::kStages * Values::kBytes;
+                                  Keys::kStages * Keys::kBytes + Values::kStages * Values::kBytes +
+                                  Biases::kStages * Biases::kBytes;
 
     __device__ explicit Shared(unsigned memory)
         : queries{memory + kTiles, memory + Queries::kStages * Task::kBytes},
           keys{queries.at(Queries::kStages), queries.barriers + Queries::kBarrierBytes},
-          values{keys.at(Keys::kStages), keys.barriers + Keys::kBarrierBytes}, tasks(memory),
-          spare(values.barriers + Values::kBarrierBytes) {}
+          values{keys.at(Keys::kStages), keys.barriers + Keys::kBarrierBytes},
+          biases{values.at(Values::kStages), values.barriers + Values::kBarrierBytes},
+          tasks(memory), spare(biases.barriers + Biases::kBarrierBytes) {}
 
     __device__ unsigned task(int stage) const { return tasks + stage * Task::kBytes; }
     __device__ void initialise() const {
         constexpr int kConsumerWarps = 4 * kConsumers;
-        queries.initialise(kConsumerWarps);
-        keys.initialise(kConsumerWarps);
-        values.initialise(kConsumerWarps);
+        queries.initialise(1, kConsumerWarps + kBiasThreads / 32);
+        keys.initialise(1, kConsumerWarps);
+        values.initialise(1, kConsumerWarps);
+        if constexpr (mod::kReadsBias) biases.initialise(kBiasThreads, kConsumerWarps);
         publish_barriers();
     }
 };

@@ -35,9 +35,10 @@ class Logits {
     static constexpr bool kHasOffset = kAffine && !kCapped && mod::kHasRowAddend;
 
     __device__ Logits(const AttentionArguments& attention, const mod::Arguments& arguments,
-                      const HeadPlace& place, int warp_row, int lane)
+                      const HeadPlace& place, int warp_row, int row_in_tile, int lane)
         : attention_(attention), arguments_(arguments), place_(place), warp_row_(warp_row),
-          first_row_(warp_row + lane / 4), first_column_(lane % 4 * 2) {
+          first_row_(warp_row + lane / 4), first_column_(lane % 4 * 2), row_in_tile_(row_in_tile),
+          swizzle_(lane / 4 * 16) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             q_[r] =
@@ -72,29 +73,9 @@ class Logits {
         if (!wholly_visible(first_key)) hide(scores, first_key);
     }
 
-    // Starts reading what the elements of these keys will need.
-    __device__ void fetch(int first_key) {
-        if constexpr (mod::kReadsPairs) {
-            const int length = attention_.kv_len,
-                      first = min(first_key + first_column_, length - 1);
-            const long long step = mod::paired_step(arguments_);
-            visit_column(first, [&](int r, const mod::At& at) {
-                const mod::PairElement* const from = mod::paired_address(at);
-                if (step == 1 && first_key + mod::kKeyTile <= length &&
-                    reinterpret_cast<unsigned long long>(from) % 4 == 0) {
-#pragma unroll
-                    for (int i = 0; i < kFragmentColumns / 2; ++i)
-                        ahead_[r][i] = load_word(from + 8 * i);
-                } else {
-                    const auto bits = [&](int position) -> unsigned {
-                        return __ldg(&from[(min(position, length - 1) - first) * step].bits);
-                    };
-#pragma unroll
-                    for (int i = 0; i < kFragmentColumns / 2; ++i)
-                        ahead_[r][i] = bits(first + 8 * i) | bits(first + 8 * i + 1) << 16;
-                }
-            });
-        }
+    // Where the biases of the next keys are in shared memory, in panels of 64 keys.
+    __device__ void use_biases(unsigned tile) {
+        biases_ = tile + static_cast<unsigned>(row_in_tile_) * 128;
     }
 
   private:
@@ -116,11 +97,16 @@ class Logits {
         }
     }
 
-    __device__ float paired(int r, int j) const {
-        if constexpr (!mod::kReadsPairs) return 0;
-        constexpr mod::PairElement kKind{};
-        return j % 2 == 0 ? flexc_first(kKind, ahead_[r][j / 2])
-                          : flexc_second(kKind, ahead_[r][j / 2]);
+    // Of the j-th column; a word holds those of an even one and the next.
+    __device__ float bias(int r, int j) {
+        if constexpr (!mod::kReadsBias) return 0;
+        constexpr int kPanel = mod::kQueryTile * 128, kRows = 8 * 128;
+        constexpr mod::BiasElement kKind{};
+        const int chunk = j / 2; // of eight keys
+        if (j % 2 != 0) return flexc_second(kKind, bias_pair_[r]);
+        bias_pair_[r] = load_shared_word(biases_ + chunk / 8 * kPanel + r * kRows +
+                                         ((chunk % 8 * 16) ^ swizzle_) + first_column_ * 2);
+        return flexc_first(kKind, bias_pair_[r]);
     }
 
     __device__ void prepare_affine() {
@@ -171,7 +157,7 @@ class Logits {
             if constexpr (mod::kHasElementAddend) {
                 visit_column(first_key + first_column_ + column_of(j),
                              [&](int r, const mod::At& at) {
-                                 finish(r, mod::element_addend(at, paired(r, j)) * unit_);
+                                 finish(r, mod::element_addend(at, bias(r, j)) * unit_);
                              });
             } else {
                 finish(0, 0.0f);
@@ -253,7 +239,8 @@ class Logits {
     mod::Row row_[2];
     float factor_, lse_shift_, unit_;
     float offset_[2], before_[2], slope_[2];
-    unsigned ahead_[2][mod::kReadsPairs ? kFragmentColumns / 2 : 1];
+    int row_in_tile_;
+    unsigned biases_, swizzle_, bias_pair_[2];
     float column_part_[kKeepsColumns ? kFragmentColumns : 1];
 };
 

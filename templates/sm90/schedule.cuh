@@ -35,7 +35,7 @@ class Schedule {
 
     __device__ Tile tile(int index) const {
         // Batches that read the same biases read them together.
-        if constexpr (mod::kReadsPairs) {
+        if constexpr (mod::kReadsBias) {
             const int tile = index / batch_;
             return {index % batch_ * (heads_ / batch_) + tile / tiles_,
                     tile % tiles_ * mod::kQueryTile};

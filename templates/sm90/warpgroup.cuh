@@ -27,10 +27,9 @@ __device__ inline void store_matrices(unsigned to, unsigned x, unsigned y, unsig
                  : "memory");
 }
 
-// Global memory that no one writes; not moved to where the value is needed.
-__device__ inline unsigned load_word(const void* from) {
+__device__ inline unsigned load_shared_word(unsigned from) {
     unsigned word;
-    asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(word) : "l"(from));
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
     return word;
 }
 

@@ -53,7 +53,7 @@ inline Result<CompiledCase> compile_case(const KernelCase& one) {
                                          .head_dim_v = one.head_dim_v,
                                          .has_score_mod = graph[mod->score].op != ir::Op::score,
                                          .has_mask = graph[mod->mask].op != ir::Op::const_bool,
-                                         .reads_pairs = cuda::reads_pairs(*mod)});
+                                         .reads_bias = cuda::reads_bias(*mod)});
     auto filled =
         cuda::fill_template(result.config, cuda::emit_mod(*mod, result.config,
                                                           {.dtype = one.dtype,
