@@ -76,7 +76,7 @@ KernelConfig configured(const KernelRequest& request, const Shape& shape) {
                            : request.has_score_mod                    ? 8
                                                                       : 4;
     hopper.has_registers_for_columns =
-        shape.consumers == 2 && accumulators(request, shape) + shape.key_tile / 4 <= 192;
+        shape.consumers == 2 && !wide && accumulators(request, shape) + shape.key_tile / 4 <= 192;
     config.hopper = hopper;
     config.reason = "wgmma, " + std::to_string(shape.consumers) + " warpgroups of 64 rows, " +
                     (shape.overlaps ? "products under the softmax" : "products in order");

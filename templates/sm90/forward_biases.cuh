@@ -58,7 +58,7 @@ __device__ inline unsigned chunk_offset(int row, int chunk) {
 __device__ inline void copy_whole_tile(const BiasMatrix& matrix, int first_row, int first_key,
                                        unsigned to, int thread) {
     constexpr int kRows = kBiasThreads / kChunks; // between a thread's
-    static_assert(kBiasThreads % kChunks == 0 && 8 % kRows == 0);
+    static_assert(!mod::kReadsBias || (kBiasThreads % kChunks == 0 && 8 % kRows == 0));
     const int row = thread / kChunks, chunk = thread % kChunks;
     const mod::BiasElement* from =
         matrix.corner + (first_row + row) * matrix.row_step + first_key + 8 * chunk;
@@ -124,7 +124,11 @@ __device__ inline void produce_biases(const AttentionArguments& attention,
                 copy_whole_tile(matrix, task.first_row, first_key, to, thread);
             else
                 copy_tile(attention, matrix, task.first_row, first_key, to, thread);
-            arrive_after_copies(shared.biases.full(bias.stage));
+            const Barrier full = shared.biases.full(bias.stage);
+            if (matrix.in_chunks)
+                arrive_after_copies(full);
+            else
+                full.arrive();
             bias.advance();
         }
     }

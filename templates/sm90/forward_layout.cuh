@@ -29,7 +29,7 @@ using Queries = Stages<mod::kQueryStages, kQueryPanel * kWidestPanels>;
 using Keys = Stages<mod::kStages, kPanels * kKeyPanel>;
 using Values = Stages<mod::kStages, kValuePanels * kKeyPanel>;
 using Biases = Stages<mod::kStages, mod::kReadsBias ? panels(mod::kKeyTile) * kQueryPanel : 0>;
-constexpr int kBiasThreads = mod::kReadsBias ? 64 : 0; // that copy them, beside the producer
+constexpr int kBiasThreads = 64; // that copy them, where there are any, beside the producer
 
 // A tile of queries, as the producer hands it to the consumers, beside the queries.
 struct Task {
@@ -78,7 +78,7 @@ struct Shared {
     __device__ unsigned task(int stage) const { return tasks + stage * Task::kBytes; }
     __device__ void initialise() const {
         constexpr int kConsumerWarps = 4 * kConsumers;
-        queries.initialise(1, kConsumerWarps + kBiasThreads / 32);
+        queries.initialise(1, kConsumerWarps + (mod::kReadsBias ? kBiasThreads / 32 : 0));
         keys.initialise(1, kConsumerWarps);
         values.initialise(1, kConsumerWarps);
         if constexpr (mod::kReadsBias) biases.initialise(kBiasThreads, kConsumerWarps);
