@@ -109,8 +109,9 @@ struct Consumer {
         }
         logits.apply(scores, first_key);
         if constexpr (mod::kReadsBias) {
-            __syncwarp();
-            release(shared.biases.empty(bias.stage));
+            // Every thread has read; elsewhere only products and copies read, and a warp arrives
+            // once.
+            shared.biases.empty(bias.stage).arrive();
             bias.advance();
         }
     }

@@ -81,7 +81,7 @@ struct Shared {
         queries.initialise(1, kConsumerWarps + (mod::kReadsBias ? kBiasThreads / 32 : 0));
         keys.initialise(1, kConsumerWarps);
         values.initialise(1, kConsumerWarps);
-        if constexpr (mod::kReadsBias) biases.initialise(kBiasThreads, kConsumerWarps);
+        if constexpr (mod::kReadsBias) biases.initialise(kBiasThreads, 32 * kConsumerWarps);
         publish_barriers();
     }
 };
