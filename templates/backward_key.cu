@@ -36,8 +36,9 @@ constexpr int rows_at_a_time(int columns, int most) {
     return rows;
 }
 constexpr bool kCrowded = mod::kKeyTile * (mod::kHeadDim + mod::kHeadDimV) >= 128 * kThreads;
-constexpr bool kModified = mod::kHasScoreMod || mod::kHasMask; // which needs registers too
-constexpr int kScoreRows = rows_at_a_time(mod::kKeyTile, kCrowded&& kModified ? 16 : 32);
+constexpr bool kGreedy =
+    mod::kSavesRegisters || kHasColumnValues || mod::kElementGradients > 0; // a mod that needs many
+constexpr int kScoreRows = rows_at_a_time(mod::kKeyTile, kCrowded&& kGreedy ? 16 : 32);
 constexpr int kGradientRows =
     rows_at_a_time(mod::kHeadDim, kCrowded&& mod::kHeadDim <= 128 ? 16 : 32);
 using Scores = WarpResult<kScoreRows, mod::kKeyTile, mod::kWarps>;

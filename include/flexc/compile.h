@@ -57,8 +57,10 @@ struct OfflineResult {
     double compile_ms = 0;
     bool cached = false;
 };
+// any_layout: also the kernels that only calls with unusual strides or alignment need, as a pack
+// should have them.
 Result<OfflineResult> compile_offline(std::string_view text, const CompileOptions& options,
-                                      std::string_view arch);
+                                      std::string_view arch, bool any_layout = false);
 
 // The library of mods that ships inside flexc.
 struct LibraryEntry {

@@ -19,8 +19,9 @@ struct Built {
 Result<Built> build_cpu(const passes::Mod& mod, const CompileOptions& options, cache::Store& store);
 Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, int device_index,
                          cache::Store& store);
+// any_layout: also what only calls with unusual strides or alignment will ask for.
 Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions& options,
-                                   std::string_view arch, cache::Store& store);
+                                   std::string_view arch, bool any_layout, cache::Store& store);
 
 // Text forms for explain.
 Result<std::string> explain_cuda(const passes::Mod& mod, const CompileOptions& options,

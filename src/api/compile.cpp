@@ -100,7 +100,7 @@ Result<Kernel> compile(std::string_view text, const CompileOptions& given) {
 }
 
 Result<OfflineResult> compile_offline(std::string_view text, const CompileOptions& given,
-                                      std::string_view arch) {
+                                      std::string_view arch, bool any_layout) {
     return api::guarded([&]() -> Result<OfflineResult> {
         const auto start = Clock::now();
         auto options = api::complete(given);
@@ -110,7 +110,7 @@ Result<OfflineResult> compile_offline(std::string_view text, const CompileOption
         auto mod = api::lower_program(std::move(front->program), *options);
         if (!mod) return mod.error();
         const auto store = api::Context::instance().stores.get(options->cache);
-        auto result = api::build_cubins(*mod, *options, arch, *store);
+        auto result = api::build_cubins(*mod, *options, arch, any_layout, *store);
         if (!result) return result.error();
         result->compile_ms = milliseconds_since(start);
         return result;

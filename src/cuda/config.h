@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -27,6 +28,22 @@ struct KernelRequest {
     int head_dim_v = 64;
     bool has_score_mod = false;
     bool has_mask = false;
+    bool reports_out_of_range = false;
+    bool reads_bias = false; // see ScoreParts
+    bool generic = false;    // only kernels that take tensors of any layout
+    int refused = 0;         // configurations that compiled badly: the choice goes on after them
+};
+
+// What warpgroups do one at a time.
+enum class Turns : std::uint8_t { none, products, softmax };
+
+// What only forward_sm90.cu has.
+struct HopperForward {
+    int query_stages = 1;
+    bool overlaps = true; // products of one block of keys run under the softmax of the next
+    Turns turns = Turns::none;
+    int settles_after = 0; // columns whose exponents come before earlier products are awaited
+    bool has_registers_for_columns = false; // for a value of each of a thread's columns
 };
 
 struct KernelConfig {
@@ -37,8 +54,11 @@ struct KernelConfig {
     int key_tile = 0;
     int warps = 0; // 32 * warps threads in a block
     int stages = 1;
-    int shared_bytes = 0; // dynamic
-    std::string reason;   // one line, for people
+    int shared_bytes = 0;                // dynamic
+    std::optional<HopperForward> hopper; // set: forward_sm90.cu
+    bool saves_registers = false;        // at the cost of some speed
+    bool has_next = false; // another configuration, which needs fewer registers, can follow
+    std::string reason;    // one line, for people
 };
 
 } // namespace flexc::cuda

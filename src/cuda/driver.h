@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -92,6 +93,12 @@ Result<void> synchronize_context();
 Result<void> synchronize_stream(void* stream);
 Result<void*> create_stream();
 Result<void> destroy_stream(void* stream);
+struct StreamState {
+    std::optional<std::uint64_t> id; // no two streams of a process ever have the same
+    bool is_capturing = false;       // into a graph
+};
+// What the driver does not tell is left as if it were not so.
+StreamState stream_state(void* stream);
 Result<void*> create_event();
 Result<void> destroy_event(void* event);
 Result<void> record_event(void* event, void* stream);

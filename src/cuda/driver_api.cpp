@@ -22,6 +22,9 @@ std::string bind(const support::DynamicLibrary& library, DriverApi& api) {
         !library.symbol("cuKernelSetAttribute", api.kernel_set) ||
         !library.symbol("cuKernelGetFunction", api.kernel_function))
         api.kernel_function = nullptr;
+    library.symbol("cuStreamGetId", api.stream_id);
+    library.symbol("cuStreamIsCapturing", api.stream_capturing);
+    library.symbol("cuTensorMapEncodeTiled", api.tensor_map);
     return "";
 }
 

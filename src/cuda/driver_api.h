@@ -87,6 +87,14 @@ struct DriverApi {
     int (*library_kernel)(void**, void*, const char*) = nullptr;
     int (*kernel_set)(int, int, void*, int) = nullptr;
     int (*kernel_function)(void**, void*) = nullptr;
+    // Both may be missing in drivers before CUDA 12.0.
+    int (*stream_id)(void*, unsigned long long*) = nullptr;
+    int (*stream_capturing)(void*, int*) = nullptr;
+    // Hopper's copy engine, CUDA 12.0 and later.
+    int (*tensor_map)(void* map, int type, std::uint32_t rank, void* data,
+                      const std::uint64_t* dims, const std::uint64_t* strides,
+                      const std::uint32_t* box, const std::uint32_t* steps, int interleave,
+                      int swizzle, int promotion, int fill) = nullptr;
 
     std::string path;
     int version = 0;

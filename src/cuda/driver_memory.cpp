@@ -74,6 +74,21 @@ Result<void> destroy_stream(void* stream) {
     return call(&DriverApi::stream_destroy, "cuStreamDestroy", stream);
 }
 
+StreamState stream_state(void* stream) {
+    StreamState state;
+    const Result<DriverApi>& api = driver_api();
+    if (!api) return state;
+    int capturing = 0;
+    if (api->stream_capturing != nullptr &&
+        api->stream_capturing(stream, &capturing) == kDriverSuccess)
+        state.is_capturing = capturing != 0;
+    unsigned long long id = 0;
+    if (!state.is_capturing && api->stream_id != nullptr &&
+        api->stream_id(stream, &id) == kDriverSuccess)
+        state.id = id;
+    return state;
+}
+
 Result<void*> create_event() {
     void* event = nullptr;
     if (auto done = call(&DriverApi::event_create, "cuEventCreate", &event, 0u); !done)

@@ -49,7 +49,7 @@ void Body::compute(const std::vector<NodeId>& roots) {
     std::map<NodeId, int> uses; // of local nodes
     std::vector<NodeId> pending;
     const auto use = [&](NodeId id) {
-        if (is_local(id) && ++uses[id] == 1) pending.push_back(id);
+        if (is_local(id) && !values_.contains(id) && ++uses[id] == 1) pending.push_back(id);
     };
     for (NodeId root : roots)
         use(root);

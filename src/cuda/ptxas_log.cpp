@@ -31,12 +31,17 @@ std::string_view between(std::string_view line, std::string_view before, std::st
 
 std::vector<KernelUsage> parse_ptxas_log(std::string_view log) {
     std::vector<KernelUsage> kernels;
+    bool serialised = false;
     bool in_kernel = false; // lines on device functions have the same form, and are not wanted
     while (!log.empty()) {
         const std::size_t end = log.find('\n');
         const std::string_view line = log.substr(0, end);
         log.remove_prefix(end == std::string_view::npos ? log.size() : end + 1);
 
+        // C7508 to C7518 tell of wgmma and setmaxnreg that ptxas could not do as written; C7519 of
+        // an instruction that it added, which costs nothing.
+        serialised |= line.find("(C75") != std::string_view::npos &&
+                      line.find("(C7519)") == std::string_view::npos;
         if (line.find("Compiling entry function") != std::string_view::npos) {
             kernels.push_back({.name = std::string(between(line, "function '", "'"))});
             in_kernel = true;
@@ -54,6 +59,8 @@ std::vector<KernelUsage> parse_ptxas_log(std::string_view log) {
             kernels.back().shared_bytes = number_before(line, "bytes smem");
         }
     }
+    for (KernelUsage& kernel : kernels)
+        kernel.serialised = serialised;
     return kernels;
 }
 

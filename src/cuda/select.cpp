@@ -82,6 +82,7 @@ KernelConfig select_kernel(const KernelRequest& request) {
 }
 
 KernelConfig select_forward(const KernelRequest& request) {
+    if (auto config = select_forward_sm90(request)) return *std::move(config);
     const Shape shape = request.dtype == DType::f32 ? first_that_suits(request, kFloatShapes)
                                                     : first_that_suits(request, kShapes);
     KernelConfig config;
@@ -96,6 +97,11 @@ KernelConfig select_forward(const KernelRequest& request) {
     config.reason =
         request.dtype == DType::f32 ? "mma.sync on floats split into TF32 pairs, " : "mma.sync, ";
     config.reason += std::to_string(shape.query_tile / shape.warps) + " rows a warp";
+    if (request.arch == 90) {
+        const std::string_view why = why_not_sm90(request);
+        config.reason += "; not Hopper's kernel: ";
+        config.reason += why.empty() ? "every tile of it spills registers" : why;
+    }
     return config;
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 #include "common/arguments.h"
 #include "cuda/config.h"
@@ -19,10 +21,15 @@ int tile_row_bytes(int columns, DType dtype);
 KernelConfig select_kernel(const KernelRequest& request);
 
 KernelConfig select_forward(const KernelRequest& request);
+// Empty where the kernel cannot do what is asked, or every configuration was refused.
+std::optional<KernelConfig> select_forward_sm90(const KernelRequest& request);
+// Why that kernel is none for the request; empty when it is one.
+std::string_view why_not_sm90(const KernelRequest& request);
 KernelConfig select_backward(const KernelRequest& request); // delta and the backward kinds
 
 // Blocks of a launch: a one-dimensional grid. Forward, dq, delta and convert have one per query
-// tile and query head; dk and dv, fused or not, one per key tile and key/value head.
+// tile and query head; dk and dv, fused or not, one per key tile and key/value head. Blocks of
+// forward_sm90.cu stay: there need not be more of them than multiprocessors.
 std::int64_t grid_blocks(const KernelConfig& config, const AttentionArguments& arguments);
 
 } // namespace flexc::cuda

@@ -80,6 +80,11 @@ KernelConfig select_key(const KernelRequest& request) {
     config.warps = chosen.warps;
     config.stages = chosen.stages;
     config.shared_bytes = key_kernel_bytes(request, chosen);
+    // Where results take half of the registers, the template can work on fewer rows at a time.
+    const bool crowded =
+        chosen.key_tile * (request.head_dim + request.head_dim_v) >= 128 * 32 * chosen.warps;
+    config.saves_registers = crowded && request.refused > 0;
+    config.has_next = crowded && request.refused == 0;
     config.reason = request.kind == KernelKind::backward_fused
                         ? "dk and dv of a tile of keys, dq by atomic additions"
                         : "dk and dv of a tile of keys, in a fixed order";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -9,6 +10,8 @@
 
 #include "cuda/driver.h"
 #include "cuda/select.h"
+#include "cuda/tensor_maps.h"
+#include "runtime/tile_queues.h"
 
 namespace flexc::runtime {
 
@@ -48,24 +51,30 @@ class CudaExecutable final : public Executable {
     CudaExecutable& operator=(const CudaExecutable&) = delete;
 
     ~CudaExecutable() override {
-        if (flag_ == nullptr) return;
         // At process end the driver may be gone; there is nothing to do about a failure here.
-        if (auto scope = cuda::ContextScope::enter(options_.device)) (void)cuda::release(flag_);
+        auto scope = cuda::ContextScope::enter(options_.device);
+        if (scope && flag_ != nullptr) (void)cuda::release(flag_);
+        queues_.reset();
     }
 
     Result<void> load(std::vector<CudaKernel> kernels) {
         auto scope = cuda::ContextScope::enter(options_.device);
         if (!scope) return scope.error();
+        auto device = cuda::device_info(options_.device);
+        if (!device) return device.error();
+        multiprocessors_ = device->multiprocessors;
         for (CudaKernel& kernel : kernels) {
-            auto module = cuda::Module::load(options_.device, kernel.cubin);
-            if (!module) return module.error();
-            auto function =
-                module->function(std::string(kernel.config.entry), kernel.config.shared_bytes);
-            if (!function) return function.error();
+            auto one = load_one(kernel);
+            if (!one) return one.error();
             // NVRTC's log is empty when it answers from a cache of its own; the driver always
             // knows.
-            if (const auto registers = function->registers()) kernel.info.registers = *registers;
-            loaded_.push_back({std::move(kernel.config), std::move(*module), *function});
+            if (const auto registers = one->function.registers())
+                kernel.info.registers = *registers;
+            if (one->config.hopper && !queues_) {
+                queues_.emplace();
+                if (auto done = queues_->allocate(); !done) return done;
+            }
+            loaded_.push_back(std::move(*one));
             infos_.push_back(std::move(kernel.info));
         }
         if (!options_.report_out_of_range) return {};
@@ -78,7 +87,17 @@ class CudaExecutable final : public Executable {
     Result<void> forward(const Call& call) const override {
         auto scope = cuda::ContextScope::enter(options_.device, call.stream.handle);
         if (!scope) return scope.error();
-        return launch(KernelKind::forward, call.attention, call);
+        const Loaded* kernel = find(KernelKind::forward);
+        if (kernel == nullptr || !kernel->config.hopper)
+            return launch(kernel, call.attention, call);
+        // A maximum of products is one of scores only when the scale is positive.
+        if (call.attention.scale > 0)
+            if (auto maps = cuda::forward_maps(kernel->config, call.attention, options_.dtype,
+                                               options_.head_dim, options_.head_dim_v))
+                return launch(kernel, call.attention, call, &*maps);
+        auto generic = generic_forward();
+        if (!generic) return generic.error();
+        return launch(*generic, call.attention, call);
     }
 
     Result<void> backward(const Call& call) const override {
@@ -108,7 +127,7 @@ class CudaExecutable final : public Executable {
         constexpr std::array kSplit = {KernelKind::delta, KernelKind::backward_dkdv,
                                        KernelKind::backward_dq};
         for (const KernelKind kind : fused ? kFused : kSplit)
-            if (auto done = launch(kind, attention, call); !done) return done;
+            if (auto done = launch(find(kind), attention, call); !done) return done;
         return {};
     }
 
@@ -142,6 +161,28 @@ class CudaExecutable final : public Executable {
         cuda::Function function;
     };
 
+    Result<Loaded> load_one(CudaKernel& kernel) const {
+        auto module = cuda::Module::load(options_.device, kernel.cubin);
+        if (!module) return module.error();
+        auto function =
+            module->function(std::string(kernel.config.entry), kernel.config.shared_bytes);
+        if (!function) return function.error();
+        return Loaded{std::move(kernel.config), std::move(*module), *function};
+    }
+
+    // Compiled by the first call that needs it; others that do wait for it.
+    Result<const Loaded*> generic_forward() const {
+        const std::lock_guard lock(generic_mutex_);
+        if (!generic_) {
+            auto compiled = options_.compile_generic_forward();
+            if (!compiled) return compiled.error();
+            auto one = load_one(*compiled);
+            if (!one) return one.error();
+            generic_ = std::move(*one);
+        }
+        return &*generic_;
+    }
+
     static std::size_t bytes_of(const TensorView& view) {
         return static_cast<std::size_t>(view.elements()) * size_of(view.dtype);
     }
@@ -153,28 +194,38 @@ class CudaExecutable final : public Executable {
         return found == loaded_.end() ? nullptr : &*found;
     }
 
-    Result<void> launch(KernelKind kind, const AttentionArguments& attention,
-                        const Call& call) const {
-        const Loaded* kernel = find(kind);
+    Result<void> launch(const Loaded* kernel, const AttentionArguments& attention, const Call& call,
+                        const ForwardMaps* maps = nullptr) const {
         if (kernel == nullptr)
             return Error{ErrorCode::internal, "a kernel of this pass was not compiled"};
-        const std::int64_t blocks = cuda::grid_blocks(kernel->config, attention);
+        std::int64_t blocks = cuda::grid_blocks(kernel->config, attention);
         if (blocks > INT32_MAX)
             return Error{ErrorCode::limit,
                          fmt::format("{} needs {} blocks; a launch can have {}: split the batch",
                                      kernel->config.entry, blocks, INT32_MAX)};
-        // The driver copies both before launch() returns. A program without arguments has an empty
+        int* queue = nullptr;
+        if (kernel->config.hopper && blocks > multiprocessors_) {
+            blocks = multiprocessors_;
+            queue = queues_->of(call.stream.handle);
+        }
+        // The driver copies all before launch() returns. A program without arguments has an empty
         // struct, whose one byte is never read.
         static constexpr std::uint64_t kNoWords = 0;
         const std::uint64_t* words = call.words.empty() ? &kNoWords : call.words.data();
-        const std::array<void*, 2> arguments = {const_cast<AttentionArguments*>(&attention),
-                                                const_cast<std::uint64_t*>(words)};
+        const std::array<void*, 4> arguments = {const_cast<AttentionArguments*>(&attention),
+                                                const_cast<std::uint64_t*>(words),
+                                                const_cast<ForwardMaps*>(maps), &queue};
         return kernel->function.launch(
             {.x = static_cast<unsigned>(blocks)}, static_cast<unsigned>(kernel->config.warps) * 32u,
-            static_cast<unsigned>(kernel->config.shared_bytes), call.stream.handle, arguments);
+            static_cast<unsigned>(kernel->config.shared_bytes), call.stream.handle,
+            std::span(arguments).first(maps == nullptr ? 2 : 4));
     }
 
     const CudaOptions options_;
+    int multiprocessors_ = 1;
+    std::optional<TileQueues> queues_;
+    mutable std::mutex generic_mutex_;
+    mutable std::optional<Loaded> generic_;
     std::vector<Loaded> loaded_;
     std::vector<KernelInfo> infos_;
     void* flag_ = nullptr;

@@ -1,6 +1,7 @@
 // Loaded kernels on one GPU, and the order in which a pass launches them.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,7 +19,11 @@ struct CudaKernel {
 
 struct CudaOptions {
     int device = 0;
-    int head_dim = 64;
+    DType dtype = DType::bf16;
+    int head_dim = 64, head_dim_v = 64;
+    // A forward kernel that takes tensors of any layout; asked for when a call needs it and the
+    // loaded one does not do.
+    std::function<Result<CudaKernel>()> compile_generic_forward = {};
     bool report_out_of_range = false;
 };
 

@@ -18,6 +18,20 @@ __device__ inline float flexc_to_float(flexc_f16 x) {
     return wide;
 }
 
+// Two neighbours in one word.
+__device__ inline float flexc_first(flexc_bf16, unsigned pair) {
+    return __uint_as_float(pair << 16);
+}
+__device__ inline float flexc_second(flexc_bf16, unsigned pair) {
+    return __uint_as_float(pair & 0xffff0000u);
+}
+__device__ inline float flexc_first(flexc_f16, unsigned pair) {
+    return flexc_to_float(flexc_f16{static_cast<unsigned short>(pair & 0xffffu)});
+}
+__device__ inline float flexc_second(flexc_f16, unsigned pair) {
+    return flexc_to_float(flexc_f16{static_cast<unsigned short>(pair >> 16)});
+}
+
 // Round to nearest even.
 template <typename T> __device__ T flexc_from_float(float x);
 template <> __device__ inline float flexc_from_float<float>(float x) { return x; }

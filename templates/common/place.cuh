@@ -28,6 +28,12 @@ struct HeadPlace {
         }
     }
 
+    // The same place, with what another thread found out.
+    __device__ HeadPlace(const mod::Arguments& arguments, int batch, int head_index, int kv_head,
+                         int lowest, int highest)
+        : b(batch), h(head_index), h_kv(kv_head), launch(mod::at_launch(arguments)),
+          head(mod::at_head(arguments, launch, b, h, h_kv)), low(lowest), high(highest) {}
+
     // Whether every pair of these ranges (ends included) is inside the band.
     __device__ bool band_holds(int first_q, int last_q, int first_kv, int last_kv) const {
         return first_kv - last_q >= low && last_kv - first_q <= high;

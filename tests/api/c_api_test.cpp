@@ -43,7 +43,8 @@ flexc_compile_options cpu_options() {
     return options;
 }
 
-flexc_tensor tensor(std::vector<float>& data, std::initializer_list<std::int64_t> shape) {
+[[maybe_unused]] flexc_tensor tensor(std::vector<float>& data,
+                                     std::initializer_list<std::int64_t> shape) {
     auto result = sized<flexc_tensor>();
     result.dtype = FLEXC_F32;
     result.data = data.data();

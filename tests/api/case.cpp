@@ -79,15 +79,15 @@ double rounded(DType dtype, double value) {
 // A tensor on the device with its host image.
 class Tensor {
   public:
-    Tensor(Device device, DType dtype, std::vector<std::int64_t> shape, bool strided)
+    // padding: of [B, S, H, D] storage; 0 for [B, H, S, D] without gaps.
+    Tensor(Device device, DType dtype, std::vector<std::int64_t> shape, std::int64_t padding = 0)
         : dtype_(dtype), shape_(std::move(shape)) {
         std::int64_t elements = 1;
         for (const std::int64_t extent : shape_)
             elements *= extent;
         strides_.resize(shape_.size());
-        if (strided && shape_.size() == 4) {
-            // [B, S, H, D + 3]: neither contiguous nor 16-byte aligned.
-            const std::int64_t row = shape_[3] + 3;
+        if (padding != 0 && shape_.size() == 4) {
+            const std::int64_t row = shape_[3] + padding;
             strides_ = {shape_[1] * shape_[2] * row, row, shape_[1] * row, 1};
             elements = shape_[0] * shape_[1] * shape_[2] * row;
         } else {
@@ -276,10 +276,10 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed) {
             }
         }
         p.buffers.push_back(std::move(data));
-        buffer_tensors.emplace_back(device, buffer.dtype, shape, false).set(values);
+        buffer_tensors.emplace_back(device, buffer.dtype, shape).set(values);
         buffers.push_back({buffer.name, buffer_tensors.back().view()});
         if (!buffer.grad) continue;
-        gradient_tensors.emplace_back(device, DType::f32, shape, false);
+        gradient_tensors.emplace_back(device, DType::f32, shape);
         gradients.push_back({buffer.name, gradient_tensors.back().view()});
     }
     const Answer want = attention_oracle(program, p);
@@ -291,16 +291,17 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed) {
     auto kv_shape = [&](std::int64_t d) {
         return std::vector<std::int64_t>{p.batch, p.kv_heads, p.kv_len, d};
     };
-    Tensor q(device, one.dtype, q_shape(p.head_dim), one.strided);
-    Tensor k(device, one.dtype, kv_shape(p.head_dim), one.strided);
-    Tensor v(device, one.dtype, kv_shape(p.head_dim_v), one.strided);
-    Tensor d_out(device, one.dtype, q_shape(p.head_dim_v), one.strided);
-    Tensor o(device, out, q_shape(p.head_dim_v), one.strided);
-    Tensor dq(device, out, q_shape(p.head_dim), one.strided);
-    Tensor dk(device, out, kv_shape(p.head_dim), one.strided);
-    Tensor dv(device, out, kv_shape(p.head_dim_v), one.strided);
-    Tensor lse(device, DType::f32, {p.batch, p.heads, p.q_len}, false);
-    Tensor d_lse(device, DType::f32, {p.batch, p.heads, p.q_len}, false);
+    const std::int64_t padding = one.strided ? one.padding : 0;
+    Tensor q(device, one.dtype, q_shape(p.head_dim), padding);
+    Tensor k(device, one.dtype, kv_shape(p.head_dim), padding);
+    Tensor v(device, one.dtype, kv_shape(p.head_dim_v), padding);
+    Tensor d_out(device, one.dtype, q_shape(p.head_dim_v), padding);
+    Tensor o(device, out, q_shape(p.head_dim_v), padding);
+    Tensor dq(device, out, q_shape(p.head_dim), padding);
+    Tensor dk(device, out, kv_shape(p.head_dim), padding);
+    Tensor dv(device, out, kv_shape(p.head_dim_v), padding);
+    Tensor lse(device, DType::f32, {p.batch, p.heads, p.q_len});
+    Tensor d_lse(device, DType::f32, {p.batch, p.heads, p.q_len});
     q.set(p.q);
     k.set(p.k);
     v.set(p.v);

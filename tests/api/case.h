@@ -23,7 +23,8 @@ struct Case {
     std::map<std::string, std::function<std::int64_t(std::int64_t)>> integers = {};
     std::int64_t q_offset = 0, kv_offset = 0;
     bool with_d_lse = false;
-    bool strided = false; // [B, S, H, D] storage and a padded row
+    bool strided = false;     // [B, S, H, D] storage and a padded row
+    std::int64_t padding = 3; // of that row, in elements; 8 keeps 16-bit rows aligned
     bool f32_outputs = false;
     BackwardKernel backward_kernel = BackwardKernel::automatic;
     bool deterministic = false;

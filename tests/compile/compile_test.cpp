@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "compile/matrix.h"
+#include "cuda/nvrtc.h"
 
 namespace {
 
@@ -16,7 +17,7 @@ using namespace flexc;
 
 const std::string kRecordPath = FLEXC_SOURCE_DIR "/tests/compile/registers.txt";
 
-using Outcome = std::optional<Result<test::CompiledCase>>;
+using Outcome = std::optional<Result<api::CompiledKernel>>;
 
 std::vector<Outcome> compile_all(const std::vector<test::KernelCase>& cases) {
     std::vector<Outcome> outcomes(cases.size());
@@ -59,17 +60,14 @@ TEST_CASE("every template compiles for every architecture, without spills") {
     for (std::size_t i = 0; i < cases.size(); ++i) {
         const std::string name = test::name_of(cases[i]);
         CAPTURE(name);
-        const Result<test::CompiledCase>& outcome = *outcomes[i];
+        const Result<api::CompiledKernel>& outcome = *outcomes[i];
         CHECK_MESSAGE(outcome.has_value(),
                       (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
         if (!outcome) continue;
-        CHECK(outcome->output.kernels.size() == 1);
-        if (outcome->output.kernels.size() != 1) continue;
-        const cuda::KernelUsage& kernel = outcome->output.kernels.front();
-        CHECK(kernel.name == outcome->config.entry);
+        const KernelInfo& kernel = outcome->kernel.info;
         const test::Usage usage{.registers = kernel.registers,
-                                .shared_bytes = kernel.shared_bytes + outcome->config.shared_bytes,
-                                .spill_bytes = kernel.spill_store_bytes + kernel.spill_load_bytes};
+                                .shared_bytes = kernel.shared_bytes,
+                                .spill_bytes = kernel.spill_bytes};
         now.kernels[name] = usage;
         CHECK_MESSAGE(usage.spill_bytes == 0, usage.spill_bytes, " bytes spilled");
         if (update || !same_compiler) continue;

@@ -4,10 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "cuda/emit.h"
-#include "cuda/fill.h"
-#include "cuda/nvrtc.h"
-#include "cuda/select.h"
+#include "api/cuda_kernels.h"
 #include "flexc/result.h"
 #include "front/compile_text.h"
 #include "passes/pipeline.h"
@@ -34,34 +31,19 @@ inline Result<passes::Mod> lower_text(const std::string& text, int head_dim, int
                                                       .head_dim_v = head_dim_v});
 }
 
-struct CompiledCase {
-    cuda::KernelConfig config;
-    cuda::NvrtcOutput output;
-};
-
-inline Result<CompiledCase> compile_case(const KernelCase& one) {
+inline Result<api::CompiledKernel> compile_case(const KernelCase& one) {
     auto mod =
         lower_text(one.text, one.head_dim, one.head_dim_v, one.kind != cuda::KernelKind::forward);
     if (!mod) return mod.error();
-    const ir::Graph& graph = mod->program.graph;
-    CompiledCase result;
-    result.config = cuda::select_kernel({.kind = one.kind,
-                                         .arch = cuda::arch_number(one.arch),
-                                         .dtype = one.dtype,
-                                         .head_dim = one.head_dim,
-                                         .head_dim_v = one.head_dim_v,
-                                         .has_score_mod = graph[mod->score].op != ir::Op::score,
-                                         .has_mask = graph[mod->mask].op != ir::Op::const_bool});
-    auto filled =
-        cuda::fill_template(result.config, cuda::emit_mod(*mod, result.config,
-                                                          {.dtype = one.dtype,
-                                                           .head_dim = one.head_dim,
-                                                           .head_dim_v = one.head_dim_v}));
-    if (!filled) return filled.error();
-    auto output = cuda::compile_cubin(*filled, one.arch);
-    if (!output) return output.error();
-    result.output = std::move(*output);
-    return result;
+    const auto target = api::target_of(one.arch);
+    if (!target) return target.error();
+    CompileOptions options;
+    options.dtype = one.dtype;
+    options.head_dim = one.head_dim;
+    options.head_dim_v = one.head_dim_v;
+    options.cache = {.memory = false, .disk = false};
+    const auto store = cache::Store::open(options.cache);
+    return api::compile_kernel(*mod, options, one.kind, *target, *store);
 }
 
 } // namespace flexc::test

@@ -30,6 +30,19 @@ TEST_CASE("registers, spills, stack and shared memory of each kernel of a log") 
     CHECK(kernels[1].shared_bytes == 0);
 }
 
+TEST_CASE("products that ptxas puts in a row are told") {
+    const std::string kernel = "ptxas info    : Compiling entry function 'one' for 'sm_90a'\n"
+                               "ptxas info    : Used 168 registers, used 16 barriers\n";
+    const auto serialised = [&](const std::string& line) {
+        return parse_ptxas_log(line + kernel).at(0).serialised;
+    };
+    CHECK(!serialised(""));
+    CHECK(serialised("ptxas info    : (C7512) Potential Performance Loss: wgmma.mma_async "
+                     "instructions are serialized due to insufficient register resources\n"));
+    CHECK(serialised("ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored\n"));
+    CHECK(!serialised("ptxas info    : (C7519) warpgroup.arrive is injected in around line 9\n"));
+}
+
 TEST_CASE("a log without kernels, or cut short, gives what is there") {
     CHECK(parse_ptxas_log("").empty());
     CHECK(parse_ptxas_log("warning: something\n").empty());

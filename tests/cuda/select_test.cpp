@@ -22,6 +22,11 @@ KernelRequest forward(int arch, DType dtype, int head_dim, int head_dim_v, bool 
     request.has_score_mod = score_mod;
     return request;
 }
+KernelRequest generic_forward(int arch, DType dtype, int head_dim, int head_dim_v, bool score_mod) {
+    KernelRequest request = forward(arch, dtype, head_dim, head_dim_v, score_mod);
+    request.generic = true;
+    return request;
+}
 
 int rows_per_warp(const KernelConfig& config) { return config.query_tile / config.warps; }
 
@@ -37,8 +42,8 @@ TEST_CASE("the forward kernel's tiles fit for every head dim, type and architect
                         CAPTURE(name(dtype));
                         CAPTURE(head_dim);
                         CAPTURE(head_dim_v);
-                        const KernelConfig config =
-                            select_kernel(forward(arch, dtype, head_dim, head_dim_v, score_mod));
+                        const KernelConfig config = select_kernel(
+                            generic_forward(arch, dtype, head_dim, head_dim_v, score_mod));
                         REQUIRE(config.entry == "flexc_forward");
                         REQUIRE(config.shared_bytes <= shared_memory_limit(arch));
                         REQUIRE(config.query_tile % (16 * config.warps) == 0);
@@ -72,12 +77,75 @@ TEST_CASE("rows in shared memory start in different banks") {
 
 TEST_CASE("common head dims share loads of keys between 32 rows") {
     for (const int head_dim : {32, 64, 80, 96, 128})
-        CHECK(rows_per_warp(select_kernel(forward(90, DType::bf16, head_dim, head_dim, true))) ==
-              32);
+        CHECK(rows_per_warp(
+                  select_kernel(generic_forward(90, DType::bf16, head_dim, head_dim, true))) == 32);
 }
 
 TEST_CASE("small shared memory gets smaller tiles") {
-    const KernelRequest hopper = forward(90, DType::bf16, 256, 256, false);
+    const KernelRequest hopper = generic_forward(90, DType::bf16, 256, 256, false);
     const KernelRequest consumer = forward(120, DType::bf16, 256, 256, false);
     CHECK(select_kernel(consumer).shared_bytes < select_kernel(hopper).shared_bytes);
+}
+
+TEST_CASE("Hopper's kernel takes what the copy engine can, and its tiles fit") {
+    for (const DType dtype : {DType::f16, DType::bf16})
+        for (int head_dim = 8; head_dim <= 256; head_dim += 8)
+            for (int head_dim_v = 8; head_dim_v <= 256; head_dim_v += 8) {
+                CAPTURE(head_dim);
+                CAPTURE(head_dim_v);
+                const KernelConfig config =
+                    select_kernel(forward(90, dtype, head_dim, head_dim_v, false));
+                REQUIRE(config.entry == "flexc_forward_sm90");
+                REQUIRE(config.hopper.has_value());
+                const int consumers = config.query_tile / 64;
+                REQUIRE(config.query_tile % 64 == 0);
+                REQUIRE(config.warps == 4 * (consumers + 1));
+                REQUIRE(config.key_tile % 16 == 0); // a step of the second product
+                REQUIRE(config.key_tile <= 128);    // a mask's bits of a row fit in one register
+
+                // Panels of 64 columns; the output leaves through the queries' memory.
+                const int key = (head_dim + 63) / 64, value = (head_dim_v + 63) / 64;
+                const int queries =
+                    config.hopper->query_stages * config.query_tile * std::max(key, value);
+                REQUIRE(config.shared_bytes ==
+                        1024 + 128 * (queries + 2 * config.key_tile * (key + value)));
+                REQUIRE(config.shared_bytes <= shared_memory_limit(90));
+            }
+}
+
+TEST_CASE("what Hopper's kernel cannot do is left to the generic one") {
+    CHECK(select_kernel(forward(80, DType::bf16, 128, 128, false)).entry == "flexc_forward");
+    CHECK(select_kernel(forward(100, DType::bf16, 128, 128, false)).entry == "flexc_forward");
+    CHECK(select_kernel(forward(90, DType::f32, 128, 128, false)).entry == "flexc_forward");
+    CHECK(select_kernel(forward(90, DType::bf16, 100, 128, false)).entry == "flexc_forward");
+    CHECK(select_kernel(forward(90, DType::bf16, 128, 100, false)).entry == "flexc_forward");
+    KernelRequest reporting = forward(90, DType::bf16, 128, 128, false);
+    reporting.reports_out_of_range = true;
+    CHECK(select_kernel(reporting).entry == "flexc_forward");
+    CHECK(select_kernel(reporting).reason.find("reads outside buffers") != std::string::npos);
+    CHECK(select_kernel(forward(80, DType::bf16, 128, 128, false)).reason.find("Hopper") ==
+          std::string::npos);
+}
+
+TEST_CASE("a refused configuration is followed by smaller ones, then by the generic kernel") {
+    for (const int head_dim : {64, 80, 96, 128, 192, 256}) {
+        CAPTURE(head_dim);
+        KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
+        int registers = INT32_MAX; // accumulators, of those that a thread may have
+        for (int refused = 0;; ++refused) {
+            REQUIRE(refused < 10);
+            request.refused = refused;
+            const KernelConfig config = select_kernel(request);
+            if (!config.hopper) {
+                CHECK(refused > 0);
+                CHECK(config.entry == "flexc_forward");
+                break;
+            }
+            const int weights = config.hopper->overlaps ? config.key_tile / 4 : 0;
+            const int spare = config.query_tile == 192 ? 72 : 0; // three warpgroups have fewer
+            const int now = config.key_tile / 2 + weights + head_dim / 2 + spare;
+            CHECK(now < registers);
+            registers = now;
+        }
+    }
 }

@@ -75,7 +75,8 @@ void run(const CompileCommand& options) {
     if (options.no_cache) {
         mod.options.cache = {.memory = false, .disk = false};
     }
-    const auto result = value_of(compile_offline(mod.text, mod.options, options.arch));
+    const auto result =
+        value_of(compile_offline(mod.text, mod.options, options.arch, !options.folder.empty()));
     if (!options.folder.empty()) {
         write_pack(options.folder, result);
     }

@@ -1,0 +1,209 @@
+#include "api/cuda_kernels.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "api/frontend.h"
+#include "cuda/emit.h"
+#include "cuda/fill.h"
+#include "cuda/fold.h"
+#include "cuda/nvrtc.h"
+#include "cuda/select.h"
+#include "flexc/version.h"
+#include "support/log.h"
+
+namespace flexc::api {
+
+using cuda::KernelKind;
+using runtime::CudaKernel;
+
+namespace {
+
+Error unsupported(std::string message) { return {ErrorCode::unsupported, std::move(message)}; }
+
+// registers, spills, shared bytes and compile time of an entry, and how many configurations were
+// refused before it, as text: "168 0 98304 412.5 0"
+std::string encode(const KernelInfo& info, int refused) {
+    return fmt::format("{} {} {} {} {}", info.registers, info.spill_bytes, info.shared_bytes,
+                       info.compile_ms, refused);
+}
+
+bool decode(std::string_view text, KernelInfo& info, int& refused) {
+    auto next = [&text](auto& value) {
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error != std::errc()) return false;
+        text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+        if (!text.empty()) text.remove_prefix(1);
+        return true;
+    };
+    return next(info.registers) && next(info.spill_bytes) && next(info.shared_bytes) &&
+           next(info.compile_ms) && next(refused);
+}
+
+// Whatever reaches the compiler. Its own version is not here: a cubin stays right when NVRTC is
+// updated, and finding the version would load a library of 100 MB that a hit does not need.
+cache::Digest source_of(const cuda::Translation& translation) {
+    cache::DigestBuilder text;
+    text.field("main", translation.text);
+    for (const cuda::SourceFile& header : translation.headers)
+        text.field(header.path, header.text);
+    return text.finish();
+}
+
+// A kernel on Hopper loses more than half of its speed when registers spill or products are
+// serialised.
+bool compiled_badly(const cuda::NvrtcOutput& output) {
+    return std::ranges::any_of(output.kernels, [](const cuda::KernelUsage& usage) {
+        return usage.serialised || usage.spill_store_bytes > 0;
+    });
+}
+
+} // namespace
+
+Result<Target> target_of(std::string_view arch) {
+    const int number = cuda::arch_number(arch);
+    if (number < 80)
+        return Error{ErrorCode::invalid_option,
+                     fmt::format("'{}' is not a supported architecture: give sm_80, sm_86, sm_89, "
+                                 "sm_90a, sm_100 or sm_120",
+                                 arch)};
+    return Target{std::string(arch), number};
+}
+
+Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOptions& options) {
+    std::vector<KernelKind> kinds = {KernelKind::forward};
+    if (!options.backward) return kinds;
+    if (options.deterministic && options.backward_kernel == BackwardKernel::fused)
+        return unsupported("the fused backward kernel adds into dq in no fixed order: use "
+                           "--backward-kernel split with --deterministic");
+    if (options.deterministic && !mod.gradients.empty())
+        return unsupported("on CUDA, gradients of captured buffers are summed in no fixed order; "
+                           "the CPU backend is deterministic");
+    kinds.push_back(KernelKind::delta);
+    if (options.deterministic || options.backward_kernel == BackwardKernel::split) {
+        kinds.push_back(KernelKind::backward_dkdv);
+        kinds.push_back(KernelKind::backward_dq);
+    } else {
+        kinds.push_back(KernelKind::backward_fused);
+        kinds.push_back(KernelKind::convert);
+    }
+    return kinds;
+}
+
+cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& options, KernelKind kind,
+                             const Target& target, Preference preference) {
+    const ir::Graph& graph = mod.program.graph;
+    return cuda::select_kernel({.kind = kind,
+                                .arch = target.number,
+                                .dtype = options.dtype,
+                                .head_dim = options.head_dim,
+                                .head_dim_v = options.head_dim_v,
+                                .has_score_mod = graph[mod.score].op != ir::Op::score,
+                                .has_mask = graph[mod.mask].op != ir::Op::const_bool,
+                                .reports_out_of_range = options.report_out_of_range,
+                                .reads_bias = kind == KernelKind::forward && cuda::reads_bias(mod),
+                                .generic = preference.generic,
+                                .refused = preference.refused});
+}
+
+std::string mod_text(const passes::Mod& mod, const CompileOptions& options,
+                     const cuda::KernelConfig& config) {
+    return cuda::emit_mod(
+        mod, config,
+        {.dtype = options.dtype, .head_dim = options.head_dim, .head_dim_v = options.head_dim_v});
+}
+
+cache::Entry entry_of(const CompiledKernel& one) {
+    return {.metadata = encode(one.kernel.info, one.refused), .payload = one.kernel.cubin};
+}
+
+Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptions& options,
+                                      KernelKind kind, const Target& target, cache::Store& store,
+                                      Preference preference) {
+    const support::Log log(options.log);
+    CompiledKernel result;
+    CudaKernel& kernel = result.kernel;
+    const auto use = [&](const cuda::KernelConfig& config) {
+        kernel.config = config;
+        kernel.info = {.name = std::string(config.entry), .reason = config.reason};
+    };
+    const auto translate = [&] {
+        return cuda::fill_template(kernel.config, mod_text(mod, options, kernel.config));
+    };
+    use(configure(mod, options, kind, target, preference));
+    auto translation = translate();
+    if (!translation) return translation.error();
+
+    // The entry stands under the text of the first choice, and says which choice it became.
+    result.source = source_of(*translation);
+    cache::DigestBuilder key;
+    key.field("kind", "cubin").field("flexc", FLEXC_VERSION).field("source", result.source);
+    for (const std::string& option : cuda::nvrtc_options(target.arch))
+        key.field("option", option);
+    result.key = key.finish();
+
+    if (auto entry = store.load(result.key, result.source, log)) {
+        if (decode(entry->metadata, kernel.info, result.refused)) {
+            preference.refused = result.refused;
+            kernel.config = configure(mod, options, kind, target, preference);
+            kernel.info.reason = kernel.config.reason;
+            kernel.info.name = kernel.config.entry;
+            kernel.cubin = std::move(entry->payload);
+            result.cached = true;
+            return result;
+        }
+        store.discard(result.key, log); // else it would stay, and every process compile again
+    }
+    auto compiled = cuda::compile_cubin(*translation, target.arch);
+    while (compiled && kernel.config.has_next && compiled_badly(*compiled)) {
+        log.info("{} with tiles of {} x {} spills or serialises: the next configuration is tried",
+                 kernel.config.entry, kernel.config.query_tile, kernel.config.key_tile);
+        ++preference.refused;
+        use(configure(mod, options, kind, target, preference));
+        translation = translate();
+        if (!translation) return translation.error();
+        compiled = cuda::compile_cubin(*translation, target.arch);
+    }
+    if (!compiled) return compiled.error();
+    kernel.info.compile_ms = compiled->milliseconds;
+    kernel.info.shared_bytes = kernel.config.shared_bytes;
+    for (const cuda::KernelUsage& usage : compiled->kernels) {
+        kernel.info.registers = usage.registers;
+        kernel.info.spill_bytes = usage.spill_store_bytes;
+        kernel.info.shared_bytes += usage.shared_bytes;
+    }
+    kernel.cubin = std::move(compiled->cubin);
+    result.refused = preference.refused;
+    store.publish(result.key, result.source, entry_of(result), log);
+    return result;
+}
+
+// One thread per kernel: NVRTC compiles independent programs in parallel.
+Result<std::vector<CompiledKernel>> compile_kernels(const passes::Mod& mod,
+                                                    const CompileOptions& options,
+                                                    const Target& target, cache::Store& store) {
+    auto kinds = kinds_of(mod, options);
+    if (!kinds) return kinds.error();
+    std::vector<std::optional<Result<CompiledKernel>>> results(kinds->size());
+    {
+        std::vector<std::jthread> threads;
+        for (std::size_t i = 0; i < kinds->size(); ++i)
+            threads.emplace_back([&, i] {
+                results[i] = guarded(
+                    [&] { return compile_kernel(mod, options, (*kinds)[i], target, store); });
+            });
+    }
+    std::vector<CompiledKernel> kernels;
+    for (std::optional<Result<CompiledKernel>>& slot : results) {
+        Result<CompiledKernel>& result = *slot; // filled: the threads have ended
+        if (!result) return result.error();
+        kernels.push_back(std::move(*result));
+    }
+    return kernels;
+}
+
+} // namespace flexc::api

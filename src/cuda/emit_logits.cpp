@@ -1,0 +1,111 @@
+#include "cuda/emit_logits.h"
+
+#include <fmt/format.h>
+
+namespace flexc::cuda {
+
+using ir::kNoNode;
+using ir::NodeId;
+
+namespace {
+
+std::string_view name(Turns turns) {
+    switch (turns) {
+    case Turns::none: return "none";
+    case Turns::products: return "products";
+    case Turns::softmax: return "softmax";
+    }
+    return "none";
+}
+
+bool reads_keys(const passes::Mod& mod) {
+    const std::vector<NodeId> roots = {mod.score, mod.mask};
+    for (const NodeId id : ir::reachable(mod.program.graph, roots))
+        if (mod.program.graph[id].op == ir::Op::read &&
+            mod.dependence[id].has(analysis::Dependence::kv))
+            return true;
+    return false;
+}
+
+// Where the element of the matrix lies, and the step to the next key's.
+std::string bias_functions(const Layout& layout, NodeId read) {
+    if (read == kNoNode)
+        return "using BiasElement = Element;\n"
+               "__device__ inline const BiasElement* bias_address(const At&) { return nullptr; "
+               "}\n"
+               "__device__ inline long long bias_step(const Arguments&) { return 0; }\n\n";
+    const ir::Node& node = layout.node(read);
+    const auto last = static_cast<std::uint32_t>(node.operands.size() - 1);
+    const bool is_bf16 = layout.mod().program.buffers[node.symbol].dtype == DType::bf16;
+    Body address(layout, passes::Place::element, "at.");
+    address.compute(node.operands);
+    using Kind = passes::ArgumentSlot::Kind;
+    address.line(fmt::format("return {} + {};", address.argument({Kind::buffer_data, node.symbol}),
+                             address.offset(read, Kind::buffer_stride)));
+    Body step(layout, passes::Place::launch, "");
+    step.line(fmt::format("return {};", step.argument({Kind::buffer_stride, node.symbol, last})));
+    return fmt::format(
+        "using BiasElement = {};\n"
+        "__device__ inline const BiasElement* bias_address(const At& at) {{\n{}}}\n\n"
+        "__device__ inline long long bias_step(const Arguments& arguments) "
+        "{{\n{}}}\n\n",
+        is_bf16 ? "flexc_bf16" : "flexc_f16", address.statements(), step.statements());
+}
+
+} // namespace
+
+std::vector<NodeId> logit_roots(const ScoreParts& parts) {
+    std::vector<NodeId> roots;
+    for (const NodeId id : {parts.bias_read, parts.multiplier, parts.row_addend, parts.slope,
+                            parts.element_addend, parts.cap})
+        if (id != kNoNode) roots.push_back(id);
+    return roots;
+}
+
+std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& folded) {
+    const HopperForward& hopper = *config.hopper;
+    const ScoreParts& parts = folded.parts;
+    std::string text =
+        fmt::format("constexpr int kQueryStages = {};\nconstexpr int kSettlesAfter = {};\n"
+                    "enum class Turns {{ none, products, softmax }};\n"
+                    "constexpr Turns kTurns = Turns::{};\n",
+                    hopper.query_stages, hopper.settles_after, name(hopper.turns));
+    const auto constant = [&](std::string_view called, bool value) {
+        text += fmt::format("constexpr bool {} = {};\n", called, value);
+    };
+    constant("kOverlaps", hopper.overlaps);
+    constant("kHasRegistersForColumns", hopper.has_registers_for_columns);
+    constant("kBandHasLow", !folded.mod.band.low.empty());
+    constant("kReadsKeys", reads_keys(folded.mod));
+    constant("kScoreIsAffine", parts.found());
+    constant("kScoreIsCapped", parts.cap != kNoNode);
+    constant("kHasRowAddend", parts.row_addend != kNoNode);
+    constant("kHasSlope", parts.slope != kNoNode);
+    constant("kSlopeIsOfHead",
+             parts.slope != kNoNode && folded.mod.place[parts.slope] <= passes::Place::head);
+    constant("kHasElementAddend", parts.element_addend != kNoNode);
+    constant("kReadsBias", parts.bias_read != kNoNode);
+    return text;
+}
+
+std::string emit_logit_functions(const Layout& layout, const ScoreParts& parts) {
+    std::string text;
+    const auto function = [&](std::string_view called, NodeId value, std::string_view more = "") {
+        Body body(layout, passes::Place::element, "at.");
+        if (parts.bias_read != kNoNode && !more.empty()) body.provide(parts.bias_read, "bias");
+        if (value != kNoNode) body.compute({value});
+        body.line(
+            fmt::format("return {};", value == kNoNode ? "0.0f" : unbracketed(body.text(value))));
+        text += fmt::format("__device__ inline float {}(const At& at{}) {{\n{}}}\n\n", called, more,
+                            body.statements());
+    };
+    function("multiplier", parts.multiplier);
+    function("row_addend", parts.row_addend);
+    function("slope", parts.slope);
+    function("element_addend", parts.element_addend, ", float bias");
+    function("cap", parts.cap);
+    text += bias_functions(layout, parts.bias_read);
+    return text;
+}
+
+} // namespace flexc::cuda

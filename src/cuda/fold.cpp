@@ -1,0 +1,249 @@
+#include "cuda/fold.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "passes/hoist.h"
+#include "passes/simplify.h"
+
+namespace flexc::cuda {
+
+namespace {
+
+using analysis::Dependence;
+using ir::kNoNode;
+using ir::NodeId;
+using ir::Op;
+
+// Nodes looked at: shared expressions are walked once for each use.
+constexpr int kMaxWork = 2000;
+
+class Folder {
+  public:
+    explicit Folder(ir::Graph& graph) : build_(graph) {}
+
+    ScoreParts fold(NodeId score) {
+        ScoreParts parts;
+        if (auto capped = capped_operand(score)) {
+            parts.cap = capped->cap;
+            score = capped->inside;
+        }
+        const std::optional<Affine> affine = split(score);
+        if (!affine || affine->multiplier == kNoNode || uses(affine->multiplier, Dependence::kv))
+            return {};
+        for (const NodeId addend : affine->addends)
+            sort(addend, parts);
+        if (work_ > kMaxWork) return {};
+        parts.multiplier = affine->multiplier;
+        return parts;
+    }
+
+  private:
+    struct Affine {
+        NodeId multiplier = kNoNode; // kNoNode: 0
+        std::vector<NodeId> addends;
+    };
+    struct Capped {
+        NodeId cap, inside;
+    };
+
+    const ir::Node& node(NodeId id) const { return build_[id]; }
+    bool uses(NodeId id, Dependence::Bit bit) {
+        if (dependence_.size() <= id) dependence_ = analysis::dependences(build_.graph());
+        return dependence_[id].has(bit);
+    }
+    bool is_of_head(NodeId id) {
+        return !uses(id, Dependence::q) && !uses(id, Dependence::kv) &&
+               !uses(id, Dependence::score);
+    }
+
+    std::optional<Capped> capped_operand(NodeId score) {
+        if (node(score).op == Op::tanh) return Capped{build_.real(1), node(score).operands[0]};
+        if (node(score).op != Op::fmul) return {};
+        for (const std::size_t side : {0u, 1u}) {
+            const NodeId tanh = node(score).operands[side], cap = node(score).operands[1 - side];
+            if (node(tanh).op == Op::tanh && is_of_head(cap))
+                return Capped{cap, node(tanh).operands[0]};
+        }
+        return {};
+    }
+
+    NodeId sum(NodeId x, NodeId y) {
+        if (x == kNoNode) return y;
+        return y == kNoNode ? x : build_.apply(Op::fadd, {x, y});
+    }
+    NodeId negative(NodeId x) { return x == kNoNode ? x : build_.apply(Op::fneg, {x}); }
+
+    Affine mapped(Affine x, Op op, NodeId by) {
+        if (x.multiplier != kNoNode) x.multiplier = build_.apply(op, {x.multiplier, by});
+        for (NodeId& addend : x.addends)
+            addend = build_.apply(op, {addend, by});
+        return x;
+    }
+    std::optional<Affine> added(std::optional<Affine> x, const std::optional<Affine>& y,
+                                bool subtract) {
+        if (!x || !y) return {};
+        x->multiplier = sum(x->multiplier, subtract ? negative(y->multiplier) : y->multiplier);
+        for (const NodeId addend : y->addends)
+            x->addends.push_back(subtract ? negative(addend) : addend);
+        return x;
+    }
+    std::optional<Affine> scaled(NodeId x, NodeId y) {
+        if (uses(x, Dependence::score)) std::swap(x, y);
+        if (uses(x, Dependence::score)) return {};
+        auto affine = split(y);
+        if (affine) *affine = mapped(std::move(*affine), Op::fmul, x);
+        return affine;
+    }
+
+    // As multiplier * score + addends.
+    std::optional<Affine> split(NodeId id) {
+        if (++work_ > kMaxWork) return {};
+        if (!uses(id, Dependence::score)) return Affine{kNoNode, {id}};
+        const std::vector<NodeId> operands = node(id).operands; // the graph may grow
+        switch (node(id).op) {
+        case Op::score: return Affine{build_.real(1), {}};
+        case Op::fadd: return added(split(operands[0]), split(operands[1]), false);
+        case Op::fsub: return added(split(operands[0]), split(operands[1]), true);
+        case Op::fneg: return added(Affine{}, split(operands[0]), true);
+        case Op::fmul: return scaled(operands[0], operands[1]);
+        case Op::fma: return added(scaled(operands[0], operands[1]), split(operands[2]), false);
+        case Op::fdiv: {
+            if (uses(operands[1], Dependence::score)) return {};
+            auto affine = split(operands[0]);
+            if (affine) *affine = mapped(std::move(*affine), Op::fdiv, operands[1]);
+            return affine;
+        }
+        default: return {};
+        }
+    }
+
+    // Sums are taken apart only where the whole is not affine in kv.
+    void sort(NodeId addend, ScoreParts& parts) {
+        if (++work_ > kMaxWork) return;
+        if (const auto gain = slope(addend)) {
+            parts.row_addend = sum(parts.row_addend, addend);
+            parts.slope = sum(parts.slope, *gain);
+            return;
+        }
+        const std::vector<NodeId> operands = node(addend).operands;
+        if (node(addend).op == Op::fadd || node(addend).op == Op::fsub) {
+            sort(operands[0], parts);
+            sort(node(addend).op == Op::fsub ? negative(operands[1]) : operands[1], parts);
+        } else {
+            parts.element_addend = sum(parts.element_addend, addend);
+        }
+    }
+
+    // What a real value gains from one key to the next, where that is the same for all keys;
+    // kNoNode for nothing.
+    std::optional<NodeId> slope(NodeId id) {
+        if (++work_ > kMaxWork) return {};
+        if (!uses(id, Dependence::kv)) return kNoNode;
+        const std::vector<NodeId> operands = node(id).operands;
+        switch (node(id).op) {
+        case Op::int_to_real:
+            if (const auto gain = integer_slope(operands[0]))
+                return build_.real(static_cast<double>(*gain));
+            return {};
+        case Op::fneg: {
+            const auto gain = slope(operands[0]);
+            if (!gain) return {};
+            return negative(*gain);
+        }
+        case Op::fadd:
+        case Op::fsub: {
+            const auto left = slope(operands[0]), right = slope(operands[1]);
+            if (!left || !right) return {};
+            return sum(*left, node(id).op == Op::fsub ? negative(*right) : *right);
+        }
+        case Op::fmul:
+            for (const std::size_t side : {0u, 1u})
+                if (!uses(operands[side], Dependence::kv)) {
+                    const auto gain = slope(operands[1 - side]);
+                    if (!gain) return {};
+                    return build_.apply(Op::fmul, {*gain, operands[side]});
+                }
+            return {};
+        case Op::fdiv: {
+            if (uses(operands[1], Dependence::kv)) return {};
+            const auto gain = slope(operands[0]);
+            if (!gain) return {};
+            return build_.apply(Op::fdiv, {*gain, operands[1]});
+        }
+        default: return {};
+        }
+    }
+    std::optional<std::int64_t> integer_slope(NodeId id) {
+        constexpr std::int64_t kLargest = 1 << 20;
+        if (++work_ > kMaxWork) return {};
+        if (!uses(id, Dependence::kv)) return 0;
+        const std::vector<NodeId>& operands = node(id).operands;
+        std::optional<std::int64_t> result;
+        switch (node(id).op) {
+        case Op::kv_idx: return 1;
+        case Op::ineg:
+            if (const auto x = integer_slope(operands[0])) result = -*x;
+            break;
+        case Op::iadd:
+        case Op::isub: {
+            const auto x = integer_slope(operands[0]), y = integer_slope(operands[1]);
+            if (x && y) result = node(id).op == Op::isub ? *x - *y : *x + *y;
+            break;
+        }
+        case Op::imul:
+            for (const std::size_t side : {0u, 1u})
+                if (const auto factor = build_.integer_constant(operands[side])) {
+                    const auto x = integer_slope(operands[1 - side]);
+                    if (x && *factor >= -kLargest && *factor <= kLargest) result = *x * *factor;
+                }
+            break;
+        default: break;
+        }
+        if (result && (*result < -kLargest || *result > kLargest)) return {};
+        return result;
+    }
+
+    passes::Builder build_;
+    std::vector<Dependence> dependence_;
+    int work_ = 0;
+};
+
+ir::NodeId find_bias_read(const passes::Mod& mod, NodeId addend) {
+    if (addend == kNoNode) return kNoNode;
+    const ir::Graph& graph = mod.program.graph;
+    const std::vector<NodeId> roots = {addend};
+    for (const NodeId id : ir::reachable(graph, roots)) {
+        const ir::Node& node = graph[id];
+        if (node.op != Op::read || node.operands.empty()) continue;
+        const DType dtype = mod.program.buffers[node.symbol].dtype;
+        const std::vector<bool>& proven = mod.ranges.in_range[id];
+        bool fits = (dtype == DType::bf16 || dtype == DType::f16) &&
+                    graph[node.operands.back()].op == Op::kv_idx &&
+                    proven.size() == node.operands.size() &&
+                    std::ranges::all_of(proven, [](bool is) { return is; });
+        for (std::size_t i = 0; fits && i + 1 < node.operands.size(); ++i)
+            fits = graph[node.operands[i]].op == Op::q_idx ||
+                   mod.place[node.operands[i]] <= passes::Place::head;
+        if (fits) return id;
+    }
+    return kNoNode;
+}
+
+} // namespace
+
+FoldedMod fold_score(const passes::Mod& mod) {
+    FoldedMod folded{mod, {}};
+    passes::Mod& result = folded.mod;
+    folded.parts = Folder(result.program.graph).fold(result.score);
+    result.dependence = analysis::dependences(result.program.graph);
+    result.ranges = analysis::ranges(result.program);
+    result.place = passes::hoist(result.dependence);
+    folded.parts.bias_read = find_bias_read(result, folded.parts.element_addend);
+    return folded;
+}
+
+bool reads_bias(const passes::Mod& mod) { return fold_score(mod).parts.bias_read != kNoNode; }
+
+} // namespace flexc::cuda

@@ -1,0 +1,33 @@
+// A score mod taken apart, for kernels that compute a part of it in the softmax's exponent.
+#pragma once
+
+#include "passes/mod.h"
+
+namespace flexc::cuda {
+
+// The modified score is multiplier * score + row_addend + element_addend, or cap * tanh of that.
+// Every node is real; kNoNode where a part is absent.
+struct ScoreParts {
+    ir::NodeId multiplier = ir::kNoNode;     // uses neither kv nor score
+    ir::NodeId row_addend = ir::kNoNode;     // affine in kv
+    ir::NodeId slope = ir::kNoNode;          // what row_addend gains from one key to the next
+    ir::NodeId element_addend = ir::kNoNode; // any other
+    ir::NodeId cap = ir::kNoNode;            // uses neither q, kv nor score
+    // A read of 16-bit numbers that element_addend uses, never outside its buffer, whose last index
+    // is kv itself and whose others are q itself or use the head at most: a matrix that can be
+    // copied.
+    ir::NodeId bias_read = ir::kNoNode;
+    bool found() const { return multiplier != ir::kNoNode; }
+};
+
+struct FoldedMod {
+    passes::Mod mod; // with nodes for the parts
+    ScoreParts parts;
+};
+
+// No parts are found where the score enters otherwise, or not at all.
+FoldedMod fold_score(const passes::Mod& mod);
+// Whether it would find such a matrix.
+bool reads_bias(const passes::Mod& mod);
+
+} // namespace flexc::cuda

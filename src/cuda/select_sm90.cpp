@@ -1,0 +1,121 @@
+// Tiles of Hopper's forward kernel.
+#include <algorithm>
+#include <array>
+
+#include "cuda/select.h"
+
+namespace flexc::cuda {
+namespace {
+
+struct Shape {
+    int consumers, key_tile, query_stages;
+    bool overlaps;
+};
+
+// Best first. Three warpgroups share each load of keys where the output leaves them registers.
+constexpr std::array kShapes = {
+    Shape{3, 128, 2, true}, Shape{3, 112, 2, true}, Shape{3, 96, 2, true}, Shape{2, 128, 2, true},
+    Shape{2, 128, 1, true}, Shape{2, 112, 1, true}, Shape{2, 96, 1, true}, Shape{2, 80, 1, true},
+    Shape{2, 64, 1, true},  Shape{2, 64, 1, false},
+};
+constexpr int kStages = 2;
+constexpr int kBarrierBytes = 1024;
+constexpr int kLeastStep = 16; // keys by which the next smaller configuration is smaller
+
+int panels(int columns) { return (columns + 63) / 64; }
+int padded(int columns) { return (columns + 15) / 16 * 16; }
+
+// The layout at the top of forward_sm90.cu.
+int shared_bytes(const KernelRequest& request, const Shape& shape) {
+    constexpr int kRowBytes = 128; // of a panel
+    const int key = panels(request.head_dim), value = panels(request.head_dim_v);
+    const int query_tile = 64 * shape.consumers;
+    const int bias = request.reads_bias ? kStages * query_tile * panels(shape.key_tile) : 0;
+    return kBarrierBytes + kRowBytes * (shape.query_stages * query_tile * std::max(key, value) +
+                                        kStages * shape.key_tile * (key + value) + bias);
+}
+
+// Of one thread: scores, the weights before them, and the output.
+int accumulators(const KernelRequest& request, const Shape& shape) {
+    const int weights = shape.overlaps ? shape.key_tile / 4 : 0;
+    return shape.key_tile / 2 + weights + padded(request.head_dim_v) / 2;
+}
+int accumulator_limit(const Shape& shape) { return shape.consumers == 3 ? 128 : 192; }
+
+bool suits(const KernelRequest& request, const Shape& shape) {
+    // Beyond these, masks and mods spill or products are serialised. 64 keys are as fast there.
+    constexpr int kWidestOfThree = 96, kWidestOfManyKeys = 224, kFewKeys = 64;
+    const int columns = padded(request.head_dim_v);
+    if (shape.consumers == 3 && columns > kWidestOfThree) return false;
+    if (shape.key_tile > kFewKeys && columns > kWidestOfManyKeys) return false;
+    // 64 threads copy biases in chunks of eight keys.
+    if (request.reads_bias && (shape.consumers == 3 || 512 % shape.key_tile != 0)) return false;
+    return accumulators(request, shape) <= accumulator_limit(shape) &&
+           shared_bytes(request, shape) <= shared_memory_limit(request.arch);
+}
+
+KernelConfig configured(const KernelRequest& request, const Shape& shape) {
+    KernelConfig config;
+    config.kind = KernelKind::forward;
+    config.template_path = "forward_sm90.cu";
+    config.entry = "flexc_forward_sm90";
+    config.query_tile = 64 * shape.consumers;
+    config.key_tile = shape.key_tile;
+    config.warps = 4 * (shape.consumers + 1);
+    config.stages = kStages;
+    config.shared_bytes = shared_bytes(request, shape);
+    HopperForward hopper;
+    hopper.query_stages = shape.query_stages;
+    hopper.overlaps = shape.overlaps;
+    // Measured on an H200. Wide heads multiply most of the time and mods lengthen the softmax, so
+    // that turns at products suffice.
+    const bool wide = std::max(request.head_dim, request.head_dim_v) > 128;
+    hopper.turns = wide || request.has_score_mod ? Turns::products : Turns::softmax;
+    const bool narrow = shape.consumers == 3;
+    hopper.settles_after = wide || (narrow && !request.has_score_mod) ? 0
+                           : request.has_score_mod                    ? 8
+                                                                      : 4;
+    hopper.has_registers_for_columns =
+        shape.consumers == 2 && !wide && accumulators(request, shape) + shape.key_tile / 4 <= 192;
+    config.hopper = hopper;
+    config.has_next = true; // the generic kernel is the last
+    config.reason = "wgmma, " + std::to_string(shape.consumers) + " warpgroups of 64 rows, " +
+                    (shape.overlaps ? "products under the softmax" : "products in order");
+    return config;
+}
+
+} // namespace
+
+std::string_view why_not_sm90(const KernelRequest& request) {
+    if (request.arch != 90) return "only Hopper has wgmma";
+    if (request.generic) return "it takes tensors of any layout";
+    if (request.dtype == DType::f32) return "wgmma has no products of floats";
+    if (request.head_dim % 8 != 0 || request.head_dim_v % 8 != 0)
+        return "the copy engine needs rows of a multiple of 16 bytes";
+    if (request.reports_out_of_range) return "reads outside buffers are reported";
+    return "";
+}
+
+std::optional<KernelConfig> select_forward_sm90(const KernelRequest& request) {
+    if (!why_not_sm90(request).empty()) return {};
+    int refused = request.refused;
+    const Shape* last = nullptr;
+    for (const Shape& shape : kShapes) {
+        if (!suits(request, shape)) continue;
+        // A stage of queries more or less needs the same registers.
+        const bool smaller = last == nullptr || shape.consumers < last->consumers ||
+                             shape.key_tile <= last->key_tile - kLeastStep ||
+                             shape.overlaps != last->overlaps;
+        if (!smaller) continue;
+        last = &shape;
+        if (refused-- == 0) {
+            KernelConfig config = configured(request, shape);
+            if (request.refused > 0)
+                config.reason += "; larger tiles spilled registers or serialised products";
+            return config;
+        }
+    }
+    return {};
+}
+
+} // namespace flexc::cuda

@@ -1,0 +1,75 @@
+#include "cuda/tensor_maps.h"
+
+#include <array>
+
+#include "cuda/driver_api.h"
+
+namespace flexc::cuda {
+
+namespace {
+
+// CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion.
+constexpr int kFloat16 = 6, kBfloat16 = 9, kSwizzle128 = 3, kPromote256 = 3;
+constexpr unsigned kBoxColumns = 64;
+constexpr unsigned kOutputRows = 16;
+constexpr std::uint64_t kAlignment = 16, kElementBytes = 2;
+constexpr std::uint64_t kStrideLimit = std::uint64_t{1} << 40;
+
+struct Extents {
+    int columns, rows, heads, batch;
+};
+
+// The driver checks most of this too, but its answers are not part of its contract.
+bool encode(const DriverApi& api, const TensorArgument& tensor, const Extents& extents, int type,
+            unsigned box_rows, TensorMap& map) {
+    if (tensor.stride_d != 1 || reinterpret_cast<std::uintptr_t>(tensor.data) % kAlignment != 0)
+        return false;
+    const std::array<std::uint64_t, 4> dims = {
+        static_cast<std::uint64_t>(extents.columns), static_cast<std::uint64_t>(extents.rows),
+        static_cast<std::uint64_t>(extents.heads), static_cast<std::uint64_t>(extents.batch)};
+    const std::array<long long, 3> steps = {tensor.stride_s, tensor.stride_h, tensor.stride_b};
+    std::array<std::uint64_t, 3> strides{};
+    for (std::size_t i = 0; i < strides.size(); ++i) {
+        // One row, head or batch: whatever its stride is, nothing is there to step to.
+        if (dims[i + 1] == 1) {
+            strides[i] = kAlignment;
+            continue;
+        }
+        if (steps[i] <= 0) return false;
+        strides[i] = static_cast<std::uint64_t>(steps[i]) * kElementBytes;
+        if (strides[i] % kAlignment != 0 || strides[i] >= kStrideLimit) return false;
+    }
+    const std::array<std::uint32_t, 4> box = {kBoxColumns, box_rows, 1, 1}, every = {1, 1, 1, 1};
+    return api.tensor_map(&map, type, dims.size(), tensor.data, dims.data(), strides.data(),
+                          box.data(), every.data(), 0, kSwizzle128, kPromote256,
+                          0) == kDriverSuccess;
+}
+
+} // namespace
+
+std::optional<ForwardMaps> forward_maps(const KernelConfig& config,
+                                        const AttentionArguments& arguments, DType dtype,
+                                        int head_dim, int head_dim_v) {
+    const Result<DriverApi>& api = driver_api();
+    if (!api || api->tensor_map == nullptr) return {};
+    const int type = dtype == DType::bf16 ? kBfloat16 : kFloat16;
+    const auto query_tile = static_cast<unsigned>(config.query_tile);
+    const auto key_tile = static_cast<unsigned>(config.key_tile);
+    const Extents q{head_dim, arguments.q_len, arguments.heads, arguments.batch};
+    const Extents k{head_dim, arguments.kv_len, arguments.kv_heads, arguments.batch};
+    const Extents v{head_dim_v, arguments.kv_len, arguments.kv_heads, arguments.batch};
+    const Extents o{head_dim_v, arguments.q_len, arguments.heads, arguments.batch};
+    ForwardMaps maps;
+    if (!encode(*api, arguments.q, q, type, query_tile, maps.q) ||
+        !encode(*api, arguments.k, k, type, key_tile, maps.k) ||
+        !encode(*api, arguments.v, v, type, key_tile, maps.v))
+        return {};
+    // Floats are not written through a map; the kernel's prefetch still needs one.
+    maps.o = maps.q;
+    if ((arguments.o_flags & kOutputF32) == 0 &&
+        !encode(*api, arguments.o, o, type, kOutputRows, maps.o))
+        return {};
+    return maps;
+}
+
+} // namespace flexc::cuda

@@ -1,0 +1,263 @@
+// Attention, forward, for Hopper: blocks that stay on their multiprocessor and compute one tile of
+// kQueryTile rows of one head after another.
+//
+// One thread loads queries, keys and values through the copy engine, keys last first. Two or three
+// warpgroups of 64 rows each multiply: scores = Q K' from shared memory, softmax in registers,
+// output += weights V with the weights from registers, where they are in the layout that the
+// instruction asks for. The output of one block of keys is computed under the softmax of the next,
+// and warpgroups take turns, so that one multiplies while another exponentiates.
+#include "mod.cuh"
+
+#include "common/place.cuh"
+#include "sm90/forward_biases.cuh"
+#include "sm90/forward_layout.cuh"
+#include "sm90/forward_output.cuh"
+#include "sm90/forward_producer.cuh"
+#include "sm90/logits.cuh"
+#include "sm90/softmax.cuh"
+
+using namespace sm90;
+using mod::Element;
+
+namespace {
+
+extern __shared__ __align__(1024) unsigned char shared_memory[];
+
+__device__ void issue_scores(Scores& scores, Operand query, Operand key) {
+    constexpr int kSteps = round_up_16(mod::kHeadDim) / 16, kPanelSteps = kPanelColumns / 16;
+    pin(scores);
+    begin_products();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+        const int panel = step / kPanelSteps, inside = step % kPanelSteps * 32;
+        Product<Element, mod::kKeyTile>::multiply(scores, query.plus(panel * kQueryPanel + inside),
+                                                  key.plus(panel * kKeyPanel + inside), step != 0);
+    }
+    end_products();
+}
+
+__device__ void issue_output(Output& output, Weights& weights, Operand value) {
+    pin(output);
+    pin(weights);
+    begin_products();
+#pragma unroll
+    for (int step = 0; step < mod::kKeyTile / 16; ++step)
+        Product<Element, 2 * kOutputs>::multiply_registers(output, weights[step],
+                                                           value.plus(step * 16 * kRowBytes));
+    end_products();
+}
+
+// Whose turn it is: a ring of named barriers, each with one warpgroup that waits and one that
+// arrives.
+struct Turn {
+    int mine, next;
+
+    // Barrier 0 is the block's.
+    __device__ explicit Turn(int warpgroup)
+        : mine(1 + warpgroup), next(1 + (warpgroup + 1) % kConsumers) {
+        if (mod::kTurns != mod::Turns::none && warpgroup == kConsumers - 1) arrive(next, 256);
+    }
+    __device__ void take(mod::Turns kind) const {
+        if (mod::kTurns == kind) synchronize(mine, 256);
+    }
+    __device__ void pass(mod::Turns kind) const {
+        if (mod::kTurns == kind) arrive(next, 256);
+    }
+};
+
+struct Consumer {
+    const AttentionArguments& attention;
+    const mod::Arguments& arguments;
+    const ForwardMaps& maps;
+    const Shared& shared;
+    const int warpgroup, lane, warp; // among the consumers, in the warp, in the warpgroup
+    const Turn turn;
+    Position<Queries> query{};
+    Position<Keys> key{};
+    Position<Values> value{};
+    Position<Biases> bias{};
+
+    // One arrival for each warp.
+    __device__ void release(Barrier empty) const {
+        if (lane == 0) empty.arrive();
+    }
+    __device__ void release_key() {
+        release(shared.keys.empty(key.stage));
+        key.advance();
+    }
+    __device__ void release_value() {
+        release(shared.values.empty(value.stage));
+        value.advance();
+    }
+    __device__ Operand key_operand() const { return {shared.keys.at(key.stage), 16}; }
+    __device__ Operand value_operand() const { return {shared.values.at(value.stage), kKeyPanel}; }
+    __device__ void wait_for_key() const { shared.keys.full(key.stage).wait(key.parity); }
+    __device__ void wait_for_value() const { shared.values.full(value.stage).wait(value.parity); }
+
+    // Scores of a block of keys, alone.
+    __device__ void compute_scores(Scores& scores, Operand queries) {
+        wait_for_key();
+        issue_scores(scores, queries, key_operand());
+        wait_for_products<0>();
+        pin(scores);
+        release_key();
+    }
+    __device__ void change_scores(Scores& scores, Logits& logits, int first_key) {
+        if constexpr (mod::kReadsBias) {
+            shared.biases.full(bias.stage).wait(bias.parity);
+            logits.use_biases(shared.biases.at(bias.stage));
+        }
+        logits.apply(scores, first_key);
+        if constexpr (mod::kReadsBias) {
+            // Every thread has read; elsewhere only products and copies read, and a warp arrives
+            // once.
+            shared.biases.empty(bias.stage).arrive();
+            bias.advance();
+        }
+    }
+    // The output that is under way, complete.
+    __device__ void finish_output(Output& output, Weights& weights) {
+        wait_for_products<0>();
+        pin(output);
+        pin(weights);
+        release_value();
+    }
+
+    // The output of one block of keys is computed under the softmax of the next.
+    __device__ void attend_overlapped(const Task& task, Operand queries, Logits& logits,
+                                      Softmax& softmax, Output& output) {
+        if (task.begin == task.end) return;
+        Weights weights;
+        {
+            Scores scores;
+            compute_scores(scores, queries);
+            change_scores(scores, logits, (task.end - 1) * mod::kKeyTile);
+            softmax.raise_maximum(scores, logits);
+            softmax.exponentiate(scores, logits, 0);
+            softmax.exponentiate(scores, logits, 1);
+            to_weights(weights, scores);
+        }
+#pragma unroll 1
+        for (int block = task.end - 2; block >= task.begin; --block) {
+            Scores scores;
+            wait_for_key();
+            turn.take(mod::Turns::products);
+            issue_scores(scores, queries, key_operand());
+            wait_for_value();
+            issue_output(output, weights, value_operand());
+            turn.pass(mod::Turns::products);
+            wait_for_products<1>();
+            pin(scores);
+            release_key();
+
+            turn.take(mod::Turns::softmax);
+            change_scores(scores, logits, block * mod::kKeyTile);
+            softmax.raise_maximum(scores, logits);
+            softmax.exponentiate(scores, logits, 0, mod::kSettlesAfter, [&](float done) {
+                settle(mod::kSettlesAfter == 0 ? softmax.maximum[0] + softmax.maximum[1] : done,
+                       shared.spare);
+                turn.pass(mod::Turns::softmax);
+                finish_output(output, weights);
+            });
+            softmax.exponentiate(scores, logits, 1);
+            to_weights(weights, scores);
+            multiply_rows(output, softmax.shrink);
+        }
+        wait_for_value();
+        issue_output(output, weights, value_operand());
+        finish_output(output, weights);
+    }
+
+    // One product after the other, in fewer registers.
+    __device__ void attend_in_order(const Task& task, Operand queries, Logits& logits,
+                                    Softmax& softmax, Output& output) {
+#pragma unroll 1
+        for (int block = task.end - 1; block >= task.begin; --block) {
+            Scores scores;
+            Weights weights;
+            wait_for_key();
+            turn.take(mod::Turns::products);
+            issue_scores(scores, queries, key_operand());
+            turn.pass(mod::Turns::products);
+            wait_for_products<0>();
+            pin(scores);
+            release_key();
+            turn.take(mod::Turns::softmax);
+            change_scores(scores, logits, block * mod::kKeyTile);
+            softmax.raise_maximum(scores, logits);
+            softmax.exponentiate(scores, logits, 0);
+            softmax.exponentiate(scores, logits, 1);
+            turn.pass(mod::Turns::softmax);
+            to_weights(weights, scores);
+            multiply_rows(output, softmax.shrink);
+            wait_for_value();
+            issue_output(output, weights, value_operand());
+            finish_output(output, weights);
+        }
+    }
+
+    // False after the last tile.
+    __device__ bool consume() {
+        shared.queries.full(query.stage).wait(query.parity);
+        const Task task = Task::load(shared.task(query.stage));
+        if (task.is_none()) return false;
+        const HeadPlace place(arguments, task.b, task.h, task.h_kv, task.low, task.high);
+        const int warp_row = task.first_row + 64 * warpgroup + 16 * warp;
+        const unsigned queries = shared.queries.at(query.stage) + warpgroup * 64 * kRowBytes;
+        const int row_in_tile = 64 * warpgroup + 16 * warp + lane / 4;
+        Logits logits(attention, arguments, place, warp_row, row_in_tile, lane);
+        Softmax softmax;
+        Output output;
+#pragma unroll
+        for (int i = 0; i < kOutputs; ++i)
+            output[i] = 0;
+        if constexpr (mod::kOverlaps)
+            attend_overlapped(task, Operand(queries, 16), logits, softmax, output);
+        else
+            attend_in_order(task, Operand(queries, 16), logits, softmax, output);
+        normalise(attention, place, warp_row + lane / 4, logits, softmax, output);
+        if (attention.o_flags & kOutputF32) {
+            store_floats(attention, place, warp_row + lane / 4, output);
+        } else {
+            // Through the warp's own rows of the queries, when all of the warpgroup have read them.
+            synchronize(1 + kConsumers + warpgroup, 128);
+            store(maps.o, {task.b, task.h, warp_row, 0}, queries + 16 * warp * kRowBytes, output);
+        }
+        release(shared.queries.empty(query.stage));
+        query.advance();
+        return true;
+    }
+};
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    flexc_forward_sm90(const __grid_constant__ AttentionArguments attention,
+                       const __grid_constant__ mod::Arguments arguments,
+                       const __grid_constant__ ForwardMaps maps, int* queue) {
+    const Shared shared(shared_address(shared_memory));
+    const int warpgroup = uniform(static_cast<int>(threadIdx.x) / 128);
+    if (threadIdx.x == 0) shared.initialise();
+    __syncthreads();
+    if (warpgroup == 0) {
+        release_registers_to<kProducerRegisters>();
+        if (threadIdx.x == 0) produce(attention, arguments, maps, queue, shared);
+        if constexpr (mod::kReadsBias)
+            if (threadIdx.x >= 128 - kBiasThreads)
+                produce_biases(attention, arguments, shared,
+                               static_cast<int>(threadIdx.x) - (128 - kBiasThreads));
+    } else {
+        claim_registers<kConsumerRegisters>();
+        const int index = warpgroup - 1;
+        Consumer consumer{attention,
+                          arguments,
+                          maps,
+                          shared,
+                          index,
+                          static_cast<int>(threadIdx.x) % 32,
+                          static_cast<int>(threadIdx.x) / 32 % 4,
+                          Turn(index)};
+        while (consumer.consume()) {
+        }
+    }
+}

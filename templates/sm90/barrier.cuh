@@ -1,0 +1,81 @@
+// Barriers: those in shared memory that count arrivals and bytes (PTX ISA, "mbarrier"), and the
+// numbered ones of a block ("barrier").
+#pragma once
+
+namespace sm90 {
+
+// Completes a phase after a fixed number of arrivals, and after all bytes that these announced.
+struct Barrier {
+    unsigned address; // shared
+
+    __device__ void initialise(int arrivals) const {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(arrivals));
+    }
+    __device__ void arrive() const {
+        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
+    }
+    // Arrives, and announces bytes that copies will bring.
+    __device__ void arrive_expecting(int bytes) const {
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address),
+                     "r"(bytes)
+                     : "memory");
+    }
+    // Returns when the phase of this parity is complete.
+    __device__ void wait(unsigned parity) const {
+        unsigned complete;
+        do {
+            asm volatile("{\n.reg .pred p;\n"
+                         "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                         "selp.u32 %0, 1, 0, p;\n}"
+                         : "=r"(complete)
+                         : "r"(address), "r"(parity)
+                         : "memory");
+        } while (complete == 0);
+    }
+};
+
+// What was initialised becomes visible to the copy engine.
+__device__ inline void publish_barriers() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Numbered barriers: `threads` counts those that wait and those that only arrive.
+__device__ inline void synchronize(int barrier, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ inline void arrive(int barrier, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// A ring of stages in shared memory between producers and consumers: each stage is full when its
+// bytes have arrived, and empty when every consumer has left it.
+template <int kStages_, int kBytes_> struct Stages {
+    static constexpr int kStages = kStages_, kBytes = kBytes_;
+    static constexpr int kBarrierBytes = 2 * 8 * kStages;
+    unsigned memory, barriers;
+
+    __device__ unsigned at(int stage) const { return memory + stage * kBytes; }
+    __device__ Barrier full(int stage) const { return {barriers + 8 * stage}; }
+    __device__ Barrier empty(int stage) const { return {barriers + 8 * (kStages + stage)}; }
+    __device__ void initialise(int producers, int consumers) const {
+        for (int i = 0; i < kStages; ++i) {
+            full(i).initialise(producers);
+            empty(i).initialise(consumers);
+        }
+    }
+};
+
+// A place in a ring; the parity flips with each round.
+template <typename S> struct Position {
+    int stage = 0;
+    unsigned parity = 0;
+
+    __device__ void advance() {
+        if (++stage == S::kStages) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+} // namespace sm90

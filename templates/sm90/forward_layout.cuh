@@ -1,0 +1,90 @@
+// What the threads of the forward kernel share: sizes, shared memory, and the task of a tile.
+#pragma once
+
+#include "mod.cuh"
+#include "sm90/barrier.cuh"
+#include "sm90/warpgroup.cuh"
+#include "sm90/wgmma.cuh"
+
+namespace sm90 {
+
+constexpr int kConsumers = mod::kQueryTile / 64; // warpgroups
+constexpr int kThreads = 128 * (kConsumers + 1);
+static_assert(kThreads == 32 * mod::kWarps);
+
+// Registers of a thread; together no more than the launch gave the block.
+constexpr int kProducerRegisters = kConsumers == 3 ? 32 : mod::kReadsBias ? 72 : 40;
+constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : mod::kReadsBias ? 216 : 232;
+
+constexpr int panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
+constexpr int round_up_16(int x) { return (x + 15) / 16 * 16; }
+
+constexpr int kRowBytes = 2 * kPanelColumns; // of a panel
+constexpr int kQueryPanel = mod::kQueryTile * kRowBytes, kKeyPanel = mod::kKeyTile * kRowBytes;
+constexpr int kPanels = panels(mod::kHeadDim), kValuePanels = panels(mod::kHeadDimV);
+
+// The output leaves through the memory of its queries.
+constexpr int kWidestPanels = kPanels > kValuePanels ? kPanels : kValuePanels;
+using Queries = Stages<mod::kQueryStages, kQueryPanel * kWidestPanels>;
+using Keys = Stages<mod::kStages, kPanels * kKeyPanel>;
+using Values = Stages<mod::kStages, kValuePanels * kKeyPanel>;
+using Biases = Stages<mod::kStages, mod::kReadsBias ? panels(mod::kKeyTile) * kQueryPanel : 0>;
+constexpr int kBiasThreads = 64; // that copy them, where there are any, beside the producer
+
+// A tile of queries, as the producer hands it to the consumers, beside the queries.
+struct Task {
+    int b, h, h_kv, first_row;
+    int begin, end; // tiles of keys
+    int low, high;  // of the mask's band, see HeadPlace
+
+    static constexpr int kBytes = 32;
+    __device__ void store(unsigned to) const {
+        store_shared(to, b, h, h_kv, first_row);
+        store_shared(to + 16, begin, end, low, high);
+    }
+    // The same for the whole warp.
+    static __device__ Task load(unsigned from) {
+        Task task;
+        load_shared(from, task.b, task.h, task.h_kv, task.first_row);
+        load_shared(from + 16, task.begin, task.end, task.low, task.high);
+        return {uniform(task.b),     uniform(task.h),   uniform(task.h_kv), uniform(task.first_row),
+                uniform(task.begin), uniform(task.end), uniform(task.low),  uniform(task.high)};
+    }
+    // After the last tile.
+    static __device__ Task none() { return {-1, 0, 0, 0, 0, 0, 0, 0}; }
+    __device__ bool is_none() const { return b < 0; }
+};
+
+struct Shared {
+    Queries queries;
+    Keys keys;
+    Values values;
+    Biases biases;
+    unsigned tasks; // one for each stage of queries
+    unsigned spare; // a word that is never read
+
+    static constexpr int kTiles = 1024; // where tiles start, aligned for the swizzle
+    static constexpr int kBytes = kTiles + Queries::kStages * Queries::kBytes +
+                                  Keys::kStages * Keys::kBytes + Values::kStages * Values::kBytes +
+                                  Biases::kStages * Biases::kBytes;
+
+    __device__ explicit Shared(unsigned memory)
+        : queries{memory + kTiles, memory + Queries::kStages * Task::kBytes},
+          keys{queries.at(Queries::kStages), queries.barriers + Queries::kBarrierBytes},
+          values{keys.at(Keys::kStages), keys.barriers + Keys::kBarrierBytes},
+          biases{values.at(Values::kStages), values.barriers + Values::kBarrierBytes},
+          tasks(memory), spare(biases.barriers + Biases::kBarrierBytes) {}
+
+    __device__ unsigned task(int stage) const { return tasks + stage * Task::kBytes; }
+    __device__ void initialise() const {
+        constexpr int kConsumerWarps = 4 * kConsumers;
+        queries.initialise(1, kConsumerWarps + (mod::kReadsBias ? kBiasThreads / 32 : 0));
+        keys.initialise(1, kConsumerWarps);
+        values.initialise(1, kConsumerWarps);
+        if constexpr (mod::kReadsBias) biases.initialise(kBiasThreads, 32 * kConsumerWarps);
+        publish_barriers();
+    }
+};
+static_assert(Shared::kBytes <= mod::kSharedBytes);
+
+} // namespace sm90

@@ -1,0 +1,100 @@
+// The output of a warp: rows of weights that sum to 1, on their way to memory.
+#pragma once
+
+#include "sm90/forward_layout.cuh"
+#include "sm90/softmax.cuh"
+#include "sm90/tma.cuh"
+
+namespace sm90 {
+
+constexpr int kOutputs = round_up_16(mod::kHeadDimV) / 2; // accumulators of a thread
+using Output = float[kOutputs];
+using Weights = unsigned[mod::kKeyTile / 16][4]; // left operands, 16 keys each
+
+__device__ inline unsigned pack(flexc_bf16, float low, float high) {
+    unsigned both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+__device__ inline unsigned pack(flexc_f16, float low, float high) {
+    unsigned both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+
+__device__ inline void to_weights(Weights& weights, const Scores& scores) {
+#pragma unroll
+    for (int i = 0; i < kScores / 2; ++i)
+        weights[i / 4][i % 4] = pack(mod::Element{}, scores[2 * i], scores[2 * i + 1]);
+}
+
+__device__ inline void multiply_rows(Output& output, const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i)
+        output[i] *= factor[fragment_row(i)];
+}
+
+// Divides by the sums, and stores the log-sum-exp. `row` is the first of the thread's two.
+__device__ inline void normalise(const AttentionArguments& attention, const HeadPlace& place,
+                                 int row, const Logits& logits, const Softmax& softmax,
+                                 Output& output) {
+    float* const lse = static_cast<float*>(attention.lse.data) + place.b * attention.lse.stride_b +
+                       place.h * attention.lse.stride_h;
+    float factor[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const float sum = quad_sum(softmax.sum[r]);
+        const bool nothing_visible = softmax.maximum[r] == negative_infinity();
+        factor[r] = nothing_visible ? 0 : reciprocal_fast(sum);
+        if (attention.lse.data && threadIdx.x % 4 == 0 && row + 8 * r < attention.q_len)
+            lse[(row + 8 * r) * attention.lse.stride_s] =
+                nothing_visible
+                    ? negative_infinity()
+                    : (logits.exponent(softmax.maximum[r]) + log2_fast(sum) + logits.lse_shift()) *
+                          kLn2;
+    }
+    multiply_rows(output, factor);
+}
+
+// Through shared memory of the warp's own: 16 rows of each panel.
+__device__ inline void store(const TensorMap& map, Corner corner, unsigned memory,
+                             const Output& output) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < kOutputs; i += 8) {
+        // Each lane names a row of one of four 8 x 8 matrices, two of them side by side.
+        const int chunk = i / 4 + lane / 16;
+        const unsigned to = memory + chunk / 8 * kQueryPanel + lane % 16 * kRowBytes +
+                            ((chunk % 8) ^ (lane % 8)) * 16;
+        const mod::Element kind{};
+        store_matrices(
+            to, pack(kind, output[i], output[i + 1]), pack(kind, output[i + 2], output[i + 3]),
+            pack(kind, output[i + 4], output[i + 5]), pack(kind, output[i + 6], output[i + 7]));
+    }
+    publish_shared();
+    __syncwarp();
+    if (lane == 0) {
+#pragma unroll
+        for (int panel = 0; panel < kValuePanels; ++panel) {
+            store_box(map, corner, memory + panel * kQueryPanel);
+            corner.column += kPanelColumns;
+        }
+        wait_for_store_reads();
+    }
+}
+
+// A partial result, in floats.
+__device__ inline void store_floats(const AttentionArguments& attention, const HeadPlace& place,
+                                    int row, const Output& output) {
+    const TensorArgument& o = attention.o;
+    float* const plane = static_cast<float*>(o.data) + place.b * o.stride_b + place.h * o.stride_h;
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) {
+        const int to = row + 8 * fragment_row(i);
+        const int column = fragment_column(i) + static_cast<int>(threadIdx.x) % 4 * 2;
+        if (to < attention.q_len && column < mod::kHeadDimV)
+            plane[to * o.stride_s + column * o.stride_d] = output[i];
+    }
+}
+
+} // namespace sm90

@@ -1,0 +1,80 @@
+// The thread that loads: queries, keys and values of one tile after another, keys last first.
+#pragma once
+
+#include "common/place.cuh"
+#include "sm90/forward_layout.cuh"
+#include "sm90/schedule.cuh"
+#include "sm90/tma.cuh"
+
+namespace sm90 {
+
+template <typename S>
+__device__ inline void load_stage(const S& stages, Position<S>& position, const TensorMap& map,
+                                  Corner from, int panel_bytes, int panel_count) {
+    stages.empty(position.stage).wait(position.parity ^ 1);
+    const Barrier full = stages.full(position.stage);
+    full.arrive_expecting(panel_count * panel_bytes);
+#pragma unroll
+    for (int panel = 0; panel < panel_count; ++panel) {
+        load_box(stages.at(position.stage) + panel * panel_bytes, map, from, full);
+        from.column += kPanelColumns;
+    }
+    position.advance();
+}
+
+__device__ inline Task task_of(const Tile& tile, const AttentionArguments& attention,
+                               const mod::Arguments& arguments) {
+    const HeadPlace place(attention, arguments, tile.head);
+    const int last_row = min(tile.first_row + mod::kQueryTile, attention.q_len) - 1;
+    const TileRange range = tiles_between(tile.first_row + place.low, last_row + place.high,
+                                          attention.kv_len, mod::kKeyTile);
+    return {place.b,     place.h,   place.h_kv, tile.first_row,
+            range.begin, range.end, place.low,  place.high};
+}
+
+__device__ inline void produce(const AttentionArguments& attention, const mod::Arguments& arguments,
+                               const ForwardMaps& maps, int* queue, const Shared& shared) {
+    Position<Queries> query;
+    Position<Keys> key;
+    Position<Values> value;
+    prefetch(maps.q);
+    prefetch(maps.k);
+    prefetch(maps.v);
+    prefetch(maps.o);
+    const auto announce = [&](const Task& task) {
+        shared.queries.empty(query.stage).wait(query.parity ^ 1);
+        task.store(shared.task(query.stage));
+    };
+    const Schedule schedule(attention);
+    const Turnstile turnstile(queue);
+#pragma unroll 1
+    for (int index = blockIdx.x; index < schedule.tiles();) {
+        const int next = turnstile.after(index);
+        const Task task = task_of(schedule.tile(index), attention, arguments);
+        Corner at{task.b, task.h_kv, 0, 0};
+        const auto load_key = [&](int block) {
+            at.row = block * mod::kKeyTile;
+            load_stage(shared.keys, key, maps.k, at, kKeyPanel, kPanels);
+        };
+        const auto load_value = [&](int block) {
+            at.row = block * mod::kKeyTile;
+            load_stage(shared.values, value, maps.v, at, kKeyPanel, kValuePanels);
+        };
+        if (task.begin < task.end) load_key(task.end - 1);
+        announce(task);
+        load_stage(shared.queries, query, maps.q, {task.b, task.h, task.first_row, 0}, kQueryPanel,
+                   kPanels);
+        // Values arrive one step after their keys, as they are used.
+#pragma unroll 1
+        for (int block = task.end - 1; block >= task.begin; --block) {
+            if (block > task.begin) load_key(block - 1);
+            load_value(block);
+        }
+        index = next;
+    }
+    announce(Task::none());
+    shared.queries.full(query.stage).arrive();
+    turnstile.leave();
+}
+
+} // namespace sm90

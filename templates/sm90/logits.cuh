@@ -1,0 +1,247 @@
+// From products of queries and keys to logits: what the softmax takes powers of two of.
+#pragma once
+
+#include "common/math.cuh"
+#include "common/place.cuh"
+#include "sm90/warpgroup.cuh"
+
+namespace sm90 {
+
+constexpr int kScores = mod::kKeyTile / 2;    // accumulators of a thread
+constexpr int kFragmentColumns = kScores / 2; // columns that they are in, of two rows each
+using Scores = float[kScores];
+
+// Accumulator i is in row 8 * fragment_row(i) and column fragment_column(i) from a thread's first.
+constexpr __device__ int fragment_row(int i) { return i / 2 % 2; }
+constexpr __device__ int fragment_column(int i) { return i / 4 * 8 + i % 2; }
+// The accumulator of a row and the j-th of a thread's columns, and where that column is.
+constexpr __device__ int accumulator(int row, int j) { return j / 2 * 4 + 2 * row + j % 2; }
+constexpr __device__ int column_of(int j) { return j / 2 * 8 + j % 2; }
+
+// tanh of bf16 attention's logits may be off by 2^-11; f16 keeps more, and gets a logistic function
+// of full accuracy instead: cap * tanh(x) = 2 * cap * logistic(2 x) - cap.
+template <typename E> constexpr bool kTanhIsExact = false;
+template <> constexpr bool kTanhIsExact<flexc_f16> = true;
+
+// One thread's part of the logits of a tile of queries. The exponent of an element is
+//     logit * factor() + offset of its row,
+// with everything that does not change within a row and a block of keys left to the offset.
+class Logits {
+  public:
+    static constexpr bool kAffine = mod::kHasScoreMod && mod::kScoreIsAffine;
+    static constexpr bool kCapped = kAffine && mod::kScoreIsCapped;
+    // Logits are exponents already.
+    static constexpr bool kFactorIsOne = kAffine && !kCapped && !mod::kHasElementAddend;
+    static constexpr bool kHasOffset = kAffine && !kCapped && mod::kHasRowAddend;
+
+    __device__ Logits(const AttentionArguments& attention, const mod::Arguments& arguments,
+                      const HeadPlace& place, int warp_row, int row_in_tile, int lane)
+        : attention_(attention), arguments_(arguments), place_(place), warp_row_(warp_row),
+          first_row_(warp_row + lane / 4), first_column_(lane % 4 * 2), row_in_tile_(row_in_tile),
+          swizzle_(lane / 4 * 16) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            q_[r] =
+                min(first_row_ + 8 * r, attention.q_len - 1) + static_cast<int>(attention.q_offset);
+            row_[r] = mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv,
+                                  q_[r]);
+            offset_[r] = 0;
+        }
+        factor_ = kHasScoreMod ? kLog2E : attention.scale * kLog2E;
+        lse_shift_ = 0;
+        if constexpr (kAffine) prepare_affine();
+    }
+
+    __device__ float factor() const { return kFactorIsOne ? 1.0f : factor_; }
+    __device__ float offset(int row) const { return kHasOffset ? offset_[row] : 0.0f; }
+    // A logit without its offset, or a maximum with it, as an exponent. Rounded alike everywhere,
+    // so that a maximum that stays shrinks by exactly 1.
+    __device__ float exponent(float logit) const {
+        return kFactorIsOne ? logit : __fmul_rn(logit, factor_);
+    }
+    __device__ float exponent_below(float logit, float origin) const {
+        return kFactorIsOne ? logit - origin : fmaf(logit, factor_, -origin);
+    }
+    __device__ float lse_shift() const { return lse_shift_; }
+
+    // Products become logits of the keys from first_key on; those that are hidden become -inf.
+    __device__ void apply(Scores& scores, int first_key) {
+        if constexpr (kAffine)
+            change_affine(scores, first_key);
+        else if constexpr (kHasScoreMod)
+            change(scores, first_key);
+        if (!wholly_visible(first_key)) hide(scores, first_key);
+    }
+
+    // Where the biases of the next keys are in shared memory, in panels of 64 keys.
+    __device__ void use_biases(unsigned tile) {
+        biases_ = tile + static_cast<unsigned>(row_in_tile_) * 128;
+    }
+
+  private:
+    static constexpr bool kHasScoreMod = mod::kHasScoreMod;
+    static constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
+
+    // The element of a row and a key, and what the program computes once for that key. Memory is
+    // read within the tensors only.
+    template <typename Visit> __device__ void visit_column(int position, Visit visit) const {
+        const int inside = mod::kReadsKeys ? min(position, attention_.kv_len - 1) : position;
+        const int kv = inside + static_cast<int>(attention_.kv_offset);
+        const mod::Column column = mod::at_column(arguments_, place_.launch, place_.head, place_.b,
+                                                  place_.h, place_.h_kv, kv);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const mod::At at{arguments_, place_.launch, place_.head, row_[r], column,
+                             place_.b,   place_.h,      place_.h_kv, q_[r],   kv};
+            visit(r, at);
+        }
+    }
+
+    // Of the j-th column; a word holds those of an even one and the next.
+    __device__ float bias(int r, int j) {
+        if constexpr (!mod::kReadsBias) return 0;
+        constexpr int kPanel = mod::kQueryTile * 128, kRows = 8 * 128;
+        constexpr mod::BiasElement kKind{};
+        const int chunk = j / 2; // of eight keys
+        if (j % 2 != 0) return flexc_second(kKind, bias_pair_[r]);
+        bias_pair_[r] = load_shared_word(biases_ + chunk / 8 * kPanel + r * kRows +
+                                         ((chunk % 8 * 16) ^ swizzle_) + first_column_ * 2);
+        return flexc_first(kKind, bias_pair_[r]);
+    }
+
+    __device__ void prepare_affine() {
+        visit_column(0, [&](int r, const mod::At& at) {
+            float scale = attention_.scale * mod::multiplier(at);
+            float unit = kFactorIsOne ? kLog2E : 1; // of what is added
+            if constexpr (kCapped) {
+                // The sign of the cap moves into the tanh. A cap of 0 must not meet -inf.
+                const float cap = mod::cap(at), size = cap == 0 ? 1e-30f : fabsf(cap);
+                unit = cap < 0 ? -1.0f : 1.0f;
+                if constexpr (kTanhIsExact<mod::Element>) unit *= -2 * kLog2E;
+                factor_ = (kTanhIsExact<mod::Element> ? 2 : 1) * size * kLog2E;
+                lse_shift_ = kTanhIsExact<mod::Element> ? -size * kLog2E : 0;
+            }
+            before_[r] = scale * unit;
+            unit_ = unit;
+            if constexpr (mod::kHasSlope) slope_[r] = mod::slope(at) * unit;
+        });
+        if constexpr (kKeepsColumns) {
+#pragma unroll
+            for (int j = 0; j < kFragmentColumns; ++j)
+                column_part_[j] = slope_[0] * static_cast<float>(column_of(j));
+        }
+    }
+
+    __device__ void change_affine(Scores& scores, int first_key) {
+        float base[2] = {0, 0};
+        if constexpr (mod::kHasRowAddend) {
+            visit_column(first_key + first_column_, [&](int r, const mod::At& at) {
+                base[r] = mod::row_addend(at) * unit_;
+                if constexpr (kHasOffset) offset_[r] = base[r];
+            });
+        }
+#pragma unroll
+        for (int j = 0; j < kFragmentColumns; ++j) {
+            const auto finish = [&](int r, float addend) {
+                float& score = scores[accumulator(r, j)];
+                if constexpr (mod::kHasSlope)
+                    addend += kKeepsColumns ? column_part_[j]
+                                            : slope_[mod::kSlopeIsOfHead ? 0 : r] *
+                                                  static_cast<float>(column_of(j));
+                if constexpr (!kHasOffset && mod::kHasRowAddend) addend += base[r];
+                score = fmaf(score, before_[r], addend);
+                if constexpr (kCapped)
+                    score = kTanhIsExact<mod::Element> ? reciprocal_fast(1 + exp2_fast(score))
+                                                       : tanh_fast(score);
+            };
+            if constexpr (mod::kHasElementAddend) {
+                visit_column(first_key + first_column_ + column_of(j),
+                             [&](int r, const mod::At& at) {
+                                 finish(r, mod::element_addend(at, bias(r, j)) * unit_);
+                             });
+            } else {
+                finish(0, 0.0f);
+                finish(1, 0.0f);
+            }
+        }
+    }
+
+    __device__ void change(Scores& scores, int first_key) {
+        constexpr int kGroup = 4; // columns whose reads may be in flight together
+#pragma unroll
+        for (int group = 0; group < kFragmentColumns; group += kGroup) {
+            if (mod::kReadsKeys && first_key + 4 * group >= attention_.kv_len) break;
+#pragma unroll
+            for (int j = group; j < group + kGroup; ++j)
+                visit_column(first_key + first_column_ + column_of(j),
+                             [&](int r, const mod::At& at) {
+                                 float& score = scores[accumulator(r, j)];
+                                 score = mod::score(at, score * attention_.scale);
+                             });
+        }
+    }
+
+    // For the whole warp.
+    __device__ bool wholly_visible(int first_key) const {
+        const int last_key = first_key + mod::kKeyTile - 1;
+        if (last_key >= attention_.kv_len) return false;
+        if constexpr (!mod::kHasMask) return true;
+        return kMaskIsBand && place_.band_holds(warp_row_, warp_row_ + 15, first_key, last_key);
+    }
+
+    // One bit for each of a thread's columns that is at most `last` from its first.
+    static __device__ unsigned columns_to(int last) {
+        const int count = last < 0 ? 0 : last / 8 * 2 + min(last % 8, 1) + 1;
+        return count >= 32 ? ~0u : (1u << count) - 1;
+    }
+
+    // Into bits first, one register for each row: comparisons of each element would cost twice as
+    // much, and a mask's loop need not be unrolled, as scores in registers ask.
+    __device__ void hide(Scores& scores, int first_key) const {
+        static_assert(kFragmentColumns <= 32, "one bit each");
+        const int first = first_key + first_column_;
+        unsigned visible[2] = {};
+        if constexpr (kMaskIsBand) {
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                const int row = first_row_ + 8 * r;
+                visible[r] = columns_to(min(row + place_.high, attention_.kv_len - 1) - first);
+                if constexpr (mod::kBandHasLow)
+                    visible[r] &= ~columns_to(max(row + place_.low, 0) - 1 - first);
+            }
+        } else {
+#pragma unroll 4
+            for (int j = 0; j < kFragmentColumns; ++j) {
+                const int position = first + column_of(j);
+                visit_column(min(position, attention_.kv_len - 1), [&](int r, const mod::At& at) {
+                    const bool seen = position < attention_.kv_len && mod::visible(at);
+                    visible[r] |= static_cast<unsigned>(seen) << j;
+                });
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < kFragmentColumns; ++j)
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+                if (!(visible[r] >> j & 1)) scores[accumulator(r, j)] = negative_infinity();
+    }
+
+    // Slopes times columns stay in registers where there is room for them.
+    static constexpr bool kKeepsColumns =
+        kAffine && mod::kHasSlope && mod::kSlopeIsOfHead && mod::kHasRegistersForColumns;
+
+    const AttentionArguments& attention_;
+    const mod::Arguments& arguments_;
+    const HeadPlace& place_;
+    int warp_row_, first_row_; // in the tensor: of this warp, of this thread
+    int first_column_;         // of this thread, in a tile of keys
+    int q_[2];
+    mod::Row row_[2];
+    float factor_, lse_shift_, unit_;
+    float offset_[2], before_[2], slope_[2];
+    int row_in_tile_;
+    unsigned biases_, swizzle_, bias_pair_[2];
+    float column_part_[kKeepsColumns ? kFragmentColumns : 1];
+};
+
+} // namespace sm90

@@ -1,0 +1,82 @@
+// Which tiles of queries a block computes, and in which order.
+#pragma once
+
+#include "common/arguments.h"
+#include "mod.cuh"
+
+namespace sm90 {
+
+struct Tile {
+    int head; // over batch and query heads
+    int first_row;
+};
+
+// Where a mask gives rows different amounts of work, tiles are in order of length among heads whose
+// keys and values share the L2 cache: lengths fall in the last such group, so that blocks end
+// together, rise in the group before it, and so on, so that there is no step between groups.
+class Schedule {
+  public:
+    __device__ explicit Schedule(const AttentionArguments& attention)
+        : tiles_((attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile),
+          heads_(attention.batch * attention.heads), batch_(attention.batch), group_(1),
+          groups_(1) {
+        if constexpr (mod::kHasBand) {
+            constexpr long long kCacheBytes = 32 << 20;
+            const long long head_bytes =
+                static_cast<long long>(attention.kv_len) * ((mod::kHeadDim + mod::kHeadDimV) * 2);
+            const int sharers = attention.heads / attention.kv_heads;
+            const long long together = max(kCacheBytes / head_bytes, 1ll) * sharers;
+            group_ = static_cast<int>(min(together, static_cast<long long>(heads_)));
+            groups_ = (heads_ + group_ - 1) / group_;
+        }
+    }
+
+    __device__ int tiles() const { return tiles_ * heads_; }
+
+    __device__ Tile tile(int index) const {
+        // Batches that read the same biases read them together.
+        if constexpr (mod::kReadsBias) {
+            const int tile = index / batch_;
+            return {index % batch_ * (heads_ / batch_) + tile / tiles_,
+                    tile % tiles_ * mod::kQueryTile};
+        }
+        if constexpr (!mod::kHasBand) return {index / tiles_, index % tiles_ * mod::kQueryTile};
+        const int group = index / (group_ * tiles_);
+        const int first_head = group * group_;
+        const int width = min(group_, heads_ - first_head);
+        const int rest = index - first_head * tiles_;
+        const int rank = rest / width;
+        const bool falling = (groups_ - 1 - group) % 2 == 0;
+        return {first_head + rest % width, (falling ? tiles_ - 1 - rank : rank) * mod::kQueryTile};
+    }
+
+  private:
+    int tiles_, heads_, batch_, group_, groups_;
+};
+
+// Blocks stay for the whole launch. Their first tile goes by their number; each later one is the
+// next that nobody has, where tiles differ, and else goes by their number too. The queue is two
+// integers, zero before and after a launch; without one, tiles go by number.
+class Turnstile {
+  public:
+    __device__ explicit Turnstile(int* queue) : queue_(queue) {}
+
+    // The index of the tile after this one; asked for early, because the answer takes long.
+    __device__ int after(int index) const {
+        const int blocks = static_cast<int>(gridDim.x);
+        if (!mod::kHasBand || queue_ == nullptr) return index + blocks;
+        return blocks + atomicAdd(queue_, 1);
+    }
+    __device__ void leave() const {
+        if (mod::kHasBand && queue_ != nullptr)
+            if (atomicAdd(queue_ + 1, 1) == static_cast<int>(gridDim.x) - 1) {
+                queue_[0] = 0;
+                queue_[1] = 0;
+            }
+    }
+
+  private:
+    int* queue_;
+};
+
+} // namespace sm90

@@ -1,0 +1,44 @@
+// The copy engine: boxes of tensors to shared memory and back (PTX ISA, "cp.async.bulk.tensor").
+#pragma once
+
+#include "common/tensor_maps.h"
+#include "sm90/barrier.cuh"
+
+namespace sm90 {
+
+// Where a box starts: [batch, head, row, column].
+struct Corner {
+    int batch, head, row, column;
+};
+
+__device__ inline void prefetch(const TensorMap& map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// What is outside the tensor arrives as zeros, and counts in the barrier's bytes.
+__device__ inline void load_box(unsigned to, const TensorMap& map, Corner from, Barrier arrival) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+                 "l"(&map), "r"(arrival.address), "r"(from.column), "r"(from.row), "r"(from.head),
+                 "r"(from.batch)
+                 : "memory");
+}
+
+// What is outside the tensor is not written.
+__device__ inline void store_box(const TensorMap& map, Corner to, unsigned from) {
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], "
+                 "[%1];" ::"l"(&map),
+                 "r"(from), "r"(to.column), "r"(to.row), "r"(to.head), "r"(to.batch)
+                 : "memory");
+}
+// Until this thread's stores have read their shared memory.
+__device__ inline void wait_for_store_reads() {
+    asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+// What this thread wrote to shared memory becomes visible to the copy engine and to wgmma.
+__device__ inline void publish_shared() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+} // namespace sm90

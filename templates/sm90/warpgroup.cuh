@@ -1,0 +1,69 @@
+// A warpgroup, 128 threads that multiply together: its registers, and what keeps compilers from
+// moving work across its products.
+#pragma once
+
+namespace sm90 {
+
+__device__ inline unsigned shared_address(const void* pointer) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ inline void store_shared(unsigned to, int x, int y, int z, int w) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x), "r"(y), "r"(z),
+                 "r"(w)
+                 : "memory");
+}
+__device__ inline void load_shared(unsigned from, int& x, int& y, int& z, int& w) {
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x), "=r"(y), "=r"(z), "=r"(w)
+                 : "r"(from)
+                 : "memory");
+}
+// Four 8 x 8 matrices of 16-bit elements in the layout of accumulators; lane i names row i % 8 of
+// matrix i / 8.
+__device__ inline void store_matrices(unsigned to, unsigned x, unsigned y, unsigned z, unsigned w) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                 "r"(x), "r"(y), "r"(z), "r"(w)
+                 : "memory");
+}
+
+__device__ inline unsigned load_shared_word(unsigned from) {
+    unsigned word;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
+    return word;
+}
+
+// The same value in every thread of the warp, told to the compiler.
+__device__ inline int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
+
+// Registers of each thread of the warpgroup from here on (PTX ISA, "setmaxnreg").
+template <int kCount> __device__ inline void release_registers_to() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount> __device__ inline void claim_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
+// Uses of these registers stay on their side of this point.
+template <int kCount> __device__ inline void pin(float (&x)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+        asm volatile("" : "+f"(x[i])::"memory");
+}
+template <int kCount> __device__ inline void pin(unsigned (&x)[kCount][4]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+        asm volatile("" : "+r"(x[i][0]), "+r"(x[i][1]), "+r"(x[i][2]), "+r"(x[i][3])::"memory");
+}
+
+// A point by which `value` has been computed: a store that never happens depends on it. ptxas moves
+// waits for products above arithmetic that nothing ties down. 0xffabcdef is a NaN that no
+// arithmetic makes.
+__device__ inline void settle(float value, unsigned spare) {
+    asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0xffabcdef;\n"
+                 "@p st.shared.u32 [%1], %0;\n}" ::"r"(__float_as_uint(value)),
+                 "r"(spare)
+                 : "memory");
+}
+
+} // namespace sm90
