@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "compile/kernels.h"
+#include "cuda/emit.h"
 #include "cuda/expressions.h"
 
 namespace {
