@@ -69,6 +69,7 @@ enum {
 };
 
 enum { FLEXC_DEVICE_AUTOMATIC = 0, FLEXC_DEVICE_CPU = 1, FLEXC_DEVICE_CUDA = 2 };
+enum { FLEXC_FORWARD_AUTOMATIC = 0, FLEXC_FORWARD_GENERIC = 1, FLEXC_FORWARD_HOPPER = 2 };
 enum { FLEXC_BACKWARD_AUTOMATIC = 0, FLEXC_BACKWARD_FUSED = 1, FLEXC_BACKWARD_SPLIT = 2 };
 enum { FLEXC_LOG_DEBUG = 0, FLEXC_LOG_INFO = 1, FLEXC_LOG_WARNING = 2, FLEXC_LOG_ERROR = 3 };
 
@@ -138,6 +139,8 @@ typedef struct flexc_compile_options {
     size_t param_count;
     flexc_log_function log;
     void* log_user;
+    int32_t forward_kernel;
+    int32_t reserved;
 } flexc_compile_options;
 
 typedef struct flexc_kernel flexc_kernel;

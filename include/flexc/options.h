@@ -23,6 +23,10 @@ struct ParamDeclaration {
     DType type = DType::f32; // f32, i64 or boolean
 };
 
+// hopper: wgmma and the copy engine, on sm_90a, for f16 and bf16 and head dims in steps of 8;
+// generic: any GPU from sm_80 up. automatic is generic as long as compute-sanitizer finds fault
+// with the other.
+enum class ForwardKernel : std::uint8_t { automatic, generic, hopper };
 enum class BackwardKernel : std::uint8_t { automatic, fused, split };
 
 enum class LogLevel : std::uint8_t { debug, info, warning, error };
@@ -55,6 +59,7 @@ struct CompileOptions {
     int head_dim_v = 0;        // DV; 0 means D
     Device device;
     bool backward = true;
+    ForwardKernel forward_kernel = ForwardKernel::automatic;
     BackwardKernel backward_kernel = BackwardKernel::automatic;
     bool deterministic = false;
     bool report_out_of_range = false; // for Kernel::out_of_range; costs speed

@@ -96,12 +96,16 @@ Result<CompileOptions> read_options(const flexc_compile_options* given) {
     if (!dtype) return dtype.error();
     const auto device = read_enum<Device::Kind>(read->device, FLEXC_DEVICE_CUDA, "device");
     if (!device) return device.error();
+    const auto forward =
+        read_enum<ForwardKernel>(read->forward_kernel, FLEXC_FORWARD_HOPPER, "forward_kernel");
+    if (!forward) return forward.error();
     const auto backward =
         read_enum<BackwardKernel>(read->backward_kernel, FLEXC_BACKWARD_SPLIT, "backward_kernel");
     if (!backward) return backward.error();
 
     options.dtype = *dtype;
     options.device = {*device, read->device_index};
+    options.forward_kernel = *forward;
     options.backward_kernel = *backward;
     if (read->head_dim != 0) options.head_dim = read->head_dim;
     options.head_dim_v = read->head_dim_v;

@@ -42,6 +42,7 @@ cache::Digest key_of(std::string_view text, const CompileOptions& options) {
         .field("device", static_cast<std::uint64_t>(options.device.kind))
         .field("index", static_cast<std::uint64_t>(options.device.index))
         .field("backward", std::uint64_t{options.backward})
+        .field("forward_kernel", static_cast<std::uint64_t>(options.forward_kernel))
         .field("backward_kernel", static_cast<std::uint64_t>(options.backward_kernel))
         .field("deterministic", std::uint64_t{options.deterministic})
         .field("report", std::uint64_t{options.report_out_of_range})

@@ -97,17 +97,18 @@ Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOp
 cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& options, KernelKind kind,
                              const Target& target, Preference preference) {
     const ir::Graph& graph = mod.program.graph;
-    return cuda::select_kernel({.kind = kind,
-                                .arch = target.number,
-                                .dtype = options.dtype,
-                                .head_dim = options.head_dim,
-                                .head_dim_v = options.head_dim_v,
-                                .has_score_mod = graph[mod.score].op != ir::Op::score,
-                                .has_mask = graph[mod.mask].op != ir::Op::const_bool,
-                                .reports_out_of_range = options.report_out_of_range,
-                                .reads_bias = kind == KernelKind::forward && cuda::reads_bias(mod),
-                                .generic = preference.generic,
-                                .refused = preference.refused});
+    return cuda::select_kernel(
+        {.kind = kind,
+         .arch = target.number,
+         .dtype = options.dtype,
+         .head_dim = options.head_dim,
+         .head_dim_v = options.head_dim_v,
+         .has_score_mod = graph[mod.score].op != ir::Op::score,
+         .has_mask = graph[mod.mask].op != ir::Op::const_bool,
+         .reports_out_of_range = options.report_out_of_range,
+         .reads_bias = kind == KernelKind::forward && cuda::reads_bias(mod),
+         .generic = preference.generic || options.forward_kernel != ForwardKernel::hopper,
+         .refused = preference.refused});
 }
 
 std::string mod_text(const passes::Mod& mod, const CompileOptions& options,
@@ -188,6 +189,10 @@ Result<std::vector<CompiledKernel>> compile_kernels(const passes::Mod& mod,
                                                     const Target& target, cache::Store& store) {
     auto kinds = kinds_of(mod, options);
     if (!kinds) return kinds.error();
+    if (options.forward_kernel == ForwardKernel::hopper) {
+        const cuda::KernelConfig forward = configure(mod, options, KernelKind::forward, target, {});
+        if (!forward.hopper) return unsupported(forward.reason);
+    }
     std::vector<std::optional<Result<CompiledKernel>>> results(kinds->size());
     {
         std::vector<std::jthread> threads;

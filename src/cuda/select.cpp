@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string>
 
 namespace flexc::cuda {
@@ -53,11 +54,24 @@ bool suits(const KernelRequest& request, const Shape& shape) {
            shared_bytes(request, shape) <= shared_memory_limit(request.arch);
 }
 
-template <std::size_t kCount>
-Shape first_that_suits(const KernelRequest& request, const std::array<Shape, kCount>& shapes) {
-    const auto found = std::find_if(shapes.begin(), shapes.end(),
-                                    [&](const Shape& shape) { return suits(request, shape); });
-    return found == shapes.end() ? shapes.back() : *found;
+constexpr int kMostRefusals = 2; // compiles are not free
+
+// The first that suits after those that were refused; `is_last`: none is after it.
+Shape choose(const KernelRequest& request, std::span<const Shape> shapes, bool& is_last) {
+    // Refusals of Hopper's kernels, which come before these, say nothing about them.
+    int refused = request.generic ? request.refused : 0;
+    const Shape* chosen = &shapes.back();
+    is_last = true;
+    for (const Shape& shape : shapes) {
+        if (!suits(request, shape)) continue;
+        if (refused < 0) {
+            is_last = !request.generic || request.refused == kMostRefusals;
+            break;
+        }
+        chosen = &shape;
+        --refused;
+    }
+    return *chosen;
 }
 
 } // namespace
@@ -83,8 +97,9 @@ KernelConfig select_kernel(const KernelRequest& request) {
 
 KernelConfig select_forward(const KernelRequest& request) {
     if (auto config = select_forward_sm90(request)) return *std::move(config);
-    const Shape shape = request.dtype == DType::f32 ? first_that_suits(request, kFloatShapes)
-                                                    : first_that_suits(request, kShapes);
+    bool is_last = true;
+    const Shape shape = request.dtype == DType::f32 ? choose(request, kFloatShapes, is_last)
+                                                    : choose(request, kShapes, is_last);
     KernelConfig config;
     config.kind = KernelKind::forward;
     config.template_path = "forward.cu";
@@ -94,6 +109,7 @@ KernelConfig select_forward(const KernelRequest& request) {
     config.warps = shape.warps;
     config.stages = kStages;
     config.shared_bytes = shared_bytes(request, shape);
+    config.has_next = !is_last;
     config.reason =
         request.dtype == DType::f32 ? "mma.sync on floats split into TF32 pairs, " : "mma.sync, ";
     config.reason += std::to_string(shape.query_tile / shape.warps) + " rows a warp";

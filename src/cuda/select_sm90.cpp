@@ -88,7 +88,7 @@ KernelConfig configured(const KernelRequest& request, const Shape& shape) {
 
 std::string_view why_not_sm90(const KernelRequest& request) {
     if (request.arch != 90) return "only Hopper has wgmma";
-    if (request.generic) return "it takes tensors of any layout";
+    if (request.generic) return "--forward-kernel hopper was not given";
     if (request.dtype == DType::f32) return "wgmma has no products of floats";
     if (request.head_dim % 8 != 0 || request.head_dim_v % 8 != 0)
         return "the copy engine needs rows of a multiple of 16 bytes";

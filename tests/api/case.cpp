@@ -209,6 +209,7 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed) {
                                      .head_dim = one.head_dim,
                                      .head_dim_v = head_dim_v,
                                      .device = device,
+                                     .forward_kernel = one.forward_kernel,
                                      .backward_kernel = one.backward_kernel,
                                      .deterministic = one.deterministic});
     if (!kernel) return kernel.error().message;

@@ -17,6 +17,7 @@ struct KernelCase {
     cuda::KernelKind kind = cuda::KernelKind::forward;
     std::string arch = "sm_90a";
     DType dtype = DType::bf16;
+    ForwardKernel forward_kernel = ForwardKernel::generic;
     int head_dim = 64;
     int head_dim_v = 64;
 };
@@ -39,6 +40,7 @@ inline Result<api::CompiledKernel> compile_case(const KernelCase& one) {
     if (!target) return target.error();
     CompileOptions options;
     options.dtype = one.dtype;
+    options.forward_kernel = one.forward_kernel;
     options.head_dim = one.head_dim;
     options.head_dim_v = one.head_dim_v;
     options.cache = {.memory = false, .disk = false};

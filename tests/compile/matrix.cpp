@@ -38,6 +38,14 @@ KernelCase learned(KernelKind kind) {
     return {.mod = "learned_alibi", .text = std::string(kLearnedAlibi), .kind = kind};
 }
 
+KernelCase hopper(std::string_view mod, std::string_view text, int head_dim, int head_dim_v) {
+    return {.mod = std::string(mod),
+            .text = std::string(text),
+            .forward_kernel = ForwardKernel::hopper,
+            .head_dim = head_dim,
+            .head_dim_v = head_dim_v};
+}
+
 } // namespace
 
 std::vector<KernelCase> compile_matrix() {
@@ -67,11 +75,6 @@ std::vector<KernelCase> compile_matrix() {
             cases.back().head_dim = head_dim;
             cases.back().head_dim_v = head_dim_v;
         }
-    // Hopper's forward, whose registers are fewest for the narrowest heads.
-    for (const front::LibraryMod& mod : front::library()) {
-        cases.push_back({.mod = std::string(mod.name), .text = std::string(mod.text)});
-        cases.back().head_dim = cases.back().head_dim_v = 128;
-    }
     for (const front::LibraryMod& mod : front::library())
         for (const int head_dim : {64, 128})
             for (const KernelKind kind : {KernelKind::forward, KernelKind::backward_fused})
@@ -80,12 +83,21 @@ std::vector<KernelCase> compile_matrix() {
                                  .kind = kind,
                                  .head_dim = head_dim,
                                  .head_dim_v = head_dim});
+    // Hopper's forward, whose registers are fewest for the narrowest heads.
+    for (const auto& [head_dim, head_dim_v] : kHeadDims)
+        if (head_dim % 8 == 0) {
+            cases.push_back(hopper("learned_alibi", kLearnedAlibi, head_dim, head_dim_v));
+        }
+    for (const front::LibraryMod& mod : front::library())
+        for (const int head_dim : {64, 128})
+            cases.push_back(hopper(mod.name, mod.text, head_dim, head_dim));
     return cases;
 }
 
 std::string name_of(const KernelCase& one) {
-    return fmt::format("{} {} {} {}x{} {}", kind_name(one.kind), one.arch, name(one.dtype),
-                       one.head_dim, one.head_dim_v, one.mod);
+    return fmt::format("{} {} {} {}x{} {}",
+                       one.forward_kernel == ForwardKernel::hopper ? "hopper" : kind_name(one.kind),
+                       one.arch, name(one.dtype), one.head_dim, one.head_dim_v, one.mod);
 }
 
 Record read_record(const std::string& path) {

@@ -149,3 +149,29 @@ TEST_CASE("a refused configuration is followed by smaller ones, then by the gene
         }
     }
 }
+
+TEST_CASE("a generic kernel that spilled gives way to one with fewer accumulators, at most twice") {
+    KernelRequest request = generic_forward(80, DType::bf16, 128, 128, true);
+    KernelConfig before = select_kernel(request);
+    for (request.refused = 1; before.has_next; ++request.refused) {
+        const KernelConfig next = select_kernel(request);
+        // Of scores and of the output, in a warp.
+        CHECK(rows_per_warp(next) * (next.key_tile + 128) <
+              rows_per_warp(before) * (before.key_tile + 128));
+        before = next;
+    }
+    CHECK(request.refused == 3);
+}
+
+TEST_CASE("a backward that spilled works on fewer rows at a time, where that helps") {
+    KernelRequest request = generic_forward(90, DType::bf16, 128, 128, true);
+    request.kind = KernelKind::backward_fused;
+    CHECK(select_kernel(request).has_next);
+    CHECK_FALSE(select_kernel(request).saves_registers);
+    request.refused = 1;
+    CHECK(select_kernel(request).saves_registers);
+    CHECK_FALSE(select_kernel(request).has_next);
+    request.head_dim = request.head_dim_v = 16;
+    request.refused = 0;
+    CHECK_FALSE(select_kernel(request).has_next);
+}

@@ -90,14 +90,15 @@ def run_case(options, case):
         return list(problems_of(case, folder, tensor_io.read(outputs)))
 
 
-def has_cuda(flexc):
-    """Whether doctor found a GPU; the reason when it did not."""
+def find_gpus(flexc):
+    """What doctor says of each GPU that flexc can use; the reason when there is none."""
     done = subprocess.run([flexc, "doctor", "--json"], capture_output=True, text=True)
     if done.returncode != 0:
-        return False, done.stderr.strip()
+        return [], done.stderr.strip()
     findings = [f for f in json.loads(done.stdout)["findings"] if "gpu" in f["what"].lower()]
     missing = [f["detail"] for f in findings if not f["found"]]
-    return any(f["found"] for f in findings), "; ".join(missing) or "no GPU was found"
+    gpus = [f["detail"] for f in findings if f["found"]]
+    return gpus, "" if gpus else "; ".join(missing) or "no GPU was found"
 
 
 def main():
@@ -109,8 +110,8 @@ def main():
     parser.add_argument("--extra", action="append", default=[])
     options = parser.parse_args()
     if options.device.startswith("cuda"):
-        found, reason = has_cuda(options.flexc)
-        if not found:
+        gpus, reason = find_gpus(options.flexc)
+        if not gpus:
             print(f"[SKIP] {reason}")
             return 77
     cases = json.loads((options.cases / "index.json").read_text())

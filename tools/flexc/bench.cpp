@@ -20,7 +20,8 @@ namespace {
 
 struct BenchOptions {
     ModOption mod;
-    std::string shape, dtype = "bf16", device = "auto", backward_kernel = "auto";
+    std::string shape, dtype = "bf16", device = "auto";
+    std::string forward_kernel = "auto", backward_kernel = "auto";
     std::vector<std::string> dims, fills;
     std::optional<double> scale;
     bool backward = false, deterministic = false, json = false;
@@ -210,6 +211,7 @@ void run(const BenchOptions& options) {
     compile_options.device = parse_device(options.device);
     compile_options.backward = options.backward;
     compile_options.deterministic = options.deterministic;
+    compile_options.forward_kernel = parse_forward_kernel(options.forward_kernel);
     compile_options.backward_kernel = parse_backward_kernel(options.backward_kernel);
     const auto compile_times = time_compiles(mod.text, compile_options);
 
@@ -288,6 +290,7 @@ void add_bench(CLI::App& app) {
     command.add_flag("--backward", options->backward, "Time the backward too");
     command.add_option("--scale", options->scale, "Instead of 1/sqrt(D)");
     command.add_flag("--deterministic", options->deterministic, "Kernels that give the same bits");
+    command.add_option("--forward-kernel", options->forward_kernel, "auto, generic or hopper");
     command.add_option("--backward-kernel", options->backward_kernel, "auto, fused or split");
     command.add_option("--dim", options->dims, "N=V: the extent of a dim that a buffer names")
         ->allow_extra_args(false);

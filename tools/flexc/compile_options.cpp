@@ -11,6 +11,7 @@ void add_kernel_options(CLI::App& command, KernelOption& option) {
         ->check(CLI::Range(1, 256));
     command.add_flag("--backward", option.backward, "The backward kernels too");
     command.add_flag("--deterministic", option.deterministic, "Kernels that give the same bits");
+    command.add_option("--forward-kernel", option.forward_kernel, "auto, generic or hopper");
     command.add_option("--backward-kernel", option.backward_kernel, "auto, fused or split");
 }
 
@@ -20,6 +21,7 @@ void apply(const KernelOption& option, CompileOptions& options) {
     options.head_dim_v = option.head_dim_v;
     options.backward = option.backward;
     options.deterministic = option.deterministic;
+    options.forward_kernel = parse_forward_kernel(option.forward_kernel);
     options.backward_kernel = parse_backward_kernel(option.backward_kernel);
 }
 

@@ -212,6 +212,19 @@ Device parse_device(const std::string& text) {
     fail_usage(fmt::format("--device '{}': expected auto, cpu, cuda or cuda:N", text));
 }
 
+ForwardKernel parse_forward_kernel(const std::string& text) {
+    if (text == "auto") {
+        return ForwardKernel::automatic;
+    }
+    if (text == "generic") {
+        return ForwardKernel::generic;
+    }
+    if (text == "hopper") {
+        return ForwardKernel::hopper;
+    }
+    fail_usage(fmt::format("--forward-kernel '{}': expected auto, generic or hopper", text));
+}
+
 BackwardKernel parse_backward_kernel(const std::string& text) {
     if (text == "auto") {
         return BackwardKernel::automatic;

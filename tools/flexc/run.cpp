@@ -18,7 +18,7 @@ struct RunOptions {
     ModOption mod;
     std::string inputs, outputs;
     std::string device = "auto";
-    std::string backward_kernel = "auto";
+    std::string forward_kernel = "auto", backward_kernel = "auto";
     std::optional<double> scale;
     bool backward = false, deterministic = false, report_out_of_range = false;
     bool quiet = false, json = false;
@@ -43,6 +43,7 @@ Kernel compile_for(const RunOptions& options, const ModText& mod, const ProblemS
     compile_options.head_dim_v = shape.head_dim_v;
     compile_options.device = parse_device(options.device);
     compile_options.backward = options.backward;
+    compile_options.forward_kernel = parse_forward_kernel(options.forward_kernel);
     compile_options.backward_kernel = parse_backward_kernel(options.backward_kernel);
     compile_options.deterministic = options.deterministic;
     compile_options.report_out_of_range = options.report_out_of_range;
@@ -132,6 +133,7 @@ void report(const RunOptions& options, const AttentionCall& call, const RunTimes
 }
 
 void run(const RunOptions& options) {
+    (void)parse_forward_kernel(options.forward_kernel);
     (void)parse_backward_kernel(options.backward_kernel);
     const auto mod = load_mod(options.mod);
     const auto signature = signature_of(mod);
@@ -175,6 +177,7 @@ void add_run(CLI::App& app) {
     command.add_option("--device", options->device, "auto, cpu, cuda or cuda:N");
     command.add_option("--scale", options->scale, "Instead of 1/sqrt(D)");
     command.add_flag("--deterministic", options->deterministic, "The same bits every run");
+    command.add_option("--forward-kernel", options->forward_kernel, "auto, generic or hopper");
     command.add_option("--backward-kernel", options->backward_kernel, "auto, fused or split");
     command.add_flag("--report-out-of-range", options->report_out_of_range,
                      "Warn when a buffer was read outside its bounds");
