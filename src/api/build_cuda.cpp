@@ -1,4 +1,3 @@
-#include <fmt/format.h>
 
 #include "api/backend.h"
 #include "api/context.h"
@@ -6,6 +5,7 @@
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
 #include "runtime/cuda_executable.h"
+#include "support/text.h"
 
 namespace flexc::api {
 
@@ -15,8 +15,8 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
     if (!info) return info.error();
     if (info->arch < 80)
         return Error{ErrorCode::unsupported,
-                     fmt::format("{} has compute capability {}.{}; 8.0 is the least", info->name,
-                                 info->arch / 10, info->arch % 10)};
+                     formatted("{} has compute capability {}.{}; 8.0 is the least", info->name,
+                               info->arch / 10, info->arch % 10)};
     auto compiled = compile_kernels(mod, options, {cuda::arch_name(info->arch), info->arch}, store);
     if (!compiled) return compiled.error();
     Built built;
@@ -89,13 +89,13 @@ Result<std::string> explain_plan(const passes::Mod& mod, const CompileOptions& o
     if (!target) return target.error();
     auto kinds = kinds_of(mod, options);
     if (!kinds) return kinds.error();
-    std::string text = fmt::format("for {}, {}, head dims {} and {}:\n", arch, name(options.dtype),
-                                   options.head_dim, options.head_dim_v);
+    std::string text = formatted("for {}, {}, head dims {} and {}:\n", arch, name(options.dtype),
+                                 options.head_dim, options.head_dim_v);
     for (const cuda::KernelKind kind : *kinds) {
         const cuda::KernelConfig config = configure(mod, options, kind, *target);
-        text += fmt::format("  {}: tile {} x {}, {} warps, {} stages, {} bytes shared; {}\n",
-                            config.entry, config.query_tile, config.key_tile, config.warps,
-                            config.stages, config.shared_bytes, config.reason);
+        text += formatted("  {}: tile {} x {}, {} warps, {} stages, {} bytes shared; {}\n",
+                          config.entry, config.query_tile, config.key_tile, config.warps,
+                          config.stages, config.shared_bytes, config.reason);
     }
     return text;
 }

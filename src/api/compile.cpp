@@ -3,14 +3,13 @@
 
 #include <chrono>
 
-#include <fmt/format.h>
-
 #include "api/backend.h"
 #include "api/context.h"
 #include "api/frontend.h"
 #include "cache/digest.h"
 #include "flexc/version.h"
 #include "support/log.h"
+#include "support/text.h"
 
 namespace flexc {
 
@@ -35,7 +34,7 @@ cache::Digest key_of(std::string_view text, const CompileOptions& options) {
     for (const ParamDeclaration& param : options.params)
         key.field("param", param.name)
             .field("type", name(param.type))
-            .field("value", fmt::format("{}", param.value));
+            .field("value", formatted("{}", param.value));
     return key.field("dtype", name(options.dtype))
         .field("head_dim", static_cast<std::uint64_t>(options.head_dim))
         .field("head_dim_v", static_cast<std::uint64_t>(options.head_dim_v))

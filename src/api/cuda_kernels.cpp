@@ -5,8 +5,6 @@
 #include <optional>
 #include <thread>
 
-#include <fmt/format.h>
-
 #include "api/frontend.h"
 #include "cuda/emit.h"
 #include "cuda/fill.h"
@@ -15,6 +13,7 @@
 #include "cuda/select.h"
 #include "flexc/version.h"
 #include "support/log.h"
+#include "support/text.h"
 
 namespace flexc::api {
 
@@ -28,8 +27,8 @@ Error unsupported(std::string message) { return {ErrorCode::unsupported, std::mo
 // registers, spills, shared bytes and compile time of an entry, and how many configurations were
 // refused before it, as text: "168 0 98304 412.5 0"
 std::string encode(const KernelInfo& info, int refused) {
-    return fmt::format("{} {} {} {} {}", info.registers, info.spill_bytes, info.shared_bytes,
-                       info.compile_ms, refused);
+    return formatted("{} {} {} {} {}", info.registers, info.spill_bytes, info.shared_bytes,
+                     info.compile_ms, refused);
 }
 
 bool decode(std::string_view text, KernelInfo& info, int& refused) {
@@ -68,9 +67,9 @@ Result<Target> target_of(std::string_view arch) {
     const int number = cuda::arch_number(arch);
     if (number < 80)
         return Error{ErrorCode::invalid_option,
-                     fmt::format("'{}' is not a supported architecture: give sm_80, sm_86, sm_89, "
-                                 "sm_90a, sm_100 or sm_120",
-                                 arch)};
+                     formatted("'{}' is not a supported architecture: give sm_80, sm_86, sm_89, "
+                               "sm_90a, sm_100 or sm_120",
+                               arch)};
     return Target{std::string(arch), number};
 }
 

@@ -6,11 +6,10 @@
 #include <new>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "api/frontend.h"
 #include "cuda/driver.h"
 #include "flexc/compile.h"
+#include "support/text.h"
 
 namespace flexc {
 
@@ -50,7 +49,7 @@ Result<DeviceMemory> DeviceMemory::allocate(Device device, std::size_t bytes) {
     const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     memory.data_ = std::aligned_alloc(kAlignment, rounded);
     if (memory.data_ == nullptr)
-        return Error{ErrorCode::limit, fmt::format("out of memory: {} bytes", bytes)};
+        return Error{ErrorCode::limit, formatted("out of memory: {} bytes", bytes)};
     std::memset(memory.data_, 0, rounded);
     return memory;
 }
@@ -78,7 +77,7 @@ DeviceMemory::~DeviceMemory() {
 Result<void> DeviceMemory::upload(const void* host, std::size_t bytes) {
     if (bytes > bytes_)
         return Error{ErrorCode::invalid_option,
-                     fmt::format("{} bytes do not fit into {}", bytes, bytes_)};
+                     formatted("{} bytes do not fit into {}", bytes, bytes_)};
     if (bytes == 0) return {};
     if (!on_cuda(device_)) {
         std::memcpy(data_, host, bytes);
@@ -92,7 +91,7 @@ Result<void> DeviceMemory::upload(const void* host, std::size_t bytes) {
 Result<void> DeviceMemory::download(void* host, std::size_t bytes) const {
     if (bytes > bytes_)
         return Error{ErrorCode::invalid_option,
-                     fmt::format("{} bytes were asked of {}", bytes, bytes_)};
+                     formatted("{} bytes were asked of {}", bytes, bytes_)};
     if (bytes == 0) return {};
     if (!on_cuda(device_)) {
         std::memcpy(host, data_, bytes);

@@ -1,11 +1,10 @@
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "cpu/executable.h"
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
 #include "flexc/compile.h"
+#include "support/text.h"
 
 namespace flexc {
 
@@ -32,17 +31,17 @@ std::vector<Finding> doctor() {
     if (const auto driver = cuda::driver_info()) {
         findings.push_back({.what = "CUDA driver",
                             .found = true,
-                            .detail = fmt::format("{}.{}, {}", driver->version / 1000,
-                                                  driver->version % 1000 / 10, driver->path)});
+                            .detail = formatted("{}.{}, {}", driver->version / 1000,
+                                                driver->version % 1000 / 10, driver->path)});
         for (int i = 0; i < driver->device_count; ++i) {
-            const std::string what = fmt::format("GPU {}", i);
+            const std::string what = formatted("GPU {}", i);
             if (const auto info = cuda::device_info(i))
                 findings.push_back(
                     {.what = what,
                      .found = info->arch >= 80,
                      .detail =
-                         fmt::format("{}, compute capability {}.{}, {} GiB", info->name,
-                                     info->arch / 10, info->arch % 10, info->memory_bytes >> 30),
+                         formatted("{}, compute capability {}.{}, {} GiB", info->name,
+                                   info->arch / 10, info->arch % 10, info->memory_bytes >> 30),
                      .remedy = info->arch >= 80 ? "" : "flexc needs compute capability 8.0"});
             else
                 findings.push_back({.what = what, .detail = info.error().message});
@@ -59,7 +58,7 @@ std::vector<Finding> doctor() {
         findings.push_back(
             {.what = "NVRTC",
              .found = true,
-             .detail = fmt::format("{}.{}, {}", nvrtc->major, nvrtc->minor, nvrtc->path)});
+             .detail = formatted("{}.{}, {}", nvrtc->major, nvrtc->minor, nvrtc->path)});
     else
         findings.push_back({.what = "NVRTC",
                             .detail = nvrtc.error().message,

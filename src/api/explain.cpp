@@ -1,4 +1,3 @@
-#include <fmt/format.h>
 
 #include "api/backend.h"
 #include "api/frontend.h"
@@ -8,6 +7,7 @@
 #include "dsl/parser.h"
 #include "flexc/compile.h"
 #include "passes/describe.h"
+#include "support/text.h"
 
 namespace flexc {
 
@@ -43,9 +43,9 @@ Result<std::string> explain(std::string_view text, std::string_view stage,
         if (stage == "cuda") return api::explain_cuda(*mod, *options, arch);
         if (stage == "plan") return api::explain_plan(*mod, *options, arch);
         return Error{ErrorCode::invalid_option,
-                     fmt::format("there is no stage '{}'; the stages are tokens, ast, ir, grad, "
-                                 "deps, mask, plan, cuda and llvm",
-                                 stage)};
+                     formatted("there is no stage '{}'; the stages are tokens, ast, ir, grad, "
+                               "deps, mask, plan, cuda and llvm",
+                               stage)};
     });
 }
 

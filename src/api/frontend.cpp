@@ -1,10 +1,9 @@
 #include "api/frontend.h"
 
-#include <fmt/format.h>
-
 #include "front/compile_text.h"
 #include "passes/pipeline.h"
 #include "support/log.h"
+#include "support/text.h"
 
 namespace flexc::api {
 
@@ -15,10 +14,10 @@ Result<CompileOptions> complete(CompileOptions options) {
     if (options.head_dim_v == 0) options.head_dim_v = options.head_dim;
     for (const int dim : {options.head_dim, options.head_dim_v})
         if (dim < 1 || dim > 256)
-            return invalid(fmt::format("head dim {} is not between 1 and 256", dim));
+            return invalid(formatted("head dim {} is not between 1 and 256", dim));
     if (options.dtype != DType::f32 && options.dtype != DType::f16 && options.dtype != DType::bf16)
-        return invalid(fmt::format("q, k and v of type {} are not supported; use f32, f16 or bf16",
-                                   name(options.dtype)));
+        return invalid(formatted("q, k and v of type {} are not supported; use f32, f16 or bf16",
+                                 name(options.dtype)));
     return options;
 }
 

@@ -1,6 +1,6 @@
 #include "cache/entry_format.h"
 
-#include <fmt/format.h>
+#include "support/text.h"
 
 namespace flexc::cache {
 
@@ -111,7 +111,7 @@ std::optional<Entry> decode_entry(std::string_view bytes, const Digest& key, con
 }
 
 std::string entry_name(const Digest& key) {
-    return fmt::format("{}{}{}", key.hex(), kEntrySuffix, kEntryVersion);
+    return formatted("{}{}{}", key.hex(), kEntrySuffix, kEntryVersion);
 }
 
 } // namespace flexc::cache

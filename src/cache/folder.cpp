@@ -11,7 +11,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include <fmt/format.h>
+#include "support/text.h"
 
 namespace flexc::cache {
 
@@ -58,8 +58,7 @@ std::string unique_name() {
     // Without it the pid and the counter still tell apart all but other machines on one network
     // folder, and those O_EXCL does.
     if (::getrandom(&random, sizeof random, GRND_NONBLOCK) < 0) random = 0;
-    return fmt::format("{}{}-{}-{:016x}", kTemporaryPrefix, ::getpid(), counter.fetch_add(1),
-                       random);
+    return formatted("{}{}-{}-{:016x}", kTemporaryPrefix, ::getpid(), counter.fetch_add(1), random);
 }
 
 } // namespace

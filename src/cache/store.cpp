@@ -11,11 +11,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <fmt/format.h>
-
 #include "cache/folder.h"
 #include "cache/pack.h"
 #include "support/env.h"
+#include "support/text.h"
 
 namespace flexc::cache {
 
@@ -277,8 +276,8 @@ bool Store::clear(const support::Log& log) {
 
 std::shared_ptr<Store> Stores::get(const CacheOptions& options) {
     const std::string name =
-        fmt::format("{}:{}:{}:{}", options.disk, options.max_bytes,
-                    options.disk ? cache_directory(options) : "", pack_folder(options));
+        formatted("{}:{}:{}:{}", options.disk, options.max_bytes,
+                  options.disk ? cache_directory(options) : "", pack_folder(options));
     const std::lock_guard lock(mutex_);
     auto& store = stores_[name];
     if (!store) store = Store::open(options);

@@ -1,8 +1,7 @@
 #include "cpu/emit_frame.h"
 
-#include <fmt/format.h>
-
 #include "cpu/tile.h"
+#include "support/text.h"
 
 namespace flexc::cpu {
 
@@ -41,39 +40,39 @@ constexpr Field kFields[] = {
 } // namespace
 
 std::string LoopMetadata::group(VectorLoop loop) const {
-    return fmt::format("!{}", first_ + static_cast<int>(loop));
+    return formatted("!{}", first_ + static_cast<int>(loop));
 }
 std::string LoopMetadata::access(VectorLoop loop) const {
     return ", !llvm.access.group " + group(loop);
 }
 std::string LoopMetadata::latch(VectorLoop loop) const {
-    return fmt::format(", !llvm.loop !{}", first_ + kLoops + static_cast<int>(loop));
+    return formatted(", !llvm.loop !{}", first_ + kLoops + static_cast<int>(loop));
 }
 std::string LoopMetadata::definitions() const {
     std::string text;
     for (int loop = 0; loop < kLoops; ++loop)
-        text += fmt::format("!{0} = distinct !{{}}\n"
-                            "!{1} = distinct !{{!{1}, !{2}, !0}}\n"
-                            "!{2} = !{{!\"llvm.loop.parallel_accesses\", !{0}}}\n",
-                            first_ + loop, first_ + kLoops + loop, first_ + 2 * kLoops + loop);
+        text += formatted("!{0} = distinct !{{}}\n"
+                          "!{1} = distinct !{{!{1}, !{2}, !0}}\n"
+                          "!{2} = !{{!\"llvm.loop.parallel_accesses\", !{0}}}\n",
+                          first_ + loop, first_ + kLoops + loop, first_ + 2 * kLoops + loop);
     return text;
 }
 
 std::string load_fields() {
     std::string text;
     for (const Field& field : kFields) {
-        text += fmt::format("  %{}_field = getelementptr i64, ptr %tile, i64 {}\n", field.name,
-                            static_cast<int>(field.field));
+        text += formatted("  %{}_field = getelementptr i64, ptr %tile, i64 {}\n", field.name,
+                          static_cast<int>(field.field));
         if (field.type == "i32")
-            text += fmt::format("  %{0}_word = load i64, ptr %{0}_field\n"
-                                "  %{0} = trunc i64 %{0}_word to i32\n",
-                                field.name);
+            text += formatted("  %{0}_word = load i64, ptr %{0}_field\n"
+                              "  %{0} = trunc i64 %{0}_word to i32\n",
+                              field.name);
         else if (field.type == "float")
-            text += fmt::format("  %{0}_word = load double, ptr %{0}_field\n"
-                                "  %{0} = fptrunc double %{0}_word to float\n",
-                                field.name);
+            text += formatted("  %{0}_word = load double, ptr %{0}_field\n"
+                              "  %{0} = fptrunc double %{0}_word to float\n",
+                              field.name);
         else
-            text += fmt::format("  %{0} = load {1}, ptr %{0}_field\n", field.name, field.type);
+            text += formatted("  %{0} = load {1}, ptr %{0}_field\n", field.name, field.type);
     }
     return text;
 }
@@ -81,16 +80,16 @@ std::string load_fields() {
 std::string frame(std::string_view name, std::string_view linkage, const Values& values,
                   const LoopMetadata& metadata, std::string_view row) {
     std::string text =
-        fmt::format("define {}void @{}(ptr %args, ptr %tile) nounwind {{\nentry:\n", linkage, name);
+        formatted("define {}void @{}(ptr %args, ptr %tile) nounwind {{\nentry:\n", linkage, name);
     text += load_fields() + values.text(Block::entry);
     if (values.has_columns()) {
         text += "  br label %column_loop\ncolumn_loop:\n"
                 "  %j_column = phi i32 [ 0, %entry ], [ %j_column_next, %column_loop ]\n";
         text += values.text(Block::column);
-        text += fmt::format("  %j_column_next = add nuw nsw i32 %j_column, 1\n"
-                            "  %columns_done = icmp eq i32 %j_column_next, %columns\n"
-                            "  br i1 %columns_done, label %rows_begin, label %column_loop{}\n",
-                            metadata.latch(VectorLoop::columns));
+        text += formatted("  %j_column_next = add nuw nsw i32 %j_column, 1\n"
+                          "  %columns_done = icmp eq i32 %j_column_next, %columns\n"
+                          "  br i1 %columns_done, label %rows_begin, label %column_loop{}\n",
+                          metadata.latch(VectorLoop::columns));
     } else {
         text += "  br label %rows_begin\n";
     }
@@ -111,37 +110,37 @@ FunctionText versions(const FunctionRequest& request, const Body& body) {
     std::vector<int> slots, same_slots;
     FunctionText plain = body(request.name, "", true, request.first_metadata, slots);
     if (slots.empty()) return plain;
-    const std::string dense_name = fmt::format("{}_contiguous", request.name);
-    const std::string strided_name = fmt::format("{}_strided", request.name);
+    const std::string dense_name = formatted("{}_contiguous", request.name);
+    const std::string strided_name = formatted("{}_strided", request.name);
     const std::string linkage = "internal ";
     FunctionText result = body(dense_name, linkage, true, request.first_metadata, same_slots);
     result.text +=
         body(strided_name, linkage, false, request.first_metadata + kNumbersPerVersion, same_slots)
             .text;
-    result.text += fmt::format("define void @{}(ptr %args, ptr %tile) nounwind {{\n", request.name);
+    result.text += formatted("define void @{}(ptr %args, ptr %tile) nounwind {{\n", request.name);
     std::string all = "true";
     for (int slot : slots) {
-        result.text += fmt::format("  %p{0} = getelementptr i64, ptr %args, i64 {0}\n"
-                                   "  %s{0} = load i64, ptr %p{0}\n"
-                                   "  %u{0} = icmp eq i64 %s{0}, 1\n"
-                                   "  %a{0} = and i1 {1}, %u{0}\n",
-                                   slot, all);
-        all = fmt::format("%a{}", slot);
+        result.text += formatted("  %p{0} = getelementptr i64, ptr %args, i64 {0}\n"
+                                 "  %s{0} = load i64, ptr %p{0}\n"
+                                 "  %u{0} = icmp eq i64 %s{0}, 1\n"
+                                 "  %a{0} = and i1 {1}, %u{0}\n",
+                                 slot, all);
+        all = formatted("%a{}", slot);
     }
-    result.text += fmt::format("  br i1 {}, label %contiguous, label %strided\n"
-                               "contiguous:\n  call void @{}(ptr %args, ptr %tile)\n  ret void\n"
-                               "strided:\n  call void @{}(ptr %args, ptr %tile)\n  ret void\n}}\n",
-                               all, dense_name, strided_name);
+    result.text += formatted("  br i1 {}, label %contiguous, label %strided\n"
+                             "contiguous:\n  call void @{}(ptr %args, ptr %tile)\n  ret void\n"
+                             "strided:\n  call void @{}(ptr %args, ptr %tile)\n  ret void\n}}\n",
+                             all, dense_name, strided_name);
     return result;
 }
 
 std::string report_outside(std::string_view pointer) {
-    return fmt::format("  %any_outside = icmp ne i32 %outside_next, 0\n"
-                       "  br i1 %any_outside, label %report, label %row_end\n"
-                       "report:\n"
-                       "  store atomic i32 1, ptr {} monotonic, align 4\n"
-                       "  br label %row_end\n",
-                       pointer);
+    return formatted("  %any_outside = icmp ne i32 %outside_next, 0\n"
+                     "  br i1 %any_outside, label %report, label %row_end\n"
+                     "report:\n"
+                     "  store atomic i32 1, ptr {} monotonic, align 4\n"
+                     "  br label %row_end\n",
+                     pointer);
 }
 
 } // namespace flexc::cpu

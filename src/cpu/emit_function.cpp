@@ -2,11 +2,10 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "cpu/emit_frame.h"
 #include "cpu/emit_values.h"
 #include "cpu/tile.h"
+#include "support/text.h"
 
 namespace flexc::cpu {
 
@@ -25,9 +24,9 @@ Outside outside_pieces(const passes::Mod& mod, Values& values) {
     if (mod.out_of_range == ir::kNoNode) return {"", "", "  br label %row_end\n"};
     const std::string pointer = values.out_of_range_pointer();
     return {"  %outside = phi i32 [ 0, %row_loop ], [ %outside_next, %element_loop ]\n",
-            fmt::format("  %outside_bit = zext i1 {} to i32\n"
-                        "  %outside_next = or i32 %outside, %outside_bit\n",
-                        values.value(mod.out_of_range, Block::element)),
+            formatted("  %outside_bit = zext i1 {} to i32\n"
+                      "  %outside_next = or i32 %outside, %outside_bit\n",
+                      values.value(mod.out_of_range, Block::element)),
             report_outside(pointer)};
 }
 
@@ -38,9 +37,9 @@ constexpr std::string_view kElementStep =
 // The modified score of one element and whether it is visible, under %modified and %visible.
 std::string modified_score(const passes::Mod& mod, const Values& values, bool masked) {
     const std::string mask = masked ? values.value(mod.mask, Block::element) : "true";
-    return fmt::format("  %modified = fadd float {}, {}\n"
-                       "  %visible = and i1 {}, true\n",
-                       values.value(mod.score, Block::element), literal(-0.0), mask);
+    return formatted("  %modified = fadd float {}, {}\n"
+                     "  %visible = and i1 {}, true\n",
+                     values.value(mod.score, Block::element), literal(-0.0), mask);
 }
 
 // First loop of a row: modified scores and their maximum. A NaN counts as inf in the maximum, so
@@ -52,24 +51,24 @@ std::string score_loop(const passes::Mod& mod, const Values& values, const Outsi
         "  %row_scores = getelementptr float, ptr %scores, i64 %row_offset\n"
         "  br label %element_loop\nelement_loop:\n"
         "  %j_element = phi i32 [ 0, %row_loop ], [ %j_element_next, %element_loop ]\n";
-    text += fmt::format("  %max = phi float [ {}, %row_loop ], [ %max_next, %element_loop ]\n{}",
-                        kMinusInfinity, outside.phi);
+    text += formatted("  %max = phi float [ {}, %row_loop ], [ %max_next, %element_loop ]\n{}",
+                      kMinusInfinity, outside.phi);
     text += "  %score_p = getelementptr float, ptr %row_scores, i32 %j_element\n";
-    text += fmt::format("  %raw = load float, ptr %score_p{}\n"
-                        "  %score = fmul float %raw, %scale\n",
-                        access);
+    text += formatted("  %raw = load float, ptr %score_p{}\n"
+                      "  %score = fmul float %raw, %scale\n",
+                      access);
     text += values.text(Block::element) + modified_score(mod, values, masked);
-    text += fmt::format("  %kept = select i1 %visible, float %modified, float {}\n"
-                        "  store float %kept, ptr %score_p{}\n"
-                        "  %is_nan = fcmp uno float %kept, {}\n"
-                        "  %ordered = select i1 %is_nan, float 0x7FF0000000000000, float %kept\n"
-                        "  %greater = fcmp nnan nsz ogt float %ordered, %max\n"
-                        "  %max_next = select nnan nsz i1 %greater, float %ordered, float %max\n",
-                        kMinusInfinity, access, literal(0));
+    text += formatted("  %kept = select i1 %visible, float %modified, float {}\n"
+                      "  store float %kept, ptr %score_p{}\n"
+                      "  %is_nan = fcmp uno float %kept, {}\n"
+                      "  %ordered = select i1 %is_nan, float 0x7FF0000000000000, float %kept\n"
+                      "  %greater = fcmp nnan nsz ogt float %ordered, %max\n"
+                      "  %max_next = select nnan nsz i1 %greater, float %ordered, float %max\n",
+                      kMinusInfinity, access, literal(0));
     text += outside.step;
     text += kElementStep;
-    text += fmt::format("  br i1 %elements_done, label %row_softmax, label %element_loop{}\n",
-                        metadata.latch(VectorLoop::elements));
+    text += formatted("  br i1 %elements_done, label %row_softmax, label %element_loop{}\n",
+                      metadata.latch(VectorLoop::elements));
     return text;
 }
 
@@ -85,31 +84,29 @@ std::string probability_loop(const Outside& outside, const LoopMetadata& metadat
                        "  %old_sum = load float, ptr %row_sum_p\n"
                        "  %rises = fcmp ogt float %max_next, %old_max\n"
                        "  %new_max = select i1 %rises, float %max_next, float %old_max\n";
-    text +=
-        fmt::format("  %is_empty = fcmp oeq float %new_max, {0}\n"
-                    "  %reference = select i1 %is_empty, float {1}, float %new_max\n"
-                    "  %scaled_reference = fmul float %reference, {2}\n"
-                    "  %minus_reference = fneg float %scaled_reference\n"
-                    "  %old_exponent = call float @llvm.fmuladd.f32(float %old_max, float {2}, "
-                    "float %minus_reference)\n"
-                    "  %correction = call float @flexc_softmax_exp2(float %old_exponent)\n"
-                    "  br label %probability_loop\nprobability_loop:\n"
-                    "  %j_probability = phi i32 [ 0, %row_softmax ], [ %j_probability_next, "
-                    "%probability_loop ]\n"
-                    "  %sum = phi float [ {1}, %row_softmax ], [ %sum_next, %probability_loop ]\n"
-                    "  %entry_p = getelementptr float, ptr %row_scores, i32 %j_probability\n"
-                    "  %exponent_score = load float, ptr %entry_p{3}\n"
-                    "  %exponent = call float @llvm.fmuladd.f32(float %exponent_score, "
-                    "float {2}, float %minus_reference)\n"
-                    "  %probability = call float @flexc_softmax_exp2(float %exponent)\n"
-                    "  store float %probability, ptr %entry_p{3}\n"
-                    "  %sum_next = fadd reassoc float %sum, %probability\n",
-                    kMinusInfinity, literal(0), kLog2E, access);
-    text +=
-        fmt::format("  %j_probability_next = add nuw nsw i32 %j_probability, 1\n"
-                    "  %probabilities_done = icmp eq i32 %j_probability_next, %columns\n"
-                    "  br i1 %probabilities_done, label %row_store, label %probability_loop{}\n",
-                    metadata.latch(VectorLoop::probabilities));
+    text += formatted("  %is_empty = fcmp oeq float %new_max, {0}\n"
+                      "  %reference = select i1 %is_empty, float {1}, float %new_max\n"
+                      "  %scaled_reference = fmul float %reference, {2}\n"
+                      "  %minus_reference = fneg float %scaled_reference\n"
+                      "  %old_exponent = call float @llvm.fmuladd.f32(float %old_max, float {2}, "
+                      "float %minus_reference)\n"
+                      "  %correction = call float @flexc_softmax_exp2(float %old_exponent)\n"
+                      "  br label %probability_loop\nprobability_loop:\n"
+                      "  %j_probability = phi i32 [ 0, %row_softmax ], [ %j_probability_next, "
+                      "%probability_loop ]\n"
+                      "  %sum = phi float [ {1}, %row_softmax ], [ %sum_next, %probability_loop ]\n"
+                      "  %entry_p = getelementptr float, ptr %row_scores, i32 %j_probability\n"
+                      "  %exponent_score = load float, ptr %entry_p{3}\n"
+                      "  %exponent = call float @llvm.fmuladd.f32(float %exponent_score, "
+                      "float {2}, float %minus_reference)\n"
+                      "  %probability = call float @flexc_softmax_exp2(float %exponent)\n"
+                      "  store float %probability, ptr %entry_p{3}\n"
+                      "  %sum_next = fadd reassoc float %sum, %probability\n",
+                      kMinusInfinity, literal(0), kLog2E, access);
+    text += formatted("  %j_probability_next = add nuw nsw i32 %j_probability, 1\n"
+                      "  %probabilities_done = icmp eq i32 %j_probability_next, %columns\n"
+                      "  br i1 %probabilities_done, label %row_store, label %probability_loop{}\n",
+                      metadata.latch(VectorLoop::probabilities));
     text += "row_store:\n"
             "  %kept_sum = fmul float %old_sum, %correction\n"
             "  %new_sum = fadd float %kept_sum, %sum_next\n"
@@ -160,42 +157,42 @@ GradientText gradient_text(const std::vector<GradientPlan>& plans, Values& value
         // Hidden elements and reads outside send nothing, whatever the partial is there.
         std::string sends = "%shown";
         if (!by_row && !address.condition.empty()) {
-            out.steps += fmt::format("  %sends{} = and i1 %shown, {}\n", i, address.condition);
-            sends = fmt::format("%sends{}", i);
+            out.steps += formatted("  %sends{} = and i1 %shown, {}\n", i, address.condition);
+            sends = formatted("%sends{}", i);
         }
-        out.steps += fmt::format("  %product{0} = fmul float %d_modified, {1}\n"
-                                 "  %part{0} = select i1 {2}, float %product{0}, float {3}\n",
-                                 i, values.value(partial, Block::element), sends, literal(0));
+        out.steps += formatted("  %product{0} = fmul float %d_modified, {1}\n"
+                               "  %part{0} = select i1 {2}, float %product{0}, float {3}\n",
+                               i, values.value(partial, Block::element), sends, literal(0));
         switch (plans[i].scatter) {
         case Scatter::row:
-            out.phis += fmt::format(
+            out.phis += formatted(
                 "  %total{0} = phi float [ {1}, %row_loop ], [ %total{0}_next, %element_loop ]\n",
                 i, literal(0));
             out.steps +=
-                fmt::format("  %total{0}_next = fadd reassoc float %total{0}, %part{0}\n", i);
+                formatted("  %total{0}_next = fadd reassoc float %total{0}, %part{0}\n", i);
             if (address.condition.empty())
                 out.after +=
-                    fmt::format("  %sent{0} = fadd float %total{0}_next, {1}\n", i, literal(-0.0));
+                    formatted("  %sent{0} = fadd float %total{0}_next, {1}\n", i, literal(-0.0));
             else
                 out.after +=
-                    fmt::format("  %sent{0} = select i1 {1}, float %total{0}_next, float {2}\n", i,
-                                address.condition, literal(0));
-            out.after += fmt::format("  %before{0} = load float, ptr {1}, align 4\n"
-                                     "  %after{0} = fadd float %before{0}, %sent{0}\n"
-                                     "  store float %after{0}, ptr {1}, align 4\n",
-                                     i, address.pointer);
+                    formatted("  %sent{0} = select i1 {1}, float %total{0}_next, float {2}\n", i,
+                              address.condition, literal(0));
+            out.after += formatted("  %before{0} = load float, ptr {1}, align 4\n"
+                                   "  %after{0} = fadd float %before{0}, %sent{0}\n"
+                                   "  store float %after{0}, ptr {1}, align 4\n",
+                                   i, address.pointer);
             break;
         case Scatter::vector:
-            out.steps += fmt::format("  %before{0} = load float, ptr {1}, align 4{2}\n"
-                                     "  %after{0} = fadd float %before{0}, %part{0}\n"
-                                     "  store float %after{0}, ptr {1}, align 4{2}\n",
-                                     i, address.pointer, access);
+            out.steps += formatted("  %before{0} = load float, ptr {1}, align 4{2}\n"
+                                   "  %after{0} = fadd float %before{0}, %part{0}\n"
+                                   "  store float %after{0}, ptr {1}, align 4{2}\n",
+                                   i, address.pointer, access);
             break;
         case Scatter::element: {
             const int array = out.scratch_arrays;
             out.scratch_arrays += 2;
             const std::string data = values.gradient_base(read);
-            out.steps += fmt::format(
+            out.steps += formatted(
                 "  %parts{0} = getelementptr i8, ptr %scratch, i64 {1}\n"
                 "  %part{0}_p = getelementptr float, ptr %parts{0}, i32 %j_element\n"
                 "  store float %part{0}, ptr %part{0}_p{3}\n"
@@ -203,7 +200,7 @@ GradientText gradient_text(const std::vector<GradientPlan>& plans, Values& value
                 "  %offset{0}_p = getelementptr i64, ptr %offsets{0}, i32 %j_element\n"
                 "  store i64 {4}, ptr %offset{0}_p{3}\n",
                 i, array * 8 * kMaxColumns, (array + 1) * 8 * kMaxColumns, access, address.offset);
-            out.after += fmt::format(
+            out.after += formatted(
                 "  %from{0} = getelementptr i8, ptr %scratch, i64 {1}\n"
                 "  %to{0} = getelementptr i8, ptr %scratch, i64 {2}\n"
                 "  br label %scatter{0}\nscatter{0}:\n"
@@ -225,7 +222,7 @@ GradientText gradient_text(const std::vector<GradientPlan>& plans, Values& value
                 "  br i1 %scatter{0}_done, label %scatter{0}_end, label %scatter{0}\n"
                 "scatter{0}_end:\n",
                 i, array * 8 * kMaxColumns, (array + 1) * 8 * kMaxColumns, block, literal(0), data);
-            block = fmt::format("scatter{}_end", i);
+            block = formatted("scatter{}_end", i);
             break;
         }
         }
@@ -238,7 +235,7 @@ GradientText gradient_text(const std::vector<GradientPlan>& plans, Values& value
 std::string backward_element(const passes::Mod& mod, const Values& values,
                              const std::string& access, bool masked) {
     std::string text = modified_score(mod, values, masked);
-    text += fmt::format(
+    text += formatted(
         "  %is_number = fcmp une float %modified, {0}\n"
         "  %shown = select i1 %visible, i1 %is_number, i1 false\n"
         "  %exponent = call float @llvm.fmuladd.f32(float %modified, float {1}, float %minus_lse)\n"
@@ -287,23 +284,22 @@ FunctionText emit_backward(const passes::Mod& mod, const FunctionRequest& reques
             "  %row_lse = load float, ptr %lse_p\n"
             "  %delta_p = getelementptr float, ptr %delta, i64 %row64\n"
             "  %row_delta = load float, ptr %delta_p\n";
-        row +=
-            fmt::format("  %scaled_lse = fmul float %row_lse, {}\n"
-                        "  %minus_lse = fneg float %scaled_lse\n"
-                        "  br label %element_loop\nelement_loop:\n"
-                        "  %j_element = phi i32 [ 0, %row_loop ], [ %j_element_next, "
-                        "%element_loop ]\n{}{}"
-                        "  %score_p = getelementptr float, ptr %row_scores, i32 %j_element\n"
-                        "  %gradient_p = getelementptr float, ptr %row_gradients, i32 %j_element\n"
-                        "  %raw = load float, ptr %score_p{}\n"
-                        "  %d_probability = load float, ptr %gradient_p{}\n"
-                        "  %score = fmul float %raw, %scale\n",
-                        kLog2E, gradients.phis, outside.phi, access, access);
+        row += formatted("  %scaled_lse = fmul float %row_lse, {}\n"
+                         "  %minus_lse = fneg float %scaled_lse\n"
+                         "  br label %element_loop\nelement_loop:\n"
+                         "  %j_element = phi i32 [ 0, %row_loop ], [ %j_element_next, "
+                         "%element_loop ]\n{}{}"
+                         "  %score_p = getelementptr float, ptr %row_scores, i32 %j_element\n"
+                         "  %gradient_p = getelementptr float, ptr %row_gradients, i32 %j_element\n"
+                         "  %raw = load float, ptr %score_p{}\n"
+                         "  %d_probability = load float, ptr %gradient_p{}\n"
+                         "  %score = fmul float %raw, %scale\n",
+                         kLog2E, gradients.phis, outside.phi, access, access);
         row += values.text(Block::element) + backward_element(mod, values, access, request.masked);
         row += gradients.steps + outside.step;
         row += kElementStep;
-        row += fmt::format("  br i1 %elements_done, label %element_end, label %element_loop{}\n",
-                           metadata.latch(VectorLoop::elements));
+        row += formatted("  br i1 %elements_done, label %element_end, label %element_loop{}\n",
+                         metadata.latch(VectorLoop::elements));
         row += "element_end:\n" + gradients.after + outside.end + "row_end:\n";
         stride_slots = values.dense_slots();
         return FunctionText{frame(name, linkage, values, metadata, row), values.scratch_arrays()};
@@ -325,18 +321,18 @@ FunctionText emit_band(const passes::Mod& mod, const FunctionRequest& request) {
         std::string so_far(start);
         for (NodeId bound : nodes) {
             const std::string wide = values.wide_integer(bound, Block::entry, bounds);
-            const std::string next = fmt::format("%{}{}", function, bound);
-            bounds += fmt::format("  {} = call i64 @llvm.{}.i64(i64 {}, i64 {})\n", next, function,
-                                  so_far, wide);
+            const std::string next = formatted("%{}{}", function, bound);
+            bounds += formatted("  {} = call i64 @llvm.{}.i64(i64 {}, i64 {})\n", next, function,
+                                so_far, wide);
             so_far = next;
         }
-        bounds += fmt::format("  %{0}_p = getelementptr i64, ptr %tile, i64 {1}\n"
-                              "  store i64 {2}, ptr %{0}_p\n",
-                              function, static_cast<int>(field), so_far);
+        bounds += formatted("  %{0}_p = getelementptr i64, ptr %tile, i64 {1}\n"
+                            "  store i64 {2}, ptr %{0}_p\n",
+                            function, static_cast<int>(field), so_far);
     };
     meet(mod.band.low, "-9223372036854775808", "smax", kTileBandLow);
     meet(mod.band.high, "9223372036854775807", "smin", kTileBandHigh);
-    return {fmt::format("define void @{}(ptr %args, ptr %tile) nounwind {{\n", request.name) +
+    return {formatted("define void @{}(ptr %args, ptr %tile) nounwind {{\n", request.name) +
                 load_fields() + values.text(Block::entry) + bounds + "  ret void\n}\n",
             0};
 }

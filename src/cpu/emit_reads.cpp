@@ -1,9 +1,8 @@
 // Captured buffers: addresses, bounds, loads.
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "cpu/emit_values.h"
+#include "support/text.h"
 
 namespace flexc::cpu {
 
@@ -29,8 +28,8 @@ Values::Offset Values::offset(NodeId read, Block block, bool gradient, const std
     Offset result{"0", ""};
     int step = 0;
     auto define = [&](std::string_view text) {
-        std::string defined = fmt::format("{}{}", prefix, step++);
-        out += fmt::format("  {} = {}\n", defined, text);
+        std::string defined = formatted("{}{}", prefix, step++);
+        out += formatted("  {} = {}\n", defined, text);
         return defined;
     };
     for (std::uint32_t dim : dims) {
@@ -42,15 +41,15 @@ Values::Offset Values::offset(NodeId read, Block block, bool gradient, const std
             if (bits == 32 && !is_literal(index)) {
                 // As unsigned, 2^31 lets every index that is not negative pass.
                 const std::string cut =
-                    define(fmt::format("call i64 @llvm.umin.i64(i64 {}, i64 2147483648)", extent));
-                bound = define(fmt::format("trunc i64 {} to i32", cut));
+                    define(formatted("call i64 @llvm.umin.i64(i64 {}, i64 2147483648)", extent));
+                bound = define(formatted("trunc i64 {} to i32", cut));
             }
             const int compared = is_literal(index) ? 64 : bits;
-            const std::string inside = define(fmt::format(
+            const std::string inside = define(formatted(
                 "icmp ult i{} {}, {}", compared, integer(index, compared, block, out), bound));
             result.condition = result.condition.empty()
                                    ? inside
-                                   : define(fmt::format("and i1 {}, {}", result.condition, inside));
+                                   : define(formatted("and i1 {}, {}", result.condition, inside));
         }
         const std::string wide = integer(index, 64, block, out);
         const int stride_slot =
@@ -60,10 +59,10 @@ Values::Offset Values::offset(NodeId read, Block block, bool gradient, const std
         if (moves && std::ranges::find(dense_slots_, stride_slot) == dense_slots_.end())
             dense_slots_.push_back(stride_slot);
         if (!(moves && dense_))
-            term = define(fmt::format("mul nsw i64 {}, {}", wide, word(stride_slot)));
+            term = define(formatted("mul nsw i64 {}, {}", wide, word(stride_slot)));
         result.offset = result.offset == "0"
                             ? term
-                            : define(fmt::format("add nsw i64 {}, {}", result.offset, term));
+                            : define(formatted("add nsw i64 {}, {}", result.offset, term));
     }
     return result;
 }
@@ -73,28 +72,27 @@ void Values::emit_read(NodeId id, Block block, std::string& out) {
     const std::string result = name(id, block);
     Offset place = offset(id, block, false, result + "o", out);
     if (!place.condition.empty()) {
-        out += fmt::format("  {0}i = select i1 {1}, i64 {2}, i64 0\n", result, place.condition,
-                           place.offset);
+        out += formatted("  {0}i = select i1 {1}, i64 {2}, i64 0\n", result, place.condition,
+                         place.offset);
         place.offset = result + "i";
     }
     constexpr std::array<std::string_view, 10> kMemoryTypes = {
         "double", "float", "half", "i16", "i64", "i32", "i16", "i8", "i8", "i8"};
     const DType dtype = mod_.program.buffers[node.symbol].dtype;
-    out +=
-        fmt::format("  {}a = getelementptr {}, ptr {}, i64 {}\n", result,
-                    kMemoryTypes[static_cast<std::size_t>(dtype)], base(id, false), place.offset);
+    out += formatted("  {}a = getelementptr {}, ptr {}, i64 {}\n", result,
+                     kMemoryTypes[static_cast<std::size_t>(dtype)], base(id, false), place.offset);
     emit_load(id, result + "a", block, out);
     if (!place.condition.empty())
-        out += fmt::format("  {0} = select i1 {1}, {2} {0}l, {2} {3}\n", result, place.condition,
-                           type(id),
-                           type(id) == "float" ? literal(0)
-                           : type(id) == "i1"  ? std::string("false")
-                                               : std::string("0"));
+        out += formatted("  {0} = select i1 {1}, {2} {0}l, {2} {3}\n", result, place.condition,
+                         type(id),
+                         type(id) == "float" ? literal(0)
+                         : type(id) == "i1"  ? std::string("false")
+                                             : std::string("0"));
     else if (type(id) == "float")
-        out += fmt::format("  {0} = fadd float {0}l, {1}\n", result, literal(-0.0));
+        out += formatted("  {0} = fadd float {0}l, {1}\n", result, literal(-0.0));
     else
-        out += fmt::format("  {0} = or {1} {0}l, {2}\n", result, type(id),
-                           type(id) == "i1" ? "false" : "0");
+        out += formatted("  {0} = or {1} {0}l, {2}\n", result, type(id),
+                         type(id) == "i1" ? "false" : "0");
 }
 
 // Leaves the value in <name>l.
@@ -102,11 +100,11 @@ void Values::emit_load(NodeId id, const std::string& address, Block block, std::
     const std::string v = name(id, block) + "l";
     // Callers' arrays need not be aligned.
     auto load = [&](std::string_view suffix, std::string_view memory_type) {
-        out += fmt::format("  {}{} = load {}, ptr {}, align 1{}\n", v, suffix, memory_type, address,
-                           group(block));
+        out += formatted("  {}{} = load {}, ptr {}, align 1{}\n", v, suffix, memory_type, address,
+                         group(block));
     };
     auto convert = [&](std::string_view operation, std::string_view from, std::string_view to) {
-        out += fmt::format("  {0} = {1} {2} {0}m to {3}\n", v, operation, from, to);
+        out += formatted("  {0} = {1} {2} {0}m to {3}\n", v, operation, from, to);
     };
     switch (mod_.program.buffers[mod_.program.graph[id].symbol].dtype) {
     case DType::f32: return load("", "float");
@@ -119,28 +117,28 @@ void Values::emit_load(NodeId id, const std::string& address, Block block, std::
     case DType::u8: load("m", "i8"); return convert("zext", "i8", "i32");
     case DType::boolean:
         load("m", "i8");
-        out += fmt::format("  {0} = icmp ne i8 {0}m, 0\n", v);
+        out += formatted("  {0} = icmp ne i8 {0}m, 0\n", v);
         return;
     case DType::bf16: break;
     }
     load("m", "i16");
-    out += fmt::format("  {0}w = zext i16 {0}m to i32\n"
-                       "  {0}s = shl i32 {0}w, 16\n"
-                       "  {0} = bitcast i32 {0}s to float\n",
-                       v);
+    out += formatted("  {0}w = zext i16 {0}m to i32\n"
+                     "  {0}s = shl i32 {0}w, 16\n"
+                     "  {0} = bitcast i32 {0}s to float\n",
+                     v);
 }
 
 Values::Address Values::gradient_address(NodeId read, Block block, std::string& out) {
-    const std::string prefix = fmt::format("%g{}", read);
+    const std::string prefix = formatted("%g{}", read);
     const Offset place = offset(read, block, true, prefix + "o", out);
     Address address{prefix + "a", place.condition, place.offset};
     if (!place.condition.empty()) {
-        out += fmt::format("  {0}i = select i1 {1}, i64 {2}, i64 0\n", prefix, place.condition,
-                           place.offset);
+        out += formatted("  {0}i = select i1 {1}, i64 {2}, i64 0\n", prefix, place.condition,
+                         place.offset);
         address.offset = prefix + "i";
     }
-    out += fmt::format("  {} = getelementptr float, ptr {}, i64 {}\n", address.pointer,
-                       base(read, true), address.offset);
+    out += formatted("  {} = getelementptr float, ptr {}, i64 {}\n", address.pointer,
+                     base(read, true), address.offset);
     return address;
 }
 
@@ -149,21 +147,21 @@ std::string Values::base(NodeId read, bool gradient) {
     const ir::Node& node = mod_.program.graph[read];
     const std::string data =
         pointer(slot(gradient ? Kind::gradient_data : Kind::buffer_data, node.symbol));
-    const std::string guarded = fmt::format("{}g{}", data, read);
+    const std::string guarded = formatted("{}g{}", data, read);
     std::string empty = "false";
     for (std::uint32_t dim = 0; dim < node.operands.size(); ++dim) {
         if (mod_.ranges.in_range[read][dim]) continue;
         const std::string extent = word(slot(Kind::buffer_extent, node.symbol, dim));
-        const std::string next = fmt::format("{}e{}", guarded, dim);
+        const std::string next = formatted("{}e{}", guarded, dim);
         if (!guarded_.contains(guarded))
-            texts_[0] += fmt::format("  {0}n = icmp eq i64 {1}, 0\n  {0} = or i1 {2}, {0}n\n", next,
-                                     extent, empty);
+            texts_[0] += formatted("  {0}n = icmp eq i64 {1}, 0\n  {0} = or i1 {2}, {0}n\n", next,
+                                   extent, empty);
         empty = next;
     }
     if (empty == "false") return data;
     if (guarded_.insert(guarded).second)
-        texts_[0] += fmt::format("  {} = select i1 {}, ptr {}, ptr {}\n", guarded, empty,
-                                 gradient ? "%scratch" : "@flexc_zero", data);
+        texts_[0] += formatted("  {} = select i1 {}, ptr {}, ptr {}\n", guarded, empty,
+                               gradient ? "%scratch" : "@flexc_zero", data);
     return guarded;
 }
 

@@ -4,9 +4,8 @@
 #include <bit>
 #include <cstdint>
 
-#include <fmt/format.h>
-
 #include "cpu/tile.h"
+#include "support/text.h"
 
 namespace flexc::cpu {
 
@@ -31,7 +30,7 @@ bool is_cheap(Op op) {
 
 std::string literal(double value) {
     const auto narrowed = static_cast<double>(static_cast<float>(value));
-    return fmt::format("0x{:016X}", std::bit_cast<std::uint64_t>(narrowed));
+    return formatted("0x{:016X}", std::bit_cast<std::uint64_t>(narrowed));
 }
 
 Values::Values(const passes::Mod& mod, const KvSlopes& slopes, bool dense, int first_scratch_array)
@@ -99,7 +98,7 @@ std::string Values::type(NodeId id) const {
 }
 
 std::string Values::name(NodeId id, Block block) const {
-    return fmt::format("%{}{}", letter(home(id, block)), id);
+    return formatted("%{}{}", letter(home(id, block)), id);
 }
 
 std::string Values::value(NodeId id, Block block) const {
@@ -113,10 +112,10 @@ std::string Values::value(NodeId id, Block block) const {
 std::string Values::integer(NodeId id, int bits, Block block, std::string& out) {
     const std::string plain = value(id, block);
     if (is_literal(id) || width(id) == bits) return plain;
-    const std::string converted = fmt::format("%{}{}x{}", letter(block), plain.substr(1), bits);
+    const std::string converted = formatted("%{}{}x{}", letter(block), plain.substr(1), bits);
     if (widened_.insert(converted).second) {
-        out += fmt::format("  {} = {} i{} {} to i{}\n", converted, bits == 64 ? "sext" : "trunc",
-                           bits == 64 ? 32 : 64, plain, bits);
+        out += formatted("  {} = {} i{} {} to i{}\n", converted, bits == 64 ? "sext" : "trunc",
+                         bits == 64 ? 32 : 64, plain, bits);
     }
     return converted;
 }
@@ -127,20 +126,20 @@ int Values::slot(Kind kind, std::uint32_t index, std::uint32_t dim) const {
 }
 
 std::string Values::word(int slot) {
-    auto [entry, is_new] = words_.try_emplace(slot, fmt::format("%w{}", slot));
+    auto [entry, is_new] = words_.try_emplace(slot, formatted("%w{}", slot));
     if (is_new)
-        texts_[at(Block::entry)] += fmt::format("  %w{0}p = getelementptr i64, ptr %args, i64 {0}\n"
-                                                "  %w{0} = load i64, ptr %w{0}p\n",
-                                                slot);
+        texts_[at(Block::entry)] += formatted("  %w{0}p = getelementptr i64, ptr %args, i64 {0}\n"
+                                              "  %w{0} = load i64, ptr %w{0}p\n",
+                                              slot);
     return entry->second;
 }
 
 std::string Values::pointer(int slot) {
-    auto [entry, is_new] = words_.try_emplace(slot, fmt::format("%w{}", slot));
+    auto [entry, is_new] = words_.try_emplace(slot, formatted("%w{}", slot));
     if (is_new)
-        texts_[at(Block::entry)] += fmt::format("  %w{0}p = getelementptr ptr, ptr %args, i64 {0}\n"
-                                                "  %w{0} = load ptr, ptr %w{0}p\n",
-                                                slot);
+        texts_[at(Block::entry)] += formatted("  %w{0}p = getelementptr ptr, ptr %args, i64 {0}\n"
+                                              "  %w{0} = load ptr, ptr %w{0}p\n",
+                                              slot);
     return entry->second;
 }
 
@@ -183,28 +182,28 @@ std::string Values::group(Block block) const {
 void Values::keep_column(NodeId id) {
     const int array = arrays_.try_emplace(id, next_array_).first->second;
     if (array == next_array_) ++next_array_;
-    texts_[at(Block::entry)] += fmt::format("  %array{} = getelementptr i8, ptr %scratch, i64 {}\n",
-                                            array, array * 8 * kMaxColumns);
+    texts_[at(Block::entry)] += formatted("  %array{} = getelementptr i8, ptr %scratch, i64 {}\n",
+                                          array, array * 8 * kMaxColumns);
     std::string& out = texts_[at(Block::column)];
     std::string stored = name(id, Block::column), stored_type = type(id);
     if (stored_type == "i1") {
-        out += fmt::format("  {0}k = zext i1 {0} to i32\n", stored);
+        out += formatted("  {0}k = zext i1 {0} to i32\n", stored);
         stored += "k";
         stored_type = "i32";
     }
-    out += fmt::format("  %c{0}at = getelementptr {1}, ptr %array{2}, i32 %j_column\n"
-                       "  store {1} {3}, ptr %c{0}at{4}\n",
-                       id, stored_type, array, stored, group(Block::column));
+    out += formatted("  %c{0}at = getelementptr {1}, ptr %array{2}, i32 %j_column\n"
+                     "  store {1} {3}, ptr %c{0}at{4}\n",
+                     id, stored_type, array, stored, group(Block::column));
 }
 
 void Values::fetch_column(NodeId id) {
     const std::string loaded = type(id);
     const bool boolean = loaded == "i1";
-    texts_[at(Block::element)] += fmt::format(
+    texts_[at(Block::element)] += formatted(
         "  %e{0}at = getelementptr {1}, ptr %array{2}, i32 %j_element\n"
         "  %e{0}{3} = load {1}, ptr %e{0}at{4}\n",
         id, boolean ? "i32" : loaded, arrays_[id], boolean ? "k" : "", group(Block::element));
-    if (boolean) texts_[at(Block::element)] += fmt::format("  %e{0} = icmp ne i32 %e{0}k, 0\n", id);
+    if (boolean) texts_[at(Block::element)] += formatted("  %e{0} = icmp ne i32 %e{0}k, 0\n", id);
 }
 
 void Values::emit_node(NodeId id, Block block) {
@@ -223,11 +222,11 @@ void Values::emit_leaf(NodeId id, Block block, std::string& out) {
     const ir::Node& node = mod_.program.graph[id];
     const std::string result = name(id, block);
     auto index = [&](std::string_view begin, std::string_view step) {
-        out += fmt::format("  {} = add nsw i32 {}, {}\n", result, begin, step);
+        out += formatted("  {} = add nsw i32 {}, {}\n", result, begin, step);
     };
     switch (node.op) {
     case Op::score:
-        out += fmt::format("  {} = fadd float %score, {}\n", result, literal(-0.0));
+        out += formatted("  {} = fadd float %score, {}\n", result, literal(-0.0));
         return;
     case Op::b: return index("%b", "0");
     case Op::h: return index("%h", "0");
@@ -240,14 +239,14 @@ void Values::emit_leaf(NodeId id, Block block, std::string& out) {
     const std::string loaded = word(slot(is_size ? Kind::size : Kind::param, node.symbol));
     const std::string wanted = type(id);
     if (wanted == "i64")
-        out += fmt::format("  {} = add i64 {}, 0\n", result, loaded);
+        out += formatted("  {} = add i64 {}, 0\n", result, loaded);
     else if (wanted == "i1")
-        out += fmt::format("  {} = icmp ne i64 {}, 0\n", result, loaded);
+        out += formatted("  {} = icmp ne i64 {}, 0\n", result, loaded);
     else if (wanted == "i32")
-        out += fmt::format("  {} = trunc i64 {} to i32\n", result, loaded);
+        out += formatted("  {} = trunc i64 {} to i32\n", result, loaded);
     else
-        out += fmt::format("  {0}b = trunc i64 {1} to i32\n  {0} = bitcast i32 {0}b to float\n",
-                           result, loaded);
+        out += formatted("  {0}b = trunc i64 {1} to i32\n  {0} = bitcast i32 {0}b to float\n",
+                         result, loaded);
 }
 
 bool Values::emit_division(NodeId id, Block block, std::string& out) {
@@ -261,25 +260,24 @@ bool Values::emit_division(NodeId id, Block block, std::string& out) {
     const bool quotient = node.op == Op::ifloordiv;
     const auto power = std::has_single_bit(static_cast<std::uint64_t>(c));
     if (power && quotient) {
-        out += fmt::format("  {} = ashr i{} {}, {}\n", result, bits, x,
-                           std::countr_zero(static_cast<std::uint64_t>(c)));
+        out += formatted("  {} = ashr i{} {}, {}\n", result, bits, x,
+                         std::countr_zero(static_cast<std::uint64_t>(c)));
     } else if (power) {
-        out += fmt::format("  {} = and i{} {}, {}\n", result, bits, x, c - 1);
+        out += formatted("  {} = and i{} {}, {}\n", result, bits, x, c - 1);
     } else if (mod_.ranges.of_node[node.operands[0]].low >= 0) {
-        out +=
-            fmt::format("  {} = {} i{} {}, {}\n", result, quotient ? "udiv" : "urem", bits, x, c);
+        out += formatted("  {} = {} i{} {}, {}\n", result, quotient ? "udiv" : "urem", bits, x, c);
     } else {
         // Truncating division, then one step down where the remainder is negative.
-        out += fmt::format("  {0}q = sdiv i{1} {2}, {3}\n"
-                           "  {0}p = mul i{1} {0}q, {3}\n"
-                           "  {0}m = sub i{1} {2}, {0}p\n"
-                           "  {0}s = ashr i{1} {0}m, {4}\n",
-                           result, bits, x, c, bits - 1);
+        out += formatted("  {0}q = sdiv i{1} {2}, {3}\n"
+                         "  {0}p = mul i{1} {0}q, {3}\n"
+                         "  {0}m = sub i{1} {2}, {0}p\n"
+                         "  {0}s = ashr i{1} {0}m, {4}\n",
+                         result, bits, x, c, bits - 1);
         if (quotient)
-            out += fmt::format("  {0} = add i{1} {0}q, {0}s\n", result, bits);
+            out += formatted("  {0} = add i{1} {0}q, {0}s\n", result, bits);
         else
-            out += fmt::format("  {0}c = and i{1} {0}s, {2}\n  {0} = add i{1} {0}m, {0}c\n", result,
-                               bits, c);
+            out += formatted("  {0}c = and i{1} {0}s, {2}\n  {0} = add i{1} {0}m, {0}c\n", result,
+                             bits, c);
     }
     return true;
 }
@@ -305,13 +303,13 @@ void Values::emit_operator(NodeId id, Block block, std::string& out) {
         }
         const char hole = info.llvm[++i];
         text +=
-            hole == 'i' ? fmt::format("i{}", bits) : operands[static_cast<std::size_t>(hole - 'x')];
+            hole == 'i' ? formatted("i{}", bits) : operands[static_cast<std::size_t>(hole - 'x')];
     }
     // Range analysis proved that the result fits, and addresses are then seen to be linear.
     const bool exact =
         bits == 32 && (node.op == Op::iadd || node.op == Op::isub || node.op == Op::imul);
     if (exact) text.insert(3, " nsw");
-    out += fmt::format("  {} = {}\n", name(id, block), text);
+    out += formatted("  {} = {}\n", name(id, block), text);
 }
 
 } // namespace flexc::cpu

@@ -3,9 +3,8 @@
 #include <map>
 #include <mutex>
 
-#include <fmt/format.h>
-
 #include "support/dynlib.h"
+#include "support/text.h"
 
 namespace flexc::cuda {
 
@@ -67,13 +66,13 @@ Result<void> checked(const DriverApi& api, int status, const char* what) {
     api.error_name(status, &name);
     api.error_string(status, &text);
     return Error{ErrorCode::device,
-                 fmt::format("{} failed: {} ({})", what, name == nullptr ? "unknown error" : name,
-                             text == nullptr ? std::to_string(status) : std::string(text))};
+                 formatted("{} failed: {} ({})", what, name == nullptr ? "unknown error" : name,
+                           text == nullptr ? std::to_string(status) : std::string(text))};
 }
 
 Error no_such_device(const DriverApi& api, int device) {
     return {ErrorCode::invalid_option,
-            fmt::format("there is no CUDA device {}: {} found", device, api.devices)};
+            formatted("there is no CUDA device {}: {} found", device, api.devices)};
 }
 
 Result<void*> primary_context(const DriverApi& api, int device) {

@@ -1,10 +1,9 @@
 #include "cuda/emit.h"
 
-#include <fmt/format.h>
-
 #include "cuda/emit_gradients.h"
 #include "cuda/emit_logits.h"
 #include "cuda/expressions.h"
+#include "support/text.h"
 
 namespace flexc::cuda {
 
@@ -40,7 +39,7 @@ std::string quoted(std::string_view source) {
 }
 
 std::string function(std::string_view signature, const Body& body) {
-    return fmt::format("__device__ inline {} {{\n{}}}\n\n", signature, body.statements());
+    return formatted("__device__ inline {} {{\n{}}}\n\n", signature, body.statements());
 }
 
 class Emitter {
@@ -115,11 +114,11 @@ class Emitter {
     }
 
     void constant(std::string_view type, std::string_view name, auto value) {
-        text_ += fmt::format("constexpr {} {} = {};\n", type, name, value);
+        text_ += formatted("constexpr {} {} = {};\n", type, name, value);
     }
 
     void constants() {
-        text_ += fmt::format("using Element = {};\n", element_type(options_.dtype));
+        text_ += formatted("using Element = {};\n", element_type(options_.dtype));
         constant("int", "kHeadDim", options_.head_dim);
         constant("int", "kHeadDimV", options_.head_dim_v);
         constant("int", "kQueryTile", config_.query_tile);
@@ -147,15 +146,15 @@ class Emitter {
         text_ += "struct Arguments {\n";
         if (has_program())
             for (const ArgumentField& field : layout_.fields())
-                text_ += fmt::format("    alignas(8) {} {};\n", field.type, field.name);
+                text_ += formatted("    alignas(8) {} {};\n", field.type, field.name);
         text_ += "};\n";
         for (const Place place : {Place::launch, Place::head, Place::row, Place::column}) {
             std::string title(passes::name(place));
             title[0] = static_cast<char>(title[0] - 'a' + 'A');
             text_ += "struct " + title + " {\n";
             for (const NodeId id : layout_.kept(place))
-                text_ += fmt::format("    {} {};\n", spelling(layout_.type(id)),
-                                     value_name(mod_.program, id));
+                text_ += formatted("    {} {};\n", spelling(layout_.type(id)),
+                                   value_name(mod_.program, id));
             text_ += "};\n";
         }
         text_ += "struct At {\n"
@@ -178,11 +177,11 @@ class Emitter {
 
     void places() {
         const std::string head = "const Arguments& arguments, const Launch& launch";
-        const std::string tail = fmt::format("{}, const Head& head, {}", head, kHeadParameters);
+        const std::string tail = formatted("{}, const Head& head, {}", head, kHeadParameters);
         at_place(Place::launch, "Launch at_launch(const Arguments& arguments)");
-        at_place(Place::head, fmt::format("Head at_head({}, {})", head, kHeadParameters));
-        at_place(Place::row, fmt::format("Row at_row({}, int q)", tail));
-        at_place(Place::column, fmt::format("Column at_column({}, int kv)", tail));
+        at_place(Place::head, formatted("Head at_head({}, {})", head, kHeadParameters));
+        at_place(Place::row, formatted("Row at_row({}, int q)", tail));
+        at_place(Place::column, formatted("Column at_column({}, int kv)", tail));
     }
 
     void band() {
@@ -192,7 +191,7 @@ class Emitter {
             std::string result;
             for (const NodeId id : nodes) {
                 const std::string text = body.text_as(id, CType::wide);
-                result = result.empty() ? text : fmt::format("{}({}, {})", combine, result, text);
+                result = result.empty() ? text : formatted("{}({}, {})", combine, result, text);
             }
             return result.empty() ? std::string(none) : result;
         };
@@ -200,9 +199,9 @@ class Emitter {
         body.line("return {" +
                   bound(has_band() ? mod_.band.low : none, "flexc_max", "-(1ll << 62)") + ", " +
                   bound(has_band() ? mod_.band.high : none, "flexc_min", "1ll << 62") + "};");
-        text_ += function(fmt::format("Band band(const Arguments& arguments, const Launch& launch, "
-                                      "const Head& head, {})",
-                                      kHeadParameters),
+        text_ += function(formatted("Band band(const Arguments& arguments, const Launch& launch, "
+                                    "const Head& head, {})",
+                                    kHeadParameters),
                           body);
     }
 
@@ -240,8 +239,8 @@ class Emitter {
         body.line("joint.score = " + unbracketed(body.text(mod_.score)) + ";");
         body.line("joint.d_score = " + unbracketed(body.text(mod_.d_score)) + ";");
         for (std::size_t i = 0; const passes::ReadGradient& gradient : gradients())
-            body.line(fmt::format("joint.partial[{}] = {};", i++,
-                                  unbracketed(body.text(gradient.partial))));
+            body.line(formatted("joint.partial[{}] = {};", i++,
+                                unbracketed(body.text(gradient.partial))));
         body.line("return joint;");
         text_ += function("Joint joint(const At& at, float score)", body);
     }

@@ -1,6 +1,6 @@
 #include "cuda/emit_gradients.h"
 
-#include <fmt/format.h>
+#include "support/text.h"
 
 namespace flexc::cuda {
 
@@ -34,7 +34,7 @@ void add(Body& body, const Layout& layout, NodeId read, const std::string& value
 }
 
 std::string function(const std::string& signature, const Body& body) {
-    return fmt::format("__device__ inline void {} {{\n{}}}\n\n", signature, body.statements());
+    return formatted("__device__ inline void {} {{\n{}}}\n\n", signature, body.statements());
 }
 
 } // namespace
@@ -46,10 +46,10 @@ std::string emit_gradients(const Layout& layout,
         const NodeId read = gradients[i].read;
         (is_of_head(layout, read) ? of_head : of_element).push_back({i, read});
     }
-    std::string text = fmt::format("constexpr int kHeadGradients = {}, kElementGradients = {};\n"
-                                   "struct GradientSums {{\n"
-                                   "    float sum[kHeadGradients ? kHeadGradients : 1];\n}};\n\n",
-                                   of_head.size(), of_element.size());
+    std::string text = formatted("constexpr int kHeadGradients = {}, kElementGradients = {};\n"
+                                 "struct GradientSums {{\n"
+                                 "    float sum[kHeadGradients ? kHeadGradients : 1];\n}};\n\n",
+                                 of_head.size(), of_element.size());
 
     Body each(layout, Place::element, "at.");
     std::vector<NodeId> indices;
@@ -58,14 +58,13 @@ std::string emit_gradients(const Layout& layout,
                        layout.node(entry.read).operands.end());
     each.compute(indices);
     for (const Entry& entry : of_element)
-        add(each, layout, entry.read, fmt::format("joint.partial[{}] * d_modified", entry.index),
-            "");
+        add(each, layout, entry.read, formatted("joint.partial[{}] * d_modified", entry.index), "");
     text += function("add_gradients(const At& at, const Joint& joint, float d_modified)", each);
 
     Body sums(layout, Place::element, "at.");
     for (std::size_t i = 0; i < of_head.size(); ++i)
         sums.line(
-            fmt::format("sums.sum[{}] += joint.partial[{}] * d_modified;", i, of_head[i].index));
+            formatted("sums.sum[{}] += joint.partial[{}] * d_modified;", i, of_head[i].index));
     text += function("sum_gradients(const At& at, const Joint& joint, float d_modified, "
                      "GradientSums& sums)",
                      sums);
@@ -73,9 +72,9 @@ std::string emit_gradients(const Layout& layout,
     Body flush = Body::after_head(layout);
     if (!of_head.empty()) flush.line("const bool first_lane = threadIdx.x % 32 == 0;");
     for (std::size_t i = 0; i < of_head.size(); ++i) {
-        flush.line(fmt::format("const float total_{} = flexc_warp_sum(sums.sum[{}]);", i, i));
-        add(flush, layout, of_head[i].read, fmt::format("total_{}", i), "first_lane");
-        flush.line(fmt::format("sums.sum[{}] = 0;", i));
+        flush.line(formatted("const float total_{} = flexc_warp_sum(sums.sum[{}]);", i, i));
+        add(flush, layout, of_head[i].read, formatted("total_{}", i), "first_lane");
+        flush.line(formatted("sums.sum[{}] = 0;", i));
     }
     text += function("flush_gradients(const Arguments& arguments, const Launch& launch, "
                      "const Head& head, int b, int h, int h_kv, GradientSums& sums)",

@@ -1,6 +1,6 @@
 #include "cuda/emit_logits.h"
 
-#include <fmt/format.h>
+#include "support/text.h"
 
 namespace flexc::cuda {
 
@@ -40,16 +40,15 @@ std::string bias_functions(const Layout& layout, NodeId read) {
     Body address(layout, passes::Place::element, "at.");
     address.compute(node.operands);
     using Kind = passes::ArgumentSlot::Kind;
-    address.line(fmt::format("return {} + {};", address.argument({Kind::buffer_data, node.symbol}),
-                             address.offset(read, Kind::buffer_stride)));
+    address.line(formatted("return {} + {};", address.argument({Kind::buffer_data, node.symbol}),
+                           address.offset(read, Kind::buffer_stride)));
     Body step(layout, passes::Place::launch, "");
-    step.line(fmt::format("return {};", step.argument({Kind::buffer_stride, node.symbol, last})));
-    return fmt::format(
-        "using BiasElement = {};\n"
-        "__device__ inline const BiasElement* bias_address(const At& at) {{\n{}}}\n\n"
-        "__device__ inline long long bias_step(const Arguments& arguments) "
-        "{{\n{}}}\n\n",
-        is_bf16 ? "flexc_bf16" : "flexc_f16", address.statements(), step.statements());
+    step.line(formatted("return {};", step.argument({Kind::buffer_stride, node.symbol, last})));
+    return formatted("using BiasElement = {};\n"
+                     "__device__ inline const BiasElement* bias_address(const At& at) {{\n{}}}\n\n"
+                     "__device__ inline long long bias_step(const Arguments& arguments) "
+                     "{{\n{}}}\n\n",
+                     is_bf16 ? "flexc_bf16" : "flexc_f16", address.statements(), step.statements());
 }
 
 } // namespace
@@ -66,12 +65,12 @@ std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& fo
     const HopperForward& hopper = *config.hopper;
     const ScoreParts& parts = folded.parts;
     std::string text =
-        fmt::format("constexpr int kQueryStages = {};\nconstexpr int kSettlesAfter = {};\n"
-                    "enum class Turns {{ none, products, softmax }};\n"
-                    "constexpr Turns kTurns = Turns::{};\n",
-                    hopper.query_stages, hopper.settles_after, name(hopper.turns));
+        formatted("constexpr int kQueryStages = {};\nconstexpr int kSettlesAfter = {};\n"
+                  "enum class Turns {{ none, products, softmax }};\n"
+                  "constexpr Turns kTurns = Turns::{};\n",
+                  hopper.query_stages, hopper.settles_after, name(hopper.turns));
     const auto constant = [&](std::string_view called, bool value) {
-        text += fmt::format("constexpr bool {} = {};\n", called, value);
+        text += formatted("constexpr bool {} = {};\n", called, value);
     };
     constant("kOverlaps", hopper.overlaps);
     constant("kHasRegistersForColumns", hopper.has_registers_for_columns);
@@ -95,9 +94,9 @@ std::string emit_logit_functions(const Layout& layout, const ScoreParts& parts) 
         if (parts.bias_read != kNoNode && !more.empty()) body.provide(parts.bias_read, "bias");
         if (value != kNoNode) body.compute({value});
         body.line(
-            fmt::format("return {};", value == kNoNode ? "0.0f" : unbracketed(body.text(value))));
-        text += fmt::format("__device__ inline float {}(const At& at{}) {{\n{}}}\n\n", called, more,
-                            body.statements());
+            formatted("return {};", value == kNoNode ? "0.0f" : unbracketed(body.text(value))));
+        text += formatted("__device__ inline float {}(const At& at{}) {{\n{}}}\n\n", called, more,
+                          body.statements());
     };
     function("multiplier", parts.multiplier);
     function("row_addend", parts.row_addend);

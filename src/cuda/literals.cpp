@@ -2,9 +2,8 @@
 #include <cstdint>
 #include <limits>
 
-#include <fmt/format.h>
-
 #include "cuda/expressions.h"
+#include "support/text.h"
 
 namespace flexc::cuda {
 
@@ -32,9 +31,9 @@ std::string real_literal(double value) {
     const float narrowed = static_cast<float>(value);
     if (std::isnan(narrowed)) return "flexc_nan()";
     if (std::isinf(narrowed)) return narrowed > 0 ? "flexc_infinity()" : "(-flexc_infinity())";
-    std::string text = fmt::format("{:.9g}", narrowed);
+    std::string text = formatted("{:.9g}", narrowed);
     // The shortest text that gives the same float is the one people wrote.
-    if (const std::string shorter = fmt::format("{}", narrowed); shorter.size() < text.size())
+    if (const std::string shorter = formatted("{}", narrowed); shorter.size() < text.size())
         text = shorter;
     if (text.find_first_of(".e") == std::string::npos) text += ".0";
     text += "f";
@@ -46,8 +45,8 @@ std::string integer_literal(std::int64_t value, CType type) {
     const std::int64_t lowest = type == CType::wide ? std::numeric_limits<std::int64_t>::min()
                                                     : std::numeric_limits<std::int32_t>::min();
     // The lowest number has no literal: its magnitude does not fit.
-    if (value == lowest) return fmt::format("({}{} - 1)", value + 1, suffix);
-    return value < 0 ? fmt::format("({}{})", value, suffix) : fmt::format("{}{}", value, suffix);
+    if (value == lowest) return formatted("({}{} - 1)", value + 1, suffix);
+    return value < 0 ? formatted("({}{})", value, suffix) : formatted("{}{}", value, suffix);
 }
 
 } // namespace flexc::cuda

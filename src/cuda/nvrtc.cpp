@@ -6,10 +6,9 @@
 #include <filesystem>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "support/dynlib.h"
 #include "support/env.h"
+#include "support/text.h"
 
 namespace flexc::cuda {
 
@@ -51,8 +50,8 @@ std::string bind(const support::DynamicLibrary& library, Nvrtc& api) {
     if (!complete) return "not an NVRTC that can make cubins";
     if (api.version(&api.info.major, &api.info.minor) != kSuccess) return "does not tell a version";
     if (api.info.major < kOldestMajor)
-        return fmt::format("version {}.{} is older than {}.0", api.info.major, api.info.minor,
-                           kOldestMajor);
+        return formatted("version {}.{} is older than {}.0", api.info.major, api.info.minor,
+                         kOldestMajor);
     library.symbol("nvrtcGetNumSupportedArchs", api.architecture_count);
     library.symbol("nvrtcGetSupportedArchs", api.architectures);
     return "";
@@ -64,7 +63,7 @@ void describe(const support::DynamicLibrary& library, Nvrtc& api) {
     // Builds of one version differ; their sizes tell them apart.
     std::error_code failure;
     const auto bytes = std::filesystem::file_size(info.path, failure);
-    info.identity = fmt::format("nvrtc {}.{} {}", info.major, info.minor, failure ? 0 : bytes);
+    info.identity = formatted("nvrtc {}.{} {}", info.major, info.minor, failure ? 0 : bytes);
     int count = 0;
     if (api.architecture_count == nullptr || api.architectures == nullptr ||
         api.architecture_count(&count) != kSuccess || count <= 0)
@@ -79,16 +78,16 @@ std::vector<std::string> search_patterns() {
                              "${ORIGIN}/../../..", "/usr/local", "/usr", "${HOME}/.local"})
         for (const char* packages : {"lib/python3*/site-packages", "lib/python3*/dist-packages"})
             for (const char* wheel : {"nvidia/cu1[2-9]/lib", "nvidia/cuda_nvrtc/lib"})
-                patterns.push_back(fmt::format("{}/{}/{}/libnvrtc.so.1*", root, packages, wheel));
+                patterns.push_back(formatted("{}/{}/{}/libnvrtc.so.1*", root, packages, wheel));
     // flexc itself may be inside a wheel, next to NVIDIA's.
     for (const char* wheel : {"nvidia/cu1[2-9]/lib", "nvidia/cuda_nvrtc/lib"})
         for (const char* up : {"..", "../.."})
-            patterns.push_back(fmt::format("${{ORIGIN}}/{}/{}/libnvrtc.so.1*", up, wheel));
+            patterns.push_back(formatted("${{ORIGIN}}/{}/{}/libnvrtc.so.1*", up, wheel));
     patterns.push_back("${CONDA_PREFIX}/lib/libnvrtc.so.1*");
     for (const char* root :
          {"${CUDA_PATH}", "${CUDA_HOME}", "/usr/local/cuda", "/usr/local/cuda-*", "/opt/cuda"})
         for (const char* folder : {"lib64", "lib", "targets/*/lib"})
-            patterns.push_back(fmt::format("{}/{}/libnvrtc.so.1*", root, folder));
+            patterns.push_back(formatted("{}/{}/libnvrtc.so.1*", root, folder));
     return patterns;
 }
 
@@ -139,8 +138,8 @@ std::string log_of(const Nvrtc& api, Program program) {
 Error failure(const Nvrtc& api, int status, const Translation& translation, std::string_view arch,
               const std::string& log) {
     std::string message =
-        fmt::format("NVRTC {}.{} could not compile {} for {}: {}", api.info.major, api.info.minor,
-                    translation.name, arch, api.error_string(status));
+        formatted("NVRTC {}.{} could not compile {} for {}: {}", api.info.major, api.info.minor,
+                  translation.name, arch, api.error_string(status));
     if (!log.empty()) message += "\n" + log;
     return {status == kCompilationError ? ErrorCode::compile_failed : ErrorCode::internal, message};
 }
@@ -154,7 +153,7 @@ Result<NvrtcInfo> nvrtc_info() {
 }
 
 std::vector<std::string> nvrtc_options(std::string_view arch) {
-    std::vector<std::string> options = {fmt::format("--gpu-architecture={}", arch), "--std=c++17",
+    std::vector<std::string> options = {formatted("--gpu-architecture={}", arch), "--std=c++17",
                                         "-default-device", "--ptxas-options=-v"};
     if (support::environment(support::Variable::lineinfo) == "1") options.push_back("-lineinfo");
     return options;
@@ -200,7 +199,7 @@ Result<NvrtcOutput> compile_cubin(const Translation& translation, std::string_vi
 
 std::string arch_name(int arch) {
     // Hopper's templates will use instructions that only its own target has.
-    return fmt::format("sm_{}{}", arch, arch == 90 ? "a" : "");
+    return formatted("sm_{}{}", arch, arch == 90 ? "a" : "");
 }
 
 int arch_number(std::string_view name) {

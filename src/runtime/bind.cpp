@@ -1,13 +1,12 @@
 #include "runtime/bind.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 
 #include "runtime/buffers.h"
+#include "support/text.h"
 
 namespace flexc::runtime {
 
@@ -26,11 +25,11 @@ Result<void> check_lengths(const Sizes& sizes) {
          {Row{"batch", sizes.batch}, Row{"heads", sizes.heads}, Row{"kv_heads", sizes.kv_heads},
           Row{"q_len", sizes.q_len}, Row{"kv_len", sizes.kv_len}})
         if (row.value < 1 || row.value >= analysis::kMaxLength)
-            return invalid(fmt::format("{} is {}; it must be between 1 and {}", row.name, row.value,
-                                       analysis::kMaxLength - 1));
+            return invalid(formatted("{} is {}; it must be between 1 and {}", row.name, row.value,
+                                     analysis::kMaxLength - 1));
     if (sizes.heads % sizes.kv_heads != 0)
-        return invalid(fmt::format("{} query heads cannot share {} key/value heads evenly",
-                                   sizes.heads, sizes.kv_heads));
+        return invalid(formatted("{} query heads cannot share {} key/value heads evenly",
+                                 sizes.heads, sizes.kv_heads));
     return {};
 }
 
@@ -41,7 +40,7 @@ Result<std::vector<std::uint64_t>> bind_params(const ir::Program& program,
         for (const ir::Param& param : program.params)
             known = known || param.name == value.name;
         if (!known)
-            return invalid(fmt::format("'{}' is not a parameter of this program", value.name));
+            return invalid(formatted("'{}' is not a parameter of this program", value.name));
     }
     std::vector<std::uint64_t> words;
     for (const ir::Param& param : program.params) {
@@ -49,8 +48,7 @@ Result<std::vector<std::uint64_t>> bind_params(const ir::Program& program,
         for (const ParamValue& value : values)
             if (value.name == param.name) given = &value;
         if (given == nullptr && !param.has_default)
-            return invalid(
-                fmt::format("parameter '{}' has no default: give it a value", param.name));
+            return invalid(formatted("parameter '{}' has no default: give it a value", param.name));
         const double value = given != nullptr ? given->value : param.default_value;
         if (param.type == ir::Type::real) {
             words.push_back(std::bit_cast<std::uint32_t>(static_cast<float>(value)));
@@ -58,8 +56,8 @@ Result<std::vector<std::uint64_t>> bind_params(const ir::Program& program,
         }
         if (value != std::trunc(value) || std::abs(value) > 9007199254740992.0 ||
             (param.type == ir::Type::boolean && value != 0 && value != 1))
-            return invalid(fmt::format("parameter '{}' is {}; it must be {}", param.name, value,
-                                       param.type == ir::Type::boolean ? "0 or 1" : "an integer"));
+            return invalid(formatted("parameter '{}' is {}; it must be {}", param.name, value,
+                                     param.type == ir::Type::boolean ? "0 or 1" : "an integer"));
         words.push_back(static_cast<std::uint64_t>(static_cast<std::int64_t>(value)));
     }
     return words;
@@ -79,22 +77,22 @@ Result<void> check_tensor(const TensorRule& rule, DType kernel_dtype) {
     const TensorView& tensor = *rule.tensor;
     if (!tensor) {
         if (!rule.required) return {};
-        return invalid(fmt::format("{}: missing", rule.name));
+        return invalid(formatted("{}: missing", rule.name));
     }
     const DType expected = rule.requires_f32 ? DType::f32 : kernel_dtype;
     if (tensor.dtype != expected && !(rule.allows_f32 && tensor.dtype == DType::f32))
-        return invalid(fmt::format("{}: expected type {}{}, got {}", rule.name, name(expected),
-                                   rule.allows_f32 && expected != DType::f32 ? " or f32" : "",
-                                   name(tensor.dtype)));
+        return invalid(formatted("{}: expected type {}{}, got {}", rule.name, name(expected),
+                                 rule.allows_f32 && expected != DType::f32 ? " or f32" : "",
+                                 name(tensor.dtype)));
     const std::span<const std::int64_t> shape(rule.shape.data(),
                                               static_cast<std::size_t>(rule.rank));
     const auto got = shape_of(tensor);
     if (!std::equal(shape.begin(), shape.end(), got.begin(), got.end()))
-        return invalid(fmt::format("{}: expected shape {}, got {}", rule.name, shape_text(shape),
-                                   shape_text(got)));
+        return invalid(formatted("{}: expected shape {}, got {}", rule.name, shape_text(shape),
+                                 shape_text(got)));
     if (reinterpret_cast<std::uintptr_t>(tensor.data) % size_of(tensor.dtype) != 0)
-        return invalid(fmt::format("{}: the pointer is not aligned to its {} elements", rule.name,
-                                   name(tensor.dtype)));
+        return invalid(formatted("{}: the pointer is not aligned to its {} elements", rule.name,
+                                 name(tensor.dtype)));
     return {};
 }
 
@@ -185,7 +183,7 @@ Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
     if (options.q_offset < 0 || options.kv_offset < 0 || options.q_offset + sizes.q_len > q_len ||
         options.kv_offset + sizes.kv_len > kv_len || q_len >= analysis::kMaxLength ||
         kv_len >= analysis::kMaxLength)
-        return invalid(fmt::format(
+        return invalid(formatted(
             "rows {} to {} of Q_LEN {} and {} to {} of KV_LEN {}: offsets and lengths must lie "
             "inside the whole, which must be below {}",
             options.q_offset, options.q_offset + sizes.q_len, q_len, options.kv_offset,
@@ -204,8 +202,8 @@ Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
     if (auto bound = bind_sizes(program, buffers, plan.size_values); !bound) return bound.error();
     for (std::size_t i = 0; i < program.sizes.size(); ++i)
         if (plan.size_values[i] == kUnbound)
-            return invalid(fmt::format("size '{}' is not known: pass the buffers to plan()",
-                                       program.sizes[i]));
+            return invalid(
+                formatted("size '{}' is not known: pass the buffers to plan()", program.sizes[i]));
 
     auto params = bind_params(program, options.params);
     if (!params) return params.error();

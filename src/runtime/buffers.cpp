@@ -1,6 +1,6 @@
 #include "runtime/buffers.h"
 
-#include <fmt/format.h>
+#include "support/text.h"
 
 namespace flexc::runtime {
 
@@ -23,7 +23,7 @@ std::string dims_text(const ir::Program& program, const ir::Buffer& buffer,
         else if (values[dim.size] == kUnbound)
             text += program.sizes[dim.size];
         else
-            text += fmt::format("{} = {}", program.sizes[dim.size], values[dim.size]);
+            text += formatted("{} = {}", program.sizes[dim.size], values[dim.size]);
     }
     return text + "]";
 }
@@ -35,8 +35,8 @@ Result<void> check_names(const ir::Program& program, std::span<const NamedTensor
         for (const ir::Buffer& buffer : program.buffers)
             if (buffer.name == entry.name && (buffer.grad || !gradients)) match = &buffer;
         if (match == nullptr)
-            return invalid(fmt::format("'{}' is not a {}buffer of this program", entry.name,
-                                       gradients ? "grad " : ""));
+            return invalid(formatted("'{}' is not a {}buffer of this program", entry.name,
+                                     gradients ? "grad " : ""));
     }
     return {};
 }
@@ -48,8 +48,8 @@ Result<void> bind_dims(const ir::Program& program, const ir::Buffer& buffer,
         const ir::Dim& dim = buffer.dims[i];
         if (dim.is_constant() || sizes[dim.size] != kUnbound) continue;
         if (tensor.shape[i] < 1)
-            return invalid(fmt::format("'{}': size {} is {}; it must be at least 1", buffer.name,
-                                       program.sizes[dim.size], tensor.shape[i]));
+            return invalid(formatted("'{}': size {} is {}; it must be at least 1", buffer.name,
+                                     program.sizes[dim.size], tensor.shape[i]));
         sizes[dim.size] = tensor.shape[i];
     }
     return {};
@@ -60,20 +60,19 @@ Result<void> check_buffer(const ir::Program& program, const ir::Buffer& buffer,
                           const TensorView& tensor, DType expected_dtype,
                           std::span<const std::int64_t> sizes, std::string_view label) {
     if (tensor.dtype != expected_dtype)
-        return invalid(fmt::format("{}: expected type {}, got {}", label, name(expected_dtype),
-                                   name(tensor.dtype)));
+        return invalid(formatted("{}: expected type {}, got {}", label, name(expected_dtype),
+                                 name(tensor.dtype)));
     bool matches = static_cast<std::size_t>(tensor.rank) == buffer.dims.size();
     for (std::size_t i = 0; matches && i < buffer.dims.size(); ++i) {
         const ir::Dim& dim = buffer.dims[i];
         matches = tensor.shape[i] == (dim.is_constant() ? dim.constant : sizes[dim.size]);
     }
     if (!matches)
-        return invalid(fmt::format("{}: expected shape {}, got {}", label,
-                                   dims_text(program, buffer, sizes),
-                                   shape_text(shape_of(tensor))));
+        return invalid(formatted("{}: expected shape {}, got {}", label,
+                                 dims_text(program, buffer, sizes), shape_text(shape_of(tensor))));
     if (reinterpret_cast<std::uintptr_t>(tensor.data) % size_of(tensor.dtype) != 0)
-        return invalid(fmt::format("{}: the pointer is not aligned to its {} elements", label,
-                                   name(tensor.dtype)));
+        return invalid(formatted("{}: the pointer is not aligned to its {} elements", label,
+                                 name(tensor.dtype)));
     return {};
 }
 
@@ -90,7 +89,7 @@ bool is_contiguous(const TensorView& tensor) {
 } // namespace
 
 std::string shape_text(std::span<const std::int64_t> shape) {
-    return fmt::format("[{}]", fmt::join(shape, ", "));
+    return formatted("[{}]", joined(shape, ", "));
 }
 
 std::span<const std::int64_t> shape_of(const TensorView& tensor) {
@@ -104,7 +103,7 @@ Result<void> bind_sizes(const ir::Program& program, std::span<const NamedTensor>
         if (const TensorView* tensor = find(tensors, buffer.name)) {
             if (auto bound = bind_dims(program, buffer, *tensor, sizes); !bound) return bound;
             if (auto checked = check_buffer(program, buffer, *tensor, buffer.dtype, sizes,
-                                            fmt::format("'{}'", buffer.name));
+                                            formatted("'{}'", buffer.name));
                 !checked)
                 return checked;
         }
@@ -119,17 +118,17 @@ Result<void> find_buffers(const ir::Program& program, std::span<const std::int64
         const ir::Buffer& buffer = program.buffers[i];
         if (gradients && !buffer.grad) continue;
         const TensorView* tensor = find(tensors, buffer.name);
-        const std::string label = gradients ? fmt::format("gradient of '{}'", buffer.name)
-                                            : fmt::format("'{}'", buffer.name);
+        const std::string label =
+            gradients ? formatted("gradient of '{}'", buffer.name) : formatted("'{}'", buffer.name);
         if (tensor == nullptr || !*tensor)
-            return invalid(fmt::format("{}: missing; expected {} {}", label,
-                                       gradients ? "f32" : name(buffer.dtype),
-                                       dims_text(program, buffer, sizes)));
+            return invalid(formatted("{}: missing; expected {} {}", label,
+                                     gradients ? "f32" : name(buffer.dtype),
+                                     dims_text(program, buffer, sizes)));
         const DType dtype = gradients ? DType::f32 : buffer.dtype;
         if (auto checked = check_buffer(program, buffer, *tensor, dtype, sizes, label); !checked)
             return checked;
         if (gradients && !is_contiguous(*tensor))
-            return invalid(fmt::format("{}: must be contiguous", label));
+            return invalid(formatted("{}: must be contiguous", label));
         views[i] = *tensor;
     }
     return {};

@@ -6,12 +6,11 @@
 #include <optional>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "cuda/driver.h"
 #include "cuda/select.h"
 #include "cuda/tensor_maps.h"
 #include "runtime/tile_queues.h"
+#include "support/text.h"
 
 namespace flexc::runtime {
 
@@ -201,8 +200,8 @@ class CudaExecutable final : public Executable {
         std::int64_t blocks = cuda::grid_blocks(kernel->config, attention);
         if (blocks > INT32_MAX)
             return Error{ErrorCode::limit,
-                         fmt::format("{} needs {} blocks; a launch can have {}: split the batch",
-                                     kernel->config.entry, blocks, INT32_MAX)};
+                         formatted("{} needs {} blocks; a launch can have {}: split the batch",
+                                   kernel->config.entry, blocks, INT32_MAX)};
         int* queue = nullptr;
         if (kernel->config.hopper && blocks > multiprocessors_) {
             blocks = multiprocessors_;

@@ -1,9 +1,8 @@
 #include "flexc/kernel.h"
 
-#include <fmt/format.h>
-
 #include "runtime/bind.h"
 #include "runtime/state.h"
+#include "support/text.h"
 
 namespace flexc {
 
@@ -28,9 +27,9 @@ Result<void> check_workspace(const detail::PlanState& plan, Workspace workspace)
     if (plan.workspace_bytes > 0 &&
         (workspace.data == nullptr || workspace.bytes < plan.workspace_bytes))
         return Error{ErrorCode::invalid_option,
-                     fmt::format("the workspace holds {} bytes; the plan needs {}",
-                                 workspace.data == nullptr ? 0 : workspace.bytes,
-                                 plan.workspace_bytes)};
+                     formatted("the workspace holds {} bytes; the plan needs {}",
+                               workspace.data == nullptr ? 0 : workspace.bytes,
+                               plan.workspace_bytes)};
     return {};
 }
 

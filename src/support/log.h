@@ -4,9 +4,8 @@
 #include <string_view>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "flexc/options.h"
+#include "support/text.h"
 
 namespace flexc::support {
 
@@ -37,8 +36,7 @@ class Log {
     template <typename... Arguments>
     void print(LogLevel level, fmt::format_string<Arguments...> format,
                Arguments&&... arguments) const {
-        if (enabled(level))
-            write(level, fmt::format(format, std::forward<Arguments>(arguments)...));
+        if (enabled(level)) write(level, formatted(format, std::forward<Arguments>(arguments)...));
     }
 
     LogSink sink_;

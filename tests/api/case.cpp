@@ -6,10 +6,9 @@
 #include <cstring>
 #include <random>
 
-#include <fmt/format.h>
-
 #include "attention_oracle.h"
 #include "front/compile_text.h"
+#include "support/text.h"
 
 namespace flexc::test {
 
@@ -172,10 +171,10 @@ std::string compare(const char* what, const std::vector<double>& got,
                     const std::vector<double>& terms = {}) {
     double error = 0, norm = squares(terms) * 0.01;
     for (std::size_t i = 0; i < want.size(); ++i) {
-        if (std::isnan(got[i])) return fmt::format("{}: NaN at {}\n", what, i);
+        if (std::isnan(got[i])) return formatted("{}: NaN at {}\n", what, i);
         if (std::isinf(got[i]) || std::isinf(want[i])) {
             if (got[i] != want[i])
-                return fmt::format("{}: {} where {} is right, at {}\n", what, got[i], want[i], i);
+                return formatted("{}: {} where {} is right, at {}\n", what, got[i], want[i], i);
             continue;
         }
         error += (got[i] - want[i]) * (got[i] - want[i]);
@@ -185,18 +184,18 @@ std::string compare(const char* what, const std::vector<double>& got,
     if (norm / count < 1e-12) {
         const double rms = std::sqrt(error / count);
         if (rms <= zero) return "";
-        return fmt::format("{}: root mean square {:.2e} where zero is right\n", what, rms);
+        return formatted("{}: root mean square {:.2e} where zero is right\n", what, rms);
     }
     const double ratio = std::sqrt(error / norm);
     if (ratio <= relative) return "";
-    return fmt::format("{}: relative error {:.2e}, allowed {:.2e}\n", what, ratio, relative);
+    return formatted("{}: relative error {:.2e}, allowed {:.2e}\n", what, ratio, relative);
 }
 
 std::string compare_lse(const std::vector<double>& got, const std::vector<double>& want,
                         double absolute) {
     for (std::size_t i = 0; i < want.size(); ++i) {
         if (std::isinf(want[i]) ? got[i] != want[i] : !(std::abs(got[i] - want[i]) <= absolute))
-            return fmt::format("lse: {} where {} is right, at {}\n", got[i], want[i], i);
+            return formatted("lse: {} where {} is right, at {}\n", got[i], want[i], i);
     }
     return "";
 }
@@ -343,7 +342,7 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed) {
         compare("dk", dk.get(), want.dk, allowed.gradient, allowed.zero, want.dk_absolute) +
         compare("dv", dv.get(), want.dv, allowed.gradient, allowed.zero);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
-        const std::string label = fmt::format("d.{}", gradients[i].name);
+        const std::string label = formatted("d.{}", gradients[i].name);
         problems +=
             compare(label.c_str(), gradient_tensors[i].get(),
                     want.d_buffers.at(std::string(gradients[i].name)), allowed.gradient,

@@ -1,4 +1,5 @@
 #include "flexc/safetensors.h"
+#include "support/text.h"
 
 #include <cstdio>
 #include <filesystem>
@@ -9,7 +10,6 @@
 #include <unistd.h>
 
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 
 using namespace flexc;
 using namespace flexc::cli;
@@ -87,7 +87,7 @@ TEST_CASE("what is written is read back, every type") {
 }
 
 TEST_CASE("a header that does not hold is refused by the name of the tensor") {
-    const auto one = [](const char* fields) { return fmt::format("{{\"x\": {{{}}}}}", fields); };
+    const auto one = [](const char* fields) { return formatted("{{\"x\": {{{}}}}}", fields); };
     struct Row {
         std::string header;
         std::uint64_t bytes;

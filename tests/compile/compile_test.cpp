@@ -6,10 +6,10 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 
 #include "compile/matrix.h"
 #include "cuda/nvrtc.h"
+#include "support/text.h"
 
 namespace {
 
@@ -39,7 +39,7 @@ TEST_CASE("every template compiles for every architecture, without spills") {
     const auto info = cuda::nvrtc_info();
     REQUIRE(info);
     test::Record now;
-    now.version = fmt::format("{}.{}", info->major, info->minor);
+    now.version = formatted("{}.{}", info->major, info->minor);
     const test::Record before = test::read_record(kRecordPath);
     const bool update = std::getenv("FLEXC_UPDATE_REGISTERS") != nullptr;
     const bool same_compiler = before.version == now.version;

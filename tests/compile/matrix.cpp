@@ -4,9 +4,8 @@
 #include <fstream>
 #include <sstream>
 
-#include <fmt/format.h>
-
 #include "front/library.h"
+#include "support/text.h"
 
 namespace flexc::test {
 
@@ -87,9 +86,9 @@ std::vector<KernelCase> compile_matrix() {
 }
 
 std::string name_of(const KernelCase& one) {
-    return fmt::format("{} {} {} {}x{} {}",
-                       one.forward_kernel == ForwardKernel::hopper ? "hopper" : kind_name(one.kind),
-                       one.arch, name(one.dtype), one.head_dim, one.head_dim_v, one.mod);
+    return formatted("{} {} {} {}x{} {}",
+                     one.forward_kernel == ForwardKernel::hopper ? "hopper" : kind_name(one.kind),
+                     one.arch, name(one.dtype), one.head_dim, one.head_dim_v, one.mod);
 }
 
 Record read_record(const std::string& path) {
@@ -122,8 +121,8 @@ bool write_record(const std::string& path, const Record& record) {
          << "\n# kernel, architecture, type, head dims, mod, registers, shared bytes, spilled "
             "bytes\n";
     for (const auto& [key, usage] : record.kernels)
-        file << fmt::format("{:<48} {:>3} {:>6} {:>4}\n", key, usage.registers, usage.shared_bytes,
-                            usage.spill_bytes);
+        file << formatted("{:<48} {:>3} {:>6} {:>4}\n", key, usage.registers, usage.shared_bytes,
+                          usage.spill_bytes);
     return static_cast<bool>(file.flush());
 }
 

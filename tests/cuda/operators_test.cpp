@@ -4,10 +4,10 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 
 #include "host_module.h"
 #include "ir/interp.h"
+#include "support/text.h"
 
 namespace {
 
@@ -38,10 +38,10 @@ std::string wrapper(const ir::OpInfo& info, const std::string& name, const std::
         const char letter = info.signature[static_cast<std::size_t>(i)];
         const std::string cast = letter == 'i' ? "(" + integer + ")" : "";
         text = replaced(text, std::string("$") + letters[static_cast<std::size_t>(i)],
-                        fmt::format("({}in[{}].{})", cast, i, member(letter)));
+                        formatted("({}in[{}].{})", cast, i, member(letter)));
     }
-    return fmt::format("extern \"C\" void {}(const Word* in, Word* out) {{ out->{} = {}; }}\n",
-                       name, member(info.signature.back()), text);
+    return formatted("extern \"C\" void {}(const Word* in, Word* out) {{ out->{} = {}; }}\n", name,
+                     member(info.signature.back()), text);
 }
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -95,8 +95,8 @@ TEST_CASE("the CUDA text of every operator means what the reference says") {
     for (std::size_t i = 0; i < ir::all_operators().size(); ++i) {
         const ir::OpInfo& info = ir::info(static_cast<ir::Op>(i));
         if (info.is_leaf()) continue;
-        text += wrapper(info, fmt::format("wide_{}", info.name), "long long");
-        text += wrapper(info, fmt::format("narrow_{}", info.name), "int");
+        text += wrapper(info, formatted("wide_{}", info.name), "long long");
+        text += wrapper(info, formatted("narrow_{}", info.name), "int");
     }
     const test::HostModule module(text);
 
@@ -105,8 +105,8 @@ TEST_CASE("the CUDA text of every operator means what the reference says") {
         const ir::OpInfo& info = ir::info(op);
         if (info.is_leaf()) continue;
         CAPTURE(info.name);
-        auto* const wide = module.function<Function>(fmt::format("wide_{}", info.name));
-        auto* const narrow = module.function<Function>(fmt::format("narrow_{}", info.name));
+        auto* const wide = module.function<Function>(formatted("wide_{}", info.name));
+        auto* const narrow = module.function<Function>(formatted("narrow_{}", info.name));
         const char result = info.signature.back();
         int failures = 0;
         for (const auto& operands : tuples(info)) {
@@ -126,7 +126,7 @@ TEST_CASE("the CUDA text of every operator means what the reference says") {
                                    : result == 'i' ? expected.integer == out.integer
                                                    : expected.boolean == out.boolean;
                 if (right || ++failures > 3) continue;
-                FAIL_CHECK(fmt::format(
+                FAIL_CHECK(formatted(
                     "{} {}({} {} {}, {} {} {}, {} {} {}): expected {} {} {}, got {} {} {}",
                     function == wide ? "wide" : "narrow", info.name, in[0].boolean, in[0].integer,
                     in[0].real, in[1].boolean, in[1].integer, in[1].real, in[2].boolean,

@@ -4,13 +4,13 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 
 #include "cuda/emit.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/pipeline.h"
 #include "random_program.h"
+#include "support/text.h"
 
 namespace {
 
@@ -81,10 +81,10 @@ std::string text_of(const passes::Mod& mod, KernelKind kind, DType dtype, const 
     std::string text = cuda::emit_mod(mod, config, {.dtype = dtype});
     text.replace(text.find("#pragma once"), 12, "");
     const std::string body(kind == KernelKind::forward ? kForwardBody : kBackwardBody);
-    return fmt::format("#define mod mod_{}\n{}", name, text) +
-           fmt::format(fmt::runtime(kCaller), fmt::arg("name", name),
-                       fmt::arg("words", passes::argument_slots(mod).size()),
-                       fmt::arg("body", body)) +
+    return formatted("#define mod mod_{}\n{}", name, text) +
+           formatted(fmt::runtime(kCaller), fmt::arg("name", name),
+                     fmt::arg("words", passes::argument_slots(mod).size()),
+                     fmt::arg("body", body)) +
            "#undef mod\n";
 }
 
@@ -183,10 +183,10 @@ void run(const test::RandomOptions& options) {
     const std::vector<Case> all = cases(options, kPrograms);
     std::string text(kPrelude);
     for (const Case& one : all) {
-        text += text_of(one.mod, KernelKind::forward, one.dtype, fmt::format("f{}", one.seed));
+        text += text_of(one.mod, KernelKind::forward, one.dtype, formatted("f{}", one.seed));
         if (options.gradients)
-            text += text_of(one.mod, KernelKind::backward_fused, one.dtype,
-                            fmt::format("b{}", one.seed));
+            text +=
+                text_of(one.mod, KernelKind::backward_fused, one.dtype, formatted("b{}", one.seed));
     }
     const test::HostModule module(text);
     for (const Case& one : all) {
@@ -204,12 +204,11 @@ void run(const test::RandomOptions& options) {
                                     static_cast<int>(at.kv_idx),
                                     static_cast<float>(at.score),
                                     0.75f};
-            check_forward(one, arguments, module.function<Function>(fmt::format("f{}", one.seed)),
-                          at, position);
+            check_forward(one, arguments, module.function<Function>(formatted("f{}", one.seed)), at,
+                          position);
             if (options.gradients)
                 check_backward(one, arguments,
-                               module.function<Function>(fmt::format("b{}", one.seed)), at,
-                               position);
+                               module.function<Function>(formatted("b{}", one.seed)), at, position);
         }
     }
 }

@@ -6,14 +6,13 @@
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "demo/picture.h"
 #include "flexc/attention_call.h"
 #include "flexc/command.h"
 #include "flexc/fill.h"
 #include "flexc/flexc.h"
 #include "flexc/mod_option.h"
+#include "support/text.h"
 
 namespace {
 
@@ -111,9 +110,10 @@ void draw(Device device) {
     call.prepare(true);
     cli::require(call.forward());
     call.synchronize();
-    fmt::print("\nattention weights of a head with slope 1/4, {0} queries down, {0} keys across\n"
-               "(· is hidden by the mask; darker is more):\n\n{1}",
-               kLength, demo::draw_weights(download(call, "o"), kLength, kLength));
+    print(stdout,
+          "\nattention weights of a head with slope 1/4, {0} queries down, {0} keys across\n"
+          "(· is hidden by the mask; darker is more):\n\n{1}",
+          kLength, demo::draw_weights(download(call, "o"), kLength, kLength));
 }
 
 void run_demo(Device device) {
@@ -123,12 +123,12 @@ void run_demo(Device device) {
         .head_dim_v = 64,
         .dtype = DType::f32};
     const auto kernel = compile_for(device, shape);
-    fmt::print("the program:\n\n{}\n", kProgram);
-    fmt::print("compiled for {} in {:.0f} ms{}\n", cli::describe(kernel.device()),
-               kernel.compile_ms(), kernel.from_cache() ? ", from the cache" : "");
+    print(stdout, "the program:\n\n{}\n", kProgram);
+    print(stdout, "compiled for {} in {:.0f} ms{}\n", cli::describe(kernel.device()),
+          kernel.compile_ms(), kernel.from_cache() ? ", from the cache" : "");
     for (const auto& info : kernel.kernels()) {
         // The description of a CPU names every feature it has.
-        fmt::print("  {}: {:.90}\n", info.name, info.reason);
+        print(stdout, "  {}: {:.90}\n", info.name, info.reason);
     }
 
     auto slopes = alibi_slopes(shape.sizes.heads);
@@ -141,24 +141,25 @@ void run_demo(Device device) {
     const double backward_ms =
         time([](void* x) { return static_cast<AttentionCall*>(x)->backward(); });
     call.synchronize();
-    fmt::print(
+    print(
+        stdout,
         "8 heads over 2 key heads, 512 tokens, D 64, f32: forward {:.2f} ms, backward {:.2f} ms\n",
         forward_ms, backward_ms);
 
     const auto gradient = download(call, "d.slopes");
     constexpr float kStep = 1e-3F;
-    fmt::print("\nlearned slopes and their gradients:\n");
+    print(stdout, "\nlearned slopes and their gradients:\n");
     for (std::size_t head = 0; head < slopes.size(); ++head) {
-        fmt::print("  head {}: slope {:.5f}  gradient {:+.4f}\n", head, slopes[head],
-                   gradient[head]);
+        print(stdout, "  head {}: slope {:.5f}  gradient {:+.4f}\n", head, slopes[head],
+              gradient[head]);
     }
     const float middle = slopes[3];
     slopes[3] = middle + kStep;
     const double above = loss(kernel, shape, slopes);
     slopes[3] = middle - kStep;
     const double below = loss(kernel, shape, slopes);
-    fmt::print("head 3 by finite differences of the forward: {:+.4f}\n",
-               (above - below) / (2 * kStep));
+    print(stdout, "head 3 by finite differences of the forward: {:+.4f}\n",
+          (above - below) / (2 * kStep));
     draw(kernel.device());
 }
 
@@ -168,12 +169,12 @@ int main() {
     try {
         const auto device = default_device();
         if (device.kind == Device::Kind::cpu) {
-            fmt::print(
-                "no GPU that flexc can use was found (`flexc doctor` says why): on the CPU\n\n");
+            print(stdout,
+                  "no GPU that flexc can use was found (`flexc doctor` says why): on the CPU\n\n");
         }
         run_demo(device);
     } catch (const std::exception& error) {
-        fmt::print(stderr, "demo: {}\n", error.what());
+        print(stderr, "demo: {}\n", error.what());
         return 1;
     }
     return 0;

@@ -2,9 +2,8 @@
 
 #include <numeric>
 
-#include <fmt/format.h>
-
 #include "flexc/command.h"
+#include "support/text.h"
 
 namespace flexc::cli {
 

@@ -5,7 +5,6 @@
 #include <memory>
 #include <sstream>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "flexc/attention_call.h"
@@ -14,6 +13,7 @@
 #include "flexc/mod_option.h"
 #include "flexc/peak.h"
 #include "flexc/visible_fraction.h"
+#include "support/text.h"
 
 namespace flexc::cli {
 namespace {
@@ -32,7 +32,7 @@ std::int64_t parse_count(const std::string& text, std::string_view what) {
     const auto parsed = std::from_chars(text.data(), text.data() + text.size(), count);
     if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() || count < 1 ||
         count > (std::int64_t{1} << 30)) {
-        fail_usage(fmt::format("{}: '{}' is not a whole number from 1 to 2^30", what, text));
+        fail_usage(formatted("{}: '{}' is not a whole number from 1 to 2^30", what, text));
     }
     return count;
 }
@@ -44,14 +44,14 @@ ProblemShape parse_shape(const BenchOptions& options) {
         counts.push_back(parse_count(part, "--shape " + options.shape));
     }
     if (counts.size() != 6 && counts.size() != 7) {
-        fail_usage(fmt::format("--shape '{}': expected B,H,H_KV,Q,KV,D or B,H,H_KV,Q,KV,D,DV",
-                               options.shape));
+        fail_usage(formatted("--shape '{}': expected B,H,H_KV,Q,KV,D or B,H,H_KV,Q,KV,D,DV",
+                             options.shape));
     }
     if (counts[1] % counts[2] != 0) {
-        fail_usage(fmt::format("--shape '{}': H_KV must divide H", options.shape));
+        fail_usage(formatted("--shape '{}': H_KV must divide H", options.shape));
     }
     if (std::max(counts[5], counts.back()) > 256) {
-        fail_usage(fmt::format("--shape '{}': D and DV go from 1 to 256", options.shape));
+        fail_usage(formatted("--shape '{}': D and DV go from 1 to 256", options.shape));
     }
     return {.sizes = {.batch = counts[0],
                       .heads = counts[1],
@@ -84,8 +84,8 @@ std::vector<std::int64_t> buffer_shape(const BufferInfo& buffer,
         } else if (std::isdigit(static_cast<unsigned char>(dim.front())) != 0) {
             shape.push_back(parse_count(dim, "buffer " + buffer.name));
         } else {
-            fail_usage(fmt::format("buffer {} has a dim {}; say how long with --dim {}=N",
-                                   buffer.name, dim, dim));
+            fail_usage(formatted("buffer {} has a dim {}; say how long with --dim {}=N",
+                                 buffer.name, dim, dim));
         }
     }
     return shape;
@@ -97,7 +97,7 @@ std::vector<BufferContents> make_buffers(const BenchOptions& options, const Sign
     for (const auto& text : options.dims) {
         const auto [dim, count] = split_assignment(text, "--dim");
         if (!sizes.emplace(dim, parse_count(count, "--dim " + dim)).second) {
-            fail_usage(fmt::format("--dim {}: {} is given by --shape", text, dim));
+            fail_usage(formatted("--dim {}: {} is given by --shape", text, dim));
         }
     }
     std::map<std::string, std::string> fills;
@@ -116,7 +116,7 @@ std::vector<BufferContents> make_buffers(const BenchOptions& options, const Sign
     }
     if (!fills.empty()) {
         fail_usage(
-            fmt::format("--fill {}: the program has no buffer of this name", fills.begin()->first));
+            formatted("--fill {}: the program has no buffer of this name", fills.begin()->first));
     }
     return buffers;
 }

@@ -1,11 +1,11 @@
 // flexc cache: what the kernel cache on disk holds.
 #include <memory>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "flexc/command.h"
 #include "flexc/compile.h"
+#include "support/text.h"
 
 namespace flexc::cli {
 namespace {
@@ -16,9 +16,9 @@ void print_statistics(const CacheStatistics& statistics, bool json) {
                            {"disk_entries", statistics.disk_entries},
                            {"disk_bytes", statistics.disk_bytes}});
     }
-    fmt::print("{}\n{} kernels, {:.1f} MiB\n",
-               statistics.directory.empty() ? "the disk cache is off" : statistics.directory,
-               statistics.disk_entries, static_cast<double>(statistics.disk_bytes) / (1 << 20));
+    print(stdout, "{}\n{} kernels, {:.1f} MiB\n",
+          statistics.directory.empty() ? "the disk cache is off" : statistics.directory,
+          statistics.disk_entries, static_cast<double>(statistics.disk_bytes) / (1 << 20));
 }
 
 void clear(bool json) {
@@ -27,7 +27,7 @@ void clear(bool json) {
     if (json) {
         return print_json({{"removed", before.disk_entries}});
     }
-    fmt::print("removed {} kernels from {}\n", before.disk_entries, before.directory);
+    print(stdout, "removed {} kernels from {}\n", before.disk_entries, before.directory);
 }
 
 void print_path(bool json) {
@@ -38,7 +38,7 @@ void print_path(bool json) {
     if (directory.empty()) {
         fail("the disk cache is off");
     }
-    fmt::print("{}\n", directory);
+    print(stdout, "{}\n", directory);
 }
 
 } // namespace
@@ -49,7 +49,7 @@ void add_cache(CLI::App& app) {
     command.require_subcommand(1);
     const auto add = [&](const char* verb, const char* summary, void (*work)(bool)) {
         auto json = std::make_shared<bool>(false);
-        auto& sub = add_command(command, verb, summary, fmt::format("flexc cache {}", verb));
+        auto& sub = add_command(command, verb, summary, formatted("flexc cache {}", verb));
         add_json_flag(sub, *json);
         sub.callback([json, work] { work(*json); });
     };

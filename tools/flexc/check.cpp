@@ -1,11 +1,11 @@
 // flexc check: parse, type-check, print the signature.
 #include <memory>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "flexc/command.h"
 #include "flexc/mod_option.h"
+#include "support/text.h"
 
 namespace flexc::cli {
 namespace {
@@ -22,24 +22,24 @@ std::string describe_default(const ParamInfo& param) {
     if (param.type == "bool") {
         return param.default_value != 0 ? " = true" : " = false";
     }
-    return fmt::format(" = {}", param.default_value);
+    return formatted(" = {}", param.default_value);
 }
 
 void print_text(const Signature& signature) {
     for (const auto& buffer : signature.buffers) {
-        fmt::print("buffer {}: {}[{}]{}\n", buffer.name, name(buffer.dtype),
-                   fmt::join(buffer.dims, ", "), buffer.grad ? " grad" : "");
+        print(stdout, "buffer {}: {}[{}]{}\n", buffer.name, name(buffer.dtype),
+              joined(buffer.dims, ", "), buffer.grad ? " grad" : "");
     }
     for (const auto& param : signature.params) {
-        fmt::print("param  {}: {}{}\n", param.name, param.type, describe_default(param));
+        print(stdout, "param  {}: {}{}\n", param.name, param.type, describe_default(param));
     }
     if (!signature.sizes.empty()) {
-        fmt::print("sizes  {}\n", fmt::join(signature.sizes, ", "));
+        print(stdout, "sizes  {}\n", joined(signature.sizes, ", "));
     }
-    fmt::print("score_mod uses {}\n", signature.score_depends_on);
-    fmt::print("mask_mod  {}{}\n",
-               signature.mask_depends_on.empty() ? "none: all is visible" : "uses ",
-               signature.mask_depends_on);
+    print(stdout, "score_mod uses {}\n", signature.score_depends_on);
+    print(stdout, "mask_mod  {}{}\n",
+          signature.mask_depends_on.empty() ? "none: all is visible" : "uses ",
+          signature.mask_depends_on);
 }
 
 void print_as_json(const Signature& signature) {
@@ -71,7 +71,7 @@ void run(const CheckOptions& options) {
         return print_as_json(signature);
     }
     for (const auto& warning : signature.warnings) {
-        fmt::print(stderr, "{}\n", warning);
+        print(stderr, "{}\n", warning);
     }
     print_text(signature);
 }

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "support/text.h"
 
 namespace flexc::cli {
 
@@ -26,8 +27,8 @@ std::string dump(const nlohmann::json& value, int indent) {
 }
 } // namespace
 
-void print_json(const nlohmann::json& value) { fmt::print("{}\n", dump(value, -1)); }
-void print_json_indented(const nlohmann::json& value) { fmt::print("{}\n", dump(value, 2)); }
+void print_json(const nlohmann::json& value) { print(stdout, "{}\n", dump(value, -1)); }
+void print_json_indented(const nlohmann::json& value) { print(stdout, "{}\n", dump(value, 2)); }
 
 namespace {
 std::size_t edit_distance(std::string_view left, std::string_view right) {

@@ -5,12 +5,12 @@
 #include <fstream>
 #include <memory>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "flexc/command.h"
 #include "flexc/compile_options.h"
 #include "flexc/mod_option.h"
+#include "support/text.h"
 
 namespace flexc::cli {
 namespace {
@@ -54,7 +54,7 @@ void write_file(const fs::path& path, const std::string& bytes) {
     if (!stream || failure) {
         const auto reason = failure ? failure.message() : std::string(std::strerror(errno));
         fs::remove(temporary, failure);
-        fail(fmt::format("{}: {}", path.string(), reason));
+        fail(formatted("{}: {}", path.string(), reason));
     }
 }
 
@@ -62,7 +62,7 @@ void write_pack(const std::string& folder, const OfflineResult& result) {
     std::error_code failure;
     fs::create_directories(folder, failure);
     if (failure) {
-        fail(fmt::format("{}: {}", folder, failure.message()));
+        fail(formatted("{}: {}", folder, failure.message()));
     }
     for (const auto& cubin : result.kernels) {
         write_file(fs::path(folder) / cubin.pack_name, cubin.pack_bytes);

@@ -1,11 +1,11 @@
 // flexc doctor: what was searched, found and missing on this machine.
 #include <memory>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "flexc/command.h"
 #include "flexc/compile.h"
+#include "support/text.h"
 
 namespace flexc::cli {
 namespace {
@@ -36,14 +36,14 @@ void run(bool json) {
         }
         return print_json({{"version", version()}, {"findings", value}});
     }
-    fmt::print("flexc {}\n", version());
+    print(stdout, "flexc {}\n", version());
     for (const auto& finding : findings) {
-        fmt::print("{} {}\n", finding.found ? "found  " : "missing", finding.what);
+        print(stdout, "{} {}\n", finding.found ? "found  " : "missing", finding.what);
         if (!finding.detail.empty()) {
-            fmt::print("{}\n", indented(finding.detail));
+            print(stdout, "{}\n", indented(finding.detail));
         }
         if (!finding.remedy.empty()) {
-            fmt::print("    to get it: {}\n", finding.remedy);
+            print(stdout, "    to get it: {}\n", finding.remedy);
         }
     }
 }

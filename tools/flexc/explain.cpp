@@ -1,12 +1,12 @@
 // flexc explain: what the compiler made of a mod, stage by stage.
 #include <memory>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "flexc/command.h"
 #include "flexc/compile_options.h"
 #include "flexc/mod_option.h"
+#include "support/text.h"
 
 namespace flexc::cli {
 namespace {
@@ -35,7 +35,7 @@ void run(ExplainOptions options) {
         if (options.json) {
             value[stage] = text;
         } else {
-            fmt::print("{}{}", options.stages.size() > 1 ? "== " + stage + "\n" : "", text);
+            print(stdout, "{}{}", options.stages.size() > 1 ? "== " + stage + "\n" : "", text);
         }
     }
     if (options.json) {

@@ -7,10 +7,9 @@
 #include <functional>
 #include <random>
 
-#include <fmt/format.h>
-
 #include "flexc/command.h"
 #include "flexc/mod_option.h"
+#include "support/text.h"
 
 namespace flexc::cli {
 namespace {
@@ -96,9 +95,9 @@ FillSpec parse_fill(const std::string& text) {
         c == ':' ? void(parts.emplace_back()) : parts.back().push_back(c);
     }
     const auto bad = [&] {
-        fail_usage(fmt::format("--fill '{}': expected normal:STD, uniform:LO:HI, index:N, "
-                               "segments:LEN or const:X",
-                               text));
+        fail_usage(formatted("--fill '{}': expected normal:STD, uniform:LO:HI, index:N, "
+                             "segments:LEN or const:X",
+                             text));
     };
     const auto number = [&](std::size_t i) { return parse_number(parts[i], "--fill " + text); };
     const auto& kind = parts[0];

@@ -4,9 +4,8 @@
 #include <charconv>
 #include <set>
 
-#include <fmt/format.h>
-
 #include "flexc/command.h"
+#include "support/text.h"
 
 namespace flexc::cli {
 namespace {
@@ -18,12 +17,12 @@ class Problems {
     template <typename... Arguments>
     void add(std::string_view tensor, fmt::format_string<Arguments...> text,
              Arguments&&... arguments) {
-        lines_.push_back(fmt::format("{}: tensor '{}': {}", file_.path(), tensor,
-                                     fmt::format(text, std::forward<Arguments>(arguments)...)));
+        lines_.push_back(formatted("{}: tensor '{}': {}", file_.path(), tensor,
+                                   formatted(text, std::forward<Arguments>(arguments)...)));
     }
     void throw_if_any() const {
         if (!lines_.empty()) {
-            fail(fmt::format("{}", fmt::join(lines_, "\nflexc: error: ")));
+            fail(joined(lines_, "\nflexc: error: "));
         }
     }
     const TensorFile& file() const { return file_; }
@@ -34,7 +33,7 @@ class Problems {
 };
 
 std::string describe(DType dtype, std::span<const std::int64_t> shape) {
-    return fmt::format("{} {}", name(dtype), describe_shape(shape));
+    return formatted("{} {}", name(dtype), describe_shape(shape));
 }
 std::string describe(const TensorEntry& entry) { return describe(entry.dtype, entry.shape); }
 
@@ -73,7 +72,7 @@ std::vector<std::int64_t> expected_shape(const BufferInfo& buffer, const TensorE
 
 void expect_buffer(Problems& problems, const BufferInfo& buffer,
                    std::map<std::string, std::int64_t>& sizes) {
-    const auto dims = fmt::format("[{}]", fmt::join(buffer.dims, ", "));
+    const auto dims = formatted("[{}]", joined(buffer.dims, ", "));
     const auto* entry = problems.file().find(buffer.name);
     if (entry == nullptr) {
         problems.add(buffer.name, "missing; the program has a buffer {}: {}{}", buffer.name,
@@ -163,10 +162,9 @@ void check_inputs(const TensorFile& file, const Signature& signature, const Prob
         }
         const auto nearest = nearest_name(entry.name, buffer_names);
         problems.add(entry.name, "not expected; the program has {}{}",
-                     buffer_names.empty()
-                         ? std::string("no buffers")
-                         : fmt::format("the buffers {}", fmt::join(buffer_names, ", ")),
-                     nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest));
+                     buffer_names.empty() ? std::string("no buffers")
+                                          : formatted("the buffers {}", joined(buffer_names, ", ")),
+                     nearest.empty() ? "" : formatted(" (did you mean '{}'?)", nearest));
     }
     problems.throw_if_any();
 }

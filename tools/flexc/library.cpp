@@ -3,11 +3,11 @@
 #include <cctype>
 #include <memory>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "flexc/command.h"
 #include "flexc/compile.h"
+#include "support/text.h"
 
 namespace flexc::cli {
 namespace {
@@ -37,7 +37,7 @@ void list(const std::vector<std::string>& words, bool json) {
         return print_json(value);
     }
     if (entries.empty()) {
-        fail(fmt::format("no mod matches '{}'", fmt::join(words, " ")));
+        fail(formatted("no mod matches '{}'", joined(words, " ")));
     }
     std::size_t width = 0;
     for (const auto& entry : entries) {
@@ -46,10 +46,10 @@ void list(const std::vector<std::string>& words, bool json) {
     std::string group;
     for (const auto& entry : entries) {
         if (entry.group != group) {
-            fmt::print("{}{}\n", group.empty() ? "" : "\n", entry.group);
+            print(stdout, "{}{}\n", group.empty() ? "" : "\n", entry.group);
             group = entry.group;
         }
-        fmt::print("  {:<{}}  {}\n", entry.name, width, entry.summary);
+        print(stdout, "  {:<{}}  {}\n", entry.name, width, entry.summary);
     }
 }
 
@@ -66,13 +66,13 @@ void show(const std::string& wanted, bool json) {
                                {"summary", entry.summary},
                                {"text", entry.text}});
         }
-        fmt::print("{}{}", entry.text, entry.text.ends_with('\n') ? "" : "\n");
+        print(stdout, "{}{}", entry.text, entry.text.ends_with('\n') ? "" : "\n");
         return;
     }
     const auto nearest = nearest_name(wanted, names);
-    fail(fmt::format("there is no mod '{}'{}", wanted,
-                     nearest.empty() ? "; `flexc list` shows them"
-                                     : fmt::format(" (did you mean '{}'?)", nearest)));
+    fail(formatted("there is no mod '{}'{}", wanted,
+                   nearest.empty() ? "; `flexc list` shows them"
+                                   : formatted(" (did you mean '{}'?)", nearest)));
 }
 
 struct LibraryOptions {

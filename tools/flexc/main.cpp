@@ -1,10 +1,9 @@
 // The flexc command.
 #include <exception>
 
-#include <fmt/format.h>
-
 #include "flexc/command.h"
 #include "flexc/flexc.h"
+#include "support/text.h"
 
 namespace {
 
@@ -15,7 +14,7 @@ int fail_with(int exit_code, std::string_view message) {
     // Messages about a program start with its place and say "error:" themselves.
     const auto first_line = message.substr(0, message.find('\n'));
     const bool has_place = first_line.find(": error: ") != std::string_view::npos;
-    fmt::print(stderr, "{}{}\n", has_place ? "" : "flexc: error: ", message);
+    flexc::print(stderr, "{}{}\n", has_place ? "" : "flexc: error: ", message);
     return exit_code;
 }
 
@@ -42,7 +41,7 @@ int run_command(int argc, char** argv) {
         const auto of = chosen.empty() ? std::string() : " " + chosen.front()->get_name();
         return fail_with(
             flexc::cli::kExitUsage,
-            fmt::format("{}\n`flexc{} --help` shows what is accepted", error.what(), of));
+            flexc::formatted("{}\n`flexc{} --help` shows what is accepted", error.what(), of));
     }
     return 0;
 }

@@ -10,9 +10,8 @@
 #include <regex>
 #include <sstream>
 
-#include <fmt/format.h>
-
 #include "flexc/command.h"
+#include "support/text.h"
 
 namespace flexc::cli {
 namespace {
@@ -35,7 +34,7 @@ std::string read_program_file(const std::string& path) {
     errno = 0;
     std::ifstream stream(path, std::ios::binary);
     if (!stream) {
-        fail(fmt::format("{}: {}", path, std::strerror(errno)));
+        fail(formatted("{}: {}", path, std::strerror(errno)));
     }
     return read_program(stream);
 }
@@ -59,8 +58,8 @@ void load_named(const std::string& mod, ModText& result) {
         names.push_back(entry.name);
     }
     const auto nearest = nearest_name(mod, names);
-    fail(fmt::format("'{}' is neither a file nor a mod of the library{}; `flexc list` shows them",
-                     mod, nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest)));
+    fail(formatted("'{}' is neither a file nor a mod of the library{}; `flexc list` shows them",
+                   mod, nearest.empty() ? "" : formatted(" (did you mean '{}'?)", nearest)));
 }
 
 // A bare expression has no place to declare params, so --param does it.
@@ -84,7 +83,7 @@ void load_params(const ModOption& option, ModText& result) {
     for (const auto& text : option.params) {
         const auto [name, literal] = split_assignment(text, "--param");
         if (!std::regex_match(name, kIdentifier)) {
-            fail_usage(fmt::format("--param {}: '{}' is not a name", text, name));
+            fail_usage(formatted("--param {}: '{}' is not a name", text, name));
         }
         const double value = literal == "true"    ? 1
                              : literal == "false" ? 0
@@ -105,7 +104,7 @@ void write_log(void*, LogLevel level, std::string_view text) {
         text.remove_suffix(1);
     }
     const bool has_place = text.find(": warning: ") != std::string_view::npos;
-    fmt::print(stderr, "{}{}\n", has_place ? "" : "flexc: warning: ", text);
+    print(stderr, "{}{}\n", has_place ? "" : "flexc: warning: ", text);
 }
 
 } // namespace
@@ -155,9 +154,9 @@ BufferDeclaration parse_buffer(const std::string& text) {
     std::smatch match;
     BufferDeclaration declaration;
     if (!std::regex_match(text, match, kShape) || !parse_dtype(match[2].str(), declaration.type)) {
-        fail_usage(fmt::format("--buffer '{}': expected NAME: TYPE[DIMS] or NAME: TYPE[DIMS] grad, "
-                               "where TYPE is one of f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool",
-                               text));
+        fail_usage(formatted("--buffer '{}': expected NAME: TYPE[DIMS] or NAME: TYPE[DIMS] grad, "
+                             "where TYPE is one of f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool",
+                             text));
     }
     declaration.name = match[1];
     declaration.grad = match[4].matched;
@@ -174,7 +173,7 @@ std::pair<std::string, std::string> split_assignment(const std::string& text,
                                                      std::string_view what) {
     const auto equals = text.find('=');
     if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
-        fail_usage(fmt::format("{} '{}': expected NAME=VALUE", what, text));
+        fail_usage(formatted("{} '{}': expected NAME=VALUE", what, text));
     }
     return {text.substr(0, equals), text.substr(equals + 1)};
 }
@@ -183,7 +182,7 @@ double parse_number(const std::string& text, std::string_view what) {
     char* end = nullptr;
     const double value = std::strtod(text.c_str(), &end);
     if (text.empty() || *end != '\0') {
-        fail_usage(fmt::format("{}: '{}' is not a number", what, text));
+        fail_usage(formatted("{}: '{}' is not a number", what, text));
     }
     return value;
 }
@@ -192,7 +191,7 @@ DType parse_element_type(const std::string& text) {
     DType dtype = DType::f32;
     const bool known = parse_dtype(text, dtype);
     if (!known || (dtype != DType::f32 && dtype != DType::f16 && dtype != DType::bf16)) {
-        fail_usage(fmt::format("--dtype '{}': expected f32, f16 or bf16", text));
+        fail_usage(formatted("--dtype '{}': expected f32, f16 or bf16", text));
     }
     return dtype;
 }
@@ -209,7 +208,7 @@ Device parse_device(const std::string& text) {
     if (std::regex_match(text, match, kCuda)) {
         return Device::cuda(match[1].matched ? std::stoi(match[1]) : 0);
     }
-    fail_usage(fmt::format("--device '{}': expected auto, cpu, cuda or cuda:N", text));
+    fail_usage(formatted("--device '{}': expected auto, cpu, cuda or cuda:N", text));
 }
 
 ForwardKernel parse_forward_kernel(const std::string& text) {
@@ -222,7 +221,7 @@ ForwardKernel parse_forward_kernel(const std::string& text) {
     if (text == "hopper") {
         return ForwardKernel::hopper;
     }
-    fail_usage(fmt::format("--forward-kernel '{}': expected auto, generic or hopper", text));
+    fail_usage(formatted("--forward-kernel '{}': expected auto, generic or hopper", text));
 }
 
 BackwardKernel parse_backward_kernel(const std::string& text) {
@@ -235,11 +234,11 @@ BackwardKernel parse_backward_kernel(const std::string& text) {
     if (text == "split") {
         return BackwardKernel::split;
     }
-    fail_usage(fmt::format("--backward-kernel '{}': expected auto, fused or split", text));
+    fail_usage(formatted("--backward-kernel '{}': expected auto, fused or split", text));
 }
 
 std::string describe(Device device) {
-    return device.kind == Device::Kind::cuda ? fmt::format("cuda:{}", device.index) : "cpu";
+    return device.kind == Device::Kind::cuda ? formatted("cuda:{}", device.index) : "cpu";
 }
 
 Signature signature_of(const ModText& mod) {
@@ -253,8 +252,8 @@ Signature signature_of(const ModText& mod) {
             continue;
         }
         const auto nearest = nearest_name(param, names);
-        fail(fmt::format("--param {}: the program has no param of this name{}", param,
-                         nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest)));
+        fail(formatted("--param {}: the program has no param of this name{}", param,
+                       nearest.empty() ? "" : formatted(" (did you mean '{}'?)", nearest)));
     }
     return signature;
 }

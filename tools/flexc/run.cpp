@@ -2,7 +2,6 @@
 #include <chrono>
 #include <memory>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "flexc/attention_call.h"
@@ -10,6 +9,7 @@
 #include "flexc/input_check.h"
 #include "flexc/mod_option.h"
 #include "flexc/safetensors.h"
+#include "support/text.h"
 
 namespace flexc::cli {
 namespace {
@@ -91,8 +91,7 @@ void report(const RunOptions& options, const AttentionCall& call, const RunTimes
     const auto& kernel = call.kernel();
     const bool out_of_range = options.report_out_of_range && value_of(kernel.out_of_range());
     if (out_of_range) {
-        fmt::print(stderr,
-                   "flexc: warning: a buffer was read outside its bounds; such reads are 0\n");
+        print(stderr, "flexc: warning: a buffer was read outside its bounds; such reads are 0\n");
     }
     std::vector<std::string> kernels, names;
     for (const auto& info : kernel.kernels()) {
@@ -123,13 +122,13 @@ void report(const RunOptions& options, const AttentionCall& call, const RunTimes
     if (options.quiet) {
         return;
     }
-    fmt::print("{} on {}: forward {:.2f} ms", fmt::join(kernels, ", "), describe(kernel.device()),
-               times.forward_ms);
+    print(stdout, "{} on {}: forward {:.2f} ms", joined(kernels, ", "), describe(kernel.device()),
+          times.forward_ms);
     if (options.backward) {
-        fmt::print(", backward {:.2f} ms", times.backward_ms);
+        print(stdout, ", backward {:.2f} ms", times.backward_ms);
     }
-    fmt::print(" (compile {:.0f} ms{}); wrote {} to {}\n", kernel.compile_ms(),
-               kernel.from_cache() ? ", cached" : "", fmt::join(names, " "), options.outputs);
+    print(stdout, " (compile {:.0f} ms{}); wrote {} to {}\n", kernel.compile_ms(),
+          kernel.from_cache() ? ", cached" : "", joined(names, " "), options.outputs);
 }
 
 void run(const RunOptions& options) {

@@ -9,10 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "flexc/safetensors.h"
+#include "support/text.h"
 
 namespace flexc::cli {
 namespace {
@@ -68,17 +68,17 @@ std::optional<std::uint64_t> count_of(const json& value) {
 
 Result<void> read_shape(const json& value, TensorEntry& entry) {
     if (!value.is_array()) {
-        return bad(fmt::format("tensor '{}': expected \"shape\" to be a list", entry.name));
+        return bad(formatted("tensor '{}': expected \"shape\" to be a list", entry.name));
     }
     if (value.size() > static_cast<std::size_t>(kMaxDims)) {
-        return bad(fmt::format("tensor '{}': {} dimensions, expected at most {}", entry.name,
-                               value.size(), kMaxDims));
+        return bad(formatted("tensor '{}': {} dimensions, expected at most {}", entry.name,
+                             value.size(), kMaxDims));
     }
     for (const auto& extent : value) {
         const auto count = count_of(extent);
         if (!count) {
-            return bad(fmt::format("tensor '{}': shape holds {}, expected whole numbers from 0",
-                                   entry.name, extent.dump()));
+            return bad(formatted("tensor '{}': shape holds {}, expected whole numbers from 0",
+                                 entry.name, extent.dump()));
         }
         entry.shape.push_back(static_cast<std::int64_t>(*count));
     }
@@ -94,8 +94,8 @@ Result<void> read_type(const json& value, TensorEntry& entry) {
         }
     }
     return bad(
-        fmt::format("tensor '{}': type {}, expected one of F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL",
-                    entry.name, text));
+        formatted("tensor '{}': type {}, expected one of F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL",
+                  entry.name, text));
 }
 
 std::optional<std::uint64_t> byte_count(const TensorEntry& entry) {
@@ -115,21 +115,20 @@ Result<void> read_offsets(const json& value, std::uint64_t data_bytes, TensorEnt
         end = count_of(value[1]);
     }
     if (!begin || !end || *begin > *end) {
-        return bad(fmt::format("tensor '{}': data_offsets are {}, expected [begin, end]",
-                               entry.name, value.dump()));
+        return bad(formatted("tensor '{}': data_offsets are {}, expected [begin, end]", entry.name,
+                             value.dump()));
     }
     if (*end > data_bytes) {
-        return bad(fmt::format(
+        return bad(formatted(
             "tensor '{}': its data ends at byte {}, but the file holds only {} bytes of data "
             "(truncated?)",
             entry.name, *end, data_bytes));
     }
     const auto expected = byte_count(entry);
     if (!expected || *end - *begin != *expected) {
-        return bad(fmt::format("tensor '{}': {} bytes of data, expected {} for {} {}", entry.name,
-                               *end - *begin,
-                               expected ? std::to_string(*expected) : "more than 2^64",
-                               name(entry.dtype), describe_shape(entry.shape)));
+        return bad(formatted("tensor '{}': {} bytes of data, expected {} for {} {}", entry.name,
+                             *end - *begin, expected ? std::to_string(*expected) : "more than 2^64",
+                             name(entry.dtype), describe_shape(entry.shape)));
     }
     entry.begin = *begin;
     entry.end = *end;
@@ -142,7 +141,7 @@ Result<TensorEntry> read_entry(const std::string& tensor_name, const json& value
     entry.name = tensor_name;
     for (const char* key : {"dtype", "shape", "data_offsets"}) {
         if (!value.is_object() || !value.contains(key)) {
-            return bad(fmt::format("tensor '{}': the header gives no \"{}\"", tensor_name, key));
+            return bad(formatted("tensor '{}': the header gives no \"{}\"", tensor_name, key));
         }
     }
     if (auto done = read_type(value["dtype"], entry); !done) {
@@ -170,20 +169,19 @@ Result<void> check_layout(const std::vector<TensorEntry>& entries, std::uint64_t
     const TensorEntry* previous = nullptr;
     for (const auto* entry : ordered) {
         if (entry->begin < position) {
-            return bad(fmt::format("tensor '{}': its data overlaps that of '{}'", entry->name,
-                                   previous->name));
+            return bad(formatted("tensor '{}': its data overlaps that of '{}'", entry->name,
+                                 previous->name));
         }
         if (entry->begin > position) {
-            return bad(fmt::format("tensor '{}': its data begins at byte {}, expected {} "
-                                   "(no bytes may lie between tensors)",
-                                   entry->name, entry->begin, position));
+            return bad(formatted("tensor '{}': its data begins at byte {}, expected {} "
+                                 "(no bytes may lie between tensors)",
+                                 entry->name, entry->begin, position));
         }
         position = entry->end;
         previous = entry;
     }
     if (position != data_bytes) {
-        return bad(
-            fmt::format("{} bytes of data, but the header declares {}", data_bytes, position));
+        return bad(formatted("{} bytes of data, but the header declares {}", data_bytes, position));
     }
     return {};
 }
@@ -212,7 +210,7 @@ Result<void> read_exactly(int descriptor, void* target, std::uint64_t bytes, std
 } // namespace
 
 std::string describe_shape(std::span<const std::int64_t> shape) {
-    return fmt::format("[{}]", fmt::join(shape, ", "));
+    return formatted("[{}]", joined(shape, ", "));
 }
 
 Result<std::vector<TensorEntry>> parse_header(std::string_view header, std::uint64_t data_bytes) {
@@ -222,7 +220,7 @@ Result<std::vector<TensorEntry>> parse_header(std::string_view header, std::uint
         return bad("the header is not a JSON object; is this a safetensors file?");
     }
     if (!finder.duplicate.empty()) {
-        return bad(fmt::format("tensor '{}': the header names it twice", finder.duplicate));
+        return bad(formatted("tensor '{}': the header names it twice", finder.duplicate));
     }
     std::vector<TensorEntry> entries;
     for (const auto& [key, value] : root.items()) {
@@ -242,7 +240,7 @@ Result<std::vector<TensorEntry>> parse_header(std::string_view header, std::uint
 }
 
 Result<TensorFile> TensorFile::open(const std::string& path) {
-    const auto fail = [&](const std::string& why) { return bad(fmt::format("{}: {}", path, why)); };
+    const auto fail = [&](const std::string& why) { return bad(formatted("{}: {}", path, why)); };
     TensorFile file;
     file.path_ = path;
     // Without O_NONBLOCK a pipe that nobody writes to would hang before it can be refused.
@@ -259,7 +257,7 @@ Result<TensorFile> TensorFile::open(const std::string& path) {
     }
     const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
     if (file_bytes < kLengthBytes) {
-        return fail(fmt::format("{} bytes are too few for a safetensors file", file_bytes));
+        return fail(formatted("{} bytes are too few for a safetensors file", file_bytes));
     }
     unsigned char length_bytes[kLengthBytes];
     if (auto done = read_exactly(file.descriptor_, length_bytes, kLengthBytes, 0); !done) {
@@ -270,12 +268,12 @@ Result<TensorFile> TensorFile::open(const std::string& path) {
         header_bytes = header_bytes << 8 | length_bytes[i];
     }
     if (header_bytes > file_bytes - kLengthBytes) {
-        return fail(fmt::format("the header is said to be {} bytes long, but only {} follow",
-                                header_bytes, file_bytes - kLengthBytes));
+        return fail(formatted("the header is said to be {} bytes long, but only {} follow",
+                              header_bytes, file_bytes - kLengthBytes));
     }
     if (header_bytes > kMaxHeaderBytes) {
-        return fail(fmt::format("a header of {} bytes; at most {} are read", header_bytes,
-                                kMaxHeaderBytes));
+        return fail(
+            formatted("a header of {} bytes; at most {} are read", header_bytes, kMaxHeaderBytes));
     }
     std::string header(header_bytes, '\0');
     if (auto done = read_exactly(file.descriptor_, header.data(), header_bytes, kLengthBytes);
@@ -305,7 +303,7 @@ Result<std::vector<std::byte>> TensorFile::read(const TensorEntry& entry) const 
     if (auto done =
             read_exactly(descriptor_, bytes.data(), bytes.size(), data_start_ + entry.begin);
         !done) {
-        return bad(fmt::format("{}: tensor '{}': {}", path_, entry.name, done.error().message));
+        return bad(formatted("{}: tensor '{}': {}", path_, entry.name, done.error().message));
     }
     return bytes;
 }

@@ -9,10 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "flexc/safetensors.h"
+#include "support/text.h"
 
 namespace flexc::cli {
 namespace {
@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 Error system_error(const fs::path& path) {
-    return {ErrorCode::io, fmt::format("{}: {}", path.string(), std::strerror(errno))};
+    return {ErrorCode::io, formatted("{}: {}", path.string(), std::strerror(errno))};
 }
 
 std::string_view type_name(DType dtype) {
@@ -175,7 +175,7 @@ Result<void> check_writable(const std::string& path) {
     }
     if (!fs::is_directory(target.parent_path(), failure)) {
         return Error{ErrorCode::io,
-                     fmt::format("{}: there is no folder {}", path, target.parent_path().string())};
+                     formatted("{}: there is no folder {}", path, target.parent_path().string())};
     }
     if (::access(target.parent_path().c_str(), W_OK) != 0) {
         return system_error(target.parent_path());

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <regex>
 
-#include <fmt/format.h>
+#include "support/text.h"
 
 namespace flexc::cli {
 namespace {
@@ -110,7 +110,7 @@ VisibleFraction visible_fraction(const ModText& mod, const Signature& signature,
             sum.pairs += part.pairs;
         }
         return {sum.visible / sum.pairs,
-                fmt::format("estimated from {} evenly spaced rows of {}", kSampleRows, rows)};
+                formatted("estimated from {} evenly spaced rows of {}", kSampleRows, rows)};
     } catch (const std::exception& error) {
         return {std::nullopt, error.what()};
     }
