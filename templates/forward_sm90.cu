@@ -223,6 +223,8 @@ struct Consumer {
             synchronize(1 + kConsumers + warpgroup, 128);
             store(maps.o, {task.b, task.h, warp_row, 0}, queries + 16 * warp * kRowBytes, output);
         }
+        // Every lane has read the task.
+        __syncwarp();
         release(shared.queries.empty(query.stage));
         query.advance();
         return true;

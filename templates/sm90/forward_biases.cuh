@@ -6,11 +6,11 @@
 
 namespace sm90 {
 
-// 16 bytes, of which those after `valid` become zeros (PTX ISA, "cp.async").
-__device__ inline void copy_async(unsigned to, const void* from, int valid) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid)
-                 : "memory");
+// 16 bytes (PTX ISA, "cp.async").
+__device__ inline void copy_async(unsigned to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 // Arrives when all earlier copies of this thread have.
 __device__ inline void arrive_after_copies(Barrier barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier.address)
@@ -72,13 +72,14 @@ __device__ inline void copy_whole_tile(const BiasMatrix& matrix, int first_row, 
     for (int down = 0; down < mod::kQueryTile; down += 8) {
 #pragma unroll
         for (int i = 0; i < 8 / kRows; ++i) {
-            copy_async(target[i] + down * kRowBytes, from, 16);
+            copy_async(target[i] + down * kRowBytes, from);
             from += step;
         }
     }
 }
 
-// Any tile. Rows past the end repeat the last.
+// Any tile, complete on return. Rows past the end repeat the last, and what is past the last key is
+// not written: the mask hides it.
 __device__ inline void copy_tile(const AttentionArguments& attention, const BiasMatrix& matrix,
                                  int first_row, int first_key, unsigned to, int thread) {
     const int rows = attention.q_len - first_row, keys = attention.kv_len - first_key;
@@ -89,14 +90,15 @@ __device__ inline void copy_tile(const AttentionArguments& attention, const Bias
         const mod::BiasElement* const from =
             matrix.corner + (first_row + min(row, rows - 1)) * matrix.row_step;
         const int valid = min(max(keys - 8 * chunk, 0), 8);
-        if (matrix.in_chunks) {
-            copy_async(target, valid > 0 ? from + first_key + 8 * chunk : from, 2 * valid);
+        if (matrix.in_chunks && valid == 8) {
+            copy_async(target, from + first_key + 8 * chunk);
         } else {
             for (int key = 0; key < valid; ++key)
                 store_shared_half(target + 2 * key,
                                   from[(first_key + 8 * chunk + key) * matrix.key_step].bits);
         }
     }
+    wait_for_copies();
 }
 
 __device__ inline void produce_biases(const AttentionArguments& attention,
@@ -119,16 +121,15 @@ __device__ inline void produce_biases(const AttentionArguments& attention,
             shared.biases.empty(bias.stage).wait(bias.parity ^ 1);
             const int first_key = block * mod::kKeyTile;
             const unsigned to = shared.biases.at(bias.stage);
-            if (matrix.in_chunks && task.first_row + mod::kQueryTile <= attention.q_len &&
-                first_key + mod::kKeyTile <= attention.kv_len)
-                copy_whole_tile(matrix, task.first_row, first_key, to, thread);
-            else
-                copy_tile(attention, matrix, task.first_row, first_key, to, thread);
             const Barrier full = shared.biases.full(bias.stage);
-            if (matrix.in_chunks)
+            if (matrix.in_chunks && task.first_row + mod::kQueryTile <= attention.q_len &&
+                first_key + mod::kKeyTile <= attention.kv_len) {
+                copy_whole_tile(matrix, task.first_row, first_key, to, thread);
                 arrive_after_copies(full);
-            else
+            } else {
+                copy_tile(attention, matrix, task.first_row, first_key, to, thread);
                 full.arrive();
+            }
             bias.advance();
         }
     }
