@@ -17,7 +17,7 @@ ALLOWED = {
     "support": {"plain"},
     "ir": {"dsl", "support", "plain"},
     "front": {"dsl", "ir", "support", "plain"},
-    "analysis": {"dsl", "ir", "support", "plain"},
+    "analysis": {"dsl", "ir", "support", "plain", "templates"},
     "passes": {"dsl", "ir", "analysis", "support", "plain"},
     "cuda": {"dsl", "ir", "analysis", "passes", "support", "cache", "plain", "templates"},
     "cpu": {"dsl", "ir", "analysis", "passes", "support", "cache", "plain", "templates"},

@@ -106,12 +106,13 @@ template <typename T> Value<T> apply(Op op, std::span<const Value<T>> operands) 
     return reference::compute<T>(op, operands);
 }
 
+namespace {
+
 template <typename T>
-std::vector<Value<T>> evaluate(const Program& program, std::span<const NodeId> roots,
-                               const Environment& environment, NodeId seed) {
-    std::vector<Value<T>> values(program.graph.size());
+void evaluate_in_order(const Program& program, std::span<const NodeId> order,
+                       const Environment& environment, NodeId seed, std::vector<Value<T>>& values) {
     std::vector<Value<T>> operands;
-    for (NodeId id : reachable(program.graph, roots)) {
+    for (NodeId id : order) {
         const Node& node = program.graph[id];
         if (info(node.op).is_leaf()) {
             values[id] = leaf<T>(program, node, environment, values);
@@ -124,7 +125,21 @@ std::vector<Value<T>> evaluate(const Program& program, std::span<const NodeId> r
         if constexpr (std::is_same_v<T, Dual>)
             if (id == seed) values[id].real.slope = 1;
     }
+}
+
+} // namespace
+
+template <typename T>
+std::vector<Value<T>> evaluate(const Program& program, std::span<const NodeId> roots,
+                               const Environment& environment, NodeId seed) {
+    std::vector<Value<T>> values(program.graph.size());
+    evaluate_in_order(program, reachable(program.graph, roots), environment, seed, values);
     return values;
+}
+
+void evaluate_nodes(const Program& program, std::span<const NodeId> order,
+                    const Environment& environment, std::vector<Value<double>>& values) {
+    evaluate_in_order(program, order, environment, kNoNode, values);
 }
 
 template Value<double> apply(Op, std::span<const Value<double>>);

@@ -46,6 +46,11 @@ template <typename T>
 std::vector<Value<T>> evaluate(const Program& program, std::span<const NodeId> roots,
                                const Environment& environment, NodeId seed = kNoNode);
 
+// The same into `values`, which has an entry for every node, in an order in which operands come
+// first; entries of other operands are there already.
+void evaluate_nodes(const Program& program, std::span<const NodeId> order,
+                    const Environment& environment, std::vector<Value<double>>& values);
+
 double evaluate_real(const Program& program, NodeId root, const Environment& environment);
 std::int64_t evaluate_integer(const Program& program, NodeId root, const Environment& environment);
 bool evaluate_boolean(const Program& program, NodeId root, const Environment& environment);

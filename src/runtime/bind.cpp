@@ -169,10 +169,10 @@ std::size_t workspace_bytes(const KernelState& kernel, const PlanState& plan) {
 
 } // namespace
 
-Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
-                            std::span<const NamedTensor> buffers, const PlanOptions& options) {
+Result<PlanState> bind_values(const ir::Program& program, int head_dim, int head_dim_v,
+                              const Sizes& sizes, std::span<const NamedTensor> buffers,
+                              const PlanOptions& options) {
     if (auto checked = check_lengths(sizes); !checked) return checked.error();
-    const ir::Program& program = kernel.mod.program;
     PlanState plan;
     plan.sizes = sizes;
     plan.q_offset = options.q_offset;
@@ -188,7 +188,6 @@ Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
             "inside the whole, which must be below {}",
             options.q_offset, options.q_offset + sizes.q_len, q_len, options.kv_offset,
             options.kv_offset + sizes.kv_len, kv_len, analysis::kMaxLength));
-    const int head_dim = kernel.options.head_dim;
     plan.scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
 
     plan.size_values.assign(program.sizes.size(), kUnbound);
@@ -198,7 +197,7 @@ Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
     plan.size_values[ir::kQLen] = q_len;
     plan.size_values[ir::kKvLen] = kv_len;
     plan.size_values[ir::kD] = head_dim;
-    plan.size_values[ir::kDv] = kernel.options.head_dim_v;
+    plan.size_values[ir::kDv] = head_dim_v;
     if (auto bound = bind_sizes(program, buffers, plan.size_values); !bound) return bound.error();
     for (std::size_t i = 0; i < program.sizes.size(); ++i)
         if (plan.size_values[i] == kUnbound)
@@ -208,7 +207,14 @@ Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
     auto params = bind_params(program, options.params);
     if (!params) return params.error();
     plan.param_words = std::move(*params);
-    plan.workspace_bytes = workspace_bytes(kernel, plan);
+    return plan;
+}
+
+Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
+                            std::span<const NamedTensor> buffers, const PlanOptions& options) {
+    auto plan = bind_values(kernel.mod.program, kernel.options.head_dim, kernel.options.head_dim_v,
+                            sizes, buffers, options);
+    if (plan) plan->workspace_bytes = workspace_bytes(kernel, *plan);
     return plan;
 }
 

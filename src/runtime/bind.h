@@ -18,6 +18,11 @@ Result<detail::PlanState> bind_plan(const detail::KernelState& kernel, const Siz
                                     std::span<const NamedTensor> buffers,
                                     const PlanOptions& options);
 
+// The part of it that needs no compiled kernel: all but the workspace.
+Result<detail::PlanState> bind_values(const ir::Program& program, int head_dim, int head_dim_v,
+                                      const Sizes& sizes, std::span<const NamedTensor> buffers,
+                                      const PlanOptions& options);
+
 inline constexpr std::size_t kMaxBuffers = 32; // a limit of the language
 // More than any program within the language's limits has.
 inline constexpr std::size_t kMaxArgumentWords = 1024;

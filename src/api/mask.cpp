@@ -1,0 +1,86 @@
+#include "flexc/mask.h"
+
+#include "analysis/tile_class.h"
+#include "api/frontend.h"
+#include "runtime/bind.h"
+#include "runtime/buffers.h"
+#include "runtime/mask_values.h"
+#include "support/text.h"
+
+namespace flexc {
+
+namespace {
+
+using analysis::TileClass;
+using analysis::TiledAxis;
+
+constexpr std::int64_t kMostTiles = std::int64_t{1} << 28;
+
+char letter(TileClass tile) {
+    return tile == TileClass::full ? '#' : tile == TileClass::partial ? '/' : '.';
+}
+
+// One view per buffer of the program; empty where neither the mask nor the caller has one.
+Result<std::vector<TensorView>> views_of(const passes::Mod& mod,
+                                         std::span<const NamedTensor> buffers) {
+    std::vector<TensorView> views(mod.program.buffers.size());
+    for (std::size_t i = 0; i < views.size(); ++i)
+        for (const NamedTensor& given : buffers)
+            if (given.name == mod.program.buffers[i].name) views[i] = given.tensor;
+    for (const ir::NodeId id : ir::reachable(mod.program.graph, std::span(&mod.mask, 1))) {
+        const ir::Node& node = mod.program.graph[id];
+        if (node.op == ir::Op::read && !views[node.symbol])
+            return runtime::invalid(
+                formatted("'{}': missing; the mask reads it", mod.program.buffers[node.symbol].name));
+    }
+    return views;
+}
+
+} // namespace
+
+Result<MaskMap> mask_map(std::string_view text, const CompileOptions& given, const Sizes& sizes,
+                         std::span<const NamedTensor> buffers, const MaskTiles& tile,
+                         const PlanOptions& plan_options) {
+    return api::guarded([&]() -> Result<MaskMap> {
+        if (tile.queries < 1 || tile.keys < 1)
+            return runtime::invalid(
+                formatted("a tile of {} x {} is empty", tile.queries, tile.keys));
+        auto options = api::complete(given);
+        if (!options) return options.error();
+        options->backward = false;
+        auto front = api::read_program(text, *options);
+        if (!front) return front.error();
+        auto mod = api::lower_program(std::move(front->program), *options);
+        if (!mod) return mod.error();
+        auto views = views_of(*mod, buffers);
+        if (!views) return views.error();
+        auto plan = runtime::bind_values(mod->program, options->head_dim, options->head_dim_v,
+                                         sizes, buffers, plan_options);
+        if (!plan) return plan.error();
+
+        const analysis::Dependence reads = mod->dependence[mod->mask];
+        const TiledAxis queries{sizes.q_len, plan->q_offset, tile.queries};
+        const TiledAxis keys{sizes.kv_len, plan->kv_offset, tile.keys};
+        MaskMap map{.batches = reads.has(analysis::Dependence::b) ? sizes.batch : 1,
+                    .heads = reads.has(analysis::Dependence::h) ? sizes.heads : 1,
+                    .query_tiles = queries.tiles(),
+                    .key_tiles = keys.tiles()};
+        const std::int64_t rows = map.batches * map.heads * map.query_tiles;
+        if (rows > kMostTiles / map.key_tiles)
+            return Error{ErrorCode::limit,
+                         formatted("{} x {} tiles in {} maps are too many: take larger tiles",
+                                   map.query_tiles, map.key_tiles, map.batches * map.heads)};
+        const runtime::MaskValues values(mod->program, *plan, *views);
+        for (std::int64_t b = 0; b < map.batches; ++b)
+            for (std::int64_t h = 0; h < map.heads; ++h) {
+                const analysis::TileClassifier classifier(mod->program, mod->mask,
+                                                          values.of_head(b, h), queries, keys);
+                for (std::int64_t q = 0; q < map.query_tiles; ++q)
+                    for (std::int64_t kv = 0; kv < map.key_tiles; ++kv)
+                        map.tiles += letter(classifier.classify(q, kv));
+            }
+        return map;
+    });
+}
+
+} // namespace flexc

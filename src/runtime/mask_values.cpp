@@ -1,0 +1,83 @@
+#include "runtime/mask_values.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+namespace flexc::runtime {
+
+namespace {
+
+template <typename T> T load(const std::byte* from) {
+    T value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+}
+
+double from_f16(std::uint16_t bits) {
+    const int exponent = bits >> 10 & 31;
+    const double fraction = bits & 1023;
+    const double size = exponent == 31  ? (fraction == 0 ? HUGE_VAL : std::nan(""))
+                        : exponent == 0 ? std::ldexp(fraction, -24)
+                                        : std::ldexp(1024 + fraction, exponent - 25);
+    return bits & 0x8000 ? -size : size;
+}
+
+ir::Value<double> element(DType dtype, const std::byte* from) {
+    switch (dtype) {
+    case DType::f64: return {.real = static_cast<float>(load<double>(from))};
+    case DType::f32: return {.real = load<float>(from)};
+    case DType::f16: return {.real = from_f16(load<std::uint16_t>(from))};
+    case DType::bf16: {
+        const auto bits = static_cast<std::uint32_t>(load<std::uint16_t>(from)) << 16;
+        return {.real = std::bit_cast<float>(bits)};
+    }
+    case DType::i64: return {.integer = load<std::int64_t>(from)};
+    case DType::i32: return {.integer = load<std::int32_t>(from)};
+    case DType::i16: return {.integer = load<std::int16_t>(from)};
+    case DType::i8: return {.integer = load<std::int8_t>(from)};
+    case DType::u8: return {.integer = load<std::uint8_t>(from)};
+    case DType::boolean: return {.boolean = load<std::uint8_t>(from) != 0};
+    }
+    return {};
+}
+
+ir::Value<double> param_value(ir::Type type, std::uint64_t word) {
+    if (type == ir::Type::real)
+        return {.real = std::bit_cast<float>(static_cast<std::uint32_t>(word))};
+    return {.boolean = word != 0, .integer = static_cast<std::int64_t>(word)};
+}
+
+} // namespace
+
+MaskValues::MaskValues(const ir::Program& program, const detail::PlanState& plan,
+                       std::span<const TensorView> views)
+    : sizes_(plan.sizes) {
+    environment_.sizes = plan.size_values;
+    for (std::size_t i = 0; i < program.params.size(); ++i)
+        environment_.params.push_back(param_value(program.params[i].type, plan.param_words[i]));
+    for (const TensorView& view : views) {
+        auto array = std::make_unique<ir::BufferData>();
+        array->extents.assign(view.shape.begin(), view.shape.begin() + view.rank);
+        array->at = [view](std::span<const std::int64_t> indices) {
+            std::int64_t offset = 0;
+            for (std::size_t dim = 0; dim < indices.size(); ++dim)
+                offset += indices[dim] * view.strides[dim];
+            return element(view.dtype,
+                           static_cast<const std::byte*>(view.data) +
+                               offset * static_cast<std::int64_t>(size_of(view.dtype)));
+        };
+        environment_.buffers.push_back(array.get());
+        arrays_.push_back(std::move(array));
+    }
+}
+
+ir::Environment MaskValues::of_head(std::int64_t b, std::int64_t h) const {
+    ir::Environment environment = environment_;
+    environment.b = b;
+    environment.h = h;
+    environment.h_kv = h / (sizes_.heads / sizes_.kv_heads);
+    return environment;
+}
+
+} // namespace flexc::runtime
