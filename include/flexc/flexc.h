@@ -3,6 +3,7 @@
 
 #include "flexc/compile.h"
 #include "flexc/kernel.h"
+#include "flexc/mask.h"
 #include "flexc/options.h"
 #include "flexc/result.h"
 #include "flexc/types.h"

@@ -20,20 +20,29 @@ char letter(TileClass tile) {
     return tile == TileClass::full ? '#' : tile == TileClass::partial ? '/' : '.';
 }
 
-// One view per buffer of the program; empty where neither the mask nor the caller has one.
-Result<std::vector<TensorView>> views_of(const passes::Mod& mod,
-                                         std::span<const NamedTensor> buffers) {
-    std::vector<TensorView> views(mod.program.buffers.size());
+// One view per buffer of the program; empty where the caller has none.
+std::vector<TensorView> views_of(const ir::Program& program, std::span<const NamedTensor> buffers) {
+    std::vector<TensorView> views(program.buffers.size());
     for (std::size_t i = 0; i < views.size(); ++i)
         for (const NamedTensor& given : buffers)
-            if (given.name == mod.program.buffers[i].name) views[i] = given.tensor;
-    for (const ir::NodeId id : ir::reachable(mod.program.graph, std::span(&mod.mask, 1))) {
-        const ir::Node& node = mod.program.graph[id];
+            if (given.name == program.buffers[i].name) views[i] = given.tensor;
+    return views;
+}
+
+// Whether all is there that the mask reads.
+Result<void> check_reads(const passes::Mod& mod, std::span<const TensorView> views,
+                         std::span<const std::int64_t> sizes) {
+    const ir::Program& program = mod.program;
+    for (const ir::NodeId id : ir::reachable(program.graph, std::span(&mod.mask, 1))) {
+        const ir::Node& node = program.graph[id];
         if (node.op == ir::Op::read && !views[node.symbol])
             return runtime::invalid(
-                formatted("'{}': missing; the mask reads it", mod.program.buffers[node.symbol].name));
+                formatted("'{}': missing; the mask reads it", program.buffers[node.symbol].name));
+        if (node.op == ir::Op::size && sizes[node.symbol] == runtime::kUnbound)
+            return runtime::invalid(formatted("size '{}' is not known: give a buffer that has it",
+                                              program.sizes[node.symbol]));
     }
-    return views;
+    return {};
 }
 
 } // namespace
@@ -52,11 +61,12 @@ Result<MaskMap> mask_map(std::string_view text, const CompileOptions& given, con
         if (!front) return front.error();
         auto mod = api::lower_program(std::move(front->program), *options);
         if (!mod) return mod.error();
-        auto views = views_of(*mod, buffers);
-        if (!views) return views.error();
         auto plan = runtime::bind_values(mod->program, options->head_dim, options->head_dim_v,
                                          sizes, buffers, plan_options);
         if (!plan) return plan.error();
+        const std::vector<TensorView> views = views_of(mod->program, buffers);
+        if (auto checked = check_reads(*mod, views, plan->size_values); !checked)
+            return checked.error();
 
         const analysis::Dependence reads = mod->dependence[mod->mask];
         const TiledAxis queries{sizes.q_len, plan->q_offset, tile.queries};
@@ -70,7 +80,7 @@ Result<MaskMap> mask_map(std::string_view text, const CompileOptions& given, con
             return Error{ErrorCode::limit,
                          formatted("{} x {} tiles in {} maps are too many: take larger tiles",
                                    map.query_tiles, map.key_tiles, map.batches * map.heads)};
-        const runtime::MaskValues values(mod->program, *plan, *views);
+        const runtime::MaskValues values(mod->program, *plan, views);
         for (std::int64_t b = 0; b < map.batches; ++b)
             for (std::int64_t h = 0; h < map.heads; ++h) {
                 const analysis::TileClassifier classifier(mod->program, mod->mask,

@@ -199,11 +199,6 @@ Result<PlanState> bind_values(const ir::Program& program, int head_dim, int head
     plan.size_values[ir::kD] = head_dim;
     plan.size_values[ir::kDv] = head_dim_v;
     if (auto bound = bind_sizes(program, buffers, plan.size_values); !bound) return bound.error();
-    for (std::size_t i = 0; i < program.sizes.size(); ++i)
-        if (plan.size_values[i] == kUnbound)
-            return invalid(
-                formatted("size '{}' is not known: pass the buffers to plan()", program.sizes[i]));
-
     auto params = bind_params(program, options.params);
     if (!params) return params.error();
     plan.param_words = std::move(*params);
@@ -214,7 +209,12 @@ Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
                             std::span<const NamedTensor> buffers, const PlanOptions& options) {
     auto plan = bind_values(kernel.mod.program, kernel.options.head_dim, kernel.options.head_dim_v,
                             sizes, buffers, options);
-    if (plan) plan->workspace_bytes = workspace_bytes(kernel, *plan);
+    if (!plan) return plan;
+    for (std::size_t i = 0; i < plan->size_values.size(); ++i)
+        if (plan->size_values[i] == kUnbound)
+            return invalid(formatted("size '{}' is not known: pass the buffers to plan()",
+                                     kernel.mod.program.sizes[i]));
+    plan->workspace_bytes = workspace_bytes(kernel, *plan);
     return plan;
 }
 

@@ -18,7 +18,8 @@ Result<detail::PlanState> bind_plan(const detail::KernelState& kernel, const Siz
                                     std::span<const NamedTensor> buffers,
                                     const PlanOptions& options);
 
-// The part of it that needs no compiled kernel: all but the workspace.
+// The part of it that needs no compiled kernel: all but the workspace. Sizes that no buffer binds
+// are kUnbound.
 Result<detail::PlanState> bind_values(const ir::Program& program, int head_dim, int head_dim_v,
                                       const Sizes& sizes, std::span<const NamedTensor> buffers,
                                       const PlanOptions& options);

@@ -64,6 +64,7 @@ void add_check(CLI::App& app);
 void add_explain(CLI::App& app);
 void add_compile(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_mask(CLI::App& app);
 void add_list(CLI::App& app);
 void add_show(CLI::App& app);
 void add_cache(CLI::App& app);

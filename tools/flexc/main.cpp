@@ -28,6 +28,7 @@ int run_command(int argc, char** argv) {
     flexc::cli::add_explain(app);
     flexc::cli::add_compile(app);
     flexc::cli::add_bench(app);
+    flexc::cli::add_mask(app);
     flexc::cli::add_list(app);
     flexc::cli::add_show(app);
     flexc::cli::add_cache(app);

@@ -1,0 +1,79 @@
+"""flexc mask against the mask at every element."""
+import array
+import json
+import struct
+import unittest
+import zlib
+
+from black_box import CommandTest, tensor_io
+
+DOCUMENTS = """buffer doc: i32[B, KV_LEN]
+mask_mod = doc[b, q_idx] == doc[b, kv_idx] and doc[b, q_idx] >= 0 and q_idx >= kv_idx
+"""
+
+
+def by_definition(visible, q_len, kv_len, tile):
+    rows = []
+    for top in range(0, q_len, tile[0]):
+        row = ""
+        for left in range(0, kv_len, tile[1]):
+            seen = {visible(q, kv) for q in range(top, min(top + tile[0], q_len))
+                    for kv in range(left, min(left + tile[1], kv_len))}
+            row += "/" if len(seen) == 2 else "#" if True in seen else "."
+        rows.append(row)
+    return rows
+
+
+class Mask(CommandTest):
+    def mask(self, *arguments):
+        return json.loads(self.expect(0, "mask", *arguments, "--json"))
+
+    def test_a_map_without_arrays(self):
+        found = self.mask("-e", "q_idx >= kv_idx and q_idx - kv_idx <= 20", "--q", 70, "--kv", 95, "--tile", "16,8")
+        rows = by_definition(lambda q, kv: 0 <= q - kv <= 20, 70, 95, (16, 8))
+        self.assertEqual(found["maps"], [{"b": 0, "h": 0, "rows": rows}])
+        self.assertEqual(found["tile"], [16, 8])
+        tiles = "".join(rows)
+        for name, letter in (("empty", "."), ("partial", "/"), ("full", "#")):
+            self.assertEqual(found[name], tiles.count(letter))
+
+    def test_maps_of_batches_that_differ(self):
+        documents = [[kv // 40 for kv in range(100)], [-1 if kv > 70 else kv // 9 for kv in range(100)]]
+        content = array.array("i", documents[0] + documents[1]).tobytes()
+        path = self.write("in.safetensors", tensor_io.encode({"doc": ("I32", (2, 100), content)}))
+        found = self.mask(self.write("doc.flex", DOCUMENTS), "--q", 100, "--kv", 100, "--h", 3, "--tile", "16,16",
+                          "--inputs", path)
+        self.assertEqual([(one["b"], one["h"]) for one in found["maps"]], [(0, 0), (1, 0)])
+        for doc, one in zip(documents, found["maps"]):
+            rows = by_definition(lambda q, kv: doc[q] == doc[kv] >= 0 and q >= kv, 100, 100, (16, 16))
+            self.assertEqual(one["rows"], rows)
+
+    def test_pictures(self):
+        text = self.expect(0, "mask", "-e", "q_idx >= kv_idx", "--q", 512, "--kv", 512)
+        self.assertEqual(text.split("\n")[:4], ["/...", "#/..", "##/.", "###/"])
+        path = self.folder / "causal.png"
+        self.expect(0, "mask", "-e", "q_idx >= kv_idx", "--q", 512, "--kv", 512, "--png", path)
+        data = path.read_bytes()
+        self.assertEqual(data[:8], b"\x89PNG\r\n\x1a\n")
+        chunks, at = {}, 8
+        while at < len(data):
+            size, kind = struct.unpack(">I4s", data[at:at + 8])
+            body = data[at + 8:at + 8 + size]
+            self.assertEqual(struct.unpack(">I", data[at + 8 + size:at + 12 + size])[0], zlib.crc32(kind + body))
+            chunks[kind] = body
+            at += 12 + size
+        width, height = struct.unpack(">II", chunks[b"IHDR"][:8])
+        pixels = zlib.decompress(chunks[b"IDAT"])
+        self.assertEqual(len(pixels), (width + 1) * height)
+        self.assertEqual(pixels[width], 255, "the upper right corner is empty")
+        self.assertLess(pixels[(width + 1) * (height - 1) + 1], 100, "the lower left corner is full")
+
+    def test_what_is_missing_is_named(self):
+        mod = self.write("doc.flex", DOCUMENTS)
+        self.assertIn("doc", self.expect(1, "mask", mod, "--q", 8, "--kv", 8))
+        self.expect(2, "mask", mod, "--q", 8)
+        self.expect(2, "mask", mod, "--q", 8, "--kv", 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

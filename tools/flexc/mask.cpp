@@ -1,0 +1,217 @@
+// flexc mask: the tile map of a mask, as a picture or as JSON.
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+#include "flexc/command.h"
+#include "flexc/mask.h"
+#include "flexc/mod_option.h"
+#include "flexc/png.h"
+#include "flexc/safetensors.h"
+#include "support/text.h"
+
+namespace flexc::cli {
+namespace {
+
+struct MaskOptions {
+    ModOption mod;
+    std::int64_t q = 0, kv = 0;
+    std::optional<std::int64_t> b, h, h_kv;
+    std::vector<std::int64_t> tile{128, 128};
+    std::string inputs, png;
+    bool json = false;
+};
+
+struct Arrays {
+    std::vector<std::string> names;
+    std::vector<std::vector<std::byte>> bytes;
+    std::vector<TensorView> views;
+    std::map<std::string, std::int64_t> extents; // of dims that have a name
+
+    std::vector<NamedTensor> named() const {
+        std::vector<NamedTensor> result;
+        for (std::size_t i = 0; i < names.size(); ++i) {
+            result.push_back({names[i], views[i]});
+        }
+        return result;
+    }
+};
+
+// The program's buffers that the file has; whatever else it holds belongs to other commands.
+Arrays load_arrays(const std::string& path, const Signature& signature) {
+    Arrays arrays;
+    if (path.empty()) {
+        return arrays;
+    }
+    const auto file = value_of(TensorFile::open(path));
+    for (const auto& buffer : signature.buffers) {
+        const auto* entry = file.find(buffer.name);
+        if (entry == nullptr) {
+            continue;
+        }
+        arrays.names.push_back(buffer.name);
+        arrays.bytes.push_back(value_of(file.read(*entry)));
+        arrays.views.push_back(
+            TensorView::contiguous(arrays.bytes.back().data(), entry->dtype, entry->shape));
+        for (std::size_t i = 0; i < std::min(buffer.dims.size(), entry->shape.size()); ++i) {
+            arrays.extents.try_emplace(buffer.dims[i], entry->shape[i]);
+        }
+    }
+    return arrays;
+}
+
+// What is not said is as the arrays have it, or 1.
+Sizes sizes_of(const MaskOptions& options, const Arrays& arrays) {
+    const auto count = [&](const std::optional<std::int64_t>& given, const char* dim,
+                           std::int64_t otherwise) {
+        const auto found = arrays.extents.find(dim);
+        return given ? *given : found != arrays.extents.end() ? found->second : otherwise;
+    };
+    const auto kv_heads = count(options.h_kv, "H_KV", 0);
+    const auto heads = count(options.h, "H", std::max<std::int64_t>(kv_heads, 1));
+    return {.batch = count(options.b, "B", 1),
+            .heads = heads,
+            .kv_heads = kv_heads == 0 ? heads : kv_heads,
+            .q_len = options.q,
+            .kv_len = options.kv};
+}
+
+// One letter or pixel stands for `step` x `step` tiles: what they all are, else partial.
+char summary(const MaskMap& map, std::int64_t batch, std::int64_t head, std::int64_t row,
+             std::int64_t column, std::int64_t step) {
+    char result = 0;
+    for (auto i = row * step; i < std::min((row + 1) * step, map.query_tiles); ++i) {
+        for (const char tile : map.row(batch, head, i)
+                                   .substr(static_cast<std::size_t>(column * step),
+                                           static_cast<std::size_t>(step))) {
+            result = result == 0 || result == tile ? tile : '/';
+        }
+    }
+    return result;
+}
+
+std::int64_t steps(std::int64_t tiles, std::int64_t step) { return (tiles + step - 1) / step; }
+
+void print_maps(const MaskMap& map) {
+    constexpr std::int64_t kMostColumns = 96;
+    const auto step = steps(std::max(map.query_tiles, map.key_tiles), kMostColumns);
+    for (std::int64_t b = 0; b < map.batches; ++b) {
+        for (std::int64_t h = 0; h < map.heads; ++h) {
+            if (map.batches * map.heads > 1) {
+                print(stdout, "batch {}, head {}\n", b, h);
+            }
+            for (std::int64_t row = 0; row < steps(map.query_tiles, step); ++row) {
+                std::string line;
+                for (std::int64_t column = 0; column < steps(map.key_tiles, step); ++column) {
+                    line += summary(map, b, h, row, column, step);
+                }
+                print(stdout, "{}\n", line);
+            }
+        }
+    }
+    if (step > 1) {
+        print(stdout, "one letter is {} x {} tiles\n", step, step);
+    }
+}
+
+// Maps below each other, with a gap between.
+Picture draw(const MaskMap& map) {
+    constexpr std::int64_t kMostPixels = 1024;
+    constexpr int kGap = 4;
+    constexpr std::uint8_t kEmpty = 255, kPartial = 150, kFull = 40, kBackground = 215;
+    const auto longest = std::max(map.query_tiles, map.key_tiles);
+    const auto step = steps(longest, kMostPixels);
+    const auto pixels = static_cast<int>(std::max<std::int64_t>(kMostPixels / 2 / longest, 1));
+    const auto rows = static_cast<int>(steps(map.query_tiles, step));
+    const auto columns = static_cast<int>(steps(map.key_tiles, step));
+    const auto maps = static_cast<int>(map.batches * map.heads);
+    Picture picture(columns * pixels, maps * (rows * pixels + kGap) - kGap, kBackground);
+    for (int index = 0; index < maps; ++index) {
+        const int top = index * (rows * pixels + kGap);
+        for (int row = 0; row < rows; ++row) {
+            for (int column = 0; column < columns; ++column) {
+                const char tile =
+                    summary(map, index / map.heads, index % map.heads, row, column, step);
+                const auto shade = tile == '#' ? kFull : tile == '/' ? kPartial : kEmpty;
+                for (int pixel = 0; pixel < pixels * pixels; ++pixel) {
+                    picture.at(column * pixels + pixel % pixels,
+                               top + row * pixels + pixel / pixels) = shade;
+                }
+            }
+        }
+    }
+    return picture;
+}
+
+void run(const MaskOptions& options) {
+    if (options.tile.size() != 2) {
+        fail_usage("--tile takes two numbers, queries and keys: --tile 128,64");
+    }
+    const auto mod = load_mod(options.mod);
+    const auto arrays = load_arrays(options.inputs, signature_of(mod));
+    std::vector<ParamValue> params;
+    for (const auto& [name, value] : mod.param_values) {
+        params.push_back({name, value});
+    }
+    const auto named = arrays.named();
+    const auto map = value_of(mask_map(mod.text, mod.options, sizes_of(options, arrays), named,
+                                       {options.tile[0], options.tile[1]}, {.params = params}));
+    if (!options.png.empty()) {
+        require(write_png(options.png, draw(map)));
+    }
+    const auto count = [&](char tile) { return std::ranges::count(map.tiles, tile); };
+    if (!options.json) {
+        if (options.png.empty()) {
+            print_maps(map);
+        }
+        print(stdout, "tiles of {} x {}: {} empty '.', {} partial '/', {} full '#'\n",
+              options.tile[0], options.tile[1], count('.'), count('/'), count('#'));
+        return;
+    }
+    auto maps = nlohmann::json::array();
+    for (std::int64_t b = 0; b < map.batches; ++b) {
+        for (std::int64_t h = 0; h < map.heads; ++h) {
+            auto rows = nlohmann::json::array();
+            for (std::int64_t row = 0; row < map.query_tiles; ++row) {
+                rows.push_back(map.row(b, h, row));
+            }
+            maps.push_back({{"b", b}, {"h", h}, {"rows", std::move(rows)}});
+        }
+    }
+    print_json({{"tile", options.tile},
+                {"empty", count('.')},
+                {"partial", count('/')},
+                {"full", count('#')},
+                {"maps", std::move(maps)}});
+}
+
+} // namespace
+
+void add_mask(CLI::App& app) {
+    auto options = std::make_shared<MaskOptions>();
+    auto& command =
+        add_command(app, "mask", "Show which tiles of the score matrix a mask leaves",
+                    "flexc mask causal --q 1024 --kv 1024 --tile 128,64 --png causal.png");
+    add_mod_options(command, options->mod, true);
+    command.add_option("--q", options->q, "Q_LEN")->required()->check(CLI::PositiveNumber);
+    command.add_option("--kv", options->kv, "KV_LEN")->required()->check(CLI::PositiveNumber);
+    command.add_option("--b", options->b, "B; else as the inputs have it, or 1")
+        ->check(CLI::PositiveNumber);
+    command.add_option("--h", options->h, "H; else as the inputs have it, or 1")
+        ->check(CLI::PositiveNumber);
+    command.add_option("--h-kv", options->h_kv, "H_KV; else H")->check(CLI::PositiveNumber);
+    command.add_option("--tile", options->tile, "M,N: queries and keys of a tile")
+        ->delimiter(',')
+        ->expected(2)
+        ->check(CLI::PositiveNumber);
+    command.add_option("--inputs", options->inputs,
+                       "safetensors with the buffers that the mask reads, by name");
+    command.add_option("--png", options->png,
+                       "Write the picture to this file: black full, grey partial, white empty");
+    add_json_flag(command, options->json);
+    command.callback([options] { run(*options); });
+}
+
+} // namespace flexc::cli
