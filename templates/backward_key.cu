@@ -8,6 +8,7 @@
 // Both dS and P go through shared memory, because each product wants another part of them.
 #include "mod.cuh"
 
+#include "common/tile_walk.cuh"
 #include "sm80/backward_output.cuh"
 #include "sm80/backward_scores.cuh"
 
@@ -72,8 +73,8 @@ struct Shared {
     __device__ ValueTile value() const { return {base + KeyTile::kBytes}; }
     __device__ WeightTile weights() const { return {base + KeyTile::kBytes + ValueTile::kBytes}; }
     __device__ WeightTile d_scores() const { return {weights().base + WeightTile::kBytes}; }
-    __device__ Stage stage(int tile) const {
-        return {base + kFirstStage + tile % mod::kStages * kStageBytes};
+    __device__ Stage stage(int step) const {
+        return {base + kFirstStage + step % mod::kStages * kStageBytes};
     }
 };
 
@@ -132,13 +133,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_backward_key(const __grid_constant__ AttentionArguments attention,
                        const __grid_constant__ mod::Arguments arguments) {
     // Tiles of one head are neighbours, so that its queries stay in L2. Where a band makes early
-    // keys seen by more queries, they go first.
+    // keys seen by more queries, they go first, and where there is a map, the longest.
+    const int block = static_cast<int>(blockIdx.x);
     const int key_tiles = (attention.kv_len + mod::kKeyTile - 1) / mod::kKeyTile;
-    const int first_kv = static_cast<int>(blockIdx.x) % key_tiles * mod::kKeyTile;
-    const int kv_head = static_cast<int>(blockIdx.x) / key_tiles;
+    const int kv_heads = attention.batch * attention.kv_heads;
+    const int kv_head = mod::kHasMap ? block % kv_heads : block / key_tiles;
     const int b = kv_head / attention.kv_heads, h_kv = kv_head % attention.kv_heads;
-    const int last_kv = min(first_kv + mod::kKeyTile, attention.kv_len) - 1;
     const int group = attention.heads / attention.kv_heads;
+    const int key_tile = mod::kHasMap
+                             ? row_in_order(attention.map, b, h_kv * group, block / kv_heads)
+                             : block % key_tiles;
+    const int first_kv = key_tile * mod::kKeyTile;
+    const int last_kv = min(first_kv + mod::kKeyTile, attention.kv_len) - 1;
 
     const Shared shared{shared_address(shared_memory)};
     load_keys(shared, attention, b, h_kv, first_kv);
@@ -150,26 +156,28 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 
     for (int h = h_kv * group; h < (h_kv + 1) * group; ++h) {
         const HeadPlace place(attention, arguments, b * attention.heads + h);
-        const TileRange range = tiles_between(first_kv - place.high, last_kv - place.low,
-                                              attention.q_len, mod::kQueryTile);
-        const auto start_loading = [&](int tile) {
-            if (tile < range.end)
-                load_queries(shared.stage(tile), attention, b, h, tile * mod::kQueryTile);
+        const auto start_loading = [&](const TileWalk& at) {
+            if (!at.is_done())
+                load_queries(shared.stage(at.step()), attention, b, h, at.tile() * mod::kQueryTile);
         };
         mod::GradientSums sums{};
 
         __syncthreads(); // everyone has left the head before
-        if (mod::kStages == 2) start_loading(range.begin);
-        for (int tile = range.begin; tile < range.end; ++tile) {
-            const int first_q = tile * mod::kQueryTile;
-            const Stage stage = shared.stage(tile);
+        TileWalk walk(attention.map, b, h, key_tile,
+                      tiles_between(first_kv - place.high, last_kv - place.low, attention.q_len,
+                                    mod::kQueryTile));
+        if (mod::kStages == 2) start_loading(walk);
+        for (TileWalk next = walk; !walk.is_done(); walk = next) {
+            next.advance();
+            const int first_q = walk.tile() * mod::kQueryTile;
+            const Stage stage = shared.stage(walk.step());
             if (mod::kStages == 1) {
                 __syncthreads(); // everyone has left the tile before
-                start_loading(tile);
+                start_loading(walk);
             }
             wait_for_copies();
             __syncthreads(); // this tile is here, and everyone has left the one before
-            if (mod::kStages == 2) start_loading(tile + 1);
+            if (mod::kStages == 2) start_loading(next);
 
 #pragma unroll 1
             for (int row = 0; row < mod::kQueryTile && Scores::has_unit(0); row += kScoreRows) {
@@ -179,10 +187,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                 add_product_of_rows(scores, rows_of<kScoreRows>(stage.query(), row), shared.key());
                 add_product_of_rows(d_scores, rows_of<kScoreRows>(stage.d_out(), row),
                                     shared.value());
-                differentiate_tile(
-                    scores, d_scores, {attention, arguments, place},
-                    {first_q + row, first_kv, stage.row_sums() + 4 * row, 4 * mod::kQueryTile},
-                    sums);
+                differentiate_tile(scores, d_scores, {attention, arguments, place},
+                                   {first_q + row, first_kv, stage.row_sums() + 4 * row,
+                                    4 * mod::kQueryTile, walk.is_full()},
+                                   sums);
                 store_result(rows_of<kScoreRows>(shared.weights(), row), scores);
                 store_result(rows_of<kScoreRows>(shared.d_scores(), row), d_scores);
             }

@@ -5,6 +5,7 @@
 // without leaving its warp, as P does in the forward kernel.
 #include "mod.cuh"
 
+#include "common/tile_walk.cuh"
 #include "sm80/backward_output.cuh"
 #include "sm80/backward_scores.cuh"
 
@@ -40,10 +41,10 @@ struct Shared {
     __device__ QueryTile query() const { return {base}; }
     __device__ DOutTile d_out() const { return {base + QueryTile::kBytes}; }
     __device__ unsigned row_sums() const { return base + QueryTile::kBytes + DOutTile::kBytes; }
-    __device__ KeyTile key(int tile) const {
-        return {base + kFirstStage + tile % mod::kStages * kStageBytes};
+    __device__ KeyTile key(int step) const {
+        return {base + kFirstStage + step % mod::kStages * kStageBytes};
     }
-    __device__ ValueTile value(int tile) const { return {key(tile).base + KeyTile::kBytes}; }
+    __device__ ValueTile value(int step) const { return {key(step).base + KeyTile::kBytes}; }
 };
 
 __device__ void load_queries(Shared shared, const AttentionArguments& attention,
@@ -82,52 +83,59 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_backward_query(const __grid_constant__ AttentionArguments attention,
                          const __grid_constant__ mod::Arguments arguments) {
     // Tiles of one head are neighbours, so that its keys and values stay in L2; where a band makes
-    // later rows see more, they go first.
+    // later rows see more, they go first, and where there is a map, the longest.
+    const int block = static_cast<int>(blockIdx.x);
     const int query_tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
-    const int index = static_cast<int>(blockIdx.x) % query_tiles;
-    const int first_q = (mod::kHasBand ? query_tiles - 1 - index : index) * mod::kQueryTile;
+    const int heads = attention.batch * attention.heads;
+    const HeadPlace place(attention, arguments, mod::kHasMap ? block % heads : block / query_tiles);
+    const int query_tile = mod::kHasMap
+                               ? row_in_order(attention.map, place.b, place.h, block / heads)
+                           : mod::kHasBand ? query_tiles - 1 - block % query_tiles
+                                           : block % query_tiles;
+    const int first_q = query_tile * mod::kQueryTile;
     const int last_q = min(first_q + mod::kQueryTile, attention.q_len) - 1;
-    const HeadPlace place(attention, arguments, static_cast<int>(blockIdx.x) / query_tiles);
 
-    const TileRange range =
-        tiles_between(first_q + place.low, last_q + place.high, attention.kv_len, mod::kKeyTile);
+    TileWalk walk(
+        attention.map, place.b, place.h, query_tile,
+        tiles_between(first_q + place.low, last_q + place.high, attention.kv_len, mod::kKeyTile));
     TileSource<kThreads, KeyTile> keys(Plane<Element>(attention.k, place.b, place.h_kv),
-                                       range.begin * mod::kKeyTile);
+                                       walk.tile() * mod::kKeyTile);
     TileSource<kThreads, ValueTile> values(Plane<Element>(attention.v, place.b, place.h_kv),
-                                           range.begin * mod::kKeyTile);
+                                           walk.tile() * mod::kKeyTile);
     const Shared shared{shared_address(shared_memory)};
-    const auto start_loading = [&](int tile) {
-        if (tile < range.end) {
-            keys.load(shared.key(tile), attention.kv_len - tile * mod::kKeyTile);
-            values.load(shared.value(tile), attention.kv_len - tile * mod::kKeyTile);
-            keys.advance(mod::kKeyTile);
-            values.advance(mod::kKeyTile);
-        }
+    const auto start_loading = [&](const TileWalk& at, int distance) {
+        if (at.is_done()) return;
+        keys.advance(distance * mod::kKeyTile);
+        values.advance(distance * mod::kKeyTile);
+        keys.load(shared.key(at.step()), attention.kv_len - at.tile() * mod::kKeyTile);
+        values.load(shared.value(at.step()), attention.kv_len - at.tile() * mod::kKeyTile);
     };
 
     load_queries(shared, attention, place, first_q);
-    if (mod::kStages == 2) start_loading(range.begin);
+    start_loading(walk, 0);
     QueryGradient dq;
     dq.clear();
     mod::GradientSums sums{};
 
-    for (int tile = range.begin; tile < range.end; ++tile) {
-        if (mod::kStages == 1) {
-            __syncthreads(); // everyone has left the tile before
-            start_loading(tile);
-        }
+    for (TileWalk next = walk; !walk.is_done(); walk = next) {
+        next.advance();
         wait_for_copies();
         __syncthreads(); // this tile is here, and everyone has left the one before
-        if (mod::kStages == 2) start_loading(tile + 1);
+        if (mod::kStages == 2) start_loading(next, next.tile() - walk.tile());
         Scores scores, d_scores;
         scores.clear();
         d_scores.clear();
-        add_product_of_rows(scores, shared.query(), shared.key(tile));
-        add_product_of_rows(d_scores, shared.d_out(), shared.value(tile));
+        add_product_of_rows(scores, shared.query(), shared.key(walk.step()));
+        add_product_of_rows(d_scores, shared.d_out(), shared.value(walk.step()));
         differentiate_tile(scores, d_scores, {attention, arguments, place},
-                           {first_q, tile * mod::kKeyTile, shared.row_sums(), 4 * mod::kQueryTile},
+                           {first_q, walk.tile() * mod::kKeyTile, shared.row_sums(),
+                            4 * mod::kQueryTile, walk.is_full()},
                            sums);
-        add_keys(dq, d_scores, shared.key(tile));
+        add_keys(dq, d_scores, shared.key(walk.step()));
+        if (mod::kStages == 1) {
+            __syncthreads(); // everyone has left this tile
+            start_loading(next, next.tile() - walk.tile());
+        }
     }
     if constexpr (mod::kAddsGradients)
         mod::flush_gradients(arguments, place.launch, place.head, place.b, place.h, place.h_kv,

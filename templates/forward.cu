@@ -7,6 +7,7 @@
 
 #include "common/math.cuh"
 #include "common/place.cuh"
+#include "common/tile_walk.cuh"
 #include "sm80/mma.cuh"
 
 using namespace sm80;
@@ -33,11 +34,18 @@ using Scores = float[kSlabs][kKeyColumns][4];
 using Output = float[kSlabs][kValueColumns][4];
 
 // What a block computes. Tiles of one head are neighbours, so that its keys and values stay in L2;
-// where a band lets later rows see more, they go first.
+// where a band lets later rows see more, they go first, and where there is a map, the longest.
 struct Work {
     int head; // over batch and query heads
     int first_row;
     __device__ Work(const AttentionArguments& attention, int block) {
+        if constexpr (mod::kHasMap) {
+            const int heads = attention.batch * attention.heads;
+            head = block % heads;
+            first_row = mod::kQueryTile * row_in_order(attention.map, head / attention.heads,
+                                                       head % attention.heads, block / heads);
+            return;
+        }
         const int tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
         const int tile = block % tiles;
         head = block / tiles;
@@ -294,25 +302,26 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 
     const unsigned shared = shared_address(shared_memory);
     const QueryTile query{shared};
-    const auto stage = [&](int tile) {
-        return shared + QueryTile::kBytes + tile % mod::kStages * kStageBytes;
+    const auto stage = [&](int step) {
+        return shared + QueryTile::kBytes + step % mod::kStages * kStageBytes;
     };
-    const TileRange range =
+    TileWalk walk(
+        attention.map, place.b, place.h, work.first_row / mod::kQueryTile,
         tiles_between(work.first_row + place.low,
                       min(work.first_row + mod::kQueryTile, attention.q_len) - 1 + place.high,
-                      attention.kv_len, mod::kKeyTile);
+                      attention.kv_len, mod::kKeyTile));
     TileSource<kThreads, KeyTile> keys(Plane<Element>(attention.k, place.b, place.h_kv),
-                                       range.begin * mod::kKeyTile);
+                                       walk.tile() * mod::kKeyTile);
     TileSource<kThreads, ValueTile> values(Plane<Element>(attention.v, place.b, place.h_kv),
-                                           range.begin * mod::kKeyTile);
-    const auto start_loading = [&](int tile) {
-        if (tile < range.end) {
-            const int rows_left = attention.kv_len - tile * mod::kKeyTile;
-            keys.load(KeyTile{stage(tile)}, rows_left);
-            values.load(ValueTile{stage(tile) + KeyTile::kBytes}, rows_left);
-            keys.advance(mod::kKeyTile);
-            values.advance(mod::kKeyTile);
-        }
+                                           walk.tile() * mod::kKeyTile);
+    const auto start_loading = [&](const TileWalk& at, int tile_before) {
+        if (at.is_done()) return;
+        const int distance = (at.tile() - tile_before) * mod::kKeyTile;
+        keys.advance(distance);
+        values.advance(distance);
+        const int rows_left = attention.kv_len - at.tile() * mod::kKeyTile;
+        keys.load(KeyTile{stage(at.step())}, rows_left);
+        values.load(ValueTile{stage(at.step()) + KeyTile::kBytes}, rows_left);
     };
 
     TileSource<kThreads, QueryTile>(Plane<Element>(attention.q, place.b, place.h), work.first_row)
@@ -347,28 +356,32 @@ extern "C" __global__ void __launch_bounds__(kThreads)
             for (int i = 0; i < 4; ++i)
                 output[slab][column][i] = 0;
 
-    start_loading(range.begin);
-    for (int tile = range.begin; tile < range.end; ++tile) {
+    start_loading(walk, walk.tile());
+    while (!walk.is_done()) {
+        TileWalk next = walk;
+        next.advance();
         wait_for_copies();
         __syncthreads(); // this tile is here, and everyone has left the one before
-        start_loading(tile + 1);
+        start_loading(next, walk.tile());
 
+        const unsigned here = stage(walk.step());
         Scores scores;
-        multiply_query_key(scores, query, warp_row, KeyTile{stage(tile)});
+        multiply_query_key(scores, query, warp_row, KeyTile{here});
 
-        const int first_kv = tile * mod::kKeyTile;
+        const int first_kv = walk.tile() * mod::kKeyTile;
         const int last_kv = first_kv + mod::kKeyTile - 1;
         rows.find(attention, first_row, lane_index_again());
         if (scale_early)
             change_scores(scores, attention.scale, attention, arguments, place, rows, first_kv);
         const bool wholly_visible =
             last_kv < attention.kv_len &&
-            (!mod::kHasMask ||
+            (!mod::kHasMask || walk.is_full() ||
              (mod::kHasBand && mod::kBandIsExact &&
               place.band_holds(first_row, first_row + 16 * kSlabs - 1, first_kv, last_kv)));
         if (!wholly_visible) hide_scores(scores, attention, arguments, place, rows, first_kv);
         update_softmax(scores, softmax, output);
-        add_values(output, scores, ValueTile{stage(tile) + KeyTile::kBytes});
+        add_values(output, scores, ValueTile{here + KeyTile::kBytes});
+        walk = next;
     }
     wait_for_copies();
     __syncthreads(); // the tiles make room for the output

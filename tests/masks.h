@@ -67,7 +67,8 @@ inline std::vector<MaskCase> mask_cases() {
         {"buffer off: i32[B]\nmask_mod = q_idx + off[b] * 16 >= kv_idx", closed_form},
         {"mask_mod = q_idx - kv_idx <= 24 and q_idx >= kv_idx or kv_idx - q_idx < 0", tile_tests},
         {"mask_mod = kv_idx < 21 or q_idx >= kv_idx", tile_tests},
-        {"buffer prefix: i32[B]\nmask_mod = kv_idx <= prefix[b] * 6 or q_idx >= kv_idx", tile_tests},
+        {"buffer prefix: i32[B]\nmask_mod = kv_idx <= prefix[b] * 6 or q_idx >= kv_idx",
+         tile_tests},
         {"mask_mod = abs(q_idx - kv_idx) <= 24 and abs(q_idx - kv_idx) % 3 == 0", tile_tests},
         {"buffer g: bool[N]\nmask_mod = abs(q_idx - kv_idx) <= 8 or g[q_idx] or g[kv_idx]",
          tile_tests,
@@ -86,7 +87,8 @@ inline std::vector<MaskCase> mask_cases() {
         with_documents("mask_mod = doc[clamp(q_idx, 0, 40)] == doc[clamp(kv_idx, 0, 40)]"),
         with_padding("mask_mod = doc[q_idx] == doc[kv_idx]"),
         with_padding("mask_mod = doc[q_idx] == doc[kv_idx] and doc[q_idx] >= 0"),
-        {"buffer doc: i32[B, N]\nmask_mod = doc[b, q_idx] == doc[b, kv_idx] and doc[b, q_idx] != -1",
+        {"buffer doc: i32[B, N]\nmask_mod = doc[b, q_idx] == doc[b, kv_idx] and doc[b, q_idx] != "
+         "-1",
          tile_tests,
          {{"doc", [](std::int64_t i) { return i % 13 == 0 ? -1 : i / 29; }}}},
         // Of no order: ranges overlap where sets do not.
@@ -123,7 +125,8 @@ inline std::vector<MaskCase> mask_cases() {
          tile_tests},
         {"buffer lens: i32[B]\nmask_mod = q_idx < lens[b] * 9 + 20 and kv_idx < lens[b] * 9 + 20",
          tile_tests},
-        {"buffer lens: i32[B]\nmask_mod = q_idx < lens[b] * 9 + 20 and q_idx >= kv_idx", tile_tests},
+        {"buffer lens: i32[B]\nmask_mod = q_idx < lens[b] * 9 + 20 and q_idx >= kv_idx",
+         tile_tests},
         {"mask_mod = (q_idx - kv_idx <= 10 or kv_idx < 4) and q_idx >= kv_idx", tile_tests},
         {"mask_mod = q_idx < 37", tile_tests},
         {"mask_mod = kv_idx < 16 or kv_idx >= 48", tile_tests},
@@ -175,8 +178,7 @@ class MaskInstance {
             }
             const auto rule = one.integers.find(buffer.name);
             for (std::int64_t i = 0; i < count; ++i) {
-                const std::int64_t value =
-                    rule == one.integers.end() ? i * 7 % 5 : rule->second(i);
+                const std::int64_t value = rule == one.integers.end() ? i * 7 % 5 : rule->second(i);
                 data->integers.push_back(value);
                 data->reals.push_back(static_cast<double>(value) + 0.5);
             }

@@ -73,6 +73,8 @@ class Plan {
   public:
     Plan() = default;
     std::size_t workspace_bytes() const; // for forward or backward, whichever needs more
+    std::size_t
+    map_bytes() const; // of the map of tiles that the mask shows; 0 where none is needed
     const Sizes& sizes() const;
     const detail::PlanState& state() const { return *state_; }
 
@@ -96,8 +98,16 @@ class Kernel {
   public:
     Kernel() = default;
 
+    // Where the mask needs a map of tiles, and all buffers that it reads are given, launches on the
+    // stream build it in memory of the plan: it then stands for what those buffers hold, for any
+    // number of calls. Without them each call builds a map in its workspace.
     Result<Plan> plan(const Sizes& sizes, std::span<const NamedTensor> buffers = {},
                       Stream stream = {}, const PlanOptions& options = {}) const;
+
+    // Builds the plan's map again, for buffers that hold something else: allocates nothing,
+    // compiles nothing, may be captured in a graph. All copies of the plan see the new map.
+    Result<void> update(const Plan& plan, std::span<const NamedTensor> buffers,
+                        Stream stream = {}) const;
 
     // Asynchronous on CUDA, allocates nothing, compiles nothing, may be captured in a graph. Only
     // with ForwardKernel::hopper does the first call whose tensors the copy engine cannot walk

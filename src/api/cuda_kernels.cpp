@@ -7,6 +7,7 @@
 
 #include "api/frontend.h"
 #include "cuda/emit.h"
+#include "cuda/emit_tiles.h"
 #include "cuda/fill.h"
 #include "cuda/fold.h"
 #include "cuda/nvrtc.h"
@@ -61,6 +62,35 @@ bool compiled_badly(const cuda::NvrtcOutput& output) {
     });
 }
 
+// Whether ranges that a kernel computes do not say which tiles to visit.
+bool needs_map(const passes::Mod& mod) {
+    return mod.mask_tier == analysis::MaskTier::tile_tests ||
+           mod.mask_tier == analysis::MaskTier::exhaustive;
+}
+
+bool visits_tiles(KernelKind kind) {
+    return kind != KernelKind::delta && kind != KernelKind::convert && kind != KernelKind::plan;
+}
+
+cuda::KernelConfig planner(const passes::Mod& mod) {
+    using analysis::Dependence;
+    const Dependence reads = mod.dependence[mod.mask];
+    const cuda::TileFacts facts = cuda::tile_facts(mod);
+    cuda::KernelConfig config;
+    config.kind = KernelKind::plan;
+    config.template_path = "plan.cu";
+    config.entry = "flexc_plan_tiles";
+    config.warps = 8;
+    config.planner = {.query_facts = facts.of_queries,
+                      .key_facts = facts.of_keys,
+                      .by_batch = reads.has(Dependence::b),
+                      .by_head = reads.has(Dependence::h)};
+    config.reason = mod.mask_tier == analysis::MaskTier::tile_tests
+                        ? "tiles by intervals, then by their elements"
+                        : "tiles by their elements";
+    return config;
+}
+
 } // namespace
 
 Result<Target> target_of(std::string_view arch) {
@@ -75,6 +105,7 @@ Result<Target> target_of(std::string_view arch) {
 
 Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOptions& options) {
     std::vector<KernelKind> kinds = {KernelKind::forward};
+    if (needs_map(mod)) kinds.push_back(KernelKind::plan);
     if (!options.backward) return kinds;
     if (options.deterministic && options.backward_kernel == BackwardKernel::fused)
         return unsupported("the fused backward kernel adds into dq in no fixed order: use "
@@ -95,8 +126,9 @@ Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOp
 
 cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& options, KernelKind kind,
                              const Target& target, Preference preference) {
+    if (kind == KernelKind::plan) return planner(mod);
     const ir::Graph& graph = mod.program.graph;
-    return cuda::select_kernel(
+    cuda::KernelConfig config = cuda::select_kernel(
         {.kind = kind,
          .arch = target.number,
          .dtype = options.dtype,
@@ -108,6 +140,9 @@ cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& optio
          .reads_bias = kind == KernelKind::forward && cuda::reads_bias(mod),
          .generic = preference.generic || options.forward_kernel != ForwardKernel::hopper,
          .refused = preference.refused});
+    // A kernel that is compiled for one call alone has no map of its tiles.
+    config.has_map = needs_map(mod) && visits_tiles(kind) && !preference.generic && !config.hopper;
+    return config;
 }
 
 std::string mod_text(const passes::Mod& mod, const CompileOptions& options,
@@ -172,8 +207,8 @@ Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptio
     kernel.info.compile_ms = compiled->milliseconds;
     kernel.info.shared_bytes = kernel.config.shared_bytes;
     for (const cuda::KernelUsage& usage : compiled->kernels) {
-        kernel.info.registers = usage.registers;
-        kernel.info.spill_bytes = usage.spill_store_bytes;
+        kernel.info.registers = std::max(kernel.info.registers, usage.registers);
+        kernel.info.spill_bytes = std::max(kernel.info.spill_bytes, usage.spill_store_bytes);
         kernel.info.shared_bytes += usage.shared_bytes;
     }
     kernel.cubin = std::move(compiled->cubin);

@@ -16,7 +16,8 @@ enum class KernelKind : std::uint8_t {
     backward_dq,
     backward_dkdv,
     backward_fused,
-    convert
+    convert,
+    plan
 };
 
 // Everything that a choice depends on.
@@ -46,6 +47,12 @@ struct HopperForward {
     bool has_registers_for_columns = false; // for a value of each of a thread's columns
 };
 
+// What plan.cu keeps: intervals of each tile of queries and of keys, and of which heads apart.
+struct PlannerShape {
+    int query_facts = 0, key_facts = 0;
+    bool by_batch = false, by_head = false;
+};
+
 struct KernelConfig {
     KernelKind kind = KernelKind::forward;
     std::string_view template_path; // within templates/: "forward.cu"
@@ -56,7 +63,9 @@ struct KernelConfig {
     int stages = 1;
     int shared_bytes = 0;                // dynamic
     std::optional<HopperForward> hopper; // set: forward_sm90.cu
+    std::optional<PlannerShape> planner; // set: plan.cu
     bool saves_registers = false;        // at the cost of some speed
+    bool has_map = false;                // visits the tiles that a map names
     bool has_next = false; // another configuration, which needs fewer registers, can follow
     std::string reason;    // one line, for people
 };

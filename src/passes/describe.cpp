@@ -61,6 +61,20 @@ bool is_constant(const Mod& mod, NodeId id, bool value) {
     return node.op == Op::const_bool && (node.integer != 0) == value;
 }
 
+// How the kernels come to know which tiles to visit.
+std::string tiles_of(const Mod& mod) {
+    using analysis::MaskTier;
+    switch (mod.mask_tier) {
+    case MaskTier::constant:
+    case MaskTier::closed_form:
+        return "tiles: a range for each row of tiles, computed in the kernel; no map\n";
+    case MaskTier::tile_tests:
+        return "tiles: a map, by intervals of what queries and keys alone give in each tile\n";
+    case MaskTier::exhaustive: return "tiles: a map, by a look at the elements of each tile\n";
+    }
+    return "";
+}
+
 } // namespace
 
 std::string describe_ir(const Mod& mod) {
@@ -105,6 +119,7 @@ std::string describe_mask(const Mod& mod) {
     if (is_constant(mod, mod.mask, false)) return "nothing is visible\n";
     std::string text = "visible where " + formula(mod.program, mod.mask) + "\n";
     text += "uses " + analysis::describe(mod.dependence[mod.mask]) + "\n";
+    text += tiles_of(mod);
     if (!mod.band.found()) return text + "no band of diagonals was found\n";
     for (NodeId low : mod.band.low)
         text += "band: kv_idx - q_idx >= " + formula(mod.program, low) + "\n";

@@ -8,6 +8,7 @@
 #include "analysis/band.h"
 #include "analysis/dependence.h"
 #include "analysis/range.h"
+#include "analysis/tile_class.h"
 #include "ir/program.h"
 
 namespace flexc::passes {
@@ -35,6 +36,7 @@ struct Mod {
     ir::NodeId d_score = ir::kNoNode; // d score_mod / d score; kNoNode without backward
     std::vector<ReadGradient> gradients;
     analysis::Band band; // of the mask
+    analysis::MaskTier mask_tier = analysis::MaskTier::constant;
     // True where a read that is taken (visible, on a branch that is taken) is outside its buffer;
     // kNoNode unless reporting was asked for.
     ir::NodeId out_of_range = ir::kNoNode;

@@ -87,6 +87,7 @@ Result<void> analyse(State& state) {
     mod.order = ir::reachable(mod.program.graph, root_nodes(mod));
     mod.dependence = analysis::dependences(mod.program.graph);
     mod.ranges = analysis::ranges(mod.program);
+    mod.mask_tier = analysis::tier_of(mod.program.graph, mod.mask, mod.band);
     return {};
 }
 

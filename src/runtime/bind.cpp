@@ -150,7 +150,7 @@ void fill_words(const KernelState& kernel, const PlanState& plan,
     }
 }
 
-std::size_t workspace_bytes(const KernelState& kernel, const PlanState& plan) {
+void find_workspace(const KernelState& kernel, PlanState& plan) {
     BoundCall shapes;
     shapes.attention = common_arguments(plan);
     const ir::Program& program = kernel.mod.program;
@@ -162,9 +162,11 @@ std::size_t workspace_bytes(const KernelState& kernel, const PlanState& plan) {
         shapes.gradients[i] = TensorView::contiguous(nullptr, DType::f32, shape);
     }
     const Call call = shapes.view({}, {});
-    const std::size_t forward = kernel.executable->workspace_bytes(call, false);
-    if (!kernel.options.backward) return forward;
-    return std::max(forward, kernel.executable->workspace_bytes(call, true));
+    plan.workspace_bytes = kernel.executable->workspace_bytes(call, false);
+    if (kernel.options.backward)
+        plan.workspace_bytes =
+            std::max(plan.workspace_bytes, kernel.executable->workspace_bytes(call, true));
+    plan.map_bytes = kernel.executable->map_bytes(call);
 }
 
 } // namespace
@@ -214,7 +216,7 @@ Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
         if (plan->size_values[i] == kUnbound)
             return invalid(formatted("size '{}' is not known: pass the buffers to plan()",
                                      kernel.mod.program.sizes[i]));
-    plan->workspace_bytes = workspace_bytes(kernel, *plan);
+    find_workspace(kernel, *plan);
     return plan;
 }
 
@@ -225,6 +227,23 @@ Call BoundCall::view(Workspace workspace, Stream stream) const {
             .accumulate_gradients = accumulate_gradients,
             .workspace = workspace,
             .stream = stream};
+}
+
+bool bind_mask(const KernelState& kernel, const PlanState& plan,
+               std::span<const NamedTensor> buffers, BoundCall& call) {
+    const ir::Program& program = kernel.mod.program;
+    std::array<TensorView, kMaxBuffers> views{};
+    for (const ir::NodeId id : ir::reachable(program.graph, std::span(&kernel.mod.mask, 1))) {
+        const ir::Node& node = program.graph[id];
+        if (node.op != ir::Op::read) continue;
+        const auto given =
+            std::ranges::find(buffers, program.buffers[node.symbol].name, &NamedTensor::name);
+        if (given == buffers.end() || !given->tensor) return false;
+        views[node.symbol] = given->tensor;
+    }
+    call.attention = common_arguments(plan);
+    fill_words(kernel, plan, views, call);
+    return true;
 }
 
 Result<void> bind_forward(const KernelState& kernel, const PlanState& plan,

@@ -39,6 +39,10 @@ struct BoundCall {
     Call view(Workspace workspace, Stream stream) const;
 };
 
+// Everything that building a map of tiles reads. False when a buffer of the mask is not given.
+bool bind_mask(const detail::KernelState& kernel, const detail::PlanState& plan,
+               std::span<const NamedTensor> buffers, BoundCall& call);
+
 // Fill `call` in place: a launch allocates nothing.
 Result<void> bind_forward(const detail::KernelState& kernel, const detail::PlanState& plan,
                           const ForwardTensors& tensors, std::span<const NamedTensor> buffers,

@@ -45,6 +45,10 @@ class CpuExecutable final : public Executable {
                                           backward);
     }
 
+    Result<std::shared_ptr<void>> allocate_map(std::size_t bytes) const override {
+        return std::shared_ptr<void>(std::make_shared<std::byte[]>(bytes));
+    }
+
     void* out_of_range_flag() const override { return &out_of_range_; }
     Result<bool> take_out_of_range() const override {
         return std::atomic_ref(out_of_range_).exchange(0) != 0;

@@ -9,6 +9,7 @@
 #include "cuda/driver.h"
 #include "cuda/select.h"
 #include "cuda/tensor_maps.h"
+#include "runtime/tile_maps.h"
 #include "runtime/tile_queues.h"
 #include "support/text.h"
 
@@ -76,6 +77,7 @@ class CudaExecutable final : public Executable {
             loaded_.push_back(std::move(*one));
             infos_.push_back(std::move(kernel.info));
         }
+        if (auto done = load_maps(); !done) return done;
         if (!options_.report_out_of_range) return {};
         auto flag = cuda::allocate(sizeof(std::int32_t));
         if (!flag) return flag.error();
@@ -137,6 +139,26 @@ class CudaExecutable final : public Executable {
             .bytes;
     }
 
+    std::size_t map_bytes(const Call& call) const override {
+        return maps_ ? maps_->bytes(call.attention) : 0;
+    }
+    Result<std::shared_ptr<void>> allocate_map(std::size_t bytes) const override {
+        auto scope = cuda::ContextScope::enter(options_.device);
+        if (!scope) return scope.error();
+        auto memory = cuda::allocate(bytes);
+        if (!memory) return memory.error();
+        return std::shared_ptr<void>(*memory, [device = options_.device](void* held) {
+            // At process end the driver may be gone; there is nothing to do about a failure here.
+            auto later = cuda::ContextScope::enter(device);
+            if (later) (void)cuda::release(held);
+        });
+    }
+    Result<void> build_map(const Call& call) const override {
+        auto scope = cuda::ContextScope::enter(options_.device, call.stream.handle);
+        if (!scope) return scope.error();
+        return maps_->build(call.attention, words_of(call), call.map, call.stream.handle);
+    }
+
     void* out_of_range_flag() const override { return flag_; }
 
     Result<bool> take_out_of_range() const override {
@@ -169,6 +191,23 @@ class CudaExecutable final : public Executable {
         return Loaded{std::move(kernel.config), std::move(*module), *function};
     }
 
+    Result<void> load_maps() {
+        const Loaded* planner = find(KernelKind::plan);
+        if (planner == nullptr) return {};
+        auto maps = TileMaps::load(planner->module, planner->config);
+        if (!maps) return maps.error();
+        maps_ = std::move(*maps);
+        for (const Loaded& one : loaded_)
+            if (one.config.has_map) maps_->add(one.config);
+        return {};
+    }
+
+    // A program without arguments has an empty struct, whose one byte is never read.
+    static const void* words_of(const Call& call) {
+        static constexpr std::uint64_t kNoWords = 0;
+        return call.words.empty() ? &kNoWords : call.words.data();
+    }
+
     // Compiled by the first call that needs it; others that do wait for it.
     Result<const Loaded*> generic_forward() const {
         const std::lock_guard lock(generic_mutex_);
@@ -193,7 +232,7 @@ class CudaExecutable final : public Executable {
         return found == loaded_.end() ? nullptr : &*found;
     }
 
-    Result<void> launch(const Loaded* kernel, const AttentionArguments& attention, const Call& call,
+    Result<void> launch(const Loaded* kernel, AttentionArguments attention, const Call& call,
                         const ForwardMaps* maps = nullptr) const {
         if (kernel == nullptr)
             return Error{ErrorCode::internal, "a kernel of this pass was not compiled"};
@@ -207,12 +246,9 @@ class CudaExecutable final : public Executable {
             blocks = multiprocessors_;
             queue = queues_->of(call.stream.handle);
         }
-        // The driver copies all before launch() returns. A program without arguments has an empty
-        // struct, whose one byte is never read.
-        static constexpr std::uint64_t kNoWords = 0;
-        const std::uint64_t* words = call.words.empty() ? &kNoWords : call.words.data();
-        const std::array<void*, 4> arguments = {const_cast<AttentionArguments*>(&attention),
-                                                const_cast<std::uint64_t*>(words),
+        if (kernel->config.has_map) attention.map = maps_->of(kernel->config, attention, call.map);
+        // The driver copies all before launch() returns.
+        const std::array<void*, 4> arguments = {&attention, const_cast<void*>(words_of(call)),
                                                 const_cast<ForwardMaps*>(maps), &queue};
         return kernel->function.launch(
             {.x = static_cast<unsigned>(blocks)}, static_cast<unsigned>(kernel->config.warps) * 32u,
@@ -223,6 +259,7 @@ class CudaExecutable final : public Executable {
     const CudaOptions options_;
     int multiprocessors_ = 1;
     std::optional<TileQueues> queues_;
+    std::optional<TileMaps> maps_; // where some kernel asks for one
     mutable std::mutex generic_mutex_;
     mutable std::optional<Loaded> generic_;
     std::vector<Loaded> loaded_;

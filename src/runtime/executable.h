@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct Call {
     bool accumulate_gradients = false; // add to what gradients hold, instead of replacing it
     Workspace workspace;
     Stream stream;
+    void* map = nullptr; // map_bytes() long, where masks need one
 };
 
 class Executable {
@@ -30,6 +32,13 @@ class Executable {
     virtual Result<void> backward(const Call& call) const = 0;
     // Reads sizes and the shapes of gradients, no pointers.
     virtual std::size_t workspace_bytes(const Call& call, bool backward) const = 0;
+
+    // Memory for the maps of tiles that the mask shows; 0 where ranges in the kernels do. Reads
+    // sizes, no pointers.
+    virtual std::size_t map_bytes(const Call&) const { return 0; }
+    virtual Result<std::shared_ptr<void>> allocate_map(std::size_t bytes) const = 0;
+    // Fills call.map, from what the mask reads, before later work on the stream.
+    virtual Result<void> build_map(const Call&) const { return {}; }
 
     // Where generated code reports reads outside a buffer; null when it does not.
     virtual void* out_of_range_flag() const = 0;

@@ -1,6 +1,7 @@
 #include "flexc/kernel.h"
 
 #include "runtime/bind.h"
+#include "runtime/buffers.h"
 #include "runtime/state.h"
 #include "support/text.h"
 
@@ -33,18 +34,63 @@ Result<void> check_workspace(const detail::PlanState& plan, Workspace workspace)
     return {};
 }
 
+// Builds the plan's map where all that the mask reads is there; else calls find room for one.
+Result<void> plan_tiles(const detail::KernelState& kernel, detail::PlanState& plan,
+                        std::span<const NamedTensor> buffers, Stream stream) {
+    constexpr std::size_t kAlignment = 256;
+    if (plan.map_bytes == 0) return {};
+    runtime::BoundCall bound;
+    if (!runtime::bind_mask(kernel, plan, buffers, bound)) {
+        plan.map_offset = (plan.workspace_bytes + kAlignment - 1) / kAlignment * kAlignment;
+        plan.workspace_bytes = plan.map_offset + plan.map_bytes;
+        return {};
+    }
+    auto map = kernel.executable->allocate_map(plan.map_bytes);
+    if (!map) return map.error();
+    plan.map = std::move(*map);
+    runtime::Call call = bound.view({}, stream);
+    call.map = plan.map.get();
+    return kernel.executable->build_map(call);
+}
+
+// The plan's map, or a new one in the workspace.
+Result<void> use_map(const detail::KernelState& kernel, const detail::PlanState& plan,
+                     runtime::Call& call) {
+    call.map = plan.map.get();
+    if (plan.map_bytes == 0 || plan.map) return {};
+    call.map = static_cast<std::byte*>(call.workspace.data) + plan.map_offset;
+    return kernel.executable->build_map(call);
+}
+
 } // namespace
 
+Result<void> Kernel::update(const Plan& plan, std::span<const NamedTensor> buffers,
+                            Stream stream) const {
+    if (auto checked = check_plan(state_.get(), plan, plan.state_.get()); !checked) return checked;
+    const detail::PlanState& state = *plan.state_;
+    if (!state.map) return {}; // there is none, or each call builds its own
+    std::vector<std::int64_t> sizes = state.size_values;
+    if (auto checked = runtime::bind_sizes(state_->mod.program, buffers, sizes); !checked)
+        return checked;
+    runtime::BoundCall bound;
+    if (!runtime::bind_mask(*state_, state, buffers, bound))
+        return Error{ErrorCode::invalid_option, "a buffer that the mask reads is missing"};
+    runtime::Call call = bound.view({}, stream);
+    call.map = state.map.get();
+    return state_->executable->build_map(call);
+}
+
 std::size_t Plan::workspace_bytes() const { return state_ ? state_->workspace_bytes : 0; }
+std::size_t Plan::map_bytes() const { return state_ ? state_->map_bytes : 0; }
 const Sizes& Plan::sizes() const { return state_->sizes; }
 
 Result<Plan> Kernel::plan(const Sizes& sizes, std::span<const NamedTensor> buffers, Stream stream,
                           const PlanOptions& options) const {
-    (void)stream; // block maps will be built on it
     if (!state_) return empty_handle();
     auto bound = runtime::bind_plan(*state_, sizes, buffers, options);
     if (!bound) return bound.error();
     bound->kernel = state_;
+    if (auto done = plan_tiles(*state_, *bound, buffers, stream); !done) return done.error();
     return Plan(std::make_shared<const detail::PlanState>(std::move(*bound)));
 }
 
@@ -56,7 +102,9 @@ Result<void> Kernel::forward(const Plan& plan, const ForwardTensors& tensors,
     runtime::BoundCall bound;
     if (auto done = runtime::bind_forward(*state_, *plan.state_, tensors, buffers, bound); !done)
         return done;
-    return state_->executable->forward(bound.view(workspace, stream));
+    runtime::Call call = bound.view(workspace, stream);
+    if (auto done = use_map(*state_, *plan.state_, call); !done) return done;
+    return state_->executable->forward(call);
 }
 
 Result<void> Kernel::backward(const Plan& plan, const BackwardTensors& tensors,
@@ -73,7 +121,9 @@ Result<void> Kernel::backward(const Plan& plan, const BackwardTensors& tensors,
                                            buffer_gradients, bound);
         !done)
         return done;
-    return state_->executable->backward(bound.view(workspace, stream));
+    runtime::Call call = bound.view(workspace, stream);
+    if (auto done = use_map(*state_, *plan.state_, call); !done) return done;
+    return state_->executable->backward(call);
 }
 
 Result<bool> Kernel::out_of_range() const {

@@ -2,6 +2,8 @@
 // code: plain C++, fixed layout.
 #pragma once
 
+#include "common/tile_map.h"
+
 // Strides in elements. data == nullptr: the tensor is absent.
 struct TensorArgument {
     void* data;
@@ -24,4 +26,5 @@ struct AttentionArguments {
     int batch, heads, kv_heads, q_len, kv_len;
     float scale;                                    // of q·k
     unsigned o_flags, dq_flags, dk_flags, dv_flags; // OutputFlag
+    TileMap map;                                    // of this kernel; see mod::kHasMap
 };

@@ -86,9 +86,7 @@ FLEXC_SHARED Fact ineg(Fact x) { return {-x.high, -x.low}; }
 FLEXC_SHARED Fact isign(Fact x) {
     return {double(x.low > 0) - double(x.low < 0), double(x.high > 0) - double(x.high < 0)};
 }
-FLEXC_SHARED Fact imin(Fact x, Fact y) {
-    return {smaller(x.low, y.low), smaller(x.high, y.high)};
-}
+FLEXC_SHARED Fact imin(Fact x, Fact y) { return {smaller(x.low, y.low), smaller(x.high, y.high)}; }
 FLEXC_SHARED Fact imax(Fact x, Fact y) { return {larger(x.low, y.low), larger(x.high, y.high)}; }
 FLEXC_SHARED Fact iand(Fact x, Fact y) {
     if (x.low < 0 && y.low < 0) return anything();

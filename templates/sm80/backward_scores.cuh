@@ -14,12 +14,13 @@ struct ScoreRow {
     float delta; // sum over d of d_out * o, less d_lse
 };
 
-// A tile of scores: its first positions, where load_row_sums put lse and delta of its rows, and the
-// distance between the two.
+// A tile of scores: its first positions, where load_row_sums put lse and delta of its rows, the
+// distance between the two, and whether the mask's map says that nothing is hidden.
 struct ScoreTile {
     int first_q, first_kv;
     unsigned row_sums;
     int to_delta;
+    bool is_full = false;
 };
 
 // Everything around an element, for short.
@@ -209,8 +210,9 @@ __device__ inline void differentiate_tile(Scores& products, Scores& d_weights,
     tile.first_kv = sm80::computed_again(tile.first_kv);
     const int top = tile.first_q + Scores::first_row(), bottom = top + 16 * Scores::kSlabs - 1;
     const int left = tile.first_kv + Scores::first_column(), right = left + 16 * Scores::kUnits - 1;
-    if (kMaskIsBand && bottom < around.attention.q_len && right < around.attention.kv_len &&
-        (!mod::kHasMask || around.place.band_holds(top, bottom, left, right)))
+    const bool shows_all = !mod::kHasMask || tile.is_full ||
+                           (kMaskIsBand && around.place.band_holds(top, bottom, left, right));
+    if (shows_all && bottom < around.attention.q_len && right < around.attention.kv_len)
         differentiate_all<true>(products, d_weights, around, tile, sums);
     else
         differentiate_all<false>(products, d_weights, around, tile, sums);

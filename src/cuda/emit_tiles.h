@@ -1,0 +1,19 @@
+// What plan.cu asks of a program: which tiles of the score matrix its mask leaves.
+#pragma once
+
+#include <string>
+
+#include "cuda/expressions.h"
+
+namespace flexc::cuda {
+
+// Intervals that are kept of each tile of queries, and of each tile of keys.
+struct TileFacts {
+    int of_queries = 0, of_keys = 0;
+};
+TileFacts tile_facts(const passes::Mod& mod);
+
+// `layout` has the mask as its only root.
+std::string emit_tile_functions(const Layout& layout);
+
+} // namespace flexc::cuda

@@ -1,0 +1,245 @@
+// Tile maps: which tiles of the score matrix the attention kernels visit, and which of those hold
+// nothing hidden. Three launches build the maps of all kernels (blockIdx.y), for each b and h that
+// the mask tells apart.
+//
+// What the mask computes from queries alone or keys alone is reduced to its least and greatest
+// value in each tile. Interval arithmetic on those decides most tiles. The elements of the others
+// are looked at, until one is visible and one is hidden.
+#include "mod.cuh"
+
+#include "common/arguments.h"
+#include "common/tile_map.h"
+
+using interval::Fact;
+
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kAtLeastOne = 1; // entry, in arrays that may be empty
+
+__device__ int lane_index() { return static_cast<int>(threadIdx.x) % 32; }
+__device__ int warp_index() { return static_cast<int>(threadIdx.x) / 32; }
+
+// One (b, h) that stands for all that share its map.
+struct MapHead {
+    const AttentionArguments& attention;
+    const mod::Arguments& arguments;
+    int b, h, h_kv;
+    mod::Launch launch;
+    mod::Head head;
+
+    __device__ MapHead(const AttentionArguments& a, const mod::Arguments& words,
+                       const PlanArguments& plan, int map)
+        : attention(a), arguments(words), b(map / plan.maps_of_heads), h(map % plan.maps_of_heads),
+          h_kv(h / (a.heads / a.kv_heads)), launch(mod::at_launch(words)),
+          head(mod::at_head(words, launch, b, h, h_kv)) {}
+
+    // Positions of the tensors become those that the program sees.
+    __device__ int q(int row) const { return row + static_cast<int>(attention.q_offset); }
+    __device__ int kv(int row) const { return row + static_cast<int>(attention.kv_offset); }
+    __device__ mod::Row row(int position) const {
+        return mod::at_row(arguments, launch, head, b, h, h_kv, q(position));
+    }
+    __device__ mod::Column column(int position) const {
+        return mod::at_column(arguments, launch, head, b, h, h_kv, kv(position));
+    }
+    __device__ bool visible(int q_row, int kv_row) const {
+        const mod::Row row_value = row(q_row);
+        const mod::Column column_value = column(kv_row);
+        return mod::visible(
+            {arguments, launch, head, row_value, column_value, b, h, h_kv, q(q_row), kv(kv_row)});
+    }
+};
+
+// Positions first ... last of a tile.
+struct Span {
+    int first, last;
+    __device__ Span(int tile, int size, int length)
+        : first(tile * size), last(min(first + size, length) - 1) {}
+};
+
+__device__ double shuffle(double x, int distance) {
+    const long long bits = __double_as_longlong(x);
+    return __longlong_as_double(__shfl_xor_sync(0xffffffffu, bits, distance));
+}
+
+// One warp: what `facts_at(position, facts)` gives over the span.
+template <int kCount, typename FactsAt>
+__device__ void reduce_facts(Span span, double* to, FactsAt facts_at) {
+    if constexpr (kCount > 0) {
+        Fact sums[kCount];
+        for (int i = 0; i < kCount; ++i)
+            sums[i] = {interval::kFar, -interval::kFar};
+        for (int position = span.first + lane_index(); position <= span.last; position += 32) {
+            Fact facts[kCount];
+            facts_at(position, facts);
+            for (int i = 0; i < kCount; ++i)
+                sums[i] = interval::hull(sums[i], facts[i]);
+        }
+        for (int i = 0; i < kCount; ++i) {
+            for (int distance = 16; distance != 0; distance /= 2)
+                sums[i] = interval::hull(
+                    sums[i], {shuffle(sums[i].low, distance), shuffle(sums[i].high, distance)});
+            if (lane_index() == 0) {
+                to[2 * i] = sums[i].low;
+                to[2 * i + 1] = sums[i].high;
+            }
+        }
+    }
+}
+
+// The block that looks at the elements of a tile; each warp begins in another part of its rows, so
+// that edges are found early.
+__device__ TileWord look(const MapHead& head, Span queries, Span keys) {
+    const int rows = queries.last - queries.first + 1;
+    const int share = (rows + kWarps - 1) / kWarps;
+    bool visible = false, hidden = false;
+    for (int step = 0; step < share; ++step) {
+        const int q = queries.first + warp_index() * share + step;
+        if (q <= queries.last)
+            for (int kv = keys.first + lane_index(); kv <= keys.last; kv += 32) {
+                const bool seen = head.visible(q, kv);
+                visible |= seen;
+                hidden |= !seen;
+            }
+        if (__syncthreads_or(visible) && __syncthreads_or(hidden)) return {1, 0};
+    }
+    return __syncthreads_or(visible) ? TileWord{1, 1} : TileWord{0, 0};
+}
+
+} // namespace
+
+// A warp for each tile of queries and of keys.
+extern "C" __global__ void __launch_bounds__(kThreads)
+    flexc_plan_facts(const __grid_constant__ AttentionArguments attention,
+                     const __grid_constant__ mod::Arguments arguments,
+                     const __grid_constant__ PlanArguments plan) {
+    const PlannedMap& planned = plan.maps[blockIdx.y];
+    const int tiles = planned.query_tiles + planned.key_tiles;
+    const long long unit = static_cast<long long>(blockIdx.x) * kWarps + warp_index();
+    const int map = static_cast<int>(unit / tiles);
+    if (map >= plan.maps_of_heads * plan.maps_of_batches) return;
+    const MapHead head(attention, arguments, plan, map);
+    const int index = static_cast<int>(unit % tiles);
+    const bool is_key = index >= planned.query_tiles;
+    const int tile = is_key ? index - planned.query_tiles : index;
+    if (lane_index() == 0 && is_key == (planned.by_keys != 0))
+        planned.map.rows[static_cast<long long>(map) * planned.map.row_count + tile] = {0, 1 << 30,
+                                                                                        0};
+    if (is_key) {
+        const long long at = static_cast<long long>(map) * planned.key_tiles + tile;
+        reduce_facts<mod::kKeyFacts>(
+            Span(tile, planned.key_tile, attention.kv_len),
+            planned.key_facts + 2 * mod::kKeyFacts * at,
+            [&](int position, Fact* facts) { mod::key_facts(head.column(position), facts); });
+    } else {
+        const long long at = static_cast<long long>(map) * planned.query_tiles + tile;
+        reduce_facts<mod::kQueryFacts>(
+            Span(tile, planned.query_tile, attention.q_len),
+            planned.query_facts + 2 * mod::kQueryFacts * at,
+            [&](int position, Fact* facts) { mod::query_facts(head.row(position), facts); });
+    }
+}
+
+// A block for 256 tiles of a row, a thread for each.
+extern "C" __global__ void __launch_bounds__(kThreads)
+    flexc_plan_tiles(const __grid_constant__ AttentionArguments attention,
+                     const __grid_constant__ mod::Arguments arguments,
+                     const __grid_constant__ PlanArguments plan) {
+    const PlannedMap& planned = plan.maps[blockIdx.y];
+    const TileMap& tiles = planned.map;
+    const int parts = (tiles.word_count + kWarps - 1) / kWarps;
+    const long long row_index = blockIdx.x / static_cast<unsigned>(parts);
+    const int map = static_cast<int>(row_index / tiles.row_count);
+    if (map >= plan.maps_of_heads * plan.maps_of_batches) return;
+    const int row = static_cast<int>(row_index % tiles.row_count);
+    const int first_word = static_cast<int>(blockIdx.x % static_cast<unsigned>(parts)) * kWarps;
+    const MapHead head(attention, arguments, plan, map);
+    const auto queries_of = [&](int column) {
+        return Span(planned.by_keys ? column : row, planned.query_tile, attention.q_len);
+    };
+    const auto keys_of = [&](int column) {
+        return Span(planned.by_keys ? row : column, planned.key_tile, attention.kv_len);
+    };
+
+    const int columns = planned.by_keys ? planned.query_tiles : planned.key_tiles;
+    const int column = 32 * first_word + static_cast<int>(threadIdx.x);
+    Fact visible = interval::of(false);
+    if (column < columns) {
+        const auto load = [&](const double* facts, int count, int tiles_of_side, int tile,
+                              Fact* to) {
+            const double* const from =
+                facts + 2 * count * (static_cast<long long>(map) * tiles_of_side + tile);
+            for (int i = 0; i < count; ++i)
+                to[i] = {from[2 * i], from[2 * i + 1]};
+        };
+        Fact query_facts[mod::kQueryFacts + kAtLeastOne], key_facts[mod::kKeyFacts + kAtLeastOne];
+        load(planned.query_facts, mod::kQueryFacts, planned.query_tiles,
+             planned.by_keys ? column : row, query_facts);
+        load(planned.key_facts, mod::kKeyFacts, planned.key_tiles, planned.by_keys ? row : column,
+             key_facts);
+        const Span queries = queries_of(column), keys = keys_of(column);
+        visible = mod::tile_visible(arguments, head.launch, head.head, head.b, head.h, head.h_kv,
+                                    {double(head.q(queries.first)), double(head.q(queries.last))},
+                                    {double(head.kv(keys.first)), double(head.kv(keys.last))},
+                                    query_facts, key_facts);
+    }
+    __shared__ TileWord words[kWarps];
+    const TileWord tested = {__ballot_sync(0xffffffffu, visible.high != 0),
+                             __ballot_sync(0xffffffffu, visible.low == 1)};
+    if (lane_index() == 0) words[warp_index()] = tested;
+    __syncthreads();
+
+    for (int i = 0; i < kWarps; ++i) {
+        unsigned undecided = words[i].visible & ~words[i].full;
+        TileWord found = words[i];
+        __syncthreads(); // everyone has read the word
+        while (undecided != 0) {
+            const int bit = __ffs(undecided) - 1;
+            undecided &= undecided - 1;
+            const int at = 32 * (first_word + i) + bit;
+            const TileWord seen = look(head, queries_of(at), keys_of(at));
+            found.visible &= ~((1u ^ seen.visible) << bit);
+            found.full |= seen.full << bit;
+        }
+        if (threadIdx.x == 0) words[i] = found;
+    }
+    __syncthreads();
+
+    const int word = first_word + static_cast<int>(threadIdx.x);
+    if (threadIdx.x >= kWarps || word >= tiles.word_count) return;
+    const TileWord mine = words[threadIdx.x];
+    tiles.words[row_index * tiles.word_count + word] = mine;
+    if (mine.visible == 0) return;
+    TileRow& sum = tiles.rows[row_index];
+    atomicAdd(&sum.count, __popc(mine.visible));
+    atomicMin(&sum.begin, 32 * word + __ffs(mine.visible) - 1);
+    atomicMax(&sum.end, 32 * word + 32 - __clz(mine.visible));
+}
+
+// Rows in order of length: a row's place is the number of those before it. A thread for each row.
+extern "C" __global__ void __launch_bounds__(kThreads)
+    flexc_plan_order(const __grid_constant__ AttentionArguments attention,
+                     const __grid_constant__ mod::Arguments arguments,
+                     const __grid_constant__ PlanArguments plan) {
+    const TileMap& tiles = plan.maps[blockIdx.y].map;
+    const int blocks = (tiles.row_count + kThreads - 1) / kThreads;
+    const long long map = blockIdx.x / static_cast<unsigned>(blocks);
+    if (map >= plan.maps_of_heads * plan.maps_of_batches) return;
+    const int thread = static_cast<int>(threadIdx.x);
+    const int row =
+        static_cast<int>(blockIdx.x % static_cast<unsigned>(blocks)) * kThreads + thread;
+    const TileRow* const rows = tiles.rows + map * tiles.row_count;
+    __shared__ int counts[kThreads];
+    const int mine = row < tiles.row_count ? rows[row].count : 0;
+    int place = 0;
+    for (int first = 0; first < tiles.row_count; first += kThreads) {
+        __syncthreads();
+        // None that is there has fewer.
+        counts[thread] = first + thread < tiles.row_count ? rows[first + thread].count : -1;
+        __syncthreads();
+        for (int i = 0; i < kThreads; ++i)
+            place += counts[i] > mine || (counts[i] == mine && first + i < row);
+    }
+    if (row < tiles.row_count) tiles.order[map * tiles.row_count + place] = row;
+}
