@@ -35,11 +35,13 @@ TEST_CASE("mask: the band, and whether it says everything") {
     CHECK(mask("mask_mod = q_idx >= kv_idx and q_idx - kv_idx <= 24") ==
           "visible where (kv_idx <= q_idx) and ((q_idx - kv_idx) <= 24)\n"
           "uses q_idx, kv_idx\n"
+          "tiles: a range for each row of tiles, computed in the kernel; no map\n"
           "band: kv_idx - q_idx >= -24\n"
           "band: kv_idx - q_idx <= 0\n"
           "everything in the band is visible\n");
     CHECK(mask("param n: int = 4\nmask_mod = kv_idx < n") ==
-          "visible where kv_idx < n\nuses kv_idx\ntiles: a map, by intervals of what queries and keys alone give "
+          "visible where kv_idx < n\nuses kv_idx\ntiles: a map, by intervals of what queries and "
+          "keys alone give "
           "in each tile\nno band of diagonals was found\n");
     CHECK(mask("mask_mod = q_idx >= kv_idx and kv_idx % 2 == 0")
               .find("in the band the mask decides\n") != std::string::npos);

@@ -1,0 +1,107 @@
+// Attention over masks of every tier, through the public API.
+#include <doctest/doctest.h>
+
+#include "api/case.h"
+#include "masks.h"
+
+using namespace flexc;
+
+namespace {
+
+test::Case case_of(const test::MaskCase& mask, DType dtype) {
+    return {.text = mask.text,
+            .dtype = dtype,
+            .batch = 2,
+            .heads = 2,
+            .kv_heads = 1,
+            .q_len = 150,
+            .kv_len = 131,
+            .dims = {{"N", 160}, {"M", 160}},
+            .integers = mask.integers};
+}
+
+void check(const test::Case& one) {
+    for (const Device device : test::test_devices()) {
+        CAPTURE(test::name(device));
+        CAPTURE(one.text);
+        CHECK(test::run_case(one, device, 3) == "");
+    }
+}
+
+} // namespace
+
+TEST_CASE("masks that people use") {
+    const std::vector<test::MaskCase> masks = test::mask_cases();
+    // A compile for a GPU takes a second: they get them all, other machines some.
+    const std::size_t step = default_device().kind == Device::Kind::cuda ? 1 : 6;
+    for (std::size_t i = 0; i < masks.size(); i += step)
+        check(case_of(masks[i], i % 2 == 0 ? DType::bf16 : DType::f32));
+}
+
+TEST_CASE("a map with offsets, of each backward, and of a part of the queries") {
+    const test::MaskCase documents{
+        "buffer doc: i32[N]\nmask_mod = doc[q_idx] == doc[kv_idx] and q_idx >= kv_idx",
+        analysis::MaskTier::tile_tests,
+        {{"doc", test::document}}};
+    test::Case one = case_of(documents, DType::bf16);
+    one.q_offset = 7;
+    one.kv_offset = 3;
+    for (const BackwardKernel kernel : {BackwardKernel::fused, BackwardKernel::split}) {
+        one.backward_kernel = kernel;
+        check(one);
+    }
+    one.q_len = 1;
+    check(one);
+}
+
+TEST_CASE("a plan follows its buffers when it is told to") {
+    const std::string text = "buffer doc: i32[KV_LEN]\nmask_mod = doc[q_idx] == doc[kv_idx]";
+    constexpr std::int64_t kLength = 300, kDim = 16;
+    for (const Device device : test::test_devices()) {
+        auto kernel = compile(
+            text, {.dtype = DType::f32, .head_dim = kDim, .device = device, .backward = false});
+        REQUIRE(kernel);
+        const auto memory = [&](std::size_t bytes) {
+            auto made = DeviceMemory::allocate(device, bytes);
+            REQUIRE(made);
+            return std::move(*made);
+        };
+        DeviceMemory q = memory(kLength * kDim * 4), o = memory(kLength * kDim * 4);
+        DeviceMemory lse = memory(kLength * 4), doc = memory(kLength * 4);
+        const auto tensor = [&](const DeviceMemory& of) {
+            return TensorView::contiguous(of.data(), DType::f32, {1, 1, kLength, kDim});
+        };
+        const std::vector<NamedTensor> buffers = {
+            {"doc", TensorView::contiguous(doc.data(), DType::i32, {kLength})}};
+        // Scores are zero: the exponent of lse is how many keys a row sees.
+        const auto seen = [&](const Plan& plan) {
+            DeviceMemory workspace = memory(plan.workspace_bytes() + 1);
+            const auto lse_view = TensorView::contiguous(lse.data(), DType::f32, {1, 1, kLength});
+            REQUIRE(kernel->forward(plan, {tensor(q), tensor(q), tensor(q), tensor(o), lse_view},
+                                    buffers, {workspace.data(), workspace.bytes()}));
+            std::vector<float> rows(kLength);
+            REQUIRE(lse.download(rows.data(), kLength * 4));
+            return std::lround(std::exp(rows[10]));
+        };
+        const auto set_length = [&](int length) {
+            std::vector<std::int32_t> documents(kLength);
+            for (std::size_t i = 0; i < kLength; ++i)
+                documents[i] = static_cast<std::int32_t>(i) / length;
+            REQUIRE(doc.upload(documents.data(), kLength * 4));
+        };
+        const Sizes sizes{.q_len = kLength, .kv_len = kLength};
+        set_length(20);
+        auto plan = kernel->plan(sizes, buffers);
+        REQUIRE(plan);
+        CHECK(seen(*plan) == 20);
+        set_length(200);
+        REQUIRE(kernel->update(*plan, buffers));
+        CHECK(seen(*plan) == 200);
+        // Without the buffers there is nothing to plan with: each call looks for itself.
+        auto later = kernel->plan(sizes);
+        REQUIRE(later);
+        CHECK(seen(*later) == 200);
+        set_length(50);
+        CHECK(seen(*later) == 50);
+    }
+}
