@@ -94,20 +94,28 @@ struct Consumer {
     __device__ void wait_for_key() const { shared.keys.full(key.stage).wait(key.parity); }
     __device__ void wait_for_value() const { shared.values.full(value.stage).wait(value.parity); }
 
+    // Of the keys that have arrived: the next of a range, or what a map chose.
+    __device__ KeyBlock key_block(int next) const {
+        if constexpr (mod::kHasMap) return KeyBlock::load(shared.key_block(key.stage));
+        return {next, false};
+    }
+
     // Scores of a block of keys, alone.
-    __device__ void compute_scores(Scores& scores, Operand queries) {
+    __device__ KeyBlock compute_scores(Scores& scores, Operand queries, int next) {
         wait_for_key();
+        const KeyBlock block = key_block(next);
         issue_scores(scores, queries, key_operand());
         wait_for_products<0>();
         pin(scores);
         release_key();
+        return block;
     }
-    __device__ void change_scores(Scores& scores, Logits& logits, int first_key) {
+    __device__ void change_scores(Scores& scores, Logits& logits, KeyBlock block) {
         if constexpr (mod::kReadsBias) {
             shared.biases.full(bias.stage).wait(bias.parity);
             logits.use_biases(shared.biases.at(bias.stage));
         }
-        logits.apply(scores, first_key);
+        logits.apply(scores, block.tile * mod::kKeyTile, block.is_full);
         if constexpr (mod::kReadsBias) {
             // Every thread has read; elsewhere only products and copies read, and a warp arrives
             // once.
@@ -130,17 +138,18 @@ struct Consumer {
         Weights weights;
         {
             Scores scores;
-            compute_scores(scores, queries);
-            change_scores(scores, logits, (task.end - 1) * mod::kKeyTile);
+            const KeyBlock block = compute_scores(scores, queries, task.end - 1);
+            change_scores(scores, logits, block);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
             to_weights(weights, scores);
         }
 #pragma unroll 1
-        for (int block = task.end - 2; block >= task.begin; --block) {
+        for (int next = task.end - 2; next >= task.begin; --next) {
             Scores scores;
             wait_for_key();
+            const KeyBlock block = key_block(next);
             turn.take(mod::Turns::products);
             issue_scores(scores, queries, key_operand());
             wait_for_value();
@@ -151,7 +160,7 @@ struct Consumer {
             release_key();
 
             turn.take(mod::Turns::softmax);
-            change_scores(scores, logits, block * mod::kKeyTile);
+            change_scores(scores, logits, block);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0, mod::kSettlesAfter, [&](float done) {
                 settle(mod::kSettlesAfter == 0 ? softmax.maximum[0] + softmax.maximum[1] : done,
@@ -172,10 +181,11 @@ struct Consumer {
     __device__ void attend_in_order(const Task& task, Operand queries, Logits& logits,
                                     Softmax& softmax, Output& output) {
 #pragma unroll 1
-        for (int block = task.end - 1; block >= task.begin; --block) {
+        for (int next = task.end - 1; next >= task.begin; --next) {
             Scores scores;
             Weights weights;
             wait_for_key();
+            const KeyBlock block = key_block(next);
             turn.take(mod::Turns::products);
             issue_scores(scores, queries, key_operand());
             turn.pass(mod::Turns::products);
@@ -183,7 +193,7 @@ struct Consumer {
             pin(scores);
             release_key();
             turn.take(mod::Turns::softmax);
-            change_scores(scores, logits, block * mod::kKeyTile);
+            change_scores(scores, logits, block);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);

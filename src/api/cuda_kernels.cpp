@@ -140,8 +140,10 @@ cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& optio
          .reads_bias = kind == KernelKind::forward && cuda::reads_bias(mod),
          .generic = preference.generic || options.forward_kernel != ForwardKernel::hopper,
          .refused = preference.refused});
-    // A kernel that is compiled for one call alone has no map of its tiles.
-    config.has_map = needs_map(mod) && visits_tiles(kind) && !preference.generic && !config.hopper;
+    // A kernel that is compiled for one call alone has no map of its tiles, and those who copy
+    // biases on Hopper know ranges only.
+    const bool copies_biases = config.hopper && cuda::reads_bias(mod);
+    config.has_map = needs_map(mod) && visits_tiles(kind) && !preference.generic && !copies_biases;
     return config;
 }
 

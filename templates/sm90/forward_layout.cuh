@@ -34,7 +34,7 @@ constexpr int kBiasThreads = 64; // that copy them, where there are any, beside 
 // A tile of queries, as the producer hands it to the consumers, beside the queries.
 struct Task {
     int b, h, h_kv, first_row;
-    int begin, end; // tiles of keys
+    int begin, end; // tiles of keys; where there is a map, 0 and their number
     int low, high;  // of the mask's band, see HeadPlace
 
     static constexpr int kBytes = 32;
@@ -53,6 +53,21 @@ struct Task {
     // After the last tile.
     static __device__ Task none() { return {-1, 0, 0, 0, 0, 0, 0, 0}; }
     __device__ bool is_none() const { return b < 0; }
+};
+
+// A tile of keys that has arrived.
+struct KeyBlock {
+    int tile;
+    bool is_full; // the mask's map says that nothing is hidden
+
+    __device__ void store(unsigned to) const {
+        store_shared_word(to, static_cast<unsigned>(2 * tile + is_full));
+    }
+    // The same for the whole warp.
+    static __device__ KeyBlock load(unsigned from) {
+        const int word = uniform(static_cast<int>(load_shared_word(from)));
+        return {word >> 1, (word & 1) != 0};
+    }
 };
 
 struct Shared {
@@ -76,6 +91,8 @@ struct Shared {
           tasks(memory), spare(biases.barriers + Biases::kBarrierBytes) {}
 
     __device__ unsigned task(int stage) const { return tasks + stage * Task::kBytes; }
+    // Where a map chooses the tiles of keys: which one each stage holds.
+    __device__ unsigned key_block(int stage) const { return spare + 4 + 4 * stage; }
     __device__ void initialise() const {
         constexpr int kConsumerWarps = 4 * kConsumers;
         queries.initialise(1, kConsumerWarps + (mod::kReadsBias ? kBiasThreads / 32 : 0));

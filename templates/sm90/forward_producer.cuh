@@ -8,10 +8,13 @@
 
 namespace sm90 {
 
-template <typename S>
+// announce(stage) says what comes, when the stage is free.
+template <typename S, typename Announce>
 __device__ inline void load_stage(const S& stages, Position<S>& position, const TensorMap& map,
-                                  Corner from, int panel_bytes, int panel_count) {
+                                  Corner from, int panel_bytes, int panel_count,
+                                  Announce announce) {
     stages.empty(position.stage).wait(position.parity ^ 1);
+    announce(position.stage);
     const Barrier full = stages.full(position.stage);
     full.arrive_expecting(panel_count * panel_bytes);
 #pragma unroll
@@ -25,6 +28,12 @@ __device__ inline void load_stage(const S& stages, Position<S>& position, const 
 __device__ inline Task task_of(const Tile& tile, const AttentionArguments& attention,
                                const mod::Arguments& arguments) {
     const HeadPlace place(attention, arguments, tile.head);
+    if constexpr (mod::kHasMap) {
+        const long long row =
+            rows_before(attention.map, place.b, place.h) + tile.first_row / mod::kQueryTile;
+        return {place.b,   place.h,   place.h_kv, tile.first_row, 0, attention.map.rows[row].count,
+                place.low, place.high};
+    }
     const int last_row = min(tile.first_row + mod::kQueryTile, attention.q_len) - 1;
     const TileRange range = tiles_between(tile.first_row + place.low, last_row + place.high,
                                           attention.kv_len, mod::kKeyTile);
@@ -52,23 +61,42 @@ __device__ inline void produce(const AttentionArguments& attention, const mod::A
         const int next = turnstile.after(index);
         const Task task = task_of(schedule.tile(index), attention, arguments);
         Corner at{task.b, task.h_kv, 0, 0};
-        const auto load_key = [&](int block) {
-            at.row = block * mod::kKeyTile;
-            load_stage(shared.keys, key, maps.k, at, kKeyPanel, kPanels);
+        const auto nothing = [](int) {};
+        const auto load_key = [&](KeyBlock block) {
+            at.row = block.tile * mod::kKeyTile;
+            load_stage(shared.keys, key, maps.k, at, kKeyPanel, kPanels, [&](int stage) {
+                if constexpr (mod::kHasMap) block.store(shared.key_block(stage));
+            });
         };
-        const auto load_value = [&](int block) {
-            at.row = block * mod::kKeyTile;
-            load_stage(shared.values, value, maps.v, at, kKeyPanel, kValuePanels);
+        const auto load_value = [&](int tile) {
+            at.row = tile * mod::kKeyTile;
+            load_stage(shared.values, value, maps.v, at, kKeyPanel, kValuePanels, nothing);
         };
-        if (task.begin < task.end) load_key(task.end - 1);
-        announce(task);
-        load_stage(shared.queries, query, maps.q, {task.b, task.h, task.first_row, 0}, kQueryPanel,
-                   kPanels);
+        const auto load_query = [&] {
+            announce(task);
+            load_stage(shared.queries, query, maps.q, {task.b, task.h, task.first_row, 0},
+                       kQueryPanel, kPanels, nothing);
+        };
         // Values arrive one step after their keys, as they are used.
+        if constexpr (mod::kHasMap) {
+            TileWalk walk(attention.map, task.b, task.h, task.first_row / mod::kQueryTile, {0, 0});
+            if (!walk.is_done()) load_key({walk.tile(), walk.is_full()});
+            load_query();
 #pragma unroll 1
-        for (int block = task.end - 1; block >= task.begin; --block) {
-            if (block > task.begin) load_key(block - 1);
-            load_value(block);
+            while (!walk.is_done()) {
+                const int tile = walk.tile();
+                walk.advance();
+                if (!walk.is_done()) load_key({walk.tile(), walk.is_full()});
+                load_value(tile);
+            }
+        } else {
+            if (task.begin < task.end) load_key({task.end - 1, false});
+            load_query();
+#pragma unroll 1
+            for (int block = task.end - 1; block >= task.begin; --block) {
+                if (block > task.begin) load_key({block - 1, false});
+                load_value(block);
+            }
         }
         index = next;
     }

@@ -65,12 +65,13 @@ class Logits {
     __device__ float lse_shift() const { return lse_shift_; }
 
     // Products become logits of the keys from first_key on; those that are hidden become -inf.
-    __device__ void apply(Scores& scores, int first_key) {
+    // mask_shows_all: the mask hides none of them.
+    __device__ void apply(Scores& scores, int first_key, bool mask_shows_all) {
         if constexpr (kAffine)
             change_affine(scores, first_key);
         else if constexpr (kHasScoreMod)
             change(scores, first_key);
-        if (!wholly_visible(first_key)) hide(scores, first_key);
+        if (!wholly_visible(first_key, mask_shows_all)) hide(scores, first_key);
     }
 
     // Where the biases of the next keys are in shared memory, in panels of 64 keys.
@@ -182,10 +183,10 @@ class Logits {
     }
 
     // For the whole warp.
-    __device__ bool wholly_visible(int first_key) const {
+    __device__ bool wholly_visible(int first_key, bool mask_shows_all) const {
         const int last_key = first_key + mod::kKeyTile - 1;
         if (last_key >= attention_.kv_len) return false;
-        if constexpr (!mod::kHasMask) return true;
+        if (!mod::kHasMask || mask_shows_all) return true;
         return kMaskIsBand && place_.band_holds(warp_row_, warp_row_ + 15, first_key, last_key);
     }
 

@@ -1,10 +1,13 @@
 // Which tiles of queries a block computes, and in which order.
 #pragma once
 
-#include "common/arguments.h"
+#include "common/tile_walk.cuh"
 #include "mod.cuh"
 
 namespace sm90 {
+
+// Whether the mask gives rows of tiles different amounts of work.
+constexpr bool kRowsDiffer = mod::kHasBand || mod::kHasMap;
 
 struct Tile {
     int head; // over batch and query heads
@@ -13,11 +16,12 @@ struct Tile {
 
 // Where a mask gives rows different amounts of work, tiles are in order of length among heads whose
 // keys and values share the L2 cache: lengths fall in the last such group, so that blocks end
-// together, rise in the group before it, and so on, so that there is no step between groups.
+// together, rise in the group before it, and so on, so that there is no step between groups. A map
+// has an order of its own.
 class Schedule {
   public:
     __device__ explicit Schedule(const AttentionArguments& attention)
-        : tiles_((attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile),
+        : map_(attention.map), tiles_((attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile),
           heads_(attention.batch * attention.heads), batch_(attention.batch), group_(1),
           groups_(1) {
         if constexpr (mod::kHasBand) {
@@ -34,6 +38,11 @@ class Schedule {
     __device__ int tiles() const { return tiles_ * heads_; }
 
     __device__ Tile tile(int index) const {
+        if constexpr (mod::kHasMap) {
+            const int head = index % heads_, of_batch = heads_ / batch_;
+            return {head, mod::kQueryTile *
+                              row_in_order(map_, head / of_batch, head % of_batch, index / heads_)};
+        }
         // Batches that read the same biases read them together.
         if constexpr (mod::kReadsBias) {
             const int tile = index / batch_;
@@ -51,6 +60,7 @@ class Schedule {
     }
 
   private:
+    const TileMap& map_;
     int tiles_, heads_, batch_, group_, groups_;
 };
 
@@ -64,11 +74,11 @@ class Turnstile {
     // The index of the tile after this one; asked for early, because the answer takes long.
     __device__ int after(int index) const {
         const int blocks = static_cast<int>(gridDim.x);
-        if (!mod::kHasBand || queue_ == nullptr) return index + blocks;
+        if (!kRowsDiffer || queue_ == nullptr) return index + blocks;
         return blocks + atomicAdd(queue_, 1);
     }
     __device__ void leave() const {
-        if (mod::kHasBand && queue_ != nullptr)
+        if (kRowsDiffer && queue_ != nullptr)
             if (atomicAdd(queue_ + 1, 1) == static_cast<int>(gridDim.x) - 1) {
                 queue_[0] = 0;
                 queue_[1] = 0;

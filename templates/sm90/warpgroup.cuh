@@ -27,6 +27,9 @@ __device__ inline void store_matrices(unsigned to, unsigned x, unsigned y, unsig
                  : "memory");
 }
 
+__device__ inline void store_shared_word(unsigned to, unsigned x) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+}
 __device__ inline unsigned load_shared_word(unsigned from) {
     unsigned word;
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");

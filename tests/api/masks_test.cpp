@@ -1,4 +1,6 @@
 // Attention over masks of every tier, through the public API.
+#include <cmath>
+
 #include <doctest/doctest.h>
 
 #include "api/case.h"
@@ -105,3 +107,20 @@ TEST_CASE("a plan follows its buffers when it is told to") {
         CHECK(seen(*later) == 50);
     }
 }
+
+TEST_SUITE_BEGIN("hopper");
+
+TEST_CASE("masks that people use, on Hopper" * doctest::skip()) {
+    const std::vector<test::MaskCase> masks = test::mask_cases();
+    for (std::size_t i = 0; i < masks.size(); ++i) {
+        test::Case one = case_of(masks[i], i % 2 == 0 ? DType::bf16 : DType::f16);
+        one.forward_kernel = ForwardKernel::hopper;
+        one.head_dim = i % 3 == 0 ? 64 : 128;
+        one.kv_len = 400;
+        one.dims = {{"N", 400}, {"M", 400}};
+        CAPTURE(one.text);
+        CHECK(test::run_case(one, Device::cuda(0), 5) == "");
+    }
+}
+
+TEST_SUITE_END();
