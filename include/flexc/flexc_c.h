@@ -282,6 +282,10 @@ FLEXC_API flexc_status flexc_plan_create(const flexc_kernel* kernel, const flexc
                                          const flexc_named_tensor* buffers, size_t buffer_count,
                                          void* stream, const flexc_plan_options* options,
                                          flexc_plan** plan, flexc_error** error);
+/* Builds the plan's map of visible tiles again, for buffers that hold something else. */
+FLEXC_API flexc_status flexc_plan_update(const flexc_kernel* kernel, const flexc_plan* plan,
+                                         const flexc_named_tensor* buffers, size_t buffer_count,
+                                         void* stream, flexc_error** error);
 FLEXC_API void flexc_plan_free(flexc_plan* plan);
 FLEXC_API size_t flexc_plan_workspace_bytes(const flexc_plan* plan);
 

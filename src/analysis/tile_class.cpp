@@ -93,12 +93,19 @@ MaskTier tier_of(const ir::Graph& graph, NodeId mask, const Band& band) {
     return Informative(graph, mask)[mask] ? MaskTier::tile_tests : MaskTier::exhaustive;
 }
 
+bool uses_real_arithmetic(const ir::Graph& graph, NodeId mask) {
+    const std::vector<NodeId> order = ir::reachable(graph, std::span(&mask, 1));
+    return std::ranges::any_of(order, [&](NodeId id) {
+        return graph[id].type == ir::Type::real && !ir::info(graph[id].op).is_leaf();
+    });
+}
+
 TileClassifier::TileClassifier(const ir::Program& program, NodeId mask,
                                const ir::Environment& environment, TiledAxis queries,
                                TiledAxis keys)
     : program_(program), mask_(mask), environment_(environment),
-      dependence_(dependences(program.graph)),
-      values_(program.graph.size()), facts_(program.graph.size()) {
+      dependence_(dependences(program.graph)), values_(program.graph.size()),
+      facts_(program.graph.size()) {
     queries_.axis = queries;
     keys_.axis = keys;
     find_nodes();
@@ -166,8 +173,8 @@ std::optional<TileClass> TileClassifier::test(std::int64_t query_tile,
     for (NodeId id : elements_) {
         const ir::Node& node = program_.graph[id];
         if (node.op == Op::read) {
-            facts_[id] = node.type == ir::Type::boolean ? interval::any_truth()
-                                                        : interval::anything();
+            facts_[id] =
+                node.type == ir::Type::boolean ? interval::any_truth() : interval::anything();
             continue;
         }
         std::array<Fact, 3> operands{};

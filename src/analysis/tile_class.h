@@ -1,9 +1,9 @@
 // Which tiles of the score matrix a mask leaves empty, and which it leaves whole.
 //
-// What uses q alone or kv alone is evaluated exactly, once for each position; its least and greatest
-// value in a tile enter interval arithmetic over the few operators that bring q and kv together.
-// Where that does not tell, the elements of the tile are looked at until one is visible and one is
-// hidden.
+// What uses q alone or kv alone is evaluated exactly, once for each position; its least and
+// greatest value in a tile enter interval arithmetic over the few operators that bring q and kv
+// together. Where that does not tell, the elements of the tile are looked at until one is visible
+// and one is hidden.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,9 @@ enum class MaskTier : std::uint8_t {
     exhaustive,  // nothing but a look at the elements tells
 };
 MaskTier tier_of(const ir::Graph& graph, ir::NodeId mask, const Band& band);
+
+// Whether other arithmetic than that of the kernels, more exact, may see other elements.
+bool uses_real_arithmetic(const ir::Graph& graph, ir::NodeId mask);
 
 enum class TileClass : std::uint8_t { empty, partial, full };
 

@@ -37,7 +37,7 @@ Result<Built> build_cpu(const passes::Mod& mod, const CompileOptions& options,
         store.publish(key, source,
                       {.metadata = "", .payload = std::string((*compiled)->object_bytes())}, log);
     KernelInfo info{.name = "flexc_cpu", .reason = "tiles of rows, for this machine's processor"};
-    return Built{.executable = runtime::wrap_cpu(*compiled, std::move(info)),
+    return Built{.executable = runtime::wrap_cpu(*compiled, std::move(info), mod),
                  .from_cache = from_cache,
                  .bytes = (*compiled)->object_bytes().size()};
 }

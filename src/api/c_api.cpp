@@ -291,6 +291,17 @@ flexc_status flexc_plan_create(const flexc_kernel* kernel, const flexc_sizes* si
     });
 }
 
+flexc_status flexc_plan_update(const flexc_kernel* kernel, const flexc_plan* plan,
+                               const flexc_named_tensor* buffers, size_t buffer_count, void* stream,
+                               flexc_error** error) {
+    return call(error, [&]() -> Result<void> {
+        LaunchArguments arguments;
+        if (auto read = arguments.read(kernel, plan, buffers, buffer_count, nullptr); !read)
+            return read;
+        return kernel->kernel.update(plan->plan, arguments.buffers, {stream});
+    });
+}
+
 void flexc_plan_free(flexc_plan* plan) { delete plan; }
 
 size_t flexc_plan_workspace_bytes(const flexc_plan* plan) {

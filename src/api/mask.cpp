@@ -80,7 +80,7 @@ Result<MaskMap> mask_map(std::string_view text, const CompileOptions& given, con
             return Error{ErrorCode::limit,
                          formatted("{} x {} tiles in {} maps are too many: take larger tiles",
                                    map.query_tiles, map.key_tiles, map.batches * map.heads)};
-        const runtime::MaskValues values(mod->program, *plan, views);
+        const runtime::MaskValues values(mod->program, plan->size_values, plan->param_words, views);
         for (std::int64_t b = 0; b < map.batches; ++b)
             for (std::int64_t h = 0; h < map.heads; ++h) {
                 const analysis::TileClassifier classifier(mod->program, mod->mask,

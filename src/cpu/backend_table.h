@@ -10,8 +10,11 @@
 
 namespace flexc::cpu {
 
-inline constexpr std::uint32_t kBackendVersion = 1;
+inline constexpr std::uint32_t kBackendVersion = 2;
 inline constexpr char kBackendSymbol[] = "flexc_cpu_backend";
+
+// Of AttentionArguments::map, whose rows are tiles of queries. Loops find their tiles by position.
+inline constexpr int kMapQueryTile = 64, kMapKeyTile = 128;
 
 // Receives bytes during the call that it is handed to.
 struct ByteSink {

@@ -26,7 +26,7 @@ Functions functions(const passes::Mod& mod) {
     };
     const bool has_mask = mod.program.graph[mod.mask].op != ir::Op::const_bool ||
                           mod.program.graph[mod.mask].integer == 0;
-    const bool has_full = has_mask && mod.band.found() && mod.band.exact;
+    const bool has_full = has_mask && ((mod.band.found() && mod.band.exact) || has_map(mod));
     add(emit_forward, kForwardFunction, has_mask);
     if (has_full) add(emit_forward, kForwardFullFunction, false);
     if (mod.d_score != ir::kNoNode) {
@@ -40,6 +40,11 @@ Functions functions(const passes::Mod& mod) {
 }
 
 } // namespace
+
+bool has_map(const passes::Mod& mod) {
+    return mod.mask_tier == analysis::MaskTier::tile_tests &&
+           !analysis::uses_real_arithmetic(mod.program.graph, mod.mask);
+}
 
 Emitted emit_llvm(const passes::Mod& mod) {
     Functions emitted = functions(mod);

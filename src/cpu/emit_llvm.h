@@ -7,6 +7,10 @@
 
 namespace flexc::cpu {
 
+// Whether callers may give a map of the tiles that the mask shows, and full ones have functions of
+// their own.
+bool has_map(const passes::Mod& mod);
+
 struct Emitted {
     std::string text;
     int scratch_arrays = 0; // Tile::scratch

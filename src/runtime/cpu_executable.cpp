@@ -4,7 +4,11 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <utility>
+
+#include "cpu/emit_llvm.h"
+#include "runtime/cpu_tile_map.h"
 
 namespace flexc::runtime {
 
@@ -12,11 +16,14 @@ namespace {
 
 class CpuExecutable final : public Executable {
   public:
-    CpuExecutable(std::shared_ptr<const cpu::Executable> compiled, KernelInfo info)
-        : compiled_(std::move(compiled)), info_(std::move(info)) {}
+    CpuExecutable(std::shared_ptr<const cpu::Executable> compiled, KernelInfo info,
+                  const passes::Mod& mod)
+        : compiled_(std::move(compiled)), info_(std::move(info)) {
+        if (cpu::has_map(mod)) map_.emplace(mod);
+    }
 
     Result<void> forward(const Call& call) const override {
-        return compiled_->forward({.arguments = call.attention,
+        return compiled_->forward({.arguments = with_map(call),
                                    .words = call.words,
                                    .gradients = {},
                                    .workspace = call.workspace.data});
@@ -30,7 +37,7 @@ class CpuExecutable final : public Executable {
                 if (view)
                     std::memset(view.data, 0,
                                 static_cast<std::size_t>(view.elements()) * sizeof(float));
-        return compiled_->backward({.arguments = call.attention,
+        return compiled_->backward({.arguments = with_map(call),
                                     .words = call.words,
                                     .gradients = gradients.used(),
                                     .workspace = call.workspace.data});
@@ -45,6 +52,12 @@ class CpuExecutable final : public Executable {
                                           backward);
     }
 
+    std::size_t map_bytes(const Call& call) const override {
+        return map_ ? map_->bytes(call.attention) : 0;
+    }
+    Result<void> build_map(const Call& call) const override {
+        return map_->build(call.attention, call.words, call.map);
+    }
     Result<std::shared_ptr<void>> allocate_map(std::size_t bytes) const override {
         return std::shared_ptr<void>(std::make_shared<std::byte[]>(bytes));
     }
@@ -56,6 +69,12 @@ class CpuExecutable final : public Executable {
     std::span<const KernelInfo> kernels() const override { return {&info_, 1}; }
 
   private:
+    AttentionArguments with_map(const Call& call) const {
+        AttentionArguments arguments = call.attention;
+        if (map_) arguments.map = map_->in(call.attention, call.map);
+        return arguments;
+    }
+
     struct Gradients {
         std::array<TensorView, 32> views;
         std::size_t count = 0;
@@ -70,14 +89,15 @@ class CpuExecutable final : public Executable {
 
     std::shared_ptr<const cpu::Executable> compiled_;
     KernelInfo info_;
+    std::optional<CpuTileMap> map_;
     mutable std::int32_t out_of_range_ = 0;
 };
 
 } // namespace
 
 std::shared_ptr<const Executable> wrap_cpu(std::shared_ptr<const cpu::Executable> compiled,
-                                           KernelInfo info) {
-    return std::make_shared<CpuExecutable>(std::move(compiled), std::move(info));
+                                           KernelInfo info, const passes::Mod& mod) {
+    return std::make_shared<CpuExecutable>(std::move(compiled), std::move(info), mod);
 }
 
 } // namespace flexc::runtime

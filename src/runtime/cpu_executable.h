@@ -4,11 +4,12 @@
 #include <memory>
 
 #include "cpu/executable.h"
+#include "passes/mod.h"
 #include "runtime/executable.h"
 
 namespace flexc::runtime {
 
 std::shared_ptr<const Executable> wrap_cpu(std::shared_ptr<const cpu::Executable> compiled,
-                                           KernelInfo info);
+                                           KernelInfo info, const passes::Mod& mod);
 
 } // namespace flexc::runtime

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 namespace flexc::runtime {
 
@@ -50,12 +51,12 @@ ir::Value<double> param_value(ir::Type type, std::uint64_t word) {
 
 } // namespace
 
-MaskValues::MaskValues(const ir::Program& program, const detail::PlanState& plan,
-                       std::span<const TensorView> views)
-    : sizes_(plan.sizes) {
-    environment_.sizes = plan.size_values;
+MaskValues::MaskValues(const ir::Program& program, std::vector<std::int64_t> sizes,
+                       std::span<const std::uint64_t> param_words,
+                       std::span<const TensorView> views) {
+    environment_.sizes = std::move(sizes);
     for (std::size_t i = 0; i < program.params.size(); ++i)
-        environment_.params.push_back(param_value(program.params[i].type, plan.param_words[i]));
+        environment_.params.push_back(param_value(program.params[i].type, param_words[i]));
     for (const TensorView& view : views) {
         auto array = std::make_unique<ir::BufferData>();
         array->extents.assign(view.shape.begin(), view.shape.begin() + view.rank);
@@ -63,9 +64,8 @@ MaskValues::MaskValues(const ir::Program& program, const detail::PlanState& plan
             std::int64_t offset = 0;
             for (std::size_t dim = 0; dim < indices.size(); ++dim)
                 offset += indices[dim] * view.strides[dim];
-            return element(view.dtype,
-                           static_cast<const std::byte*>(view.data) +
-                               offset * static_cast<std::int64_t>(size_of(view.dtype)));
+            return element(view.dtype, static_cast<const std::byte*>(view.data) +
+                                           offset * static_cast<std::int64_t>(size_of(view.dtype)));
         };
         environment_.buffers.push_back(array.get());
         arrays_.push_back(std::move(array));
@@ -76,7 +76,7 @@ ir::Environment MaskValues::of_head(std::int64_t b, std::int64_t h) const {
     ir::Environment environment = environment_;
     environment.b = b;
     environment.h = h;
-    environment.h_kv = h / (sizes_.heads / sizes_.kv_heads);
+    environment.h_kv = h / (environment.sizes[ir::kH] / environment.sizes[ir::kHKv]);
     return environment;
 }
 

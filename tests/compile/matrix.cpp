@@ -25,6 +25,7 @@ std::string_view kind_name(KernelKind kind) {
     case KernelKind::backward_dkdv: return "dkdv";
     case KernelKind::backward_fused: return "fused";
     case KernelKind::convert: return "convert";
+    case KernelKind::plan: return "plan";
     }
     return "unknown";
 }
@@ -75,6 +76,17 @@ std::vector<KernelCase> compile_matrix() {
                                  .kind = kind,
                                  .head_dim = head_dim,
                                  .head_dim_v = head_dim});
+    // Maps: a mask of arrays, and one of numbers alone.
+    constexpr std::string_view kDocuments = "buffer doc: i32[B, KV_LEN]\n"
+                                            "mask_mod = doc[b, q_idx] == doc[b, kv_idx]\n";
+    constexpr std::string_view kTiles = "mask_mod = abs(q_idx // 16 - kv_idx // 16) <= 2\n";
+    for (const char* arch : {"sm_80", "sm_90a"})
+        for (const auto& [mod, text] : {std::pair{"documents", kDocuments}, {"tiles", kTiles}})
+            cases.push_back(
+                {.mod = mod, .text = std::string(text), .kind = KernelKind::plan, .arch = arch});
+    for (const KernelKind kind : {KernelKind::backward_dq, KernelKind::backward_dkdv})
+        cases.push_back({.mod = "documents", .text = std::string(kDocuments), .kind = kind});
+    cases.push_back(hopper("documents", kDocuments, 128, 128));
     // Hopper's forward, whose registers are fewest for the narrowest heads.
     for (const int head_dim : {80, 96, 112, 128, 192, 256})
         cases.push_back(hopper("learned_alibi", kLearnedAlibi, head_dim, head_dim));

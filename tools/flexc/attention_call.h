@@ -58,6 +58,9 @@ class AttentionCall {
 
     Result<void> forward() const;
     Result<void> backward() const;
+    // The plan's map of tiles again; map_bytes() is 0 where the mask needs none.
+    Result<void> update_map() const { return kernel_.update(plan_, buffer_views_); }
+    std::size_t map_bytes() const { return plan_.map_bytes(); }
     void synchronize() const;
 
     const Kernel& kernel() const { return kernel_; }

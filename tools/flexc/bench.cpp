@@ -240,6 +240,11 @@ void run(const BenchOptions& options) {
         backward_ms = median_time(
             call, [](void* user) { return static_cast<AttentionCall*>(user)->backward(); });
     }
+    std::optional<double> map_ms;
+    if (call.map_bytes() > 0) {
+        map_ms = median_time(
+            call, [](void* user) { return static_cast<AttentionCall*>(user)->update_map(); });
+    }
     std::vector<double> plan_times;
     for (int i = 0; i < 11; ++i) {
         plan_times.push_back(milliseconds([&] {
@@ -256,6 +261,8 @@ void run(const BenchOptions& options) {
                          {"forward_ms", forward_ms},
                          {"backward_ms", or_null(backward_ms)},
                          {"plan_ms", median(plan_times)},
+                         {"map_ms", or_null(map_ms)},
+                         {"map_bytes", call.map_bytes()},
                          {"compile_ms", compile_times.cold_ms},
                          {"cached_compile_ms", or_null(compile_times.cached_ms)},
                          {"visible_fraction", or_null(visible.value)},

@@ -83,9 +83,9 @@ char summary(const MaskMap& map, std::int64_t batch, std::int64_t head, std::int
              std::int64_t column, std::int64_t step) {
     char result = 0;
     for (auto i = row * step; i < std::min((row + 1) * step, map.query_tiles); ++i) {
-        for (const char tile : map.row(batch, head, i)
-                                   .substr(static_cast<std::size_t>(column * step),
-                                           static_cast<std::size_t>(step))) {
+        for (const char tile :
+             map.row(batch, head, i)
+                 .substr(static_cast<std::size_t>(column * step), static_cast<std::size_t>(step))) {
             result = result == 0 || result == tile ? tile : '/';
         }
     }

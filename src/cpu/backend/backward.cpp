@@ -185,19 +185,21 @@ class Backward {
             const VisibleBand band = visible_band(functions, launch_, words, tile);
             const Range visible = band.rows_of({first, first + rows.count}, in_.q_len);
             if (visible.empty()) continue;
+            const VisibleTiles tiles(in_.map, b, tile.h);
             for (std::int64_t q = visible.begin / query_tile_; q * query_tile_ < visible.end; ++q) {
                 const Range row_range{q * query_tile_,
                                       std::min<std::int64_t>((q + 1) * query_tile_, in_.q_len)};
                 const Range seen = band.columns_of(row_range, in_.kv_len);
                 const Range columns{std::max(first, seen.begin / kColumnUnit * kColumnUnit),
                                     std::min(first + rows.count, seen.end)};
-                if (columns.empty()) continue;
+                if (columns.empty() || !tiles.shows(row_range, columns)) continue;
                 tile.q_begin = row_range.begin + in_.q_offset;
                 tile.rows = row_range.end - row_range.begin;
                 tile.kv_begin = columns.begin + in_.kv_offset;
                 tile.columns = columns.end - columns.begin;
                 const bool full =
-                    functions.backward_full != nullptr && band.covers(row_range, columns);
+                    functions.backward_full != nullptr &&
+                    (band.covers(row_range, columns) || tiles.covers(row_range, columns));
                 pair_step(full ? functions.backward_full : functions.backward, tile, scratch, words,
                           {b * in_.heads + tile.h, q, chunk, columns.begin - first, finite_keys});
             }

@@ -104,6 +104,7 @@ class Forward {
         const VisibleBand band = visible_band(functions, launch_, launch_.words, tile);
         const Range row_range{first, first + rows.count};
         const Range visible = band.columns_of(row_range, in_.kv_len);
+        const VisibleTiles tiles(in_.map, rows.b, rows.h);
         bool started = false;
         for (std::int64_t key_tile = visible.begin / kKeyTile;
              !visible.empty() && key_tile * kKeyTile < visible.end; ++key_tile) {
@@ -111,9 +112,11 @@ class Forward {
             const Range columns{
                 std::max(visible.begin / kColumnUnit * kColumnUnit, key_tile * kKeyTile),
                 std::min(visible.end, (key_tile + 1) * kKeyTile)};
+            if (!tiles.shows(row_range, columns)) continue;
             tile.kv_begin = columns.begin + in_.kv_offset;
             tile.columns = columns.end - columns.begin;
-            const bool full = functions.forward_full != nullptr && band.covers(row_range, columns);
+            const bool full = functions.forward_full != nullptr &&
+                              (band.covers(row_range, columns) || tiles.covers(row_range, columns));
             key_step(full ? functions.forward_full : functions.forward, tile, scratch,
                      (rows.b * in_.kv_heads + kv_head) * key_tiles_ + key_tile,
                      columns.begin - key_tile * kKeyTile, started);

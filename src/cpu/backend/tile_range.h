@@ -31,6 +31,38 @@ struct VisibleBand {
     }
 };
 
+// What the caller's map says of one (b, h); without a map, that anything may be visible.
+class VisibleTiles {
+  public:
+    VisibleTiles(const TileMap& map, std::int64_t b, std::int64_t h)
+        : words_(map.words), word_count_(map.word_count) {
+        if (words_ != nullptr)
+            words_ += (b * map.batch_stride + h * map.head_stride) * map.row_count * word_count_;
+    }
+
+    bool shows(Range rows, Range columns) const {
+        return words_ == nullptr ||
+               any(rows, columns, [](TileWord word, unsigned bit) { return word.visible & bit; });
+    }
+    bool covers(Range rows, Range columns) const {
+        return words_ != nullptr &&
+               !any(rows, columns, [](TileWord word, unsigned bit) { return ~word.full & bit; });
+    }
+
+  private:
+    template <typename Test> bool any(Range rows, Range columns, Test test) const {
+        const std::int64_t last_row = (rows.end - 1) / kMapQueryTile;
+        const std::int64_t last_column = (columns.end - 1) / kMapKeyTile;
+        for (std::int64_t row = rows.begin / kMapQueryTile; row <= last_row; ++row)
+            for (std::int64_t column = columns.begin / kMapKeyTile; column <= last_column; ++column)
+                if (test(words_[row * word_count_ + column / 32], 1u << column % 32)) return true;
+        return false;
+    }
+
+    const TileWord* words_;
+    std::int64_t word_count_;
+};
+
 // Of one head. `tile` carries b, h and h_kv; arguments are the module's words.
 inline VisibleBand visible_band(const TileFunctions& functions, const Launch& launch,
                                 const std::uint64_t* words, Tile tile) {
