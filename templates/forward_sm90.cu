@@ -101,21 +101,25 @@ struct Consumer {
     }
 
     // Scores of a block of keys, alone.
-    __device__ KeyBlock compute_scores(Scores& scores, Operand queries, int next) {
+    __device__ KeyBlock compute_scores(Scores& scores, Operand queries, Logits& logits, int next) {
         wait_for_key();
         const KeyBlock block = key_block(next);
         issue_scores(scores, queries, key_operand());
+        look(logits, block);
         wait_for_products<0>();
         pin(scores);
         release_key();
         return block;
+    }
+    __device__ void look(Logits& logits, KeyBlock block) const {
+        logits.look(block.tile * mod::kKeyTile, block.is_full);
     }
     __device__ void change_scores(Scores& scores, Logits& logits, KeyBlock block) {
         if constexpr (mod::kReadsBias) {
             shared.biases.full(bias.stage).wait(bias.parity);
             logits.use_biases(shared.biases.at(bias.stage));
         }
-        logits.apply(scores, block.tile * mod::kKeyTile, block.is_full);
+        logits.apply(scores, block.tile * mod::kKeyTile);
         if constexpr (mod::kReadsBias) {
             // Every thread has read; elsewhere only products and copies read, and a warp arrives
             // once.
@@ -138,7 +142,7 @@ struct Consumer {
         Weights weights;
         {
             Scores scores;
-            const KeyBlock block = compute_scores(scores, queries, task.end - 1);
+            const KeyBlock block = compute_scores(scores, queries, logits, task.end - 1);
             change_scores(scores, logits, block);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
@@ -155,6 +159,7 @@ struct Consumer {
             wait_for_value();
             issue_output(output, weights, value_operand());
             turn.pass(mod::Turns::products);
+            look(logits, block);
             wait_for_products<1>();
             pin(scores);
             release_key();
@@ -189,6 +194,7 @@ struct Consumer {
             turn.take(mod::Turns::products);
             issue_scores(scores, queries, key_operand());
             turn.pass(mod::Turns::products);
+            look(logits, block);
             wait_for_products<0>();
             pin(scores);
             release_key();

@@ -88,23 +88,21 @@ __device__ void reduce_facts(Span span, double* to, FactsAt facts_at) {
     }
 }
 
-// The block that looks at the elements of a tile; each warp begins in another part of its rows, so
-// that edges are found early.
+// What a warp finds when it looks at the elements of a tile, from both ends of its rows, where
+// edges are found early.
 __device__ TileWord look(const MapHead& head, Span queries, Span keys) {
-    const int rows = queries.last - queries.first + 1;
-    const int share = (rows + kWarps - 1) / kWarps;
     bool visible = false, hidden = false;
-    for (int step = 0; step < share; ++step) {
-        const int q = queries.first + warp_index() * share + step;
-        if (q <= queries.last)
-            for (int kv = keys.first + lane_index(); kv <= keys.last; kv += 32) {
-                const bool seen = head.visible(q, kv);
-                visible |= seen;
-                hidden |= !seen;
-            }
-        if (__syncthreads_or(visible) && __syncthreads_or(hidden)) return {1, 0};
+    const int rows = queries.last - queries.first + 1;
+    for (int i = 0; i < rows; ++i) {
+        const int q = i % 2 == 0 ? queries.first + i / 2 : queries.last - i / 2;
+        for (int kv = keys.first + lane_index(); kv <= keys.last; kv += 32) {
+            const bool seen = head.visible(q, kv);
+            visible |= seen;
+            hidden |= !seen;
+        }
+        if (__any_sync(0xffffffffu, visible) && __any_sync(0xffffffffu, hidden)) return {1, 0};
     }
-    return __syncthreads_or(visible) ? TileWord{1, 1} : TileWord{0, 0};
+    return __any_sync(0xffffffffu, visible) ? TileWord{1, 1} : TileWord{0, 0};
 }
 
 } // namespace
@@ -185,24 +183,22 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                                     query_facts, key_facts);
     }
     __shared__ TileWord words[kWarps];
+    __shared__ int undecided[kThreads], undecided_count;
     const TileWord tested = {__ballot_sync(0xffffffffu, visible.high != 0),
                              __ballot_sync(0xffffffffu, visible.low == 1)};
     if (lane_index() == 0) words[warp_index()] = tested;
+    if (threadIdx.x == 0) undecided_count = 0;
     __syncthreads();
-
-    for (int i = 0; i < kWarps; ++i) {
-        unsigned undecided = words[i].visible & ~words[i].full;
-        TileWord found = words[i];
-        __syncthreads(); // everyone has read the word
-        while (undecided != 0) {
-            const int bit = __ffs(undecided) - 1;
-            undecided &= undecided - 1;
-            const int at = 32 * (first_word + i) + bit;
-            const TileWord seen = look(head, queries_of(at), keys_of(at));
-            found.visible &= ~((1u ^ seen.visible) << bit);
-            found.full |= seen.full << bit;
-        }
-        if (threadIdx.x == 0) words[i] = found;
+    if (visible.low != visible.high)
+        undecided[atomicAdd(&undecided_count, 1)] = static_cast<int>(threadIdx.x);
+    __syncthreads();
+    for (int i = warp_index(); i < undecided_count; i += kWarps) {
+        const int at = undecided[i];
+        const TileWord seen =
+            look(head, queries_of(32 * first_word + at), keys_of(32 * first_word + at));
+        if (lane_index() != 0) continue;
+        if (seen.visible == 0) atomicAnd(&words[at / 32].visible, ~(1u << at % 32));
+        if (seen.full != 0) atomicOr(&words[at / 32].full, 1u << at % 32);
     }
     __syncthreads();
 

@@ -3,6 +3,7 @@
 
 #include "common/math.cuh"
 #include "common/place.cuh"
+#include "common/visible_bits.cuh"
 #include "sm90/warpgroup.cuh"
 
 namespace sm90 {
@@ -64,14 +65,21 @@ class Logits {
     }
     __device__ float lse_shift() const { return lse_shift_; }
 
-    // Products become logits of the keys from first_key on; those that are hidden become -inf.
-    // mask_shows_all: the mask hides none of them.
-    __device__ void apply(Scores& scores, int first_key, bool mask_shows_all) {
+    // Which of the keys from first_key on are hidden. Knows nothing of scores, so that it may come
+    // while they are multiplied. mask_shows_all: the mask hides none of them.
+    __device__ void look(int first_key, bool mask_shows_all) {
+        hides_ = !wholly_visible(first_key, mask_shows_all);
+        if (hides_ && !kMaskIsBand) find_visible(first_key);
+    }
+
+    // Products become logits of the keys that look() was asked about; those that are hidden become
+    // -inf.
+    __device__ void apply(Scores& scores, int first_key) {
         if constexpr (kAffine)
             change_affine(scores, first_key);
         else if constexpr (kHasScoreMod)
             change(scores, first_key);
-        if (!wholly_visible(first_key, mask_shows_all)) hide(scores, first_key);
+        if (hides_) hide(scores, first_key);
     }
 
     // Where the biases of the next keys are in shared memory, in panels of 64 keys.
@@ -196,28 +204,36 @@ class Logits {
         return count >= 32 ? ~0u : (1u << count) - 1;
     }
 
-    // Into bits first, one register for each row: comparisons of each element would cost twice as
-    // much, and a mask's loop need not be unrolled, as scores in registers ask.
-    __device__ void hide(Scores& scores, int first_key) const {
+    // Into bits, one register for each row: comparisons of each element would cost twice as much,
+    // and a mask's loop need not be unrolled, as scores in registers ask.
+    __device__ void find_visible(int first_key) {
         static_assert(kFragmentColumns <= 32, "one bit each");
-        const int first = first_key + first_column_;
-        unsigned visible[2] = {};
+        if constexpr (mod::kReadsKeys) {
+            look_together<mod::kKeyTile>(visible_, attention_, arguments_, place_, row_, warp_row_,
+                                         first_key);
+        } else {
+            visible_[0] = visible_[1] = 0;
+#pragma unroll 4
+            for (int j = 0; j < kFragmentColumns; ++j) {
+                const int position = first_key + first_column_ + column_of(j);
+                visit_column(min(position, attention_.kv_len - 1), [&](int r, const mod::At& at) {
+                    const bool seen = position < attention_.kv_len && mod::visible(at);
+                    visible_[r] |= static_cast<unsigned>(seen) << j;
+                });
+            }
+        }
+    }
+
+    __device__ void hide(Scores& scores, int first_key) const {
+        unsigned visible[2] = {visible_[0], visible_[1]};
         if constexpr (kMaskIsBand) {
+            const int first = first_key + first_column_;
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
                 const int row = first_row_ + 8 * r;
                 visible[r] = columns_to(min(row + place_.high, attention_.kv_len - 1) - first);
                 if constexpr (mod::kBandHasLow)
                     visible[r] &= ~columns_to(max(row + place_.low, 0) - 1 - first);
-            }
-        } else {
-#pragma unroll 4
-            for (int j = 0; j < kFragmentColumns; ++j) {
-                const int position = first + column_of(j);
-                visit_column(min(position, attention_.kv_len - 1), [&](int r, const mod::At& at) {
-                    const bool seen = position < attention_.kv_len && mod::visible(at);
-                    visible[r] |= static_cast<unsigned>(seen) << j;
-                });
             }
         }
 #pragma unroll
@@ -241,6 +257,8 @@ class Logits {
     float factor_, lse_shift_, unit_;
     float offset_[2], before_[2], slope_[2];
     int row_in_tile_;
+    bool hides_;          // something of the keys that are looked at
+    unsigned visible_[2]; // of them, where a mask is no band
     unsigned biases_, swizzle_, bias_pair_[2];
     float column_part_[kKeepsColumns ? kFragmentColumns : 1];
 };
