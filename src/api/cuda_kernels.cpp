@@ -105,8 +105,8 @@ cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& optio
          .has_score_mod = graph[mod.score].op != ir::Op::score,
          .has_mask = graph[mod.mask].op != ir::Op::const_bool,
          .reports_out_of_range = options.report_out_of_range,
-         .reads_bias = kind == KernelKind::forward && cuda::reads_bias(mod),
-         .generic = preference.generic || options.forward_kernel != ForwardKernel::hopper,
+         .bias_bytes = kind == KernelKind::forward ? cuda::bias_bytes(mod) : 0,
+         .generic = preference.generic || options.forward_kernel == ForwardKernel::generic,
          .refused = preference.refused});
 }
 

@@ -3,6 +3,7 @@
 #include "cuda/emit_gradients.h"
 #include "cuda/emit_logits.h"
 #include "cuda/expressions.h"
+#include "cuda/names.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -18,10 +19,6 @@ constexpr std::string_view kHeadParameters = "int b, int h, int h_kv";
 bool is_backward(KernelKind kind) {
     return kind == KernelKind::backward_dq || kind == KernelKind::backward_dkdv ||
            kind == KernelKind::backward_fused;
-}
-
-const char* element_type(DType dtype) {
-    return dtype == DType::f32 ? "float" : dtype == DType::f16 ? "flexc_f16" : "flexc_bf16";
 }
 
 // The program as a comment. A backslash at the end of a line would continue the comment.
