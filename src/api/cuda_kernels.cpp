@@ -137,12 +137,12 @@ cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& optio
          .has_score_mod = graph[mod.score].op != ir::Op::score,
          .has_mask = graph[mod.mask].op != ir::Op::const_bool,
          .reports_out_of_range = options.report_out_of_range,
-         .reads_bias = kind == KernelKind::forward && cuda::reads_bias(mod),
-         .generic = preference.generic || options.forward_kernel != ForwardKernel::hopper,
+         .bias_bytes = kind == KernelKind::forward ? cuda::bias_bytes(mod) : 0,
+         .generic = preference.generic || options.forward_kernel == ForwardKernel::generic,
          .refused = preference.refused});
     // A kernel that is compiled for one call alone has no map of its tiles, and those who copy
     // biases on Hopper know ranges only.
-    const bool copies_biases = config.hopper && cuda::reads_bias(mod);
+    const bool copies_biases = config.hopper && cuda::bias_bytes(mod) != 0;
     config.has_map = needs_map(mod) && visits_tiles(kind) && !preference.generic && !copies_biases;
     return config;
 }

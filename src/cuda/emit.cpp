@@ -4,6 +4,7 @@
 #include "cuda/emit_logits.h"
 #include "cuda/emit_tiles.h"
 #include "cuda/expressions.h"
+#include "cuda/names.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -19,10 +20,6 @@ constexpr std::string_view kHeadParameters = "int b, int h, int h_kv";
 bool is_backward(KernelKind kind) {
     return kind == KernelKind::backward_dq || kind == KernelKind::backward_dkdv ||
            kind == KernelKind::backward_fused;
-}
-
-const char* element_type(DType dtype) {
-    return dtype == DType::f32 ? "float" : dtype == DType::f16 ? "flexc_f16" : "flexc_bf16";
 }
 
 // The program as a comment. A backslash at the end of a line would continue the comment.

@@ -208,16 +208,20 @@ class CudaExecutable final : public Executable {
         return call.words.empty() ? &kNoWords : call.words.data();
     }
 
-    // Compiled by the first call that needs it; others that do wait for it.
+    // Compiled by the first call that needs it, without a lock: of calls at the same time, each
+    // compiles, and the first to end is kept.
     Result<const Loaded*> generic_forward() const {
+        const auto known = [&]() -> const Loaded* {
+            const std::lock_guard lock(generic_mutex_);
+            return generic_ ? &*generic_ : nullptr;
+        };
+        if (const Loaded* one = known()) return one;
+        auto compiled = options_.compile_generic_forward();
+        if (!compiled) return compiled.error();
+        auto one = load_one(*compiled);
+        if (!one) return one.error();
         const std::lock_guard lock(generic_mutex_);
-        if (!generic_) {
-            auto compiled = options_.compile_generic_forward();
-            if (!compiled) return compiled.error();
-            auto one = load_one(*compiled);
-            if (!one) return one.error();
-            generic_ = std::move(*one);
-        }
+        if (!generic_) generic_ = std::move(*one);
         return &*generic_;
     }
 
