@@ -33,6 +33,11 @@ struct Module {
 
 inline constexpr std::uint32_t kNoBuffer = ~0u;
 
+// What makes a def a mod: the number of its parameters that have no default.
+inline constexpr std::size_t kScoreParameters = 5; // score, b, h, q, kv
+inline constexpr std::size_t kMaskParameters = 4;  // b, h, q, kv
+std::size_t required_parameters(const dsl::Item& item);
+
 // A number, or a buffer with the indices that it has been given so far.
 struct Value {
     ir::NodeId node = ir::kNoNode;

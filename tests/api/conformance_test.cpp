@@ -1,6 +1,6 @@
-// The cases of tests/conformance/cases.jsonl on the CPU, against attention by its definition. A line
-// is a case: a mod as it is written for PyTorch, and what it captures. Where it names a mod of the
-// library, that mod has to mean the same. tests/gpu/conformance.py reads the same table.
+// The cases of tests/conformance/cases.jsonl on the CPU, against attention by its definition. A
+// line is a case: a mod as it is written for PyTorch, and what it captures. Where it names a mod of
+// the library, that mod has to mean the same. tests/gpu/conformance.py reads the same table.
 #include <fstream>
 #include <iterator>
 #include <set>
