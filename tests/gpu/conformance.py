@@ -115,7 +115,8 @@ class Case:
 
         def draw(*shape):
             return torch.randn(*shape, generator=random, dtype=torch.float32).to(TYPES[dtype][0])
-        self.tensors = {"q": draw(s["B"], s["H"], s["Q_LEN"], s["D"]), "k": draw(s["B"], s["H_KV"], s["KV_LEN"], s["D"]),
+        self.tensors = {"q": draw(s["B"], s["H"], s["Q_LEN"], s["D"]),
+                        "k": draw(s["B"], s["H_KV"], s["KV_LEN"], s["D"]),
                         "v": draw(s["B"], s["H_KV"], s["KV_LEN"], s["DV"]),
                         "do": draw(s["B"], s["H"], s["Q_LEN"], s["DV"])}
         if line.get("d_lse"):
@@ -154,8 +155,10 @@ class Case:
         s = self.sizes
         q, k, v = (self.tensors[name].to(device, precision, copy=True).requires_grad_() for name in "qkv")
         wide = precision == torch.float64
-        captured = {name: values.to(device, working if wide and values.is_floating_point() else values.dtype, copy=True)
-                    for name, values in self.buffers.items()}
+        captured = {}
+        for name, values in self.buffers.items():
+            dtype = working if wide and values.is_floating_point() else values.dtype
+            captured[name] = values.to(device, dtype, copy=True)
         for name in self.learned:
             captured[name].requires_grad_()
         position = {"b": s["B"], "h": s["H"], "q_idx": s["Q_LEN"], "kv_idx": s["KV_LEN"]}
