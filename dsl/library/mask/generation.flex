@@ -62,6 +62,16 @@ fn block_map(chosen, block) = chosen[b, h, q_idx // block, kv_idx // block]
 
 mask_mod = block_map(chosen, block)
 
+## chosen_blocks: Each block of queries has a list of the eight blocks of keys that it sees.
+# Example: ROWS=4 block=4 top=list:0:1:-1:-1:-1:-1:-1:-1:1:3:5:-1:-1:-1:-1:-1:0:2:4:6:-1:-1:-1:-1:5:6:7:-1:-1:-1:-1:-1 Q_LEN=16
+buffer top: i32[B, H, ROWS, 8]
+param block: i32 = 64
+
+fn chosen_blocks(top, block) =
+  sum(n in 0..8: top[b, h, q_idx // block, n] == kv_idx // block) > 0
+
+mask_mod = chosen_blocks(top, block)
+
 ## block_map_ragged: A map of blocks, where of block n of keys only the first used[n] are there.
 # Example: ROWS=4 COLUMNS=4 block=8 chosen=list:1:0:0:1:0:1:0:0:1:0:1:0:0:1:1:1 used=list:8:5:8:3
 buffer chosen: bool[B, H, ROWS, COLUMNS]

@@ -19,9 +19,7 @@ buffer edge: i32[B, Q_LEN, KV_LEN, 3]
 fn edge_bias(table, steps, edge, n) =
   table[h, n, edge[b, q_idx, kv_idx, n]] if steps[b, q_idx, kv_idx] > n else 0.0
 fn graph_edges(score, table, steps, edge) {
-  total = edge_bias(table, steps, edge, 0) + edge_bias(table, steps, edge, 1) +
-          edge_bias(table, steps, edge, 2)
-  score + total / max(steps[b, q_idx, kv_idx], 1)
+  score + sum(n in 0..3: edge_bias(table, steps, edge, n)) / max(steps[b, q_idx, kv_idx], 1)
 }
 
 score_mod = graph_edges(score, table, steps, edge)
@@ -38,3 +36,15 @@ fn graphormer(score, bias, table, distance, steps, edge) =
   graph_edges(graph_distance(score, bias, distance), table, steps, edge)
 
 score_mod = graphormer(score, bias, table, distance, steps, edge)
+
+## point_distance: Scores fade with the distance of two points in space: point[i] is where token i is.
+# Example: points=normal:1 scale=const:1
+buffer points: f32[KV_LEN, 3]
+buffer scale: f32[H]
+
+fn point_distance(score, points, scale) {
+  square = sum(i in 0..3: (points[q_idx, i] - points[kv_idx, i]) ** 2)
+  score * exp(-sqrt(square) / scale[h])
+}
+
+score_mod = point_distance(score, points, scale)
