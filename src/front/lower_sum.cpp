@@ -1,5 +1,5 @@
-// sum(i in first..end: term): the terms are written out, which suits the short axes of points, paths
-// and lists.
+// sum(i in first..end: term): the terms are written out, which suits the short axes of points,
+// paths and lists.
 #include "front/lower.h"
 #include "front/operators.h"
 
@@ -40,9 +40,10 @@ NodeId Lowering::lower_sum(const dsl::Expr& expr) {
     for (std::int64_t i = *first; i < *end && total.node != kNoNode; ++i) {
         scope_->locals[expr.name] = value_of(build().integer(i, expr.span));
         const Operand term = number(expr.operands[2]);
-        total.node = i == *first && term.node != kNoNode && build().type(term.node) == ir::Type::real
-                         ? term.node
-                         : lower_binary(build(), dsl::Operator::add, total, term, expr.span);
+        total.node =
+            i == *first && term.node != kNoNode && build().type(term.node) == ir::Type::real
+                ? term.node
+                : lower_binary(build(), dsl::Operator::add, total, term, expr.span);
     }
     scope_->locals.erase(expr.name);
     if (!outer.empty()) scope_->locals.insert_or_assign(outer.key(), outer.mapped());

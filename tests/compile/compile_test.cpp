@@ -81,7 +81,7 @@ TEST_CASE("every template compiles for every architecture, without spills") {
 }
 
 // Takes minutes: test_compile --no-skip -tc='every mod*'.
-TEST_CASE("every mod of the library compiles without spills" * doctest::skip()) {
+TEST_CASE("every mod of the library compiles, and which ones spill" * doctest::skip()) {
     const std::vector<test::KernelCase> cases = test::library_matrix();
     const std::vector<Outcome> outcomes = compile_all(cases);
     for (std::size_t i = 0; i < cases.size(); ++i) {
@@ -89,7 +89,7 @@ TEST_CASE("every mod of the library compiles without spills" * doctest::skip()) 
         const Result<api::CompiledKernel>& outcome = *outcomes[i];
         CHECK_MESSAGE(outcome.has_value(),
                       (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
-        if (outcome) CHECK(outcome->kernel.info.spill_bytes == 0);
+        if (outcome) WARN(outcome->kernel.info.spill_bytes == 0);
     }
 }
 

@@ -179,7 +179,8 @@ std::vector<std::byte> make_contents(const FillSpec& spec, DType dtype,
         return bytes;
     }
     const auto next = generator(spec, seed);
-    const auto drawn = std::min(elements, kPeriod);
+    const auto period = kPeriod - kPeriod % std::max<std::size_t>(spec.list.size(), 1);
+    const auto drawn = std::min(elements, period);
     for (std::size_t i = 0; i < drawn; ++i) {
         store(&bytes[i * width], dtype, next());
     }
