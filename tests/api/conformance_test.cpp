@@ -1,6 +1,8 @@
 // The cases of tests/conformance/cases.jsonl on the CPU, against attention by its definition. A
 // line is a case: a mod as it is written for PyTorch, and what it captures. Where it names a mod of
 // the library, that mod has to mean the same. tests/gpu/conformance.py reads the same table.
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <set>
@@ -76,9 +78,10 @@ double filled(const std::string& fill, std::int64_t position, std::int64_t row) 
     std::vector<double> numbers;
     for (std::string number; std::getline(stream, number, ':');)
         numbers.push_back(std::stod(number));
-    const auto first = static_cast<std::int64_t>(numbers.at(0));
-    if (word == "segments") return static_cast<double>(position % row / first);
-    if (word == "mod") return static_cast<double>(position % first);
+    const std::int64_t first = std::max<std::int64_t>(1, std::llround(numbers.at(0)));
+    std::int64_t counted = position % first;
+    if (word == "segments") counted = position % row / first;
+    if (word == "segments" || word == "mod") return static_cast<double>(counted);
     return numbers[static_cast<std::size_t>(position) % numbers.size()];
 }
 

@@ -174,7 +174,8 @@ std::vector<std::byte> make_contents(const FillSpec& spec, DType dtype,
         const auto row = shape.empty() ? 1 : static_cast<std::size_t>(shape.back());
         const auto length = static_cast<std::size_t>(spec.first);
         for (std::size_t i = 0; i < elements; ++i) {
-            store(&bytes[i * width], dtype, static_cast<double>(i % row / length));
+            const std::size_t segment = i % row / length;
+            store(&bytes[i * width], dtype, static_cast<double>(segment));
         }
         return bytes;
     }
