@@ -53,6 +53,7 @@ enum class ExprKind : std::uint8_t {
     conditional, // condition, then, otherwise
     call,        // callee (a name), arguments
     index,       // base, indices
+    sum,         // name: what counts; first, end, term
 };
 
 struct Expr {

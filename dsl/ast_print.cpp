@@ -76,6 +76,15 @@ class Printer {
             }
             out += ')';
             return;
+        case ExprKind::sum:
+            out += "sum(" + expr.name + " in ";
+            expression(expr.operands[0]);
+            out += "..";
+            expression(expr.operands[1]);
+            out += ": ";
+            expression(expr.operands[2]);
+            out += ')';
+            return;
         case ExprKind::index:
             expression(expr.operands[0], true);
             out += '[';

@@ -194,7 +194,8 @@ class Lexer {
             malformed |= digits == at_ || text_[digits] == '_';
         } else {
             digits();
-            if (at_ < text_.size() && text_[at_] == '.') {
+            // 0..4 is a range, not 0. and .4.
+            if (at_ < text_.size() && text_[at_] == '.' && !text_.substr(at_).starts_with("..")) {
                 kind = TokenKind::real;
                 ++at_;
                 digits();

@@ -206,6 +206,10 @@ ExprId Parser::call(ExprId callee) {
         return kNoExpr;
     }
     if (!open(TokenKind::left_paren)) return kNoExpr;
+    const Expr& name = result_.ast[callee];
+    if (name.name == "sum" && !name.qualified && at(TokenKind::identifier) &&
+        at(TokenKind::kw_in, 1))
+        return sum(name.span, opener);
     Expr expr;
     expr.kind = ExprKind::call;
     expr.operands = {callee};
@@ -242,6 +246,26 @@ ExprId Parser::call(ExprId callee) {
     }
     close(TokenKind::right_paren, opener);
     expr.span = span_from(result_.ast[callee].span);
+    return add(std::move(expr));
+}
+
+// "sum" "(" name "in" expression ".." expression ":" expression ")"
+ExprId Parser::sum(Span callee, const Token& opener) {
+    Expr expr;
+    expr.kind = ExprKind::sum;
+    expr.name = text(advance());
+    advance();
+    for (const TokenKind after : {TokenKind::range, TokenKind::colon, TokenKind::right_paren}) {
+        expr.operands.push_back(expression());
+        if (failed_) return kNoExpr;
+        if (after == TokenKind::right_paren)
+            close(after, opener);
+        else if (!accept(after))
+            unexpected("'" + std::string(after == TokenKind::range ? ".." : ":") +
+                       "', as in sum(i in 0..4: x[i])");
+        if (failed_) return kNoExpr;
+    }
+    expr.span = span_from(callee);
     return add(std::move(expr));
 }
 

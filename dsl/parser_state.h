@@ -59,6 +59,7 @@ class Parser {
     ExprId comparison(ExprId first);
     ExprId postfix(ExprId base);
     ExprId call(ExprId callee);
+    ExprId sum(Span callee, const Token& opener);
     ExprId index(ExprId base);
     ExprId primary();
     ExprId parenthesised();

@@ -65,7 +65,8 @@ Result<OfflineResult> compile_offline(std::string_view text, const CompileOption
 // The library of mods that ships inside flexc.
 struct LibraryEntry {
     std::string name;
-    std::string group;
+    std::string group;   // "mask" or "score"
+    std::string page;    // what it is listed under: "Windows"
     std::string summary; // one line
     std::string text;    // whole source
 };

@@ -10,6 +10,7 @@ std::vector<LibraryEntry> library() {
     for (const front::LibraryMod& mod : front::library())
         entries.push_back({.name = std::string(mod.name),
                            .group = std::string(mod.group),
+                           .page = std::string(mod.page),
                            .summary = std::string(mod.summary),
                            .text = std::string(mod.text)});
     return entries;

@@ -44,7 +44,7 @@ int accumulators(const KernelRequest& request, const Shape& shape) {
 }
 int accumulator_limit(const KernelRequest& request, const Shape& shape) {
     if (shape.consumers == 3) return 128;
-    return request.bias_bytes > 0 ? 176 : 192;
+    return request.bias_bytes > 0 ? 188 : 192;
 }
 
 bool suits(const KernelRequest& request, const Shape& shape) {

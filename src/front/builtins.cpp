@@ -235,7 +235,7 @@ constexpr auto kAdvice = std::to_array<Advice>({
     {"full_like", "write the number itself"},
     {"zeros_like", "write 0.0"},
     {"ones_like", "write 1.0"},
-    {"sum", "sums are not supported: write the terms out"},
+    {"sum", "write sum(i in 0..4: x[i]), with the term in it"},
     {"finfo", "write -inf"},
     {"range", "loops are not supported: write the terms out"},
     {"len", "sizes have names: B H H_KV Q_LEN KV_LEN D DV, and those in a buffer's dims"},

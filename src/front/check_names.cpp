@@ -46,6 +46,7 @@ void Lowering::check_names(const Module& module, const Item& item) {
                                    number_named(expr.name, expr.qualified);
                 if (!known && !names_function(expr)) unknown_name(expr, false);
             }
+            if (expr.kind == dsl::ExprKind::sum) scope.locals.try_emplace(expr.name);
             for (std::size_t i = is_call ? 1 : 0; i < expr.operands.size(); ++i)
                 open.push_back(expr.operands[i]);
         }

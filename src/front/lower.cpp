@@ -55,6 +55,7 @@ Value Lowering::lower(ExprId id) {
     }
     case ExprKind::call: value = lower_call(expr); break;
     case ExprKind::index: value = lower_index(expr); break;
+    case ExprKind::sum: value.node = lower_sum(expr); break;
     }
     --depth_;
     return value;

@@ -3,6 +3,7 @@
 //   lower_names.cpp       what a name stands for, and what a wrong one was meant to be
 //   lower_call.cpp        calls: built-in functions, and functions that are copied into the call
 //   lower_index.cpp       reads of buffers
+//   lower_sum.cpp         sums over a range
 //   lower_declaration.cpp buffers, params, consts
 //   lower_program.cpp     which bodies are the mods, and what is checked of the whole
 //   check_names.cpp       names in functions that nothing calls
@@ -32,6 +33,11 @@ struct Module {
 };
 
 inline constexpr std::uint32_t kNoBuffer = ~0u;
+
+// What makes a def a mod: the number of its parameters that have no default.
+inline constexpr std::size_t kScoreParameters = 5; // score, b, h, q, kv
+inline constexpr std::size_t kMaskParameters = 4;  // b, h, q, kv
+std::size_t required_parameters(const dsl::Item& item);
 
 // A number, or a buffer with the indices that it has been given so far.
 struct Value {
@@ -80,6 +86,8 @@ class Lowering {
     Operand number_of(const Value& value, dsl::Span span);
     ir::NodeId lower_binary_chain(dsl::ExprId id);
     ir::NodeId lower_comparisons(const dsl::Expr& expr);
+    ir::NodeId lower_sum(const dsl::Expr& expr);
+    std::optional<std::int64_t> sum_bound(dsl::ExprId id);
     Value lower_body(const dsl::Body& body);
     void assign(const dsl::Statement& statement);
     bool may_assign(const dsl::Statement& statement);

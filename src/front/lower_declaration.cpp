@@ -34,6 +34,13 @@ std::optional<Type> param_type(std::string_view name) {
     return std::nullopt;
 }
 
+// PyTorch programs often call a mod what it is; it needs no name of its own then.
+bool is_named_after_its_kind(const Item& item) {
+    const std::size_t required = required_parameters(item);
+    return item.python && ((item.name == "score_mod" && required == kScoreParameters) ||
+                           (item.name == "mask_mod" && required == kMaskParameters));
+}
+
 double as_number(Type type, const Constant& value) {
     return type == Type::real      ? value.real
            : type == Type::integer ? static_cast<double>(value.integer)
@@ -46,7 +53,8 @@ double as_number(Type type, const Constant& value) {
 void Lowering::declare_all() {
     for (const Item& item : main_.ast.items) {
         if (item.kind == ItemKind::function) {
-            if (declare(item.name, {SymbolKind::function, 0, item.name_span}))
+            if (is_named_after_its_kind(item) ||
+                declare(item.name, {SymbolKind::function, 0, item.name_span}))
                 main_.functions.emplace(item.name, &item);
         } else if (item.kind == ItemKind::constant) {
             const auto index = static_cast<std::uint32_t>(constants_.size());

@@ -16,15 +16,6 @@ using ir::Type;
 
 namespace {
 
-constexpr std::size_t kScoreParameters = 5; // score, b, h, q, kv
-constexpr std::size_t kMaskParameters = 4;  // b, h, q, kv
-
-std::size_t required_parameters(const Item& item) {
-    return static_cast<std::size_t>(std::count_if(
-        item.parameters.begin(), item.parameters.end(),
-        [](const dsl::Parameter& parameter) { return parameter.default_value == dsl::kNoExpr; }));
-}
-
 // Names that other items call.
 std::unordered_set<std::string> called_names(const dsl::Ast& ast) {
     std::unordered_set<std::string> names;
@@ -34,6 +25,12 @@ std::unordered_set<std::string> called_names(const dsl::Ast& ast) {
 }
 
 } // namespace
+
+std::size_t required_parameters(const Item& item) {
+    return static_cast<std::size_t>(std::count_if(
+        item.parameters.begin(), item.parameters.end(),
+        [](const dsl::Parameter& parameter) { return parameter.default_value == dsl::kNoExpr; }));
+}
 
 Lowering::Lowering(const Input& input, Reporter& reporter)
     : input_(input), report_(reporter), program_builder_(program_.graph, reporter),

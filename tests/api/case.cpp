@@ -212,7 +212,9 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed) {
                                      .backward_kernel = one.backward_kernel,
                                      .deterministic = one.deterministic});
     if (!kernel) return kernel.error().message;
-    const front::Output front = front::compile_text({.source = dsl::Source("case", one.text)});
+    const front::Output front = front::compile_text(
+        {.source = dsl::Source("case", one.reference.empty() ? one.text : one.reference)});
+    if (!front.program) return front.rendered;
     const ir::Program& program = *front.program;
 
     std::mt19937 random(seed);
@@ -265,7 +267,11 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed) {
         ir::BufferData data{.extents = shape};
         std::vector<double> values;
         if (is_float(buffer.dtype)) {
-            data.reals = values = draw(count, buffer.dtype, 0.5);
+            values = draw(count, buffer.dtype, 0.5);
+            if (const auto rule = one.reals.find(buffer.name); rule != one.reals.end())
+                for (std::int64_t i = 0; i < count; ++i)
+                    values[static_cast<std::size_t>(i)] = rounded(buffer.dtype, rule->second(i));
+            data.reals = values;
         } else {
             const auto rule = one.integers.find(buffer.name);
             for (std::int64_t i = 0; i < count; ++i) {
@@ -282,8 +288,6 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed) {
         gradient_tensors.emplace_back(device, DType::f32, shape);
         gradients.push_back({buffer.name, gradient_tensors.back().view()});
     }
-    const Answer want = attention_oracle(program, p);
-
     const DType out = one.f32_outputs ? DType::f32 : one.dtype;
     auto q_shape = [&](std::int64_t d) {
         return std::vector<std::int64_t>{p.batch, p.heads, p.q_len, d};
@@ -334,6 +338,7 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed) {
         return done.error().message;
     if (auto done = synchronize(device); !done) return done.error().message;
 
+    const Answer want = attention_oracle(program, p);
     const Tolerance allowed = tolerance(one.dtype);
     std::string problems =
         compare("o", o.get(), want.o, allowed.output, allowed.zero) +

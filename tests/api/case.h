@@ -14,6 +14,7 @@ namespace flexc::test {
 
 struct Case {
     std::string text;
+    std::string reference = {}; // what the text should mean, with the same names; empty: itself
     DType dtype = DType::f32;
     std::int64_t batch = 2, heads = 4, kv_heads = 2, q_len = 37, kv_len = 53;
     int head_dim = 16, head_dim_v = 0;
@@ -21,6 +22,8 @@ struct Case {
     std::map<std::string, double> params = {};
     // Integers of a buffer at its flat position; default: position % 5.
     std::map<std::string, std::function<std::int64_t(std::int64_t)>> integers = {};
+    // The same for real numbers; default: random.
+    std::map<std::string, std::function<double(std::int64_t)>> reals = {};
     std::int64_t q_offset = 0, kv_offset = 0;
     bool with_d_lse = false;
     bool strided = false;     // [B, S, H, D] storage and a padded row

@@ -1,4 +1,4 @@
-// Hopper's forward. Skipped unless asked for, because the kernel is: tests/gpu runs it.
+// Hopper's forward. Skipped unless asked for, because it needs that GPU: tests/gpu runs it.
 #include <random>
 
 #include <doctest/doctest.h>

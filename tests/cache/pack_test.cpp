@@ -11,8 +11,6 @@ using cache::Store;
 
 namespace {
 
-const cache::Digest kKey = key_of(1);
-const cache::Digest kSource = key_of(1000);
 const Entry kEntry{"meta", pattern_bytes(5000, 1)};
 
 struct Pack {

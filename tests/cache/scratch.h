@@ -70,6 +70,7 @@ inline std::string pattern_bytes(std::size_t size, unsigned seed) {
 inline cache::Digest key_of(std::uint64_t number) {
     return cache::DigestBuilder().field("test", number).finish();
 }
+inline const cache::Digest kKey = key_of(1), kSource = key_of(1000);
 
 // Counts what is logged at each level.
 struct Listener {

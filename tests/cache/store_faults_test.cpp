@@ -18,8 +18,6 @@ using cache::Store;
 
 namespace {
 
-const cache::Digest kKey = key_of(1);
-const cache::Digest kSource = key_of(1000);
 const Entry kEntry{"the metadata", pattern_bytes(600, 7)};
 constexpr uid_t kNobody = 65534;
 

@@ -20,8 +20,6 @@ using cache::Store;
 
 namespace {
 
-const cache::Digest kSource = key_of(1000);
-
 pid_t start(const std::function<bool()>& work) {
     const pid_t child = ::fork();
     if (child == 0) {

@@ -16,9 +16,6 @@ using cache::Stores;
 
 namespace {
 
-const cache::Digest kKey = key_of(1);
-const cache::Digest kSource = key_of(1000);
-
 void age(const fs::path& path, std::chrono::seconds by) {
     fs::last_write_time(path, fs::file_time_type::clock::now() - by);
 }

@@ -40,6 +40,18 @@ TEST_CASE("fills hold what they promise") {
     CHECK(segments[5000] == 0);
     CHECK(segments[9999] == 4);
 
+    const auto list =
+        values<std::int32_t>(make_contents(parse_fill("list:3:-1:7"), DType::i32, shape, 1));
+    CHECK(list[0] == 3);
+    CHECK(list[1] == -1);
+    CHECK(list[9998] == 7);
+    const std::int64_t many[] = {1'048'577};
+    const auto long_list =
+        values<std::uint8_t>(make_contents(parse_fill("list:0:1:2:3:4"), DType::u8, many, 1));
+    CHECK(long_list.back() == 1'048'576 % 5);
+    CHECK_THROWS_AS(parse_fill("list"), CommandError);
+    CHECK_THROWS_AS(parse_fill("list:1:x"), CommandError);
+
     const auto normal = values<float>(make_contents(parse_fill("normal:2"), DType::f32, shape, 1));
     double square = 0;
     for (const float x : normal) {

@@ -2,7 +2,7 @@
 import json
 import unittest
 
-from black_box import ALIBI, CommandTest
+from black_box import ALIBI, HAS_CPU, CommandTest
 
 
 class Programs(CommandTest):
@@ -37,8 +37,18 @@ class Programs(CommandTest):
         for entry in json.loads(self.expect(0, "list", "--json")):
             with self.subTest(mod=entry["name"]):
                 self.signature(entry["name"])
-                shown = json.loads(self.expect(0, "show", entry["name"], "--json"))["text"]
-                self.assertEqual(shown, self.expect(0, "show", entry["name"]))
+    def test_show_has_text_dependence_and_picture(self):
+        shown = json.loads(self.expect(0, "show", "sink_window", "--json"))
+        printed = self.expect(0, "show", "sink_window")
+        self.assertTrue(printed.startswith(shown["text"]), printed)
+        self.assertIn("visible where", printed)
+        self.assertIn("score_mod uses score", printed)
+        if HAS_CPU:
+            self.assertIn("\n".join(shown["picture"]), printed)
+            self.assertEqual(shown["picture"][20], "###...........#######...........")
+            self.assertEqual(len(shown["picture"]), 32)
+            fading = json.loads(self.expect(0, "show", "alibi", "--json"))["picture"]
+            self.assertRegex(fading[0], "^-+[+]*[*]*#+$")
 
     def test_an_error_has_its_place_and_a_caret(self):
         path = self.write("bad.flex", "score_mod = score +\n  slope * kv_ids\n")

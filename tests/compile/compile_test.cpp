@@ -80,6 +80,19 @@ TEST_CASE("every template compiles for every architecture, without spills") {
     if (update) CHECK(test::write_record(kRecordPath, now));
 }
 
+// Takes minutes: test_compile --no-skip -tc='every mod*'.
+TEST_CASE("every mod of the library compiles, and which ones spill" * doctest::skip()) {
+    const std::vector<test::KernelCase> cases = test::library_matrix();
+    const std::vector<Outcome> outcomes = compile_all(cases);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+        CAPTURE(test::name_of(cases[i]));
+        const Result<api::CompiledKernel>& outcome = *outcomes[i];
+        CHECK_MESSAGE(outcome.has_value(),
+                      (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
+        if (outcome) WARN(outcome->kernel.info.spill_bytes == 0);
+    }
+}
+
 TEST_CASE("every buffer type and every builtin compiles, forward and backward") {
     const std::string program = R"(
         buffer doubles: f64[H] grad

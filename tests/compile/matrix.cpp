@@ -3,6 +3,7 @@
 #include <array>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "front/library.h"
 #include "support/text.h"
@@ -38,6 +39,23 @@ KernelCase learned(KernelKind kind) {
     return {.mod = "learned_alibi", .text = std::string(kLearnedAlibi), .kind = kind};
 }
 
+// One of each way in which the library's mods use the kernels. The others compile when asked for.
+constexpr std::array<std::string_view, 11> kWatched = {
+    "causal",         "dilated", "document",   "neighborhood_2d",   "padding", "prefix_lm",
+    "sliding_window", "alibi",   "dense_bias", "relative_position", "softcap"};
+
+std::vector<KernelCase> generic(const front::LibraryMod& mod) {
+    std::vector<KernelCase> cases;
+    for (const int head_dim : {64, 128})
+        for (const KernelKind kind : {KernelKind::forward, KernelKind::backward_fused})
+            cases.push_back({.mod = std::string(mod.name),
+                             .text = std::string(mod.text),
+                             .kind = kind,
+                             .head_dim = head_dim,
+                             .head_dim_v = head_dim});
+    return cases;
+}
+
 KernelCase hopper(std::string_view mod, std::string_view text, int head_dim, int head_dim_v) {
     return {.mod = std::string(mod),
             .text = std::string(text),
@@ -68,14 +86,9 @@ std::vector<KernelCase> compile_matrix() {
             cases.back().head_dim = head_dim;
             cases.back().head_dim_v = head_dim_v;
         }
-    for (const front::LibraryMod& mod : front::library())
-        for (const int head_dim : {64, 128})
-            for (const KernelKind kind : {KernelKind::forward, KernelKind::backward_fused})
-                cases.push_back({.mod = std::string(mod.name),
-                                 .text = std::string(mod.text),
-                                 .kind = kind,
-                                 .head_dim = head_dim,
-                                 .head_dim_v = head_dim});
+    for (const std::string_view mod : kWatched)
+        for (KernelCase& one : generic(*front::find_library_mod(mod)))
+            cases.push_back(std::move(one));
     // Maps: a mask of arrays, and one of numbers alone.
     constexpr std::string_view kDocuments = "buffer doc: i32[B, KV_LEN]\n"
                                             "mask_mod = doc[b, q_idx] == doc[b, kv_idx]\n";
@@ -92,8 +105,16 @@ std::vector<KernelCase> compile_matrix() {
         cases.push_back(hopper("learned_alibi", kLearnedAlibi, head_dim, head_dim));
     cases.push_back(hopper("learned_alibi", kLearnedAlibi, 64, 128));
     cases.push_back(hopper("learned_alibi", kLearnedAlibi, 192, 128));
+    for (const std::string_view mod : kWatched)
+        cases.push_back(hopper(mod, front::find_library_mod(mod)->text, 64, 64));
+    return cases;
+}
+
+std::vector<KernelCase> library_matrix() {
+    std::vector<KernelCase> cases;
     for (const front::LibraryMod& mod : front::library())
-        cases.push_back(hopper(mod.name, mod.text, 64, 64));
+        for (KernelCase& one : generic(mod))
+            cases.push_back(std::move(one));
     return cases;
 }
 

@@ -11,8 +11,10 @@
 namespace flexc::test {
 
 // Chosen so that two cores need about two minutes: all templates on all architectures, all types
-// and many head dims on one, and every mod of the library.
+// and many head dims on one, and some mods of the library.
 std::vector<KernelCase> compile_matrix();
+// Every mod of the library, D 64 and 128, forward and backward.
+std::vector<KernelCase> library_matrix();
 
 // "fused sm_90a bf16 64x64 alibi": what a case is called in the record.
 std::string name_of(const KernelCase& one);

@@ -35,6 +35,7 @@ TEST_CASE("the longest operator wins") {
     CHECK(lexed("a!=!b") == "a != ! b");
     CHECK(lexed("a&&b&c||d|e") == "a && b & c || d | e");
     CHECK(lexed("f()->x:=y") == "f ( ) -> x := y");
+    CHECK(lexed("0..64:1...2") == "0 .. 64 : 1 ... 2");
 }
 
 TEST_CASE("numbers") {

@@ -54,6 +54,8 @@ TEST_CASE("precedence and associativity are Python's") {
         {"t[a][b, c]", "t[a][b, c]"},
         {"clamp(x, min=0, max=1)", "clamp(x, min=0, max=1)"},
         {"torch.where(a, b, c)", "torch.where(a, b, c)"},
+        {"sum(i in 0..n - 1: a[i] if c else b)", "sum(i in 0..n - 1: a[i] if c else b)"},
+        {"sum(i, a) + torch.sum(i)", "sum(i, a) + torch.sum(i)"},
         {"math.log(x) + torch.nn.functional.silu(x)", "torch.log(x) + torch.silu(x)"},
         {"float(\"inf\") + float('-inf')", "torch.inf + (-torch.inf)"},
         {"torch.inf - math.pi", "torch.inf - torch.pi"},
@@ -138,6 +140,7 @@ TEST_CASE("the canonical text parses to the same tree") {
         "5) "
         "else -score ** -2 }\nmask_mod = s[h][q_idx, 1] and torch.max(a, b) == ~3 or !x\n",
         "def f(score, b, h, q, kv):\n  x = 1\n  return score + x\n",
+        "2 * sum(i in 0..4: a[i] + sum(j in i..N: b[j])) ** 2",
         "a - (b - c) - d ** (e ** f) / (g / h)",
         "(a < b) < c",
         "-(-a) + (not b) + (a if b else c)[1](2)",

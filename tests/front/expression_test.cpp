@@ -225,6 +225,15 @@ TEST_CASE("types are promoted where they meet, and no sooner") {
         {"clamp(h, 0, 3)", "int_to_real(imin(imax(h, 0), 3))"},
         {"clamp(score, 0, 1)", "fclamp(score, 0., 1.)"},
         {"relu(score)", "fselect(fle(score, 0.), 0., score)"},
+        {"score + sum(i in 1..3: i * q_idx)",
+         "fadd(score, int_to_real(iadd(iadd(0, imul(1, q_idx)), imul(2, q_idx))))"},
+        {"sum(i in 0..2: score * i)", "fadd(fmul(score, 0.), fmul(score, 1.))"},
+        {"sum(i in 0..2: h == i) + score",
+         "fadd(int_to_real(iadd(iadd(0, bool_to_int(ieq(h, 0))), bool_to_int(ieq(h, 1)))), score)"},
+        {"score + sum(i in 5..2: i)", "fadd(score, 0.)"},
+        {"sum(i in 0..2: sum(j in i..2: score ** (i + j)))",
+         "fadd(fadd(pow(score, int_to_real(iadd(0, 0))), pow(score, int_to_real(iadd(0, 1)))), "
+         "pow(score, int_to_real(iadd(1, 1))))"},
         {"silu(score)", "fmul(score, sigmoid(score))"},
         {"h", "int_to_real(h)"},
     };

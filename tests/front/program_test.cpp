@@ -172,6 +172,13 @@ TEST_CASE("pasted Python functions are mods by their number of parameters") {
     CHECK(score_of("def near(n):\n  return q_idx - kv_idx <= n\ndef f(s, b, h, q, kv):\n"
                    "  return torch.where(near(3), s, float('-inf'))") ==
           "fselect(ile(isub(q_idx, kv_idx), 3), score, fneg(inf))");
+    // Named after its kind, it is a mod of this kind or an error.
+    CHECK(score_of("def score_mod(s, b, h, q, kv):\n  return s * 2") == "fmul(score, 2.)");
+    CHECK(mask_of("def mask_mod(b, h, q, kv):\n  return q >= kv\n"
+                  "def both(b, h, q, kv):\n  return mask_mod(b, h, q, kv) & (h > 1)") ==
+          "band(ile(kv_idx, q_idx), ilt(1, h))");
+    CHECK(first_message("def score_mod(b, h, q, kv):\n  return q >= kv") ==
+          "'score_mod' is a name of the language and cannot be declared");
     // An explicit mod leaves a def of its kind as a function.
     CHECK(mask_of("def m(b, h, q, kv):\n  return q >= kv\nmask_mod = true") == "true");
     CHECK(first_message(

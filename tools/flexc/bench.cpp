@@ -1,6 +1,5 @@
 // flexc bench: median times of a mod on made-up tensors.
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <memory>
 #include <sstream>
@@ -26,16 +25,6 @@ struct BenchOptions {
     std::optional<double> scale;
     bool backward = false, deterministic = false, json = false;
 };
-
-std::int64_t parse_count(const std::string& text, std::string_view what) {
-    std::int64_t count = 0;
-    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), count);
-    if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() || count < 1 ||
-        count > (std::int64_t{1} << 30)) {
-        fail_usage(formatted("{}: '{}' is not a whole number from 1 to 2^30", what, text));
-    }
-    return count;
-}
 
 ProblemShape parse_shape(const BenchOptions& options) {
     std::vector<std::int64_t> counts;
@@ -69,27 +58,6 @@ struct BufferContents {
     std::vector<std::byte> bytes;
     std::string fill;
 };
-
-// Integers index something or name something: zero is the only value that is always right.
-std::string default_fill(const BufferInfo& buffer) {
-    return is_float(buffer.dtype) ? "normal:0.1" : "const:0";
-}
-
-std::vector<std::int64_t> buffer_shape(const BufferInfo& buffer,
-                                       const std::map<std::string, std::int64_t>& sizes) {
-    std::vector<std::int64_t> shape;
-    for (const auto& dim : buffer.dims) {
-        if (const auto known = sizes.find(dim); known != sizes.end()) {
-            shape.push_back(known->second);
-        } else if (std::isdigit(static_cast<unsigned char>(dim.front())) != 0) {
-            shape.push_back(parse_count(dim, "buffer " + buffer.name));
-        } else {
-            fail_usage(formatted("buffer {} has a dim {}; say how long with --dim {}=N",
-                                 buffer.name, dim, dim));
-        }
-    }
-    return shape;
-}
 
 std::vector<BufferContents> make_buffers(const BenchOptions& options, const Signature& signature,
                                          const ProblemShape& problem) {

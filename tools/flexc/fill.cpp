@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -81,6 +83,9 @@ std::function<double()> generator(const FillSpec& spec, std::uint64_t seed) {
                             0, static_cast<std::int64_t>(spec.first) - 1)]() mutable {
             return static_cast<double>(index(*random));
         };
+    case FillSpec::Kind::list:
+        return
+            [list = spec.list, at = std::size_t{0}]() mutable { return list[at++ % list.size()]; };
     case FillSpec::Kind::segments:
     case FillSpec::Kind::constant: break;
     }
@@ -89,6 +94,36 @@ std::function<double()> generator(const FillSpec& spec, std::uint64_t seed) {
 
 } // namespace
 
+std::int64_t parse_count(const std::string& text, std::string_view what) {
+    std::int64_t count = 0;
+    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), count);
+    if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() || count < 1 ||
+        count > (std::int64_t{1} << 30)) {
+        fail_usage(formatted("{}: '{}' is not a whole number from 1 to 2^30", what, text));
+    }
+    return count;
+}
+
+std::string default_fill(const BufferInfo& buffer) {
+    return is_float(buffer.dtype) ? "normal:0.1" : "const:0";
+}
+
+std::vector<std::int64_t> buffer_shape(const BufferInfo& buffer,
+                                       const std::map<std::string, std::int64_t>& sizes) {
+    std::vector<std::int64_t> shape;
+    for (const auto& dim : buffer.dims) {
+        if (const auto known = sizes.find(dim); known != sizes.end()) {
+            shape.push_back(known->second);
+        } else if (std::isdigit(static_cast<unsigned char>(dim.front())) != 0) {
+            shape.push_back(parse_count(dim, "buffer " + buffer.name));
+        } else {
+            fail_usage(formatted("buffer {} has a dim {}; say how long with --dim {}=N",
+                                 buffer.name, dim, dim));
+        }
+    }
+    return shape;
+}
+
 FillSpec parse_fill(const std::string& text) {
     std::vector<std::string> parts(1);
     for (const char c : text) {
@@ -96,7 +131,7 @@ FillSpec parse_fill(const std::string& text) {
     }
     const auto bad = [&] {
         fail_usage(formatted("--fill '{}': expected normal:STD, uniform:LO:HI, index:N, "
-                             "segments:LEN or const:X",
+                             "segments:LEN, list:X:Y:... or const:X",
                              text));
     };
     const auto number = [&](std::size_t i) { return parse_number(parts[i], "--fill " + text); };
@@ -116,6 +151,13 @@ FillSpec parse_fill(const std::string& text) {
     if (kind == "const" && parts.size() == 2) {
         return {FillSpec::Kind::constant, number(1), 0};
     }
+    if (kind == "list" && parts.size() >= 2) {
+        FillSpec spec{.kind = FillSpec::Kind::list};
+        for (std::size_t i = 1; i < parts.size(); ++i) {
+            spec.list.push_back(number(i));
+        }
+        return spec;
+    }
     bad();
     return {};
 }
@@ -132,12 +174,14 @@ std::vector<std::byte> make_contents(const FillSpec& spec, DType dtype,
         const auto row = shape.empty() ? 1 : static_cast<std::size_t>(shape.back());
         const auto length = static_cast<std::size_t>(spec.first);
         for (std::size_t i = 0; i < elements; ++i) {
-            store(&bytes[i * width], dtype, static_cast<double>(i % row / length));
+            const std::size_t segment = i % row / length;
+            store(&bytes[i * width], dtype, static_cast<double>(segment));
         }
         return bytes;
     }
     const auto next = generator(spec, seed);
-    const auto drawn = std::min(elements, kPeriod);
+    const auto period = kPeriod - kPeriod % std::max<std::size_t>(spec.list.size(), 1);
+    const auto drawn = std::min(elements, period);
     for (std::size_t i = 0; i < drawn; ++i) {
         store(&bytes[i * width], dtype, next());
     }

@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <cctype>
 #include <memory>
+#include <sstream>
 
 #include <nlohmann/json.hpp>
 
 #include "flexc/command.h"
 #include "flexc/compile.h"
+#include "flexc/picture.h"
 #include "support/text.h"
 
 namespace flexc::cli {
@@ -18,8 +20,20 @@ std::string lower(std::string text) {
     return text;
 }
 
+// What is said of a mod: the comments of its text.
+std::string description(const std::string& text) {
+    std::istringstream lines(text);
+    std::string said;
+    for (std::string line; std::getline(lines, line);) {
+        if (line.starts_with("#") && !line.starts_with("# Example:")) {
+            said += line + '\n';
+        }
+    }
+    return said;
+}
+
 bool matches(const LibraryEntry& entry, const std::vector<std::string>& words) {
-    const auto text = lower(entry.name + ' ' + entry.group + ' ' + entry.summary);
+    const auto text = lower(entry.group + ' ' + entry.page + ' ' + description(entry.text));
     return std::all_of(words.begin(), words.end(), [&](const std::string& word) {
         return text.find(lower(word)) != std::string::npos;
     });
@@ -31,8 +45,10 @@ void list(const std::vector<std::string>& words, bool json) {
     if (json) {
         auto value = nlohmann::json::array();
         for (const auto& entry : entries) {
-            value.push_back(
-                {{"name", entry.name}, {"group", entry.group}, {"summary", entry.summary}});
+            value.push_back({{"name", entry.name},
+                             {"group", entry.group},
+                             {"page", entry.page},
+                             {"summary", entry.summary}});
         }
         return print_json(value);
     }
@@ -43,36 +59,59 @@ void list(const std::vector<std::string>& words, bool json) {
     for (const auto& entry : entries) {
         width = std::max(width, entry.name.size());
     }
-    std::string group;
+    std::string page;
     for (const auto& entry : entries) {
-        if (entry.group != group) {
-            print(stdout, "{}{}\n", group.empty() ? "" : "\n", entry.group);
-            group = entry.group;
+        if (entry.page != page) {
+            print(stdout, "{}{} ({})\n", page.empty() ? "" : "\n", entry.page, entry.group);
+            page = entry.page;
         }
         print(stdout, "  {:<{}}  {}\n", entry.name, width, entry.summary);
     }
 }
 
-void show(const std::string& wanted, bool json) {
+LibraryEntry find(const std::string& wanted) {
     std::vector<std::string> names;
-    for (const auto& entry : library()) {
+    for (auto& entry : library()) {
+        if (entry.name == wanted) {
+            return std::move(entry);
+        }
         names.push_back(entry.name);
-        if (entry.name != wanted) {
-            continue;
-        }
-        if (json) {
-            return print_json({{"name", entry.name},
-                               {"group", entry.group},
-                               {"summary", entry.summary},
-                               {"text", entry.text}});
-        }
-        print(stdout, "{}{}", entry.text, entry.text.ends_with('\n') ? "" : "\n");
-        return;
     }
     const auto nearest = nearest_name(wanted, names);
     fail(formatted("there is no mod '{}'{}", wanted,
                    nearest.empty() ? "; `flexc list` shows them"
                                    : formatted(" (did you mean '{}'?)", nearest)));
+}
+
+// A picture in one shade says nothing.
+bool says_something(const std::vector<std::string>& picture) {
+    const auto all = joined(picture, "");
+    return all.find_first_not_of(all.substr(0, 1)) != std::string::npos;
+}
+
+void show(const std::string& wanted, bool json) {
+    const auto entry = find(wanted);
+    const auto dependence = value_of(explain(entry.text, "deps"));
+    const auto mask = value_of(explain(entry.text, "mask"));
+    const auto drawn = picture_of(entry);
+    const auto picture = drawn && says_something(*drawn) ? *drawn : std::vector<std::string>{};
+    if (json) {
+        return print_json({{"name", entry.name},
+                           {"group", entry.group},
+                           {"page", entry.page},
+                           {"summary", entry.summary},
+                           {"text", entry.text},
+                           {"dependence", dependence},
+                           {"mask", mask},
+                           {"picture", picture}});
+    }
+    print(stdout, "{}\n{}{}", entry.text, dependence, mask);
+    if (!drawn) {
+        print(stdout, "\nno picture: {}\n", drawn.error().message);
+    } else if (!picture.empty()) {
+        print(stdout, "\nkeys to the right, queries down: # sees, . does not{}\n\n{}\n",
+              entry.group == "score" ? "; - + * # is how much" : "", joined(picture, "\n"));
+    }
 }
 
 struct LibraryOptions {
@@ -94,7 +133,8 @@ void add_list(CLI::App& app) {
 void add_show(CLI::App& app) {
     auto options = std::make_shared<LibraryOptions>();
     auto& command =
-        add_command(app, "show", "The text of a mod of the library", "flexc show alibi");
+        add_command(app, "show", "A mod of the library: text, what depends on what, picture",
+                    "flexc show alibi");
     command.add_option("NAME", options->name, "As `flexc list` names it")->required();
     add_json_flag(command, options->json);
     command.callback([options] { show(options->name, options->json); });
