@@ -111,6 +111,12 @@ Result<std::string> explain_plan(const passes::Mod& mod, const CompileOptions& o
                                  options.head_dim, options.head_dim_v);
     for (const cuda::KernelKind kind : *kinds) {
         const cuda::KernelConfig config = configure(mod, options, kind, *target);
+        if (config.planner) {
+            text += formatted("  {}: {} intervals of each tile of queries, {} of keys; {}\n",
+                              config.entry, config.planner->query_facts, config.planner->key_facts,
+                              config.reason);
+            continue;
+        }
         text += formatted("  {}: tile {} x {}, {} warps, {} stages, {} bytes shared; {}\n",
                           config.entry, config.query_tile, config.key_tile, config.warps,
                           config.stages, config.shared_bytes, config.reason);

@@ -62,10 +62,11 @@ bool compiled_badly(const cuda::NvrtcOutput& output) {
     });
 }
 
-// Whether ranges that a kernel computes do not say which tiles to visit.
+// Whether ranges that a kernel computes do not say which tiles to visit. What a mask reads outside
+// its buffers is reported for every element, so that all are visited then.
 bool needs_map(const passes::Mod& mod) {
-    return mod.mask_tier == analysis::MaskTier::tile_tests ||
-           mod.mask_tier == analysis::MaskTier::exhaustive;
+    return mod.out_of_range == ir::kNoNode && (mod.mask_tier == analysis::MaskTier::tile_tests ||
+                                               mod.mask_tier == analysis::MaskTier::exhaustive);
 }
 
 bool visits_tiles(KernelKind kind) {

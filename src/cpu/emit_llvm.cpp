@@ -42,7 +42,8 @@ Functions functions(const passes::Mod& mod) {
 } // namespace
 
 bool has_map(const passes::Mod& mod) {
-    return mod.mask_tier == analysis::MaskTier::tile_tests &&
+    return mod.out_of_range == ir::kNoNode && // reported for every element
+           mod.mask_tier == analysis::MaskTier::tile_tests &&
            !analysis::uses_real_arithmetic(mod.program.graph, mod.mask);
 }
 

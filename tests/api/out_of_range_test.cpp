@@ -67,6 +67,7 @@ TEST_CASE("a read outside its buffer is reported, unless it is hidden or not tak
         {"score_mod = score + table[kv_idx]\nmask_mod = kv_idx < N", kLength - 1, false},
         {"score_mod = score + (table[kv_idx] if kv_idx < N else 0.0)", kLength - 1, false},
         {"mask_mod = table[kv_idx] > -1", kLength - 1, true},
+        {"mask_mod = table[kv_idx] > 1", kLength - 1, true}, // although nothing is visible
     };
     for (const Device device : test::test_devices())
         for (const Row& row : rows) {
