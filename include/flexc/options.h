@@ -27,7 +27,9 @@ struct ParamDeclaration {
 // generic: any GPU from sm_80 up. automatic is generic as long as compute-sanitizer finds fault
 // with the other.
 enum class ForwardKernel : std::uint8_t { automatic, generic, hopper };
-enum class BackwardKernel : std::uint8_t { automatic, fused, split };
+// fused: dq is added up beside dk and dv, on Hopper by a kernel of its own where it can; split: dq
+// in a second kernel, all sums in a fixed order; generic: fused, for any GPU from sm_80 up.
+enum class BackwardKernel : std::uint8_t { automatic, fused, split, generic };
 
 enum class LogLevel : std::uint8_t { debug, info, warning, error };
 

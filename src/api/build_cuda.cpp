@@ -29,11 +29,11 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
     // Kept by the kernel, when the caller's log may be gone.
     CompileOptions later = options;
     later.log = {};
-    const auto compile_generic = [mod, later, info = *info]() -> Result<runtime::CudaKernel> {
+    const auto compile_generic =
+        [mod, later, info = *info](cuda::KernelKind kind) -> Result<runtime::CudaKernel> {
         const auto folder = Context::instance().stores.get(later.cache);
-        auto one =
-            compile_kernel(mod, later, cuda::KernelKind::forward,
-                           {cuda::arch_name(info.arch), info.arch}, *folder, {.generic = true});
+        auto one = compile_kernel(mod, later, kind, {cuda::arch_name(info.arch), info.arch},
+                                  *folder, {.generic = true});
         if (!one) return one.error();
         return std::move(one->kernel);
     };
@@ -42,7 +42,7 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
                                       .dtype = options.dtype,
                                       .head_dim = options.head_dim,
                                       .head_dim_v = options.head_dim_v,
-                                      .compile_generic_forward = compile_generic,
+                                      .compile_generic = compile_generic,
                                       .report_out_of_range = options.report_out_of_range});
     if (!loaded) return loaded.error();
     built.executable = std::move(*loaded);
@@ -55,9 +55,11 @@ Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions&
     if (!target) return target.error();
     auto compiled = compile_kernels(mod, options, *target, store);
     if (!compiled) return compiled.error();
-    if (any_layout && configure(mod, options, cuda::KernelKind::forward, *target).hopper) {
-        auto generic = compile_kernel(mod, options, cuda::KernelKind::forward, *target, store,
-                                      {.generic = true});
+    const std::size_t count = any_layout ? compiled->size() : 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        const cuda::KernelConfig& config = (*compiled)[i].kernel.config;
+        if (!config.hopper && !config.is_hopper_backward) continue;
+        auto generic = compile_kernel(mod, options, config.kind, *target, store, {.generic = true});
         if (!generic) return generic.error();
         compiled->push_back(std::move(*generic));
     }

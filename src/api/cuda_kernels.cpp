@@ -61,6 +61,34 @@ bool compiled_badly(const cuda::NvrtcOutput& output) {
     });
 }
 
+bool is_split(const CompileOptions& options) {
+    return options.deterministic || options.backward_kernel == BackwardKernel::split;
+}
+
+bool wants_generic(const CompileOptions& options, KernelKind kind) {
+    if (kind == KernelKind::forward) return options.forward_kernel != ForwardKernel::hopper;
+    return is_split(options) || options.backward_kernel == BackwardKernel::generic;
+}
+
+// The three kernels of a fused backward share a workspace. Where Hopper's did not fit, the two
+// around it are generic too.
+Result<void> agree(std::vector<CompiledKernel>& kernels, const passes::Mod& mod,
+                   const CompileOptions& options, const Target& target, cache::Store& store) {
+    const bool fell_back = std::ranges::any_of(kernels, [](const CompiledKernel& one) {
+        return one.kernel.config.kind == KernelKind::backward_fused &&
+               !one.kernel.config.is_hopper_backward;
+    });
+    if (!fell_back) return {};
+    for (CompiledKernel& one : kernels)
+        if (one.kernel.config.is_hopper_backward) {
+            auto generic = compile_kernel(mod, options, one.kernel.config.kind, target, store,
+                                          {.generic = true});
+            if (!generic) return generic.error();
+            one = std::move(*generic);
+        }
+    return {};
+}
+
 } // namespace
 
 Result<Target> target_of(std::string_view arch) {
@@ -83,7 +111,7 @@ Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOp
         return unsupported("on CUDA, gradients of captured buffers are summed in no fixed order; "
                            "the CPU backend is deterministic");
     kinds.push_back(KernelKind::delta);
-    if (options.deterministic || options.backward_kernel == BackwardKernel::split) {
+    if (is_split(options)) {
         kinds.push_back(KernelKind::backward_dkdv);
         kinds.push_back(KernelKind::backward_dq);
     } else {
@@ -96,18 +124,17 @@ Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOp
 cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& options, KernelKind kind,
                              const Target& target, Preference preference) {
     const ir::Graph& graph = mod.program.graph;
-    return cuda::select_kernel(
-        {.kind = kind,
-         .arch = target.number,
-         .dtype = options.dtype,
-         .head_dim = options.head_dim,
-         .head_dim_v = options.head_dim_v,
-         .has_score_mod = graph[mod.score].op != ir::Op::score,
-         .has_mask = graph[mod.mask].op != ir::Op::const_bool,
-         .reports_out_of_range = options.report_out_of_range,
-         .reads_bias = kind == KernelKind::forward && cuda::reads_bias(mod),
-         .generic = preference.generic || options.forward_kernel != ForwardKernel::hopper,
-         .refused = preference.refused});
+    return cuda::select_kernel({.kind = kind,
+                                .arch = target.number,
+                                .dtype = options.dtype,
+                                .head_dim = options.head_dim,
+                                .head_dim_v = options.head_dim_v,
+                                .has_score_mod = graph[mod.score].op != ir::Op::score,
+                                .has_mask = graph[mod.mask].op != ir::Op::const_bool,
+                                .reports_out_of_range = options.report_out_of_range,
+                                .reads_bias = kind == KernelKind::forward && cuda::reads_bias(mod),
+                                .generic = preference.generic || wants_generic(options, kind),
+                                .refused = preference.refused});
 }
 
 std::string mod_text(const passes::Mod& mod, const CompileOptions& options,
@@ -207,6 +234,7 @@ Result<std::vector<CompiledKernel>> compile_kernels(const passes::Mod& mod,
         if (!result) return result.error();
         kernels.push_back(std::move(*result));
     }
+    if (auto done = agree(kernels, mod, options, target, store); !done) return done.error();
     return kernels;
 }
 

@@ -56,6 +56,7 @@ struct KernelConfig {
     int stages = 1;
     int shared_bytes = 0;                // dynamic
     std::optional<HopperForward> hopper; // set: forward_sm90.cu
+    bool is_hopper_backward = false;     // backward_sm90.cu, or what goes before or after it
     bool saves_registers = false;        // at the cost of some speed
     bool has_next = false; // another configuration, which needs fewer registers, can follow
     std::string reason;    // one line, for people

@@ -1,5 +1,7 @@
 #include "cuda/emit.h"
 
+#include <algorithm>
+
 #include "cuda/emit_gradients.h"
 #include "cuda/emit_logits.h"
 #include "cuda/expressions.h"
@@ -60,7 +62,8 @@ class Emitter {
         if (config_.hopper) text_ += emit_logit_functions(layout_, folded_.parts);
         if (is_backward(config_.kind)) {
             joint();
-            text_ += emit_gradients(layout_, gradients());
+            text_ += config_.is_hopper_backward ? emit_gradient_addresses(layout_, gradients())
+                                                : emit_gradients(layout_, gradients());
         }
         text_ += "} // namespace mod\n";
         return std::move(text_);
@@ -138,8 +141,28 @@ class Emitter {
                      config_.kind == KernelKind::backward_fused);
             constant("bool", "kAddsGradients", adds_gradients());
         }
+        if (config_.is_hopper_backward && is_backward(config_.kind)) derivative_constants();
         if (config_.hopper) text_ += emit_logit_constants(config_, folded_);
         text_ += "\n";
+    }
+
+    void derivative_constants() {
+        const auto uses_score = [&](NodeId id) {
+            return mod_.dependence[id].has(analysis::Dependence::score);
+        };
+        const ir::Node& derivative = mod_.program.graph[mod_.d_score];
+        constant("bool", "kDerivativeIsOne",
+                 derivative.op == Op::const_real && derivative.real == 1);
+        constant("bool", "kDerivativeUsesScore", uses_score(mod_.d_score));
+        constant("bool", "kPartialsUseScore",
+                 std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
+                     return uses_score(gradient.partial);
+                 }));
+        const std::vector<NodeId> needed = ir::reachable(mod_.program.graph, roots());
+        constant("bool", "kReadsElements", std::ranges::any_of(needed, [&](NodeId id) {
+                     return mod_.program.graph[id].op == Op::read &&
+                            mod_.place[id] == Place::element;
+                 }));
     }
 
     void structs() {

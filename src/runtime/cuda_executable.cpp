@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -29,17 +30,26 @@ struct WorkspaceLayout {
     std::size_t delta = 0;          // f32 [B, H, Q]
     std::size_t dq_accumulator = 0; // f32 [B, H, Q, D]; empty without a fused kernel
     std::size_t dq_bytes = 0;
+    std::size_t origins = 0; // f32 [B, H, Q]; empty without Hopper's kernel
     std::size_t bytes = 0;
 };
 
-WorkspaceLayout layout(const AttentionArguments& attention, int head_dim, bool fused) {
-    const std::size_t rows = static_cast<std::size_t>(attention.batch) *
-                             static_cast<std::size_t>(attention.heads) *
-                             static_cast<std::size_t>(attention.q_len);
+// Which kernels compute a backward.
+enum class BackwardForm : std::uint8_t { split, fused, hopper };
+
+WorkspaceLayout layout(const AttentionArguments& attention, int head_dim, BackwardForm form) {
+    constexpr std::size_t kPaddedRows = 128; // Hopper's kernels read and write whole tiles
+    const auto q_len = static_cast<std::size_t>(attention.q_len);
+    const bool hopper = form == BackwardForm::hopper;
+    const std::size_t rows =
+        static_cast<std::size_t>(attention.batch) * static_cast<std::size_t>(attention.heads) *
+        (hopper ? (q_len + kPaddedRows - 1) / kPaddedRows * kPaddedRows : q_len);
     WorkspaceLayout result;
     result.dq_accumulator = aligned(rows * sizeof(float));
-    result.dq_bytes = fused ? rows * static_cast<std::size_t>(head_dim) * sizeof(float) : 0;
-    result.bytes = result.dq_accumulator + aligned(result.dq_bytes);
+    result.dq_bytes =
+        form == BackwardForm::split ? 0 : rows * static_cast<std::size_t>(head_dim) * sizeof(float);
+    result.origins = result.dq_accumulator + aligned(result.dq_bytes);
+    result.bytes = result.origins + (hopper ? aligned(rows * sizeof(float)) : 0);
     return result;
 }
 
@@ -94,7 +104,7 @@ class CudaExecutable final : public Executable {
             if (auto maps = cuda::forward_maps(kernel->config, call.attention, options_.dtype,
                                                options_.head_dim, options_.head_dim_v))
                 return launch(kernel, call.attention, call, &*maps);
-        auto generic = generic_forward();
+        auto generic = this->generic(KernelKind::forward);
         if (!generic) return generic.error();
         return launch(*generic, call.attention, call);
     }
@@ -109,32 +119,46 @@ class CudaExecutable final : public Executable {
                             cuda::fill_async(view.data, 0, bytes_of(view), call.stream.handle);
                         !done)
                         return done;
-        const bool fused = find(KernelKind::backward_fused) != nullptr;
-        const WorkspaceLayout parts = layout(call.attention, options_.head_dim, fused);
+        BackwardForm form = backward_form();
+        std::optional<BackwardMaps> maps;
+        if (form == BackwardForm::hopper) {
+            maps = cuda::backward_maps(find(KernelKind::backward_fused)->config, call.attention,
+                                       options_.dtype, options_.head_dim, options_.head_dim_v);
+            if (!maps) form = BackwardForm::fused;
+        }
+        const WorkspaceLayout parts = layout(call.attention, options_.head_dim, form);
         auto* base = static_cast<std::byte*>(call.workspace.data);
         AttentionArguments attention = call.attention;
         attention.delta = reinterpret_cast<float*>(base + parts.delta);
-        if (fused) {
-            attention.dq_accumulator = reinterpret_cast<float*>(base + parts.dq_accumulator);
+        attention.dq_accumulator = reinterpret_cast<float*>(base + parts.dq_accumulator);
+        attention.origins = reinterpret_cast<float*>(base + parts.origins);
+        if (form == BackwardForm::fused)
             if (auto done = cuda::fill_async(attention.dq_accumulator, 0, parts.dq_bytes,
                                              call.stream.handle);
                 !done)
                 return done;
-        }
         constexpr std::array kFused = {KernelKind::delta, KernelKind::backward_fused,
                                        KernelKind::convert};
         constexpr std::array kSplit = {KernelKind::delta, KernelKind::backward_dkdv,
                                        KernelKind::backward_dq};
-        for (const KernelKind kind : fused ? kFused : kSplit)
-            if (auto done = launch(find(kind), attention, call); !done) return done;
+        for (const KernelKind kind : form == BackwardForm::split ? kSplit : kFused) {
+            const Loaded* kernel = find(kind);
+            if (form == BackwardForm::fused && backward_form() == BackwardForm::hopper) {
+                auto generic = this->generic(kind);
+                if (!generic) return generic.error();
+                kernel = *generic;
+            }
+            const bool takes_maps = maps && kind == KernelKind::backward_fused;
+            if (auto done = launch(kernel, attention, call, takes_maps ? &*maps : nullptr); !done)
+                return done;
+        }
         return {};
     }
 
+    // Enough for every form that a call may take.
     std::size_t workspace_bytes(const Call& call, bool backward) const override {
         if (!backward) return 0;
-        return layout(call.attention, options_.head_dim,
-                      find(KernelKind::backward_fused) != nullptr)
-            .bytes;
+        return layout(call.attention, options_.head_dim, backward_form()).bytes;
     }
 
     void* out_of_range_flag() const override { return flag_; }
@@ -170,16 +194,21 @@ class CudaExecutable final : public Executable {
     }
 
     // Compiled by the first call that needs it; others that do wait for it.
-    Result<const Loaded*> generic_forward() const {
+    Result<const Loaded*> generic(KernelKind kind) const {
         const std::lock_guard lock(generic_mutex_);
-        if (!generic_) {
-            auto compiled = options_.compile_generic_forward();
-            if (!compiled) return compiled.error();
-            auto one = load_one(*compiled);
-            if (!one) return one.error();
-            generic_ = std::move(*one);
-        }
-        return &*generic_;
+        const auto found = generic_.find(kind);
+        if (found != generic_.end()) return &found->second;
+        auto compiled = options_.compile_generic(kind);
+        if (!compiled) return compiled.error();
+        auto one = load_one(*compiled);
+        if (!one) return one.error();
+        return &generic_.emplace(kind, std::move(*one)).first->second;
+    }
+
+    BackwardForm backward_form() const {
+        const Loaded* fused = find(KernelKind::backward_fused);
+        if (fused == nullptr) return BackwardForm::split;
+        return fused->config.is_hopper_backward ? BackwardForm::hopper : BackwardForm::fused;
     }
 
     static std::size_t bytes_of(const TensorView& view) {
@@ -194,7 +223,7 @@ class CudaExecutable final : public Executable {
     }
 
     Result<void> launch(const Loaded* kernel, const AttentionArguments& attention, const Call& call,
-                        const ForwardMaps* maps = nullptr) const {
+                        const void* maps = nullptr) const {
         if (kernel == nullptr)
             return Error{ErrorCode::internal, "a kernel of this pass was not compiled"};
         std::int64_t blocks = cuda::grid_blocks(kernel->config, attention);
@@ -213,18 +242,20 @@ class CudaExecutable final : public Executable {
         const std::uint64_t* words = call.words.empty() ? &kNoWords : call.words.data();
         const std::array<void*, 4> arguments = {const_cast<AttentionArguments*>(&attention),
                                                 const_cast<std::uint64_t*>(words),
-                                                const_cast<ForwardMaps*>(maps), &queue};
+                                                const_cast<void*>(maps), &queue};
         return kernel->function.launch(
             {.x = static_cast<unsigned>(blocks)}, static_cast<unsigned>(kernel->config.warps) * 32u,
             static_cast<unsigned>(kernel->config.shared_bytes), call.stream.handle,
-            std::span(arguments).first(maps == nullptr ? 2 : 4));
+            std::span(arguments).first(maps == nullptr         ? 2
+                                       : kernel->config.hopper ? 4
+                                                               : 3));
     }
 
     const CudaOptions options_;
     int multiprocessors_ = 1;
     std::optional<TileQueues> queues_;
     mutable std::mutex generic_mutex_;
-    mutable std::optional<Loaded> generic_;
+    mutable std::map<KernelKind, Loaded> generic_;
     std::vector<Loaded> loaded_;
     std::vector<KernelInfo> infos_;
     void* flag_ = nullptr;

@@ -20,6 +20,7 @@ struct AttentionArguments {
     TensorArgument d_out, dq, dk, dv; // as o, q, k, v
     float* delta;                     // workspace [B, H, Q]: rowsum(d_out * o) - d_lse
     float* dq_accumulator;            // workspace [B, H, Q, D] f32, zeroed; fused backward only
+    float* origins;                   // workspace [B, H, Q]: log2(e) * lse; Hopper's backward only
     long long q_offset, kv_offset;    // index that the program sees = row + offset
     int batch, heads, kv_heads, q_len, kv_len;
     float scale;                                    // of q·k
