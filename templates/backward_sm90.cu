@@ -74,6 +74,10 @@ __device__ inline void issue_query_gradient(QueryGradient& dq, unsigned d_scores
         issue_query_gradient<kStep + 1>(dq, d_scores, keys);
 }
 
+// Fragments of weights leave their registers to what a mod's derivative needs.
+constexpr bool kSettlesEarly = mod::kQueryTile == 128 && !kAtOnce &&
+                               (mod::kAddsGradients || !mod::kDerivativeIsOne) && !kFolds;
+
 struct Consumer {
     const AttentionArguments& attention;
     const mod::Arguments& arguments;
@@ -102,7 +106,7 @@ struct Consumer {
         const unsigned origins = base + at::kOrigins + stage * (4 * mod::kQueryTile);
         const unsigned deltas = base + at::kDeltas + stage * (4 * mod::kQueryTile);
         Scores scores, d_scores;
-        Fragments weights, d_fragments;
+        Fragments weights, folded, d_fragments;
 
         if (step == 0) shared.keys().wait(0);
         shared.queries_full(stage).wait(parity);
@@ -118,12 +122,12 @@ struct Consumer {
             wait_for_products<0>();
             pin(scores);
             pin(d_scores);
-            gradients.weigh_and_differentiate(scores, d_scores, tile_query, origins, deltas, sums);
-            to_fragments(weights, scores);
+            gradients.weigh_and_differentiate(scores, d_scores, weights, d_fragments, tile_query,
+                                              origins, deltas, sums);
         } else {
             wait_for_products<1>();
             pin(scores);
-            gradients.weigh(scores, weights, tile_query, origins);
+            gradients.weigh(scores, weights, folded, tile_query, origins);
         }
         pin(dv);
         pin(weights);
@@ -133,9 +137,11 @@ struct Consumer {
         if constexpr (!kAtOnce) {
             wait_for_products<1>();
             pin(d_scores);
-            gradients.differentiate(d_scores, scores, weights, tile_query, deltas, sums);
+            gradients.differentiate(d_scores, scores, kKeepsFolded ? folded : weights, deltas);
+            if constexpr (kSettlesEarly) finish_values<0>(dv, weights, stage);
+            gradients.finish(d_scores, tile_query, sums);
+            to_fragments(d_fragments, d_scores);
         }
-        to_fragments(d_fragments, d_scores);
         store_d_scores(d_fragments, stage);
         publish_shared();
         // dS is here, and everyone has left the one before.
@@ -149,10 +155,7 @@ struct Consumer {
             issue_query_gradient(dq, word + d_scores_offset(stage),
                                  word + min(warpgroup, kPanels - 1) * (kKeyPanel >> 4));
         end_products();
-        wait_for_products<1>();
-        pin(dv);
-        pin(weights);
-        release(shared.d_out_empty(stage));
+        if constexpr (!kSettlesEarly) finish_values<1>(dv, weights, stage);
 
         pin(dk);
         pin(d_fragments);
@@ -167,6 +170,15 @@ struct Consumer {
         pin(d_fragments);
         release(shared.queries_empty(stage));
         ++step;
+    }
+
+    // dv has its part of the tile.
+    template <int kPending>
+    __device__ void finish_values(ValueGradient& dv, Fragments& weights, int stage) const {
+        wait_for_products<kPending>();
+        pin(dv);
+        pin(weights);
+        release(shared.d_out_empty(stage));
     }
 
     __device__ static constexpr int d_scores_bytes() { return panels(mod::kKeyTile) * kQueryPanel; }

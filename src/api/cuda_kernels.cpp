@@ -55,9 +55,9 @@ cache::Digest source_of(const cuda::Translation& translation) {
 
 // A kernel on Hopper loses more than half of its speed when registers spill or products are
 // serialised.
-bool compiled_badly(const cuda::NvrtcOutput& output) {
-    return std::ranges::any_of(output.kernels, [](const cuda::KernelUsage& usage) {
-        return usage.serialised || usage.spill_store_bytes > 0;
+bool compiled_badly(const cuda::NvrtcOutput& output, const cuda::KernelConfig& config) {
+    return std::ranges::any_of(output.kernels, [&](const cuda::KernelUsage& usage) {
+        return usage.serialised || usage.spill_store_bytes > config.tolerated_spills;
     });
 }
 
@@ -186,7 +186,7 @@ Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptio
         store.discard(result.key, log); // else it would stay, and every process compile again
     }
     auto compiled = cuda::compile_cubin(*translation, target.arch);
-    while (compiled && kernel.config.has_next && compiled_badly(*compiled)) {
+    while (compiled && kernel.config.has_next && compiled_badly(*compiled, kernel.config)) {
         log.info("{} with tiles of {} x {} spills or serialises: the next configuration is tried",
                  kernel.config.entry, kernel.config.query_tile, kernel.config.key_tile);
         ++preference.refused;

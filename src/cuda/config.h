@@ -58,6 +58,7 @@ struct KernelConfig {
     std::optional<HopperForward> hopper; // set: forward_sm90.cu
     bool is_hopper_backward = false;     // backward_sm90.cu, or what goes before or after it
     bool saves_registers = false;        // at the cost of some speed
+    int tolerated_spills = 0;            // bytes; more, and the next configuration is tried
     bool has_next = false; // another configuration, which needs fewer registers, can follow
     std::string reason;    // one line, for people
 };

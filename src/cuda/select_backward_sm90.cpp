@@ -53,6 +53,8 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
         config.stages = 2;
         config.shared_bytes = shared_bytes(request, query_tile);
         config.has_next = true; // the generic kernel is the last
+        // A few words cost some percent; the generic kernel has half the speed.
+        config.tolerated_spills = 64;
         config.reason = "wgmma, dk and dv of a tile of keys, dq by the copy engine's additions";
         if (request.refused > 0)
             config.reason += "; larger tiles spilled registers or serialised products";

@@ -26,21 +26,20 @@ __device__ inline void add(const mod::At& at, int gradient, float d_read) {
 // Over the eight lanes that have other keys of the same queries. Each exchange halves the queries
 // that a lane answers for; what is left is in the first eighth of `sums`. Returns the first of the
 // queries that are left.
-template <int kCount> __device__ inline int sum_over_keys(float (&sums)[kCount]) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    int first = 0;
+template <int kHalf, int kDistance = 16, int kCount>
+__device__ inline int sum_over_keys(float (&sums)[kCount]) {
+    const bool upper = (threadIdx.x & kDistance) != 0;
 #pragma unroll
-    for (int distance = 16, half = kCount / 2; distance >= 4; distance /= 2, half /= 2) {
-        const bool upper = (lane & distance) != 0;
-        if (upper) first += half;
-#pragma unroll
-        for (int i = 0; i < half; ++i) {
-            const float mine = upper ? sums[i + half] : sums[i];
-            const float other = upper ? sums[i] : sums[i + half];
-            sums[i] = mine + __shfl_xor_sync(0xffffffffu, other, distance);
-        }
+    for (int i = 0; i < kHalf; ++i) {
+        const float mine = upper ? sums[i + kHalf] : sums[i];
+        const float other = upper ? sums[i] : sums[i + kHalf];
+        sums[i] = mine + __shfl_xor_sync(0xffffffffu, other, kDistance);
     }
-    return first;
+    const int first = upper ? kHalf : 0;
+    if constexpr (kDistance > 4)
+        return first + sum_over_keys<kHalf / 2, kDistance / 2>(sums);
+    else
+        return first;
 }
 
 } // namespace sm90

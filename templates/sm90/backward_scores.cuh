@@ -26,8 +26,10 @@ constexpr __device__ int query_of(int j) { return j / 2 * 8 + j % 2; }
 constexpr bool kAtOnce =
     mod::kAddsGradients && (mod::kDerivativeUsesScore || mod::kPartialsUseScore);
 constexpr bool kFolds = !kAtOnce && mod::kDerivativeUsesScore;
-// Weights are taken from their 16 bits again where floats would not fit beside the rest.
-constexpr bool kUnpacks = !kAtOnce && !kFolds && mod::kQueryTile == 128;
+// Where floats would not fit beside the rest, what the derivative is multiplied with is kept in 16
+// bits: the fragments of weights, unless a derivative has been folded in.
+constexpr bool kKeepsFloats = mod::kQueryTile < 128;
+constexpr bool kKeepsFolded = !kKeepsFloats && kFolds;
 
 template <int kCount> __device__ inline void to_fragments(Fragments& to, const float (&x)[kCount]) {
 #pragma unroll
@@ -48,80 +50,89 @@ class ScoreGradients {
                                           place.h_kv, key_index(key, true));
     }
 
-    // Products become weights, and fragments of them.
-    __device__ void weigh(Scores& scores, Fragments& weights, int tile_query,
+    // Products become weights, and fragments of them. With a derivative folded in, they become its
+    // products with the weights, and `folded` those in 16 bits where kKeepsFolded says so.
+    __device__ void weigh(Scores& scores, Fragments& weights, Fragments& folded, int tile_query,
                           unsigned origins) const {
+        tile_query = computed_again(tile_query);
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
-            float origin[2], even[2];
+            float origin[2], even[2], even_folded[2];
             load_shared(origins + 4 * (first_query_ + 8 * pair), origin);
 #pragma unroll
             for (int side = 0; side < 2; ++side)
                 visit(tile_query, 2 * pair + side, [&](int key, int i, const mod::At& at) {
                     const mod::Joint joint = modify(at, scores[i]);
-                    scores[i] = weight_of(joint.score, origin[side]);
-                    if constexpr (kFolds) {
-                        if (side == 0)
-                            even[key] = scores[i];
-                        else
-                            weights[i / 8][i / 2 % 4] = pack(mod::Element{}, even[key], scores[i]);
-                        // A derivative without bounds must not meet a weight of zero.
-                        scores[i] = scores[i] == 0 ? 0 : scores[i] * joint.d_score;
-                    }
+                    const float weight = weight_of(joint.score, origin[side]);
+                    // A derivative without bounds must not meet a weight of zero.
+                    scores[i] = !kFolds ? weight : weight == 0 ? 0 : weight * joint.d_score;
+                    if constexpr (kFolds) gather(weights, even, weight, key, i);
+                    if constexpr (kKeepsFolded) gather(folded, even_folded, scores[i], key, i);
                 });
         }
         if (!wholly_visible(tile_query)) {
             unsigned visible[2];
             look(visible, tile_query);
-            hide(scores, visible);
+            if constexpr (!kKeepsFolded) hide(scores, visible);
             if constexpr (kFolds) hide(weights, visible);
+            if constexpr (kKeepsFolded) hide(folded, visible);
         }
         if constexpr (!kFolds) to_fragments(weights, scores);
     }
 
-    // d_weights, products of d_out and values, become gradients of scores. `weights` or `scores`
-    // hold what weigh() left.
-    __device__ void differentiate(Scores& d_weights, const Scores& scores, const Fragments& weights,
-                                  int tile_query, unsigned deltas, GradientSums& sums) const {
-        tile_query = computed_again(tile_query);
-        QuerySums query_sums{};
+    // d_weights, products of d_out and values, become gradients of modified scores, by what weigh()
+    // left: `factors`, or fragments of them.
+    __device__ void differentiate(Scores& d_weights, const Scores& factors,
+                                  const Fragments& fragments, unsigned deltas) const {
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
             float delta[2];
             load_shared(deltas + 4 * (first_query_ + 8 * pair), delta);
 #pragma unroll
             for (int side = 0; side < 2; ++side)
-                visit(tile_query, 2 * pair + side, [&](int key, int i, const mod::At& at) {
-                    float weight = scores[i];
-                    if constexpr (kUnpacks) {
-                        const unsigned word = weights[i / 8][i / 2 % 4];
-                        weight = side == 0 ? flexc_first(mod::Element{}, word)
+#pragma unroll
+                for (int key = 0; key < 2; ++key) {
+                    const int i = accumulator(key, 2 * pair + side);
+                    float factor = factors[i];
+                    if constexpr (!kKeepsFloats) {
+                        const unsigned word = fragments[i / 8][i / 2 % 4];
+                        factor = side == 0 ? flexc_first(mod::Element{}, word)
                                            : flexc_second(mod::Element{}, word);
                     }
-                    const float d_modified = weight * (d_weights[i] - delta[side]);
-                    d_weights[i] = d_modified;
-                    if constexpr (!kFolds && (mod::kAddsGradients || !mod::kDerivativeIsOne)) {
-                        const mod::Joint joint = mod::joint(at, 0);
-                        add_gradients(at, joint, d_modified, key, 2 * pair + side, sums,
-                                      query_sums);
-                        if constexpr (!mod::kDerivativeIsOne)
-                            d_weights[i] = d_modified == 0 ? 0 : d_modified * joint.d_score;
-                    }
-                });
+                    d_weights[i] = factor * (d_weights[i] - delta[side]);
+                }
         }
+    }
+
+    // Gradients of modified scores become those of scores, and are added to those of buffers.
+    __device__ void finish(Scores& d_scores, int tile_query, GradientSums& sums) const {
+        if constexpr (kFolds || (!mod::kAddsGradients && mod::kDerivativeIsOne)) return;
+        tile_query = computed_again(tile_query);
+        QuerySums query_sums{};
+#pragma unroll
+        for (int j = 0; j < kQueries; ++j)
+            visit(tile_query, j, [&](int key, int i, const mod::At& at) {
+                const mod::Joint joint = mod::joint(at, 0);
+                const float d_modified = d_scores[i];
+                add_gradients(at, joint, d_modified, key, j, sums, query_sums);
+                if constexpr (!mod::kDerivativeIsOne)
+                    d_scores[i] = d_modified == 0 ? 0 : d_modified * joint.d_score;
+            });
         flush(query_sums, tile_query);
     }
 
-    // Both at once.
-    __device__ void weigh_and_differentiate(Scores& scores, Scores& d_weights, int tile_query,
+    // All three at once, from products to fragments.
+    __device__ void weigh_and_differentiate(const Scores& scores, const Scores& d_weights,
+                                            Fragments& weights, Fragments& d_scores, int tile_query,
                                             unsigned origins, unsigned deltas,
                                             GradientSums& sums) const {
+        tile_query = computed_again(tile_query);
         unsigned visible[2] = {~0u, ~0u};
         if (!wholly_visible(tile_query)) look(visible, tile_query);
         QuerySums query_sums{};
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
-            float origin[2], delta[2];
+            float origin[2], delta[2], even[2], d_even[2];
             load_shared(origins + 4 * (first_query_ + 8 * pair), origin);
             load_shared(deltas + 4 * (first_query_ + 8 * pair), delta);
 #pragma unroll
@@ -130,11 +141,12 @@ class ScoreGradients {
                     const mod::Joint joint = modify(at, scores[i]);
                     float weight = weight_of(joint.score, origin[side]);
                     if (!(visible[key] >> (2 * pair + side) & 1)) weight = 0;
-                    scores[i] = weight;
                     const float d_modified =
                         weight == 0 ? 0 : weight * (d_weights[i] - delta[side]);
                     add_gradients(at, joint, d_modified, key, 2 * pair + side, sums, query_sums);
-                    d_weights[i] = d_modified == 0 ? 0 : d_modified * joint.d_score;
+                    gather(weights, even, weight, key, i);
+                    gather(d_scores, d_even, d_modified == 0 ? 0 : d_modified * joint.d_score, key,
+                           i);
                 });
         }
         flush(query_sums, tile_query);
@@ -148,14 +160,14 @@ class ScoreGradients {
         for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
             if (mod::sum_of(gradient) == mod::Sum::head) {
                 const float total = flexc_warp_sum(sums.of_head[gradient]);
-                if (threadIdx.x % 32 == 0) add(element(row, 0, 0), gradient, total);
+                if (threadIdx.x % 32 == 0) add(element(row, 0, 0, 0), gradient, total);
             }
             if (mod::sum_of(gradient) == mod::Sum::key)
 #pragma unroll
                 for (int key = 0; key < 2; ++key) {
                     const float total = quad_sum(sums.of_key[gradient][key]);
                     if (threadIdx.x % 4 == 0 && first_key_ + 8 * key < attention_.kv_len)
-                        add(element(row, key, 0), gradient, total);
+                        add(element(row, key, 0, 0), gradient, total);
                 }
         }
     }
@@ -163,13 +175,21 @@ class ScoreGradients {
   private:
     static constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
 
+    // Accumulator i of a key: the first of two waits for the second, then both are packed.
+    static __device__ void gather(Fragments& to, float (&even)[2], float x, int key, int i) {
+        if (i % 2 == 0)
+            even[key] = x;
+        else
+            to[i / 8][i / 2 % 4] = pack(mod::Element{}, even[key], x);
+    }
+
     // As the program sees it. Memory is read within the tensors only.
     __device__ int key_index(int key, bool reads) const {
         const int position = first_key_ + 8 * key;
         return (reads ? min(position, attention_.kv_len - 1) : position) +
                static_cast<int>(attention_.kv_offset);
     }
-    __device__ mod::At element(const mod::Row& row, int key, int q) const {
+    __device__ mod::At element(const mod::Row& row, int key, int q, int first_q) const {
         return {arguments_, place_.launch, place_.head, row, column_[key],
                 place_.b,   place_.h,      place_.h_kv, q,   key_index(key, mod::kReadsElements)};
     }
@@ -177,15 +197,16 @@ class ScoreGradients {
     // Both elements of the j-th query: visit(key, accumulator, element).
     template <typename Visit>
     __device__ void visit(int tile_query, int j, Visit visit_element) const {
-        const int position = tile_query + first_query_ + query_of(j);
-        const int inside = min(position, attention_.q_len - 1);
         const int offset = static_cast<int>(attention_.q_offset);
+        const int first = tile_query + first_query_;
+        const int inside = min(first + query_of(j), attention_.q_len - 1) + offset;
         const mod::Row row = mod::at_row(arguments_, place_.launch, place_.head, place_.b, place_.h,
-                                         place_.h_kv, inside + offset);
+                                         place_.h_kv, inside);
+        const int q = mod::kReadsElements ? inside : first + query_of(j) + offset;
 #pragma unroll
         for (int key = 0; key < 2; ++key)
             visit_element(key, accumulator(key, j),
-                          element(row, key, (mod::kReadsElements ? inside : position) + offset));
+                          element(row, key, q, mod::kReadsElements ? q : first + offset));
     }
 
     __device__ mod::Joint modify(const mod::At& at, float product) const {
@@ -274,7 +295,7 @@ class ScoreGradients {
 #pragma unroll
         for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
             if (mod::sum_of(gradient) != mod::Sum::query) continue;
-            const int first = sum_over_keys(sums.of_query[gradient]);
+            const int first = sum_over_keys<kQueries / 2>(sums.of_query[gradient]);
 #pragma unroll
             for (int i = 0; i < kQueries / 8; ++i) {
                 const int position = tile_query + first_query_ + first / 2 * 8 + query_of(i);
@@ -282,7 +303,7 @@ class ScoreGradients {
                 const int q = position + static_cast<int>(attention_.q_offset);
                 const mod::Row row = mod::at_row(arguments_, place_.launch, place_.head, place_.b,
                                                  place_.h, place_.h_kv, q);
-                add(element(row, 0, q), gradient, sums.of_query[gradient][i]);
+                add(element(row, 0, q, q), gradient, sums.of_query[gradient][i]);
             }
         }
     }
