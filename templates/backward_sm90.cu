@@ -7,9 +7,12 @@
 //     W' = V d_out'  dS' = P' * (W' - delta) * mod'           dk += dS' Q      dq += dS K
 // Scores are transposed, so that P' and dS' are in registers what the products for dv and dk ask
 // of their left operand. dS alone goes through shared memory, for dq, which both warpgroups
-// compute a part of; another thread adds the parts to memory.
+// compute a part of; another thread adds the parts to memory. Gradients of captured buffers are
+// summed in registers where what they read is one number for a query, a key or the head, over
+// diagonals of dS where it depends on the distance, and one by one otherwise.
 #include "mod.cuh"
 
+#include "sm90/backward_distances.cuh"
 #include "sm90/backward_layout.cuh"
 #include "sm90/backward_output.cuh"
 #include "sm90/backward_producer.cuh"
@@ -20,8 +23,6 @@ using namespace sm90;
 using mod::Element;
 
 namespace {
-
-extern __shared__ __align__(1024) unsigned char shared_memory[];
 
 using KeyGradient = float[round_up_16(mod::kHeadDim) / 2];
 using ValueGradient = float[round_up_16(mod::kHeadDimV) / 2];
@@ -94,7 +95,7 @@ struct Consumer {
     }
     __device__ int warp_key() const { return keys.first_kv + 64 * warpgroup + 16 * warp; }
 
-    __device__ void consume(const ScoreGradients& gradients, GradientSums& sums, int tile_query,
+    __device__ void consume(ScoreGradients& gradients, GradientSums& sums, int tile_query,
                             KeyGradient& dk, ValueGradient& dv) {
         const int stage = step % 2;
         const unsigned parity = step / 2 % 2;
@@ -108,6 +109,7 @@ struct Consumer {
         Scores scores, d_scores;
         Fragments weights, folded, d_fragments;
 
+        gradients.use_rows(stage);
         if (step == 0) shared.keys().wait(0);
         shared.queries_full(stage).wait(parity);
         begin_products();
@@ -145,7 +147,7 @@ struct Consumer {
         store_d_scores(d_fragments, stage);
         publish_shared();
         // dS is here, and everyone has left the one before.
-        synchronize(kDScoresBarrier, 128 * kConsumers);
+        synchronize(kDScoresBarrier, kDScoresThreads);
 
         QueryGradient dq;
         begin_products();
@@ -235,7 +237,7 @@ struct Consumer {
         clear(dk);
         clear(dv);
         visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-            const ScoreGradients gradients(attention, arguments, place, warp_key(), lane);
+            ScoreGradients gradients(attention, arguments, place, warp_key(), lane);
             GradientSums sums{};
 #pragma unroll 1
             for (int tile = tiles.begin; tile < tiles.end; ++tile)
@@ -268,6 +270,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         const bool first_lane = threadIdx.x % 32 == 0;
         if (warp == 0 && first_lane) load_tiles(attention, arguments, maps, shared, keys);
         if (warp == 1 && first_lane) add_pieces(attention, arguments, shared, keys);
+        if constexpr (kStagesRows)
+            if (warp == 2) stage_rows(attention, arguments, shared, keys);
+        if constexpr (mod::kSumsDistances) {
+            if (warp == 2) sum_distances<false>(attention, arguments, shared, keys);
+            if (warp == 3) sum_distances<true>(attention, arguments, shared, keys);
+        }
     } else {
         claim_registers<kConsumerRegisters>();
         Consumer{attention, arguments,    maps,     shared,

@@ -59,6 +59,7 @@ Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions&
     for (std::size_t i = 0; i < count; ++i) {
         const cuda::KernelConfig& config = (*compiled)[i].kernel.config;
         if (!config.hopper && !config.is_hopper_backward) continue;
+        if (config.kind == cuda::KernelKind::fold) continue; // the generic ones need none
         auto generic = compile_kernel(mod, options, config.kind, *target, store, {.generic = true});
         if (!generic) return generic.error();
         compiled->push_back(std::move(*generic));
@@ -89,7 +90,7 @@ Result<std::string> explain_plan(const passes::Mod& mod, const CompileOptions& o
                                  std::string_view arch) {
     auto target = target_of(arch);
     if (!target) return target.error();
-    auto kinds = kinds_of(mod, options);
+    auto kinds = kinds_of(mod, options, *target);
     if (!kinds) return kinds.error();
     std::string text = formatted("for {}, {}, head dims {} and {}:\n", arch, name(options.dtype),
                                  options.head_dim, options.head_dim_v);

@@ -12,6 +12,7 @@
 #include "cuda/nvrtc.h"
 #include "cuda/select.h"
 #include "flexc/version.h"
+#include "passes/gradient_sum.h"
 #include "support/log.h"
 #include "support/text.h"
 
@@ -70,8 +71,8 @@ bool wants_generic(const CompileOptions& options, KernelKind kind) {
     return is_split(options) || options.backward_kernel == BackwardKernel::generic;
 }
 
-// The three kernels of a fused backward share a workspace. Where Hopper's did not fit, the two
-// around it are generic too.
+// The kernels of a fused backward share a workspace. Where Hopper's did not fit, those around it
+// are generic too.
 Result<void> agree(std::vector<CompiledKernel>& kernels, const passes::Mod& mod,
                    const CompileOptions& options, const Target& target, cache::Store& store) {
     const bool fell_back = std::ranges::any_of(kernels, [](const CompiledKernel& one) {
@@ -79,6 +80,9 @@ Result<void> agree(std::vector<CompiledKernel>& kernels, const passes::Mod& mod,
                !one.kernel.config.is_hopper_backward;
     });
     if (!fell_back) return {};
+    std::erase_if(kernels, [](const CompiledKernel& one) {
+        return one.kernel.config.kind == KernelKind::fold;
+    });
     for (CompiledKernel& one : kernels)
         if (one.kernel.config.is_hopper_backward) {
             auto generic = compile_kernel(mod, options, one.kernel.config.kind, target, store,
@@ -101,7 +105,8 @@ Result<Target> target_of(std::string_view arch) {
     return Target{std::string(arch), number};
 }
 
-Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOptions& options) {
+Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOptions& options,
+                                         const Target& target) {
     std::vector<KernelKind> kinds = {KernelKind::forward};
     if (!options.backward) return kinds;
     if (options.deterministic && options.backward_kernel == BackwardKernel::fused)
@@ -117,6 +122,13 @@ Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOp
     } else {
         kinds.push_back(KernelKind::backward_fused);
         kinds.push_back(KernelKind::convert);
+        const bool sums_distances =
+            std::ranges::any_of(mod.gradients, [&](const passes::ReadGradient& gradient) {
+                return passes::gradient_sum(mod, gradient) == passes::GradientSum::distance;
+            });
+        if (sums_distances &&
+            configure(mod, options, KernelKind::backward_fused, target).is_hopper_backward)
+            kinds.push_back(KernelKind::fold);
     }
     return kinds;
 }
@@ -213,7 +225,7 @@ Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptio
 Result<std::vector<CompiledKernel>> compile_kernels(const passes::Mod& mod,
                                                     const CompileOptions& options,
                                                     const Target& target, cache::Store& store) {
-    auto kinds = kinds_of(mod, options);
+    auto kinds = kinds_of(mod, options, target);
     if (!kinds) return kinds.error();
     if (options.forward_kernel == ForwardKernel::hopper) {
         const cuda::KernelConfig forward = configure(mod, options, KernelKind::forward, target, {});

@@ -16,7 +16,8 @@ enum class KernelKind : std::uint8_t {
     backward_dq,
     backward_dkdv,
     backward_fused,
-    convert
+    convert,
+    fold
 };
 
 // Everything that a choice depends on.

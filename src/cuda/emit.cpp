@@ -5,6 +5,7 @@
 #include "cuda/emit_gradients.h"
 #include "cuda/emit_logits.h"
 #include "cuda/expressions.h"
+#include "passes/gradient_sum.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -19,7 +20,7 @@ constexpr std::string_view kHeadParameters = "int b, int h, int h_kv";
 
 bool is_backward(KernelKind kind) {
     return kind == KernelKind::backward_dq || kind == KernelKind::backward_dkdv ||
-           kind == KernelKind::backward_fused;
+           kind == KernelKind::backward_fused || kind == KernelKind::fold;
 }
 
 const char* element_type(DType dtype) {
@@ -82,6 +83,15 @@ class Emitter {
         return is_backward(config_.kind) && config_.kind != KernelKind::backward_dq &&
                !mod_.gradients.empty();
     }
+    // Hopper's backward finds sums over diagonals in a tile, not element by element.
+    static bool is_of_distance(const passes::Mod& mod, const passes::ReadGradient& gradient) {
+        return passes::gradient_sum(mod, gradient) == passes::GradientSum::distance;
+    }
+    bool adds_elements() const {
+        return std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
+            return !is_of_distance(mod_, gradient);
+        });
+    }
     std::vector<passes::ReadGradient> gradients() const {
         return adds_gradients() ? mod_.gradients : std::vector<passes::ReadGradient>{};
     }
@@ -142,7 +152,8 @@ class Emitter {
         if (is_backward(config_.kind)) {
             constant("bool", "kAccumulatesQueryGradient",
                      config_.kind == KernelKind::backward_fused);
-            constant("bool", "kAddsGradients", adds_gradients());
+            constant("bool", "kAddsGradients",
+                     config_.is_hopper_backward ? adds_elements() : adds_gradients());
         }
         if (config_.is_hopper_backward && is_backward(config_.kind)) derivative_constants();
         if (config_.hopper) text_ += emit_logit_constants(config_, folded_);
@@ -159,7 +170,11 @@ class Emitter {
         constant("bool", "kDerivativeUsesScore", uses_score(mod_.d_score));
         constant("bool", "kPartialsUseScore",
                  std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
-                     return uses_score(gradient.partial);
+                     return !is_of_distance(mod_, gradient) && uses_score(gradient.partial);
+                 }));
+        constant("bool", "kSumsDistances",
+                 std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
+                     return is_of_distance(mod_, gradient);
                  }));
         const std::vector<NodeId> needed = ir::reachable(mod_.program.graph, roots());
         constant("bool", "kReadsElements", std::ranges::any_of(needed, [&](NodeId id) {

@@ -1,5 +1,6 @@
 #include "cuda/emit_gradients.h"
 
+#include "passes/gradient_sum.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -37,19 +38,6 @@ std::string function(const std::string& signature, const Body& body) {
     return formatted("__device__ inline void {} {{\n{}}}\n\n", signature, body.statements());
 }
 
-// What a sum in registers may run over: the queries that pass by a head, or a head and a key; or
-// the keys of a tile.
-const char* sum_name(const Layout& layout, NodeId read) {
-    switch (layout.place(read)) {
-    case Place::launch:
-    case Place::head: return "head";
-    case Place::row: return "query";
-    case Place::column: return "key";
-    case Place::element: return "element";
-    }
-    return "element";
-}
-
 std::string address(const Body& body, NodeId read, std::uint32_t buffer) {
     const std::string offset = body.offset(read, Kind::gradient_stride);
     const std::string data = body.argument({Kind::gradient_data, buffer});
@@ -71,12 +59,13 @@ std::string emit_gradient_addresses(const Layout& layout,
     each.compute(indices);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         const NodeId read = gradients[i].read;
-        sums += formatted("gradient == {} ? Sum::{} : ", i, sum_name(layout, read));
+        sums += formatted("gradient == {} ? Sum::{} : ", i,
+                          passes::name(passes::gradient_sum(layout.mod(), gradients[i])));
         each.line(formatted("if (gradient == {}) return {};", i,
                             address(each, read, layout.node(read).symbol)));
     }
     each.line("return nullptr;");
-    text = formatted("enum class Sum {{ head, query, key, element }};\n"
+    text = formatted("enum class Sum {{ head, query, key, distance, element }};\n"
                      "constexpr __device__ Sum sum_of(int gradient) {{\n"
                      "    return {}Sum::element;\n}}\n\n",
                      sums);

@@ -148,7 +148,8 @@ KernelConfig select_backward(const KernelRequest& request) {
     case KernelKind::backward_dq: config = select_query(request); break;
     case KernelKind::backward_dkdv:
     case KernelKind::backward_fused: config = select_key(request); break;
-    case KernelKind::forward: break;
+    case KernelKind::forward:
+    case KernelKind::fold: break;
     }
     config.kind = request.kind;
     return config;

@@ -30,7 +30,9 @@ struct WorkspaceLayout {
     std::size_t delta = 0;          // f32 [B, H, Q]
     std::size_t dq_accumulator = 0; // f32 [B, H, Q, D]; empty without a fused kernel
     std::size_t dq_bytes = 0;
-    std::size_t origins = 0; // f32 [B, H, Q]; empty without Hopper's kernel
+    std::size_t origins = 0;       // f32 [B, H, Q]; empty without Hopper's kernel
+    std::size_t distance_sums = 0; // f32 [B, H, Q + KV]; likewise
+    std::size_t distance_bytes = 0;
     std::size_t bytes = 0;
 };
 
@@ -49,7 +51,12 @@ WorkspaceLayout layout(const AttentionArguments& attention, int head_dim, Backwa
     result.dq_bytes =
         form == BackwardForm::split ? 0 : rows * static_cast<std::size_t>(head_dim) * sizeof(float);
     result.origins = result.dq_accumulator + aligned(result.dq_bytes);
-    result.bytes = result.origins + (hopper ? aligned(rows * sizeof(float)) : 0);
+    result.distance_sums = result.origins + (hopper ? aligned(rows * sizeof(float)) : 0);
+    const std::size_t heads =
+        static_cast<std::size_t>(attention.batch) * static_cast<std::size_t>(attention.heads);
+    result.distance_bytes =
+        hopper ? heads * (q_len + static_cast<std::size_t>(attention.kv_len)) * sizeof(float) : 0;
+    result.bytes = result.distance_sums + aligned(result.distance_bytes);
     return result;
 }
 
@@ -132,10 +139,15 @@ class CudaExecutable final : public Executable {
         attention.delta = reinterpret_cast<float*>(base + parts.delta);
         attention.dq_accumulator = reinterpret_cast<float*>(base + parts.dq_accumulator);
         attention.origins = reinterpret_cast<float*>(base + parts.origins);
+        attention.distance_sums = reinterpret_cast<float*>(base + parts.distance_sums);
+        const Loaded* fold = form == BackwardForm::hopper ? find(KernelKind::fold) : nullptr;
+        const auto clear = [&](void* sums, std::size_t bytes) {
+            return cuda::fill_async(sums, 0, bytes, call.stream.handle);
+        };
         if (form == BackwardForm::fused)
-            if (auto done = cuda::fill_async(attention.dq_accumulator, 0, parts.dq_bytes,
-                                             call.stream.handle);
-                !done)
+            if (auto done = clear(attention.dq_accumulator, parts.dq_bytes); !done) return done;
+        if (fold != nullptr)
+            if (auto done = clear(attention.distance_sums, parts.distance_bytes); !done)
                 return done;
         constexpr std::array kFused = {KernelKind::delta, KernelKind::backward_fused,
                                        KernelKind::convert};
@@ -152,6 +164,7 @@ class CudaExecutable final : public Executable {
             if (auto done = launch(kernel, attention, call, takes_maps ? &*maps : nullptr); !done)
                 return done;
         }
+        if (fold != nullptr) return launch(fold, attention, call);
         return {};
     }
 

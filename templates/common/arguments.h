@@ -21,7 +21,8 @@ struct AttentionArguments {
     float* delta;                     // workspace [B, H, Q]: rowsum(d_out * o) - d_lse
     float* dq_accumulator;            // workspace [B, H, Q, D] f32, zeroed; fused backward only
     float* origins;                   // workspace [B, H, Q]: log2(e) * lse; Hopper's backward only
-    long long q_offset, kv_offset;    // index that the program sees = row + offset
+    float* distance_sums; // workspace [B, H, Q + KV] f32, zeroed: dS by q - kv + KV; as above
+    long long q_offset, kv_offset; // index that the program sees = row + offset
     int batch, heads, kv_heads, q_len, kv_len;
     float scale;                                    // of q·k
     unsigned o_flags, dq_flags, dk_flags, dv_flags; // OutputFlag

@@ -5,6 +5,8 @@
 #include "sm90/barrier.cuh"
 #include "sm90/warpgroup.cuh"
 
+extern __shared__ __align__(1024) unsigned char shared_memory[];
+
 namespace sm90 {
 
 constexpr int kConsumers = 2; // warpgroups of 64 keys each
@@ -31,6 +33,11 @@ constexpr int kPieceBytes = 8 * kGroupBytes;
 constexpr int kPaddedRows = 128; // queries of a head are padded to a multiple
 static_assert(kSlabs == 1 || (kSlabs == 2 && kGroups <= 8));
 
+// What a program computes once for a query is computed by a warp that has nothing else to do.
+constexpr int kMostRowBytes = 16;
+constexpr bool kStagesRows =
+    !__is_empty(mod::Row) && sizeof(mod::Row) <= kMostRowBytes && !mod::kSumsDistances;
+
 // Byte offsets in shared memory.
 namespace at {
 constexpr int kKeys = 0;
@@ -41,7 +48,8 @@ constexpr int kDScores = kDOut + 2 * kValuePanels * kQueryPanel;
 constexpr int kQueryGradient = kDScores + 2 * panels(mod::kKeyTile) * kQueryPanel;
 constexpr int kOrigins = kQueryGradient + kConsumers * kPieceBytes; // two stages of floats
 constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4;         // two stages of floats
-constexpr int kBarriers = kDeltas + 2 * mod::kQueryTile * 4;
+constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;            // two stages of mod::Row
+constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kMostRowBytes;
 constexpr int kEnd = kBarriers + 14 * 8;
 } // namespace at
 static_assert(at::kEnd <= mod::kSharedBytes);
@@ -59,11 +67,15 @@ struct Shared {
     __device__ Barrier piece_full(int warpgroup) const { return barrier(10 + warpgroup); }
     __device__ Barrier piece_empty(int warpgroup) const { return barrier(12 + warpgroup); }
 
+    static __device__ mod::Row* rows(int stage) {
+        return reinterpret_cast<mod::Row*>(shared_memory + at::kRows) + stage * mod::kQueryTile;
+    }
+
     __device__ void initialise() const {
         keys().initialise(1);
         values().initialise(1);
         for (int i = 0; i < 2; ++i) {
-            queries_full(i).initialise(1);
+            queries_full(i).initialise(kStagesRows ? 2 : 1);
             queries_empty(i).initialise(4 * kConsumers);
             d_out_full(i).initialise(1);
             d_out_empty(i).initialise(4 * kConsumers);

@@ -58,6 +58,30 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
     });
 }
 
+// By one warp, beside the queries.
+__device__ inline void stage_rows(const AttentionArguments& attention,
+                                  const mod::Arguments& arguments, Shared shared,
+                                  const KeyTile& keys) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    int step = 0;
+    visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
+#pragma unroll 1
+        for (int tile = tiles.begin; tile < tiles.end; ++tile, ++step) {
+            const int stage = step % 2;
+            shared.queries_empty(stage).wait(step / 2 % 2 ^ 1);
+#pragma unroll
+            for (int i = lane; i < mod::kQueryTile; i += 32) {
+                const int q = min(tile * mod::kQueryTile + i, attention.q_len - 1) +
+                              static_cast<int>(attention.q_offset);
+                Shared::rows(stage)[i] = mod::at_row(arguments, place.launch, place.head, place.b,
+                                                     place.h, place.h_kv, q);
+            }
+            __syncwarp();
+            if (lane == 0) shared.queries_full(stage).arrive();
+        }
+    });
+}
+
 // Groups of columns of dq that a warpgroup has in its piece.
 __device__ inline int groups_of(int warpgroup) {
     if constexpr (kSlabs == 2) return kGroups;

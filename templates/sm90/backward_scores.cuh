@@ -5,6 +5,7 @@
 #include "common/math.cuh"
 #include "common/place.cuh"
 #include "sm90/backward_gradients.cuh"
+#include "sm90/backward_layout.cuh"
 #include "sm90/pack.cuh"
 
 namespace sm90 {
@@ -50,13 +51,18 @@ class ScoreGradients {
                                           place.h_kv, key_index(key, true));
     }
 
+    // Where the tile's rows are.
+    __device__ void use_rows(int stage) {
+        if constexpr (kStagesRows) rows_ = Shared::rows(stage);
+    }
+
     // Products become weights, and fragments of them. With a derivative folded in, they become its
     // products with the weights, and `folded` those in 16 bits where kKeepsFolded says so.
     __device__ void weigh(Scores& scores, Fragments& weights, Fragments& folded, int tile_query,
                           unsigned origins) const {
-        tile_query = computed_again(tile_query);
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
+            tile_query = again_for(pair, tile_query);
             float origin[2], even[2], even_folded[2];
             load_shared(origins + 4 * (first_query_ + 8 * pair), origin);
 #pragma unroll
@@ -107,10 +113,10 @@ class ScoreGradients {
     // Gradients of modified scores become those of scores, and are added to those of buffers.
     __device__ void finish(Scores& d_scores, int tile_query, GradientSums& sums) const {
         if constexpr (kFolds || (!mod::kAddsGradients && mod::kDerivativeIsOne)) return;
-        tile_query = computed_again(tile_query);
         QuerySums query_sums{};
 #pragma unroll
-        for (int j = 0; j < kQueries; ++j)
+        for (int j = 0; j < kQueries; ++j) {
+            if (j % 2 == 0) tile_query = again_for(j / 2, tile_query);
             visit(tile_query, j, [&](int key, int i, const mod::At& at) {
                 const mod::Joint joint = mod::joint(at, 0);
                 const float d_modified = d_scores[i];
@@ -118,6 +124,7 @@ class ScoreGradients {
                 if constexpr (!mod::kDerivativeIsOne)
                     d_scores[i] = d_modified == 0 ? 0 : d_modified * joint.d_score;
             });
+        }
         flush(query_sums, tile_query);
     }
 
@@ -126,12 +133,12 @@ class ScoreGradients {
                                             Fragments& weights, Fragments& d_scores, int tile_query,
                                             unsigned origins, unsigned deltas,
                                             GradientSums& sums) const {
-        tile_query = computed_again(tile_query);
         unsigned visible[2] = {~0u, ~0u};
         if (!wholly_visible(tile_query)) look(visible, tile_query);
         QuerySums query_sums{};
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
+            tile_query = again_for(pair, tile_query);
             float origin[2], delta[2], even[2], d_even[2];
             load_shared(origins + 4 * (first_query_ + 8 * pair), origin);
             load_shared(deltas + 4 * (first_query_ + 8 * pair), delta);
@@ -175,6 +182,15 @@ class ScoreGradients {
   private:
     static constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
 
+    // Positions start anew with the products, so that nothing of them is computed before; and again
+    // with every few queries where elements read memory, so that no more reads are under way at
+    // once.
+    static __device__ int again_for(int pair, int tile_query) {
+        constexpr int kPairs = 2;
+        return pair == 0 || (mod::kReadsElements && pair % kPairs == 0) ? computed_again(tile_query)
+                                                                        : tile_query;
+    }
+
     // Accumulator i of a key: the first of two waits for the second, then both are packed.
     static __device__ void gather(Fragments& to, float (&even)[2], float x, int key, int i) {
         if (i % 2 == 0)
@@ -194,14 +210,20 @@ class ScoreGradients {
                 place_.b,   place_.h,      place_.h_kv, q,   key_index(key, mod::kReadsElements)};
     }
 
+    // Of a query of the tile, which the program sees as q.
+    __device__ mod::Row row_of(int query, int q) const {
+        if constexpr (kStagesRows) return rows_[query];
+        return mod::at_row(arguments_, place_.launch, place_.head, place_.b, place_.h, place_.h_kv,
+                           q);
+    }
+
     // Both elements of the j-th query: visit(key, accumulator, element).
     template <typename Visit>
     __device__ void visit(int tile_query, int j, Visit visit_element) const {
         const int offset = static_cast<int>(attention_.q_offset);
         const int first = tile_query + first_query_;
         const int inside = min(first + query_of(j), attention_.q_len - 1) + offset;
-        const mod::Row row = mod::at_row(arguments_, place_.launch, place_.head, place_.b, place_.h,
-                                         place_.h_kv, inside);
+        const mod::Row row = row_of(first_query_ + query_of(j), inside);
         const int q = mod::kReadsElements ? inside : first + query_of(j) + offset;
 #pragma unroll
         for (int key = 0; key < 2; ++key)
@@ -283,6 +305,7 @@ class ScoreGradients {
             // What a hidden element's partial may be is nobody's business.
             const float d_read = d_modified == 0 ? 0 : joint.partial[gradient] * d_modified;
             switch (mod::sum_of(gradient)) {
+            case mod::Sum::distance: break; // of dS, in shared memory
             case mod::Sum::head: sums.of_head[gradient] += d_read; break;
             case mod::Sum::key: sums.of_key[gradient][key] += d_read; break;
             case mod::Sum::query: query_sums.of_query[gradient][j] += d_read; break;
@@ -301,8 +324,7 @@ class ScoreGradients {
                 const int position = tile_query + first_query_ + first / 2 * 8 + query_of(i);
                 if (position >= attention_.q_len) continue;
                 const int q = position + static_cast<int>(attention_.q_offset);
-                const mod::Row row = mod::at_row(arguments_, place_.launch, place_.head, place_.b,
-                                                 place_.h, place_.h_kv, q);
+                const mod::Row row = row_of(position - tile_query, q);
                 add(element(row, 0, q, q), gradient, sums.of_query[gradient][i]);
             }
         }
@@ -314,6 +336,7 @@ class ScoreGradients {
     int warp_key_, first_key_; // in the tensor: of this warp, of this thread
     int first_query_;          // of this thread, in a tile of queries
     mod::Column column_[2];
+    const mod::Row* rows_;
 };
 
 } // namespace sm90
