@@ -88,11 +88,6 @@ struct Consumer {
     const int warpgroup, warp, lane; // among the consumers, in the warpgroup, in the warp
     int step = 0;
 
-    // One arrival for each warp, when all of it has read.
-    __device__ void release(Barrier empty) const {
-        __syncwarp();
-        if (lane == 0) empty.arrive();
-    }
     __device__ int warp_key() const { return keys.first_kv + 64 * warpgroup + 16 * warp; }
 
     __device__ void consume(ScoreGradients& gradients, GradientSums& sums, int tile_query,
@@ -170,7 +165,8 @@ struct Consumer {
         wait_for_products<0>();
         pin(dk);
         pin(d_fragments);
-        release(shared.queries_empty(stage));
+        // Every thread for itself: each has read the tile's lse.
+        shared.queries_empty(stage).arrive();
         ++step;
     }
 
@@ -180,7 +176,7 @@ struct Consumer {
         wait_for_products<kPending>();
         pin(dv);
         pin(weights);
-        release(shared.d_out_empty(stage));
+        shared.d_out_empty(stage).arrive();
     }
 
     __device__ static constexpr int d_scores_bytes() { return panels(mod::kKeyTile) * kQueryPanel; }
@@ -210,7 +206,8 @@ struct Consumer {
             store_shared(to + i * kGroupBytes, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2],
                          dq[4 * i + 3]);
         publish_shared();
-        release(shared.piece_full(warpgroup));
+        __syncwarp();
+        if (lane == 0) shared.piece_full(warpgroup).arrive();
     }
 
     __device__ void store(const KeyGradient& dk, const ValueGradient& dv) const {

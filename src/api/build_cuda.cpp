@@ -4,6 +4,7 @@
 #include "api/cuda_kernels.h"
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
+#include "passes/gradient_sum.h"
 #include "runtime/cuda_executable.h"
 #include "support/text.h"
 
@@ -42,6 +43,7 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
                                       .dtype = options.dtype,
                                       .head_dim = options.head_dim,
                                       .head_dim_v = options.head_dim_v,
+                                      .distance_reads = passes::distance_reads(mod).size(),
                                       .compile_generic = compile_generic,
                                       .report_out_of_range = options.report_out_of_range});
     if (!loaded) return loaded.error();
@@ -59,7 +61,8 @@ Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions&
     for (std::size_t i = 0; i < count; ++i) {
         const cuda::KernelConfig& config = (*compiled)[i].kernel.config;
         if (!config.hopper && !config.is_hopper_backward) continue;
-        if (config.kind == cuda::KernelKind::fold) continue; // the generic ones need none
+        using enum cuda::KernelKind;
+        if (config.kind == expand || config.kind == fold) continue; // the generic ones need none
         auto generic = compile_kernel(mod, options, config.kind, *target, store, {.generic = true});
         if (!generic) return generic.error();
         compiled->push_back(std::move(*generic));

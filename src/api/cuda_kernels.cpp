@@ -81,7 +81,8 @@ Result<void> agree(std::vector<CompiledKernel>& kernels, const passes::Mod& mod,
     });
     if (!fell_back) return {};
     std::erase_if(kernels, [](const CompiledKernel& one) {
-        return one.kernel.config.kind == KernelKind::fold;
+        const KernelKind kind = one.kernel.config.kind;
+        return kind == KernelKind::expand || kind == KernelKind::fold;
     });
     for (CompiledKernel& one : kernels)
         if (one.kernel.config.is_hopper_backward) {
@@ -122,12 +123,12 @@ Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOp
     } else {
         kinds.push_back(KernelKind::backward_fused);
         kinds.push_back(KernelKind::convert);
-        const bool sums_distances =
-            std::ranges::any_of(mod.gradients, [&](const passes::ReadGradient& gradient) {
+        if (!configure(mod, options, KernelKind::backward_fused, target).is_hopper_backward)
+            return kinds;
+        if (!passes::distance_reads(mod).empty()) kinds.push_back(KernelKind::expand);
+        if (std::ranges::any_of(mod.gradients, [&](const passes::ReadGradient& gradient) {
                 return passes::gradient_sum(mod, gradient) == passes::GradientSum::distance;
-            });
-        if (sums_distances &&
-            configure(mod, options, KernelKind::backward_fused, target).is_hopper_backward)
+            }))
             kinds.push_back(KernelKind::fold);
     }
     return kinds;

@@ -17,6 +17,7 @@ enum class KernelKind : std::uint8_t {
     backward_dkdv,
     backward_fused,
     convert,
+    expand,
     fold
 };
 

@@ -20,7 +20,8 @@ constexpr std::string_view kHeadParameters = "int b, int h, int h_kv";
 
 bool is_backward(KernelKind kind) {
     return kind == KernelKind::backward_dq || kind == KernelKind::backward_dkdv ||
-           kind == KernelKind::backward_fused || kind == KernelKind::fold;
+           kind == KernelKind::backward_fused || kind == KernelKind::expand ||
+           kind == KernelKind::fold;
 }
 
 const char* element_type(DType dtype) {
@@ -66,6 +67,7 @@ class Emitter {
         if (config_.hopper) text_ += emit_logit_functions(layout_, folded_.parts);
         if (is_backward(config_.kind)) {
             joint();
+            if (config_.kind == KernelKind::expand) distance_value();
             text_ += config_.is_hopper_backward ? emit_gradient_addresses(layout_, gradients())
                                                 : emit_gradients(layout_, gradients());
         }
@@ -176,11 +178,31 @@ class Emitter {
                  std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
                      return is_of_distance(mod_, gradient);
                  }));
+        // Expanded reads are looked up by distance; but not by the mask.
+        const std::vector<NodeId> expanded = passes::distance_reads(mod_);
+        const std::vector<NodeId> mask = {mod_.mask};
+        const std::vector<NodeId> of_mask = ir::reachable(mod_.program.graph, mask);
         const std::vector<NodeId> needed = ir::reachable(mod_.program.graph, roots());
+        const auto holds = [](const std::vector<NodeId>& nodes, NodeId id) {
+            return std::ranges::find(nodes, id) != nodes.end();
+        };
         constant("bool", "kReadsElements", std::ranges::any_of(needed, [&](NodeId id) {
                      return mod_.program.graph[id].op == Op::read &&
-                            mod_.place[id] == Place::element;
+                            mod_.place[id] == Place::element &&
+                            (!holds(expanded, id) || holds(of_mask, id));
                  }));
+        constant("int", "kDistanceReads", expanded.size());
+    }
+
+    // What an expanded read gives at a distance.
+    void distance_value() {
+        const std::vector<NodeId> reads = passes::distance_reads(mod_);
+        Body body(layout_, Place::element, "at.");
+        body.compute(reads);
+        for (std::size_t i = 0; i < reads.size(); ++i)
+            body.line(formatted("if (read == {}) return {};", i, unbracketed(body.text(reads[i]))));
+        body.line("return 0;");
+        text_ += function("float distance_value(const At& at, int read)", body);
     }
 
     void structs() {
@@ -202,7 +224,11 @@ class Emitter {
                  "    const Arguments& arguments;\n    const Launch& launch;\n"
                  "    const Head& head;\n    const Row& row;\n    const Column& column;\n"
                  "    int b, h, h_kv, q, kv;\n" +
-                 std::string(layout_.splits_positions() ? "    int first_q, first_kv;\n" : "") +
+                 std::string(layout_.splits_positions() ? "    int first_q, first_kv;\n"
+                                                          "    const float* expanded;\n"
+                                                          "    long long expanded_count;\n"
+                                                          "    int from_first;\n"
+                                                        : "") +
                  "};\n"
                  "struct Band {\n    long long low, high;\n};\n\n";
     }
@@ -277,6 +303,11 @@ class Emitter {
         for (const passes::ReadGradient& gradient : gradients())
             roots.push_back(gradient.partial);
         Body body(layout_, Place::element, "at.");
+        if (config_.is_hopper_backward)
+            for (std::size_t i = 0; const NodeId read : passes::distance_reads(mod_))
+                body.provide(read, formatted("__ldg(at.expanded + {} * at.expanded_count + "
+                                             "at.from_first)",
+                                             i++));
         body.compute(roots);
         body.line("Joint joint;");
         body.line("joint.score = " + unbracketed(body.text(mod_.score)) + ";");

@@ -10,9 +10,10 @@ std::int64_t grid_blocks(const KernelConfig& config, const AttentionArguments& a
     case KernelKind::backward_dkdv:
     case KernelKind::backward_fused:
         return blocks(arguments.kv_heads, arguments.kv_len, config.key_tile);
+    case KernelKind::expand:
     case KernelKind::fold:
-        return blocks(arguments.heads, std::int64_t{arguments.q_len} + arguments.kv_len,
-                      config.key_tile);
+        return blocks(arguments.heads, arguments.q_len, config.key_tile) +
+               blocks(arguments.heads, arguments.kv_len, config.key_tile);
     case KernelKind::forward:
     case KernelKind::delta:
     case KernelKind::backward_dq:

@@ -33,9 +33,9 @@ std::string_view why_not_backward_sm90(const KernelRequest& request);
 int backward_sm90_choices(const KernelRequest& request);
 
 // Blocks of a launch: a one-dimensional grid. Forward, dq, delta and convert have one per query
-// tile and query head; dk and dv, fused or not, one per key tile and key/value head; fold one per
-// key_tile distances and query head. Blocks of
-// forward_sm90.cu stay: there need not be more of them than multiprocessors.
+// tile and query head; dk and dv, fused or not, one per key tile and key/value head; expand and
+// fold one per key_tile distances and query head. Blocks of forward_sm90.cu stay: there need not be
+// more of them than multiprocessors.
 std::int64_t grid_blocks(const KernelConfig& config, const AttentionArguments& arguments);
 
 } // namespace flexc::cuda

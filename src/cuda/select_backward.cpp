@@ -149,6 +149,7 @@ KernelConfig select_backward(const KernelRequest& request) {
     case KernelKind::backward_dkdv:
     case KernelKind::backward_fused: config = select_key(request); break;
     case KernelKind::forward:
+    case KernelKind::expand:
     case KernelKind::fold: break;
     }
     config.kind = request.kind;

@@ -56,7 +56,7 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
         config.has_next = true; // the generic kernel is the last
         // A few words cost some percent, and the generic kernel has half the speed.
         const bool is_last = request.refused + 1 == backward_sm90_choices(request);
-        config.tolerated_spills = is_last ? 256 : 64;
+        config.tolerated_spills = is_last ? 256 : 128;
         config.reason = "wgmma, dk and dv of a tile of keys, dq by the copy engine's additions";
         if (request.refused > 0)
             config.reason += "; larger tiles spilled registers or serialised products";
@@ -86,13 +86,15 @@ KernelConfig convert(const KernelRequest& request) {
     return config;
 }
 
-KernelConfig fold() {
+// Kernels with a thread for each distance.
+KernelConfig by_distance(bool folds) {
     KernelConfig config;
-    config.template_path = "backward_fold_sm90.cu";
-    config.entry = "flexc_backward_fold_sm90";
-    config.key_tile = 128;
+    config.template_path = folds ? "backward_fold_sm90.cu" : "backward_expand_sm90.cu";
+    config.entry = folds ? "flexc_backward_fold_sm90" : "flexc_backward_expand_sm90";
+    config.key_tile = kPaddedRows;
     config.warps = 4;
-    config.reason = "gradients of reads that use q_idx - kv_idx, from sums over diagonals";
+    config.reason = folds ? "gradients of reads that use q_idx - kv_idx, from sums over diagonals"
+                          : "reads that use q_idx - kv_idx, one for each distance";
     return config;
 }
 
@@ -123,7 +125,8 @@ std::optional<KernelConfig> select_backward_sm90(const KernelRequest& request) {
     case KernelKind::delta: config = delta(); break;
     case KernelKind::backward_fused: config = fused(request); break;
     case KernelKind::convert: config = convert(request); break;
-    case KernelKind::fold: config = fold(); break;
+    case KernelKind::expand: config = by_distance(false); break;
+    case KernelKind::fold: config = by_distance(true); break;
     case KernelKind::forward:
     case KernelKind::backward_dq:
     case KernelKind::backward_dkdv: break;

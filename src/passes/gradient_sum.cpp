@@ -21,9 +21,9 @@ class DistanceFinder {
         if (!uses_positions(id)) return true;
         if (const auto gain = sum_of_gains(id)) return *gain == 0;
         const ir::Node& node = mod_.program.graph[id];
-        return !node.operands.empty() &&
-               std::ranges::all_of(node.operands,
-                                   [this](NodeId operand) { return is_of_distance(operand); });
+        return !node.operands.empty() && std::ranges::all_of(node.operands, [this](NodeId operand) {
+            return is_of_distance(operand);
+        });
     }
 
   private:
@@ -57,6 +57,12 @@ bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient) {
     return x.op == Op::const_real && y.op == Op::const_real && x.real == y.real;
 }
 
+bool is_of_distance(const Mod& mod, NodeId read) {
+    DistanceFinder finder(mod);
+    return std::ranges::all_of(mod.program.graph[read].operands,
+                               [&](NodeId index) { return finder.is_of_distance(index); });
+}
+
 } // namespace
 
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient) {
@@ -67,12 +73,20 @@ GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient) {
     case Place::column: return GradientSum::key;
     case Place::element: break;
     }
-    DistanceFinder finder(mod);
-    const bool of_distance =
-        is_gradient_of_score(mod, gradient) &&
-        std::ranges::all_of(mod.program.graph[gradient.read].operands,
-                            [&](NodeId index) { return finder.is_of_distance(index); });
-    return of_distance ? GradientSum::distance : GradientSum::element;
+    return is_gradient_of_score(mod, gradient) && is_of_distance(mod, gradient.read)
+               ? GradientSum::distance
+               : GradientSum::element;
+}
+
+std::vector<NodeId> distance_reads(const Mod& mod) {
+    std::vector<NodeId> reads;
+    for (const NodeId id : mod.order) {
+        const ir::Node& node = mod.program.graph[id];
+        if (node.op == Op::read && node.type == ir::Type::real && mod.place[id] == Place::element &&
+            is_of_distance(mod, id))
+            reads.push_back(id);
+    }
+    return reads;
 }
 
 std::string_view name(GradientSum sum) {

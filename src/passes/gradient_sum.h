@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "passes/mod.h"
 
@@ -17,6 +18,8 @@ enum class GradientSum : std::uint8_t {
     element   // anything else
 };
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient);
+// Real reads of single elements that depend on their distance q - kv alone, and on the head.
+std::vector<ir::NodeId> distance_reads(const Mod& mod);
 std::string_view name(GradientSum sum); // as in this enumeration
 
 } // namespace flexc::passes

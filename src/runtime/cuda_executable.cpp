@@ -33,30 +33,42 @@ struct WorkspaceLayout {
     std::size_t origins = 0;       // f32 [B, H, Q]; empty without Hopper's kernel
     std::size_t distance_sums = 0; // f32 [B, H, Q + KV]; likewise
     std::size_t distance_bytes = 0;
+    std::size_t distance_values = 0; // f32 [reads, B, H, Q + KV]; likewise
     std::size_t bytes = 0;
 };
 
 // Which kernels compute a backward.
 enum class BackwardForm : std::uint8_t { split, fused, hopper };
 
-WorkspaceLayout layout(const AttentionArguments& attention, int head_dim, BackwardForm form) {
-    constexpr std::size_t kPaddedRows = 128; // Hopper's kernels read and write whole tiles
-    const auto q_len = static_cast<std::size_t>(attention.q_len);
+WorkspaceLayout layout(const AttentionArguments& attention, int head_dim, BackwardForm form,
+                       std::size_t distance_reads) {
+    // Hopper's kernels read and write whole tiles.
     const bool hopper = form == BackwardForm::hopper;
-    const std::size_t rows =
-        static_cast<std::size_t>(attention.batch) * static_cast<std::size_t>(attention.heads) *
-        (hopper ? (q_len + kPaddedRows - 1) / kPaddedRows * kPaddedRows : q_len);
-    WorkspaceLayout result;
-    result.dq_accumulator = aligned(rows * sizeof(float));
-    result.dq_bytes =
-        form == BackwardForm::split ? 0 : rows * static_cast<std::size_t>(head_dim) * sizeof(float);
-    result.origins = result.dq_accumulator + aligned(result.dq_bytes);
-    result.distance_sums = result.origins + (hopper ? aligned(rows * sizeof(float)) : 0);
+    const auto padded = [hopper](int length) {
+        constexpr std::size_t kTile = 128;
+        const auto rows = static_cast<std::size_t>(length);
+        return hopper ? (rows + kTile - 1) / kTile * kTile : rows;
+    };
     const std::size_t heads =
         static_cast<std::size_t>(attention.batch) * static_cast<std::size_t>(attention.heads);
-    result.distance_bytes =
-        hopper ? heads * (q_len + static_cast<std::size_t>(attention.kv_len)) * sizeof(float) : 0;
-    result.bytes = result.distance_sums + aligned(result.distance_bytes);
+    const std::size_t rows = heads * padded(attention.q_len);
+    const std::size_t distances = heads * (padded(attention.q_len) + padded(attention.kv_len));
+    WorkspaceLayout result;
+    std::size_t end = 0;
+    const auto take = [&end](std::size_t floats) {
+        const std::size_t start = end;
+        end += aligned(floats * sizeof(float));
+        return start;
+    };
+    result.delta = take(rows);
+    result.dq_bytes =
+        form == BackwardForm::split ? 0 : rows * static_cast<std::size_t>(head_dim) * sizeof(float);
+    result.dq_accumulator = take(result.dq_bytes / sizeof(float));
+    result.origins = take(hopper ? rows : 0);
+    result.distance_bytes = hopper ? distances * sizeof(float) : 0;
+    result.distance_sums = take(hopper ? distances : 0);
+    result.distance_values = take(hopper ? distance_reads * distances : 0);
+    result.bytes = end;
     return result;
 }
 
@@ -133,13 +145,16 @@ class CudaExecutable final : public Executable {
                                        options_.dtype, options_.head_dim, options_.head_dim_v);
             if (!maps) form = BackwardForm::fused;
         }
-        const WorkspaceLayout parts = layout(call.attention, options_.head_dim, form);
+        const WorkspaceLayout parts =
+            layout(call.attention, options_.head_dim, form, options_.distance_reads);
         auto* base = static_cast<std::byte*>(call.workspace.data);
         AttentionArguments attention = call.attention;
         attention.delta = reinterpret_cast<float*>(base + parts.delta);
         attention.dq_accumulator = reinterpret_cast<float*>(base + parts.dq_accumulator);
         attention.origins = reinterpret_cast<float*>(base + parts.origins);
         attention.distance_sums = reinterpret_cast<float*>(base + parts.distance_sums);
+        attention.distance_values = reinterpret_cast<float*>(base + parts.distance_values);
+        const Loaded* expand = form == BackwardForm::hopper ? find(KernelKind::expand) : nullptr;
         const Loaded* fold = form == BackwardForm::hopper ? find(KernelKind::fold) : nullptr;
         const auto clear = [&](void* sums, std::size_t bytes) {
             return cuda::fill_async(sums, 0, bytes, call.stream.handle);
@@ -149,6 +164,8 @@ class CudaExecutable final : public Executable {
         if (fold != nullptr)
             if (auto done = clear(attention.distance_sums, parts.distance_bytes); !done)
                 return done;
+        if (expand != nullptr)
+            if (auto done = launch(expand, attention, call); !done) return done;
         constexpr std::array kFused = {KernelKind::delta, KernelKind::backward_fused,
                                        KernelKind::convert};
         constexpr std::array kSplit = {KernelKind::delta, KernelKind::backward_dkdv,
@@ -171,7 +188,8 @@ class CudaExecutable final : public Executable {
     // Enough for every form that a call may take.
     std::size_t workspace_bytes(const Call& call, bool backward) const override {
         if (!backward) return 0;
-        return layout(call.attention, options_.head_dim, backward_form()).bytes;
+        return layout(call.attention, options_.head_dim, backward_form(), options_.distance_reads)
+            .bytes;
     }
 
     void* out_of_range_flag() const override { return flag_; }

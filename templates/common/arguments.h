@@ -21,7 +21,10 @@ struct AttentionArguments {
     float* delta;                     // workspace [B, H, Q]: rowsum(d_out * o) - d_lse
     float* dq_accumulator;            // workspace [B, H, Q, D] f32, zeroed; fused backward only
     float* origins;                   // workspace [B, H, Q]: log2(e) * lse; Hopper's backward only
-    float* distance_sums; // workspace [B, H, Q + KV] f32, zeroed: dS by q - kv + KV; as above
+    // Workspace of Hopper's backward, by q - kv + KV with Q and KV rounded up to 128: dS summed
+    // over each diagonal, [B, H, Q + KV], zeroed; and what expanded reads give, [reads, B, H, Q +
+    // KV].
+    float *distance_sums, *distance_values;
     long long q_offset, kv_offset; // index that the program sees = row + offset
     int batch, heads, kv_heads, q_len, kv_len;
     float scale;                                    // of q·k

@@ -12,8 +12,7 @@
 namespace sm90 {
 
 constexpr int kDistanceWarps = 2;
-constexpr int kDScoresThreads =
-    128 * kConsumers + (mod::kSumsDistances ? 32 * kDistanceWarps : 0);
+constexpr int kDScoresThreads = 128 * kConsumers + (mod::kSumsDistances ? 32 * kDistanceWarps : 0);
 
 // Around an even distance.
 struct DiagonalSums {
@@ -53,8 +52,8 @@ __device__ inline void sum_distances(const AttentionArguments& attention,
     int stage = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         const long long head = place.b * attention.heads + place.h;
-        float* const to = attention.distance_sums + attention.kv_len +
-                          head * (attention.q_len + attention.kv_len);
+        float* const to =
+            attention.distance_sums + padded(attention.kv_len) + head * distance_count(attention);
 #pragma unroll 1
         for (int tile = tiles.begin; tile < tiles.end; ++tile, stage ^= 1) {
             synchronize(kDScoresBarrier, kDScoresThreads);
@@ -73,12 +72,10 @@ __device__ inline void sum_distances(const AttentionArguments& attention,
 #pragma unroll
                 for (int i = 0; i < kRowsAtOnce; i += 2) {
                     const int key = q + i - first;
-                    const bool is_near =
-                        !kHasOther || (kUpper ? key >= 0 : key < mod::kKeyTile);
+                    const bool is_near = !kHasOther || (kUpper ? key >= 0 : key < mod::kKeyTile);
                     const auto add = [&](DiagonalSums& sums) {
                         sums.add(flexc_first(kKind, word[i]), flexc_second(kKind, word[i]),
-                                 flexc_first(kKind, word[i + 1]),
-                                 flexc_second(kKind, word[i + 1]));
+                                 flexc_first(kKind, word[i + 1]), flexc_second(kKind, word[i + 1]));
                     };
                     if (is_near)
                         add(near);

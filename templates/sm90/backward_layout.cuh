@@ -3,6 +3,7 @@
 
 #include "common/place.cuh"
 #include "sm90/barrier.cuh"
+#include "sm90/distance.cuh"
 #include "sm90/warpgroup.cuh"
 
 extern __shared__ __align__(1024) unsigned char shared_memory[];
@@ -13,8 +14,17 @@ constexpr int kConsumers = 2; // warpgroups of 64 keys each
 constexpr int kThreads = 128 * (kConsumers + 1);
 static_assert(kThreads == 32 * mod::kWarps && mod::kKeyTile == 64 * kConsumers);
 
-// Registers of a thread; together no more than the launch gave the block.
-constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+// What a score mod's derivative asks of the order of things. Where the derivative with respect to
+// the score is the same for any score, weights are computed under the product of values, and the
+// derivative afterwards. Where only it needs the score, it is multiplied into the weights when they
+// have been packed. Where gradients of buffers need the score too, both products come first.
+constexpr bool kAtOnce =
+    mod::kAddsGradients && (mod::kDerivativeUsesScore || mod::kPartialsUseScore);
+constexpr bool kFolds = !kAtOnce && mod::kDerivativeUsesScore;
+
+// Registers of a thread; together no more than the launch gave the block. What is done at once
+// needs more than the producer's warps can spare without words of their own in memory.
+constexpr int kProducerRegisters = kAtOnce ? 24 : 40, kConsumerRegisters = kAtOnce ? 240 : 232;
 
 constexpr int kPanelColumns = 64; // of 16 bits: 128 bytes, the width of the swizzle
 constexpr int kRowBytes = 2 * kPanelColumns;
@@ -30,7 +40,6 @@ constexpr int kSlabRows = 64, kGroupBytes = kSlabRows * 8 * 4;
 constexpr int kGroups = mod::kHeadDim / 8; // of a slab
 constexpr int kSlabs = mod::kQueryTile / kSlabRows;
 constexpr int kPieceBytes = 8 * kGroupBytes;
-constexpr int kPaddedRows = 128; // queries of a head are padded to a multiple
 static_assert(kSlabs == 1 || (kSlabs == 2 && kGroups <= 8));
 
 // What a program computes once for a query is computed by a warp that has nothing else to do.
@@ -76,9 +85,9 @@ struct Shared {
         values().initialise(1);
         for (int i = 0; i < 2; ++i) {
             queries_full(i).initialise(kStagesRows ? 2 : 1);
-            queries_empty(i).initialise(4 * kConsumers);
+            queries_empty(i).initialise(128 * kConsumers);
             d_out_full(i).initialise(1);
-            d_out_empty(i).initialise(4 * kConsumers);
+            d_out_empty(i).initialise(128 * kConsumers);
             piece_full(i).initialise(4);
             piece_empty(i).initialise(1);
         }
@@ -136,10 +145,6 @@ __device__ inline void visit_heads(const AttentionArguments& attention,
         visit_head(place, tiles_between(keys.first_kv - place.high, last_kv - place.low,
                                         attention.q_len, mod::kQueryTile));
     }
-}
-
-__device__ inline long long padded_rows(const AttentionArguments& attention) {
-    return (attention.q_len + kPaddedRows - 1) / kPaddedRows * kPaddedRows;
 }
 
 } // namespace sm90

@@ -20,10 +20,10 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
                                   const mod::Arguments& arguments, const BackwardMaps& maps,
                                   Shared shared, const KeyTile& keys) {
     constexpr int kSumBytes = 4 * mod::kQueryTile;
-    const long long padded = padded_rows(attention);
+    const long long rows = padded(attention.q_len);
     int step = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-        const long long sums = (place.b * attention.heads + place.h) * padded;
+        const long long sums = (place.b * attention.heads + place.h) * rows;
 #pragma unroll 1
         for (int tile = tiles.begin; tile < tiles.end; ++tile, ++step) {
             const int stage = step % 2;
@@ -92,11 +92,11 @@ __device__ inline void add_pieces(const AttentionArguments& attention,
                                   const mod::Arguments& arguments, Shared shared,
                                   const KeyTile& keys) {
     constexpr int kSlabFloats = kSlabRows * mod::kHeadDim;
-    const long long padded = padded_rows(attention);
+    const long long rows = padded(attention.q_len);
     unsigned parity = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         float* slab = attention.dq_accumulator +
-                      (place.b * attention.heads + place.h) * padded * mod::kHeadDim +
+                      (place.b * attention.heads + place.h) * rows * mod::kHeadDim +
                       static_cast<long long>(tiles.begin) * (kSlabs * kSlabFloats);
 #pragma unroll 1
         for (int tile = tiles.begin; tile < tiles.end; ++tile) {

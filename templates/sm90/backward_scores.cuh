@@ -20,13 +20,6 @@ using Fragments = unsigned[mod::kQueryTile / 16][4]; // left operands, 16 querie
 constexpr __device__ int accumulator(int key, int j) { return j / 2 * 4 + 2 * key + j % 2; }
 constexpr __device__ int query_of(int j) { return j / 2 * 8 + j % 2; }
 
-// What a score mod's derivative asks of the order of things. Where the derivative with respect to
-// the score is the same for any score, weights are computed under the product of values, and the
-// derivative afterwards. Where only it needs the score, it is multiplied into the weights when they
-// have been packed. Where gradients of buffers need the score too, both products come first.
-constexpr bool kAtOnce =
-    mod::kAddsGradients && (mod::kDerivativeUsesScore || mod::kPartialsUseScore);
-constexpr bool kFolds = !kAtOnce && mod::kDerivativeUsesScore;
 // Where floats would not fit beside the rest, what the derivative is multiplied with is kept in 16
 // bits: the fragments of weights, unless a derivative has been folded in.
 constexpr bool kKeepsFloats = mod::kQueryTile < 128;
@@ -45,6 +38,10 @@ class ScoreGradients {
                               const HeadPlace& place, int warp_key, int lane)
         : attention_(attention), arguments_(arguments), place_(place), warp_key_(warp_key),
           first_key_(warp_key + lane / 4), first_query_(lane % 4 * 2) {
+        const long long count = distance_count(attention);
+        expanded_count_ = count * attention.batch * attention.heads;
+        expanded_ = attention.distance_values + padded(attention.kv_len) +
+                    (place.b * attention.heads + place.h) * count;
 #pragma unroll
         for (int key = 0; key < 2; ++key)
             column_[key] = mod::at_column(arguments, place.launch, place.head, place.b, place.h,
@@ -167,14 +164,14 @@ class ScoreGradients {
         for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
             if (mod::sum_of(gradient) == mod::Sum::head) {
                 const float total = flexc_warp_sum(sums.of_head[gradient]);
-                if (threadIdx.x % 32 == 0) add(element(row, 0, 0, 0), gradient, total);
+                if (threadIdx.x % 32 == 0) add(element(row, 0, 0, 0, 0), gradient, total);
             }
             if (mod::sum_of(gradient) == mod::Sum::key)
 #pragma unroll
                 for (int key = 0; key < 2; ++key) {
                     const float total = quad_sum(sums.of_key[gradient][key]);
                     if (threadIdx.x % 4 == 0 && first_key_ + 8 * key < attention_.kv_len)
-                        add(element(row, key, 0, 0), gradient, total);
+                        add(element(row, key, 0, 0, 0), gradient, total);
                 }
         }
     }
@@ -205,9 +202,25 @@ class ScoreGradients {
         return (reads ? min(position, attention_.kv_len - 1) : position) +
                static_cast<int>(attention_.kv_offset);
     }
-    __device__ mod::At element(const mod::Row& row, int key, int q, int first_q) const {
-        return {arguments_, place_.launch, place_.head, row, column_[key],
-                place_.b,   place_.h,      place_.h_kv, q,   key_index(key, mod::kReadsElements)};
+    // `first`: of the tile's queries, this thread's first in the tensor; j: which of those it is.
+    __device__ mod::At element(const mod::Row& row, int key, int q, int first, int j) const {
+        const int kv = key_index(key, mod::kReadsElements);
+        const int first_q = mod::kReadsElements ? q : first + static_cast<int>(attention_.q_offset);
+        return {arguments_,
+                place_.launch,
+                place_.head,
+                row,
+                column_[key],
+                place_.b,
+                place_.h,
+                place_.h_kv,
+                q,
+                kv,
+                first_q,
+                mod::kReadsElements ? kv : key_index(0, false),
+                expanded_ + (first - first_key_),
+                expanded_count_,
+                query_of(j) - 8 * key};
     }
 
     // Of a query of the tile, which the program sees as q.
@@ -227,8 +240,7 @@ class ScoreGradients {
         const int q = mod::kReadsElements ? inside : first + query_of(j) + offset;
 #pragma unroll
         for (int key = 0; key < 2; ++key)
-            visit_element(key, accumulator(key, j),
-                          element(row, key, q, mod::kReadsElements ? q : first + offset));
+            visit_element(key, accumulator(key, j), element(row, key, q, first, j));
     }
 
     __device__ mod::Joint modify(const mod::At& at, float product) const {
@@ -325,7 +337,7 @@ class ScoreGradients {
                 if (position >= attention_.q_len) continue;
                 const int q = position + static_cast<int>(attention_.q_offset);
                 const mod::Row row = row_of(position - tile_query, q);
-                add(element(row, 0, q, q), gradient, sums.of_query[gradient][i]);
+                add(element(row, 0, q, position, 0), gradient, sums.of_query[gradient][i]);
             }
         }
     }
@@ -337,6 +349,8 @@ class ScoreGradients {
     int first_query_;          // of this thread, in a tile of queries
     mod::Column column_[2];
     const mod::Row* rows_;
+    const float* expanded_;    // entry of distance 0
+    long long expanded_count_; // from one read to the next
 };
 
 } // namespace sm90

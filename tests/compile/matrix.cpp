@@ -25,6 +25,7 @@ std::string_view kind_name(KernelKind kind) {
     case KernelKind::backward_dkdv: return "dkdv";
     case KernelKind::backward_fused: return "fused";
     case KernelKind::convert: return "convert";
+    case KernelKind::expand: return "expand";
     case KernelKind::fold: return "fold";
     }
     return "unknown";
