@@ -100,4 +100,15 @@ std::string_view name(GradientSum sum) {
     return "element";
 }
 
+std::string_view description(GradientSum sum) {
+    switch (sum) {
+    case GradientSum::head: return "in registers, once for a head";
+    case GradientSum::query: return "over a tile's keys, once for a query";
+    case GradientSum::key: return "in registers, once for a key";
+    case GradientSum::distance: return "over a tile's diagonals, once for a distance";
+    case GradientSum::element: return "in memory, element by element";
+    }
+    return "";
+}
+
 } // namespace flexc::passes

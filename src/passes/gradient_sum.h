@@ -20,6 +20,7 @@ enum class GradientSum : std::uint8_t {
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient);
 // Real reads of single elements that depend on their distance q - kv alone, and on the head.
 std::vector<ir::NodeId> distance_reads(const Mod& mod);
-std::string_view name(GradientSum sum); // as in this enumeration
+std::string_view name(GradientSum sum);        // as in this enumeration
+std::string_view description(GradientSum sum); // how its tile is summed, for people
 
 } // namespace flexc::passes
