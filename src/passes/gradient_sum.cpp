@@ -17,7 +17,7 @@ class DistanceFinder {
 
     // Whether q and kv enter through their difference alone.
     bool is_of_distance(NodeId id) {
-        if (++work_ > kMaxWork) return false;
+        if (++work_ > kMaxWork || mod_.dependence[id].has(Dependence::score)) return false;
         if (!uses_positions(id)) return true;
         if (const auto gain = sum_of_gains(id)) return *gain == 0;
         const ir::Node& node = mod_.program.graph[id];
