@@ -50,19 +50,20 @@ __device__ void issue_output(Output& output, Weights& weights, Operand value) {
 // Whose turn it is: a ring of named barriers, each with one warpgroup that waits and one that
 // arrives.
 struct Turn {
-    int mine, next;
+    int warpgroup;
 
-    // Barrier 0 is the block's.
-    __device__ explicit Turn(int warpgroup)
-        : mine(1 + warpgroup), next(1 + (warpgroup + 1) % kConsumers) {
-        if (mod::kTurns != mod::Turns::none && warpgroup == kConsumers - 1) arrive(next, 256);
+    __device__ explicit Turn(int index) : warpgroup(index) {
+        if (mod::kTurns != mod::Turns::none && index == kConsumers - 1) arrive(next(), 256);
     }
     __device__ void take(mod::Turns kind) const {
-        if (mod::kTurns == kind) synchronize(mine, 256);
+        if (mod::kTurns == kind) synchronize(1 + warpgroup, 256); // barrier 0 is the block's
     }
     __device__ void pass(mod::Turns kind) const {
-        if (mod::kTurns == kind) arrive(next, 256);
+        if (mod::kTurns == kind) arrive(next(), 256);
     }
+
+  private:
+    __device__ int next() const { return 1 + (warpgroup + 1) % kConsumers; }
 };
 
 struct Consumer {
@@ -95,22 +96,25 @@ struct Consumer {
     __device__ void wait_for_value() const { shared.values.full(value.stage).wait(value.parity); }
 
     // Scores of a block of keys, alone.
-    __device__ void compute_scores(Scores& scores, Operand queries) {
+    __device__ void compute_scores(Scores& scores, Operand queries, Logits& logits, int first_key) {
         wait_for_key();
         issue_scores(scores, queries, key_operand());
+        if (kPreparesEarly) prepare_logits(logits, first_key);
         wait_for_products<0>();
         pin(scores);
         release_key();
+        if (!kPreparesEarly) prepare_logits(logits, first_key);
     }
-    __device__ void change_scores(Scores& scores, Logits& logits, int first_key) {
+    // What the next logits need beside their products, which it runs under where there are
+    // registers to spare.
+    __device__ void prepare_logits(Logits& logits, int first_key) {
+        logits.prepare(first_key);
         if constexpr (mod::kReadsBias) {
             shared.biases.full(bias.stage).wait(bias.parity);
-            logits.use_biases(shared.biases.at(bias.stage));
-        }
-        logits.apply(scores, first_key);
-        if constexpr (mod::kReadsBias) {
-            // Every thread has read; elsewhere only products and copies read, and a warp arrives
-            // once.
+            const int row_in_tile = 64 * warpgroup + 16 * warp + lane / 4;
+            logits.load_biases(shared.biases.at(bias.stage) + row_in_tile * kBiasRowBytes +
+                                   lane % 4 * 2 * kBiasElementBytes,
+                               kBiasRowBytes);
             shared.biases.empty(bias.stage).arrive();
             bias.advance();
         }
@@ -130,8 +134,9 @@ struct Consumer {
         Weights weights;
         {
             Scores scores;
-            compute_scores(scores, queries);
-            change_scores(scores, logits, (task.end - 1) * mod::kKeyTile);
+            const int first_key = (task.end - 1) * mod::kKeyTile;
+            compute_scores(scores, queries, logits, first_key);
+            logits.apply(scores, first_key);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
@@ -146,12 +151,14 @@ struct Consumer {
             wait_for_value();
             issue_output(output, weights, value_operand());
             turn.pass(mod::Turns::products);
+            if (kPreparesEarly) prepare_logits(logits, block * mod::kKeyTile);
             wait_for_products<1>();
             pin(scores);
             release_key();
 
             turn.take(mod::Turns::softmax);
-            change_scores(scores, logits, block * mod::kKeyTile);
+            if (!kPreparesEarly) prepare_logits(logits, block * mod::kKeyTile);
+            logits.apply(scores, block * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0, mod::kSettlesAfter, [&](float done) {
                 settle(mod::kSettlesAfter == 0 ? softmax.maximum[0] + softmax.maximum[1] : done,
@@ -179,11 +186,13 @@ struct Consumer {
             turn.take(mod::Turns::products);
             issue_scores(scores, queries, key_operand());
             turn.pass(mod::Turns::products);
+            if (kPreparesEarly) prepare_logits(logits, block * mod::kKeyTile);
             wait_for_products<0>();
             pin(scores);
             release_key();
             turn.take(mod::Turns::softmax);
-            change_scores(scores, logits, block * mod::kKeyTile);
+            if (!kPreparesEarly) prepare_logits(logits, block * mod::kKeyTile);
+            logits.apply(scores, block * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
@@ -199,13 +208,13 @@ struct Consumer {
     // False after the last tile.
     __device__ bool consume() {
         shared.queries.full(query.stage).wait(query.parity);
+        read_again(attention);
         const Task task = Task::load(shared.task(query.stage));
         if (task.is_none()) return false;
         const HeadPlace place(arguments, task.b, task.h, task.h_kv, task.low, task.high);
         const int warp_row = task.first_row + 64 * warpgroup + 16 * warp;
         const unsigned queries = shared.queries.at(query.stage) + warpgroup * 64 * kRowBytes;
-        const int row_in_tile = 64 * warpgroup + 16 * warp + lane / 4;
-        Logits logits(attention, arguments, place, warp_row, row_in_tile, lane);
+        Logits logits(attention, arguments, place, warp_row, lane);
         Softmax softmax;
         Output output;
 #pragma unroll
@@ -223,9 +232,7 @@ struct Consumer {
             synchronize(1 + kConsumers + warpgroup, 128);
             store(maps.o, {task.b, task.h, warp_row, 0}, queries + 16 * warp * kRowBytes, output);
         }
-        // Every lane has read the task.
-        __syncwarp();
-        release(shared.queries.empty(query.stage));
+        shared.queries.empty(query.stage).arrive();
         query.advance();
         return true;
     }

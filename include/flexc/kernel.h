@@ -99,9 +99,10 @@ class Kernel {
     Result<Plan> plan(const Sizes& sizes, std::span<const NamedTensor> buffers = {},
                       Stream stream = {}, const PlanOptions& options = {}) const;
 
-    // Asynchronous on CUDA, allocates nothing, compiles nothing, may be captured in a graph. Only
-    // with ForwardKernel::hopper does the first call whose tensors the copy engine cannot walk
-    // (16-byte aligned bases and strides) or whose scale is not positive compile a generic kernel.
+    // Asynchronous on CUDA, allocates nothing, compiles nothing, may be captured in a graph. But on
+    // Hopper the first call whose tensors the copy engine cannot walk (16-byte aligned bases and
+    // strides) or whose scale is not positive compiles the generic kernel, unless
+    // ForwardKernel::generic was asked for.
     Result<void> forward(const Plan& plan, const ForwardTensors& tensors,
                          std::span<const NamedTensor> buffers = {}, Workspace workspace = {},
                          Stream stream = {}) const;

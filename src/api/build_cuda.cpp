@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <functional>
 
 #include "api/backend.h"
 #include "api/context.h"
@@ -10,6 +12,23 @@
 
 namespace flexc::api {
 
+namespace {
+
+// Kept by the kernel, when the caller's log may be gone.
+std::function<Result<runtime::CudaKernel>(cuda::KernelKind)>
+generic_compiler(const passes::Mod& mod, const CompileOptions& options, const Target& target) {
+    CompileOptions later = options;
+    later.log = {};
+    return [mod, later, target](cuda::KernelKind kind) -> Result<runtime::CudaKernel> {
+        const auto folder = Context::instance().stores.get(later.cache);
+        auto one = compile_kernel(mod, later, kind, target, *folder, {.generic = true});
+        if (!one) return one.error();
+        return std::move(one->kernel);
+    };
+}
+
+} // namespace
+
 Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, int device,
                          cache::Store& store) {
     auto info = cuda::device_info(device);
@@ -18,7 +37,8 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
         return Error{ErrorCode::unsupported,
                      formatted("{} has compute capability {}.{}; 8.0 is the least", info->name,
                                info->arch / 10, info->arch % 10)};
-    auto compiled = compile_kernels(mod, options, {cuda::arch_name(info->arch), info->arch}, store);
+    const Target target{cuda::arch_name(info->arch), info->arch};
+    auto compiled = compile_kernels(mod, options, target, store);
     if (!compiled) return compiled.error();
     Built built;
     std::vector<runtime::CudaKernel> kernels;
@@ -27,25 +47,18 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
         built.bytes += one.kernel.cubin.size();
         kernels.push_back(std::move(one.kernel));
     }
-    // Kept by the kernel, when the caller's log may be gone.
-    CompileOptions later = options;
-    later.log = {};
-    const auto compile_generic =
-        [mod, later, info = *info](cuda::KernelKind kind) -> Result<runtime::CudaKernel> {
-        const auto folder = Context::instance().stores.get(later.cache);
-        auto one = compile_kernel(mod, later, kind, {cuda::arch_name(info.arch), info.arch},
-                                  *folder, {.generic = true});
-        if (!one) return one.error();
-        return std::move(one->kernel);
-    };
-    auto loaded = runtime::load_cuda(std::move(kernels),
-                                     {.device = device,
-                                      .dtype = options.dtype,
-                                      .head_dim = options.head_dim,
-                                      .head_dim_v = options.head_dim_v,
-                                      .distance_reads = passes::distance_reads(mod).size(),
-                                      .compile_generic = compile_generic,
-                                      .report_out_of_range = options.report_out_of_range});
+    const bool takes_any_layout = std::ranges::none_of(kernels, [](const auto& kernel) {
+        return kernel.config.hopper || kernel.config.is_hopper_backward;
+    });
+    auto loaded = runtime::load_cuda(
+        std::move(kernels),
+        {.device = device,
+         .dtype = options.dtype,
+         .head_dim = options.head_dim,
+         .head_dim_v = options.head_dim_v,
+         .distance_reads = passes::distance_reads(mod).size(),
+         .compile_generic = takes_any_layout ? nullptr : generic_compiler(mod, options, target),
+         .report_out_of_range = options.report_out_of_range});
     if (!loaded) return loaded.error();
     built.executable = std::move(*loaded);
     return built;
@@ -83,10 +96,15 @@ Result<std::string> explain_cuda(const passes::Mod& mod, const CompileOptions& o
                                  std::string_view arch) {
     auto target = target_of(arch);
     if (!target) return target.error();
-    // The backward's header holds everything that the forward's does.
-    const cuda::KernelKind kind =
-        options.backward ? cuda::KernelKind::backward_fused : cuda::KernelKind::forward;
-    return mod_text(mod, options, configure(mod, options, kind, *target));
+    std::vector<cuda::KernelKind> kinds = {cuda::KernelKind::forward};
+    // The header of one backward kernel holds everything that those of the others do.
+    if (options.backward) kinds.push_back(cuda::KernelKind::backward_fused);
+    std::string text;
+    for (const cuda::KernelKind kind : kinds) {
+        const cuda::KernelConfig config = configure(mod, options, kind, *target);
+        text += formatted("// For {}:\n\n{}", config.template_path, mod_text(mod, options, config));
+    }
+    return text;
 }
 
 Result<std::string> explain_plan(const passes::Mod& mod, const CompileOptions& options,

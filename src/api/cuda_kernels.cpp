@@ -67,7 +67,7 @@ bool is_split(const CompileOptions& options) {
 }
 
 bool wants_generic(const CompileOptions& options, KernelKind kind) {
-    if (kind == KernelKind::forward) return options.forward_kernel != ForwardKernel::hopper;
+    if (kind == KernelKind::forward) return options.forward_kernel == ForwardKernel::generic;
     return is_split(options) || options.backward_kernel == BackwardKernel::generic;
 }
 
@@ -137,17 +137,18 @@ Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOp
 cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& options, KernelKind kind,
                              const Target& target, Preference preference) {
     const ir::Graph& graph = mod.program.graph;
-    return cuda::select_kernel({.kind = kind,
-                                .arch = target.number,
-                                .dtype = options.dtype,
-                                .head_dim = options.head_dim,
-                                .head_dim_v = options.head_dim_v,
-                                .has_score_mod = graph[mod.score].op != ir::Op::score,
-                                .has_mask = graph[mod.mask].op != ir::Op::const_bool,
-                                .reports_out_of_range = options.report_out_of_range,
-                                .reads_bias = kind == KernelKind::forward && cuda::reads_bias(mod),
-                                .generic = preference.generic || wants_generic(options, kind),
-                                .refused = preference.refused});
+    return cuda::select_kernel(
+        {.kind = kind,
+         .arch = target.number,
+         .dtype = options.dtype,
+         .head_dim = options.head_dim,
+         .head_dim_v = options.head_dim_v,
+         .has_score_mod = graph[mod.score].op != ir::Op::score,
+         .has_mask = graph[mod.mask].op != ir::Op::const_bool,
+         .reports_out_of_range = options.report_out_of_range,
+         .bias_bytes = kind == KernelKind::forward ? cuda::bias_bytes(mod) : 0,
+         .generic = preference.generic || wants_generic(options, kind),
+         .refused = preference.refused});
 }
 
 std::string mod_text(const passes::Mod& mod, const CompileOptions& options,

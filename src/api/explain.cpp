@@ -1,4 +1,3 @@
-
 #include "api/backend.h"
 #include "api/frontend.h"
 #include "cpu/emit_llvm.h"

@@ -31,9 +31,9 @@ struct KernelRequest {
     bool has_score_mod = false;
     bool has_mask = false;
     bool reports_out_of_range = false;
-    bool reads_bias = false; // see ScoreParts
-    bool generic = false;    // only kernels that take tensors of any layout
-    int refused = 0;         // configurations that compiled badly: the choice goes on after them
+    int bias_bytes = 0;   // of an element of ScoreParts::bias_read
+    bool generic = false; // only kernels that take tensors of any layout
+    int refused = 0;      // configurations that compiled badly: the choice goes on after them
 };
 
 // What warpgroups do one at a time.

@@ -5,6 +5,7 @@
 #include "cuda/emit_gradients.h"
 #include "cuda/emit_logits.h"
 #include "cuda/expressions.h"
+#include "cuda/names.h"
 #include "passes/gradient_sum.h"
 #include "support/text.h"
 
@@ -22,10 +23,6 @@ bool is_backward(KernelKind kind) {
     return kind == KernelKind::backward_dq || kind == KernelKind::backward_dkdv ||
            kind == KernelKind::backward_fused || kind == KernelKind::expand ||
            kind == KernelKind::fold;
-}
-
-const char* element_type(DType dtype) {
-    return dtype == DType::f32 ? "float" : dtype == DType::f16 ? "flexc_f16" : "flexc_bf16";
 }
 
 // The program as a comment. A backslash at the end of a line would continue the comment.

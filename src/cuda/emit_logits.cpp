@@ -1,5 +1,6 @@
 #include "cuda/emit_logits.h"
 
+#include "cuda/names.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -36,7 +37,7 @@ std::string bias_functions(const Layout& layout, NodeId read) {
                "__device__ inline long long bias_step(const Arguments&) { return 0; }\n\n";
     const ir::Node& node = layout.node(read);
     const auto last = static_cast<std::uint32_t>(node.operands.size() - 1);
-    const bool is_bf16 = layout.mod().program.buffers[node.symbol].dtype == DType::bf16;
+    const DType dtype = layout.mod().program.buffers[node.symbol].dtype;
     Body address(layout, passes::Place::element, "at.");
     address.compute(node.operands);
     using Kind = passes::ArgumentSlot::Kind;
@@ -48,7 +49,7 @@ std::string bias_functions(const Layout& layout, NodeId read) {
                      "__device__ inline const BiasElement* bias_address(const At& at) {{\n{}}}\n\n"
                      "__device__ inline long long bias_step(const Arguments& arguments) "
                      "{{\n{}}}\n\n",
-                     is_bf16 ? "flexc_bf16" : "flexc_f16", address.statements(), step.statements());
+                     element_type(dtype), address.statements(), step.statements());
 }
 
 } // namespace

@@ -219,7 +219,7 @@ ir::NodeId find_bias_read(const passes::Mod& mod, NodeId addend) {
         if (node.op != Op::read || node.operands.empty()) continue;
         const DType dtype = mod.program.buffers[node.symbol].dtype;
         const std::vector<bool>& proven = mod.ranges.in_range[id];
-        bool fits = (dtype == DType::bf16 || dtype == DType::f16) &&
+        bool fits = (dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16) &&
                     graph[node.operands.back()].op == Op::kv_idx &&
                     proven.size() == node.operands.size() &&
                     std::ranges::all_of(proven, [](bool is) { return is; });
@@ -244,6 +244,12 @@ FoldedMod fold_score(const passes::Mod& mod) {
     return folded;
 }
 
-bool reads_bias(const passes::Mod& mod) { return fold_score(mod).parts.bias_read != kNoNode; }
+int bias_bytes(const passes::Mod& mod) {
+    const FoldedMod folded = fold_score(mod);
+    if (folded.parts.bias_read == kNoNode) return 0;
+    const ir::Program& program = folded.mod.program;
+    const ir::Node& read = program.graph[folded.parts.bias_read];
+    return static_cast<int>(size_of(program.buffers[read.symbol].dtype));
+}
 
 } // namespace flexc::cuda

@@ -13,9 +13,9 @@ struct ScoreParts {
     ir::NodeId slope = ir::kNoNode;          // what row_addend gains from one key to the next
     ir::NodeId element_addend = ir::kNoNode; // any other
     ir::NodeId cap = ir::kNoNode;            // uses neither q, kv nor score
-    // A read of 16-bit numbers that element_addend uses, never outside its buffer, whose last index
-    // is kv itself and whose others are q itself or use the head at most: a matrix that can be
-    // copied.
+    // A read of floats or 16-bit numbers that element_addend uses, never outside its buffer, whose
+    // last index is kv itself and whose others are q itself or use the head at most: a matrix that
+    // can be copied.
     ir::NodeId bias_read = ir::kNoNode;
     bool found() const { return multiplier != ir::kNoNode; }
 };
@@ -27,7 +27,7 @@ struct FoldedMod {
 
 // No parts are found where the score enters otherwise, or not at all.
 FoldedMod fold_score(const passes::Mod& mod);
-// Whether it would find such a matrix.
-bool reads_bias(const passes::Mod& mod);
+// Bytes of an element of such a matrix; 0 without one.
+int bias_bytes(const passes::Mod& mod);
 
 } // namespace flexc::cuda

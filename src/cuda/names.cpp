@@ -4,13 +4,11 @@
 #include <cctype>
 #include <set>
 
+#include "support/text.h"
+
 namespace flexc::cuda {
 
-namespace {
-
-using Kind = passes::ArgumentSlot::Kind;
-
-const char* element_type(DType dtype) {
+std::string_view element_type(DType dtype) {
     switch (dtype) {
     case DType::f64: return "double";
     case DType::f32: return "float";
@@ -26,6 +24,10 @@ const char* element_type(DType dtype) {
     return "float";
 }
 
+namespace {
+
+using Kind = passes::ArgumentSlot::Kind;
+
 const char* param_type(ir::Type type) {
     switch (type) {
     case ir::Type::real: return "float";
@@ -38,7 +40,7 @@ const char* param_type(ir::Type type) {
 std::string type_of(const passes::ArgumentSlot& slot, const ir::Program& program) {
     switch (slot.kind) {
     case Kind::buffer_data:
-        return std::string("const ") + element_type(program.buffers[slot.index].dtype) + "*";
+        return formatted("const {}*", element_type(program.buffers[slot.index].dtype));
     case Kind::gradient_data: return "float*";
     case Kind::param: return param_type(program.params[slot.index].type);
     case Kind::out_of_range: return "int*";

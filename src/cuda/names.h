@@ -3,11 +3,15 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "passes/mod.h"
 
 namespace flexc::cuda {
+
+// "flexc_bf16", "float", ...
+std::string_view element_type(DType dtype);
 
 // Letters, digits and underscores only. What is appended later keeps it apart from keywords.
 std::string sanitized(const std::string& name);

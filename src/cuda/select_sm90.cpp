@@ -14,9 +14,9 @@ struct Shape {
 
 // Best first. Three warpgroups share each load of keys where the output leaves them registers.
 constexpr std::array kShapes = {
-    Shape{3, 128, 2, true}, Shape{3, 112, 2, true}, Shape{3, 96, 2, true}, Shape{2, 128, 2, true},
-    Shape{2, 128, 1, true}, Shape{2, 112, 1, true}, Shape{2, 96, 1, true}, Shape{2, 80, 1, true},
-    Shape{2, 64, 1, true},  Shape{2, 64, 1, false},
+    Shape{3, 128, 2, true}, Shape{3, 112, 2, true}, Shape{3, 96, 2, true},  Shape{2, 128, 2, true},
+    Shape{2, 128, 1, true}, Shape{2, 112, 1, true}, Shape{2, 96, 1, true},  Shape{2, 80, 1, true},
+    Shape{2, 64, 1, true},  Shape{2, 48, 1, true},  Shape{2, 64, 1, false},
 };
 constexpr int kStages = 2;
 constexpr int kBarrierBytes = 1024;
@@ -30,17 +30,22 @@ int shared_bytes(const KernelRequest& request, const Shape& shape) {
     constexpr int kRowBytes = 128; // of a panel
     const int key = panels(request.head_dim), value = panels(request.head_dim_v);
     const int query_tile = 64 * shape.consumers;
-    const int bias = request.reads_bias ? kStages * query_tile * panels(shape.key_tile) : 0;
-    return kBarrierBytes + kRowBytes * (shape.query_stages * query_tile * std::max(key, value) +
-                                        kStages * shape.key_tile * (key + value) + bias);
+    const int bias_row_bytes = (shape.key_tile + 8) * request.bias_bytes;
+    return kBarrierBytes + kStages * query_tile * bias_row_bytes +
+           kRowBytes * (shape.query_stages * query_tile * std::max(key, value) +
+                        kStages * shape.key_tile * (key + value));
 }
 
-// Of one thread: scores, the weights before them, and the output.
+// Of one thread: scores, their biases, the weights before them, and the output.
 int accumulators(const KernelRequest& request, const Shape& shape) {
     const int weights = shape.overlaps ? shape.key_tile / 4 : 0;
-    return shape.key_tile / 2 + weights + padded(request.head_dim_v) / 2;
+    const int biases = shape.key_tile / 2 * request.bias_bytes / 4;
+    return shape.key_tile / 2 + biases + weights + padded(request.head_dim_v) / 2;
 }
-int accumulator_limit(const Shape& shape) { return shape.consumers == 3 ? 128 : 192; }
+int accumulator_limit(const KernelRequest& request, const Shape& shape) {
+    if (shape.consumers == 3) return 128;
+    return request.bias_bytes > 0 ? 176 : 192;
+}
 
 bool suits(const KernelRequest& request, const Shape& shape) {
     // Beyond these, masks and mods spill or products are serialised. 64 keys are as fast there.
@@ -48,9 +53,8 @@ bool suits(const KernelRequest& request, const Shape& shape) {
     const int columns = padded(request.head_dim_v);
     if (shape.consumers == 3 && columns > kWidestOfThree) return false;
     if (shape.key_tile > kFewKeys && columns > kWidestOfManyKeys) return false;
-    // 64 threads copy biases in chunks of eight keys.
-    if (request.reads_bias && (shape.consumers == 3 || 512 % shape.key_tile != 0)) return false;
-    return accumulators(request, shape) <= accumulator_limit(shape) &&
+    if (request.bias_bytes > 0 && shape.consumers == 3) return false;
+    return accumulators(request, shape) <= accumulator_limit(request, shape) &&
            shared_bytes(request, shape) <= shared_memory_limit(request.arch);
 }
 
@@ -84,11 +88,17 @@ KernelConfig configured(const KernelRequest& request, const Shape& shape) {
     return config;
 }
 
+// A stage of queries more or less needs the same registers.
+bool needs_fewer_registers(const Shape& shape, const Shape& than) {
+    return shape.consumers < than.consumers || shape.key_tile <= than.key_tile - kLeastStep ||
+           shape.overlaps != than.overlaps;
+}
+
 } // namespace
 
 std::string_view why_not_sm90(const KernelRequest& request) {
     if (request.arch != 90) return "only Hopper has wgmma";
-    if (request.generic) return "--forward-kernel hopper was not given";
+    if (request.generic) return "a kernel for tensors of any layout was asked for";
     if (request.dtype == DType::f32) return "wgmma has no products of floats";
     if (request.head_dim % 8 != 0 || request.head_dim_v % 8 != 0)
         return "the copy engine needs rows of a multiple of 16 bytes";
@@ -98,24 +108,20 @@ std::string_view why_not_sm90(const KernelRequest& request) {
 
 std::optional<KernelConfig> select_forward_sm90(const KernelRequest& request) {
     if (!why_not_sm90(request).empty()) return {};
-    int refused = request.refused;
-    const Shape* last = nullptr;
+    // The best, one that is a step smaller, and the smallest: each costs a compile.
+    std::array<const Shape*, 3> choices{};
+    std::size_t count = 0;
     for (const Shape& shape : kShapes) {
         if (!suits(request, shape)) continue;
-        // A stage of queries more or less needs the same registers.
-        const bool smaller = last == nullptr || shape.consumers < last->consumers ||
-                             shape.key_tile <= last->key_tile - kLeastStep ||
-                             shape.overlaps != last->overlaps;
-        if (!smaller) continue;
-        last = &shape;
-        if (refused-- == 0) {
-            KernelConfig config = configured(request, shape);
-            if (request.refused > 0)
-                config.reason += "; larger tiles spilled registers or serialised products";
-            return config;
-        }
+        if (count > 0 && !needs_fewer_registers(shape, *choices[count - 1])) continue;
+        count = std::min(count + 1, choices.size());
+        choices[count - 1] = &shape;
     }
-    return {};
+    const auto refused = static_cast<std::size_t>(request.refused);
+    if (refused >= count) return {};
+    KernelConfig config = configured(request, *choices[refused]);
+    if (refused > 0) config.reason += "; larger tiles spilled registers or serialised products";
+    return config;
 }
 
 } // namespace flexc::cuda

@@ -45,6 +45,13 @@ bool encode(const DriverApi& api, const TensorArgument& tensor, const Extents& e
                           0) == kDriverSuccess;
 }
 
+// Floats that are written two at a time.
+bool takes_pairs(const TensorArgument& tensor) {
+    constexpr std::uint64_t kPair = 2 * sizeof(float);
+    return tensor.stride_d == 1 && reinterpret_cast<std::uintptr_t>(tensor.data) % kPair == 0 &&
+           tensor.stride_s % 2 == 0 && tensor.stride_h % 2 == 0 && tensor.stride_b % 2 == 0;
+}
+
 } // namespace
 
 std::optional<ForwardMaps> forward_maps(const KernelConfig& config,
@@ -64,11 +71,12 @@ std::optional<ForwardMaps> forward_maps(const KernelConfig& config,
         !encode(*api, arguments.k, k, type, key_tile, maps.k) ||
         !encode(*api, arguments.v, v, type, key_tile, maps.v))
         return {};
-    // Floats are not written through a map; the kernel's prefetch still needs one.
-    maps.o = maps.q;
-    if ((arguments.o_flags & kOutputF32) == 0 &&
-        !encode(*api, arguments.o, o, type, kOutputRows, maps.o))
-        return {};
+    if ((arguments.o_flags & kOutputF32) != 0) {
+        // Floats are not written through a map; the kernel's prefetch still needs one.
+        maps.o = maps.q;
+        return takes_pairs(arguments.o) ? std::optional(maps) : std::nullopt;
+    }
+    if (!encode(*api, arguments.o, o, type, kOutputRows, maps.o)) return {};
     return maps;
 }
 

@@ -224,16 +224,21 @@ class CudaExecutable final : public Executable {
         return Loaded{std::move(kernel.config), std::move(*module), *function};
     }
 
-    // Compiled by the first call that needs it; others that do wait for it.
+    // Compiled by the first call that needs it, without a lock: of calls at the same time, each
+    // compiles, and the first to end is kept.
     Result<const Loaded*> generic(KernelKind kind) const {
-        const std::lock_guard lock(generic_mutex_);
-        const auto found = generic_.find(kind);
-        if (found != generic_.end()) return &found->second;
+        const auto known = [&]() -> const Loaded* {
+            const std::lock_guard lock(generic_mutex_);
+            const auto found = generic_.find(kind);
+            return found == generic_.end() ? nullptr : &found->second;
+        };
+        if (const Loaded* one = known()) return one;
         auto compiled = options_.compile_generic(kind);
         if (!compiled) return compiled.error();
         auto one = load_one(*compiled);
         if (!one) return one.error();
-        return &generic_.emplace(kind, std::move(*one)).first->second;
+        const std::lock_guard lock(generic_mutex_);
+        return &generic_.try_emplace(kind, std::move(*one)).first->second;
     }
 
     BackwardForm backward_form() const {

@@ -16,6 +16,8 @@ static_assert(kThreads == 32 * mod::kWarps);
 constexpr int kProducerRegisters = kConsumers == 3 ? 32 : mod::kReadsBias ? 72 : 40;
 constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : mod::kReadsBias ? 216 : 232;
 
+constexpr bool kPreparesEarly = kConsumers == 2 && mod::kHeadDimV <= 128;
+
 constexpr int panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
 constexpr int round_up_16(int x) { return (x + 15) / 16 * 16; }
 
@@ -28,7 +30,10 @@ constexpr int kWidestPanels = kPanels > kValuePanels ? kPanels : kValuePanels;
 using Queries = Stages<mod::kQueryStages, kQueryPanel * kWidestPanels>;
 using Keys = Stages<mod::kStages, kPanels * kKeyPanel>;
 using Values = Stages<mod::kStages, kValuePanels * kKeyPanel>;
-using Biases = Stages<mod::kStages, mod::kReadsBias ? panels(mod::kKeyTile) * kQueryPanel : 0>;
+// Rows of biases are as far apart as makes lanes that read eight of them meet no bank twice.
+constexpr int kBiasElementBytes = sizeof(mod::BiasElement);
+constexpr int kBiasRowBytes = (mod::kKeyTile + 8) * kBiasElementBytes;
+using Biases = Stages<mod::kStages, mod::kReadsBias ? mod::kQueryTile * kBiasRowBytes : 0>;
 constexpr int kBiasThreads = 64; // that copy them, where there are any, beside the producer
 
 // A tile of queries, as the producer hands it to the consumers, beside the queries.
@@ -78,7 +83,8 @@ struct Shared {
     __device__ unsigned task(int stage) const { return tasks + stage * Task::kBytes; }
     __device__ void initialise() const {
         constexpr int kConsumerWarps = 4 * kConsumers;
-        queries.initialise(1, kConsumerWarps + (mod::kReadsBias ? kBiasThreads / 32 : 0));
+        // Every thread that reads a task arrives; elsewhere a warp arrives once.
+        queries.initialise(1, 32 * kConsumerWarps + (mod::kReadsBias ? kBiasThreads : 0));
         keys.initialise(1, kConsumerWarps);
         values.initialise(1, kConsumerWarps);
         if constexpr (mod::kReadsBias) biases.initialise(kBiasThreads, 32 * kConsumerWarps);

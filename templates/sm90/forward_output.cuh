@@ -73,17 +73,19 @@ __device__ inline void store(const TensorMap& map, Corner corner, unsigned memor
     }
 }
 
-// A partial result, in floats.
+// A partial result: floats, whose columns lie side by side.
 __device__ inline void store_floats(const AttentionArguments& attention, const HeadPlace& place,
                                     int row, const Output& output) {
     const TensorArgument& o = attention.o;
-    float* const plane = static_cast<float*>(o.data) + place.b * o.stride_b + place.h * o.stride_h;
 #pragma unroll
-    for (int i = 0; i < kOutputs; ++i) {
-        const int to = row + 8 * fragment_row(i);
-        const int column = fragment_column(i) + static_cast<int>(threadIdx.x) % 4 * 2;
-        if (to < attention.q_len && column < mod::kHeadDimV)
-            plane[to * o.stride_s + column * o.stride_d] = output[i];
+    for (int r = 0; r < 2; ++r) {
+        if (row + 8 * r >= attention.q_len) continue;
+        float2* const to = reinterpret_cast<float2*>(
+            static_cast<float*>(o.data) + place.b * o.stride_b + place.h * o.stride_h +
+            (row + 8 * r) * o.stride_s + static_cast<int>(threadIdx.x) % 4 * 2);
+#pragma unroll
+        for (int i = 2 * r; i < mod::kHeadDimV / 2; i += 4)
+            to[fragment_column(i) / 2] = make_float2(output[i], output[i + 1]);
     }
 }
 

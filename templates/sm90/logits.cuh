@@ -23,6 +23,24 @@ constexpr __device__ int column_of(int j) { return j / 2 * 8 + j % 2; }
 template <typename E> constexpr bool kTanhIsExact = false;
 template <> constexpr bool kTanhIsExact<flexc_f16> = true;
 
+// Two numbers that lie side by side in shared memory.
+template <typename E> struct ElementPair {
+    unsigned word;
+
+    __device__ void load(unsigned from) { word = load_shared_word(from); }
+    __device__ float first() const { return flexc_first(E{}, word); }
+    __device__ float second() const { return flexc_second(E{}, word); }
+};
+template <> struct ElementPair<float> {
+    float x, y;
+
+    __device__ void load(unsigned from) {
+        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(from) : "memory");
+    }
+    __device__ float first() const { return x; }
+    __device__ float second() const { return y; }
+};
+
 // One thread's part of the logits of a tile of queries. The exponent of an element is
 //     logit * factor() + offset of its row,
 // with everything that does not change within a row and a block of keys left to the offset.
@@ -35,17 +53,15 @@ class Logits {
     static constexpr bool kHasOffset = kAffine && !kCapped && mod::kHasRowAddend;
 
     __device__ Logits(const AttentionArguments& attention, const mod::Arguments& arguments,
-                      const HeadPlace& place, int warp_row, int row_in_tile, int lane)
+                      const HeadPlace& place, int warp_row, int lane)
         : attention_(attention), arguments_(arguments), place_(place), warp_row_(warp_row),
-          first_row_(warp_row + lane / 4), first_column_(lane % 4 * 2), row_in_tile_(row_in_tile),
-          swizzle_(lane / 4 * 16) {
+          first_row_(warp_row + lane / 4), first_column_(lane % 4 * 2) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             q_[r] =
                 min(first_row_ + 8 * r, attention.q_len - 1) + static_cast<int>(attention.q_offset);
             row_[r] = mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv,
                                   q_[r]);
-            offset_[r] = 0;
         }
         factor_ = kHasScoreMod ? kLog2E : attention.scale * kLog2E;
         lse_shift_ = 0;
@@ -53,7 +69,7 @@ class Logits {
     }
 
     __device__ float factor() const { return kFactorIsOne ? 1.0f : factor_; }
-    __device__ float offset(int row) const { return kHasOffset ? offset_[row] : 0.0f; }
+    __device__ float offset(int row) const { return kHasOffset ? base_[row] : 0.0f; }
     // A logit without its offset, or a maximum with it, as an exponent. Rounded alike everywhere,
     // so that a maximum that stays shrinks by exactly 1.
     __device__ float exponent(float logit) const {
@@ -64,6 +80,22 @@ class Logits {
     }
     __device__ float lse_shift() const { return lse_shift_; }
 
+    // What the keys from first_key on need that does not wait for their products.
+    __device__ void prepare(int first_key) {
+        if constexpr (kAffine && mod::kHasRowAddend)
+            visit_column(first_key + first_column_,
+                         [&](int r, const mod::At& at) { base_[r] = mod::row_addend(at) * unit_; });
+    }
+    // The biases of these keys, from this thread's first row and column in shared memory.
+    __device__ void load_biases(unsigned from, int row_bytes) {
+#pragma unroll
+        for (int pair = 0; pair < kBiasPairs; ++pair)
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+                bias_pairs_[r][pair].load(from + 8 * pair * sizeof(mod::BiasElement) +
+                                          8 * r * row_bytes);
+    }
+
     // Products become logits of the keys from first_key on; those that are hidden become -inf.
     __device__ void apply(Scores& scores, int first_key) {
         if constexpr (kAffine)
@@ -71,11 +103,6 @@ class Logits {
         else if constexpr (kHasScoreMod)
             change(scores, first_key);
         if (!wholly_visible(first_key)) hide(scores, first_key);
-    }
-
-    // Where the biases of the next keys are in shared memory, in panels of 64 keys.
-    __device__ void use_biases(unsigned tile) {
-        biases_ = tile + static_cast<unsigned>(row_in_tile_) * 128;
     }
 
   private:
@@ -97,16 +124,11 @@ class Logits {
         }
     }
 
-    // Of the j-th column; a word holds those of an even one and the next.
-    __device__ float bias(int r, int j) {
+    // Of the j-th column.
+    __device__ float bias(int r, int j) const {
         if constexpr (!mod::kReadsBias) return 0;
-        constexpr int kPanel = mod::kQueryTile * 128, kRows = 8 * 128;
-        constexpr mod::BiasElement kKind{};
-        const int chunk = j / 2; // of eight keys
-        if (j % 2 != 0) return flexc_second(kKind, bias_pair_[r]);
-        bias_pair_[r] = load_shared_word(biases_ + chunk / 8 * kPanel + r * kRows +
-                                         ((chunk % 8 * 16) ^ swizzle_) + first_column_ * 2);
-        return flexc_first(kKind, bias_pair_[r]);
+        const auto& pair = bias_pairs_[r][mod::kReadsBias ? j / 2 : 0];
+        return j % 2 != 0 ? pair.second() : pair.first();
     }
 
     __device__ void prepare_affine() {
@@ -133,13 +155,6 @@ class Logits {
     }
 
     __device__ void change_affine(Scores& scores, int first_key) {
-        float base[2] = {0, 0};
-        if constexpr (mod::kHasRowAddend) {
-            visit_column(first_key + first_column_, [&](int r, const mod::At& at) {
-                base[r] = mod::row_addend(at) * unit_;
-                if constexpr (kHasOffset) offset_[r] = base[r];
-            });
-        }
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j) {
             const auto finish = [&](int r, float addend) {
@@ -148,7 +163,7 @@ class Logits {
                     addend += kKeepsColumns ? column_part_[j]
                                             : slope_[mod::kSlopeIsOfHead ? 0 : r] *
                                                   static_cast<float>(column_of(j));
-                if constexpr (!kHasOffset && mod::kHasRowAddend) addend += base[r];
+                if constexpr (!kHasOffset && mod::kHasRowAddend) addend += base_[r];
                 score = fmaf(score, before_[r], addend);
                 if constexpr (kCapped)
                     score = kTanhIsExact<mod::Element> ? reciprocal_fast(1 + exp2_fast(score))
@@ -238,9 +253,10 @@ class Logits {
     int q_[2];
     mod::Row row_[2];
     float factor_, lse_shift_, unit_;
-    float offset_[2], before_[2], slope_[2];
-    int row_in_tile_;
-    unsigned biases_, swizzle_, bias_pair_[2];
+    float base_[2]; // what is added for whole rows, to these keys
+    float before_[2], slope_[2];
+    static constexpr int kBiasPairs = mod::kReadsBias ? kFragmentColumns / 2 : 1;
+    ElementPair<mod::BiasElement> bias_pairs_[2][kBiasPairs];
     float column_part_[kKeepsColumns ? kFragmentColumns : 1];
 };
 

@@ -1,4 +1,5 @@
-// The copy engine: boxes of tensors to shared memory and back (PTX ISA, "cp.async.bulk.tensor").
+// The copy engine: boxes of tensors to shared memory and back (PTX ISA, "cp.async.bulk.tensor"),
+// and plain rows of bytes.
 #pragma once
 
 #include "common/tensor_maps.h"

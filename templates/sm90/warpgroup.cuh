@@ -52,6 +52,12 @@ __device__ inline unsigned load_shared_word(unsigned from) {
     return word;
 }
 
+// The kernel's parameters are read again after this. Compilers else read them once and keep them,
+// and what follows from them, in registers from tile to tile, which spills others.
+template <typename T> __device__ inline void read_again(const T& parameters) {
+    asm volatile("" ::"l"(&parameters) : "memory");
+}
+
 // The same value in every thread of the warp, told to the compiler.
 __device__ inline int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 

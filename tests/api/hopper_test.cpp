@@ -149,4 +149,22 @@ TEST_CASE("gradients of buffers, by what their indices use" * doctest::skip()) {
         }
 }
 
+TEST_CASE("matrices of biases, in whole chunks of memory and not" * doctest::skip()) {
+    for (const char* type : {"bf16", "f16", "f32"})
+        for (const auto& [q_len, kv_len] : {std::pair{150, 264}, {128, 260}, {40, 131}}) {
+            Case one = {.text = "buffer bias: " + std::string(type) +
+                                "[H, Q_LEN, KV_LEN]\nscore_mod = score + bias[h, q_idx, kv_idx]",
+                        .dtype = DType::bf16,
+                        .batch = 2,
+                        .heads = 2,
+                        .kv_heads = 1};
+            one.q_len = q_len;
+            one.kv_len = kv_len;
+            for (const int head_dim : {64, 128, 256}) {
+                one.head_dim = one.head_dim_v = head_dim;
+                check(one);
+            }
+        }
+}
+
 TEST_SUITE_END();
