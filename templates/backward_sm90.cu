@@ -104,7 +104,7 @@ struct Consumer {
         Scores scores, d_scores;
         Fragments weights, folded, d_fragments;
 
-        gradients.use_stage(stage, 4 * warpgroup + warp);
+        gradients.use_rows(stage);
         if (step == 0) shared.keys().wait(0);
         shared.queries_full(stage).wait(parity);
         begin_products();
@@ -269,8 +269,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         if (warp == 1 && first_lane) add_pieces(attention, arguments, shared, keys);
         if constexpr (kStagesRows)
             if (warp == 2) stage_rows(attention, arguments, shared, keys);
-        if constexpr (kGathersQuerySums)
-            if (warp == 3) add_query_sums(attention, arguments, keys);
         if constexpr (mod::kSumsDistances) {
             if (warp == 2) sum_distances<false>(attention, arguments, shared, keys);
             if (warp == 3) sum_distances<true>(attention, arguments, shared, keys);

@@ -23,8 +23,7 @@ int padded(int columns) { return (columns + 15) / 16 * 16; }
 int shared_bytes(const KernelRequest& request, int query_tile) {
     constexpr int kRowBytes = 128; // of a panel
     constexpr int kStages = 2, kBarrierBytes = 14 * 8, kPieceBytes = kSlabRows * 64 * 4;
-    // Of a query: lse, delta, what a program computes, and a sum of each warp.
-    constexpr int kFactBytes = 4 + 4 + 16 + 4 * 4 * kConsumers;
+    constexpr int kFactBytes = 4 + 4 + 16; // of a query: lse, delta, and what a program computes
     const int both = panels(request.head_dim) + panels(request.head_dim_v);
     return kRowBytes * (both * (kKeyTile + kStages * query_tile) +
                         kStages * panels(kKeyTile) * query_tile) +

@@ -11,6 +11,9 @@
 
 namespace sm90 {
 
+constexpr int kDistanceWarps = 2;
+constexpr int kDScoresThreads = 128 * kConsumers + (mod::kSumsDistances ? 32 * kDistanceWarps : 0);
+
 // Around an even distance.
 struct DiagonalSums {
     float before = 0, at = 0, after = 0;

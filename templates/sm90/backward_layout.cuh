@@ -47,17 +47,6 @@ constexpr int kMostRowBytes = 16;
 constexpr bool kStagesRows =
     !__is_empty(mod::Row) && sizeof(mod::Row) <= kMostRowBytes && !mod::kSumsDistances;
 
-// Where one gradient is summed for each query, warps leave their sums to a warp that adds them to
-// memory together.
-constexpr int gradients_of_queries() {
-    int count = 0;
-    for (int i = 0; i < mod::kGradients; ++i)
-        count += mod::sum_of(i) == mod::Sum::query;
-    return count;
-}
-constexpr bool kGathersQuerySums = gradients_of_queries() == 1 && !mod::kSumsDistances;
-constexpr int kConsumerWarps = 4 * kConsumers;
-
 // Byte offsets in shared memory.
 namespace at {
 constexpr int kKeys = 0;
@@ -66,11 +55,10 @@ constexpr int kQueries = kValues + kValuePanels * kKeyPanel; // this and the nex
 constexpr int kDOut = kQueries + 2 * kPanels * kQueryPanel;
 constexpr int kDScores = kDOut + 2 * kValuePanels * kQueryPanel;
 constexpr int kQueryGradient = kDScores + 2 * panels(mod::kKeyTile) * kQueryPanel;
-constexpr int kOrigins = kQueryGradient + kConsumers * kPieceBytes;     // two stages of floats
-constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4;             // two stages of floats
-constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;                // two stages of mod::Row
-constexpr int kQuerySums = kRows + 2 * mod::kQueryTile * kMostRowBytes; // two stages of floats
-constexpr int kBarriers = kQuerySums + 2 * kConsumerWarps * mod::kQueryTile * 4;
+constexpr int kOrigins = kQueryGradient + kConsumers * kPieceBytes; // two stages of floats
+constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4;         // two stages of floats
+constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;            // two stages of mod::Row
+constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kMostRowBytes;
 constexpr int kEnd = kBarriers + 14 * 8;
 } // namespace at
 static_assert(at::kEnd <= mod::kSharedBytes);
@@ -92,12 +80,6 @@ struct Shared {
         return reinterpret_cast<mod::Row*>(shared_memory + at::kRows) + stage * mod::kQueryTile;
     }
 
-    // Of a warp of the consumers, one for each query.
-    static __device__ float* query_sums(int stage, int warp) {
-        return reinterpret_cast<float*>(shared_memory + at::kQuerySums) +
-               (stage * kConsumerWarps + warp) * mod::kQueryTile;
-    }
-
     __device__ void initialise() const {
         keys().initialise(1);
         values().initialise(1);
@@ -116,11 +98,8 @@ struct Shared {
     __device__ Barrier barrier(int index) const { return {base + at::kBarriers + 8 * index}; }
 };
 
-// Numbered barriers; 0 is the block's. At the first, the consumers have written dS, and other warps
-// that read what they wrote have left the tile before.
+// Numbered barriers; 0 is the block's.
 constexpr int kDScoresBarrier = 1, kLastProductBarrier = 2;
-constexpr int kDScoresReaders = mod::kSumsDistances ? 2 : kGathersQuerySums ? 1 : 0; // warps
-constexpr int kDScoresThreads = 128 * kConsumers + 32 * kDScoresReaders;
 
 // A tile of keys of one head.
 struct KeyTile {

@@ -1,7 +1,6 @@
 // The producer's warpgroup: one thread loads tiles, another adds finished pieces of dq to memory.
 #pragma once
 
-#include "sm90/backward_gradients.cuh"
 #include "sm90/backward_layout.cuh"
 #include "sm90/tma.cuh"
 
@@ -79,43 +78,6 @@ __device__ inline void stage_rows(const AttentionArguments& attention,
             }
             __syncwarp();
             if (lane == 0) shared.queries_full(stage).arrive();
-        }
-    });
-}
-
-// The consumers' sums for each query, together, by one warp.
-__device__ inline void add_query_sums(const AttentionArguments& attention,
-                                      const mod::Arguments& arguments, const KeyTile& keys) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const mod::Column column{};
-    int stage = 0;
-    visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-#pragma unroll 1
-        for (int tile = tiles.begin; tile < tiles.end; ++tile, stage ^= 1) {
-            synchronize(kDScoresBarrier, kDScoresThreads);
-#pragma unroll 1
-            for (int i = lane; i < mod::kQueryTile; i += 32) {
-                const int position = tile * mod::kQueryTile + i;
-                if (position >= attention.q_len) break;
-                float sum = 0;
-#pragma unroll
-                for (int warp = 0; warp < kConsumerWarps; ++warp)
-                    sum += Shared::query_sums(stage, warp)[i];
-                const int q = position + static_cast<int>(attention.q_offset);
-                const mod::Row row = mod::at_row(arguments, place.launch, place.head, place.b,
-                                                 place.h, place.h_kv, q);
-                const mod::At at{arguments,  place.launch,
-                                 place.head, row,
-                                 column,     place.b,
-                                 place.h,    place.h_kv,
-                                 q,          0,
-                                 q,          0,
-                                 nullptr,    0,
-                                 0};
-#pragma unroll
-                for (int gradient = 0; gradient < mod::kGradients; ++gradient)
-                    if (mod::sum_of(gradient) == mod::Sum::query) add(at, gradient, sum);
-            }
         }
     });
 }

@@ -48,10 +48,9 @@ class ScoreGradients {
                                           place.h_kv, key_index(key, true));
     }
 
-    // Where the tile's rows are, and where this warp's sums go.
-    __device__ void use_stage(int stage, int consumer_warp) {
+    // Where the tile's rows are.
+    __device__ void use_rows(int stage) {
         if constexpr (kStagesRows) rows_ = Shared::rows(stage);
-        if constexpr (kGathersQuerySums) query_sums_ = Shared::query_sums(stage, consumer_warp);
     }
 
     // Products become weights, and fragments of them. With a derivative folded in, they become its
@@ -332,14 +331,9 @@ class ScoreGradients {
         for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
             if (mod::sum_of(gradient) != mod::Sum::query) continue;
             const int first = sum_over_keys<kQueries / 2>(sums.of_query[gradient]);
-            const int query = first_query_ + first / 2 * 8; // of the tile
 #pragma unroll
             for (int i = 0; i < kQueries / 8; ++i) {
-                if constexpr (kGathersQuerySums) {
-                    query_sums_[query + query_of(i)] = sums.of_query[gradient][i];
-                    continue;
-                }
-                const int position = tile_query + query + query_of(i);
+                const int position = tile_query + first_query_ + first / 2 * 8 + query_of(i);
                 if (position >= attention_.q_len) continue;
                 const int q = position + static_cast<int>(attention_.q_offset);
                 const mod::Row row = row_of(position - tile_query, q);
@@ -355,7 +349,6 @@ class ScoreGradients {
     int first_query_;          // of this thread, in a tile of queries
     mod::Column column_[2];
     const mod::Row* rows_;
-    float* query_sums_;
     const float* expanded_;    // entry of distance 0
     long long expanded_count_; // from one read to the next
 };
