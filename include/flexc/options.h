@@ -26,7 +26,9 @@ struct ParamDeclaration {
 // hopper: wgmma and the copy engine, on sm_90a, for f16 and bf16 and head dims in steps of 8;
 // generic: any GPU from sm_80 up. automatic is hopper where that is possible.
 enum class ForwardKernel : std::uint8_t { automatic, generic, hopper };
-enum class BackwardKernel : std::uint8_t { automatic, fused, split };
+// fused: dq is added up beside dk and dv, on Hopper by a kernel of its own where it can; split: dq
+// in a second kernel, all sums in a fixed order; generic: fused, for any GPU from sm_80 up.
+enum class BackwardKernel : std::uint8_t { automatic, fused, split, generic };
 
 enum class LogLevel : std::uint8_t { debug, info, warning, error };
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <functional>
 
 #include "api/backend.h"
@@ -5,6 +6,7 @@
 #include "api/cuda_kernels.h"
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
+#include "passes/gradient_sum.h"
 #include "runtime/cuda_executable.h"
 #include "support/text.h"
 
@@ -13,15 +15,13 @@ namespace flexc::api {
 namespace {
 
 // Kept by the kernel, when the caller's log may be gone.
-std::function<Result<runtime::CudaKernel>()> generic_forward_compiler(const passes::Mod& mod,
-                                                                      const CompileOptions& options,
-                                                                      const Target& target) {
+std::function<Result<runtime::CudaKernel>(cuda::KernelKind)>
+generic_compiler(const passes::Mod& mod, const CompileOptions& options, const Target& target) {
     CompileOptions later = options;
     later.log = {};
-    return [mod, later, target]() -> Result<runtime::CudaKernel> {
+    return [mod, later, target](cuda::KernelKind kind) -> Result<runtime::CudaKernel> {
         const auto folder = Context::instance().stores.get(later.cache);
-        auto one = compile_kernel(mod, later, cuda::KernelKind::forward, target, *folder,
-                                  {.generic = true});
+        auto one = compile_kernel(mod, later, kind, target, *folder, {.generic = true});
         if (!one) return one.error();
         return std::move(one->kernel);
     };
@@ -47,15 +47,17 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
         built.bytes += one.kernel.cubin.size();
         kernels.push_back(std::move(one.kernel));
     }
-    const bool takes_any_layout = !kernels.front().config.hopper;
+    const bool takes_any_layout = std::ranges::none_of(kernels, [](const auto& kernel) {
+        return kernel.config.hopper || kernel.config.is_hopper_backward;
+    });
     auto loaded = runtime::load_cuda(
         std::move(kernels),
         {.device = device,
          .dtype = options.dtype,
          .head_dim = options.head_dim,
          .head_dim_v = options.head_dim_v,
-         .compile_generic_forward =
-             takes_any_layout ? nullptr : generic_forward_compiler(mod, options, target),
+         .distance_reads = passes::distance_reads(mod).size(),
+         .compile_generic = takes_any_layout ? nullptr : generic_compiler(mod, options, target),
          .report_out_of_range = options.report_out_of_range});
     if (!loaded) return loaded.error();
     built.executable = std::move(*loaded);
@@ -68,9 +70,13 @@ Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions&
     if (!target) return target.error();
     auto compiled = compile_kernels(mod, options, *target, store);
     if (!compiled) return compiled.error();
-    if (any_layout && configure(mod, options, cuda::KernelKind::forward, *target).hopper) {
-        auto generic = compile_kernel(mod, options, cuda::KernelKind::forward, *target, store,
-                                      {.generic = true});
+    const std::size_t count = any_layout ? compiled->size() : 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        const cuda::KernelConfig& config = (*compiled)[i].kernel.config;
+        if (!config.hopper && !config.is_hopper_backward) continue;
+        using enum cuda::KernelKind;
+        if (config.kind == expand || config.kind == fold) continue; // the generic ones need none
+        auto generic = compile_kernel(mod, options, config.kind, *target, store, {.generic = true});
         if (!generic) return generic.error();
         compiled->push_back(std::move(*generic));
     }
@@ -105,7 +111,7 @@ Result<std::string> explain_plan(const passes::Mod& mod, const CompileOptions& o
                                  std::string_view arch) {
     auto target = target_of(arch);
     if (!target) return target.error();
-    auto kinds = kinds_of(mod, options);
+    auto kinds = kinds_of(mod, options, *target);
     if (!kinds) return kinds.error();
     std::string text = formatted("for {}, {}, head dims {} and {}:\n", arch, name(options.dtype),
                                  options.head_dim, options.head_dim_v);

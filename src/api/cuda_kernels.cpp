@@ -13,6 +13,7 @@
 #include "cuda/nvrtc.h"
 #include "cuda/select.h"
 #include "flexc/version.h"
+#include "passes/gradient_sum.h"
 #include "support/log.h"
 #include "support/text.h"
 
@@ -56,9 +57,9 @@ cache::Digest source_of(const cuda::Translation& translation) {
 
 // A kernel on Hopper loses more than half of its speed when registers spill or products are
 // serialised.
-bool compiled_badly(const cuda::NvrtcOutput& output) {
-    return std::ranges::any_of(output.kernels, [](const cuda::KernelUsage& usage) {
-        return usage.serialised || usage.spill_store_bytes > 0;
+bool compiled_badly(const cuda::NvrtcOutput& output, const cuda::KernelConfig& config) {
+    return std::ranges::any_of(output.kernels, [&](const cuda::KernelUsage& usage) {
+        return usage.serialised || usage.spill_store_bytes > config.tolerated_spills;
     });
 }
 
@@ -70,7 +71,8 @@ bool needs_map(const passes::Mod& mod) {
 }
 
 bool visits_tiles(KernelKind kind) {
-    return kind != KernelKind::delta && kind != KernelKind::convert && kind != KernelKind::plan;
+    return kind == KernelKind::forward || kind == KernelKind::backward_dq ||
+           kind == KernelKind::backward_dkdv || kind == KernelKind::backward_fused;
 }
 
 cuda::KernelConfig planner(const passes::Mod& mod) {
@@ -92,6 +94,40 @@ cuda::KernelConfig planner(const passes::Mod& mod) {
     return config;
 }
 
+bool is_split(const CompileOptions& options) {
+    return options.deterministic || options.backward_kernel == BackwardKernel::split;
+}
+
+// Hopper's backward knows ranges only; a map leaves more out than its instructions are faster.
+bool wants_generic(const passes::Mod& mod, const CompileOptions& options, KernelKind kind) {
+    if (kind == KernelKind::forward) return options.forward_kernel == ForwardKernel::generic;
+    return is_split(options) || options.backward_kernel == BackwardKernel::generic ||
+           needs_map(mod);
+}
+
+// The kernels of a fused backward share a workspace. Where Hopper's did not fit, those around it
+// are generic too.
+Result<void> agree(std::vector<CompiledKernel>& kernels, const passes::Mod& mod,
+                   const CompileOptions& options, const Target& target, cache::Store& store) {
+    const bool fell_back = std::ranges::any_of(kernels, [](const CompiledKernel& one) {
+        return one.kernel.config.kind == KernelKind::backward_fused &&
+               !one.kernel.config.is_hopper_backward;
+    });
+    if (!fell_back) return {};
+    std::erase_if(kernels, [](const CompiledKernel& one) {
+        const KernelKind kind = one.kernel.config.kind;
+        return kind == KernelKind::expand || kind == KernelKind::fold;
+    });
+    for (CompiledKernel& one : kernels)
+        if (one.kernel.config.is_hopper_backward) {
+            auto generic = compile_kernel(mod, options, one.kernel.config.kind, target, store,
+                                          {.generic = true});
+            if (!generic) return generic.error();
+            one = std::move(*generic);
+        }
+    return {};
+}
+
 } // namespace
 
 Result<Target> target_of(std::string_view arch) {
@@ -104,7 +140,8 @@ Result<Target> target_of(std::string_view arch) {
     return Target{std::string(arch), number};
 }
 
-Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOptions& options) {
+Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOptions& options,
+                                         const Target& target) {
     std::vector<KernelKind> kinds = {KernelKind::forward};
     if (needs_map(mod)) kinds.push_back(KernelKind::plan);
     if (!options.backward) return kinds;
@@ -115,12 +152,19 @@ Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOp
         return unsupported("on CUDA, gradients of captured buffers are summed in no fixed order; "
                            "the CPU backend is deterministic");
     kinds.push_back(KernelKind::delta);
-    if (options.deterministic || options.backward_kernel == BackwardKernel::split) {
+    if (is_split(options)) {
         kinds.push_back(KernelKind::backward_dkdv);
         kinds.push_back(KernelKind::backward_dq);
     } else {
         kinds.push_back(KernelKind::backward_fused);
         kinds.push_back(KernelKind::convert);
+        if (!configure(mod, options, KernelKind::backward_fused, target).is_hopper_backward)
+            return kinds;
+        if (!passes::distance_reads(mod).empty()) kinds.push_back(KernelKind::expand);
+        if (std::ranges::any_of(mod.gradients, [&](const passes::ReadGradient& gradient) {
+                return passes::gradient_sum(mod, gradient) == passes::GradientSum::distance;
+            }))
+            kinds.push_back(KernelKind::fold);
     }
     return kinds;
 }
@@ -129,18 +173,18 @@ cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& optio
                              const Target& target, Preference preference) {
     if (kind == KernelKind::plan) return planner(mod);
     const ir::Graph& graph = mod.program.graph;
-    cuda::KernelConfig config = cuda::select_kernel(
-        {.kind = kind,
-         .arch = target.number,
-         .dtype = options.dtype,
-         .head_dim = options.head_dim,
-         .head_dim_v = options.head_dim_v,
-         .has_score_mod = graph[mod.score].op != ir::Op::score,
-         .has_mask = graph[mod.mask].op != ir::Op::const_bool,
-         .reports_out_of_range = options.report_out_of_range,
-         .bias_bytes = kind == KernelKind::forward ? cuda::bias_bytes(mod) : 0,
-         .generic = preference.generic || options.forward_kernel == ForwardKernel::generic,
-         .refused = preference.refused});
+    cuda::KernelConfig config =
+        cuda::select_kernel({.kind = kind,
+                             .arch = target.number,
+                             .dtype = options.dtype,
+                             .head_dim = options.head_dim,
+                             .head_dim_v = options.head_dim_v,
+                             .has_score_mod = graph[mod.score].op != ir::Op::score,
+                             .has_mask = graph[mod.mask].op != ir::Op::const_bool,
+                             .reports_out_of_range = options.report_out_of_range,
+                             .bias_bytes = kind == KernelKind::forward ? cuda::bias_bytes(mod) : 0,
+                             .generic = preference.generic || wants_generic(mod, options, kind),
+                             .refused = preference.refused});
     // A kernel that is compiled for one call alone has no map of its tiles, and those who copy
     // biases on Hopper know ranges only.
     const bool copies_biases = config.hopper && cuda::bias_bytes(mod) != 0;
@@ -197,7 +241,7 @@ Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptio
         store.discard(result.key, log); // else it would stay, and every process compile again
     }
     auto compiled = cuda::compile_cubin(*translation, target.arch);
-    while (compiled && kernel.config.has_next && compiled_badly(*compiled)) {
+    while (compiled && kernel.config.has_next && compiled_badly(*compiled, kernel.config)) {
         log.info("{} with tiles of {} x {} spills or serialises: the next configuration is tried",
                  kernel.config.entry, kernel.config.query_tile, kernel.config.key_tile);
         ++preference.refused;
@@ -224,7 +268,7 @@ Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptio
 Result<std::vector<CompiledKernel>> compile_kernels(const passes::Mod& mod,
                                                     const CompileOptions& options,
                                                     const Target& target, cache::Store& store) {
-    auto kinds = kinds_of(mod, options);
+    auto kinds = kinds_of(mod, options, target);
     if (!kinds) return kinds.error();
     if (options.forward_kernel == ForwardKernel::hopper) {
         const cuda::KernelConfig forward = configure(mod, options, KernelKind::forward, target, {});
@@ -245,6 +289,7 @@ Result<std::vector<CompiledKernel>> compile_kernels(const passes::Mod& mod,
         if (!result) return result.error();
         kernels.push_back(std::move(*result));
     }
+    if (auto done = agree(kernels, mod, options, target, store); !done) return done.error();
     return kernels;
 }
 

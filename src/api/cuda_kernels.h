@@ -25,7 +25,7 @@ Result<Target> target_of(std::string_view arch);
 
 // The forward, and with options.backward the kernels of the backward in the order of their launch.
 Result<std::vector<cuda::KernelKind>> kinds_of(const passes::Mod& mod,
-                                               const CompileOptions& options);
+                                               const CompileOptions& options, const Target& target);
 
 // What a choice of configuration starts from.
 struct Preference {

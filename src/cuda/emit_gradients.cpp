@@ -1,5 +1,6 @@
 #include "cuda/emit_gradients.h"
 
+#include "passes/gradient_sum.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -37,7 +38,41 @@ std::string function(const std::string& signature, const Body& body) {
     return formatted("__device__ inline void {} {{\n{}}}\n\n", signature, body.statements());
 }
 
+std::string address(const Body& body, NodeId read, std::uint32_t buffer) {
+    const std::string offset = body.offset(read, Kind::gradient_stride);
+    const std::string data = body.argument({Kind::gradient_data, buffer});
+    const std::string inside = body.inside(read);
+    const std::string to = data + (offset.empty() ? "" : " + " + offset);
+    return inside.empty() ? to : unbracketed(inside) + " ? " + to + " : nullptr";
+}
+
 } // namespace
+
+std::string emit_gradient_addresses(const Layout& layout,
+                                    const std::vector<passes::ReadGradient>& gradients) {
+    std::string sums, text;
+    Body each = Body(layout, Place::element, "at.");
+    std::vector<NodeId> indices;
+    for (const passes::ReadGradient& gradient : gradients)
+        indices.insert(indices.end(), layout.node(gradient.read).operands.begin(),
+                       layout.node(gradient.read).operands.end());
+    each.compute(indices);
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+        const NodeId read = gradients[i].read;
+        sums += formatted("gradient == {} ? Sum::{} : ", i,
+                          passes::name(passes::gradient_sum(layout.mod(), gradients[i])));
+        each.line(formatted("if (gradient == {}) return {};", i,
+                            address(each, read, layout.node(read).symbol)));
+    }
+    each.line("return nullptr;");
+    text = formatted("enum class Sum {{ head, query, key, distance, element }};\n"
+                     "constexpr __device__ Sum sum_of(int gradient) {{\n"
+                     "    return {}Sum::element;\n}}\n\n",
+                     sums);
+    return text + formatted("__device__ inline float* gradient_address(const At& at, int gradient) "
+                            "{{\n{}}}\n\n",
+                            each.statements());
+}
 
 std::string emit_gradients(const Layout& layout,
                            const std::vector<passes::ReadGradient>& gradients) {

@@ -10,4 +10,8 @@ namespace flexc::cuda {
 std::string emit_gradients(const Layout& layout,
                            const std::vector<passes::ReadGradient>& gradients);
 
+// For Hopper's backward: how each read's gradient is summed, and where the sum goes.
+std::string emit_gradient_addresses(const Layout& layout,
+                                    const std::vector<passes::ReadGradient>& gradients);
+
 } // namespace flexc::cuda

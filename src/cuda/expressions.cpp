@@ -1,6 +1,9 @@
 #include "cuda/expressions.h"
 
 #include <algorithm>
+#include <optional>
+
+#include "support/text.h"
 
 namespace flexc::cuda {
 
@@ -35,6 +38,30 @@ bool is_call_argument(std::string_view pattern, std::size_t dollar) {
     return (before == '(' || (before == ' ' && pattern[dollar - 2] == ',')) &&
            (after == ')' || after == ',');
 }
+
+// An integer as a function of q and kv: its text at first_q and first_kv, and what it gains from
+// one position to the next.
+struct AffinePosition {
+    std::string at_first;
+    int per_q = 0, per_kv = 0;
+
+    static std::optional<AffinePosition> of(const Body& body, const Layout& layout, NodeId id) {
+        const ir::Node& node = layout.node(id);
+        if (node.op == Op::q_idx) return AffinePosition{"at.first_q", 1, 0};
+        if (node.op == Op::kv_idx) return AffinePosition{"at.first_kv", 0, 1};
+        const analysis::Dependence dependence = layout.mod().dependence[id];
+        if (layout.type(id) != CType::narrow) return {};
+        if (!dependence.has(analysis::Dependence::q) && !dependence.has(analysis::Dependence::kv))
+            return AffinePosition{body.text_as(id, CType::narrow), 0, 0};
+        if (node.op != Op::iadd && node.op != Op::isub) return {};
+        auto x = of(body, layout, node.operands[0]), y = of(body, layout, node.operands[1]);
+        if (!x || !y) return {};
+        const int sign = node.op == Op::iadd ? 1 : -1;
+        return AffinePosition{
+            formatted("({} {} {})", x->at_first, sign > 0 ? '+' : '-', y->at_first),
+            x->per_q + sign * y->per_q, x->per_kv + sign * y->per_kv};
+    }
+};
 
 } // namespace
 
@@ -131,7 +158,11 @@ std::string Body::operation(NodeId id) const {
         return is_integer && node.op != Op::int_to_real ? text_as(operand, integers)
                                                         : text(operand);
     };
-    const std::string_view pattern = spelling(node.op, layout_->is_fast(id));
+    if (node.op == Op::int_to_real && layout_->is_fast(id))
+        if (std::string split = split_position(node.operands[0]); !split.empty()) return split;
+    const bool rough = node.op == Op::tanh && layout_->is_rough() && layout_->is_fast(id);
+    const std::string_view pattern =
+        rough ? "tanh_fast($x)" : spelling(node.op, layout_->is_fast(id));
     std::string result;
     for (std::size_t i = 0; i < pattern.size(); ++i) {
         if (pattern[i] == '$' && i + 1 < pattern.size()) {
@@ -144,6 +175,17 @@ std::string Body::operation(NodeId id) const {
         }
     }
     return result;
+}
+
+// A float of an integer that is affine in q and kv, or "".
+std::string Body::split_position(NodeId integer) const {
+    if (!layout_->splits_positions() || here_ != Place::element || access_.empty()) return "";
+    if (layout_->type(integer) != CType::narrow) return "";
+    const auto affine = AffinePosition::of(*this, *layout_, integer);
+    if (!affine || (affine->per_q == 0 && affine->per_kv == 0)) return "";
+    return formatted("(static_cast<float>({}) + static_cast<float>({} * (at.q - at.first_q) + {} * "
+                     "(at.kv - at.first_kv)))",
+                     affine->at_first, affine->per_q, affine->per_kv);
 }
 
 std::string Body::read(NodeId id) const {

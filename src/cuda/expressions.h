@@ -33,6 +33,15 @@ class Layout {
     // register: every function that needs it computes it.
     bool is_repeated(ir::NodeId id) const;
     bool is_fast(ir::NodeId id) const { return fast_[id]; }
+    // For kernels whose elements lie at constant distances from one that is known as first_q,
+    // first_kv: what is affine in both becomes a float that is computed there, plus a constant.
+    // rough: tanh may have an error of 2^-11, as the bf16 weights that follow from it.
+    void split_positions(bool rough) {
+        splits_positions_ = true;
+        rough_ = rough;
+    }
+    bool splits_positions() const { return splits_positions_; }
+    bool is_rough() const { return rough_; }
     // Values that a place computes for later ones, in the order of the graph.
     const std::vector<ir::NodeId>& kept(passes::Place place) const {
         return kept_[static_cast<std::size_t>(place)];
@@ -50,6 +59,7 @@ class Layout {
     std::vector<CType> types_;
     std::vector<bool> fast_;
     std::array<std::vector<ir::NodeId>, 4> kept_;
+    bool splits_positions_ = false, rough_ = false;
 };
 
 // The statements of one function.
@@ -82,6 +92,7 @@ class Body {
     std::string expression(ir::NodeId id) const;
     std::string operation(ir::NodeId id) const;
     std::string read(ir::NodeId id) const;
+    std::string split_position(ir::NodeId integer) const;
     std::string free_value(ir::NodeId id) const;
     std::vector<std::pair<passes::Place, std::string>>
     by_place(ir::NodeId read, const std::vector<std::string>& terms) const;

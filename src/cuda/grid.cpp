@@ -3,12 +3,24 @@
 namespace flexc::cuda {
 
 std::int64_t grid_blocks(const KernelConfig& config, const AttentionArguments& arguments) {
-    const bool by_keys =
-        config.kind == KernelKind::backward_dkdv || config.kind == KernelKind::backward_fused;
-    const std::int64_t heads = by_keys ? arguments.kv_heads : arguments.heads;
-    const std::int64_t length = by_keys ? arguments.kv_len : arguments.q_len;
-    const std::int64_t tile = by_keys ? config.key_tile : config.query_tile;
-    return std::int64_t{arguments.batch} * heads * ((length + tile - 1) / tile);
+    const auto blocks = [&](std::int64_t heads, std::int64_t length, std::int64_t tile) {
+        return arguments.batch * heads * ((length + tile - 1) / tile);
+    };
+    switch (config.kind) {
+    case KernelKind::backward_dkdv:
+    case KernelKind::backward_fused:
+        return blocks(arguments.kv_heads, arguments.kv_len, config.key_tile);
+    case KernelKind::expand:
+    case KernelKind::fold:
+        return blocks(arguments.heads, arguments.q_len, config.key_tile) +
+               blocks(arguments.heads, arguments.kv_len, config.key_tile);
+    case KernelKind::forward:
+    case KernelKind::delta:
+    case KernelKind::backward_dq:
+    case KernelKind::convert:
+    case KernelKind::plan: break;
+    }
+    return blocks(arguments.heads, arguments.q_len, config.query_tile);
 }
 
 } // namespace flexc::cuda

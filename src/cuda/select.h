@@ -26,10 +26,16 @@ std::optional<KernelConfig> select_forward_sm90(const KernelRequest& request);
 // Why that kernel is none for the request; empty when it is one.
 std::string_view why_not_sm90(const KernelRequest& request);
 KernelConfig select_backward(const KernelRequest& request); // delta and the backward kinds
+// Of the fused backward's three kernels. Empty as above.
+std::optional<KernelConfig> select_backward_sm90(const KernelRequest& request);
+std::string_view why_not_backward_sm90(const KernelRequest& request);
+// How many configurations of the fused kernel come before the generic one.
+int backward_sm90_choices(const KernelRequest& request);
 
 // Blocks of a launch: a one-dimensional grid. Forward, dq, delta and convert have one per query
-// tile and query head; dk and dv, fused or not, one per key tile and key/value head. Blocks of
-// forward_sm90.cu stay: there need not be more of them than multiprocessors.
+// tile and query head; dk and dv, fused or not, one per key tile and key/value head; expand and
+// fold one per key_tile distances and query head. Blocks of forward_sm90.cu stay: there need not be
+// more of them than multiprocessors.
 std::int64_t grid_blocks(const KernelConfig& config, const AttentionArguments& arguments);
 
 } // namespace flexc::cuda

@@ -83,11 +83,17 @@ KernelConfig select_key(const KernelRequest& request) {
     // Where results take half of the registers, the template can work on fewer rows at a time.
     const bool crowded =
         chosen.key_tile * (request.head_dim + request.head_dim_v) >= 128 * 32 * chosen.warps;
-    config.saves_registers = crowded && request.refused > 0;
-    config.has_next = crowded && request.refused == 0;
+    const int refused = request.refused - backward_sm90_choices(request);
+    config.saves_registers = crowded && refused > 0;
+    config.has_next = crowded && refused == 0;
     config.reason = request.kind == KernelKind::backward_fused
                         ? "dk and dv of a tile of keys, dq by atomic additions"
                         : "dk and dv of a tile of keys, in a fixed order";
+    if (request.arch == 90 && request.kind == KernelKind::backward_fused) {
+        const std::string_view why = why_not_backward_sm90(request);
+        config.reason += "; not Hopper's kernel: ";
+        config.reason += why.empty() ? "every tile of it spills registers" : why;
+    }
     return config;
 }
 
@@ -128,6 +134,7 @@ KernelConfig select_streaming(std::string_view path, std::string_view entry,
 } // namespace
 
 KernelConfig select_backward(const KernelRequest& request) {
+    if (auto config = select_backward_sm90(request)) return *std::move(config);
     KernelConfig config;
     switch (request.kind) {
     case KernelKind::delta:
@@ -142,6 +149,8 @@ KernelConfig select_backward(const KernelRequest& request) {
     case KernelKind::backward_dkdv:
     case KernelKind::backward_fused: config = select_key(request); break;
     case KernelKind::forward:
+    case KernelKind::expand:
+    case KernelKind::fold:
     case KernelKind::plan: break;
     }
     config.kind = request.kind;

@@ -80,4 +80,34 @@ std::optional<ForwardMaps> forward_maps(const KernelConfig& config,
     return maps;
 }
 
+std::optional<BackwardMaps> backward_maps(const KernelConfig& config,
+                                          const AttentionArguments& arguments, DType dtype,
+                                          int head_dim, int head_dim_v) {
+    const Result<DriverApi>& api = driver_api();
+    if (!api || api->tensor_map == nullptr) return {};
+    const int type = dtype == DType::bf16 ? kBfloat16 : kFloat16;
+    const auto query_tile = static_cast<unsigned>(config.query_tile);
+    const auto key_tile = static_cast<unsigned>(config.key_tile);
+    const Extents q{head_dim, arguments.q_len, arguments.heads, arguments.batch};
+    const Extents k{head_dim, arguments.kv_len, arguments.kv_heads, arguments.batch};
+    const Extents v{head_dim_v, arguments.kv_len, arguments.kv_heads, arguments.batch};
+    const Extents d_out{head_dim_v, arguments.q_len, arguments.heads, arguments.batch};
+    BackwardMaps maps;
+    if (!encode(*api, arguments.q, q, type, query_tile, maps.q) ||
+        !encode(*api, arguments.k, k, type, key_tile, maps.k) ||
+        !encode(*api, arguments.v, v, type, key_tile, maps.v) ||
+        !encode(*api, arguments.d_out, d_out, type, query_tile, maps.d_out))
+        return {};
+    // Floats are not written through a map.
+    maps.dk = maps.k;
+    maps.dv = maps.v;
+    if ((arguments.dk_flags & kOutputF32) == 0 &&
+        !encode(*api, arguments.dk, k, type, kOutputRows, maps.dk))
+        return {};
+    if ((arguments.dv_flags & kOutputF32) == 0 &&
+        !encode(*api, arguments.dv, v, type, kOutputRows, maps.dv))
+        return {};
+    return maps;
+}
+
 } // namespace flexc::cuda

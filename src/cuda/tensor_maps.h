@@ -14,4 +14,9 @@ std::optional<ForwardMaps> forward_maps(const KernelConfig& config,
                                         const AttentionArguments& arguments, DType dtype,
                                         int head_dim, int head_dim_v);
 
+// For backward_sm90.cu, likewise.
+std::optional<BackwardMaps> backward_maps(const KernelConfig& config,
+                                          const AttentionArguments& arguments, DType dtype,
+                                          int head_dim, int head_dim_v);
+
 } // namespace flexc::cuda

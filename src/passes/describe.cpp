@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "passes/gradient_sum.h"
 #include "passes/roots.h"
 
 namespace flexc::passes {
@@ -52,7 +53,9 @@ std::string describe_read(const Mod& mod, NodeId read) {
     std::string text = formula(mod.program, read) + ": uses " +
                        analysis::describe(mod.dependence[read]) + "; computed per " +
                        std::string(name(mod.place[read])) + "; " + checks(mod, read) + "\n";
-    if (gradient_of(mod, read) != nullptr) text += "  gradient: " + summed_over(mod, read) + "\n";
+    if (const ReadGradient* gradient = gradient_of(mod, read))
+        text += "  gradient: " + summed_over(mod, read) + "; in Hopper's fused backward " +
+                std::string(description(gradient_sum(mod, *gradient))) + "\n";
     return text;
 }
 

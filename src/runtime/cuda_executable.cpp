@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -30,17 +31,45 @@ struct WorkspaceLayout {
     std::size_t delta = 0;          // f32 [B, H, Q]
     std::size_t dq_accumulator = 0; // f32 [B, H, Q, D]; empty without a fused kernel
     std::size_t dq_bytes = 0;
+    std::size_t origins = 0;       // f32 [B, H, Q]; empty without Hopper's kernel
+    std::size_t distance_sums = 0; // f32 [B, H, Q + KV]; likewise
+    std::size_t distance_bytes = 0;
+    std::size_t distance_values = 0; // f32 [reads, B, H, Q + KV]; likewise
     std::size_t bytes = 0;
 };
 
-WorkspaceLayout layout(const AttentionArguments& attention, int head_dim, bool fused) {
-    const std::size_t rows = static_cast<std::size_t>(attention.batch) *
-                             static_cast<std::size_t>(attention.heads) *
-                             static_cast<std::size_t>(attention.q_len);
+// Which kernels compute a backward.
+enum class BackwardForm : std::uint8_t { split, fused, hopper };
+
+WorkspaceLayout layout(const AttentionArguments& attention, int head_dim, BackwardForm form,
+                       std::size_t distance_reads) {
+    // Hopper's kernels read and write whole tiles.
+    const bool hopper = form == BackwardForm::hopper;
+    const auto padded = [hopper](int length) {
+        constexpr std::size_t kTile = 128;
+        const auto rows = static_cast<std::size_t>(length);
+        return hopper ? (rows + kTile - 1) / kTile * kTile : rows;
+    };
+    const std::size_t heads =
+        static_cast<std::size_t>(attention.batch) * static_cast<std::size_t>(attention.heads);
+    const std::size_t rows = heads * padded(attention.q_len);
+    const std::size_t distances = heads * (padded(attention.q_len) + padded(attention.kv_len));
     WorkspaceLayout result;
-    result.dq_accumulator = aligned(rows * sizeof(float));
-    result.dq_bytes = fused ? rows * static_cast<std::size_t>(head_dim) * sizeof(float) : 0;
-    result.bytes = result.dq_accumulator + aligned(result.dq_bytes);
+    std::size_t end = 0;
+    const auto take = [&end](std::size_t floats) {
+        const std::size_t start = end;
+        end += aligned(floats * sizeof(float));
+        return start;
+    };
+    result.delta = take(rows);
+    result.dq_bytes =
+        form == BackwardForm::split ? 0 : rows * static_cast<std::size_t>(head_dim) * sizeof(float);
+    result.dq_accumulator = take(result.dq_bytes / sizeof(float));
+    result.origins = take(hopper ? rows : 0);
+    result.distance_bytes = hopper ? distances * sizeof(float) : 0;
+    result.distance_sums = take(hopper ? distances : 0);
+    result.distance_values = take(hopper ? distance_reads * distances : 0);
+    result.bytes = end;
     return result;
 }
 
@@ -96,7 +125,7 @@ class CudaExecutable final : public Executable {
             if (auto maps = cuda::forward_maps(kernel->config, call.attention, options_.dtype,
                                                options_.head_dim, options_.head_dim_v))
                 return launch(kernel, call.attention, call, &*maps);
-        auto generic = generic_forward();
+        auto generic = this->generic(KernelKind::forward);
         if (!generic) return generic.error();
         return launch(*generic, call.attention, call);
     }
@@ -111,31 +140,57 @@ class CudaExecutable final : public Executable {
                             cuda::fill_async(view.data, 0, bytes_of(view), call.stream.handle);
                         !done)
                         return done;
-        const bool fused = find(KernelKind::backward_fused) != nullptr;
-        const WorkspaceLayout parts = layout(call.attention, options_.head_dim, fused);
+        BackwardForm form = backward_form();
+        std::optional<BackwardMaps> maps;
+        if (form == BackwardForm::hopper) {
+            maps = cuda::backward_maps(find(KernelKind::backward_fused)->config, call.attention,
+                                       options_.dtype, options_.head_dim, options_.head_dim_v);
+            if (!maps) form = BackwardForm::fused;
+        }
+        const WorkspaceLayout parts =
+            layout(call.attention, options_.head_dim, form, options_.distance_reads);
         auto* base = static_cast<std::byte*>(call.workspace.data);
         AttentionArguments attention = call.attention;
         attention.delta = reinterpret_cast<float*>(base + parts.delta);
-        if (fused) {
-            attention.dq_accumulator = reinterpret_cast<float*>(base + parts.dq_accumulator);
-            if (auto done = cuda::fill_async(attention.dq_accumulator, 0, parts.dq_bytes,
-                                             call.stream.handle);
-                !done)
+        attention.dq_accumulator = reinterpret_cast<float*>(base + parts.dq_accumulator);
+        attention.origins = reinterpret_cast<float*>(base + parts.origins);
+        attention.distance_sums = reinterpret_cast<float*>(base + parts.distance_sums);
+        attention.distance_values = reinterpret_cast<float*>(base + parts.distance_values);
+        const Loaded* expand = form == BackwardForm::hopper ? find(KernelKind::expand) : nullptr;
+        const Loaded* fold = form == BackwardForm::hopper ? find(KernelKind::fold) : nullptr;
+        const auto clear = [&](void* sums, std::size_t bytes) {
+            return cuda::fill_async(sums, 0, bytes, call.stream.handle);
+        };
+        if (form == BackwardForm::fused)
+            if (auto done = clear(attention.dq_accumulator, parts.dq_bytes); !done) return done;
+        if (fold != nullptr)
+            if (auto done = clear(attention.distance_sums, parts.distance_bytes); !done)
                 return done;
-        }
+        if (expand != nullptr)
+            if (auto done = launch(expand, attention, call); !done) return done;
         constexpr std::array kFused = {KernelKind::delta, KernelKind::backward_fused,
                                        KernelKind::convert};
         constexpr std::array kSplit = {KernelKind::delta, KernelKind::backward_dkdv,
                                        KernelKind::backward_dq};
-        for (const KernelKind kind : fused ? kFused : kSplit)
-            if (auto done = launch(find(kind), attention, call); !done) return done;
+        for (const KernelKind kind : form == BackwardForm::split ? kSplit : kFused) {
+            const Loaded* kernel = find(kind);
+            if (form == BackwardForm::fused && backward_form() == BackwardForm::hopper) {
+                auto generic = this->generic(kind);
+                if (!generic) return generic.error();
+                kernel = *generic;
+            }
+            const bool takes_maps = maps && kind == KernelKind::backward_fused;
+            if (auto done = launch(kernel, attention, call, takes_maps ? &*maps : nullptr); !done)
+                return done;
+        }
+        if (fold != nullptr) return launch(fold, attention, call);
         return {};
     }
 
+    // Enough for every form that a call may take.
     std::size_t workspace_bytes(const Call& call, bool backward) const override {
         if (!backward) return 0;
-        return layout(call.attention, options_.head_dim,
-                      find(KernelKind::backward_fused) != nullptr)
+        return layout(call.attention, options_.head_dim, backward_form(), options_.distance_reads)
             .bytes;
     }
 
@@ -210,19 +265,25 @@ class CudaExecutable final : public Executable {
 
     // Compiled by the first call that needs it, without a lock: of calls at the same time, each
     // compiles, and the first to end is kept.
-    Result<const Loaded*> generic_forward() const {
+    Result<const Loaded*> generic(KernelKind kind) const {
         const auto known = [&]() -> const Loaded* {
             const std::lock_guard lock(generic_mutex_);
-            return generic_ ? &*generic_ : nullptr;
+            const auto found = generic_.find(kind);
+            return found == generic_.end() ? nullptr : &found->second;
         };
         if (const Loaded* one = known()) return one;
-        auto compiled = options_.compile_generic_forward();
+        auto compiled = options_.compile_generic(kind);
         if (!compiled) return compiled.error();
         auto one = load_one(*compiled);
         if (!one) return one.error();
         const std::lock_guard lock(generic_mutex_);
-        if (!generic_) generic_ = std::move(*one);
-        return &*generic_;
+        return &generic_.try_emplace(kind, std::move(*one)).first->second;
+    }
+
+    BackwardForm backward_form() const {
+        const Loaded* fused = find(KernelKind::backward_fused);
+        if (fused == nullptr) return BackwardForm::split;
+        return fused->config.is_hopper_backward ? BackwardForm::hopper : BackwardForm::fused;
     }
 
     static std::size_t bytes_of(const TensorView& view) {
@@ -237,7 +298,7 @@ class CudaExecutable final : public Executable {
     }
 
     Result<void> launch(const Loaded* kernel, AttentionArguments attention, const Call& call,
-                        const ForwardMaps* maps = nullptr) const {
+                        const void* maps = nullptr) const {
         if (kernel == nullptr)
             return Error{ErrorCode::internal, "a kernel of this pass was not compiled"};
         std::int64_t blocks = cuda::grid_blocks(kernel->config, attention);
@@ -253,11 +314,13 @@ class CudaExecutable final : public Executable {
         if (kernel->config.has_map) attention.map = maps_->of(kernel->config, attention, call.map);
         // The driver copies all before launch() returns.
         const std::array<void*, 4> arguments = {&attention, const_cast<void*>(words_of(call)),
-                                                const_cast<ForwardMaps*>(maps), &queue};
+                                                const_cast<void*>(maps), &queue};
         return kernel->function.launch(
             {.x = static_cast<unsigned>(blocks)}, static_cast<unsigned>(kernel->config.warps) * 32u,
             static_cast<unsigned>(kernel->config.shared_bytes), call.stream.handle,
-            std::span(arguments).first(maps == nullptr ? 2 : 4));
+            std::span(arguments).first(maps == nullptr         ? 2
+                                       : kernel->config.hopper ? 4
+                                                               : 3));
     }
 
     const CudaOptions options_;
@@ -265,7 +328,7 @@ class CudaExecutable final : public Executable {
     std::optional<TileQueues> queues_;
     std::optional<TileMaps> maps_; // where some kernel asks for one
     mutable std::mutex generic_mutex_;
-    mutable std::optional<Loaded> generic_;
+    mutable std::map<KernelKind, Loaded> generic_;
     std::vector<Loaded> loaded_;
     std::vector<KernelInfo> infos_;
     void* flag_ = nullptr;

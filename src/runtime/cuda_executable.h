@@ -21,9 +21,10 @@ struct CudaOptions {
     int device = 0;
     DType dtype = DType::bf16;
     int head_dim = 64, head_dim_v = 64;
-    // A forward kernel that takes tensors of any layout; asked for when a call needs it and the
-    // loaded one does not do.
-    std::function<Result<CudaKernel>()> compile_generic_forward = {};
+    std::size_t distance_reads = 0; // passes::distance_reads: what Hopper's backward has expanded
+    // A kernel that takes tensors of any layout; asked for when a call needs it and the loaded one
+    // does not do.
+    std::function<Result<CudaKernel>(cuda::KernelKind)> compile_generic = {};
     bool report_out_of_range = false;
 };
 

@@ -11,3 +11,8 @@ struct alignas(64) TensorMap {
 struct ForwardMaps {
     TensorMap q, k, v, o;
 };
+
+// The same for the backward: 16 rows for dk and dv.
+struct BackwardMaps {
+    TensorMap q, k, v, d_out, dk, dv;
+};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sm90/forward_layout.cuh"
+#include "sm90/pack.cuh"
 #include "sm90/softmax.cuh"
 #include "sm90/tma.cuh"
 
@@ -10,17 +11,6 @@ namespace sm90 {
 constexpr int kOutputs = round_up_16(mod::kHeadDimV) / 2; // accumulators of a thread
 using Output = float[kOutputs];
 using Weights = unsigned[mod::kKeyTile / 16][4]; // left operands, 16 keys each
-
-__device__ inline unsigned pack(flexc_bf16, float low, float high) {
-    unsigned both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
-__device__ inline unsigned pack(flexc_f16, float low, float high) {
-    unsigned both;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
-}
 
 __device__ inline void to_weights(Weights& weights, const Scores& scores) {
 #pragma unroll

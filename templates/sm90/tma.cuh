@@ -37,6 +37,28 @@ __device__ inline void wait_for_store_reads() {
     asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
+// A multiple of 16 bytes, in a row.
+__device__ inline void load_bytes(unsigned to, const void* from, int bytes, Barrier arrival) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(arrival.address)
+                 : "memory");
+}
+
+// to[i] += from[i], floats, in no order.
+__device__ inline void add_bytes(float* to, unsigned from, int bytes) {
+    asm volatile(
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+        "r"(from), "r"(bytes)
+        : "memory");
+}
+// Additions since the last call become one group.
+__device__ inline void end_additions() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until at most kPending groups have still to read their shared memory.
+template <int kPending> __device__ inline void wait_for_additions() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+
 // What this thread wrote to shared memory becomes visible to the copy engine and to wgmma.
 __device__ inline void publish_shared() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

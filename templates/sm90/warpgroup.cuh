@@ -27,6 +27,25 @@ __device__ inline void store_matrices(unsigned to, unsigned x, unsigned y, unsig
                  : "memory");
 }
 
+// The same with each matrix transposed.
+__device__ inline void store_transposed(unsigned to, unsigned x, unsigned y, unsigned z,
+                                        unsigned w) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                 "r"(x), "r"(y), "r"(z), "r"(w)
+                 : "memory");
+}
+__device__ inline void store_shared(unsigned to, float x, float y, float z, float w) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x), "f"(y), "f"(z),
+                 "f"(w)
+                 : "memory");
+}
+__device__ inline void load_shared(unsigned from, float (&x)[2]) {
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(x[0]), "=f"(x[1])
+                 : "r"(from)
+                 : "memory");
+}
+
 __device__ inline void store_shared_word(unsigned to, unsigned x) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
@@ -51,6 +70,12 @@ template <int kCount> __device__ inline void release_registers_to() {
 }
 template <int kCount> __device__ inline void claim_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
+// The same value, not known to be: what depends on it is computed anew, not kept.
+__device__ inline int computed_again(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
 }
 
 // Uses of these registers stay on their side of this point.

@@ -1,4 +1,4 @@
-// Hopper's forward. Skipped unless asked for, because it needs that GPU: tests/gpu runs it.
+// Hopper's kernels. Skipped unless asked for, because they need that GPU: tests/gpu runs them.
 #include <random>
 
 #include <doctest/doctest.h>
@@ -119,6 +119,34 @@ TEST_CASE("score mods in the exponent" * doctest::skip()) {
         one.head_dim = 128;
         check(one);
     }
+}
+
+TEST_CASE("gradients of buffers, by what their indices use" * doctest::skip()) {
+    const char* texts[] = {
+        "buffer t: bf16[H, N] grad\nscore_mod = score + t[h, q_idx - kv_idx + KV_LEN]",
+        "buffer t: f32[17, H] grad\n"
+        "score_mod = score + t[clamp(q_idx - kv_idx + 8, 0, 16), h] + t[3, h] * 0.5",
+        "buffer t: f32[17] grad\nbuffer s: f32[H] grad\nbuffer c: f32[KV_LEN] grad\n"
+        "score_mod = 3 * tanh((score * s[h] + c[kv_idx] + t[min(abs(q_idx - kv_idx), 16)]) / 3)",
+        "buffer t: f32[17] grad\nbuffer u: f32[40] grad\n"
+        "score_mod = score + t[min(abs(q_idx - kv_idx), 16)] + u[(q_idx - kv_idx) // 8 + 20]",
+        "buffer g: f32[B, Q_LEN] grad\nbuffer c: bf16[H, KV_LEN] grad\n"
+        "score_mod = score * g[b, q_idx] + c[h, kv_idx] * (q_idx - kv_idx) * 0.01",
+        "buffer r: bf16[B, H, Q_LEN, 32] grad\n"
+        "score_mod = score + r[b, h, q_idx, kv_idx // 8] + r[b, h, q_idx, kv_idx % 8]",
+    };
+    for (const char* text : texts)
+        for (const int head_dim : {64, 128}) {
+            Case one = {.text = text, .dtype = DType::bf16, .batch = 2, .heads = 4, .kv_heads = 2};
+            one.q_len = 141;
+            one.kv_len = 203;
+            one.head_dim = head_dim;
+            check(one);
+            one.text += "\nmask_mod = q_idx + 60 >= kv_idx";
+            one.dtype = DType::f16;
+            one.q_offset = 3;
+            check(one);
+        }
 }
 
 TEST_CASE("matrices of biases, in whole chunks of memory and not" * doctest::skip()) {

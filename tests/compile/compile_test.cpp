@@ -35,7 +35,8 @@ std::vector<Outcome> compile_all(const std::vector<test::KernelCase>& cases) {
 
 } // namespace
 
-TEST_CASE("every template compiles for every architecture, without spills") {
+TEST_CASE(
+    "every template compiles for every architecture, with no more spills than are tolerated") {
     const auto info = cuda::nvrtc_info();
     REQUIRE(info);
     test::Record now;
@@ -69,13 +70,15 @@ TEST_CASE("every template compiles for every architecture, without spills") {
                                 .shared_bytes = kernel.shared_bytes,
                                 .spill_bytes = kernel.spill_bytes};
         now.kernels[name] = usage;
-        CHECK_MESSAGE(usage.spill_bytes == 0, usage.spill_bytes, " bytes spilled");
+        CHECK_MESSAGE(usage.spill_bytes <= outcome->kernel.config.tolerated_spills,
+                      usage.spill_bytes, " bytes spilled");
         if (update || !same_compiler) continue;
         const auto recorded = before.kernels.find(name);
         CHECK_MESSAGE(recorded != before.kernels.end(), "not in registers.txt");
         if (recorded == before.kernels.end()) continue;
         CHECK(usage.registers == recorded->second.registers);
         CHECK(usage.shared_bytes == recorded->second.shared_bytes);
+        CHECK(usage.spill_bytes == recorded->second.spill_bytes);
     }
     if (update) CHECK(test::write_record(kRecordPath, now));
 }

@@ -18,6 +18,7 @@ struct KernelCase {
     std::string arch = "sm_90a";
     DType dtype = DType::bf16;
     ForwardKernel forward_kernel = ForwardKernel::generic;
+    BackwardKernel backward_kernel = BackwardKernel::generic;
     int head_dim = 64;
     int head_dim_v = 64;
 };
@@ -41,6 +42,7 @@ inline Result<api::CompiledKernel> compile_case(const KernelCase& one) {
     CompileOptions options;
     options.dtype = one.dtype;
     options.forward_kernel = one.forward_kernel;
+    options.backward_kernel = one.backward_kernel;
     options.head_dim = one.head_dim;
     options.head_dim_v = one.head_dim_v;
     options.cache = {.memory = false, .disk = false};

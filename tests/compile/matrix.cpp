@@ -26,6 +26,8 @@ std::string_view kind_name(KernelKind kind) {
     case KernelKind::backward_dkdv: return "dkdv";
     case KernelKind::backward_fused: return "fused";
     case KernelKind::convert: return "convert";
+    case KernelKind::expand: return "expand";
+    case KernelKind::fold: return "fold";
     case KernelKind::plan: return "plan";
     }
     return "unknown";
@@ -54,6 +56,16 @@ std::vector<KernelCase> generic(const front::LibraryMod& mod) {
                              .head_dim = head_dim,
                              .head_dim_v = head_dim});
     return cases;
+}
+
+KernelCase hopper_backward(KernelKind kind, std::string_view mod, std::string_view text,
+                           int head_dim, int head_dim_v) {
+    return {.mod = std::string(mod),
+            .text = std::string(text),
+            .kind = kind,
+            .backward_kernel = BackwardKernel::fused,
+            .head_dim = head_dim,
+            .head_dim_v = head_dim_v};
 }
 
 KernelCase hopper(std::string_view mod, std::string_view text, int head_dim, int head_dim_v) {
@@ -107,6 +119,16 @@ std::vector<KernelCase> compile_matrix() {
     cases.push_back(hopper("learned_alibi", kLearnedAlibi, 192, 128));
     for (const std::string_view mod : kWatched)
         cases.push_back(hopper(mod, front::find_library_mod(mod)->text, 64, 64));
+    for (const KernelKind kind : {KernelKind::delta, KernelKind::convert})
+        cases.push_back(hopper_backward(kind, "learned_alibi", kLearnedAlibi, 128, 128));
+    constexpr std::array<std::array<int, 2>, 5> kBackwardHeadDims = {
+        {{40, 72}, {64, 64}, {64, 128}, {80, 80}, {128, 128}}};
+    for (const auto& [head_dim, head_dim_v] : kBackwardHeadDims)
+        cases.push_back(hopper_backward(KernelKind::backward_fused, "learned_alibi", kLearnedAlibi,
+                                        head_dim, head_dim_v));
+    for (const std::string_view mod : {"sliding_window", "dense_bias", "softcap"})
+        cases.push_back(hopper_backward(KernelKind::backward_fused, mod,
+                                        front::find_library_mod(mod)->text, 128, 128));
     return cases;
 }
 
@@ -119,9 +141,13 @@ std::vector<KernelCase> library_matrix() {
 }
 
 std::string name_of(const KernelCase& one) {
-    return formatted("{} {} {} {}x{} {}",
-                     one.forward_kernel == ForwardKernel::hopper ? "hopper" : kind_name(one.kind),
-                     one.arch, name(one.dtype), one.head_dim, one.head_dim_v, one.mod);
+    const bool hopper = one.kind == KernelKind::forward
+                            ? one.forward_kernel == ForwardKernel::hopper
+                            : one.backward_kernel != BackwardKernel::generic;
+    std::string kernel(kind_name(one.kind));
+    if (hopper) kernel = one.kind == KernelKind::forward ? "hopper" : "hopper_" + kernel;
+    return formatted("{} {} {} {}x{} {}", kernel, one.arch, name(one.dtype), one.head_dim,
+                     one.head_dim_v, one.mod);
 }
 
 Record read_record(const std::string& path) {

@@ -175,3 +175,43 @@ TEST_CASE("a backward that spilled works on fewer rows at a time, where that hel
     request.refused = 0;
     CHECK_FALSE(select_kernel(request).has_next);
 }
+
+TEST_CASE("Hopper's backward fits the registers and the shared memory that it has") {
+    for (int head_dim = 8; head_dim <= 128; head_dim += 8)
+        for (int head_dim_v = 8; head_dim_v <= 128; head_dim_v += 8) {
+            CAPTURE(head_dim);
+            CAPTURE(head_dim_v);
+            KernelRequest request = forward(90, DType::bf16, head_dim, head_dim_v, true);
+            request.kind = KernelKind::backward_fused;
+            const int choices = backward_sm90_choices(request);
+            REQUIRE(choices > 0);
+            for (request.refused = 0; request.refused < choices; ++request.refused) {
+                const KernelConfig config = select_kernel(request);
+                REQUIRE(config.is_hopper_backward);
+                REQUIRE(config.has_next);
+                REQUIRE(config.shared_bytes <= shared_memory_limit(90));
+                REQUIRE(config.query_tile + (head_dim + head_dim_v) / 2 <= 200);
+            }
+            const KernelConfig last = select_kernel(request);
+            CHECK_FALSE(last.is_hopper_backward);
+            CHECK_FALSE(last.saves_registers); // nobody has refused it yet
+        }
+}
+
+TEST_CASE("what Hopper's backward cannot do is left to the generic kernels") {
+    const auto is_hopper = [](auto change) {
+        KernelRequest request = forward(90, DType::bf16, 128, 128, false);
+        request.kind = KernelKind::backward_fused;
+        change(request);
+        return select_kernel(request).is_hopper_backward;
+    };
+    CHECK(is_hopper([](KernelRequest&) {}));
+    CHECK(is_hopper([](KernelRequest& request) { request.kind = KernelKind::delta; }));
+    CHECK(is_hopper([](KernelRequest& request) { request.kind = KernelKind::convert; }));
+    CHECK_FALSE(is_hopper([](KernelRequest& request) { request.kind = KernelKind::backward_dq; }));
+    CHECK_FALSE(is_hopper([](KernelRequest& request) { request.arch = 100; }));
+    CHECK_FALSE(is_hopper([](KernelRequest& request) { request.dtype = DType::f32; }));
+    CHECK_FALSE(is_hopper([](KernelRequest& request) { request.head_dim = 100; }));
+    CHECK_FALSE(is_hopper([](KernelRequest& request) { request.head_dim_v = 136; }));
+    CHECK_FALSE(is_hopper([](KernelRequest& request) { request.generic = true; }));
+}

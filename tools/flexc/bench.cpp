@@ -266,7 +266,8 @@ void add_bench(CLI::App& app) {
     command.add_option("--scale", options->scale, "Instead of 1/sqrt(D)");
     command.add_flag("--deterministic", options->deterministic, "Kernels that give the same bits");
     command.add_option("--forward-kernel", options->forward_kernel, "auto, generic or hopper");
-    command.add_option("--backward-kernel", options->backward_kernel, "auto, fused or split");
+    command.add_option("--backward-kernel", options->backward_kernel,
+                       "auto, fused, split or generic");
     command.add_option("--dim", options->dims, "N=V: the extent of a dim that a buffer names")
         ->allow_extra_args(false);
     command

@@ -12,7 +12,8 @@ void add_kernel_options(CLI::App& command, KernelOption& option) {
     command.add_flag("--backward", option.backward, "The backward kernels too");
     command.add_flag("--deterministic", option.deterministic, "Kernels that give the same bits");
     command.add_option("--forward-kernel", option.forward_kernel, "auto, generic or hopper");
-    command.add_option("--backward-kernel", option.backward_kernel, "auto, fused or split");
+    command.add_option("--backward-kernel", option.backward_kernel,
+                       "auto, fused, split or generic");
 }
 
 void apply(const KernelOption& option, CompileOptions& options) {

@@ -234,7 +234,10 @@ BackwardKernel parse_backward_kernel(const std::string& text) {
     if (text == "split") {
         return BackwardKernel::split;
     }
-    fail_usage(formatted("--backward-kernel '{}': expected auto, fused or split", text));
+    if (text == "generic") {
+        return BackwardKernel::generic;
+    }
+    fail_usage(formatted("--backward-kernel '{}': expected auto, fused, split or generic", text));
 }
 
 std::string describe(Device device) {

@@ -177,7 +177,8 @@ void add_run(CLI::App& app) {
     command.add_option("--scale", options->scale, "Instead of 1/sqrt(D)");
     command.add_flag("--deterministic", options->deterministic, "The same bits every run");
     command.add_option("--forward-kernel", options->forward_kernel, "auto, generic or hopper");
-    command.add_option("--backward-kernel", options->backward_kernel, "auto, fused or split");
+    command.add_option("--backward-kernel", options->backward_kernel,
+                       "auto, fused, split or generic");
     command.add_flag("--report-out-of-range", options->report_out_of_range,
                      "Warn when a buffer was read outside its bounds");
     command.add_flag("--quiet", options->quiet, "Print nothing on success");

@@ -248,7 +248,7 @@ Result<TensorFile> TensorFile::open(const std::string& path) {
     if (file.descriptor_ < 0) {
         return fail(std::strerror(errno));
     }
-    struct stat status {};
+    struct stat status{};
     if (::fstat(file.descriptor_, &status) != 0) {
         return fail(std::strerror(errno));
     }

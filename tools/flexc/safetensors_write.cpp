@@ -112,7 +112,7 @@ class TemporaryFile {
 
 // mkostemp makes private files; the published one gets the mode an ordinary open would give.
 mode_t ordinary_mode(const fs::path& target) {
-    struct stat status {};
+    struct stat status{};
     if (::stat(target.c_str(), &status) == 0) {
         return status.st_mode & 07777;
     }

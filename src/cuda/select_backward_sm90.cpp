@@ -1,0 +1,141 @@
+// Tiles of Hopper's fused backward kernel, and the kernels before and after it.
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "cuda/select.h"
+
+namespace flexc::cuda {
+namespace {
+
+constexpr int kConsumers = 2, kKeyTile = 64 * kConsumers;
+constexpr int kSlabRows = 64;    // of dq's accumulator
+constexpr int kPaddedRows = 128; // queries of a head are padded to a multiple
+constexpr int kWidest = 128;
+
+// Queries of a tile, best first.
+constexpr std::array kQueryTiles = {128, 64};
+
+int panels(int columns) { return (columns + 63) / 64; }
+int padded(int columns) { return (columns + 15) / 16 * 16; }
+
+// The layout at the top of sm90/backward_layout.cuh.
+int shared_bytes(const KernelRequest& request, int query_tile) {
+    constexpr int kRowBytes = 128; // of a panel
+    constexpr int kStages = 2, kBarrierBytes = 14 * 8, kPieceBytes = kSlabRows * 64 * 4;
+    constexpr int kFactBytes = 4 + 4 + 16; // of a query: lse, delta, and what a program computes
+    const int both = panels(request.head_dim) + panels(request.head_dim_v);
+    return kRowBytes * (both * (kKeyTile + kStages * query_tile) +
+                        kStages * panels(kKeyTile) * query_tile) +
+           kConsumers * kPieceBytes + kStages * query_tile * kFactBytes + kBarrierBytes;
+}
+
+bool suits(const KernelRequest& request, int query_tile) {
+    // Two tiles of scores, dk and dv; the rest of 240 registers is for fragments and the mod.
+    constexpr int kMostAccumulators = 192;
+    const int accumulators =
+        query_tile + (padded(request.head_dim) + padded(request.head_dim_v)) / 2;
+    // A warpgroup's piece of dq is 64 columns, or 64 of 128 rows.
+    if (query_tile == 2 * kSlabRows && request.head_dim > 64) return false;
+    return accumulators <= kMostAccumulators &&
+           shared_bytes(request, query_tile) <= shared_memory_limit(request.arch);
+}
+
+std::optional<KernelConfig> fused(const KernelRequest& request) {
+    int refused = request.refused;
+    for (const int query_tile : kQueryTiles) {
+        if (!suits(request, query_tile) || refused-- > 0) continue;
+        KernelConfig config;
+        config.template_path = "backward_sm90.cu";
+        config.entry = "flexc_backward_sm90";
+        config.query_tile = query_tile;
+        config.key_tile = kKeyTile;
+        config.warps = 4 * (kConsumers + 1);
+        config.stages = 2;
+        config.shared_bytes = shared_bytes(request, query_tile);
+        config.has_next = true; // the generic kernel is the last
+        // A few words cost some percent, and the generic kernel has half the speed.
+        const bool is_last = request.refused + 1 == backward_sm90_choices(request);
+        config.tolerated_spills = is_last ? 256 : 128;
+        config.reason = "wgmma, dk and dv of a tile of keys, dq by the copy engine's additions";
+        if (request.refused > 0)
+            config.reason += "; larger tiles spilled registers or serialised products";
+        return config;
+    }
+    return {};
+}
+
+KernelConfig delta() {
+    KernelConfig config;
+    config.template_path = "backward_delta_sm90.cu";
+    config.entry = "flexc_backward_delta_sm90";
+    config.query_tile = kPaddedRows;
+    config.warps = 4;
+    config.reason = "row sums of d_out * o, and zeros for dq";
+    return config;
+}
+
+KernelConfig convert(const KernelRequest& request) {
+    KernelConfig config;
+    config.template_path = "backward_convert_sm90.cu";
+    config.entry = "flexc_backward_convert_sm90";
+    config.query_tile = kSlabRows;
+    config.warps = 4;
+    config.shared_bytes = kSlabRows * tile_row_bytes(request.head_dim, DType::f32);
+    config.reason = "dq from its accumulator";
+    return config;
+}
+
+// Kernels with a thread for each distance.
+KernelConfig by_distance(bool folds) {
+    KernelConfig config;
+    config.template_path = folds ? "backward_fold_sm90.cu" : "backward_expand_sm90.cu";
+    config.entry = folds ? "flexc_backward_fold_sm90" : "flexc_backward_expand_sm90";
+    config.key_tile = kPaddedRows;
+    config.warps = 4;
+    config.reason = folds ? "gradients of reads that use q_idx - kv_idx, from sums over diagonals"
+                          : "reads that use q_idx - kv_idx, one for each distance";
+    return config;
+}
+
+} // namespace
+
+std::string_view why_not_backward_sm90(const KernelRequest& request) {
+    if (request.arch != 90) return "only Hopper has wgmma";
+    if (request.generic) return "it was not asked for";
+    if (request.dtype == DType::f32) return "wgmma has no products of floats";
+    if (request.head_dim % 8 != 0 || request.head_dim_v % 8 != 0)
+        return "the copy engine needs rows of a multiple of 16 bytes";
+    if (request.head_dim > kWidest || request.head_dim_v > kWidest)
+        return "dk and dv of wider heads do not fit in registers";
+    return "";
+}
+
+int backward_sm90_choices(const KernelRequest& request) {
+    if (request.kind != KernelKind::backward_fused || !why_not_backward_sm90(request).empty())
+        return 0;
+    return static_cast<int>(
+        std::ranges::count_if(kQueryTiles, [&](int tile) { return suits(request, tile); }));
+}
+
+std::optional<KernelConfig> select_backward_sm90(const KernelRequest& request) {
+    if (!why_not_backward_sm90(request).empty()) return {};
+    std::optional<KernelConfig> config;
+    switch (request.kind) {
+    case KernelKind::delta: config = delta(); break;
+    case KernelKind::backward_fused: config = fused(request); break;
+    case KernelKind::convert: config = convert(request); break;
+    case KernelKind::expand: config = by_distance(false); break;
+    case KernelKind::fold: config = by_distance(true); break;
+    case KernelKind::forward:
+    case KernelKind::backward_dq:
+    case KernelKind::backward_dkdv:
+    case KernelKind::plan: break;
+    }
+    if (!config) return {};
+    config->kind = request.kind;
+    config->is_hopper_backward = true;
+    return config;
+}
+
+} // namespace flexc::cuda

@@ -1,0 +1,114 @@
+#include "passes/gradient_sum.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace flexc::passes {
+
+using analysis::Dependence;
+using ir::NodeId;
+using ir::Op;
+
+namespace {
+
+class DistanceFinder {
+  public:
+    explicit DistanceFinder(const Mod& mod) : mod_(mod) {}
+
+    // Whether q and kv enter through their difference alone.
+    bool is_of_distance(NodeId id) {
+        if (++work_ > kMaxWork || mod_.dependence[id].has(Dependence::score)) return false;
+        if (!uses_positions(id)) return true;
+        if (const auto gain = sum_of_gains(id)) return *gain == 0;
+        const ir::Node& node = mod_.program.graph[id];
+        return !node.operands.empty() && std::ranges::all_of(node.operands, [this](NodeId operand) {
+            return is_of_distance(operand);
+        });
+    }
+
+  private:
+    // Nodes looked at: shared expressions are walked once for each use.
+    static constexpr int kMaxWork = 2000;
+
+    bool uses_positions(NodeId id) const {
+        return mod_.dependence[id].has(Dependence::q) || mod_.dependence[id].has(Dependence::kv);
+    }
+    // Of an integer that is a sum of positions and of what uses none: what it gains when both
+    // positions grow by one.
+    std::optional<int> sum_of_gains(NodeId id) {
+        if (++work_ > kMaxWork) return {};
+        if (!uses_positions(id)) return 0;
+        const ir::Node& node = mod_.program.graph[id];
+        if (node.op == Op::q_idx || node.op == Op::kv_idx) return 1;
+        if (node.op != Op::iadd && node.op != Op::isub) return {};
+        const auto x = sum_of_gains(node.operands[0]), y = sum_of_gains(node.operands[1]);
+        if (!x || !y) return {};
+        return node.op == Op::iadd ? *x + *y : *x - *y;
+    }
+
+    const Mod& mod_;
+    int work_ = 0;
+};
+
+// Whether d score_mod / d read and d score_mod / d score are the same everywhere.
+bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient) {
+    if (gradient.partial == mod.d_score) return true;
+    const ir::Node &x = mod.program.graph[gradient.partial], &y = mod.program.graph[mod.d_score];
+    return x.op == Op::const_real && y.op == Op::const_real && x.real == y.real;
+}
+
+bool is_of_distance(const Mod& mod, NodeId read) {
+    DistanceFinder finder(mod);
+    return std::ranges::all_of(mod.program.graph[read].operands,
+                               [&](NodeId index) { return finder.is_of_distance(index); });
+}
+
+} // namespace
+
+GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient) {
+    switch (mod.place[gradient.read]) {
+    case Place::launch:
+    case Place::head: return GradientSum::head;
+    case Place::row: return GradientSum::query;
+    case Place::column: return GradientSum::key;
+    case Place::element: break;
+    }
+    return is_gradient_of_score(mod, gradient) && is_of_distance(mod, gradient.read)
+               ? GradientSum::distance
+               : GradientSum::element;
+}
+
+std::vector<NodeId> distance_reads(const Mod& mod) {
+    std::vector<NodeId> reads;
+    for (const NodeId id : mod.order) {
+        const ir::Node& node = mod.program.graph[id];
+        if (node.op == Op::read && node.type == ir::Type::real && mod.place[id] == Place::element &&
+            is_of_distance(mod, id))
+            reads.push_back(id);
+    }
+    return reads;
+}
+
+std::string_view name(GradientSum sum) {
+    switch (sum) {
+    case GradientSum::head: return "head";
+    case GradientSum::query: return "query";
+    case GradientSum::key: return "key";
+    case GradientSum::distance: return "distance";
+    case GradientSum::element: return "element";
+    }
+    return "element";
+}
+
+std::string_view description(GradientSum sum) {
+    switch (sum) {
+    case GradientSum::head: return "in registers, once for a head";
+    case GradientSum::query: return "over a tile's keys, once for a query";
+    case GradientSum::key: return "in registers, once for a key";
+    case GradientSum::distance: return "over a tile's diagonals, once for a distance";
+    case GradientSum::element: return "in memory, element by element";
+    }
+    return "";
+}
+
+} // namespace flexc::passes

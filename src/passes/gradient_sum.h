@@ -1,0 +1,26 @@
+// How the gradient of a read is summed where all of a tile's elements are at hand.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "passes/mod.h"
+
+namespace flexc::passes {
+
+// By what the read's indices use.
+enum class GradientSum : std::uint8_t {
+    head,     // b and h: one sum while everything passes by
+    query,    // and q
+    key,      // and kv
+    distance, // and q - kv: its gradient is that of the score, summed over diagonals of a tile
+    element   // anything else
+};
+GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient);
+// Real reads of single elements that depend on their distance q - kv alone, and on the head.
+std::vector<ir::NodeId> distance_reads(const Mod& mod);
+std::string_view name(GradientSum sum);        // as in this enumeration
+std::string_view description(GradientSum sum); // how its tile is summed, for people
+
+} // namespace flexc::passes

@@ -1,0 +1,43 @@
+// Before Hopper's backward kernel, for every query: delta = sum over d of d_out * o, less d_lse;
+// the lse in the exponent's units; zeros in dq's accumulator. One block does kQueryTile rows of one
+// head, those past the end included: the copy engine reads whole tiles of all three.
+#include "mod.cuh"
+
+#include "common/math.cuh"
+#include "sm80/row_products.cuh"
+
+using namespace sm80;
+
+namespace {
+constexpr int kThreads = 32 * mod::kWarps;
+static_assert(mod::kQueryTile % (kThreads / kRowLanes) == 0); // so that warps stay together
+static_assert(mod::kHeadDim % 8 == 0);
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    flexc_backward_delta_sm90(const __grid_constant__ AttentionArguments attention,
+                              const __grid_constant__ mod::Arguments) {
+    const int query_tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
+    const int head = static_cast<int>(blockIdx.x) / query_tiles;
+    const int b = head / attention.heads, h = head % attention.heads;
+    const int first_row = static_cast<int>(blockIdx.x) % query_tiles * mod::kQueryTile;
+    const long long first_of_all = static_cast<long long>(blockIdx.x) * mod::kQueryTile;
+
+    float4* const dq =
+        reinterpret_cast<float4*>(attention.dq_accumulator + first_of_all * mod::kHeadDim);
+    for (int i = threadIdx.x; i < mod::kQueryTile * mod::kHeadDim / 4; i += kThreads)
+        dq[i] = {0, 0, 0, 0};
+
+    const Plane<float> lses(attention.lse, b, h);
+    for (int i = static_cast<int>(threadIdx.x) / kRowLanes; i < mod::kQueryTile;
+         i += kThreads / kRowLanes) {
+        const int row = min(first_row + i, attention.q_len - 1);
+        const bool inside = first_row + i < attention.q_len;
+        const float delta = delta_of(attention, b, h, row);
+        if (threadIdx.x % kRowLanes != 0) continue;
+        // Where nothing is visible, an infinite origin makes every weight zero.
+        const float lse = inside ? *lses.at(row, 0) : negative_infinity();
+        attention.delta[first_of_all + i] = inside ? delta : 0;
+        attention.origins[first_of_all + i] = lse == negative_infinity() ? -lse : lse * kLog2E;
+    }
+}

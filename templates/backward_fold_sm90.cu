@@ -1,0 +1,35 @@
+// After Hopper's backward kernel: gradients of reads whose indices use q and kv by their difference
+// alone, from the sums of dS over diagonals. One thread does one distance of one head.
+#include "mod.cuh"
+
+#include "sm90/distance.cuh"
+
+namespace {
+
+constexpr int kThreads = 32 * mod::kWarps;
+static_assert(kThreads == sm90::kPaddedRows);
+
+// Distances that are far apart often share an address.
+__device__ void add_by_warp(float* to, float sum) {
+    int same = 0;
+    __match_all_sync(0xffffffffu, reinterpret_cast<unsigned long long>(to), &same);
+    if (same) sum = flexc_warp_sum(sum);
+    if (to != nullptr && (!same || threadIdx.x % 32 == 0)) flexc_accumulate(to, sum);
+}
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads)
+    flexc_backward_fold_sm90(const __grid_constant__ AttentionArguments attention,
+                             const __grid_constant__ mod::Arguments arguments) {
+    const sm90::Distance distance(attention);
+    const long long entry =
+        static_cast<long long>(distance.head) * sm90::distance_count(attention) + distance.index;
+    const float sum = distance.exists ? attention.distance_sums[entry] : 0;
+    distance.visit(attention, arguments, [&](const mod::At& at) {
+#pragma unroll
+        for (int gradient = 0; gradient < mod::kGradients; ++gradient)
+            if (mod::sum_of(gradient) == mod::Sum::distance)
+                add_by_warp(mod::gradient_address(at, gradient), sum);
+    });
+}

@@ -1,0 +1,282 @@
+// Attention, backward, for Hopper: one block computes dk and dv for kKeyTile keys of one head of
+// keys, and adds their share of dq to its accumulator.
+//
+// Keys and values stay on chip; queries and d_out of every query head of the group pass by. One
+// thread loads them through the copy engine. Two warpgroups of 64 keys each multiply:
+//     S' = K Q'      P' = exp(modified' - lse)                dv += P' d_out
+//     W' = V d_out'  dS' = P' * (W' - delta) * mod'           dk += dS' Q      dq += dS K
+// Scores are transposed, so that P' and dS' are in registers what the products for dv and dk ask
+// of their left operand. dS alone goes through shared memory, for dq, which both warpgroups
+// compute a part of; another thread adds the parts to memory. Gradients of captured buffers are
+// summed in registers where what they read is one number for a query, a key or the head, over
+// diagonals of dS where it depends on the distance, and one by one otherwise.
+#include "mod.cuh"
+
+#include "sm90/backward_distances.cuh"
+#include "sm90/backward_layout.cuh"
+#include "sm90/backward_output.cuh"
+#include "sm90/backward_producer.cuh"
+#include "sm90/backward_scores.cuh"
+#include "sm90/wgmma_fixed.cuh"
+
+using namespace sm90;
+using mod::Element;
+
+namespace {
+
+using KeyGradient = float[round_up_16(mod::kHeadDim) / 2];
+using ValueGradient = float[round_up_16(mod::kHeadDimV) / 2];
+using QueryGradient = float[32];
+
+// Before the first product after other instructions touched its registers; after the last of a
+// group; until at most kPending groups are under way.
+__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void end_products() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int kPending> __device__ inline void wait_for_products() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// Scores = A B', summed over kColumns columns of both.
+template <int kA, int kB, int kColumns, int kStep = 0>
+__device__ inline void issue_scores(Scores& scores, unsigned a, unsigned b) {
+    using P = FixedProduct<Element, mod::kQueryTile>;
+    constexpr int kPanel = kStep / 4, kInside = kStep % 4 * 32;
+    constexpr int kFromA = kA + kPanel * kKeyPanel + kInside;
+    constexpr int kFromB = kB + kPanel * kQueryPanel + kInside;
+    if constexpr (kStep == 0)
+        P::template start<kFromA, kFromB, false>(scores, a, b);
+    else
+        P::template add<kFromA, kFromB, false>(scores, a, b);
+    if constexpr (16 * (kStep + 1) < kColumns)
+        issue_scores<kA, kB, kColumns, kStep + 1>(scores, a, b);
+}
+
+// sums += fragments B, over the tile's queries.
+template <int kB, int kStep = 0, int kCount>
+__device__ inline void issue_sums(float (&sums)[kCount], const Fragments& fragments, unsigned b) {
+    FixedProduct<Element, 2 * kCount>::template add_registers<kB + kStep * 16 * kRowBytes>(
+        sums, fragments[kStep], b);
+    if constexpr (16 * (kStep + 1) < mod::kQueryTile) issue_sums<kB, kStep + 1>(sums, fragments, b);
+}
+
+// A piece of dS K, over the tile's keys.
+template <int kStep = 0>
+__device__ inline void issue_query_gradient(QueryGradient& dq, unsigned d_scores, unsigned keys) {
+    using P = FixedProduct<Element, 2 * 32>;
+    constexpr int kFromA = at::kDScores + kStep / 4 * kQueryPanel + kStep % 4 * 32;
+    constexpr int kFromB = at::kKeys + kStep * 16 * kRowBytes;
+    if constexpr (kStep == 0)
+        P::template start<kFromA, kFromB, true>(dq, d_scores, keys);
+    else
+        P::template add<kFromA, kFromB, true>(dq, d_scores, keys);
+    if constexpr (16 * (kStep + 1) < mod::kKeyTile)
+        issue_query_gradient<kStep + 1>(dq, d_scores, keys);
+}
+
+// Fragments of weights leave their registers to what a mod's derivative needs.
+constexpr bool kSettlesEarly = mod::kQueryTile == 128 && !kAtOnce &&
+                               (mod::kAddsGradients || !mod::kDerivativeIsOne) && !kFolds;
+
+struct Consumer {
+    const AttentionArguments& attention;
+    const mod::Arguments& arguments;
+    const BackwardMaps& maps;
+    const Shared shared;
+    const KeyTile keys;
+    const int warpgroup, warp, lane; // among the consumers, in the warpgroup, in the warp
+    int step = 0;
+
+    __device__ int warp_key() const { return keys.first_kv + 64 * warpgroup + 16 * warp; }
+
+    __device__ void consume(ScoreGradients& gradients, GradientSums& sums, int tile_query,
+                            KeyGradient& dk, ValueGradient& dv) {
+        const int stage = step % 2;
+        const unsigned parity = step / 2 % 2;
+        const unsigned base = shared.base;
+        const unsigned word = operand_word(base, kQueryPanel);
+        const unsigned rows = word + warpgroup * (64 * kRowBytes >> 4);
+        const unsigned query_word = word + stage * (kPanels * kQueryPanel >> 4);
+        const unsigned d_out_word = word + stage * (kValuePanels * kQueryPanel >> 4);
+        const unsigned origins = base + at::kOrigins + stage * (4 * mod::kQueryTile);
+        const unsigned deltas = base + at::kDeltas + stage * (4 * mod::kQueryTile);
+        Scores scores, d_scores;
+        Fragments weights, folded, d_fragments;
+
+        gradients.use_rows(stage);
+        if (step == 0) shared.keys().wait(0);
+        shared.queries_full(stage).wait(parity);
+        begin_products();
+        issue_scores<at::kKeys, at::kQueries, mod::kHeadDim>(scores, rows, query_word);
+        end_products();
+        if (step == 0) shared.values().wait(0);
+        shared.d_out_full(stage).wait(parity);
+        begin_products();
+        issue_scores<at::kValues, at::kDOut, mod::kHeadDimV>(d_scores, rows, d_out_word);
+        end_products();
+        if constexpr (kAtOnce) {
+            wait_for_products<0>();
+            pin(scores);
+            pin(d_scores);
+            gradients.weigh_and_differentiate(scores, d_scores, weights, d_fragments, tile_query,
+                                              origins, deltas, sums);
+        } else {
+            wait_for_products<1>();
+            pin(scores);
+            gradients.weigh(scores, weights, folded, tile_query, origins);
+        }
+        pin(dv);
+        pin(weights);
+        begin_products();
+        issue_sums<at::kDOut>(dv, weights, d_out_word);
+        end_products();
+        if constexpr (!kAtOnce) {
+            wait_for_products<1>();
+            pin(d_scores);
+            gradients.differentiate(d_scores, scores, kKeepsFolded ? folded : weights, deltas);
+            if constexpr (kSettlesEarly) finish_values<0>(dv, weights, stage);
+            gradients.finish(d_scores, tile_query, sums);
+            to_fragments(d_fragments, d_scores);
+        }
+        store_d_scores(d_fragments, stage);
+        publish_shared();
+        // dS is here, and everyone has left the one before.
+        synchronize(kDScoresBarrier, kDScoresThreads);
+
+        QueryGradient dq;
+        begin_products();
+        if constexpr (kSlabs == 2)
+            issue_query_gradient(dq, rows + d_scores_offset(stage), word);
+        else
+            issue_query_gradient(dq, word + d_scores_offset(stage),
+                                 word + min(warpgroup, kPanels - 1) * (kKeyPanel >> 4));
+        end_products();
+        if constexpr (!kSettlesEarly) finish_values<1>(dv, weights, stage);
+
+        pin(dk);
+        pin(d_fragments);
+        begin_products();
+        issue_sums<at::kQueries>(dk, d_fragments, query_word);
+        end_products();
+        wait_for_products<1>();
+        pin(dq);
+        hand_over(dq);
+        wait_for_products<0>();
+        pin(dk);
+        pin(d_fragments);
+        // Every thread for itself: each has read the tile's lse.
+        shared.queries_empty(stage).arrive();
+        ++step;
+    }
+
+    // dv has its part of the tile.
+    template <int kPending>
+    __device__ void finish_values(ValueGradient& dv, Fragments& weights, int stage) const {
+        wait_for_products<kPending>();
+        pin(dv);
+        pin(weights);
+        shared.d_out_empty(stage).arrive();
+    }
+
+    __device__ static constexpr int d_scores_bytes() { return panels(mod::kKeyTile) * kQueryPanel; }
+    __device__ static unsigned d_scores_offset(int stage) {
+        return stage * (d_scores_bytes() >> 4);
+    }
+
+    // With rows of queries, in panels of one warpgroup's keys each.
+    __device__ void store_d_scores(const Fragments& d_scores, int stage) const {
+        const unsigned row = lane % 8 + lane / 16 * 8;
+        const unsigned chunk = (2 * warp + lane / 8 % 2) ^ (lane % 8);
+        const unsigned to = shared.base + at::kDScores + stage * d_scores_bytes() +
+                            warpgroup * kQueryPanel + row * kRowBytes + chunk * 16;
+#pragma unroll
+        for (int i = 0; i < mod::kQueryTile / 16; ++i)
+            store_transposed(to + i * 16 * kRowBytes, d_scores[i][0], d_scores[i][1],
+                             d_scores[i][2], d_scores[i][3]);
+    }
+
+    // A piece of dq to the thread that adds it to memory.
+    __device__ void hand_over(const QueryGradient& dq) const {
+        const unsigned to =
+            shared.base + at::kQueryGradient + warpgroup * kPieceBytes + warp * 512 + lane * 16;
+        shared.piece_empty(warpgroup).wait((step & 1) ^ 1);
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+            store_shared(to + i * kGroupBytes, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2],
+                         dq[4 * i + 3]);
+        publish_shared();
+        __syncwarp();
+        if (lane == 0) shared.piece_full(warpgroup).arrive();
+    }
+
+    __device__ void store(const KeyGradient& dk, const ValueGradient& dv) const {
+        const Corner corner{keys.b, keys.h_kv, warp_key(), 0};
+        const unsigned rows = shared.base + (64 * warpgroup + 16 * warp) * kRowBytes;
+        // The last products of both warpgroups have read keys and values.
+        synchronize(kLastProductBarrier, 128 * kConsumers);
+        if (attention.dv_flags & kOutputF32)
+            store_floats(attention.dv, attention.dv_flags, corner, mod::kHeadDimV, attention.kv_len,
+                         dv, 1);
+        else
+            store_rows(maps.dv, corner, rows + at::kValues, dv, 1);
+        if (attention.dk_flags & kOutputF32)
+            store_floats(attention.dk, attention.dk_flags, corner, mod::kHeadDim, attention.kv_len,
+                         dk, attention.scale);
+        else
+            store_rows(maps.dk, corner, rows + at::kKeys, dk, attention.scale);
+        if (lane == 0) wait_for_store_reads();
+    }
+
+    __device__ void run() {
+        KeyGradient dk;
+        ValueGradient dv;
+        clear(dk);
+        clear(dv);
+        visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
+            ScoreGradients gradients(attention, arguments, place, warp_key(), lane);
+            GradientSums sums{};
+#pragma unroll 1
+            for (int tile = tiles.begin; tile < tiles.end; ++tile)
+                consume(gradients, sums, tile * mod::kQueryTile, dk, dv);
+            gradients.flush(sums);
+        });
+        store(dk, dv);
+    }
+
+    template <int kCount> static __device__ void clear(float (&sums)[kCount]) {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i)
+            sums[i] = 0;
+    }
+};
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    flexc_backward_sm90(const __grid_constant__ AttentionArguments attention,
+                        const __grid_constant__ mod::Arguments arguments,
+                        const __grid_constant__ BackwardMaps maps) {
+    const Shared shared{shared_address(shared_memory)};
+    const KeyTile keys(attention, static_cast<int>(blockIdx.x));
+    const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
+    if (threadIdx.x == 0) shared.initialise();
+    __syncthreads();
+    if (warp < 4) {
+        release_registers_to<kProducerRegisters>();
+        const bool first_lane = threadIdx.x % 32 == 0;
+        if (warp == 0 && first_lane) load_tiles(attention, arguments, maps, shared, keys);
+        if (warp == 1 && first_lane) add_pieces(attention, arguments, shared, keys);
+        if constexpr (kStagesRows)
+            if (warp == 2) stage_rows(attention, arguments, shared, keys);
+        if constexpr (mod::kSumsDistances) {
+            if (warp == 2) sum_distances<false>(attention, arguments, shared, keys);
+            if (warp == 3) sum_distances<true>(attention, arguments, shared, keys);
+        }
+    } else {
+        claim_registers<kConsumerRegisters>();
+        Consumer{attention, arguments,    maps,     shared,
+                 keys,      warp / 4 - 1, warp % 4, static_cast<int>(threadIdx.x) % 32}
+            .run();
+    }
+}

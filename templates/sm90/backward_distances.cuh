@@ -1,0 +1,96 @@
+// Sums of dS over the diagonals of a tile, by two warps of the producer's warpgroup, for buffers
+// whose indices use q - kv.
+//
+// A word of the tile has two neighbouring keys. At an even distance d, the word at key q - d of an
+// even query is on diagonals d and d - 1; that at key q - d - 1 of an odd query on d + 1 and d. A
+// lane takes the words at its own distance modulo the number of keys: one in every row, so that no
+// load is wasted. Both of its distances are `first`, and as many keys more or less.
+#pragma once
+
+#include "sm90/backward_layout.cuh"
+
+namespace sm90 {
+
+constexpr int kDistanceWarps = 2;
+constexpr int kDScoresThreads = 128 * kConsumers + (mod::kSumsDistances ? 32 * kDistanceWarps : 0);
+
+// Around an even distance.
+struct DiagonalSums {
+    float before = 0, at = 0, after = 0;
+
+    __device__ void add(float even_at, float even_before, float odd_after, float odd_at) {
+        at += even_at + odd_at;
+        before += even_before;
+        after += odd_after;
+    }
+    // `to` is of distance 0; a lane's neighbour has the next even distance.
+    __device__ void flush(float* to, int distance, int lowest, int highest) {
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        const float next = __shfl_down_sync(0xffffffffu, before, 1);
+        if (lane < 31) after += next;
+        const auto put = [&](int where, float sum) {
+            if (where >= lowest && where <= highest) flexc_accumulate(to + where, sum);
+        };
+        if (lane == 0) put(distance - 1, before);
+        put(distance, at);
+        put(distance + 1, after);
+    }
+};
+
+// kUpper: which of the two warps.
+template <bool kUpper>
+__device__ inline void sum_distances(const AttentionArguments& attention,
+                                     const mod::Arguments& arguments, Shared shared,
+                                     const KeyTile& keys) {
+    constexpr mod::Element kKind{};
+    constexpr int kRowsAtOnce = 8; // loads in flight
+    constexpr int kTileBytes = panels(mod::kKeyTile) * kQueryPanel;
+    // The lower warp's other distances are beyond a tile of 64 queries.
+    constexpr bool kHasOther = kUpper || mod::kQueryTile == 128;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int first = kUpper ? 2 * lane : 2 * lane - 64;
+    int stage = 0;
+    visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
+        const long long head = place.b * attention.heads + place.h;
+        float* const to =
+            attention.distance_sums + padded(attention.kv_len) + head * distance_count(attention);
+#pragma unroll 1
+        for (int tile = tiles.begin; tile < tiles.end; ++tile, stage ^= 1) {
+            synchronize(kDScoresBarrier, kDScoresThreads);
+            DiagonalSums near, other;
+            const unsigned rows = shared.base + at::kDScores + stage * kTileBytes;
+#pragma unroll 1
+            for (int q = 0; q < mod::kQueryTile; q += kRowsAtOnce) {
+                unsigned word[kRowsAtOnce];
+#pragma unroll
+                for (int i = 0; i < kRowsAtOnce; ++i) {
+                    const int key = (q + i / 2 * 2 - first) & (mod::kKeyTile - 1);
+                    word[i] = load_shared_word(rows + key / kPanelColumns * kQueryPanel +
+                                               (q + i) * kRowBytes +
+                                               ((key % kPanelColumns * 2) ^ (i << 4)));
+                }
+#pragma unroll
+                for (int i = 0; i < kRowsAtOnce; i += 2) {
+                    const int key = q + i - first;
+                    const bool is_near = !kHasOther || (kUpper ? key >= 0 : key < mod::kKeyTile);
+                    const auto add = [&](DiagonalSums& sums) {
+                        sums.add(flexc_first(kKind, word[i]), flexc_second(kKind, word[i]),
+                                 flexc_first(kKind, word[i + 1]), flexc_second(kKind, word[i + 1]));
+                    };
+                    if (is_near)
+                        add(near);
+                    else
+                        add(other);
+                }
+            }
+            const int distance = tile * mod::kQueryTile - keys.first_kv + first;
+            const int lowest = 1 - attention.kv_len, highest = attention.q_len - 1;
+            near.flush(to, distance, lowest, highest);
+            if constexpr (kHasOther)
+                other.flush(to, distance + (kUpper ? -mod::kKeyTile : mod::kKeyTile), lowest,
+                            highest);
+        }
+    });
+}
+
+} // namespace sm90

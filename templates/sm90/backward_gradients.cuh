@@ -1,0 +1,45 @@
+// Sums of gradients of captured buffers, by what the index of a read depends on.
+#pragma once
+
+#include "common/math.cuh"
+#include "mod.cuh"
+
+namespace sm90 {
+
+constexpr int kGradientSlots = mod::kGradients > 0 ? mod::kGradients : 1;
+
+// Of a head, or of a head and a key: in registers while queries pass by.
+struct GradientSums {
+    float of_head[kGradientSlots];
+    float of_key[kGradientSlots][2];
+};
+// Of a head and a query: over the two keys that a thread has.
+struct QuerySums {
+    float of_query[kGradientSlots][mod::kQueryTile / 4];
+};
+
+__device__ inline void add(const mod::At& at, int gradient, float d_read) {
+    if (d_read == 0) return;
+    if (float* const to = mod::gradient_address(at, gradient)) atomicAdd(to, d_read);
+}
+
+// Over the eight lanes that have other keys of the same queries. Each exchange halves the queries
+// that a lane answers for; what is left is in the first eighth of `sums`. Returns the first of the
+// queries that are left.
+template <int kHalf, int kDistance = 16, int kCount>
+__device__ inline int sum_over_keys(float (&sums)[kCount]) {
+    const bool upper = (threadIdx.x & kDistance) != 0;
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+        const float mine = upper ? sums[i + kHalf] : sums[i];
+        const float other = upper ? sums[i] : sums[i + kHalf];
+        sums[i] = mine + __shfl_xor_sync(0xffffffffu, other, kDistance);
+    }
+    const int first = upper ? kHalf : 0;
+    if constexpr (kDistance > 4)
+        return first + sum_over_keys<kHalf / 2, kDistance / 2>(sums);
+    else
+        return first;
+}
+
+} // namespace sm90

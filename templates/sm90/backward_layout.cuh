@@ -1,0 +1,150 @@
+// What the threads of the backward kernel share: sizes, shared memory, and which queries pass by.
+#pragma once
+
+#include "common/place.cuh"
+#include "sm90/barrier.cuh"
+#include "sm90/distance.cuh"
+#include "sm90/warpgroup.cuh"
+
+extern __shared__ __align__(1024) unsigned char shared_memory[];
+
+namespace sm90 {
+
+constexpr int kConsumers = 2; // warpgroups of 64 keys each
+constexpr int kThreads = 128 * (kConsumers + 1);
+static_assert(kThreads == 32 * mod::kWarps && mod::kKeyTile == 64 * kConsumers);
+
+// What a score mod's derivative asks of the order of things. Where the derivative with respect to
+// the score is the same for any score, weights are computed under the product of values, and the
+// derivative afterwards. Where only it needs the score, it is multiplied into the weights when they
+// have been packed. Where gradients of buffers need the score too, both products come first.
+constexpr bool kAtOnce =
+    mod::kAddsGradients && (mod::kDerivativeUsesScore || mod::kPartialsUseScore);
+constexpr bool kFolds = !kAtOnce && mod::kDerivativeUsesScore;
+
+// Registers of a thread; together no more than the launch gave the block. What is done at once
+// needs more than the producer's warps can spare without words of their own in memory.
+constexpr int kProducerRegisters = kAtOnce ? 24 : 40, kConsumerRegisters = kAtOnce ? 240 : 232;
+
+constexpr int kPanelColumns = 64; // of 16 bits: 128 bytes, the width of the swizzle
+constexpr int kRowBytes = 2 * kPanelColumns;
+constexpr int panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
+constexpr int round_up_16(int x) { return (x + 15) / 16 * 16; }
+constexpr int kPanels = panels(mod::kHeadDim), kValuePanels = panels(mod::kHeadDimV);
+constexpr int kQueryPanel = mod::kQueryTile * kRowBytes, kKeyPanel = mod::kKeyTile * kRowBytes;
+
+// dq in its accumulator: slabs of 64 queries, in each of them groups of eight columns in the order
+// in which a warpgroup holds them. A warpgroup adds up to eight groups at a time: of its own slab
+// where there are two in a tile of queries, else of its own columns.
+constexpr int kSlabRows = 64, kGroupBytes = kSlabRows * 8 * 4;
+constexpr int kGroups = mod::kHeadDim / 8; // of a slab
+constexpr int kSlabs = mod::kQueryTile / kSlabRows;
+constexpr int kPieceBytes = 8 * kGroupBytes;
+static_assert(kSlabs == 1 || (kSlabs == 2 && kGroups <= 8));
+
+// What a program computes once for a query is computed by a warp that has nothing else to do.
+constexpr int kMostRowBytes = 16;
+constexpr bool kStagesRows =
+    !__is_empty(mod::Row) && sizeof(mod::Row) <= kMostRowBytes && !mod::kSumsDistances;
+
+// Byte offsets in shared memory.
+namespace at {
+constexpr int kKeys = 0;
+constexpr int kValues = kKeys + kPanels * kKeyPanel;
+constexpr int kQueries = kValues + kValuePanels * kKeyPanel; // this and the next three: two stages
+constexpr int kDOut = kQueries + 2 * kPanels * kQueryPanel;
+constexpr int kDScores = kDOut + 2 * kValuePanels * kQueryPanel;
+constexpr int kQueryGradient = kDScores + 2 * panels(mod::kKeyTile) * kQueryPanel;
+constexpr int kOrigins = kQueryGradient + kConsumers * kPieceBytes; // two stages of floats
+constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4;         // two stages of floats
+constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;            // two stages of mod::Row
+constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kMostRowBytes;
+constexpr int kEnd = kBarriers + 14 * 8;
+} // namespace at
+static_assert(at::kEnd <= mod::kSharedBytes);
+
+// Barriers by pairs: of the stages of a ring, or of the warpgroups.
+struct Shared {
+    unsigned base;
+
+    __device__ Barrier keys() const { return barrier(0); }
+    __device__ Barrier values() const { return barrier(1); }
+    __device__ Barrier queries_full(int stage) const { return barrier(2 + stage); }
+    __device__ Barrier queries_empty(int stage) const { return barrier(4 + stage); }
+    __device__ Barrier d_out_full(int stage) const { return barrier(6 + stage); }
+    __device__ Barrier d_out_empty(int stage) const { return barrier(8 + stage); }
+    __device__ Barrier piece_full(int warpgroup) const { return barrier(10 + warpgroup); }
+    __device__ Barrier piece_empty(int warpgroup) const { return barrier(12 + warpgroup); }
+
+    static __device__ mod::Row* rows(int stage) {
+        return reinterpret_cast<mod::Row*>(shared_memory + at::kRows) + stage * mod::kQueryTile;
+    }
+
+    __device__ void initialise() const {
+        keys().initialise(1);
+        values().initialise(1);
+        for (int i = 0; i < 2; ++i) {
+            queries_full(i).initialise(kStagesRows ? 2 : 1);
+            queries_empty(i).initialise(128 * kConsumers);
+            d_out_full(i).initialise(1);
+            d_out_empty(i).initialise(128 * kConsumers);
+            piece_full(i).initialise(4);
+            piece_empty(i).initialise(1);
+        }
+        publish_barriers();
+    }
+
+  private:
+    __device__ Barrier barrier(int index) const { return {base + at::kBarriers + 8 * index}; }
+};
+
+// Numbered barriers; 0 is the block's.
+constexpr int kDScoresBarrier = 1, kLastProductBarrier = 2;
+
+// A tile of keys of one head.
+struct KeyTile {
+    int b, h_kv, first_kv;
+
+    // Where a band makes the first keys seen by most queries, they go first, and tiles of as many
+    // heads as share the L2 cache are together. Else the tiles of a head are.
+    __device__ KeyTile(const AttentionArguments& attention, int index) {
+        const int tiles = (attention.kv_len + mod::kKeyTile - 1) / mod::kKeyTile;
+        int head = index / tiles, tile = index % tiles;
+        if constexpr (mod::kHasBand) {
+            constexpr long long kCacheBytes = 32 << 20;
+            constexpr int kQueryBytes = 6 * mod::kHeadDim + 2 * mod::kHeadDimV; // with dq's sums
+            const int heads = attention.batch * attention.kv_heads;
+            const int sharers = attention.heads / attention.kv_heads;
+            const long long head_bytes =
+                static_cast<long long>(attention.q_len) * (kQueryBytes * sharers);
+            const int together = static_cast<int>(
+                min(max(kCacheBytes / head_bytes, 1ll), static_cast<long long>(heads)));
+            const int first_head = index / (together * tiles) * together;
+            const int width = min(together, heads - first_head);
+            const int rest = index - first_head * tiles;
+            head = first_head + rest % width;
+            tile = rest / width;
+        }
+        b = head / attention.kv_heads;
+        h_kv = head % attention.kv_heads;
+        first_kv = tile * mod::kKeyTile;
+    }
+};
+
+// Every tile of queries that sees something of the keys, of every query head that reads them, in
+// the order in which all of a block's threads visit them: visit_head(place, tiles).
+template <typename Visit>
+__device__ inline void visit_heads(const AttentionArguments& attention,
+                                   const mod::Arguments& arguments, const KeyTile& keys,
+                                   Visit visit_head) {
+    const int group = attention.heads / attention.kv_heads;
+    const int last_kv = min(keys.first_kv + mod::kKeyTile, attention.kv_len) - 1;
+#pragma unroll 1
+    for (int h = keys.h_kv * group; h < (keys.h_kv + 1) * group; ++h) {
+        const HeadPlace place(attention, arguments, keys.b * attention.heads + h);
+        visit_head(place, tiles_between(keys.first_kv - place.high, last_kv - place.low,
+                                        attention.q_len, mod::kQueryTile));
+    }
+}
+
+} // namespace sm90

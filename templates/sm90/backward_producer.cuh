@@ -1,0 +1,122 @@
+// The producer's warpgroup: one thread loads tiles, another adds finished pieces of dq to memory.
+#pragma once
+
+#include "sm90/backward_layout.cuh"
+#include "sm90/tma.cuh"
+
+namespace sm90 {
+
+__device__ inline void load_panels(unsigned to, int panel_bytes, int panel_count,
+                                   const TensorMap& map, Corner from, Barrier arrival) {
+#pragma unroll
+    for (int panel = 0; panel < panel_count; ++panel) {
+        load_box(to + panel * panel_bytes, map, from, arrival);
+        from.column += kPanelColumns;
+    }
+}
+
+// Keys and values once; queries with their origins, and d_out with its deltas, for every tile.
+__device__ inline void load_tiles(const AttentionArguments& attention,
+                                  const mod::Arguments& arguments, const BackwardMaps& maps,
+                                  Shared shared, const KeyTile& keys) {
+    constexpr int kSumBytes = 4 * mod::kQueryTile;
+    const long long rows = padded(attention.q_len);
+    int step = 0;
+    visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
+        const long long sums = (place.b * attention.heads + place.h) * rows;
+#pragma unroll 1
+        for (int tile = tiles.begin; tile < tiles.end; ++tile, ++step) {
+            const int stage = step % 2;
+            const unsigned parity = step / 2 % 2 ^ 1;
+            const Corner query{place.b, place.h, tile * mod::kQueryTile, 0};
+            const Corner key{keys.b, keys.h_kv, keys.first_kv, 0};
+            if (step == 0) {
+                shared.keys().arrive_expecting(kPanels * kKeyPanel);
+                load_panels(shared.base + at::kKeys, kKeyPanel, kPanels, maps.k, key,
+                            shared.keys());
+            }
+            shared.queries_empty(stage).wait(parity);
+            const Barrier queries = shared.queries_full(stage);
+            queries.arrive_expecting(kPanels * kQueryPanel + kSumBytes);
+            load_panels(shared.base + at::kQueries + stage * kPanels * kQueryPanel, kQueryPanel,
+                        kPanels, maps.q, query, queries);
+            load_bytes(shared.base + at::kOrigins + stage * kSumBytes,
+                       attention.origins + sums + query.row, kSumBytes, queries);
+            if (step == 0) {
+                shared.values().arrive_expecting(kValuePanels * kKeyPanel);
+                load_panels(shared.base + at::kValues, kKeyPanel, kValuePanels, maps.v, key,
+                            shared.values());
+            }
+            shared.d_out_empty(stage).wait(parity);
+            const Barrier d_out = shared.d_out_full(stage);
+            d_out.arrive_expecting(kValuePanels * kQueryPanel + kSumBytes);
+            load_panels(shared.base + at::kDOut + stage * kValuePanels * kQueryPanel, kQueryPanel,
+                        kValuePanels, maps.d_out, query, d_out);
+            load_bytes(shared.base + at::kDeltas + stage * kSumBytes,
+                       attention.delta + sums + query.row, kSumBytes, d_out);
+        }
+    });
+}
+
+// By one warp, beside the queries.
+__device__ inline void stage_rows(const AttentionArguments& attention,
+                                  const mod::Arguments& arguments, Shared shared,
+                                  const KeyTile& keys) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    int step = 0;
+    visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
+#pragma unroll 1
+        for (int tile = tiles.begin; tile < tiles.end; ++tile, ++step) {
+            const int stage = step % 2;
+            shared.queries_empty(stage).wait(step / 2 % 2 ^ 1);
+#pragma unroll
+            for (int i = lane; i < mod::kQueryTile; i += 32) {
+                const int q = min(tile * mod::kQueryTile + i, attention.q_len - 1) +
+                              static_cast<int>(attention.q_offset);
+                Shared::rows(stage)[i] = mod::at_row(arguments, place.launch, place.head, place.b,
+                                                     place.h, place.h_kv, q);
+            }
+            __syncwarp();
+            if (lane == 0) shared.queries_full(stage).arrive();
+        }
+    });
+}
+
+// Groups of columns of dq that a warpgroup has in its piece.
+__device__ inline int groups_of(int warpgroup) {
+    if constexpr (kSlabs == 2) return kGroups;
+    return max(min(kGroups - 8 * warpgroup, 8), 0);
+}
+
+__device__ inline void add_pieces(const AttentionArguments& attention,
+                                  const mod::Arguments& arguments, Shared shared,
+                                  const KeyTile& keys) {
+    constexpr int kSlabFloats = kSlabRows * mod::kHeadDim;
+    const long long rows = padded(attention.q_len);
+    unsigned parity = 0;
+    visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
+        float* slab = attention.dq_accumulator +
+                      (place.b * attention.heads + place.h) * rows * mod::kHeadDim +
+                      static_cast<long long>(tiles.begin) * (kSlabs * kSlabFloats);
+#pragma unroll 1
+        for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+#pragma unroll
+            for (int i = 0; i < kConsumers; ++i) {
+                shared.piece_full(i).wait(parity);
+                float* const to = slab + i * (kSlabs == 2 ? kSlabFloats : kPieceBytes / 4);
+                if (groups_of(i) > 0)
+                    add_bytes(to, shared.base + at::kQueryGradient + i * kPieceBytes,
+                              groups_of(i) * kGroupBytes);
+                end_additions();
+            }
+            wait_for_additions<1>();
+            shared.piece_empty(0).arrive();
+            wait_for_additions<0>();
+            shared.piece_empty(1).arrive();
+            slab += kSlabs * kSlabFloats;
+            parity ^= 1;
+        }
+    });
+}
+
+} // namespace sm90

@@ -1,0 +1,356 @@
+// From products of keys and queries to weights, and from weights to the gradient of scores. Scores
+// are transposed: a thread has two keys, and a quarter of the tile's queries.
+#pragma once
+
+#include "common/math.cuh"
+#include "common/place.cuh"
+#include "sm90/backward_gradients.cuh"
+#include "sm90/backward_layout.cuh"
+#include "sm90/pack.cuh"
+
+namespace sm90 {
+
+constexpr int kScores = mod::kQueryTile / 2; // accumulators of a thread
+constexpr int kQueries = kScores / 2;        // that they belong to
+using Scores = float[kScores];
+using Fragments = unsigned[mod::kQueryTile / 16][4]; // left operands, 16 queries each
+
+// The accumulator of a thread's key (0 or 1) and the j-th of its queries, and where the query is
+// from the thread's first. Its keys are eight apart.
+constexpr __device__ int accumulator(int key, int j) { return j / 2 * 4 + 2 * key + j % 2; }
+constexpr __device__ int query_of(int j) { return j / 2 * 8 + j % 2; }
+
+// Where floats would not fit beside the rest, what the derivative is multiplied with is kept in 16
+// bits: the fragments of weights, unless a derivative has been folded in.
+constexpr bool kKeepsFloats = mod::kQueryTile < 128;
+constexpr bool kKeepsFolded = !kKeepsFloats && kFolds;
+
+template <int kCount> __device__ inline void to_fragments(Fragments& to, const float (&x)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i)
+        to[i / 4][i % 4] = pack(mod::Element{}, x[2 * i], x[2 * i + 1]);
+}
+
+// One warp's 16 keys, for one query head.
+class ScoreGradients {
+  public:
+    __device__ ScoreGradients(const AttentionArguments& attention, const mod::Arguments& arguments,
+                              const HeadPlace& place, int warp_key, int lane)
+        : attention_(attention), arguments_(arguments), place_(place), warp_key_(warp_key),
+          first_key_(warp_key + lane / 4), first_query_(lane % 4 * 2) {
+        const long long count = distance_count(attention);
+        expanded_count_ = count * attention.batch * attention.heads;
+        expanded_ = attention.distance_values + padded(attention.kv_len) +
+                    (place.b * attention.heads + place.h) * count;
+#pragma unroll
+        for (int key = 0; key < 2; ++key)
+            column_[key] = mod::at_column(arguments, place.launch, place.head, place.b, place.h,
+                                          place.h_kv, key_index(key, true));
+    }
+
+    // Where the tile's rows are.
+    __device__ void use_rows(int stage) {
+        if constexpr (kStagesRows) rows_ = Shared::rows(stage);
+    }
+
+    // Products become weights, and fragments of them. With a derivative folded in, they become its
+    // products with the weights, and `folded` those in 16 bits where kKeepsFolded says so.
+    __device__ void weigh(Scores& scores, Fragments& weights, Fragments& folded, int tile_query,
+                          unsigned origins) const {
+#pragma unroll
+        for (int pair = 0; pair < kQueries / 2; ++pair) {
+            tile_query = again_for(pair, tile_query);
+            float origin[2], even[2], even_folded[2];
+            load_shared(origins + 4 * (first_query_ + 8 * pair), origin);
+#pragma unroll
+            for (int side = 0; side < 2; ++side)
+                visit(tile_query, 2 * pair + side, [&](int key, int i, const mod::At& at) {
+                    const mod::Joint joint = modify(at, scores[i]);
+                    const float weight = weight_of(joint.score, origin[side]);
+                    // A derivative without bounds must not meet a weight of zero.
+                    scores[i] = !kFolds ? weight : weight == 0 ? 0 : weight * joint.d_score;
+                    if constexpr (kFolds) gather(weights, even, weight, key, i);
+                    if constexpr (kKeepsFolded) gather(folded, even_folded, scores[i], key, i);
+                });
+        }
+        if (!wholly_visible(tile_query)) {
+            unsigned visible[2];
+            look(visible, tile_query);
+            if constexpr (!kKeepsFolded) hide(scores, visible);
+            if constexpr (kFolds) hide(weights, visible);
+            if constexpr (kKeepsFolded) hide(folded, visible);
+        }
+        if constexpr (!kFolds) to_fragments(weights, scores);
+    }
+
+    // d_weights, products of d_out and values, become gradients of modified scores, by what weigh()
+    // left: `factors`, or fragments of them.
+    __device__ void differentiate(Scores& d_weights, const Scores& factors,
+                                  const Fragments& fragments, unsigned deltas) const {
+#pragma unroll
+        for (int pair = 0; pair < kQueries / 2; ++pair) {
+            float delta[2];
+            load_shared(deltas + 4 * (first_query_ + 8 * pair), delta);
+#pragma unroll
+            for (int side = 0; side < 2; ++side)
+#pragma unroll
+                for (int key = 0; key < 2; ++key) {
+                    const int i = accumulator(key, 2 * pair + side);
+                    float factor = factors[i];
+                    if constexpr (!kKeepsFloats) {
+                        const unsigned word = fragments[i / 8][i / 2 % 4];
+                        factor = side == 0 ? flexc_first(mod::Element{}, word)
+                                           : flexc_second(mod::Element{}, word);
+                    }
+                    d_weights[i] = factor * (d_weights[i] - delta[side]);
+                }
+        }
+    }
+
+    // Gradients of modified scores become those of scores, and are added to those of buffers.
+    __device__ void finish(Scores& d_scores, int tile_query, GradientSums& sums) const {
+        if constexpr (kFolds || (!mod::kAddsGradients && mod::kDerivativeIsOne)) return;
+        QuerySums query_sums{};
+#pragma unroll
+        for (int j = 0; j < kQueries; ++j) {
+            if (j % 2 == 0) tile_query = again_for(j / 2, tile_query);
+            visit(tile_query, j, [&](int key, int i, const mod::At& at) {
+                const mod::Joint joint = mod::joint(at, 0);
+                const float d_modified = d_scores[i];
+                add_gradients(at, joint, d_modified, key, j, sums, query_sums);
+                if constexpr (!mod::kDerivativeIsOne)
+                    d_scores[i] = d_modified == 0 ? 0 : d_modified * joint.d_score;
+            });
+        }
+        flush(query_sums, tile_query);
+    }
+
+    // All three at once, from products to fragments.
+    __device__ void weigh_and_differentiate(const Scores& scores, const Scores& d_weights,
+                                            Fragments& weights, Fragments& d_scores, int tile_query,
+                                            unsigned origins, unsigned deltas,
+                                            GradientSums& sums) const {
+        unsigned visible[2] = {~0u, ~0u};
+        if (!wholly_visible(tile_query)) look(visible, tile_query);
+        QuerySums query_sums{};
+#pragma unroll
+        for (int pair = 0; pair < kQueries / 2; ++pair) {
+            tile_query = again_for(pair, tile_query);
+            float origin[2], delta[2], even[2], d_even[2];
+            load_shared(origins + 4 * (first_query_ + 8 * pair), origin);
+            load_shared(deltas + 4 * (first_query_ + 8 * pair), delta);
+#pragma unroll
+            for (int side = 0; side < 2; ++side)
+                visit(tile_query, 2 * pair + side, [&](int key, int i, const mod::At& at) {
+                    const mod::Joint joint = modify(at, scores[i]);
+                    float weight = weight_of(joint.score, origin[side]);
+                    if (!(visible[key] >> (2 * pair + side) & 1)) weight = 0;
+                    const float d_modified =
+                        weight == 0 ? 0 : weight * (d_weights[i] - delta[side]);
+                    add_gradients(at, joint, d_modified, key, 2 * pair + side, sums, query_sums);
+                    gather(weights, even, weight, key, i);
+                    gather(d_scores, d_even, d_modified == 0 ? 0 : d_modified * joint.d_score, key,
+                           i);
+                });
+        }
+        flush(query_sums, tile_query);
+    }
+
+    // Sums over the queries of this head.
+    __device__ void flush(GradientSums& sums) const {
+        if constexpr (!mod::kAddsGradients) return;
+        const mod::Row row{};
+#pragma unroll
+        for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
+            if (mod::sum_of(gradient) == mod::Sum::head) {
+                const float total = flexc_warp_sum(sums.of_head[gradient]);
+                if (threadIdx.x % 32 == 0) add(element(row, 0, 0, 0, 0), gradient, total);
+            }
+            if (mod::sum_of(gradient) == mod::Sum::key)
+#pragma unroll
+                for (int key = 0; key < 2; ++key) {
+                    const float total = quad_sum(sums.of_key[gradient][key]);
+                    if (threadIdx.x % 4 == 0 && first_key_ + 8 * key < attention_.kv_len)
+                        add(element(row, key, 0, 0, 0), gradient, total);
+                }
+        }
+    }
+
+  private:
+    static constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
+
+    // Positions start anew with the products, so that nothing of them is computed before; and again
+    // with every few queries where elements read memory, so that no more reads are under way at
+    // once.
+    static __device__ int again_for(int pair, int tile_query) {
+        constexpr int kPairs = 2;
+        return pair == 0 || (mod::kReadsElements && pair % kPairs == 0) ? computed_again(tile_query)
+                                                                        : tile_query;
+    }
+
+    // Accumulator i of a key: the first of two waits for the second, then both are packed.
+    static __device__ void gather(Fragments& to, float (&even)[2], float x, int key, int i) {
+        if (i % 2 == 0)
+            even[key] = x;
+        else
+            to[i / 8][i / 2 % 4] = pack(mod::Element{}, even[key], x);
+    }
+
+    // As the program sees it. Memory is read within the tensors only.
+    __device__ int key_index(int key, bool reads) const {
+        const int position = first_key_ + 8 * key;
+        return (reads ? min(position, attention_.kv_len - 1) : position) +
+               static_cast<int>(attention_.kv_offset);
+    }
+    // `first`: of the tile's queries, this thread's first in the tensor; j: which of those it is.
+    __device__ mod::At element(const mod::Row& row, int key, int q, int first, int j) const {
+        const int kv = key_index(key, mod::kReadsElements);
+        const int first_q = mod::kReadsElements ? q : first + static_cast<int>(attention_.q_offset);
+        return {arguments_,
+                place_.launch,
+                place_.head,
+                row,
+                column_[key],
+                place_.b,
+                place_.h,
+                place_.h_kv,
+                q,
+                kv,
+                first_q,
+                mod::kReadsElements ? kv : key_index(0, false),
+                expanded_ + (first - first_key_),
+                expanded_count_,
+                query_of(j) - 8 * key};
+    }
+
+    // Of a query of the tile, which the program sees as q.
+    __device__ mod::Row row_of(int query, int q) const {
+        if constexpr (kStagesRows) return rows_[query];
+        return mod::at_row(arguments_, place_.launch, place_.head, place_.b, place_.h, place_.h_kv,
+                           q);
+    }
+
+    // Both elements of the j-th query: visit(key, accumulator, element).
+    template <typename Visit>
+    __device__ void visit(int tile_query, int j, Visit visit_element) const {
+        const int offset = static_cast<int>(attention_.q_offset);
+        const int first = tile_query + first_query_;
+        const int inside = min(first + query_of(j), attention_.q_len - 1) + offset;
+        const mod::Row row = row_of(first_query_ + query_of(j), inside);
+        const int q = mod::kReadsElements ? inside : first + query_of(j) + offset;
+#pragma unroll
+        for (int key = 0; key < 2; ++key)
+            visit_element(key, accumulator(key, j), element(row, key, q, first, j));
+    }
+
+    __device__ mod::Joint modify(const mod::At& at, float product) const {
+        if constexpr (mod::kHasScoreMod) return mod::joint(at, product * attention_.scale);
+        return {product, 1, {}};
+    }
+    // `origin` is the lse in the exponent's units.
+    __device__ float weight_of(float score, float origin) const {
+        return exp2_fast(
+            fmaf(score, mod::kHasScoreMod ? kLog2E : attention_.scale * kLog2E, -origin));
+    }
+
+    // Of a whole warp.
+    __device__ bool wholly_visible(int tile_query) const {
+        const int last_query = tile_query + mod::kQueryTile - 1, last_key = warp_key_ + 15;
+        if (last_query >= attention_.q_len || last_key >= attention_.kv_len) return false;
+        if constexpr (!mod::kHasMask) return true;
+        return kMaskIsBand && place_.band_holds(tile_query, last_query, warp_key_, last_key);
+    }
+
+    // One bit for each of a thread's queries that is at most `last` from its first.
+    static __device__ unsigned queries_to(int last) {
+        const int count = last < 0 ? 0 : last / 8 * 2 + min(last % 8, 1) + 1;
+        return count >= 32 ? ~0u : (1u << count) - 1;
+    }
+    // One bit for each of a thread's queries, for each of its keys.
+    __device__ void look(unsigned (&visible)[2], int tile_query) const {
+        static_assert(kQueries <= 32);
+        const int first = tile_query + first_query_;
+#pragma unroll
+        for (int key = 0; key < 2; ++key) {
+            const int position = first_key_ + 8 * key;
+            const int low = kMaskIsBand ? max(position - place_.high, 0) : 0;
+            const int high = kMaskIsBand ? min(position - place_.low, attention_.q_len - 1)
+                                         : attention_.q_len - 1;
+            visible[key] = position >= attention_.kv_len
+                               ? 0
+                               : queries_to(high - first) & ~queries_to(low - 1 - first);
+        }
+        if constexpr (!kMaskIsBand) {
+            unsigned seen[2] = {};
+#pragma unroll 1
+            for (int j = 0; j < kQueries; ++j)
+                visit(tile_query, j, [&](int key, int, const mod::At& at) {
+                    seen[key] |= static_cast<unsigned>(mod::visible(at)) << j;
+                });
+            visible[0] &= seen[0];
+            visible[1] &= seen[1];
+        }
+    }
+    static __device__ void hide(Scores& scores, const unsigned (&visible)[2]) {
+#pragma unroll
+        for (int j = 0; j < kQueries; ++j)
+#pragma unroll
+            for (int key = 0; key < 2; ++key)
+                if (!(visible[key] >> j & 1)) scores[accumulator(key, j)] = 0;
+    }
+    static __device__ void hide(Fragments& weights, const unsigned (&visible)[2]) {
+#pragma unroll
+        for (int j = 0; j < kQueries; ++j)
+#pragma unroll
+            for (int key = 0; key < 2; ++key)
+                if (!(visible[key] >> j & 1)) {
+                    const int word = accumulator(key, j) / 2;
+                    weights[word / 4][word % 4] &= j % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
+                }
+    }
+
+    static __device__ void add_gradients(const mod::At& at, const mod::Joint& joint,
+                                         float d_modified, int key, int j, GradientSums& sums,
+                                         QuerySums& query_sums) {
+#pragma unroll
+        for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
+            // What a hidden element's partial may be is nobody's business.
+            const float d_read = d_modified == 0 ? 0 : joint.partial[gradient] * d_modified;
+            switch (mod::sum_of(gradient)) {
+            case mod::Sum::distance: break; // of dS, in shared memory
+            case mod::Sum::head: sums.of_head[gradient] += d_read; break;
+            case mod::Sum::key: sums.of_key[gradient][key] += d_read; break;
+            case mod::Sum::query: query_sums.of_query[gradient][j] += d_read; break;
+            case mod::Sum::element: add(at, gradient, d_read); break;
+            }
+        }
+    }
+    // Sums over the warp's keys.
+    __device__ void flush(QuerySums& sums, int tile_query) const {
+#pragma unroll
+        for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
+            if (mod::sum_of(gradient) != mod::Sum::query) continue;
+            const int first = sum_over_keys<kQueries / 2>(sums.of_query[gradient]);
+#pragma unroll
+            for (int i = 0; i < kQueries / 8; ++i) {
+                const int position = tile_query + first_query_ + first / 2 * 8 + query_of(i);
+                if (position >= attention_.q_len) continue;
+                const int q = position + static_cast<int>(attention_.q_offset);
+                const mod::Row row = row_of(position - tile_query, q);
+                add(element(row, 0, q, position, 0), gradient, sums.of_query[gradient][i]);
+            }
+        }
+    }
+
+    const AttentionArguments& attention_;
+    const mod::Arguments& arguments_;
+    const HeadPlace& place_;
+    int warp_key_, first_key_; // in the tensor: of this warp, of this thread
+    int first_query_;          // of this thread, in a tile of queries
+    mod::Column column_[2];
+    const mod::Row* rows_;
+    const float* expanded_;    // entry of distance 0
+    long long expanded_count_; // from one read to the next
+};
+
+} // namespace sm90
