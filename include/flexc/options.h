@@ -27,8 +27,9 @@ struct ParamDeclaration {
 // generic: any GPU from sm_80 up. automatic is hopper where that is possible.
 enum class ForwardKernel : std::uint8_t { automatic, generic, hopper };
 // fused: dq is added up beside dk and dv, on Hopper by a kernel of its own where it can; split: dq
-// in a second kernel, all sums in a fixed order; generic: fused, for any GPU from sm_80 up.
-enum class BackwardKernel : std::uint8_t { automatic, fused, split, generic };
+// in a second kernel, all sums in a fixed order; generic: fused, for any GPU from sm_80 up; hopper:
+// that of Hopper or none, for masks with a map of tiles too, which automatic leaves to generic.
+enum class BackwardKernel : std::uint8_t { automatic, fused, split, generic, hopper };
 
 enum class LogLevel : std::uint8_t { debug, info, warning, error };
 

@@ -98,11 +98,14 @@ bool is_split(const CompileOptions& options) {
     return options.deterministic || options.backward_kernel == BackwardKernel::split;
 }
 
-// Hopper's backward knows ranges only; a map leaves more out than its instructions are faster.
+// Whether a backward that nobody chose is Hopper's where the mask has a map.
+constexpr bool kHopperBackwardTakesMaps = false; // its walk of maps has not run on a GPU yet
+
 bool wants_generic(const passes::Mod& mod, const CompileOptions& options, KernelKind kind) {
     if (kind == KernelKind::forward) return options.forward_kernel == ForwardKernel::generic;
+    if (options.backward_kernel == BackwardKernel::hopper) return false;
     return is_split(options) || options.backward_kernel == BackwardKernel::generic ||
-           needs_map(mod);
+           (needs_map(mod) && !kHopperBackwardTakesMaps);
 }
 
 // The kernels of a fused backward share a workspace. Where Hopper's did not fit, those around it
@@ -145,7 +148,8 @@ Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOp
     std::vector<KernelKind> kinds = {KernelKind::forward};
     if (needs_map(mod)) kinds.push_back(KernelKind::plan);
     if (!options.backward) return kinds;
-    if (options.deterministic && options.backward_kernel == BackwardKernel::fused)
+    if (options.deterministic && (options.backward_kernel == BackwardKernel::fused ||
+                                  options.backward_kernel == BackwardKernel::hopper))
         return unsupported("the fused backward kernel adds into dq in no fixed order: use "
                            "--backward-kernel split with --deterministic");
     if (options.deterministic && !mod.gradients.empty())
@@ -173,6 +177,7 @@ cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& optio
                              const Target& target, Preference preference) {
     if (kind == KernelKind::plan) return planner(mod);
     const ir::Graph& graph = mod.program.graph;
+    const bool visits_map = needs_map(mod) && visits_tiles(kind) && !preference.generic;
     cuda::KernelConfig config =
         cuda::select_kernel({.kind = kind,
                              .arch = target.number,
@@ -183,12 +188,13 @@ cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& optio
                              .has_mask = graph[mod.mask].op != ir::Op::const_bool,
                              .reports_out_of_range = options.report_out_of_range,
                              .bias_bytes = kind == KernelKind::forward ? cuda::bias_bytes(mod) : 0,
+                             .has_map = visits_map,
                              .generic = preference.generic || wants_generic(mod, options, kind),
                              .refused = preference.refused});
     // A kernel that is compiled for one call alone has no map of its tiles, and those who copy
     // biases on Hopper know ranges only.
     const bool copies_biases = config.hopper && cuda::bias_bytes(mod) != 0;
-    config.has_map = needs_map(mod) && visits_tiles(kind) && !preference.generic && !copies_biases;
+    config.has_map = visits_map && !copies_biases;
     return config;
 }
 
@@ -273,6 +279,10 @@ Result<std::vector<CompiledKernel>> compile_kernels(const passes::Mod& mod,
     if (options.forward_kernel == ForwardKernel::hopper) {
         const cuda::KernelConfig forward = configure(mod, options, KernelKind::forward, target, {});
         if (!forward.hopper) return unsupported(forward.reason);
+    }
+    if (options.backward && options.backward_kernel == BackwardKernel::hopper) {
+        const cuda::KernelConfig fused = configure(mod, options, KernelKind::backward_fused, target);
+        if (!fused.is_hopper_backward) return unsupported(fused.reason);
     }
     std::vector<std::optional<Result<CompiledKernel>>> results(kinds->size());
     {

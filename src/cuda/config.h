@@ -33,6 +33,7 @@ struct KernelRequest {
     bool has_mask = false;
     bool reports_out_of_range = false;
     int bias_bytes = 0;   // of an element of ScoreParts::bias_read
+    bool has_map = false; // a map says which tiles are visited
     bool generic = false; // only kernels that take tensors of any layout
     int refused = 0;      // configurations that compiled badly: the choice goes on after them
 };

@@ -55,7 +55,8 @@ __device__ inline void sum_distances(const AttentionArguments& attention,
         float* const to =
             attention.distance_sums + padded(attention.kv_len) + head * distance_count(attention);
 #pragma unroll 1
-        for (int tile = tiles.begin; tile < tiles.end; ++tile, stage ^= 1) {
+        for (TileWalk walk = walk_of(attention, place, keys, tiles); !walk.is_done();
+             walk.advance(), stage ^= 1) {
             synchronize(kDScoresBarrier, kDScoresThreads);
             DiagonalSums near, other;
             const unsigned rows = shared.base + at::kDScores + stage * kTileBytes;
@@ -83,7 +84,7 @@ __device__ inline void sum_distances(const AttentionArguments& attention,
                         add(other);
                 }
             }
-            const int distance = tile * mod::kQueryTile - keys.first_kv + first;
+            const int distance = walk.tile() * mod::kQueryTile - keys.first_kv + first;
             const int lowest = 1 - attention.kv_len, highest = attention.q_len - 1;
             near.flush(to, distance, lowest, highest);
             if constexpr (kHasOther)

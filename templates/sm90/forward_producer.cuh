@@ -62,8 +62,8 @@ __device__ inline void produce(const AttentionArguments& attention, const mod::A
         const Task task = task_of(schedule.tile(index), attention, arguments);
         Corner at{task.b, task.h_kv, 0, 0};
         const auto nothing = [](int) {};
-        const auto load_key = [&](KeyBlock block) {
-            at.row = block.tile * mod::kKeyTile;
+        const auto load_key = [&](MappedTile block) {
+            at.row = block.index * mod::kKeyTile;
             load_stage(shared.keys, key, maps.k, at, kKeyPanel, kPanels, [&](int stage) {
                 if constexpr (mod::kHasMap) block.store(shared.key_block(stage));
             });

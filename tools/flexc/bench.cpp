@@ -267,7 +267,7 @@ void add_bench(CLI::App& app) {
     command.add_flag("--deterministic", options->deterministic, "Kernels that give the same bits");
     command.add_option("--forward-kernel", options->forward_kernel, "auto, generic or hopper");
     command.add_option("--backward-kernel", options->backward_kernel,
-                       "auto, fused, split or generic");
+                       "auto, fused, split, generic or hopper");
     command.add_option("--dim", options->dims, "N=V: the extent of a dim that a buffer names")
         ->allow_extra_args(false);
     command

@@ -13,7 +13,7 @@ void add_kernel_options(CLI::App& command, KernelOption& option) {
     command.add_flag("--deterministic", option.deterministic, "Kernels that give the same bits");
     command.add_option("--forward-kernel", option.forward_kernel, "auto, generic or hopper");
     command.add_option("--backward-kernel", option.backward_kernel,
-                       "auto, fused, split or generic");
+                       "auto, fused, split, generic or hopper");
 }
 
 void apply(const KernelOption& option, CompileOptions& options) {

@@ -237,7 +237,11 @@ BackwardKernel parse_backward_kernel(const std::string& text) {
     if (text == "generic") {
         return BackwardKernel::generic;
     }
-    fail_usage(formatted("--backward-kernel '{}': expected auto, fused, split or generic", text));
+    if (text == "hopper") {
+        return BackwardKernel::hopper;
+    }
+    fail_usage(formatted(
+        "--backward-kernel '{}': expected auto, fused, split, generic or hopper", text));
 }
 
 std::string describe(Device device) {

@@ -178,7 +178,7 @@ void add_run(CLI::App& app) {
     command.add_flag("--deterministic", options->deterministic, "The same bits every run");
     command.add_option("--forward-kernel", options->forward_kernel, "auto, generic or hopper");
     command.add_option("--backward-kernel", options->backward_kernel,
-                       "auto, fused, split or generic");
+                       "auto, fused, split, generic or hopper");
     command.add_flag("--report-out-of-range", options->report_out_of_range,
                      "Warn when a buffer was read outside its bounds");
     command.add_flag("--quiet", options->quiet, "Print nothing on success");
