@@ -226,7 +226,7 @@ struct Consumer {
         read_again(attention);
         const Task task = Task::load(shared.task(query.stage));
         if (task.is_none()) return false;
-        const HeadPlace place(arguments, task.b, task.h, task.h_kv, task.low, task.high);
+        const HeadPlace place(attention, arguments, task.b, task.h, task.h_kv, task.low, task.high);
         const int warp_row = task.first_row + 64 * warpgroup + 16 * warp;
         const unsigned queries = shared.queries.at(query.stage) + warpgroup * 64 * kRowBytes;
         Logits logits(attention, arguments, place, warp_row, lane);

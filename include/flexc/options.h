@@ -31,6 +31,11 @@ enum class ForwardKernel : std::uint8_t { automatic, generic, hopper };
 // that of Hopper or none, for masks with a map of tiles too, which automatic leaves to generic.
 enum class BackwardKernel : std::uint8_t { automatic, fused, split, generic, hopper };
 
+// How a CUDA kernel knows the tiles of a mask that is a prefix, padding, or one of them with a band:
+// ranges: computed in the kernel; maps: built beside it, as for masks of other forms. automatic is
+// maps.
+enum class TileSource : std::uint8_t { automatic, ranges, maps };
+
 enum class LogLevel : std::uint8_t { debug, info, warning, error };
 
 // Called with no lock held, from any thread. Text is valid during the call.
@@ -63,6 +68,7 @@ struct CompileOptions {
     bool backward = true;
     ForwardKernel forward_kernel = ForwardKernel::automatic;
     BackwardKernel backward_kernel = BackwardKernel::automatic;
+    TileSource tile_source = TileSource::automatic;
     bool deterministic = false;
     bool report_out_of_range = false; // for Kernel::out_of_range; costs speed
     CacheOptions cache;

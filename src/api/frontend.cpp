@@ -31,10 +31,24 @@ Result<Front> read_program(std::string_view text, const CompileOptions& options)
     return Front{std::move(*output.program), std::move(output.rendered)};
 }
 
+namespace {
+
+// Whether prefixes and padding have ranges where nobody chose.
+constexpr bool kTakesRanges = false; // these kernels have not run on a GPU yet
+
+bool takes_ranges(const CompileOptions& options) {
+    if (options.device.kind == Device::Kind::cpu) return false; // its loops know bands and maps
+    return options.tile_source == TileSource::automatic ? kTakesRanges
+                                                      : options.tile_source == TileSource::ranges;
+}
+
+} // namespace
+
 Result<passes::Mod> lower_program(ir::Program program, const CompileOptions& options) {
     const support::Log log(options.log);
     passes::PipelineOptions pipeline{.backward = options.backward,
                                      .report_out_of_range = options.report_out_of_range,
+                                     .clamps_bands = takes_ranges(options),
                                      .head_dim = options.head_dim,
                                      .head_dim_v = options.head_dim_v,
                                      .trace = {}};

@@ -1,6 +1,7 @@
 #include "cuda/emit.h"
 
 #include <algorithm>
+#include <array>
 
 #include "cuda/emit_gradients.h"
 #include "cuda/emit_logits.h"
@@ -63,6 +64,7 @@ class Emitter {
         structs();
         places();
         band();
+        clamps();
         element();
         if (is_plan()) text_ += emit_tile_functions(layout_);
         if (config_.hopper) text_ += emit_logit_functions(layout_, folded_.parts);
@@ -107,6 +109,17 @@ class Emitter {
         return has_program() && !is_plan() && mod_.program.graph[mod_.score].op != Op::score;
     }
     bool has_band() const { return has_mask() && !is_plan() && mod_.band.found(); }
+    // What bounds the ends of a band, in the order of mod::Clamps.
+    std::array<NodeId, 6> clamp_nodes() const {
+        const analysis::Clamps none;
+        return has_band() && mod_.band.clamps ? mod_.band.clamps->nodes() : none.nodes();
+    }
+    int clamp_bits() const {
+        int bits = 0;
+        for (int i = 0; const NodeId bound : clamp_nodes())
+            bits |= (bound != ir::kNoNode) << i++;
+        return bits;
+    }
     bool reports() const {
         return config_.kind == KernelKind::forward && mod_.out_of_range != ir::kNoNode;
     }
@@ -119,6 +132,8 @@ class Emitter {
         if (has_band()) {
             result.insert(result.end(), mod_.band.low.begin(), mod_.band.low.end());
             result.insert(result.end(), mod_.band.high.begin(), mod_.band.high.end());
+            for (const NodeId bound : clamp_nodes())
+                if (bound != ir::kNoNode) result.push_back(bound);
         }
         if (reports()) result.push_back(mod_.out_of_range);
         const std::vector<NodeId> parts = logit_roots(folded_.parts);
@@ -152,6 +167,7 @@ class Emitter {
         constant("bool", "kHasScoreMod", has_score_mod());
         constant("bool", "kHasBand", has_band());
         constant("bool", "kBandIsExact", has_band() && mod_.band.exact);
+        constant("int", "kClamps", clamp_bits());
         constant("bool", "kHasMap", config_.has_map);
         constant("bool", "kReportsOutOfRange", reports());
         constant("int", "kGradients", gradients().size());
@@ -234,7 +250,9 @@ class Emitter {
                                                           "    int from_first;\n"
                                                         : "") +
                  "};\n"
-                 "struct Band {\n    long long low, high;\n};\n\n";
+                 "struct Band {\n    long long low, high;\n};\n"
+                 "struct Clamps {\n    long long first_least, first_most, last_least, last_most;\n"
+                 "    long long least_query, most_query;\n};\n\n";
     }
 
     void at_place(Place place, const std::string& signature) {
@@ -274,6 +292,19 @@ class Emitter {
                   bound(has_band() ? mod_.band.high : none, "flexc_min", "1ll << 62") + "};");
         text_ += function(formatted("Band band(const Arguments& arguments, const Launch& launch, "
                                     "const Head& head, {})",
+                                    kHeadParameters),
+                          body);
+    }
+
+    void clamps() {
+        Body body = Body::after_head(layout_);
+        std::string bounds;
+        for (const NodeId bound : clamp_nodes())
+            bounds += (bounds.empty() ? "" : ", ") +
+                      (bound == ir::kNoNode ? "0" : body.text_as(bound, CType::wide));
+        body.line("return {" + bounds + "};");
+        text_ += function(formatted("Clamps clamps(const Arguments& arguments, const Launch& "
+                                    "launch, const Head& head, {})",
                                     kHeadParameters),
                           body);
     }

@@ -161,8 +161,8 @@ __device__ inline void visit_heads(const AttentionArguments& attention,
             visit_head(place, {0, map.rows[rows_before(map, keys.b, h) + keys.index()].count});
             continue;
         }
-        visit_head(place, tiles_between(keys.first_kv - place.high, last_kv - place.low,
-                                        attention.q_len, mod::kQueryTile));
+        visit_head(place, tiles_between(place.queries_of(keys.first_kv, last_kv), attention.q_len,
+                                        mod::kQueryTile));
     }
 }
 

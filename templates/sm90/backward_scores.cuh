@@ -277,8 +277,8 @@ class ScoreGradients {
 #pragma unroll
         for (int key = 0; key < 2; ++key) {
             const int position = first_key_ + 8 * key;
-            const int low = kMaskIsBand ? max(position - place_.high, 0) : 0;
-            const int high = kMaskIsBand ? min(position - place_.low, attention_.q_len - 1)
+            const int low = kMaskIsBand ? max(place_.first_query(position), 0) : 0;
+            const int high = kMaskIsBand ? min(place_.last_query(position), attention_.q_len - 1)
                                          : attention_.q_len - 1;
             visible[key] = position >= attention_.kv_len
                                ? 0

@@ -20,7 +20,7 @@ namespace {
 struct BenchOptions {
     ModOption mod;
     std::string shape, dtype = "bf16", device = "auto";
-    std::string forward_kernel = "auto", backward_kernel = "auto";
+    std::string forward_kernel = "auto", backward_kernel = "auto", tile_source = "auto";
     std::vector<std::string> dims, fills;
     std::optional<double> scale;
     bool backward = false, deterministic = false, json = false;
@@ -181,6 +181,7 @@ void run(const BenchOptions& options) {
     compile_options.deterministic = options.deterministic;
     compile_options.forward_kernel = parse_forward_kernel(options.forward_kernel);
     compile_options.backward_kernel = parse_backward_kernel(options.backward_kernel);
+    compile_options.tile_source = parse_tile_source(options.tile_source);
     const auto compile_times = time_compiles(mod.text, compile_options);
 
     AttentionCall call(value_of(compile(mod.text, compile_options)), problem,
@@ -268,6 +269,7 @@ void add_bench(CLI::App& app) {
     command.add_option("--forward-kernel", options->forward_kernel, "auto, generic or hopper");
     command.add_option("--backward-kernel", options->backward_kernel,
                        "auto, fused, split, generic or hopper");
+    command.add_option("--mask-tiles", options->tile_source, "auto, ranges or maps");
     command.add_option("--dim", options->dims, "N=V: the extent of a dim that a buffer names")
         ->allow_extra_args(false);
     command

@@ -14,6 +14,7 @@ void add_kernel_options(CLI::App& command, KernelOption& option) {
     command.add_option("--forward-kernel", option.forward_kernel, "auto, generic or hopper");
     command.add_option("--backward-kernel", option.backward_kernel,
                        "auto, fused, split, generic or hopper");
+    command.add_option("--mask-tiles", option.tile_source, "auto, ranges or maps");
 }
 
 void apply(const KernelOption& option, CompileOptions& options) {
@@ -24,6 +25,7 @@ void apply(const KernelOption& option, CompileOptions& options) {
     options.deterministic = option.deterministic;
     options.forward_kernel = parse_forward_kernel(option.forward_kernel);
     options.backward_kernel = parse_backward_kernel(option.backward_kernel);
+    options.tile_source = parse_tile_source(option.tile_source);
 }
 
 } // namespace flexc::cli

@@ -244,6 +244,19 @@ BackwardKernel parse_backward_kernel(const std::string& text) {
         "--backward-kernel '{}': expected auto, fused, split, generic or hopper", text));
 }
 
+TileSource parse_tile_source(const std::string& text) {
+    if (text == "auto") {
+        return TileSource::automatic;
+    }
+    if (text == "ranges") {
+        return TileSource::ranges;
+    }
+    if (text == "maps") {
+        return TileSource::maps;
+    }
+    fail_usage(formatted("--mask-tiles '{}': expected auto, ranges or maps", text));
+}
+
 std::string describe(Device device) {
     return device.kind == Device::Kind::cuda ? formatted("cuda:{}", device.index) : "cpu";
 }
