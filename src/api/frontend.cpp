@@ -38,6 +38,7 @@ constexpr bool kTakesRanges = false; // these kernels have not run on a GPU yet
 
 bool takes_ranges(const CompileOptions& options) {
     if (options.device.kind == Device::Kind::cpu) return false; // its loops know bands and maps
+    if (options.report_out_of_range) return false; // where a length is read that hides its reader
     return options.tile_source == TileSource::automatic ? kTakesRanges
                                                       : options.tile_source == TileSource::ranges;
 }

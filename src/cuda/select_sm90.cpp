@@ -1,6 +1,7 @@
 // Tiles of Hopper's forward kernel.
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "cuda/select.h"
 
@@ -94,6 +95,30 @@ bool needs_fewer_registers(const Shape& shape, const Shape& than) {
            shape.overlaps != than.overlaps;
 }
 
+// Whether a kernel that does not fit with three warpgroups is tried with as many keys and two, before
+// the smallest. Documents at a head dim of 64 are one. It has not been timed yet.
+constexpr bool kTriesTwoWarpgroups = false;
+
+// The best, one that is a step smaller, and the smallest: each costs a compile.
+std::vector<Shape> choices(const KernelRequest& request) {
+    std::vector<Shape> steps; // each needs fewer registers than the one before
+    for (const Shape& shape : kShapes)
+        if (suits(request, shape) &&
+            (steps.empty() || needs_fewer_registers(shape, steps.back())))
+            steps.push_back(shape);
+    constexpr std::size_t kStepsKept = 2;
+    if (steps.size() <= kStepsKept) return steps;
+    std::vector<Shape> result(steps.begin(), steps.begin() + kStepsKept);
+    if (kTriesTwoWarpgroups && result.back().consumers == 3)
+        for (std::size_t i = kStepsKept; i + 1 < steps.size(); ++i)
+            if (steps[i].consumers == 2) {
+                result.push_back(steps[i]);
+                break;
+            }
+    result.push_back(steps.back());
+    return result;
+}
+
 } // namespace
 
 std::string_view why_not_sm90(const KernelRequest& request) {
@@ -108,18 +133,10 @@ std::string_view why_not_sm90(const KernelRequest& request) {
 
 std::optional<KernelConfig> select_forward_sm90(const KernelRequest& request) {
     if (!why_not_sm90(request).empty()) return {};
-    // The best, one that is a step smaller, and the smallest: each costs a compile.
-    std::array<const Shape*, 3> choices{};
-    std::size_t count = 0;
-    for (const Shape& shape : kShapes) {
-        if (!suits(request, shape)) continue;
-        if (count > 0 && !needs_fewer_registers(shape, *choices[count - 1])) continue;
-        count = std::min(count + 1, choices.size());
-        choices[count - 1] = &shape;
-    }
+    const std::vector<Shape> shapes = choices(request);
     const auto refused = static_cast<std::size_t>(request.refused);
-    if (refused >= count) return {};
-    KernelConfig config = configured(request, *choices[refused]);
+    if (refused >= shapes.size()) return {};
+    KernelConfig config = configured(request, shapes[refused]);
     if (refused > 0) config.reason += "; larger tiles spilled registers or serialised products";
     return config;
 }
