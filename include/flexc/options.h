@@ -30,7 +30,6 @@ enum class ForwardKernel : std::uint8_t { automatic, generic, hopper };
 // in a second kernel, all sums in a fixed order; generic: fused, for any GPU from sm_80 up; hopper:
 // that of Hopper or none, for masks with a map of tiles too, which automatic leaves to generic.
 enum class BackwardKernel : std::uint8_t { automatic, fused, split, generic, hopper };
-
 // How a CUDA kernel knows the tiles of a mask that is a prefix, padding, or one of them with a band:
 // ranges: computed in the kernel; maps: built beside it, as for masks of other forms. automatic is
 // maps.
@@ -69,6 +68,9 @@ struct CompileOptions {
     ForwardKernel forward_kernel = ForwardKernel::automatic;
     BackwardKernel backward_kernel = BackwardKernel::automatic;
     TileSource tile_source = TileSource::automatic;
+    // How the forward kernel divides its work: one of forward_schedules(). Empty: what
+    // keep_schedule() kept for the program, else flexc's own choice.
+    std::string schedule;
     bool deterministic = false;
     bool report_out_of_range = false; // for Kernel::out_of_range; costs speed
     CacheOptions cache;

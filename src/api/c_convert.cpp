@@ -114,6 +114,7 @@ Result<CompileOptions> read_options(const flexc_compile_options* given) {
     options.report_out_of_range = read->report_out_of_range != 0;
     options.source_name = text_or(read->source_name, options.source_name);
     options.mask_mod = text_or(read->mask_mod, "");
+    options.schedule = text_or(read->schedule, "");
     options.cache.memory = read->no_memory_cache == 0;
     options.cache.disk = read->no_disk_cache == 0;
     options.cache.directory = text_or(read->cache_directory, "");

@@ -4,17 +4,18 @@
 
 namespace flexc::cli {
 
-void add_kernel_options(CLI::App& command, KernelOption& option) {
-    command.add_option("--dtype", option.dtype, "Type of q, k and v: f32, f16 or bf16");
-    command.add_option("--head-dim", option.head_dim, "D, 1 to 256")->check(CLI::Range(1, 256));
-    command.add_option("--head-dim-v", option.head_dim_v, "DV, when it is not D")
-        ->check(CLI::Range(1, 256));
-    command.add_flag("--backward", option.backward, "The backward kernels too");
-    command.add_flag("--deterministic", option.deterministic, "Kernels that give the same bits");
-    command.add_option("--forward-kernel", option.forward_kernel, "auto, generic or hopper");
-    command.add_option("--backward-kernel", option.backward_kernel,
-                       "auto, fused, split, generic or hopper");
-    command.add_option("--mask-tiles", option.tile_source, "auto, ranges or maps");
+void add_kernel_options(CommandLine command, KernelOption& option) {
+    command.option("--dtype", option.dtype, "Type of q, k and v: f32, f16 or bf16");
+    command.option("--head-dim", option.head_dim, "D, 1 to 256", {.most = 256});
+    command.option("--head-dim-v", option.head_dim_v, "DV, when it is not D", {.most = 256});
+    command.flag("--backward", option.backward, "The backward kernels too");
+    command.flag("--deterministic", option.deterministic, "Kernels that give the same bits");
+    command.option("--forward-kernel", option.forward_kernel, "auto, generic or hopper");
+    command.option("--schedule", option.schedule,
+                   "How the forward kernel divides its work, as explain --stage plan prints it");
+    command.option("--backward-kernel", option.backward_kernel,
+                   "auto, fused, split, generic or hopper");
+    command.option("--mask-tiles", option.tile_source, "auto, ranges or maps");
 }
 
 void apply(const KernelOption& option, CompileOptions& options) {
@@ -24,6 +25,7 @@ void apply(const KernelOption& option, CompileOptions& options) {
     options.backward = option.backward;
     options.deterministic = option.deterministic;
     options.forward_kernel = parse_forward_kernel(option.forward_kernel);
+    options.schedule = option.schedule;
     options.backward_kernel = parse_backward_kernel(option.backward_kernel);
     options.tile_source = parse_tile_source(option.tile_source);
 }
