@@ -46,17 +46,15 @@ Result<Question> question(std::string_view text, const CompileOptions& given,
 Result<api::Identity> identity_without_schedule(const Question& asked) {
     const cuda::KernelConfig config =
         api::configure(asked.mod, asked.options, cuda::KernelKind::forward, asked.target);
-    auto translation =
-        cuda::fill_template(config, api::mod_text(asked.mod, asked.options, config));
+    auto translation = cuda::fill_template(config, api::mod_text(asked.mod, asked.options, config));
     if (!translation) return translation.error();
     return api::identify(*translation, asked.target);
 }
 
 } // namespace
 
-Result<std::vector<std::string>> forward_schedules(std::string_view text,
-                                                   const CompileOptions& options,
-                                                   std::string_view arch) {
+Result<std::vector<std::string>>
+forward_schedules(std::string_view text, const CompileOptions& options, std::string_view arch) {
     return api::guarded([&]() -> Result<std::vector<std::string>> {
         auto asked = question(text, options, arch);
         if (!asked) return asked.error();
@@ -102,9 +100,8 @@ Result<void> keep_schedule(std::string_view text, const CompileOptions& options,
 
 namespace api {
 
-std::vector<cuda::ForwardSchedule> schedules_of(const passes::Mod& mod,
-                                                const CompileOptions& options,
-                                                const Target& target) {
+std::vector<cuda::ForwardSchedule>
+schedules_of(const passes::Mod& mod, const CompileOptions& options, const Target& target) {
     return cuda::forward_schedules(
         request_for(mod, options, cuda::KernelKind::forward, target, {}));
 }

@@ -10,9 +10,8 @@
 namespace flexc::api {
 
 // flexc's own choice first; empty where there is no choice.
-std::vector<cuda::ForwardSchedule> schedules_of(const passes::Mod& mod,
-                                                const CompileOptions& options,
-                                                const Target& target);
+std::vector<cuda::ForwardSchedule>
+schedules_of(const passes::Mod& mod, const CompileOptions& options, const Target& target);
 // CompileOptions::schedule as a value; none when it is empty.
 Result<std::optional<cuda::ForwardSchedule>>
 asked_schedule(const passes::Mod& mod, const CompileOptions& options, const Target& target);

@@ -23,8 +23,7 @@ KernelRequest hopper_forward(int head_dim, bool has_score_mod) {
 
 TEST_CASE("a schedule's text is read back as the same schedule") {
     const ForwardSchedule schedule{3, 96, 2, false, Turns::softmax, 4};
-    CHECK(text_of(schedule) ==
-          "warpgroups=3 keys=96 stages=2 overlap=no turns=softmax settle=4");
+    CHECK(text_of(schedule) == "warpgroups=3 keys=96 stages=2 overlap=no turns=softmax settle=4");
     CHECK(read_schedule(text_of(schedule)) == schedule);
 }
 

@@ -1,5 +1,5 @@
-// flexc tune: times every way in which the forward kernel of a mod can divide its work, and keeps the
-// fastest in the cache.
+// flexc tune: times every way in which the forward kernel of a mod can divide its work, and keeps
+// the fastest in the cache.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -102,9 +102,10 @@ void print_table(const std::vector<Candidate>& candidates, bool keeps) {
               100 * (candidates.front().milliseconds / candidate.milliseconds - 1),
               candidate.schedule, &candidate == &candidates.front() ? "  (flexc's choice)" : "");
     }
-    print(stdout, "{}\n", keeps ? "kept: " + candidates[1].schedule
-                                : formatted("flexc's choice stays: nothing is faster by {:.0f} %",
-                                            100 * kLeastGain));
+    print(stdout, "{}\n",
+          keeps
+              ? "kept: " + candidates[1].schedule
+              : formatted("flexc's choice stays: nothing is faster by {:.0f} %", 100 * kLeastGain));
 }
 
 void run(const TuneOptions& options) {
@@ -119,12 +120,11 @@ void run(const TuneOptions& options) {
              "nothing to tune (`flexc explain MOD --stage plan` says which kernel it is)");
     }
     const auto candidates = measure(bench, schedules);
-    const bool keeps =
-        candidates.size() > 1 &&
-        candidates[1].milliseconds < candidates[0].milliseconds / (1 + kLeastGain);
+    const bool keeps = candidates.size() > 1 &&
+                       candidates[1].milliseconds < candidates[0].milliseconds / (1 + kLeastGain);
     // flexc's choice needs no entry; what an earlier call kept goes.
-    require(keep_schedule(bench.mod.text,
-                          with_schedule(bench, keeps ? candidates[1].schedule : "")));
+    require(
+        keep_schedule(bench.mod.text, with_schedule(bench, keeps ? candidates[1].schedule : "")));
     if (!options.json) {
         print_table(candidates, keeps);
         return;
