@@ -102,7 +102,8 @@ struct Consumer {
     }
 
     // Scores of a block of keys, alone.
-    __device__ MappedTile compute_scores(Scores& scores, Operand queries, Logits& logits, int next) {
+    __device__ MappedTile compute_scores(Scores& scores, Operand queries, Logits& logits,
+                                         int next) {
         wait_for_key();
         const MappedTile block = key_block(next);
         issue_scores(scores, queries, key_operand());

@@ -3,8 +3,8 @@
 // the mask tells apart.
 //
 // What the mask computes from queries alone or keys alone is reduced to its least and greatest
-// value in each tile. Interval arithmetic on those decides most tiles. Of the others the corners are
-// looked at, which tells whatever edge goes through a tile; and where they agree every element,
+// value in each tile. Interval arithmetic on those decides most tiles. Of the others the corners
+// are looked at, which tells whatever edge goes through a tile; and where they agree every element,
 // until one is visible and one is hidden.
 #include "mod.cuh"
 
@@ -197,8 +197,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     if (lane_index() == 0) words[warp_index()] = tested;
     if (threadIdx.x == 0) undecided_count = 0;
     __syncthreads();
-    if (is_open)
-        undecided[atomicAdd(&undecided_count, 1)] = static_cast<int>(threadIdx.x);
+    if (is_open) undecided[atomicAdd(&undecided_count, 1)] = static_cast<int>(threadIdx.x);
     __syncthreads();
     for (int i = warp_index(); i < undecided_count; i += kWarps) {
         const int at = undecided[i];

@@ -30,9 +30,9 @@ enum class ForwardKernel : std::uint8_t { automatic, generic, hopper };
 // in a second kernel, all sums in a fixed order; generic: fused, for any GPU from sm_80 up; hopper:
 // that of Hopper or none, for masks with a map of tiles too, which automatic leaves to generic.
 enum class BackwardKernel : std::uint8_t { automatic, fused, split, generic, hopper };
-// How a CUDA kernel knows the tiles of a mask that is a prefix, padding, or one of them with a band:
-// ranges: computed in the kernel; maps: built beside it, as for masks of other forms. automatic is
-// maps.
+// How a CUDA kernel knows the tiles of a mask that is a prefix, padding, or one of them with a
+// band: ranges: computed in the kernel; maps: built beside it, as for masks of other forms.
+// automatic is maps.
 enum class TileSource : std::uint8_t { automatic, ranges, maps };
 
 enum class LogLevel : std::uint8_t { debug, info, warning, error };

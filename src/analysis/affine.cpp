@@ -120,9 +120,8 @@ NodeId AffineForms::value(const Affine& rest, std::int64_t sign) {
     for (auto [node, coefficient] : rest.others) {
         if (coefficient == 0) continue;
         const std::int64_t factor = coefficient * sign;
-        const NodeId term = std::abs(factor) == 1
-                                ? node
-                                : make(Op::imul, {node, graph_.integer(std::abs(factor))});
+        const NodeId term =
+            std::abs(factor) == 1 ? node : make(Op::imul, {node, graph_.integer(std::abs(factor))});
         if (result == ir::kNoNode)
             result = factor < 0 ? make(Op::ineg, {term}) : term;
         else

@@ -1,5 +1,5 @@
-// Masks whose visible elements lie in a band of diagonals: causal, sliding windows, their shifts; and
-// those where a band's ends are clamped: prefixes, padding, and bands with these.
+// Masks whose visible elements lie in a band of diagonals: causal, sliding windows, their shifts;
+// and those where a band's ends are clamped: prefixes, padding, and bands with these.
 #pragma once
 
 #include <array>

@@ -12,8 +12,8 @@ using ir::Op;
 namespace {
 
 // One end of the range of keys that a query sees, as a function of the query that never falls:
-// min(most, max(least, q + shift)), of which each part may be missing. A key that is an end whatever
-// the query has no shift, and is both its least and its most.
+// min(most, max(least, q + shift)), of which each part may be missing. A key that is an end
+// whatever the query has no shift, and is both its least and its most.
 struct End {
     NodeId shift = kNoNode, least = kNoNode, most = kNoNode;
     bool is_constant() const { return shift == kNoNode; }

@@ -40,7 +40,7 @@ bool takes_ranges(const CompileOptions& options) {
     if (options.device.kind == Device::Kind::cpu) return false; // its loops know bands and maps
     if (options.report_out_of_range) return false; // where a length is read that hides its reader
     return options.tile_source == TileSource::automatic ? kTakesRanges
-                                                      : options.tile_source == TileSource::ranges;
+                                                        : options.tile_source == TileSource::ranges;
 }
 
 } // namespace

@@ -68,10 +68,12 @@ __device__ inline void look_together(unsigned (&visible)[2], const AttentionArgu
                 const bool seen =
                     key < kKeys && first_key + key < attention.kv_len && mod::visible(at);
                 const unsigned all = __ballot_sync(0xffffffffu, seen);
-                if (kKeepsWords)
+                if constexpr (kKeepsWords) {
                     own[word] = i == lane / 4 ? all : own[word];
-                else if (i == lane / 4)
-                    visible[half] |= own_bits(all, lane) << 8 * word;
+                } else {
+                    const unsigned bits = own_bits(all, lane);
+                    if (i == lane / 4) visible[half] |= bits << 8 * word;
+                }
             }
         }
         if (kKeepsWords)

@@ -138,15 +138,15 @@ struct KeyTile {
         h_kv = head % attention.kv_heads;
         // Heads of a group may see different keys: one of them stands for all.
         if constexpr (mod::kHasMap)
-            tile = row_in_order(attention.map, b, h_kv * (attention.heads / attention.kv_heads),
-                                tile);
+            tile =
+                row_in_order(attention.map, b, h_kv * (attention.heads / attention.kv_heads), tile);
         first_kv = tile * mod::kKeyTile;
     }
 };
 
 // Every tile of queries that sees something of the keys, of every query head that reads them, in
-// the order in which all of a block's threads visit them: visit_head(place, tiles). Where there is a
-// map, `tiles` is 0 and how many it names.
+// the order in which all of a block's threads visit them: visit_head(place, tiles). Where there is
+// a map, `tiles` is 0 and how many it names.
 template <typename Visit>
 __device__ inline void visit_heads(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const KeyTile& keys,

@@ -35,8 +35,8 @@ __device__ inline Task task_of(const Tile& tile, const AttentionArguments& atten
                 place.low, place.high};
     }
     const int last_row = min(tile.first_row + mod::kQueryTile, attention.q_len) - 1;
-    const TileRange range = tiles_between(place.keys_of(tile.first_row, last_row),
-                                          attention.kv_len, mod::kKeyTile);
+    const TileRange range =
+        tiles_between(place.keys_of(tile.first_row, last_row), attention.kv_len, mod::kKeyTile);
     return {place.b,     place.h,   place.h_kv, tile.first_row,
             range.begin, range.end, place.low,  place.high};
 }

@@ -26,7 +26,8 @@ bool shows(const passes::Mod& mod, const ir::Environment& at) {
     const std::int64_t last =
         std::min(value(clamps.last_most, kFar),
                  std::max(value(clamps.last_least, -kFar), shift(mod.band.high, kFar)));
-    return first <= at.kv_idx && at.kv_idx <= last && at.q_idx >= value(clamps.least_query, -kFar) &&
+    return first <= at.kv_idx && at.kv_idx <= last &&
+           at.q_idx >= value(clamps.least_query, -kFar) &&
            at.q_idx <= value(clamps.most_query, kFar);
 }
 
@@ -52,11 +53,14 @@ std::string random_mask(test::Random& random, int depth) {
         return "(" + random_mask(random, depth - 1) + operation + random_mask(random, depth - 1) +
                ")";
     }
-    const std::string key = random.pick(std::array<std::string, 3>{"kv_idx", "kv_idx", "2 * kv_idx"});
-    const std::string number = random.pick(std::array<std::string, 4>{"n", "lens[b] * 7", "11", "-2"});
+    const std::string key =
+        random.pick(std::array<std::string, 3>{"kv_idx", "kv_idx", "2 * kv_idx"});
+    const std::string number =
+        random.pick(std::array<std::string, 4>{"n", "lens[b] * 7", "11", "-2"});
     const std::string other = random.pick(std::array<std::string, 4>{
         "q_idx", "q_idx + " + number, "min(q_idx, " + number + ")", number});
-    const std::string compared = random.pick(std::array<std::string, 4>{" < ", " <= ", " >= ", " > "});
+    const std::string compared =
+        random.pick(std::array<std::string, 4>{" < ", " <= ", " >= ", " > "});
     return (random.chance(15) ? "q_idx" : key) + compared + other;
 }
 
@@ -98,8 +102,8 @@ TEST_CASE("clamped bands of random masks show what the masks show") {
     for (std::uint64_t seed = test::first_seed(); seed < test::first_seed() + kMasks; ++seed) {
         CAPTURE(seed);
         test::Random random(seed);
-        const std::string text = "param n: int = 6\nbuffer lens: i32[B]\nmask_mod = " +
-                                 random_mask(random, 3);
+        const std::string text =
+            "param n: int = 6\nbuffer lens: i32[B]\nmask_mod = " + random_mask(random, 3);
         CAPTURE(text);
         test::MaskInstance mask({text, analysis::MaskTier::closed_form}, {23, 31}, true);
         if (!mask.mod().band.clamps) continue;

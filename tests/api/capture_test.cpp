@@ -28,11 +28,9 @@ constexpr std::int64_t kLength = 300, kDim = 64;
 class Documents {
   public:
     Documents() {
-        auto compiled = compile("buffer doc: i32[KV_LEN]\nmask_mod = doc[q_idx] == doc[kv_idx]",
-                                {.dtype = DType::bf16,
-                                 .head_dim = kDim,
-                                 .device = Device::cuda(0),
-                                 .backward = false});
+        auto compiled = compile(
+            "buffer doc: i32[KV_LEN]\nmask_mod = doc[q_idx] == doc[kv_idx]",
+            {.dtype = DType::bf16, .head_dim = kDim, .device = Device::cuda(0), .backward = false});
         REQUIRE(compiled);
         kernel = std::move(*compiled);
         const std::vector<std::uint16_t> zeros(kLength * kDim);

@@ -177,8 +177,7 @@ TEST_CASE("prefixes and padding by ranges, on Hopper" * doctest::skip()) {
             check_on_hopper(one);
             // The kernels of other GPUs, and each of the split backward.
             one.forward_kernel = ForwardKernel::generic;
-            one.backward_kernel =
-                head_dim == 64 ? BackwardKernel::generic : BackwardKernel::split;
+            one.backward_kernel = head_dim == 64 ? BackwardKernel::generic : BackwardKernel::split;
             check_on_hopper(one);
         }
 }

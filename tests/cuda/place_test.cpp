@@ -1,4 +1,5 @@
-// What templates/common/place.cuh says of bands with clamps, run on the host, against every element.
+// What templates/common/place.cuh says of bands with clamps, run on the host, against every
+// element.
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -19,7 +20,7 @@ struct Window {
     int head, first_q, last_q, first_kv, last_kv;
 };
 struct Answer {
-    int first_key, last_key, first_query, last_query; // of the windows
+    int first_key, last_key, first_query, last_query;         // of the windows
     int first_of_row, last_of_row, first_of_key, last_of_key; // of their first query and key
     int holds;
 };
