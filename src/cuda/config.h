@@ -19,7 +19,8 @@ enum class KernelKind : std::uint8_t {
     convert,
     expand,
     fold,
-    plan
+    plan,
+    round_sums
 };
 
 // Everything that a choice depends on.
@@ -34,6 +35,7 @@ struct KernelRequest {
     bool reports_out_of_range = false;
     int bias_bytes = 0;   // of an element of ScoreParts::bias_read
     bool generic = false; // only kernels that take tensors of any layout
+    bool deterministic = false;
     int refused = 0;      // configurations that compiled badly: the choice goes on after them
 };
 

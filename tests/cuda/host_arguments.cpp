@@ -127,6 +127,7 @@ std::uint64_t HostArguments::word(const passes::ArgumentSlot& slot, const ir::Pr
     }
     case Kind::size: return static_cast<std::uint64_t>(environment.sizes[slot.index]);
     case Kind::out_of_range: return reinterpret_cast<std::uint64_t>(&flag_);
+    case Kind::first_kv_head: return 0;
     }
     return 0;
 }
