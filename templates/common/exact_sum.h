@@ -6,11 +6,7 @@
 // hold: carries wait until the sum is rounded.
 #pragma once
 
-#ifdef __CUDACC__
-#define FLEXC_EXACT __device__ inline
-#else
-#define FLEXC_EXACT inline
-#endif
+#include "common/host_device.h"
 
 namespace exact {
 
@@ -33,7 +29,7 @@ struct Term {
     unsigned flags; // nothing else is added where there are any
 };
 
-FLEXC_EXACT Term term_of(unsigned float_bits) {
+FLEXC_SHARED Term term_of(unsigned float_bits) {
     constexpr long long kMask = (1ll << Sum::kBits) - 1;
     const int exponent = static_cast<int>(float_bits >> 23 & 0xff);
     const unsigned mantissa = float_bits & 0x7fffff;
@@ -48,7 +44,7 @@ FLEXC_EXACT Term term_of(unsigned float_bits) {
 }
 
 // The nearest float, of two the even one, as its bits.
-FLEXC_EXACT unsigned rounded(const Sum& sum) {
+FLEXC_SHARED unsigned rounded(const Sum& sum) {
     constexpr unsigned kInfinity = 0x7f800000, kAnyNan = 0x7fffffff, kSign = 0x80000000;
     constexpr unsigned kBoth = kInfinite | kMinusInfinite;
     if ((sum.flags & kNan) != 0 || (sum.flags & kBoth) == kBoth) return kAnyNan;

@@ -11,6 +11,7 @@
 // about one hand-over, at its first tile, and follows from there on.
 #pragma once
 
+#include "common/turns.h"
 #include "sm90/backward_producer.cuh"
 
 namespace sm90 {
@@ -20,15 +21,6 @@ __device__ inline int* query_turns(const AttentionArguments& attention) {
     const long long rows =
         static_cast<long long>(padded(attention.q_len)) * attention.batch * attention.heads;
     return reinterpret_cast<int*>(attention.dq_accumulator + rows * mod::kHeadDim);
-}
-
-// How many blocks of earlier keys add to a tile of queries. Both ends of what a block visits rise
-// with its keys, so that these are neighbours: all from the first whose last query is not before
-// the tile.
-__device__ inline int earlier_key_tiles(const HeadPlace& place, const KeyTile& keys,
-                                        int query_tile) {
-    const int first_kv = max(query_tile * mod::kQueryTile + place.low, 0);
-    return keys.first_kv / mod::kKeyTile - first_kv / mod::kKeyTile;
 }
 
 // Acquires what the blocks before have added, for the copy engine's next additions.
@@ -63,7 +55,10 @@ __device__ inline void add_pieces_in_turn(const AttentionArguments& attention,
 #pragma unroll
             for (int warpgroup = 0; warpgroup < kConsumers; ++warpgroup) {
                 shared.piece_full(warpgroup).wait(parity);
-                if (warpgroup == 0) wait_for_turn(counter, earlier_key_tiles(place, keys, tile));
+                if (warpgroup == 0)
+                    wait_for_turn(counter,
+                                  earlier_key_tiles(keys.first_kv / mod::kKeyTile, mod::kKeyTile,
+                                                    tile * mod::kQueryTile, place.low));
                 add_piece(attention.dq_accumulator + slab * kSlabFloats, shared, warpgroup);
             }
             wait_for_additions<1>();
