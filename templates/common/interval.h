@@ -226,4 +226,3 @@ FLEXC_SHARED Fact real_to_int(Fact x) {
 
 } // namespace interval
 
-#undef FLEXC_SHARED
