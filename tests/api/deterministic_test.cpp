@@ -91,6 +91,27 @@ TEST_CASE("deterministic: what is hidden sends nothing, NaN and infinity include
            .reals = {{"c", [nan](std::int64_t i) { return i < 100 ? 0.1 * (i % 7) : nan; }}}});
 }
 
+TEST_CASE("deterministic: the plan says which kernels, and why none is fused") {
+    const auto plan = [](const std::string& text, BackwardKernel kernel) {
+        const auto said = explain(text, "plan",
+                                  {.head_dim = 128, .backward_kernel = kernel, .deterministic = true},
+                                  "sm_90a");
+        return said ? *said : said.error().message;
+    };
+    const auto has = [](const std::string& text, const char* part) {
+        CAPTURE(text);
+        CHECK(text.find(part) != std::string::npos);
+    };
+    const std::string slopes = std::string(kClasses[0]) + kCausal;
+    has(plan(slopes, BackwardKernel::automatic), "not fused: it was not asked for");
+    has(plan(slopes, BackwardKernel::automatic), "flexc_round_sums");
+    has(plan(slopes, BackwardKernel::fused), "in the order of keys");
+    has(plan(slopes, BackwardKernel::fused), "flexc_round_sums");
+    has(plan(kDense[1], BackwardKernel::fused), "not fused: heads take turns");
+    CHECK(plan(kDense[1], BackwardKernel::fused).find("round_sums") == std::string::npos);
+    has(plan("mask_mod = q_idx % 3 != kv_idx % 3", BackwardKernel::fused), "not fused: the mask");
+}
+
 TEST_SUITE_BEGIN("hopper");
 
 TEST_CASE("deterministic: dq in the order of keys, beside gradients of every class" *
