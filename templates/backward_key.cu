@@ -138,8 +138,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int key_tiles = (attention.kv_len + mod::kKeyTile - 1) / mod::kKeyTile;
     const int kv_heads = mod::kTakesHeadsInTurn ? static_cast<int>(gridDim.x) / key_tiles
                                                 : attention.batch * attention.kv_heads;
-    const int kv_head = mod::first_kv_head(arguments) +
-                        (mod::kHasMap ? block % kv_heads : block / key_tiles);
+    const int kv_head =
+        mod::first_kv_head(arguments) + (mod::kHasMap ? block % kv_heads : block / key_tiles);
     const int b = kv_head / attention.kv_heads, h_kv = kv_head % attention.kv_heads;
     const int group = attention.heads / attention.kv_heads;
     const int key_tile = mod::kHasMap

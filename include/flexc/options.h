@@ -63,8 +63,11 @@ struct CompileOptions {
     bool backward = true;
     ForwardKernel forward_kernel = ForwardKernel::automatic;
     BackwardKernel backward_kernel = BackwardKernel::automatic;
-    // The same bits on every run, for dq, dk, dv and the gradients of buffers. Takes more workspace:
-    // 80 bytes for each element of most of those gradients.
+    // How the forward kernel divides its work: one of forward_schedules(). Empty: what
+    // keep_schedule() kept for the program, else flexc's own choice.
+    std::string schedule;
+    // The same bits on every run, for dq, dk, dv and the gradients of buffers. Takes more
+    // workspace: 80 bytes for each element of most of those gradients.
     bool deterministic = false;
     bool report_out_of_range = false; // for Kernel::out_of_range; costs speed
     CacheOptions cache;

@@ -70,10 +70,9 @@ std::string emit_gradient_addresses(const Layout& layout,
                      "    return {}Sum::element;\n}}\n\n",
                      sums);
     const char* target = layout.mod().deterministic ? "exact::Sum" : "float";
-    return text +
-           formatted("__device__ inline {}* gradient_address(const At& at, int gradient) "
-                     "{{\n{}}}\n\n",
-                     target, each.statements());
+    return text + formatted("__device__ inline {}* gradient_address(const At& at, int gradient) "
+                            "{{\n{}}}\n\n",
+                            target, each.statements());
 }
 
 std::string emit_gradients(const Layout& layout,

@@ -32,9 +32,8 @@ bool tells_apart(const Mod& mod, NodeId read, Op position) {
 }
 
 bool has_index(const Mod& mod, NodeId read, Op value) {
-    return std::ranges::any_of(mod.program.graph[read].operands, [&](NodeId index) {
-        return mod.program.graph[index].op == value;
-    });
+    return std::ranges::any_of(mod.program.graph[read].operands,
+                               [&](NodeId index) { return mod.program.graph[index].op == value; });
 }
 
 std::uint32_t buffer_of(const Mod& mod, const ReadGradient& gradient) {

@@ -68,10 +68,9 @@ WorkspaceLayout layout(const Call& call, const CudaOptions& options, BackwardFor
     };
     const auto take = [&](std::size_t floats) { return take_bytes(floats * sizeof(float)); };
     result.delta = take(rows);
-    result.dq_bytes =
-        form == BackwardForm::split
-            ? 0
-            : rows * static_cast<std::size_t>(options.head_dim) * sizeof(float);
+    result.dq_bytes = form == BackwardForm::split
+                          ? 0
+                          : rows * static_cast<std::size_t>(options.head_dim) * sizeof(float);
     result.dq_accumulator = take(result.dq_bytes / sizeof(float));
     constexpr std::size_t kSlabRows = 64;
     result.turn_bytes = hopper && options.deterministic ? rows / kSlabRows * sizeof(int) : 0;

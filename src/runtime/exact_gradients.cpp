@@ -58,8 +58,7 @@ Result<void> round_exact_sums(const std::vector<ExactGradient>& gradients, const
     constexpr std::int64_t kMostBlocks = 4096;
     const std::int64_t threads = std::int64_t{32} * config.warps;
     return for_each(
-        gradients, call, sums,
-        [&](const ExactGradient& gradient, exact::Sum* own) -> Result<void> {
+        gradients, call, sums, [&](const ExactGradient& gradient, exact::Sum* own) -> Result<void> {
             const TensorView& view = call.gradients[gradient.buffer];
             exact::Rounding rounding{own, static_cast<float*>(view.data), view.elements()};
             if (rounding.count == 0) return {};

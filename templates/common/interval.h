@@ -225,4 +225,3 @@ FLEXC_SHARED Fact real_to_int(Fact x) {
 }
 
 } // namespace interval
-

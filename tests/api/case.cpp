@@ -349,12 +349,11 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed) {
             before = std::move(last);
         }
         (void)memory->fill(0xff);
-        if (auto done =
-                kernel->backward(*plan,
-                                 {q.view(), k.view(), v.view(), o.view(), lse.view(), d_out.view(),
-                                  one.with_d_lse ? d_lse.view() : TensorView{}, dq.view(),
-                                  dk.view(), dv.view()},
-                                 buffers, gradients, workspace);
+        if (auto done = kernel->backward(
+                *plan,
+                {q.view(), k.view(), v.view(), o.view(), lse.view(), d_out.view(),
+                 one.with_d_lse ? d_lse.view() : TensorView{}, dq.view(), dk.view(), dv.view()},
+                buffers, gradients, workspace);
             !done)
             return done.error().message;
         if (auto done = synchronize(device); !done) return done.error().message;

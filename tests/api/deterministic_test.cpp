@@ -93,9 +93,9 @@ TEST_CASE("deterministic: what is hidden sends nothing, NaN and infinity include
 
 TEST_CASE("deterministic: the plan says which kernels, and why none is fused") {
     const auto plan = [](const std::string& text, BackwardKernel kernel) {
-        const auto said = explain(text, "plan",
-                                  {.head_dim = 128, .backward_kernel = kernel, .deterministic = true},
-                                  "sm_90a");
+        const auto said =
+            explain(text, "plan",
+                    {.head_dim = 128, .backward_kernel = kernel, .deterministic = true}, "sm_90a");
         return said ? *said : said.error().message;
     };
     const auto has = [](const std::string& text, const char* part) {

@@ -151,8 +151,7 @@ TEST_CASE("deterministic kernels compile, with no more spills than are tolerated
         add(KernelKind::backward_dkdv, dense, arch);
         add(KernelKind::round_sums, text, arch);
     }
-    for (const KernelKind kind :
-         {KernelKind::backward_fused, KernelKind::expand, KernelKind::fold})
+    for (const KernelKind kind : {KernelKind::backward_fused, KernelKind::expand, KernelKind::fold})
         add(kind, text, "sm_90a");
     const std::vector<Outcome> outcomes = compile_all(cases);
     for (std::size_t i = 0; i < cases.size(); ++i) {

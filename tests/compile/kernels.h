@@ -37,9 +37,8 @@ inline Result<passes::Mod> lower_text(const std::string& text, int head_dim, int
 }
 
 inline Result<api::CompiledKernel> compile_case(const KernelCase& one) {
-    auto mod =
-        lower_text(one.text, one.head_dim, one.head_dim_v, one.kind != cuda::KernelKind::forward,
-                   false, one.deterministic);
+    auto mod = lower_text(one.text, one.head_dim, one.head_dim_v,
+                          one.kind != cuda::KernelKind::forward, false, one.deterministic);
     if (!mod) return mod.error();
     const auto target = api::target_of(one.arch);
     if (!target) return target.error();

@@ -114,7 +114,8 @@ TEST_CASE("exact sums are the nearest floats, whatever the order of their terms"
         CHECK_MESSAGE(is_nearest(terms, first), first);
         for (int order = 0; order < 3; ++order) {
             std::ranges::shuffle(terms, random.engine());
-            CHECK(std::bit_cast<std::uint32_t>(total(terms)) == std::bit_cast<std::uint32_t>(first));
+            CHECK(std::bit_cast<std::uint32_t>(total(terms)) ==
+                  std::bit_cast<std::uint32_t>(first));
         }
     }
 }
@@ -123,7 +124,8 @@ TEST_CASE("a sum of one float is that float") {
     Random random(std::random_device{}());
     for (int i = 0; i < 20000; ++i) {
         const float x = random.number(0, 254);
-        if (x != 0) CHECK(std::bit_cast<std::uint32_t>(total({x})) == std::bit_cast<std::uint32_t>(x));
+        if (x != 0)
+            CHECK(std::bit_cast<std::uint32_t>(total({x})) == std::bit_cast<std::uint32_t>(x));
     }
     CHECK(std::bit_cast<std::uint32_t>(total({-0.0f})) == 0);
     CHECK(std::bit_cast<std::uint32_t>(total({})) == 0);

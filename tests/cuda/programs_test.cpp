@@ -103,10 +103,10 @@ struct Case {
 std::vector<Case> cases(const test::RandomOptions& options, int count, bool deterministic) {
     std::vector<Case> result;
     for (std::uint64_t seed = test::first_seed(); static_cast<int>(result.size()) < count; ++seed) {
-        auto mod = passes::lower(test::random_program(seed, options),
-                                 {.backward = options.gradients,
-                                  .report_out_of_range = true,
-                                  .deterministic = deterministic});
+        auto mod =
+            passes::lower(test::random_program(seed, options), {.backward = options.gradients,
+                                                                .report_out_of_range = true,
+                                                                .deterministic = deterministic});
         if (!mod && mod.error().code == ErrorCode::limit) continue;
         REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
         const DType dtype = seed % 2 == 0 ? DType::f32 : DType::bf16;
