@@ -123,10 +123,10 @@ TEST_CASE("deterministic: dq in the order of keys, beside gradients of every cla
             Case one = {.text = std::string("score_mod = score") + mask,
                         .dtype = DType::bf16,
                         .batch = 1,
-                        .heads = 3,
+                        .heads = 2,
                         .kv_heads = 1,
-                        .q_len = 397,
-                        .kv_len = 781,
+                        .q_len = 261,
+                        .kv_len = 525,
                         .head_dim = head_dim,
                         .backward_kernel = BackwardKernel::fused};
             check(one, Device::cuda(0));
@@ -139,17 +139,18 @@ TEST_CASE("deterministic: dq in the order of keys, beside gradients of every cla
            .batch = 11,
            .heads = 10,
            .kv_heads = 5,
-           .q_len = 129,
-           .kv_len = 340,
+           .q_len = 65,
+           .kv_len = 260,
            .head_dim = 64,
            .backward_kernel = BackwardKernel::fused},
           Device::cuda(0));
     for (const char* text : kClasses)
-        for (const int head_dim : {64, 80, 128})
+        for (const int head_dim : {64, 128})
             check({.text = std::string(text) + kCausal,
-                   .dtype = head_dim == 80 ? DType::f16 : DType::bf16,
-                   .q_len = 341,
-                   .kv_len = 341,
+                   .dtype = head_dim == 64 ? DType::f16 : DType::bf16,
+                   .batch = 1,
+                   .q_len = 261,
+                   .kv_len = 261,
                    .head_dim = head_dim,
                    .dims = {{"N", 700}},
                    .backward_kernel = BackwardKernel::fused},
