@@ -166,10 +166,28 @@ __device__ inline void visit_heads(const AttentionArguments& attention,
     }
 }
 
-// Which tiles these are, for threads that find out by themselves.
-__device__ inline TileWalk walk_of(const AttentionArguments& attention, const HeadPlace& place,
-                                   const KeyTile& keys, TileRange tiles) {
-    return TileWalk(attention.map, place.b, place.h, keys.index(), tiles);
+// The i-th that a block visits. In deterministic mode the last comes first: see backward_turns.cuh.
+__device__ inline int tile_in_order(TileRange tiles, int i) {
+    return mod::kDeterministic ? tiles.end - 1 - (i - tiles.begin) : i;
 }
+
+// Which tiles these are, for threads that find out by themselves.
+class QueryTiles {
+  public:
+    __device__ QueryTiles(const AttentionArguments& attention, const HeadPlace& place,
+                          const KeyTile& keys, TileRange tiles)
+        : walk_(attention.map, place.b, place.h, keys.index(), tiles), tiles_(tiles) {}
+
+    __device__ bool is_done() const { return walk_.is_done(); }
+    __device__ bool is_full() const { return walk_.is_full(); }
+    __device__ void advance() { walk_.advance(); }
+    __device__ int tile() const {
+        return mod::kHasMap ? walk_.tile() : tile_in_order(tiles_, walk_.tile());
+    }
+
+  private:
+    TileWalk walk_;
+    TileRange tiles_;
+};
 
 } // namespace sm90

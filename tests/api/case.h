@@ -33,6 +33,7 @@ struct Case {
     BackwardKernel backward_kernel = BackwardKernel::automatic;
     TileSource tile_source = TileSource::automatic;
     bool deterministic = false;
+    int runs = 1; // of the backward: all must give the same bytes
 };
 
 // Empty when everything is within tolerance; else what differs, one line each.
