@@ -98,11 +98,12 @@ bool is_split(const CompileOptions& options) {
     return options.deterministic || options.backward_kernel == BackwardKernel::split;
 }
 
-// Hopper's backward knows ranges only; a map leaves more out than its instructions are faster.
+// Hopper's backward knows ranges only; a map leaves more out than its instructions are faster. Of
+// gradients it knows those that are one number for each element.
 bool wants_generic(const passes::Mod& mod, const CompileOptions& options, KernelKind kind) {
     if (kind == KernelKind::forward) return options.forward_kernel == ForwardKernel::generic;
     return is_split(options) || options.backward_kernel == BackwardKernel::generic ||
-           needs_map(mod);
+           needs_map(mod) || passes::has_gradients_of_terms(mod);
 }
 
 // The kernels of a fused backward share a workspace. Where Hopper's did not fit, those around it
