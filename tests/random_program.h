@@ -58,6 +58,7 @@ struct RandomOptions {
     bool mask = true;       // else everything is visible
     bool wild_reads = true; // indices that may be outside
     bool sums = true;       // over a counter
+    bool sized_sums = true; // up to a size
     bool tame = true;       // keeps reals finite and moderate; integers may still be large
 };
 
@@ -225,7 +226,7 @@ class ProgramGenerator {
     void draw_sum() {
         const std::int64_t begin = random_.integer(-1, 1);
         const NodeId first = graph_.integer(begin);
-        const NodeId end = random_.chance(25)
+        const NodeId end = options_.sized_sums && random_.chance(25)
                                ? graph_.size_of(random_.chance(50) ? ir::kStandardSizes : ir::kQLen)
                                : graph_.integer(begin + random_.integer(0, 5));
         const NodeId counter = graph_.counter(first, end);

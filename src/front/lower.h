@@ -93,7 +93,7 @@ class Lowering {
     };
     std::optional<SumBound> sum_bound(dsl::ExprId id);
     Operand sum_term(const dsl::Expr& expr, ir::NodeId counter);
-    bool reads_learned(ir::NodeId term);
+    std::int64_t learned_reads(ir::NodeId total);
     ir::NodeId written_sum(const dsl::Expr& expr, std::int64_t first, std::int64_t end);
     Value lower_body(const dsl::Body& body);
     void assign(const dsl::Statement& statement);

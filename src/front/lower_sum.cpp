@@ -67,28 +67,26 @@ NodeId Lowering::lower_sum(const dsl::Expr& expr) {
         return kNoNode;
     }
     if (is_written_out) return written_sum(expr, *first->value, *end->value);
-
+    if (is_known && *end->value - *first->value <= kFewTerms) {
+        const std::int64_t count = *end->value - *first->value;
+        const NodeId total = written_sum(expr, *first->value, *end->value);
+        if (total == kNoNode || count <= kFewLearnedTerms || learned_reads(total) < count)
+            return total;
+    }
     const NodeId counter = build().counter(first->node, end->node, expr.span);
     is_in_sum_ = true;
     Operand term = sum_term(expr, counter);
     is_in_sum_ = false;
     if (term.node == kNoNode) return kNoNode;
-    if (is_known) {
-        const std::int64_t count = *end->value - *first->value;
-        if (count <= kFewLearnedTerms || (count <= kFewTerms && !reads_learned(term.node)))
-            return written_sum(expr, *first->value, *end->value);
-    }
     if (build().type(term.node) == ir::Type::boolean)
         term.node = build().to_integer(term.node, term.span);
     return build().sum(counter, term.node, expr.span);
 }
 
-bool Lowering::reads_learned(NodeId term) {
+std::int64_t Lowering::learned_reads(NodeId total) {
     const ir::Graph& graph = build().graph();
-    const std::vector<NodeId> counters = ir::counters_of(graph);
-    return std::ranges::any_of(ir::reachable(graph, std::span(&term, 1)), [&](NodeId id) {
-        return graph[id].op == Op::read && program_.buffers[graph[id].symbol].grad &&
-               counters[id] != kNoNode;
+    return std::ranges::count_if(ir::reachable(graph, std::span(&total, 1)), [&](NodeId id) {
+        return graph[id].op == Op::read && program_.buffers[graph[id].symbol].grad;
     });
 }
 
