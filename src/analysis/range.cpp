@@ -211,7 +211,8 @@ class Analysis {
     Fact counter(const ir::Node& node) const {
         const Fact &first = facts_[node.operands[0]], &end = facts_[node.operands[1]];
         Fact fact{first.range, {}, first.lower};
-        if (end.range.high != INT64_MAX) fact.range.high = std::max(end.range.high - 1, first.range.low);
+        if (end.range.high != INT64_MAX)
+            fact.range.high = std::max(end.range.high - 1, first.range.low);
         insert_shifted(fact.upper, end.upper, -1, true);
         return fact;
     }

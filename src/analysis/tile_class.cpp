@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::uint8_t kPositions = Dependence::q | Dependence::kv;
 
-// Which positions each node uses. What changes with a counter has no value of its own for a position:
-// it counts as one that uses both.
+// Which positions each node uses. What changes with a counter has no value of its own for a
+// position: it counts as one that uses both.
 std::vector<std::uint8_t> positions_of(const ir::Graph& graph) {
     const std::vector<Dependence> uses = dependences(graph);
     const std::vector<NodeId> counters = ir::counters_of(graph);

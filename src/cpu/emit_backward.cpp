@@ -14,8 +14,8 @@ using ir::NodeId;
 
 namespace {
 
-// Where the text of some gradients stands: in the element loop of a row and after it, or in a loop over
-// terms.
+// Where the text of some gradients stands: in the element loop of a row and after it, or in a loop
+// over terms.
 struct GradientPlace {
     Block block;
     std::string before, loop, end; // labels around the loop over columns
@@ -52,9 +52,9 @@ GradientText gradient_text(const std::vector<GradientPlan>& plans, Values& value
                                place.d_modified);
         switch (plan.scatter) {
         case Scatter::row:
-            out.phis += formatted(
-                "  %total{0} = phi float [ {1}, %{2} ], [ %total{0}_next, %{3} ]\n", read,
-                literal(0), place.before, place.loop);
+            out.phis +=
+                formatted("  %total{0} = phi float [ {1}, %{2} ], [ %total{0}_next, %{3} ]\n", read,
+                          literal(0), place.before, place.loop);
             out.steps +=
                 formatted("  %total{0}_next = fadd reassoc float %total{0}, %part{0}\n", read);
             if (address.condition.empty())
@@ -79,38 +79,37 @@ GradientText gradient_text(const std::vector<GradientPlan>& plans, Values& value
             const int array = next_array;
             next_array += 2;
             const std::string data = values.gradient_base(read);
-            out.steps += formatted(
-                "  %parts{0} = getelementptr i8, ptr %scratch, i64 {1}\n"
-                "  %part{0}_p = getelementptr float, ptr %parts{0}, i32 {5}\n"
-                "  store float %part{0}, ptr %part{0}_p{3}\n"
-                "  %offsets{0} = getelementptr i8, ptr %scratch, i64 {2}\n"
-                "  %offset{0}_p = getelementptr i64, ptr %offsets{0}, i32 {5}\n"
-                "  store i64 {4}, ptr %offset{0}_p{3}\n",
-                read, array * 8 * kMaxColumns, (array + 1) * 8 * kMaxColumns, place.access,
-                address.offset, place.column);
-            out.after += formatted(
-                "  %from{0} = getelementptr i8, ptr %scratch, i64 {1}\n"
-                "  %to{0} = getelementptr i8, ptr %scratch, i64 {2}\n"
-                "  br label %scatter{0}\nscatter{0}:\n"
-                "  %js{0} = phi i32 [ 0, %{3} ], [ %js{0}_next, %scatter{0}_next ]\n"
-                "  %from{0}_p = getelementptr float, ptr %from{0}, i32 %js{0}\n"
-                "  %sent{0} = load float, ptr %from{0}_p\n"
-                "  %is_some{0} = fcmp une float %sent{0}, {4}\n"
-                "  br i1 %is_some{0}, label %scatter{0}_add, label %scatter{0}_next\n"
-                "scatter{0}_add:\n"
-                "  %to{0}_p = getelementptr i64, ptr %to{0}, i32 %js{0}\n"
-                "  %to{0}_offset = load i64, ptr %to{0}_p\n"
-                "  %to{0}_a = getelementptr float, ptr {5}, i64 %to{0}_offset\n"
-                "  %before{0} = load float, ptr %to{0}_a, align 4\n"
-                "  %after{0} = fadd float %before{0}, %sent{0}\n"
-                "  store float %after{0}, ptr %to{0}_a, align 4\n"
-                "  br label %scatter{0}_next\nscatter{0}_next:\n"
-                "  %js{0}_next = add nuw nsw i32 %js{0}, 1\n"
-                "  %scatter{0}_done = icmp eq i32 %js{0}_next, %columns\n"
-                "  br i1 %scatter{0}_done, label %scatter{0}_end, label %scatter{0}\n"
-                "scatter{0}_end:\n",
-                read, array * 8 * kMaxColumns, (array + 1) * 8 * kMaxColumns, block, literal(0),
-                data);
+            out.steps += formatted("  %parts{0} = getelementptr i8, ptr %scratch, i64 {1}\n"
+                                   "  %part{0}_p = getelementptr float, ptr %parts{0}, i32 {5}\n"
+                                   "  store float %part{0}, ptr %part{0}_p{3}\n"
+                                   "  %offsets{0} = getelementptr i8, ptr %scratch, i64 {2}\n"
+                                   "  %offset{0}_p = getelementptr i64, ptr %offsets{0}, i32 {5}\n"
+                                   "  store i64 {4}, ptr %offset{0}_p{3}\n",
+                                   read, array * 8 * kMaxColumns, (array + 1) * 8 * kMaxColumns,
+                                   place.access, address.offset, place.column);
+            out.after +=
+                formatted("  %from{0} = getelementptr i8, ptr %scratch, i64 {1}\n"
+                          "  %to{0} = getelementptr i8, ptr %scratch, i64 {2}\n"
+                          "  br label %scatter{0}\nscatter{0}:\n"
+                          "  %js{0} = phi i32 [ 0, %{3} ], [ %js{0}_next, %scatter{0}_next ]\n"
+                          "  %from{0}_p = getelementptr float, ptr %from{0}, i32 %js{0}\n"
+                          "  %sent{0} = load float, ptr %from{0}_p\n"
+                          "  %is_some{0} = fcmp une float %sent{0}, {4}\n"
+                          "  br i1 %is_some{0}, label %scatter{0}_add, label %scatter{0}_next\n"
+                          "scatter{0}_add:\n"
+                          "  %to{0}_p = getelementptr i64, ptr %to{0}, i32 %js{0}\n"
+                          "  %to{0}_offset = load i64, ptr %to{0}_p\n"
+                          "  %to{0}_a = getelementptr float, ptr {5}, i64 %to{0}_offset\n"
+                          "  %before{0} = load float, ptr %to{0}_a, align 4\n"
+                          "  %after{0} = fadd float %before{0}, %sent{0}\n"
+                          "  store float %after{0}, ptr %to{0}_a, align 4\n"
+                          "  br label %scatter{0}_next\nscatter{0}_next:\n"
+                          "  %js{0}_next = add nuw nsw i32 %js{0}, 1\n"
+                          "  %scatter{0}_done = icmp eq i32 %js{0}_next, %columns\n"
+                          "  br i1 %scatter{0}_done, label %scatter{0}_end, label %scatter{0}\n"
+                          "scatter{0}_end:\n",
+                          read, array * 8 * kMaxColumns, (array + 1) * 8 * kMaxColumns, block,
+                          literal(0), data);
             block = formatted("scatter{}_end", read);
             break;
         }
@@ -146,7 +145,8 @@ class TermGradients {
                          "  %seen_p = getelementptr i32, ptr %seen, i32 %j_element\n"
                          "  %seen_bit = zext i1 %shown to i32\n"
                          "  store i32 %seen_bit, ptr %seen_p{2}\n",
-                         first_array * 8 * kMaxColumns, (first_array + 1) * 8 * kMaxColumns, access);
+                         first_array * 8 * kMaxColumns, (first_array + 1) * 8 * kMaxColumns,
+                         access);
     }
 
     std::string loops(Values& values, const LoopMetadata& metadata, int& next_array) const {
@@ -161,17 +161,16 @@ class TermGradients {
                           "  %{0}seen_bit = load i32, ptr %{0}seen_p{2}\n"
                           "  %{0}seen = icmp ne i32 %{0}seen_bit, 0\n",
                           l, column, access);
-            const GradientText gradients =
-                gradient_text(group.plans, values,
-                              {.block = group.block,
-                               .before = l + "term",
-                               .loop = l + "loop",
-                               .end = l + "next",
-                               .column = column,
-                               .d_modified = formatted("%{}given", l),
-                               .shown = formatted("%{}seen", l),
-                               .access = access},
-                              next_array);
+            const GradientText gradients = gradient_text(group.plans, values,
+                                                         {.block = group.block,
+                                                          .before = l + "term",
+                                                          .loop = l + "loop",
+                                                          .end = l + "next",
+                                                          .column = column,
+                                                          .d_modified = formatted("%{}given", l),
+                                                          .shown = formatted("%{}seen", l),
+                                                          .access = access},
+                                                         next_array);
             text += values.loop_text(group.block, {.column_phis = gradients.phis,
                                                    .each = given + gradients.steps,
                                                    .after = gradients.after});

@@ -1,6 +1,6 @@
-// Sums over a counter. One that uses no key is a loop over its terms. Any other is a loop over terms
-// around a loop over the tile's columns, which is the one that becomes vectors; the totals of all
-// columns are in an array.
+// Sums over a counter. One that uses no key is a loop over its terms. Any other is a loop over
+// terms around a loop over the tile's columns, which is the one that becomes vectors; the totals of
+// all columns are in an array.
 #include "cpu/emit_values.h"
 #include "cpu/tile.h"
 #include "support/text.h"
@@ -109,9 +109,8 @@ void Values::emit_scalar_sum(NodeId sum, std::string& out) {
     const std::string term = term_of(sum, each);
     each += formatted("  %{0}sum = {1} {2} %{0}total, {3}\n", l, real ? "fadd" : "add", total_type,
                       term);
-    const std::string phis =
-        formatted("  %{0}total = phi {1} [ {2}, %{0}begin ], [ %{0}sum, %{0}latch ]\n", l,
-                  total_type, zero);
+    const std::string phis = formatted(
+        "  %{0}total = phi {1} [ {2}, %{0}begin ], [ %{0}sum, %{0}latch ]\n", l, total_type, zero);
     out += loop_text(block, {.phis = phis, .each = each});
     out += formatted("  {0} = phi {1} [ {2}, %{3}begin ], [ %{3}sum, %{3}latch ]\n",
                      name(sum, home), total_type, zero, l);
@@ -148,7 +147,8 @@ std::string Values::term_of(NodeId sum, std::string& out) {
 std::string Values::column_sums(Block outer) {
     std::string text;
     for (const Loop& one : loops_)
-        if (one.sum != ir::kNoNode && one.outer == outer && one.over_columns && arrays_.contains(one.sum))
+        if (one.sum != ir::kNoNode && one.outer == outer && one.over_columns &&
+            arrays_.contains(one.sum))
             text += column_sum(one.sum);
     return text;
 }

@@ -151,8 +151,8 @@ bool Values::is_in_row(Block block) const {
 }
 
 // A costly column value that a row's loops want is read from an array that the column loop fills, a
-// sum over columns from one that its own loop fills, and what the elements computed by the loops for
-// gradients, which come after; everything else is computed where it is wanted.
+// sum over columns from one that its own loop fills, and what the elements computed by the loops
+// for gradients, which come after; everything else is computed where it is wanted.
 bool Values::fetches(NodeId id, Block block) const {
     const Place place = mod_.place[id];
     if (mod_.counters[id] != ir::kNoNode) return false;
@@ -216,9 +216,9 @@ std::string Values::group(Block block) const {
 int Values::array_of(NodeId id) {
     const auto [entry, is_new] = arrays_.try_emplace(id, next_array_);
     if (is_new)
-        texts_[at(Block::entry)] += formatted(
-            "  %array{} = getelementptr i8, ptr %scratch, i64 {}\n", next_array_,
-            next_array_ * 8 * kMaxColumns);
+        texts_[at(Block::entry)] +=
+            formatted("  %array{} = getelementptr i8, ptr %scratch, i64 {}\n", next_array_,
+                      next_array_ * 8 * kMaxColumns);
     if (is_new) ++next_array_;
     return entry->second;
 }

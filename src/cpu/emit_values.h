@@ -16,8 +16,8 @@
 namespace flexc::cpu {
 
 // Blocks of an emitted function. entry: once a tile (launch and head); column: a loop over kv, once
-// a tile; row: once a query row; element: the loop over kv inside a row. Beyond these, each loop over
-// the terms of a sum is a block of its own.
+// a tile; row: once a query row; element: the loop over kv inside a row. Beyond these, each loop
+// over the terms of a sum is a block of its own.
 enum class Block : std::uint8_t { entry, column, row, element };
 inline constexpr std::size_t kBlocks = 4;
 

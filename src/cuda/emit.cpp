@@ -146,7 +146,7 @@ class Emitter {
         constant("int", "kKeyTile", config_.key_tile);
         constant("int", "kWarps", config_.warps);
         constant("int", "kStages", config_.stages);
-        constant("bool", "kSavesRegisters", config_.saves_registers);
+        constant("int", "kSavesRegisters", config_.saves_registers);
         constant("int", "kSharedBytes", config_.shared_bytes);
         constant("bool", "kHasMask", has_mask());
         constant("bool", "kHasScoreMod", has_score_mod());

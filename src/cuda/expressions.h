@@ -78,8 +78,8 @@ class Body {
     void provide(ir::NodeId id, std::string name) { values_[id] = std::move(name); }
     // Declares what the roots need. Once, before the texts are asked for.
     void compute(const std::vector<ir::NodeId>& roots);
-    // A loop over a counter. What its nodes need of this body has been declared; `fill` adds statements
-    // to the body of the loop.
+    // A loop over a counter. What its nodes need of this body has been declared; `fill` adds
+    // statements to the body of the loop.
     void loop(ir::NodeId counter, const std::function<void(Body&)>& fill);
     std::string text(ir::NodeId id) const;
     std::string text_as(ir::NodeId id, CType type) const;
@@ -108,7 +108,7 @@ class Body {
     const Layout* layout_;
     passes::Place here_;
     std::string access_;
-    ir::NodeId counter_ = ir::kNoNode; // whose loop this is the body of
+    ir::NodeId counter_ = ir::kNoNode;         // whose loop this is the body of
     std::map<ir::NodeId, std::string> values_; // name or expression of each local node
     std::string text_;
 };

@@ -166,7 +166,7 @@ class Lowering {
     std::vector<NamedConstant> constants_;
     Scope* scope_ = nullptr;
     bool in_mask_ = false;
-    bool is_in_sum_ = false; // in the term of a loop
+    bool is_in_sum_ = false;               // in the term of a loop
     int depth_ = 0;                        // of lower(), over calls
     std::size_t steps_ = 0;                // expressions lowered, over calls
     std::vector<const dsl::Item*> active_; // functions that are being copied in

@@ -1,5 +1,5 @@
-// sum(i in first..end: term): a loop, but for the short axes of points, paths and lists, whose terms
-// are written out.
+// sum(i in first..end: term): a loop, but for the short axes of points, paths and lists, whose
+// terms are written out.
 #include <algorithm>
 
 #include "front/lower.h"
@@ -94,10 +94,9 @@ NodeId Lowering::written_sum(const dsl::Expr& expr, std::int64_t first, std::int
     Operand total{.node = build().integer(0, expr.span), .span = expr.span};
     for (std::int64_t i = first; i < end && total.node != kNoNode; ++i) {
         const Operand term = sum_term(expr, build().integer(i, expr.span));
-        total.node =
-            i == first && term.node != kNoNode && build().type(term.node) == ir::Type::real
-                ? term.node
-                : lower_binary(build(), dsl::Operator::add, total, term, expr.span);
+        total.node = i == first && term.node != kNoNode && build().type(term.node) == ir::Type::real
+                         ? term.node
+                         : lower_binary(build(), dsl::Operator::add, total, term, expr.span);
     }
     return total.node;
 }

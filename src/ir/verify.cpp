@@ -38,7 +38,8 @@ std::string check_nesting(const Graph& graph, std::span<const NodeId> order) {
         if (node.op == Op::sum && counters[id] != kNoNode)
             return describe(id, node) + "it is inside another sum";
         for (NodeId operand : node.operands)
-            if (node.op != Op::sum && counters[operand] != kNoNode && counters[operand] != counters[id])
+            if (node.op != Op::sum && counters[operand] != kNoNode &&
+                counters[operand] != counters[id])
                 return describe(id, node) + "it changes with two counters";
     }
     return "";

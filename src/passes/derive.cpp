@@ -81,8 +81,7 @@ class Derivation {
   public:
     Derivation(ir::Graph& graph, std::vector<NodeId> order)
         : build_(graph), order_(std::move(order)), counters_(ir::counters_of(graph)),
-          partials_(graph.size()),
-          first_new_(graph.size()) {}
+          partials_(graph.size()), first_new_(graph.size()) {}
 
     NodeId with_respect_to(NodeId leaf, NodeId root) {
         std::vector<NodeId> slope(first_new_, kNoNode);

@@ -1,5 +1,5 @@
-// Where each value is computed: as far out of the loops as what it uses allows. What changes with the
-// counter of a sum is computed with the sum, wherever that is, and counts as an element's.
+// Where each value is computed: as far out of the loops as what it uses allows. What changes with
+// the counter of a sum is computed with the sum, wherever that is, and counts as an element's.
 #pragma once
 
 #include <vector>

@@ -154,9 +154,8 @@ TEST_CASE("every value lies in its range, every proven index in its buffer") {
     int proofs_seen = 0, narrow_seen = 0;
     for (std::uint64_t seed = test::first_seed(); seed < test::first_seed() + 800; ++seed) {
         CAPTURE(seed);
-        const ir::Program program =
-            test::random_program(
-                seed, {.operators = 50, .sized_sums = false, .tame = seed % 2 == 0});
+        const ir::Program program = test::random_program(
+            seed, {.operators = 50, .sized_sums = false, .tame = seed % 2 == 0});
         const analysis::Ranges ranges = analysis::ranges(program);
         const std::array roots = {program.score, program.mask};
         const std::vector<NodeId> order = ir::reachable(program.graph, roots);

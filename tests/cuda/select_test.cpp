@@ -167,9 +167,12 @@ TEST_CASE("a backward that spilled works on fewer rows at a time, where that hel
     KernelRequest request = generic_forward(90, DType::bf16, 128, 128, true);
     request.kind = KernelKind::backward_fused;
     CHECK(select_kernel(request).has_next);
-    CHECK_FALSE(select_kernel(request).saves_registers);
+    CHECK(select_kernel(request).saves_registers == 0);
     request.refused = 1;
-    CHECK(select_kernel(request).saves_registers);
+    CHECK(select_kernel(request).saves_registers == 1);
+    CHECK(select_kernel(request).has_next);
+    request.refused = 2;
+    CHECK(select_kernel(request).saves_registers == 2);
     CHECK_FALSE(select_kernel(request).has_next);
     request.head_dim = request.head_dim_v = 16;
     request.refused = 0;
@@ -194,7 +197,7 @@ TEST_CASE("Hopper's backward fits the registers and the shared memory that it ha
             }
             const KernelConfig last = select_kernel(request);
             CHECK_FALSE(last.is_hopper_backward);
-            CHECK_FALSE(last.saves_registers); // nobody has refused it yet
+            CHECK(last.saves_registers == 0); // nobody has refused it yet
         }
 }
 

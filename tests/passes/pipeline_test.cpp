@@ -48,7 +48,8 @@ TEST_CASE("values are computed where all that they need is there") {
         REQUIRE(mod->ranges.of_node.size() == graph.size());
         for (NodeId id : mod->order)
             for (NodeId operand : graph[id].operands) {
-                const bool is_term = graph[id].op == Op::sum && mod->counters[operand] != ir::kNoNode;
+                const bool is_term =
+                    graph[id].op == Op::sum && mod->counters[operand] != ir::kNoNode;
                 REQUIRE((is_term || encloses(mod->place[operand], mod->place[id])));
                 REQUIRE(std::ranges::binary_search(mod->order, operand));
             }

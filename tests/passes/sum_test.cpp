@@ -18,8 +18,9 @@ using ir::Op;
 namespace {
 
 constexpr int kTerms = 9; // a loop
-constexpr const char* kDeclarations = "buffer a: f32[Q_LEN, 9] grad\nbuffer c: f32[9, KV_LEN] grad\n"
-                                      "buffer w: f32[H, 7] grad\nbuffer n: i32[9]\n";
+constexpr const char* kDeclarations =
+    "buffer a: f32[Q_LEN, 9] grad\nbuffer c: f32[9, KV_LEN] grad\n"
+    "buffer w: f32[H, 7] grad\nbuffer n: i32[9]\n";
 
 // "sum(term)" as a loop over i, and with each term in its place.
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
