@@ -96,6 +96,25 @@ TEST_CASE("sums over a captured axis") {
             check({.text = text, .dims = {{"R", 11}}, .strided = strided});
 }
 
+TEST_CASE("programs whose backward kernel on a GPU has to save registers") {
+    Case one{.dtype = DType::bf16,
+             .batch = 1,
+             .heads = 2,
+             .kv_heads = 1,
+             .q_len = 130,
+             .kv_len = 150,
+             .head_dim = 128,
+             .dims = {{"N", 5}, {"EDGES", 5}},
+             .backward_kernel = BackwardKernel::generic};
+    for (const LibraryEntry& entry : library())
+        if (entry.name == "graphormer") one.text = entry.text;
+    check(one);
+    one.text = "buffer a: f32[H, Q_LEN, 20] grad\nbuffer c: f32[KV_LEN, 20] grad\n"
+               "score_mod = score + 0.3 * sum(i in 0..20: a[h, q_idx, i] * c[kv_idx, i])\n"
+               "mask_mod = q_idx >= kv_idx";
+    check(one);
+}
+
 TEST_CASE("types and head dims") {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
         for (const auto& [d, dv] : {std::pair{1, 1},
