@@ -151,16 +151,19 @@ TEST_CASE("a refused configuration is followed by smaller ones, then by the gene
 }
 
 TEST_CASE("a generic kernel that spilled gives way to one with fewer accumulators, at most twice") {
-    KernelRequest request = generic_forward(80, DType::bf16, 128, 128, true);
-    KernelConfig before = select_kernel(request);
-    for (request.refused = 1; before.has_next; ++request.refused) {
-        const KernelConfig next = select_kernel(request);
-        // Of scores and of the output, in a warp.
-        CHECK(rows_per_warp(next) * (next.key_tile + 128) <
-              rows_per_warp(before) * (before.key_tile + 128));
-        before = next;
+    // Asked for, and where there is no other.
+    for (KernelRequest request : {generic_forward(80, DType::bf16, 128, 128, true),
+                                  forward(80, DType::bf16, 128, 128, true)}) {
+        KernelConfig before = select_kernel(request);
+        for (request.refused = 1; before.has_next; ++request.refused) {
+            const KernelConfig next = select_kernel(request);
+            // Of scores and of the output, in a warp.
+            CHECK(rows_per_warp(next) * (next.key_tile + 128) <
+                  rows_per_warp(before) * (before.key_tile + 128));
+            before = next;
+        }
+        CHECK(request.refused == 3);
     }
-    CHECK(request.refused == 3);
 }
 
 TEST_CASE("a backward that spilled works on fewer rows at a time, where that helps") {
