@@ -20,7 +20,8 @@ enum class KernelKind : std::uint8_t {
     convert,
     expand,
     fold,
-    plan
+    plan,
+    round_sums
 };
 
 // Everything that a choice depends on.
@@ -35,7 +36,8 @@ struct KernelRequest {
     bool reports_out_of_range = false;
     int bias_bytes = 0;   // of an element of ScoreParts::bias_read
     bool generic = false; // only kernels that take tensors of any layout
-    int refused = 0;      // configurations that compiled badly: the choice goes on after them
+    bool deterministic = false;
+    int refused = 0; // configurations that compiled badly: the choice goes on after them
     std::optional<ForwardSchedule> schedule = {}; // asked for, instead of the choice
 };
 

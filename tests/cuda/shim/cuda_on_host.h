@@ -42,5 +42,7 @@ inline float atomicAdd(float* p, float x) {
     *p += x;
     return before;
 }
+inline void atomicAdd(unsigned long long* p, unsigned long long x) { *p += x; }
+inline void atomicOr(unsigned* p, unsigned x) { *p |= x; }
 // One thread plays the warp: the others hold zeros.
 inline float __shfl_xor_sync(unsigned, float, int) { return 0; }
