@@ -14,8 +14,13 @@ struct Element {
     double score = kMinusInfinity;
     double probability = 0;
     double d_score = 0;
-    std::vector<double> partials; // one per gradient read
-    std::vector<std::int64_t> targets;
+    // One per gradient read, and per value of the counter where it is in the term of a sum.
+    struct Partial {
+        ir::NodeId read;
+        double slope;
+        std::int64_t target;
+    };
+    std::vector<Partial> partials;
 };
 
 // Row-major position of a read, or -1 outside the buffer.
@@ -30,6 +35,18 @@ std::int64_t position(const ir::Program& program, const Problem& problem, ir::No
         at = at * extents[i] + index;
     }
     return at;
+}
+
+// One value, which nothing uses, outside of sums.
+std::vector<std::int64_t> counter_values(const ir::Program& program, ir::NodeId read,
+                                         const std::vector<ir::Value<double>>& values) {
+    const ir::NodeId counter = ir::counters_of(program.graph)[read];
+    if (counter == ir::kNoNode) return {0};
+    std::vector<std::int64_t> all;
+    const auto& range = program.graph[counter].operands;
+    for (std::int64_t i = values[range[0]].integer; i < values[range[1]].integer; ++i)
+        all.push_back(i);
+    return all;
 }
 
 } // namespace
@@ -99,11 +116,16 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
                     if (score_leaf != ir::kNoNode)
                         element.d_score =
                             ir::evaluate_slope(program, program.score, environment, score_leaf);
-                    for (const ir::NodeId read : reads) {
-                        element.partials.push_back(
-                            ir::evaluate_slope(program, program.score, environment, read));
-                        element.targets.push_back(position(program, p, read, values));
-                    }
+                    for (const ir::NodeId read : reads)
+                        for (const std::int64_t counter : counter_values(program, read, values)) {
+                            environment.counter = counter;
+                            const double slope =
+                                ir::evaluate_slope(program, program.score, environment, read);
+                            const std::vector<ir::NodeId> one = {read};
+                            const auto there = ir::evaluate<double>(program, one, environment);
+                            element.partials.push_back(
+                                {read, slope, position(program, p, read, there)});
+                        }
                 }
                 if (highest == kMinusInfinity) continue;
                 double sum = 0;
@@ -148,12 +170,12 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
                         answer.dq_absolute[q_at] += std::abs(d_dot * p.k[kv_at]);
                         answer.dk_absolute[kv_at] += std::abs(d_dot * q[d]);
                     }
-                    for (std::size_t r = 0; r < reads.size(); ++r) {
-                        if (element.targets[r] < 0) continue;
-                        const auto at = static_cast<std::size_t>(element.targets[r]);
+                    for (const Element::Partial& partial : element.partials) {
+                        if (partial.target < 0) continue;
+                        const auto at = static_cast<std::size_t>(partial.target);
                         const std::string& name =
-                            program.buffers[program.graph[reads[r]].symbol].name;
-                        const double term = d_modified * element.partials[r];
+                            program.buffers[program.graph[partial.read].symbol].name;
+                        const double term = d_modified * partial.slope;
                         answer.d_buffers[name][at] += term;
                         answer.d_buffers_absolute[name][at] += std::abs(term);
                     }

@@ -57,6 +57,8 @@ struct RandomOptions {
     bool steps = true;      // floor and its kind, sign, modulo, real to integer
     bool mask = true;       // else everything is visible
     bool wild_reads = true; // indices that may be outside
+    bool sums = true;       // over a counter
+    bool sized_sums = true; // up to a size
     bool tame = true;       // keeps reals finite and moderate; integers may still be large
 };
 
@@ -172,6 +174,7 @@ class ProgramGenerator {
     }
 
     void draw() {
+        if (options_.sums && !is_in_sum_ && random_.chance(6)) return draw_sum();
         if (!program_.buffers.empty() && random_.chance(20)) return draw_read();
         const auto operators = ir::all_operators();
         Op op{};
@@ -217,6 +220,31 @@ class ProgramGenerator {
             break;
         default: break;
         }
+    }
+
+    // What is drawn for the term stays inside of it.
+    void draw_sum() {
+        const std::int64_t begin = random_.integer(-1, 1);
+        const NodeId first = graph_.integer(begin);
+        const NodeId end = options_.sized_sums && random_.chance(25)
+                               ? graph_.size_of(random_.chance(50) ? ir::kStandardSizes : ir::kQLen)
+                               : graph_.integer(begin + random_.integer(0, 5));
+        const NodeId counter = graph_.counter(first, end);
+        const Pool reals = reals_, integers = integers_, booleans = booleans_;
+        integers_.insert(integers_.end(), 5, counter);
+        is_in_sum_ = true;
+        for (int i = 0; i < 6; ++i) {
+            draw();
+            if (!program_.buffers.empty()) draw_read();
+        }
+        is_in_sum_ = false;
+        const NodeId of_counter = apply(Op::imod, {recent(integers_), graph_.integer(17)});
+        const bool real = random_.chance(70);
+        const NodeId term = real ? settled(recent(reals_)) : of_counter;
+        reals_ = reals;
+        integers_ = integers;
+        booleans_ = booleans;
+        pool(real ? ir::Type::real : ir::Type::integer).push_back(graph_.sum(counter, term));
     }
 
     void draw_read() {
@@ -269,6 +297,7 @@ class ProgramGenerator {
     ir::Program program_;
     ir::Graph& graph_;
     Pool reals_, integers_, booleans_;
+    bool is_in_sum_ = false;
 };
 
 inline ir::Program random_program(std::uint64_t seed, const RandomOptions& options = {}) {

@@ -201,8 +201,30 @@ class Analysis {
         case Op::read: return {stored(node), {}, {}};
         case Op::real_to_int: return {truncated(reals_[node.operands[0]]), {}, {}};
         case Op::iselect: return select(node);
+        case Op::counter: return counter(node);
+        case Op::sum: return sum(node);
         default: return arithmetic(node);
         }
+    }
+
+    // Not below its first value, and below its end. Where there is no value, any will do.
+    Fact counter(const ir::Node& node) const {
+        const Fact &first = facts_[node.operands[0]], &end = facts_[node.operands[1]];
+        Fact fact{first.range, {}, first.lower};
+        if (end.range.high != INT64_MAX)
+            fact.range.high = std::max(end.range.high - 1, first.range.low);
+        insert_shifted(fact.upper, end.upper, -1, true);
+        return fact;
+    }
+
+    Fact sum(const ir::Node& node) const {
+        const ir::Node& range = graph_[node.operands[0]];
+        const std::array ends = {facts_[range.operands[1]].range, facts_[range.operands[0]].range};
+        Interval count = transfer(Op::isub, ends);
+        count = {std::max<std::int64_t>(count.low, 0), std::max<std::int64_t>(count.high, 0)};
+        const std::array factors = {count, facts_[node.operands[1]].range};
+        // Sums of fewer terms are on the way.
+        return {hull({0, 0}, transfer(Op::imul, factors)), {}, {}};
     }
 
     Fact arithmetic(const ir::Node& node) const {
@@ -320,7 +342,7 @@ class Analysis {
         case Op::fselect: return hull(reals_[node.operands[1]], reals_[node.operands[2]]);
         default: break;
         }
-        if (node.operands.empty() || node.op == Op::read) return {};
+        if (ir::info(node.op).is_leaf()) return {};
         std::vector<RealInterval> intervals;
         for (NodeId operand : node.operands)
             intervals.push_back(reals_[operand]);

@@ -14,7 +14,16 @@ namespace {
 
 constexpr std::uint8_t kPositions = Dependence::q | Dependence::kv;
 
-std::uint8_t positions_of(Dependence dependence) { return dependence.bits & kPositions; }
+// Which positions each node uses. What changes with a counter has no value of its own for a
+// position: it counts as one that uses both.
+std::vector<std::uint8_t> positions_of(const ir::Graph& graph) {
+    const std::vector<Dependence> uses = dependences(graph);
+    const std::vector<NodeId> counters = ir::counters_of(graph);
+    std::vector<std::uint8_t> positions(graph.size());
+    for (NodeId id = 0; id < graph.size(); ++id)
+        positions[id] = counters[id] != ir::kNoNode ? kPositions : uses[id].bits & kPositions;
+    return positions;
+}
 
 template <int kArity, typename Function>
 Fact call(Function function, const std::array<Fact, 3>& x) {
@@ -30,6 +39,8 @@ constexpr int arity(std::string_view signature) { return static_cast<int>(signat
 
 Fact interval_of(Op op, const std::array<Fact, 3>& operands) {
     switch (op) {
+    case Op::counter: return interval::counter(operands[0], operands[1]);
+    case Op::sum: return interval::sum(operands[0], operands[1]);
 #define FLEXC_OP(name, signature, derivative, reference, cuda, llvm)                               \
     case Op::name:                                                                                 \
         return call<arity(signature)>([](auto... x) { return interval::name(x...); }, operands);
@@ -52,7 +63,7 @@ Fact fact_of(ir::Type type, const ir::Value<double>& value) {
 class Informative {
   public:
     Informative(const ir::Graph& graph, NodeId mask)
-        : graph_(graph), dependence_(dependences(graph)), known_(graph.size()) {
+        : graph_(graph), positions_(positions_of(graph)), known_(graph.size()) {
         for (NodeId id : ir::reachable(graph, std::span(&mask, 1)))
             known_[id] = find(id);
     }
@@ -61,10 +72,11 @@ class Informative {
   private:
     bool find(NodeId id) const {
         const ir::Node& node = graph_[id];
-        if (positions_of(dependence_[id]) != kPositions) return true;
+        if (positions_[id] != kPositions) return true;
         const auto known = [&](NodeId operand) { return known_[operand]; };
         switch (node.op) {
         case Op::read:
+        case Op::sum:
         case Op::imod:
         case Op::ixor: return false;
         // One side is enough to hide, or to show.
@@ -81,7 +93,7 @@ class Informative {
     }
 
     const ir::Graph& graph_;
-    std::vector<Dependence> dependence_;
+    std::vector<std::uint8_t> positions_;
     std::vector<bool> known_;
 };
 
@@ -96,7 +108,8 @@ MaskTier tier_of(const ir::Graph& graph, NodeId mask, const Band& band) {
 bool uses_real_arithmetic(const ir::Graph& graph, NodeId mask) {
     const std::vector<NodeId> order = ir::reachable(graph, std::span(&mask, 1));
     return std::ranges::any_of(order, [&](NodeId id) {
-        return graph[id].type == ir::Type::real && !ir::info(graph[id].op).is_leaf();
+        return graph[id].type == ir::Type::real &&
+               (!ir::info(graph[id].op).is_leaf() || graph[id].op == Op::sum);
     });
 }
 
@@ -104,7 +117,7 @@ TileClassifier::TileClassifier(const ir::Program& program, NodeId mask,
                                const ir::Environment& environment, TiledAxis queries,
                                TiledAxis keys)
     : program_(program), mask_(mask), environment_(environment),
-      dependence_(dependences(program.graph)), values_(program.graph.size()),
+      positions_(positions_of(program.graph)), values_(program.graph.size()),
       facts_(program.graph.size()) {
     queries_.axis = queries;
     keys_.axis = keys;
@@ -124,11 +137,11 @@ void TileClassifier::find_nodes() {
     const std::vector<NodeId> order = ir::reachable(graph, std::span(&mask_, 1));
     used[mask_] = true;
     for (NodeId id : order)
-        if (positions_of(dependence_[id]) == kPositions)
+        if (positions_[id] == kPositions)
             for (NodeId operand : graph[id].operands)
                 used[operand] = true;
     for (NodeId id : order) {
-        const std::uint8_t positions = positions_of(dependence_[id]);
+        const std::uint8_t positions = positions_[id];
         if (positions == 0) fixed_.push_back(id);
         if (positions == kPositions) elements_.push_back(id);
         if (!used[id]) continue;
@@ -142,7 +155,7 @@ void TileClassifier::fill(Side& side, Dependence::Bit variable) {
     const ir::Graph& graph = program_.graph;
     std::vector<NodeId> order;
     for (NodeId id : ir::reachable(graph, side.nodes))
-        if (positions_of(dependence_[id]) == variable) order.push_back(id);
+        if (positions_[id] == variable) order.push_back(id);
     ir::Environment at = environment_;
     std::vector<ir::Value<double>> values = values_;
     for (std::int64_t position = 0; position < side.axis.length; ++position) {
@@ -172,7 +185,7 @@ std::optional<TileClass> TileClassifier::test(std::int64_t query_tile,
     take(keys_, key_tile);
     for (NodeId id : elements_) {
         const ir::Node& node = program_.graph[id];
-        if (node.op == Op::read) {
+        if (node.op == Op::read || (node.op == Op::sum && node.type == ir::Type::real)) {
             facts_[id] =
                 node.type == ir::Type::boolean ? interval::any_truth() : interval::anything();
             continue;

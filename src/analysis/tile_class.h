@@ -69,7 +69,7 @@ class TileClassifier {
     const ir::Program& program_;
     ir::NodeId mask_;
     ir::Environment environment_;
-    std::vector<Dependence> dependence_;
+    std::vector<std::uint8_t> positions_;      // that each node uses: bits of Dependence
     std::vector<ir::NodeId> fixed_, elements_; // in order: without q and kv; with both
     Side queries_, keys_;
     // One entry per node, so that nothing is allocated for a tile.

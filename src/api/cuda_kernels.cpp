@@ -116,6 +116,7 @@ std::string_view why_not_in_order(const passes::Mod& mod, const CompileOptions& 
     // THE place where deterministic becomes fused without being asked to.
     if (options.backward_kernel != BackwardKernel::fused) return "it was not asked for";
     if (needs_map(mod)) return "the mask has a map of tiles";
+    if (passes::has_gradients_of_terms(mod)) return "the terms of a sum have gradients";
     if (passes::has_dense_gradient(mod))
         return "heads take turns at the gradient of a buffer of q and kv";
     return cuda::why_not_backward_sm90(
@@ -130,10 +131,11 @@ bool is_split(const passes::Mod& mod, const CompileOptions& options, const Targe
 // Whether a backward that nobody chose is Hopper's where the mask has a map.
 constexpr bool kHopperBackwardTakesMaps = false; // its walk of maps has not run on a GPU yet
 
+// Of gradients, Hopper's backward knows those that are one number for each element.
 bool wants_generic(const passes::Mod& mod, const CompileOptions& options, KernelKind kind,
                    const Target& target) {
     if (kind == KernelKind::forward) return options.forward_kernel == ForwardKernel::generic;
-    if (is_split(mod, options, target)) return true;
+    if (is_split(mod, options, target) || passes::has_gradients_of_terms(mod)) return true;
     if (options.backward_kernel == BackwardKernel::hopper) return false;
     return options.backward_kernel == BackwardKernel::generic ||
            (needs_map(mod) && !kHopperBackwardTakesMaps);

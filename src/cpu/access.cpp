@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cpu/backend_table.h"
+#include "passes/hoist.h"
 
 namespace flexc::cpu {
 
@@ -75,8 +76,11 @@ std::vector<GradientPlan> plan_gradients(const passes::Mod& mod, const KvSlopes&
     for (const passes::ReadGradient& gradient : mod.gradients) {
         const ir::Node& read = graph[gradient.read];
         GradientPlan plan{gradient, Scatter::element};
+        // Of terms, for one value of the counter.
         const bool fixed = std::ranges::all_of(read.operands, [&](ir::NodeId index) {
-            return mod.place[index] <= passes::Place::row;
+            return mod.counters[index] == ir::kNoNode
+                       ? mod.place[index] <= passes::Place::row
+                       : passes::place_of(mod.dependence[index]) <= passes::Place::row;
         });
         const int moving = slopes.moving_dim(read);
         if (fixed)

@@ -8,7 +8,7 @@ namespace flexc::cpu {
 namespace {
 
 // Numbers of one function's metadata, from first_: groups, loops, lists of groups.
-constexpr int kLoops = 3;
+constexpr int kLoops = 4;
 constexpr int kNumbersPerVersion = 3 * kLoops;
 static_assert(2 * kNumbersPerVersion <= kMetadataPerFunction);
 
@@ -36,6 +36,16 @@ constexpr Field kFields[] = {
     {"columns", kTileColumns, "i32"},
     {"scale", kTileScale, "float"},
 };
+
+// Adds the flag of reads outside their buffer to the end of a row, if %outside_next is not 0.
+std::string report_outside(std::string_view pointer) {
+    return formatted("  %any_outside = icmp ne i32 %outside_next, 0\n"
+                     "  br i1 %any_outside, label %report, label %row_end\n"
+                     "report:\n"
+                     "  store atomic i32 1, ptr {} monotonic, align 4\n"
+                     "  br label %row_end\n",
+                     pointer);
+}
 
 } // namespace
 
@@ -81,10 +91,10 @@ std::string frame(std::string_view name, std::string_view linkage, const Values&
                   const LoopMetadata& metadata, std::string_view row) {
     std::string text =
         formatted("define {}void @{}(ptr %args, ptr %tile) nounwind {{\nentry:\n", linkage, name);
-    text += load_fields() + values.text(Block::entry);
+    text += load_fields() + values.text(Block::entry) + values.sums(Block::entry);
     if (values.has_columns()) {
-        text += "  br label %column_loop\ncolumn_loop:\n"
-                "  %j_column = phi i32 [ 0, %entry ], [ %j_column_next, %column_loop ]\n";
+        text += "  br label %entry_ready\nentry_ready:\n  br label %column_loop\ncolumn_loop:\n"
+                "  %j_column = phi i32 [ 0, %entry_ready ], [ %j_column_next, %column_loop ]\n";
         text += values.text(Block::column);
         text += formatted("  %j_column_next = add nuw nsw i32 %j_column, 1\n"
                           "  %columns_done = icmp eq i32 %j_column_next, %columns\n"
@@ -97,7 +107,8 @@ std::string frame(std::string_view name, std::string_view linkage, const Values&
             "  %row = phi i32 [ 0, %rows_begin ], [ %row_next, %row_end ]\n"
             "  %row64 = zext i32 %row to i64\n"
             "  %row_offset = mul i64 %row64, %stride\n";
-    text += values.text(Block::row);
+    text += values.text(Block::row) + values.sums(Block::row);
+    text += "  br label %row_ready\nrow_ready:\n";
     text += row;
     text += "  %row_next = add nuw nsw i32 %row, 1\n"
             "  %rows_done = icmp eq i32 %row_next, %rows\n"
@@ -134,13 +145,21 @@ FunctionText versions(const FunctionRequest& request, const Body& body) {
     return result;
 }
 
-std::string report_outside(std::string_view pointer) {
-    return formatted("  %any_outside = icmp ne i32 %outside_next, 0\n"
-                     "  br i1 %any_outside, label %report, label %row_end\n"
-                     "report:\n"
-                     "  store atomic i32 1, ptr {} monotonic, align 4\n"
-                     "  br label %row_end\n",
-                     pointer);
+Outside outside_pieces(const passes::Mod& mod, Values& values) {
+    if (mod.out_of_range == ir::kNoNode) return {"", "", "  br label %row_end\n"};
+    const std::string pointer = values.out_of_range_pointer();
+    return {"  %outside = phi i32 [ 0, %row_ready ], [ %outside_next, %element_loop ]\n",
+            formatted("  %outside_bit = zext i1 {} to i32\n"
+                      "  %outside_next = or i32 %outside, %outside_bit\n",
+                      values.value(mod.out_of_range, Block::element)),
+            report_outside(pointer)};
+}
+
+std::string modified_score(const passes::Mod& mod, const Values& values, bool masked) {
+    const std::string mask = masked ? values.value(mod.mask, Block::element) : "true";
+    return formatted("  %modified = fadd float {}, {}\n"
+                     "  %visible = and i1 {}, true\n",
+                     values.value(mod.score, Block::element), literal(-0.0), mask);
 }
 
 } // namespace flexc::cpu

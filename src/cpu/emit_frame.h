@@ -12,23 +12,7 @@
 
 namespace flexc::cpu {
 
-// A function has up to three vector loops. Their memory accesses are independent between
-// iterations, which LLVM is told by an access group for each.
-enum class VectorLoop : int { columns, elements, probabilities };
-
-class LoopMetadata {
-  public:
-    explicit LoopMetadata(int first) : first_(first) {}
-    std::string group(VectorLoop loop) const;  // "!12"
-    std::string access(VectorLoop loop) const; // ", !llvm.access.group !12"
-    std::string latch(VectorLoop loop) const;  // ", !llvm.loop !15"
-    std::string definitions() const;
-
-  private:
-    int first_;
-};
-
-// Body of a function over all rows. `row` runs once a row: it starts in block %row_loop, where
+// Body of a function over all rows. `row` runs once a row: it starts in block %row_ready, where
 // %row, %row64 and %row_offset (in elements of a tile matrix) are defined, and its text ends inside
 // the block %row_end, without a terminator.
 std::string frame(std::string_view name, std::string_view linkage, const Values& values,
@@ -39,10 +23,24 @@ using Body = std::function<FunctionText(std::string_view name, std::string_view 
                                         int first_metadata, std::vector<int>& stride_slots)>;
 FunctionText versions(const FunctionRequest& request, const Body& body);
 
+inline constexpr std::string_view kLog2E = "0x3FF7154760000000";
+inline constexpr std::string_view kMinusInfinity = "0xFFF0000000000000";
+
+// Pieces of both functions that depend on whether reads outside buffers are reported.
+struct Outside {
+    std::string phi, step, end;
+};
+Outside outside_pieces(const passes::Mod& mod, Values& values);
+
+// The end of each element's text.
+inline constexpr std::string_view kElementStep =
+    "  %j_element_next = add nuw nsw i32 %j_element, 1\n"
+    "  %elements_done = icmp eq i32 %j_element_next, %columns\n";
+
+// The modified score of one element and whether it is visible, under %modified and %visible.
+std::string modified_score(const passes::Mod& mod, const Values& values, bool masked);
+
 // One line that loads the tile's fields under their names; for functions without a frame too.
 std::string load_fields();
-
-// Adds the flag of reads outside their buffer to the end of a row, if %outside_next is not 0.
-std::string report_outside(std::string_view pointer);
 
 } // namespace flexc::cpu

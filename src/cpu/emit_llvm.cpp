@@ -34,7 +34,8 @@ Functions functions(const passes::Mod& mod) {
         if (has_full) add(emit_backward, kBackwardFullFunction, false);
     }
     if (mod.band.found()) add(emit_band, kBandFunction, false);
-    all.text += "@flexc_zero = internal constant i64 0\n"
+    all.text += "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)\n"
+                "@flexc_zero = internal constant i64 0\n"
                 "!0 = !{!\"llvm.loop.vectorize.enable\", i1 true}\n";
     return all;
 }

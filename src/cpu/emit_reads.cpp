@@ -55,7 +55,7 @@ Values::Offset Values::offset(NodeId read, Block block, bool gradient, const std
         const int stride_slot =
             slot(gradient ? Kind::gradient_stride : Kind::buffer_stride, node.symbol, dim);
         std::string term = wide;
-        const bool moves = static_cast<int>(dim) == moving && block == Block::element;
+        const bool moves = static_cast<int>(dim) == moving && is_in_row(block);
         if (moves && std::ranges::find(dense_slots_, stride_slot) == dense_slots_.end())
             dense_slots_.push_back(stride_slot);
         if (!(moves && dense_))

@@ -17,13 +17,12 @@ using passes::Place;
 using Kind = passes::ArgumentSlot::Kind;
 
 std::size_t at(Block block) { return static_cast<std::size_t>(block); }
-char letter(Block block) { return "ncre"[at(block)]; }
 
 // Operators that cost no more than reading an array would.
 bool is_cheap(Op op) {
     const std::string_view text = ir::info(op).llvm;
-    return text.find("@flexc_") == std::string_view::npos && op != Op::read && op != Op::sqrt &&
-           op != Op::fdiv;
+    return text.find("@flexc_") == std::string_view::npos && op != Op::read && op != Op::sum &&
+           op != Op::sqrt && op != Op::fdiv;
 }
 
 } // namespace
@@ -33,20 +32,21 @@ std::string literal(double value) {
     return formatted("0x{:016X}", std::bit_cast<std::uint64_t>(narrowed));
 }
 
-Values::Values(const passes::Mod& mod, const KvSlopes& slopes, bool dense, int first_scratch_array)
+Values::Values(const passes::Mod& mod, const KvSlopes& slopes, bool dense, int first_scratch_array,
+               const LoopMetadata& metadata)
     : mod_(mod), slopes_(slopes), dense_(dense), slots_(passes::argument_slots(mod)),
-      next_array_(first_scratch_array) {
+      needed_(kBlocks, std::vector<bool>(mod.program.graph.size())),
+      next_array_(first_scratch_array), texts_(kBlocks), metadata_(metadata) {
     const ir::Graph& graph = mod.program.graph;
     costly_.assign(graph.size(), false);
     kept_.assign(graph.size(), false);
-    for (auto& block : needed_)
-        block.assign(graph.size(), false);
     for (NodeId id = 0; id < graph.size(); ++id) {
-        if (mod.place[id] != Place::column) continue;
-        costly_[id] = !is_cheap(graph[id].op);
+        if (mod.place[id] != Place::column && mod.place[id] != Place::element) continue;
+        costly_[id] = !is_cheap(graph[id].op) || graph[id].op == Op::score;
         for (NodeId operand : graph[id].operands)
             costly_[id] = costly_[id] || costly_[operand];
     }
+    find_loops();
 }
 
 bool Values::is_literal(NodeId id) const {
@@ -55,6 +55,7 @@ bool Values::is_literal(NodeId id) const {
 }
 
 Block Values::home(NodeId id, Block user) const {
+    if (mod_.counters[id] != ir::kNoNode) return user;
     switch (mod_.place[id]) {
     case Place::launch:
     case Place::head: return Block::entry;
@@ -62,7 +63,7 @@ Block Values::home(NodeId id, Block user) const {
     case Place::column: return user;
     case Place::element: break;
     }
-    return Block::element;
+    return loop(user) != nullptr ? user : Block::element;
 }
 
 void Values::need(NodeId id, Block block) {
@@ -143,74 +144,119 @@ std::string Values::pointer(int slot) {
     return entry->second;
 }
 
-void Values::emit(std::string_view column_group, std::string_view element_group) {
-    column_group_ = column_group;
-    element_group_ = element_group;
+bool Values::is_in_row(Block block) const {
+    const Loop* const of_terms = loop(block);
+    return block == Block::element ||
+           (of_terms != nullptr && of_terms->over_columns && of_terms->outer == Block::row);
+}
+
+// A costly column value that a row's loops want is read from an array that the column loop fills, a
+// sum over columns from one that its own loop fills, and what the elements computed by the loops
+// for gradients, which come after; everything else is computed where it is wanted.
+bool Values::fetches(NodeId id, Block block) const {
+    const Place place = mod_.place[id];
+    if (mod_.counters[id] != ir::kNoNode) return false;
+    if (mod_.program.graph[id].op == Op::sum)
+        return place == Place::column || place == Place::element;
+    const Loop* const of_terms = loop(block);
+    if (place == Place::element)
+        return of_terms != nullptr && of_terms->sum == ir::kNoNode && costly_[id];
+    return is_in_row(block) && place == Place::column && costly_[id];
+}
+
+void Values::emit() {
     const NodeId size = mod_.program.graph.size();
-    // A costly column value that the element loop wants is read from an array that the column loop
-    // fills; everything else is computed where it is wanted.
     for (NodeId id = size; id-- > 0;) {
-        for (Block block : {Block::element, Block::row, Block::column, Block::entry}) {
-            if (!needed_[at(block)][id]) continue;
-            if (block == Block::element && mod_.place[id] == Place::column && costly_[id]) {
+        for (std::size_t index = needed_.size(); index-- > 0;) {
+            const Block block = static_cast<Block>(index);
+            if (!needed_[index][id]) continue;
+            if (mod_.program.graph[id].op == Op::sum) {
+                need_sum(id);
+            } else if (fetches(id, block)) {
                 kept_[id] = true;
-                needed_[at(Block::column)][id] = true;
-                continue;
+                needed_[at(mod_.place[id] == Place::column ? Block::column : Block::element)][id] =
+                    true;
+            } else if (mod_.program.graph[id].op != Op::counter) {
+                for (NodeId operand : mod_.program.graph[id].operands)
+                    need(operand, block);
             }
-            for (NodeId operand : mod_.program.graph[id].operands)
-                need(operand, block);
         }
     }
-    for (Block block : {Block::entry, Block::column, Block::row, Block::element})
-        for (NodeId id = 0; id < size; ++id) {
-            if (!needed_[at(block)][id]) continue;
-            if (block == Block::element && kept_[id]) {
-                fetch_column(id);
-                continue;
-            }
-            emit_node(id, block);
-            if (block == Block::column && kept_[id]) keep_column(id);
+    emit_nodes(Block::entry);
+    entry_sums_ = column_sums(Block::entry);
+    emit_nodes(Block::column);
+    emit_nodes(Block::row);
+    row_sums_ = column_sums(Block::row);
+    emit_nodes(Block::element);
+    for (std::size_t index = 0; index < loops_.size(); ++index)
+        if (loops_[index].sum == ir::kNoNode) emit_nodes(static_cast<Block>(kBlocks + index));
+}
+
+void Values::emit_nodes(Block block) {
+    for (NodeId id = 0; id < mod_.program.graph.size(); ++id) {
+        if (!needed_[at(block)][id]) continue;
+        if (fetches(id, block)) {
+            fetch_column(id, block);
+            continue;
         }
+        emit_node(id, block);
+        const bool of_column = mod_.place[id] == Place::column;
+        if (kept_[id] && block == (of_column ? Block::column : Block::element))
+            keep_column(id, block);
+    }
 }
 
 std::string Values::group(Block block) const {
-    if (block == Block::column) return ", !llvm.access.group " + column_group_;
-    if (block == Block::element) return ", !llvm.access.group " + element_group_;
-    return "";
+    if (block == Block::column) return metadata_.access(VectorLoop::columns);
+    if (block == Block::element) return metadata_.access(VectorLoop::elements);
+    const Loop* const of_terms = loop(block);
+    return of_terms != nullptr && of_terms->over_columns ? metadata_.access(VectorLoop::terms) : "";
 }
 
-void Values::keep_column(NodeId id) {
-    const int array = arrays_.try_emplace(id, next_array_).first->second;
-    if (array == next_array_) ++next_array_;
-    texts_[at(Block::entry)] += formatted("  %array{} = getelementptr i8, ptr %scratch, i64 {}\n",
-                                          array, array * 8 * kMaxColumns);
-    std::string& out = texts_[at(Block::column)];
-    std::string stored = name(id, Block::column), stored_type = type(id);
+int Values::array_of(NodeId id) {
+    const auto [entry, is_new] = arrays_.try_emplace(id, next_array_);
+    if (is_new)
+        texts_[at(Block::entry)] +=
+            formatted("  %array{} = getelementptr i8, ptr %scratch, i64 {}\n", next_array_,
+                      next_array_ * 8 * kMaxColumns);
+    if (is_new) ++next_array_;
+    return entry->second;
+}
+
+void Values::keep_column(NodeId id, Block block) {
+    const int array = array_of(id);
+    std::string& out = texts_[at(block)];
+    const std::string value = name(id, block);
+    std::string stored = value, stored_type = type(id);
     if (stored_type == "i1") {
         out += formatted("  {0}k = zext i1 {0} to i32\n", stored);
         stored += "k";
         stored_type = "i32";
     }
-    out += formatted("  %c{0}at = getelementptr {1}, ptr %array{2}, i32 %j_column\n"
-                     "  store {1} {3}, ptr %c{0}at{4}\n",
-                     id, stored_type, array, stored, group(Block::column));
+    out += formatted("  {0}at = getelementptr {1}, ptr %array{2}, i32 {5}\n"
+                     "  store {1} {3}, ptr {0}at{4}\n",
+                     value, stored_type, array, stored, group(block), column(block));
 }
 
-void Values::fetch_column(NodeId id) {
-    const std::string loaded = type(id);
+void Values::fetch_column(NodeId id, Block block) {
+    const std::string loaded = type(id), result = name(id, block);
     const bool boolean = loaded == "i1";
-    texts_[at(Block::element)] += formatted(
-        "  %e{0}at = getelementptr {1}, ptr %array{2}, i32 %j_element\n"
-        "  %e{0}{3} = load {1}, ptr %e{0}at{4}\n",
-        id, boolean ? "i32" : loaded, arrays_[id], boolean ? "k" : "", group(Block::element));
-    if (boolean) texts_[at(Block::element)] += formatted("  %e{0} = icmp ne i32 %e{0}k, 0\n", id);
+    texts_[at(block)] += formatted("  {0}at = getelementptr {1}, ptr %array{2}, i32 {5}\n"
+                                   "  {0}{3} = load {1}, ptr {0}at{4}\n",
+                                   result, boolean ? "i32" : loaded, array_of(id),
+                                   boolean ? "k" : "", group(block), column(block));
+    if (boolean) texts_[at(block)] += formatted("  {0} = icmp ne i32 {0}k, 0\n", result);
 }
 
 void Values::emit_node(NodeId id, Block block) {
     std::string out;
-    if (mod_.program.graph[id].op == Op::read)
+    const Op op = mod_.program.graph[id].op;
+    if (op == Op::counter) return; // its loop defines it
+    if (op == Op::read)
         emit_read(id, block, out);
-    else if (ir::info(mod_.program.graph[id].op).is_leaf())
+    else if (op == Op::sum)
+        emit_scalar_sum(id, out);
+    else if (ir::info(op).is_leaf())
         emit_leaf(id, block, out);
     else
         emit_operator(id, block, out);
@@ -226,13 +272,20 @@ void Values::emit_leaf(NodeId id, Block block, std::string& out) {
     };
     switch (node.op) {
     case Op::score:
-        out += formatted("  {} = fadd float %score, {}\n", result, literal(-0.0));
+        if (block == Block::element)
+            out += formatted("  {} = fadd float %score, {}\n", result, literal(-0.0));
+        else
+            out += formatted("  {0}r = getelementptr float, ptr %scores, i64 %row_offset\n"
+                             "  {0}p = getelementptr float, ptr {0}r, i32 {1}\n"
+                             "  {0}l = load float, ptr {0}p{2}\n"
+                             "  {0} = fmul float {0}l, %scale\n",
+                             result, column(block), group(block));
         return;
     case Op::b: return index("%b", "0");
     case Op::h: return index("%h", "0");
     case Op::h_kv: return index("%h_kv", "0");
     case Op::q_idx: return index("%q_begin", "%row");
-    case Op::kv_idx: return index("%kv_begin", block == Block::column ? "%j_column" : "%j_element");
+    case Op::kv_idx: return index("%kv_begin", column(block));
     default: break;
     }
     const bool is_size = node.op == Op::size;

@@ -3,18 +3,21 @@
 
 #include <array>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cpu/access.h"
+#include "cpu/loop_metadata.h"
 #include "passes/mod.h"
 
 namespace flexc::cpu {
 
 // Blocks of an emitted function. entry: once a tile (launch and head); column: a loop over kv, once
-// a tile; row: once a query row; element: the loop over kv inside a row.
+// a tile; row: once a query row; element: the loop over kv inside a row. Beyond these, each loop
+// over the terms of a sum is a block of its own.
 enum class Block : std::uint8_t { entry, column, row, element };
 inline constexpr std::size_t kBlocks = 4;
 
@@ -24,11 +27,28 @@ inline constexpr std::size_t kBlocks = 4;
 class Values {
   public:
     // `dense`: reads and gradients that move with kv by one index are taken to have stride 1 there.
-    Values(const passes::Mod& mod, const KvSlopes& slopes, bool dense, int first_scratch_array);
+    Values(const passes::Mod& mod, const KvSlopes& slopes, bool dense, int first_scratch_array,
+           const LoopMetadata& metadata);
 
     // Asks for a node's value in a block; all asks come before emit().
     void need(ir::NodeId id, Block block);
-    void emit(std::string_view column_group, std::string_view element_group);
+    void emit();
+
+    // A loop over the terms of gradients: a block over columns, after those of a row.
+    Block gradient_loop(ir::NodeId counter);
+    struct LoopParts {
+        std::string phis;        // once a term
+        std::string column_phis; // where a loop over columns begins
+        std::string each;        // after the values
+        std::string after;       // after a loop over columns
+    };
+    std::string loop_text(Block block, const LoopParts& parts);
+    std::string letter(Block block) const; // that names of its values begin with
+    std::string column(Block block) const; // the number of the column
+    // The loops of sums over columns that come between a block and the columns.
+    const std::string& sums(Block outer) const {
+        return outer == Block::entry ? entry_sums_ : row_sums_;
+    }
 
     const std::string& text(Block block) const { return texts_[static_cast<std::size_t>(block)]; }
     // Operand text of a node in a block where it was asked for.
@@ -55,6 +75,24 @@ class Values {
     const std::vector<int>& dense_slots() const { return dense_slots_; }
 
   private:
+    struct Loop {
+        ir::NodeId sum; // none: of gradients
+        ir::NodeId counter;
+        Block outer = Block::entry; // entry or row
+        bool over_columns = false;
+    };
+    void find_loops();
+    void add_loop(Loop loop);
+    const Loop* loop(Block block) const; // null for the four others
+    bool is_in_row(Block block) const;   // a loop over columns in a row
+    void need_range(ir::NodeId counter);
+    void need_sum(ir::NodeId sum);
+    void emit_nodes(Block block);
+    void emit_scalar_sum(ir::NodeId sum, std::string& out);
+    std::string column_sum(ir::NodeId sum);
+    std::string column_sums(Block outer);
+    std::string term_of(ir::NodeId sum, std::string& out);
+
     Block home(ir::NodeId id, Block user) const;
     bool is_literal(ir::NodeId id) const;
     int width(ir::NodeId id) const;
@@ -71,8 +109,10 @@ class Values {
     bool emit_division(ir::NodeId id, Block block, std::string& out);
     void emit_read(ir::NodeId id, Block block, std::string& out);
     void emit_load(ir::NodeId id, const std::string& address, Block block, std::string& out);
-    void keep_column(ir::NodeId id);
-    void fetch_column(ir::NodeId id);
+    bool fetches(ir::NodeId id, Block block) const; // from an array
+    void keep_column(ir::NodeId id, Block block);
+    void fetch_column(ir::NodeId id, Block block);
+    int array_of(ir::NodeId id);
     struct Offset {
         std::string offset, condition;
     };
@@ -86,12 +126,15 @@ class Values {
     bool dense_;
     std::vector<passes::ArgumentSlot> slots_;
     std::vector<bool> costly_; // a column value that is kept instead of computed in every row
-    std::array<std::vector<bool>, kBlocks> needed_;
+    std::vector<std::vector<bool>> needed_; // by block
     std::vector<bool> kept_;
     std::map<ir::NodeId, int> arrays_;
     int next_array_;
-    std::array<std::string, kBlocks> texts_;
-    std::string column_group_, element_group_;
+    std::vector<std::string> texts_; // by block
+    std::string entry_sums_, row_sums_;
+    std::vector<Loop> loops_;
+    std::map<ir::NodeId, Block> loop_of_; // of each sum
+    LoopMetadata metadata_;
     std::map<int, std::string> words_;
     std::set<std::string> widened_, guarded_;
     std::vector<int> dense_slots_;

@@ -66,7 +66,7 @@ struct KernelConfig {
     std::optional<HopperForward> hopper; // set: forward_sm90.cu
     std::optional<PlannerShape> planner; // set: plan.cu
     bool is_hopper_backward = false;     // backward_sm90.cu, or what goes before or after it
-    bool saves_registers = false;        // at the cost of some speed
+    int saves_registers = 0;             // in so many steps, each at the cost of some speed
     bool has_map = false;                // visits the tiles that a map names
     int tolerated_spills = 0;            // bytes; more, and the next configuration is tried
     bool has_next = false; // another configuration, which needs fewer registers, can follow

@@ -171,7 +171,7 @@ class Emitter {
         constant("int", "kKeyTile", config_.key_tile);
         constant("int", "kWarps", config_.warps);
         constant("int", "kStages", config_.stages);
-        constant("bool", "kSavesRegisters", config_.saves_registers);
+        constant("int", "kSavesRegisters", config_.saves_registers);
         constant("int", "kSharedBytes", config_.shared_bytes);
         constant("bool", "kHasMask", has_mask());
         constant("bool", "kHasScoreMod", has_score_mod());
@@ -357,10 +357,14 @@ class Emitter {
 
     void joint() {
         text_ += "struct Joint {\n    float score, d_score;\n"
-                 "    float partial[kGradients ? kGradients : 1];\n};\n";
+                 "    float partial[kGradients ? kGradients : 1];\n";
         std::vector<NodeId> roots = {mod_.score, mod_.d_score};
         for (const passes::ReadGradient& gradient : gradients())
-            roots.push_back(gradient.partial);
+            if (!layout_.is_of_term(gradient.read)) roots.push_back(gradient.partial);
+        const std::vector<NodeId> shared = carried(layout_, gradients());
+        if (!shared.empty()) text_ += formatted("    float carried[{}];\n", shared.size());
+        text_ += "};\n";
+        roots.insert(roots.end(), shared.begin(), shared.end());
         Body body(layout_, Place::element, "at.");
         if (config_.is_hopper_backward)
             for (std::size_t i = 0; const NodeId read : passes::distance_reads(mod_))
@@ -373,7 +377,11 @@ class Emitter {
         body.line("joint.d_score = " + unbracketed(body.text(mod_.d_score)) + ";");
         for (std::size_t i = 0; const passes::ReadGradient& gradient : gradients())
             body.line(formatted("joint.partial[{}] = {};", i++,
-                                unbracketed(body.text(gradient.partial))));
+                                layout_.is_of_term(gradient.read)
+                                    ? "0"
+                                    : unbracketed(body.text(gradient.partial))));
+        for (std::size_t i = 0; const NodeId id : shared)
+            body.line(formatted("joint.carried[{}] = {};", i++, unbracketed(body.text(id))));
         body.line("return joint;");
         text_ += function("Joint joint(const At& at, float score)", body);
     }

@@ -1,5 +1,7 @@
 #include "cuda/emit_gradients.h"
 
+#include <map>
+
 #include "passes/gradient_sum.h"
 #include "support/text.h"
 
@@ -46,6 +48,36 @@ std::string address(const Body& body, NodeId read, std::uint32_t buffer) {
     return inside.empty() ? to : unbracketed(inside) + " ? " + to + " : nullptr";
 }
 
+bool is_of_term(const Layout& layout, const passes::ReadGradient& gradient) {
+    return layout.is_of_term(gradient.read);
+}
+
+// The gradients of one counter's terms, in a loop over them. What the partials share has come with
+// the joint values, the score too.
+void add_terms(Body& each, const Layout& layout, NodeId counter,
+               const std::vector<passes::ReadGradient>& gradients) {
+    each.loop(counter, [&](Body& inside) {
+        std::vector<NodeId> roots;
+        for (const passes::ReadGradient& gradient : gradients) {
+            roots.push_back(gradient.partial);
+            const auto& indices = layout.node(gradient.read).operands;
+            roots.insert(roots.end(), indices.begin(), indices.end());
+        }
+        inside.compute(roots);
+        for (const passes::ReadGradient& gradient : gradients)
+            add(inside, layout, gradient.read, inside.text(gradient.partial) + " * d_modified", "");
+    });
+}
+
+std::map<NodeId, std::vector<passes::ReadGradient>>
+by_counter(const Layout& layout, const std::vector<passes::ReadGradient>& gradients) {
+    std::map<NodeId, std::vector<passes::ReadGradient>> sorted;
+    for (const passes::ReadGradient& gradient : gradients)
+        if (is_of_term(layout, gradient))
+            sorted[layout.mod().counters[gradient.read]].push_back(gradient);
+    return sorted;
+}
+
 } // namespace
 
 std::string emit_gradient_addresses(const Layout& layout,
@@ -75,24 +107,67 @@ std::string emit_gradient_addresses(const Layout& layout,
                             target, each.statements());
 }
 
+std::vector<NodeId> carried(const Layout& layout,
+                            const std::vector<passes::ReadGradient>& gradients) {
+    std::vector<NodeId> partials;
+    for (const passes::ReadGradient& gradient : gradients)
+        if (is_of_term(layout, gradient)) partials.push_back(gradient.partial);
+    std::vector<NodeId> result;
+    bool uses_score = false;
+    for (const NodeId id : entering(layout, partials)) {
+        const ir::Node& node = layout.node(id);
+        const bool is_score = node.op == ir::Op::score;
+        if (node.type == ir::Type::real && !is_score && !layout.is_free(id) &&
+            layout.place(id) == Place::element)
+            result.push_back(id);
+        else if (layout.mod().dependence[id].has(analysis::Dependence::score))
+            uses_score = true;
+    }
+    if (uses_score)
+        for (NodeId id = 0; id < layout.mod().program.graph.size(); ++id)
+            if (layout.node(id).op == ir::Op::score) result.push_back(id);
+    return result;
+}
+
 std::string emit_gradients(const Layout& layout,
                            const std::vector<passes::ReadGradient>& gradients) {
     std::vector<Entry> of_head, of_element;
+    std::size_t of_terms = 0;
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         const NodeId read = gradients[i].read;
-        (is_of_head(layout, read) ? of_head : of_element).push_back({i, read});
+        if (is_of_term(layout, gradients[i]))
+            ++of_terms;
+        else
+            (is_of_head(layout, read) ? of_head : of_element).push_back({i, read});
     }
     std::string text = formatted("constexpr int kHeadGradients = {}, kElementGradients = {};\n"
                                  "struct GradientSums {{\n"
                                  "    float sum[kHeadGradients ? kHeadGradients : 1];\n}};\n\n",
-                                 of_head.size(), of_element.size());
+                                 of_head.size(), of_element.size() + of_terms);
 
     Body each(layout, Place::element, "at.");
     std::vector<NodeId> indices;
     for (const Entry& entry : of_element)
         indices.insert(indices.end(), layout.node(entry.read).operands.begin(),
                        layout.node(entry.read).operands.end());
+    const std::vector<NodeId> given = carried(layout, gradients);
+    for (std::size_t i = 0; i < given.size(); ++i) {
+        const std::string value = formatted("joint.carried[{}]", i);
+        if (layout.node(given[i]).op == ir::Op::score)
+            each.line(formatted("const float score = {};", value));
+        else
+            each.provide(given[i], value);
+    }
+    for (const passes::ReadGradient& gradient : gradients) {
+        if (!is_of_term(layout, gradient)) continue;
+        std::vector<NodeId> terms = layout.node(gradient.read).operands;
+        terms.push_back(gradient.partial);
+        const std::vector<NodeId> entered = entering(layout, terms);
+        indices.insert(indices.end(), entered.begin(), entered.end());
+    }
     each.compute(indices);
+    for (const auto& [counter, of_counter] : by_counter(layout, gradients))
+        add_terms(each, layout, counter, of_counter);
     for (const Entry& entry : of_element)
         add(each, layout, entry.read, formatted("joint.partial[{}] * d_modified", entry.index), "");
     text += function("add_gradients(const At& at, const Joint& joint, float d_modified)", each);

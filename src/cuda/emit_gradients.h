@@ -7,6 +7,10 @@
 
 namespace flexc::cuda {
 
+// Real values of an element that partials of terms share: they come with its joint values.
+std::vector<ir::NodeId> carried(const Layout& layout,
+                                const std::vector<passes::ReadGradient>& gradients);
+
 std::string emit_gradients(const Layout& layout,
                            const std::vector<passes::ReadGradient>& gradients);
 

@@ -1,7 +1,9 @@
 #include "cuda/expressions.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
+#include <set>
 
 #include "support/text.h"
 
@@ -69,6 +71,8 @@ Body::Body(const Layout& layout, Place here, std::string access)
     : layout_(&layout), here_(here), access_(std::move(access)) {}
 
 bool Body::is_local(NodeId id) const {
+    if (layout_->is_of_term(id) || counter_ != ir::kNoNode)
+        return layout_->mod().counters[id] == counter_;
     return !layout_->is_free(id) && (layout_->place(id) == here_ || layout_->is_repeated(id));
 }
 
@@ -83,14 +87,15 @@ void Body::compute(const std::vector<NodeId>& roots) {
     while (!pending.empty()) {
         const NodeId id = pending.back();
         pending.pop_back();
-        for (NodeId operand : layout_->node(id).operands)
+        for (NodeId operand : needs(id))
             use(operand);
     }
     // Operands have smaller ids than their users.
     for (const auto& [id, count] : uses) {
         std::string expression = this->expression(id);
-        const bool is_read = layout_->node(id).op == Op::read;
-        if (count > 1 || is_read || expression.size() > kLongExpression) {
+        const Op op = layout_->node(id).op;
+        const bool is_long = count > 1 || op == Op::read || expression.size() > kLongExpression;
+        if (is_long && op != Op::sum) {
             const std::string name = value_name(layout_->mod().program, id);
             line(std::string("const ") + spelling(layout_->type(id)) + " " + name + " = " +
                  unbracketed(expression) + ";");
@@ -100,9 +105,36 @@ void Body::compute(const std::vector<NodeId>& roots) {
     }
 }
 
+std::vector<NodeId> Body::needs(NodeId id) const {
+    const ir::Node& node = layout_->node(id);
+    if (node.op != Op::sum) return node.operands;
+    // The range, and what enters the term.
+    std::vector<NodeId> outside = layout_->node(node.operands[0]).operands;
+    const std::vector<NodeId> entered = entering(*layout_, {node.operands[1]});
+    outside.insert(outside.end(), entered.begin(), entered.end());
+    return outside;
+}
+
+std::vector<NodeId> entering(const Layout& layout, const std::vector<NodeId>& terms) {
+    std::set<NodeId> pending(terms.begin(), terms.end());
+    std::vector<NodeId> outside;
+    while (!pending.empty()) {
+        const NodeId id = *pending.rbegin();
+        pending.erase(std::prev(pending.end()));
+        if (!layout.is_of_term(id))
+            outside.push_back(id);
+        else if (layout.node(id).op != Op::counter)
+            pending.insert(layout.node(id).operands.begin(), layout.node(id).operands.end());
+    }
+    return outside;
+}
+
 std::string Body::text(NodeId id) const {
     if (layout_->is_free(id)) return free_value(id);
-    if (is_local(id)) return values_.at(id);
+    // A loop sees what its function has declared before.
+    const auto known = values_.find(id);
+    const bool is_visible = is_local(id) || counter_ != ir::kNoNode;
+    if (is_visible && known != values_.end()) return known->second;
     return access_ + std::string(passes::name(layout_->place(id))) + "." +
            value_name(layout_->mod().program, id);
 }
@@ -137,8 +169,46 @@ std::string Body::free_value(NodeId id) const {
     }
 }
 
-std::string Body::expression(NodeId id) const {
-    return layout_->node(id).op == Op::read ? read(id) : operation(id);
+std::string Body::expression(NodeId id) {
+    switch (layout_->node(id).op) {
+    case Op::read: return read(id);
+    case Op::sum: return sum(id);
+    default: return operation(id);
+    }
+}
+
+void Body::loop(NodeId counter, const std::function<void(Body&)>& fill) {
+    const ir::Node& range = layout_->node(counter);
+    const CType type = layout_->type(counter);
+    const std::string name = value_name(layout_->mod().program, counter);
+    Body inside = *this;
+    inside.text_.clear();
+    inside.counter_ = counter;
+    inside.values_[counter] = name;
+    fill(inside);
+    line("#pragma unroll 1");
+    line(formatted("for ({0} {1} = {2}; {1} < {3}; ++{1}) {{", spelling(type), name,
+                   unbracketed(text_as(range.operands[0], type)),
+                   text_as(range.operands[1], type)));
+    for (std::string_view rest = inside.text_; !rest.empty();) {
+        const std::size_t end = rest.find('\n') + 1;
+        line(std::string(rest.substr(0, end - 1)));
+        rest.remove_prefix(end);
+    }
+    line("}");
+}
+
+std::string Body::sum(NodeId id) {
+    const ir::Node& node = layout_->node(id);
+    const NodeId term = node.operands[1];
+    const CType type = layout_->type(id);
+    const std::string total = value_name(layout_->mod().program, id);
+    line(formatted("{} {} = 0;", spelling(type), total));
+    loop(node.operands[0], [&](Body& inside) {
+        inside.compute({term});
+        inside.line(formatted("{} += {};", total, unbracketed(inside.text_as(term, type))));
+    });
+    return total;
 }
 
 std::string Body::operation(NodeId id) const {

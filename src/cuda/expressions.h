@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -32,6 +33,8 @@ class Layout {
     // A comparison of integers that costs an instruction, as reading its kept result would, but no
     // register: every function that needs it computes it.
     bool is_repeated(ir::NodeId id) const;
+    // Changes with the counter of a sum.
+    bool is_of_term(ir::NodeId id) const { return mod_->counters[id] != ir::kNoNode; }
     bool is_fast(ir::NodeId id) const { return fast_[id]; }
     // For kernels whose elements lie at constant distances from one that is known as first_q,
     // first_kv: what is affine in both becomes a float that is computed there, plus a constant.
@@ -75,6 +78,9 @@ class Body {
     void provide(ir::NodeId id, std::string name) { values_[id] = std::move(name); }
     // Declares what the roots need. Once, before the texts are asked for.
     void compute(const std::vector<ir::NodeId>& roots);
+    // A loop over a counter. What its nodes need of this body has been declared; `fill` adds
+    // statements to the body of the loop.
+    void loop(ir::NodeId counter, const std::function<void(Body&)>& fill);
     std::string text(ir::NodeId id) const;
     std::string text_as(ir::NodeId id, CType type) const;
 
@@ -89,7 +95,9 @@ class Body {
 
   private:
     bool is_local(ir::NodeId id) const;
-    std::string expression(ir::NodeId id) const;
+    std::vector<ir::NodeId> needs(ir::NodeId id) const;
+    std::string expression(ir::NodeId id);
+    std::string sum(ir::NodeId id);
     std::string operation(ir::NodeId id) const;
     std::string read(ir::NodeId id) const;
     std::string split_position(ir::NodeId integer) const;
@@ -100,9 +108,13 @@ class Body {
     const Layout* layout_;
     passes::Place here_;
     std::string access_;
+    ir::NodeId counter_ = ir::kNoNode;         // whose loop this is the body of
     std::map<ir::NodeId, std::string> values_; // name or expression of each local node
     std::string text_;
 };
+
+// What terms use that does not change with their counter, once each.
+std::vector<ir::NodeId> entering(const Layout& layout, const std::vector<ir::NodeId>& terms);
 
 // Drops brackets around the whole text.
 std::string unbracketed(std::string text);

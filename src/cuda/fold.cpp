@@ -216,7 +216,7 @@ ir::NodeId find_bias_read(const passes::Mod& mod, NodeId addend) {
     const std::vector<NodeId> roots = {addend};
     for (const NodeId id : ir::reachable(graph, roots)) {
         const ir::Node& node = graph[id];
-        if (node.op != Op::read || node.operands.empty()) continue;
+        if (node.op != Op::read || node.operands.empty() || mod.counters[id] != kNoNode) continue;
         const DType dtype = mod.program.buffers[node.symbol].dtype;
         const std::vector<bool>& proven = mod.ranges.in_range[id];
         bool fits = (dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16) &&
@@ -239,7 +239,8 @@ FoldedMod fold_score(const passes::Mod& mod) {
     folded.parts = Folder(result.program.graph).fold(result.score);
     result.dependence = analysis::dependences(result.program.graph);
     result.ranges = analysis::ranges(result.program);
-    result.place = passes::hoist(result.dependence);
+    result.counters = ir::counters_of(result.program.graph);
+    result.place = passes::hoist(result.dependence, result.counters);
     folded.parts.bias_read = find_bias_read(result, folded.parts.element_addend);
     return folded;
 }

@@ -50,7 +50,8 @@ void Layout::protect_steps() {
 
 bool Layout::is_free(NodeId id) const {
     const ir::Node& value = node(id);
-    return value.op != Op::read && ir::info(value.op).is_leaf();
+    return value.op != Op::read && value.op != Op::sum && value.op != Op::counter &&
+           ir::info(value.op).is_leaf();
 }
 
 bool Layout::is_repeated(NodeId id) const {
@@ -99,18 +100,22 @@ CType Layout::type_of(NodeId id) const {
 // user, that place keeps it. The places are visited from the inside out.
 void Layout::keep(const std::vector<NodeId>& roots) {
     const NodeId count = mod_->program.graph.size();
-    std::vector<bool> needed(count), kept(count);
+    std::vector<bool> kept(count);
+    std::array<std::vector<bool>, 5> needed; // by users of each place
+    needed.fill(std::vector<bool>(count));
     const auto need = [&](NodeId id, Place user) {
-        needed[id] = true;
-        if (place(id) != user && !is_free(id) && !is_repeated(id)) kept[id] = true;
+        // Terms are computed where their sums are.
+        const bool is_here = place(id) == user || is_of_term(id);
+        if (!is_here && !is_free(id) && !is_repeated(id)) kept[id] = true;
+        needed[static_cast<std::size_t>(is_of_term(id) ? user : place(id))][id] = true;
     };
     for (NodeId root : roots)
         need(root, Place::element);
-    for (NodeId id = count; id-- > 0;) {
-        if (!needed[id]) continue;
-        for (NodeId operand : node(id).operands)
-            need(operand, place(id));
-    }
+    for (NodeId id = count; id-- > 0;)
+        for (std::size_t user = 0; user < needed.size(); ++user)
+            if (needed[user][id])
+                for (NodeId operand : node(id).operands)
+                    need(operand, static_cast<Place>(user));
     for (NodeId id = 0; id < count; ++id)
         if (kept[id]) kept_[static_cast<std::size_t>(place(id))].push_back(id);
 }

@@ -58,14 +58,15 @@ constexpr int kMostRefusals = 2; // compiles are not free
 
 // The first that suits after those that were refused; `is_last`: none is after it.
 Shape choose(const KernelRequest& request, std::span<const Shape> shapes, bool& is_last) {
-    // Refusals of Hopper's kernels, which come before these, say nothing about them.
-    int refused = request.generic ? request.refused : 0;
+    // Refusals of Hopper's kernels, where these come before, say nothing about this one.
+    const bool is_first = request.generic || !why_not_sm90(request).empty();
+    int refused = is_first ? request.refused : 0;
     const Shape* chosen = &shapes.back();
     is_last = true;
     for (const Shape& shape : shapes) {
         if (!suits(request, shape)) continue;
         if (refused < 0) {
-            is_last = !request.generic || request.refused == kMostRefusals;
+            is_last = !is_first || request.refused == kMostRefusals;
             break;
         }
         chosen = &shape;

@@ -80,12 +80,14 @@ KernelConfig select_key(const KernelRequest& request) {
     config.warps = chosen.warps;
     config.stages = chosen.stages;
     config.shared_bytes = key_kernel_bytes(request, chosen);
-    // Where results take half of the registers, the template can work on fewer rows at a time.
+    // Where results take half of the registers, the template can work on fewer rows at a time, and
+    // on fewer still.
+    constexpr int kMostSavings = 2;
     const bool crowded =
         chosen.key_tile * (request.head_dim + request.head_dim_v) >= 128 * 32 * chosen.warps;
     const int refused = request.refused - backward_sm90_choices(request);
-    config.saves_registers = crowded && refused > 0;
-    config.has_next = crowded && refused == 0;
+    config.saves_registers = crowded ? std::clamp(refused, 0, kMostSavings) : 0;
+    config.has_next = crowded && refused < kMostSavings;
     config.reason = request.kind == KernelKind::backward_fused
                         ? "dk and dv of a tile of keys, dq by atomic additions"
                         : "dk and dv of a tile of keys, in a fixed order";

@@ -85,6 +85,15 @@ NodeId Builder::read(std::uint32_t buffer, Type type, std::vector<NodeId> indice
                    span);
 }
 
+NodeId Builder::counter(NodeId first, NodeId end, dsl::Span span) {
+    return checked(graph_->counter(first, end, reporter_->node_span(span)), span);
+}
+
+NodeId Builder::sum(NodeId counter, NodeId term, dsl::Span span) {
+    if (counter == kNoNode || term == kNoNode) return kNoNode;
+    return checked(graph_->sum(counter, term, reporter_->node_span(span)), span);
+}
+
 NodeId Builder::apply(Op op, std::vector<NodeId> operands, dsl::Span span) {
     std::vector<Constant> values;
     for (const NodeId operand : operands) {

@@ -41,6 +41,8 @@ class Builder {
     ir::NodeId param(std::uint32_t symbol, ir::Type type, dsl::Span span);
     ir::NodeId read(std::uint32_t buffer, ir::Type type, std::vector<ir::NodeId> indices,
                     dsl::Span span);
+    ir::NodeId counter(ir::NodeId first, ir::NodeId end, dsl::Span span);
+    ir::NodeId sum(ir::NodeId counter, ir::NodeId term, dsl::Span span);
     ir::NodeId apply(ir::Op op, std::vector<ir::NodeId> operands, dsl::Span span);
 
     // A literal becomes a literal of the other type.

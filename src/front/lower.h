@@ -87,7 +87,14 @@ class Lowering {
     ir::NodeId lower_binary_chain(dsl::ExprId id);
     ir::NodeId lower_comparisons(const dsl::Expr& expr);
     ir::NodeId lower_sum(const dsl::Expr& expr);
-    std::optional<std::int64_t> sum_bound(dsl::ExprId id);
+    struct SumBound {
+        ir::NodeId node;
+        std::optional<std::int64_t> value; // where it is known already
+    };
+    std::optional<SumBound> sum_bound(dsl::ExprId id);
+    Operand sum_term(const dsl::Expr& expr, ir::NodeId counter);
+    std::int64_t learned_reads(ir::NodeId total);
+    ir::NodeId written_sum(const dsl::Expr& expr, std::int64_t first, std::int64_t end);
     Value lower_body(const dsl::Body& body);
     void assign(const dsl::Statement& statement);
     bool may_assign(const dsl::Statement& statement);
@@ -159,6 +166,7 @@ class Lowering {
     std::vector<NamedConstant> constants_;
     Scope* scope_ = nullptr;
     bool in_mask_ = false;
+    bool is_in_sum_ = false;               // in the term of a loop
     int depth_ = 0;                        // of lower(), over calls
     std::size_t steps_ = 0;                // expressions lowered, over calls
     std::vector<const dsl::Item*> active_; // functions that are being copied in

@@ -1,5 +1,6 @@
 #include "ir/graph.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -103,6 +104,16 @@ NodeId Graph::read(std::uint32_t buffer_symbol, Type type, std::vector<NodeId> i
                    .span = span});
 }
 
+NodeId Graph::counter(NodeId first, NodeId end, dsl::Span span) {
+    return intern(
+        {.op = Op::counter, .type = Type::integer, .operands = {first, end}, .span = span});
+}
+
+NodeId Graph::sum(NodeId counter, NodeId term, dsl::Span span) {
+    return intern(
+        {.op = Op::sum, .type = nodes_[term].type, .operands = {counter, term}, .span = span});
+}
+
 NodeId Graph::apply(Op op, std::vector<NodeId> operands, dsl::Span span) {
     const Type type = type_of_letter(info(op).signature.back());
     return intern({.op = op, .type = type, .operands = std::move(operands), .span = span});
@@ -125,6 +136,8 @@ NodeId copy_node(Graph& to, const Node& node, std::span<const NodeId> renamed) {
     case Op::size: return to.size_of(node.symbol, node.span);
     case Op::param: return to.param(node.symbol, node.type, node.span);
     case Op::read: return to.read(node.symbol, node.type, std::move(operands), node.span);
+    case Op::counter: return to.counter(operands[0], operands[1], node.span);
+    case Op::sum: return to.sum(operands[0], operands[1], node.span);
     default: return to.apply(node.op, std::move(operands), node.span);
     }
 }
@@ -141,6 +154,33 @@ std::vector<NodeId> reachable(const Graph& graph, std::span<const NodeId> roots)
     for (NodeId id = 0; id < graph.size(); ++id)
         if (needed[id]) order.push_back(id);
     return order;
+}
+
+std::vector<NodeId> counters_of(const Graph& graph) {
+    std::vector<NodeId> counters(graph.size(), kNoNode);
+    for (NodeId id = 0; id < graph.size(); ++id) {
+        const Node& node = graph[id];
+        for (NodeId operand : node.operands)
+            if (node.op != Op::sum || counters[operand] != node.operands[0])
+                if (counters[operand] != kNoNode) counters[id] = counters[operand];
+        if (node.op == Op::counter) counters[id] = id;
+    }
+    return counters;
+}
+
+std::vector<NodeId> bound_nodes(const Graph& graph, NodeId sum, std::span<const NodeId> counters) {
+    const NodeId counter = graph[sum].operands[0], term = graph[sum].operands[1];
+    std::vector<bool> needed(term + 1, false);
+    needed[term] = counters[term] == counter;
+    std::vector<NodeId> nodes;
+    for (NodeId id = term + 1; id-- > 0;) {
+        if (!needed[id] || id == counter) continue;
+        nodes.push_back(id);
+        for (NodeId operand : graph[id].operands)
+            if (counters[operand] == counter) needed[operand] = true;
+    }
+    std::ranges::reverse(nodes);
+    return nodes;
 }
 
 } // namespace flexc::ir

@@ -62,6 +62,8 @@ class Graph {
     NodeId param(std::uint32_t param_symbol, Type type, dsl::Span span = {});
     NodeId read(std::uint32_t buffer_symbol, Type type, std::vector<NodeId> indices,
                 dsl::Span span = {});
+    NodeId counter(NodeId first, NodeId end, dsl::Span span = {});
+    NodeId sum(NodeId counter, NodeId term, dsl::Span span = {}); // of the term's type
     NodeId apply(Op op, std::vector<NodeId> operands, dsl::Span span = {});
 
   private:
@@ -76,5 +78,12 @@ NodeId copy_node(Graph& to, const Node& node, std::span<const NodeId> renamed);
 
 // Nodes that the roots need, in an order in which operands come first.
 std::vector<NodeId> reachable(const Graph& graph, std::span<const NodeId> roots);
+
+// The counter that each node's value changes with; kNoNode outside of sums. Terms hold no sums that
+// change with the counter around them.
+std::vector<NodeId> counters_of(const Graph& graph);
+
+// What the term of a sum computes for each value of the counter, operands first.
+std::vector<NodeId> bound_nodes(const Graph& graph, NodeId sum, std::span<const NodeId> counters);
 
 } // namespace flexc::ir

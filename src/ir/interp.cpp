@@ -89,6 +89,7 @@ Value<T> leaf(const Program& program, const Node& node, const Environment& envir
     case Op::h_kv: return {.integer = environment.h_kv};
     case Op::q_idx: return {.integer = environment.q_idx};
     case Op::kv_idx: return {.integer = environment.kv_idx};
+    case Op::counter: return {.integer = environment.counter};
     case Op::size: return {.integer = environment.sizes[node.symbol]};
     case Op::param: return widen<T>(environment.params[node.symbol]);
     default: break;
@@ -108,24 +109,78 @@ template <typename T> Value<T> apply(Op op, std::span<const Value<T>> operands) 
 
 namespace {
 
-template <typename T>
-void evaluate_in_order(const Program& program, std::span<const NodeId> order,
-                       const Environment& environment, NodeId seed, std::vector<Value<T>>& values) {
-    std::vector<Value<T>> operands;
-    for (NodeId id : order) {
-        const Node& node = program.graph[id];
+template <typename T> class Evaluation {
+  public:
+    Evaluation(const Program& program, const Environment& environment, NodeId seed,
+               std::vector<Value<T>>& values)
+        : program_(program), environment_(environment), seed_(seed), values_(values) {}
+
+    // What is inside of a sum also has a value outside of it, for Environment::counter.
+    void run(std::span<const NodeId> order) {
+        for (NodeId id : order) {
+            if (program_.graph[id].op == Op::sum)
+                values_[id] = sum(id);
+            else
+                evaluate(id);
+        }
+    }
+
+  private:
+    void evaluate(NodeId id) {
+        const Node& node = program_.graph[id];
         if (info(node.op).is_leaf()) {
-            values[id] = leaf<T>(program, node, environment, values);
+            values_[id] = leaf<T>(program_, node, environment_, values_);
         } else {
-            operands.clear();
+            operands_.clear();
             for (NodeId operand : node.operands)
-                operands.push_back(values[operand]);
-            values[id] = apply<T>(node.op, operands);
+                operands_.push_back(values_[operand]);
+            values_[id] = apply<T>(node.op, operands_);
         }
         if constexpr (std::is_same_v<T, Dual>)
-            if (id == seed) values[id].real.slope = 1;
+            if (id == seed_ && is_at_counter(id)) values_[id].real.slope = 1;
     }
-}
+
+    // A leaf in the term of a sum is the one of Environment::counter.
+    bool is_at_counter(NodeId id) {
+        const NodeId counter = counters()[id];
+        return counter == kNoNode || values_[counter].integer == environment_.counter;
+    }
+
+    const std::vector<NodeId>& counters() {
+        if (counters_.empty()) counters_ = counters_of(program_.graph);
+        return counters_;
+    }
+
+    Value<T> sum(NodeId id) {
+        const Node& node = program_.graph[id];
+        const NodeId counter = node.operands[0], term = node.operands[1];
+        const Node& range = program_.graph[counter];
+        const std::vector<NodeId> bound = bound_nodes(program_.graph, id, counters());
+        const std::int64_t end = values_[range.operands[1]].integer;
+        Value<T> total;
+        const auto evaluate_at = [&](std::int64_t value) {
+            values_[counter].integer = value;
+            for (NodeId inside : bound)
+                evaluate(inside);
+        };
+        for (std::int64_t i = values_[range.operands[0]].integer; i < end; ++i) {
+            evaluate_at(i);
+            total.real = total.real + values_[term].real;
+            total.integer =
+                (reference::Integer(total.integer) + reference::Integer(values_[term].integer))
+                    .value;
+        }
+        evaluate_at(environment_.counter);
+        return total;
+    }
+
+    const Program& program_;
+    const Environment& environment_;
+    NodeId seed_;
+    std::vector<Value<T>>& values_;
+    std::vector<Value<T>> operands_;
+    std::vector<NodeId> counters_;
+};
 
 } // namespace
 
@@ -133,13 +188,13 @@ template <typename T>
 std::vector<Value<T>> evaluate(const Program& program, std::span<const NodeId> roots,
                                const Environment& environment, NodeId seed) {
     std::vector<Value<T>> values(program.graph.size());
-    evaluate_in_order(program, reachable(program.graph, roots), environment, seed, values);
+    Evaluation<T>(program, environment, seed, values).run(reachable(program.graph, roots));
     return values;
 }
 
 void evaluate_nodes(const Program& program, std::span<const NodeId> order,
                     const Environment& environment, std::vector<Value<double>>& values) {
-    evaluate_in_order(program, order, environment, kNoNode, values);
+    Evaluation<double>(program, environment, kNoNode, values).run(order);
 }
 
 template Value<double> apply(Op, std::span<const Value<double>>);

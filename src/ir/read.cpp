@@ -215,6 +215,12 @@ class Reader {
             return symbol ? std::optional(graph.read(*symbol, type, std::move(operands)))
                           : std::nullopt;
         }
+        case Op::counter:
+            if (operands.size() != 2) return {};
+            return graph.counter(operands[0], operands[1]);
+        case Op::sum:
+            if (operands.size() != 2) return {};
+            return graph.sum(operands[0], operands[1]);
         default: break;
         }
         return info(op).is_leaf() ? graph.ambient(op) : graph.apply(op, std::move(operands));

@@ -15,10 +15,42 @@ bool is_ambient(Op op) {
            op == Op::kv_idx;
 }
 
+std::string check_counter(const Graph& graph, const Node& node) {
+    if (node.operands.size() != 2) return "a counter has a first value and an end";
+    for (NodeId end : node.operands)
+        if (graph[end].type != Type::integer) return "an end of the range is not an integer";
+    return node.type == Type::integer ? "" : "a counter is an integer";
+}
+
+std::string check_sum(const Graph& graph, const Node& node) {
+    if (node.operands.size() != 2) return "a sum has a counter and a term";
+    const Node &counter = graph[node.operands[0]], &term = graph[node.operands[1]];
+    if (counter.op != Op::counter) return "a sum is not over a counter";
+    if (term.type == Type::boolean) return "a sum is of truths";
+    return node.type == term.type ? "" : "the type is not the term's";
+}
+
+// One counter at a time: terms hold no sums that change with the counter around them.
+std::string check_nesting(const Graph& graph, std::span<const NodeId> order) {
+    const std::vector<NodeId> counters = counters_of(graph);
+    for (NodeId id : order) {
+        const Node& node = graph[id];
+        if (node.op == Op::sum && counters[id] != kNoNode)
+            return describe(id, node) + "it is inside another sum";
+        for (NodeId operand : node.operands)
+            if (node.op != Op::sum && counters[operand] != kNoNode &&
+                counters[operand] != counters[id])
+                return describe(id, node) + "it changes with two counters";
+    }
+    return "";
+}
+
 std::string check_leaf(const Program& program, const Node& node) {
     auto expect = [&](Type type) {
         return node.type == type ? "" : "the type should be " + std::string(name(type));
     };
+    if (node.op == Op::counter) return check_counter(program.graph, node);
+    if (node.op == Op::sum) return check_sum(program.graph, node);
     if (node.op != Op::read && !node.operands.empty()) return "a leaf has operands";
     if (is_ambient(node.op)) return expect(node.op == Op::score ? Type::real : Type::integer);
     switch (node.op) {
@@ -83,13 +115,14 @@ std::string verify(const Program& program, std::span<const NodeId> roots) {
     for (NodeId id = 0; id < graph.size(); ++id)
         for (NodeId operand : graph[id].operands)
             if (operand >= id) return describe(id, graph[id]) + "an operand comes after its user";
-    for (NodeId id : reachable(graph, roots)) {
+    const std::vector<NodeId> order = reachable(graph, roots);
+    for (NodeId id : order) {
         const Node& node = graph[id];
         const std::string message =
             info(node.op).is_leaf() ? check_leaf(program, node) : check_operator(graph, node);
         if (!message.empty()) return describe(id, node) + message;
     }
-    return "";
+    return check_nesting(graph, order);
 }
 
 std::string verify(const Program& program) {

@@ -35,6 +35,12 @@ bool has_gradient(const Mod& mod, std::uint32_t buffer) {
 
 } // namespace
 
+bool has_gradients_of_terms(const Mod& mod) {
+    return std::ranges::any_of(mod.gradients, [&](const ReadGradient& gradient) {
+        return mod.counters[gradient.read] != ir::kNoNode;
+    });
+}
+
 std::vector<ArgumentSlot> argument_slots(const Mod& mod) {
     const ir::Program& program = mod.program;
     const Uses uses = uses_of(mod);

@@ -41,6 +41,11 @@ class Faults {
             return either(of(condition), build_.apply(Op::bselect, {condition, of(node.operands[1]),
                                                                     of(node.operands[2])}));
         }
+        case Op::sum: {
+            const NodeId term = build_.apply(Op::bool_to_int, {of(node.operands[1])});
+            const NodeId count = build_.sum(node.operands[0], term);
+            return build_.apply(Op::ilt, {build_.integer(0), count});
+        }
         default: break;
         }
         NodeId result = build_.boolean(false);

@@ -1,6 +1,6 @@
 #include "passes/derive.h"
 
-#include <array>
+#include <algorithm>
 
 #include "passes/simplify.h"
 
@@ -80,18 +80,14 @@ struct Rules {
 class Derivation {
   public:
     Derivation(ir::Graph& graph, std::vector<NodeId> order)
-        : build_(graph), order_(std::move(order)), partials_(graph.size()),
-          first_new_(graph.size()) {}
+        : build_(graph), order_(std::move(order)), counters_(ir::counters_of(graph)),
+          partials_(graph.size()), first_new_(graph.size()) {}
 
     NodeId with_respect_to(NodeId leaf, NodeId root) {
         std::vector<NodeId> slope(first_new_, kNoNode);
+        stops_at_terms_ = counters_[leaf] != kNoNode;
         for (NodeId id : order_) {
-            if (id == leaf)
-                slope[id] = rules_.one.id;
-            else if (build_[id].op == Op::fselect)
-                slope[id] = of_select(id, slope);
-            else if (ir::info(build_[id].op).differentiable)
-                slope[id] = of_operator(id, slope);
+            slope[id] = id == leaf ? rules_.one.id : of_node(id, slope);
             if (too_large()) return kNoNode;
         }
         return slope[root];
@@ -100,20 +96,73 @@ class Derivation {
     bool too_large() const { return build_.graph().size() - first_new_ > kMaxDerivativeNodes; }
 
   private:
-    NodeId of_select(NodeId id, const std::vector<NodeId>& slope) {
-        const std::array operands = {build_.operand(id, 0), build_.operand(id, 1),
-                                     build_.operand(id, 2)};
-        const NodeId yes = slope[operands[1]], no = slope[operands[2]];
-        if (yes == kNoNode && no == kNoNode) return kNoNode;
-        auto or_zero = [&](NodeId x) { return x == kNoNode ? rules_.zero.id : x; };
-        return build_.apply(Op::fselect, {operands[0], or_zero(yes), or_zero(no)}, build_[id].span);
+    using Slopes = std::vector<NodeId>; // one for each of the program's nodes
+
+    NodeId of_node(NodeId id, const Slopes& slope) {
+        const Op op = build_[id].op;
+        if (op == Op::fselect) return of_select(id, slope);
+        if (op == Op::sum) return of_sum(id, slope);
+        return ir::info(op).differentiable ? of_operator(id, slope) : kNoNode;
     }
 
-    NodeId of_operator(NodeId id, const std::vector<NodeId>& slope) {
+    // The slope of an operand, as far as it enters through it.
+    NodeId entering(NodeId id, std::size_t position, const Slopes& slope) const {
+        const NodeId operand = build_.operand(id, position);
+        const bool enters_term = counters_[id] != kNoNode && counters_[operand] == kNoNode;
+        return stops_at_terms_ && enters_term ? kNoNode : slope[operand];
+    }
+
+    // The leaf is either the same for all terms, or one of its values is in each. Then the slope
+    // changes with the counter, and what enters terms from other sums changes with it too, though
+    // in another way than the terms: the slopes of the two are multiplied outside of the sum.
+    NodeId of_sum(NodeId id, const Slopes& slope) {
+        const NodeId counter = build_.operand(id, 0), inner = slope[build_.operand(id, 1)];
+        if (!stops_at_terms_) return inner == kNoNode ? inner : build_.sum(counter, inner);
+        if (counters_[build_.operand(id, 1)] == kNoNode)
+            return inner == kNoNode ? inner : chain(build_.sum(counter, rules_.one.id), inner);
+        NodeId total = inner;
+        const std::vector<NodeId> bound = ir::bound_nodes(build_.graph(), id, counters_);
+        std::vector<NodeId> entered;
+        for (NodeId inside : bound)
+            for (NodeId operand : build_[inside].operands)
+                if (counters_[operand] == kNoNode && slope[operand] != kNoNode)
+                    entered.push_back(operand);
+        std::ranges::sort(entered);
+        entered.erase(std::ranges::unique(entered).begin(), entered.end());
+        for (NodeId from : entered) {
+            const NodeId all = of_all_terms(id, bound, from);
+            if (all == kNoNode) continue;
+            const NodeId product = chain(all, slope[from]);
+            total = total == kNoNode ? product : build_.apply(Op::fadd, {total, product});
+        }
+        return total;
+    }
+
+    // d sum / d (a value that is the same for all terms).
+    NodeId of_all_terms(NodeId sum, const std::vector<NodeId>& bound, NodeId from) {
+        Slopes slope(first_new_, kNoNode);
+        slope[from] = rules_.one.id;
+        stops_at_terms_ = false;
+        for (NodeId inside : bound)
+            slope[inside] = of_node(inside, slope);
+        stops_at_terms_ = true;
+        const NodeId term = slope[build_.operand(sum, 1)];
+        return term == kNoNode ? term : build_.sum(build_.operand(sum, 0), term);
+    }
+
+    NodeId of_select(NodeId id, const Slopes& slope) {
+        const NodeId condition = build_.operand(id, 0);
+        const NodeId yes = entering(id, 1, slope), no = entering(id, 2, slope);
+        if (yes == kNoNode && no == kNoNode) return kNoNode;
+        auto or_zero = [&](NodeId x) { return x == kNoNode ? rules_.zero.id : x; };
+        return build_.apply(Op::fselect, {condition, or_zero(yes), or_zero(no)}, build_[id].span);
+    }
+
+    NodeId of_operator(NodeId id, const Slopes& slope) {
         NodeId sum = kNoNode;
         const std::size_t arity = build_[id].operands.size();
         for (std::size_t position = 0; position < arity; ++position) {
-            const NodeId inner = slope[build_.operand(id, position)];
+            const NodeId inner = entering(id, position, slope);
             if (inner == kNoNode) continue;
             const NodeId term = chain(partials_of(id)[position], inner);
             if (build_.is_real(term, 0)) continue;
@@ -160,9 +209,10 @@ class Derivation {
 
     Builder build_;
     Rules rules_{build_};
-    std::vector<NodeId> order_;
+    std::vector<NodeId> order_, counters_;
     std::vector<std::vector<NodeId>> partials_;
     NodeId first_new_;
+    bool stops_at_terms_ = false; // slopes do not enter terms of sums
 };
 
 } // namespace

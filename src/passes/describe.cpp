@@ -55,8 +55,12 @@ std::string describe_read(const Mod& mod, NodeId read) {
                        analysis::describe(mod.dependence[read]) + "; computed per " +
                        std::string(name(mod.place[read])) + "; " + checks(mod, read) + "\n";
     if (const ReadGradient* gradient = gradient_of(mod, read))
-        text += "  gradient: " + summed_over(mod, read) + "; in Hopper's fused backward " +
-                std::string(description(gradient_sum(mod, *gradient))) + "\n";
+        text += "  gradient: " + summed_over(mod, read) +
+                (mod.counters[read] != ir::kNoNode
+                     ? std::string("; in a loop over the terms, one by one")
+                     : "; in Hopper's fused backward " +
+                           std::string(description(gradient_sum(mod, *gradient)))) +
+                "\n";
     return text;
 }
 

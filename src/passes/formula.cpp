@@ -12,6 +12,7 @@ using ir::Op;
 namespace {
 
 constexpr int kMaxDepth = 5;
+constexpr const char* kCounterName = "i"; // terms hold no other sums
 
 std::optional<std::string_view> infix(Op op) {
     switch (op) {
@@ -98,6 +99,8 @@ class Writer {
         case Op::read:
             return program_.buffers[node.symbol].name +
                    (node.operands.empty() ? "" : "[" + list(node, depth) + "]");
+        case Op::counter: return kCounterName;
+        case Op::sum: return sum(node, depth);
         case Op::int_to_real:
         case Op::bool_to_real: // the language promotes by itself
             return write(node.operands[0], depth, nested);
@@ -117,6 +120,15 @@ class Writer {
     }
 
   private:
+    std::string sum(const ir::Node& node, int depth) const {
+        if (depth >= kMaxDepth) return "...";
+        const ir::Node& range = program_.graph[node.operands[0]];
+        return std::string("sum(") + kCounterName + " in " +
+               write(range.operands[0], depth + 1, true) + ".." +
+               write(range.operands[1], depth + 1, true) + ": " +
+               write(node.operands[1], depth + 1, false) + ")";
+    }
+
     std::string list(const ir::Node& node, int depth) const {
         std::string text;
         for (NodeId operand : node.operands)

@@ -49,6 +49,8 @@ bool is_dense_gradient(const Mod& mod, std::uint32_t buffer) {
         if (only != nullptr) return false;
         only = &gradient;
     }
+    // Elements may meet where their terms differ.
+    if (only != nullptr && mod.counters[only->read] != ir::kNoNode) return false;
     return only != nullptr && tells_apart(mod, only->read, Op::q_idx) &&
            tells_apart(mod, only->read, Op::kv_idx);
 }

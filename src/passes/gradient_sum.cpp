@@ -58,6 +58,7 @@ bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient) {
 }
 
 bool is_of_distance(const Mod& mod, NodeId read) {
+    if (mod.counters[read] != ir::kNoNode) return false;
     DistanceFinder finder(mod);
     return std::ranges::all_of(mod.program.graph[read].operands,
                                [&](NodeId index) { return finder.is_of_distance(index); });

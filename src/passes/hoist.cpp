@@ -20,10 +20,11 @@ Place place_of(Dependence dependence) {
     return dependence == Dependence{} ? Place::launch : Place::head;
 }
 
-std::vector<Place> hoist(const std::vector<Dependence>& dependence) {
+std::vector<Place> hoist(const std::vector<Dependence>& dependence,
+                         const std::vector<ir::NodeId>& counters) {
     std::vector<Place> places;
-    for (Dependence of_node : dependence)
-        places.push_back(place_of(of_node));
+    for (std::size_t id = 0; id < dependence.size(); ++id)
+        places.push_back(counters[id] == ir::kNoNode ? place_of(dependence[id]) : Place::element);
     return places;
 }
 

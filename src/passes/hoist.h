@@ -1,4 +1,5 @@
-// Where each value is computed: as far out of the loops as what it uses allows.
+// Where each value is computed: as far out of the loops as what it uses allows. What changes with
+// the counter of a sum is computed with the sum, wherever that is, and counts as an element's.
 #pragma once
 
 #include <vector>
@@ -9,6 +10,7 @@
 namespace flexc::passes {
 
 Place place_of(analysis::Dependence dependence);
-std::vector<Place> hoist(const std::vector<analysis::Dependence>& dependence);
+std::vector<Place> hoist(const std::vector<analysis::Dependence>& dependence,
+                         const std::vector<ir::NodeId>& counters);
 
 } // namespace flexc::passes

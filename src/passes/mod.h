@@ -23,7 +23,8 @@ enum class Place : std::uint8_t {
 };
 std::string_view name(Place place);
 
-// One read of a grad buffer, and d score_mod / d (what it read).
+// One read of a grad buffer, and d score_mod / d (what it read). In the term of a sum, both are for
+// each value of its counter.
 struct ReadGradient {
     ir::NodeId read = ir::kNoNode;
     ir::NodeId partial = ir::kNoNode;
@@ -44,6 +45,7 @@ struct Mod {
 
     // One entry per node.
     std::vector<analysis::Dependence> dependence;
+    std::vector<ir::NodeId> counters; // see ir::counters_of
     analysis::Ranges ranges;
     std::vector<Place> place;
     // Nodes that some root needs, operands first.
@@ -70,6 +72,8 @@ struct ArgumentSlot {
     friend bool operator==(const ArgumentSlot&, const ArgumentSlot&) = default;
 };
 // Only what the program uses. Gradient slots are there for grad buffers when mod has gradients.
+// Whether some gradient belongs to the terms of a sum.
+bool has_gradients_of_terms(const Mod& mod);
 std::vector<ArgumentSlot> argument_slots(const Mod& mod);
 std::string slot_name(const ArgumentSlot& slot, const ir::Program& program); // "slopes_stride_0"
 

@@ -91,13 +91,14 @@ Result<void> analyse(State& state) {
     Mod& mod = state.mod;
     mod.order = ir::reachable(mod.program.graph, root_nodes(mod));
     mod.dependence = analysis::dependences(mod.program.graph);
+    mod.counters = ir::counters_of(mod.program.graph);
     mod.ranges = analysis::ranges(mod.program);
     mod.mask_tier = analysis::tier_of(mod.program.graph, mod.mask, mod.band);
     return {};
 }
 
 Result<void> hoist_all(State& state) {
-    state.mod.place = hoist(state.mod.dependence);
+    state.mod.place = hoist(state.mod.dependence, state.mod.counters);
     return {};
 }
 

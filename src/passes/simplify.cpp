@@ -86,6 +86,21 @@ std::optional<NodeId> Builder::fold(Op op, std::span<const NodeId> operands, dsl
     return {};
 }
 
+// Zeros, and ones that derivatives leave, need no loop.
+NodeId Builder::sum(NodeId counter, NodeId term, dsl::Span span) {
+    const auto first = integer_constant(operand(counter, 0)),
+               end = integer_constant(operand(counter, 1));
+    const bool is_zero =
+        is_integer(term, 0) || is_real(term, 0) || (first && end && *end <= *first);
+    if (is_zero) return graph_[term].type == ir::Type::real ? real(0, span) : integer(0, span);
+    if (first && end && is_constant(term)) {
+        if (auto number = integer_constant(term))
+            return apply(Op::imul, {integer(*end - *first, span), term}, span);
+        return apply(Op::fmul, {real(static_cast<double>(*end - *first), span), term}, span);
+    }
+    return graph_.sum(counter, term, span);
+}
+
 NodeId Builder::apply(Op op, std::vector<NodeId> operands, dsl::Span span) {
     if (auto folded = fold(op, operands, span)) return *folded;
     if (is_commutative(op)) {
@@ -110,6 +125,9 @@ ir::Graph rebuild(const ir::Graph& old, std::span<NodeId* const> roots) {
         const ir::Node& node = old[id];
         if (node.op == Op::const_real) {
             renamed[id] = build.real(node.real, node.span);
+        } else if (node.op == Op::sum) {
+            renamed[id] =
+                build.sum(renamed[node.operands[0]], renamed[node.operands[1]], node.span);
         } else if (ir::info(node.op).is_leaf()) {
             renamed[id] = ir::copy_node(graph, node, renamed);
         } else {

@@ -21,6 +21,7 @@ class Builder {
         return graph_.integer(value, span);
     }
     ir::NodeId real(double value, dsl::Span span = {}); // rounded to f32
+    ir::NodeId sum(ir::NodeId counter, ir::NodeId term, dsl::Span span = {});
     ir::NodeId apply(ir::Op op, std::vector<ir::NodeId> operands, dsl::Span span = {});
 
     const ir::Graph& graph() const { return graph_; }

@@ -109,6 +109,15 @@ FLEXC_SHARED Fact power_of_two(Fact exponent) {
 FLEXC_SHARED Fact ishl(Fact x, Fact amount) { return imul(x, power_of_two(amount)); }
 FLEXC_SHARED Fact ishr(Fact x, Fact amount) { return ifloordiv(x, power_of_two(amount)); }
 
+// A counter takes all values from its first to its last, and one that has none does no harm.
+FLEXC_SHARED Fact counter(Fact first, Fact end) {
+    return {first.low, larger(first.low, end.high - 1)};
+}
+FLEXC_SHARED Fact sum(Fact counter, Fact term) {
+    const Fact total = imul({0, counter.high - counter.low + 1}, term);
+    return is_finite(counter) ? total : anything();
+}
+
 // --- reals --------------------------------------------------------------------------------------
 
 // A result of f32 arithmetic, with the error that it may have.

@@ -74,6 +74,47 @@ TEST_CASE("programs") {
         check({.text = text, .dims = {{"N", 40}}});
 }
 
+TEST_CASE("sums over a captured axis") {
+    const char* texts[] = {
+        "buffer a: f32[H, Q_LEN, 20] grad\nbuffer c: bf16[KV_LEN, 20] grad\n"
+        "score_mod = score + 0.3 * sum(i in 0..20: a[h, q_idx, i] * c[kv_idx, i])\n"
+        "mask_mod = q_idx >= kv_idx",
+        "buffer p: f32[KV_LEN, R] grad\nscore_mod = score - "
+        "sqrt(sum(i in 0..R: (p[q_idx, i] - p[kv_idx, i]) ** 2) + 0.1)",
+        "buffer a: f32[Q_LEN, 12] grad\nbuffer c: f32[12, KV_LEN] grad\nscore_mod {\n"
+        "  of_query = sqrt(sum(i in 0..12: a[q_idx, i] ** 2) + 1)\n"
+        "  of_key = sqrt(sum(i in 0..12: c[i, kv_idx] ** 2) + 1)\n"
+        "  score + sum(i in 0..12: a[q_idx, i] / of_query * c[i, kv_idx] / of_key)\n}",
+        "buffer w: f32[H, 9] grad\nscore_mod = score * sum(i in 0..9: w[h, i] * cos(i * kv_idx))",
+        "buffer w: f32[10] grad\n"
+        "score_mod = tanh(sum(i in -1..12: w[i] * where(i < q_idx, score, 0.5)))",
+        "buffer list: i32[Q_LEN, 12]\n"
+        "mask_mod = kv_idx == 0 or sum(i in 0..12: list[q_idx, i] % KV_LEN == kv_idx) > 0",
+    };
+    for (const char* text : texts)
+        for (const bool strided : {false, true})
+            check({.text = text, .dims = {{"R", 11}}, .strided = strided});
+}
+
+TEST_CASE("programs whose backward kernel on a GPU has to save registers") {
+    Case one{.dtype = DType::bf16,
+             .batch = 1,
+             .heads = 2,
+             .kv_heads = 1,
+             .q_len = 130,
+             .kv_len = 150,
+             .head_dim = 128,
+             .dims = {{"N", 5}, {"EDGES", 5}},
+             .backward_kernel = BackwardKernel::generic};
+    for (const LibraryEntry& entry : library())
+        if (entry.name == "graphormer") one.text = entry.text;
+    check(one);
+    one.text = "buffer a: f32[H, Q_LEN, 20] grad\nbuffer c: f32[KV_LEN, 20] grad\n"
+               "score_mod = score + 0.3 * sum(i in 0..20: a[h, q_idx, i] * c[kv_idx, i])\n"
+               "mask_mod = q_idx >= kv_idx";
+    check(one);
+}
+
 TEST_CASE("types and head dims") {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
         for (const auto& [d, dv] : {std::pair{1, 1},

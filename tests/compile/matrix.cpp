@@ -142,17 +142,21 @@ std::vector<KernelCase> compile_matrix() {
 }
 
 std::vector<KernelCase> library_matrix() {
-    constexpr std::array kHeadDims = {64, 128};
     std::vector<KernelCase> cases;
     for (const front::LibraryMod& mod : front::library())
-        for (KernelCase& one : generic(mod, kHeadDims))
+        for (KernelCase& one : generic(mod, std::array{64, 128})) {
+            cases.push_back(one);
+            cases.back().arch = "sm_80";
+            one.forward_kernel = ForwardKernel::automatic;
+            one.backward_kernel = BackwardKernel::automatic;
             cases.push_back(std::move(one));
+        }
     return cases;
 }
 
 std::string name_of(const KernelCase& one) {
     const bool hopper = one.kind == KernelKind::forward
-                            ? one.forward_kernel == ForwardKernel::hopper
+                            ? one.forward_kernel != ForwardKernel::generic
                             : one.backward_kernel != BackwardKernel::generic;
     std::string kernel(kind_name(one.kind));
     if (hopper) kernel = one.kind == KernelKind::forward ? "hopper" : "hopper_" + kernel;

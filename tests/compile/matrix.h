@@ -13,7 +13,8 @@ namespace flexc::test {
 // Chosen so that two cores need about two minutes: all templates on all architectures, all types
 // and many head dims on one, and some mods of the library.
 std::vector<KernelCase> compile_matrix();
-// Every mod of the library, D 64 and 128, forward and backward.
+// Every mod of the library, D 64 and 128, forward and backward: the kernels that are chosen on
+// sm_90a, and those of sm_80.
 std::vector<KernelCase> library_matrix();
 
 // "fused sm_90a bf16 64x64 alibi": what a case is called in the record.

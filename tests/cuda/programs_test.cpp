@@ -149,6 +149,23 @@ std::int64_t element_of(const passes::Mod& mod, ir::NodeId read, const ir::Buffe
     return offset;
 }
 
+// What the terms of a sum add to a buffer, for all values of the counter.
+void add_terms(const passes::Mod& mod, const passes::ReadGradient& gradient,
+               ir::Environment environment, double d_modified,
+               std::vector<std::vector<double>>& expected) {
+    const auto& range = mod.program.graph[mod.counters[gradient.read]].operands;
+    const std::int64_t end = ir::evaluate_integer(mod.program, range[1], environment);
+    const std::uint32_t buffer = mod.program.graph[gradient.read].symbol;
+    for (environment.counter = ir::evaluate_integer(mod.program, range[0], environment);
+         environment.counter < end; ++environment.counter) {
+        const std::int64_t element =
+            element_of(mod, gradient.read, *environment.buffers[buffer], environment);
+        if (element < 0) continue;
+        expected[buffer][static_cast<std::size_t>(element)] +=
+            ir::evaluate_real(mod.program, gradient.partial, environment) * d_modified;
+    }
+}
+
 void check_backward(const Case& one, test::HostArguments& arguments, Function* function,
                     const ir::Environment& environment, Position position) {
     const passes::Mod& mod = one.mod;
@@ -164,6 +181,10 @@ void check_backward(const Case& one, test::HostArguments& arguments, Function* f
     std::vector<std::vector<double>> expected = arguments.empty_gradients();
     for (std::size_t i = 0; i < mod.gradients.size(); ++i) {
         const passes::ReadGradient& gradient = mod.gradients[i];
+        if (mod.counters[gradient.read] != ir::kNoNode) {
+            if (visible) add_terms(mod, gradient, environment, position.d_modified, expected);
+            continue;
+        }
         const double partial = ir::evaluate_real(mod.program, gradient.partial, environment);
         CHECK_MESSAGE(near(partial, outcome.partial[i]), partial, " is not ", outcome.partial[i]);
         const std::uint32_t buffer = mod.program.graph[gradient.read].symbol;

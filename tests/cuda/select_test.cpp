@@ -151,25 +151,31 @@ TEST_CASE("a refused configuration is followed by smaller ones, then by the gene
 }
 
 TEST_CASE("a generic kernel that spilled gives way to one with fewer accumulators, at most twice") {
-    KernelRequest request = generic_forward(80, DType::bf16, 128, 128, true);
-    KernelConfig before = select_kernel(request);
-    for (request.refused = 1; before.has_next; ++request.refused) {
-        const KernelConfig next = select_kernel(request);
-        // Of scores and of the output, in a warp.
-        CHECK(rows_per_warp(next) * (next.key_tile + 128) <
-              rows_per_warp(before) * (before.key_tile + 128));
-        before = next;
+    // Asked for, and where there is no other.
+    for (KernelRequest request : {generic_forward(80, DType::bf16, 128, 128, true),
+                                  forward(80, DType::bf16, 128, 128, true)}) {
+        KernelConfig before = select_kernel(request);
+        for (request.refused = 1; before.has_next; ++request.refused) {
+            const KernelConfig next = select_kernel(request);
+            // Of scores and of the output, in a warp.
+            CHECK(rows_per_warp(next) * (next.key_tile + 128) <
+                  rows_per_warp(before) * (before.key_tile + 128));
+            before = next;
+        }
+        CHECK(request.refused == 3);
     }
-    CHECK(request.refused == 3);
 }
 
 TEST_CASE("a backward that spilled works on fewer rows at a time, where that helps") {
     KernelRequest request = generic_forward(90, DType::bf16, 128, 128, true);
     request.kind = KernelKind::backward_fused;
     CHECK(select_kernel(request).has_next);
-    CHECK_FALSE(select_kernel(request).saves_registers);
+    CHECK(select_kernel(request).saves_registers == 0);
     request.refused = 1;
-    CHECK(select_kernel(request).saves_registers);
+    CHECK(select_kernel(request).saves_registers == 1);
+    CHECK(select_kernel(request).has_next);
+    request.refused = 2;
+    CHECK(select_kernel(request).saves_registers == 2);
     CHECK_FALSE(select_kernel(request).has_next);
     request.head_dim = request.head_dim_v = 16;
     request.refused = 0;
@@ -198,7 +204,7 @@ TEST_CASE("Hopper's backward fits the registers and the shared memory that it ha
             request.deterministic = true;
             request.refused = choices - 1;
             CHECK_FALSE(select_kernel(request).has_next);
-            CHECK_FALSE(last.saves_registers); // nobody has refused it yet
+            CHECK(last.saves_registers == 0); // nobody has refused it yet
         }
 }
 

@@ -234,6 +234,11 @@ TEST_CASE("types are promoted where they meet, and no sooner") {
         {"sum(i in 0..2: sum(j in i..2: score ** (i + j)))",
          "fadd(fadd(pow(score, int_to_real(iadd(0, 0))), pow(score, int_to_real(iadd(0, 1)))), "
          "pow(score, int_to_real(iadd(1, 1))))"},
+        {"sum(i in 2..11: score * i)",
+         "sum(counter(2, 11), fmul(score, int_to_real(counter(2, 11))))"},
+        {"score + sum(j in 0..D // 2: h == j)",
+         "fadd(score, int_to_real(sum(counter(0, ifloordiv(D, 2)), "
+         "bool_to_int(ieq(h, counter(0, ifloordiv(D, 2)))))))"},
         {"silu(score)", "fmul(score, sigmoid(score))"},
         {"h", "int_to_real(h)"},
     };

@@ -19,7 +19,8 @@ namespace {
 class LazyReads {
   public:
     LazyReads(const ir::Program& program, const ir::Environment& environment)
-        : graph_(program.graph), environment_(environment), visited_(graph_.size(), false) {
+        : program_(program), graph_(program.graph), environment_(environment),
+          visited_(graph_.size(), false) {
         const std::array roots = {program.score, program.mask};
         values_ = ir::evaluate<double>(program, roots, environment);
     }
@@ -37,6 +38,15 @@ class LazyReads {
             const bool condition = outside(node.operands[0]);
             return outside(node.operands[values_[node.operands[0]].boolean ? 1 : 2]) || condition;
         }
+        if (node.op == Op::sum) {
+            const auto& range = graph_[node.operands[0]].operands;
+            ir::Environment each = environment_;
+            bool any = outside(range[0]) || outside(range[1]);
+            for (each.counter = values_[range[0]].integer; each.counter < values_[range[1]].integer;
+                 ++each.counter)
+                any = LazyReads(program_, each).outside(node.operands[1]) || any;
+            return any;
+        }
         bool found = false;
         for (std::size_t i = 0; i < node.operands.size(); ++i) {
             found = outside(node.operands[i]) || found;
@@ -48,6 +58,7 @@ class LazyReads {
     }
 
   private:
+    const ir::Program& program_;
     const ir::Graph& graph_;
     const ir::Environment& environment_;
     std::vector<ir::Value<double>> values_;

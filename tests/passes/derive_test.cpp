@@ -24,6 +24,18 @@ bool all_finite(const ir::Program& program, std::span<const NodeId> roots,
     return true;
 }
 
+// A leaf in the term of a sum is one for each value of the counter. False where there is none.
+bool choose_term(const ir::Program& program, NodeId counter, int point,
+                 ir::Environment& environment) {
+    if (counter == ir::kNoNode) return true;
+    const auto& range = program.graph[counter].operands;
+    const std::int64_t first = ir::evaluate_integer(program, range[0], environment);
+    const std::int64_t count = ir::evaluate_integer(program, range[1], environment) - first;
+    if (count <= 0) return false;
+    environment.counter = first + point % count;
+    return true;
+}
+
 std::vector<NodeId> leaves_of(const ir::Program& program) {
     std::vector<NodeId> leaves;
     for (NodeId id : ir::reachable(program.graph, std::span(&program.score, 1))) {
@@ -48,9 +60,12 @@ TEST_CASE("derivatives of random expressions are those of dual numbers") {
         REQUIRE(slopes);
         REQUIRE(slopes->size() == leaves.size());
         test::Instance instance(program, seed);
+        const std::vector<NodeId> counters = ir::counters_of(program.graph);
         for (int point = 0; point < 8; ++point, instance.move()) {
             for (std::size_t i = 0; i < leaves.size(); ++i) {
                 const std::array roots = {program.score, (*slopes)[i]};
+                if (!choose_term(program, counters[leaves[i]], point, instance.environment()))
+                    continue;
                 if (!all_finite(program, roots, instance.environment())) continue;
                 const double expected =
                     ir::evaluate_slope(program, program.score, instance.environment(), leaves[i]);

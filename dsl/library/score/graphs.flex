@@ -48,3 +48,14 @@ fn point_distance(score, points, scale) {
 }
 
 score_mod = point_distance(score, points, scale)
+
+## embedding_distance: Subtracts the Euclidean distance of two learned points, in as many dimensions as they have.
+# Example: R=5 points=normal:1
+buffer points: f32[KV_LEN, R] grad
+
+fn embedding_distance(score, points, dimensions) {
+  square = sum(i in 0..dimensions: (points[q_idx, i] - points[kv_idx, i]) ** 2)
+  score - sqrt(square + 1e-6)
+}
+
+score_mod = embedding_distance(score, points, R)

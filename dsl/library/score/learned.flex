@@ -135,3 +135,15 @@ fn swin(score, table, width) {
 }
 
 score_mod = swin(score, table, width)
+
+## mla_rope: Adds the product of the rotated parts of query and key, which all heads share on the key's side: DeepSeek's latent attention.
+# For R of a few tens; what is wider belongs into q and k, which the matrix units multiply.
+# Example: R=6 weight=0.25 q_rope=normal:1 k_rope=normal:1
+buffer q_rope: f32[B, H, Q_LEN, R] grad
+buffer k_rope: f32[B, KV_LEN, R] grad
+param weight: f32 = 0.07216878
+
+fn mla_rope(score, q_rope, k_rope, weight, width) =
+  score + weight * sum(i in 0..width: q_rope[b, h, q_idx, i] * k_rope[b, kv_idx, i])
+
+score_mod = mla_rope(score, q_rope, k_rope, weight, R)

@@ -1,0 +1,24 @@
+// What LLVM is told about loops over columns.
+#pragma once
+
+#include <string>
+
+namespace flexc::cpu {
+
+// A function has up to four kinds of vector loops. Their memory accesses are independent between
+// iterations, which LLVM is told by an access group for each.
+enum class VectorLoop : int { columns, elements, probabilities, terms };
+
+class LoopMetadata {
+  public:
+    explicit LoopMetadata(int first) : first_(first) {}
+    std::string group(VectorLoop loop) const;  // "!12"
+    std::string access(VectorLoop loop) const; // ", !llvm.access.group !12"
+    std::string latch(VectorLoop loop) const;  // ", !llvm.loop !15"
+    std::string definitions() const;
+
+  private:
+    int first_;
+};
+
+} // namespace flexc::cpu
