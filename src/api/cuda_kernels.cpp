@@ -14,6 +14,7 @@
 #include "cuda/select.h"
 #include "flexc/version.h"
 #include "passes/gradient_sum.h"
+#include "support/env.h"
 #include "support/log.h"
 #include "support/text.h"
 
@@ -105,6 +106,11 @@ bool wants_generic(const passes::Mod& mod, const CompileOptions& options, Kernel
            needs_map(mod);
 }
 
+// Not yet measured: only on request.
+bool stages_key_grids() {
+    return support::environment(support::Variable::key_grid) == "1";
+}
+
 // The kernels of a fused backward share a workspace. Where Hopper's did not fit, those around it
 // are generic too.
 Result<void> agree(std::vector<CompiledKernel>& kernels, const passes::Mod& mod,
@@ -183,11 +189,22 @@ cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& optio
                              .has_mask = graph[mod.mask].op != ir::Op::const_bool,
                              .reports_out_of_range = options.report_out_of_range,
                              .bias_bytes = kind == KernelKind::forward ? cuda::bias_bytes(mod) : 0,
+                             .key_grid = kind == KernelKind::forward && stages_key_grids()
+                                             ? cuda::key_grid(mod)
+                                             : cuda::KeyGrid{},
                              .generic = preference.generic || wants_generic(mod, options, kind),
                              .refused = preference.refused});
     // A kernel that is compiled for one call alone has no map of its tiles, and those who copy
     // biases on Hopper know ranges only.
     const bool copies_biases = config.hopper && cuda::bias_bytes(mod) != 0;
+    const bool sums_distances =
+        std::ranges::any_of(mod.gradients, [&](const passes::ReadGradient& gradient) {
+            return passes::gradient_sum(mod, gradient) == passes::GradientSum::distance;
+        });
+    // The warps that sum by the grid of keys are those that sum by distance elsewhere.
+    if (kind == KernelKind::backward_fused && config.is_hopper_backward && !sums_distances &&
+        stages_key_grids())
+        config.key_width = passes::key_width_of_gradients(mod);
     config.has_map = needs_map(mod) && visits_tiles(kind) && !preference.generic && !copies_biases;
     return config;
 }

@@ -47,7 +47,7 @@ std::string function(std::string_view signature, const Body& body) {
 class Emitter {
   public:
     Emitter(const passes::Mod& mod, const KernelConfig& config, const EmitOptions& options)
-        : folded_(config.hopper ? fold_score(mod) : FoldedMod{mod, {}}), mod_(folded_.mod),
+        : folded_(config.hopper ? fold_score(mod, config.key_width) : FoldedMod{mod, {}}), mod_(folded_.mod),
           config_(config), options_(options), layout_(mod_, roots(), options.dtype != DType::f32) {
         if (config.is_hopper_backward && is_backward(config.kind))
             layout_.split_positions(options.dtype == DType::bf16);
@@ -69,7 +69,7 @@ class Emitter {
         if (is_backward(config_.kind)) {
             joint();
             if (config_.kind == KernelKind::expand) distance_value();
-            text_ += config_.is_hopper_backward ? emit_gradient_addresses(layout_, gradients())
+            text_ += config_.is_hopper_backward ? emit_gradient_addresses(layout_, gradients(), config_.key_width)
                                                 : emit_gradients(layout_, gradients());
         }
         text_ += "} // namespace mod\n";
@@ -87,13 +87,23 @@ class Emitter {
         return is_backward(config_.kind) && config_.kind != KernelKind::backward_dq &&
                !mod_.gradients.empty();
     }
-    // Hopper's backward finds sums over diagonals in a tile, not element by element.
-    static bool is_of_distance(const passes::Mod& mod, const passes::ReadGradient& gradient) {
-        return passes::gradient_sum(mod, gradient) == passes::GradientSum::distance;
+    passes::GradientSum sum_of(const passes::ReadGradient& gradient) const {
+        return passes::gradient_sum(mod_, gradient, config_.key_width);
+    }
+    bool sums_by(passes::GradientSum sum) const {
+        return std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
+            return sum_of(gradient) == sum;
+        });
+    }
+    // Hopper's backward finds some sums in a tile of dS, not element by element.
+    bool is_of_tile(const passes::ReadGradient& gradient) const {
+        using enum passes::GradientSum;
+        const passes::GradientSum sum = sum_of(gradient);
+        return sum == distance || sum == quotient || sum == remainder;
     }
     bool adds_elements() const {
         return std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
-            return !is_of_distance(mod_, gradient);
+            return !is_of_tile(gradient);
         });
     }
     std::vector<passes::ReadGradient> gradients() const {
@@ -176,12 +186,12 @@ class Emitter {
         constant("bool", "kDerivativeUsesScore", uses_score(mod_.d_score));
         constant("bool", "kPartialsUseScore",
                  std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
-                     return !is_of_distance(mod_, gradient) && uses_score(gradient.partial);
+                     return !is_of_tile(gradient) && uses_score(gradient.partial);
                  }));
-        constant("bool", "kSumsDistances",
-                 std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
-                     return is_of_distance(mod_, gradient);
-                 }));
+        constant("bool", "kSumsDistances", sums_by(passes::GradientSum::distance));
+        constant("bool", "kSumsQuotients", sums_by(passes::GradientSum::quotient));
+        constant("bool", "kSumsRemainders", sums_by(passes::GradientSum::remainder));
+        constant("int", "kKeyWidth", config_.key_width == 0 ? config_.key_tile : config_.key_width);
         // Expanded reads are looked up by distance; but not by the mask.
         const std::vector<NodeId> expanded = passes::distance_reads(mod_);
         const std::vector<NodeId> mask = {mod_.mask};

@@ -49,7 +49,8 @@ std::string address(const Body& body, NodeId read, std::uint32_t buffer) {
 } // namespace
 
 std::string emit_gradient_addresses(const Layout& layout,
-                                    const std::vector<passes::ReadGradient>& gradients) {
+                                    const std::vector<passes::ReadGradient>& gradients,
+                                    int key_width) {
     std::string sums, text;
     Body each = Body(layout, Place::element, "at.");
     std::vector<NodeId> indices;
@@ -60,12 +61,12 @@ std::string emit_gradient_addresses(const Layout& layout,
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         const NodeId read = gradients[i].read;
         sums += formatted("gradient == {} ? Sum::{} : ", i,
-                          passes::name(passes::gradient_sum(layout.mod(), gradients[i])));
+                          passes::name(passes::gradient_sum(layout.mod(), gradients[i], key_width)));
         each.line(formatted("if (gradient == {}) return {};", i,
                             address(each, read, layout.node(read).symbol)));
     }
     each.line("return nullptr;");
-    text = formatted("enum class Sum {{ head, query, key, distance, element }};\n"
+    text = formatted("enum class Sum {{ head, query, key, distance, quotient, remainder, element }};\n"
                      "constexpr __device__ Sum sum_of(int gradient) {{\n"
                      "    return {}Sum::element;\n}}\n\n",
                      sums);

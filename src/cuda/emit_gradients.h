@@ -10,8 +10,10 @@ namespace flexc::cuda {
 std::string emit_gradients(const Layout& layout,
                            const std::vector<passes::ReadGradient>& gradients);
 
-// For Hopper's backward: how each read's gradient is summed, and where the sum goes.
+// For Hopper's backward: how each read's gradient is summed, and where the sum goes. key_width: see
+// passes::gradient_sum().
 std::string emit_gradient_addresses(const Layout& layout,
-                                    const std::vector<passes::ReadGradient>& gradients);
+                                    const std::vector<passes::ReadGradient>& gradients,
+                                    int key_width);
 
 } // namespace flexc::cuda

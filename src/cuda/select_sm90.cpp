@@ -1,6 +1,8 @@
 // Tiles of Hopper's forward kernel.
 #include <algorithm>
 #include <array>
+#include <numeric>
+#include <vector>
 
 #include "cuda/select.h"
 
@@ -17,6 +19,11 @@ constexpr std::array kShapes = {
     Shape{3, 128, 2, true}, Shape{3, 112, 2, true}, Shape{3, 96, 2, true},  Shape{2, 128, 2, true},
     Shape{2, 128, 1, true}, Shape{2, 112, 1, true}, Shape{2, 96, 1, true},  Shape{2, 80, 1, true},
     Shape{2, 64, 1, true},  Shape{2, 48, 1, true},  Shape{2, 64, 1, false},
+};
+// Of those, for keys as a grid. Two warpgroups have registers for what repeats from row to row.
+constexpr std::array kGridShapes = {
+    Shape{2, 128, 2, true}, Shape{2, 128, 1, true}, Shape{2, 112, 2, true}, Shape{2, 112, 1, true},
+    Shape{2, 96, 1, true},  Shape{2, 80, 1, true},  Shape{2, 64, 1, true},  Shape{2, 48, 1, true},
 };
 constexpr int kStages = 2;
 constexpr int kBarrierBytes = 1024;
@@ -58,6 +65,17 @@ bool suits(const KernelRequest& request, const Shape& shape) {
            shared_bytes(request, shape) <= shared_memory_limit(request.arch);
 }
 
+// The same, where each tile is whole rows of the grid of keys.
+bool suits_grid(const KernelRequest& request, const Shape& shape) {
+    const KeyGrid& grid = request.key_grid;
+    if (grid.width == 0 || shape.key_tile % std::lcm(grid.width, 16) != 0) return false;
+    // Of one thread: a number for each row of the grid and query, and what repeats.
+    const int rows = grid.quotients ? 2 * shape.key_tile / grid.width : 0;
+    const int period = grid.remainders ? std::lcm(grid.width, 8) / 2 : 0;
+    return suits(request, shape) &&
+           accumulators(request, shape) + rows + period <= accumulator_limit(request, shape);
+}
+
 KernelConfig configured(const KernelRequest& request, const Shape& shape) {
     KernelConfig config;
     config.kind = KernelKind::forward;
@@ -88,10 +106,32 @@ KernelConfig configured(const KernelRequest& request, const Shape& shape) {
     return config;
 }
 
+struct Choice {
+    const Shape* shape;
+    bool fits_grid;
+};
+
 // A stage of queries more or less needs the same registers.
 bool needs_fewer_registers(const Shape& shape, const Shape& than) {
     return shape.consumers < than.consumers || shape.key_tile <= than.key_tile - kLeastStep ||
            shape.overlaps != than.overlaps;
+}
+
+// The best, one that is a step smaller, and the smallest: each costs a compile.
+std::vector<Choice> choices_for(const KernelRequest& request) {
+    constexpr std::size_t kMost = 3, kMostOfGrid = 2;
+    std::vector<Choice> choices;
+    const auto take = [&](const Shape& shape, bool fits_grid, std::size_t most) {
+        const bool follows = !choices.empty() && choices.back().fits_grid == fits_grid;
+        if (follows && !needs_fewer_registers(shape, *choices.back().shape)) return;
+        if (choices.size() == most) choices.pop_back();
+        choices.push_back({&shape, fits_grid});
+    };
+    for (const Shape& shape : kGridShapes)
+        if (suits_grid(request, shape)) take(shape, true, kMostOfGrid);
+    for (const Shape& shape : kShapes)
+        if (suits(request, shape)) take(shape, false, kMost);
+    return choices;
 }
 
 } // namespace
@@ -108,18 +148,15 @@ std::string_view why_not_sm90(const KernelRequest& request) {
 
 std::optional<KernelConfig> select_forward_sm90(const KernelRequest& request) {
     if (!why_not_sm90(request).empty()) return {};
-    // The best, one that is a step smaller, and the smallest: each costs a compile.
-    std::array<const Shape*, 3> choices{};
-    std::size_t count = 0;
-    for (const Shape& shape : kShapes) {
-        if (!suits(request, shape)) continue;
-        if (count > 0 && !needs_fewer_registers(shape, *choices[count - 1])) continue;
-        count = std::min(count + 1, choices.size());
-        choices[count - 1] = &shape;
-    }
+    const std::vector<Choice> choices = choices_for(request);
     const auto refused = static_cast<std::size_t>(request.refused);
-    if (refused >= count) return {};
-    KernelConfig config = configured(request, *choices[refused]);
+    if (refused >= choices.size()) return {};
+    KernelConfig config = configured(request, *choices[refused].shape);
+    if (choices[refused].fits_grid) {
+        config.key_width = request.key_grid.width;
+        config.reason +=
+            ", keys as a grid of " + std::to_string(request.key_grid.width) + " columns";
+    }
     if (refused > 0) config.reason += "; larger tiles spilled registers or serialised products";
     return config;
 }

@@ -317,7 +317,9 @@ class ScoreGradients {
             // What a hidden element's partial may be is nobody's business.
             const float d_read = d_modified == 0 ? 0 : joint.partial[gradient] * d_modified;
             switch (mod::sum_of(gradient)) {
-            case mod::Sum::distance: break; // of dS, in shared memory
+            case mod::Sum::distance:
+            case mod::Sum::quotient:
+            case mod::Sum::remainder: break; // of dS, in shared memory
             case mod::Sum::head: sums.of_head[gradient] += d_read; break;
             case mod::Sum::key: sums.of_key[gradient][key] += d_read; break;
             case mod::Sum::query: query_sums.of_query[gradient][j] += d_read; break;

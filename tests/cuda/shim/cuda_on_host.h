@@ -1,11 +1,15 @@
 // The part of CUDA C++ that generated code uses, for a host compiler.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #define __device__
+
+using std::max;
+using std::min;
 
 struct ThreadIndex {
     unsigned x = 0, y = 0, z = 0;
@@ -42,5 +46,8 @@ inline float atomicAdd(float* p, float x) {
     *p += x;
     return before;
 }
+inline float __fmul_rn(float x, float y) { return x * y; }
 // One thread plays the warp: the others hold zeros.
 inline float __shfl_xor_sync(unsigned, float, int) { return 0; }
+template <typename T> T __shfl_sync(unsigned, T, int) { return 0; }
+inline unsigned __ballot_sync(unsigned, bool) { return 0; }
