@@ -2,6 +2,7 @@
 
 #include <array>
 #include <fstream>
+#include <span>
 #include <sstream>
 #include <utility>
 
@@ -46,9 +47,9 @@ constexpr std::array<std::string_view, 11> kWatched = {
     "causal",         "dilated", "document",   "neighborhood_2d",   "padding", "prefix_lm",
     "sliding_window", "alibi",   "dense_bias", "relative_position", "softcap"};
 
-std::vector<KernelCase> generic(const front::LibraryMod& mod) {
+std::vector<KernelCase> generic(const front::LibraryMod& mod, std::span<const int> head_dims) {
     std::vector<KernelCase> cases;
-    for (const int head_dim : {64, 128})
+    for (const int head_dim : head_dims)
         for (const KernelKind kind : {KernelKind::forward, KernelKind::backward_fused})
             cases.push_back({.mod = std::string(mod.name),
                              .text = std::string(mod.text),
@@ -98,8 +99,9 @@ std::vector<KernelCase> compile_matrix() {
             cases.back().head_dim = head_dim;
             cases.back().head_dim_v = head_dim_v;
         }
+    constexpr std::array kWide = {128}; // where registers are short
     for (const std::string_view mod : kWatched)
-        for (KernelCase& one : generic(*front::find_library_mod(mod)))
+        for (KernelCase& one : generic(*front::find_library_mod(mod), kWide))
             cases.push_back(std::move(one));
     // Maps: a mask of arrays, and one of numbers alone.
     constexpr std::string_view kDocuments = "buffer doc: i32[B, KV_LEN]\n"
@@ -133,9 +135,10 @@ std::vector<KernelCase> compile_matrix() {
 }
 
 std::vector<KernelCase> library_matrix() {
+    constexpr std::array kHeadDims = {64, 128};
     std::vector<KernelCase> cases;
     for (const front::LibraryMod& mod : front::library())
-        for (KernelCase& one : generic(mod))
+        for (KernelCase& one : generic(mod, kHeadDims))
             cases.push_back(std::move(one));
     return cases;
 }

@@ -252,31 +252,27 @@ void run(const BenchOptions& options) {
 
 } // namespace
 
-void add_bench(CLI::App& app) {
+void add_bench(CommandLine program) {
     auto options = std::make_shared<BenchOptions>();
-    auto& command =
-        add_command(app, "bench", "Median times of a mod on made-up tensors; prints JSON",
-                    "flexc bench alibi --shape 2,16,16,8192,8192,128 --dtype bf16 --backward");
+    auto command =
+        program.command("bench", "Median times of a mod on made-up tensors; prints JSON",
+                        "flexc bench alibi --shape 2,16,16,8192,8192,128 --dtype bf16 --backward");
     add_mod_options(command, options->mod, true);
-    command.add_option("--shape", options->shape, "B,H,H_KV,Q,KV,D or B,H,H_KV,Q,KV,D,DV")
-        ->required();
-    command.add_option("--dtype", options->dtype, "Type of q, k and v: f32, f16 or bf16");
-    command.add_option("--device", options->device, "auto, cpu, cuda or cuda:N");
-    command.add_flag("--backward", options->backward, "Time the backward too");
-    command.add_option("--scale", options->scale, "Instead of 1/sqrt(D)");
-    command.add_flag("--deterministic", options->deterministic, "Kernels that give the same bits");
-    command.add_option("--forward-kernel", options->forward_kernel, "auto, generic or hopper");
-    command.add_option("--backward-kernel", options->backward_kernel,
-                       "auto, fused, split or generic");
-    command.add_option("--dim", options->dims, "N=V: the extent of a dim that a buffer names")
-        ->allow_extra_args(false);
-    command
-        .add_option("--fill", options->fills,
-                    "NAME=SPEC: what a buffer holds: normal:STD, uniform:LO:HI, index:N, "
-                    "segments:LEN, const:X")
-        ->allow_extra_args(false);
-    add_json_flag(command, options->json);
-    command.callback([options] { run(*options); });
+    command.option("--shape", options->shape, "B,H,H_KV,Q,KV,D or B,H,H_KV,Q,KV,D,DV",
+                   {.required = true});
+    command.option("--dtype", options->dtype, "Type of q, k and v: f32, f16 or bf16");
+    command.option("--device", options->device, "auto, cpu, cuda or cuda:N");
+    command.flag("--backward", options->backward, "Time the backward too");
+    command.option("--scale", options->scale, "Instead of 1/sqrt(D)");
+    command.flag("--deterministic", options->deterministic, "Kernels that give the same bits");
+    command.option("--forward-kernel", options->forward_kernel, "auto, generic or hopper");
+    command.option("--backward-kernel", options->backward_kernel, "auto, fused, split or generic");
+    command.option("--dim", options->dims, "N=V: the extent of a dim that a buffer names");
+    command.option("--fill", options->fills,
+                   "NAME=SPEC: what a buffer holds: normal:STD, uniform:LO:HI, index:N, "
+                   "segments:LEN, const:X");
+    command.json_flag(options->json);
+    command.on_run([options] { run(*options); });
 }
 
 } // namespace flexc::cli

@@ -43,15 +43,14 @@ void print_path(bool json) {
 
 } // namespace
 
-void add_cache(CLI::App& app) {
-    auto& command =
-        add_command(app, "cache", "The kernel cache on disk", "flexc cache stats --json");
-    command.require_subcommand(1);
+void add_cache(CommandLine program) {
+    auto command = program.command("cache", "The kernel cache on disk", "flexc cache stats --json");
+    command.require_command();
     const auto add = [&](const char* verb, const char* summary, void (*work)(bool)) {
         auto json = std::make_shared<bool>(false);
-        auto& sub = add_command(command, verb, summary, formatted("flexc cache {}", verb));
-        add_json_flag(sub, *json);
-        sub.callback([json, work] { work(*json); });
+        auto sub = command.command(verb, summary, formatted("flexc cache {}", verb));
+        sub.json_flag(*json);
+        sub.on_run([json, work] { work(*json); });
     };
     add("stats", "How many kernels, how large",
         [](bool json) { print_statistics(cache_statistics(), json); });

@@ -78,14 +78,14 @@ void run(const CheckOptions& options) {
 
 } // namespace
 
-void add_check(CLI::App& app) {
+void add_check(CommandLine program) {
     auto options = std::make_shared<CheckOptions>();
-    auto& command = add_command(app, "check", "Check a mod and print what it declares and uses",
-                                "flexc check -e 'score + slopes[h] * (kv_idx - q_idx)' "
-                                "--buffer 'slopes: f32[H] grad'");
+    auto command = program.command("check", "Check a mod and print what it declares and uses",
+                                   "flexc check -e 'score + slopes[h] * (kv_idx - q_idx)' "
+                                   "--buffer 'slopes: f32[H] grad'");
     add_mod_options(command, options->mod, true);
-    add_json_flag(command, options->json);
-    command.callback([options] { run(*options); });
+    command.json_flag(options->json);
+    command.on_run([options] { run(*options); });
 }
 
 } // namespace flexc::cli

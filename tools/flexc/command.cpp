@@ -9,17 +9,6 @@
 
 namespace flexc::cli {
 
-CLI::App& add_command(CLI::App& app, const std::string& name, const std::string& summary,
-                      const std::string& example) {
-    auto* command = app.add_subcommand(name, summary);
-    command->footer("\nexample:\n  " + example);
-    return *command;
-}
-
-void add_json_flag(CLI::App& command, bool& json) {
-    command.add_flag("--json", json, "One line of JSON on stdout");
-}
-
 namespace {
 // Names come from users' files: bytes that are not UTF-8 are replaced, not thrown about.
 std::string dump(const nlohmann::json& value, int indent) {

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json_fwd.hpp>
 
+#include "flexc/command_line.h"
 #include "flexc/result.h"
 
 namespace flexc::cli {
@@ -47,11 +47,6 @@ inline void require(const Result<void>& result) {
     }
 }
 
-// Adds `--json` and the example that --help ends with.
-CLI::App& add_command(CLI::App& app, const std::string& name, const std::string& summary,
-                      const std::string& example);
-void add_json_flag(CLI::App& command, bool& json);
-
 // One line, so that the last line of the output is always the whole answer.
 void print_json(const nlohmann::json& value);
 void print_json_indented(const nlohmann::json& value);
@@ -59,15 +54,15 @@ void print_json_indented(const nlohmann::json& value);
 // The nearest of `candidates`, or "" when none is near.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
 
-void add_run(CLI::App& app);
-void add_check(CLI::App& app);
-void add_explain(CLI::App& app);
-void add_compile(CLI::App& app);
-void add_bench(CLI::App& app);
-void add_mask(CLI::App& app);
-void add_list(CLI::App& app);
-void add_show(CLI::App& app);
-void add_cache(CLI::App& app);
-void add_doctor(CLI::App& app);
+void add_run(CommandLine program);
+void add_check(CommandLine program);
+void add_explain(CommandLine program);
+void add_compile(CommandLine program);
+void add_bench(CommandLine program);
+void add_mask(CommandLine program);
+void add_list(CommandLine program);
+void add_show(CommandLine program);
+void add_cache(CommandLine program);
+void add_doctor(CommandLine program);
 
 } // namespace flexc::cli

@@ -86,20 +86,19 @@ void run(const CompileCommand& options) {
 
 } // namespace
 
-void add_compile(CLI::App& app) {
+void add_compile(CommandLine program) {
     auto options = std::make_shared<CompileCommand>();
-    auto& command =
-        add_command(app, "compile", "Compile for a GPU architecture; needs no GPU, prints JSON",
-                    "flexc compile alibi --arch sm_90a --dtype bf16 --head-dim 128 --backward");
+    auto command =
+        program.command("compile", "Compile for a GPU architecture; needs no GPU, prints JSON",
+                        "flexc compile alibi --arch sm_90a --dtype bf16 --head-dim 128 --backward");
     add_mod_options(command, options->mod, false);
-    command.add_option("--arch", options->arch, "sm_80, sm_90a, sm_100, ...");
+    command.option("--arch", options->arch, "sm_80, sm_90a, sm_100, ...");
     add_kernel_options(command, options->kernel);
-    command.add_option(
-        "-o,--output", options->folder,
-        "Write a pack into this folder: with FLEXC_PACK=DIR the program needs no NVRTC");
-    command.add_flag("--no-cache", options->no_cache, "Neither read nor write the kernel cache");
-    add_json_flag(command, options->json);
-    command.callback([options] { run(*options); });
+    command.option("-o,--output", options->folder,
+                   "Write a pack into this folder: with FLEXC_PACK=DIR the program needs no NVRTC");
+    command.flag("--no-cache", options->no_cache, "Neither read nor write the kernel cache");
+    command.json_flag(options->json);
+    command.on_run([options] { run(*options); });
 }
 
 } // namespace flexc::cli

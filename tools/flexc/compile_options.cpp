@@ -4,16 +4,14 @@
 
 namespace flexc::cli {
 
-void add_kernel_options(CLI::App& command, KernelOption& option) {
-    command.add_option("--dtype", option.dtype, "Type of q, k and v: f32, f16 or bf16");
-    command.add_option("--head-dim", option.head_dim, "D, 1 to 256")->check(CLI::Range(1, 256));
-    command.add_option("--head-dim-v", option.head_dim_v, "DV, when it is not D")
-        ->check(CLI::Range(1, 256));
-    command.add_flag("--backward", option.backward, "The backward kernels too");
-    command.add_flag("--deterministic", option.deterministic, "Kernels that give the same bits");
-    command.add_option("--forward-kernel", option.forward_kernel, "auto, generic or hopper");
-    command.add_option("--backward-kernel", option.backward_kernel,
-                       "auto, fused, split or generic");
+void add_kernel_options(CommandLine command, KernelOption& option) {
+    command.option("--dtype", option.dtype, "Type of q, k and v: f32, f16 or bf16");
+    command.option("--head-dim", option.head_dim, "D, 1 to 256", {.most = 256});
+    command.option("--head-dim-v", option.head_dim_v, "DV, when it is not D", {.most = 256});
+    command.flag("--backward", option.backward, "The backward kernels too");
+    command.flag("--deterministic", option.deterministic, "Kernels that give the same bits");
+    command.option("--forward-kernel", option.forward_kernel, "auto, generic or hopper");
+    command.option("--backward-kernel", option.backward_kernel, "auto, fused, split or generic");
 }
 
 void apply(const KernelOption& option, CompileOptions& options) {

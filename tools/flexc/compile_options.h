@@ -3,8 +3,7 @@
 
 #include <string>
 
-#include <CLI/CLI.hpp>
-
+#include "flexc/command_line.h"
 #include "flexc/options.h"
 
 namespace flexc::cli {
@@ -16,7 +15,7 @@ struct KernelOption {
     std::string forward_kernel = "auto", backward_kernel = "auto";
 };
 
-void add_kernel_options(CLI::App& command, KernelOption& option);
+void add_kernel_options(CommandLine command, KernelOption& option);
 void apply(const KernelOption& option, CompileOptions& options);
 
 } // namespace flexc::cli

@@ -50,12 +50,12 @@ void run(bool json) {
 
 } // namespace
 
-void add_doctor(CLI::App& app) {
+void add_doctor(CommandLine program) {
     auto json = std::make_shared<bool>(false);
-    auto& command = add_command(
-        app, "doctor", "What flexc found on this machine, and what is missing", "flexc doctor");
-    add_json_flag(command, *json);
-    command.callback([json] { run(*json); });
+    auto command = program.command(
+        "doctor", "What flexc found on this machine, and what is missing", "flexc doctor");
+    command.json_flag(*json);
+    command.on_run([json] { run(*json); });
 }
 
 } // namespace flexc::cli

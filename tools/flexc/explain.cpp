@@ -45,22 +45,18 @@ void run(ExplainOptions options) {
 
 } // namespace
 
-void add_explain(CLI::App& app) {
+void add_explain(CommandLine program) {
     auto options = std::make_shared<ExplainOptions>();
-    auto& command = add_command(app, "explain", "Print stages of a compile as text",
-                                "flexc explain alibi --stage grad,cuda --arch sm_90a");
+    auto command = program.command("explain", "Print stages of a compile as text",
+                                   "flexc explain alibi --stage grad,cuda --arch sm_90a");
     add_mod_options(command, options->mod, false);
-    command
-        .add_option("--stage", options->stages,
-                    "One or more of tokens,ast,ir,grad,deps,mask,plan,cuda,llvm")
-        ->required()
-        ->delimiter(',')
-        ->allow_extra_args(false)
-        ->check(CLI::IsMember(kStages));
-    command.add_option("--arch", options->arch, "GPU architecture of plan and cuda");
+    command.option("--stage", options->stages,
+                   "One or more of tokens,ast,ir,grad,deps,mask,plan,cuda,llvm",
+                   {.required = true, .separator = ',', .among = kStages});
+    command.option("--arch", options->arch, "GPU architecture of plan and cuda");
     add_kernel_options(command, options->kernel);
-    add_json_flag(command, options->json);
-    command.callback([options] { run(*options); });
+    command.json_flag(options->json);
+    command.on_run([options] { run(*options); });
 }
 
 } // namespace flexc::cli

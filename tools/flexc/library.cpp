@@ -122,22 +122,21 @@ struct LibraryOptions {
 
 } // namespace
 
-void add_list(CLI::App& app) {
+void add_list(CommandLine program) {
     auto options = std::make_shared<LibraryOptions>();
-    auto& command = add_command(app, "list", "The library of mods", "flexc list window");
-    command.add_option("WORD", options->words, "Only mods whose line has every word");
-    add_json_flag(command, options->json);
-    command.callback([options] { list(options->words, options->json); });
+    auto command = program.command("list", "The library of mods", "flexc list window");
+    command.option("WORD", options->words, "Only mods whose line has every word");
+    command.json_flag(options->json);
+    command.on_run([options] { list(options->words, options->json); });
 }
 
-void add_show(CLI::App& app) {
+void add_show(CommandLine program) {
     auto options = std::make_shared<LibraryOptions>();
-    auto& command =
-        add_command(app, "show", "A mod of the library: text, what depends on what, picture",
-                    "flexc show alibi");
-    command.add_option("NAME", options->name, "As `flexc list` names it")->required();
-    add_json_flag(command, options->json);
-    command.callback([options] { show(options->name, options->json); });
+    auto command = program.command(
+        "show", "A mod of the library: text, what depends on what, picture", "flexc show alibi");
+    command.option("NAME", options->name, "As `flexc list` names it", {.required = true});
+    command.json_flag(options->json);
+    command.on_run([options] { show(options->name, options->json); });
 }
 
 } // namespace flexc::cli

@@ -19,32 +19,15 @@ int fail_with(int exit_code, std::string_view message) {
 }
 
 int run_command(int argc, char** argv) {
-    CLI::App app{"Fused attention kernels from a line of text.", "flexc"};
-    app.require_subcommand(1);
-    app.set_version_flag("--version", "flexc " + std::string(flexc::version()));
-    app.footer("\n`flexc COMMAND --help` shows the options of a command and an example.");
-    flexc::cli::add_run(app);
-    flexc::cli::add_check(app);
-    flexc::cli::add_explain(app);
-    flexc::cli::add_compile(app);
-    flexc::cli::add_bench(app);
-    flexc::cli::add_mask(app);
-    flexc::cli::add_list(app);
-    flexc::cli::add_show(app);
-    flexc::cli::add_cache(app);
-    flexc::cli::add_doctor(app);
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::Success& wanted) {
-        return app.exit(wanted); // --help, --version
-    } catch (const CLI::ParseError& error) {
-        const auto chosen = app.get_subcommands();
-        const auto of = chosen.empty() ? std::string() : " " + chosen.front()->get_name();
-        return fail_with(
-            flexc::cli::kExitUsage,
-            flexc::formatted("{}\n`flexc{} --help` shows what is accepted", error.what(), of));
-    }
-    return 0;
+    using namespace flexc::cli;
+    return run_program({.name = "flexc",
+                        .summary = "Fused attention kernels from a line of text.",
+                        .version = std::string(flexc::version()),
+                        .footer = "`flexc COMMAND --help` shows the options of a command and an "
+                                  "example.",
+                        .commands = {add_run, add_check, add_explain, add_compile, add_bench,
+                                     add_mask, add_list, add_show, add_cache, add_doctor}},
+                       argc, argv);
 }
 
 } // namespace

@@ -189,29 +189,25 @@ void run(const MaskOptions& options) {
 
 } // namespace
 
-void add_mask(CLI::App& app) {
+void add_mask(CommandLine program) {
     auto options = std::make_shared<MaskOptions>();
-    auto& command =
-        add_command(app, "mask", "Show which tiles of the score matrix a mask leaves",
-                    "flexc mask causal --q 1024 --kv 1024 --tile 128,64 --png causal.png");
+    auto command =
+        program.command("mask", "Show which tiles of the score matrix a mask leaves",
+                        "flexc mask causal --q 1024 --kv 1024 --tile 128,64 --png causal.png");
     add_mod_options(command, options->mod, true);
-    command.add_option("--q", options->q, "Q_LEN")->required()->check(CLI::PositiveNumber);
-    command.add_option("--kv", options->kv, "KV_LEN")->required()->check(CLI::PositiveNumber);
-    command.add_option("--b", options->b, "B; else as the inputs have it, or 1")
-        ->check(CLI::PositiveNumber);
-    command.add_option("--h", options->h, "H; else as the inputs have it, or 1")
-        ->check(CLI::PositiveNumber);
-    command.add_option("--h-kv", options->h_kv, "H_KV; else H")->check(CLI::PositiveNumber);
-    command.add_option("--tile", options->tile, "M,N: queries and keys of a tile")
-        ->delimiter(',')
-        ->expected(2)
-        ->check(CLI::PositiveNumber);
-    command.add_option("--inputs", options->inputs,
-                       "safetensors with the buffers that the mask reads, by name");
-    command.add_option("--png", options->png,
-                       "Write the picture to this file: black full, grey partial, white empty");
-    add_json_flag(command, options->json);
-    command.callback([options] { run(*options); });
+    command.option("--q", options->q, "Q_LEN", {.required = true, .positive = true});
+    command.option("--kv", options->kv, "KV_LEN", {.required = true, .positive = true});
+    command.option("--b", options->b, "B; else as the inputs have it, or 1", {.positive = true});
+    command.option("--h", options->h, "H; else as the inputs have it, or 1", {.positive = true});
+    command.option("--h-kv", options->h_kv, "H_KV; else H", {.positive = true});
+    command.option("--tile", options->tile, "M,N: queries and keys of a tile",
+                   {.separator = ',', .count = 2, .positive = true});
+    command.option("--inputs", options->inputs,
+                   "safetensors with the buffers that the mask reads, by name");
+    command.option("--png", options->png,
+                   "Write the picture to this file: black full, grey partial, white empty");
+    command.json_flag(options->json);
+    command.on_run([options] { run(*options); });
 }
 
 } // namespace flexc::cli

@@ -95,6 +95,21 @@ void load_params(const ModOption& option, ModText& result) {
     }
 }
 
+template <typename Choice>
+Choice parse_choice(const std::string& text, std::string_view option,
+                    std::initializer_list<std::pair<std::string_view, Choice>> choices) {
+    std::string expected;
+    std::size_t left = choices.size();
+    for (const auto& [name, choice] : choices) {
+        if (text == name) {
+            return choice;
+        }
+        --left;
+        expected += formatted("{}{}", name, left > 1 ? ", " : left == 1 ? " or " : "");
+    }
+    fail_usage(formatted("{} '{}': expected {}", option, text, expected));
+}
+
 // A warning about the program carries its place; others say who speaks.
 void write_log(void*, LogLevel level, std::string_view text) {
     if (level < LogLevel::warning) {
@@ -109,17 +124,14 @@ void write_log(void*, LogLevel level, std::string_view text) {
 
 } // namespace
 
-void add_mod_options(CLI::App& command, ModOption& option, bool with_params) {
-    command.add_option("MOD", option.mod, "A file, - for stdin, or a mod of the library");
-    command.add_option("-e,--expression", option.expression, "The program itself, instead of MOD");
-    command.add_option("--mask", option.mask, "mask_mod, when the program has none");
-    command
-        .add_option("--buffer", option.buffers,
-                    "A buffer, when the program does not declare it: 'slopes: f32[H] grad'")
-        ->allow_extra_args(false);
+void add_mod_options(CommandLine command, ModOption& option, bool with_params) {
+    command.option("MOD", option.mod, "A file, - for stdin, or a mod of the library");
+    command.option("-e,--expression", option.expression, "The program itself, instead of MOD");
+    command.option("--mask", option.mask, "mask_mod, when the program has none");
+    command.option("--buffer", option.buffers,
+                   "A buffer, when the program does not declare it: 'slopes: f32[H] grad'");
     if (with_params) {
-        command.add_option("--param", option.params, "N=V: the value of a param")
-            ->allow_extra_args(false);
+        command.option("--param", option.params, "N=V: the value of a param");
     }
 }
 
@@ -212,32 +224,18 @@ Device parse_device(const std::string& text) {
 }
 
 ForwardKernel parse_forward_kernel(const std::string& text) {
-    if (text == "auto") {
-        return ForwardKernel::automatic;
-    }
-    if (text == "generic") {
-        return ForwardKernel::generic;
-    }
-    if (text == "hopper") {
-        return ForwardKernel::hopper;
-    }
-    fail_usage(formatted("--forward-kernel '{}': expected auto, generic or hopper", text));
+    return parse_choice<ForwardKernel>(text, "--forward-kernel",
+                                       {{"auto", ForwardKernel::automatic},
+                                        {"generic", ForwardKernel::generic},
+                                        {"hopper", ForwardKernel::hopper}});
 }
 
 BackwardKernel parse_backward_kernel(const std::string& text) {
-    if (text == "auto") {
-        return BackwardKernel::automatic;
-    }
-    if (text == "fused") {
-        return BackwardKernel::fused;
-    }
-    if (text == "split") {
-        return BackwardKernel::split;
-    }
-    if (text == "generic") {
-        return BackwardKernel::generic;
-    }
-    fail_usage(formatted("--backward-kernel '{}': expected auto, fused, split or generic", text));
+    return parse_choice<BackwardKernel>(text, "--backward-kernel",
+                                        {{"auto", BackwardKernel::automatic},
+                                         {"fused", BackwardKernel::fused},
+                                         {"split", BackwardKernel::split},
+                                         {"generic", BackwardKernel::generic}});
 }
 
 std::string describe(Device device) {

@@ -6,8 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
+#include "flexc/command_line.h"
 #include "flexc/compile.h"
 
 namespace flexc::cli {
@@ -26,7 +25,7 @@ struct ModText {
     std::vector<std::pair<std::string, double>> param_values;
 };
 
-void add_mod_options(CLI::App& command, ModOption& option, bool with_params);
+void add_mod_options(CommandLine command, ModOption& option, bool with_params);
 ModText load_mod(const ModOption& option);
 
 // "slopes: f32[H] grad"

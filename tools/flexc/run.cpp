@@ -157,33 +157,30 @@ void run(const RunOptions& options) {
 
 } // namespace
 
-void add_run(CLI::App& app) {
+void add_run(CommandLine program) {
     auto options = std::make_shared<RunOptions>();
-    auto& command = add_command(
-        app, "run", "Run a mod on tensors from a safetensors file",
+    auto command = program.command(
+        "run", "Run a mod on tensors from a safetensors file",
         "flexc run alibi.flex --inputs x.safetensors --outputs y.safetensors --backward");
     add_mod_options(command, options->mod, true);
-    command
-        .add_option("--inputs", options->inputs,
-                    "safetensors: q [B,H,Q_LEN,D], k, v [B,H_KV,KV_LEN,D or DV], do and dlse for "
-                    "--backward, and each buffer by name")
-        ->required();
-    command
-        .add_option("--outputs", options->outputs,
-                    "safetensors: o, lse, and with --backward dq, dk, dv, d.NAME")
-        ->required();
-    command.add_flag("--backward", options->backward, "Gradients too");
-    command.add_option("--device", options->device, "auto, cpu, cuda or cuda:N");
-    command.add_option("--scale", options->scale, "Instead of 1/sqrt(D)");
-    command.add_flag("--deterministic", options->deterministic, "The same bits every run");
-    command.add_option("--forward-kernel", options->forward_kernel, "auto, generic or hopper");
-    command.add_option("--backward-kernel", options->backward_kernel,
-                       "auto, fused, split or generic");
-    command.add_flag("--report-out-of-range", options->report_out_of_range,
-                     "Warn when a buffer was read outside its bounds");
-    command.add_flag("--quiet", options->quiet, "Print nothing on success");
-    add_json_flag(command, options->json);
-    command.callback([options] { run(*options); });
+    command.option("--inputs", options->inputs,
+                   "safetensors: q [B,H,Q_LEN,D], k, v [B,H_KV,KV_LEN,D or DV], do and dlse for "
+                   "--backward, and each buffer by name",
+                   {.required = true});
+    command.option("--outputs", options->outputs,
+                   "safetensors: o, lse, and with --backward dq, dk, dv, d.NAME",
+                   {.required = true});
+    command.flag("--backward", options->backward, "Gradients too");
+    command.option("--device", options->device, "auto, cpu, cuda or cuda:N");
+    command.option("--scale", options->scale, "Instead of 1/sqrt(D)");
+    command.flag("--deterministic", options->deterministic, "The same bits every run");
+    command.option("--forward-kernel", options->forward_kernel, "auto, generic or hopper");
+    command.option("--backward-kernel", options->backward_kernel, "auto, fused, split or generic");
+    command.flag("--report-out-of-range", options->report_out_of_range,
+                 "Warn when a buffer was read outside its bounds");
+    command.flag("--quiet", options->quiet, "Print nothing on success");
+    command.json_flag(options->json);
+    command.on_run([options] { run(*options); });
 }
 
 } // namespace flexc::cli
