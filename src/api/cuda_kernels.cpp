@@ -205,6 +205,8 @@ cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& optio
     if (kind == KernelKind::backward_fused && config.is_hopper_backward && !sums_distances &&
         stages_key_grids())
         config.key_width = passes::key_width_of_gradients(mod);
+    if (config.is_hopper_backward && config.key_width != 0)
+        config.reason += formatted(", gradients over keys as a grid of {} columns", config.key_width);
     config.has_map = needs_map(mod) && visits_tiles(kind) && !preference.generic && !copies_biases;
     return config;
 }

@@ -17,17 +17,6 @@ constexpr int kNeighbours = kKeyWidth % 8 == 0   ? 8
                             : kKeyWidth % 2 == 0 ? 2
                                                  : 1;
 
-__device__ inline float load_shared_element(unsigned from, flexc_bf16) {
-    flexc_bf16 x;
-    asm volatile("ld.shared.b16 %0, [%1];" : "=h"(x.bits) : "r"(from) : "memory");
-    return flexc_to_float(x);
-}
-__device__ inline float load_shared_element(unsigned from, flexc_f16) {
-    flexc_f16 x;
-    asm volatile("ld.shared.b16 %0, [%1];" : "=h"(x.bits) : "r"(from) : "memory");
-    return flexc_to_float(x);
-}
-
 // One warp's queries of a tile of dS, which has a row for each query, in panels of 64 keys.
 struct GridSums {
     const AttentionArguments& attention;
@@ -94,22 +83,23 @@ struct GridSums {
         constexpr int kTogether = kKeyWidth < 32 ? 32 / kKeyWidth : 1;
         constexpr int kQueriesOfWarp = mod::kQueryTile / kSumWarps;
         constexpr int kTurns = (mod::kKeyTile + kKeyWidth - 1) / kKeyWidth; // keys of a column
+        constexpr int kInFlight = kTurns < 4 ? kTurns : 2; // the producer's warps have few registers
         const int lane = static_cast<int>(threadIdx.x) % 32;
         const int first = kTogether > 1 ? lane % kKeyWidth : lane;
         const int ahead = kTogether > 1 ? lane / kKeyWidth : 0;
         if (ahead >= kTogether) return;
 #pragma unroll 1
         for (int column = first; column < kKeyWidth && column < keys; column += 32) {
-#pragma unroll 2
+#pragma unroll 1
             for (int i = ahead; i < kQueriesOfWarp; i += kTogether) {
                 const int query = kQueriesOfWarp * warp + i;
                 float sum = 0;
-#pragma unroll
+#pragma unroll kInFlight
                 for (int turn = 0; turn < kTurns; ++turn) {
                     const int key = column + turn * kKeyWidth;
                     if (key < mod::kKeyTile)
-                        sum += load_shared_element(chunk_of(tile, query, key) + key % 8 * 2,
-                                                   mod::Element{});
+                        sum += flexc_to_float(mod::Element{
+                            load_shared_half(chunk_of(tile, query, key) + key % 8 * 2)});
                 }
                 if (tile_query + query < attention.q_len)
                     put(mod::Sum::remainder, tile_query + query, first_key + column, sum);

@@ -14,6 +14,7 @@
 #include "host_arguments.h"
 #include "host_module.h"
 #include "ir/interp.h"
+#include "random_data.h"
 #include "support/text.h"
 
 namespace {
@@ -68,7 +69,6 @@ struct Case {
 void check(const Case& one, std::mt19937& random) {
     CAPTURE(one.text);
     const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
-    const auto real = [&] { return static_cast<double>(below(65) - 32) / 16; };
     auto mod = test::lower_text(one.text, 64, 64, false);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
 
@@ -97,23 +97,7 @@ void check(const Case& one, std::mt19937& random) {
 
     ir::Environment at;
     at.sizes = {2, 4, 2, 40 + attention.q_offset, kv_len + attention.kv_offset, 64, 64};
-    while (at.sizes.size() < mod->program.sizes.size())
-        at.sizes.push_back(5 + below(30));
-    for (const ir::Param& param : mod->program.params)
-        at.params.push_back({.integer = static_cast<std::int64_t>(param.default_value),
-                             .real = param.default_value});
-    std::vector<ir::BufferData> data(mod->program.buffers.size());
-    for (std::size_t i = 0; i < data.size(); ++i) {
-        std::int64_t elements = 1;
-        for (const ir::Dim& dim : mod->program.buffers[i].dims) {
-            data[i].extents.push_back(dim.is_constant() ? dim.constant : at.sizes[dim.size]);
-            elements *= data[i].extents.back();
-        }
-        for (std::int64_t j = 0; j < elements; ++j)
-            data[i].reals.push_back(real());
-    }
-    for (const ir::BufferData& one_of : data)
-        at.buffers.push_back(&one_of);
+    const test::RandomData data(mod->program, at, random);
     const cuda::FoldedMod folded = cuda::fold_score(*mod, one.width);
     const test::HostArguments arguments(folded.mod, at);
 
@@ -121,7 +105,7 @@ void check(const Case& one, std::mt19937& random) {
     const auto count = static_cast<std::size_t>(tiles * kRows * keys);
     std::vector<float> products(count), weights(count), levels(tiles * 32 * 2);
     for (float& product : products)
-        product = static_cast<float>(real());
+        product = static_cast<float>(test::random_real(random));
     module.function<Function>("run")(arguments.words(), &attention, head, warp_row, tiles,
                                      products.data(), weights.data(), levels.data());
 

@@ -7,6 +7,8 @@
 #include <limits>
 
 #define __device__
+#define __shared__
+#define __align__(bytes) __attribute__((aligned(bytes)))
 
 using std::max;
 using std::min;
@@ -14,7 +16,7 @@ using std::min;
 struct ThreadIndex {
     unsigned x = 0, y = 0, z = 0;
 };
-static const ThreadIndex threadIdx;
+static ThreadIndex threadIdx, blockIdx;
 
 inline float __uint_as_float(unsigned bits) {
     float x;
