@@ -181,9 +181,7 @@ struct Consumer {
         shared.d_out_empty(stage).arrive();
     }
 
-    __device__ static unsigned d_scores_offset(int stage) {
-        return stage * (kDScoresBytes >> 4);
-    }
+    __device__ static unsigned d_scores_offset(int stage) { return stage * (kDScoresBytes >> 4); }
 
     // With rows of queries, in panels of one warpgroup's keys each.
     __device__ void store_d_scores(const Fragments& d_scores, int stage) const {

@@ -1,5 +1,5 @@
-// Keys as a grid of `width` columns: what is one number for a row of the grid, and what repeats from
-// row to row.
+// Keys as a grid of `width` columns: what is one number for a row of the grid, and what repeats
+// from row to row.
 #pragma once
 
 #include <cstdint>

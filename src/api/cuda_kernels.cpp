@@ -107,9 +107,7 @@ bool wants_generic(const passes::Mod& mod, const CompileOptions& options, Kernel
 }
 
 // Not yet measured: only on request.
-bool stages_key_grids() {
-    return support::environment(support::Variable::key_grid) == "1";
-}
+bool stages_key_grids() { return support::environment(support::Variable::key_grid) == "1"; }
 
 // The kernels of a fused backward share a workspace. Where Hopper's did not fit, those around it
 // are generic too.
@@ -179,21 +177,20 @@ cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& optio
                              const Target& target, Preference preference) {
     if (kind == KernelKind::plan) return planner(mod);
     const ir::Graph& graph = mod.program.graph;
-    cuda::KernelConfig config =
-        cuda::select_kernel({.kind = kind,
-                             .arch = target.number,
-                             .dtype = options.dtype,
-                             .head_dim = options.head_dim,
-                             .head_dim_v = options.head_dim_v,
-                             .has_score_mod = graph[mod.score].op != ir::Op::score,
-                             .has_mask = graph[mod.mask].op != ir::Op::const_bool,
-                             .reports_out_of_range = options.report_out_of_range,
-                             .bias_bytes = kind == KernelKind::forward ? cuda::bias_bytes(mod) : 0,
-                             .key_grid = kind == KernelKind::forward && stages_key_grids()
-                                             ? cuda::key_grid(mod)
-                                             : cuda::KeyGrid{},
-                             .generic = preference.generic || wants_generic(mod, options, kind),
-                             .refused = preference.refused});
+    cuda::KernelConfig config = cuda::select_kernel(
+        {.kind = kind,
+         .arch = target.number,
+         .dtype = options.dtype,
+         .head_dim = options.head_dim,
+         .head_dim_v = options.head_dim_v,
+         .has_score_mod = graph[mod.score].op != ir::Op::score,
+         .has_mask = graph[mod.mask].op != ir::Op::const_bool,
+         .reports_out_of_range = options.report_out_of_range,
+         .bias_bytes = kind == KernelKind::forward ? cuda::bias_bytes(mod) : 0,
+         .key_grid = kind == KernelKind::forward && stages_key_grids() ? cuda::key_grid(mod)
+                                                                       : cuda::KeyGrid{},
+         .generic = preference.generic || wants_generic(mod, options, kind),
+         .refused = preference.refused});
     // A kernel that is compiled for one call alone has no map of its tiles, and those who copy
     // biases on Hopper know ranges only.
     const bool copies_biases = config.hopper && cuda::bias_bytes(mod) != 0;
@@ -206,7 +203,8 @@ cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& optio
         stages_key_grids())
         config.key_width = passes::key_width_of_gradients(mod);
     if (config.is_hopper_backward && config.key_width != 0)
-        config.reason += formatted(", gradients over keys as a grid of {} columns", config.key_width);
+        config.reason +=
+            formatted(", gradients over keys as a grid of {} columns", config.key_width);
     config.has_map = needs_map(mod) && visits_tiles(kind) && !preference.generic && !copies_biases;
     return config;
 }

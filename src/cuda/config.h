@@ -77,9 +77,9 @@ struct KernelConfig {
     bool saves_registers = false;        // at the cost of some speed
     bool has_map = false;                // visits the tiles that a map names
     int key_width = 0; // of the grid of keys by which it stages or sums what is read; 0 for none
-    int tolerated_spills = 0;            // bytes; more, and the next configuration is tried
-    bool has_next = false; // another configuration, which needs fewer registers, can follow
-    std::string reason;    // one line, for people
+    int tolerated_spills = 0; // bytes; more, and the next configuration is tried
+    bool has_next = false;    // another configuration, which needs fewer registers, can follow
+    std::string reason;       // one line, for people
 };
 
 } // namespace flexc::cuda

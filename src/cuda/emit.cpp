@@ -47,8 +47,9 @@ std::string function(std::string_view signature, const Body& body) {
 class Emitter {
   public:
     Emitter(const passes::Mod& mod, const KernelConfig& config, const EmitOptions& options)
-        : folded_(config.hopper ? fold_score(mod, config.key_width) : FoldedMod{mod, {}}), mod_(folded_.mod),
-          config_(config), options_(options), layout_(mod_, roots(), options.dtype != DType::f32) {
+        : folded_(config.hopper ? fold_score(mod, config.key_width) : FoldedMod{mod, {}}),
+          mod_(folded_.mod), config_(config), options_(options),
+          layout_(mod_, roots(), options.dtype != DType::f32) {
         if (config.is_hopper_backward && is_backward(config.kind))
             layout_.split_positions(options.dtype == DType::bf16);
     }
@@ -68,9 +69,11 @@ class Emitter {
         if (config_.hopper) text_ += emit_logit_functions(layout_, folded_.parts);
         if (is_backward(config_.kind)) {
             joint();
+            if (config_.is_hopper_backward) shared_read();
             if (config_.kind == KernelKind::expand) distance_value();
-            text_ += config_.is_hopper_backward ? emit_gradient_addresses(layout_, gradients(), config_.key_width)
-                                                : emit_gradients(layout_, gradients());
+            text_ += config_.is_hopper_backward
+                         ? emit_gradient_addresses(layout_, gradients(), config_.key_width)
+                         : emit_gradients(layout_, gradients());
         }
         text_ += "} // namespace mod\n";
         return std::move(text_);
@@ -242,6 +245,7 @@ class Emitter {
                                                           "    const float* expanded;\n"
                                                           "    long long expanded_count;\n"
                                                           "    int from_first;\n"
+                                                          "    const float* shared;\n"
                                                         : "") +
                  "};\n"
                  "struct Band {\n    long long low, high;\n};\n\n";
@@ -310,6 +314,25 @@ class Emitter {
         text_ += function("void report_out_of_range(const At& at, float score)", report);
     }
 
+    // Reads that give the same for all keys of a warp: those by a row of a grid whose rows are
+    // whole warps' keys.
+    std::vector<NodeId> shared_reads() const {
+        constexpr int kKeysOfWarp = 16;
+        const bool is_whole = config_.is_hopper_backward && config_.key_width != 0 &&
+                              config_.key_width % kKeysOfWarp == 0;
+        return is_whole ? passes::quotient_reads(mod_, config_.key_width) : std::vector<NodeId>{};
+    }
+    void shared_read() {
+        const std::vector<NodeId> reads = shared_reads();
+        text_ += formatted("constexpr int kSharedReads = {};\n", reads.size());
+        Body body(layout_, Place::element, "at.");
+        body.compute(reads);
+        for (std::size_t i = 0; i < reads.size(); ++i)
+            body.line(formatted("if (read == {}) return {};", i, unbracketed(body.text(reads[i]))));
+        body.line("return 0;");
+        text_ += function("float shared_read(const At& at, int read)", body);
+    }
+
     void joint() {
         text_ += "struct Joint {\n    float score, d_score;\n"
                  "    float partial[kGradients ? kGradients : 1];\n};\n";
@@ -322,6 +345,8 @@ class Emitter {
                 body.provide(read, formatted("__ldg(at.expanded + {} * at.expanded_count + "
                                              "at.from_first)",
                                              i++));
+        for (std::size_t i = 0; const NodeId read : shared_reads())
+            body.provide(read, formatted("at.shared[{}]", i++));
         body.compute(roots);
         body.line("Joint joint;");
         body.line("joint.score = " + unbracketed(body.text(mod_.score)) + ";");

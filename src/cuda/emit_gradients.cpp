@@ -60,16 +60,18 @@ std::string emit_gradient_addresses(const Layout& layout,
     each.compute(indices);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         const NodeId read = gradients[i].read;
-        sums += formatted("gradient == {} ? Sum::{} : ", i,
-                          passes::name(passes::gradient_sum(layout.mod(), gradients[i], key_width)));
+        sums +=
+            formatted("gradient == {} ? Sum::{} : ", i,
+                      passes::name(passes::gradient_sum(layout.mod(), gradients[i], key_width)));
         each.line(formatted("if (gradient == {}) return {};", i,
                             address(each, read, layout.node(read).symbol)));
     }
     each.line("return nullptr;");
-    text = formatted("enum class Sum {{ head, query, key, distance, quotient, remainder, element }};\n"
-                     "constexpr __device__ Sum sum_of(int gradient) {{\n"
-                     "    return {}Sum::element;\n}}\n\n",
-                     sums);
+    text =
+        formatted("enum class Sum {{ head, query, key, distance, quotient, remainder, element }};\n"
+                  "constexpr __device__ Sum sum_of(int gradient) {{\n"
+                  "    return {}Sum::element;\n}}\n\n",
+                  sums);
     return text + formatted("__device__ inline float* gradient_address(const At& at, int gradient) "
                             "{{\n{}}}\n\n",
                             each.statements());

@@ -144,8 +144,7 @@ class Folder {
     // Where what is the same in a row or a column of the grid of keys belongs; null for others.
     NodeId* part_of_grid(NodeId addend, ScoreParts& parts) {
         if (key_width_ == 0) return nullptr;
-        if (key_uses_.size() <= addend)
-            key_uses_ = analysis::key_uses(build_.graph(), key_width_);
+        if (key_uses_.size() <= addend) key_uses_ = analysis::key_uses(build_.graph(), key_width_);
         if (key_uses_[addend] == KeyUse::quotient) return &parts.quotient_addend;
         if (key_uses_[addend] == KeyUse::remainder) return &parts.remainder_addend;
         return nullptr;

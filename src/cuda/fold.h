@@ -9,9 +9,9 @@ namespace flexc::cuda {
 // The modified score is multiplier * score and the addends, or cap * tanh of that.
 // Every node is real; kNoNode where a part is absent.
 struct ScoreParts {
-    ir::NodeId multiplier = ir::kNoNode;     // uses neither kv nor score
-    ir::NodeId row_addend = ir::kNoNode;     // affine in kv
-    ir::NodeId slope = ir::kNoNode;          // what row_addend gains from one key to the next
+    ir::NodeId multiplier = ir::kNoNode; // uses neither kv nor score
+    ir::NodeId row_addend = ir::kNoNode; // affine in kv
+    ir::NodeId slope = ir::kNoNode;      // what row_addend gains from one key to the next
     // Of keys as a grid of some width: what uses kv // width, or kv % width, alone.
     ir::NodeId quotient_addend = ir::kNoNode, remainder_addend = ir::kNoNode;
     ir::NodeId element_addend = ir::kNoNode; // any other

@@ -118,6 +118,18 @@ std::vector<NodeId> distance_reads(const Mod& mod) {
     return reads;
 }
 
+std::vector<NodeId> quotient_reads(const Mod& mod, int key_width) {
+    const std::vector<KeyUse> uses = analysis::key_uses(mod.program.graph, key_width);
+    std::vector<NodeId> reads;
+    for (const NodeId id : mod.order) {
+        const ir::Node& node = mod.program.graph[id];
+        if (node.op == Op::read && node.type == ir::Type::real && mod.place[id] == Place::element &&
+            !mod.dependence[id].has(Dependence::score) && uses[id] == KeyUse::quotient)
+            reads.push_back(id);
+    }
+    return reads;
+}
+
 std::string_view name(GradientSum sum) {
     switch (sum) {
     case GradientSum::head: return "head";
@@ -138,7 +150,8 @@ std::string_view description(GradientSum sum) {
     case GradientSum::key: return "in registers, once for a key";
     case GradientSum::distance: return "over a tile's diagonals, once for a distance";
     case GradientSum::quotient: return "over a tile's keys, once for a query and row of keys";
-    case GradientSum::remainder: return "over a tile's rows of keys, once for a query and place in them";
+    case GradientSum::remainder:
+        return "over a tile's rows of keys, once for a query and place in them";
     case GradientSum::element: return "in memory, element by element";
     }
     return "";

@@ -289,8 +289,7 @@ class CudaExecutable final : public Executable {
     }
 
     // Keys as a grid have to start with a row of it.
-    static bool starts_grid(const cuda::KernelConfig& config,
-                            const AttentionArguments& attention) {
+    static bool starts_grid(const cuda::KernelConfig& config, const AttentionArguments& attention) {
         return config.key_width == 0 || attention.kv_offset % config.key_width == 0;
     }
 

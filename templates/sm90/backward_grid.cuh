@@ -37,8 +37,9 @@ struct GridSums {
             mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
         const mod::Column column =
             mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv);
-        const mod::At at{arguments, place.launch, place.head, row, column, place.b, place.h,
-                         place.h_kv, q, kv, q, kv, nullptr, 0, 0};
+        const mod::At at{
+            arguments, place.launch, place.head, row, column,  place.b, place.h, place.h_kv,
+            q,         kv,           q,          kv,  nullptr, 0,       0,       nullptr};
 #pragma unroll
         for (int gradient = 0; gradient < mod::kGradients; ++gradient)
             if (mod::sum_of(gradient) == kind) add(at, gradient, sum);
@@ -83,7 +84,8 @@ struct GridSums {
         constexpr int kTogether = kKeyWidth < 32 ? 32 / kKeyWidth : 1;
         constexpr int kQueriesOfWarp = mod::kQueryTile / kSumWarps;
         constexpr int kTurns = (mod::kKeyTile + kKeyWidth - 1) / kKeyWidth; // keys of a column
-        constexpr int kInFlight = kTurns < 4 ? kTurns : 2; // the producer's warps have few registers
+        constexpr int kInFlight =
+            kTurns < 4 ? kTurns : 2; // the producer's warps have few registers
         const int lane = static_cast<int>(threadIdx.x) % 32;
         const int first = kTogether > 1 ? lane % kKeyWidth : lane;
         const int ahead = kTogether > 1 ? lane / kKeyWidth : 0;
@@ -110,8 +112,8 @@ struct GridSums {
 
 // warp: which of the two.
 __device__ inline void sum_grid(const AttentionArguments& attention,
-                                const mod::Arguments& arguments, Shared shared,
-                                const KeyTile& keys, int warp) {
+                                const mod::Arguments& arguments, Shared shared, const KeyTile& keys,
+                                int warp) {
     int stage = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         const GridSums sums{attention, arguments, place, keys.first_kv,

@@ -6,9 +6,9 @@
 namespace sm90 {
 
 struct Softmax {
-    float maximum[2]; // of logits with their offsets
-    float sum[2];     // of this thread's columns
-    float shrink[2];  // what the last change of the maximum makes of earlier sums
+    float maximum[2];                  // of logits with their offsets
+    float sum[2];                      // of this thread's columns
+    float shrink[2];                   // what the last change of the maximum makes of earlier sums
     float origin[2][Logits::kOffsets]; // what is taken off an exponent
 
     __device__ Softmax() {

@@ -42,8 +42,8 @@ void check_values(const ir::Program& program, std::int64_t width, std::uint64_t 
             if (is_new) continue;
             REQUIRE(first->second.integer == values[id].integer);
             REQUIRE(first->second.boolean == values[id].boolean);
-            const bool both_nan = first->second.real != first->second.real &&
-                                  values[id].real != values[id].real;
+            const bool both_nan =
+                first->second.real != first->second.real && values[id].real != values[id].real;
             REQUIRE((both_nan || first->second.real == values[id].real));
         }
     }

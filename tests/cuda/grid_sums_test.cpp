@@ -77,8 +77,9 @@ void check(const std::string& text, int width, std::mt19937& random) {
     attention.q_offset = below(9);
     attention.kv_offset = width * below(4);
     ir::Environment at;
-    at.sizes = {2,  4, 2, attention.q_len + attention.q_offset, attention.kv_len + attention.kv_offset,
-                64, 64};
+    at.sizes = {
+        2,  4, 2, attention.q_len + attention.q_offset, attention.kv_len + attention.kv_offset,
+        64, 64};
     const test::RandomData data(mod->program, at, random);
     test::HostArguments arguments(*mod, at);
     arguments.clear_gradients();
@@ -146,9 +147,11 @@ TEST_CASE("gradients are summed over rows and columns of a grid of keys") {
                   "] + t[b, h, q_idx, kv_idx % " + w + "]",
               width, random);
     }
-    check(slabs + "score_mod = score + s[b, h, q_idx // 5, kv_idx // 28] + t[b, h, 2, q_idx + kv_idx // 14]",
+    check(slabs + "score_mod = score + s[b, h, q_idx // 5, kv_idx // 28] + t[b, h, 2, q_idx + "
+                  "kv_idx // 14]",
           14, random);
     check("buffer t: f32[H, 40, 14] grad\n"
-          "score_mod = 3 * tanh((score + t[h, q_idx // 14, kv_idx % 14] + t[h, q_idx % 14, kv_idx % 7]) / 3)",
+          "score_mod = 3 * tanh((score + t[h, q_idx // 14, kv_idx % 14] + t[h, q_idx % 14, kv_idx "
+          "% 7]) / 3)",
           14, random);
 }

@@ -31,8 +31,8 @@ HostModule::HostModule(const std::string& text, const std::string& mod_text) {
     const std::string command = std::string(compiler == nullptr ? "c++" : compiler) +
                                 " -std=c++17 -O0 -w -fwrapv -ffp-contract=off -shared -fPIC -I '" +
                                 source + "/tests/cuda/shim' -I '" + source + "/templates' -I '" +
-                                folder_ + "' -o '" + folder_ + "/module.so' '" + folder_ + "/module.cpp' > '" + folder_ +
-                                "/log' 2>&1";
+                                folder_ + "' -o '" + folder_ + "/module.so' '" + folder_ +
+                                "/module.cpp' > '" + folder_ + "/log' 2>&1";
     const int status = std::system(command.c_str());
     REQUIRE_MESSAGE(status == 0, read_file(folder_ + "/log").substr(0, 4000));
     handle_ = ::dlopen((folder_ + "/module.so").c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -74,10 +74,8 @@ void check(const Case& one, std::mt19937& random) {
 
     const cuda::KeyGrid grid = cuda::key_grid(*mod);
     CHECK(grid.width == one.width);
-    const cuda::KernelConfig config = cuda::select_kernel({.arch = 90,
-                                                           .dtype = DType::bf16,
-                                                           .has_score_mod = true,
-                                                           .key_grid = grid});
+    const cuda::KernelConfig config = cuda::select_kernel(
+        {.arch = 90, .dtype = DType::bf16, .has_score_mod = true, .key_grid = grid});
     REQUIRE(config.hopper.has_value());
     CHECK(config.key_width == one.width);
     CHECK(config.key_tile % one.width == 0);
@@ -127,8 +125,8 @@ void check(const Case& one, std::mt19937& random) {
                 double expected = 0;
                 if (kv < kv_len && ir::evaluate_boolean(mod->program, mod->mask, at)) {
                     const double score = ir::evaluate_real(mod->program, mod->score, at);
-                    expected = std::exp2(score * 1.4426950408889634 -
-                                         static_cast<double>(levels[level]));
+                    expected =
+                        std::exp2(score * 1.4426950408889634 - static_cast<double>(levels[level]));
                     ++seen;
                 }
                 if (!(std::abs(expected - weights[place]) <= 1e-4)) ++wrong;
@@ -175,10 +173,10 @@ TEST_CASE("what is staged for a grid of keys adds up to the mod") {
 }
 
 TEST_CASE("tiles of keys that no grid fits") {
-    for (const char* text : {
-             "score + kv_idx // 6", "score + kv_idx % 5 * 0.5", "score + (kv_idx + 1) // 64",
-             "score + kv_idx % 128 * 0.01", "score + kv_idx // 13", "score * (kv_idx // 64)",
-             "param w: i32 = 64\nscore_mod = score + kv_idx // w"}) {
+    for (const char* text :
+         {"score + kv_idx // 6", "score + kv_idx % 5 * 0.5", "score + (kv_idx + 1) // 64",
+          "score + kv_idx % 128 * 0.01", "score + kv_idx // 13", "score * (kv_idx // 64)",
+          "param w: i32 = 64\nscore_mod = score + kv_idx // w"}) {
         CAPTURE(text);
         auto mod = test::lower_text(text, 64, 64, false);
         REQUIRE(mod.has_value());

@@ -51,8 +51,7 @@ TEST_CASE("a diagonal of dS is a read's gradient only where both have the same d
 
 TEST_CASE("keys are taken as a grid where one is given") {
     const auto sum_by = [](const std::string& score, int key_width) {
-        const passes::Mod mod =
-            test::lowered("buffer t: f32[Q_LEN, N] grad\nscore_mod = " + score);
+        const passes::Mod mod = test::lowered("buffer t: f32[Q_LEN, N] grad\nscore_mod = " + score);
         REQUIRE(mod.gradients.size() == 1);
         return passes::gradient_sum(mod, mod.gradients[0], key_width);
     };
@@ -68,9 +67,8 @@ TEST_CASE("keys are taken as a grid where one is given") {
 
 TEST_CASE("the grid of keys is the one that most gradients fit") {
     const auto width_of = [](const std::string& score) {
-        return passes::key_width_of_gradients(
-            test::lowered("buffer t: f32[Q_LEN, N] grad\nbuffer u: f32[Q_LEN, N]\nscore_mod = " +
-                          score));
+        return passes::key_width_of_gradients(test::lowered(
+            "buffer t: f32[Q_LEN, N] grad\nbuffer u: f32[Q_LEN, N]\nscore_mod = " + score));
     };
     CHECK(width_of("score + t[q_idx, kv_idx // 12] + t[q_idx, kv_idx % 12]") == 12);
     CHECK(width_of("score + t[q_idx, kv_idx // 5] + t[q_idx, kv_idx % 12] + "
