@@ -62,6 +62,17 @@ struct OfflineResult {
 Result<OfflineResult> compile_offline(std::string_view text, const CompileOptions& options,
                                       std::string_view arch, bool any_layout = false);
 
+// The ways in which the forward kernel of a program may divide its work on `arch` (empty: on
+// options.device), flexc's own choice first; empty where there is only one way.
+Result<std::vector<std::string>> forward_schedules(std::string_view text,
+                                                   const CompileOptions& options = {},
+                                                   std::string_view arch = {});
+// Compiles with options.schedule and keeps that in the cache on disk: from then on, compile() of
+// the same program, type and head dims for `arch` without a schedule is what it finds there.
+// Kernels that this process has in memory stay as they are. An empty schedule forgets.
+Result<void> keep_schedule(std::string_view text, const CompileOptions& options,
+                           std::string_view arch = {});
+
 // The library of mods that ships inside flexc.
 struct LibraryEntry {
     std::string name;

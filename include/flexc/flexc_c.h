@@ -146,6 +146,7 @@ typedef struct flexc_compile_options {
     void* log_user;
     int32_t forward_kernel;
     int32_t reserved;
+    const char* schedule; /* of the forward kernel; NULL: flexc chooses, or what was kept */
 } flexc_compile_options;
 
 typedef struct flexc_kernel flexc_kernel;
@@ -213,8 +214,9 @@ typedef struct flexc_function_info {
     int32_t spill_bytes;
     int32_t shared_bytes;
     double compile_ms;
-    const char* name;   /* as a profiler shows it */
-    const char* reason; /* why it was chosen */
+    const char* name;     /* as a profiler shows it */
+    const char* reason;   /* why it was chosen */
+    const char* schedule; /* as in flexc_compile_options; "" where it has only one */
 } flexc_function_info;
 
 FLEXC_API flexc_status flexc_kernel_get(const flexc_kernel* kernel, flexc_kernel_info* info,

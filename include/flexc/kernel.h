@@ -90,7 +90,8 @@ struct KernelInfo {
     int spill_bytes = 0;
     int shared_bytes = 0;
     double compile_ms = 0;
-    std::string reason; // why this kernel was chosen
+    std::string reason;   // why this kernel was chosen
+    std::string schedule; // as CompileOptions::schedule; empty where a kernel has only one
 };
 
 // A cheap, copyable handle. All members may be called from many threads at once.

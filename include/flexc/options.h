@@ -62,6 +62,9 @@ struct CompileOptions {
     bool backward = true;
     ForwardKernel forward_kernel = ForwardKernel::automatic;
     BackwardKernel backward_kernel = BackwardKernel::automatic;
+    // How the forward kernel divides its work: one of forward_schedules(). Empty: what
+    // keep_schedule() kept for the program, else flexc's own choice.
+    std::string schedule;
     bool deterministic = false;
     bool report_out_of_range = false; // for Kernel::out_of_range; costs speed
     CacheOptions cache;

@@ -4,6 +4,7 @@
 #include "api/backend.h"
 #include "api/context.h"
 #include "api/cuda_kernels.h"
+#include "api/schedules.h"
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
 #include "passes/gradient_sum.h"
@@ -83,10 +84,10 @@ Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions&
     OfflineResult result{.cached = true};
     for (CompiledKernel& one : *compiled) {
         result.cached = result.cached && one.cached;
-        std::string file = cache::encode_entry(one.key, one.source, entry_of(one));
+        std::string file = cache::encode_entry(one.id.key, one.id.source, entry_of(one));
         result.kernels.push_back({.info = std::move(one.kernel.info),
                                   .bytes = std::move(one.kernel.cubin),
-                                  .pack_name = cache::entry_name(one.key),
+                                  .pack_name = cache::entry_name(one.id.key),
                                   .pack_bytes = std::move(file)});
     }
     return result;
@@ -113,10 +114,13 @@ Result<std::string> explain_plan(const passes::Mod& mod, const CompileOptions& o
     if (!target) return target.error();
     auto kinds = kinds_of(mod, options, *target);
     if (!kinds) return kinds.error();
+    auto schedule = asked_schedule(mod, options, *target);
+    if (!schedule) return schedule.error();
     std::string text = formatted("for {}, {}, head dims {} and {}:\n", arch, name(options.dtype),
                                  options.head_dim, options.head_dim_v);
     for (const cuda::KernelKind kind : *kinds) {
-        const cuda::KernelConfig config = configure(mod, options, kind, *target);
+        const cuda::KernelConfig config =
+            configure(mod, options, kind, *target, {.schedule = *schedule});
         if (config.planner) {
             text += formatted("  {}: {} intervals of each tile of queries, {} of keys; {}\n",
                               config.entry, config.planner->query_facts, config.planner->key_facts,
@@ -126,6 +130,8 @@ Result<std::string> explain_plan(const passes::Mod& mod, const CompileOptions& o
         text += formatted("  {}: tile {} x {}, {} warps, {} stages, {} bytes shared; {}\n",
                           config.entry, config.query_tile, config.key_tile, config.warps,
                           config.stages, config.shared_bytes, config.reason);
+        if (config.hopper)
+            text += formatted("    schedule: {}\n", text_of(config.hopper->schedule));
     }
     return text;
 }

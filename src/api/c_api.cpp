@@ -253,6 +253,7 @@ flexc_status flexc_kernel_function(const flexc_kernel* kernel, size_t index,
         value.compile_ms = from.compile_ms;
         value.name = from.name.c_str();
         value.reason = from.reason.c_str();
+        value.schedule = from.schedule.c_str();
         return flexc::api::fill_struct(info, value, "info");
     });
 }

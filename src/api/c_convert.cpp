@@ -82,6 +82,16 @@ class TensorReader {
     std::optional<Error> error_;
 };
 
+// What both passes have.
+template <typename Given, typename Tensors>
+void read_common(TensorReader& reader, const Given& given, Tensors& tensors) {
+    reader.read(given.q, "q", tensors.q);
+    reader.read(given.k, "k", tensors.k);
+    reader.read(given.v, "v", tensors.v);
+    reader.read(given.o, "o", tensors.o);
+    reader.read(given.lse, "lse", tensors.lse);
+}
+
 } // namespace
 
 Error invalid(std::string message) { return {ErrorCode::invalid_option, std::move(message)}; }
@@ -114,6 +124,7 @@ Result<CompileOptions> read_options(const flexc_compile_options* given) {
     options.report_out_of_range = read->report_out_of_range != 0;
     options.source_name = text_or(read->source_name, options.source_name);
     options.mask_mod = text_or(read->mask_mod, "");
+    options.schedule = text_or(read->schedule, "");
     options.cache.memory = read->no_memory_cache == 0;
     options.cache.disk = read->no_disk_cache == 0;
     options.cache.directory = text_or(read->cache_directory, "");
@@ -181,11 +192,7 @@ Result<ForwardTensors> read_forward(const flexc_forward_tensors* given) {
     if (!read) return read.error();
     ForwardTensors tensors;
     TensorReader reader;
-    reader.read(read->q, "q", tensors.q);
-    reader.read(read->k, "k", tensors.k);
-    reader.read(read->v, "v", tensors.v);
-    reader.read(read->o, "o", tensors.o);
-    reader.read(read->lse, "lse", tensors.lse);
+    read_common(reader, *read, tensors);
     return reader.finish(tensors);
 }
 
@@ -194,11 +201,7 @@ Result<BackwardTensors> read_backward(const flexc_backward_tensors* given) {
     if (!read) return read.error();
     BackwardTensors tensors;
     TensorReader reader;
-    reader.read(read->q, "q", tensors.q);
-    reader.read(read->k, "k", tensors.k);
-    reader.read(read->v, "v", tensors.v);
-    reader.read(read->o, "o", tensors.o);
-    reader.read(read->lse, "lse", tensors.lse);
+    read_common(reader, *read, tensors);
     reader.read(read->d_out, "d_out", tensors.d_out);
     reader.read(read->d_lse, "d_lse", tensors.d_lse);
     reader.read(read->dq, "dq", tensors.dq);

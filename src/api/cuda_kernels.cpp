@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "api/frontend.h"
+#include "api/schedules.h"
 #include "cuda/emit.h"
 #include "cuda/emit_tiles.h"
 #include "cuda/fill.h"
@@ -27,14 +28,16 @@ namespace {
 
 Error unsupported(std::string message) { return {ErrorCode::unsupported, std::move(message)}; }
 
-// registers, spills, shared bytes and compile time of an entry, and how many configurations were
-// refused before it, as text: "168 0 98304 412.5 0"
-std::string encode(const KernelInfo& info, int refused) {
-    return formatted("{} {} {} {} {}", info.registers, info.spill_bytes, info.shared_bytes,
-                     info.compile_ms, refused);
+// registers, spills, shared bytes and compile time of an entry, how many configurations were
+// refused before it, and its schedule if that was given, as text: "168 0 98304 412.5 0 "
+std::string encode(const CompiledKernel& one) {
+    const KernelInfo& info = one.kernel.info;
+    return formatted("{} {} {} {} {} {}", info.registers, info.spill_bytes, info.shared_bytes,
+                     info.compile_ms, one.refused, one.schedule ? text_of(*one.schedule) : "");
 }
 
-bool decode(std::string_view text, KernelInfo& info, int& refused) {
+bool decode(std::string_view text, CompiledKernel& one) {
+    KernelInfo& info = one.kernel.info;
     auto next = [&text](auto& value) {
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
         if (error != std::errc()) return false;
@@ -42,18 +45,14 @@ bool decode(std::string_view text, KernelInfo& info, int& refused) {
         if (!text.empty()) text.remove_prefix(1);
         return true;
     };
-    return next(info.registers) && next(info.spill_bytes) && next(info.shared_bytes) &&
-           next(info.compile_ms) && next(refused);
+    const bool has_numbers = next(info.registers) && next(info.spill_bytes) &&
+                             next(info.shared_bytes) && next(info.compile_ms) && next(one.refused);
+    one.schedule = cuda::read_schedule(text);
+    return has_numbers && (one.schedule || text.empty());
 }
 
-// Whatever reaches the compiler. Its own version is not here: a cubin stays right when NVRTC is
-// updated, and finding the version would load a library of 100 MB that a hit does not need.
-cache::Digest source_of(const cuda::Translation& translation) {
-    cache::DigestBuilder text;
-    text.field("main", translation.text);
-    for (const cuda::SourceFile& header : translation.headers)
-        text.field(header.path, header.text);
-    return text.finish();
+std::string schedule_text(const cuda::KernelConfig& config) {
+    return config.hopper ? text_of(config.hopper->schedule) : "";
 }
 
 // A kernel on Hopper loses more than half of its speed when registers spill or products are
@@ -173,24 +172,31 @@ Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOp
     return kinds;
 }
 
+cuda::KernelRequest request_for(const passes::Mod& mod, const CompileOptions& options,
+                                KernelKind kind, const Target& target,
+                                const Preference& preference) {
+    const ir::Graph& graph = mod.program.graph;
+    return {.kind = kind,
+            .arch = target.number,
+            .dtype = options.dtype,
+            .head_dim = options.head_dim,
+            .head_dim_v = options.head_dim_v,
+            .has_score_mod = graph[mod.score].op != ir::Op::score,
+            .has_mask = graph[mod.mask].op != ir::Op::const_bool,
+            .reports_out_of_range = options.report_out_of_range,
+            .bias_bytes = kind == KernelKind::forward ? cuda::bias_bytes(mod) : 0,
+            .key_grid = kind == KernelKind::forward && stages_key_grids() ? cuda::key_grid(mod)
+                                                                          : cuda::KeyGrid{},
+            .generic = preference.generic || wants_generic(mod, options, kind),
+            .refused = preference.refused,
+            .schedule = preference.schedule};
+}
+
 cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& options, KernelKind kind,
                              const Target& target, Preference preference) {
     if (kind == KernelKind::plan) return planner(mod);
-    const ir::Graph& graph = mod.program.graph;
-    cuda::KernelConfig config = cuda::select_kernel(
-        {.kind = kind,
-         .arch = target.number,
-         .dtype = options.dtype,
-         .head_dim = options.head_dim,
-         .head_dim_v = options.head_dim_v,
-         .has_score_mod = graph[mod.score].op != ir::Op::score,
-         .has_mask = graph[mod.mask].op != ir::Op::const_bool,
-         .reports_out_of_range = options.report_out_of_range,
-         .bias_bytes = kind == KernelKind::forward ? cuda::bias_bytes(mod) : 0,
-         .key_grid = kind == KernelKind::forward && stages_key_grids() ? cuda::key_grid(mod)
-                                                                       : cuda::KeyGrid{},
-         .generic = preference.generic || wants_generic(mod, options, kind),
-         .refused = preference.refused});
+    cuda::KernelConfig config =
+        cuda::select_kernel(request_for(mod, options, kind, target, preference));
     // A kernel that is compiled for one call alone has no map of its tiles, and those who copy
     // biases on Hopper know ranges only.
     const bool copies_biases = config.hopper && cuda::bias_bytes(mod) != 0;
@@ -216,8 +222,23 @@ std::string mod_text(const passes::Mod& mod, const CompileOptions& options,
         {.dtype = options.dtype, .head_dim = options.head_dim, .head_dim_v = options.head_dim_v});
 }
 
+// Whatever reaches the compiler. Its own version is not here: a cubin stays right when NVRTC is
+// updated, and finding the version would load a library of 100 MB that a hit does not need.
+Identity identify(const cuda::Translation& translation, const Target& target) {
+    cache::DigestBuilder text;
+    text.field("main", translation.text);
+    for (const cuda::SourceFile& header : translation.headers)
+        text.field(header.path, header.text);
+    const cache::Digest source = text.finish();
+    cache::DigestBuilder key;
+    key.field("kind", "cubin").field("flexc", FLEXC_VERSION).field("source", source);
+    for (const std::string& option : cuda::nvrtc_options(target.arch))
+        key.field("option", option);
+    return {.key = key.finish(), .source = source};
+}
+
 cache::Entry entry_of(const CompiledKernel& one) {
-    return {.metadata = encode(one.kernel.info, one.refused), .payload = one.kernel.cubin};
+    return {.metadata = encode(one), .payload = one.kernel.cubin};
 }
 
 Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptions& options,
@@ -228,7 +249,9 @@ Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptio
     CudaKernel& kernel = result.kernel;
     const auto use = [&](const cuda::KernelConfig& config) {
         kernel.config = config;
-        kernel.info = {.name = std::string(config.entry), .reason = config.reason};
+        kernel.info = {.name = std::string(config.entry),
+                       .reason = config.reason,
+                       .schedule = schedule_text(config)};
     };
     const auto translate = [&] {
         return cuda::fill_template(kernel.config, mod_text(mod, options, kernel.config));
@@ -238,24 +261,20 @@ Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptio
     if (!translation) return translation.error();
 
     // The entry stands under the text of the first choice, and says which choice it became.
-    result.source = source_of(*translation);
-    cache::DigestBuilder key;
-    key.field("kind", "cubin").field("flexc", FLEXC_VERSION).field("source", result.source);
-    for (const std::string& option : cuda::nvrtc_options(target.arch))
-        key.field("option", option);
-    result.key = key.finish();
-
-    if (auto entry = store.load(result.key, result.source, log)) {
-        if (decode(entry->metadata, kernel.info, result.refused)) {
+    result.id = identify(*translation, target);
+    if (auto entry = store.load(result.id.key, result.id.source, log)) {
+        if (decode(entry->metadata, result)) {
             preference.refused = result.refused;
+            preference.schedule = result.schedule;
             kernel.config = configure(mod, options, kind, target, preference);
             kernel.info.reason = kernel.config.reason;
             kernel.info.name = kernel.config.entry;
+            kernel.info.schedule = schedule_text(kernel.config);
             kernel.cubin = std::move(entry->payload);
             result.cached = true;
             return result;
         }
-        store.discard(result.key, log); // else it would stay, and every process compile again
+        store.discard(result.id.key, log); // else it would stay, and every process compile again
     }
     auto compiled = cuda::compile_cubin(*translation, target.arch);
     while (compiled && kernel.config.has_next && compiled_badly(*compiled, kernel.config)) {
@@ -277,7 +296,8 @@ Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptio
     }
     kernel.cubin = std::move(compiled->cubin);
     result.refused = preference.refused;
-    store.publish(result.key, result.source, entry_of(result), log);
+    result.schedule = preference.schedule;
+    store.publish(result.id.key, result.id.source, entry_of(result), log);
     return result;
 }
 
@@ -291,13 +311,17 @@ Result<std::vector<CompiledKernel>> compile_kernels(const passes::Mod& mod,
         const cuda::KernelConfig forward = configure(mod, options, KernelKind::forward, target, {});
         if (!forward.hopper) return unsupported(forward.reason);
     }
+    auto schedule = asked_schedule(mod, options, target);
+    if (!schedule) return schedule.error();
     std::vector<std::optional<Result<CompiledKernel>>> results(kinds->size());
     {
         std::vector<std::jthread> threads;
         for (std::size_t i = 0; i < kinds->size(); ++i)
             threads.emplace_back([&, i] {
-                results[i] = guarded(
-                    [&] { return compile_kernel(mod, options, (*kinds)[i], target, store); });
+                results[i] = guarded([&] {
+                    return compile_kernel(mod, options, (*kinds)[i], target, store,
+                                          {.schedule = *schedule});
+                });
             });
     }
     std::vector<CompiledKernel> kernels;

@@ -2,6 +2,7 @@
 // from the cache or the compiler.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "cache/entry_format.h"
 #include "cache/store.h"
 #include "cuda/config.h"
+#include "cuda/fill.h"
 #include "flexc/options.h"
 #include "flexc/result.h"
 #include "passes/mod.h"
@@ -31,17 +33,28 @@ Result<std::vector<cuda::KernelKind>> kinds_of(const passes::Mod& mod,
 struct Preference {
     bool generic = false; // only kernels that take tensors of any layout
     int refused = 0;      // configurations that compiled badly before
+    std::optional<cuda::ForwardSchedule> schedule = {}; // asked for, or kept in the cache
 };
+cuda::KernelRequest request_for(const passes::Mod& mod, const CompileOptions& options,
+                                cuda::KernelKind kind, const Target& target,
+                                const Preference& preference);
 cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& options,
                              cuda::KernelKind kind, const Target& target,
                              Preference preference = {});
 std::string mod_text(const passes::Mod& mod, const CompileOptions& options,
                      const cuda::KernelConfig& config);
 
+// Where the cache has a kernel.
+struct Identity {
+    cache::Digest key, source;
+};
+Identity identify(const cuda::Translation& translation, const Target& target);
+
 struct CompiledKernel {
     runtime::CudaKernel kernel;
-    cache::Digest key, source;
+    Identity id;
     int refused = 0; // configurations that compiled badly before this one
+    std::optional<cuda::ForwardSchedule> schedule; // that was not flexc's own choice
     bool cached = false;
 };
 cache::Entry entry_of(const CompiledKernel& one);

@@ -194,11 +194,13 @@ void Store::publish(const Digest& key, const Digest& source, const Entry& entry,
     }
 }
 
+void Store::remove(const Digest& key, const support::Log& log) {
+    if (const auto folder = enter(false, log)) folder->remove(entry_name(key));
+}
+
 void Store::discard(const Digest& key, const support::Log& log) {
-    const auto folder = enter(false, log);
-    if (!folder) return;
     ++corrupt_;
-    folder->remove(entry_name(key));
+    remove(key, log);
 }
 
 // Adds to what the folder is believed to hold; true when it is this caller's turn to measure it.

@@ -50,6 +50,8 @@ class Store {
     // Leaves an entry that is there already, as another process then made the same one.
     void publish(const Digest& key, const Digest& source, const Entry& entry,
                  const support::Log& log = {});
+    // So that the next publish replaces it.
+    void remove(const Digest& key, const support::Log& log = {});
     // For a whole entry that its user cannot use after all: the next publish replaces it.
     void discard(const Digest& key, const support::Log& log = {});
 

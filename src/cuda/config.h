@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "cuda/schedule.h"
 #include "flexc/types.h"
 
 namespace flexc::cuda {
@@ -42,17 +43,12 @@ struct KernelRequest {
     KeyGrid key_grid;     // that tiles of keys should fit
     bool generic = false; // only kernels that take tensors of any layout
     int refused = 0;      // configurations that compiled badly: the choice goes on after them
+    std::optional<ForwardSchedule> schedule = {}; // asked for, instead of the choice
 };
-
-// What warpgroups do one at a time.
-enum class Turns : std::uint8_t { none, products, softmax };
 
 // What only forward_sm90.cu has.
 struct HopperForward {
-    int query_stages = 1;
-    bool overlaps = true; // products of one block of keys run under the softmax of the next
-    Turns turns = Turns::none;
-    int settles_after = 0; // columns whose exponents come before earlier products are awaited
+    ForwardSchedule schedule;
     bool has_registers_for_columns = false; // for a value of each of a thread's columns
 };
 

@@ -10,15 +10,6 @@ using ir::NodeId;
 
 namespace {
 
-std::string_view name(Turns turns) {
-    switch (turns) {
-    case Turns::none: return "none";
-    case Turns::products: return "products";
-    case Turns::softmax: return "softmax";
-    }
-    return "none";
-}
-
 bool reads_keys(const passes::Mod& mod) {
     const std::vector<NodeId> roots = {mod.score, mod.mask};
     for (const NodeId id : ir::reachable(mod.program.graph, roots))
@@ -66,15 +57,15 @@ std::vector<NodeId> logit_roots(const ScoreParts& parts) {
 std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& folded) {
     const HopperForward& hopper = *config.hopper;
     const ScoreParts& parts = folded.parts;
-    std::string text =
-        formatted("constexpr int kQueryStages = {};\nconstexpr int kSettlesAfter = {};\n"
-                  "enum class Turns {{ none, products, softmax }};\n"
-                  "constexpr Turns kTurns = Turns::{};\n",
-                  hopper.query_stages, hopper.settles_after, name(hopper.turns));
+    std::string text = formatted(
+        "constexpr int kQueryStages = {};\nconstexpr int kSettlesAfter = {};\n"
+        "enum class Turns {{ none, products, softmax }};\n"
+        "constexpr Turns kTurns = Turns::{};\n",
+        hopper.schedule.query_stages, hopper.schedule.settles_after, name(hopper.schedule.turns));
     const auto constant = [&](std::string_view called, bool value) {
         text += formatted("constexpr bool {} = {};\n", called, value);
     };
-    constant("kOverlaps", hopper.overlaps);
+    constant("kOverlaps", hopper.schedule.overlaps);
     constant("kHasRegistersForColumns", hopper.has_registers_for_columns);
     constant("kBandHasLow", !folded.mod.band.low.empty());
     constant("kReadsKeys", reads_keys(folded.mod));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "common/arguments.h"
 #include "cuda/config.h"
@@ -23,6 +24,9 @@ KernelConfig select_kernel(const KernelRequest& request);
 KernelConfig select_forward(const KernelRequest& request);
 // Empty where the kernel cannot do what is asked, or every configuration was refused.
 std::optional<KernelConfig> select_forward_sm90(const KernelRequest& request);
+// What KernelRequest::schedule may be, the choice without one first; empty where that kernel is
+// none.
+std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request);
 // Why that kernel is none for the request; empty when it is one.
 std::string_view why_not_sm90(const KernelRequest& request);
 KernelConfig select_backward(const KernelRequest& request); // delta and the backward kinds

@@ -9,21 +9,23 @@
 namespace flexc::cuda {
 namespace {
 
-struct Shape {
-    int consumers, key_tile, query_stages;
-    bool overlaps;
-};
-
-// Best first. Three warpgroups share each load of keys where the output leaves them registers.
+// Best first, but for turns. Three warpgroups share each load of keys where the output leaves them
+// registers.
 constexpr std::array kShapes = {
-    Shape{3, 128, 2, true}, Shape{3, 112, 2, true}, Shape{3, 96, 2, true},  Shape{2, 128, 2, true},
-    Shape{2, 128, 1, true}, Shape{2, 112, 1, true}, Shape{2, 96, 1, true},  Shape{2, 80, 1, true},
-    Shape{2, 64, 1, true},  Shape{2, 48, 1, true},  Shape{2, 64, 1, false},
+    ForwardSchedule{3, 128, 2, true}, ForwardSchedule{3, 112, 2, true},
+    ForwardSchedule{3, 96, 2, true},  ForwardSchedule{2, 128, 2, true},
+    ForwardSchedule{2, 128, 1, true}, ForwardSchedule{2, 112, 1, true},
+    ForwardSchedule{2, 96, 1, true},  ForwardSchedule{2, 80, 1, true},
+    ForwardSchedule{2, 64, 1, true},  ForwardSchedule{2, 48, 1, true},
+    ForwardSchedule{2, 64, 1, false},
 };
-// Of those, for keys as a grid. Two warpgroups have registers for what repeats from row to row.
+// For keys as a grid. Two warpgroups have registers for what repeats from row to row.
 constexpr std::array kGridShapes = {
-    Shape{2, 128, 2, true}, Shape{2, 128, 1, true}, Shape{2, 112, 2, true}, Shape{2, 112, 1, true},
-    Shape{2, 96, 1, true},  Shape{2, 80, 1, true},  Shape{2, 64, 1, true},  Shape{2, 48, 1, true},
+    ForwardSchedule{2, 128, 2, true}, ForwardSchedule{2, 128, 1, true},
+    ForwardSchedule{2, 112, 2, true}, ForwardSchedule{2, 112, 1, true},
+    ForwardSchedule{2, 96, 1, true},  ForwardSchedule{2, 80, 1, true},
+    ForwardSchedule{3, 64, 2, true},  ForwardSchedule{2, 64, 1, true},
+    ForwardSchedule{2, 48, 1, true},
 };
 constexpr int kStages = 2;
 constexpr int kBarrierBytes = 1024;
@@ -33,7 +35,7 @@ int panels(int columns) { return (columns + 63) / 64; }
 int padded(int columns) { return (columns + 15) / 16 * 16; }
 
 // The layout at the top of forward_sm90.cu.
-int shared_bytes(const KernelRequest& request, const Shape& shape) {
+int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape) {
     constexpr int kRowBytes = 128; // of a panel
     const int key = panels(request.head_dim), value = panels(request.head_dim_v);
     const int query_tile = 64 * shape.consumers;
@@ -44,17 +46,21 @@ int shared_bytes(const KernelRequest& request, const Shape& shape) {
 }
 
 // Of one thread: scores, their biases, the weights before them, and the output.
-int accumulators(const KernelRequest& request, const Shape& shape) {
+int accumulators(const KernelRequest& request, const ForwardSchedule& shape) {
     const int weights = shape.overlaps ? shape.key_tile / 4 : 0;
     const int biases = shape.key_tile / 2 * request.bias_bytes / 4;
     return shape.key_tile / 2 + biases + weights + padded(request.head_dim_v) / 2;
 }
-int accumulator_limit(const KernelRequest& request, const Shape& shape) {
+int accumulator_limit(const KernelRequest& request, const ForwardSchedule& shape) {
     if (shape.consumers == 3) return 128;
     return request.bias_bytes > 0 ? 188 : 192;
 }
 
-bool suits(const KernelRequest& request, const Shape& shape) {
+bool is_wide(const KernelRequest& request) {
+    return std::max(request.head_dim, request.head_dim_v) > 128;
+}
+
+bool suits(const KernelRequest& request, const ForwardSchedule& shape) {
     // Beyond these, masks and mods spill or products are serialised. 64 keys are as fast there.
     constexpr int kWidestOfThree = 96, kWidestOfManyKeys = 224, kFewKeys = 64;
     const int columns = padded(request.head_dim_v);
@@ -65,10 +71,14 @@ bool suits(const KernelRequest& request, const Shape& shape) {
            shared_bytes(request, shape) <= shared_memory_limit(request.arch);
 }
 
-// The same, where each tile is whole rows of the grid of keys.
-bool suits_grid(const KernelRequest& request, const Shape& shape) {
+// Whether each tile is whole rows of the grid of keys.
+bool fits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
+    const int width = request.key_grid.width;
+    return width != 0 && shape.key_tile % std::lcm(width, 16) == 0;
+}
+bool suits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
     const KeyGrid& grid = request.key_grid;
-    if (grid.width == 0 || shape.key_tile % std::lcm(grid.width, 16) != 0) return false;
+    if (!fits_grid(request, shape)) return false;
     // Of one thread: a number for each row of the grid and query, and what repeats.
     const int rows = grid.quotients ? 2 * shape.key_tile / grid.width : 0;
     const int period = grid.remainders ? std::lcm(grid.width, 8) / 2 : 0;
@@ -76,43 +86,50 @@ bool suits_grid(const KernelRequest& request, const Shape& shape) {
            accumulators(request, shape) + rows + period <= accumulator_limit(request, shape);
 }
 
-KernelConfig configured(const KernelRequest& request, const Shape& shape) {
+// Measured on an H200. Wide heads multiply most of the time and mods lengthen the softmax, so that
+// turns at products suffice.
+ForwardSchedule with_turns(const KernelRequest& request, ForwardSchedule schedule) {
+    const bool wide = is_wide(request), narrow = schedule.consumers == 3;
+    schedule.turns = wide || request.has_score_mod ? Turns::products : Turns::softmax;
+    schedule.settles_after = wide || (narrow && !request.has_score_mod) ? 0
+                             : request.has_score_mod                    ? 8
+                                                                        : 4;
+    return schedule;
+}
+
+KernelConfig configured(const KernelRequest& request, const ForwardSchedule& schedule,
+                        bool by_grid) {
     KernelConfig config;
     config.kind = KernelKind::forward;
     config.template_path = "forward_sm90.cu";
     config.entry = "flexc_forward_sm90";
-    config.query_tile = 64 * shape.consumers;
-    config.key_tile = shape.key_tile;
-    config.warps = 4 * (shape.consumers + 1);
+    config.query_tile = 64 * schedule.consumers;
+    config.key_tile = schedule.key_tile;
+    config.warps = 4 * (schedule.consumers + 1);
     config.stages = kStages;
-    config.shared_bytes = shared_bytes(request, shape);
-    HopperForward hopper;
-    hopper.query_stages = shape.query_stages;
-    hopper.overlaps = shape.overlaps;
-    // Measured on an H200. Wide heads multiply most of the time and mods lengthen the softmax, so
-    // that turns at products suffice.
-    const bool wide = std::max(request.head_dim, request.head_dim_v) > 128;
-    hopper.turns = wide || request.has_score_mod ? Turns::products : Turns::softmax;
-    const bool narrow = shape.consumers == 3;
-    hopper.settles_after = wide || (narrow && !request.has_score_mod) ? 0
-                           : request.has_score_mod                    ? 8
-                                                                      : 4;
-    hopper.has_registers_for_columns =
-        shape.consumers == 2 && !wide && accumulators(request, shape) + shape.key_tile / 4 <= 192;
-    config.hopper = hopper;
+    config.shared_bytes = shared_bytes(request, schedule);
+    config.hopper =
+        HopperForward{.schedule = schedule,
+                      .has_registers_for_columns =
+                          schedule.consumers == 2 && !is_wide(request) &&
+                          accumulators(request, schedule) + schedule.key_tile / 4 <= 192};
     config.has_next = true; // the generic kernel is the last
-    config.reason = "wgmma, " + std::to_string(shape.consumers) + " warpgroups of 64 rows, " +
-                    (shape.overlaps ? "products under the softmax" : "products in order");
+    config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
+                    (schedule.overlaps ? "products under the softmax" : "products in order");
+    if (by_grid) {
+        config.key_width = request.key_grid.width;
+        config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";
+    }
     return config;
 }
 
 struct Choice {
-    const Shape* shape;
-    bool fits_grid;
+    ForwardSchedule shape;
+    bool by_grid;
 };
 
 // A stage of queries more or less needs the same registers.
-bool needs_fewer_registers(const Shape& shape, const Shape& than) {
+bool needs_fewer_registers(const ForwardSchedule& shape, const ForwardSchedule& than) {
     return shape.consumers < than.consumers || shape.key_tile <= than.key_tile - kLeastStep ||
            shape.overlaps != than.overlaps;
 }
@@ -121,15 +138,15 @@ bool needs_fewer_registers(const Shape& shape, const Shape& than) {
 std::vector<Choice> choices_for(const KernelRequest& request) {
     constexpr std::size_t kMost = 3, kMostOfGrid = 2;
     std::vector<Choice> choices;
-    const auto take = [&](const Shape& shape, bool fits_grid, std::size_t most) {
-        const bool follows = !choices.empty() && choices.back().fits_grid == fits_grid;
-        if (follows && !needs_fewer_registers(shape, *choices.back().shape)) return;
+    const auto take = [&](const ForwardSchedule& shape, bool by_grid, std::size_t most) {
+        const bool follows = !choices.empty() && choices.back().by_grid == by_grid;
+        if (follows && !needs_fewer_registers(shape, choices.back().shape)) return;
         if (choices.size() == most) choices.pop_back();
-        choices.push_back({&shape, fits_grid});
+        choices.push_back({shape, by_grid});
     };
-    for (const Shape& shape : kGridShapes)
+    for (const ForwardSchedule& shape : kGridShapes)
         if (suits_grid(request, shape)) take(shape, true, kMostOfGrid);
-    for (const Shape& shape : kShapes)
+    for (const ForwardSchedule& shape : kShapes)
         if (suits(request, shape)) take(shape, false, kMost);
     return choices;
 }
@@ -146,17 +163,43 @@ std::string_view why_not_sm90(const KernelRequest& request) {
     return "";
 }
 
+std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
+    constexpr std::size_t kSizes = 4; // of tiles: smaller ones only save registers
+    std::vector<ForwardSchedule> schedules;
+    if (!why_not_sm90(request).empty()) return schedules;
+    std::vector<ForwardSchedule> shapes;
+    for (const ForwardSchedule& shape : kGridShapes)
+        if (suits_grid(request, shape)) shapes.push_back(shape);
+    if (shapes.empty()) shapes.assign(kShapes.begin(), kShapes.end());
+    std::size_t sizes = 0;
+    for (const ForwardSchedule& shape : shapes) {
+        if (!suits(request, shape) || sizes == kSizes) continue;
+        if (sizes++ == 0) schedules.push_back(with_turns(request, shape));
+        for (const Turns turns : {Turns::softmax, Turns::products, Turns::none})
+            for (const int columns : {0, 4, 8}) {
+                ForwardSchedule schedule = shape;
+                schedule.turns = turns;
+                schedule.settles_after = columns;
+                if (schedule != schedules.front()) schedules.push_back(schedule);
+            }
+    }
+    return schedules;
+}
+
 std::optional<KernelConfig> select_forward_sm90(const KernelRequest& request) {
     if (!why_not_sm90(request).empty()) return {};
+    if (request.schedule) {
+        KernelConfig config =
+            configured(request, *request.schedule, fits_grid(request, *request.schedule));
+        config.has_next = false;
+        config.reason += "; asked for";
+        return config;
+    }
     const std::vector<Choice> choices = choices_for(request);
     const auto refused = static_cast<std::size_t>(request.refused);
     if (refused >= choices.size()) return {};
-    KernelConfig config = configured(request, *choices[refused].shape);
-    if (choices[refused].fits_grid) {
-        config.key_width = request.key_grid.width;
-        config.reason +=
-            ", keys as a grid of " + std::to_string(request.key_grid.width) + " columns";
-    }
+    const Choice& choice = choices[refused];
+    KernelConfig config = configured(request, with_turns(request, choice.shape), choice.by_grid);
     if (refused > 0) config.reason += "; larger tiles spilled registers or serialised products";
     return config;
 }

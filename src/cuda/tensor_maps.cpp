@@ -45,6 +45,30 @@ bool encode(const DriverApi& api, const TensorArgument& tensor, const Extents& e
                           0) == kDriverSuccess;
 }
 
+int map_type(DType dtype) { return dtype == DType::bf16 ? kBfloat16 : kFloat16; }
+
+struct Shapes {
+    Extents q, k, v, o;
+
+    Shapes(const AttentionArguments& arguments, int head_dim, int head_dim_v)
+        : q{head_dim, arguments.q_len, arguments.heads, arguments.batch},
+          k{head_dim, arguments.kv_len, arguments.kv_heads, arguments.batch},
+          v{head_dim_v, arguments.kv_len, arguments.kv_heads, arguments.batch},
+          o{head_dim_v, arguments.q_len, arguments.heads, arguments.batch} {}
+};
+
+// Both passes load whole tiles of queries, keys and values.
+template <typename Maps>
+bool encode_inputs(const DriverApi& api, const KernelConfig& config,
+                   const AttentionArguments& arguments, const Shapes& shapes, int type,
+                   Maps& maps) {
+    const auto query_tile = static_cast<unsigned>(config.query_tile);
+    const auto key_tile = static_cast<unsigned>(config.key_tile);
+    return encode(api, arguments.q, shapes.q, type, query_tile, maps.q) &&
+           encode(api, arguments.k, shapes.k, type, key_tile, maps.k) &&
+           encode(api, arguments.v, shapes.v, type, key_tile, maps.v);
+}
+
 // Floats that are written two at a time.
 bool takes_pairs(const TensorArgument& tensor) {
     constexpr std::uint64_t kPair = 2 * sizeof(float);
@@ -59,24 +83,16 @@ std::optional<ForwardMaps> forward_maps(const KernelConfig& config,
                                         int head_dim, int head_dim_v) {
     const Result<DriverApi>& api = driver_api();
     if (!api || api->tensor_map == nullptr) return {};
-    const int type = dtype == DType::bf16 ? kBfloat16 : kFloat16;
-    const auto query_tile = static_cast<unsigned>(config.query_tile);
-    const auto key_tile = static_cast<unsigned>(config.key_tile);
-    const Extents q{head_dim, arguments.q_len, arguments.heads, arguments.batch};
-    const Extents k{head_dim, arguments.kv_len, arguments.kv_heads, arguments.batch};
-    const Extents v{head_dim_v, arguments.kv_len, arguments.kv_heads, arguments.batch};
-    const Extents o{head_dim_v, arguments.q_len, arguments.heads, arguments.batch};
+    const Shapes shapes(arguments, head_dim, head_dim_v);
+    const int type = map_type(dtype);
     ForwardMaps maps;
-    if (!encode(*api, arguments.q, q, type, query_tile, maps.q) ||
-        !encode(*api, arguments.k, k, type, key_tile, maps.k) ||
-        !encode(*api, arguments.v, v, type, key_tile, maps.v))
-        return {};
+    if (!encode_inputs(*api, config, arguments, shapes, type, maps)) return {};
     if ((arguments.o_flags & kOutputF32) != 0) {
         // Floats are not written through a map; the kernel's prefetch still needs one.
         maps.o = maps.q;
         return takes_pairs(arguments.o) ? std::optional(maps) : std::nullopt;
     }
-    if (!encode(*api, arguments.o, o, type, kOutputRows, maps.o)) return {};
+    if (!encode(*api, arguments.o, shapes.o, type, kOutputRows, maps.o)) return {};
     return maps;
 }
 
@@ -85,27 +101,21 @@ std::optional<BackwardMaps> backward_maps(const KernelConfig& config,
                                           int head_dim, int head_dim_v) {
     const Result<DriverApi>& api = driver_api();
     if (!api || api->tensor_map == nullptr) return {};
-    const int type = dtype == DType::bf16 ? kBfloat16 : kFloat16;
-    const auto query_tile = static_cast<unsigned>(config.query_tile);
-    const auto key_tile = static_cast<unsigned>(config.key_tile);
-    const Extents q{head_dim, arguments.q_len, arguments.heads, arguments.batch};
-    const Extents k{head_dim, arguments.kv_len, arguments.kv_heads, arguments.batch};
-    const Extents v{head_dim_v, arguments.kv_len, arguments.kv_heads, arguments.batch};
-    const Extents d_out{head_dim_v, arguments.q_len, arguments.heads, arguments.batch};
+    const Shapes shapes(arguments, head_dim, head_dim_v);
+    const int type = map_type(dtype);
     BackwardMaps maps;
-    if (!encode(*api, arguments.q, q, type, query_tile, maps.q) ||
-        !encode(*api, arguments.k, k, type, key_tile, maps.k) ||
-        !encode(*api, arguments.v, v, type, key_tile, maps.v) ||
-        !encode(*api, arguments.d_out, d_out, type, query_tile, maps.d_out))
+    if (!encode_inputs(*api, config, arguments, shapes, type, maps) ||
+        !encode(*api, arguments.d_out, shapes.o, type, static_cast<unsigned>(config.query_tile),
+                maps.d_out))
         return {};
     // Floats are not written through a map.
     maps.dk = maps.k;
     maps.dv = maps.v;
     if ((arguments.dk_flags & kOutputF32) == 0 &&
-        !encode(*api, arguments.dk, k, type, kOutputRows, maps.dk))
+        !encode(*api, arguments.dk, shapes.k, type, kOutputRows, maps.dk))
         return {};
     if ((arguments.dv_flags & kOutputF32) == 0 &&
-        !encode(*api, arguments.dv, v, type, kOutputRows, maps.dv))
+        !encode(*api, arguments.dv, shapes.v, type, kOutputRows, maps.dv))
         return {};
     return maps;
 }

@@ -4,7 +4,7 @@ import unittest
 
 from black_box import CommandTest
 
-COMMANDS = ["run", "check", "explain", "compile", "bench", "list", "show", "cache", "doctor"]
+COMMANDS = ["run", "check", "explain", "compile", "bench", "tune", "mask", "list", "show", "cache", "doctor"]
 
 
 class Usage(CommandTest):
@@ -39,6 +39,9 @@ class Usage(CommandTest):
             ["bench", "alibi", "--shape", "1,1,1,8,8,8", "--fill", "slopes=soup"],
             ["bench", "alibi", "--shape", "1,1,1,8,8,8", "--fill", "nothing=const:1"],
             ["bench", "alibi", "--shape", "1,1,1,8,8,8", "--dim", "H=3"],
+            ["tune", "alibi"], ["tune", "alibi", "--shape", "1,2,3"],
+            ["mask", "causal", "--q", "0", "--kv", "8"], ["mask", "causal", "--q", "8", "--kv", "x"],
+            ["mask", "causal", "--q", "8", "--kv", "8", "--tile", "4"],
             ["show"], ["cache"], ["cache", "soup"], ["doctor", "extra"],
             ["run", "alibi", "--inputs", "x", "--outputs", "y", "--backward-kernel", "soup"],
             ["run", "alibi", "--inputs", "x", "--outputs", "y", "--scale", "soup"],
@@ -53,6 +56,13 @@ class Usage(CommandTest):
                      ["run", "-e", "score", "--inputs", "nosuch", "--outputs", "y"]]:
             with self.subTest(call=call):
                 self.expect(1, *call)
+
+    def test_a_count_is_a_whole_number(self):
+        self.assertIn("--q: '0' is no whole number from 1", self.expect(2, "mask", "causal", "--q", "0", "--kv", "8"))
+
+    def test_tuning_is_for_gpus(self):
+        self.assertIn("only kernels for a GPU have schedules",
+                      self.expect(1, "tune", "alibi", "--shape", "1,1,1,8,8,8", "--dtype", "f32", "--device", "cpu"))
 
     def test_a_near_miss_is_named(self):
         self.assertIn("did you mean 'alibi'?", self.expect(1, "show", "alibbi"))

@@ -133,7 +133,7 @@ TEST_CASE("Hopper's kernel takes what the copy engine can, and its tiles fit") {
                 // Panels of 64 columns; the output leaves through the queries' memory.
                 const int key = (head_dim + 63) / 64, value = (head_dim_v + 63) / 64;
                 const int queries =
-                    config.hopper->query_stages * config.query_tile * std::max(key, value);
+                    config.hopper->schedule.query_stages * config.query_tile * std::max(key, value);
                 REQUIRE(config.shared_bytes ==
                         1024 + 128 * (queries + 2 * config.key_tile * (key + value)));
                 REQUIRE(config.shared_bytes <= shared_memory_limit(90));
@@ -168,7 +168,7 @@ TEST_CASE("a refused configuration is followed by smaller ones, then by the gene
                 CHECK(config.entry == "flexc_forward");
                 break;
             }
-            const int weights = config.hopper->overlaps ? config.key_tile / 4 : 0;
+            const int weights = config.hopper->schedule.overlaps ? config.key_tile / 4 : 0;
             const int spare = config.query_tile == 192 ? 72 : 0; // three warpgroups have fewer
             const int now = config.key_tile / 2 + weights + head_dim / 2 + spare;
             CHECK(now < registers);

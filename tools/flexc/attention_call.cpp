@@ -110,10 +110,19 @@ void AttentionCall::prepare(bool backward) {
     for (const auto& buffer : buffers_) {
         buffer_views_.push_back({buffer.name, buffer.view});
     }
+    plan();
+}
+
+void AttentionCall::plan() {
     plan_ = value_of(make_plan());
-    if (plan_.workspace_bytes() > 0) {
+    if (plan_.workspace_bytes() > workspace_.bytes()) {
         workspace_ = value_of(DeviceMemory::allocate(kernel_.device(), plan_.workspace_bytes()));
     }
+}
+
+void AttentionCall::use(Kernel kernel) {
+    kernel_ = std::move(kernel);
+    plan();
 }
 
 TensorView AttentionCall::output(std::string_view tensor_name) const {

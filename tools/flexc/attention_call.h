@@ -55,6 +55,8 @@ class AttentionCall {
     // Call once the inputs are there. Allocates outputs and the workspace.
     void prepare(bool backward);
     Result<Plan> make_plan() const;
+    // Another kernel of the same program, types and device, on the same tensors.
+    void use(Kernel kernel);
 
     Result<void> forward() const;
     Result<void> backward() const;
@@ -69,6 +71,7 @@ class AttentionCall {
     const std::vector<DeviceTensor>& outputs() const { return outputs_; }
 
   private:
+    void plan();
     DeviceTensor make(std::string tensor_name, DType dtype, std::span<const std::int64_t> shape,
                       std::span<const std::byte> bytes) const;
     TensorView output(std::string_view tensor_name) const;

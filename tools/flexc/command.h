@@ -59,6 +59,7 @@ void add_check(CommandLine program);
 void add_explain(CommandLine program);
 void add_compile(CommandLine program);
 void add_bench(CommandLine program);
+void add_tune(CommandLine program);
 void add_mask(CommandLine program);
 void add_list(CommandLine program);
 void add_show(CommandLine program);

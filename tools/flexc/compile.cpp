@@ -37,6 +37,9 @@ nlohmann::json describe(const OfflineResult& result) {
                                     {"compile_ms", cubin.info.compile_ms},
                                     {"reason", cubin.info.reason},
                                     {"file", cubin.pack_name}});
+        if (!cubin.info.schedule.empty()) {
+            value["kernels"].back()["schedule"] = cubin.info.schedule;
+        }
     }
     return value;
 }

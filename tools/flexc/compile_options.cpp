@@ -11,6 +11,8 @@ void add_kernel_options(CommandLine command, KernelOption& option) {
     command.flag("--backward", option.backward, "The backward kernels too");
     command.flag("--deterministic", option.deterministic, "Kernels that give the same bits");
     command.option("--forward-kernel", option.forward_kernel, "auto, generic or hopper");
+    command.option("--schedule", option.schedule,
+                   "How the forward kernel divides its work, as explain --stage plan prints it");
     command.option("--backward-kernel", option.backward_kernel, "auto, fused, split or generic");
 }
 
@@ -21,6 +23,7 @@ void apply(const KernelOption& option, CompileOptions& options) {
     options.backward = option.backward;
     options.deterministic = option.deterministic;
     options.forward_kernel = parse_forward_kernel(option.forward_kernel);
+    options.schedule = option.schedule;
     options.backward_kernel = parse_backward_kernel(option.backward_kernel);
 }
 

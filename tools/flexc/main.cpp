@@ -20,14 +20,15 @@ int fail_with(int exit_code, std::string_view message) {
 
 int run_command(int argc, char** argv) {
     using namespace flexc::cli;
-    return run_program({.name = "flexc",
-                        .summary = "Fused attention kernels from a line of text.",
-                        .version = std::string(flexc::version()),
-                        .footer = "`flexc COMMAND --help` shows the options of a command and an "
-                                  "example.",
-                        .commands = {add_run, add_check, add_explain, add_compile, add_bench,
-                                     add_mask, add_list, add_show, add_cache, add_doctor}},
-                       argc, argv);
+    return run_program(
+        {.name = "flexc",
+         .summary = "Fused attention kernels from a line of text.",
+         .version = std::string(flexc::version()),
+         .footer = "`flexc COMMAND --help` shows the options of a command and an "
+                   "example.",
+         .commands = {add_run, add_check, add_explain, add_compile, add_bench, add_tune, add_mask,
+                      add_list, add_show, add_cache, add_doctor}},
+        argc, argv);
 }
 
 } // namespace

@@ -76,6 +76,8 @@ VisibleFraction visible_fraction(const ModText& mod, const Signature& signature,
     options.head_dim = options.head_dim_v = 1;
     options.device = device;
     options.backward = false;
+    options.forward_kernel = ForwardKernel::automatic;
+    options.schedule.clear();
     options.log = {};
     auto text = without_score_mod(mod.text);
     if (is_bare_expression(text) && !mod.options.mask_mod.empty()) {

@@ -1,0 +1,154 @@
+#include "flexc/bench_case.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "flexc/command.h"
+#include "flexc/fill.h"
+#include "support/text.h"
+
+namespace flexc::cli {
+namespace {
+
+ProblemShape parse_shape(const BenchOption& options) {
+    std::vector<std::int64_t> counts;
+    std::stringstream stream(options.shape);
+    for (std::string part; std::getline(stream, part, ',');) {
+        counts.push_back(parse_count(part, "--shape " + options.shape));
+    }
+    if (counts.size() != 6 && counts.size() != 7) {
+        fail_usage(formatted("--shape '{}': expected B,H,H_KV,Q,KV,D or B,H,H_KV,Q,KV,D,DV",
+                             options.shape));
+    }
+    if (counts[1] % counts[2] != 0) {
+        fail_usage(formatted("--shape '{}': H_KV must divide H", options.shape));
+    }
+    if (std::max(counts[5], counts.back()) > 256) {
+        fail_usage(formatted("--shape '{}': D and DV go from 1 to 256", options.shape));
+    }
+    return {.sizes = {.batch = counts[0],
+                      .heads = counts[1],
+                      .kv_heads = counts[2],
+                      .q_len = counts[3],
+                      .kv_len = counts[4]},
+            .head_dim = static_cast<int>(counts[5]),
+            .head_dim_v = static_cast<int>(counts.back()),
+            .dtype = parse_element_type(options.dtype)};
+}
+
+std::vector<BufferContents> make_buffers(const BenchOption& options, const Signature& signature,
+                                         const ProblemShape& problem) {
+    auto sizes = size_names(problem);
+    for (const auto& text : options.dims) {
+        const auto [dim, count] = split_assignment(text, "--dim");
+        if (!sizes.emplace(dim, parse_count(count, "--dim " + dim)).second) {
+            fail_usage(formatted("--dim {}: {} is given by --shape", text, dim));
+        }
+    }
+    std::map<std::string, std::string> fills;
+    for (const auto& text : options.fills) {
+        const auto [buffer, spec] = split_assignment(text, "--fill");
+        fills[buffer] = spec;
+    }
+    std::vector<BufferContents> buffers;
+    for (const auto& info : signature.buffers) {
+        BufferContents buffer{.info = info, .shape = buffer_shape(info, sizes)};
+        const auto given = fills.extract(info.name);
+        buffer.fill = given.empty() ? default_fill(info) : given.mapped();
+        buffer.bytes =
+            make_contents(parse_fill(buffer.fill), info.dtype, buffer.shape, 100 + buffers.size());
+        buffers.push_back(std::move(buffer));
+    }
+    if (!fills.empty()) {
+        fail_usage(
+            formatted("--fill {}: the program has no buffer of this name", fills.begin()->first));
+    }
+    return buffers;
+}
+
+} // namespace
+
+void add_bench_options(CommandLine command, BenchOption& option) {
+    add_mod_options(command, option.mod, true);
+    command.option("--shape", option.shape, "B,H,H_KV,Q,KV,D or B,H,H_KV,Q,KV,D,DV",
+                   {.required = true});
+    command.option("--dtype", option.dtype, "Type of q, k and v: f32, f16 or bf16");
+    command.option("--device", option.device, "auto, cpu, cuda or cuda:N");
+    command.option("--scale", option.scale, "Instead of 1/sqrt(D)");
+    command.option("--dim", option.dims, "N=V: the extent of a dim that a buffer names");
+    command.option("--fill", option.fills,
+                   "NAME=SPEC: what a buffer holds: normal:STD, uniform:LO:HI, index:N, "
+                   "segments:LEN, const:X");
+}
+
+void BenchCase::add_buffers(AttentionCall& call) const {
+    for (const auto& buffer : buffers) {
+        call.add_buffer(buffer.info, buffer.shape, buffer.bytes);
+    }
+}
+
+BenchCase make_case(const BenchOption& option) {
+    const auto problem = parse_shape(option);
+    auto mod = load_mod(option.mod);
+    auto signature = signature_of(mod);
+    auto buffers = make_buffers(option, signature, problem);
+    mod.options.dtype = problem.dtype;
+    mod.options.head_dim = problem.head_dim;
+    mod.options.head_dim_v = problem.head_dim_v;
+    mod.options.device = parse_device(option.device);
+    return {.mod = std::move(mod),
+            .signature = std::move(signature),
+            .problem = problem,
+            .scale = option.scale,
+            .buffers = std::move(buffers)};
+}
+
+AttentionCall make_call(const BenchCase& bench, Kernel kernel, bool backward) {
+    const auto& problem = bench.problem;
+    AttentionCall call(std::move(kernel), problem,
+                       {.scale = bench.scale, .params = bench.mod.param_values});
+    const FillSpec unit{FillSpec::Kind::normal, 1.0, 0};
+    call.set("q", make_contents(unit, problem.dtype, q_shape(problem), 1));
+    call.set("k", make_contents(unit, problem.dtype, k_shape(problem), 2));
+    call.set("v", make_contents(unit, problem.dtype, v_shape(problem), 3));
+    if (backward) {
+        call.set("do", make_contents(unit, problem.dtype, o_shape(problem), 4));
+    }
+    bench.add_buffers(call);
+    call.prepare(backward);
+    return call;
+}
+
+double median(std::vector<double> values) {
+    if (values.empty()) {
+        fail("the device gave no times");
+    }
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
+}
+
+// Enough repeats for a steady median, within about half a second.
+double median_time(const AttentionCall& call, Result<void> (*work)(void*)) {
+    auto* user = const_cast<AttentionCall*>(&call);
+    const auto measure = [&](int repeats) {
+        return value_of(Timer::measure(call.kernel().device(), repeats, work, user));
+    };
+    require(work(user));
+    call.synchronize();
+    const auto first = median(measure(3));
+    return median(measure(static_cast<int>(std::clamp(500.0 / std::max(first, 1e-3), 5.0, 60.0))));
+}
+
+Result<void> run_forward(void* call) { return static_cast<AttentionCall*>(call)->forward(); }
+
+double tera_operations(const ProblemShape& shape, bool backward, double fraction) {
+    const double pairs = static_cast<double>(shape.sizes.batch * shape.sizes.heads) *
+                         static_cast<double>(shape.sizes.q_len) *
+                         static_cast<double>(shape.sizes.kv_len) * fraction;
+    const double dims = backward ? 3.0 * shape.head_dim + 2.0 * shape.head_dim_v
+                                 : 1.0 * shape.head_dim + shape.head_dim_v;
+    return 2e-12 * pairs * dims;
+}
+
+} // namespace flexc::cli

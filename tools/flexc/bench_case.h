@@ -1,0 +1,51 @@
+// A mod with made-up tensors of one shape: what bench and tune time.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "flexc/attention_call.h"
+#include "flexc/command_line.h"
+#include "flexc/mod_option.h"
+
+namespace flexc::cli {
+
+struct BenchOption {
+    ModOption mod;
+    std::string shape, dtype = "bf16", device = "auto";
+    std::vector<std::string> dims, fills;
+    std::optional<double> scale;
+};
+void add_bench_options(CommandLine command, BenchOption& option);
+
+struct BufferContents {
+    BufferInfo info;
+    std::vector<std::int64_t> shape;
+    std::vector<std::byte> bytes;
+    std::string fill;
+};
+
+struct BenchCase {
+    ModText mod; // its options name the types, head dims and the device
+    Signature signature;
+    ProblemShape problem;
+    std::optional<double> scale;
+    std::vector<BufferContents> buffers;
+
+    void add_buffers(AttentionCall& call) const;
+};
+BenchCase make_case(const BenchOption& option);
+
+// Random q, k, v and, with backward, do; ready to run.
+AttentionCall make_call(const BenchCase& bench, Kernel kernel, bool backward);
+
+// In milliseconds. `work` is given the call.
+double median_time(const AttentionCall& call, Result<void> (*work)(void*));
+double median(std::vector<double> values);
+Result<void> run_forward(void* call);
+
+// Matrix products only: two of them forward, five backward, over what the mask lets through.
+double tera_operations(const ProblemShape& shape, bool backward, double fraction);
+
+} // namespace flexc::cli
