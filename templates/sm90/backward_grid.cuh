@@ -120,6 +120,7 @@ __device__ inline void sum_grid(const AttentionArguments& attention,
                             min(mod::kKeyTile, attention.kv_len - keys.first_kv)};
 #pragma unroll 1
         for (int tile = tiles.begin; tile < tiles.end; ++tile, stage ^= 1) {
+            __syncwarp(); // some lanes had no column to sum
             synchronize(kDScoresBarrier, kDScoresThreads);
             const unsigned d_scores = shared.base + at::kDScores + stage * kDScoresBytes;
             const int tile_query = tile * mod::kQueryTile;

@@ -52,4 +52,5 @@ inline float __fmul_rn(float x, float y) { return x * y; }
 // One thread plays the warp: the others hold zeros.
 inline float __shfl_xor_sync(unsigned, float, int) { return 0; }
 template <typename T> T __shfl_sync(unsigned, T, int) { return 0; }
+inline void __syncwarp() {}
 inline unsigned __ballot_sync(unsigned, bool) { return 0; }
