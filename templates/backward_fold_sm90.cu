@@ -10,7 +10,7 @@ constexpr int kThreads = 32 * mod::kWarps;
 static_assert(kThreads == sm90::kPaddedRows);
 
 // Distances that are far apart often share an address.
-__device__ void add_by_warp(float* to, float sum) {
+template <typename Sum> __device__ void add_by_warp(Sum* to, float sum) {
     int same = 0;
     __match_all_sync(0xffffffffu, reinterpret_cast<unsigned long long>(to), &same);
     if (same) sum = flexc_warp_sum(sum);
@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const sm90::Distance distance(attention);
     const long long entry =
         static_cast<long long>(distance.head) * sm90::distance_count(attention) + distance.index;
-    const float sum = distance.exists ? attention.distance_sums[entry] : 0;
+    const float sum = distance.exists ? flexc_value(sm90::distance_sums(attention)[entry]) : 0;
     distance.visit(attention, arguments, [&](const mod::At& at) {
 #pragma unroll
         for (int gradient = 0; gradient < mod::kGradients; ++gradient)

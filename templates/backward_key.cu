@@ -136,8 +136,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     // keys seen by more queries, they go first, and where there is a map, the longest.
     const int block = static_cast<int>(blockIdx.x);
     const int key_tiles = (attention.kv_len + mod::kKeyTile - 1) / mod::kKeyTile;
-    const int kv_heads = attention.batch * attention.kv_heads;
-    const int kv_head = mod::kHasMap ? block % kv_heads : block / key_tiles;
+    const int kv_heads = mod::kTakesHeadsInTurn ? static_cast<int>(gridDim.x) / key_tiles
+                                                : attention.batch * attention.kv_heads;
+    const int kv_head =
+        mod::first_kv_head(arguments) + (mod::kHasMap ? block % kv_heads : block / key_tiles);
     const int b = kv_head / attention.kv_heads, h_kv = kv_head % attention.kv_heads;
     const int group = attention.heads / attention.kv_heads;
     const int key_tile = mod::kHasMap

@@ -19,6 +19,7 @@
 #include "sm90/backward_output.cuh"
 #include "sm90/backward_producer.cuh"
 #include "sm90/backward_scores.cuh"
+#include "sm90/backward_turns.cuh"
 #include "sm90/wgmma_fixed.cuh"
 
 using namespace sm90;
@@ -236,8 +237,8 @@ struct Consumer {
             ScoreGradients gradients(attention, arguments, place, warp_key(), lane);
             GradientSums sums{};
 #pragma unroll 1
-            for (int tile = tiles.begin; tile < tiles.end; ++tile)
-                consume(gradients, sums, tile * mod::kQueryTile, dk, dv);
+            for (int i = tiles.begin; i < tiles.end; ++i)
+                consume(gradients, sums, tile_in_order(tiles, i) * mod::kQueryTile, dk, dv);
             gradients.flush(sums);
         });
         store(dk, dv);
@@ -265,7 +266,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         release_registers_to<kProducerRegisters>();
         const bool first_lane = threadIdx.x % 32 == 0;
         if (warp == 0 && first_lane) load_tiles(attention, arguments, maps, shared, keys);
-        if (warp == 1 && first_lane) add_pieces(attention, arguments, shared, keys);
+        if (warp == 1 && first_lane) {
+            if constexpr (mod::kDeterministic)
+                add_pieces_in_turn(attention, arguments, shared, keys);
+            else
+                add_pieces(attention, arguments, shared, keys);
+        }
         if constexpr (kStagesRows)
             if (warp == 2) stage_rows(attention, arguments, shared, keys);
         if constexpr (mod::kSumsDistances) {

@@ -130,7 +130,7 @@ typedef struct flexc_compile_options {
     int32_t device_index;
     int32_t forward_only;
     int32_t backward_kernel;
-    int32_t deterministic;
+    int32_t deterministic; /* the same bits on every run; takes more workspace */
     int32_t report_out_of_range;
     int32_t no_memory_cache;
     int32_t no_disk_cache;

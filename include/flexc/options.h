@@ -27,7 +27,8 @@ struct ParamDeclaration {
 // generic: any GPU from sm_80 up. automatic is hopper where that is possible.
 enum class ForwardKernel : std::uint8_t { automatic, generic, hopper };
 // fused: dq is added up beside dk and dv, on Hopper by a kernel of its own where it can; split: dq
-// in a second kernel, all sums in a fixed order; generic: fused, for any GPU from sm_80 up.
+// in a second kernel; generic: fused, for any GPU from sm_80 up. Fused kernels other than Hopper's
+// add in no fixed order: CompileOptions::deterministic makes them split.
 enum class BackwardKernel : std::uint8_t { automatic, fused, split, generic };
 
 enum class LogLevel : std::uint8_t { debug, info, warning, error };
@@ -65,6 +66,8 @@ struct CompileOptions {
     // How the forward kernel divides its work: one of forward_schedules(). Empty: what
     // keep_schedule() kept for the program, else flexc's own choice.
     std::string schedule;
+    // The same bits on every run, for dq, dk, dv and the gradients of buffers. Takes more
+    // workspace: 80 bytes for each element of most of those gradients.
     bool deterministic = false;
     bool report_out_of_range = false; // for Kernel::out_of_range; costs speed
     CacheOptions cache;

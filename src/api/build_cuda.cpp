@@ -7,6 +7,7 @@
 #include "api/schedules.h"
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
+#include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
 #include "runtime/cuda_executable.h"
 #include "support/text.h"
@@ -26,6 +27,39 @@ generic_compiler(const passes::Mod& mod, const CompileOptions& options, const Ta
         if (!one) return one.error();
         return std::move(one->kernel);
     };
+}
+
+// What stands in for a kernel of Hopper. The fused kernels of other GPUs add to dq in any order.
+cuda::KernelKind generic_kind(cuda::KernelKind kind, const CompileOptions& options) {
+    using enum cuda::KernelKind;
+    if (options.deterministic && kind == backward_fused) return backward_dkdv;
+    if (options.deterministic && kind == convert) return backward_dq;
+    return kind;
+}
+
+// The words of arguments that name exact sums.
+std::vector<runtime::ExactGradient> exact_gradient_words(const passes::Mod& mod) {
+    std::vector<runtime::ExactGradient> result;
+    if (!mod.deterministic) return result;
+    const std::vector<passes::ArgumentSlot> slots = passes::argument_slots(mod);
+    for (const std::uint32_t buffer : passes::exact_gradients(mod)) {
+        const passes::ArgumentSlot slot{passes::ArgumentSlot::Kind::gradient_data, buffer};
+        const auto word = std::ranges::find(slots, slot) - slots.begin();
+        result.push_back({buffer, static_cast<std::size_t>(word)});
+    }
+    return result;
+}
+
+runtime::HeadTurns head_turns_of(const passes::Mod& mod) {
+    runtime::HeadTurns turns;
+    if (!mod.deterministic) return turns;
+    const std::vector<passes::ArgumentSlot> slots = passes::argument_slots(mod);
+    turns.at_once = passes::heads_at_once(mod);
+    turns.word =
+        static_cast<std::size_t>(std::ranges::find(slots, passes::ArgumentSlot::Kind::first_kv_head,
+                                                   &passes::ArgumentSlot::kind) -
+                                 slots.begin());
+    return turns;
 }
 
 } // namespace
@@ -58,6 +92,9 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
          .head_dim = options.head_dim,
          .head_dim_v = options.head_dim_v,
          .distance_reads = passes::distance_reads(mod).size(),
+         .deterministic = options.deterministic,
+         .exact_gradients = exact_gradient_words(mod),
+         .head_turns = head_turns_of(mod),
          .compile_generic = takes_any_layout ? nullptr : generic_compiler(mod, options, target),
          .report_out_of_range = options.report_out_of_range});
     if (!loaded) return loaded.error();
@@ -77,7 +114,8 @@ Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions&
         if (!config.hopper && !config.is_hopper_backward) continue;
         using enum cuda::KernelKind;
         if (config.kind == expand || config.kind == fold) continue; // the generic ones need none
-        auto generic = compile_kernel(mod, options, config.kind, *target, store, {.generic = true});
+        auto generic = compile_kernel(mod, options, generic_kind(config.kind, options), *target,
+                                      store, {.generic = true});
         if (!generic) return generic.error();
         compiled->push_back(std::move(*generic));
     }
@@ -99,7 +137,11 @@ Result<std::string> explain_cuda(const passes::Mod& mod, const CompileOptions& o
     if (!target) return target.error();
     std::vector<cuda::KernelKind> kinds = {cuda::KernelKind::forward};
     // The header of one backward kernel holds everything that those of the others do.
-    if (options.backward) kinds.push_back(cuda::KernelKind::backward_fused);
+    auto all = kinds_of(mod, options, *target);
+    if (!all) return all.error();
+    for (const cuda::KernelKind kind : *all)
+        if (kind == cuda::KernelKind::backward_fused || kind == cuda::KernelKind::backward_dkdv)
+            kinds.push_back(kind);
     std::string text;
     for (const cuda::KernelKind kind : kinds) {
         const cuda::KernelConfig config = configure(mod, options, kind, *target);

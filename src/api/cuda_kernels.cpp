@@ -14,6 +14,7 @@
 #include "cuda/nvrtc.h"
 #include "cuda/select.h"
 #include "flexc/version.h"
+#include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
 #include "support/env.h"
 #include "support/log.h"
@@ -94,14 +95,44 @@ cuda::KernelConfig planner(const passes::Mod& mod) {
     return config;
 }
 
-bool is_split(const CompileOptions& options) {
-    return options.deterministic || options.backward_kernel == BackwardKernel::split;
+cuda::KernelRequest request_of(const passes::Mod& mod, const CompileOptions& options,
+                               KernelKind kind, const Target& target) {
+    const ir::Graph& graph = mod.program.graph;
+    return {.kind = kind,
+            .arch = target.number,
+            .dtype = options.dtype,
+            .head_dim = options.head_dim,
+            .head_dim_v = options.head_dim_v,
+            .has_score_mod = graph[mod.score].op != ir::Op::score,
+            .has_mask = graph[mod.mask].op != ir::Op::const_bool,
+            .reports_out_of_range = options.report_out_of_range,
+            .bias_bytes = kind == KernelKind::forward ? cuda::bias_bytes(mod) : 0,
+            .deterministic = options.deterministic};
+}
+
+// Why a fused kernel would not give the same bits on every run; empty where it does. Additions to
+// dq have an order in Hopper's kernel alone, and in it no gradient is taken head by head.
+std::string_view why_not_in_order(const passes::Mod& mod, const CompileOptions& options,
+                                  const Target& target) {
+    // THE place where deterministic becomes fused without being asked to.
+    if (options.backward_kernel != BackwardKernel::fused) return "it was not asked for";
+    if (needs_map(mod)) return "the mask has a map of tiles";
+    if (passes::has_dense_gradient(mod))
+        return "heads take turns at the gradient of a buffer of q and kv";
+    return cuda::why_not_backward_sm90(
+        request_of(mod, options, KernelKind::backward_fused, target));
+}
+
+bool is_split(const passes::Mod& mod, const CompileOptions& options, const Target& target) {
+    if (options.backward_kernel == BackwardKernel::split) return true;
+    return options.deterministic && !why_not_in_order(mod, options, target).empty();
 }
 
 // Hopper's backward knows ranges only; a map leaves more out than its instructions are faster.
-bool wants_generic(const passes::Mod& mod, const CompileOptions& options, KernelKind kind) {
+bool wants_generic(const passes::Mod& mod, const CompileOptions& options, KernelKind kind,
+                   const Target& target) {
     if (kind == KernelKind::forward) return options.forward_kernel == ForwardKernel::generic;
-    return is_split(options) || options.backward_kernel == BackwardKernel::generic ||
+    return is_split(mod, options, target) || options.backward_kernel == BackwardKernel::generic ||
            needs_map(mod);
 }
 
@@ -148,48 +179,35 @@ Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOp
     std::vector<KernelKind> kinds = {KernelKind::forward};
     if (needs_map(mod)) kinds.push_back(KernelKind::plan);
     if (!options.backward) return kinds;
-    if (options.deterministic && options.backward_kernel == BackwardKernel::fused)
-        return unsupported("the fused backward kernel adds into dq in no fixed order: use "
-                           "--backward-kernel split with --deterministic");
-    if (options.deterministic && !mod.gradients.empty())
-        return unsupported("on CUDA, gradients of captured buffers are summed in no fixed order; "
-                           "the CPU backend is deterministic");
     kinds.push_back(KernelKind::delta);
-    if (is_split(options)) {
+    if (is_split(mod, options, target)) {
         kinds.push_back(KernelKind::backward_dkdv);
         kinds.push_back(KernelKind::backward_dq);
     } else {
         kinds.push_back(KernelKind::backward_fused);
         kinds.push_back(KernelKind::convert);
-        if (!configure(mod, options, KernelKind::backward_fused, target).is_hopper_backward)
-            return kinds;
-        if (!passes::distance_reads(mod).empty()) kinds.push_back(KernelKind::expand);
-        if (std::ranges::any_of(mod.gradients, [&](const passes::ReadGradient& gradient) {
+        const bool hopper =
+            configure(mod, options, KernelKind::backward_fused, target).is_hopper_backward;
+        if (hopper && !passes::distance_reads(mod).empty()) kinds.push_back(KernelKind::expand);
+        if (hopper && std::ranges::any_of(mod.gradients, [&](const passes::ReadGradient& gradient) {
                 return passes::gradient_sum(mod, gradient) == passes::GradientSum::distance;
             }))
             kinds.push_back(KernelKind::fold);
     }
+    if (options.deterministic && !passes::exact_gradients(mod).empty())
+        kinds.push_back(KernelKind::round_sums);
     return kinds;
 }
 
 cuda::KernelRequest request_for(const passes::Mod& mod, const CompileOptions& options,
                                 KernelKind kind, const Target& target,
                                 const Preference& preference) {
-    const ir::Graph& graph = mod.program.graph;
-    return {.kind = kind,
-            .arch = target.number,
-            .dtype = options.dtype,
-            .head_dim = options.head_dim,
-            .head_dim_v = options.head_dim_v,
-            .has_score_mod = graph[mod.score].op != ir::Op::score,
-            .has_mask = graph[mod.mask].op != ir::Op::const_bool,
-            .reports_out_of_range = options.report_out_of_range,
-            .bias_bytes = kind == KernelKind::forward ? cuda::bias_bytes(mod) : 0,
-            .key_grid = kind == KernelKind::forward && stages_key_grids() ? cuda::key_grid(mod)
-                                                                          : cuda::KeyGrid{},
-            .generic = preference.generic || wants_generic(mod, options, kind),
-            .refused = preference.refused,
-            .schedule = preference.schedule};
+    cuda::KernelRequest request = request_of(mod, options, kind, target);
+    request.generic = preference.generic || wants_generic(mod, options, kind, target);
+    if (kind == KernelKind::forward && stages_key_grids()) request.key_grid = cuda::key_grid(mod);
+    request.refused = preference.refused;
+    request.schedule = preference.schedule;
+    return request;
 }
 
 cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& options, KernelKind kind,
@@ -197,6 +215,9 @@ cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& optio
     if (kind == KernelKind::plan) return planner(mod);
     cuda::KernelConfig config =
         cuda::select_kernel(request_for(mod, options, kind, target, preference));
+    if (kind == KernelKind::backward_dkdv && options.deterministic)
+        if (const auto why = why_not_in_order(mod, options, target); !why.empty())
+            config.reason += formatted("; not fused: {}", why);
     // A kernel that is compiled for one call alone has no map of its tiles, and those who copy
     // biases on Hopper know ranges only.
     const bool copies_biases = config.hopper && cuda::bias_bytes(mod) != 0;
@@ -206,7 +227,7 @@ cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& optio
         });
     // The warps that sum by the grid of keys are those that sum by distance elsewhere.
     if (kind == KernelKind::backward_fused && config.is_hopper_backward && !sums_distances &&
-        stages_key_grids())
+        !mod.deterministic && stages_key_grids())
         config.key_width = passes::key_width_of_gradients(mod);
     if (config.is_hopper_backward && config.key_width != 0)
         config.reason +=

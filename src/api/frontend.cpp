@@ -35,6 +35,7 @@ Result<passes::Mod> lower_program(ir::Program program, const CompileOptions& opt
     const support::Log log(options.log);
     passes::PipelineOptions pipeline{.backward = options.backward,
                                      .report_out_of_range = options.report_out_of_range,
+                                     .deterministic = options.deterministic,
                                      .head_dim = options.head_dim,
                                      .head_dim_v = options.head_dim_v,
                                      .trace = {}};

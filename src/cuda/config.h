@@ -20,7 +20,8 @@ enum class KernelKind : std::uint8_t {
     convert,
     expand,
     fold,
-    plan
+    plan,
+    round_sums
 };
 
 // Keys as a grid: which parts of a score mod use kv // width, and kv % width, alone.
@@ -42,7 +43,8 @@ struct KernelRequest {
     int bias_bytes = 0;   // of an element of ScoreParts::bias_read
     KeyGrid key_grid;     // that tiles of keys should fit
     bool generic = false; // only kernels that take tensors of any layout
-    int refused = 0;      // configurations that compiled badly: the choice goes on after them
+    bool deterministic = false;
+    int refused = 0; // configurations that compiled badly: the choice goes on after them
     std::optional<ForwardSchedule> schedule = {}; // asked for, instead of the choice
 };
 

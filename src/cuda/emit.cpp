@@ -7,6 +7,7 @@
 #include "cuda/emit_tiles.h"
 #include "cuda/expressions.h"
 #include "cuda/names.h"
+#include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
 #include "support/text.h"
 
@@ -59,6 +60,7 @@ class Emitter {
                 quoted(options_.source_text);
         text_ += "#pragma once\n#include \"common/mod_prelude.cuh\"\n";
         if (is_plan()) text_ += "#include \"common/interval.h\"\n";
+        if (sums_exactly()) text_ += "#include \"common/exact_sum.cuh\"\n";
         text_ += "\nnamespace mod {\n\n";
         constants();
         structs();
@@ -71,6 +73,7 @@ class Emitter {
             joint();
             if (config_.is_hopper_backward) shared_read();
             if (config_.kind == KernelKind::expand) distance_value();
+            if (!config_.is_hopper_backward) first_kv_head();
             text_ += config_.is_hopper_backward
                          ? emit_gradient_addresses(layout_, gradients(), config_.key_width)
                          : emit_gradients(layout_, gradients());
@@ -111,6 +114,13 @@ class Emitter {
     }
     std::vector<passes::ReadGradient> gradients() const {
         return adds_gradients() ? mod_.gradients : std::vector<passes::ReadGradient>{};
+    }
+    // Arguments name exact sums where gradients would be.
+    bool sums_exactly() const { return has_program() && mod_.deterministic; }
+    // Launches have some heads each, one after the other.
+    bool takes_heads_in_turn() const {
+        return config_.kind == KernelKind::backward_dkdv && mod_.deterministic &&
+               passes::heads_at_once(mod_) != passes::HeadsAtOnce::all;
     }
     bool has_mask() const {
         return has_program() && !(mod_.program.graph[mod_.mask].op == Op::const_bool &&
@@ -173,6 +183,8 @@ class Emitter {
                      config_.kind == KernelKind::backward_fused);
             constant("bool", "kAddsGradients",
                      config_.is_hopper_backward ? adds_elements() : adds_gradients());
+            constant("bool", config_.is_hopper_backward ? "kDeterministic" : "kTakesHeadsInTurn",
+                     config_.is_hopper_backward ? mod_.deterministic : takes_heads_in_turn());
         }
         if (config_.is_hopper_backward && is_backward(config_.kind)) derivative_constants();
         if (config_.hopper) text_ += emit_logit_constants(config_, folded_);
@@ -209,6 +221,18 @@ class Emitter {
                             (!holds(expanded, id) || holds(of_mask, id));
                  }));
         constant("int", "kDistanceReads", expanded.size());
+    }
+
+    // Over batch and heads of keys, of a launch that has not all of them.
+    void first_kv_head() {
+        Body body = Body::after_head(layout_);
+        body.line("return " +
+                  (takes_heads_in_turn()
+                       ? "static_cast<int>(" +
+                             body.argument({passes::ArgumentSlot::Kind::first_kv_head}) + ")"
+                       : "0") +
+                  ";");
+        text_ += function("int first_kv_head(const Arguments& arguments)", body);
     }
 
     // What an expanded read gives at a distance.

@@ -72,9 +72,10 @@ std::string emit_gradient_addresses(const Layout& layout,
                   "constexpr __device__ Sum sum_of(int gradient) {{\n"
                   "    return {}Sum::element;\n}}\n\n",
                   sums);
-    return text + formatted("__device__ inline float* gradient_address(const At& at, int gradient) "
+    const char* target = layout.mod().deterministic ? "exact::Sum" : "float";
+    return text + formatted("__device__ inline {}* gradient_address(const At& at, int gradient) "
                             "{{\n{}}}\n\n",
-                            each.statements());
+                            target, each.statements());
 }
 
 std::string emit_gradients(const Layout& layout,

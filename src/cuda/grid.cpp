@@ -18,7 +18,8 @@ std::int64_t grid_blocks(const KernelConfig& config, const AttentionArguments& a
     case KernelKind::delta:
     case KernelKind::backward_dq:
     case KernelKind::convert:
-    case KernelKind::plan: break;
+    case KernelKind::plan:
+    case KernelKind::round_sums: break;
     }
     return blocks(arguments.heads, arguments.q_len, config.query_tile);
 }

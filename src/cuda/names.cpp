@@ -4,6 +4,7 @@
 #include <cctype>
 #include <set>
 
+#include "passes/gradient_order.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -37,16 +38,22 @@ const char* param_type(ir::Type type) {
     return "float";
 }
 
-std::string type_of(const passes::ArgumentSlot& slot, const ir::Program& program) {
+bool is_exact(const passes::Mod& mod, std::uint32_t buffer) {
+    return mod.deterministic && !passes::is_dense_gradient(mod, buffer);
+}
+
+std::string type_of(const passes::ArgumentSlot& slot, const passes::Mod& mod) {
+    const ir::Program& program = mod.program;
     switch (slot.kind) {
     case Kind::buffer_data:
         return formatted("const {}*", element_type(program.buffers[slot.index].dtype));
-    case Kind::gradient_data: return "float*";
+    case Kind::gradient_data: return is_exact(mod, slot.index) ? "exact::Sum*" : "float*";
     case Kind::param: return param_type(program.params[slot.index].type);
     case Kind::out_of_range: return "int*";
     case Kind::buffer_extent:
     case Kind::buffer_stride:
     case Kind::gradient_stride:
+    case Kind::first_kv_head:
     case Kind::size: return "long long";
     }
     return "long long";
@@ -69,7 +76,7 @@ std::vector<ArgumentField> argument_fields(const passes::Mod& mod) {
     std::set<std::string> taken;
     for (const passes::ArgumentSlot& slot : passes::argument_slots(mod)) {
         const std::string stem = sanitized(passes::slot_name(slot, mod.program));
-        ArgumentField field{slot, stem, type_of(slot, mod.program)};
+        ArgumentField field{slot, stem, type_of(slot, mod)};
         for (int copy = 2; !taken.insert(field.name).second; ++copy)
             field.name = stem + "_" + std::to_string(copy);
         fields.push_back(std::move(field));

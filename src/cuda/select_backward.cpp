@@ -148,6 +148,10 @@ KernelConfig select_backward(const KernelRequest& request) {
     case KernelKind::backward_dq: config = select_query(request); break;
     case KernelKind::backward_dkdv:
     case KernelKind::backward_fused: config = select_key(request); break;
+    case KernelKind::round_sums:
+        config = select_streaming("round_sums.cu", "flexc_round_sums",
+                                  "gradients of buffers from their exact sums");
+        break;
     case KernelKind::forward:
     case KernelKind::expand:
     case KernelKind::fold:

@@ -53,11 +53,13 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
         config.warps = 4 * (kConsumers + 1);
         config.stages = 2;
         config.shared_bytes = shared_bytes(request, query_tile);
-        config.has_next = true; // the generic kernel is the last
         // A few words cost some percent, and the generic kernel has half the speed.
         const bool is_last = request.refused + 1 == backward_sm90_choices(request);
+        // The generic kernel comes last, but for one whose additions to dq need an order.
+        config.has_next = !is_last || !request.deterministic;
         config.tolerated_spills = is_last ? 256 : 128;
         config.reason = "wgmma, dk and dv of a tile of keys, dq by the copy engine's additions";
+        if (request.deterministic) config.reason += ", in the order of keys";
         if (request.refused > 0)
             config.reason += "; larger tiles spilled registers or serialised products";
         return config;
@@ -130,7 +132,8 @@ std::optional<KernelConfig> select_backward_sm90(const KernelRequest& request) {
     case KernelKind::forward:
     case KernelKind::backward_dq:
     case KernelKind::backward_dkdv:
-    case KernelKind::plan: break;
+    case KernelKind::plan:
+    case KernelKind::round_sums: break;
     }
     if (!config) return {};
     config->kind = request.kind;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "passes/gradient_order.h"
+
 namespace flexc::passes {
 
 namespace {
@@ -55,6 +57,8 @@ std::vector<ArgumentSlot> argument_slots(const Mod& mod) {
     for (std::uint32_t size = 0; size < program.sizes.size(); ++size)
         if (uses.sizes[size]) slots.push_back({Kind::size, size});
     if (mod.out_of_range != ir::kNoNode) slots.push_back({Kind::out_of_range});
+    if (mod.deterministic && heads_at_once(mod) != HeadsAtOnce::all)
+        slots.push_back({Kind::first_kv_head});
     return slots;
 }
 
@@ -72,6 +76,7 @@ std::string slot_name(const ArgumentSlot& slot, const ir::Program& program) {
     case Kind::param: return program.params[slot.index].name + "_param";
     case Kind::size: return program.sizes[slot.index] + "_size";
     case Kind::out_of_range: return "out_of_range";
+    case Kind::first_kv_head: return "first_kv_head";
     }
     return "";
 }

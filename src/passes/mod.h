@@ -40,6 +40,7 @@ struct Mod {
     // True where a read that is taken (visible, on a branch that is taken) is outside its buffer;
     // kNoNode unless reporting was asked for.
     ir::NodeId out_of_range = ir::kNoNode;
+    bool deterministic = false; // gradients have the same bits on every run
 
     // One entry per node.
     std::vector<analysis::Dependence> dependence;
@@ -56,11 +57,12 @@ struct ArgumentSlot {
         buffer_data,     // index = buffer
         buffer_extent,   // index = buffer, dim
         buffer_stride,   // index = buffer, dim; in elements
-        gradient_data,   // index = buffer; f32
+        gradient_data,   // index = buffer; f32, or in deterministic kernels what sums it
         gradient_stride, // index = buffer, dim; in elements
         param,           // index = param; float in the low four bytes, or int64, or 0 / 1
         size,            // index = size
         out_of_range,    // int32*
+        first_kv_head,   // over batch and heads of keys: where a launch starts that has not all
     };
     Kind kind;
     std::uint32_t index = 0;

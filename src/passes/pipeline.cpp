@@ -134,6 +134,7 @@ Result<Mod> lower(ir::Program program, const PipelineOptions& options) {
     state.mod.score = program.score;
     state.mod.mask = program.mask;
     state.mod.program = std::move(program);
+    state.mod.deterministic = options.deterministic;
     for (const Pass& pass : kPasses) {
         const auto start = std::chrono::steady_clock::now();
         if (auto done = pass.run(state); !done) return done.error();

@@ -14,6 +14,7 @@ namespace flexc::passes {
 struct PipelineOptions {
     bool backward = true;
     bool report_out_of_range = false;
+    bool deterministic = false;
     int head_dim = 0; // becomes the constant D; 0 leaves it a size
     int head_dim_v = 0;
     // Called after each pass with its name, the IR text and how long it took; may be empty.

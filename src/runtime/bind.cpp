@@ -143,6 +143,7 @@ void fill_words(const KernelState& kernel, const PlanState& plan,
             case Kind::size: return static_cast<std::uint64_t>(plan.size_values[slot.index]);
             case Kind::out_of_range:
                 return std::bit_cast<std::uintptr_t>(kernel.executable->out_of_range_flag());
+            case Kind::first_kv_head: return 0;
             }
             return 0;
         };
@@ -153,6 +154,7 @@ void fill_words(const KernelState& kernel, const PlanState& plan,
 void find_workspace(const KernelState& kernel, PlanState& plan) {
     BoundCall shapes;
     shapes.attention = common_arguments(plan);
+    shapes.word_count = kernel.slots.size(); // some backends copy them there
     const ir::Program& program = kernel.mod.program;
     for (std::size_t i = 0; i < program.buffers.size(); ++i) {
         if (!program.buffers[i].grad) continue;

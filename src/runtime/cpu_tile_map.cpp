@@ -47,7 +47,8 @@ MaskValues values_of(const ir::Program& program, std::span<const passes::Argumen
         case Kind::size: sizes[slot.index] = number; break;
         case Kind::gradient_data:
         case Kind::gradient_stride:
-        case Kind::out_of_range: break;
+        case Kind::out_of_range:
+        case Kind::first_kv_head: break;
         }
     }
     sizes[ir::kH] = attention.heads;

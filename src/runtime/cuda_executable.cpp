@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/exact_sum.h"
 #include "cuda/driver.h"
 #include "cuda/select.h"
 #include "cuda/tensor_maps.h"
@@ -35,14 +36,18 @@ struct WorkspaceLayout {
     std::size_t distance_sums = 0; // f32 [B, H, Q + KV]; likewise
     std::size_t distance_bytes = 0;
     std::size_t distance_values = 0; // f32 [reads, B, H, Q + KV]; likewise
+    // In deterministic mode: sums are exact::Sum, and Hopper's kernel has a counter for each slab
+    // of queries behind dq's accumulator.
+    std::size_t turns = 0, turn_bytes = 0;
+    std::size_t exact_sums = 0, exact_bytes = 0;
     std::size_t bytes = 0;
 };
 
 // Which kernels compute a backward.
 enum class BackwardForm : std::uint8_t { split, fused, hopper };
 
-WorkspaceLayout layout(const AttentionArguments& attention, int head_dim, BackwardForm form,
-                       std::size_t distance_reads) {
+WorkspaceLayout layout(const Call& call, const CudaOptions& options, BackwardForm form) {
+    const AttentionArguments& attention = call.attention;
     // Hopper's kernels read and write whole tiles.
     const bool hopper = form == BackwardForm::hopper;
     const auto padded = [hopper](int length) {
@@ -56,19 +61,27 @@ WorkspaceLayout layout(const AttentionArguments& attention, int head_dim, Backwa
     const std::size_t distances = heads * (padded(attention.q_len) + padded(attention.kv_len));
     WorkspaceLayout result;
     std::size_t end = 0;
-    const auto take = [&end](std::size_t floats) {
+    const auto take_bytes = [&end](std::size_t bytes) {
         const std::size_t start = end;
-        end += aligned(floats * sizeof(float));
+        end += aligned(bytes);
         return start;
     };
+    const auto take = [&](std::size_t floats) { return take_bytes(floats * sizeof(float)); };
     result.delta = take(rows);
-    result.dq_bytes =
-        form == BackwardForm::split ? 0 : rows * static_cast<std::size_t>(head_dim) * sizeof(float);
+    result.dq_bytes = form == BackwardForm::split
+                          ? 0
+                          : rows * static_cast<std::size_t>(options.head_dim) * sizeof(float);
     result.dq_accumulator = take(result.dq_bytes / sizeof(float));
+    constexpr std::size_t kSlabRows = 64;
+    result.turn_bytes = hopper && options.deterministic ? rows / kSlabRows * sizeof(int) : 0;
+    result.turns = take_bytes(result.turn_bytes);
     result.origins = take(hopper ? rows : 0);
-    result.distance_bytes = hopper ? distances * sizeof(float) : 0;
-    result.distance_sums = take(hopper ? distances : 0);
-    result.distance_values = take(hopper ? distance_reads * distances : 0);
+    const std::size_t sum_bytes = options.deterministic ? sizeof(exact::Sum) : sizeof(float);
+    result.distance_bytes = hopper ? distances * sum_bytes : 0;
+    result.distance_sums = take_bytes(result.distance_bytes);
+    result.distance_values = take(hopper ? options.distance_reads * distances : 0);
+    result.exact_bytes = exact_sum_bytes(options.exact_gradients, call);
+    result.exact_sums = take_bytes(result.exact_bytes);
     result.bytes = end;
     return result;
 }
@@ -130,9 +143,12 @@ class CudaExecutable final : public Executable {
         return launch(*generic, call.attention, call);
     }
 
-    Result<void> backward(const Call& call) const override {
-        auto scope = cuda::ContextScope::enter(options_.device, call.stream.handle);
+    Result<void> backward(const Call& given) const override {
+        auto scope = cuda::ContextScope::enter(options_.device, given.stream.handle);
         if (!scope) return scope.error();
+        Words words(given.words);
+        Call call = given;
+        call.words = words.all();
         if (!call.accumulate_gradients)
             for (const TensorView& view : call.gradients)
                 if (view)
@@ -147,11 +163,11 @@ class CudaExecutable final : public Executable {
             if (starts_grid(config, call.attention))
                 maps = cuda::backward_maps(config, call.attention, options_.dtype,
                                            options_.head_dim, options_.head_dim_v);
-            if (!maps) form = BackwardForm::fused;
+            if (!maps) form = options_.deterministic ? BackwardForm::split : BackwardForm::fused;
         }
-        const WorkspaceLayout parts =
-            layout(call.attention, options_.head_dim, form, options_.distance_reads);
+        const WorkspaceLayout parts = layout(call, options_, form);
         auto* base = static_cast<std::byte*>(call.workspace.data);
+        name_exact_sums(options_.exact_gradients, call, base + parts.exact_sums, words);
         AttentionArguments attention = call.attention;
         attention.delta = reinterpret_cast<float*>(base + parts.delta);
         attention.dq_accumulator = reinterpret_cast<float*>(base + parts.dq_accumulator);
@@ -168,6 +184,10 @@ class CudaExecutable final : public Executable {
         if (fold != nullptr)
             if (auto done = clear(attention.distance_sums, parts.distance_bytes); !done)
                 return done;
+        if (parts.turn_bytes != 0)
+            if (auto done = clear(base + parts.turns, parts.turn_bytes); !done) return done;
+        if (parts.exact_bytes != 0)
+            if (auto done = clear(base + parts.exact_sums, parts.exact_bytes); !done) return done;
         if (expand != nullptr)
             if (auto done = launch(expand, attention, call); !done) return done;
         constexpr std::array kFused = {KernelKind::delta, KernelKind::backward_fused,
@@ -176,24 +196,30 @@ class CudaExecutable final : public Executable {
                                        KernelKind::backward_dq};
         for (const KernelKind kind : form == BackwardForm::split ? kSplit : kFused) {
             const Loaded* kernel = find(kind);
-            if (form == BackwardForm::fused && backward_form() == BackwardForm::hopper) {
+            if (form != backward_form()) {
                 auto generic = this->generic(kind);
                 if (!generic) return generic.error();
                 kernel = *generic;
             }
             const bool takes_maps = maps && kind == KernelKind::backward_fused;
-            if (auto done = launch(kernel, attention, call, takes_maps ? &*maps : nullptr); !done)
-                return done;
+            auto done = kind == KernelKind::backward_dkdv
+                            ? launch_in_turn(kernel, attention, call, words)
+                            : launch(kernel, attention, call, takes_maps ? &*maps : nullptr);
+            if (!done) return done;
         }
-        if (fold != nullptr) return launch(fold, attention, call);
-        return {};
+        if (fold != nullptr)
+            if (auto done = launch(fold, attention, call); !done) return done;
+        if (parts.exact_bytes == 0) return {};
+        const Loaded* rounding = find(KernelKind::round_sums);
+        if (rounding == nullptr) return not_compiled();
+        return round_exact_sums(options_.exact_gradients, call, base + parts.exact_sums,
+                                rounding->config, rounding->function);
     }
 
     // Enough for every form that a call may take.
     std::size_t workspace_bytes(const Call& call, bool backward) const override {
         if (!backward) return 0;
-        return layout(call.attention, options_.head_dim, backward_form(), options_.distance_reads)
-            .bytes;
+        return layout(call, options_, backward_form()).bytes;
     }
 
     std::size_t map_bytes(const Call& call) const override {
@@ -304,11 +330,29 @@ class CudaExecutable final : public Executable {
         return found == loaded_.end() ? nullptr : &*found;
     }
 
+    static Error not_compiled() {
+        return {ErrorCode::internal, "a kernel of this pass was not compiled"};
+    }
+
+    // Heads that add to the same gradients one by one are launched one after the other.
+    Result<void> launch_in_turn(const Loaded* kernel, const AttentionArguments& attention,
+                                const Call& call, Words& words) const {
+        const int heads = attention.batch * attention.kv_heads;
+        const int at_once = options_.head_turns.heads_of_launch(attention);
+        if (at_once == heads) return launch(kernel, attention, call);
+        for (int first = 0; first < heads; first += at_once) {
+            words.set(options_.head_turns.word, static_cast<std::uint64_t>(first));
+            if (auto done = launch(kernel, attention, call, nullptr, heads / at_once); !done)
+                return done;
+        }
+        return {};
+    }
+
+    // launches: that share the work evenly.
     Result<void> launch(const Loaded* kernel, AttentionArguments attention, const Call& call,
-                        const void* maps = nullptr) const {
-        if (kernel == nullptr)
-            return Error{ErrorCode::internal, "a kernel of this pass was not compiled"};
-        std::int64_t blocks = cuda::grid_blocks(kernel->config, attention);
+                        const void* maps = nullptr, int launches = 1) const {
+        if (kernel == nullptr) return not_compiled();
+        std::int64_t blocks = cuda::grid_blocks(kernel->config, attention) / launches;
         if (blocks > INT32_MAX)
             return Error{ErrorCode::limit,
                          formatted("{} needs {} blocks; a launch can have {}: split the batch",

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cuda/config.h"
+#include "runtime/exact_gradients.h"
 #include "runtime/executable.h"
 
 namespace flexc::runtime {
@@ -22,6 +23,9 @@ struct CudaOptions {
     DType dtype = DType::bf16;
     int head_dim = 64, head_dim_v = 64;
     std::size_t distance_reads = 0; // passes::distance_reads: what Hopper's backward has expanded
+    bool deterministic = false;
+    std::vector<ExactGradient> exact_gradients = {}; // these two in deterministic mode alone
+    HeadTurns head_turns = {};
     // A kernel that takes tensors of any layout; asked for when a call needs it and the loaded one
     // does not do.
     std::function<Result<CudaKernel>(cuda::KernelKind)> compile_generic = {};

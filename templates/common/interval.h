@@ -5,11 +5,10 @@
 // f32 included. Booleans are 0 or 1: low = 1 means "everywhere", high = 0 means "nowhere".
 #pragma once
 
-#ifdef __CUDACC__
-#define FLEXC_SHARED __device__ inline
-#else
+#include "common/host_device.h"
+
+#ifndef __CUDACC__
 #include <cmath>
-#define FLEXC_SHARED inline
 #endif
 
 namespace interval {
@@ -226,5 +225,3 @@ FLEXC_SHARED Fact real_to_int(Fact x) {
 }
 
 } // namespace interval
-
-#undef FLEXC_SHARED

@@ -21,7 +21,7 @@ struct DiagonalSums {
         after += odd_after;
     }
     // `to` is of distance 0; a lane's neighbour has the next even distance.
-    __device__ void flush(float* to, int distance, int lowest, int highest) {
+    __device__ void flush(DistanceSum* to, int distance, int lowest, int highest) {
         const int lane = static_cast<int>(threadIdx.x) % 32;
         const float next = __shfl_down_sync(0xffffffffu, before, 1);
         if (lane < 31) after += next;
@@ -48,10 +48,11 @@ __device__ inline void sum_distances(const AttentionArguments& attention,
     int stage = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         const long long head = place.b * attention.heads + place.h;
-        float* const to =
-            attention.distance_sums + padded(attention.kv_len) + head * distance_count(attention);
+        DistanceSum* const to =
+            distance_sums(attention) + padded(attention.kv_len) + head * distance_count(attention);
 #pragma unroll 1
-        for (int tile = tiles.begin; tile < tiles.end; ++tile, stage ^= 1) {
+        for (int i = tiles.begin; i < tiles.end; ++i, stage ^= 1) {
+            const int tile = tile_in_order(tiles, i);
             synchronize(kDScoresBarrier, kDScoresThreads);
             DiagonalSums near, other;
             const unsigned rows = shared.base + at::kDScores + stage * kDScoresBytes;

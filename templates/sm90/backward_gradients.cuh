@@ -20,7 +20,7 @@ struct QuerySums {
 
 __device__ inline void add(const mod::At& at, int gradient, float d_read) {
     if (d_read == 0) return;
-    if (float* const to = mod::gradient_address(at, gradient)) atomicAdd(to, d_read);
+    if (auto* const to = mod::gradient_address(at, gradient)) flexc_accumulate(to, d_read);
 }
 
 // Over the eight lanes that have other keys of the same queries. Each exchange halves the queries

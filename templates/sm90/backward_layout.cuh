@@ -153,4 +153,9 @@ __device__ inline void visit_heads(const AttentionArguments& attention,
     }
 }
 
+// The i-th that a block visits. In deterministic mode the last comes first: see backward_turns.cuh.
+__device__ inline int tile_in_order(TileRange tiles, int i) {
+    return mod::kDeterministic ? tiles.end - 1 - (i - tiles.begin) : i;
+}
+
 } // namespace sm90

@@ -25,7 +25,8 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         const long long sums = (place.b * attention.heads + place.h) * rows;
 #pragma unroll 1
-        for (int tile = tiles.begin; tile < tiles.end; ++tile, ++step) {
+        for (int i = tiles.begin; i < tiles.end; ++i, ++step) {
+            const int tile = tile_in_order(tiles, i);
             const int stage = step % 2;
             const unsigned parity = step / 2 % 2 ^ 1;
             const Corner query{place.b, place.h, tile * mod::kQueryTile, 0};
@@ -66,7 +67,8 @@ __device__ inline void stage_rows(const AttentionArguments& attention,
     int step = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
 #pragma unroll 1
-        for (int tile = tiles.begin; tile < tiles.end; ++tile, ++step) {
+        for (int tile_index = tiles.begin; tile_index < tiles.end; ++tile_index, ++step) {
+            const int tile = tile_in_order(tiles, tile_index);
             const int stage = step % 2;
             shared.queries_empty(stage).wait(step / 2 % 2 ^ 1);
 #pragma unroll
@@ -88,6 +90,16 @@ __device__ inline int groups_of(int warpgroup) {
     return max(min(kGroups - 8 * warpgroup, 8), 0);
 }
 
+// A warpgroup's piece to its part of a tile of queries, which starts at `slab`.
+__device__ inline void add_piece(float* slab, Shared shared, int warpgroup) {
+    constexpr int kSlabFloats = kSlabRows * mod::kHeadDim;
+    float* const to = slab + warpgroup * (kSlabs == 2 ? kSlabFloats : kPieceBytes / 4);
+    if (groups_of(warpgroup) > 0)
+        add_bytes(to, shared.base + at::kQueryGradient + warpgroup * kPieceBytes,
+                  groups_of(warpgroup) * kGroupBytes);
+    end_additions();
+}
+
 __device__ inline void add_pieces(const AttentionArguments& attention,
                                   const mod::Arguments& arguments, Shared shared,
                                   const KeyTile& keys) {
@@ -103,11 +115,7 @@ __device__ inline void add_pieces(const AttentionArguments& attention,
 #pragma unroll
             for (int i = 0; i < kConsumers; ++i) {
                 shared.piece_full(i).wait(parity);
-                float* const to = slab + i * (kSlabs == 2 ? kSlabFloats : kPieceBytes / 4);
-                if (groups_of(i) > 0)
-                    add_bytes(to, shared.base + at::kQueryGradient + i * kPieceBytes,
-                              groups_of(i) * kGroupBytes);
-                end_additions();
+                add_piece(slab, shared, i);
             }
             wait_for_additions<1>();
             shared.piece_empty(0).arrive();

@@ -1,6 +1,7 @@
 // Vectors by the distance q - kv: the entry at padded(KV) is of distance 0.
 #pragma once
 
+#include "common/exact_sum.cuh"
 #include "common/place.cuh"
 
 namespace sm90 {
@@ -12,6 +13,18 @@ __device__ inline int padded(int rows) {
 }
 __device__ inline int distance_count(const AttentionArguments& attention) {
     return padded(attention.q_len) + padded(attention.kv_len);
+}
+
+// dS summed over diagonals, by blocks in any order.
+template <bool kExact> struct DistanceSumOf {
+    using Type = float;
+};
+template <> struct DistanceSumOf<true> {
+    using Type = exact::Sum;
+};
+using DistanceSum = DistanceSumOf<mod::kDeterministic>::Type;
+__device__ inline DistanceSum* distance_sums(const AttentionArguments& attention) {
+    return reinterpret_cast<DistanceSum*>(attention.distance_sums);
 }
 
 // One thread's entry, and the element that stands for it.

@@ -32,6 +32,7 @@ struct Case {
     ForwardKernel forward_kernel = ForwardKernel::automatic;
     BackwardKernel backward_kernel = BackwardKernel::automatic;
     bool deterministic = false;
+    int runs = 1; // of the backward: all must give the same bytes
 };
 
 // Empty when everything is within tolerance; else what differs, one line each.

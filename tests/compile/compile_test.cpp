@@ -127,6 +127,45 @@ TEST_CASE("every buffer type and every builtin compiles, forward and backward") 
     }
 }
 
+TEST_CASE("deterministic kernels compile, with no more spills than are tolerated") {
+    const std::string text = "buffer slopes: f32[H] grad\nbuffer t: f32[33] grad\n"
+                             "buffer c: f32[KV_LEN] grad\nscore_mod = score + c[kv_idx] + "
+                             "slopes[h] * kv_idx + t[clamp(q_idx - kv_idx, 0, 32)]\n"
+                             "mask_mod = q_idx >= kv_idx\n";
+    const std::string dense = "buffer bias: f32[Q_LEN, KV_LEN] grad\n"
+                              "score_mod = score + bias[q_idx, kv_idx]\n";
+    using cuda::KernelKind;
+    std::vector<test::KernelCase> cases;
+    const auto add = [&](KernelKind kind, const std::string& program, const char* arch) {
+        cases.push_back({.mod = "deterministic",
+                         .text = program,
+                         .kind = kind,
+                         .arch = arch,
+                         .backward_kernel = BackwardKernel::fused,
+                         .head_dim = 128,
+                         .head_dim_v = 128,
+                         .deterministic = true});
+    };
+    for (const char* arch : {"sm_80", "sm_90a"}) {
+        add(KernelKind::backward_dkdv, text, arch);
+        add(KernelKind::backward_dkdv, dense, arch);
+        add(KernelKind::round_sums, text, arch);
+    }
+    for (const KernelKind kind : {KernelKind::backward_fused, KernelKind::expand, KernelKind::fold})
+        add(kind, text, "sm_90a");
+    const std::vector<Outcome> outcomes = compile_all(cases);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+        CAPTURE(test::name_of(cases[i]));
+        const Result<api::CompiledKernel>& outcome = *outcomes[i];
+        CHECK_MESSAGE(outcome.has_value(),
+                      (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
+        if (!outcome) continue;
+        CHECK(outcome->kernel.info.spill_bytes <= outcome->kernel.config.tolerated_spills);
+        const bool is_hopper = cases[i].kind == KernelKind::backward_fused;
+        if (is_hopper) CHECK(outcome->kernel.config.is_hopper_backward);
+    }
+}
+
 TEST_CASE("an error of the compiler carries its log and the name of the file") {
     const cuda::Translation broken{.name = "broken.cu",
                                    .text = "#include \"part.cuh\"\nint f() { return missing; }\n",

@@ -30,6 +30,7 @@ std::string_view kind_name(KernelKind kind) {
     case KernelKind::expand: return "expand";
     case KernelKind::fold: return "fold";
     case KernelKind::plan: return "plan";
+    case KernelKind::round_sums: return "round_sums";
     }
     return "unknown";
 }

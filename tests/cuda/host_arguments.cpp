@@ -1,8 +1,11 @@
 #include "host_arguments.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
+
+#include "passes/gradient_order.h"
 
 namespace flexc::test {
 
@@ -78,6 +81,11 @@ HostArguments::HostArguments(const passes::Mod& mod, const ir::Environment& envi
     for (const passes::ReadGradient& gradient : mod.gradients)
         wants_gradient_[program.graph[gradient.read].symbol] = true;
     extents_ = environment.buffers;
+    const std::vector<std::uint32_t> exact =
+        mod.deterministic ? passes::exact_gradients(mod) : std::vector<std::uint32_t>{};
+    for (const std::uint32_t buffer : exact)
+        arrays_[buffer].sums.resize(
+            static_cast<std::size_t>(elements_of(*environment.buffers[buffer])));
     for (std::size_t i = 0; i < program.buffers.size(); ++i)
         fill(program.buffers[i], *environment.buffers[i], arrays_[i]);
     for (const passes::ArgumentSlot& slot : passes::argument_slots(mod))
@@ -112,6 +120,8 @@ std::uint64_t HostArguments::word(const passes::ArgumentSlot& slot, const ir::Pr
     case Kind::buffer_stride:
         return static_cast<std::uint64_t>(arrays_[slot.index].strides[slot.dim]);
     case Kind::gradient_data:
+        if (!arrays_[slot.index].sums.empty())
+            return reinterpret_cast<std::uint64_t>(arrays_[slot.index].sums.data());
         return reinterpret_cast<std::uint64_t>(arrays_[slot.index].gradient.data());
     case Kind::gradient_stride:
         return static_cast<std::uint64_t>(arrays_[slot.index].gradient_strides[slot.dim]);
@@ -127,6 +137,7 @@ std::uint64_t HostArguments::word(const passes::ArgumentSlot& slot, const ir::Pr
     }
     case Kind::size: return static_cast<std::uint64_t>(environment.sizes[slot.index]);
     case Kind::out_of_range: return reinterpret_cast<std::uint64_t>(&flag_);
+    case Kind::first_kv_head: return 0;
     }
     return 0;
 }
@@ -139,14 +150,18 @@ std::vector<std::vector<double>> HostArguments::empty_gradients() const {
 }
 
 void HostArguments::clear_gradients() {
-    for (Array& array : arrays_)
+    for (Array& array : arrays_) {
         std::fill(array.gradient.begin(), array.gradient.end(), 0.0f);
+        std::fill(array.sums.begin(), array.sums.end(), exact::Sum{});
+    }
 }
 
 float HostArguments::gradient(std::size_t buffer, std::size_t element) const {
     const Array& array = arrays_[buffer];
-    return array.gradient[static_cast<std::size_t>(
-        position(*extents_[buffer], array.gradient_strides, static_cast<std::int64_t>(element)))];
+    const auto at = static_cast<std::size_t>(
+        position(*extents_[buffer], array.gradient_strides, static_cast<std::int64_t>(element)));
+    return array.sums.empty() ? array.gradient[at]
+                              : std::bit_cast<float>(exact::rounded(array.sums[at]));
 }
 
 } // namespace flexc::test

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/exact_sum.h"
 #include "ir/interp.h"
 #include "passes/mod.h"
 
@@ -30,6 +31,7 @@ class HostArguments {
         std::vector<std::uint8_t> bytes;   // of the buffer
         std::vector<std::int64_t> strides; // in elements
         std::vector<float> gradient;
+        std::vector<exact::Sum> sums; // instead, where the mod wants these
         std::vector<std::int64_t> gradient_strides;
     };
     void fill(const ir::Buffer& buffer, const ir::BufferData& data, Array& array);

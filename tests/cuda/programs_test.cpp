@@ -100,11 +100,13 @@ struct Case {
     DType dtype;
 };
 
-std::vector<Case> cases(const test::RandomOptions& options, int count) {
+std::vector<Case> cases(const test::RandomOptions& options, int count, bool deterministic) {
     std::vector<Case> result;
     for (std::uint64_t seed = test::first_seed(); static_cast<int>(result.size()) < count; ++seed) {
-        auto mod = passes::lower(test::random_program(seed, options),
-                                 {.backward = options.gradients, .report_out_of_range = true});
+        auto mod =
+            passes::lower(test::random_program(seed, options), {.backward = options.gradients,
+                                                                .report_out_of_range = true,
+                                                                .deterministic = deterministic});
         if (!mod && mod.error().code == ErrorCode::limit) continue;
         REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
         const DType dtype = seed % 2 == 0 ? DType::f32 : DType::bf16;
@@ -179,9 +181,10 @@ void check_backward(const Case& one, test::HostArguments& arguments, Function* f
         }
 }
 
-void run(const test::RandomOptions& options) {
-    const std::vector<Case> all = cases(options, kPrograms);
+void run(const test::RandomOptions& options, bool deterministic = false) {
+    const std::vector<Case> all = cases(options, kPrograms, deterministic);
     std::string text(kPrelude);
+    if (deterministic) text += "#include \"common/exact_sum.cuh\"\n";
     for (const Case& one : all) {
         text += text_of(one.mod, KernelKind::forward, one.dtype, formatted("f{}", one.seed));
         if (options.gradients)
@@ -217,6 +220,10 @@ void run(const test::RandomOptions& options) {
 
 TEST_CASE("random programs mean in CUDA text what the interpreter says, gradients too") {
     run({.kinks = false, .steps = false});
+}
+
+TEST_CASE("the same gradients come from exact sums") {
+    run({.kinks = false, .steps = false}, true);
 }
 
 TEST_CASE("random programs with kinks, without gradients") {

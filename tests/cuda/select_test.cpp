@@ -221,6 +221,10 @@ TEST_CASE("Hopper's backward fits the registers and the shared memory that it ha
             }
             const KernelConfig last = select_kernel(request);
             CHECK_FALSE(last.is_hopper_backward);
+            // Nothing follows the last one whose additions have an order.
+            request.deterministic = true;
+            request.refused = choices - 1;
+            CHECK_FALSE(select_kernel(request).has_next);
             CHECK_FALSE(last.saves_registers); // nobody has refused it yet
         }
 }

@@ -49,6 +49,8 @@ inline float atomicAdd(float* p, float x) {
     return before;
 }
 inline float __fmul_rn(float x, float y) { return x * y; }
+inline void atomicAdd(unsigned long long* p, unsigned long long x) { *p += x; }
+inline void atomicOr(unsigned* p, unsigned x) { *p |= x; }
 // One thread plays the warp: the others hold zeros.
 inline float __shfl_xor_sync(unsigned, float, int) { return 0; }
 template <typename T> T __shfl_sync(unsigned, T, int) { return 0; }
