@@ -165,9 +165,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         mod::GradientSums sums{};
 
         __syncthreads(); // everyone has left the head before
-        TileWalk walk(attention.map, b, h, key_tile,
-                      tiles_between(first_kv - place.high, last_kv - place.low, attention.q_len,
-                                    mod::kQueryTile));
+        TileWalk walk(
+            attention.map, b, h, key_tile,
+            tiles_between(place.queries_of(first_kv, last_kv), attention.q_len, mod::kQueryTile));
         if (mod::kStages == 2) start_loading(walk);
         for (TileWalk next = walk; !walk.is_done(); walk = next) {
             next.advance();

@@ -95,9 +95,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int first_q = query_tile * mod::kQueryTile;
     const int last_q = min(first_q + mod::kQueryTile, attention.q_len) - 1;
 
-    TileWalk walk(
-        attention.map, place.b, place.h, query_tile,
-        tiles_between(first_q + place.low, last_q + place.high, attention.kv_len, mod::kKeyTile));
+    TileWalk walk(attention.map, place.b, place.h, query_tile,
+                  tiles_between(place.keys_of(first_q, last_q), attention.kv_len, mod::kKeyTile));
     TileSource<kThreads, KeyTile> keys(Plane<Element>(attention.k, place.b, place.h_kv),
                                        walk.tile() * mod::kKeyTile);
     TileSource<kThreads, ValueTile> values(Plane<Element>(attention.v, place.b, place.h_kv),

@@ -93,7 +93,8 @@ struct Consumer {
 
     __device__ int warp_key() const { return keys.first_kv + 64 * warpgroup + 16 * warp; }
 
-    __device__ void consume(ScoreGradients& gradients, GradientSums& sums, int tile_query,
+    // `tile`: of queries, unless a map chose the one that arrives.
+    __device__ void consume(ScoreGradients& gradients, GradientSums& sums, int tile,
                             KeyGradient& dk, ValueGradient& dv) {
         const int stage = step % 2;
         const unsigned parity = step / 2 % 2;
@@ -110,6 +111,12 @@ struct Consumer {
         gradients.use_rows(stage);
         if (step == 0) shared.keys().wait(0);
         shared.queries_full(stage).wait(parity);
+        if constexpr (mod::kHasMap) {
+            const MappedTile arrived = MappedTile::load(shared.mapped_tile(stage));
+            gradients.use_map(arrived.is_full);
+            tile = arrived.index;
+        }
+        const int tile_query = tile * mod::kQueryTile;
         begin_products();
         issue_scores<at::kKeys, at::kQueries, mod::kHeadDim>(scores, rows, query_word);
         end_products();
@@ -238,7 +245,7 @@ struct Consumer {
             GradientSums sums{};
 #pragma unroll 1
             for (int i = tiles.begin; i < tiles.end; ++i)
-                consume(gradients, sums, tile_in_order(tiles, i) * mod::kQueryTile, dk, dv);
+                consume(gradients, sums, tile_in_order(tiles, i), dk, dv);
             gradients.flush(sums);
         });
         store(dk, dv);

@@ -307,8 +307,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     };
     TileWalk walk(
         attention.map, place.b, place.h, work.first_row / mod::kQueryTile,
-        tiles_between(work.first_row + place.low,
-                      min(work.first_row + mod::kQueryTile, attention.q_len) - 1 + place.high,
+        tiles_between(place.keys_of(work.first_row,
+                                    min(work.first_row + mod::kQueryTile, attention.q_len) - 1),
                       attention.kv_len, mod::kKeyTile));
     TileSource<kThreads, KeyTile> keys(Plane<Element>(attention.k, place.b, place.h_kv),
                                        walk.tile() * mod::kKeyTile);

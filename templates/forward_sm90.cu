@@ -96,26 +96,27 @@ struct Consumer {
     __device__ void wait_for_value() const { shared.values.full(value.stage).wait(value.parity); }
 
     // Of the keys that have arrived: the next of a range, or what a map chose.
-    __device__ KeyBlock key_block(int next) const {
-        if constexpr (mod::kHasMap) return KeyBlock::load(shared.key_block(key.stage));
+    __device__ MappedTile key_block(int next) const {
+        if constexpr (mod::kHasMap) return MappedTile::load(shared.key_block(key.stage));
         return {next, false};
     }
 
     // Scores of a block of keys, alone.
-    __device__ KeyBlock compute_scores(Scores& scores, Operand queries, Logits& logits, int next) {
+    __device__ MappedTile compute_scores(Scores& scores, Operand queries, Logits& logits,
+                                         int next) {
         wait_for_key();
-        const KeyBlock block = key_block(next);
+        const MappedTile block = key_block(next);
         issue_scores(scores, queries, key_operand());
         look(logits, block);
-        if (kPreparesEarly) prepare_logits(logits, block.tile * mod::kKeyTile);
+        if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
         wait_for_products<0>();
         pin(scores);
         release_key();
-        if (!kPreparesEarly) prepare_logits(logits, block.tile * mod::kKeyTile);
+        if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
         return block;
     }
-    __device__ void look(Logits& logits, KeyBlock block) const {
-        logits.look(block.tile * mod::kKeyTile, block.is_full);
+    __device__ void look(Logits& logits, MappedTile block) const {
+        logits.look(block.index * mod::kKeyTile, block.is_full);
     }
     // What the next logits need beside their products, which it runs under where there are
     // registers to spare.
@@ -146,8 +147,8 @@ struct Consumer {
         Weights weights;
         {
             Scores scores;
-            const KeyBlock block = compute_scores(scores, queries, logits, task.end - 1);
-            logits.apply(scores, block.tile * mod::kKeyTile);
+            const MappedTile block = compute_scores(scores, queries, logits, task.end - 1);
+            logits.apply(scores, block.index * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
@@ -157,21 +158,21 @@ struct Consumer {
         for (int next = task.end - 2; next >= task.begin; --next) {
             Scores scores;
             wait_for_key();
-            const KeyBlock block = key_block(next);
+            const MappedTile block = key_block(next);
             turn.take(mod::Turns::products);
             issue_scores(scores, queries, key_operand());
             wait_for_value();
             issue_output(output, weights, value_operand());
             turn.pass(mod::Turns::products);
             look(logits, block);
-            if (kPreparesEarly) prepare_logits(logits, block.tile * mod::kKeyTile);
+            if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
             wait_for_products<1>();
             pin(scores);
             release_key();
 
             turn.take(mod::Turns::softmax);
-            if (!kPreparesEarly) prepare_logits(logits, block.tile * mod::kKeyTile);
-            logits.apply(scores, block.tile * mod::kKeyTile);
+            if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
+            logits.apply(scores, block.index * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0, mod::kSettlesAfter, [&](float done) {
                 settle(mod::kSettlesAfter == 0 ? softmax.maximum[0] + softmax.maximum[1] : done,
@@ -196,18 +197,18 @@ struct Consumer {
             Scores scores;
             Weights weights;
             wait_for_key();
-            const KeyBlock block = key_block(next);
+            const MappedTile block = key_block(next);
             turn.take(mod::Turns::products);
             issue_scores(scores, queries, key_operand());
             turn.pass(mod::Turns::products);
             look(logits, block);
-            if (kPreparesEarly) prepare_logits(logits, block.tile * mod::kKeyTile);
+            if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
             wait_for_products<0>();
             pin(scores);
             release_key();
             turn.take(mod::Turns::softmax);
-            if (!kPreparesEarly) prepare_logits(logits, block.tile * mod::kKeyTile);
-            logits.apply(scores, block.tile * mod::kKeyTile);
+            if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
+            logits.apply(scores, block.index * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
@@ -226,7 +227,7 @@ struct Consumer {
         read_again(attention);
         const Task task = Task::load(shared.task(query.stage));
         if (task.is_none()) return false;
-        const HeadPlace place(arguments, task.b, task.h, task.h_kv, task.low, task.high);
+        const HeadPlace place(attention, arguments, task.b, task.h, task.h_kv, task.low, task.high);
         const int warp_row = task.first_row + 64 * warpgroup + 16 * warp;
         const unsigned queries = shared.queries.at(query.stage) + warpgroup * 64 * kRowBytes;
         Logits logits(attention, arguments, place, warp_row, lane);

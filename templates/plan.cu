@@ -3,11 +3,13 @@
 // the mask tells apart.
 //
 // What the mask computes from queries alone or keys alone is reduced to its least and greatest
-// value in each tile. Interval arithmetic on those decides most tiles. The elements of the others
-// are looked at, until one is visible and one is hidden.
+// value in each tile. Interval arithmetic on those decides most tiles. Of the others the corners
+// are looked at, which tells whatever edge goes through a tile; and where they agree every element,
+// until one is visible and one is hidden.
 #include "mod.cuh"
 
 #include "common/arguments.h"
+#include "common/corners.cuh"
 #include "common/tile_map.h"
 
 using interval::Fact;
@@ -163,6 +165,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const int columns = planned.by_keys ? planned.query_tiles : planned.key_tiles;
     const int column = 32 * first_word + static_cast<int>(threadIdx.x);
     Fact visible = interval::of(false);
+    bool is_open = false;
     if (column < columns) {
         const auto load = [&](const double* facts, int count, int tiles_of_side, int tile,
                               Fact* to) {
@@ -181,6 +184,11 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                                     {double(head.q(queries.first)), double(head.q(queries.last))},
                                     {double(head.kv(keys.first)), double(head.kv(keys.last))},
                                     query_facts, key_facts);
+        // By the thread itself: a row of tiles on the border of two documents has all of the longer
+        // one's tiles open, and each has different corners.
+        is_open = visible.low != visible.high &&
+                  !corners_differ(queries.first, queries.last, keys.first, keys.last,
+                                  [&](int q, int kv) { return head.visible(q, kv); });
     }
     __shared__ TileWord words[kWarps];
     __shared__ int undecided[kThreads], undecided_count;
@@ -189,8 +197,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     if (lane_index() == 0) words[warp_index()] = tested;
     if (threadIdx.x == 0) undecided_count = 0;
     __syncthreads();
-    if (visible.low != visible.high)
-        undecided[atomicAdd(&undecided_count, 1)] = static_cast<int>(threadIdx.x);
+    if (is_open) undecided[atomicAdd(&undecided_count, 1)] = static_cast<int>(threadIdx.x);
     __syncthreads();
     for (int i = warp_index(); i < undecided_count; i += kWarps) {
         const int at = undecided[i];

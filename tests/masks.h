@@ -40,6 +40,34 @@ inline std::int64_t document_start(std::int64_t index) {
     return start;
 }
 
+// Prefixes, padding, and what these give with bands: each query sees one range of keys.
+inline std::vector<MaskCase> clamped_cases() {
+    constexpr auto kTier = analysis::MaskTier::closed_form;
+    // The first batch has a length beyond the end, the second a negative one.
+    const std::map<std::string, std::function<std::int64_t(std::int64_t)>> extremes = {
+        {"lens", [](std::int64_t i) { return i == 0 ? 1000 : -3; }}};
+    const std::string lens = "buffer lens: i32[B]\nmask_mod = ";
+    return {
+        {"mask_mod = kv_idx < 21 or q_idx >= kv_idx", kTier},
+        {"param n: int = 37\nmask_mod = kv_idx <= n or q_idx >= kv_idx", kTier},
+        {"param n: int = -5\nmask_mod = kv_idx < n or q_idx >= kv_idx", kTier},
+        {lens + "kv_idx < lens[b] * 9 or q_idx >= kv_idx", kTier},
+        {lens + "kv_idx < lens[b] or q_idx >= kv_idx", kTier, extremes},
+        {lens + "kv_idx < lens[b]", kTier, extremes},
+        {lens + "kv_idx < lens[b] * 9 + 20", kTier},
+        {lens + "kv_idx >= lens[b] * 9 and q_idx >= kv_idx", kTier},
+        {lens + "q_idx < lens[b] * 9 + 20 and kv_idx < lens[b] * 9 + 20", kTier},
+        {lens + "q_idx < lens[b] * 9 + 20 and q_idx >= kv_idx", kTier},
+        {lens + "(kv_idx < 30 or q_idx >= kv_idx) and kv_idx < lens[b] * 9 + 20", kTier},
+        {lens + "kv_idx < lens[b] or q_idx >= kv_idx and kv_idx < 40", kTier},
+        {lens + "max(q_idx - 12, lens[b] * 5) <= kv_idx and kv_idx <= min(q_idx + 3, 61)", kTier},
+        {"mask_mod = 3 * kv_idx < 100 and 2 * q_idx >= 9 and -2 * kv_idx <= -7", kTier},
+        {"mask_mod = q_idx < 37", kTier},
+        {"mask_mod = kv_idx == 17 and q_idx >= 4", kTier},
+        {"mask_mod = kv_idx < 70 and kv_idx >= 70", kTier},
+    };
+}
+
 // Causal and windows first, then what needs arrays, then what no interval decides.
 inline std::vector<MaskCase> mask_cases() {
     using enum analysis::MaskTier;
@@ -159,8 +187,8 @@ inline std::vector<MaskCase> mask_cases() {
 // A mask of a call: its program and the values of everything but q_idx and kv_idx.
 class MaskInstance {
   public:
-    MaskInstance(const MaskCase& one, MaskSizes sizes)
-        : mod_(lowered(one.text, {.backward = false})) {
+    MaskInstance(const MaskCase& one, MaskSizes sizes, bool clamps_bands = false)
+        : mod_(lowered(one.text, {.backward = false, .clamps_bands = clamps_bands})) {
         const ir::Program& program = mod_.program;
         environment_.sizes = {kBatch, kHeads, kHeads, sizes.q_len, sizes.kv_len, 64, 64};
         environment_.sizes.resize(program.sizes.size(), std::max(sizes.q_len, sizes.kv_len));

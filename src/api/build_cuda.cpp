@@ -150,6 +150,33 @@ Result<std::string> explain_cuda(const passes::Mod& mod, const CompileOptions& o
     return text;
 }
 
+namespace {
+
+// What a kernel's map takes, in the words of common/tile_map.h.
+std::string describe_map(const cuda::KernelConfig& config) {
+    const bool by_keys = config.kind == cuda::KernelKind::backward_dkdv ||
+                         config.kind == cuda::KernelKind::backward_fused;
+    return formatted("    its map: {} bytes for a row of tiles, of {} {}, and {} for each 32 tiles "
+                     "of {} {} in it\n",
+                     sizeof(TileRow) + sizeof(int), by_keys ? config.key_tile : config.query_tile,
+                     by_keys ? "keys" : "queries", sizeof(TileWord),
+                     by_keys ? config.query_tile : config.key_tile, by_keys ? "queries" : "keys");
+}
+
+std::string describe_planner(const cuda::KernelConfig& config) {
+    const cuda::PlannerShape& shape = *config.planner;
+    const char* const heads = shape.by_batch && shape.by_head ? "each b and h"
+                              : shape.by_batch                ? "each b"
+                              : shape.by_head                 ? "each h"
+                                                              : "all b and h";
+    return formatted("  flexc_plan_facts, {}, flexc_plan_order: a map for {} for each kernel that "
+                     "has one; {} intervals of {} bytes for each tile of queries, {} of keys; {}\n",
+                     config.entry, heads, shape.query_facts, 2 * sizeof(double), shape.key_facts,
+                     config.reason);
+}
+
+} // namespace
+
 Result<std::string> explain_plan(const passes::Mod& mod, const CompileOptions& options,
                                  std::string_view arch) {
     auto target = target_of(arch);
@@ -164,14 +191,13 @@ Result<std::string> explain_plan(const passes::Mod& mod, const CompileOptions& o
         const cuda::KernelConfig config =
             configure(mod, options, kind, *target, {.schedule = *schedule});
         if (config.planner) {
-            text += formatted("  {}: {} intervals of each tile of queries, {} of keys; {}\n",
-                              config.entry, config.planner->query_facts, config.planner->key_facts,
-                              config.reason);
+            text += describe_planner(config);
             continue;
         }
         text += formatted("  {}: tile {} x {}, {} warps, {} stages, {} bytes shared; {}\n",
                           config.entry, config.query_tile, config.key_tile, config.warps,
                           config.stages, config.shared_bytes, config.reason);
+        if (config.has_map) text += describe_map(config);
         if (config.hopper)
             text += formatted("    schedule: {}\n", text_of(config.hopper->schedule));
     }

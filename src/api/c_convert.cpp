@@ -15,7 +15,7 @@ static_assert(FLEXC_I8 == static_cast<int>(DType::i8) + 1);
 static_assert(FLEXC_U8 == static_cast<int>(DType::u8) + 1);
 static_assert(FLEXC_BOOL == static_cast<int>(DType::boolean) + 1);
 static_assert(FLEXC_DEVICE_CUDA == static_cast<int>(Device::Kind::cuda));
-static_assert(FLEXC_BACKWARD_GENERIC == static_cast<int>(BackwardKernel::generic));
+static_assert(FLEXC_BACKWARD_HOPPER == static_cast<int>(BackwardKernel::hopper));
 static_assert(FLEXC_LOG_ERROR == static_cast<int>(LogLevel::error));
 static_assert(FLEXC_ERROR_SYNTAX == static_cast<int>(ErrorCode::syntax) + 1);
 static_assert(FLEXC_ERROR_INTERNAL == static_cast<int>(ErrorCode::internal) + 1);
@@ -110,7 +110,7 @@ Result<CompileOptions> read_options(const flexc_compile_options* given) {
         read_enum<ForwardKernel>(read->forward_kernel, FLEXC_FORWARD_HOPPER, "forward_kernel");
     if (!forward) return forward.error();
     const auto backward =
-        read_enum<BackwardKernel>(read->backward_kernel, FLEXC_BACKWARD_GENERIC, "backward_kernel");
+        read_enum<BackwardKernel>(read->backward_kernel, FLEXC_BACKWARD_HOPPER, "backward_kernel");
     if (!backward) return backward.error();
 
     options.dtype = *dtype;

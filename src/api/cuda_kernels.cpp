@@ -128,12 +128,16 @@ bool is_split(const passes::Mod& mod, const CompileOptions& options, const Targe
     return options.deterministic && !why_not_in_order(mod, options, target).empty();
 }
 
-// Hopper's backward knows ranges only; a map leaves more out than its instructions are faster.
+// Whether a backward that nobody chose is Hopper's where the mask has a map.
+constexpr bool kHopperBackwardTakesMaps = false; // its walk of maps has not run on a GPU yet
+
 bool wants_generic(const passes::Mod& mod, const CompileOptions& options, KernelKind kind,
                    const Target& target) {
     if (kind == KernelKind::forward) return options.forward_kernel == ForwardKernel::generic;
-    return is_split(mod, options, target) || options.backward_kernel == BackwardKernel::generic ||
-           needs_map(mod);
+    if (is_split(mod, options, target)) return true;
+    if (options.backward_kernel == BackwardKernel::hopper) return false;
+    return options.backward_kernel == BackwardKernel::generic ||
+           (needs_map(mod) && !kHopperBackwardTakesMaps);
 }
 
 // Not yet measured: only on request.
@@ -203,6 +207,7 @@ cuda::KernelRequest request_for(const passes::Mod& mod, const CompileOptions& op
                                 KernelKind kind, const Target& target,
                                 const Preference& preference) {
     cuda::KernelRequest request = request_of(mod, options, kind, target);
+    request.has_map = needs_map(mod) && visits_tiles(kind) && !preference.generic;
     request.generic = preference.generic || wants_generic(mod, options, kind, target);
     if (kind == KernelKind::forward && stages_key_grids()) request.key_grid = cuda::key_grid(mod);
     request.refused = preference.refused;
@@ -213,8 +218,8 @@ cuda::KernelRequest request_for(const passes::Mod& mod, const CompileOptions& op
 cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& options, KernelKind kind,
                              const Target& target, Preference preference) {
     if (kind == KernelKind::plan) return planner(mod);
-    cuda::KernelConfig config =
-        cuda::select_kernel(request_for(mod, options, kind, target, preference));
+    const cuda::KernelRequest request = request_for(mod, options, kind, target, preference);
+    cuda::KernelConfig config = cuda::select_kernel(request);
     if (kind == KernelKind::backward_dkdv && options.deterministic)
         if (const auto why = why_not_in_order(mod, options, target); !why.empty())
             config.reason += formatted("; not fused: {}", why);
@@ -232,7 +237,7 @@ cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& optio
     if (config.is_hopper_backward && config.key_width != 0)
         config.reason +=
             formatted(", gradients over keys as a grid of {} columns", config.key_width);
-    config.has_map = needs_map(mod) && visits_tiles(kind) && !preference.generic && !copies_biases;
+    config.has_map = request.has_map && !copies_biases;
     return config;
 }
 
@@ -331,6 +336,11 @@ Result<std::vector<CompiledKernel>> compile_kernels(const passes::Mod& mod,
     if (options.forward_kernel == ForwardKernel::hopper) {
         const cuda::KernelConfig forward = configure(mod, options, KernelKind::forward, target, {});
         if (!forward.hopper) return unsupported(forward.reason);
+    }
+    if (options.backward && options.backward_kernel == BackwardKernel::hopper) {
+        const cuda::KernelConfig fused =
+            configure(mod, options, KernelKind::backward_fused, target);
+        if (!fused.is_hopper_backward) return unsupported(fused.reason);
     }
     auto schedule = asked_schedule(mod, options, target);
     if (!schedule) return schedule.error();

@@ -32,6 +32,7 @@ Result<std::string> explain(std::string_view text, std::string_view stage,
         if (stage == "tokens" || stage == "ast") return explain_text(text, stage, *options);
         auto front = api::read_program(text, *options);
         if (!front) return front.error();
+        if (stage == "llvm") options->device = Device::cpu();
         auto mod = api::lower_program(std::move(front->program), *options);
         if (!mod) return mod.error();
         if (stage == "ir") return passes::describe_ir(*mod);

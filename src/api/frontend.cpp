@@ -31,11 +31,27 @@ Result<Front> read_program(std::string_view text, const CompileOptions& options)
     return Front{std::move(*output.program), std::move(output.rendered)};
 }
 
+namespace {
+
+// Whether prefixes and padding have ranges where nobody chose.
+constexpr bool kTakesRanges = false; // these kernels have not run on a GPU yet
+
+bool takes_ranges(const CompileOptions& options) {
+    if (options.device.kind == Device::Kind::cpu) return false; // its loops know bands and maps
+    if (options.deterministic) return false;                    // turns at dq are counted for bands
+    if (options.report_out_of_range) return false; // where a length is read that hides its reader
+    return options.tile_source == TileSource::automatic ? kTakesRanges
+                                                        : options.tile_source == TileSource::ranges;
+}
+
+} // namespace
+
 Result<passes::Mod> lower_program(ir::Program program, const CompileOptions& options) {
     const support::Log log(options.log);
     passes::PipelineOptions pipeline{.backward = options.backward,
                                      .report_out_of_range = options.report_out_of_range,
                                      .deterministic = options.deterministic,
+                                     .clamps_bands = takes_ranges(options),
                                      .head_dim = options.head_dim,
                                      .head_dim_v = options.head_dim_v,
                                      .trace = {}};

@@ -42,6 +42,7 @@ struct KernelRequest {
     bool reports_out_of_range = false;
     int bias_bytes = 0;   // of an element of ScoreParts::bias_read
     KeyGrid key_grid;     // that tiles of keys should fit
+    bool has_map = false; // a map says which tiles are visited
     bool generic = false; // only kernels that take tensors of any layout
     bool deterministic = false;
     int refused = 0; // configurations that compiled badly: the choice goes on after them

@@ -1,6 +1,7 @@
 #include "cuda/emit.h"
 
 #include <algorithm>
+#include <array>
 
 #include "cuda/emit_gradients.h"
 #include "cuda/emit_logits.h"
@@ -66,13 +67,14 @@ class Emitter {
         structs();
         places();
         band();
+        clamps();
         element();
         if (is_plan()) text_ += emit_tile_functions(layout_);
         if (config_.hopper) text_ += emit_logit_functions(layout_, folded_.parts);
         if (is_backward(config_.kind)) {
             joint();
-            if (config_.is_hopper_backward) shared_read();
-            if (config_.kind == KernelKind::expand) distance_value();
+            if (config_.is_hopper_backward) text_ += emit_shared_reads(layout_, config_);
+            if (config_.kind == KernelKind::expand) text_ += emit_distance_values(layout_);
             if (!config_.is_hopper_backward) first_kv_head();
             text_ += config_.is_hopper_backward
                          ? emit_gradient_addresses(layout_, gradients(), config_.key_width)
@@ -130,6 +132,17 @@ class Emitter {
         return has_program() && !is_plan() && mod_.program.graph[mod_.score].op != Op::score;
     }
     bool has_band() const { return has_mask() && !is_plan() && mod_.band.found(); }
+    // What bounds the ends of a band, in the order of mod::Clamps.
+    std::array<NodeId, 6> clamp_nodes() const {
+        const analysis::Clamps none;
+        return has_band() && mod_.band.clamps ? mod_.band.clamps->nodes() : none.nodes();
+    }
+    int clamp_bits() const {
+        int bits = 0;
+        for (int i = 0; const NodeId bound : clamp_nodes())
+            bits |= (bound != ir::kNoNode) << i++;
+        return bits;
+    }
     bool reports() const {
         return config_.kind == KernelKind::forward && mod_.out_of_range != ir::kNoNode;
     }
@@ -142,6 +155,8 @@ class Emitter {
         if (has_band()) {
             result.insert(result.end(), mod_.band.low.begin(), mod_.band.low.end());
             result.insert(result.end(), mod_.band.high.begin(), mod_.band.high.end());
+            for (const NodeId bound : clamp_nodes())
+                if (bound != ir::kNoNode) result.push_back(bound);
         }
         if (reports()) result.push_back(mod_.out_of_range);
         const std::vector<NodeId> parts = logit_roots(folded_.parts);
@@ -175,6 +190,7 @@ class Emitter {
         constant("bool", "kHasScoreMod", has_score_mod());
         constant("bool", "kHasBand", has_band());
         constant("bool", "kBandIsExact", has_band() && mod_.band.exact);
+        constant("int", "kClamps", clamp_bits());
         constant("bool", "kHasMap", config_.has_map);
         constant("bool", "kReportsOutOfRange", reports());
         constant("int", "kGradients", gradients().size());
@@ -209,8 +225,7 @@ class Emitter {
         constant("int", "kKeyWidth", config_.key_width == 0 ? config_.key_tile : config_.key_width);
         // Expanded reads are looked up by distance; but not by the mask.
         const std::vector<NodeId> expanded = passes::distance_reads(mod_);
-        const std::vector<NodeId> mask = {mod_.mask};
-        const std::vector<NodeId> of_mask = ir::reachable(mod_.program.graph, mask);
+        const auto of_mask = ir::reachable(mod_.program.graph, std::span(&mod_.mask, 1));
         const std::vector<NodeId> needed = ir::reachable(mod_.program.graph, roots());
         const auto holds = [](const std::vector<NodeId>& nodes, NodeId id) {
             return std::ranges::find(nodes, id) != nodes.end();
@@ -233,17 +248,6 @@ class Emitter {
                        : "0") +
                   ";");
         text_ += function("int first_kv_head(const Arguments& arguments)", body);
-    }
-
-    // What an expanded read gives at a distance.
-    void distance_value() {
-        const std::vector<NodeId> reads = passes::distance_reads(mod_);
-        Body body(layout_, Place::element, "at.");
-        body.compute(reads);
-        for (std::size_t i = 0; i < reads.size(); ++i)
-            body.line(formatted("if (read == {}) return {};", i, unbracketed(body.text(reads[i]))));
-        body.line("return 0;");
-        text_ += function("float distance_value(const At& at, int read)", body);
     }
 
     void structs() {
@@ -272,7 +276,9 @@ class Emitter {
                                                           "    const float* shared;\n"
                                                         : "") +
                  "};\n"
-                 "struct Band {\n    long long low, high;\n};\n\n";
+                 "struct Band {\n    long long low, high;\n};\n"
+                 "struct Clamps {\n    long long first_least, first_most, last_least, last_most;\n"
+                 "    long long least_query, most_query;\n};\n\n";
     }
 
     void at_place(Place place, const std::string& signature) {
@@ -316,6 +322,19 @@ class Emitter {
                           body);
     }
 
+    void clamps() {
+        Body body = Body::after_head(layout_);
+        std::string bounds;
+        for (const NodeId bound : clamp_nodes())
+            bounds += (bounds.empty() ? "" : ", ") +
+                      (bound == ir::kNoNode ? "0" : body.text_as(bound, CType::wide));
+        body.line("return {" + bounds + "};");
+        text_ += function(formatted("Clamps clamps(const Arguments& arguments, const Launch& "
+                                    "launch, const Head& head, {})",
+                                    kHeadParameters),
+                          body);
+    }
+
     void element() {
         Body visible(layout_, Place::element, "at.");
         if (has_mask()) visible.compute({mod_.mask});
@@ -338,25 +357,6 @@ class Emitter {
         text_ += function("void report_out_of_range(const At& at, float score)", report);
     }
 
-    // Reads that give the same for all keys of a warp: those by a row of a grid whose rows are
-    // whole warps' keys.
-    std::vector<NodeId> shared_reads() const {
-        constexpr int kKeysOfWarp = 16;
-        const bool is_whole = config_.is_hopper_backward && config_.key_width != 0 &&
-                              config_.key_width % kKeysOfWarp == 0;
-        return is_whole ? passes::quotient_reads(mod_, config_.key_width) : std::vector<NodeId>{};
-    }
-    void shared_read() {
-        const std::vector<NodeId> reads = shared_reads();
-        text_ += formatted("constexpr int kSharedReads = {};\n", reads.size());
-        Body body(layout_, Place::element, "at.");
-        body.compute(reads);
-        for (std::size_t i = 0; i < reads.size(); ++i)
-            body.line(formatted("if (read == {}) return {};", i, unbracketed(body.text(reads[i]))));
-        body.line("return 0;");
-        text_ += function("float shared_read(const At& at, int read)", body);
-    }
-
     void joint() {
         text_ += "struct Joint {\n    float score, d_score;\n"
                  "    float partial[kGradients ? kGradients : 1];\n};\n";
@@ -369,7 +369,7 @@ class Emitter {
                 body.provide(read, formatted("__ldg(at.expanded + {} * at.expanded_count + "
                                              "at.from_first)",
                                              i++));
-        for (std::size_t i = 0; const NodeId read : shared_reads())
+        for (std::size_t i = 0; const NodeId read : shared_reads(mod_, config_))
             body.provide(read, formatted("at.shared[{}]", i++));
         body.compute(roots);
         body.line("Joint joint;");

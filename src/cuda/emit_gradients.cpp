@@ -46,6 +46,17 @@ std::string address(const Body& body, NodeId read, std::uint32_t buffer) {
     return inside.empty() ? to : unbracketed(inside) + " ? " + to + " : nullptr";
 }
 
+// The value of one of the reads.
+std::string values_of(const Layout& layout, const std::vector<NodeId>& reads,
+                      std::string_view signature) {
+    Body body(layout, Place::element, "at.");
+    body.compute(reads);
+    for (std::size_t i = 0; i < reads.size(); ++i)
+        body.line(formatted("if (read == {}) return {};", i, unbracketed(body.text(reads[i]))));
+    body.line("return 0;");
+    return formatted("__device__ inline {} {{\n{}}}\n\n", signature, body.statements());
+}
+
 } // namespace
 
 std::string emit_gradient_addresses(const Layout& layout,
@@ -119,6 +130,24 @@ std::string emit_gradients(const Layout& layout,
                      "const Head& head, int b, int h, int h_kv, GradientSums& sums)",
                      flush);
     return text;
+}
+
+std::vector<NodeId> shared_reads(const passes::Mod& mod, const KernelConfig& config) {
+    constexpr int kKeysOfWarp = 16;
+    const bool is_whole =
+        config.is_hopper_backward && config.key_width != 0 && config.key_width % kKeysOfWarp == 0;
+    return is_whole ? passes::quotient_reads(mod, config.key_width) : std::vector<NodeId>{};
+}
+
+std::string emit_shared_reads(const Layout& layout, const KernelConfig& config) {
+    const std::vector<NodeId> reads = shared_reads(layout.mod(), config);
+    return formatted("constexpr int kSharedReads = {};\n", reads.size()) +
+           values_of(layout, reads, "float shared_read(const At& at, int read)");
+}
+
+std::string emit_distance_values(const Layout& layout) {
+    return values_of(layout, passes::distance_reads(layout.mod()),
+                     "float distance_value(const At& at, int read)");
 }
 
 } // namespace flexc::cuda

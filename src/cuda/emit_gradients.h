@@ -1,8 +1,10 @@
-// The part of mod.cuh that adds up gradients of captured buffers.
+// The part of mod.cuh that adds up gradients of captured buffers, and reads that a backward kernel
+// has once for many elements.
 #pragma once
 
 #include <string>
 
+#include "cuda/config.h"
 #include "cuda/expressions.h"
 
 namespace flexc::cuda {
@@ -15,5 +17,12 @@ std::string emit_gradients(const Layout& layout,
 std::string emit_gradient_addresses(const Layout& layout,
                                     const std::vector<passes::ReadGradient>& gradients,
                                     int key_width);
+
+// Reads that give the same for all keys of a warp of Hopper's backward: by a row of a grid that is
+// whole warps' keys.
+std::vector<ir::NodeId> shared_reads(const passes::Mod& mod, const KernelConfig& config);
+std::string emit_shared_reads(const Layout& layout, const KernelConfig& config);
+// What each expanded read gives at a distance.
+std::string emit_distance_values(const Layout& layout);
 
 } // namespace flexc::cuda

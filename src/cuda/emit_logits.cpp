@@ -67,7 +67,9 @@ std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& fo
     };
     constant("kOverlaps", hopper.schedule.overlaps);
     constant("kHasRegistersForColumns", hopper.has_registers_for_columns);
-    constant("kBandHasLow", !folded.mod.band.low.empty());
+    const analysis::Band& band = folded.mod.band;
+    constant("kBandHasLow",
+             !band.low.empty() || (band.clamps && band.clamps->first_least != ir::kNoNode));
     constant("kReadsKeys", reads_keys(folded.mod));
     constant("kScoreIsAffine", parts.found());
     constant("kScoreIsCapped", parts.cap != kNoNode);

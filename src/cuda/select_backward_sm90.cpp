@@ -24,10 +24,12 @@ int shared_bytes(const KernelRequest& request, int query_tile) {
     constexpr int kRowBytes = 128; // of a panel
     constexpr int kStages = 2, kBarrierBytes = 14 * 8, kPieceBytes = kSlabRows * 64 * 4;
     constexpr int kFactBytes = 4 + 4 + 16; // of a query: lse, delta, and what a program computes
+    const int mapped_tile_bytes = request.has_map ? kStages * 4 : 0;
     const int both = panels(request.head_dim) + panels(request.head_dim_v);
     return kRowBytes * (both * (kKeyTile + kStages * query_tile) +
                         kStages * panels(kKeyTile) * query_tile) +
-           kConsumers * kPieceBytes + kStages * query_tile * kFactBytes + kBarrierBytes;
+           kConsumers * kPieceBytes + kStages * query_tile * kFactBytes + kBarrierBytes +
+           mapped_tile_bytes;
 }
 
 bool suits(const KernelRequest& request, int query_tile) {

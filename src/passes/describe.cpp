@@ -6,6 +6,7 @@
 #include "analysis/key_grid.h"
 #include "passes/gradient_sum.h"
 #include "passes/roots.h"
+#include "support/text.h"
 
 namespace flexc::passes {
 
@@ -92,6 +93,32 @@ std::string tiles_of(const Mod& mod) {
     return "";
 }
 
+std::string describe_clamps(const Mod& mod) {
+    const analysis::Band& band = mod.band;
+    const auto end = [&](const std::vector<NodeId>& shift, NodeId least, NodeId most) {
+        std::string text;
+        const auto clamp = [&](std::string_view function, NodeId node) {
+            if (node == ir::kNoNode) return;
+            const std::string bound = formula(mod.program, node);
+            text = text.empty() ? bound : formatted("{}({}, {})", function, text, bound);
+        };
+        if (!shift.empty()) text = "q_idx + " + formula(mod.program, shift[0]);
+        clamp("max", least);
+        clamp("min", most);
+        return text;
+    };
+    std::string text;
+    const auto add = [&](std::string_view what, const std::string& bound) {
+        if (!bound.empty()) text += formatted("{} {}\n", what, bound);
+    };
+    const analysis::Clamps& clamps = *band.clamps;
+    add("visible: kv_idx >=", end(band.low, clamps.first_least, clamps.first_most));
+    add("visible: kv_idx <=", end(band.high, clamps.last_least, clamps.last_most));
+    add("visible: q_idx >=", end({}, clamps.least_query, ir::kNoNode));
+    add("visible: q_idx <=", end({}, ir::kNoNode, clamps.most_query));
+    return text + "and nothing else is asked\n";
+}
+
 } // namespace
 
 std::string describe_ir(const Mod& mod) {
@@ -137,6 +164,7 @@ std::string describe_mask(const Mod& mod) {
     std::string text = "visible where " + formula(mod.program, mod.mask) + "\n";
     text += "uses " + analysis::describe(mod.dependence[mod.mask]) + "\n";
     text += tiles_of(mod);
+    if (mod.band.clamps) return text + describe_clamps(mod);
     if (!mod.band.found()) return text + "no band of diagonals was found\n";
     for (NodeId low : mod.band.low)
         text += "band: kv_idx - q_idx >= " + formula(mod.program, low) + "\n";

@@ -71,7 +71,12 @@ Result<void> derive_all(State& state) {
 }
 
 Result<void> find_band(State& state) {
-    state.mod.band = analysis::band_of(state.mod.program.graph, state.mod.mask);
+    ir::Graph& graph = state.mod.program.graph;
+    analysis::Band& band = state.mod.band;
+    band = analysis::band_of(graph, state.mod.mask);
+    if (!band.exact && state.options.clamps_bands && graph[state.mod.mask].op != Op::const_bool)
+        if (auto clamped = analysis::clamped_band_of(graph, state.mod.mask))
+            band = std::move(*clamped);
     return {};
 }
 

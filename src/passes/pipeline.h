@@ -15,6 +15,8 @@ struct PipelineOptions {
     bool backward = true;
     bool report_out_of_range = false;
     bool deterministic = false;
+    // Whether ranges of tiles serve prefixes and padding; else these have maps.
+    bool clamps_bands = false;
     int head_dim = 0; // becomes the constant D; 0 leaves it a size
     int head_dim_v = 0;
     // Called after each pass with its name, the IR text and how long it took; may be empty.

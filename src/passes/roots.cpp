@@ -19,6 +19,9 @@ std::vector<NodeId*> roots_of(Mod& mod) {
         roots.push_back(&bound);
     for (NodeId& bound : mod.band.high)
         roots.push_back(&bound);
+    if (mod.band.clamps)
+        for (NodeId* bound : mod.band.clamps->nodes())
+            roots.push_back(bound);
     return roots;
 }
 
@@ -43,6 +46,9 @@ std::vector<ir::NamedRoot> named_roots(const Mod& mod) {
         add("band_low_" + std::to_string(i), mod.band.low[i]);
     for (std::size_t i = 0; i < mod.band.high.size(); ++i)
         add("band_high_" + std::to_string(i), mod.band.high[i]);
+    if (mod.band.clamps)
+        for (std::size_t i = 0; const NodeId bound : mod.band.clamps->nodes())
+            add("clamp_" + std::to_string(i++), bound);
     add("out_of_range", mod.out_of_range);
     return roots;
 }

@@ -6,13 +6,24 @@
 
 constexpr int kAnyDistance = 1 << 30; // no two positions are this far apart
 
+// Members of mod::Clamps, as bits of mod::kClamps.
+enum class Clamp { first_least, first_most, last_least, last_most, least_query, most_query };
+constexpr bool has(Clamp clamp) { return (mod::kClamps >> static_cast<int>(clamp) & 1) != 0; }
+
+// Positions first ... last; none where they are the other way round.
+struct Positions {
+    int first, last;
+};
+
 // One (b, h) with what the program computes once for it. Positions here are rows of the tensors;
 // the program sees them shifted by the call's offsets.
 struct HeadPlace {
     int b, h, h_kv;
     mod::Launch launch;
     mod::Head head;
-    int low, high; // visible elements have low <= kv - q <= high
+    int low, high; // visible elements have low <= kv - q <= high, where there are no clamps
+    // What the ends of the keys that a query sees are clamped to, and which queries see any.
+    int first_least, first_most, last_least, last_most, least_query, most_query;
 
     __device__ HeadPlace(const AttentionArguments& attention, const mod::Arguments& arguments,
                          int index)
@@ -26,20 +37,83 @@ struct HeadPlace {
             low = distance(band.low, shift);
             high = distance(band.high, shift);
         }
+        find_clamps(attention, arguments);
     }
 
     // The same place, with what another thread found out.
-    __device__ HeadPlace(const mod::Arguments& arguments, int batch, int head_index, int kv_head,
-                         int lowest, int highest)
+    __device__ HeadPlace(const AttentionArguments& attention, const mod::Arguments& arguments,
+                         int batch, int head_index, int kv_head, int lowest, int highest)
         : b(batch), h(head_index), h_kv(kv_head), launch(mod::at_launch(arguments)),
-          head(mod::at_head(arguments, launch, b, h, h_kv)), low(lowest), high(highest) {}
+          head(mod::at_head(arguments, launch, b, h, h_kv)), low(lowest), high(highest) {
+        find_clamps(attention, arguments);
+    }
+
+    // Of the keys that a query may see, by the band alone; the last is negative where there are
+    // none because of the query.
+    __device__ int first_key(int q) const {
+        int key = q + low;
+        if constexpr (has(Clamp::first_least)) key = max(key, first_least);
+        if constexpr (has(Clamp::first_most)) key = min(key, first_most);
+        return key;
+    }
+    __device__ int last_key(int q) const {
+        int key = q + high;
+        if constexpr (has(Clamp::last_least)) key = max(key, last_least);
+        if constexpr (has(Clamp::last_most)) key = min(key, last_most);
+        if constexpr (has(Clamp::least_query)) key = q < least_query ? -1 : key;
+        if constexpr (has(Clamp::most_query)) key = q > most_query ? -1 : key;
+        return key;
+    }
+    // Of the queries that may see a key.
+    __device__ int first_query(int kv) const {
+        int q = kv - high;
+        if constexpr (has(Clamp::last_least)) q = kv <= last_least ? -kAnyDistance : q;
+        if constexpr (has(Clamp::last_most)) q = kv > last_most ? kAnyDistance : q;
+        if constexpr (has(Clamp::least_query)) q = max(q, least_query);
+        return q;
+    }
+    __device__ int last_query(int kv) const {
+        int q = kv - low;
+        if constexpr (has(Clamp::first_least)) q = kv < first_least ? -kAnyDistance : q;
+        if constexpr (has(Clamp::first_most)) q = kv >= first_most ? kAnyDistance : q;
+        if constexpr (has(Clamp::most_query)) q = min(q, most_query);
+        return q;
+    }
+
+    // What some query, or some key, of these positions may see: no end falls from one to the next.
+    __device__ Positions keys_of(int first_q, int last_q) const {
+        if constexpr (has(Clamp::least_query)) first_q = max(first_q, least_query);
+        if constexpr (has(Clamp::most_query)) last_q = min(last_q, most_query);
+        if (mod::kClamps != 0 && first_q > last_q) return {0, -1};
+        return {first_key(first_q), last_key(last_q)};
+    }
+    __device__ Positions queries_of(int first_kv, int last_kv) const {
+        return {first_query(first_kv), last_query(last_kv)};
+    }
 
     // Whether every pair of these ranges (ends included) is inside the band.
     __device__ bool band_holds(int first_q, int last_q, int first_kv, int last_kv) const {
-        return first_kv - last_q >= low && last_kv - first_q <= high;
+        if constexpr (mod::kClamps == 0)
+            return first_kv - last_q >= low && last_kv - first_q <= high;
+        if (has(Clamp::least_query) && first_q < least_query) return false;
+        if (has(Clamp::most_query) && last_q > most_query) return false;
+        return first_kv >= first_key(last_q) && last_kv <= last_key(first_q);
     }
 
   private:
+    __device__ void find_clamps(const AttentionArguments& attention,
+                                const mod::Arguments& arguments) {
+        if constexpr (mod::kClamps != 0) {
+            const mod::Clamps clamps = mod::clamps(arguments, launch, head, b, h, h_kv);
+            first_least = distance(clamps.first_least, -attention.kv_offset);
+            first_most = distance(clamps.first_most, -attention.kv_offset);
+            last_least = distance(clamps.last_least, -attention.kv_offset);
+            last_most = distance(clamps.last_most, -attention.kv_offset);
+            least_query = distance(clamps.least_query, -attention.q_offset);
+            most_query = distance(clamps.most_query, -attention.q_offset);
+        }
+    }
+
     // Saturates before and after the shift: a bound may be as far out as a program can write it.
     static __device__ int distance(long long bound, long long shift) {
         constexpr long long kFar = 1ll << 60, kAny = kAnyDistance;
@@ -58,4 +132,7 @@ __device__ inline TileRange tiles_between(int first, int last, int length, int t
     last = last >= length ? length - 1 : last;
     if (first > last) return {0, 0};
     return {first / tile, last / tile + 1};
+}
+__device__ inline TileRange tiles_between(Positions positions, int length, int tile) {
+    return tiles_between(positions.first, positions.last, length, tile);
 }

@@ -51,8 +51,8 @@ __device__ inline void sum_distances(const AttentionArguments& attention,
         DistanceSum* const to =
             distance_sums(attention) + padded(attention.kv_len) + head * distance_count(attention);
 #pragma unroll 1
-        for (int i = tiles.begin; i < tiles.end; ++i, stage ^= 1) {
-            const int tile = tile_in_order(tiles, i);
+        for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
+             walk.advance(), stage ^= 1) {
             synchronize(kDScoresBarrier, kDScoresThreads);
             DiagonalSums near, other;
             const unsigned rows = shared.base + at::kDScores + stage * kDScoresBytes;
@@ -80,7 +80,7 @@ __device__ inline void sum_distances(const AttentionArguments& attention,
                         add(other);
                 }
             }
-            const int distance = tile * mod::kQueryTile - keys.first_kv + first;
+            const int distance = walk.tile() * mod::kQueryTile - keys.first_kv + first;
             const int lowest = 1 - attention.kv_len, highest = attention.q_len - 1;
             near.flush(to, distance, lowest, highest);
             if constexpr (kHasOther)

@@ -119,11 +119,12 @@ __device__ inline void sum_grid(const AttentionArguments& attention,
         const GridSums sums{attention, arguments, place, keys.first_kv,
                             min(mod::kKeyTile, attention.kv_len - keys.first_kv)};
 #pragma unroll 1
-        for (int tile = tiles.begin; tile < tiles.end; ++tile, stage ^= 1) {
+        for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
+             walk.advance(), stage ^= 1) {
             __syncwarp(); // some lanes had no column to sum
             synchronize(kDScoresBarrier, kDScoresThreads);
             const unsigned d_scores = shared.base + at::kDScores + stage * kDScoresBytes;
-            const int tile_query = tile * mod::kQueryTile;
+            const int tile_query = walk.tile() * mod::kQueryTile;
             if constexpr (mod::kSumsQuotients) sums.add_quotients(d_scores, tile_query, warp);
             if constexpr (mod::kSumsRemainders) sums.add_remainders(d_scores, tile_query, warp);
         }

@@ -2,8 +2,10 @@
 #pragma once
 
 #include "common/place.cuh"
+#include "common/tile_walk.cuh"
 #include "sm90/barrier.cuh"
 #include "sm90/distance.cuh"
+#include "sm90/mapped_tile.cuh"
 #include "sm90/warpgroup.cuh"
 
 extern __shared__ __align__(1024) unsigned char shared_memory[];
@@ -65,7 +67,8 @@ constexpr int kOrigins = kQueryGradient + kConsumers * kPieceBytes; // two stage
 constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4;         // two stages of floats
 constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;            // two stages of mod::Row
 constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kMostRowBytes;
-constexpr int kEnd = kBarriers + 14 * 8;
+constexpr int kMappedTiles = kBarriers + 14 * 8; // two stages of a word, where the mask has a map
+constexpr int kEnd = kMappedTiles + (mod::kHasMap ? 2 * 4 : 0);
 } // namespace at
 static_assert(at::kEnd <= mod::kSharedBytes);
 
@@ -81,6 +84,9 @@ struct Shared {
     __device__ Barrier d_out_empty(int stage) const { return barrier(8 + stage); }
     __device__ Barrier piece_full(int warpgroup) const { return barrier(10 + warpgroup); }
     __device__ Barrier piece_empty(int warpgroup) const { return barrier(12 + warpgroup); }
+
+    // Which tile of queries a stage holds, where a map chooses them.
+    __device__ unsigned mapped_tile(int stage) const { return base + at::kMappedTiles + 4 * stage; }
 
     static __device__ mod::Row* rows(int stage) {
         return reinterpret_cast<mod::Row*>(shared_memory + at::kRows) + stage * mod::kQueryTile;
@@ -111,12 +117,15 @@ constexpr int kDScoresBarrier = 1, kLastProductBarrier = 2;
 struct KeyTile {
     int b, h_kv, first_kv;
 
-    // Where a band makes the first keys seen by most queries, they go first, and tiles of as many
-    // heads as share the L2 cache are together. Else the tiles of a head are.
+    __device__ int index() const { return first_kv / mod::kKeyTile; }
+
+    // Where a band makes the first keys seen by most queries, they go first, where there is a map,
+    // those that see most, and tiles of as many heads as share the L2 cache are together. Else the
+    // tiles of a head are.
     __device__ KeyTile(const AttentionArguments& attention, int index) {
         const int tiles = (attention.kv_len + mod::kKeyTile - 1) / mod::kKeyTile;
         int head = index / tiles, tile = index % tiles;
-        if constexpr (mod::kHasBand) {
+        if constexpr (mod::kHasBand || mod::kHasMap) {
             constexpr long long kCacheBytes = 32 << 20;
             constexpr int kQueryBytes = 6 * mod::kHeadDim + 2 * mod::kHeadDimV; // with dq's sums
             const int heads = attention.batch * attention.kv_heads;
@@ -133,12 +142,17 @@ struct KeyTile {
         }
         b = head / attention.kv_heads;
         h_kv = head % attention.kv_heads;
+        // Heads of a group may see different keys: one of them stands for all.
+        if constexpr (mod::kHasMap)
+            tile =
+                row_in_order(attention.map, b, h_kv * (attention.heads / attention.kv_heads), tile);
         first_kv = tile * mod::kKeyTile;
     }
 };
 
 // Every tile of queries that sees something of the keys, of every query head that reads them, in
-// the order in which all of a block's threads visit them: visit_head(place, tiles).
+// the order in which all of a block's threads visit them: visit_head(place, tiles). Where there is
+// a map, `tiles` is 0 and how many it names.
 template <typename Visit>
 __device__ inline void visit_heads(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const KeyTile& keys,
@@ -148,8 +162,13 @@ __device__ inline void visit_heads(const AttentionArguments& attention,
 #pragma unroll 1
     for (int h = keys.h_kv * group; h < (keys.h_kv + 1) * group; ++h) {
         const HeadPlace place(attention, arguments, keys.b * attention.heads + h);
-        visit_head(place, tiles_between(keys.first_kv - place.high, last_kv - place.low,
-                                        attention.q_len, mod::kQueryTile));
+        if constexpr (mod::kHasMap) {
+            const TileMap& map = attention.map;
+            visit_head(place, {0, map.rows[rows_before(map, keys.b, h) + keys.index()].count});
+            continue;
+        }
+        visit_head(place, tiles_between(place.queries_of(keys.first_kv, last_kv), attention.q_len,
+                                        mod::kQueryTile));
     }
 }
 
@@ -157,5 +176,24 @@ __device__ inline void visit_heads(const AttentionArguments& attention,
 __device__ inline int tile_in_order(TileRange tiles, int i) {
     return mod::kDeterministic ? tiles.end - 1 - (i - tiles.begin) : i;
 }
+
+// Which tiles these are, for threads that find out by themselves.
+class QueryTiles {
+  public:
+    __device__ QueryTiles(const AttentionArguments& attention, const HeadPlace& place,
+                          const KeyTile& keys, TileRange tiles)
+        : walk_(attention.map, place.b, place.h, keys.index(), tiles), tiles_(tiles) {}
+
+    __device__ bool is_done() const { return walk_.is_done(); }
+    __device__ bool is_full() const { return walk_.is_full(); }
+    __device__ void advance() { walk_.advance(); }
+    __device__ int tile() const {
+        return mod::kHasMap ? walk_.tile() : tile_in_order(tiles_, walk_.tile());
+    }
+
+  private:
+    TileWalk walk_;
+    TileRange tiles_;
+};
 
 } // namespace sm90

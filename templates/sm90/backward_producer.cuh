@@ -25,11 +25,11 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         const long long sums = (place.b * attention.heads + place.h) * rows;
 #pragma unroll 1
-        for (int i = tiles.begin; i < tiles.end; ++i, ++step) {
-            const int tile = tile_in_order(tiles, i);
+        for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
+             walk.advance(), ++step) {
             const int stage = step % 2;
             const unsigned parity = step / 2 % 2 ^ 1;
-            const Corner query{place.b, place.h, tile * mod::kQueryTile, 0};
+            const Corner query{place.b, place.h, walk.tile() * mod::kQueryTile, 0};
             const Corner key{keys.b, keys.h_kv, keys.first_kv, 0};
             if (step == 0) {
                 shared.keys().arrive_expecting(kPanels * kKeyPanel);
@@ -38,6 +38,8 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
             }
             shared.queries_empty(stage).wait(parity);
             const Barrier queries = shared.queries_full(stage);
+            if constexpr (mod::kHasMap)
+                MappedTile{walk.tile(), walk.is_full()}.store(shared.mapped_tile(stage));
             queries.arrive_expecting(kPanels * kQueryPanel + kSumBytes);
             load_panels(shared.base + at::kQueries + stage * kPanels * kQueryPanel, kQueryPanel,
                         kPanels, maps.q, query, queries);
@@ -67,13 +69,13 @@ __device__ inline void stage_rows(const AttentionArguments& attention,
     int step = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
 #pragma unroll 1
-        for (int tile_index = tiles.begin; tile_index < tiles.end; ++tile_index, ++step) {
-            const int tile = tile_in_order(tiles, tile_index);
+        for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
+             walk.advance(), ++step) {
             const int stage = step % 2;
             shared.queries_empty(stage).wait(step / 2 % 2 ^ 1);
 #pragma unroll
             for (int i = lane; i < mod::kQueryTile; i += 32) {
-                const int q = min(tile * mod::kQueryTile + i, attention.q_len - 1) +
+                const int q = min(walk.tile() * mod::kQueryTile + i, attention.q_len - 1) +
                               static_cast<int>(attention.q_offset);
                 Shared::rows(stage)[i] = mod::at_row(arguments, place.launch, place.head, place.b,
                                                      place.h, place.h_kv, q);
@@ -107,11 +109,12 @@ __device__ inline void add_pieces(const AttentionArguments& attention,
     const long long rows = padded(attention.q_len);
     unsigned parity = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
+        QueryTiles walk(attention, place, keys, tiles);
         float* slab = attention.dq_accumulator +
                       (place.b * attention.heads + place.h) * rows * mod::kHeadDim +
-                      static_cast<long long>(tiles.begin) * (kSlabs * kSlabFloats);
+                      static_cast<long long>(walk.tile()) * (kSlabs * kSlabFloats);
 #pragma unroll 1
-        for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+        while (!walk.is_done()) {
 #pragma unroll
             for (int i = 0; i < kConsumers; ++i) {
                 shared.piece_full(i).wait(parity);
@@ -121,7 +124,9 @@ __device__ inline void add_pieces(const AttentionArguments& attention,
             shared.piece_empty(0).arrive();
             wait_for_additions<0>();
             shared.piece_empty(1).arrive();
-            slab += kSlabs * kSlabFloats;
+            const int tile = walk.tile();
+            walk.advance();
+            slab += static_cast<long long>(walk.tile() - tile) * (kSlabs * kSlabFloats);
             parity ^= 1;
         }
     });

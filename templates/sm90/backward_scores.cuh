@@ -53,6 +53,9 @@ class ScoreGradients {
         if constexpr (kStagesRows) rows_ = Shared::rows(stage);
     }
 
+    // Whether the mask's map says that nothing of the tile is hidden.
+    __device__ void use_map(bool shows_all) { map_shows_all_ = shows_all; }
+
     // Products become weights, and fragments of them. With a derivative folded in, they become its
     // products with the weights, and `folded` those in 16 bits where kKeepsFolded says so.
     __device__ void weigh(Scores& scores, Fragments& weights, Fragments& folded, int tile_query,
@@ -265,6 +268,7 @@ class ScoreGradients {
         const int last_query = tile_query + mod::kQueryTile - 1, last_key = warp_key_ + 15;
         if (last_query >= attention_.q_len || last_key >= attention_.kv_len) return false;
         if constexpr (!mod::kHasMask) return true;
+        if constexpr (mod::kHasMap) return map_shows_all_;
         return kMaskIsBand && place_.band_holds(tile_query, last_query, warp_key_, last_key);
     }
 
@@ -280,8 +284,8 @@ class ScoreGradients {
 #pragma unroll
         for (int key = 0; key < 2; ++key) {
             const int position = first_key_ + 8 * key;
-            const int low = kMaskIsBand ? max(position - place_.high, 0) : 0;
-            const int high = kMaskIsBand ? min(position - place_.low, attention_.q_len - 1)
+            const int low = kMaskIsBand ? max(place_.first_query(position), 0) : 0;
+            const int high = kMaskIsBand ? min(place_.last_query(position), attention_.q_len - 1)
                                          : attention_.q_len - 1;
             visible[key] = position >= attention_.kv_len
                                ? 0
@@ -356,6 +360,7 @@ class ScoreGradients {
     const HeadPlace& place_;
     int warp_key_, first_key_; // in the tensor: of this warp, of this thread
     int first_query_;          // of this thread, in a tile of queries
+    bool map_shows_all_;       // of the tile, to every key
     mod::Column column_[2];
     const mod::Row* rows_;
     const float* expanded_;    // entry of distance 0

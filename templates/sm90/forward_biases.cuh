@@ -97,7 +97,7 @@ __device__ inline void produce_biases(const AttentionArguments& attention,
         if (task.is_none()) break;
         shared.queries.empty(query.stage).arrive();
         query.advance();
-        const HeadPlace place(arguments, task.b, task.h, task.h_kv, task.low, task.high);
+        const HeadPlace place(attention, arguments, task.b, task.h, task.h_kv, task.low, task.high);
         const BiasMatrix matrix(attention, arguments, place);
         const int rows = min(attention.q_len - task.first_row, mod::kQueryTile);
 #pragma unroll 1

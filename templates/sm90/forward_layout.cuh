@@ -3,6 +3,7 @@
 
 #include "mod.cuh"
 #include "sm90/barrier.cuh"
+#include "sm90/mapped_tile.cuh"
 #include "sm90/warpgroup.cuh"
 #include "sm90/wgmma.cuh"
 
@@ -58,21 +59,6 @@ struct Task {
     // After the last tile.
     static __device__ Task none() { return {-1, 0, 0, 0, 0, 0, 0, 0}; }
     __device__ bool is_none() const { return b < 0; }
-};
-
-// A tile of keys that has arrived.
-struct KeyBlock {
-    int tile;
-    bool is_full; // the mask's map says that nothing is hidden
-
-    __device__ void store(unsigned to) const {
-        store_shared_word(to, static_cast<unsigned>(2 * tile + is_full));
-    }
-    // The same for the whole warp.
-    static __device__ KeyBlock load(unsigned from) {
-        const int word = uniform(static_cast<int>(load_shared_word(from)));
-        return {word >> 1, (word & 1) != 0};
-    }
 };
 
 struct Shared {

@@ -35,8 +35,8 @@ __device__ inline Task task_of(const Tile& tile, const AttentionArguments& atten
                 place.low, place.high};
     }
     const int last_row = min(tile.first_row + mod::kQueryTile, attention.q_len) - 1;
-    const TileRange range = tiles_between(tile.first_row + place.low, last_row + place.high,
-                                          attention.kv_len, mod::kKeyTile);
+    const TileRange range =
+        tiles_between(place.keys_of(tile.first_row, last_row), attention.kv_len, mod::kKeyTile);
     return {place.b,     place.h,   place.h_kv, tile.first_row,
             range.begin, range.end, place.low,  place.high};
 }
@@ -62,8 +62,8 @@ __device__ inline void produce(const AttentionArguments& attention, const mod::A
         const Task task = task_of(schedule.tile(index), attention, arguments);
         Corner at{task.b, task.h_kv, 0, 0};
         const auto nothing = [](int) {};
-        const auto load_key = [&](KeyBlock block) {
-            at.row = block.tile * mod::kKeyTile;
+        const auto load_key = [&](MappedTile block) {
+            at.row = block.index * mod::kKeyTile;
             load_stage(shared.keys, key, maps.k, at, kKeyPanel, kPanels, [&](int stage) {
                 if constexpr (mod::kHasMap) block.store(shared.key_block(stage));
             });

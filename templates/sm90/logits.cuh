@@ -304,9 +304,9 @@ class Logits {
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
                 const int row = first_row_ + 8 * r;
-                visible[r] = columns_to(min(row + place_.high, attention_.kv_len - 1) - first);
+                visible[r] = columns_to(min(place_.last_key(row), attention_.kv_len - 1) - first);
                 if constexpr (mod::kBandHasLow)
-                    visible[r] &= ~columns_to(max(row + place_.low, 0) - 1 - first);
+                    visible[r] &= ~columns_to(max(place_.first_key(row), 0) - 1 - first);
             }
         }
 #pragma unroll

@@ -218,6 +218,7 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed) {
                                      .device = device,
                                      .forward_kernel = one.forward_kernel,
                                      .backward_kernel = one.backward_kernel,
+                                     .tile_source = one.tile_source,
                                      .deterministic = one.deterministic});
     if (!kernel) return kernel.error().message;
     const front::Output front = front::compile_text(

@@ -31,6 +31,7 @@ struct Case {
     bool f32_outputs = false;
     ForwardKernel forward_kernel = ForwardKernel::automatic;
     BackwardKernel backward_kernel = BackwardKernel::automatic;
+    TileSource tile_source = TileSource::automatic;
     bool deterministic = false;
     int runs = 1; // of the backward: all must give the same bytes
 };

@@ -30,6 +30,12 @@ void check(const test::Case& one) {
     }
 }
 
+void check_on_hopper(const test::Case& one) {
+    CAPTURE(one.text);
+    CAPTURE(one.head_dim);
+    CHECK(test::run_case(one, Device::cuda(0), 7) == "");
+}
+
 } // namespace
 
 TEST_CASE("masks that people use") {
@@ -109,6 +115,72 @@ TEST_CASE("a plan follows its buffers when it is told to") {
 }
 
 TEST_SUITE_BEGIN("hopper");
+
+// Rows and columns of tiles without anything visible among them, and heads that see different keys.
+TEST_CASE("Hopper's backward walks maps, on Hopper" * doctest::skip()) {
+    const std::vector<test::MaskCase> masks = test::mask_cases();
+    for (std::size_t i = 0; i < masks.size(); ++i) {
+        // A constant needs no map, and a band of its own kind has been tested elsewhere.
+        if (masks[i].tier <= analysis::MaskTier::closed_form) continue;
+        test::Case one = case_of(masks[i], i % 2 == 0 ? DType::f16 : DType::bf16);
+        one.backward_kernel = BackwardKernel::hopper;
+        one.head_dim = i % 3 == 0 ? 128 : 64;
+        one.heads = 4;
+        one.kv_heads = 2;
+        one.q_len = 300 + static_cast<std::int64_t>(i);
+        one.kv_len = 470;
+        one.dims = {{"N", 480}, {"M", 480}};
+        one.q_offset = i % 4 == 0 ? 9 : 0;
+        one.with_d_lse = i % 5 == 0;
+        check_on_hopper(one);
+    }
+}
+
+TEST_CASE("Hopper's backward walks maps beside gradients of every class, on Hopper" *
+          doctest::skip()) {
+    const char* mask = "\nbuffer doc: i32[N]\nmask_mod = doc[q_idx] == doc[kv_idx] and "
+                       "(q_idx >= kv_idx or h == 1)";
+    for (const char* score :
+         {"buffer s: f32[H] grad\nscore_mod = score + s[h] * (kv_idx - q_idx) * 0.1",
+          "buffer c: f32[KV_LEN] grad\nscore_mod = score + c[kv_idx]",
+          "buffer r: f32[Q_LEN] grad\nscore_mod = score + r[q_idx]",
+          "buffer g: f32[Q_LEN] grad\nscore_mod = score * g[q_idx]",
+          "buffer t: f32[17] grad\nscore_mod = score + t[min(abs(q_idx - kv_idx), 16)]",
+          "buffer d: bf16[H, Q_LEN, KV_LEN] grad\nscore_mod = score + d[h, q_idx, kv_idx]",
+          "score_mod = 3 * tanh(score / 3)"})
+        for (const int head_dim : {64, 128}) {
+            test::Case one = case_of({score + std::string(mask),
+                                      analysis::MaskTier::tile_tests,
+                                      {{"doc", test::document}}},
+                                     DType::bf16);
+            one.backward_kernel = BackwardKernel::hopper;
+            one.head_dim = head_dim;
+            one.heads = 4;
+            one.kv_heads = 2;
+            one.q_len = one.kv_len = 391;
+            one.dims = {{"N", 391}};
+            check_on_hopper(one);
+        }
+}
+
+TEST_CASE("prefixes and padding by ranges, on Hopper" * doctest::skip()) {
+    const std::vector<test::MaskCase> masks = test::clamped_cases();
+    for (std::size_t i = 0; i < masks.size(); ++i)
+        for (const int head_dim : {64, 128}) {
+            test::Case one = case_of(masks[i], i % 2 == 0 ? DType::bf16 : DType::f16);
+            one.tile_source = TileSource::ranges;
+            one.head_dim = head_dim;
+            one.q_len = 333;
+            one.kv_len = 290 + static_cast<std::int64_t>(i);
+            one.q_offset = i % 3 == 0 ? 11 : 0;
+            one.kv_offset = i % 3 == 1 ? 5 : 0;
+            check_on_hopper(one);
+            // The kernels of other GPUs, and each of the split backward.
+            one.forward_kernel = ForwardKernel::generic;
+            one.backward_kernel = head_dim == 64 ? BackwardKernel::generic : BackwardKernel::split;
+            check_on_hopper(one);
+        }
+}
 
 TEST_CASE("masks that people use, on Hopper" * doctest::skip()) {
     const std::vector<test::MaskCase> masks = test::mask_cases();

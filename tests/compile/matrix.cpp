@@ -132,6 +132,12 @@ std::vector<KernelCase> compile_matrix() {
     for (const std::string_view mod : {"sliding_window", "dense_bias", "softcap"})
         cases.push_back(hopper_backward(KernelKind::backward_fused, mod,
                                         front::find_library_mod(mod)->text, 128, 128));
+    for (const int head_dim : {64, 128})
+        for (const auto& [mod, text] : {std::pair{"documents", kDocuments}, {"tiles", kTiles}}) {
+            cases.push_back(
+                hopper_backward(KernelKind::backward_fused, mod, text, head_dim, head_dim));
+            cases.back().backward_kernel = BackwardKernel::hopper;
+        }
     return cases;
 }
 

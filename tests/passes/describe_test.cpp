@@ -52,6 +52,19 @@ TEST_CASE("mask: the band, and whether it says everything") {
               .find("in the band the mask decides\n") != std::string::npos);
 }
 
+TEST_CASE("mask: a band with clamped ends, where ranges are asked for") {
+    const auto mod = test::lowered("param n: int = 4\nbuffer lens: i32[B]\n"
+                                   "mask_mod = (kv_idx < n or q_idx >= kv_idx) and q_idx < lens[b]",
+                                   {.clamps_bands = true});
+    CHECK(passes::describe_mask(mod) ==
+          "visible where ((kv_idx < n) or (kv_idx <= q_idx)) and (q_idx < lens[b])\n"
+          "uses b, q_idx, kv_idx\n"
+          "tiles: a range for each row of tiles, computed in the kernel; no map\n"
+          "visible: kv_idx <= max(q_idx + 0, n - 1)\n"
+          "visible: q_idx <= lens[b] - 1\n"
+          "and nothing else is asked\n");
+}
+
 TEST_CASE("gradient: the derivative's nodes, and what each read is") {
     CHECK(passes::describe_gradient(test::lowered(
               "buffer g: f32[H] grad\nbuffer z: f32[H] grad\nscore_mod = score * g[h]")) ==

@@ -18,7 +18,7 @@ namespace {
 
 struct BenchOptions {
     BenchOption bench;
-    std::string forward_kernel = "auto", backward_kernel = "auto", schedule;
+    std::string forward_kernel = "auto", backward_kernel = "auto", tile_source = "auto", schedule;
     bool backward = false, deterministic = false, json = false;
 };
 
@@ -76,6 +76,7 @@ void run(const BenchOptions& options) {
     compile_options.deterministic = options.deterministic;
     compile_options.forward_kernel = parse_forward_kernel(options.forward_kernel);
     compile_options.backward_kernel = parse_backward_kernel(options.backward_kernel);
+    compile_options.tile_source = parse_tile_source(options.tile_source);
     compile_options.schedule = options.schedule;
     const auto compile_times = time_compiles(bench.mod.text, compile_options);
 
@@ -146,7 +147,9 @@ void add_bench(CommandLine program) {
     command.flag("--backward", options->backward, "Time the backward too");
     command.flag("--deterministic", options->deterministic, "Kernels that give the same bits");
     command.option("--forward-kernel", options->forward_kernel, "auto, generic or hopper");
-    command.option("--backward-kernel", options->backward_kernel, "auto, fused, split or generic");
+    command.option("--backward-kernel", options->backward_kernel,
+                   "auto, fused, split, generic or hopper");
+    command.option("--mask-tiles", options->tile_source, "auto, ranges or maps");
     command.option("--schedule", options->schedule,
                    "How the forward kernel divides its work; `flexc tune` shows those there are");
     command.json_flag(options->json);

@@ -13,7 +13,9 @@ void add_kernel_options(CommandLine command, KernelOption& option) {
     command.option("--forward-kernel", option.forward_kernel, "auto, generic or hopper");
     command.option("--schedule", option.schedule,
                    "How the forward kernel divides its work, as explain --stage plan prints it");
-    command.option("--backward-kernel", option.backward_kernel, "auto, fused, split or generic");
+    command.option("--backward-kernel", option.backward_kernel,
+                   "auto, fused, split, generic or hopper");
+    command.option("--mask-tiles", option.tile_source, "auto, ranges or maps");
 }
 
 void apply(const KernelOption& option, CompileOptions& options) {
@@ -25,6 +27,7 @@ void apply(const KernelOption& option, CompileOptions& options) {
     options.forward_kernel = parse_forward_kernel(option.forward_kernel);
     options.schedule = option.schedule;
     options.backward_kernel = parse_backward_kernel(option.backward_kernel);
+    options.tile_source = parse_tile_source(option.tile_source);
 }
 
 } // namespace flexc::cli

@@ -12,7 +12,7 @@ struct KernelOption {
     std::string dtype = "bf16";
     int head_dim = 64, head_dim_v = 0;
     bool backward = false, deterministic = false;
-    std::string forward_kernel = "auto", backward_kernel = "auto", schedule;
+    std::string forward_kernel = "auto", backward_kernel = "auto", tile_source = "auto", schedule;
 };
 
 void add_kernel_options(CommandLine command, KernelOption& option);

@@ -235,7 +235,15 @@ BackwardKernel parse_backward_kernel(const std::string& text) {
                                         {{"auto", BackwardKernel::automatic},
                                          {"fused", BackwardKernel::fused},
                                          {"split", BackwardKernel::split},
-                                         {"generic", BackwardKernel::generic}});
+                                         {"generic", BackwardKernel::generic},
+                                         {"hopper", BackwardKernel::hopper}});
+}
+
+TileSource parse_tile_source(const std::string& text) {
+    return parse_choice<TileSource>(text, "--mask-tiles",
+                                    {{"auto", TileSource::automatic},
+                                     {"ranges", TileSource::ranges},
+                                     {"maps", TileSource::maps}});
 }
 
 std::string describe(Device device) {

@@ -38,8 +38,10 @@ double parse_number(const std::string& text, std::string_view what);
 DType parse_element_type(const std::string& text); // f32, f16 or bf16
 Device parse_device(const std::string& text);      // auto, cpu, cuda, cuda:N
 std::string describe(Device device);
-ForwardKernel parse_forward_kernel(const std::string& text);   // auto, generic, hopper
-BackwardKernel parse_backward_kernel(const std::string& text); // auto, fused, split, generic
+ForwardKernel parse_forward_kernel(const std::string& text); // auto, generic, hopper
+BackwardKernel
+parse_backward_kernel(const std::string& text);        // auto, fused, split, generic, hopper
+TileSource parse_tile_source(const std::string& text); // auto, ranges, maps
 
 // Refuses a --param that the program does not have. Warnings are not printed: compile() logs them.
 Signature signature_of(const ModText& mod);

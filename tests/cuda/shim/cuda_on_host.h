@@ -55,4 +55,5 @@ inline void atomicOr(unsigned* p, unsigned x) { *p |= x; }
 inline float __shfl_xor_sync(unsigned, float, int) { return 0; }
 template <typename T> T __shfl_sync(unsigned, T, int) { return 0; }
 inline void __syncwarp() {}
+inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }
 inline unsigned __ballot_sync(unsigned, bool) { return 0; }

@@ -1,0 +1,159 @@
+#include <optional>
+
+#include "analysis/affine.h"
+#include "analysis/band.h"
+
+namespace flexc::analysis {
+
+using ir::kNoNode;
+using ir::NodeId;
+using ir::Op;
+
+namespace {
+
+// One end of the range of keys that a query sees, as a function of the query that never falls:
+// min(most, max(least, q + shift)), of which each part may be missing. A key that is an end
+// whatever the query has no shift, and is both its least and its most.
+struct End {
+    NodeId shift = kNoNode, least = kNoNode, most = kNoNode;
+    bool is_constant() const { return shift == kNoNode; }
+};
+
+// What a mask shows. A part that is missing bounds nothing.
+struct Shown {
+    std::optional<End> first, last; // keys
+    NodeId least_query = kNoNode, most_query = kNoNode;
+};
+
+class ClampFinder {
+  public:
+    explicit ClampFinder(ir::Graph& graph) : forms_(graph) {}
+
+    std::optional<Shown> find(NodeId mask, int depth) {
+        Shown shown;
+        for (NodeId conjunct : forms_.conjuncts_of(mask))
+            if (!use(conjunct, shown, depth)) return {};
+        return shown;
+    }
+
+  private:
+    bool use(NodeId conjunct, Shown& shown, int depth) {
+        if (!forms_.may_go_on(depth)) return false;
+        const ir::Node node = forms_.node(conjunct);
+        const auto compare = [&](NodeId left, NodeId right, std::int64_t gap) {
+            return forms_.compare(left, right, gap, depth,
+                                  [&](const Affine& sum) { return bound(sum, shown); });
+        };
+        switch (node.op) {
+        case Op::const_bool: return node.integer != 0;
+        case Op::ilt: return compare(node.operands[0], node.operands[1], 1);
+        case Op::ile: return compare(node.operands[0], node.operands[1], 0);
+        case Op::ieq:
+            return compare(node.operands[0], node.operands[1], 0) &&
+                   compare(node.operands[1], node.operands[0], 0);
+        case Op::bor: return either(node, shown, depth);
+        default: return false;
+        }
+    }
+
+    // sum <= 0
+    bool bound(const Affine& sum, Shown& shown) {
+        if (sum.kv == 0) {
+            if (sum.q == 0) return false;
+            const NodeId node = forms_.bound(sum, sum.q);
+            if (sum.q > 0)
+                shown.most_query = joined(Op::imin, shown.most_query, node);
+            else
+                shown.least_query = joined(Op::imax, shown.least_query, node);
+            return true;
+        }
+        if (sum.q != 0 && sum.q != -sum.kv) return false;
+        const NodeId node = forms_.bound(sum, sum.kv);
+        const End end = sum.q == 0 ? End{.least = node, .most = node} : End{.shift = node};
+        return sum.kv > 0 ? meet(shown.last, end, Op::imin) : meet(shown.first, end, Op::imax);
+    }
+
+    // Two masks that both bound the last key alone, or both the first.
+    bool either(const ir::Node& node, Shown& shown, int depth) {
+        auto x = find(node.operands[0], depth + 1), y = find(node.operands[1], depth + 1);
+        if (!x || !y) return false;
+        const auto bounds_queries = [](const Shown& one) {
+            return one.least_query != kNoNode || one.most_query != kNoNode;
+        };
+        if (bounds_queries(*x) || bounds_queries(*y)) return false;
+        if (!x->first && !y->first && x->last && y->last)
+            return meet(x->last, *y->last, Op::imax) && meet(shown.last, *x->last, Op::imin);
+        if (!x->last && !y->last && x->first && y->first)
+            return meet(x->first, *y->first, Op::imin) && meet(shown.first, *x->first, Op::imax);
+        return false;
+    }
+
+    NodeId joined(Op op, NodeId x, NodeId y) {
+        if (x == kNoNode || y == kNoNode) return x == kNoNode ? y : x;
+        return forms_.make(op, {x, y});
+    }
+    // Of two nodes, of which one that is missing hides the other.
+    NodeId if_both(Op op, NodeId x, NodeId y) {
+        return x == kNoNode || y == kNoNode ? kNoNode : forms_.make(op, {x, y});
+    }
+
+    // The smaller (imin) or the greater (imax) of two ends, where that is an end again: of two ends
+    // with shifts only where neither is clamped on the other side.
+    bool meet(std::optional<End>& to, const End& more, Op op) {
+        if (!to) {
+            to = more;
+            return true;
+        }
+        End x = *to, y = more;
+        if (x.is_constant()) std::swap(x, y);
+        if (y.is_constant()) {
+            // A key clamps from both sides: min(min(most, max(least, s)), key) is
+            // min(min(most, key), max(min(least, key), s)), and likewise for max.
+            const bool is_constant = x.is_constant();
+            const bool clamps_most = op == Op::imin || is_constant;
+            const bool clamps_least = op == Op::imax || is_constant;
+            to = End{x.shift,
+                     clamps_least ? joined(op, x.least, y.least) : if_both(op, x.least, y.least),
+                     clamps_most ? joined(op, x.most, y.most) : if_both(op, x.most, y.most)};
+            return true;
+        }
+        const auto is_clamped = [op](const End& end) {
+            return (op == Op::imin ? end.least : end.most) != kNoNode;
+        };
+        if (is_clamped(x) || is_clamped(y)) return false;
+        to = End{forms_.make(op, {x.shift, y.shift}), joined(op, x.least, y.least),
+                 joined(op, x.most, y.most)};
+        return true;
+    }
+
+    AffineForms forms_;
+};
+
+} // namespace
+
+std::optional<Band> clamped_band_of(ir::Graph& graph, NodeId mask) {
+    const auto shown = ClampFinder(graph).find(mask, 0);
+    if (!shown) return {};
+    Band band;
+    band.exact = true;
+    Clamps clamps{.least_query = shown->least_query, .most_query = shown->most_query};
+    // Without a shift the other side of the clamp decides nothing: q + low is -inf, q + high inf.
+    if (const auto& first = shown->first) {
+        clamps.first_least = first->least;
+        if (!first->is_constant()) {
+            band.low = {first->shift};
+            clamps.first_most = first->most;
+        }
+    }
+    if (const auto& last = shown->last) {
+        clamps.last_most = last->most;
+        if (!last->is_constant()) {
+            band.high = {last->shift};
+            clamps.last_least = last->least;
+        }
+    }
+    band.clamps = clamps;
+    return band;
+}
+
+} // namespace flexc::analysis

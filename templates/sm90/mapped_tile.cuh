@@ -1,0 +1,22 @@
+// What a thread that loads hands to those that compute, beside a tile that a map chose.
+#pragma once
+
+#include "sm90/warpgroup.cuh"
+
+namespace sm90 {
+
+struct MappedTile {
+    int index;
+    bool is_full; // the mask's map says that nothing is hidden
+
+    __device__ void store(unsigned to) const {
+        store_shared_word(to, static_cast<unsigned>(2 * index + is_full));
+    }
+    // The same for the whole warp.
+    static __device__ MappedTile load(unsigned from) {
+        const int word = uniform(static_cast<int>(load_shared_word(from)));
+        return {word >> 1, (word & 1) != 0};
+    }
+};
+
+} // namespace sm90

@@ -1,0 +1,2 @@
+// A program's header comes before what asks for it.
+#pragma once
