@@ -17,4 +17,7 @@ inline void load_shared(unsigned from, int& x, int& y, int& z, int& w) {
     w = loaded<int>(from + 12);
 }
 inline void store_shared(unsigned, int, int, int, int) {}
+inline void store_shared_word(unsigned to, unsigned x) {
+    std::memcpy(memory_of_block + to, &x, sizeof x);
+}
 template <typename T> T uniform(T x) { return x; }
