@@ -9,10 +9,12 @@
 // of their left operand. dS alone goes through shared memory, for dq, which both warpgroups
 // compute a part of; another thread adds the parts to memory. Gradients of captured buffers are
 // summed in registers where what they read is one number for a query, a key or the head, over
-// diagonals of dS where it depends on the distance, and one by one otherwise.
+// diagonals of dS where it depends on the distance, over rows or columns of keys as a grid where it
+// depends on these, and one by one otherwise.
 #include "mod.cuh"
 
 #include "sm90/backward_distances.cuh"
+#include "sm90/backward_grid.cuh"
 #include "sm90/backward_layout.cuh"
 #include "sm90/backward_output.cuh"
 #include "sm90/backward_producer.cuh"
@@ -187,16 +189,13 @@ struct Consumer {
         shared.d_out_empty(stage).arrive();
     }
 
-    __device__ static constexpr int d_scores_bytes() { return panels(mod::kKeyTile) * kQueryPanel; }
-    __device__ static unsigned d_scores_offset(int stage) {
-        return stage * (d_scores_bytes() >> 4);
-    }
+    __device__ static unsigned d_scores_offset(int stage) { return stage * (kDScoresBytes >> 4); }
 
     // With rows of queries, in panels of one warpgroup's keys each.
     __device__ void store_d_scores(const Fragments& d_scores, int stage) const {
         const unsigned row = lane % 8 + lane / 16 * 8;
         const unsigned chunk = (2 * warp + lane / 8 % 2) ^ (lane % 8);
-        const unsigned to = shared.base + at::kDScores + stage * d_scores_bytes() +
+        const unsigned to = shared.base + at::kDScores + stage * kDScoresBytes +
                             warpgroup * kQueryPanel + row * kRowBytes + chunk * 16;
 #pragma unroll
         for (int i = 0; i < mod::kQueryTile / 16; ++i)
@@ -286,6 +285,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             if (warp == 2) sum_distances<false>(attention, arguments, shared, keys);
             if (warp == 3) sum_distances<true>(attention, arguments, shared, keys);
         }
+        if constexpr (mod::kSumsQuotients || mod::kSumsRemainders)
+            if (warp >= 2) sum_grid(attention, arguments, shared, keys, warp - 2);
     } else {
         claim_registers<kConsumerRegisters>();
         Consumer{attention, arguments,    maps,     shared,

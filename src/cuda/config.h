@@ -24,6 +24,12 @@ enum class KernelKind : std::uint8_t {
     round_sums
 };
 
+// Keys as a grid: which parts of a score mod use kv // width, and kv % width, alone.
+struct KeyGrid {
+    int width = 0; // 0: none
+    bool quotients = false, remainders = false;
+};
+
 // Everything that a choice depends on.
 struct KernelRequest {
     KernelKind kind = KernelKind::forward;
@@ -35,6 +41,7 @@ struct KernelRequest {
     bool has_mask = false;
     bool reports_out_of_range = false;
     int bias_bytes = 0;   // of an element of ScoreParts::bias_read
+    KeyGrid key_grid;     // that tiles of keys should fit
     bool has_map = false; // a map says which tiles are visited
     bool generic = false; // only kernels that take tensors of any layout
     bool deterministic = false;
@@ -68,9 +75,10 @@ struct KernelConfig {
     bool is_hopper_backward = false;     // backward_sm90.cu, or what goes before or after it
     int saves_registers = 0;             // in so many steps, each at the cost of some speed
     bool has_map = false;                // visits the tiles that a map names
-    int tolerated_spills = 0;            // bytes; more, and the next configuration is tried
-    bool has_next = false; // another configuration, which needs fewer registers, can follow
-    std::string reason;    // one line, for people
+    int key_width = 0; // of the grid of keys by which it stages or sums what is read; 0 for none
+    int tolerated_spills = 0; // bytes; more, and the next configuration is tried
+    bool has_next = false;    // another configuration, which needs fewer registers, can follow
+    std::string reason;       // one line, for people
 };
 
 } // namespace flexc::cuda

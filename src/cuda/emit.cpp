@@ -49,8 +49,9 @@ std::string function(std::string_view signature, const Body& body) {
 class Emitter {
   public:
     Emitter(const passes::Mod& mod, const KernelConfig& config, const EmitOptions& options)
-        : folded_(config.hopper ? fold_score(mod) : FoldedMod{mod, {}}), mod_(folded_.mod),
-          config_(config), options_(options), layout_(mod_, roots(), options.dtype != DType::f32) {
+        : folded_(config.hopper ? fold_score(mod, config.key_width) : FoldedMod{mod, {}}),
+          mod_(folded_.mod), config_(config), options_(options),
+          layout_(mod_, roots(), options.dtype != DType::f32) {
         if (config.is_hopper_backward && is_backward(config.kind))
             layout_.split_positions(options.dtype == DType::bf16);
     }
@@ -72,10 +73,12 @@ class Emitter {
         if (config_.hopper) text_ += emit_logit_functions(layout_, folded_.parts);
         if (is_backward(config_.kind)) {
             joint();
-            if (config_.kind == KernelKind::expand) distance_value();
+            if (config_.is_hopper_backward) text_ += emit_shared_reads(layout_, config_);
+            if (config_.kind == KernelKind::expand) text_ += emit_distance_values(layout_);
             if (!config_.is_hopper_backward) first_kv_head();
-            text_ += config_.is_hopper_backward ? emit_gradient_addresses(layout_, gradients())
-                                                : emit_gradients(layout_, gradients());
+            text_ += config_.is_hopper_backward
+                         ? emit_gradient_addresses(layout_, gradients(), config_.key_width)
+                         : emit_gradients(layout_, gradients());
         }
         text_ += "} // namespace mod\n";
         return std::move(text_);
@@ -92,13 +95,23 @@ class Emitter {
         return is_backward(config_.kind) && config_.kind != KernelKind::backward_dq &&
                !mod_.gradients.empty();
     }
-    // Hopper's backward finds sums over diagonals in a tile, not element by element.
-    static bool is_of_distance(const passes::Mod& mod, const passes::ReadGradient& gradient) {
-        return passes::gradient_sum(mod, gradient) == passes::GradientSum::distance;
+    passes::GradientSum sum_of(const passes::ReadGradient& gradient) const {
+        return passes::gradient_sum(mod_, gradient, config_.key_width);
+    }
+    bool sums_by(passes::GradientSum sum) const {
+        return std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
+            return sum_of(gradient) == sum;
+        });
+    }
+    // Hopper's backward finds some sums in a tile of dS, not element by element.
+    bool is_of_tile(const passes::ReadGradient& gradient) const {
+        using enum passes::GradientSum;
+        const passes::GradientSum sum = sum_of(gradient);
+        return sum == distance || sum == quotient || sum == remainder;
     }
     bool adds_elements() const {
         return std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
-            return !is_of_distance(mod_, gradient);
+            return !is_of_tile(gradient);
         });
     }
     std::vector<passes::ReadGradient> gradients() const {
@@ -204,16 +217,15 @@ class Emitter {
         constant("bool", "kDerivativeUsesScore", uses_score(mod_.d_score));
         constant("bool", "kPartialsUseScore",
                  std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
-                     return !is_of_distance(mod_, gradient) && uses_score(gradient.partial);
+                     return !is_of_tile(gradient) && uses_score(gradient.partial);
                  }));
-        constant("bool", "kSumsDistances",
-                 std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
-                     return is_of_distance(mod_, gradient);
-                 }));
+        constant("bool", "kSumsDistances", sums_by(passes::GradientSum::distance));
+        constant("bool", "kSumsQuotients", sums_by(passes::GradientSum::quotient));
+        constant("bool", "kSumsRemainders", sums_by(passes::GradientSum::remainder));
+        constant("int", "kKeyWidth", config_.key_width == 0 ? config_.key_tile : config_.key_width);
         // Expanded reads are looked up by distance; but not by the mask.
         const std::vector<NodeId> expanded = passes::distance_reads(mod_);
-        const std::vector<NodeId> mask = {mod_.mask};
-        const std::vector<NodeId> of_mask = ir::reachable(mod_.program.graph, mask);
+        const auto of_mask = ir::reachable(mod_.program.graph, std::span(&mod_.mask, 1));
         const std::vector<NodeId> needed = ir::reachable(mod_.program.graph, roots());
         const auto holds = [](const std::vector<NodeId>& nodes, NodeId id) {
             return std::ranges::find(nodes, id) != nodes.end();
@@ -236,17 +248,6 @@ class Emitter {
                        : "0") +
                   ";");
         text_ += function("int first_kv_head(const Arguments& arguments)", body);
-    }
-
-    // What an expanded read gives at a distance.
-    void distance_value() {
-        const std::vector<NodeId> reads = passes::distance_reads(mod_);
-        Body body(layout_, Place::element, "at.");
-        body.compute(reads);
-        for (std::size_t i = 0; i < reads.size(); ++i)
-            body.line(formatted("if (read == {}) return {};", i, unbracketed(body.text(reads[i]))));
-        body.line("return 0;");
-        text_ += function("float distance_value(const At& at, int read)", body);
     }
 
     void structs() {
@@ -272,6 +273,7 @@ class Emitter {
                                                           "    const float* expanded;\n"
                                                           "    long long expanded_count;\n"
                                                           "    int from_first;\n"
+                                                          "    const float* shared;\n"
                                                         : "") +
                  "};\n"
                  "struct Band {\n    long long low, high;\n};\n"
@@ -371,6 +373,8 @@ class Emitter {
                 body.provide(read, formatted("__ldg(at.expanded + {} * at.expanded_count + "
                                              "at.from_first)",
                                              i++));
+        for (std::size_t i = 0; const NodeId read : shared_reads(mod_, config_))
+            body.provide(read, formatted("at.shared[{}]", i++));
         body.compute(roots);
         body.line("Joint joint;");
         body.line("joint.score = " + unbracketed(body.text(mod_.score)) + ";");

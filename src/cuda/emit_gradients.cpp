@@ -78,10 +78,22 @@ by_counter(const Layout& layout, const std::vector<passes::ReadGradient>& gradie
     return sorted;
 }
 
+// The value of one of the reads.
+std::string values_of(const Layout& layout, const std::vector<NodeId>& reads,
+                      std::string_view signature) {
+    Body body(layout, Place::element, "at.");
+    body.compute(reads);
+    for (std::size_t i = 0; i < reads.size(); ++i)
+        body.line(formatted("if (read == {}) return {};", i, unbracketed(body.text(reads[i]))));
+    body.line("return 0;");
+    return formatted("__device__ inline {} {{\n{}}}\n\n", signature, body.statements());
+}
+
 } // namespace
 
 std::string emit_gradient_addresses(const Layout& layout,
-                                    const std::vector<passes::ReadGradient>& gradients) {
+                                    const std::vector<passes::ReadGradient>& gradients,
+                                    int key_width) {
     std::string sums, text;
     Body each = Body(layout, Place::element, "at.");
     std::vector<NodeId> indices;
@@ -91,16 +103,18 @@ std::string emit_gradient_addresses(const Layout& layout,
     each.compute(indices);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         const NodeId read = gradients[i].read;
-        sums += formatted("gradient == {} ? Sum::{} : ", i,
-                          passes::name(passes::gradient_sum(layout.mod(), gradients[i])));
+        sums +=
+            formatted("gradient == {} ? Sum::{} : ", i,
+                      passes::name(passes::gradient_sum(layout.mod(), gradients[i], key_width)));
         each.line(formatted("if (gradient == {}) return {};", i,
                             address(each, read, layout.node(read).symbol)));
     }
     each.line("return nullptr;");
-    text = formatted("enum class Sum {{ head, query, key, distance, element }};\n"
-                     "constexpr __device__ Sum sum_of(int gradient) {{\n"
-                     "    return {}Sum::element;\n}}\n\n",
-                     sums);
+    text =
+        formatted("enum class Sum {{ head, query, key, distance, quotient, remainder, element }};\n"
+                  "constexpr __device__ Sum sum_of(int gradient) {{\n"
+                  "    return {}Sum::element;\n}}\n\n",
+                  sums);
     const char* target = layout.mod().deterministic ? "exact::Sum" : "float";
     return text + formatted("__device__ inline {}* gradient_address(const At& at, int gradient) "
                             "{{\n{}}}\n\n",
@@ -191,6 +205,24 @@ std::string emit_gradients(const Layout& layout,
                      "const Head& head, int b, int h, int h_kv, GradientSums& sums)",
                      flush);
     return text;
+}
+
+std::vector<NodeId> shared_reads(const passes::Mod& mod, const KernelConfig& config) {
+    constexpr int kKeysOfWarp = 16;
+    const bool is_whole =
+        config.is_hopper_backward && config.key_width != 0 && config.key_width % kKeysOfWarp == 0;
+    return is_whole ? passes::quotient_reads(mod, config.key_width) : std::vector<NodeId>{};
+}
+
+std::string emit_shared_reads(const Layout& layout, const KernelConfig& config) {
+    const std::vector<NodeId> reads = shared_reads(layout.mod(), config);
+    return formatted("constexpr int kSharedReads = {};\n", reads.size()) +
+           values_of(layout, reads, "float shared_read(const At& at, int read)");
+}
+
+std::string emit_distance_values(const Layout& layout) {
+    return values_of(layout, passes::distance_reads(layout.mod()),
+                     "float distance_value(const At& at, int read)");
 }
 
 } // namespace flexc::cuda

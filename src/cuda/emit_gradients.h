@@ -1,8 +1,10 @@
-// The part of mod.cuh that adds up gradients of captured buffers.
+// The part of mod.cuh that adds up gradients of captured buffers, and reads that a backward kernel
+// has once for many elements.
 #pragma once
 
 #include <string>
 
+#include "cuda/config.h"
 #include "cuda/expressions.h"
 
 namespace flexc::cuda {
@@ -14,8 +16,17 @@ std::vector<ir::NodeId> carried(const Layout& layout,
 std::string emit_gradients(const Layout& layout,
                            const std::vector<passes::ReadGradient>& gradients);
 
-// For Hopper's backward: how each read's gradient is summed, and where the sum goes.
+// For Hopper's backward: how each read's gradient is summed, and where the sum goes. key_width: see
+// passes::gradient_sum().
 std::string emit_gradient_addresses(const Layout& layout,
-                                    const std::vector<passes::ReadGradient>& gradients);
+                                    const std::vector<passes::ReadGradient>& gradients,
+                                    int key_width);
+
+// Reads that give the same for all keys of a warp of Hopper's backward: by a row of a grid that is
+// whole warps' keys.
+std::vector<ir::NodeId> shared_reads(const passes::Mod& mod, const KernelConfig& config);
+std::string emit_shared_reads(const Layout& layout, const KernelConfig& config);
+// What each expanded read gives at a distance.
+std::string emit_distance_values(const Layout& layout);
 
 } // namespace flexc::cuda

@@ -47,8 +47,9 @@ std::string bias_functions(const Layout& layout, NodeId read) {
 
 std::vector<NodeId> logit_roots(const ScoreParts& parts) {
     std::vector<NodeId> roots;
-    for (const NodeId id : {parts.bias_read, parts.multiplier, parts.row_addend, parts.slope,
-                            parts.element_addend, parts.cap})
+    for (const NodeId id :
+         {parts.bias_read, parts.multiplier, parts.row_addend, parts.slope, parts.quotient_addend,
+          parts.remainder_addend, parts.element_addend, parts.cap})
         if (id != kNoNode) roots.push_back(id);
     return roots;
 }
@@ -77,6 +78,10 @@ std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& fo
     constant("kSlopeIsOfHead",
              parts.slope != kNoNode && folded.mod.place[parts.slope] <= passes::Place::head);
     constant("kHasElementAddend", parts.element_addend != kNoNode);
+    constant("kHasQuotientAddend", parts.quotient_addend != kNoNode);
+    constant("kHasRemainderAddend", parts.remainder_addend != kNoNode);
+    text += formatted("constexpr int kKeyWidth = {};\n",
+                      config.key_width == 0 ? config.key_tile : config.key_width);
     constant("kReadsBias", parts.bias_read != kNoNode);
     return text;
 }
@@ -95,6 +100,8 @@ std::string emit_logit_functions(const Layout& layout, const ScoreParts& parts) 
     function("multiplier", parts.multiplier);
     function("row_addend", parts.row_addend);
     function("slope", parts.slope);
+    function("quotient_addend", parts.quotient_addend);
+    function("remainder_addend", parts.remainder_addend);
     function("element_addend", parts.element_addend, ", float bias");
     function("cap", parts.cap);
     text += bias_functions(layout, parts.bias_read);

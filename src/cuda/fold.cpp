@@ -1,9 +1,12 @@
 #include "cuda/fold.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "analysis/key_grid.h"
 #include "passes/hoist.h"
 #include "passes/simplify.h"
 
@@ -12,6 +15,7 @@ namespace flexc::cuda {
 namespace {
 
 using analysis::Dependence;
+using analysis::KeyUse;
 using ir::kNoNode;
 using ir::NodeId;
 using ir::Op;
@@ -21,7 +25,7 @@ constexpr int kMaxWork = 2000;
 
 class Folder {
   public:
-    explicit Folder(ir::Graph& graph) : build_(graph) {}
+    Folder(ir::Graph& graph, int key_width) : build_(graph), key_width_(key_width) {}
 
     ScoreParts fold(NodeId score) {
         ScoreParts parts;
@@ -127,12 +131,58 @@ class Folder {
             parts.slope = sum(parts.slope, *gain);
             return;
         }
-        const std::vector<NodeId> operands = node(addend).operands;
-        if (node(addend).op == Op::fadd || node(addend).op == Op::fsub) {
-            sort(operands[0], parts);
-            sort(node(addend).op == Op::fsub ? negative(operands[1]) : operands[1], parts);
+        if (NodeId* const part = part_of_grid(addend, parts)) {
+            *part = sum(*part, addend);
+        } else if (const auto both = terms(addend)) {
+            sort(both->first, parts);
+            sort(both->second, parts);
         } else {
             parts.element_addend = sum(parts.element_addend, addend);
+        }
+    }
+
+    // Where what is the same in a row or a column of the grid of keys belongs; null for others.
+    NodeId* part_of_grid(NodeId addend, ScoreParts& parts) {
+        if (key_width_ == 0) return nullptr;
+        if (key_uses_.size() <= addend) key_uses_ = analysis::key_uses(build_.graph(), key_width_);
+        if (key_uses_[addend] == KeyUse::quotient) return &parts.quotient_addend;
+        if (key_uses_[addend] == KeyUse::remainder) return &parts.remainder_addend;
+        return nullptr;
+    }
+
+    // Two nodes whose sum a node is. With a grid of keys, factors are taken into a sum too, so that
+    // its terms can go where each belongs.
+    std::optional<std::pair<NodeId, NodeId>> terms(NodeId id) {
+        if (++work_ > kMaxWork) return {};
+        const Op op = node(id).op;
+        const std::vector<NodeId> operands = node(id).operands; // the graph may grow
+        if (op == Op::fadd) return std::pair{operands[0], operands[1]};
+        if (op == Op::fsub) return std::pair{operands[0], negative(operands[1])};
+        if (key_width_ == 0) return {};
+        const auto mapped = [&](NodeId sum, auto map) {
+            auto both = terms(sum);
+            if (both) both = std::pair{map(both->first), map(both->second)};
+            return both;
+        };
+        switch (op) {
+        case Op::iadd: return std::pair{operands[0], operands[1]};
+        case Op::isub: return std::pair{operands[0], build_.apply(Op::ineg, {operands[1]})};
+        case Op::fneg:
+        case Op::ineg:
+        case Op::int_to_real:
+            return mapped(operands[0], [&](NodeId x) { return build_.apply(op, {x}); });
+        case Op::fmul:
+        case Op::imul:
+            for (const std::size_t side : {0u, 1u})
+                if (const NodeId factor = operands[1 - side]; !uses(factor, Dependence::kv))
+                    return mapped(operands[side],
+                                  [&](NodeId x) { return build_.apply(op, {x, factor}); });
+            return {};
+        case Op::fdiv:
+            if (uses(operands[1], Dependence::kv)) return {};
+            return mapped(operands[0],
+                          [&](NodeId x) { return build_.apply(op, {x, operands[1]}); });
+        default: return {};
         }
     }
 
@@ -206,7 +256,9 @@ class Folder {
     }
 
     passes::Builder build_;
+    const int key_width_;
     std::vector<Dependence> dependence_;
+    std::vector<KeyUse> key_uses_;
     int work_ = 0;
 };
 
@@ -231,18 +283,48 @@ ir::NodeId find_bias_read(const passes::Mod& mod, NodeId addend) {
     return kNoNode;
 }
 
+// Tiles are multiples of 16 keys, up to 128. In fewer than seven columns, eight neighbouring keys
+// would be in more than two rows of the grid.
+bool fits_tiles(std::int64_t width) {
+    return width >= 7 && width <= 128 && std::lcm(width, std::int64_t{16}) <= 128;
+}
+// What repeats is kept in registers: that of a period of this width and of eight keys.
+bool fits_registers(std::int64_t width) { return std::lcm(width, std::int64_t{8}) <= 64; }
+
 } // namespace
 
-FoldedMod fold_score(const passes::Mod& mod) {
+FoldedMod fold_score(const passes::Mod& mod, int key_width) {
     FoldedMod folded{mod, {}};
     passes::Mod& result = folded.mod;
-    folded.parts = Folder(result.program.graph).fold(result.score);
+    folded.parts = Folder(result.program.graph, key_width).fold(result.score);
     result.dependence = analysis::dependences(result.program.graph);
     result.ranges = analysis::ranges(result.program);
     result.counters = ir::counters_of(result.program.graph);
     result.place = passes::hoist(result.dependence, result.counters);
     folded.parts.bias_read = find_bias_read(result, folded.parts.element_addend);
     return folded;
+}
+
+KeyGrid key_grid(const passes::Mod& mod) {
+    KeyGrid best;
+    // Biases that are copied need the registers, and their elements what the grid would save.
+    if (bias_bytes(mod) != 0) return best;
+    bool best_is_whole = false;
+    const std::vector<NodeId> roots = {mod.score};
+    for (const std::int64_t width : analysis::key_divisors(mod.program.graph, roots)) {
+        if (!fits_tiles(width)) continue;
+        ir::Graph graph = mod.program.graph;
+        const ScoreParts parts = Folder(graph, static_cast<int>(width)).fold(mod.score);
+        const KeyGrid grid{static_cast<int>(width), parts.quotient_addend != kNoNode,
+                           parts.remainder_addend != kNoNode};
+        const bool is_whole = parts.element_addend == kNoNode;
+        const auto count = [](const KeyGrid& of) { return of.quotients + of.remainders; };
+        if ((grid.remainders && !fits_registers(width)) || count(grid) == 0) continue;
+        if (std::pair(is_whole, count(grid)) <= std::pair(best_is_whole, count(best))) continue;
+        best = grid;
+        best_is_whole = is_whole;
+    }
+    return best;
 }
 
 int bias_bytes(const passes::Mod& mod) {

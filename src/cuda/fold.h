@@ -1,16 +1,19 @@
 // A score mod taken apart, for kernels that compute a part of it in the softmax's exponent.
 #pragma once
 
+#include "cuda/config.h"
 #include "passes/mod.h"
 
 namespace flexc::cuda {
 
-// The modified score is multiplier * score + row_addend + element_addend, or cap * tanh of that.
+// The modified score is multiplier * score and the addends, or cap * tanh of that.
 // Every node is real; kNoNode where a part is absent.
 struct ScoreParts {
-    ir::NodeId multiplier = ir::kNoNode;     // uses neither kv nor score
-    ir::NodeId row_addend = ir::kNoNode;     // affine in kv
-    ir::NodeId slope = ir::kNoNode;          // what row_addend gains from one key to the next
+    ir::NodeId multiplier = ir::kNoNode; // uses neither kv nor score
+    ir::NodeId row_addend = ir::kNoNode; // affine in kv
+    ir::NodeId slope = ir::kNoNode;      // what row_addend gains from one key to the next
+    // Of keys as a grid of some width: what uses kv // width, or kv % width, alone.
+    ir::NodeId quotient_addend = ir::kNoNode, remainder_addend = ir::kNoNode;
     ir::NodeId element_addend = ir::kNoNode; // any other
     ir::NodeId cap = ir::kNoNode;            // uses neither q, kv nor score
     // A read of floats or 16-bit numbers that element_addend uses, never outside its buffer, whose
@@ -25,8 +28,11 @@ struct FoldedMod {
     ScoreParts parts;
 };
 
-// No parts are found where the score enters otherwise, or not at all.
-FoldedMod fold_score(const passes::Mod& mod);
+// No parts are found where the score enters otherwise, or not at all. key_width: of the grid, or 0
+// for none.
+FoldedMod fold_score(const passes::Mod& mod, int key_width = 0);
+// The grid of keys of which most is the same for a whole row or column.
+KeyGrid key_grid(const passes::Mod& mod);
 // Bytes of an element of such a matrix; 0 without one.
 int bias_bytes(const passes::Mod& mod);
 

@@ -1,6 +1,8 @@
 // Tiles of Hopper's forward kernel.
 #include <algorithm>
 #include <array>
+#include <numeric>
+#include <vector>
 
 #include "cuda/select.h"
 
@@ -16,6 +18,14 @@ constexpr std::array kShapes = {
     ForwardSchedule{2, 96, 1, true},  ForwardSchedule{2, 80, 1, true},
     ForwardSchedule{2, 64, 1, true},  ForwardSchedule{2, 48, 1, true},
     ForwardSchedule{2, 64, 1, false},
+};
+// For keys as a grid. Two warpgroups have registers for what repeats from row to row.
+constexpr std::array kGridShapes = {
+    ForwardSchedule{2, 128, 2, true}, ForwardSchedule{2, 128, 1, true},
+    ForwardSchedule{2, 112, 2, true}, ForwardSchedule{2, 112, 1, true},
+    ForwardSchedule{2, 96, 1, true},  ForwardSchedule{2, 80, 1, true},
+    ForwardSchedule{3, 64, 2, true},  ForwardSchedule{2, 64, 1, true},
+    ForwardSchedule{2, 48, 1, true},
 };
 constexpr int kStages = 2;
 constexpr int kBarrierBytes = 1024;
@@ -61,6 +71,21 @@ bool suits(const KernelRequest& request, const ForwardSchedule& shape) {
            shared_bytes(request, shape) <= shared_memory_limit(request.arch);
 }
 
+// Whether each tile is whole rows of the grid of keys.
+bool fits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
+    const int width = request.key_grid.width;
+    return width != 0 && shape.key_tile % std::lcm(width, 16) == 0;
+}
+bool suits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
+    const KeyGrid& grid = request.key_grid;
+    if (!fits_grid(request, shape)) return false;
+    // Of one thread: a number for each row of the grid and query, and what repeats.
+    const int rows = grid.quotients ? 2 * shape.key_tile / grid.width : 0;
+    const int period = grid.remainders ? std::lcm(grid.width, 8) / 2 : 0;
+    return suits(request, shape) &&
+           accumulators(request, shape) + rows + period <= accumulator_limit(request, shape);
+}
+
 // Measured on an H200. Wide heads multiply most of the time and mods lengthen the softmax, so that
 // turns at products suffice.
 ForwardSchedule with_turns(const KernelRequest& request, ForwardSchedule schedule) {
@@ -72,7 +97,8 @@ ForwardSchedule with_turns(const KernelRequest& request, ForwardSchedule schedul
     return schedule;
 }
 
-KernelConfig configured(const KernelRequest& request, const ForwardSchedule& schedule) {
+KernelConfig configured(const KernelRequest& request, const ForwardSchedule& schedule,
+                        bool by_grid) {
     KernelConfig config;
     config.kind = KernelKind::forward;
     config.template_path = "forward_sm90.cu";
@@ -90,13 +116,39 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     config.has_next = true; // the generic kernel is the last
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");
+    if (by_grid) {
+        config.key_width = request.key_grid.width;
+        config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";
+    }
     return config;
 }
+
+struct Choice {
+    ForwardSchedule shape;
+    bool by_grid;
+};
 
 // A stage of queries more or less needs the same registers.
 bool needs_fewer_registers(const ForwardSchedule& shape, const ForwardSchedule& than) {
     return shape.consumers < than.consumers || shape.key_tile <= than.key_tile - kLeastStep ||
            shape.overlaps != than.overlaps;
+}
+
+// The best, one that is a step smaller, and the smallest: each costs a compile.
+std::vector<Choice> choices_for(const KernelRequest& request) {
+    constexpr std::size_t kMost = 3, kMostOfGrid = 2;
+    std::vector<Choice> choices;
+    const auto take = [&](const ForwardSchedule& shape, bool by_grid, std::size_t most) {
+        const bool follows = !choices.empty() && choices.back().by_grid == by_grid;
+        if (follows && !needs_fewer_registers(shape, choices.back().shape)) return;
+        if (choices.size() == most) choices.pop_back();
+        choices.push_back({shape, by_grid});
+    };
+    for (const ForwardSchedule& shape : kGridShapes)
+        if (suits_grid(request, shape)) take(shape, true, kMostOfGrid);
+    for (const ForwardSchedule& shape : kShapes)
+        if (suits(request, shape)) take(shape, false, kMost);
+    return choices;
 }
 
 } // namespace
@@ -115,8 +167,12 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
     constexpr std::size_t kSizes = 4; // of tiles: smaller ones only save registers
     std::vector<ForwardSchedule> schedules;
     if (!why_not_sm90(request).empty()) return schedules;
+    std::vector<ForwardSchedule> shapes;
+    for (const ForwardSchedule& shape : kGridShapes)
+        if (suits_grid(request, shape)) shapes.push_back(shape);
+    if (shapes.empty()) shapes.assign(kShapes.begin(), kShapes.end());
     std::size_t sizes = 0;
-    for (const ForwardSchedule& shape : kShapes) {
+    for (const ForwardSchedule& shape : shapes) {
         if (!suits(request, shape) || sizes == kSizes) continue;
         if (sizes++ == 0) schedules.push_back(with_turns(request, shape));
         for (const Turns turns : {Turns::softmax, Turns::products, Turns::none})
@@ -133,23 +189,17 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
 std::optional<KernelConfig> select_forward_sm90(const KernelRequest& request) {
     if (!why_not_sm90(request).empty()) return {};
     if (request.schedule) {
-        KernelConfig config = configured(request, *request.schedule);
+        KernelConfig config =
+            configured(request, *request.schedule, fits_grid(request, *request.schedule));
         config.has_next = false;
         config.reason += "; asked for";
         return config;
     }
-    // The best, one that is a step smaller, and the smallest: each costs a compile.
-    std::array<const ForwardSchedule*, 3> choices{};
-    std::size_t count = 0;
-    for (const ForwardSchedule& shape : kShapes) {
-        if (!suits(request, shape)) continue;
-        if (count > 0 && !needs_fewer_registers(shape, *choices[count - 1])) continue;
-        count = std::min(count + 1, choices.size());
-        choices[count - 1] = &shape;
-    }
+    const std::vector<Choice> choices = choices_for(request);
     const auto refused = static_cast<std::size_t>(request.refused);
-    if (refused >= count) return {};
-    KernelConfig config = configured(request, with_turns(request, *choices[refused]));
+    if (refused >= choices.size()) return {};
+    const Choice& choice = choices[refused];
+    KernelConfig config = configured(request, with_turns(request, choice.shape), choice.by_grid);
     if (refused > 0) config.reason += "; larger tiles spilled registers or serialised products";
     return config;
 }

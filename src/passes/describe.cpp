@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "analysis/key_grid.h"
 #include "passes/gradient_sum.h"
 #include "passes/roots.h"
 #include "support/text.h"
@@ -50,10 +51,23 @@ std::string summed_over(const Mod& mod, NodeId read) {
     return "sum over " + analysis::describe(rest) + (derived ? " of those with this index" : "");
 }
 
+// Whether neighbouring keys, or some far apart, read the same.
+std::string key_pattern(const Mod& mod, NodeId read) {
+    const std::array roots = {read};
+    for (const std::int64_t width : analysis::key_divisors(mod.program.graph, roots)) {
+        const analysis::KeyUse use = analysis::key_uses(mod.program.graph, width)[read];
+        const std::string keys = std::to_string(width) + " keys";
+        if (use == analysis::KeyUse::quotient) return "; one for each row of " + keys;
+        if (use == analysis::KeyUse::remainder) return "; repeats every " + keys;
+    }
+    return "";
+}
+
 std::string describe_read(const Mod& mod, NodeId read) {
     std::string text = formula(mod.program, read) + ": uses " +
                        analysis::describe(mod.dependence[read]) + "; computed per " +
-                       std::string(name(mod.place[read])) + "; " + checks(mod, read) + "\n";
+                       std::string(name(mod.place[read])) + key_pattern(mod, read) + "; " +
+                       checks(mod, read) + "\n";
     if (const ReadGradient* gradient = gradient_of(mod, read))
         text += "  gradient: " + summed_over(mod, read) +
                 (mod.counters[read] != ir::kNoNode

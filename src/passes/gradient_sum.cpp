@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <optional>
 
+#include "analysis/key_grid.h"
+
 namespace flexc::passes {
 
 using analysis::Dependence;
+using analysis::KeyUse;
 using ir::NodeId;
 using ir::Op;
 
@@ -66,7 +69,7 @@ bool is_of_distance(const Mod& mod, NodeId read) {
 
 } // namespace
 
-GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient) {
+GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, int key_width) {
     switch (mod.place[gradient.read]) {
     case Place::launch:
     case Place::head: return GradientSum::head;
@@ -74,9 +77,35 @@ GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient) {
     case Place::column: return GradientSum::key;
     case Place::element: break;
     }
-    return is_gradient_of_score(mod, gradient) && is_of_distance(mod, gradient.read)
-               ? GradientSum::distance
-               : GradientSum::element;
+    if (!is_gradient_of_score(mod, gradient) ||
+        mod.dependence[gradient.read].has(Dependence::score))
+        return GradientSum::element;
+    if (is_of_distance(mod, gradient.read)) return GradientSum::distance;
+    if (key_width == 0) return GradientSum::element;
+    const KeyUse use = analysis::key_uses(mod.program.graph, key_width)[gradient.read];
+    if (use == KeyUse::quotient) return GradientSum::quotient;
+    return use == KeyUse::remainder ? GradientSum::remainder : GradientSum::element;
+}
+
+int key_width_of_gradients(const Mod& mod) {
+    constexpr std::int64_t kWidest = 128;
+    std::vector<NodeId> reads;
+    for (const ReadGradient& gradient : mod.gradients)
+        reads.push_back(gradient.read);
+    int best = 0;
+    std::ptrdiff_t most = 0;
+    for (const std::int64_t divisor : analysis::key_divisors(mod.program.graph, reads)) {
+        if (divisor > kWidest) continue;
+        const int width = static_cast<int>(divisor);
+        const auto count = std::ranges::count_if(mod.gradients, [&](const ReadGradient& gradient) {
+            const GradientSum sum = gradient_sum(mod, gradient, width);
+            return sum == GradientSum::quotient || sum == GradientSum::remainder;
+        });
+        if (count <= most) continue;
+        most = count;
+        best = width;
+    }
+    return best;
 }
 
 std::vector<NodeId> distance_reads(const Mod& mod) {
@@ -90,12 +119,26 @@ std::vector<NodeId> distance_reads(const Mod& mod) {
     return reads;
 }
 
+std::vector<NodeId> quotient_reads(const Mod& mod, int key_width) {
+    const std::vector<KeyUse> uses = analysis::key_uses(mod.program.graph, key_width);
+    std::vector<NodeId> reads;
+    for (const NodeId id : mod.order) {
+        const ir::Node& node = mod.program.graph[id];
+        if (node.op == Op::read && node.type == ir::Type::real && mod.place[id] == Place::element &&
+            !mod.dependence[id].has(Dependence::score) && uses[id] == KeyUse::quotient)
+            reads.push_back(id);
+    }
+    return reads;
+}
+
 std::string_view name(GradientSum sum) {
     switch (sum) {
     case GradientSum::head: return "head";
     case GradientSum::query: return "query";
     case GradientSum::key: return "key";
     case GradientSum::distance: return "distance";
+    case GradientSum::quotient: return "quotient";
+    case GradientSum::remainder: return "remainder";
     case GradientSum::element: return "element";
     }
     return "element";
@@ -107,6 +150,9 @@ std::string_view description(GradientSum sum) {
     case GradientSum::query: return "over a tile's keys, once for a query";
     case GradientSum::key: return "in registers, once for a key";
     case GradientSum::distance: return "over a tile's diagonals, once for a distance";
+    case GradientSum::quotient: return "over a tile's keys, once for a query and row of keys";
+    case GradientSum::remainder:
+        return "over a tile's rows of keys, once for a query and place in them";
     case GradientSum::element: return "in memory, element by element";
     }
     return "";

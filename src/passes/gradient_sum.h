@@ -15,11 +15,20 @@ enum class GradientSum : std::uint8_t {
     query,    // and q
     key,      // and kv
     distance, // and q - kv: its gradient is that of the score, summed over diagonals of a tile
-    element   // anything else
+    // The same, with q and kv // width, or kv % width: summed over keys in a row, or in a column,
+    // of the grid that has `width` keys in a row.
+    quotient,
+    remainder,
+    element // anything else
 };
-GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient);
+// key_width: of that grid; 0 for none.
+GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, int key_width = 0);
+// The width for which most gradients are summed by such a grid; 0 where none is.
+int key_width_of_gradients(const Mod& mod);
 // Real reads of single elements that depend on their distance q - kv alone, and on the head.
 std::vector<ir::NodeId> distance_reads(const Mod& mod);
+// Those that use kv // key_width alone, beside b, h and q, and are computed for each element.
+std::vector<ir::NodeId> quotient_reads(const Mod& mod, int key_width);
 std::string_view name(GradientSum sum);        // as in this enumeration
 std::string_view description(GradientSum sum); // how its tile is summed, for people
 

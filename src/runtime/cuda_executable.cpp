@@ -134,7 +134,7 @@ class CudaExecutable final : public Executable {
         if (kernel == nullptr || !kernel->config.hopper)
             return launch(kernel, call.attention, call);
         // A maximum of products is one of scores only when the scale is positive.
-        if (call.attention.scale > 0)
+        if (call.attention.scale > 0 && starts_grid(kernel->config, call.attention))
             if (auto maps = cuda::forward_maps(kernel->config, call.attention, options_.dtype,
                                                options_.head_dim, options_.head_dim_v))
                 return launch(kernel, call.attention, call, &*maps);
@@ -159,8 +159,10 @@ class CudaExecutable final : public Executable {
         BackwardForm form = backward_form();
         std::optional<BackwardMaps> maps;
         if (form == BackwardForm::hopper) {
-            maps = cuda::backward_maps(find(KernelKind::backward_fused)->config, call.attention,
-                                       options_.dtype, options_.head_dim, options_.head_dim_v);
+            const cuda::KernelConfig& config = find(KernelKind::backward_fused)->config;
+            if (starts_grid(config, call.attention))
+                maps = cuda::backward_maps(config, call.attention, options_.dtype,
+                                           options_.head_dim, options_.head_dim_v);
             if (!maps) form = options_.deterministic ? BackwardForm::split : BackwardForm::fused;
         }
         const WorkspaceLayout parts = layout(call, options_, form);
@@ -310,6 +312,11 @@ class CudaExecutable final : public Executable {
         const Loaded* fused = find(KernelKind::backward_fused);
         if (fused == nullptr) return BackwardForm::split;
         return fused->config.is_hopper_backward ? BackwardForm::hopper : BackwardForm::fused;
+    }
+
+    // Keys as a grid have to start with a row of it.
+    static bool starts_grid(const cuda::KernelConfig& config, const AttentionArguments& attention) {
+        return config.key_width == 0 || attention.kv_offset % config.key_width == 0;
     }
 
     static std::size_t bytes_of(const TensorView& view) {

@@ -11,9 +11,6 @@
 
 namespace sm90 {
 
-constexpr int kDistanceWarps = 2;
-constexpr int kDScoresThreads = 128 * kConsumers + (mod::kSumsDistances ? 32 * kDistanceWarps : 0);
-
 // Around an even distance.
 struct DiagonalSums {
     float before = 0, at = 0, after = 0;
@@ -44,7 +41,6 @@ __device__ inline void sum_distances(const AttentionArguments& attention,
                                      const KeyTile& keys) {
     constexpr mod::Element kKind{};
     constexpr int kRowsAtOnce = 8; // loads in flight
-    constexpr int kTileBytes = panels(mod::kKeyTile) * kQueryPanel;
     // The lower warp's other distances are beyond a tile of 64 queries.
     constexpr bool kHasOther = kUpper || mod::kQueryTile == 128;
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -59,7 +55,7 @@ __device__ inline void sum_distances(const AttentionArguments& attention,
              walk.advance(), stage ^= 1) {
             synchronize(kDScoresBarrier, kDScoresThreads);
             DiagonalSums near, other;
-            const unsigned rows = shared.base + at::kDScores + stage * kTileBytes;
+            const unsigned rows = shared.base + at::kDScores + stage * kDScoresBytes;
 #pragma unroll 1
             for (int q = 0; q < mod::kQueryTile; q += kRowsAtOnce) {
                 unsigned word[kRowsAtOnce];

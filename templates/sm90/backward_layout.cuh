@@ -44,10 +44,16 @@ constexpr int kSlabs = mod::kQueryTile / kSlabRows;
 constexpr int kPieceBytes = 8 * kGroupBytes;
 static_assert(kSlabs == 1 || (kSlabs == 2 && kGroups <= 8));
 
+// Two warps that have nothing else to do find sums in the tile of dS.
+constexpr int kSumWarps = 2;
+constexpr bool kSumsInTile = mod::kSumsDistances || mod::kSumsQuotients || mod::kSumsRemainders;
+constexpr int kDScoresBytes = panels(mod::kKeyTile) * kQueryPanel; // of a stage
+constexpr int kDScoresThreads = 128 * kConsumers + (kSumsInTile ? 32 * kSumWarps : 0);
+
 // What a program computes once for a query is computed by a warp that has nothing else to do.
 constexpr int kMostRowBytes = 16;
 constexpr bool kStagesRows =
-    !__is_empty(mod::Row) && sizeof(mod::Row) <= kMostRowBytes && !mod::kSumsDistances;
+    !__is_empty(mod::Row) && sizeof(mod::Row) <= kMostRowBytes && !kSumsInTile;
 
 // Byte offsets in shared memory.
 namespace at {
@@ -56,7 +62,7 @@ constexpr int kValues = kKeys + kPanels * kKeyPanel;
 constexpr int kQueries = kValues + kValuePanels * kKeyPanel; // this and the next three: two stages
 constexpr int kDOut = kQueries + 2 * kPanels * kQueryPanel;
 constexpr int kDScores = kDOut + 2 * kValuePanels * kQueryPanel;
-constexpr int kQueryGradient = kDScores + 2 * panels(mod::kKeyTile) * kQueryPanel;
+constexpr int kQueryGradient = kDScores + 2 * kDScoresBytes;
 constexpr int kOrigins = kQueryGradient + kConsumers * kPieceBytes; // two stages of floats
 constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4;         // two stages of floats
 constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;            // two stages of mod::Row

@@ -206,7 +206,9 @@ class ScoreGradients {
                static_cast<int>(attention_.kv_offset);
     }
     // `first`: of the tile's queries, this thread's first in the tensor; j: which of those it is.
-    __device__ mod::At element(const mod::Row& row, int key, int q, int first, int j) const {
+    // shared: what reads give that are the same for both keys.
+    __device__ mod::At element(const mod::Row& row, int key, int q, int first, int j,
+                               const float* shared = nullptr) const {
         const int kv = key_index(key, mod::kReadsElements);
         const int first_q = mod::kReadsElements ? q : first + static_cast<int>(attention_.q_offset);
         return {arguments_,
@@ -223,7 +225,8 @@ class ScoreGradients {
                 mod::kReadsElements ? kv : key_index(0, false),
                 expanded_ + (first - first_key_),
                 expanded_count_,
-                query_of(j) - 8 * key};
+                query_of(j) - 8 * key,
+                shared};
     }
 
     // Of a query of the tile, which the program sees as q.
@@ -241,9 +244,13 @@ class ScoreGradients {
         const int inside = min(first + query_of(j), attention_.q_len - 1) + offset;
         const mod::Row row = row_of(first_query_ + query_of(j), inside);
         const int q = mod::kReadsElements ? inside : first + query_of(j) + offset;
+        float shared[mod::kSharedReads > 0 ? mod::kSharedReads : 1];
+#pragma unroll
+        for (int i = 0; i < mod::kSharedReads; ++i)
+            shared[i] = mod::shared_read(element(row, 0, q, first, j), i);
 #pragma unroll
         for (int key = 0; key < 2; ++key)
-            visit_element(key, accumulator(key, j), element(row, key, q, first, j));
+            visit_element(key, accumulator(key, j), element(row, key, q, first, j, shared));
     }
 
     __device__ mod::Joint modify(const mod::At& at, float product) const {
@@ -321,7 +328,9 @@ class ScoreGradients {
             // What a hidden element's partial may be is nobody's business.
             const float d_read = d_modified == 0 ? 0 : joint.partial[gradient] * d_modified;
             switch (mod::sum_of(gradient)) {
-            case mod::Sum::distance: break; // of dS, in shared memory
+            case mod::Sum::distance:
+            case mod::Sum::quotient:
+            case mod::Sum::remainder: break; // of dS, in shared memory
             case mod::Sum::head: sums.of_head[gradient] += d_read; break;
             case mod::Sum::key: sums.of_key[gradient][key] += d_read; break;
             case mod::Sum::query: query_sums.of_query[gradient][j] += d_read; break;

@@ -51,7 +51,7 @@ struct Distance {
         const mod::Column column =
             mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv);
         visit_element(mod::At{arguments, place.launch, place.head, row, column, place.b, place.h,
-                              place.h_kv, q, kv, q, kv, nullptr, 0, 0});
+                              place.h_kv, q, kv, q, kv, nullptr, 0, 0, nullptr});
     }
 };
 

@@ -19,6 +19,13 @@ constexpr __device__ int fragment_column(int i) { return i / 4 * 8 + i % 2; }
 constexpr __device__ int accumulator(int row, int j) { return j / 2 * 4 + 2 * row + j % 2; }
 constexpr __device__ int column_of(int j) { return j / 2 * 8 + j % 2; }
 
+constexpr int least_common_multiple(int x, int y) {
+    int multiple = x;
+    while (multiple % y != 0)
+        multiple += x;
+    return multiple;
+}
+
 // tanh of bf16 attention's logits may be off by 2^-11; f16 keeps more, and gets a logistic function
 // of full accuracy instead: cap * tanh(x) = 2 * cap * logistic(2 x) - cap.
 template <typename E> constexpr bool kTanhIsExact = false;
@@ -46,12 +53,24 @@ template <> struct ElementPair<float> {
 //     logit * factor() + offset of its row,
 // with everything that does not change within a row and a block of keys left to the offset.
 class Logits {
+    // Rows of the grid of keys that a tile has; what is added for one of them is part of the base
+    // where all threads agree on which of their columns are in it.
+    static constexpr int kGridRows = mod::kHasQuotientAddend ? mod::kKeyTile / mod::kKeyWidth : 1;
+    static constexpr bool kRowsAreAligned = mod::kHasQuotientAddend && mod::kKeyWidth % 8 == 0;
+    static constexpr bool kSelectsRows = mod::kHasQuotientAddend && !kRowsAreAligned;
+    static constexpr bool kHasBase = mod::kHasRowAddend || kRowsAreAligned;
+    static constexpr int kBases = kRowsAreAligned ? kGridRows : 1;
+    static constexpr __device__ int base_of(int j) { return j / (kFragmentColumns / kBases); }
+
   public:
     static constexpr bool kAffine = mod::kHasScoreMod && mod::kScoreIsAffine;
     static constexpr bool kCapped = kAffine && mod::kScoreIsCapped;
     // Logits are exponents already.
     static constexpr bool kFactorIsOne = kAffine && !kCapped && !mod::kHasElementAddend;
-    static constexpr bool kHasOffset = kAffine && !kCapped && mod::kHasRowAddend;
+    static constexpr bool kHasOffset = kAffine && !kCapped && kHasBase;
+    // As many parts of a tile's columns have offsets of their own, in each row.
+    static constexpr int kOffsets = kAffine && !kCapped ? kBases : 1;
+    static constexpr __device__ int offset_of(int j) { return kOffsets == 1 ? 0 : base_of(j); }
 
     __device__ Logits(const AttentionArguments& attention, const mod::Arguments& arguments,
                       const HeadPlace& place, int warp_row, int lane)
@@ -70,7 +89,9 @@ class Logits {
     }
 
     __device__ float factor() const { return kFactorIsOne ? 1.0f : factor_; }
-    __device__ float offset(int row) const { return kHasOffset ? base_[row] : 0.0f; }
+    __device__ float offset(int row, int part) const {
+        return kHasOffset ? base_[row][part] : 0.0f;
+    }
     // A logit without its offset, or a maximum with it, as an exponent. Rounded alike everywhere,
     // so that a maximum that stays shrinks by exactly 1.
     __device__ float exponent(float logit) const {
@@ -93,8 +114,10 @@ class Logits {
     // What the keys from first_key on need that does not wait for their products.
     __device__ void prepare(int first_key) {
         if constexpr (kAffine && mod::kHasRowAddend)
-            visit_column(first_key + first_column_,
-                         [&](int r, const mod::At& at) { base_[r] = mod::row_addend(at) * unit_; });
+            visit_column(first_key + first_column_, [&](int r, const mod::At& at) {
+                base_[r][0] = mod::row_addend(at) * unit_;
+            });
+        if constexpr (kAffine && mod::kHasQuotientAddend) prepare_grid_rows(first_key);
     }
     // The biases of these keys, from this thread's first row and column in shared memory.
     __device__ void load_biases(unsigned from, int row_bytes) {
@@ -142,6 +165,27 @@ class Logits {
         return j % 2 != 0 ? pair.second() : pair.first();
     }
 
+    // What is added for each row of the grid of keys that the tile has.
+    __device__ void prepare_grid_rows(int first_key) {
+#pragma unroll
+        for (int i = kGridRows - 1; i >= 0; --i)
+            visit_column(first_key + i * mod::kKeyWidth, [&](int r, const mod::At& at) {
+                const float addend = mod::quotient_addend(at) * unit_;
+                if constexpr (kSelectsRows)
+                    grid_rows_[r][i] = addend;
+                else
+                    base_[r][i] = mod::kHasRowAddend ? base_[r][0] + addend : addend;
+            });
+    }
+    // Of the j-th column. Eight neighbouring columns are in at most two rows of the grid, and
+    // which of them a column is in depends on the thread.
+    __device__ float grid_row(int r, int j) const {
+        const int low = j / 2 * 8 / mod::kKeyWidth, high = (j / 2 * 8 + 7) / mod::kKeyWidth;
+        if (low == high) return grid_rows_[r][low];
+        return first_column_ + column_of(j) < high * mod::kKeyWidth ? grid_rows_[r][low]
+                                                                    : grid_rows_[r][high];
+    }
+
     __device__ void prepare_affine() {
         visit_column(0, [&](int r, const mod::At& at) {
             float scale = attention_.scale * mod::multiplier(at);
@@ -163,6 +207,14 @@ class Logits {
             for (int j = 0; j < kFragmentColumns; ++j)
                 column_part_[j] = slope_[0] * static_cast<float>(column_of(j));
         }
+        // Tiles are whole periods: what repeats in the first is that of all.
+        if constexpr (mod::kHasRemainderAddend) {
+#pragma unroll
+            for (int j = 0; j < kPeriodColumns; ++j)
+                visit_column(first_column_ + column_of(j), [&](int r, const mod::At& at) {
+                    repeated_[r][j] = mod::remainder_addend(at) * unit_;
+                });
+        }
     }
 
     __device__ void change_affine(Scores& scores, int first_key) {
@@ -174,7 +226,9 @@ class Logits {
                     addend += kKeepsColumns ? column_part_[j]
                                             : slope_[mod::kSlopeIsOfHead ? 0 : r] *
                                                   static_cast<float>(column_of(j));
-                if constexpr (!kHasOffset && mod::kHasRowAddend) addend += base_[r];
+                if constexpr (mod::kHasRemainderAddend) addend += repeated_[r][j % kPeriodColumns];
+                if constexpr (kSelectsRows) addend += grid_row(r, j);
+                if constexpr (!kHasOffset && kHasBase) addend += base_[r][base_of(j)];
                 score = fmaf(score, before_[r], addend);
                 if constexpr (kCapped)
                     score = kTanhIsExact<mod::Element> ? reciprocal_fast(1 + exp2_fast(score))
@@ -186,8 +240,10 @@ class Logits {
                                  finish(r, mod::element_addend(at, bias(r, j)) * unit_);
                              });
             } else {
-                finish(0, 0.0f);
-                finish(1, 0.0f);
+                // Unlike 0, -0 is the same as nothing in a sum.
+                constexpr bool kHasMore = mod::kHasRemainderAddend || mod::kHasQuotientAddend;
+                finish(0, kHasMore ? -0.0f : 0.0f);
+                finish(1, kHasMore ? -0.0f : 0.0f);
             }
         }
     }
@@ -272,8 +328,14 @@ class Logits {
     int q_[2];
     mod::Row row_[2];
     float factor_, lse_shift_, unit_;
-    float base_[2]; // what is added for whole rows, to these keys
+    float base_[2][kBases]; // what is added for whole rows, to these keys
     float before_[2], slope_[2];
+    float grid_rows_[2][kSelectsRows ? kGridRows : 1]; // what is added for rows of the grid of keys
+    // What is added for columns of that grid: of the thread's columns in a period of eight keys
+    // and of the grid.
+    static constexpr int kPeriodColumns =
+        mod::kHasRemainderAddend ? least_common_multiple(mod::kKeyWidth, 8) / 4 : 1;
+    float repeated_[2][kPeriodColumns];
     bool hides_;          // something of the keys that are looked at
     unsigned visible_[2]; // of them, where a mask is no band
     static constexpr int kBiasPairs = mod::kReadsBias ? kFragmentColumns / 2 : 1;

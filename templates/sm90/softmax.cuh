@@ -6,10 +6,10 @@
 namespace sm90 {
 
 struct Softmax {
-    float maximum[2]; // of logits with their offsets
-    float sum[2];     // of this thread's columns
-    float shrink[2];  // what the last change of the maximum makes of earlier sums
-    float origin[2];  // what is taken off an exponent
+    float maximum[2];                  // of logits with their offsets
+    float sum[2];                      // of this thread's columns
+    float shrink[2];                   // what the last change of the maximum makes of earlier sums
+    float origin[2][Logits::kOffsets]; // what is taken off an exponent
 
     __device__ Softmax() {
 #pragma unroll
@@ -22,18 +22,29 @@ struct Softmax {
     __device__ void raise_maximum(const Scores& logits, const Logits& form) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            float even = logits[accumulator(r, 0)], odd = logits[accumulator(r, 1)];
-#pragma unroll
-            for (int j = 2; j < kFragmentColumns; j += 2) {
-                even = fmaxf(even, logits[accumulator(r, j)]);
-                odd = fmaxf(odd, logits[accumulator(r, j + 1)]);
-            }
             const float before = maximum[r];
-            maximum[r] = quad_max(fmaxf(before, fmaxf(even, odd) + form.offset(r)));
+            float highest = before;
+#pragma unroll
+            for (int part = 0; part < Logits::kOffsets; ++part) {
+                constexpr int kColumns = kFragmentColumns / Logits::kOffsets;
+                const int first = part * kColumns;
+                float even = logits[accumulator(r, first)];
+                float odd = logits[accumulator(r, first + 1)];
+#pragma unroll
+                for (int j = first + 2; j < first + kColumns; j += 2) {
+                    even = fmaxf(even, logits[accumulator(r, j)]);
+                    odd = fmaxf(odd, logits[accumulator(r, j + 1)]);
+                }
+                highest = fmaxf(highest, fmaxf(even, odd) + form.offset(r, part));
+            }
+            maximum[r] = quad_max(highest);
             // Nothing visible yet: any finite origin gives 2^-inf = 0.
-            origin[r] = maximum[r] == negative_infinity() ? 0 : form.exponent(maximum[r]);
-            shrink[r] = exp2_fast(form.exponent(before) - origin[r]);
-            if constexpr (Logits::kHasOffset) origin[r] -= form.exponent(form.offset(r));
+            const float at = maximum[r] == negative_infinity() ? 0 : form.exponent(maximum[r]);
+            shrink[r] = exp2_fast(form.exponent(before) - at);
+#pragma unroll
+            for (int part = 0; part < Logits::kOffsets; ++part)
+                origin[r][part] =
+                    Logits::kHasOffset ? at - form.exponent(form.offset(r, part)) : at;
         }
     }
 
@@ -48,8 +59,9 @@ struct Softmax {
             if (j == pause) between(even);
             float& left = logits[accumulator(r, j)];
             float& right = logits[accumulator(r, j + 1)];
-            left = exp2_fast(form.exponent_below(left, origin[r]));
-            right = exp2_fast(form.exponent_below(right, origin[r]));
+            const float from = origin[r][Logits::offset_of(j)];
+            left = exp2_fast(form.exponent_below(left, from));
+            right = exp2_fast(form.exponent_below(right, from));
             even += left;
             odd += right;
         }

@@ -55,6 +55,12 @@ __device__ inline unsigned load_shared_word(unsigned from) {
     return word;
 }
 
+__device__ inline unsigned short load_shared_half(unsigned from) {
+    unsigned short half;
+    asm volatile("ld.shared.b16 %0, [%1];" : "=h"(half) : "r"(from) : "memory");
+    return half;
+}
+
 // The kernel's parameters are read again after this. Compilers else read them once and keep them,
 // and what follows from them, in registers from tile to tile, which spills others.
 template <typename T> __device__ inline void read_again(const T& parameters) {

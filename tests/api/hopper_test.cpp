@@ -167,4 +167,73 @@ TEST_CASE("matrices of biases, in whole chunks of memory and not" * doctest::ski
         }
 }
 
+// By ordinary kernels, unless FLEXC_KEY_GRID is 1.
+TEST_CASE("keys as a grid" * doctest::skip()) {
+    static std::random_device source;
+    const auto below = [&](unsigned n) { return static_cast<int>(source() % n); };
+    constexpr int kHeadDims[] = {64, 80, 128};
+    const std::string masks[] = {"", "mask_mod = q_idx + 50 >= kv_idx",
+                                 "mask_mod = abs(q_idx - kv_idx) < 90",
+                                 "mask_mod = kv_idx % 3 != q_idx % 5"};
+    for (const int width : {7, 10, 14, 14, 16, 48, 64, 64, 100}) {
+        const std::string w = std::to_string(width), index = "[b, h, q_idx, kv_idx ";
+        const std::string columns = below(2) == 0 ? w : "COLUMNS";
+        Case one = {.text = "buffer rel_h: " + std::string(below(2) == 0 ? "f32" : "bf16") +
+                            "[B, H, Q_LEN, ROWS] grad\nbuffer rel_w: f32[B, H, Q_LEN, " + columns +
+                            "] grad\nscore_mod = score + rel_h" + index + "// " + w + "] + rel_w" +
+                            index + "% " + w + "]\n" + masks[below(4)],
+                    .dtype = below(2) == 0 ? DType::bf16 : DType::f16,
+                    .batch = 2,
+                    .heads = 4,
+                    .kv_heads = below(2) == 0 ? 4 : 2};
+        one.head_dim = kHeadDims[below(3)];
+        // Rows past the end read 0.
+        one.dims = {{"ROWS", 1 + below(8)}, {"COLUMNS", width}};
+        for (int call = 0; call < 3; ++call) {
+            one.q_len = 1 + below(300);
+            one.kv_len = 1 + below(400);
+            one.q_offset = below(3);
+            // Keys that start inside a row take the generic kernels.
+            one.kv_offset = call == 2 ? below(50) : width * below(3);
+            one.strided = below(3) == 0;
+            one.padding = 8;
+            check(one);
+        }
+    }
+}
+
+TEST_CASE("keys as a grid, in other mods" * doctest::skip()) {
+    const std::string slabs = "buffer s: f32[B, H, Q_LEN, N] grad\n"
+                              "buffer t: bf16[H, Q_LEN, M] grad\n";
+    const std::string texts[] = {
+        slabs + "score_mod = 3 * tanh((score * 2 + s[b, h, q_idx, kv_idx // 32] - "
+                "t[h, q_idx, kv_idx % 32]) / 3)",
+        slabs + "score_mod = score + s[b, h, q_idx, kv_idx // 14] * 0.5 + (kv_idx - q_idx) * 0.01",
+        slabs + "score_mod = score - t[h, q_idx, kv_idx % 16] + abs(q_idx - kv_idx) * 0.01",
+        slabs + "score_mod = score + s[b, h, q_idx // 14, kv_idx // 28] - "
+                "t[h, q_idx % 14, kv_idx % 7]",
+        slabs + "score_mod = score + s[b, h, q_idx, kv_idx // 64] if q_idx != 20 else -inf",
+        "buffer t: f32[H, 27, 27] grad\n"
+        "score_mod = score + t[h, q_idx // 14 - kv_idx // 14 + 13, q_idx % 14 - kv_idx % 14 + 13]",
+        "buffer c: f32[H] grad\nscore_mod = score - c[h] * (abs(q_idx // 16 - kv_idx // 16) + "
+        "abs(q_idx % 16 - kv_idx % 16)) * 0.1",
+        "buffer g: f32[64] grad\n"
+        "score_mod = score + (g[abs(q_idx // 14 - kv_idx // 14)] + "
+        "g[abs(q_idx % 14 - kv_idx % 14)])",
+    };
+    for (const std::string& text : texts) {
+        Case one = {.text = text, .dtype = DType::bf16, .batch = 2, .heads = 4, .kv_heads = 2};
+        one.q_len = one.kv_len = 196;
+        one.head_dim = 80;
+        one.dims = {{"N", 15}, {"M", 32}};
+        check(one);
+        one.text += "\nmask_mod = q_idx + 60 >= kv_idx";
+        one.dtype = DType::f16;
+        one.q_len = 141;
+        one.kv_len = 203;
+        one.head_dim = 64;
+        check(one);
+    }
+}
+
 TEST_SUITE_END();

@@ -43,6 +43,35 @@ TEST_CASE("one backward kernel adds gradients, the other does not") {
     CHECK(!has(text, "flexc_accumulate"));
 }
 
+TEST_CASE("what a row of a grid of keys names is read once for a warp's keys") {
+    const auto text_for = [](int width) {
+        const std::string w = std::to_string(width);
+        auto mod = test::lower_text("buffer s: f32[Q_LEN, N] grad\nscore_mod = score + "
+                                    "s[q_idx, kv_idx % " +
+                                        w + "] + s[q_idx, kv_idx // " + w + "]",
+                                    64, 64, true);
+        REQUIRE(mod.has_value());
+        cuda::KernelConfig config;
+        config.kind = cuda::KernelKind::backward_fused;
+        config.is_hopper_backward = true;
+        config.key_tile = 128;
+        config.key_width = width;
+        return cuda::emit_mod(*mod, config, {});
+    };
+    const std::string aligned = text_for(64), ragged = text_for(14);
+    CHECK(has(aligned, "kSharedReads = 1;"));
+    CHECK(has(aligned, "at.shared[0]"));
+    CHECK(!has(aligned, "at.shared[1]"));
+    CHECK(has(ragged, "kSharedReads = 0;"));
+    CHECK(!has(ragged, "at.shared["));
+    for (const std::string& text : {aligned, ragged}) {
+        CHECK(has(text, "Sum::quotient : "));
+        CHECK(has(text, "Sum::remainder : "));
+        CHECK(has(text, "kSumsQuotients = true"));
+    }
+    CHECK(has(text_for(0), "kSumsQuotients = false"));
+}
+
 TEST_CASE("kernels that pass over rows do not depend on the program") {
     const auto bare = [](std::string text) { return text.substr(text.find("#pragma once")); };
     const std::string other = "buffer bias: f32[Q_LEN]\nscore_mod = score + bias[q_idx]\n";

@@ -20,18 +20,19 @@ std::string read_file(const std::string& path) {
 
 } // namespace
 
-HostModule::HostModule(const std::string& text) {
+HostModule::HostModule(const std::string& text, const std::string& mod_text) {
     std::string pattern = (std::filesystem::temp_directory_path() / "flexc-host-XXXXXX").string();
     REQUIRE(::mkdtemp(pattern.data()) != nullptr);
     folder_ = pattern;
     std::ofstream(folder_ + "/module.cpp") << "#include \"cuda_on_host.h\"\n" << text;
+    if (!mod_text.empty()) std::ofstream(folder_ + "/mod.cuh") << mod_text;
     const char* compiler = std::getenv("CXX");
     const std::string source = FLEXC_SOURCE_DIR;
     const std::string command = std::string(compiler == nullptr ? "c++" : compiler) +
                                 " -std=c++17 -O0 -w -fwrapv -ffp-contract=off -shared -fPIC -I '" +
-                                source + "/tests/cuda/shim' -I '" + source + "/templates' -o '" +
-                                folder_ + "/module.so' '" + folder_ + "/module.cpp' > '" + folder_ +
-                                "/log' 2>&1";
+                                source + "/tests/cuda/shim' -I '" + source + "/templates' -I '" +
+                                folder_ + "' -o '" + folder_ + "/module.so' '" + folder_ +
+                                "/module.cpp' > '" + folder_ + "/log' 2>&1";
     const int status = std::system(command.c_str());
     REQUIRE_MESSAGE(status == 0, read_file(folder_ + "/log").substr(0, 4000));
     handle_ = ::dlopen((folder_ + "/module.so").c_str(), RTLD_NOW | RTLD_LOCAL);

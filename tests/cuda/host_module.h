@@ -9,7 +9,8 @@ namespace flexc::test {
 class HostModule {
   public:
     // Fails the running test when the compiler refuses.
-    explicit HostModule(const std::string& text);
+    // `mod_text` is what the templates that `text` includes find as mod.cuh.
+    explicit HostModule(const std::string& text, const std::string& mod_text = "");
     HostModule(const HostModule&) = delete;
     HostModule& operator=(const HostModule&) = delete;
     ~HostModule();

@@ -66,6 +66,33 @@ TEST_CASE("the forward kernel's tiles fit for every head dim, type and architect
                     }
 }
 
+TEST_CASE("Hopper's tiles are whole rows of a grid of keys, until that is refused") {
+    for (int width = 1; width <= 256; ++width)
+        for (const int head_dim : {64, 80, 128, 256}) {
+            CAPTURE(width);
+            CAPTURE(head_dim);
+            KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
+            const std::optional<KernelConfig> without = select_forward_sm90(request);
+            request.key_grid = {width, true, width <= 64};
+            bool left_grid = false;
+            for (; const auto config = select_forward_sm90(request); ++request.refused) {
+                REQUIRE(request.refused < 4);
+                REQUIRE(config->shared_bytes <= shared_memory_limit(90));
+                if (config->key_width == 0)
+                    left_grid = true;
+                else
+                    REQUIRE((config->key_width == width && config->key_tile % width == 0 &&
+                             config->key_tile % 16 == 0 && !left_grid));
+            }
+            REQUIRE(left_grid);
+            if (width == 64 && head_dim <= 128) {
+                request.refused = 0;
+                CHECK(select_forward_sm90(request)->key_width == 64);
+            }
+            REQUIRE(without->key_width == 0);
+        }
+}
+
 TEST_CASE("rows in shared memory start in different banks") {
     for (const DType dtype : kTypes)
         for (int columns = 1; columns <= 256; ++columns) {

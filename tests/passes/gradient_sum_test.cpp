@@ -49,6 +49,34 @@ TEST_CASE("a diagonal of dS is a read's gradient only where both have the same d
     CHECK(sum_of("score * t[h, q_idx - kv_idx]") == GradientSum::element);
 }
 
+TEST_CASE("keys are taken as a grid where one is given") {
+    const auto sum_by = [](const std::string& score, int key_width) {
+        const passes::Mod mod = test::lowered("buffer t: f32[Q_LEN, N] grad\nscore_mod = " + score);
+        REQUIRE(mod.gradients.size() == 1);
+        return passes::gradient_sum(mod, mod.gradients[0], key_width);
+    };
+    CHECK(sum_by("score + t[q_idx, kv_idx // 12]", 12) == GradientSum::quotient);
+    CHECK(sum_by("score + t[q_idx, kv_idx // 24 + h]", 12) == GradientSum::quotient);
+    CHECK(sum_by("score + t[q_idx, kv_idx % 12]", 12) == GradientSum::remainder);
+    CHECK(sum_by("score + t[q_idx, kv_idx % 12]", 0) == GradientSum::element);
+    CHECK(sum_by("score + t[q_idx, kv_idx % 12]", 8) == GradientSum::element);
+    CHECK(sum_by("score + 2 * t[q_idx, kv_idx % 12]", 12) == GradientSum::element);
+    CHECK(sum_by("score + t[0, kv_idx % 12]", 12) == GradientSum::key);
+    CHECK(sum_by("score + t[q_idx - kv_idx, 0]", 12) == GradientSum::distance);
+}
+
+TEST_CASE("the grid of keys is the one that most gradients fit") {
+    const auto width_of = [](const std::string& score) {
+        return passes::key_width_of_gradients(test::lowered(
+            "buffer t: f32[Q_LEN, N] grad\nbuffer u: f32[Q_LEN, N]\nscore_mod = " + score));
+    };
+    CHECK(width_of("score + t[q_idx, kv_idx // 12] + t[q_idx, kv_idx % 12]") == 12);
+    CHECK(width_of("score + t[q_idx, kv_idx // 5] + t[q_idx, kv_idx % 12] + "
+                   "t[q_idx, kv_idx % 6]") == 12);
+    CHECK(width_of("score + t[q_idx, kv_idx // 500]") == 0);
+    CHECK(width_of("score + t[q_idx, kv_idx] + u[q_idx, kv_idx // 8]") == 0);
+}
+
 TEST_CASE("real reads of a distance are expanded, others are not") {
     const auto count = [](const std::string& score) {
         return passes::distance_reads(

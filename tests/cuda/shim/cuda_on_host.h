@@ -1,16 +1,22 @@
 // The part of CUDA C++ that generated code uses, for a host compiler.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #define __device__
+#define __shared__
+#define __align__(bytes) __attribute__((aligned(bytes)))
+
+using std::max;
+using std::min;
 
 struct ThreadIndex {
     unsigned x = 0, y = 0, z = 0;
 };
-static const ThreadIndex threadIdx;
+static ThreadIndex threadIdx, blockIdx;
 
 inline float __uint_as_float(unsigned bits) {
     float x;
@@ -42,7 +48,12 @@ inline float atomicAdd(float* p, float x) {
     *p += x;
     return before;
 }
+inline float __fmul_rn(float x, float y) { return x * y; }
 inline void atomicAdd(unsigned long long* p, unsigned long long x) { *p += x; }
 inline void atomicOr(unsigned* p, unsigned x) { *p |= x; }
 // One thread plays the warp: the others hold zeros.
 inline float __shfl_xor_sync(unsigned, float, int) { return 0; }
+template <typename T> T __shfl_sync(unsigned, T, int) { return 0; }
+inline void __syncwarp() {}
+inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }
+inline unsigned __ballot_sync(unsigned, bool) { return 0; }

@@ -19,3 +19,10 @@ inline float flexc_to_float(flexc_f16 x) {
                            : std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
     return (x.bits & 0x8000) != 0 ? -size : size;
 }
+
+template <typename E> float flexc_first(E, unsigned pair) {
+    return flexc_to_float(E{static_cast<unsigned short>(pair & 0xffffu)});
+}
+template <typename E> float flexc_second(E, unsigned pair) {
+    return flexc_to_float(E{static_cast<unsigned short>(pair >> 16)});
+}

@@ -6,3 +6,9 @@ constexpr float kLn2 = 0.6931471805599453f;
 
 inline float exp2_fast(float x) { return std::exp2(x); }
 inline float log2_fast(float x) { return std::log2(x); }
+
+inline float negative_infinity() { return -std::numeric_limits<float>::infinity(); }
+inline float tanh_fast(float x) { return std::tanh(x); }
+inline float reciprocal_fast(float x) { return 1 / x; }
+// Of one thread's columns alone.
+inline float quad_max(float x) { return x; }

@@ -1,0 +1,87 @@
+// How values use keys as a grid, against their values at every key.
+#include <map>
+
+#include <doctest/doctest.h>
+
+#include "analysis/key_grid.h"
+#include "program_of.h"
+#include "random_program.h"
+
+using namespace flexc;
+using analysis::KeyUse;
+using ir::NodeId;
+
+namespace {
+
+constexpr int kKeys = 100;
+
+// Keys of which the node must have one value: those with the same class.
+std::int64_t key_class(KeyUse use, std::int64_t kv, std::int64_t width) {
+    switch (use) {
+    case KeyUse::none: return 0;
+    case KeyUse::quotient: return kv / width;
+    case KeyUse::remainder: return kv % width;
+    case KeyUse::other: return kv;
+    }
+    return kv;
+}
+
+void check_values(const ir::Program& program, std::int64_t width, std::uint64_t seed) {
+    const std::vector<KeyUse> uses = analysis::key_uses(program.graph, width);
+    test::Instance instance(program, seed);
+    ir::Environment& environment = instance.environment();
+    const std::array roots = {program.score, program.mask};
+    const std::vector<NodeId> nodes = ir::reachable(program.graph, roots);
+    std::vector<std::map<std::int64_t, ir::Value<double>>> found(program.graph.size());
+    for (std::int64_t kv = 0; kv < kKeys; ++kv) {
+        environment.kv_idx = kv;
+        const auto values = ir::evaluate<double>(program, roots, environment);
+        for (const NodeId id : nodes) {
+            const auto [first, is_new] =
+                found[id].try_emplace(key_class(uses[id], kv, width), values[id]);
+            if (is_new) continue;
+            REQUIRE(first->second.integer == values[id].integer);
+            REQUIRE(first->second.boolean == values[id].boolean);
+            const bool both_nan =
+                first->second.real != first->second.real && values[id].real != values[id].real;
+            REQUIRE((both_nan || first->second.real == values[id].real));
+        }
+    }
+}
+
+KeyUse use_of_score(const std::string& text, std::int64_t width) {
+    const ir::Program program = test::program_of(text);
+    return analysis::key_uses(program.graph, width)[program.score];
+}
+
+} // namespace
+
+TEST_CASE("values that use keys through a grid are the same in its rows or columns") {
+    for (const char* text :
+         {"score + (kv_idx // 12 + q_idx) * 2", "score + kv_idx % 12 - kv_idx // 12",
+          "score + (kv_idx // 36 if kv_idx % 4 == 1 else kv_idx % 6)",
+          "buffer t: f32[9, 12]\nscore_mod = score + t[kv_idx // 12, kv_idx % 12] + "
+          "t[kv_idx // 24, 0] * t[0, kv_idx % 3]",
+          "score + kv_idx // 5 + kv_idx % 7 + (kv_idx + 1) // 12"})
+        for (const std::int64_t width : {2, 3, 5, 6, 7, 12, 24})
+            check_values(test::program_of(text), width, static_cast<std::uint64_t>(width));
+    for (std::uint64_t seed = test::first_seed(); seed < test::first_seed() + 40; ++seed) {
+        CAPTURE(seed);
+        check_values(test::random_program(seed), 3, seed);
+    }
+}
+
+TEST_CASE("what a value uses of a grid of keys") {
+    CHECK(use_of_score("score + kv_idx // 12", 12) == KeyUse::quotient);
+    CHECK(use_of_score("score + kv_idx // 24 * 3", 12) == KeyUse::quotient);
+    CHECK(use_of_score("score + kv_idx // 12", 24) == KeyUse::other);
+    CHECK(use_of_score("score + kv_idx % 12 + kv_idx % 4", 12) == KeyUse::remainder);
+    CHECK(use_of_score("score + kv_idx % 24", 12) == KeyUse::other);
+    CHECK(use_of_score("score + kv_idx // 12 + kv_idx % 12", 12) == KeyUse::other);
+    CHECK(use_of_score("score + kv_idx", 12) == KeyUse::other);
+    CHECK(use_of_score("score + q_idx // 12", 12) == KeyUse::none);
+    const ir::Program program =
+        test::program_of("score + kv_idx // 24 + kv_idx % 6 + kv_idx // 6 + q_idx % 5");
+    const std::array roots = {program.score};
+    CHECK(analysis::key_divisors(program.graph, roots) == std::vector<std::int64_t>{6, 24});
+}

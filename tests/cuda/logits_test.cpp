@@ -1,0 +1,185 @@
+// Logits and softmax of forward_sm90.cu, run on the host for every thread of a warp in turn: what
+// is staged for keys as a grid has to add up to the score mod of each element.
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "common/arguments.h"
+#include "compile/kernels.h"
+#include "cuda/emit.h"
+#include "cuda/fold.h"
+#include "cuda/select.h"
+#include "host_arguments.h"
+#include "host_module.h"
+#include "ir/interp.h"
+#include "random_data.h"
+#include "support/text.h"
+
+namespace {
+
+using namespace flexc;
+
+constexpr int kRows = 16; // of a warp
+
+// products and weights: [tiles][rows][keys of a tile]; levels: [tiles][lanes][rows of a lane], what
+// the weights of a tile are relative to, as an exponent.
+using Function = void(const std::uint64_t* words, const AttentionArguments*, int head, int warp_row,
+                      int tiles, const float* products, float* weights, float* levels);
+
+constexpr std::string_view kText = R"(
+#include "mod.cuh"
+#include "sm90/softmax.cuh"
+using namespace sm90;
+extern "C" void run(const unsigned long long* words, const AttentionArguments* attention, int head,
+                    int warp_row, int tiles, const float* products, float* weights, float* levels) {
+    const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
+    const HeadPlace place(*attention, arguments, head);
+    for (int lane = 0; lane < 32; ++lane) {
+        Logits logits(*attention, arguments, place, warp_row, lane);
+        Softmax softmax;
+        for (int tile = tiles - 1; tile >= 0; --tile) {
+            const int first_key = tile * mod::kKeyTile;
+            const auto at = [&](int i) {
+                const int row = lane / 4 + 8 * fragment_row(i);
+                return (tile * 16 + row) * mod::kKeyTile + lane % 4 * 2 + fragment_column(i);
+            };
+            Scores scores;
+            for (int i = 0; i < kScores; ++i) scores[i] = products[at(i)];
+            logits.look(first_key, false);
+            logits.prepare(first_key);
+            logits.apply(scores, first_key);
+            softmax.raise_maximum(scores, logits);
+            softmax.exponentiate(scores, logits, 0);
+            softmax.exponentiate(scores, logits, 1);
+            for (int i = 0; i < kScores; ++i) weights[at(i)] = scores[i];
+            for (int r = 0; r < 2; ++r)
+                levels[(tile * 32 + lane) * 2 + r] = logits.exponent(softmax.maximum[r]);
+        }
+    }
+}
+)";
+
+struct Case {
+    std::string text;
+    int width; // of the grid
+};
+
+void check(const Case& one, std::mt19937& random) {
+    CAPTURE(one.text);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    auto mod = test::lower_text(one.text, 64, 64, false);
+    REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
+
+    const cuda::KeyGrid grid = cuda::key_grid(*mod);
+    CHECK(grid.width == one.width);
+    const cuda::KernelConfig config = cuda::select_kernel(
+        {.arch = 90, .dtype = DType::bf16, .has_score_mod = true, .key_grid = grid});
+    REQUIRE(config.hopper.has_value());
+    CHECK(config.key_width == one.width);
+    CHECK(config.key_tile % one.width == 0);
+    const test::HostModule module(std::string(kText),
+                                  cuda::emit_mod(*mod, config, {.dtype = DType::bf16}));
+
+    const int keys = config.key_tile, tiles = 2, kv_len = keys + 1 + below(keys);
+    AttentionArguments attention{};
+    attention.batch = 2;
+    attention.heads = 4;
+    attention.kv_heads = 2;
+    attention.q_len = 40;
+    attention.kv_len = kv_len;
+    attention.scale = 0.5f;
+    attention.q_offset = below(5);
+    attention.kv_offset = one.width * below(3);
+
+    ir::Environment at;
+    at.sizes = {2, 4, 2, 40 + attention.q_offset, kv_len + attention.kv_offset, 64, 64};
+    const test::RandomData data(mod->program, at, random);
+    const cuda::FoldedMod folded = cuda::fold_score(*mod, one.width);
+    const test::HostArguments arguments(folded.mod, at);
+
+    const int head = below(8), warp_row = 16 * below(3);
+    const auto count = static_cast<std::size_t>(tiles * kRows * keys);
+    std::vector<float> products(count), weights(count), levels(tiles * 32 * 2);
+    for (float& product : products)
+        product = static_cast<float>(test::random_real(random));
+    module.function<Function>("run")(arguments.words(), &attention, head, warp_row, tiles,
+                                     products.data(), weights.data(), levels.data());
+
+    at.b = head / 4;
+    at.h = head % 4;
+    at.h_kv = at.h / 2;
+    int wrong = 0, seen = 0;
+    for (int tile = 0; tile < tiles; ++tile)
+        for (int row = 0; row < kRows; ++row)
+            for (int column = 0; column < keys; ++column) {
+                const int q = warp_row + row, kv = tile * keys + column;
+                if (q >= attention.q_len) continue;
+                const auto place = static_cast<std::size_t>((tile * kRows + row) * keys + column);
+                const int lane = row % 8 * 4 + column % 8 / 2;
+                const auto level = static_cast<std::size_t>((tile * 32 + lane) * 2 + row / 8);
+                at.q_idx = q + attention.q_offset;
+                at.kv_idx = kv + attention.kv_offset;
+                at.score = products[place] * attention.scale;
+                double expected = 0;
+                if (kv < kv_len && ir::evaluate_boolean(mod->program, mod->mask, at)) {
+                    const double score = ir::evaluate_real(mod->program, mod->score, at);
+                    expected =
+                        std::exp2(score * 1.4426950408889634 - static_cast<double>(levels[level]));
+                    ++seen;
+                }
+                if (!(std::abs(expected - weights[place]) <= 1e-4)) ++wrong;
+            }
+    CHECK(wrong == 0);
+    CHECK(seen > 0);
+}
+
+} // namespace
+
+TEST_CASE("what is staged for a grid of keys adds up to the mod") {
+    const std::string slabs = "buffer s: f32[B, H, Q_LEN, N]\nbuffer t: bf16[B, H, Q_LEN, M]\n";
+    const auto both = [&](int width) {
+        const std::string w = std::to_string(width);
+        return slabs + "score_mod = score + s[b, h, q_idx - 4, kv_idx // " + w +
+               "] + t[b, h, q_idx - 4, kv_idx % " + w + "]";
+    };
+    std::random_device source;
+    const unsigned seed = source();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    for (const int width : {7, 8, 10, 12, 14, 16, 20, 28, 32, 40, 56, 64})
+        check({both(width), width}, random);
+    const Case cases[] = {
+        {both(14) + "\nmask_mod = q_idx + 70 >= kv_idx", 14},
+        {both(64) + " + (q_idx - kv_idx) * 0.01", 64},
+        {both(14) + " - (q_idx - kv_idx) * 0.01", 14},
+        {both(16) + " + abs(q_idx - kv_idx) * 0.02", 16},
+        {slabs + "score_mod = 3 * tanh((score * 2 + s[b, h, q_idx, kv_idx // 32] - "
+                 "t[b, h, q_idx, kv_idx % 32] * h) / 3)",
+         32},
+        {slabs + "score_mod = 3 * tanh((score - s[b, h, q_idx, kv_idx // 14]) / 3)", 14},
+        {"score_mod = score - (abs(q_idx // 16 - kv_idx // 16) + abs(q_idx % 16 - kv_idx % 16)) "
+         "* (h + 1) * 0.1",
+         16},
+        {slabs + "score_mod = score + s[b, h, 3, kv_idx // 96]", 96},
+        {slabs + "score_mod = score - (t[b, h, q_idx, kv_idx % 48] + 1) / 4", 48},
+        {slabs + "score_mod = score + s[b, h, q_idx, kv_idx // 64 % 3] + "
+                 "t[b, h, kv_idx // 128, kv_idx % 64]",
+         64},
+    };
+    for (const Case& one : cases)
+        check(one, random);
+}
+
+TEST_CASE("tiles of keys that no grid fits") {
+    for (const char* text :
+         {"score + kv_idx // 6", "score + kv_idx % 5 * 0.5", "score + (kv_idx + 1) // 64",
+          "score + kv_idx % 128 * 0.01", "score + kv_idx // 13", "score * (kv_idx // 64)",
+          "param w: i32 = 64\nscore_mod = score + kv_idx // w"}) {
+        CAPTURE(text);
+        auto mod = test::lower_text(text, 64, 64, false);
+        REQUIRE(mod.has_value());
+        CHECK(cuda::key_grid(*mod).width == 0);
+    }
+}
