@@ -281,10 +281,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
         if constexpr (kStagesRows)
             if (warp == 2) stage_rows(attention, arguments, shared, keys);
-        if constexpr (mod::kSumsDistances) {
-            if (warp == 2) sum_distances<false>(attention, arguments, shared, keys);
-            if (warp == 3) sum_distances<true>(attention, arguments, shared, keys);
-        }
+        if constexpr (mod::kSumsDistances)
+            if (warp >= 2) sum_distances(attention, arguments, shared, keys, warp == 3);
         if constexpr (mod::kSumsQuotients || mod::kSumsRemainders)
             if (warp >= 2) sum_grid(attention, arguments, shared, keys, warp - 2);
     } else {

@@ -52,21 +52,19 @@ template <typename T> Value<T> compute(Op op, std::span<const Value<T>> operands
 
 namespace {
 
-// Row-major offset, or -1 when an index is outside.
-std::int64_t offset_of(const BufferData& data, std::span<const std::int64_t> indices) {
-    std::int64_t offset = 0;
-    for (std::size_t dim = 0; dim < indices.size(); ++dim) {
-        if (indices[dim] < 0 || indices[dim] >= data.extents[dim]) return -1;
-        offset = offset * data.extents[dim] + indices[dim];
-    }
-    return offset;
+bool is_inside(const BufferData& data, std::span<const std::int64_t> indices) {
+    for (std::size_t dim = 0; dim < indices.size(); ++dim)
+        if (indices[dim] < 0 || indices[dim] >= data.extents[dim]) return false;
+    return true;
 }
 
 Value<double> read(const BufferData& data, Type type, std::span<const std::int64_t> indices) {
-    const std::int64_t offset = offset_of(data, indices);
-    if (offset < 0) return {};
-    if (data.at) return data.at(indices);
-    const auto position = static_cast<std::size_t>(offset);
+    if (!is_inside(data, indices)) return {};
+    if (data.at) return data.at(indices); // of buffers that no memory could hold, too
+    std::size_t position = 0;             // row-major
+    for (std::size_t dim = 0; dim < indices.size(); ++dim)
+        position = position * static_cast<std::size_t>(data.extents[dim]) +
+                   static_cast<std::size_t>(indices[dim]);
     if (type == Type::real) return {.real = data.reals[position]};
     const std::int64_t element = data.integers[position];
     return {.boolean = element != 0, .integer = element};

@@ -34,17 +34,51 @@ struct DiagonalSums {
     }
 };
 
-// kUpper: which of the two warps.
+// kUpper: which of the two warps. `first_distance`: of the tile's first query and first key.
 template <bool kUpper>
-__device__ inline void sum_distances(const AttentionArguments& attention,
-                                     const mod::Arguments& arguments, Shared shared,
-                                     const KeyTile& keys) {
+__device__ inline void sum_tile(const AttentionArguments& attention, unsigned d_scores,
+                                DistanceSum* to, int first_distance) {
     constexpr mod::Element kKind{};
     constexpr int kRowsAtOnce = 8; // loads in flight
     // The lower warp's other distances are beyond a tile of 64 queries.
     constexpr bool kHasOther = kUpper || mod::kQueryTile == 128;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int first = kUpper ? 2 * lane : 2 * lane - 64;
+    DiagonalSums near, other;
+#pragma unroll 1
+    for (int q = 0; q < mod::kQueryTile; q += kRowsAtOnce) {
+        unsigned word[kRowsAtOnce];
+#pragma unroll
+        for (int i = 0; i < kRowsAtOnce; ++i) {
+            const int key = (q + i / 2 * 2 - first) & (mod::kKeyTile - 1);
+            word[i] =
+                load_shared_word(d_scores + key / kPanelColumns * kQueryPanel +
+                                 (q + i) * kRowBytes + ((key % kPanelColumns * 2) ^ (i << 4)));
+        }
+#pragma unroll
+        for (int i = 0; i < kRowsAtOnce; i += 2) {
+            const int key = q + i - first;
+            const bool is_near = !kHasOther || (kUpper ? key >= 0 : key < mod::kKeyTile);
+            const auto add = [&](DiagonalSums& sums) {
+                sums.add(flexc_first(kKind, word[i]), flexc_second(kKind, word[i]),
+                         flexc_first(kKind, word[i + 1]), flexc_second(kKind, word[i + 1]));
+            };
+            if (is_near)
+                add(near);
+            else
+                add(other);
+        }
+    }
+    const int distance = first_distance + first;
+    const int lowest = 1 - attention.kv_len, highest = attention.q_len - 1;
+    near.flush(to, distance, lowest, highest);
+    if constexpr (kHasOther)
+        other.flush(to, distance + (kUpper ? -mod::kKeyTile : mod::kKeyTile), lowest, highest);
+}
+
+__device__ inline void sum_distances(const AttentionArguments& attention,
+                                     const mod::Arguments& arguments, Shared shared,
+                                     const KeyTile& keys, bool is_upper) {
     int stage = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         const long long head = place.b * attention.heads + place.h;
@@ -53,39 +87,14 @@ __device__ inline void sum_distances(const AttentionArguments& attention,
 #pragma unroll 1
         for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
              walk.advance(), stage ^= 1) {
+            __syncwarp(); // the lanes have summed different distances
             synchronize(kDScoresBarrier, kDScoresThreads);
-            DiagonalSums near, other;
-            const unsigned rows = shared.base + at::kDScores + stage * kDScoresBytes;
-#pragma unroll 1
-            for (int q = 0; q < mod::kQueryTile; q += kRowsAtOnce) {
-                unsigned word[kRowsAtOnce];
-#pragma unroll
-                for (int i = 0; i < kRowsAtOnce; ++i) {
-                    const int key = (q + i / 2 * 2 - first) & (mod::kKeyTile - 1);
-                    word[i] = load_shared_word(rows + key / kPanelColumns * kQueryPanel +
-                                               (q + i) * kRowBytes +
-                                               ((key % kPanelColumns * 2) ^ (i << 4)));
-                }
-#pragma unroll
-                for (int i = 0; i < kRowsAtOnce; i += 2) {
-                    const int key = q + i - first;
-                    const bool is_near = !kHasOther || (kUpper ? key >= 0 : key < mod::kKeyTile);
-                    const auto add = [&](DiagonalSums& sums) {
-                        sums.add(flexc_first(kKind, word[i]), flexc_second(kKind, word[i]),
-                                 flexc_first(kKind, word[i + 1]), flexc_second(kKind, word[i + 1]));
-                    };
-                    if (is_near)
-                        add(near);
-                    else
-                        add(other);
-                }
-            }
-            const int distance = walk.tile() * mod::kQueryTile - keys.first_kv + first;
-            const int lowest = 1 - attention.kv_len, highest = attention.q_len - 1;
-            near.flush(to, distance, lowest, highest);
-            if constexpr (kHasOther)
-                other.flush(to, distance + (kUpper ? -mod::kKeyTile : mod::kKeyTile), lowest,
-                            highest);
+            const unsigned d_scores = shared.base + at::kDScores + stage * kDScoresBytes;
+            const int distance = walk.tile() * mod::kQueryTile - keys.first_kv;
+            if (is_upper)
+                sum_tile<true>(attention, d_scores, to, distance);
+            else
+                sum_tile<false>(attention, d_scores, to, distance);
         }
     });
 }

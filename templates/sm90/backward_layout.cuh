@@ -96,7 +96,7 @@ struct Shared {
         keys().initialise(1);
         values().initialise(1);
         for (int i = 0; i < 2; ++i) {
-            queries_full(i).initialise(kStagesRows ? 2 : 1);
+            queries_full(i).initialise(kStagesRows ? 1 + 32 : 1);
             queries_empty(i).initialise(128 * kConsumers);
             d_out_full(i).initialise(1);
             d_out_empty(i).initialise(128 * kConsumers);

@@ -80,8 +80,8 @@ __device__ inline void stage_rows(const AttentionArguments& attention,
                 Shared::rows(stage)[i] = mod::at_row(arguments, place.launch, place.head, place.b,
                                                      place.h, place.h_kv, q);
             }
-            __syncwarp();
-            if (lane == 0) shared.queries_full(stage).arrive();
+            // Every lane for itself: it has written rows of its own.
+            shared.queries_full(stage).arrive();
         }
     });
 }

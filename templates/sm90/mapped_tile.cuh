@@ -12,10 +12,12 @@ struct MappedTile {
     __device__ void store(unsigned to) const {
         store_shared_word(to, static_cast<unsigned>(2 * index + is_full));
     }
-    // The same for the whole warp.
+    // The same for the whole warp. Read by the lane that says when the warp has left the stage.
     static __device__ MappedTile load(unsigned from) {
-        const int word = uniform(static_cast<int>(load_shared_word(from)));
-        return {word >> 1, (word & 1) != 0};
+        unsigned word = 0;
+        if (threadIdx.x % 32 == 0) word = load_shared_word(from);
+        const int all = uniform(static_cast<int>(word));
+        return {all >> 1, (all & 1) != 0};
     }
 };
 

@@ -87,6 +87,11 @@ TEST_CASE("a map is built again by every launch of a graph, on Hopper" * doctest
 
     const Driver driver;
     REQUIRE(driver.library != nullptr);
+    int device = 0;
+    void* context = nullptr;
+    driver.call("cuDeviceGet", &device, 0);
+    driver.call("cuDevicePrimaryCtxRetain", &context, device);
+    driver.call("cuCtxSetCurrent", context);
     void *stream = nullptr, *graph = nullptr, *executable = nullptr;
     constexpr unsigned kNonBlocking = 1;
     constexpr int kThreadLocal = 1;
@@ -105,6 +110,7 @@ TEST_CASE("a map is built again by every launch of a graph, on Hopper" * doctest
     driver.call("cuGraphExecDestroy", executable);
     driver.call("cuGraphDestroy", graph);
     driver.call("cuStreamDestroy_v2", stream);
+    driver.call("cuDevicePrimaryCtxRelease_v2", device);
 }
 
 TEST_SUITE_END();

@@ -141,6 +141,7 @@ TEST_CASE("gradients of buffers, by what their indices use" * doctest::skip()) {
             one.q_len = 141;
             one.kv_len = 203;
             one.head_dim = head_dim;
+            one.dims = {{"N", 2 * 203}};
             check(one);
             one.text += "\nmask_mod = q_idx + 60 >= kv_idx";
             one.dtype = DType::f16;
