@@ -152,7 +152,7 @@ struct Consumer {
         store_d_scores(d_fragments, stage);
         publish_shared();
         // dS is here, and everyone has left the one before.
-        synchronize(kDScoresBarrier, kDScoresThreads);
+        meet_at_d_scores();
 
         QueryGradient dq;
         begin_products();

@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <ranges>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,20 @@ namespace flexc::test {
 inline std::uint64_t first_seed() {
     const char* text = std::getenv("FLEXC_TEST_SEED");
     return text == nullptr ? 1 : std::strtoull(text, nullptr, 10);
+}
+
+// How often a random test tries. Under sanitizers each try takes ten to thirty times as long.
+constexpr int trials(int count) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return count / 4;
+#else
+    return count;
+#endif
+}
+// The seeds of that many tries.
+inline auto seeds(int count) {
+    const std::uint64_t first = first_seed();
+    return std::views::iota(first, first + static_cast<std::uint64_t>(trials(count)));
 }
 
 class Random {

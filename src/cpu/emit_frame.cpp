@@ -9,7 +9,7 @@ namespace {
 
 // Numbers of one function's metadata, from first_: groups, loops, lists of groups.
 constexpr int kLoops = 4;
-constexpr int kNumbersPerVersion = 3 * kLoops;
+constexpr int kNumbersPerVersion = 3 * kLoops + 1;
 static_assert(2 * kNumbersPerVersion <= kMetadataPerFunction);
 
 struct Field {
@@ -58,8 +58,11 @@ std::string LoopMetadata::access(VectorLoop loop) const {
 std::string LoopMetadata::latch(VectorLoop loop) const {
     return formatted(", !llvm.loop !{}", first_ + kLoops + static_cast<int>(loop));
 }
+std::string LoopMetadata::outer_latch() const {
+    return formatted(", !llvm.loop !{}", first_ + 3 * kLoops);
+}
 std::string LoopMetadata::definitions() const {
-    std::string text;
+    std::string text = formatted("!{0} = distinct !{{!{0}, !1}}\n", first_ + 3 * kLoops);
     for (int loop = 0; loop < kLoops; ++loop)
         text += formatted("!{0} = distinct !{{}}\n"
                           "!{1} = distinct !{{!{1}, !{2}, !0}}\n"

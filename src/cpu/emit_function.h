@@ -18,7 +18,7 @@ struct FunctionRequest {
     bool masked = true;     // evaluate the mask; else every element of the tile is visible
     int first_metadata = 0; // of kMetadataPerFunction numbers that are free
 };
-inline constexpr int kMetadataPerFunction = 24;
+inline constexpr int kMetadataPerFunction = 26;
 
 FunctionText emit_forward(const passes::Mod& mod, const FunctionRequest& request);
 FunctionText emit_backward(const passes::Mod& mod, const FunctionRequest& request);

@@ -17,7 +17,7 @@ struct Functions {
 
 Functions functions(const passes::Mod& mod) {
     Functions all;
-    int metadata = 1;
+    int metadata = 2;
     auto add = [&](auto* emit, std::string_view name, bool masked) {
         const FunctionText one = emit(mod, {name, masked, metadata});
         metadata += kMetadataPerFunction;
@@ -36,7 +36,8 @@ Functions functions(const passes::Mod& mod) {
     if (mod.band.found()) add(emit_band, kBandFunction, false);
     all.text += "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)\n"
                 "@flexc_zero = internal constant i64 0\n"
-                "!0 = !{!\"llvm.loop.vectorize.enable\", i1 true}\n";
+                "!0 = !{!\"llvm.loop.vectorize.enable\", i1 true}\n"
+                "!1 = !{!\"llvm.loop.unroll.disable\"}\n";
     return all;
 }
 

@@ -93,8 +93,9 @@ std::string Values::loop_text(Block block, const LoopParts& parts) {
     text += formatted("  br label %{0}latch\n{0}latch:\n"
                       "  %{0}after = add nsw i{1} {2}, 1\n"
                       "  %{0}more = icmp slt i{1} %{0}after, {3}\n"
-                      "  br i1 %{0}more, label %{0}term, label %{0}end\n{0}end:\n",
-                      l, bits, name(loop.counter, block), end);
+                      "  br i1 %{0}more, label %{0}term, label %{0}end{4}\n{0}end:\n",
+                      l, bits, name(loop.counter, block), end,
+                      loop.over_columns ? metadata_.outer_latch() : "");
     return text;
 }
 

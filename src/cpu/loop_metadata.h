@@ -15,6 +15,8 @@ class LoopMetadata {
     std::string group(VectorLoop loop) const;  // "!12"
     std::string access(VectorLoop loop) const; // ", !llvm.access.group !12"
     std::string latch(VectorLoop loop) const;  // ", !llvm.loop !15"
+    // Of a loop around vector loops. Unrolled, a few of them take seconds to compile.
+    std::string outer_latch() const;
     std::string definitions() const;
 
   private:

@@ -2,8 +2,8 @@
 
 #include <optional>
 
+#include <spdlog/logger.h>
 #include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
 
 #include "support/env.h"
 

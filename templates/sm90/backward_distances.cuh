@@ -88,7 +88,7 @@ __device__ inline void sum_distances(const AttentionArguments& attention,
         for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
              walk.advance(), stage ^= 1) {
             __syncwarp(); // the lanes have summed different distances
-            synchronize(kDScoresBarrier, kDScoresThreads);
+            meet_at_d_scores();
             const unsigned d_scores = shared.base + at::kDScores + stage * kDScoresBytes;
             const int distance = walk.tile() * mod::kQueryTile - keys.first_kv;
             if (is_upper)

@@ -122,7 +122,7 @@ __device__ inline void sum_grid(const AttentionArguments& attention,
         for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
              walk.advance(), stage ^= 1) {
             __syncwarp(); // some lanes had no column to sum
-            synchronize(kDScoresBarrier, kDScoresThreads);
+            meet_at_d_scores();
             const unsigned d_scores = shared.base + at::kDScores + stage * kDScoresBytes;
             const int tile_query = walk.tile() * mod::kQueryTile;
             if constexpr (mod::kSumsQuotients) sums.add_quotients(d_scores, tile_query, warp);

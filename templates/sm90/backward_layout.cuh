@@ -113,6 +113,14 @@ struct Shared {
 // Numbered barriers; 0 is the block's.
 constexpr int kDScoresBarrier = 1, kLastProductBarrier = 2;
 
+// dS is in shared memory.
+__device__ inline void meet_at_d_scores() {
+    if constexpr (kSumsInTile)
+        synchronize_roles(kDScoresBarrier, kDScoresThreads);
+    else
+        synchronize(kDScoresBarrier, kDScoresThreads);
+}
+
 // A tile of keys of one head.
 struct KeyTile {
     int b, h_kv, first_kv;

@@ -43,6 +43,11 @@ __device__ inline void publish_barriers() {
 __device__ inline void synchronize(int barrier, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
+// The same for threads that come from different places in a kernel: "bar" is for threads that all
+// execute the same instruction.
+__device__ inline void synchronize_roles(int barrier, int threads) {
+    asm volatile("barrier.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
 __device__ inline void arrive(int barrier, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }

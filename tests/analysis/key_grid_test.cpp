@@ -65,7 +65,7 @@ TEST_CASE("values that use keys through a grid are the same in its rows or colum
           "score + kv_idx // 5 + kv_idx % 7 + (kv_idx + 1) // 12"})
         for (const std::int64_t width : {2, 3, 5, 6, 7, 12, 24})
             check_values(test::program_of(text), width, static_cast<std::uint64_t>(width));
-    for (std::uint64_t seed = test::first_seed(); seed < test::first_seed() + 40; ++seed) {
+    for (const std::uint64_t seed : test::seeds(40)) {
         CAPTURE(seed);
         check_values(test::random_program(seed), 3, seed);
     }

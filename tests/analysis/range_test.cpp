@@ -152,7 +152,7 @@ bool proven(const std::string& dims, const std::string& index) {
 
 TEST_CASE("every value lies in its range, every proven index in its buffer") {
     int proofs_seen = 0, narrow_seen = 0;
-    for (std::uint64_t seed = test::first_seed(); seed < test::first_seed() + 800; ++seed) {
+    for (const std::uint64_t seed : test::seeds(800)) {
         CAPTURE(seed);
         const ir::Program program = test::random_program(
             seed, {.operators = 50, .sized_sums = false, .tame = seed % 2 == 0});
@@ -171,8 +171,8 @@ TEST_CASE("every value lies in its range, every proven index in its buffer") {
                 proofs_seen += inside;
         }
     }
-    CHECK(proofs_seen > 500);
-    CHECK(narrow_seen > 2000);
+    CHECK(proofs_seen > test::trials(800) / 2);
+    CHECK(narrow_seen > 2 * test::trials(800));
 }
 
 TEST_CASE("indices that are proven") {

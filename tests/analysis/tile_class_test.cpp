@@ -80,13 +80,9 @@ TEST_CASE("intervals alone tell most tiles of sorted documents") {
 }
 
 TEST_CASE("intervals of random masks hold what their elements give") {
-#ifdef __SANITIZE_ADDRESS__
-    constexpr int kMasks = 100;
-#else
     constexpr int kMasks = 400;
-#endif
     int tested = 0;
-    for (std::uint64_t seed = test::first_seed(); seed < test::first_seed() + kMasks; ++seed) {
+    for (const std::uint64_t seed : test::seeds(kMasks)) {
         CAPTURE(seed);
         const ir::Program program = test::random_program(seed, {.gradients = false});
         test::Instance instance(program, seed);
@@ -108,5 +104,5 @@ TEST_CASE("intervals of random masks hold what their elements give") {
                     }
             }
     }
-    CHECK(tested > kMasks);
+    CHECK(tested > test::trials(kMasks));
 }

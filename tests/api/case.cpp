@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 
@@ -212,14 +213,20 @@ std::string compare_lse(const std::vector<double>& got, const std::vector<double
 
 std::string run_case(const Case& one, Device device, std::uint32_t seed) {
     const int head_dim_v = one.head_dim_v == 0 ? one.head_dim : one.head_dim_v;
-    auto kernel = compile(one.text, {.dtype = one.dtype,
-                                     .head_dim = one.head_dim,
-                                     .head_dim_v = head_dim_v,
-                                     .device = device,
-                                     .forward_kernel = one.forward_kernel,
-                                     .backward_kernel = one.backward_kernel,
-                                     .tile_source = one.tile_source,
-                                     .deterministic = one.deterministic});
+    const CompileOptions options = {.dtype = one.dtype,
+                                    .head_dim = one.head_dim,
+                                    .head_dim_v = head_dim_v,
+                                    .device = device,
+                                    .forward_kernel = one.forward_kernel,
+                                    .backward_kernel = one.backward_kernel,
+                                    .tile_source = one.tile_source,
+                                    .deterministic = one.deterministic};
+    // Fills the cache on disk with what a machine with such a GPU will ask of it, and runs nothing.
+    if (const char* arch = std::getenv("FLEXC_TEST_COMPILE")) {
+        const auto compiled = compile_offline(one.text, options, arch, one.strided);
+        return compiled ? "" : compiled.error().message;
+    }
+    auto kernel = compile(one.text, options);
     if (!kernel) return kernel.error().message;
     const front::Output front = front::compile_text(
         {.source = dsl::Source("case", one.reference.empty() ? one.text : one.reference)});

@@ -47,6 +47,9 @@ KernelCase learned(KernelKind kind) {
 constexpr std::array<std::string_view, 11> kWatched = {
     "causal",         "dilated", "document",   "neighborhood_2d",   "padding", "prefix_lm",
     "sliding_window", "alibi",   "dense_bias", "relative_position", "softcap"};
+// Those that ask most of the generic kernels.
+constexpr std::array<std::string_view, 5> kHeavy = {"causal", "document", "neighborhood_2d",
+                                                    "dense_bias", "softcap"};
 
 std::vector<KernelCase> generic(const front::LibraryMod& mod, std::span<const int> head_dims) {
     std::vector<KernelCase> cases;
@@ -101,7 +104,7 @@ std::vector<KernelCase> compile_matrix() {
             cases.back().head_dim_v = head_dim_v;
         }
     constexpr std::array kWide = {128}; // where registers are short
-    for (const std::string_view mod : kWatched)
+    for (const std::string_view mod : kHeavy)
         for (KernelCase& one : generic(*front::find_library_mod(mod), kWide))
             cases.push_back(std::move(one));
     // Maps: a mask of arrays, and one of numbers alone.

@@ -32,13 +32,11 @@ void check_seed(std::uint64_t seed, const RandomOptions& random_options, bool ba
 } // namespace
 
 TEST_CASE("random programs, forward and backward") {
-    const std::uint64_t first = first_seed();
-    for (std::uint64_t seed = first; seed < first + 60; ++seed)
+    for (const std::uint64_t seed : seeds(30))
         check_seed(seed, {.kinks = false, .steps = false}, true);
 }
 
 TEST_CASE("random programs with integers, bounds and masks only") {
-    const std::uint64_t first = first_seed() + 1000;
-    for (std::uint64_t seed = first; seed < first + 40; ++seed)
-        check_seed(seed, {.operators = 60, .kinks = false, .steps = false}, true);
+    for (const std::uint64_t seed : seeds(16))
+        check_seed(seed + 1000, {.operators = 60, .kinks = false, .steps = false}, true);
 }

@@ -93,7 +93,7 @@ TEST_CASE("what is not affine in the score stays whole") {
 
 TEST_CASE("parts of random programs are those programs") {
     int found = 0;
-    for (std::uint64_t seed = test::first_seed(); seed < test::first_seed() + 400; ++seed) {
+    for (const std::uint64_t seed : test::seeds(400)) {
         auto mod = passes::lower(test::random_program(seed, {.gradients = false}), {});
         if (!mod) continue;
         const cuda::FoldedMod folded = cuda::fold_score(*mod);

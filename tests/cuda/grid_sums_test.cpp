@@ -1,7 +1,9 @@
 // Sums of dS over keys as a grid, as backward_sm90.cu adds them to gradients of buffers: run on the
 // host for every thread in turn, against sums element by element.
+#include <algorithm>
 #include <cmath>
 #include <random>
+#include <span>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -141,7 +143,10 @@ TEST_CASE("gradients are summed over rows and columns of a grid of keys") {
     std::mt19937 random(seed);
     const std::string slabs = "buffer s: f32[B, H, Q_LEN, N] grad\n"
                               "buffer t: f32[B, H, Q_LEN, M] grad\n";
-    for (const int width : {2, 3, 7, 10, 14, 16, 24, 33, 64, 100, 128}) {
+    // A compile each: some of them.
+    std::vector<int> widths = {2, 3, 7, 10, 14, 16, 24, 33, 64, 100, 128};
+    std::ranges::shuffle(widths, random);
+    for (const int width : std::span(widths).first(5)) {
         const std::string w = std::to_string(width);
         check(slabs + "score_mod = score + s[b, h, q_idx - 2, kv_idx // " + w +
                   "] + t[b, h, q_idx, kv_idx % " + w + "]",

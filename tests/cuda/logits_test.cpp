@@ -1,7 +1,9 @@
 // Logits and softmax of forward_sm90.cu, run on the host for every thread of a warp in turn: what
 // is staged for keys as a grid has to add up to the score mod of each element.
+#include <algorithm>
 #include <cmath>
 #include <random>
+#include <span>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -148,7 +150,10 @@ TEST_CASE("what is staged for a grid of keys adds up to the mod") {
     const unsigned seed = source();
     CAPTURE(seed);
     std::mt19937 random(seed);
-    for (const int width : {7, 8, 10, 12, 14, 16, 20, 28, 32, 40, 56, 64})
+    // A compile each: some of the widths that divide a tile of keys, or whose rows end inside it.
+    std::vector<int> widths = {7, 8, 10, 12, 14, 16, 20, 28, 32, 40, 56, 64};
+    std::ranges::shuffle(widths, random);
+    for (const int width : std::span(widths).first(5))
         check({both(width), width}, random);
     const Case cases[] = {
         {both(14) + "\nmask_mod = q_idx + 70 >= kv_idx", 14},

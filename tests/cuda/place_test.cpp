@@ -105,19 +105,20 @@ void check(const std::vector<bool>& visible, const Window& w, const Answer& foun
 
 TEST_CASE("ranges of clamped bands hold what is visible, and no more for one query") {
     const std::vector<test::MaskCase> cases = test::clamped_cases();
-    for (const test::MaskCase& one : cases)
+    for (const test::MaskCase& one : cases) {
+        const passes::Mod mod = test::lowered(one.text, {.backward = false, .clamps_bands = true});
+        REQUIRE(mod.band.clamps);
+        cuda::KernelConfig config;
+        config.kind = cuda::KernelKind::forward;
+        std::string text = cuda::emit_mod(mod, config, {});
+        text.replace(text.find("#pragma once"), 12, "");
+        // place.cuh asks for the file mod.cuh, which is this text.
+        const test::HostModule module(std::string(kPrelude) + text + std::string(kCaller));
+        auto* answer = module.function<Function>("answer");
         for (const auto& [q_offset, kv_offset] : {std::pair{0, 0}, {9, 4}}) {
             CAPTURE(one.text);
             CAPTURE(q_offset);
             test::MaskInstance mask(one, {kQueries + q_offset, kKeys + kv_offset}, true);
-            REQUIRE(mask.mod().band.clamps);
-            cuda::KernelConfig config;
-            config.kind = cuda::KernelKind::forward;
-            std::string text = cuda::emit_mod(mask.mod(), config, {});
-            text.replace(text.find("#pragma once"), 12, "");
-            // place.cuh asks for the file mod.cuh, which is this text.
-            const test::HostModule module(std::string(kPrelude) + text + std::string(kCaller));
-            auto* answer = module.function<Function>("answer");
             AttentionArguments attention{};
             attention.batch = attention.heads = attention.kv_heads = 2;
             attention.q_len = kQueries;
@@ -142,4 +143,5 @@ TEST_CASE("ranges of clamped bands hold what is visible, and no more for one que
                     }
             }
         }
+    }
 }

@@ -1,4 +1,5 @@
-// What a user reads for each program of this folder.
+// What a user reads for each NAME.flex of this folder is NAME.expected. FLEXC_UPDATE_GOLDENS=1 in
+// the environment writes these anew: review the difference.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -15,6 +16,8 @@ namespace {
 
 using namespace flexc;
 
+constexpr const char* kGoldens = FLEXC_SOURCE_DIR "/tests/error";
+
 std::string read_file(const std::filesystem::path& path) {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
@@ -22,7 +25,7 @@ std::string read_file(const std::filesystem::path& path) {
 
 std::vector<std::filesystem::path> programs() {
     std::vector<std::filesystem::path> paths;
-    for (const auto& entry : std::filesystem::directory_iterator(FLEXC_ERROR_GOLDENS))
+    for (const auto& entry : std::filesystem::directory_iterator(kGoldens))
         if (entry.path().extension() == ".flex") paths.push_back(entry.path());
     std::sort(paths.begin(), paths.end());
     return paths;
@@ -51,7 +54,7 @@ TEST_CASE("every diagnostic reads as its golden says") {
 }
 
 TEST_CASE("every golden has its program") {
-    for (const auto& entry : std::filesystem::directory_iterator(FLEXC_ERROR_GOLDENS)) {
+    for (const auto& entry : std::filesystem::directory_iterator(kGoldens)) {
         std::filesystem::path path = entry.path();
         if (path.extension() != ".expected") continue;
         CAPTURE(path.filename().string());

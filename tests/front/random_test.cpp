@@ -12,6 +12,7 @@
 #include "dsl/parser.h"
 #include "front/library.h"
 #include "ir/verify.h"
+#include "random_program.h"
 
 #include "../dsl/same_tree.h"
 
@@ -135,7 +136,7 @@ constexpr auto kSeeds = std::to_array<const char*>(
 
 TEST_CASE("random bytes") {
     Random random;
-    for (int i = 0; i < 3000; ++i) {
+    for (int i = 0; i < test::trials(3000); ++i) {
         std::string text;
         const std::size_t length = random.below(60);
         for (std::size_t j = 0; j < length; ++j)
@@ -146,7 +147,7 @@ TEST_CASE("random bytes") {
 
 TEST_CASE("random words") {
     Random random;
-    for (int i = 0; i < 4000; ++i) {
+    for (int i = 0; i < test::trials(4000); ++i) {
         std::string text = random.below(2) == 0 ? "score_mod = " : "";
         const std::size_t length = 1 + random.below(random.below(10) == 0 ? 200 : 12);
         for (std::size_t j = 0; j < length; ++j) {
@@ -159,7 +160,7 @@ TEST_CASE("random words") {
 
 TEST_CASE("programs with random changes") {
     Random random;
-    for (int i = 0; i < 4000; ++i) {
+    for (int i = 0; i < test::trials(4000); ++i) {
         const std::size_t library = front::library().size();
         const std::size_t pick = random.below(kSeeds.size() + library);
         std::string text = pick < kSeeds.size()
@@ -203,7 +204,7 @@ TEST_CASE("random expressions that are mostly right") {
         }
     };
     int programs = 0;
-    for (int i = 0; i < 500; ++i) {
+    for (int i = 0; i < test::trials(500); ++i) {
         const std::string text =
             "buffer t: f32[H] grad\nbuffer u: i32[Q_LEN, 4]\nparam p: f32 = 1.5\nconst W = 3\n"
             "fn f(x, y) = x * y + score\nscore_mod = 0.0 + " +

@@ -11,7 +11,7 @@ using namespace flexc;
 using ir::Op;
 
 TEST_CASE("what is printed reads back as the same program") {
-    for (std::uint64_t seed = test::first_seed(); seed < test::first_seed() + 300; ++seed) {
+    for (const std::uint64_t seed : test::seeds(300)) {
         CAPTURE(seed);
         const ir::Program program = test::random_program(seed, {.tame = false});
         REQUIRE(ir::verify(program) == "");

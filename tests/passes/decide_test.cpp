@@ -40,7 +40,7 @@ TEST_CASE("comparisons that they do not") {
 }
 
 TEST_CASE("deciding keeps values") {
-    for (std::uint64_t seed = test::first_seed(); seed < test::first_seed() + 600; ++seed) {
+    for (const std::uint64_t seed : test::seeds(600)) {
         CAPTURE(seed);
         const ir::Program before = test::random_program(seed, {.operators = 60});
         ir::Program after = before;

@@ -38,7 +38,7 @@ std::vector<std::string> slot_names(const passes::Mod& mod) {
 } // namespace
 
 TEST_CASE("values are computed where all that they need is there") {
-    for (std::uint64_t seed = test::first_seed(); seed < test::first_seed() + 300; ++seed) {
+    for (const std::uint64_t seed : test::seeds(300)) {
         CAPTURE(seed);
         const auto mod = lower_random(seed);
         REQUIRE_MESSAGE(mod.has_value(), mod.error().message);
@@ -60,7 +60,7 @@ TEST_CASE("values are computed where all that they need is there") {
 }
 
 TEST_CASE("a hoisted value is the same for all that share it") {
-    for (std::uint64_t seed = test::first_seed(); seed < test::first_seed() + 200; ++seed) {
+    for (const std::uint64_t seed : test::seeds(200)) {
         CAPTURE(seed);
         const auto mod = lower_random(seed);
         REQUIRE(mod);
@@ -90,7 +90,7 @@ TEST_CASE("a hoisted value is the same for all that share it") {
 }
 
 TEST_CASE("lowering keeps the program's meaning") {
-    for (std::uint64_t seed = test::first_seed(); seed < test::first_seed() + 300; ++seed) {
+    for (const std::uint64_t seed : test::seeds(300)) {
         CAPTURE(seed);
         const ir::Program program = test::random_program(seed, {.steps = false});
         const auto mod = passes::lower(program, {});
