@@ -129,17 +129,12 @@ bool is_split(const passes::Mod& mod, const CompileOptions& options, const Targe
     return options.deterministic && !why_not_in_order(mod, options, target).empty();
 }
 
-// Whether a backward that nobody chose is Hopper's where the mask has a map.
-constexpr bool kHopperBackwardTakesMaps = false; // its walk of maps has not run on a GPU yet
-
 // Of gradients, Hopper's backward knows those that are one number for each element.
 bool wants_generic(const passes::Mod& mod, const CompileOptions& options, KernelKind kind,
                    const Target& target) {
     if (kind == KernelKind::forward) return options.forward_kernel == ForwardKernel::generic;
     if (is_split(mod, options, target) || passes::has_gradients_of_terms(mod)) return true;
-    if (options.backward_kernel == BackwardKernel::hopper) return false;
-    return options.backward_kernel == BackwardKernel::generic ||
-           (needs_map(mod) && !kHopperBackwardTakesMaps);
+    return options.backward_kernel == BackwardKernel::generic;
 }
 
 // Not yet measured: only on request.

@@ -9,13 +9,12 @@
 #include "api/frontend.h"
 #include "cuda/driver.h"
 #include "flexc/compile.h"
+#include "runtime/alignment.h"
 #include "support/text.h"
 
 namespace flexc {
 
 namespace {
-
-constexpr std::size_t kAlignment = 256;
 
 bool on_cuda(Device device) { return device.kind == Device::Kind::cuda; }
 
@@ -46,11 +45,10 @@ Result<DeviceMemory> DeviceMemory::allocate(Device device, std::size_t bytes) {
         if (auto done = cuda::synchronize_context(); !done) return done.error();
         return memory;
     }
-    const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    memory.data_ = std::aligned_alloc(kAlignment, rounded);
+    memory.data_ = std::aligned_alloc(runtime::kAlignment, runtime::aligned(bytes));
     if (memory.data_ == nullptr)
         return Error{ErrorCode::limit, formatted("out of memory: {} bytes", bytes)};
-    std::memset(memory.data_, 0, rounded);
+    std::memset(memory.data_, 0, runtime::aligned(bytes));
     return memory;
 }
 

@@ -33,15 +33,12 @@ Result<Front> read_program(std::string_view text, const CompileOptions& options)
 
 namespace {
 
-// Whether prefixes and padding have ranges where nobody chose.
-constexpr bool kTakesRanges = false; // these kernels have not run on a GPU yet
-
+// Whether prefixes and padding have ranges.
 bool takes_ranges(const CompileOptions& options) {
     if (options.device.kind == Device::Kind::cpu) return false; // its loops know bands and maps
     if (options.deterministic) return false;                    // turns at dq are counted for bands
     if (options.report_out_of_range) return false; // where a length is read that hides its reader
-    return options.tile_source == TileSource::automatic ? kTakesRanges
-                                                        : options.tile_source == TileSource::ranges;
+    return options.tile_source != TileSource::maps;
 }
 
 } // namespace

@@ -27,7 +27,7 @@ std::string bind(const support::DynamicLibrary& library, DriverApi& api) {
     return "";
 }
 
-Result<DriverApi> open() {
+Result<DriverApi> open_driver() {
     DriverApi api;
     // Never libcuda.so: that one is for linking, and may be a stub.
     const support::LibrarySearch search = support::find_library(
@@ -55,7 +55,7 @@ Result<DriverApi> open() {
 } // namespace
 
 const Result<DriverApi>& driver_api() {
-    static const Result<DriverApi> kApi = open();
+    static const Result<DriverApi> kApi = open_driver();
     return kApi;
 }
 

@@ -42,10 +42,6 @@ std::string quoted(std::string_view source) {
     return text.empty() ? text : "// The program:\n" + text;
 }
 
-std::string function(std::string_view signature, const Body& body) {
-    return formatted("__device__ inline {} {{\n{}}}\n\n", signature, body.statements());
-}
-
 class Emitter {
   public:
     Emitter(const passes::Mod& mod, const KernelConfig& config, const EmitOptions& options)
@@ -247,7 +243,7 @@ class Emitter {
                              body.argument({passes::ArgumentSlot::Kind::first_kv_head}) + ")"
                        : "0") +
                   ";");
-        text_ += function("int first_kv_head(const Arguments& arguments)", body);
+        text_ += device_function("int first_kv_head(const Arguments& arguments)", body);
     }
 
     void structs() {
@@ -289,7 +285,7 @@ class Emitter {
         for (const NodeId id : kept)
             fields += (fields.empty() ? "" : ", ") + body.text_as(id, layout_.type(id));
         body.line("return {" + fields + "};");
-        text_ += function(signature, body);
+        text_ += device_function(signature, body);
     }
 
     void places() {
@@ -316,10 +312,11 @@ class Emitter {
         body.line("return {" +
                   bound(has_band() ? mod_.band.low : none, "flexc_max", "-(1ll << 62)") + ", " +
                   bound(has_band() ? mod_.band.high : none, "flexc_min", "1ll << 62") + "};");
-        text_ += function(formatted("Band band(const Arguments& arguments, const Launch& launch, "
-                                    "const Head& head, {})",
-                                    kHeadParameters),
-                          body);
+        text_ +=
+            device_function(formatted("Band band(const Arguments& arguments, const Launch& launch, "
+                                      "const Head& head, {})",
+                                      kHeadParameters),
+                            body);
     }
 
     void clamps() {
@@ -329,10 +326,11 @@ class Emitter {
             bounds += (bounds.empty() ? "" : ", ") +
                       (bound == ir::kNoNode ? "0" : body.text_as(bound, CType::wide));
         body.line("return {" + bounds + "};");
-        text_ += function(formatted("Clamps clamps(const Arguments& arguments, const Launch& "
-                                    "launch, const Head& head, {})",
-                                    kHeadParameters),
-                          body);
+        text_ +=
+            device_function(formatted("Clamps clamps(const Arguments& arguments, const Launch& "
+                                      "launch, const Head& head, {})",
+                                      kHeadParameters),
+                            body);
     }
 
     void element() {
@@ -340,13 +338,13 @@ class Emitter {
         if (has_mask()) visible.compute({mod_.mask});
         visible.line("return " + (has_mask() ? unbracketed(visible.text(mod_.mask)) : "true") +
                      ";");
-        text_ += function("bool visible(const At& at)", visible);
+        text_ += device_function("bool visible(const At& at)", visible);
 
         Body score(layout_, Place::element, "at.");
         if (has_score_mod()) score.compute({mod_.score});
         score.line("return " + (has_score_mod() ? unbracketed(score.text(mod_.score)) : "score") +
                    ";");
-        text_ += function("float score(const At& at, float score)", score);
+        text_ += device_function("float score(const At& at, float score)", score);
 
         Body report(layout_, Place::element, "at.");
         if (reports()) {
@@ -354,7 +352,7 @@ class Emitter {
             report.line("if (" + unbracketed(report.text(mod_.out_of_range)) + ") *" +
                         report.argument({passes::ArgumentSlot::Kind::out_of_range}) + " = 1;");
         }
-        text_ += function("void report_out_of_range(const At& at, float score)", report);
+        text_ += device_function("void report_out_of_range(const At& at, float score)", report);
     }
 
     void joint() {
@@ -387,7 +385,7 @@ class Emitter {
         for (std::size_t i = 0; const NodeId id : shared)
             body.line(formatted("joint.carried[{}] = {};", i++, unbracketed(body.text(id))));
         body.line("return joint;");
-        text_ += function("Joint joint(const At& at, float score)", body);
+        text_ += device_function("Joint joint(const At& at, float score)", body);
     }
 
     const FoldedMod folded_;

@@ -36,10 +36,6 @@ void add(Body& body, const Layout& layout, NodeId read, const std::string& value
               data + (offset.empty() ? "" : " + " + offset) + ", " + value + ");");
 }
 
-std::string function(const std::string& signature, const Body& body) {
-    return formatted("__device__ inline void {} {{\n{}}}\n\n", signature, body.statements());
-}
-
 std::string address(const Body& body, NodeId read, std::uint32_t buffer) {
     const std::string offset = body.offset(read, Kind::gradient_stride);
     const std::string data = body.argument({Kind::gradient_data, buffer});
@@ -86,7 +82,7 @@ std::string values_of(const Layout& layout, const std::vector<NodeId>& reads,
     for (std::size_t i = 0; i < reads.size(); ++i)
         body.line(formatted("if (read == {}) return {};", i, unbracketed(body.text(reads[i]))));
     body.line("return 0;");
-    return formatted("__device__ inline {} {{\n{}}}\n\n", signature, body.statements());
+    return device_function(signature, body);
 }
 
 } // namespace
@@ -184,15 +180,17 @@ std::string emit_gradients(const Layout& layout,
         add_terms(each, layout, counter, of_counter);
     for (const Entry& entry : of_element)
         add(each, layout, entry.read, formatted("joint.partial[{}] * d_modified", entry.index), "");
-    text += function("add_gradients(const At& at, const Joint& joint, float d_modified)", each);
+    text += device_function(
+        "void add_gradients(const At& at, const Joint& joint, float d_modified)", each);
 
     Body sums(layout, Place::element, "at.");
     for (std::size_t i = 0; i < of_head.size(); ++i)
         sums.line(
             formatted("sums.sum[{}] += joint.partial[{}] * d_modified;", i, of_head[i].index));
-    text += function("sum_gradients(const At& at, const Joint& joint, float d_modified, "
-                     "GradientSums& sums)",
-                     sums);
+    text +=
+        device_function("void sum_gradients(const At& at, const Joint& joint, float d_modified, "
+                        "GradientSums& sums)",
+                        sums);
 
     Body flush = Body::after_head(layout);
     if (!of_head.empty()) flush.line("const bool first_lane = threadIdx.x % 32 == 0;");
@@ -201,9 +199,10 @@ std::string emit_gradients(const Layout& layout,
         add(flush, layout, of_head[i].read, formatted("total_{}", i), "first_lane");
         flush.line(formatted("sums.sum[{}] = 0;", i));
     }
-    text += function("flush_gradients(const Arguments& arguments, const Launch& launch, "
-                     "const Head& head, int b, int h, int h_kv, GradientSums& sums)",
-                     flush);
+    text +=
+        device_function("void flush_gradients(const Arguments& arguments, const Launch& launch, "
+                        "const Head& head, int b, int h, int h_kv, GradientSums& sums)",
+                        flush);
     return text;
 }
 

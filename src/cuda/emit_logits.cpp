@@ -94,8 +94,7 @@ std::string emit_logit_functions(const Layout& layout, const ScoreParts& parts) 
         if (value != kNoNode) body.compute({value});
         body.line(
             formatted("return {};", value == kNoNode ? "0.0f" : unbracketed(body.text(value))));
-        text += formatted("__device__ inline float {}(const At& at{}) {{\n{}}}\n\n", called, more,
-                          body.statements());
+        text += device_function(formatted("float {}(const At& at{})", called, more), body);
     };
     function("multiplier", parts.multiplier);
     function("row_addend", parts.row_addend);

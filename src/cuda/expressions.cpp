@@ -332,4 +332,8 @@ std::string Body::offset(NodeId read, Kind stride) const {
     return "(" + result + ")";
 }
 
+std::string device_function(std::string_view signature, const Body& body) {
+    return formatted("__device__ inline {} {{\n{}}}\n\n", signature, body.statements());
+}
+
 } // namespace flexc::cuda

@@ -91,7 +91,7 @@ std::vector<std::string> search_patterns() {
     return patterns;
 }
 
-Result<Nvrtc> open() {
+Result<Nvrtc> open_nvrtc() {
     Nvrtc api;
     const support::LibrarySearch search = support::find_library(
         {.name = "NVRTC",
@@ -110,7 +110,7 @@ Result<Nvrtc> open() {
 }
 
 const Result<Nvrtc>& nvrtc() {
-    static const Result<Nvrtc> kNvrtc = open();
+    static const Result<Nvrtc> kNvrtc = open_nvrtc();
     return kNvrtc;
 }
 

@@ -23,10 +23,11 @@ TiledAxis keys_of(const AttentionArguments& attention) {
 }
 std::int64_t words_of(const TiledAxis& keys) { return (keys.tiles() + 31) / 32; }
 
+using Kind = passes::ArgumentSlot::Kind;
+
 // What the argument words say, taken apart again.
 MaskValues values_of(const ir::Program& program, std::span<const passes::ArgumentSlot> slots,
                      std::span<const std::uint64_t> words, const AttentionArguments& attention) {
-    using Kind = passes::ArgumentSlot::Kind;
     std::vector<std::int64_t> sizes(program.sizes.size());
     std::vector<std::uint64_t> params(program.params.size());
     std::vector<TensorView> views(program.buffers.size());

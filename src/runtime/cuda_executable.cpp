@@ -11,6 +11,7 @@
 #include "cuda/driver.h"
 #include "cuda/select.h"
 #include "cuda/tensor_maps.h"
+#include "runtime/alignment.h"
 #include "runtime/tile_maps.h"
 #include "runtime/tile_queues.h"
 #include "support/text.h"
@@ -20,12 +21,6 @@ namespace flexc::runtime {
 namespace {
 
 using cuda::KernelKind;
-
-constexpr std::size_t kAlignment = 256;
-
-std::size_t aligned(std::size_t bytes) {
-    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 // Where each part of the workspace starts.
 struct WorkspaceLayout {

@@ -1,5 +1,6 @@
 #include "flexc/kernel.h"
 
+#include "runtime/alignment.h"
 #include "runtime/bind.h"
 #include "runtime/buffers.h"
 #include "runtime/state.h"
@@ -37,11 +38,10 @@ Result<void> check_workspace(const detail::PlanState& plan, Workspace workspace)
 // Builds the plan's map where all that the mask reads is there; else calls find room for one.
 Result<void> plan_tiles(const detail::KernelState& kernel, detail::PlanState& plan,
                         std::span<const NamedTensor> buffers, Stream stream) {
-    constexpr std::size_t kAlignment = 256;
     if (plan.map_bytes == 0) return {};
     runtime::BoundCall bound;
     if (!runtime::bind_mask(kernel, plan, buffers, bound)) {
-        plan.map_offset = (plan.workspace_bytes + kAlignment - 1) / kAlignment * kAlignment;
+        plan.map_offset = runtime::aligned(plan.workspace_bytes);
         plan.workspace_bytes = plan.map_offset + plan.map_bytes;
         return {};
     }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 
+#include "runtime/alignment.h"
 #include "support/text.h"
 
 namespace flexc::runtime {
@@ -20,10 +21,8 @@ class Carver {
   public:
     explicit Carver(std::byte* memory) : memory_(memory) {}
     template <typename T> T* take(std::int64_t count) {
-        constexpr std::size_t kAlignment = 256;
         std::byte* const piece = memory_ == nullptr ? nullptr : memory_ + used_;
-        used_ += (static_cast<std::size_t>(count) * sizeof(T) + kAlignment - 1) / kAlignment *
-                 kAlignment;
+        used_ += aligned(static_cast<std::size_t>(count) * sizeof(T));
         return reinterpret_cast<T*>(piece);
     }
     std::size_t used() const { return used_; }

@@ -241,9 +241,8 @@ class Logits {
                              });
             } else {
                 // Unlike 0, -0 is the same as nothing in a sum.
-                constexpr bool kHasMore = mod::kHasRemainderAddend || mod::kHasQuotientAddend;
-                finish(0, kHasMore ? -0.0f : 0.0f);
-                finish(1, kHasMore ? -0.0f : 0.0f);
+                finish(0, -0.0f);
+                finish(1, -0.0f);
             }
         }
     }

@@ -86,9 +86,9 @@ std::vector<Candidate> measure(const BenchCase& bench, const std::vector<std::st
     return candidates;
 }
 
-void forget(const BenchCase& bench, bool json) {
+void forget(const BenchCase& bench, bool prints_json) {
     require(keep_schedule(bench.mod.text, with_schedule(bench, "")));
-    if (json) {
+    if (prints_json) {
         print_json({{"kept", nullptr}});
     } else {
         print(stdout, "flexc chooses for this program again\n");
