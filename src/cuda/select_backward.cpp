@@ -7,24 +7,23 @@
 namespace flexc::cuda {
 namespace {
 
-struct Shape {
+struct BackwardShape {
     int query_tile, key_tile, warps, stages;
 };
 
 // Best first. The last ones fit the largest rows into the smallest shared memory.
 constexpr std::array kKeyShapes = {
-    Shape{128, 128, 8, 2}, Shape{64, 128, 8, 2}, Shape{64, 128, 8, 1},
-    Shape{64, 64, 8, 2},   Shape{64, 64, 8, 1},  Shape{64, 64, 4, 1},
-    Shape{32, 64, 8, 1},   Shape{32, 32, 4, 1},  Shape{16, 16, 2, 1},
+    BackwardShape{128, 128, 8, 2}, BackwardShape{64, 128, 8, 2}, BackwardShape{64, 128, 8, 1},
+    BackwardShape{64, 64, 8, 2},   BackwardShape{64, 64, 8, 1},  BackwardShape{64, 64, 4, 1},
+    BackwardShape{32, 64, 8, 1},   BackwardShape{32, 32, 4, 1},  BackwardShape{16, 16, 2, 1},
 };
 constexpr std::array kQueryShapes = {
-    Shape{128, 64, 8, 2}, Shape{128, 32, 8, 2}, Shape{64, 64, 4, 2}, Shape{64, 32, 4, 2},
-    Shape{64, 32, 4, 1},  Shape{32, 32, 2, 1},  Shape{32, 16, 2, 1}, Shape{16, 16, 1, 1},
+    BackwardShape{128, 64, 8, 2}, BackwardShape{128, 32, 8, 2}, BackwardShape{64, 64, 4, 2},
+    BackwardShape{64, 32, 4, 2},  BackwardShape{64, 32, 4, 1},  BackwardShape{32, 32, 2, 1},
+    BackwardShape{32, 16, 2, 1},  BackwardShape{16, 16, 1, 1},
 };
 
 constexpr int kRowSumBytes = 2 * sizeof(float); // lse and delta of a query
-
-int padded(int columns) { return (columns + 15) / 16 * 16; }
 
 // What both head dims of a row take.
 int row_pair_bytes(const KernelRequest& request) {
@@ -34,7 +33,7 @@ int row_pair_bytes(const KernelRequest& request) {
 
 // The layouts at the top of backward_key.cu and backward_query.cu. Results leave through the same
 // memory as floats.
-int key_kernel_bytes(const KernelRequest& request, const Shape& shape) {
+int key_kernel_bytes(const KernelRequest& request, const BackwardShape& shape) {
     const int rows = row_pair_bytes(request);
     const int used = shape.key_tile * rows +
                      2 * shape.query_tile * tile_row_bytes(shape.key_tile, request.dtype) +
@@ -42,7 +41,7 @@ int key_kernel_bytes(const KernelRequest& request, const Shape& shape) {
     const int widest = std::max(request.head_dim, request.head_dim_v);
     return std::max(used, shape.key_tile * tile_row_bytes(widest, DType::f32));
 }
-int query_kernel_bytes(const KernelRequest& request, const Shape& shape) {
+int query_kernel_bytes(const KernelRequest& request, const BackwardShape& shape) {
     const int rows = row_pair_bytes(request);
     const int used =
         shape.query_tile * (rows + kRowSumBytes) + shape.stages * shape.key_tile * rows;
@@ -50,7 +49,7 @@ int query_kernel_bytes(const KernelRequest& request, const Shape& shape) {
 }
 
 // Accumulators of one thread where most are alive: the results and two tiles of scores.
-int accumulators(const Shape& shape, int result_rows, int result_columns) {
+int accumulators(const BackwardShape& shape, int result_rows, int result_columns) {
     return (result_rows * result_columns + 2 * shape.query_tile * shape.key_tile) /
            (32 * shape.warps);
 }
@@ -64,9 +63,9 @@ int accumulator_limit(const KernelRequest& request) {
 }
 
 KernelConfig select_key(const KernelRequest& request) {
-    const int columns = padded(request.head_dim) + padded(request.head_dim_v);
-    Shape chosen = kKeyShapes.back();
-    for (const Shape& shape : kKeyShapes)
+    const int columns = padded_columns(request.head_dim) + padded_columns(request.head_dim_v);
+    BackwardShape chosen = kKeyShapes.back();
+    for (const BackwardShape& shape : kKeyShapes)
         if (accumulators(shape, shape.key_tile, columns) <= accumulator_limit(request) &&
             key_kernel_bytes(request, shape) <= shared_memory_limit(request.arch)) {
             chosen = shape;
@@ -100,9 +99,9 @@ KernelConfig select_key(const KernelRequest& request) {
 }
 
 KernelConfig select_query(const KernelRequest& request) {
-    Shape chosen = kQueryShapes.back();
-    for (const Shape& shape : kQueryShapes)
-        if (accumulators(shape, shape.query_tile, padded(request.head_dim)) <=
+    BackwardShape chosen = kQueryShapes.back();
+    for (const BackwardShape& shape : kQueryShapes)
+        if (accumulators(shape, shape.query_tile, padded_columns(request.head_dim)) <=
                 accumulator_limit(request) &&
             query_kernel_bytes(request, shape) <= shared_memory_limit(request.arch)) {
             chosen = shape;

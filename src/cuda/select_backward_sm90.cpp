@@ -16,19 +16,16 @@ constexpr int kWidest = 128;
 // Queries of a tile, best first.
 constexpr std::array kQueryTiles = {128, 64};
 
-int panels(int columns) { return (columns + 63) / 64; }
-int padded(int columns) { return (columns + 15) / 16 * 16; }
-
 // The layout at the top of sm90/backward_layout.cuh.
 int shared_bytes(const KernelRequest& request, int query_tile) {
     constexpr int kRowBytes = 128; // of a panel
-    constexpr int kStages = 2, kBarrierBytes = 14 * 8, kPieceBytes = kSlabRows * 64 * 4;
+    constexpr int kRingStages = 2, kBarrierBytes = 14 * 8, kPieceBytes = kSlabRows * 64 * 4;
     constexpr int kFactBytes = 4 + 4 + 16; // of a query: lse, delta, and what a program computes
-    const int mapped_tile_bytes = request.has_map ? kStages * 4 : 0;
+    const int mapped_tile_bytes = request.has_map ? kRingStages * 4 : 0;
     const int both = panels(request.head_dim) + panels(request.head_dim_v);
-    return kRowBytes * (both * (kKeyTile + kStages * query_tile) +
-                        kStages * panels(kKeyTile) * query_tile) +
-           kConsumers * kPieceBytes + kStages * query_tile * kFactBytes + kBarrierBytes +
+    return kRowBytes * (both * (kKeyTile + kRingStages * query_tile) +
+                        kRingStages * panels(kKeyTile) * query_tile) +
+           kConsumers * kPieceBytes + kRingStages * query_tile * kFactBytes + kBarrierBytes +
            mapped_tile_bytes;
 }
 
@@ -36,7 +33,7 @@ bool suits(const KernelRequest& request, int query_tile) {
     // Two tiles of scores, dk and dv; the rest of 240 registers is for fragments and the mod.
     constexpr int kMostAccumulators = 192;
     const int accumulators =
-        query_tile + (padded(request.head_dim) + padded(request.head_dim_v)) / 2;
+        query_tile + (padded_columns(request.head_dim) + padded_columns(request.head_dim_v)) / 2;
     // A warpgroup's piece of dq is 64 columns, or 64 of 128 rows.
     if (query_tile == 2 * kSlabRows && request.head_dim > 64) return false;
     return accumulators <= kMostAccumulators &&

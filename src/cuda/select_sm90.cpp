@@ -11,7 +11,7 @@ namespace {
 
 // Best first, but for turns. Three warpgroups share each load of keys where the output leaves them
 // registers.
-constexpr std::array kShapes = {
+constexpr std::array kForwardShapes = {
     ForwardSchedule{3, 128, 2, true}, ForwardSchedule{3, 112, 2, true},
     ForwardSchedule{3, 96, 2, true},  ForwardSchedule{2, 128, 2, true},
     ForwardSchedule{2, 128, 1, true}, ForwardSchedule{2, 112, 1, true},
@@ -27,12 +27,9 @@ constexpr std::array kGridShapes = {
     ForwardSchedule{3, 64, 2, true},  ForwardSchedule{2, 64, 1, true},
     ForwardSchedule{2, 48, 1, true},
 };
-constexpr int kStages = 2;
+constexpr int kForwardStages = 2;
 constexpr int kBarrierBytes = 1024;
 constexpr int kLeastStep = 16; // keys by which the next smaller configuration is smaller
-
-int panels(int columns) { return (columns + 63) / 64; }
-int padded(int columns) { return (columns + 15) / 16 * 16; }
 
 // The layout at the top of forward_sm90.cu.
 int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape) {
@@ -40,16 +37,16 @@ int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape) {
     const int key = panels(request.head_dim), value = panels(request.head_dim_v);
     const int query_tile = 64 * shape.consumers;
     const int bias_row_bytes = (shape.key_tile + 8) * request.bias_bytes;
-    return kBarrierBytes + kStages * query_tile * bias_row_bytes +
+    return kBarrierBytes + kForwardStages * query_tile * bias_row_bytes +
            kRowBytes * (shape.query_stages * query_tile * std::max(key, value) +
-                        kStages * shape.key_tile * (key + value));
+                        kForwardStages * shape.key_tile * (key + value));
 }
 
 // Of one thread: scores, their biases, the weights before them, and the output.
 int accumulators(const KernelRequest& request, const ForwardSchedule& shape) {
     const int weights = shape.overlaps ? shape.key_tile / 4 : 0;
     const int biases = shape.key_tile / 2 * request.bias_bytes / 4;
-    return shape.key_tile / 2 + biases + weights + padded(request.head_dim_v) / 2;
+    return shape.key_tile / 2 + biases + weights + padded_columns(request.head_dim_v) / 2;
 }
 int accumulator_limit(const KernelRequest& request, const ForwardSchedule& shape) {
     if (shape.consumers == 3) return 128;
@@ -63,7 +60,7 @@ bool is_wide(const KernelRequest& request) {
 bool suits(const KernelRequest& request, const ForwardSchedule& shape) {
     // Beyond these, masks and mods spill or products are serialised. 64 keys are as fast there.
     constexpr int kWidestOfThree = 96, kWidestOfManyKeys = 224, kFewKeys = 64;
-    const int columns = padded(request.head_dim_v);
+    const int columns = padded_columns(request.head_dim_v);
     if (shape.consumers == 3 && columns > kWidestOfThree) return false;
     if (shape.key_tile > kFewKeys && columns > kWidestOfManyKeys) return false;
     if (request.bias_bytes > 0 && shape.consumers == 3) return false;
@@ -106,7 +103,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     config.query_tile = 64 * schedule.consumers;
     config.key_tile = schedule.key_tile;
     config.warps = 4 * (schedule.consumers + 1);
-    config.stages = kStages;
+    config.stages = kForwardStages;
     config.shared_bytes = shared_bytes(request, schedule);
     config.hopper =
         HopperForward{.schedule = schedule,
@@ -146,7 +143,7 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
     };
     for (const ForwardSchedule& shape : kGridShapes)
         if (suits_grid(request, shape)) take(shape, true, kMostOfGrid);
-    for (const ForwardSchedule& shape : kShapes)
+    for (const ForwardSchedule& shape : kForwardShapes)
         if (suits(request, shape)) take(shape, false, kMost);
     return choices;
 }
@@ -170,7 +167,7 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
     std::vector<ForwardSchedule> shapes;
     for (const ForwardSchedule& shape : kGridShapes)
         if (suits_grid(request, shape)) shapes.push_back(shape);
-    if (shapes.empty()) shapes.assign(kShapes.begin(), kShapes.end());
+    if (shapes.empty()) shapes.assign(kForwardShapes.begin(), kForwardShapes.end());
     std::size_t sizes = 0;
     for (const ForwardSchedule& shape : shapes) {
         if (!suits(request, shape) || sizes == kSizes) continue;

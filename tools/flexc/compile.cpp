@@ -25,7 +25,7 @@ struct CompileCommand {
     bool no_cache = false, json = false;
 };
 
-nlohmann::json describe(const OfflineResult& result) {
+nlohmann::json as_json(const OfflineResult& result) {
     nlohmann::json value{{"compile_ms", result.compile_ms},
                          {"cached", result.cached},
                          {"kernels", nlohmann::json::array()}};
@@ -83,7 +83,7 @@ void run(const CompileCommand& options) {
     if (!options.folder.empty()) {
         write_pack(options.folder, result);
     }
-    const auto value = describe(result);
+    const auto value = as_json(result);
     options.json ? print_json(value) : print_json_indented(value);
 }
 

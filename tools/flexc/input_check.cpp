@@ -32,10 +32,12 @@ class Problems {
     std::vector<std::string> lines_;
 };
 
-std::string describe(DType dtype, std::span<const std::int64_t> shape) {
+std::string type_and_shape(DType dtype, std::span<const std::int64_t> shape) {
     return formatted("{} {}", name(dtype), describe_shape(shape));
 }
-std::string describe(const TensorEntry& entry) { return describe(entry.dtype, entry.shape); }
+std::string type_and_shape(const TensorEntry& entry) {
+    return type_and_shape(entry.dtype, entry.shape);
+}
 
 void expect(Problems& problems, std::string_view tensor, std::string_view dims, DType dtype,
             const std::vector<std::int64_t>& shape, bool required) {
@@ -48,8 +50,8 @@ void expect(Problems& problems, std::string_view tensor, std::string_view dims, 
         return;
     }
     if (entry->dtype != dtype || entry->shape != shape) {
-        problems.add(tensor, "is {}; expected {} {} = {}", describe(*entry), name(dtype), dims,
-                     describe_shape(shape));
+        problems.add(tensor, "is {}; expected {} {} = {}", type_and_shape(*entry), name(dtype),
+                     dims, describe_shape(shape));
     }
 }
 
@@ -81,12 +83,12 @@ void expect_buffer(Problems& problems, const BufferInfo& buffer,
     }
     if (entry->shape.size() != buffer.dims.size()) {
         problems.add(buffer.name, "is {}; expected {} {}, which has {} dimensions",
-                     describe(*entry), name(buffer.dtype), dims, buffer.dims.size());
+                     type_and_shape(*entry), name(buffer.dtype), dims, buffer.dims.size());
         return;
     }
     const auto shape = expected_shape(buffer, *entry, sizes);
     if (entry->dtype != buffer.dtype || entry->shape != shape) {
-        problems.add(buffer.name, "is {}; expected {} {} = {}", describe(*entry),
+        problems.add(buffer.name, "is {}; expected {} {} = {}", type_and_shape(*entry),
                      name(buffer.dtype), dims, describe_shape(shape));
     }
 }
@@ -108,18 +110,19 @@ ProblemShape problem_shape(const TensorFile& file) {
         if (tensors[i] == nullptr) {
             problems.add(kNames[i], "missing; expected f32, f16 or bf16 {}", kDims[i]);
         } else if (tensors[i]->shape.size() != 4 || !is_kernel_type(tensors[i]->dtype)) {
-            problems.add(kNames[i], "is {}; expected f32, f16 or bf16 {}", describe(*tensors[i]),
-                         kDims[i]);
+            problems.add(kNames[i], "is {}; expected f32, f16 or bf16 {}",
+                         type_and_shape(*tensors[i]), kDims[i]);
         } else if (std::count(tensors[i]->shape.begin(), tensors[i]->shape.end(), 0) > 0) {
             problems.add(kNames[i], "is {}; every dimension must be at least 1",
-                         describe(*tensors[i]));
+                         type_and_shape(*tensors[i]));
         }
     }
     problems.throw_if_any();
     const auto &q = tensors[0]->shape, &k = tensors[1]->shape, &v = tensors[2]->shape;
     for (const auto* entry : {tensors[0], tensors[2]}) {
         if (entry->shape[3] > 256) {
-            problems.add(entry->name, "is {}; head dimensions go from 1 to 256", describe(*entry));
+            problems.add(entry->name, "is {}; head dimensions go from 1 to 256",
+                         type_and_shape(*entry));
         }
     }
     if (q[1] % k[1] != 0) {
