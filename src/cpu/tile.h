@@ -2,6 +2,7 @@
 // Plain and of fixed layout; emit_function.cpp knows the fields by their index.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace flexc::cpu {
@@ -46,7 +47,7 @@ enum TileField : int {
     kTileBandHigh,
     kTileFields
 };
-static_assert(sizeof(Tile) == 8 * kTileFields);
+static_assert(sizeof(Tile) == std::size_t{8} * kTileFields);
 
 // No tile is wider than this.
 inline constexpr std::int64_t kMaxColumns = 512;

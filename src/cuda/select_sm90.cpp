@@ -71,7 +71,7 @@ bool suits(const KernelRequest& request, const ForwardSchedule& shape) {
 // Whether each tile is whole rows of the grid of keys.
 bool fits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
     const int width = request.key_grid.width;
-    return width != 0 && shape.key_tile % std::lcm(width, 16) == 0;
+    return width > 0 && shape.key_tile % std::lcm(width, 16) == 0;
 }
 bool suits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
     const KeyGrid& grid = request.key_grid;

@@ -93,6 +93,7 @@ Value<T> leaf(const Program& program, const Node& node, const Environment& envir
     default: break;
     }
     std::vector<std::int64_t> indices;
+    indices.reserve(node.operands.size());
     for (NodeId index : node.operands)
         indices.push_back(values[index].integer);
     const Type type = type_of(program.buffers[node.symbol].dtype);
