@@ -107,9 +107,7 @@ Result<OfflineResult> compile_offline(std::string_view text, const CompileOption
         const auto start = Clock::now();
         auto options = api::complete(given);
         if (!options) return options.error();
-        auto front = api::read_program(text, *options);
-        if (!front) return front.error();
-        auto mod = api::lower_program(std::move(front->program), *options);
+        auto mod = api::lower_text(text, *options);
         if (!mod) return mod.error();
         const auto store = api::Context::instance().stores.get(options->cache);
         auto result = api::build_cubins(*mod, *options, arch, any_layout, *store);

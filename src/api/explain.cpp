@@ -30,10 +30,8 @@ Result<std::string> explain(std::string_view text, std::string_view stage,
         auto options = api::complete(given);
         if (!options) return options.error();
         if (stage == "tokens" || stage == "ast") return explain_text(text, stage, *options);
-        auto front = api::read_program(text, *options);
-        if (!front) return front.error();
         if (stage == "llvm") options->device = Device::cpu();
-        auto mod = api::lower_program(std::move(front->program), *options);
+        auto mod = api::lower_text(text, *options);
         if (!mod) return mod.error();
         if (stage == "ir") return passes::describe_ir(*mod);
         if (stage == "grad") return passes::describe_gradient(*mod);

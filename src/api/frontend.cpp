@@ -59,4 +59,10 @@ Result<passes::Mod> lower_program(ir::Program program, const CompileOptions& opt
     return passes::lower(std::move(program), pipeline);
 }
 
+Result<passes::Mod> lower_text(std::string_view text, const CompileOptions& options) {
+    auto front = read_program(text, options);
+    if (!front) return front.error();
+    return lower_program(std::move(front->program), options);
+}
+
 } // namespace flexc::api

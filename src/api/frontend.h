@@ -21,6 +21,8 @@ struct Front {
 };
 Result<Front> read_program(std::string_view text, const CompileOptions& options);
 Result<passes::Mod> lower_program(ir::Program program, const CompileOptions& options);
+// Both, for those who have nobody to tell the warnings.
+Result<passes::Mod> lower_text(std::string_view text, const CompileOptions& options);
 
 // Runs `body`; an exception, which would be a bug or a lack of memory, becomes an Error.
 template <typename Body> auto guarded(Body&& body) -> decltype(body()) {

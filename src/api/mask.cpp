@@ -57,9 +57,7 @@ Result<MaskMap> mask_map(std::string_view text, const CompileOptions& given, con
         auto options = api::complete(given);
         if (!options) return options.error();
         options->backward = false;
-        auto front = api::read_program(text, *options);
-        if (!front) return front.error();
-        auto mod = api::lower_program(std::move(front->program), *options);
+        auto mod = api::lower_text(text, *options);
         if (!mod) return mod.error();
         auto plan = runtime::bind_values(mod->program, options->head_dim, options->head_dim_v,
                                          sizes, buffers, plan_options);

@@ -35,9 +35,7 @@ Result<Question> question(std::string_view text, const CompileOptions& given,
     }
     auto target = api::target_of(name);
     if (!target) return target.error();
-    auto front = api::read_program(text, *options);
-    if (!front) return front.error();
-    auto mod = api::lower_program(std::move(front->program), *options);
+    auto mod = api::lower_text(text, *options);
     if (!mod) return mod.error();
     return Question{std::move(*options), std::move(*mod), std::move(*target)};
 }

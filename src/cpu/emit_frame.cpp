@@ -7,7 +7,7 @@ namespace flexc::cpu {
 
 namespace {
 
-// Numbers of one function's metadata, from first_: groups, loops, lists of groups.
+// Numbers of one function's metadata, from first_: groups, loops, lists of groups, an outer loop.
 constexpr int kLoops = 4;
 constexpr int kNumbersPerVersion = 3 * kLoops + 1;
 static_assert(2 * kNumbersPerVersion <= kMetadataPerFunction);

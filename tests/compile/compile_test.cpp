@@ -33,6 +33,20 @@ std::vector<Outcome> compile_all(const std::vector<test::KernelCase>& cases) {
     return outcomes;
 }
 
+// visit(case, its name, kernel), for those that compile; the others fail the test.
+template <typename Visit>
+void visit_compiled(const std::vector<test::KernelCase>& cases, Visit visit) {
+    const std::vector<Outcome> outcomes = compile_all(cases);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+        const std::string name = test::name_of(cases[i]);
+        CAPTURE(name);
+        const Result<api::CompiledKernel>& outcome = *outcomes[i];
+        CHECK_MESSAGE(outcome.has_value(),
+                      (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
+        if (outcome) visit(cases[i], name, *outcome);
+    }
+}
+
 } // namespace
 
 TEST_CASE(
@@ -57,45 +71,34 @@ TEST_CASE(
         if (unknown) MESSAGE("this NVRTC cannot compile for ", one.arch);
         return unknown;
     });
-    const std::vector<Outcome> outcomes = compile_all(cases);
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-        const std::string name = test::name_of(cases[i]);
-        CAPTURE(name);
-        const Result<api::CompiledKernel>& outcome = *outcomes[i];
-        CHECK_MESSAGE(outcome.has_value(),
-                      (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
-        if (!outcome) continue;
-        const KernelInfo& kernel = outcome->kernel.info;
+    visit_compiled(cases, [&](const test::KernelCase&, const std::string& name,
+                              const api::CompiledKernel& compiled) {
+        const KernelInfo& kernel = compiled.kernel.info;
         const test::Usage usage{.registers = kernel.registers,
                                 .shared_bytes = kernel.shared_bytes,
                                 .spill_bytes = kernel.spill_bytes};
         now.kernels[name] = usage;
-        CHECK_MESSAGE(usage.spill_bytes <= outcome->kernel.config.tolerated_spills,
+        CHECK_MESSAGE(usage.spill_bytes <= compiled.kernel.config.tolerated_spills,
                       usage.spill_bytes, " bytes spilled");
-        if (update || !same_compiler) continue;
+        if (update || !same_compiler) return;
         const auto recorded = before.kernels.find(name);
         CHECK_MESSAGE(recorded != before.kernels.end(), "not in registers.txt");
-        if (recorded == before.kernels.end()) continue;
+        if (recorded == before.kernels.end()) return;
         CHECK(usage.registers == recorded->second.registers);
         CHECK(usage.shared_bytes == recorded->second.shared_bytes);
         CHECK(usage.spill_bytes == recorded->second.spill_bytes);
-    }
+    });
     if (update) CHECK(test::write_record(kRecordPath, now));
 }
 
 // Takes most of an hour on two cores: test_compile --no-skip -tc='every mod*'.
 TEST_CASE("every mod of the library compiles, and which ones spill" * doctest::skip()) {
-    const std::vector<test::KernelCase> cases = test::library_matrix();
-    const std::vector<Outcome> outcomes = compile_all(cases);
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-        CAPTURE(test::name_of(cases[i]));
-        const Result<api::CompiledKernel>& outcome = *outcomes[i];
-        CHECK_MESSAGE(outcome.has_value(),
-                      (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
-        if (!outcome || outcome->kernel.info.spill_bytes == 0) continue;
-        MESSAGE(test::name_of(cases[i]), ": ", outcome->kernel.info.spill_bytes, " bytes in ",
-                std::string(outcome->kernel.config.template_path));
-    }
+    visit_compiled(test::library_matrix(), [](const test::KernelCase&, const std::string& name,
+                                              const api::CompiledKernel& compiled) {
+        if (compiled.kernel.info.spill_bytes == 0) return;
+        MESSAGE(name, ": ", compiled.kernel.info.spill_bytes, " bytes in ",
+                std::string(compiled.kernel.config.template_path));
+    });
 }
 
 TEST_CASE("every buffer type and every builtin compiles, forward and backward") {
@@ -155,17 +158,12 @@ TEST_CASE("deterministic kernels compile, with no more spills than are tolerated
     }
     for (const KernelKind kind : {KernelKind::backward_fused, KernelKind::expand, KernelKind::fold})
         add(kind, text, "sm_90a");
-    const std::vector<Outcome> outcomes = compile_all(cases);
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-        CAPTURE(test::name_of(cases[i]));
-        const Result<api::CompiledKernel>& outcome = *outcomes[i];
-        CHECK_MESSAGE(outcome.has_value(),
-                      (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
-        if (!outcome) continue;
-        CHECK(outcome->kernel.info.spill_bytes <= outcome->kernel.config.tolerated_spills);
-        const bool is_hopper = cases[i].kind == KernelKind::backward_fused;
-        if (is_hopper) CHECK(outcome->kernel.config.is_hopper_backward);
-    }
+    visit_compiled(cases, [](const test::KernelCase& one, const std::string&,
+                             const api::CompiledKernel& compiled) {
+        CHECK(compiled.kernel.info.spill_bytes <= compiled.kernel.config.tolerated_spills);
+        const bool is_hopper = one.kind == KernelKind::backward_fused;
+        if (is_hopper) CHECK(compiled.kernel.config.is_hopper_backward);
+    });
 }
 
 TEST_CASE("an error of the compiler carries its log and the name of the file") {
