@@ -16,6 +16,7 @@
 #include "sm90/backward_distances.cuh"
 #include "sm90/backward_grid.cuh"
 #include "sm90/backward_layout.cuh"
+#include "sm90/backward_matrix.cuh"
 #include "sm90/backward_output.cuh"
 #include "sm90/backward_producer.cuh"
 #include "sm90/backward_scores.cuh"
@@ -29,7 +30,7 @@ namespace {
 
 using KeyGradient = float[round_up_16(mod::kHeadDim) / 2];
 using ValueGradient = float[round_up_16(mod::kHeadDimV) / 2];
-using QueryGradient = float[32];
+using QueryGradient = float[kPieceColumns / 2];
 
 // Before the first product after other instructions touched its registers; after the last of a
 // group; until at most kPending groups are under way.
@@ -67,7 +68,7 @@ __device__ inline void issue_sums(float (&sums)[kCount], const Fragments& fragme
 // A piece of dS K, over the tile's keys.
 template <int kStep = 0>
 __device__ inline void issue_query_gradient(QueryGradient& dq, unsigned d_scores, unsigned keys) {
-    using P = FixedProduct<Element, 2 * 32>;
+    using P = FixedProduct<Element, kPieceColumns>;
     constexpr int kFromA = at::kDScores + kStep / 4 * kQueryPanel + kStep % 4 * 32;
     constexpr int kFromB = at::kKeys + kStep * 16 * kRowBytes;
     if constexpr (kStep == 0)
@@ -94,8 +95,9 @@ struct Consumer {
     __device__ int warp_key() const { return keys.first_kv + 64 * warpgroup + 16 * warp; }
 
     // `tile`: of queries, unless a map chose the one that arrives.
+    // dq_accumulator: of the head.
     __device__ void consume(ScoreGradients& gradients, GradientSums& sums, int tile,
-                            KeyGradient& dk, ValueGradient& dv) {
+                            float* dq_accumulator, KeyGradient& dk, ValueGradient& dv) {
         const int stage = step % 2;
         const unsigned parity = step / 2 % 2;
         const unsigned base = shared.base;
@@ -109,6 +111,9 @@ struct Consumer {
         Fragments weights, folded, d_fragments;
 
         gradients.use_rows(stage);
+        const int bias_stage = step % kBiasRing;
+        gradients.use_matrices(base + at::kBiases + bias_stage * kBiasTileBytes,
+                               base + at::kMatrixGradients + warpgroup * kGradientTileBytes);
         if (step == 0) shared.keys().wait(0);
         shared.queries_full(stage).wait(parity);
         if constexpr (mod::kHasMap) {
@@ -125,10 +130,13 @@ struct Consumer {
         begin_products();
         issue_scores<at::kValues, at::kDOut, mod::kHeadDimV>(d_scores, rows, d_out_word);
         end_products();
+        if constexpr (kCopiesBiases)
+            shared.biases_full(bias_stage).wait(step / kBiasRing % 2);
         if constexpr (kAtOnce) {
             wait_for_products<0>();
             pin(scores);
             pin(d_scores);
+            wait_for_matrix();
             gradients.weigh_and_differentiate(scores, d_scores, weights, d_fragments, tile_query,
                                               origins, deltas, sums);
         } else {
@@ -136,6 +144,7 @@ struct Consumer {
             pin(scores);
             gradients.weigh(scores, weights, folded, tile_query, origins);
         }
+        if constexpr (kCopiesBiases && !kHoldsBiases) shared.biases_empty(bias_stage).arrive();
         pin(dv);
         pin(weights);
         begin_products();
@@ -146,11 +155,14 @@ struct Consumer {
             pin(d_scores);
             gradients.differentiate(d_scores, scores, kKeepsFolded ? folded : weights, deltas);
             if constexpr (kSettlesEarly) finish_values<0>(dv, weights, stage);
+            wait_for_matrix();
             gradients.finish(d_scores, tile_query, sums);
+            if constexpr (kHoldsBiases) shared.biases_empty(bias_stage).arrive();
             to_fragments(d_fragments, d_scores);
         }
         store_d_scores(d_fragments, stage);
         publish_shared();
+        if constexpr (kAddsMatrices) shared.piece_full(warpgroup).arrive();
         // dS is here, and everyone has left the one before.
         meet_at_d_scores();
 
@@ -160,7 +172,7 @@ struct Consumer {
             issue_query_gradient(dq, rows + d_scores_offset(stage), word);
         else
             issue_query_gradient(dq, word + d_scores_offset(stage),
-                                 word + min(warpgroup, kPanels - 1) * (kKeyPanel >> 4));
+                                 word + columns_offset());
         end_products();
         if constexpr (!kSettlesEarly) finish_values<1>(dv, weights, stage);
 
@@ -171,7 +183,10 @@ struct Consumer {
         end_products();
         wait_for_products<1>();
         pin(dq);
-        hand_over(dq);
+        if constexpr (kAddsMatrices)
+            add(dq, dq_accumulator + static_cast<long long>(tile) * (kSlabRows * mod::kHeadDim));
+        else
+            hand_over(dq);
         wait_for_products<0>();
         pin(dk);
         pin(d_fragments);
@@ -187,6 +202,19 @@ struct Consumer {
         pin(dv);
         pin(weights);
         shared.d_out_empty(stage).arrive();
+    }
+
+    // Until the tile of gradients before has been added.
+    __device__ void wait_for_matrix() const {
+        if constexpr (kAddsMatrices) shared.piece_empty(warpgroup).wait((step & 1) ^ 1);
+    }
+
+    // Of the keys' columns that the warpgroup multiplies for its piece of dq.
+    __device__ unsigned columns_offset() const {
+        if constexpr (kPieceColumns < kPanelColumns)
+            return warpgroup * (2 * kPieceColumns >> 4);
+        else
+            return min(warpgroup, kPanels - 1) * (kKeyPanel >> 4);
     }
 
     __device__ static unsigned d_scores_offset(int stage) { return stage * (kDScoresBytes >> 4); }
@@ -217,6 +245,15 @@ struct Consumer {
         if (lane == 0) shared.piece_full(warpgroup).arrive();
     }
 
+    // From registers, to the tile's slab.
+    __device__ void add(const QueryGradient& dq, float* slab) const {
+        float* const to = slab + (warpgroup * (kPieceColumns / 8) * kGroupBytes + warp * 512) / 4 +
+                          lane * 4;
+#pragma unroll
+        for (int i = 0; i < kPieceColumns / 8; ++i)
+            if (i < groups_of(warpgroup)) add_floats(to + i * (kGroupBytes / 4), &dq[4 * i]);
+    }
+
     __device__ void store(const KeyGradient& dk, const ValueGradient& dv) const {
         const Corner corner{keys.b, keys.h_kv, warp_key(), 0};
         const unsigned rows = shared.base + (64 * warpgroup + 16 * warp) * kRowBytes;
@@ -243,9 +280,13 @@ struct Consumer {
         visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
             ScoreGradients gradients(attention, arguments, place, warp_key(), lane);
             GradientSums sums{};
+            float* const dq_accumulator =
+                attention.dq_accumulator +
+                static_cast<long long>(place.b * attention.heads + place.h) *
+                    padded(attention.q_len) * mod::kHeadDim;
 #pragma unroll 1
             for (int i = tiles.begin; i < tiles.end; ++i)
-                consume(gradients, sums, tile_in_order(tiles, i), dk, dv);
+                consume(gradients, sums, tile_in_order(tiles, i), dq_accumulator, dk, dv);
             gradients.flush(sums);
         });
         store(dk, dv);
@@ -273,14 +314,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         release_registers_to<kProducerRegisters>();
         const bool first_lane = threadIdx.x % 32 == 0;
         if (warp == 0 && first_lane) load_tiles(attention, arguments, maps, shared, keys);
-        if (warp == 1 && first_lane) {
+        if (!kAddsMatrices && warp == 1 && first_lane) {
             if constexpr (mod::kDeterministic)
                 add_pieces_in_turn(attention, arguments, shared, keys);
             else
                 add_pieces(attention, arguments, shared, keys);
         }
-        if constexpr (kStagesRows)
-            if (warp == 2) stage_rows(attention, arguments, shared, keys);
+        if constexpr (kStagesRows || kCopiesBiases)
+            if (warp == 2) stage_values(attention, arguments, shared, keys);
+        if constexpr (kAddsMatrices)
+            if (warp % 2 == 1) add_matrices(attention, arguments, shared, keys, warp / 2);
         if constexpr (mod::kSumsDistances)
             if (warp >= 2) sum_distances(attention, arguments, shared, keys, warp == 3);
         if constexpr (mod::kSumsQuotients || mod::kSumsRemainders)

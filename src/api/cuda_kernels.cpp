@@ -16,6 +16,7 @@
 #include "flexc/version.h"
 #include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
+#include "passes/matrix_read.h"
 #include "support/env.h"
 #include "support/log.h"
 #include "support/text.h"
@@ -95,6 +96,18 @@ cuda::KernelConfig planner(const passes::Mod& mod) {
     return config;
 }
 
+// Bytes of an element of the matrix that a kernel copies to shared memory; 0 for none.
+int bias_bytes(const passes::Mod& mod, KernelKind kind) {
+    if (kind == KernelKind::forward) return cuda::bias_bytes(mod);
+    // The warps that copy it are those that sum over diagonals elsewhere.
+    if (kind != KernelKind::backward_fused || passes::sums_by(mod, passes::GradientSum::distance))
+        return 0;
+    const ir::NodeId read = passes::matrix_of_score(mod);
+    if (read == ir::kNoNode) return 0;
+    return static_cast<int>(
+        size_of(mod.program.buffers[mod.program.graph[read].symbol].dtype));
+}
+
 cuda::KernelRequest request_of(const passes::Mod& mod, const CompileOptions& options,
                                KernelKind kind, const Target& target) {
     const ir::Graph& graph = mod.program.graph;
@@ -106,7 +119,9 @@ cuda::KernelRequest request_of(const passes::Mod& mod, const CompileOptions& opt
             .has_score_mod = graph[mod.score].op != ir::Op::score,
             .has_mask = graph[mod.mask].op != ir::Op::const_bool,
             .reports_out_of_range = options.report_out_of_range,
-            .bias_bytes = kind == KernelKind::forward ? cuda::bias_bytes(mod) : 0,
+            .bias_bytes = bias_bytes(mod, kind),
+            .adds_matrices = kind == KernelKind::backward_fused &&
+                             passes::sums_by(mod, passes::GradientSum::matrix),
             .deterministic = options.deterministic};
 }
 
@@ -190,9 +205,7 @@ Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOp
         const bool hopper =
             configure(mod, options, KernelKind::backward_fused, target).is_hopper_backward;
         if (hopper && !passes::distance_reads(mod).empty()) kinds.push_back(KernelKind::expand);
-        if (hopper && std::ranges::any_of(mod.gradients, [&](const passes::ReadGradient& gradient) {
-                return passes::gradient_sum(mod, gradient) == passes::GradientSum::distance;
-            }))
+        if (hopper && passes::sums_by(mod, passes::GradientSum::distance))
             kinds.push_back(KernelKind::fold);
     }
     if (options.deterministic && !passes::exact_gradients(mod).empty())
@@ -223,12 +236,11 @@ cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& optio
     // A kernel that is compiled for one call alone has no map of its tiles, and those who copy
     // biases on Hopper know ranges only.
     const bool copies_biases = config.hopper && cuda::bias_bytes(mod) != 0;
-    const bool sums_distances =
-        std::ranges::any_of(mod.gradients, [&](const passes::ReadGradient& gradient) {
-            return passes::gradient_sum(mod, gradient) == passes::GradientSum::distance;
-        });
-    // The warps that sum by the grid of keys are those that sum by distance elsewhere.
-    if (kind == KernelKind::backward_fused && config.is_hopper_backward && !sums_distances &&
+    // The warps that sum by the grid of keys are those that sum by distance elsewhere, or copy and
+    // add matrices.
+    const bool has_sums = passes::sums_by(mod, passes::GradientSum::distance) ||
+                          config.adds_matrices || config.bias_stages > 0;
+    if (kind == KernelKind::backward_fused && config.is_hopper_backward && !has_sums &&
         !mod.deterministic && stages_key_grids())
         config.key_width = passes::key_width_of_gradients(mod);
     if (config.is_hopper_backward && config.key_width != 0)

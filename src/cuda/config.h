@@ -40,7 +40,10 @@ struct KernelRequest {
     bool has_score_mod = false;
     bool has_mask = false;
     bool reports_out_of_range = false;
-    int bias_bytes = 0;   // of an element of ScoreParts::bias_read
+    // Of an element of the matrix of biases that is copied to shared memory: ScoreParts::bias_read,
+    // and in the fused backward passes::matrix_of_score.
+    int bias_bytes = 0;
+    bool adds_matrices = false; // some gradient is summed by passes::GradientSum::matrix
     KeyGrid key_grid;     // that tiles of keys should fit
     bool has_map = false; // a map says which tiles are visited
     bool generic = false; // only kernels that take tensors of any layout
@@ -76,6 +79,8 @@ struct KernelConfig {
     int saves_registers = 0;             // in so many steps, each at the cost of some speed
     bool has_map = false;                // visits the tiles that a map names
     int key_width = 0; // of the grid of keys by which it stages or sums what is read; 0 for none
+    int bias_stages = 0;        // of Hopper's backward: of the matrix that it copies; 0 for none
+    bool adds_matrices = false; // adds tiles of passes::GradientSum::matrix
     int tolerated_spills = 0; // bytes; more, and the next configuration is tried
     bool has_next = false;    // another configuration, which needs fewer registers, can follow
     std::string reason;       // one line, for people

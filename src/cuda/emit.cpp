@@ -5,6 +5,7 @@
 
 #include "cuda/emit_gradients.h"
 #include "cuda/emit_logits.h"
+#include "cuda/emit_matrix.h"
 #include "cuda/emit_tiles.h"
 #include "cuda/expressions.h"
 #include "cuda/names.h"
@@ -69,11 +70,13 @@ class Emitter {
         if (config_.hopper) text_ += emit_logit_functions(layout_, folded_.parts);
         if (is_backward(config_.kind)) {
             joint();
-            if (config_.is_hopper_backward) text_ += emit_shared_reads(layout_, config_);
+            if (config_.is_hopper_backward)
+                text_ += emit_shared_reads(layout_, config_) +
+                         emit_bias_functions(layout_, copied_bias(mod_, config_));
             if (config_.kind == KernelKind::expand) text_ += emit_distance_values(layout_);
             if (!config_.is_hopper_backward) first_kv_head();
             text_ += config_.is_hopper_backward
-                         ? emit_gradient_addresses(layout_, gradients(), config_.key_width)
+                         ? emit_gradient_addresses(layout_, gradients(), tile_sums())
                          : emit_gradients(layout_, gradients());
         }
         text_ += "} // namespace mod\n";
@@ -92,8 +95,9 @@ class Emitter {
                !mod_.gradients.empty();
     }
     passes::GradientSum sum_of(const passes::ReadGradient& gradient) const {
-        return passes::gradient_sum(mod_, gradient, config_.key_width);
+        return passes::gradient_sum(mod_, gradient, tile_sums());
     }
+    passes::TileSums tile_sums() const { return {config_.key_width, config_.adds_matrices}; }
     bool sums_by(passes::GradientSum sum) const {
         return std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
             return sum_of(gradient) == sum;
@@ -229,9 +233,11 @@ class Emitter {
         constant("bool", "kReadsElements", std::ranges::any_of(needed, [&](NodeId id) {
                      return mod_.program.graph[id].op == Op::read &&
                             mod_.place[id] == Place::element &&
-                            (!holds(expanded, id) || holds(of_mask, id));
+                            ((!holds(expanded, id) && id != copied_bias(mod_, config_)) ||
+                             holds(of_mask, id));
                  }));
         constant("int", "kDistanceReads", expanded.size());
+        text_ += emit_matrix_constants(mod_, config_, gradients());
     }
 
     // Over batch and heads of keys, of a launch that has not all of them.
@@ -270,6 +276,7 @@ class Emitter {
                                                           "    long long expanded_count;\n"
                                                           "    int from_first;\n"
                                                           "    const float* shared;\n"
+                                                          "    float bias;\n"
                                                         : "") +
                  "};\n"
                  "struct Band {\n    long long low, high;\n};\n"
@@ -373,6 +380,8 @@ class Emitter {
                                              i++));
         for (std::size_t i = 0; const NodeId read : shared_reads(mod_, config_))
             body.provide(read, formatted("at.shared[{}]", i++));
+        if (const NodeId bias = copied_bias(mod_, config_); bias != ir::kNoNode)
+            body.provide(bias, "at.bias");
         body.compute(roots);
         body.line("Joint joint;");
         body.line("joint.score = " + unbracketed(body.text(mod_.score)) + ";");

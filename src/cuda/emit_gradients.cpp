@@ -2,7 +2,6 @@
 
 #include <map>
 
-#include "passes/gradient_sum.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -89,7 +88,7 @@ std::string values_of(const Layout& layout, const std::vector<NodeId>& reads,
 
 std::string emit_gradient_addresses(const Layout& layout,
                                     const std::vector<passes::ReadGradient>& gradients,
-                                    int key_width) {
+                                    passes::TileSums tile) {
     std::string sums, text;
     Body each = Body(layout, Place::element, "at.");
     std::vector<NodeId> indices;
@@ -101,13 +100,14 @@ std::string emit_gradient_addresses(const Layout& layout,
         const NodeId read = gradients[i].read;
         sums +=
             formatted("gradient == {} ? Sum::{} : ", i,
-                      passes::name(passes::gradient_sum(layout.mod(), gradients[i], key_width)));
+                      passes::name(passes::gradient_sum(layout.mod(), gradients[i], tile)));
         each.line(formatted("if (gradient == {}) return {};", i,
                             address(each, read, layout.node(read).symbol)));
     }
     each.line("return nullptr;");
     text =
-        formatted("enum class Sum {{ head, query, key, distance, quotient, remainder, element }};\n"
+        formatted("enum class Sum {{ head, query, key, distance, quotient, remainder, matrix, "
+                  "element }};\n"
                   "constexpr __device__ Sum sum_of(int gradient) {{\n"
                   "    return {}Sum::element;\n}}\n\n",
                   sums);

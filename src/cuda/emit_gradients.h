@@ -6,6 +6,7 @@
 
 #include "cuda/config.h"
 #include "cuda/expressions.h"
+#include "passes/gradient_sum.h"
 
 namespace flexc::cuda {
 
@@ -16,11 +17,10 @@ std::vector<ir::NodeId> carried(const Layout& layout,
 std::string emit_gradients(const Layout& layout,
                            const std::vector<passes::ReadGradient>& gradients);
 
-// For Hopper's backward: how each read's gradient is summed, and where the sum goes. key_width: see
-// passes::gradient_sum().
+// For Hopper's backward: how each read's gradient is summed, and where the sum goes.
 std::string emit_gradient_addresses(const Layout& layout,
                                     const std::vector<passes::ReadGradient>& gradients,
-                                    int key_width);
+                                    passes::TileSums tile);
 
 // Reads that give the same for all keys of a warp of Hopper's backward: by a row of a grid that is
 // whole warps' keys.

@@ -1,6 +1,6 @@
 #include "cuda/emit_logits.h"
 
-#include "cuda/names.h"
+#include "cuda/emit_matrix.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -17,30 +17,6 @@ bool reads_keys(const passes::Mod& mod) {
             mod.dependence[id].has(analysis::Dependence::kv))
             return true;
     return false;
-}
-
-// Where the element of the matrix lies, and the step to the next key's.
-std::string bias_functions(const Layout& layout, NodeId read) {
-    if (read == kNoNode)
-        return "using BiasElement = Element;\n"
-               "__device__ inline const BiasElement* bias_address(const At&) { return nullptr; "
-               "}\n"
-               "__device__ inline long long bias_step(const Arguments&) { return 0; }\n\n";
-    const ir::Node& node = layout.node(read);
-    const auto last = static_cast<std::uint32_t>(node.operands.size() - 1);
-    const DType dtype = layout.mod().program.buffers[node.symbol].dtype;
-    Body address(layout, passes::Place::element, "at.");
-    address.compute(node.operands);
-    using Kind = passes::ArgumentSlot::Kind;
-    address.line(formatted("return {} + {};", address.argument({Kind::buffer_data, node.symbol}),
-                           address.offset(read, Kind::buffer_stride)));
-    Body step(layout, passes::Place::launch, "");
-    step.line(formatted("return {};", step.argument({Kind::buffer_stride, node.symbol, last})));
-    return formatted("using BiasElement = {};\n"
-                     "__device__ inline const BiasElement* bias_address(const At& at) {{\n{}}}\n\n"
-                     "__device__ inline long long bias_step(const Arguments& arguments) "
-                     "{{\n{}}}\n\n",
-                     element_type(dtype), address.statements(), step.statements());
 }
 
 } // namespace
@@ -103,7 +79,7 @@ std::string emit_logit_functions(const Layout& layout, const ScoreParts& parts) 
     function("remainder_addend", parts.remainder_addend);
     function("element_addend", parts.element_addend, ", float bias");
     function("cap", parts.cap);
-    text += bias_functions(layout, parts.bias_read);
+    text += emit_bias_functions(layout, parts.bias_read);
     return text;
 }
 

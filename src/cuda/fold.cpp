@@ -8,6 +8,7 @@
 
 #include "analysis/key_grid.h"
 #include "passes/hoist.h"
+#include "passes/matrix_read.h"
 #include "passes/simplify.h"
 
 namespace flexc::cuda {
@@ -264,22 +265,9 @@ class Folder {
 
 ir::NodeId find_bias_read(const passes::Mod& mod, NodeId addend) {
     if (addend == kNoNode) return kNoNode;
-    const ir::Graph& graph = mod.program.graph;
     const std::vector<NodeId> roots = {addend};
-    for (const NodeId id : ir::reachable(graph, roots)) {
-        const ir::Node& node = graph[id];
-        if (node.op != Op::read || node.operands.empty() || mod.counters[id] != kNoNode) continue;
-        const DType dtype = mod.program.buffers[node.symbol].dtype;
-        const std::vector<bool>& proven = mod.ranges.in_range[id];
-        bool fits = (dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16) &&
-                    graph[node.operands.back()].op == Op::kv_idx &&
-                    proven.size() == node.operands.size() &&
-                    std::ranges::all_of(proven, [](bool is) { return is; });
-        for (std::size_t i = 0; fits && i + 1 < node.operands.size(); ++i)
-            fits = graph[node.operands[i]].op == Op::q_idx ||
-                   mod.place[node.operands[i]] <= passes::Place::head;
-        if (fits) return id;
-    }
+    for (const NodeId id : ir::reachable(mod.program.graph, roots))
+        if (passes::is_matrix_read(mod, id)) return id;
     return kNoNode;
 }
 

@@ -1,7 +1,6 @@
 // Tiles of Hopper's fused backward kernel, and the kernels before and after it.
-#include <algorithm>
-#include <array>
 #include <string>
+#include <vector>
 
 #include "cuda/select.h"
 
@@ -13,57 +12,85 @@ constexpr int kSlabRows = 64;    // of dq's accumulator
 constexpr int kPaddedRows = 128; // queries of a head are padded to a multiple
 constexpr int kWidest = 128;
 
-// Queries of a tile, best first.
-constexpr std::array kQueryTiles = {128, 64};
+struct FusedTile {
+    int query_tile = 0;
+    int bias_stages = 0;        // tiles of biases in shared memory
+    bool adds_matrices = false; // tiles of their gradient there
+};
 
 // The layout at the top of sm90/backward_layout.cuh.
-int shared_bytes(const KernelRequest& request, int query_tile) {
+int shared_bytes(const KernelRequest& request, const FusedTile& tile) {
     constexpr int kRowBytes = 128; // of a panel
-    constexpr int kRingStages = 2, kBarrierBytes = 14 * 8, kPieceBytes = kSlabRows * 64 * 4;
-    constexpr int kFactBytes = 4 + 4 + 16; // of a query: lse, delta, and what a program computes
-    const int mapped_tile_bytes = request.has_map ? kRingStages * 4 : 0;
+    constexpr int kRingStages = 2, kPieceBytes = kSlabRows * 64 * 4;
+    constexpr int kPadding = 16;             // of a row of a matrix
+    constexpr int kFactBytes = 4 + 4 + 16;   // of a query: lse, delta, and what a program computes
+    constexpr int kBarrierBytes = 8, kBarriers = 14;
+    const int rows = tile.query_tile;
     const int both = panels(request.head_dim) + panels(request.head_dim_v);
-    return kRowBytes * (both * (kKeyTile + kRingStages * query_tile) +
-                        kRingStages * panels(kKeyTile) * query_tile) +
-           kConsumers * kPieceBytes + kRingStages * query_tile * kFactBytes + kBarrierBytes +
-           mapped_tile_bytes;
+    const int operands = kRowBytes * (both * (kKeyTile + kRingStages * rows) +
+                                      kRingStages * panels(kKeyTile) * rows);
+    const int piece = tile.adds_matrices ? rows * (64 * 4 + kPadding) : kPieceBytes;
+    const int biases = tile.bias_stages * rows * (kKeyTile * request.bias_bytes + kPadding);
+    const int barriers = (kBarriers + 2 * tile.bias_stages) * kBarrierBytes;
+    const int mapped_tiles = request.has_map ? kRingStages * 4 : 0;
+    return operands + kConsumers * piece + biases + kRingStages * rows * kFactBytes + barriers +
+           mapped_tiles;
 }
 
-bool suits(const KernelRequest& request, int query_tile) {
+bool suits(const KernelRequest& request, const FusedTile& tile) {
     // Two tiles of scores, dk and dv; the rest of 240 registers is for fragments and the mod.
     constexpr int kMostAccumulators = 192;
-    const int accumulators =
-        query_tile + (padded_columns(request.head_dim) + padded_columns(request.head_dim_v)) / 2;
+    const int accumulators = tile.query_tile + (padded_columns(request.head_dim) +
+                                                 padded_columns(request.head_dim_v)) /
+                                                    2;
     // A warpgroup's piece of dq is 64 columns, or 64 of 128 rows.
-    if (query_tile == 2 * kSlabRows && request.head_dim > 64) return false;
+    if (tile.query_tile == 2 * kSlabRows && request.head_dim > 64) return false;
     return accumulators <= kMostAccumulators &&
-           shared_bytes(request, query_tile) <= shared_memory_limit(request.arch);
+           shared_bytes(request, tile) <= shared_memory_limit(request.arch);
+}
+
+// Best first.
+std::vector<FusedTile> tiles(const KernelRequest& request) {
+    std::vector<FusedTile> result;
+    if (request.bias_bytes > 0 || request.adds_matrices)
+        for (const int stages : {2, 1, 0}) {
+            const FusedTile tile{kSlabRows, stages, request.adds_matrices};
+            if ((stages > 0 ? request.bias_bytes > 0 : request.adds_matrices) && result.empty() &&
+                suits(request, tile))
+                result.push_back(tile);
+        }
+    for (const int query_tile : {2 * kSlabRows, kSlabRows})
+        if (const FusedTile tile{query_tile}; suits(request, tile)) result.push_back(tile);
+    return result;
 }
 
 std::optional<KernelConfig> fused(const KernelRequest& request) {
-    int refused = request.refused;
-    for (const int query_tile : kQueryTiles) {
-        if (!suits(request, query_tile) || refused-- > 0) continue;
-        KernelConfig config;
-        config.template_path = "backward_sm90.cu";
-        config.entry = "flexc_backward_sm90";
-        config.query_tile = query_tile;
-        config.key_tile = kKeyTile;
-        config.warps = 4 * (kConsumers + 1);
-        config.stages = 2;
-        config.shared_bytes = shared_bytes(request, query_tile);
-        // A few words cost some percent, and the generic kernel has half the speed.
-        const bool is_last = request.refused + 1 == backward_sm90_choices(request);
-        // The generic kernel comes last, but for one whose additions to dq need an order.
-        config.has_next = !is_last || !request.deterministic;
-        config.tolerated_spills = is_last ? 256 : 128;
-        config.reason = "wgmma, dk and dv of a tile of keys, dq by the copy engine's additions";
-        if (request.deterministic) config.reason += ", in the order of keys";
-        if (request.refused > 0)
-            config.reason += "; larger tiles spilled registers or serialised products";
-        return config;
-    }
-    return {};
+    const std::vector<FusedTile> all = tiles(request);
+    const auto refused = static_cast<std::size_t>(request.refused);
+    if (refused >= all.size()) return {};
+    const FusedTile& tile = all[refused];
+    KernelConfig config;
+    config.template_path = "backward_sm90.cu";
+    config.entry = "flexc_backward_sm90";
+    config.query_tile = tile.query_tile;
+    config.key_tile = kKeyTile;
+    config.warps = 4 * (kConsumers + 1);
+    config.stages = 2;
+    config.bias_stages = tile.bias_stages;
+    config.adds_matrices = tile.adds_matrices;
+    config.shared_bytes = shared_bytes(request, tile);
+    // A few words cost some percent, and the generic kernel has half the speed.
+    const bool is_last = refused + 1 == all.size();
+    // The generic kernel comes last, but for one whose additions to dq need an order.
+    config.has_next = !is_last || !request.deterministic;
+    config.tolerated_spills = is_last ? 256 : 128;
+    config.reason = "wgmma, dk and dv of a tile of keys, dq by the copy engine's additions";
+    if (tile.adds_matrices)
+        config.reason = "wgmma, dk and dv of a tile of keys, and tiles of a matrix's gradient";
+    if (request.deterministic) config.reason += ", in the order of keys";
+    if (tile.bias_stages > 0) config.reason += "; biases through shared memory";
+    if (refused > 0) config.reason += "; larger tiles spilled registers or serialised products";
+    return config;
 }
 
 KernelConfig delta() {
@@ -115,8 +142,7 @@ std::string_view why_not_backward_sm90(const KernelRequest& request) {
 int backward_sm90_choices(const KernelRequest& request) {
     if (request.kind != KernelKind::backward_fused || !why_not_backward_sm90(request).empty())
         return 0;
-    return static_cast<int>(
-        std::ranges::count_if(kQueryTiles, [&](int tile) { return suits(request, tile); }));
+    return static_cast<int>(tiles(request).size());
 }
 
 std::optional<KernelConfig> select_backward_sm90(const KernelRequest& request) {

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "analysis/key_grid.h"
+#include "passes/matrix_read.h"
 
 namespace flexc::passes {
 
@@ -67,9 +68,12 @@ bool is_of_distance(const Mod& mod, NodeId read) {
                                [&](NodeId index) { return finder.is_of_distance(index); });
 }
 
-} // namespace
+bool is_matrix_gradient(const Mod& mod, const ReadGradient& gradient) {
+    return mod.place[gradient.read] == Place::element && is_matrix_read(mod, gradient.read);
+}
 
-GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, int key_width) {
+// Without regard to matrices.
+GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, int key_width) {
     switch (mod.place[gradient.read]) {
     case Place::launch:
     case Place::head: return GradientSum::head;
@@ -87,6 +91,32 @@ GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, int key_w
     return use == KeyUse::remainder ? GradientSum::remainder : GradientSum::element;
 }
 
+} // namespace
+
+GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile) {
+    const GradientSum sum = sum_of(mod, gradient, tile.key_width);
+    // The warps that add tiles of a matrix are those that sum tiles of dS elsewhere.
+    const bool takes_matrices =
+        tile.adds_matrices && tile.key_width == 0 && !mod.deterministic &&
+        std::ranges::none_of(mod.gradients, [&](const ReadGradient& other) {
+            return sum_of(mod, other, 0) == GradientSum::distance;
+        });
+    if (sum != GradientSum::element || !takes_matrices) return sum;
+    // One tile serves all matrices with the same derivative.
+    for (const ReadGradient& first : mod.gradients)
+        if (is_matrix_gradient(mod, first))
+            return is_matrix_gradient(mod, gradient) && gradient.partial == first.partial
+                       ? GradientSum::matrix
+                       : sum;
+    return sum;
+}
+
+bool sums_by(const Mod& mod, GradientSum sum, TileSums tile) {
+    return std::ranges::any_of(mod.gradients, [&](const ReadGradient& gradient) {
+        return gradient_sum(mod, gradient, tile) == sum;
+    });
+}
+
 int key_width_of_gradients(const Mod& mod) {
     constexpr std::int64_t kWidest = 128;
     std::vector<NodeId> reads;
@@ -98,7 +128,7 @@ int key_width_of_gradients(const Mod& mod) {
         if (divisor > kWidest) continue;
         const int width = static_cast<int>(divisor);
         const auto count = std::ranges::count_if(mod.gradients, [&](const ReadGradient& gradient) {
-            const GradientSum sum = gradient_sum(mod, gradient, width);
+            const GradientSum sum = sum_of(mod, gradient, width);
             return sum == GradientSum::quotient || sum == GradientSum::remainder;
         });
         if (count <= most) continue;
@@ -139,6 +169,7 @@ std::string_view name(GradientSum sum) {
     case GradientSum::distance: return "distance";
     case GradientSum::quotient: return "quotient";
     case GradientSum::remainder: return "remainder";
+    case GradientSum::matrix: return "matrix";
     case GradientSum::element: return "element";
     }
     return "element";
@@ -153,6 +184,7 @@ std::string_view description(GradientSum sum) {
     case GradientSum::quotient: return "over a tile's keys, once for a query and row of keys";
     case GradientSum::remainder:
         return "over a tile's rows of keys, once for a query and place in them";
+    case GradientSum::matrix: return "in memory, a tile at a time";
     case GradientSum::element: return "in memory, element by element";
     }
     return "";

@@ -19,10 +19,16 @@ enum class GradientSum : std::uint8_t {
     // of the grid that has `width` keys in a row.
     quotient,
     remainder,
+    matrix, // of q and kv themselves: each element by itself, all of a tile at once
     element // anything else
 };
-// key_width: of that grid; 0 for none.
-GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, int key_width = 0);
+// What a kernel does with whole tiles.
+struct TileSums {
+    int key_width = 0;        // of that grid; 0 for none
+    bool adds_matrices = true;
+};
+GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile = {});
+bool sums_by(const Mod& mod, GradientSum sum, TileSums tile = {}); // any gradient
 // The width for which most gradients are summed by such a grid; 0 where none is.
 int key_width_of_gradients(const Mod& mod);
 // Real reads of single elements that depend on their distance q - kv alone, and on the head.

@@ -24,10 +24,6 @@ constexpr bool kAtOnce =
     mod::kAddsGradients && (mod::kDerivativeUsesScore || mod::kPartialsUseScore);
 constexpr bool kFolds = !kAtOnce && mod::kDerivativeUsesScore;
 
-// Registers of a thread; together no more than the launch gave the block. What is done at once
-// needs more than the producer's warps can spare without words of their own in memory.
-constexpr int kProducerRegisters = kAtOnce ? 24 : 40, kConsumerRegisters = kAtOnce ? 240 : 232;
-
 constexpr int kPanelColumns = 64; // of 16 bits: 128 bytes, the width of the swizzle
 constexpr int kRowBytes = 2 * kPanelColumns;
 constexpr int panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
@@ -43,6 +39,31 @@ constexpr int kGroups = mod::kHeadDim / 8; // of a slab
 constexpr int kSlabs = mod::kQueryTile / kSlabRows;
 constexpr int kPieceBytes = 8 * kGroupBytes;
 static_assert(kSlabs == 1 || (kSlabs == 2 && kGroups <= 8));
+
+// Biases: a tile has a row for each query. So has a tile of their gradient, of which each warpgroup
+// has its own keys, where pieces of dq are else: these go to the accumulator from registers then,
+// half of the columns from each warpgroup. Rows are as far apart as makes lanes that have eight
+// rows, or other rows of fewer keys, meet no bank twice.
+constexpr bool kCopiesBiases = mod::kBiasStages > 0;
+constexpr bool kAddsMatrices = mod::kMatrixGradient >= 0;
+
+// Registers of a thread; together no more than the launch gave the block. What is done at once
+// needs more than the producer's warps can spare without words of their own in memory; those that
+// copy and add matrices can spare fewer.
+constexpr int kProducerRegisters = kAtOnce && !kCopiesBiases && !kAddsMatrices ? 24 : 40;
+constexpr int kConsumerRegisters = (504 - kProducerRegisters) / 16 * 8;
+
+// Whether biases are needed after weights are computed.
+constexpr bool kHoldsBiases = kCopiesBiases && mod::kDerivativesUseBias && !kAtOnce && !kFolds;
+static_assert(kSlabs == 1 || !(kCopiesBiases || kAddsMatrices));
+constexpr int kBiasRing = kCopiesBiases ? mod::kBiasStages : 1;
+constexpr int kPadding = 16;
+constexpr int kBiasBytes = sizeof(mod::BiasElement);
+constexpr int kBiasRowBytes = mod::kKeyTile * kBiasBytes + kPadding;
+constexpr int kBiasTileBytes = mod::kQueryTile * kBiasRowBytes;
+constexpr int kGradientRowBytes = 64 * 4 + kPadding;
+constexpr int kGradientTileBytes = mod::kQueryTile * kGradientRowBytes; // of a warpgroup
+constexpr int kPieceColumns = kAddsMatrices && kPanels == 1 ? 32 : 64;
 
 // Two warps that have nothing else to do find sums in the tile of dS.
 constexpr int kSumWarps = 2;
@@ -63,11 +84,14 @@ constexpr int kQueries = kValues + kValuePanels * kKeyPanel; // this and the nex
 constexpr int kDOut = kQueries + 2 * kPanels * kQueryPanel;
 constexpr int kDScores = kDOut + 2 * kValuePanels * kQueryPanel;
 constexpr int kQueryGradient = kDScores + 2 * kDScoresBytes;
-constexpr int kOrigins = kQueryGradient + kConsumers * kPieceBytes; // two stages of floats
+constexpr int kMatrixGradients = kQueryGradient;
+constexpr int kBiases =
+    kQueryGradient + kConsumers * (kAddsMatrices ? kGradientTileBytes : kPieceBytes);
+constexpr int kOrigins = kBiases + mod::kBiasStages * kBiasTileBytes; // two stages of floats
 constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4;         // two stages of floats
 constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;            // two stages of mod::Row
 constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kMostRowBytes;
-constexpr int kMappedTiles = kBarriers + 14 * 8; // two stages of a word, where the mask has a map
+constexpr int kMappedTiles = kBarriers + (14 + 2 * mod::kBiasStages) * 8; // two stages of a word, where the mask has a map
 constexpr int kEnd = kMappedTiles + (mod::kHasMap ? 2 * 4 : 0);
 } // namespace at
 static_assert(at::kEnd <= mod::kSharedBytes);
@@ -84,6 +108,8 @@ struct Shared {
     __device__ Barrier d_out_empty(int stage) const { return barrier(8 + stage); }
     __device__ Barrier piece_full(int warpgroup) const { return barrier(10 + warpgroup); }
     __device__ Barrier piece_empty(int warpgroup) const { return barrier(12 + warpgroup); }
+    __device__ Barrier biases_full(int stage) const { return barrier(14 + 2 * stage); }
+    __device__ Barrier biases_empty(int stage) const { return barrier(15 + 2 * stage); }
 
     // Which tile of queries a stage holds, where a map chooses them.
     __device__ unsigned mapped_tile(int stage) const { return base + at::kMappedTiles + 4 * stage; }
@@ -100,8 +126,12 @@ struct Shared {
             queries_empty(i).initialise(128 * kConsumers);
             d_out_full(i).initialise(1);
             d_out_empty(i).initialise(128 * kConsumers);
-            piece_full(i).initialise(4);
-            piece_empty(i).initialise(1);
+            piece_full(i).initialise(kAddsMatrices ? 128 : 4);
+            piece_empty(i).initialise(kAddsMatrices ? 32 : 1);
+        }
+        for (int i = 0; i < mod::kBiasStages; ++i) {
+            biases_full(i).initialise(32);
+            biases_empty(i).initialise(128 * kConsumers);
         }
         publish_barriers();
     }
@@ -150,6 +180,12 @@ struct KeyTile {
         }
         b = head / attention.kv_heads;
         h_kv = head % attention.kv_heads;
+        // Batches that read or add to the same matrix do so together.
+        if constexpr (mod::kBatchesShareMatrix && !mod::kHasMap) {
+            b = index % attention.batch;
+            h_kv = index / attention.batch / tiles;
+            tile = index / attention.batch % tiles;
+        }
         // Heads of a group may see different keys: one of them stands for all.
         if constexpr (mod::kHasMap)
             tile =

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sm90/backward_layout.cuh"
+#include "sm90/backward_matrix.cuh"
 #include "sm90/tma.cuh"
 
 namespace sm90 {
@@ -61,27 +62,37 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
     });
 }
 
-// By one warp, beside the queries.
-__device__ inline void stage_rows(const AttentionArguments& attention,
-                                  const mod::Arguments& arguments, Shared shared,
-                                  const KeyTile& keys) {
+// By one warp, beside the queries: what the program computes for each, and tiles of biases.
+__device__ inline void stage_values(const AttentionArguments& attention,
+                                    const mod::Arguments& arguments, Shared shared,
+                                    const KeyTile& keys) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     int step = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
 #pragma unroll 1
         for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
              walk.advance(), ++step) {
-            const int stage = step % 2;
-            shared.queries_empty(stage).wait(step / 2 % 2 ^ 1);
+            const int first_row = walk.tile() * mod::kQueryTile;
+            if constexpr (kStagesRows) {
+                const int stage = step % 2;
+                shared.queries_empty(stage).wait(step / 2 % 2 ^ 1);
 #pragma unroll
-            for (int i = lane; i < mod::kQueryTile; i += 32) {
-                const int q = min(walk.tile() * mod::kQueryTile + i, attention.q_len - 1) +
-                              static_cast<int>(attention.q_offset);
-                Shared::rows(stage)[i] = mod::at_row(arguments, place.launch, place.head, place.b,
-                                                     place.h, place.h_kv, q);
+                for (int i = lane; i < mod::kQueryTile; i += 32) {
+                    const int q = min(first_row + i, attention.q_len - 1) +
+                                  static_cast<int>(attention.q_offset);
+                    Shared::rows(stage)[i] = mod::at_row(arguments, place.launch, place.head,
+                                                         place.b, place.h, place.h_kv, q);
+                }
+                // Every lane for itself: it has written rows of its own.
+                shared.queries_full(stage).arrive();
             }
-            // Every lane for itself: it has written rows of its own.
-            shared.queries_full(stage).arrive();
+            if constexpr (kCopiesBiases) {
+                const int stage = step % kBiasRing;
+                shared.biases_empty(stage).wait(step / kBiasRing % 2 ^ 1);
+                copy_biases(attention, arguments, place, first_row, keys.first_kv,
+                            shared.base + at::kBiases + stage * kBiasTileBytes,
+                            shared.biases_full(stage));
+            }
         }
     });
 }
@@ -89,7 +100,8 @@ __device__ inline void stage_rows(const AttentionArguments& attention,
 // Groups of columns of dq that a warpgroup has in its piece.
 __device__ inline int groups_of(int warpgroup) {
     if constexpr (kSlabs == 2) return kGroups;
-    return max(min(kGroups - 8 * warpgroup, 8), 0);
+    constexpr int kMost = kPieceColumns / 8;
+    return max(min(kGroups - kMost * warpgroup, kMost), 0);
 }
 
 // A warpgroup's piece to its part of a tile of queries, which starts at `slab`.

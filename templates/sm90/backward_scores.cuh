@@ -6,6 +6,7 @@
 #include "common/place.cuh"
 #include "sm90/backward_gradients.cuh"
 #include "sm90/backward_layout.cuh"
+#include "sm90/copy_async.cuh"
 #include "sm90/pack.cuh"
 
 namespace sm90 {
@@ -31,6 +32,11 @@ template <int kCount> __device__ inline void to_fragments(Fragments& to, const f
         to[i / 4][i % 4] = pack(mod::Element{}, x[2 * i], x[2 * i + 1]);
 }
 
+// What the program reads from the copied matrix at a thread's elements of two queries.
+struct BiasPair {
+    float of[2][2]; // of each side, of each key
+};
+
 // One warp's 16 keys, for one query head.
 class ScoreGradients {
   public:
@@ -53,6 +59,17 @@ class ScoreGradients {
         if constexpr (kStagesRows) rows_ = Shared::rows(stage);
     }
 
+    // Where the tile's biases are, and the warpgroup's part of their gradient.
+    __device__ void use_matrices(unsigned biases, unsigned gradient) {
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        const int key = warp_key_ % mod::kKeyTile;
+        // Of the matrices that a warp loads, a lane names a row: a query, and eight of its keys.
+        biases_ = kBiasBytes == 2
+                      ? biases + lane % 8 * kBiasRowBytes + (key + lane / 8 % 2 * 8) * kBiasBytes
+                      : biases + first_query_ * kBiasRowBytes + (key + lane / 4) * kBiasBytes;
+        matrix_ = gradient + first_query_ * kGradientRowBytes + (key % 64 + lane / 4) * 4;
+    }
+
     // Whether the mask's map says that nothing of the tile is hidden.
     __device__ void use_map(bool shows_all) { map_shows_all_ = shows_all; }
 
@@ -65,9 +82,10 @@ class ScoreGradients {
             tile_query = again_for(pair, tile_query);
             float origin[2], even[2], even_folded[2];
             load_shared(origins + 4 * (first_query_ + 8 * pair), origin);
+            const BiasPair biases = load_biases(pair);
 #pragma unroll
             for (int side = 0; side < 2; ++side)
-                visit(tile_query, 2 * pair + side, [&](int key, int i, const mod::At& at) {
+                visit(tile_query, 2 * pair + side, biases, [&](int key, int i, const mod::At& at) {
                     const mod::Joint joint = modify(at, scores[i]);
                     const float weight = weight_of(joint.score, origin[side]);
                     // A derivative without bounds must not meet a weight of zero.
@@ -115,15 +133,18 @@ class ScoreGradients {
         if constexpr (kFolds || (!mod::kAddsGradients && mod::kDerivativeIsOne)) return;
         QuerySums query_sums{};
 #pragma unroll
-        for (int j = 0; j < kQueries; ++j) {
-            if (j % 2 == 0) tile_query = again_for(j / 2, tile_query);
-            visit(tile_query, j, [&](int key, int i, const mod::At& at) {
-                const mod::Joint joint = mod::joint(at, 0);
-                const float d_modified = d_scores[i];
-                add_gradients(at, joint, d_modified, key, j, sums, query_sums);
-                if constexpr (!mod::kDerivativeIsOne)
-                    d_scores[i] = d_modified == 0 ? 0 : d_modified * joint.d_score;
-            });
+        for (int pair = 0; pair < kQueries / 2; ++pair) {
+            tile_query = again_for(pair, tile_query);
+            const BiasPair biases = kHoldsBiases ? load_biases(pair) : BiasPair{};
+#pragma unroll
+            for (int side = 0; side < 2; ++side)
+                visit(tile_query, 2 * pair + side, biases, [&](int key, int i, const mod::At& at) {
+                    const mod::Joint joint = mod::joint(at, 0);
+                    const float d_modified = d_scores[i];
+                    add_gradients(at, joint, d_modified, key, 2 * pair + side, sums, query_sums);
+                    if constexpr (!mod::kDerivativeIsOne)
+                        d_scores[i] = d_modified == 0 ? 0 : d_modified * joint.d_score;
+                });
         }
         flush(query_sums, tile_query);
     }
@@ -142,9 +163,10 @@ class ScoreGradients {
             float origin[2], delta[2], even[2], d_even[2];
             load_shared(origins + 4 * (first_query_ + 8 * pair), origin);
             load_shared(deltas + 4 * (first_query_ + 8 * pair), delta);
+            const BiasPair biases = load_biases(pair);
 #pragma unroll
             for (int side = 0; side < 2; ++side)
-                visit(tile_query, 2 * pair + side, [&](int key, int i, const mod::At& at) {
+                visit(tile_query, 2 * pair + side, biases, [&](int key, int i, const mod::At& at) {
                     const mod::Joint joint = modify(at, scores[i]);
                     float weight = weight_of(joint.score, origin[side]);
                     if (!(visible[key] >> (2 * pair + side) & 1)) weight = 0;
@@ -191,6 +213,26 @@ class ScoreGradients {
                                                                         : tile_query;
     }
 
+    // Of all eight lanes with other keys of the same queries, and four with other queries.
+    __device__ BiasPair load_biases(int pair) const {
+        BiasPair biases{};
+        if constexpr (kCopiesBiases && kBiasBytes == 2) {
+            unsigned words[2];
+            load_transposed(biases_ + 8 * pair * kBiasRowBytes, words);
+#pragma unroll
+            for (int key = 0; key < 2; ++key) {
+                biases.of[0][key] = flexc_first(mod::BiasElement{}, words[key]);
+                biases.of[1][key] = flexc_second(mod::BiasElement{}, words[key]);
+            }
+        } else if constexpr (kCopiesBiases) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                biases.of[i / 2][i % 2] = __uint_as_float(load_shared_word(
+                    biases_ + (8 * pair + i / 2) * kBiasRowBytes + i % 2 * 8 * kBiasBytes));
+        }
+        return biases;
+    }
+
     // Accumulator i of a key: the first of two waits for the second, then both are packed.
     static __device__ void gather(Fragments& to, float (&even)[2], float x, int key, int i) {
         if (i % 2 == 0)
@@ -206,9 +248,9 @@ class ScoreGradients {
                static_cast<int>(attention_.kv_offset);
     }
     // `first`: of the tile's queries, this thread's first in the tensor; j: which of those it is.
-    // shared: what reads give that are the same for both keys.
+    // shared: what reads give that are the same for both keys. bias: from the copied matrix.
     __device__ mod::At element(const mod::Row& row, int key, int q, int first, int j,
-                               const float* shared = nullptr) const {
+                               const float* shared = nullptr, float bias = 0) const {
         const int kv = key_index(key, mod::kReadsElements);
         const int first_q = mod::kReadsElements ? q : first + static_cast<int>(attention_.q_offset);
         return {arguments_,
@@ -226,7 +268,8 @@ class ScoreGradients {
                 expanded_ + (first - first_key_),
                 expanded_count_,
                 query_of(j) - 8 * key,
-                shared};
+                shared,
+                bias};
     }
 
     // Of a query of the tile, which the program sees as q.
@@ -238,7 +281,8 @@ class ScoreGradients {
 
     // Both elements of the j-th query: visit(key, accumulator, element).
     template <typename Visit>
-    __device__ void visit(int tile_query, int j, Visit visit_element) const {
+    __device__ void visit(int tile_query, int j, const BiasPair& biases,
+                          Visit visit_element) const {
         const int offset = static_cast<int>(attention_.q_offset);
         const int first = tile_query + first_query_;
         const int inside = min(first + query_of(j), attention_.q_len - 1) + offset;
@@ -250,7 +294,8 @@ class ScoreGradients {
             shared[i] = mod::shared_read(element(row, 0, q, first, j), i);
 #pragma unroll
         for (int key = 0; key < 2; ++key)
-            visit_element(key, accumulator(key, j), element(row, key, q, first, j, shared));
+            visit_element(key, accumulator(key, j),
+                          element(row, key, q, first, j, shared, biases.of[j % 2][key]));
     }
 
     __device__ mod::Joint modify(const mod::At& at, float product) const {
@@ -295,7 +340,7 @@ class ScoreGradients {
             unsigned seen[2] = {};
 #pragma unroll 1
             for (int j = 0; j < kQueries; ++j)
-                visit(tile_query, j, [&](int key, int, const mod::At& at) {
+                visit(tile_query, j, BiasPair{}, [&](int key, int, const mod::At& at) {
                     seen[key] |= static_cast<unsigned>(mod::visible(at)) << j;
                 });
             visible[0] &= seen[0];
@@ -320,9 +365,9 @@ class ScoreGradients {
                 }
     }
 
-    static __device__ void add_gradients(const mod::At& at, const mod::Joint& joint,
-                                         float d_modified, int key, int j, GradientSums& sums,
-                                         QuerySums& query_sums) {
+    __device__ void add_gradients(const mod::At& at, const mod::Joint& joint, float d_modified,
+                                  int key, int j, GradientSums& sums,
+                                  QuerySums& query_sums) const {
 #pragma unroll
         for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
             // What a hidden element's partial may be is nobody's business.
@@ -334,6 +379,11 @@ class ScoreGradients {
             case mod::Sum::head: sums.of_head[gradient] += d_read; break;
             case mod::Sum::key: sums.of_key[gradient][key] += d_read; break;
             case mod::Sum::query: query_sums.of_query[gradient][j] += d_read; break;
+            case mod::Sum::matrix:
+                if (gradient == mod::kMatrixGradient)
+                    store_shared_element(
+                        matrix_ + query_of(j) * kGradientRowBytes + 8 * key * 4, d_read);
+                break;
             case mod::Sum::element: add(at, gradient, d_read); break;
             }
         }
@@ -363,6 +413,7 @@ class ScoreGradients {
     bool map_shows_all_;       // of the tile, to every key
     mod::Column column_[2];
     const mod::Row* rows_;
+    unsigned biases_, matrix_; // of this thread, in shared memory
     const float* expanded_;    // entry of distance 0
     long long expanded_count_; // from one read to the next
 };

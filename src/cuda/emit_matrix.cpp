@@ -1,0 +1,65 @@
+#include "cuda/emit_matrix.h"
+
+#include <algorithm>
+
+#include "cuda/names.h"
+#include "passes/gradient_sum.h"
+#include "passes/matrix_read.h"
+#include "support/text.h"
+
+namespace flexc::cuda {
+
+using ir::kNoNode;
+using ir::NodeId;
+
+std::string emit_bias_functions(const Layout& layout, NodeId read) {
+    if (read == kNoNode)
+        return "using BiasElement = Element;\n"
+               "__device__ inline const BiasElement* bias_address(const At&) { return nullptr; "
+               "}\n"
+               "__device__ inline long long bias_step(const Arguments&) { return 0; }\n\n";
+    const ir::Node& node = layout.node(read);
+    const auto last = static_cast<std::uint32_t>(node.operands.size() - 1);
+    const DType dtype = layout.mod().program.buffers[node.symbol].dtype;
+    Body address(layout, passes::Place::element, "at.");
+    address.compute(node.operands);
+    using Kind = passes::ArgumentSlot::Kind;
+    address.line(formatted("return {} + {};", address.argument({Kind::buffer_data, node.symbol}),
+                           address.offset(read, Kind::buffer_stride)));
+    Body step(layout, passes::Place::launch, "");
+    step.line(formatted("return {};", step.argument({Kind::buffer_stride, node.symbol, last})));
+    return formatted("using BiasElement = {};\n"
+                     "__device__ inline const BiasElement* bias_address(const At& at) {{\n{}}}\n\n"
+                     "__device__ inline long long bias_step(const Arguments& arguments) "
+                     "{{\n{}}}\n\n",
+                     element_type(dtype), address.statements(), step.statements());
+}
+
+NodeId copied_bias(const passes::Mod& mod, const KernelConfig& config) {
+    return config.bias_stages > 0 ? passes::matrix_of_score(mod) : kNoNode;
+}
+
+std::string emit_matrix_constants(const passes::Mod& mod, const KernelConfig& config,
+                                  const std::vector<passes::ReadGradient>& gradients) {
+    const NodeId bias = copied_bias(mod, config);
+    std::vector<NodeId> derivatives = {mod.d_score}, matrices;
+    if (bias != kNoNode) matrices.push_back(bias);
+    int first = -1;
+    for (std::size_t i = gradients.size(); i-- > 0;) {
+        derivatives.push_back(gradients[i].partial);
+        const passes::TileSums tile{config.key_width, config.adds_matrices};
+        if (passes::gradient_sum(mod, gradients[i], tile) != passes::GradientSum::matrix) continue;
+        first = static_cast<int>(i);
+        matrices.push_back(gradients[i].read);
+    }
+    const std::vector<NodeId> needed = ir::reachable(mod.program.graph, derivatives);
+    const bool is_shared = std::ranges::any_of(matrices, [&](NodeId read) {
+        return !mod.dependence[read].has(analysis::Dependence::b);
+    });
+    return formatted("constexpr int kBiasStages = {}, kMatrixGradient = {};\n"
+                     "constexpr bool kDerivativesUseBias = {}, kBatchesShareMatrix = {};\n",
+                     config.bias_stages, first,
+                     bias != kNoNode && std::ranges::find(needed, bias) != needed.end(), is_shared);
+}
+
+} // namespace flexc::cuda

@@ -1,0 +1,90 @@
+// Matrices of the program that have an element for each query and key: tiles of biases on their way
+// to shared memory, and of their gradient on its way to memory, by warps of the producer's
+// warpgroup. The host sees to it that rows start at 16 aligned bytes, end with them, and have no
+// gaps between keys.
+#pragma once
+
+#include "sm90/backward_gradients.cuh"
+#include "sm90/backward_layout.cuh"
+#include "sm90/copy_async.cuh"
+#include "sm90/tma.cuh"
+
+namespace sm90 {
+
+// What the program finds at a query and a key of the tensors: find(element).
+template <typename Find>
+__device__ inline auto at_element(const AttentionArguments& attention,
+                                  const mod::Arguments& arguments, const HeadPlace& place, int row,
+                                  int key, Find find) {
+    const int q = row + static_cast<int>(attention.q_offset);
+    const int kv = key + static_cast<int>(attention.kv_offset);
+    const mod::Row of_row =
+        mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
+    const mod::Column of_key =
+        mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv);
+    return find(mod::At{arguments, place.launch, place.head, of_row, of_key, place.b, place.h,
+                        place.h_kv, q, kv});
+}
+
+// By one warp: a tile of queries' biases of a tile of keys. A lane keeps its chunk of keys and
+// steps down the rows. Rows and keys past the end are left as they are: nobody uses what they
+// become.
+__device__ inline void copy_biases(const AttentionArguments& attention,
+                                   const mod::Arguments& arguments, const HeadPlace& place,
+                                   int first_row, int first_key, unsigned to, Barrier full) {
+    constexpr int kChunkKeys = 16 / kBiasBytes;
+    constexpr int kChunks = mod::kKeyTile / kChunkKeys, kRows = 32 / kChunks;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int key = lane % kChunks * kChunkKeys;
+    to += lane / kChunks * kBiasRowBytes + key * kBiasBytes;
+    const int rows = min(attention.q_len - first_row, mod::kQueryTile);
+    if (first_key + key < attention.kv_len)
+#pragma unroll 2
+        for (int row = lane / kChunks; row < rows; row += kRows) {
+            copy_async(to, at_element(attention, arguments, place, first_row + row,
+                                      first_key + key,
+                                      [](const mod::At& at) { return mod::bias_address(at); }));
+            to += kRows * kBiasRowBytes;
+        }
+    arrive_after_copies(full);
+}
+
+// By one warp for each of the consumers' warpgroups: what these have of a tile of gradients, added
+// row by row.
+__device__ inline void add_matrices(const AttentionArguments& attention,
+                                    const mod::Arguments& arguments, Shared shared,
+                                    const KeyTile& keys, int warpgroup) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const unsigned tile = shared.base + at::kMatrixGradients + warpgroup * kGradientTileBytes;
+    const int first_key = keys.first_kv + 64 * warpgroup;
+    const int bytes = min(attention.kv_len - first_key, 64) * 4;
+    unsigned parity = 0;
+    visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
+#pragma unroll 1
+        for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
+             walk.advance(), parity ^= 1) {
+            const int first_row = walk.tile() * mod::kQueryTile;
+            shared.piece_full(warpgroup).wait(parity);
+#pragma unroll
+            for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
+                if (mod::sum_of(gradient) != mod::Sum::matrix) continue;
+#pragma unroll 1
+                for (int row = lane; row < mod::kQueryTile; row += 32) {
+                    if (first_row + row >= attention.q_len || bytes <= 0) break;
+                    float* const to = at_element(
+                        attention, arguments, place, first_row + row, first_key,
+                        [&](const mod::At& at) {
+                            // Never an exact sum: those are of other classes.
+                            return reinterpret_cast<float*>(mod::gradient_address(at, gradient));
+                        });
+                    add_bytes(to, tile + row * kGradientRowBytes, bytes);
+                }
+            }
+            end_additions();
+            wait_for_additions<0>();
+            shared.piece_empty(warpgroup).arrive();
+        }
+    });
+}
+
+} // namespace sm90
