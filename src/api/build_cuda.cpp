@@ -16,14 +16,20 @@ namespace flexc::api {
 
 namespace {
 
+Preference preference_for(runtime::Substitute what) {
+    if (what == runtime::Substitute::any_layout) return {.generic = true};
+    return {.copies_matrices = false};
+}
+
 // Kept by the kernel, when the caller's log may be gone.
-std::function<Result<runtime::CudaKernel>(cuda::KernelKind)>
-generic_compiler(const passes::Mod& mod, const CompileOptions& options, const Target& target) {
+std::function<Result<runtime::CudaKernel>(cuda::KernelKind, runtime::Substitute)>
+substitute_compiler(const passes::Mod& mod, const CompileOptions& options, const Target& target) {
     CompileOptions later = options;
     later.log = {};
-    return [mod, later, target](cuda::KernelKind kind) -> Result<runtime::CudaKernel> {
+    return [mod, later, target](cuda::KernelKind kind,
+                                runtime::Substitute what) -> Result<runtime::CudaKernel> {
         const auto folder = Context::instance().stores.get(later.cache);
-        auto one = compile_kernel(mod, later, kind, target, *folder, {.generic = true});
+        auto one = compile_kernel(mod, later, kind, target, *folder, preference_for(what));
         if (!one) return one.error();
         return std::move(one->kernel);
     };
@@ -48,6 +54,10 @@ std::vector<runtime::ExactGradient> exact_gradient_words(const passes::Mod& mod)
         result.push_back({buffer, static_cast<std::size_t>(word)});
     }
     return result;
+}
+
+bool copies_matrices(const cuda::KernelConfig& config) {
+    return config.bias_stages > 0 || config.adds_matrices;
 }
 
 runtime::HeadTurns head_turns_of(const passes::Mod& mod) {
@@ -82,9 +92,14 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
         built.bytes += one.kernel.cubin.size();
         kernels.push_back(std::move(one.kernel));
     }
-    const bool takes_any_layout = std::ranges::none_of(kernels, [](const auto& kernel) {
-        return kernel.config.hopper || kernel.config.is_hopper_backward;
-    });
+    bool takes_any_layout = true;
+    std::vector<runtime::CopiedMatrix> matrices;
+    for (const runtime::CudaKernel& kernel : kernels) {
+        takes_any_layout = takes_any_layout && !kernel.config.hopper &&
+                           !kernel.config.is_hopper_backward;
+        if (copies_matrices(kernel.config))
+            matrices = runtime::copied_matrices(mod, kernel.config);
+    }
     auto loaded = runtime::load_cuda(
         std::move(kernels),
         {.device = device,
@@ -95,7 +110,9 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
          .deterministic = options.deterministic,
          .exact_gradients = exact_gradient_words(mod),
          .head_turns = head_turns_of(mod),
-         .compile_generic = takes_any_layout ? nullptr : generic_compiler(mod, options, target),
+         .copied_matrices = std::move(matrices),
+         .compile_substitute =
+             takes_any_layout ? nullptr : substitute_compiler(mod, options, target),
          .report_out_of_range = options.report_out_of_range});
     if (!loaded) return loaded.error();
     built.executable = std::move(*loaded);
@@ -114,10 +131,18 @@ Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions&
         if (!config.hopper && !config.is_hopper_backward) continue;
         using enum cuda::KernelKind;
         if (config.kind == expand || config.kind == fold) continue; // the generic ones need none
-        auto generic = compile_kernel(mod, options, generic_kind(config.kind, options), *target,
-                                      store, {.generic = true});
-        if (!generic) return generic.error();
-        compiled->push_back(std::move(*generic));
+        const auto add = [&](cuda::KernelKind kind, runtime::Substitute what) -> Result<void> {
+            auto one = compile_kernel(mod, options, kind, *target, store, preference_for(what));
+            if (!one) return one.error();
+            compiled->push_back(std::move(*one));
+            return {};
+        };
+        const cuda::KernelKind kind = config.kind;
+        if (copies_matrices(config))
+            if (auto done = add(kind, runtime::Substitute::single_elements); !done)
+                return done.error();
+        if (auto done = add(generic_kind(kind, options), runtime::Substitute::any_layout); !done)
+            return done.error();
     }
     OfflineResult result{.cached = true};
     for (CompiledKernel& one : *compiled) {

@@ -217,7 +217,12 @@ cuda::KernelRequest request_for(const passes::Mod& mod, const CompileOptions& op
                                 KernelKind kind, const Target& target,
                                 const Preference& preference) {
     cuda::KernelRequest request = request_of(mod, options, kind, target);
-    request.has_map = needs_map(mod) && visits_tiles(kind) && !preference.generic;
+    request.has_map = needs_map(mod) && visits_tiles(kind) && !preference.generic &&
+                      preference.copies_matrices;
+    if (!preference.copies_matrices) {
+        request.bias_bytes = 0;
+        request.adds_matrices = false;
+    }
     request.generic = preference.generic || wants_generic(mod, options, kind, target);
     if (kind == KernelKind::forward && stages_key_grids()) request.key_grid = cuda::key_grid(mod);
     request.refused = preference.refused;

@@ -133,7 +133,7 @@ class CudaExecutable final : public Executable {
             if (auto maps = cuda::forward_maps(kernel->config, call.attention, options_.dtype,
                                                options_.head_dim, options_.head_dim_v))
                 return launch(kernel, call.attention, call, &*maps);
-        auto generic = this->generic(KernelKind::forward);
+        auto generic = substitute(KernelKind::forward, Substitute::any_layout);
         if (!generic) return generic.error();
         return launch(*generic, call.attention, call);
     }
@@ -153,9 +153,15 @@ class CudaExecutable final : public Executable {
                         return done;
         BackwardForm form = backward_form();
         std::optional<BackwardMaps> maps;
+        const Loaded* fused = find(KernelKind::backward_fused);
         if (form == BackwardForm::hopper) {
-            const cuda::KernelConfig& config = find(KernelKind::backward_fused)->config;
-            if (starts_grid(config, call.attention))
+            if (!have_aligned_rows(options_.copied_matrices, call)) {
+                auto other = substitute(KernelKind::backward_fused, Substitute::single_elements);
+                if (!other) return other.error();
+                fused = *other;
+            }
+            const cuda::KernelConfig& config = fused->config;
+            if (config.is_hopper_backward && starts_grid(config, call.attention))
                 maps = cuda::backward_maps(config, call.attention, options_.dtype,
                                            options_.head_dim, options_.head_dim_v);
             if (!maps) form = options_.deterministic ? BackwardForm::split : BackwardForm::fused;
@@ -190,9 +196,9 @@ class CudaExecutable final : public Executable {
         constexpr std::array kSplit = {KernelKind::delta, KernelKind::backward_dkdv,
                                        KernelKind::backward_dq};
         for (const KernelKind kind : form == BackwardForm::split ? kSplit : kFused) {
-            const Loaded* kernel = find(kind);
+            const Loaded* kernel = kind == KernelKind::backward_fused ? fused : find(kind);
             if (form != backward_form()) {
-                auto generic = this->generic(kind);
+                auto generic = substitute(kind, Substitute::any_layout);
                 if (!generic) return generic.error();
                 kernel = *generic;
             }
@@ -288,19 +294,20 @@ class CudaExecutable final : public Executable {
 
     // Compiled by the first call that needs it, without a lock: of calls at the same time, each
     // compiles, and the first to end is kept.
-    Result<const Loaded*> generic(KernelKind kind) const {
+    Result<const Loaded*> substitute(KernelKind kind, Substitute what) const {
+        const std::pair key(kind, what);
         const auto known = [&]() -> const Loaded* {
-            const std::lock_guard lock(generic_mutex_);
-            const auto found = generic_.find(kind);
-            return found == generic_.end() ? nullptr : &found->second;
+            const std::lock_guard lock(substitute_mutex_);
+            const auto found = substitutes_.find(key);
+            return found == substitutes_.end() ? nullptr : &found->second;
         };
         if (const Loaded* one = known()) return one;
-        auto compiled = options_.compile_generic(kind);
+        auto compiled = options_.compile_substitute(kind, what);
         if (!compiled) return compiled.error();
         auto one = load_one(*compiled);
         if (!one) return one.error();
-        const std::lock_guard lock(generic_mutex_);
-        return &generic_.try_emplace(kind, std::move(*one)).first->second;
+        const std::lock_guard lock(substitute_mutex_);
+        return &substitutes_.try_emplace(key, std::move(*one)).first->second;
     }
 
     BackwardForm backward_form() const {
@@ -373,8 +380,8 @@ class CudaExecutable final : public Executable {
     int multiprocessors_ = 1;
     std::optional<TileQueues> queues_;
     std::optional<TileMaps> maps_; // where some kernel asks for one
-    mutable std::mutex generic_mutex_;
-    mutable std::map<KernelKind, Loaded> generic_;
+    mutable std::mutex substitute_mutex_;
+    mutable std::map<std::pair<KernelKind, Substitute>, Loaded> substitutes_;
     std::vector<Loaded> loaded_;
     std::vector<KernelInfo> infos_;
     void* flag_ = nullptr;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cuda/config.h"
+#include "runtime/copied_matrices.h"
 #include "runtime/exact_gradients.h"
 #include "runtime/executable.h"
 
@@ -18,6 +19,12 @@ struct CudaKernel {
     std::string cubin;
 };
 
+// What stands in for a kernel that does not do for a call.
+enum class Substitute : std::uint8_t {
+    any_layout,     // of the tensors
+    single_elements // of matrices whose rows are not aligned
+};
+
 struct CudaOptions {
     int device = 0;
     DType dtype = DType::bf16;
@@ -26,9 +33,9 @@ struct CudaOptions {
     bool deterministic = false;
     std::vector<ExactGradient> exact_gradients = {}; // these two in deterministic mode alone
     HeadTurns head_turns = {};
-    // A kernel that takes tensors of any layout; asked for when a call needs it and the loaded one
-    // does not do.
-    std::function<Result<CudaKernel>(cuda::KernelKind)> compile_generic = {};
+    std::vector<CopiedMatrix> copied_matrices = {};
+    // Asked for when a call needs it.
+    std::function<Result<CudaKernel>(cuda::KernelKind, Substitute)> compile_substitute = {};
     bool report_out_of_range = false;
 };
 
