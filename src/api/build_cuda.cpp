@@ -94,11 +94,13 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
     }
     bool takes_any_layout = true;
     std::vector<runtime::CopiedMatrix> matrices;
+    runtime::StoredGradients stored;
     for (const runtime::CudaKernel& kernel : kernels) {
         takes_any_layout = takes_any_layout && !kernel.config.hopper &&
                            !kernel.config.is_hopper_backward;
-        if (copies_matrices(kernel.config))
-            matrices = runtime::copied_matrices(mod, kernel.config);
+        if (!copies_matrices(kernel.config)) continue;
+        matrices = runtime::copied_matrices(mod, kernel.config);
+        stored = runtime::stored_gradients(mod, kernel.config);
     }
     auto loaded = runtime::load_cuda(
         std::move(kernels),
@@ -111,6 +113,7 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
          .exact_gradients = exact_gradient_words(mod),
          .head_turns = head_turns_of(mod),
          .copied_matrices = std::move(matrices),
+         .stored_gradients = std::move(stored),
          .compile_substitute =
              takes_any_layout ? nullptr : substitute_compiler(mod, options, target),
          .report_out_of_range = options.report_out_of_range});

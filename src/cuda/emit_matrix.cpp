@@ -56,10 +56,13 @@ std::string emit_matrix_constants(const passes::Mod& mod, const KernelConfig& co
     const bool is_shared = std::ranges::any_of(matrices, [&](NodeId read) {
         return !mod.dependence[read].has(analysis::Dependence::b);
     });
+    const auto sharing = passes::sharing_of_matrices(mod).value_or(passes::MatrixSharing{});
     return formatted("constexpr int kBiasStages = {}, kMatrixGradient = {};\n"
-                     "constexpr bool kDerivativesUseBias = {}, kBatchesShareMatrix = {};\n",
+                     "constexpr bool kDerivativesUseBias = {}, kBatchesShareMatrix = {};\n"
+                     "constexpr bool kBatchesMeet = {}, kHeadsMeet = {}, kGroupMeets = {};\n",
                      config.bias_stages, first,
-                     bias != kNoNode && std::ranges::find(needed, bias) != needed.end(), is_shared);
+                     bias != kNoNode && std::ranges::find(needed, bias) != needed.end(), is_shared,
+                     sharing.batches, sharing.heads, sharing.group);
 }
 
 } // namespace flexc::cuda

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <span>
 
+#include "passes/gradient_sum.h"
+
 namespace flexc::passes {
 
 using ir::NodeId;
@@ -37,6 +39,64 @@ NodeId matrix_of_score(const Mod& mod) {
         best_is_learned = is_learned;
     }
     return best;
+}
+
+namespace {
+
+// Empty where some element of the buffer is not read.
+std::optional<MatrixSharing> sharing_of(const Mod& mod, NodeId read) {
+    const ir::Node& node = mod.program.graph[read];
+    const ir::Buffer& buffer = mod.program.buffers[node.symbol];
+    MatrixSharing sharing{true, true, true};
+    for (std::size_t i = 0; i < node.operands.size(); ++i) {
+        const ir::Dim& extent = buffer.dims[i];
+        const auto covers = [&](std::uint32_t size) {
+            return !extent.is_constant() && extent.size == size;
+        };
+        switch (mod.program.graph[node.operands[i]].op) {
+        case Op::b:
+            if (!covers(ir::kB)) return {};
+            sharing.batches = false;
+            break;
+        case Op::h:
+            if (!covers(ir::kH)) return {};
+            sharing.heads = sharing.group = false;
+            break;
+        case Op::h_kv:
+            if (!covers(ir::kHKv)) return {};
+            sharing.heads = false;
+            break;
+        case Op::q_idx:
+            if (!covers(ir::kQLen)) return {};
+            break;
+        case Op::kv_idx:
+            if (!covers(ir::kKvLen)) return {};
+            break;
+        default:
+            if (!extent.is_constant() || extent.constant != 1) return {};
+        }
+    }
+    return sharing;
+}
+
+} // namespace
+
+std::optional<MatrixSharing> sharing_of_matrices(const Mod& mod) {
+    const ir::Node& mask = mod.program.graph[mod.mask];
+    if (mask.op != Op::const_bool || mask.integer == 0) return {};
+    std::optional<MatrixSharing> all;
+    for (const ReadGradient& gradient : mod.gradients) {
+        if (gradient_sum(mod, gradient) != GradientSum::matrix) continue;
+        // Other reads of the buffer would add to what has not been stored.
+        const auto reads = std::ranges::count_if(mod.gradients, [&](const ReadGradient& other) {
+            return mod.program.graph[other.read].symbol ==
+                   mod.program.graph[gradient.read].symbol;
+        });
+        const auto sharing = sharing_of(mod, gradient.read);
+        if (!sharing || reads != 1 || (all && *all != *sharing)) return {};
+        all = sharing;
+    }
+    return all;
 }
 
 } // namespace flexc::passes

@@ -1,6 +1,8 @@
 // Reads of matrices that have a row for each query and a column for each key.
 #pragma once
 
+#include <optional>
+
 #include "passes/mod.h"
 
 namespace flexc::passes {
@@ -13,5 +15,17 @@ bool is_matrix_read(const Mod& mod, ir::NodeId read);
 // The matrix read that the score needs for each element, one with a gradient first; kNoNode for
 // none.
 ir::NodeId matrix_of_score(const Mod& mod);
+
+// Whose tiles meet at an element of a gradient that is added a tile at a time.
+struct MatrixSharing {
+    bool batches = false; // all of them
+    bool heads = false;   // all of them
+    bool group = false;   // query heads that share keys
+    friend bool operator==(const MatrixSharing&, const MatrixSharing&) = default;
+};
+// Where the blocks that add all of these gradients, one block for some keys, write each element as
+// often: then the first can store what it has. Empty where something is hidden, where elements are
+// left out, or where gradients differ in that.
+std::optional<MatrixSharing> sharing_of_matrices(const Mod& mod);
 
 } // namespace flexc::passes

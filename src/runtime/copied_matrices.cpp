@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "passes/gradient_sum.h"
-#include "passes/matrix_read.h"
 
 namespace flexc::runtime {
 
@@ -56,6 +55,32 @@ std::vector<CopiedMatrix> copied_matrices(const passes::Mod& mod,
         if (passes::gradient_sum(mod, gradient, tile) == passes::GradientSum::matrix)
             matrices.push_back(matrix_of(mod, slots, gradient.read, true));
     return matrices;
+}
+
+StoredGradients stored_gradients(const passes::Mod& mod, const cuda::KernelConfig& config) {
+    const auto sharing = passes::sharing_of_matrices(mod);
+    if (!config.adds_matrices || !sharing) return {};
+    StoredGradients stored{{}, *sharing};
+    for (const passes::ReadGradient& gradient : mod.gradients)
+        if (passes::gradient_sum(mod, gradient) == passes::GradientSum::matrix)
+            stored.buffers.push_back(mod.program.graph[gradient.read].symbol);
+    return stored;
+}
+
+bool StoredGradients::holds(std::uint32_t buffer) const {
+    return std::ranges::find(buffers, buffer) != buffers.end();
+}
+
+bool StoredGradients::are_whole(const Call& call) const {
+    const AttentionArguments& attention = call.attention;
+    const std::int64_t heads = sharing.heads   ? 1
+                               : sharing.group ? attention.kv_heads
+                                               : attention.heads;
+    const std::int64_t elements = (sharing.batches ? 1 : std::int64_t{attention.batch}) * heads *
+                                  attention.q_len * attention.kv_len;
+    return !buffers.empty() && std::ranges::all_of(buffers, [&](std::uint32_t buffer) {
+        return call.gradients[buffer].elements() == elements;
+    });
 }
 
 bool have_aligned_rows(const std::vector<CopiedMatrix>& matrices, const Call& call) {

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "cuda/config.h"
-#include "passes/mod.h"
+#include "passes/matrix_read.h"
 #include "runtime/executable.h"
 
 namespace flexc::runtime {
@@ -22,5 +23,17 @@ std::vector<CopiedMatrix> copied_matrices(const passes::Mod& mod, const cuda::Ke
 
 // Whether every row of every tile starts and ends at 16 aligned bytes, without gaps between keys.
 bool have_aligned_rows(const std::vector<CopiedMatrix>& matrices, const Call& call);
+
+// Buffers whose gradients the blocks of Hopper's fused backward store before others add to them, so
+// that nobody clears them.
+struct StoredGradients {
+    std::vector<std::uint32_t> buffers;
+    passes::MatrixSharing sharing;
+
+    bool holds(std::uint32_t buffer) const;
+    // Whether there are any, and the call has all of their queries and keys.
+    bool are_whole(const Call& call) const;
+};
+StoredGradients stored_gradients(const passes::Mod& mod, const cuda::KernelConfig& config);
 
 } // namespace flexc::runtime

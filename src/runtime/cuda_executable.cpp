@@ -35,6 +35,8 @@ struct WorkspaceLayout {
     // of queries behind dq's accumulator.
     std::size_t turns = 0, turn_bytes = 0;
     std::size_t exact_sums = 0, exact_bytes = 0;
+    // Two counters for each of Hopper's blocks, where gradients are stored first.
+    std::size_t stored_tiles = 0, stored_tile_bytes = 0;
     std::size_t bytes = 0;
 };
 
@@ -77,6 +79,13 @@ WorkspaceLayout layout(const Call& call, const CudaOptions& options, BackwardFor
     result.distance_values = take(hopper ? options.distance_reads * distances : 0);
     result.exact_bytes = exact_sum_bytes(options.exact_gradients, call);
     result.exact_sums = take_bytes(result.exact_bytes);
+    if (hopper && !options.stored_gradients.buffers.empty()) {
+        const std::size_t blocks = static_cast<std::size_t>(attention.batch) *
+                                   static_cast<std::size_t>(attention.kv_heads) *
+                                   padded(attention.kv_len) / 128;
+        result.stored_tile_bytes = 2 * blocks * sizeof(int);
+    }
+    result.stored_tiles = take_bytes(result.stored_tile_bytes);
     result.bytes = end;
     return result;
 }
@@ -144,13 +153,6 @@ class CudaExecutable final : public Executable {
         Words words(given.words);
         Call call = given;
         call.words = words.all();
-        if (!call.accumulate_gradients)
-            for (const TensorView& view : call.gradients)
-                if (view)
-                    if (auto done =
-                            cuda::fill_async(view.data, 0, bytes_of(view), call.stream.handle);
-                        !done)
-                        return done;
         BackwardForm form = backward_form();
         std::optional<BackwardMaps> maps;
         const Loaded* fused = find(KernelKind::backward_fused);
@@ -166,6 +168,16 @@ class CudaExecutable final : public Executable {
                                            options_.head_dim, options_.head_dim_v);
             if (!maps) form = options_.deterministic ? BackwardForm::split : BackwardForm::fused;
         }
+        const bool stores_first = form == BackwardForm::hopper &&
+                                  fused->config.adds_matrices && !call.accumulate_gradients &&
+                                  options_.stored_gradients.are_whole(call);
+        for (std::uint32_t i = 0; i < call.gradients.size() && !call.accumulate_gradients; ++i) {
+            const TensorView& view = call.gradients[i];
+            if (!view || (stores_first && options_.stored_gradients.holds(i))) continue;
+            if (auto done = cuda::fill_async(view.data, 0, bytes_of(view), call.stream.handle);
+                !done)
+                return done;
+        }
         const WorkspaceLayout parts = layout(call, options_, form);
         auto* base = static_cast<std::byte*>(call.workspace.data);
         name_exact_sums(options_.exact_gradients, call, base + parts.exact_sums, words);
@@ -175,6 +187,8 @@ class CudaExecutable final : public Executable {
         attention.origins = reinterpret_cast<float*>(base + parts.origins);
         attention.distance_sums = reinterpret_cast<float*>(base + parts.distance_sums);
         attention.distance_values = reinterpret_cast<float*>(base + parts.distance_values);
+        attention.stored_tiles =
+            stores_first ? reinterpret_cast<int*>(base + parts.stored_tiles) : nullptr;
         const Loaded* expand = form == BackwardForm::hopper ? find(KernelKind::expand) : nullptr;
         const Loaded* fold = form == BackwardForm::hopper ? find(KernelKind::fold) : nullptr;
         const auto clear = [&](void* sums, std::size_t bytes) {
@@ -187,6 +201,9 @@ class CudaExecutable final : public Executable {
                 return done;
         if (parts.turn_bytes != 0)
             if (auto done = clear(base + parts.turns, parts.turn_bytes); !done) return done;
+        if (stores_first)
+            if (auto done = clear(base + parts.stored_tiles, parts.stored_tile_bytes); !done)
+                return done;
         if (parts.exact_bytes != 0)
             if (auto done = clear(base + parts.exact_sums, parts.exact_bytes); !done) return done;
         if (expand != nullptr)

@@ -33,7 +33,8 @@ struct CudaOptions {
     bool deterministic = false;
     std::vector<ExactGradient> exact_gradients = {}; // these two in deterministic mode alone
     HeadTurns head_turns = {};
-    std::vector<CopiedMatrix> copied_matrices = {};
+    std::vector<CopiedMatrix> copied_matrices = {}; // these two of Hopper's backward
+    StoredGradients stored_gradients = {};
     // Asked for when a call needs it.
     std::function<Result<CudaKernel>(cuda::KernelKind, Substitute)> compile_substitute = {};
     bool report_out_of_range = false;

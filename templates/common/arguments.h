@@ -27,6 +27,9 @@ struct AttentionArguments {
     // over each diagonal, [B, H, Q + KV], zeroed; and what expanded reads give, [reads, B, H, Q +
     // KV].
     float *distance_sums, *distance_values;
+    // Likewise: of tiles of a matrix's gradient, how many the first block has stored, two for each
+    // block, zeroed. Null: all blocks add.
+    int* stored_tiles;
     long long q_offset, kv_offset; // index that the program sees = row + offset
     int batch, heads, kv_heads, q_len, kv_len;
     float scale;                                    // of q·k

@@ -151,6 +151,8 @@ __device__ inline void meet_at_d_scores() {
         synchronize(kDScoresBarrier, kDScoresThreads);
 }
 
+constexpr bool kBatchesTogether = mod::kBatchesShareMatrix && !mod::kHasMap;
+
 // A tile of keys of one head.
 struct KeyTile {
     int b, h_kv, first_kv;
@@ -180,8 +182,8 @@ struct KeyTile {
         }
         b = head / attention.kv_heads;
         h_kv = head % attention.kv_heads;
-        // Batches that read or add to the same matrix do so together.
-        if constexpr (mod::kBatchesShareMatrix && !mod::kHasMap) {
+        // Batches that read or add to the same matrix do so together: see index_of().
+        if constexpr (kBatchesTogether) {
             b = index % attention.batch;
             h_kv = index / attention.batch / tiles;
             tile = index / attention.batch % tiles;

@@ -7,6 +7,7 @@
 #include "sm90/backward_gradients.cuh"
 #include "sm90/backward_layout.cuh"
 #include "sm90/copy_async.cuh"
+#include "sm90/turn.cuh"
 #include "sm90/tma.cuh"
 
 namespace sm90 {
@@ -49,6 +50,46 @@ __device__ inline void copy_biases(const AttentionArguments& attention,
     arrive_after_copies(full);
 }
 
+// Where several blocks write to the same tiles of a gradient, the one with the lowest number stores
+// what it has, so that nobody needs to clear them before; the others add to that, each when it has
+// been done. Blocks start in the order of their numbers, and who stores waits for nobody.
+class FirstToStore {
+  public:
+    __device__ FirstToStore(const AttentionArguments& attention, const HeadPlace& place,
+                            const KeyTile& keys, int warpgroup) {
+        const int group = attention.heads / attention.kv_heads;
+        const int of_group = place.h - place.h_kv * group;
+        const int b = mod::kBatchesMeet ? 0 : place.b, h_kv = mod::kHeadsMeet ? 0 : place.h_kv;
+        const int tiles = (attention.kv_len + mod::kKeyTile - 1) / mod::kKeyTile;
+        const long long head = static_cast<long long>(b) * attention.kv_heads + h_kv;
+        stored_ = attention.stored_tiles == nullptr
+                      ? nullptr
+                      : attention.stored_tiles + (head * tiles + keys.index()) * 2 + warpgroup;
+        stores_ = stored_ != nullptr && b == place.b && h_kv == place.h_kv &&
+                  (!mod::kGroupMeets || of_group == 0);
+        before_ = mod::kGroupMeets ? 0
+                                   : of_group * ((attention.q_len + mod::kQueryTile - 1) /
+                                                 mod::kQueryTile);
+    }
+    __device__ bool stores() const { return stores_; }
+    // Before a tile of queries is added.
+    __device__ void wait(int tile) const {
+        if (stored_ != nullptr && !stores_) wait_for_turn(stored_, before_ + tile + 1);
+    }
+    // After it has been given to the copy engine by all lanes.
+    __device__ void tell() const {
+        if (!stores_) return;
+        asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) pass_turn(stored_);
+    }
+
+  private:
+    int* stored_;
+    int before_;
+    bool stores_;
+};
+
 // By one warp for each of the consumers' warpgroups: what these have of a tile of gradients, added
 // row by row.
 __device__ inline void add_matrices(const AttentionArguments& attention,
@@ -60,11 +101,13 @@ __device__ inline void add_matrices(const AttentionArguments& attention,
     const int bytes = min(attention.kv_len - first_key, 64) * 4;
     unsigned parity = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
+        const FirstToStore first(attention, place, keys, warpgroup);
 #pragma unroll 1
         for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
              walk.advance(), parity ^= 1) {
             const int first_row = walk.tile() * mod::kQueryTile;
             shared.piece_full(warpgroup).wait(parity);
+            first.wait(walk.tile());
 #pragma unroll
             for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
                 if (mod::sum_of(gradient) != mod::Sum::matrix) continue;
@@ -77,12 +120,16 @@ __device__ inline void add_matrices(const AttentionArguments& attention,
                             // Never an exact sum: those are of other classes.
                             return reinterpret_cast<float*>(mod::gradient_address(at, gradient));
                         });
-                    add_bytes(to, tile + row * kGradientRowBytes, bytes);
+                    if (first.stores())
+                        store_bytes(to, tile + row * kGradientRowBytes, bytes);
+                    else
+                        add_bytes(to, tile + row * kGradientRowBytes, bytes);
                 }
             }
             end_additions();
             wait_for_additions<0>();
             shared.piece_empty(warpgroup).arrive();
+            first.tell();
         }
     });
 }

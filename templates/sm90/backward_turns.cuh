@@ -13,6 +13,7 @@
 
 #include "common/turns.h"
 #include "sm90/backward_producer.cuh"
+#include "sm90/turn.cuh"
 
 namespace sm90 {
 
@@ -21,22 +22,6 @@ __device__ inline int* query_turns(const AttentionArguments& attention) {
     const long long rows =
         static_cast<long long>(padded(attention.q_len)) * attention.batch * attention.heads;
     return reinterpret_cast<int*>(attention.dq_accumulator + rows * mod::kHeadDim);
-}
-
-// Acquires what the blocks before have added, for the copy engine's next additions.
-__device__ inline void wait_for_turn(const int* counter, int turn) {
-    int now;
-    do {
-        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
-    } while (now < turn);
-    asm volatile("fence.proxy.async;" ::: "memory");
-}
-// Releases this thread's additions, when they have been done and not only read.
-__device__ inline void pass_turn(int* counter) {
-    asm volatile("cp.async.bulk.wait_group 0;\n"
-                 "fence.proxy.async;\n"
-                 "red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter)
-                 : "memory");
 }
 
 __device__ inline void add_pieces_in_turn(const AttentionArguments& attention,

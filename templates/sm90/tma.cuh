@@ -45,6 +45,12 @@ __device__ inline void load_bytes(unsigned to, const void* from, int bytes, Barr
                  : "memory");
 }
 
+__device__ inline void store_bytes(void* to, unsigned from, int bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+                 "r"(bytes)
+                 : "memory");
+}
+
 // to[i] += from[i], floats, in no order.
 __device__ inline void add_bytes(float* to, unsigned from, int bytes) {
     asm volatile(

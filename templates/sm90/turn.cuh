@@ -1,0 +1,22 @@
+// Counters in memory by which blocks wait for what others have given to the copy engine.
+#pragma once
+
+namespace sm90 {
+
+// Acquires what the blocks before have added, for the copy engine's next additions.
+__device__ inline void wait_for_turn(const int* counter, int turn) {
+    int now;
+    do {
+        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    } while (now < turn);
+    asm volatile("fence.proxy.async;" ::: "memory");
+}
+// Releases this thread's additions, when they have been done and not only read.
+__device__ inline void pass_turn(int* counter) {
+    asm volatile("cp.async.bulk.wait_group 0;\n"
+                 "fence.proxy.async;\n"
+                 "red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter)
+                 : "memory");
+}
+
+} // namespace sm90
