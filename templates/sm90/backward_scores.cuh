@@ -36,6 +36,26 @@ template <int kCount> __device__ inline void to_fragments(Fragments& to, const f
 struct BiasPair {
     float of[2][2]; // of each side, of each key
 };
+// from: of the row that a lane names of two 8 x 8 matrices, of queries and keys.
+template <typename E>
+__device__ inline void load_bias_pair(E kind, unsigned from, BiasPair& biases) {
+    unsigned words[2];
+    load_transposed(from, words);
+#pragma unroll
+    for (int key = 0; key < 2; ++key) {
+        biases.of[0][key] = flexc_first(kind, words[key]);
+        biases.of[1][key] = flexc_second(kind, words[key]);
+    }
+}
+// from: of the thread's first element.
+__device__ inline void load_bias_pair(float, unsigned from, BiasPair& biases) {
+#pragma unroll
+    for (int side = 0; side < 2; ++side)
+#pragma unroll
+        for (int key = 0; key < 2; ++key)
+            biases.of[side][key] =
+                __uint_as_float(load_shared_word(from + side * kBiasRowBytes + key * 32));
+}
 
 // One warp's 16 keys, for one query head.
 class ScoreGradients {
@@ -213,23 +233,10 @@ class ScoreGradients {
                                                                         : tile_query;
     }
 
-    // Of all eight lanes with other keys of the same queries, and four with other queries.
     __device__ BiasPair load_biases(int pair) const {
         BiasPair biases{};
-        if constexpr (kCopiesBiases && kBiasBytes == 2) {
-            unsigned words[2];
-            load_transposed(biases_ + 8 * pair * kBiasRowBytes, words);
-#pragma unroll
-            for (int key = 0; key < 2; ++key) {
-                biases.of[0][key] = flexc_first(mod::BiasElement{}, words[key]);
-                biases.of[1][key] = flexc_second(mod::BiasElement{}, words[key]);
-            }
-        } else if constexpr (kCopiesBiases) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                biases.of[i / 2][i % 2] = __uint_as_float(load_shared_word(
-                    biases_ + (8 * pair + i / 2) * kBiasRowBytes + i % 2 * 8 * kBiasBytes));
-        }
+        if constexpr (kCopiesBiases)
+            load_bias_pair(mod::BiasElement{}, biases_ + 8 * pair * kBiasRowBytes, biases);
         return biases;
     }
 
