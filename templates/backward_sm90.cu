@@ -160,6 +160,7 @@ struct Consumer {
             if constexpr (kHoldsBiases) shared.biases_empty(bias_stage).arrive();
             to_fragments(d_fragments, d_scores);
         }
+        if constexpr (mod::kDScoresStages == 1) shared.d_scores_empty().wait((step & 1) ^ 1);
         store_d_scores(d_fragments, stage);
         publish_shared();
         if constexpr (kAddsMatrices) shared.piece_full(warpgroup).arrive();
@@ -183,6 +184,7 @@ struct Consumer {
         end_products();
         wait_for_products<1>();
         pin(dq);
+        if constexpr (mod::kDScoresStages == 1) shared.d_scores_empty().arrive();
         if constexpr (kAddsMatrices)
             add(dq, dq_accumulator + static_cast<long long>(tile) * (kSlabRows * mod::kHeadDim));
         else
@@ -217,13 +219,16 @@ struct Consumer {
             return min(warpgroup, kPanels - 1) * (kKeyPanel >> 4);
     }
 
-    __device__ static unsigned d_scores_offset(int stage) { return stage * (kDScoresBytes >> 4); }
+    __device__ static unsigned d_scores_offset(int stage) {
+        return stage % mod::kDScoresStages * (kDScoresBytes >> 4);
+    }
 
     // With rows of queries, in panels of one warpgroup's keys each.
     __device__ void store_d_scores(const Fragments& d_scores, int stage) const {
         const unsigned row = lane % 8 + lane / 16 * 8;
         const unsigned chunk = (2 * warp + lane / 8 % 2) ^ (lane % 8);
-        const unsigned to = shared.base + at::kDScores + stage * kDScoresBytes +
+        const unsigned to = shared.base + at::kDScores +
+                            stage % mod::kDScoresStages * kDScoresBytes +
                             warpgroup * kQueryPanel + row * kRowBytes + chunk * 16;
 #pragma unroll
         for (int i = 0; i < mod::kQueryTile / 16; ++i)

@@ -79,7 +79,8 @@ struct KernelConfig {
     int saves_registers = 0;             // in so many steps, each at the cost of some speed
     bool has_map = false;                // visits the tiles that a map names
     int key_width = 0; // of the grid of keys by which it stages or sums what is read; 0 for none
-    int bias_stages = 0;        // of Hopper's backward: of the matrix that it copies; 0 for none
+    int d_scores_stages = 2;    // of Hopper's backward; this and the next
+    int bias_stages = 0;        // of the matrix that it copies; 0 for none
     bool adds_matrices = false; // adds tiles of passes::GradientSum::matrix
     int tolerated_spills = 0; // bytes; more, and the next configuration is tried
     bool has_next = false;    // another configuration, which needs fewer registers, can follow

@@ -57,10 +57,10 @@ std::string emit_matrix_constants(const passes::Mod& mod, const KernelConfig& co
         return !mod.dependence[read].has(analysis::Dependence::b);
     });
     const auto sharing = passes::sharing_of_matrices(mod).value_or(passes::MatrixSharing{});
-    return formatted("constexpr int kBiasStages = {}, kMatrixGradient = {};\n"
+    return formatted("constexpr int kDScoresStages = {}, kBiasStages = {}, kMatrixGradient = {};\n"
                      "constexpr bool kDerivativesUseBias = {}, kBatchesShareMatrix = {};\n"
                      "constexpr bool kBatchesMeet = {}, kHeadsMeet = {}, kGroupMeets = {};\n",
-                     config.bias_stages, first,
+                     config.d_scores_stages, config.bias_stages, first,
                      bias != kNoNode && std::ranges::find(needed, bias) != needed.end(), is_shared,
                      sharing.batches, sharing.heads, sharing.group);
 }

@@ -14,6 +14,7 @@ constexpr int kWidest = 128;
 
 struct FusedTile {
     int query_tile = 0;
+    int d_scores_stages = 2;
     int bias_stages = 0;        // tiles of biases in shared memory
     bool adds_matrices = false; // tiles of their gradient there
 };
@@ -28,10 +29,11 @@ int shared_bytes(const KernelRequest& request, const FusedTile& tile) {
     const int rows = tile.query_tile;
     const int both = panels(request.head_dim) + panels(request.head_dim_v);
     const int operands = kRowBytes * (both * (kKeyTile + kRingStages * rows) +
-                                      kRingStages * panels(kKeyTile) * rows);
+                                      tile.d_scores_stages * panels(kKeyTile) * rows);
     const int piece = tile.adds_matrices ? rows * (64 * 4 + kPadding) : kPieceBytes;
     const int biases = tile.bias_stages * rows * (kKeyTile * request.bias_bytes + kPadding);
-    const int barriers = (kBarriers + 2 * tile.bias_stages) * kBarrierBytes;
+    const int barriers = kBarrierBytes * (kBarriers + 2 * tile.bias_stages +
+                                          (tile.d_scores_stages == 1 ? 1 : 0));
     const int mapped_tiles = request.has_map ? kRingStages * 4 : 0;
     return operands + kConsumers * piece + biases + kRingStages * rows * kFactBytes + barriers +
            mapped_tiles;
@@ -52,13 +54,13 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
 // Best first.
 std::vector<FusedTile> tiles(const KernelRequest& request) {
     std::vector<FusedTile> result;
-    if (request.bias_bytes > 0 || request.adds_matrices)
-        for (const int stages : {2, 1, 0}) {
-            const FusedTile tile{kSlabRows, stages, request.adds_matrices};
-            if ((stages > 0 ? request.bias_bytes > 0 : request.adds_matrices) && result.empty() &&
-                suits(request, tile))
-                result.push_back(tile);
-        }
+    for (FusedTile tile : {FusedTile{kSlabRows, 2, 2}, {kSlabRows, 2, 1}, {kSlabRows, 1, 1},
+                           {kSlabRows, 2, 0}}) {
+        tile.adds_matrices = request.adds_matrices;
+        const bool is_asked =
+            tile.bias_stages > 0 ? request.bias_bytes > 0 : request.adds_matrices;
+        if (is_asked && result.empty() && suits(request, tile)) result.push_back(tile);
+    }
     for (const int query_tile : {2 * kSlabRows, kSlabRows})
         if (const FusedTile tile{query_tile}; suits(request, tile)) result.push_back(tile);
     return result;
@@ -76,6 +78,7 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     config.key_tile = kKeyTile;
     config.warps = 4 * (kConsumers + 1);
     config.stages = 2;
+    config.d_scores_stages = tile.d_scores_stages;
     config.bias_stages = tile.bias_stages;
     config.adds_matrices = tile.adds_matrices;
     config.shared_bytes = shared_bytes(request, tile);

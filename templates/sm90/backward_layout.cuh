@@ -80,10 +80,10 @@ constexpr bool kStagesRows =
 namespace at {
 constexpr int kKeys = 0;
 constexpr int kValues = kKeys + kPanels * kKeyPanel;
-constexpr int kQueries = kValues + kValuePanels * kKeyPanel; // this and the next three: two stages
+constexpr int kQueries = kValues + kValuePanels * kKeyPanel; // this and the next: two stages
 constexpr int kDOut = kQueries + 2 * kPanels * kQueryPanel;
 constexpr int kDScores = kDOut + 2 * kValuePanels * kQueryPanel;
-constexpr int kQueryGradient = kDScores + 2 * kDScoresBytes;
+constexpr int kQueryGradient = kDScores + mod::kDScoresStages * kDScoresBytes;
 constexpr int kMatrixGradients = kQueryGradient;
 constexpr int kBiases =
     kQueryGradient + kConsumers * (kAddsMatrices ? kGradientTileBytes : kPieceBytes);
@@ -91,7 +91,9 @@ constexpr int kOrigins = kBiases + mod::kBiasStages * kBiasTileBytes; // two sta
 constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4;         // two stages of floats
 constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;            // two stages of mod::Row
 constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kMostRowBytes;
-constexpr int kMappedTiles = kBarriers + (14 + 2 * mod::kBiasStages) * 8; // two stages of a word, where the mask has a map
+// Two stages of a word, where the mask has a map.
+constexpr int kMappedTiles =
+    kBarriers + (14 + 2 * mod::kBiasStages + (mod::kDScoresStages == 1)) * 8;
 constexpr int kEnd = kMappedTiles + (mod::kHasMap ? 2 * 4 : 0);
 } // namespace at
 static_assert(at::kEnd <= mod::kSharedBytes);
@@ -110,6 +112,8 @@ struct Shared {
     __device__ Barrier piece_empty(int warpgroup) const { return barrier(12 + warpgroup); }
     __device__ Barrier biases_full(int stage) const { return barrier(14 + 2 * stage); }
     __device__ Barrier biases_empty(int stage) const { return barrier(15 + 2 * stage); }
+    // Where there is one stage of dS: all have multiplied what is in it.
+    __device__ Barrier d_scores_empty() const { return barrier(14 + 2 * mod::kBiasStages); }
 
     // Which tile of queries a stage holds, where a map chooses them.
     __device__ unsigned mapped_tile(int stage) const { return base + at::kMappedTiles + 4 * stage; }
@@ -129,6 +133,7 @@ struct Shared {
             piece_full(i).initialise(kAddsMatrices ? 128 : 4);
             piece_empty(i).initialise(kAddsMatrices ? 32 : 1);
         }
+        if constexpr (mod::kDScoresStages == 1) d_scores_empty().initialise(128 * kConsumers);
         for (int i = 0; i < mod::kBiasStages; ++i) {
             biases_full(i).initialise(32);
             biases_empty(i).initialise(128 * kConsumers);

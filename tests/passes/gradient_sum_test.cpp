@@ -53,7 +53,7 @@ TEST_CASE("keys are taken as a grid where one is given") {
     const auto sum_by = [](const std::string& score, int key_width) {
         const passes::Mod mod = test::lowered("buffer t: f32[Q_LEN, N] grad\nscore_mod = " + score);
         REQUIRE(mod.gradients.size() == 1);
-        return passes::gradient_sum(mod, mod.gradients[0], key_width);
+        return passes::gradient_sum(mod, mod.gradients[0], {.key_width = key_width});
     };
     CHECK(sum_by("score + t[q_idx, kv_idx // 12]", 12) == GradientSum::quotient);
     CHECK(sum_by("score + t[q_idx, kv_idx // 24 + h]", 12) == GradientSum::quotient);
