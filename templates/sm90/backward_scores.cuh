@@ -152,19 +152,18 @@ class ScoreGradients {
     __device__ void finish(Scores& d_scores, int tile_query, GradientSums& sums) const {
         if constexpr (kFolds || (!mod::kAddsGradients && mod::kDerivativeIsOne)) return;
         QuerySums query_sums{};
+        BiasPair biases{};
 #pragma unroll
-        for (int pair = 0; pair < kQueries / 2; ++pair) {
-            tile_query = again_for(pair, tile_query);
-            const BiasPair biases = kHoldsBiases ? load_biases(pair) : BiasPair{};
-#pragma unroll
-            for (int side = 0; side < 2; ++side)
-                visit(tile_query, 2 * pair + side, biases, [&](int key, int i, const mod::At& at) {
-                    const mod::Joint joint = mod::joint(at, 0);
-                    const float d_modified = d_scores[i];
-                    add_gradients(at, joint, d_modified, key, 2 * pair + side, sums, query_sums);
-                    if constexpr (!mod::kDerivativeIsOne)
-                        d_scores[i] = d_modified == 0 ? 0 : d_modified * joint.d_score;
-                });
+        for (int j = 0; j < kQueries; ++j) {
+            if (j % 2 == 0) tile_query = again_for(j / 2, tile_query);
+            if (kHoldsBiases && j % 2 == 0) biases = load_biases(j / 2);
+            visit(tile_query, j, biases, [&](int key, int i, const mod::At& at) {
+                const mod::Joint joint = mod::joint(at, 0);
+                const float d_modified = d_scores[i];
+                add_gradients(at, joint, d_modified, key, j, sums, query_sums);
+                if constexpr (!mod::kDerivativeIsOne)
+                    d_scores[i] = d_modified == 0 ? 0 : d_modified * joint.d_score;
+            });
         }
         flush(query_sums, tile_query);
     }
