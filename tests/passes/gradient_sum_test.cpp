@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "passes/gradient_sum.h"
+#include "passes/matrix_read.h"
 #include "program_of.h"
 #include "support/text.h"
 
@@ -75,6 +76,56 @@ TEST_CASE("the grid of keys is the one that most gradients fit") {
                    "t[q_idx, kv_idx % 6]") == 12);
     CHECK(width_of("score + t[q_idx, kv_idx // 500]") == 0);
     CHECK(width_of("score + t[q_idx, kv_idx] + u[q_idx, kv_idx // 8]") == 0);
+}
+
+TEST_CASE("elements at q and kv themselves are added a tile at a time") {
+    const auto sums_of = [](const std::string& score) {
+        const passes::Mod mod =
+            test::lowered("buffer m: bf16[H, Q_LEN, KV_LEN] grad\n"
+                          "buffer n: f32[KV_LEN, B, KV_LEN] grad\n"
+                          "buffer t: f32[N] grad\nscore_mod = " +
+                          score);
+        std::string names;
+        for (const passes::ReadGradient& gradient : mod.gradients)
+            names += std::string(name(passes::gradient_sum(mod, gradient))) + " ";
+        return names;
+    };
+    const std::string m = "m[h, q_idx, kv_idx]", n = "n[q_idx, b, kv_idx]";
+    CHECK(sums_of("score + " + m) == "matrix ");
+    CHECK(sums_of("score * 2 - tanh(" + m + ")") == "matrix ");
+    CHECK(sums_of("score + m[h, kv_idx, q_idx]") == "element ");
+    CHECK(sums_of("score + m[h, q_idx, kv_idx + 1]") == "element ");
+    CHECK(sums_of("score + m[h + 1, q_idx, kv_idx]") == "element "); // perhaps outside
+    CHECK(sums_of("score + m[h, 0, kv_idx]") == "key ");
+    // One tile for those with the same derivative, and one alone.
+    CHECK(sums_of("score + " + m + " + m[0, q_idx, kv_idx]") == "matrix matrix ");
+    CHECK(sums_of("score + " + m + " - m[0, q_idx, kv_idx]") == "matrix element ");
+    // Rows of n are keys, and may be fewer than queries.
+    CHECK(sums_of("score + " + n) == "element ");
+    // Warps that sum diagonals have no time for others.
+    CHECK(sums_of("score + " + m + " + t[q_idx - kv_idx]") == "element distance ");
+}
+
+TEST_CASE("who shares an element of a matrix, where its tiles are stored first") {
+    const auto sharing_of = [](const std::string& dims, const std::string& index,
+                               const std::string& more = "") {
+        return passes::sharing_of_matrices(
+            test::lowered("buffer m: f32[" + dims + "] grad\nscore_mod = score + m[" + index +
+                          "]" + more));
+    };
+    const auto sharing = sharing_of("H, Q_LEN, KV_LEN", "h, q_idx, kv_idx");
+    REQUIRE(sharing.has_value());
+    CHECK(*sharing == passes::MatrixSharing{true, false, false});
+    CHECK(sharing_of("B, H_KV, Q_LEN, KV_LEN", "b, h_kv, q_idx, kv_idx") ==
+          passes::MatrixSharing{false, false, true});
+    CHECK(sharing_of("1, Q_LEN, KV_LEN", "0, q_idx, kv_idx") ==
+          passes::MatrixSharing{true, true, true});
+    // Elements that no block writes.
+    CHECK(!sharing_of("2, Q_LEN, KV_LEN", "0, q_idx, kv_idx"));
+    CHECK(!sharing_of("H, Q_LEN, KV_LEN", "h_kv, q_idx, kv_idx"));
+    CHECK(!sharing_of("Q_LEN, KV_LEN", "q_idx, kv_idx", "\nmask_mod = q_idx >= kv_idx"));
+    // What another read adds must not be overwritten.
+    CHECK(!sharing_of("H, Q_LEN, KV_LEN", "h, q_idx, kv_idx", " + m[0, 0, 0]"));
 }
 
 TEST_CASE("real reads of a distance are expanded, others are not") {
