@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "cuda/emit_derivative.h"
 #include "cuda/emit_gradients.h"
 #include "cuda/emit_logits.h"
 #include "cuda/emit_matrix.h"
@@ -76,7 +77,7 @@ class Emitter {
             if (config_.kind == KernelKind::expand) text_ += emit_distance_values(layout_);
             if (!config_.is_hopper_backward) first_kv_head();
             text_ += config_.is_hopper_backward
-                         ? emit_gradient_addresses(layout_, gradients(), tile_sums())
+                         ? emit_gradient_addresses(layout_, gradients(), tile_sums(config_))
                          : emit_gradients(layout_, gradients());
         }
         text_ += "} // namespace mod\n";
@@ -94,24 +95,9 @@ class Emitter {
         return is_backward(config_.kind) && config_.kind != KernelKind::backward_dq &&
                !mod_.gradients.empty();
     }
-    passes::GradientSum sum_of(const passes::ReadGradient& gradient) const {
-        return passes::gradient_sum(mod_, gradient, tile_sums());
-    }
-    passes::TileSums tile_sums() const { return {config_.key_width, config_.adds_matrices}; }
-    bool sums_by(passes::GradientSum sum) const {
-        return std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
-            return sum_of(gradient) == sum;
-        });
-    }
-    // Hopper's backward finds some sums in a tile of dS, not element by element.
-    bool is_of_tile(const passes::ReadGradient& gradient) const {
-        using enum passes::GradientSum;
-        const passes::GradientSum sum = sum_of(gradient);
-        return sum == distance || sum == quotient || sum == remainder;
-    }
     bool adds_elements() const {
         return std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
-            return !is_of_tile(gradient);
+            return !is_of_d_scores(mod_, config_, gradient);
         });
     }
     std::vector<passes::ReadGradient> gradients() const {
@@ -202,42 +188,10 @@ class Emitter {
             constant("bool", config_.is_hopper_backward ? "kDeterministic" : "kTakesHeadsInTurn",
                      config_.is_hopper_backward ? mod_.deterministic : takes_heads_in_turn());
         }
-        if (config_.is_hopper_backward && is_backward(config_.kind)) derivative_constants();
+        if (config_.is_hopper_backward && is_backward(config_.kind))
+            text_ += emit_derivative_constants(mod_, config_, gradients(), roots());
         if (config_.hopper) text_ += emit_logit_constants(config_, folded_);
         text_ += "\n";
-    }
-
-    void derivative_constants() {
-        const auto uses_score = [&](NodeId id) {
-            return mod_.dependence[id].has(analysis::Dependence::score);
-        };
-        const ir::Node& derivative = mod_.program.graph[mod_.d_score];
-        constant("bool", "kDerivativeIsOne",
-                 derivative.op == Op::const_real && derivative.real == 1);
-        constant("bool", "kDerivativeUsesScore", uses_score(mod_.d_score));
-        constant("bool", "kPartialsUseScore",
-                 std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
-                     return !is_of_tile(gradient) && uses_score(gradient.partial);
-                 }));
-        constant("bool", "kSumsDistances", sums_by(passes::GradientSum::distance));
-        constant("bool", "kSumsQuotients", sums_by(passes::GradientSum::quotient));
-        constant("bool", "kSumsRemainders", sums_by(passes::GradientSum::remainder));
-        constant("int", "kKeyWidth", config_.key_width == 0 ? config_.key_tile : config_.key_width);
-        // Expanded reads are looked up by distance; but not by the mask.
-        const std::vector<NodeId> expanded = passes::distance_reads(mod_);
-        const auto of_mask = ir::reachable(mod_.program.graph, std::span(&mod_.mask, 1));
-        const std::vector<NodeId> needed = ir::reachable(mod_.program.graph, roots());
-        const auto holds = [](const std::vector<NodeId>& nodes, NodeId id) {
-            return std::ranges::find(nodes, id) != nodes.end();
-        };
-        constant("bool", "kReadsElements", std::ranges::any_of(needed, [&](NodeId id) {
-                     return mod_.program.graph[id].op == Op::read &&
-                            mod_.place[id] == Place::element &&
-                            ((!holds(expanded, id) && id != copied_bias(mod_, config_)) ||
-                             holds(of_mask, id));
-                 }));
-        constant("int", "kDistanceReads", expanded.size());
-        text_ += emit_matrix_constants(mod_, config_, gradients());
     }
 
     // Over batch and heads of keys, of a launch that has not all of them.

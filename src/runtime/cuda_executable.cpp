@@ -7,11 +7,10 @@
 #include <optional>
 #include <utility>
 
-#include "common/exact_sum.h"
 #include "cuda/driver.h"
 #include "cuda/select.h"
 #include "cuda/tensor_maps.h"
-#include "runtime/alignment.h"
+#include "runtime/backward_workspace.h"
 #include "runtime/tile_maps.h"
 #include "runtime/tile_queues.h"
 #include "support/text.h"
@@ -21,74 +20,6 @@ namespace flexc::runtime {
 namespace {
 
 using cuda::KernelKind;
-
-// Where each part of the workspace starts.
-struct WorkspaceLayout {
-    std::size_t delta = 0;          // f32 [B, H, Q]
-    std::size_t dq_accumulator = 0; // f32 [B, H, Q, D]; empty without a fused kernel
-    std::size_t dq_bytes = 0;
-    std::size_t origins = 0;       // f32 [B, H, Q]; empty without Hopper's kernel
-    std::size_t distance_sums = 0; // f32 [B, H, Q + KV]; likewise
-    std::size_t distance_bytes = 0;
-    std::size_t distance_values = 0; // f32 [reads, B, H, Q + KV]; likewise
-    // In deterministic mode: sums are exact::Sum, and Hopper's kernel has a counter for each slab
-    // of queries behind dq's accumulator.
-    std::size_t turns = 0, turn_bytes = 0;
-    std::size_t exact_sums = 0, exact_bytes = 0;
-    // Two counters for each of Hopper's blocks, where gradients are stored first.
-    std::size_t stored_tiles = 0, stored_tile_bytes = 0;
-    std::size_t bytes = 0;
-};
-
-// Which kernels compute a backward.
-enum class BackwardForm : std::uint8_t { split, fused, hopper };
-
-WorkspaceLayout layout(const Call& call, const CudaOptions& options, BackwardForm form) {
-    const AttentionArguments& attention = call.attention;
-    // Hopper's kernels read and write whole tiles.
-    const bool hopper = form == BackwardForm::hopper;
-    const auto padded = [hopper](int length) {
-        constexpr std::size_t kTile = 128;
-        const auto rows = static_cast<std::size_t>(length);
-        return hopper ? (rows + kTile - 1) / kTile * kTile : rows;
-    };
-    const std::size_t heads =
-        static_cast<std::size_t>(attention.batch) * static_cast<std::size_t>(attention.heads);
-    const std::size_t rows = heads * padded(attention.q_len);
-    const std::size_t distances = heads * (padded(attention.q_len) + padded(attention.kv_len));
-    WorkspaceLayout result;
-    std::size_t end = 0;
-    const auto take_bytes = [&end](std::size_t bytes) {
-        const std::size_t start = end;
-        end += aligned(bytes);
-        return start;
-    };
-    const auto take = [&](std::size_t floats) { return take_bytes(floats * sizeof(float)); };
-    result.delta = take(rows);
-    result.dq_bytes = form == BackwardForm::split
-                          ? 0
-                          : rows * static_cast<std::size_t>(options.head_dim) * sizeof(float);
-    result.dq_accumulator = take(result.dq_bytes / sizeof(float));
-    constexpr std::size_t kSlabRows = 64;
-    result.turn_bytes = hopper && options.deterministic ? rows / kSlabRows * sizeof(int) : 0;
-    result.turns = take_bytes(result.turn_bytes);
-    result.origins = take(hopper ? rows : 0);
-    const std::size_t sum_bytes = options.deterministic ? sizeof(exact::Sum) : sizeof(float);
-    result.distance_bytes = hopper ? distances * sum_bytes : 0;
-    result.distance_sums = take_bytes(result.distance_bytes);
-    result.distance_values = take(hopper ? options.distance_reads * distances : 0);
-    result.exact_bytes = exact_sum_bytes(options.exact_gradients, call);
-    result.exact_sums = take_bytes(result.exact_bytes);
-    if (hopper && !options.stored_gradients.buffers.empty()) {
-        const std::size_t blocks = static_cast<std::size_t>(attention.batch) *
-                                   static_cast<std::size_t>(attention.kv_heads) *
-                                   padded(attention.kv_len) / 128;
-        result.stored_tile_bytes = 2 * blocks * sizeof(int);
-    }
-    result.stored_tiles = take_bytes(result.stored_tile_bytes);
-    result.bytes = end;
-    return result;
-}
 
 class CudaExecutable final : public Executable {
   public:
@@ -178,7 +109,7 @@ class CudaExecutable final : public Executable {
                 !done)
                 return done;
         }
-        const WorkspaceLayout parts = layout(call, options_, form);
+        const BackwardWorkspace parts = backward_workspace(call, options_, form);
         auto* base = static_cast<std::byte*>(call.workspace.data);
         name_exact_sums(options_.exact_gradients, call, base + parts.exact_sums, words);
         AttentionArguments attention = call.attention;
@@ -237,7 +168,7 @@ class CudaExecutable final : public Executable {
     // Enough for every form that a call may take.
     std::size_t workspace_bytes(const Call& call, bool backward) const override {
         if (!backward) return 0;
-        return layout(call, options_, backward_form()).bytes;
+        return backward_workspace(call, options_, backward_form()).bytes;
     }
 
     std::size_t map_bytes(const Call& call) const override {

@@ -4,9 +4,9 @@
 
 #include "common/math.cuh"
 #include "common/place.cuh"
+#include "sm90/backward_elements.cuh"
 #include "sm90/backward_gradients.cuh"
 #include "sm90/backward_layout.cuh"
-#include "sm90/copy_async.cuh"
 #include "sm90/pack.cuh"
 
 namespace sm90 {
@@ -30,31 +30,6 @@ template <int kCount> __device__ inline void to_fragments(Fragments& to, const f
 #pragma unroll
     for (int i = 0; i < kCount / 2; ++i)
         to[i / 4][i % 4] = pack(mod::Element{}, x[2 * i], x[2 * i + 1]);
-}
-
-// What the program reads from the copied matrix at a thread's elements of two queries.
-struct BiasPair {
-    float of[2][2]; // of each side, of each key
-};
-// from: of the row that a lane names of two 8 x 8 matrices, of queries and keys.
-template <typename E>
-__device__ inline void load_bias_pair(E kind, unsigned from, BiasPair& biases) {
-    unsigned words[2];
-    load_transposed(from, words);
-#pragma unroll
-    for (int key = 0; key < 2; ++key) {
-        biases.of[0][key] = flexc_first(kind, words[key]);
-        biases.of[1][key] = flexc_second(kind, words[key]);
-    }
-}
-// from: of the thread's first element.
-__device__ inline void load_bias_pair(float, unsigned from, BiasPair& biases) {
-#pragma unroll
-    for (int side = 0; side < 2; ++side)
-#pragma unroll
-        for (int key = 0; key < 2; ++key)
-            biases.of[side][key] =
-                __uint_as_float(load_shared_word(from + side * kBiasRowBytes + key * 32));
 }
 
 // One warp's 16 keys, for one query head.
@@ -81,13 +56,7 @@ class ScoreGradients {
 
     // Where the tile's biases are, and the warpgroup's part of their gradient.
     __device__ void use_matrices(unsigned biases, unsigned gradient) {
-        const int lane = static_cast<int>(threadIdx.x) % 32;
-        const int key = warp_key_ % mod::kKeyTile;
-        // Of the matrices that a warp loads, a lane names a row: a query, and eight of its keys.
-        biases_ = kBiasBytes == 2
-                      ? biases + lane % 8 * kBiasRowBytes + (key + lane / 8 % 2 * 8) * kBiasBytes
-                      : biases + first_query_ * kBiasRowBytes + (key + lane / 4) * kBiasBytes;
-        matrix_ = gradient + first_query_ * kGradientRowBytes + (key % 64 + lane / 4) * 4;
+        matrices_ = TileMatrices(biases, gradient, warp_key_ % mod::kKeyTile);
     }
 
     // Whether the mask's map says that nothing of the tile is hidden.
@@ -102,7 +71,7 @@ class ScoreGradients {
             tile_query = again_for(pair, tile_query);
             float origin[2], even[2], even_folded[2];
             load_shared(origins + 4 * (first_query_ + 8 * pair), origin);
-            const BiasPair biases = load_biases(pair);
+            const BiasPair biases = matrices_.load(pair);
 #pragma unroll
             for (int side = 0; side < 2; ++side)
                 visit(tile_query, 2 * pair + side, biases, [&](int key, int i, const mod::At& at) {
@@ -156,7 +125,7 @@ class ScoreGradients {
 #pragma unroll
         for (int j = 0; j < kQueries; ++j) {
             if (j % 2 == 0) tile_query = again_for(j / 2, tile_query);
-            if (kHoldsBiases && j % 2 == 0) biases = load_biases(j / 2);
+            if (kHoldsBiases && j % 2 == 0) biases = matrices_.load(j / 2);
             visit(tile_query, j, biases, [&](int key, int i, const mod::At& at) {
                 const mod::Joint joint = mod::joint(at, 0);
                 const float d_modified = d_scores[i];
@@ -182,7 +151,7 @@ class ScoreGradients {
             float origin[2], delta[2], even[2], d_even[2];
             load_shared(origins + 4 * (first_query_ + 8 * pair), origin);
             load_shared(deltas + 4 * (first_query_ + 8 * pair), delta);
-            const BiasPair biases = load_biases(pair);
+            const BiasPair biases = matrices_.load(pair);
 #pragma unroll
             for (int side = 0; side < 2; ++side)
                 visit(tile_query, 2 * pair + side, biases, [&](int key, int i, const mod::At& at) {
@@ -230,13 +199,6 @@ class ScoreGradients {
         constexpr int kPairs = 2;
         return pair == 0 || (mod::kReadsElements && pair % kPairs == 0) ? computed_again(tile_query)
                                                                         : tile_query;
-    }
-
-    __device__ BiasPair load_biases(int pair) const {
-        BiasPair biases{};
-        if constexpr (kCopiesBiases)
-            load_bias_pair(mod::BiasElement{}, biases_ + 8 * pair * kBiasRowBytes, biases);
-        return biases;
     }
 
     // Accumulator i of a key: the first of two waits for the second, then both are packed.
@@ -387,8 +349,7 @@ class ScoreGradients {
             case mod::Sum::query: query_sums.of_query[gradient][j] += d_read; break;
             case mod::Sum::matrix:
                 if (gradient == mod::kMatrixGradient)
-                    store_shared_element(
-                        matrix_ + query_of(j) * kGradientRowBytes + 8 * key * 4, d_read);
+                    matrices_.store(query_of(j), 8 * key, d_read);
                 break;
             case mod::Sum::element: add(at, gradient, d_read); break;
             }
@@ -419,7 +380,7 @@ class ScoreGradients {
     bool map_shows_all_;       // of the tile, to every key
     mod::Column column_[2];
     const mod::Row* rows_;
-    unsigned biases_, matrix_; // of this thread, in shared memory
+    TileMatrices matrices_;
     const float* expanded_;    // entry of distance 0
     long long expanded_count_; // from one read to the next
 };

@@ -1,0 +1,79 @@
+#include "cuda/emit_derivative.h"
+
+#include <algorithm>
+#include <span>
+
+#include "cuda/emit_matrix.h"
+#include "support/text.h"
+
+namespace flexc::cuda {
+
+using ir::NodeId;
+using ir::Op;
+
+namespace {
+
+bool holds(const std::vector<NodeId>& nodes, NodeId id) {
+    return std::ranges::find(nodes, id) != nodes.end();
+}
+
+// Something is read for each element. Expanded reads are looked up by distance, and a copied matrix
+// is in shared memory; but not for the mask.
+bool reads_elements(const passes::Mod& mod, const KernelConfig& config,
+                    const std::vector<NodeId>& roots) {
+    std::vector<NodeId> elsewhere = passes::distance_reads(mod);
+    elsewhere.push_back(copied_bias(mod, config));
+    const auto of_mask = ir::reachable(mod.program.graph, std::span(&mod.mask, 1));
+    return std::ranges::any_of(ir::reachable(mod.program.graph, roots), [&](NodeId id) {
+        return mod.program.graph[id].op == Op::read && mod.place[id] == passes::Place::element &&
+               (!holds(elsewhere, id) || holds(of_mask, id));
+    });
+}
+
+} // namespace
+
+passes::TileSums tile_sums(const KernelConfig& config) {
+    return {.key_width = config.key_width, .adds_matrices = config.adds_matrices};
+}
+
+bool is_of_d_scores(const passes::Mod& mod, const KernelConfig& config,
+                    const passes::ReadGradient& gradient) {
+    using enum passes::GradientSum;
+    const passes::GradientSum sum = passes::gradient_sum(mod, gradient, tile_sums(config));
+    return sum == distance || sum == quotient || sum == remainder;
+}
+
+std::string emit_derivative_constants(const passes::Mod& mod, const KernelConfig& config,
+                                      const std::vector<passes::ReadGradient>& gradients,
+                                      const std::vector<NodeId>& roots) {
+    std::string text;
+    const auto constant = [&](std::string_view name, bool value) {
+        text += formatted("constexpr bool {} = {};\n", name, value);
+    };
+    const auto uses_score = [&](NodeId id) {
+        return mod.dependence[id].has(analysis::Dependence::score);
+    };
+    const auto any = [&](auto is) { return std::ranges::any_of(gradients, is); };
+    const auto sums_by = [&](passes::GradientSum sum) {
+        return any([&](const passes::ReadGradient& gradient) {
+            return passes::gradient_sum(mod, gradient, tile_sums(config)) == sum;
+        });
+    };
+    const ir::Node& derivative = mod.program.graph[mod.d_score];
+    constant("kDerivativeIsOne", derivative.op == Op::const_real && derivative.real == 1);
+    constant("kDerivativeUsesScore", uses_score(mod.d_score));
+    constant("kPartialsUseScore", any([&](const passes::ReadGradient& gradient) {
+                 return !is_of_d_scores(mod, config, gradient) && uses_score(gradient.partial);
+             }));
+    constant("kSumsDistances", sums_by(passes::GradientSum::distance));
+    constant("kSumsQuotients", sums_by(passes::GradientSum::quotient));
+    constant("kSumsRemainders", sums_by(passes::GradientSum::remainder));
+    constant("kReadsElements", reads_elements(mod, config, roots));
+    return text +
+           formatted("constexpr int kKeyWidth = {}, kDistanceReads = {};\n",
+                     config.key_width == 0 ? config.key_tile : config.key_width,
+                     passes::distance_reads(mod).size()) +
+           emit_matrix_constants(mod, config, gradients);
+}
+
+} // namespace flexc::cuda

@@ -1,0 +1,65 @@
+// A thread's elements in tiles of matrices that are in shared memory: biases, and their gradient.
+#pragma once
+
+#include "sm90/backward_layout.cuh"
+
+namespace sm90 {
+
+// What the program reads from the copied matrix at a thread's elements of two queries.
+struct BiasPair {
+    float of[2][2]; // of each side, of each key
+};
+// from: of the row that a lane names of two 8 x 8 matrices, of queries and keys.
+template <typename E>
+__device__ inline void load_bias_pair(E kind, unsigned from, BiasPair& biases) {
+    unsigned words[2];
+    load_transposed(from, words);
+#pragma unroll
+    for (int key = 0; key < 2; ++key) {
+        biases.of[0][key] = flexc_first(kind, words[key]);
+        biases.of[1][key] = flexc_second(kind, words[key]);
+    }
+}
+// from: of the thread's first element.
+__device__ inline void load_bias_pair(float, unsigned from, BiasPair& biases) {
+#pragma unroll
+    for (int side = 0; side < 2; ++side)
+#pragma unroll
+        for (int key = 0; key < 2; ++key)
+            biases.of[side][key] =
+                __uint_as_float(load_shared_word(from + side * kBiasRowBytes + key * 32));
+}
+
+class TileMatrices {
+  public:
+    TileMatrices() = default;
+    // Of the biases, and of the gradient of the warpgroup's keys. warp_key: the warp's first, in
+    // the tile.
+    __device__ TileMatrices(unsigned biases, unsigned gradient, int warp_key) {
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        const int query = lane % 4 * 2, key = warp_key + lane / 4;
+        biases_ = kBiasBytes == 2 ? biases + lane % 8 * kBiasRowBytes +
+                                        (warp_key + lane / 8 % 2 * 8) * kBiasBytes
+                                  : biases + query * kBiasRowBytes + key * kBiasBytes;
+        gradient_ = gradient + query * kGradientRowBytes + key % 64 * 4;
+    }
+
+    __device__ BiasPair load(int pair) const {
+        BiasPair biases{};
+        if constexpr (kCopiesBiases)
+            load_bias_pair(mod::BiasElement{}, biases_ + 8 * pair * kBiasRowBytes, biases);
+        return biases;
+    }
+    // At so many queries and keys from the thread's first.
+    __device__ void store(int query, int key, float d_bias) const {
+        asm volatile("st.shared.f32 [%0], %1;" ::"r"(gradient_ + query * kGradientRowBytes +
+                                                     key * 4),
+                     "f"(d_bias)
+                     : "memory");
+    }
+
+  private:
+    unsigned biases_, gradient_; // in shared memory
+};
+
+} // namespace sm90
