@@ -113,7 +113,7 @@ struct Consumer {
         gradients.use_rows(stage);
         const int bias_stage = step % kBiasRing;
         gradients.use_matrices(base + at::kBiases + bias_stage * kBiasTileBytes,
-                               base + at::kMatrixGradients + warpgroup * kGradientTileBytes);
+                               base + at::kMatrixGradients + warpgroup * kPartBytes);
         if (step == 0) shared.keys().wait(0);
         shared.queries_full(stage).wait(parity);
         if constexpr (mod::kHasMap) {
@@ -136,7 +136,7 @@ struct Consumer {
             wait_for_products<0>();
             pin(scores);
             pin(d_scores);
-            wait_for_matrix();
+            wait_for_part(0);
             gradients.weigh_and_differentiate(scores, d_scores, weights, d_fragments, tile_query,
                                               origins, deltas, sums);
         } else {
@@ -155,8 +155,9 @@ struct Consumer {
             pin(d_scores);
             gradients.differentiate(d_scores, scores, kKeepsFolded ? folded : weights, deltas);
             if constexpr (kSettlesEarly) finish_values<0>(dv, weights, stage);
-            wait_for_matrix();
+            wait_for_part(0);
             gradients.finish(d_scores, tile_query, sums);
+            if constexpr (kAddsScores) gradients.matrices().store_part(d_scores, 0);
             if constexpr (kHoldsBiases) shared.biases_empty(bias_stage).arrive();
             to_fragments(d_fragments, d_scores);
         }
@@ -182,11 +183,18 @@ struct Consumer {
         begin_products();
         issue_sums<at::kQueries>(dk, d_fragments, query_word);
         end_products();
+        if constexpr (kParts == 2 && kAddsScores) {
+            wait_for_part(1);
+            gradients.matrices().store_part(d_scores, 1);
+            publish_shared();
+            shared.piece_full(warpgroup).arrive();
+        }
         wait_for_products<1>();
         pin(dq);
         if constexpr (mod::kDScoresStages == 1) shared.d_scores_empty().arrive();
         if constexpr (kAddsMatrices)
-            add(dq, dq_accumulator + static_cast<long long>(tile) * (kSlabRows * mod::kHeadDim));
+            add(dq, dq_accumulator +
+                        static_cast<long long>(tile) * (mod::kQueryTile * mod::kHeadDim));
         else
             hand_over(dq);
         wait_for_products<0>();
@@ -206,9 +214,10 @@ struct Consumer {
         shared.d_out_empty(stage).arrive();
     }
 
-    // Until the tile of gradients before has been added.
-    __device__ void wait_for_matrix() const {
-        if constexpr (kAddsMatrices) shared.piece_empty(warpgroup).wait((step & 1) ^ 1);
+    // Until the part of gradients before this one has been added.
+    __device__ void wait_for_part(int part) const {
+        if constexpr (kAddsMatrices)
+            shared.piece_empty(warpgroup).wait(((step * kParts + part) & 1) ^ 1);
     }
 
     // Of the keys' columns that the warpgroup multiplies for its piece of dq.
@@ -250,10 +259,11 @@ struct Consumer {
         if (lane == 0) shared.piece_full(warpgroup).arrive();
     }
 
-    // From registers, to the tile's slab.
-    __device__ void add(const QueryGradient& dq, float* slab) const {
-        float* const to = slab + (warpgroup * (kPieceColumns / 8) * kGroupBytes + warp * 512) / 4 +
-                          lane * 4;
+    // From registers, to the tile's part of dq's accumulator.
+    __device__ void add(const QueryGradient& dq, float* to) const {
+        constexpr int kOfWarpgroup =
+            kSlabs == 2 ? kSlabRows * mod::kHeadDim : kPieceColumns / 8 * (kGroupBytes / 4);
+        to += warpgroup * kOfWarpgroup + warp * 128 + lane * 4;
 #pragma unroll
         for (int i = 0; i < kPieceColumns / 8; ++i)
             if (i < groups_of(warpgroup)) add_floats(to + i * (kGroupBytes / 4), &dq[4 * i]);

@@ -122,6 +122,7 @@ cuda::KernelRequest request_of(const passes::Mod& mod, const CompileOptions& opt
             .bias_bytes = bias_bytes(mod, kind),
             .adds_matrices = kind == KernelKind::backward_fused &&
                              passes::sums_by(mod, passes::GradientSum::matrix),
+            .matrices_are_of_scores = passes::are_matrices_of_scores(mod),
             .deterministic = options.deterministic};
 }
 

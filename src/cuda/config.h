@@ -44,6 +44,7 @@ struct KernelRequest {
     // and in the fused backward passes::matrix_of_score.
     int bias_bytes = 0;
     bool adds_matrices = false; // some gradient is summed by passes::GradientSum::matrix
+    bool matrices_are_of_scores = false; // and these are all that of the score
     KeyGrid key_grid;     // that tiles of keys should fit
     bool has_map = false; // a map says which tiles are visited
     bool generic = false; // only kernels that take tensors of any layout

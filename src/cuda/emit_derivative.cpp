@@ -4,6 +4,7 @@
 #include <span>
 
 #include "cuda/emit_matrix.h"
+#include "passes/matrix_read.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -40,7 +41,8 @@ bool is_of_d_scores(const passes::Mod& mod, const KernelConfig& config,
                     const passes::ReadGradient& gradient) {
     using enum passes::GradientSum;
     const passes::GradientSum sum = passes::gradient_sum(mod, gradient, tile_sums(config));
-    return sum == distance || sum == quotient || sum == remainder;
+    return sum == distance || sum == quotient || sum == remainder ||
+           (sum == matrix && passes::are_matrices_of_scores(mod));
 }
 
 std::string emit_derivative_constants(const passes::Mod& mod, const KernelConfig& config,

@@ -30,7 +30,7 @@ int shared_bytes(const KernelRequest& request, const FusedTile& tile) {
     const int both = panels(request.head_dim) + panels(request.head_dim_v);
     const int operands = kRowBytes * (both * (kKeyTile + kRingStages * rows) +
                                       tile.d_scores_stages * panels(kKeyTile) * rows);
-    const int piece = tile.adds_matrices ? rows * (64 * 4 + kPadding) : kPieceBytes;
+    const int piece = tile.adds_matrices ? kSlabRows * (64 * 4 + kPadding) : kPieceBytes;
     const int biases = tile.bias_stages * rows * (kKeyTile * request.bias_bytes + kPadding);
     const int barriers = kBarrierBytes * (kBarriers + 2 * tile.bias_stages +
                                           (tile.d_scores_stages == 1 ? 1 : 0));
@@ -54,9 +54,11 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
 // Best first.
 std::vector<FusedTile> tiles(const KernelRequest& request) {
     std::vector<FusedTile> result;
-    for (FusedTile tile : {FusedTile{kSlabRows, 2, 2}, {kSlabRows, 2, 1}, {kSlabRows, 1, 1},
+    for (FusedTile tile : {FusedTile{2 * kSlabRows, 1, 1}, {kSlabRows, 2, 2}, {kSlabRows, 2, 1}, {kSlabRows, 1, 1},
                            {kSlabRows, 2, 0}}) {
         tile.adds_matrices = request.adds_matrices;
+        // The second half of the queries waits in registers, as dS alone does.
+        if (tile.query_tile > kSlabRows && !request.matrices_are_of_scores) continue;
         const bool is_asked =
             tile.bias_stages > 0 ? request.bias_bytes > 0 : request.adds_matrices;
         if (is_asked && result.empty() && suits(request, tile)) result.push_back(tile);

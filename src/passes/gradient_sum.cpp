@@ -54,13 +54,6 @@ class DistanceFinder {
     int work_ = 0;
 };
 
-// Whether d score_mod / d read and d score_mod / d score are the same everywhere.
-bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient) {
-    if (gradient.partial == mod.d_score) return true;
-    const ir::Node &x = mod.program.graph[gradient.partial], &y = mod.program.graph[mod.d_score];
-    return x.op == Op::const_real && y.op == Op::const_real && x.real == y.real;
-}
-
 bool is_of_distance(const Mod& mod, NodeId read) {
     if (mod.counters[read] != ir::kNoNode) return false;
     DistanceFinder finder(mod);
@@ -92,6 +85,12 @@ GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, int key_width) 
 }
 
 } // namespace
+
+bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient) {
+    if (gradient.partial == mod.d_score) return true;
+    const ir::Node &x = mod.program.graph[gradient.partial], &y = mod.program.graph[mod.d_score];
+    return x.op == Op::const_real && y.op == Op::const_real && x.real == y.real;
+}
 
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile) {
     const GradientSum sum = sum_of(mod, gradient, tile.key_width);

@@ -81,6 +81,25 @@ std::optional<MatrixSharing> sharing_of(const Mod& mod, NodeId read) {
 
 } // namespace
 
+bool are_matrices_of_scores(const Mod& mod) {
+    const auto uses_score = [&](NodeId id) {
+        return mod.dependence[id].has(analysis::Dependence::score);
+    };
+    return std::ranges::all_of(mod.gradients, [&](const ReadGradient& gradient) {
+        switch (gradient_sum(mod, gradient)) {
+        case GradientSum::matrix: return is_gradient_of_score(mod, gradient);
+        case GradientSum::distance:
+        case GradientSum::quotient:
+        case GradientSum::remainder: return true;
+        case GradientSum::head:
+        case GradientSum::query:
+        case GradientSum::key:
+        case GradientSum::element: break;
+        }
+        return !uses_score(mod.d_score) && !uses_score(gradient.partial);
+    });
+}
+
 std::optional<MatrixSharing> sharing_of_matrices(const Mod& mod) {
     const ir::Node& mask = mod.program.graph[mod.mask];
     if (mask.op != Op::const_bool || mask.integer == 0) return {};

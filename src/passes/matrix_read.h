@@ -16,6 +16,10 @@ bool is_matrix_read(const Mod& mod, ir::NodeId read);
 // none.
 ir::NodeId matrix_of_score(const Mod& mod);
 
+// Whether gradients that are added a tile at a time are those of the score, and no other one asks
+// for these element by element before they are known.
+bool are_matrices_of_scores(const Mod& mod);
+
 // Whose tiles meet at an element of a gradient that is added a tile at a time.
 struct MatrixSharing {
     bool batches = false; // all of them

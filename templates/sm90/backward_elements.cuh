@@ -5,6 +5,11 @@
 
 namespace sm90 {
 
+// The accumulator of a thread's key (0 or 1) and the j-th of its queries, and where the query is
+// from the thread's first. Its keys are eight apart.
+constexpr __device__ int accumulator(int key, int j) { return j / 2 * 4 + 2 * key + j % 2; }
+constexpr __device__ int query_of(int j) { return j / 2 * 8 + j % 2; }
+
 // What the program reads from the copied matrix at a thread's elements of two queries.
 struct BiasPair {
     float of[2][2]; // of each side, of each key
@@ -49,6 +54,15 @@ class TileMatrices {
         if constexpr (kCopiesBiases)
             load_bias_pair(mod::BiasElement{}, biases_ + 8 * pair * kBiasRowBytes, biases);
         return biases;
+    }
+    // dS of some of the tile's queries.
+    template <int kCount> __device__ void store_part(const float (&d_scores)[kCount], int part) const {
+        constexpr int kQueries = kPartRows / 4; // of a thread
+#pragma unroll
+        for (int j = 0; j < kQueries; ++j)
+#pragma unroll
+            for (int key = 0; key < 2; ++key)
+                store(query_of(j), 8 * key, d_scores[accumulator(key, kQueries * part + j)]);
     }
     // At so many queries and keys from the thread's first.
     __device__ void store(int query, int key, float d_bias) const {

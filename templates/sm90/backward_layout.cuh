@@ -40,12 +40,24 @@ constexpr int kSlabs = mod::kQueryTile / kSlabRows;
 constexpr int kPieceBytes = 8 * kGroupBytes;
 static_assert(kSlabs == 1 || (kSlabs == 2 && kGroups <= 8));
 
-// Biases: a tile has a row for each query. So has a tile of their gradient, of which each warpgroup
-// has its own keys, where pieces of dq are else: these go to the accumulator from registers then,
-// half of the columns from each warpgroup. Rows are as far apart as makes lanes that have eight
-// rows, or other rows of fewer keys, meet no bank twice.
+// Biases: a tile has a row for each query. Their gradient, 64 queries of it at a time, has a part
+// for each warpgroup's keys, where pieces of dq are else: these go to the accumulator from registers
+// then, half of the columns from each warpgroup. Rows are as far apart as makes lanes that have
+// eight rows, or other rows of fewer keys, meet no bank twice.
 constexpr bool kCopiesBiases = mod::kBiasStages > 0;
 constexpr bool kAddsMatrices = mod::kMatrixGradient >= 0;
+constexpr int kBiasRing = kCopiesBiases ? mod::kBiasStages : 1;
+constexpr int kPadding = 16;
+constexpr int kBiasBytes = sizeof(mod::BiasElement);
+constexpr int kBiasRowBytes = mod::kKeyTile * kBiasBytes + kPadding;
+constexpr int kBiasTileBytes = mod::kQueryTile * kBiasRowBytes;
+constexpr int kPartRows = 64, kParts = mod::kQueryTile / kPartRows; // of the gradient
+constexpr int kGradientRowBytes = 64 * 4 + kPadding;
+constexpr int kPartBytes = kPartRows * kGradientRowBytes;
+constexpr int kPieceColumns = kAddsMatrices && kPanels == 1 && kSlabs == 1 ? 32 : 64;
+// Whether what is added is dS, not what another derivative makes of it element by element.
+constexpr bool kAddsScores = kAddsMatrices && mod::kMatrixIsOfScores;
+static_assert((kParts == 1 || !kAddsMatrices || kAddsScores) && !(kAddsScores && kAtOnce));
 
 // Registers of a thread; together no more than the launch gave the block. What is done at once
 // needs more than the producer's warps can spare without words of their own in memory; those that
@@ -55,15 +67,6 @@ constexpr int kConsumerRegisters = (504 - kProducerRegisters) / 16 * 8;
 
 // Whether biases are needed after weights are computed.
 constexpr bool kHoldsBiases = kCopiesBiases && mod::kDerivativesUseBias && !kAtOnce && !kFolds;
-static_assert(kSlabs == 1 || !(kCopiesBiases || kAddsMatrices));
-constexpr int kBiasRing = kCopiesBiases ? mod::kBiasStages : 1;
-constexpr int kPadding = 16;
-constexpr int kBiasBytes = sizeof(mod::BiasElement);
-constexpr int kBiasRowBytes = mod::kKeyTile * kBiasBytes + kPadding;
-constexpr int kBiasTileBytes = mod::kQueryTile * kBiasRowBytes;
-constexpr int kGradientRowBytes = 64 * 4 + kPadding;
-constexpr int kGradientTileBytes = mod::kQueryTile * kGradientRowBytes; // of a warpgroup
-constexpr int kPieceColumns = kAddsMatrices && kPanels == 1 ? 32 : 64;
 
 // Two warps that have nothing else to do find sums in the tile of dS.
 constexpr int kSumWarps = 2;
@@ -86,7 +89,7 @@ constexpr int kDScores = kDOut + 2 * kValuePanels * kQueryPanel;
 constexpr int kQueryGradient = kDScores + mod::kDScoresStages * kDScoresBytes;
 constexpr int kMatrixGradients = kQueryGradient;
 constexpr int kBiases =
-    kQueryGradient + kConsumers * (kAddsMatrices ? kGradientTileBytes : kPieceBytes);
+    kQueryGradient + kConsumers * (kAddsMatrices ? kPartBytes : kPieceBytes);
 constexpr int kOrigins = kBiases + mod::kBiasStages * kBiasTileBytes; // two stages of floats
 constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4;         // two stages of floats
 constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;            // two stages of mod::Row
@@ -135,7 +138,7 @@ struct Shared {
         }
         if constexpr (mod::kDScoresStages == 1) d_scores_empty().initialise(128 * kConsumers);
         for (int i = 0; i < mod::kBiasStages; ++i) {
-            biases_full(i).initialise(32);
+            biases_full(i).initialise(1);
             biases_empty(i).initialise(128 * kConsumers);
         }
         publish_barriers();

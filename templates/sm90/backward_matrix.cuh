@@ -6,7 +6,6 @@
 
 #include "sm90/backward_gradients.cuh"
 #include "sm90/backward_layout.cuh"
-#include "sm90/copy_async.cuh"
 #include "sm90/turn.cuh"
 #include "sm90/tma.cuh"
 
@@ -27,28 +26,34 @@ __device__ inline auto at_element(const AttentionArguments& attention,
                         place.h_kv, q, kv});
 }
 
-// By one warp: a tile of queries' biases of a tile of keys. A lane keeps its chunk of keys and
-// steps down the rows. Rows and keys past the end are left as they are: nobody uses what they
-// become.
-__device__ inline void copy_biases(const AttentionArguments& attention,
-                                   const mod::Arguments& arguments, const HeadPlace& place,
-                                   int first_row, int first_key, unsigned to, Barrier full) {
-    constexpr int kChunkKeys = 16 / kBiasBytes;
-    constexpr int kChunks = mod::kKeyTile / kChunkKeys, kRows = 32 / kChunks;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int key = lane % kChunks * kChunkKeys;
-    to += lane / kChunks * kBiasRowBytes + key * kBiasBytes;
-    const int rows = min(attention.q_len - first_row, mod::kQueryTile);
-    if (first_key + key < attention.kv_len)
-#pragma unroll 2
-        for (int row = lane / kChunks; row < rows; row += kRows) {
-            copy_async(to, at_element(attention, arguments, place, first_row + row,
-                                      first_key + key,
-                                      [](const mod::At& at) { return mod::bias_address(at); }));
-            to += kRows * kBiasRowBytes;
-        }
-    arrive_after_copies(full);
-}
+// By one warp: a tile of queries' biases of a tile of keys, row by row. Rows and keys past the end
+// are left as they are: nobody uses what they become.
+class BiasCopies {
+  public:
+    __device__ BiasCopies(const AttentionArguments& attention, const mod::Arguments& arguments,
+                          const HeadPlace& place, int first_key)
+        : bytes_(min(attention.kv_len - first_key, mod::kKeyTile) * kBiasBytes) {
+        const auto address = [&](int row) {
+            return at_element(attention, arguments, place, row, first_key,
+                              [](const mod::At& at) { return mod::bias_address(at); });
+        };
+        corner_ = address(0);
+        step_ = attention.q_len > 1 ? address(1) - corner_ : 0;
+    }
+
+    __device__ void copy(int first_row, int rows, unsigned to, Barrier full) const {
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        if (lane == 0) full.arrive_expecting(rows * bytes_);
+        __syncwarp();
+        for (int row = lane; row < rows; row += 32)
+            load_bytes(to + row * kBiasRowBytes, corner_ + (first_row + row) * step_, bytes_, full);
+    }
+
+  private:
+    const mod::BiasElement* corner_;
+    long long step_; // in elements, from one query to the next
+    int bytes_;      // of a row
+};
 
 // Where several blocks write to the same tiles of a gradient, the one with the lowest number stores
 // what it has, so that nobody needs to clear them before; the others add to that, each when it has
@@ -68,26 +73,29 @@ class FirstToStore {
         stores_ = stored_ != nullptr && b == place.b && h_kv == place.h_kv &&
                   (!mod::kGroupMeets || of_group == 0);
         before_ = mod::kGroupMeets ? 0
-                                   : of_group * ((attention.q_len + mod::kQueryTile - 1) /
-                                                 mod::kQueryTile);
+                                   : of_group * kParts * ((attention.q_len + mod::kQueryTile - 1) /
+                                                          mod::kQueryTile);
     }
     __device__ bool stores() const { return stores_; }
-    // Before a tile of queries is added.
-    __device__ void wait(int tile) const {
-        if (stored_ != nullptr && !stores_) wait_for_turn(stored_, before_ + tile + 1);
+    // Before a part of the queries is added.
+    __device__ void wait(int part) const {
+        if (stored_ != nullptr && !stores_) wait_for_turn(stored_, before_ + part + 1);
     }
-    // After it has been given to the copy engine by all lanes.
-    __device__ void tell() const {
-        if (!stores_) return;
+    // After the copy engine has been given some by all lanes, when these wait for more: nobody has
+    // to wait until they are in memory.
+    __device__ void tell_before() {
+        if (!stores_ || !is_pending_) return;
         asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
         __syncwarp();
         if (threadIdx.x % 32 == 0) pass_turn(stored_);
+        is_pending_ = false;
     }
+    __device__ void tell_later() { is_pending_ = true; }
 
   private:
     int* stored_;
     int before_;
-    bool stores_;
+    bool stores_, is_pending_ = false;
 };
 
 // By one warp for each of the consumers' warpgroups: what these have of a tile of gradients, added
@@ -96,41 +104,45 @@ __device__ inline void add_matrices(const AttentionArguments& attention,
                                     const mod::Arguments& arguments, Shared shared,
                                     const KeyTile& keys, int warpgroup) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const unsigned tile = shared.base + at::kMatrixGradients + warpgroup * kGradientTileBytes;
+    const unsigned from = shared.base + at::kMatrixGradients + warpgroup * kPartBytes;
     const int first_key = keys.first_kv + 64 * warpgroup;
     const int bytes = min(attention.kv_len - first_key, 64) * 4;
     unsigned parity = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-        const FirstToStore first(attention, place, keys, warpgroup);
+        FirstToStore first(attention, place, keys, warpgroup);
 #pragma unroll 1
-        for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
-             walk.advance(), parity ^= 1) {
-            const int first_row = walk.tile() * mod::kQueryTile;
-            shared.piece_full(warpgroup).wait(parity);
-            first.wait(walk.tile());
+        for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done(); walk.advance())
+#pragma unroll 1
+            for (int part = 0; part < kParts; ++part, parity ^= 1) {
+                const int first_row = walk.tile() * mod::kQueryTile + part * kPartRows;
+                shared.piece_full(warpgroup).wait(parity);
+                first.tell_before();
+                first.wait(walk.tile() * kParts + part);
 #pragma unroll
-            for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
-                if (mod::sum_of(gradient) != mod::Sum::matrix) continue;
+                for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
+                    if (mod::sum_of(gradient) != mod::Sum::matrix) continue;
 #pragma unroll 1
-                for (int row = lane; row < mod::kQueryTile; row += 32) {
-                    if (first_row + row >= attention.q_len || bytes <= 0) break;
-                    float* const to = at_element(
-                        attention, arguments, place, first_row + row, first_key,
-                        [&](const mod::At& at) {
-                            // Never an exact sum: those are of other classes.
-                            return reinterpret_cast<float*>(mod::gradient_address(at, gradient));
-                        });
-                    if (first.stores())
-                        store_bytes(to, tile + row * kGradientRowBytes, bytes);
-                    else
-                        add_bytes(to, tile + row * kGradientRowBytes, bytes);
+                    for (int row = lane; row < kPartRows; row += 32) {
+                        if (first_row + row >= attention.q_len || bytes <= 0) break;
+                        float* const to = at_element(
+                            attention, arguments, place, first_row + row, first_key,
+                            [&](const mod::At& at) {
+                                // Never an exact sum: those are of other classes.
+                                return reinterpret_cast<float*>(
+                                    mod::gradient_address(at, gradient));
+                            });
+                        if (first.stores())
+                            store_bytes(to, from + row * kGradientRowBytes, bytes);
+                        else
+                            add_bytes(to, from + row * kGradientRowBytes, bytes);
+                    }
                 }
+                end_additions();
+                wait_for_additions<0>();
+                shared.piece_empty(warpgroup).arrive();
+                first.tell_later();
             }
-            end_additions();
-            wait_for_additions<0>();
-            shared.piece_empty(warpgroup).arrive();
-            first.tell();
-        }
+        first.tell_before();
     });
 }
 

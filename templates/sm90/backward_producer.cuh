@@ -69,6 +69,7 @@ __device__ inline void stage_values(const AttentionArguments& attention,
     const int lane = static_cast<int>(threadIdx.x) % 32;
     int step = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
+        const BiasCopies biases(attention, arguments, place, keys.first_kv);
 #pragma unroll 1
         for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
              walk.advance(), ++step) {
@@ -89,7 +90,7 @@ __device__ inline void stage_values(const AttentionArguments& attention,
             if constexpr (kCopiesBiases) {
                 const int stage = step % kBiasRing;
                 shared.biases_empty(stage).wait(step / kBiasRing % 2 ^ 1);
-                copy_biases(attention, arguments, place, first_row, keys.first_kv,
+                biases.copy(first_row, min(attention.q_len - first_row, mod::kQueryTile),
                             shared.base + at::kBiases + stage * kBiasTileBytes,
                             shared.biases_full(stage));
             }

@@ -16,11 +16,6 @@ constexpr int kQueries = kScores / 2;        // that they belong to
 using Scores = float[kScores];
 using Fragments = unsigned[mod::kQueryTile / 16][4]; // left operands, 16 queries each
 
-// The accumulator of a thread's key (0 or 1) and the j-th of its queries, and where the query is
-// from the thread's first. Its keys are eight apart.
-constexpr __device__ int accumulator(int key, int j) { return j / 2 * 4 + 2 * key + j % 2; }
-constexpr __device__ int query_of(int j) { return j / 2 * 8 + j % 2; }
-
 // Where floats would not fit beside the rest, what the derivative is multiplied with is kept in 16
 // bits: the fragments of weights, unless a derivative has been folded in.
 constexpr bool kKeepsFloats = mod::kQueryTile < 128;
@@ -58,6 +53,8 @@ class ScoreGradients {
     __device__ void use_matrices(unsigned biases, unsigned gradient) {
         matrices_ = TileMatrices(biases, gradient, warp_key_ % mod::kKeyTile);
     }
+
+    __device__ const TileMatrices& matrices() const { return matrices_; }
 
     // Whether the mask's map says that nothing of the tile is hidden.
     __device__ void use_map(bool shows_all) { map_shows_all_ = shows_all; }
@@ -348,7 +345,7 @@ class ScoreGradients {
             case mod::Sum::key: sums.of_key[gradient][key] += d_read; break;
             case mod::Sum::query: query_sums.of_query[gradient][j] += d_read; break;
             case mod::Sum::matrix:
-                if (gradient == mod::kMatrixGradient)
+                if (!kAddsScores && gradient == mod::kMatrixGradient)
                     matrices_.store(query_of(j), 8 * key, d_read);
                 break;
             case mod::Sum::element: add(at, gradient, d_read); break;

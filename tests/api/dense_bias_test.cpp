@@ -103,6 +103,8 @@ TEST_CASE("other derivatives" * doctest::skip()) {
         bias + "score_mod = score - 0.5 * " + read,
         bias + "score_mod = score * " + read,
         bias + "score_mod = 3 * tanh((score + " + read + ") / 3)",
+        bias + buffer("c", "KV_LEN") +
+            "score_mod = 3 * tanh((score + " + read + " + c[kv_idx]) / 3)",
         bias + buffer("s", "H") + "score_mod = score * 2 + s[h] * " + read,
         bias + buffer("g", "Q_LEN") + "score_mod = score + exp(" + read + ") * g[q_idx]",
         bias + "score_mod = -inf if q_idx < 20 else score + " + read,
