@@ -109,6 +109,7 @@ struct Consumer {
         const unsigned deltas = base + at::kDeltas + stage * (4 * mod::kQueryTile);
         Scores scores, d_scores;
         Fragments weights, folded, d_fragments;
+        QuerySums query_sums{};
 
         gradients.use_rows(stage);
         const int bias_stage = step % kBiasRing;
@@ -130,15 +131,14 @@ struct Consumer {
         begin_products();
         issue_scores<at::kValues, at::kDOut, mod::kHeadDimV>(d_scores, rows, d_out_word);
         end_products();
-        if constexpr (kCopiesBiases)
-            shared.biases_full(bias_stage).wait(step / kBiasRing % 2);
+        if constexpr (kCopiesBiases) shared.biases_full(bias_stage).wait(step / kBiasRing % 2);
         if constexpr (kAtOnce) {
             wait_for_products<0>();
             pin(scores);
             pin(d_scores);
             wait_for_part(0);
             gradients.weigh_and_differentiate(scores, d_scores, weights, d_fragments, tile_query,
-                                              origins, deltas, sums);
+                                              origins, deltas, sums, query_sums);
         } else {
             wait_for_products<1>();
             pin(scores);
@@ -156,7 +156,7 @@ struct Consumer {
             gradients.differentiate(d_scores, scores, kKeepsFolded ? folded : weights, deltas);
             if constexpr (kSettlesEarly) finish_values<0>(dv, weights, stage);
             wait_for_part(0);
-            gradients.finish(d_scores, tile_query, sums);
+            gradients.finish(d_scores, tile_query, sums, query_sums);
             if constexpr (kAddsScores) gradients.matrices().store_part(d_scores, 0);
             if constexpr (kHoldsBiases) shared.biases_empty(bias_stage).arrive();
             to_fragments(d_fragments, d_scores);
@@ -173,8 +173,7 @@ struct Consumer {
         if constexpr (kSlabs == 2)
             issue_query_gradient(dq, rows + d_scores_offset(stage), word);
         else
-            issue_query_gradient(dq, word + d_scores_offset(stage),
-                                 word + columns_offset());
+            issue_query_gradient(dq, word + d_scores_offset(stage), word + columns_offset());
         end_products();
         if constexpr (!kSettlesEarly) finish_values<1>(dv, weights, stage);
 
@@ -189,29 +188,32 @@ struct Consumer {
             publish_shared();
             shared.piece_full(warpgroup).arrive();
         }
+        // Under the products.
+        gradients.flush(query_sums, tile_query);
         wait_for_products<1>();
         pin(dq);
         if constexpr (mod::kDScoresStages == 1) shared.d_scores_empty().arrive();
         if constexpr (kAddsMatrices)
-            add(dq, dq_accumulator +
-                        static_cast<long long>(tile) * (mod::kQueryTile * mod::kHeadDim));
+            add(dq,
+                dq_accumulator + static_cast<long long>(tile) * (mod::kQueryTile * mod::kHeadDim));
         else
             hand_over(dq);
         wait_for_products<0>();
         pin(dk);
         pin(d_fragments);
-        // Every thread for itself: each has read the tile's lse.
+        // Every thread for itself: each has read the tile's lse and delta.
         shared.queries_empty(stage).arrive();
         ++step;
     }
 
-    // dv has its part of the tile.
+    // dv has its part of the tile. Products alone have read d_out: a warp's last ends for all of
+    // it.
     template <int kPending>
     __device__ void finish_values(ValueGradient& dv, Fragments& weights, int stage) const {
         wait_for_products<kPending>();
         pin(dv);
         pin(weights);
-        shared.d_out_empty(stage).arrive();
+        if (lane == 0) shared.d_out_empty(stage).arrive();
     }
 
     // Until the part of gradients before this one has been added.
@@ -237,8 +239,8 @@ struct Consumer {
         const unsigned row = lane % 8 + lane / 16 * 8;
         const unsigned chunk = (2 * warp + lane / 8 % 2) ^ (lane % 8);
         const unsigned to = shared.base + at::kDScores +
-                            stage % mod::kDScoresStages * kDScoresBytes +
-                            warpgroup * kQueryPanel + row * kRowBytes + chunk * 16;
+                            stage % mod::kDScoresStages * kDScoresBytes + warpgroup * kQueryPanel +
+                            row * kRowBytes + chunk * 16;
 #pragma unroll
         for (int i = 0; i < mod::kQueryTile / 16; ++i)
             store_transposed(to + i * 16 * kRowBytes, d_scores[i][0], d_scores[i][1],

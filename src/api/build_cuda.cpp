@@ -96,8 +96,8 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
     std::vector<runtime::CopiedMatrix> matrices;
     runtime::StoredGradients stored;
     for (const runtime::CudaKernel& kernel : kernels) {
-        takes_any_layout = takes_any_layout && !kernel.config.hopper &&
-                           !kernel.config.is_hopper_backward;
+        takes_any_layout =
+            takes_any_layout && !kernel.config.hopper && !kernel.config.is_hopper_backward;
         if (!copies_matrices(kernel.config)) continue;
         matrices = runtime::copied_matrices(mod, kernel.config);
         stored = runtime::stored_gradients(mod, kernel.config);

@@ -104,8 +104,7 @@ int bias_bytes(const passes::Mod& mod, KernelKind kind) {
         return 0;
     const ir::NodeId read = passes::matrix_of_score(mod);
     if (read == ir::kNoNode) return 0;
-    return static_cast<int>(
-        size_of(mod.program.buffers[mod.program.graph[read].symbol].dtype));
+    return static_cast<int>(size_of(mod.program.buffers[mod.program.graph[read].symbol].dtype));
 }
 
 cuda::KernelRequest request_of(const passes::Mod& mod, const CompileOptions& options,
@@ -210,6 +209,11 @@ Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOp
     }
     if (options.deterministic && !passes::exact_gradients(mod).empty())
         kinds.push_back(KernelKind::round_sums);
+    const bool rounds = options.gradient_type == GradientType::buffer &&
+                        std::ranges::any_of(mod.program.buffers, [](const ir::Buffer& buffer) {
+                            return buffer.grad && buffer.dtype != DType::f32;
+                        });
+    if (rounds) kinds.push_back(KernelKind::round_gradients);
     return kinds;
 }
 
@@ -217,8 +221,8 @@ cuda::KernelRequest request_for(const passes::Mod& mod, const CompileOptions& op
                                 KernelKind kind, const Target& target,
                                 const Preference& preference) {
     cuda::KernelRequest request = request_of(mod, options, kind, target);
-    request.has_map = needs_map(mod) && visits_tiles(kind) && !preference.generic &&
-                      preference.copies_matrices;
+    request.has_map =
+        needs_map(mod) && visits_tiles(kind) && !preference.generic && preference.copies_matrices;
     if (!preference.copies_matrices) {
         request.bias_bytes = 0;
         request.adds_matrices = false;

@@ -31,9 +31,9 @@ Result<std::vector<cuda::KernelKind>> kinds_of(const passes::Mod& mod,
 
 // What a choice of configuration starts from.
 struct Preference {
-    bool generic = false; // only kernels that take tensors of any layout
+    bool generic = false;        // only kernels that take tensors of any layout
     bool copies_matrices = true; // whose rows are aligned
-    int refused = 0;      // configurations that compiled badly before
+    int refused = 0;             // configurations that compiled badly before
     std::optional<cuda::ForwardSchedule> schedule = {}; // asked for, or kept in the cache
 };
 cuda::KernelRequest request_for(const passes::Mod& mod, const CompileOptions& options,

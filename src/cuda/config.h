@@ -21,7 +21,8 @@ enum class KernelKind : std::uint8_t {
     expand,
     fold,
     plan,
-    round_sums
+    round_sums,
+    round_gradients
 };
 
 // Keys as a grid: which parts of a score mod use kv // width, and kv % width, alone.
@@ -43,11 +44,11 @@ struct KernelRequest {
     // Of an element of the matrix of biases that is copied to shared memory: ScoreParts::bias_read,
     // and in the fused backward passes::matrix_of_score.
     int bias_bytes = 0;
-    bool adds_matrices = false; // some gradient is summed by passes::GradientSum::matrix
+    bool adds_matrices = false;          // some gradient is summed by passes::GradientSum::matrix
     bool matrices_are_of_scores = false; // and these are all that of the score
-    KeyGrid key_grid;     // that tiles of keys should fit
-    bool has_map = false; // a map says which tiles are visited
-    bool generic = false; // only kernels that take tensors of any layout
+    KeyGrid key_grid;                    // that tiles of keys should fit
+    bool has_map = false;                // a map says which tiles are visited
+    bool generic = false;                // only kernels that take tensors of any layout
     bool deterministic = false;
     int refused = 0; // configurations that compiled badly: the choice goes on after them
     std::optional<ForwardSchedule> schedule = {}; // asked for, instead of the choice
@@ -83,9 +84,9 @@ struct KernelConfig {
     int d_scores_stages = 2;    // of Hopper's backward; this and the next
     int bias_stages = 0;        // of the matrix that it copies; 0 for none
     bool adds_matrices = false; // adds tiles of passes::GradientSum::matrix
-    int tolerated_spills = 0; // bytes; more, and the next configuration is tried
-    bool has_next = false;    // another configuration, which needs fewer registers, can follow
-    std::string reason;       // one line, for people
+    int tolerated_spills = 0;   // bytes; more, and the next configuration is tried
+    bool has_next = false;      // another configuration, which needs fewer registers, can follow
+    std::string reason;         // one line, for people
 };
 
 } // namespace flexc::cuda

@@ -98,19 +98,17 @@ std::string emit_gradient_addresses(const Layout& layout,
     each.compute(indices);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         const NodeId read = gradients[i].read;
-        sums +=
-            formatted("gradient == {} ? Sum::{} : ", i,
-                      passes::name(passes::gradient_sum(layout.mod(), gradients[i], tile)));
+        sums += formatted("gradient == {} ? Sum::{} : ", i,
+                          passes::name(passes::gradient_sum(layout.mod(), gradients[i], tile)));
         each.line(formatted("if (gradient == {}) return {};", i,
                             address(each, read, layout.node(read).symbol)));
     }
     each.line("return nullptr;");
-    text =
-        formatted("enum class Sum {{ head, query, key, distance, quotient, remainder, matrix, "
-                  "element }};\n"
-                  "constexpr __device__ Sum sum_of(int gradient) {{\n"
-                  "    return {}Sum::element;\n}}\n\n",
-                  sums);
+    text = formatted("enum class Sum {{ head, query, key, distance, quotient, remainder, matrix, "
+                     "element }};\n"
+                     "constexpr __device__ Sum sum_of(int gradient) {{\n"
+                     "    return {}Sum::element;\n}}\n\n",
+                     sums);
     const char* target = layout.mod().deterministic ? "exact::Sum" : "float";
     return text + formatted("__device__ inline {}* gradient_address(const At& at, int gradient) "
                             "{{\n{}}}\n\n",

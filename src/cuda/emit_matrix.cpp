@@ -53,15 +53,15 @@ std::string emit_matrix_constants(const passes::Mod& mod, const KernelConfig& co
         matrices.push_back(gradients[i].read);
     }
     const std::vector<NodeId> needed = ir::reachable(mod.program.graph, derivatives);
-    const bool is_shared = std::ranges::any_of(matrices, [&](NodeId read) {
-        return !mod.dependence[read].has(analysis::Dependence::b);
-    });
+    const bool is_shared = std::ranges::any_of(
+        matrices, [&](NodeId read) { return !mod.dependence[read].has(analysis::Dependence::b); });
     const auto sharing = passes::sharing_of_matrices(mod).value_or(passes::MatrixSharing{});
     return formatted("constexpr int kDScoresStages = {}, kBiasStages = {}, kMatrixGradient = {};\n"
                      "constexpr bool kMatrixIsOfScores = {};\n"
                      "constexpr bool kDerivativesUseBias = {}, kBatchesShareMatrix = {};\n"
                      "constexpr bool kBatchesMeet = {}, kHeadsMeet = {}, kGroupMeets = {};\n",
-                     config.d_scores_stages, config.bias_stages, first, passes::are_matrices_of_scores(mod),
+                     config.d_scores_stages, config.bias_stages, first,
+                     passes::are_matrices_of_scores(mod),
                      bias != kNoNode && std::ranges::find(needed, bias) != needed.end(), is_shared,
                      sharing.batches, sharing.heads, sharing.group);
 }

@@ -23,8 +23,8 @@ struct FusedTile {
 int shared_bytes(const KernelRequest& request, const FusedTile& tile) {
     constexpr int kRowBytes = 128; // of a panel
     constexpr int kRingStages = 2, kPieceBytes = kSlabRows * 64 * 4;
-    constexpr int kPadding = 16;             // of a row of a matrix
-    constexpr int kFactBytes = 4 + 4 + 16;   // of a query: lse, delta, and what a program computes
+    constexpr int kPadding = 16;           // of a row of a matrix
+    constexpr int kFactBytes = 4 + 4 + 16; // of a query: lse, delta, and what a program computes
     constexpr int kBarrierBytes = 8, kBarriers = 14;
     const int rows = tile.query_tile;
     const int both = panels(request.head_dim) + panels(request.head_dim_v);
@@ -32,8 +32,8 @@ int shared_bytes(const KernelRequest& request, const FusedTile& tile) {
                                       tile.d_scores_stages * panels(kKeyTile) * rows);
     const int piece = tile.adds_matrices ? kSlabRows * (64 * 4 + kPadding) : kPieceBytes;
     const int biases = tile.bias_stages * rows * (kKeyTile * request.bias_bytes + kPadding);
-    const int barriers = kBarrierBytes * (kBarriers + 2 * tile.bias_stages +
-                                          (tile.d_scores_stages == 1 ? 1 : 0));
+    const int barriers =
+        kBarrierBytes * (kBarriers + 2 * tile.bias_stages + (tile.d_scores_stages == 1 ? 1 : 0));
     const int mapped_tiles = request.has_map ? kRingStages * 4 : 0;
     return operands + kConsumers * piece + biases + kRingStages * rows * kFactBytes + barriers +
            mapped_tiles;
@@ -42,9 +42,9 @@ int shared_bytes(const KernelRequest& request, const FusedTile& tile) {
 bool suits(const KernelRequest& request, const FusedTile& tile) {
     // Two tiles of scores, dk and dv; the rest of 240 registers is for fragments and the mod.
     constexpr int kMostAccumulators = 192;
-    const int accumulators = tile.query_tile + (padded_columns(request.head_dim) +
-                                                 padded_columns(request.head_dim_v)) /
-                                                    2;
+    const int accumulators =
+        tile.query_tile +
+        (padded_columns(request.head_dim) + padded_columns(request.head_dim_v)) / 2;
     // A warpgroup's piece of dq is 64 columns, or 64 of 128 rows.
     if (tile.query_tile == 2 * kSlabRows && request.head_dim > 64) return false;
     return accumulators <= kMostAccumulators &&
@@ -54,13 +54,15 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
 // Best first.
 std::vector<FusedTile> tiles(const KernelRequest& request) {
     std::vector<FusedTile> result;
-    for (FusedTile tile : {FusedTile{2 * kSlabRows, 1, 1}, {kSlabRows, 2, 2}, {kSlabRows, 2, 1}, {kSlabRows, 1, 1},
+    for (FusedTile tile : {FusedTile{2 * kSlabRows, 1, 1},
+                           {kSlabRows, 2, 2},
+                           {kSlabRows, 2, 1},
+                           {kSlabRows, 1, 1},
                            {kSlabRows, 2, 0}}) {
         tile.adds_matrices = request.adds_matrices;
         // The second half of the queries waits in registers, as dS alone does.
         if (tile.query_tile > kSlabRows && !request.matrices_are_of_scores) continue;
-        const bool is_asked =
-            tile.bias_stages > 0 ? request.bias_bytes > 0 : request.adds_matrices;
+        const bool is_asked = tile.bias_stages > 0 ? request.bias_bytes > 0 : request.adds_matrices;
         if (is_asked && result.empty() && suits(request, tile)) result.push_back(tile);
     }
     for (const int query_tile : {2 * kSlabRows, kSlabRows})
@@ -88,7 +90,9 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     const bool is_last = refused + 1 == all.size();
     // The generic kernel comes last, but for one whose additions to dq need an order.
     config.has_next = !is_last || !request.deterministic;
-    config.tolerated_spills = is_last ? 256 : 128;
+    // So would reading and adding elements one by one.
+    const bool has_matrix = tile.bias_stages > 0 || tile.adds_matrices;
+    config.tolerated_spills = is_last || has_matrix ? 256 : 128;
     config.reason = "wgmma, dk and dv of a tile of keys, dq by the copy engine's additions";
     if (tile.adds_matrices)
         config.reason = "wgmma, dk and dv of a tile of keys, and tiles of a matrix's gradient";
@@ -163,7 +167,8 @@ std::optional<KernelConfig> select_backward_sm90(const KernelRequest& request) {
     case KernelKind::backward_dq:
     case KernelKind::backward_dkdv:
     case KernelKind::plan:
-    case KernelKind::round_sums: break;
+    case KernelKind::round_sums:
+    case KernelKind::round_gradients: break;
     }
     if (!config) return {};
     config->kind = request.kind;

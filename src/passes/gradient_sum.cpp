@@ -95,11 +95,10 @@ bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient) {
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile) {
     const GradientSum sum = sum_of(mod, gradient, tile.key_width);
     // The warps that add tiles of a matrix are those that sum tiles of dS elsewhere.
-    const bool takes_matrices =
-        tile.adds_matrices && tile.key_width == 0 && !mod.deterministic &&
-        std::ranges::none_of(mod.gradients, [&](const ReadGradient& other) {
-            return sum_of(mod, other, 0) == GradientSum::distance;
-        });
+    const bool takes_matrices = tile.adds_matrices && tile.key_width == 0 && !mod.deterministic &&
+                                std::ranges::none_of(mod.gradients, [&](const ReadGradient& other) {
+                                    return sum_of(mod, other, 0) == GradientSum::distance;
+                                });
     if (sum != GradientSum::element || !takes_matrices) return sum;
     // One tile serves all matrices with the same derivative.
     for (const ReadGradient& first : mod.gradients)

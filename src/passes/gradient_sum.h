@@ -24,7 +24,7 @@ enum class GradientSum : std::uint8_t {
 };
 // What a kernel does with whole tiles.
 struct TileSums {
-    int key_width = 0;        // of that grid; 0 for none
+    int key_width = 0; // of that grid; 0 for none
     bool adds_matrices = true;
 };
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile = {});

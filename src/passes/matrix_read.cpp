@@ -20,11 +20,10 @@ bool is_matrix_read(const Mod& mod, NodeId read) {
     return (dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16) &&
            graph[node.operands.back()].op == Op::kv_idx && proven.size() == node.operands.size() &&
            std::ranges::all_of(proven, [](bool is) { return is; }) &&
-           std::ranges::all_of(std::span(node.operands).first(node.operands.size() - 1),
-                               [&](NodeId index) {
-                                   return graph[index].op == Op::q_idx ||
-                                          mod.place[index] <= Place::head;
-                               });
+           std::ranges::all_of(
+               std::span(node.operands).first(node.operands.size() - 1), [&](NodeId index) {
+                   return graph[index].op == Op::q_idx || mod.place[index] <= Place::head;
+               });
 }
 
 NodeId matrix_of_score(const Mod& mod) {
@@ -32,8 +31,8 @@ NodeId matrix_of_score(const Mod& mod) {
     bool best_is_learned = false;
     for (const NodeId id : ir::reachable(mod.program.graph, std::span(&mod.score, 1))) {
         if (!is_matrix_read(mod, id) || mod.place[id] != Place::element) continue;
-        const bool is_learned = std::ranges::find(mod.gradients, id, &ReadGradient::read) !=
-                                mod.gradients.end();
+        const bool is_learned =
+            std::ranges::find(mod.gradients, id, &ReadGradient::read) != mod.gradients.end();
         if (best != ir::kNoNode && (best_is_learned || !is_learned)) continue;
         best = id;
         best_is_learned = is_learned;
@@ -108,8 +107,7 @@ std::optional<MatrixSharing> sharing_of_matrices(const Mod& mod) {
         if (gradient_sum(mod, gradient) != GradientSum::matrix) continue;
         // Other reads of the buffer would add to what has not been stored.
         const auto reads = std::ranges::count_if(mod.gradients, [&](const ReadGradient& other) {
-            return mod.program.graph[other.read].symbol ==
-                   mod.program.graph[gradient.read].symbol;
+            return mod.program.graph[other.read].symbol == mod.program.graph[gradient.read].symbol;
         });
         const auto sharing = sharing_of(mod, gradient.read);
         if (!sharing || reads != 1 || (all && *all != *sharing)) return {};

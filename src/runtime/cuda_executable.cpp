@@ -10,7 +10,9 @@
 #include "cuda/driver.h"
 #include "cuda/select.h"
 #include "cuda/tensor_maps.h"
+#include "runtime/alignment.h"
 #include "runtime/backward_workspace.h"
+#include "runtime/buffers.h"
 #include "runtime/tile_maps.h"
 #include "runtime/tile_queues.h"
 #include "support/text.h"
@@ -99,8 +101,8 @@ class CudaExecutable final : public Executable {
                                            options_.head_dim, options_.head_dim_v);
             if (!maps) form = options_.deterministic ? BackwardForm::split : BackwardForm::fused;
         }
-        const bool stores_first = form == BackwardForm::hopper &&
-                                  fused->config.adds_matrices && !call.accumulate_gradients &&
+        const bool stores_first = form == BackwardForm::hopper && fused->config.adds_matrices &&
+                                  !call.accumulate_gradients &&
                                   options_.stored_gradients.are_whole(call);
         for (std::uint32_t i = 0; i < call.gradients.size() && !call.accumulate_gradients; ++i) {
             const TensorView& view = call.gradients[i];
@@ -163,6 +165,14 @@ class CudaExecutable final : public Executable {
         if (rounding == nullptr) return not_compiled();
         return round_exact_sums(options_.exact_gradients, call, base + parts.exact_sums,
                                 rounding->config, rounding->function);
+    }
+
+    Result<void> round(const TensorView& from, const TensorView& to, Stream stream) const override {
+        auto scope = cuda::ContextScope::enter(options_.device, stream.handle);
+        if (!scope) return scope.error();
+        const Loaded* kernel = find(KernelKind::round_gradients);
+        if (kernel == nullptr) return not_compiled();
+        return round_sums(from, to, kernel->config, kernel->function, stream);
     }
 
     // Enough for every form that a call may take.
@@ -267,10 +277,6 @@ class CudaExecutable final : public Executable {
     // Keys as a grid have to start with a row of it.
     static bool starts_grid(const cuda::KernelConfig& config, const AttentionArguments& attention) {
         return config.key_width == 0 || attention.kv_offset % config.key_width == 0;
-    }
-
-    static std::size_t bytes_of(const TensorView& view) {
-        return static_cast<std::size_t>(view.elements()) * size_of(view.dtype);
     }
 
     const Loaded* find(KernelKind kind) const {

@@ -8,8 +8,8 @@
 
 #include "cuda/config.h"
 #include "runtime/copied_matrices.h"
-#include "runtime/exact_gradients.h"
 #include "runtime/executable.h"
+#include "runtime/gradient_sums.h"
 
 namespace flexc::runtime {
 

@@ -56,7 +56,8 @@ class TileMatrices {
         return biases;
     }
     // dS of some of the tile's queries.
-    template <int kCount> __device__ void store_part(const float (&d_scores)[kCount], int part) const {
+    template <int kCount>
+    __device__ void store_part(const float (&d_scores)[kCount], int part) const {
         constexpr int kQueries = kPartRows / 4; // of a thread
 #pragma unroll
         for (int j = 0; j < kQueries; ++j)
@@ -66,10 +67,10 @@ class TileMatrices {
     }
     // At so many queries and keys from the thread's first.
     __device__ void store(int query, int key, float d_bias) const {
-        asm volatile("st.shared.f32 [%0], %1;" ::"r"(gradient_ + query * kGradientRowBytes +
-                                                     key * 4),
-                     "f"(d_bias)
-                     : "memory");
+        asm volatile(
+            "st.shared.f32 [%0], %1;" ::"r"(gradient_ + query * kGradientRowBytes + key * 4),
+            "f"(d_bias)
+            : "memory");
     }
 
   private:

@@ -41,9 +41,9 @@ constexpr int kPieceBytes = 8 * kGroupBytes;
 static_assert(kSlabs == 1 || (kSlabs == 2 && kGroups <= 8));
 
 // Biases: a tile has a row for each query. Their gradient, 64 queries of it at a time, has a part
-// for each warpgroup's keys, where pieces of dq are else: these go to the accumulator from registers
-// then, half of the columns from each warpgroup. Rows are as far apart as makes lanes that have
-// eight rows, or other rows of fewer keys, meet no bank twice.
+// for each warpgroup's keys, where pieces of dq are else: these go to the accumulator from
+// registers then, half of the columns from each warpgroup. Rows are as far apart as makes lanes
+// that have eight rows, or other rows of fewer keys, meet no bank twice.
 constexpr bool kCopiesBiases = mod::kBiasStages > 0;
 constexpr bool kAddsMatrices = mod::kMatrixGradient >= 0;
 constexpr int kBiasRing = kCopiesBiases ? mod::kBiasStages : 1;
@@ -88,11 +88,10 @@ constexpr int kDOut = kQueries + 2 * kPanels * kQueryPanel;
 constexpr int kDScores = kDOut + 2 * kValuePanels * kQueryPanel;
 constexpr int kQueryGradient = kDScores + mod::kDScoresStages * kDScoresBytes;
 constexpr int kMatrixGradients = kQueryGradient;
-constexpr int kBiases =
-    kQueryGradient + kConsumers * (kAddsMatrices ? kPartBytes : kPieceBytes);
+constexpr int kBiases = kQueryGradient + kConsumers * (kAddsMatrices ? kPartBytes : kPieceBytes);
 constexpr int kOrigins = kBiases + mod::kBiasStages * kBiasTileBytes; // two stages of floats
-constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4;         // two stages of floats
-constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;            // two stages of mod::Row
+constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4;           // two stages of floats
+constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;              // two stages of mod::Row
 constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kMostRowBytes;
 // Two stages of a word, where the mask has a map.
 constexpr int kMappedTiles =
@@ -132,13 +131,13 @@ struct Shared {
             queries_full(i).initialise(kStagesRows ? 1 + 32 : 1);
             queries_empty(i).initialise(128 * kConsumers);
             d_out_full(i).initialise(1);
-            d_out_empty(i).initialise(128 * kConsumers);
+            d_out_empty(i).initialise(4 * kConsumers);
             piece_full(i).initialise(kAddsMatrices ? 128 : 4);
             piece_empty(i).initialise(kAddsMatrices ? 32 : 1);
         }
         if constexpr (mod::kDScoresStages == 1) d_scores_empty().initialise(128 * kConsumers);
         for (int i = 0; i < mod::kBiasStages; ++i) {
-            biases_full(i).initialise(1);
+            biases_full(i).initialise(32);
             biases_empty(i).initialise(128 * kConsumers);
         }
         publish_barriers();

@@ -6,8 +6,8 @@
 
 #include "sm90/backward_gradients.cuh"
 #include "sm90/backward_layout.cuh"
+#include "sm90/copy_async.cuh"
 #include "sm90/turn.cuh"
-#include "sm90/tma.cuh"
 
 namespace sm90 {
 
@@ -26,34 +26,41 @@ __device__ inline auto at_element(const AttentionArguments& attention,
                         place.h_kv, q, kv});
 }
 
-// By one warp: a tile of queries' biases of a tile of keys, row by row. Rows and keys past the end
-// are left as they are: nobody uses what they become.
-class BiasCopies {
-  public:
-    __device__ BiasCopies(const AttentionArguments& attention, const mod::Arguments& arguments,
-                          const HeadPlace& place, int first_key)
-        : bytes_(min(attention.kv_len - first_key, mod::kKeyTile) * kBiasBytes) {
-        const auto address = [&](int row) {
-            return at_element(attention, arguments, place, row, first_key,
-                              [](const mod::At& at) { return mod::bias_address(at); });
-        };
-        corner_ = address(0);
-        step_ = attention.q_len > 1 ? address(1) - corner_ : 0;
-    }
+// Where a matrix has the first element of some keys, and the step to the next query's.
+template <typename E> struct MatrixRows {
+    E* corner;
+    long long step;
 
-    __device__ void copy(int first_row, int rows, unsigned to, Barrier full) const {
-        const int lane = static_cast<int>(threadIdx.x) % 32;
-        if (lane == 0) full.arrive_expecting(rows * bytes_);
-        __syncwarp();
-        for (int row = lane; row < rows; row += 32)
-            load_bytes(to + row * kBiasRowBytes, corner_ + (first_row + row) * step_, bytes_, full);
+    // address(element): of the matrix.
+    template <typename Address>
+    __device__ static MatrixRows of(const AttentionArguments& attention,
+                                    const mod::Arguments& arguments, const HeadPlace& place,
+                                    int key, Address address) {
+        E* const corner = at_element(attention, arguments, place, 0, key, address);
+        return {corner, attention.q_len > 1
+                            ? at_element(attention, arguments, place, 1, key, address) - corner
+                            : 0};
     }
-
-  private:
-    const mod::BiasElement* corner_;
-    long long step_; // in elements, from one query to the next
-    int bytes_;      // of a row
 };
+
+// By one warp: biases of some queries and the tile's keys. A lane keeps its 16 bytes of keys and
+// steps down the rows. What is past the end is left as it is: nobody uses what becomes of it.
+__device__ inline void copy_biases(const MatrixRows<const mod::BiasElement>& from, int first_row,
+                                   int rows, int keys, unsigned to, Barrier full) {
+    constexpr int kChunkKeys = 16 / kBiasBytes;
+    constexpr int kChunks = mod::kKeyTile / kChunkKeys, kRows = 32 / kChunks;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int row = lane / kChunks, key = lane % kChunks * kChunkKeys;
+    const mod::BiasElement* next = from.corner + (first_row + row) * from.step + key;
+    to += row * kBiasRowBytes + key * kBiasBytes;
+    const int last = key < keys ? rows - row : 0;
+#pragma unroll 4
+    for (int i = 0; i < mod::kQueryTile; i += kRows) {
+        if (i < last) copy_async(to + i * kBiasRowBytes, next);
+        next += kRows * from.step;
+    }
+    arrive_after_copies(full);
+}
 
 // Where several blocks write to the same tiles of a gradient, the one with the lowest number stores
 // what it has, so that nobody needs to clear them before; the others add to that, each when it has
@@ -72,20 +79,20 @@ class FirstToStore {
                       : attention.stored_tiles + (head * tiles + keys.index()) * 2 + warpgroup;
         stores_ = stored_ != nullptr && b == place.b && h_kv == place.h_kv &&
                   (!mod::kGroupMeets || of_group == 0);
-        before_ = mod::kGroupMeets ? 0
-                                   : of_group * kParts * ((attention.q_len + mod::kQueryTile - 1) /
-                                                          mod::kQueryTile);
+        before_ =
+            mod::kGroupMeets
+                ? 0
+                : of_group * kParts * ((attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile);
     }
     __device__ bool stores() const { return stores_; }
     // Before a part of the queries is added.
     __device__ void wait(int part) const {
         if (stored_ != nullptr && !stores_) wait_for_turn(stored_, before_ + part + 1);
     }
-    // After the copy engine has been given some by all lanes, when these wait for more: nobody has
-    // to wait until they are in memory.
+    // That all lanes have stored a part; when they have waited for the next one, so that nobody
+    // has to wait until it is in memory.
     __device__ void tell_before() {
         if (!stores_ || !is_pending_) return;
-        asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
         __syncwarp();
         if (threadIdx.x % 32 == 0) pass_turn(stored_);
         is_pending_ = false;
@@ -98,15 +105,31 @@ class FirstToStore {
     bool stores_, is_pending_ = false;
 };
 
-// By one warp for each of the consumers' warpgroups: what these have of a tile of gradients, added
-// row by row.
+// Some rows of a part in shared memory, 16 bytes for each lane, to memory. Two rows at a time.
+__device__ inline void add_part(const MatrixRows<float>& to, int first_row, int rows, int keys,
+                                unsigned from, bool stores) {
+    constexpr int kChunkKeys = 4, kChunks = 64 / kChunkKeys, kRows = 32 / kChunks;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int row = lane / kChunks, key = lane % kChunks * kChunkKeys;
+    float* next = to.corner + (first_row + row) * to.step + key;
+    from += row * kGradientRowBytes + key * 4;
+    const int last = key < keys ? rows - row : 0;
+#pragma unroll 4
+    for (int i = 0; i < kPartRows; i += kRows) {
+        float four[4];
+        load_shared(from + i * kGradientRowBytes, four);
+        if (i < last && stores) store_floats(next, four);
+        if (i < last && !stores) add_floats(next, four);
+        next += kRows * to.step;
+    }
+}
+
+// By one warp for each of the consumers' warpgroups: what these have of a tile of gradients.
 __device__ inline void add_matrices(const AttentionArguments& attention,
                                     const mod::Arguments& arguments, Shared shared,
                                     const KeyTile& keys, int warpgroup) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
     const unsigned from = shared.base + at::kMatrixGradients + warpgroup * kPartBytes;
     const int first_key = keys.first_kv + 64 * warpgroup;
-    const int bytes = min(attention.kv_len - first_key, 64) * 4;
     unsigned parity = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         FirstToStore first(attention, place, keys, warpgroup);
@@ -121,24 +144,14 @@ __device__ inline void add_matrices(const AttentionArguments& attention,
 #pragma unroll
                 for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
                     if (mod::sum_of(gradient) != mod::Sum::matrix) continue;
-#pragma unroll 1
-                    for (int row = lane; row < kPartRows; row += 32) {
-                        if (first_row + row >= attention.q_len || bytes <= 0) break;
-                        float* const to = at_element(
-                            attention, arguments, place, first_row + row, first_key,
-                            [&](const mod::At& at) {
-                                // Never an exact sum: those are of other classes.
-                                return reinterpret_cast<float*>(
-                                    mod::gradient_address(at, gradient));
-                            });
-                        if (first.stores())
-                            store_bytes(to, from + row * kGradientRowBytes, bytes);
-                        else
-                            add_bytes(to, from + row * kGradientRowBytes, bytes);
-                    }
+                    const auto to = MatrixRows<float>::of(
+                        attention, arguments, place, first_key, [&](const mod::At& at) {
+                            // Never an exact sum: those are of other classes.
+                            return reinterpret_cast<float*>(mod::gradient_address(at, gradient));
+                        });
+                    add_part(to, first_row, min(attention.q_len - first_row, kPartRows),
+                             attention.kv_len - first_key, from, first.stores());
                 }
-                end_additions();
-                wait_for_additions<0>();
                 shared.piece_empty(warpgroup).arrive();
                 first.tell_later();
             }

@@ -16,7 +16,7 @@ __device__ inline void load_panels(unsigned to, int panel_bytes, int panel_count
     }
 }
 
-// Keys and values once; queries with their origins, and d_out with its deltas, for every tile.
+// Keys and values once; queries with their origins and deltas, and d_out, for every tile.
 __device__ inline void load_tiles(const AttentionArguments& attention,
                                   const mod::Arguments& arguments, const BackwardMaps& maps,
                                   Shared shared, const KeyTile& keys) {
@@ -41,11 +41,13 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
             const Barrier queries = shared.queries_full(stage);
             if constexpr (mod::kHasMap)
                 MappedTile{walk.tile(), walk.is_full()}.store(shared.mapped_tile(stage));
-            queries.arrive_expecting(kPanels * kQueryPanel + kSumBytes);
+            queries.arrive_expecting(kPanels * kQueryPanel + 2 * kSumBytes);
             load_panels(shared.base + at::kQueries + stage * kPanels * kQueryPanel, kQueryPanel,
                         kPanels, maps.q, query, queries);
             load_bytes(shared.base + at::kOrigins + stage * kSumBytes,
                        attention.origins + sums + query.row, kSumBytes, queries);
+            load_bytes(shared.base + at::kDeltas + stage * kSumBytes,
+                       attention.delta + sums + query.row, kSumBytes, queries);
             if (step == 0) {
                 shared.values().arrive_expecting(kValuePanels * kKeyPanel);
                 load_panels(shared.base + at::kValues, kKeyPanel, kValuePanels, maps.v, key,
@@ -53,11 +55,9 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
             }
             shared.d_out_empty(stage).wait(parity);
             const Barrier d_out = shared.d_out_full(stage);
-            d_out.arrive_expecting(kValuePanels * kQueryPanel + kSumBytes);
+            d_out.arrive_expecting(kValuePanels * kQueryPanel);
             load_panels(shared.base + at::kDOut + stage * kValuePanels * kQueryPanel, kQueryPanel,
                         kValuePanels, maps.d_out, query, d_out);
-            load_bytes(shared.base + at::kDeltas + stage * kSumBytes,
-                       attention.delta + sums + query.row, kSumBytes, d_out);
         }
     });
 }
@@ -69,7 +69,9 @@ __device__ inline void stage_values(const AttentionArguments& attention,
     const int lane = static_cast<int>(threadIdx.x) % 32;
     int step = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-        const BiasCopies biases(attention, arguments, place, keys.first_kv);
+        const auto biases = MatrixRows<const mod::BiasElement>::of(
+            attention, arguments, place, keys.first_kv,
+            [](const mod::At& at) { return mod::bias_address(at); });
 #pragma unroll 1
         for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
              walk.advance(), ++step) {
@@ -90,7 +92,8 @@ __device__ inline void stage_values(const AttentionArguments& attention,
             if constexpr (kCopiesBiases) {
                 const int stage = step % kBiasRing;
                 shared.biases_empty(stage).wait(step / kBiasRing % 2 ^ 1);
-                biases.copy(first_row, min(attention.q_len - first_row, mod::kQueryTile),
+                copy_biases(biases, first_row, min(attention.q_len - first_row, mod::kQueryTile),
+                            attention.kv_len - keys.first_kv,
                             shared.base + at::kBiases + stage * kBiasTileBytes,
                             shared.biases_full(stage));
             }

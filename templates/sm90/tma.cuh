@@ -45,24 +45,12 @@ __device__ inline void load_bytes(unsigned to, const void* from, int bytes, Barr
                  : "memory");
 }
 
-__device__ inline void store_bytes(void* to, unsigned from, int bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
-                 "r"(bytes)
-                 : "memory");
-}
-
 // to[i] += from[i], floats, in no order.
 __device__ inline void add_bytes(float* to, unsigned from, int bytes) {
     asm volatile(
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
         "r"(from), "r"(bytes)
         : "memory");
-}
-// Four at once, by this thread.
-__device__ inline void add_floats(float* to, const float* four) {
-    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(four[0]),
-                 "f"(four[1]), "f"(four[2]), "f"(four[3])
-                 : "memory");
 }
 // Additions since the last call become one group.
 __device__ inline void end_additions() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }

@@ -53,6 +53,25 @@ __device__ inline void load_shared(unsigned from, float (&x)[2]) {
                  : "memory");
 }
 
+__device__ inline void load_shared(unsigned from, float (&x)[4]) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+// Four floats at 16 aligned bytes of memory.
+__device__ inline void store_floats(float* to, const float* four) {
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(four[0]), "f"(four[1]),
+                 "f"(four[2]), "f"(four[3])
+                 : "memory");
+}
+__device__ inline void add_floats(float* to, const float* four) {
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(four[0]),
+                 "f"(four[1]), "f"(four[2]), "f"(four[3])
+                 : "memory");
+}
+
 __device__ inline void store_shared_word(unsigned to, unsigned x) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }

@@ -90,8 +90,8 @@ TEST_CASE("not learned" * doctest::skip()) {
 }
 
 TEST_CASE("masks" * doctest::skip()) {
-    for (const char* mask : {"q_idx >= kv_idx", "abs(q_idx - kv_idx) < 40", "q_idx % 3 != kv_idx % 2",
-                             "kv_idx < 30 or q_idx >= kv_idx"})
+    for (const char* mask : {"q_idx >= kv_idx", "abs(q_idx - kv_idx) < 40",
+                             "q_idx % 3 != kv_idx % 2", "kv_idx < 30 or q_idx >= kv_idx"})
         check_lengths({.text = buffer("bias", "H, Q_LEN, KV_LEN") +
                                "score_mod = score + bias[h, q_idx, kv_idx]\nmask_mod = " + mask,
                        .head_dim = below(2) == 0 ? 64 : 128});
@@ -103,8 +103,8 @@ TEST_CASE("other derivatives" * doctest::skip()) {
         bias + "score_mod = score - 0.5 * " + read,
         bias + "score_mod = score * " + read,
         bias + "score_mod = 3 * tanh((score + " + read + ") / 3)",
-        bias + buffer("c", "KV_LEN") +
-            "score_mod = 3 * tanh((score + " + read + " + c[kv_idx]) / 3)",
+        bias + buffer("c", "KV_LEN") + "score_mod = 3 * tanh((score + " + read +
+            " + c[kv_idx]) / 3)",
         bias + buffer("s", "H") + "score_mod = score * 2 + s[h] * " + read,
         bias + buffer("g", "Q_LEN") + "score_mod = score + exp(" + read + ") * g[q_idx]",
         bias + "score_mod = -inf if q_idx < 20 else score + " + read,

@@ -31,6 +31,7 @@ std::string_view kind_name(KernelKind kind) {
     case KernelKind::fold: return "fold";
     case KernelKind::plan: return "plan";
     case KernelKind::round_sums: return "round_sums";
+    case KernelKind::round_gradients: return "round_gradients";
     }
     return "unknown";
 }
@@ -136,13 +137,14 @@ std::vector<KernelCase> compile_matrix() {
         cases.push_back(hopper_backward(KernelKind::backward_fused, mod,
                                         front::find_library_mod(mod)->text, 128, 128));
     for (const int head_dim : {64, 128})
-        for (const auto& [mod, type] : {std::pair{"learned_bias", "bf16"}, {"learned_floats", "f32"}})
-            cases.push_back(hopper_backward(
-                KernelKind::backward_fused, mod,
-                formatted("buffer bias: {}[H, Q_LEN, KV_LEN] grad\n"
-                          "score_mod = score + bias[h, q_idx, kv_idx]\n",
-                          type),
-                head_dim, head_dim));
+        for (const auto& [mod, type] :
+             {std::pair{"learned_bias", "bf16"}, {"learned_floats", "f32"}})
+            cases.push_back(
+                hopper_backward(KernelKind::backward_fused, mod,
+                                formatted("buffer bias: {}[H, Q_LEN, KV_LEN] grad\n"
+                                          "score_mod = score + bias[h, q_idx, kv_idx]\n",
+                                          type),
+                                head_dim, head_dim));
     for (const int head_dim : {64, 128})
         for (const auto& [mod, text] : {std::pair{"documents", kDocuments}, {"tiles", kTiles}}) {
             cases.push_back(

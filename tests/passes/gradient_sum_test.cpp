@@ -80,11 +80,10 @@ TEST_CASE("the grid of keys is the one that most gradients fit") {
 
 TEST_CASE("elements at q and kv themselves are added a tile at a time") {
     const auto sums_of = [](const std::string& score) {
-        const passes::Mod mod =
-            test::lowered("buffer m: bf16[H, Q_LEN, KV_LEN] grad\n"
-                          "buffer n: f32[KV_LEN, B, KV_LEN] grad\n"
-                          "buffer t: f32[N] grad\nscore_mod = " +
-                          score);
+        const passes::Mod mod = test::lowered("buffer m: bf16[H, Q_LEN, KV_LEN] grad\n"
+                                              "buffer n: f32[KV_LEN, B, KV_LEN] grad\n"
+                                              "buffer t: f32[N] grad\nscore_mod = " +
+                                              score);
         std::string names;
         for (const passes::ReadGradient& gradient : mod.gradients)
             names += std::string(name(passes::gradient_sum(mod, gradient))) + " ";
@@ -109,9 +108,8 @@ TEST_CASE("elements at q and kv themselves are added a tile at a time") {
 TEST_CASE("who shares an element of a matrix, where its tiles are stored first") {
     const auto sharing_of = [](const std::string& dims, const std::string& index,
                                const std::string& more = "") {
-        return passes::sharing_of_matrices(
-            test::lowered("buffer m: f32[" + dims + "] grad\nscore_mod = score + m[" + index +
-                          "]" + more));
+        return passes::sharing_of_matrices(test::lowered(
+            "buffer m: f32[" + dims + "] grad\nscore_mod = score + m[" + index + "]" + more));
     };
     const auto sharing = sharing_of("H, Q_LEN, KV_LEN", "h, q_idx, kv_idx");
     REQUIRE(sharing.has_value());
