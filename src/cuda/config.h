@@ -32,9 +32,9 @@ struct KeyGrid {
 
 // What Hopper's backward reads, and adds to, by a row or a column of keys as a grid.
 struct GridReads {
-    int width = 0;                // of the grid; 0: none
+    int width = 0;                 // of the grid; 0: none
     int by_row = 0, by_column = 0; // reads
-    int column_bytes = 0;         // of the largest element that is read by column
+    int column_bytes = 0;          // of the largest element that is read by column
 };
 
 // Everything that a choice depends on.
@@ -85,9 +85,9 @@ struct KernelConfig {
     bool has_map = false;                // visits the tiles that a map names
     int key_width = 0; // of the grid of keys by which it stages or sums what is read; 0 for none
     bool stages_columns = false; // Hopper's backward: what is read by column of that grid
-    int tolerated_spills = 0; // bytes; more, and the next configuration is tried
-    bool has_next = false;    // another configuration, which needs fewer registers, can follow
-    std::string reason;       // one line, for people
+    int tolerated_spills = 0;    // bytes; more, and the next configuration is tried
+    bool has_next = false;       // another configuration, which needs fewer registers, can follow
+    std::string reason;          // one line, for people
 };
 
 } // namespace flexc::cuda

@@ -109,10 +109,10 @@ std::string emit_gradient_addresses(const Layout& layout,
         sums +=
             formatted("gradient == {} ? Sum::{} : ", i,
                       passes::name(passes::gradient_sum(layout.mod(), gradients[i], key_width)));
-        each.line(formatted("if (gradient == {}) return {};", i,
-                            element_address(each, read,
-                                            {Kind::gradient_data, layout.node(read).symbol},
-                                            Kind::gradient_stride)));
+        each.line(
+            formatted("if (gradient == {}) return {};", i,
+                      element_address(each, read, {Kind::gradient_data, layout.node(read).symbol},
+                                      Kind::gradient_stride)));
     }
     each.line("return nullptr;");
     text =
@@ -262,7 +262,8 @@ std::string emit_staged_reads(const Layout& layout, const KernelConfig& config) 
         Body body(layout, Place::element, "at.");
         body.compute(layout.node(columns[i]).operands);
         body.line("return " +
-                  element_address(body, columns[i], {Kind::buffer_data, layout.node(columns[i]).symbol},
+                  element_address(body, columns[i],
+                                  {Kind::buffer_data, layout.node(columns[i]).symbol},
                                   Kind::buffer_stride) +
                   ";");
         text += formatted("template <> struct ColumnRead<{}> {{\n    using Element = {};\n"

@@ -85,8 +85,7 @@ struct GridSums {
                            reinterpret_cast<unsigned long long>(to) % (4 * kTogether) == 0;
             });
             visit(mod::Sum::remainder, query, key + kCount - 1, [&](int gradient, auto* to) {
-                together =
-                    together && reinterpret_cast<float*>(to) == first[gradient] + kCount - 1;
+                together = together && reinterpret_cast<float*>(to) == first[gradient] + kCount - 1;
             });
         }
         if (together) {

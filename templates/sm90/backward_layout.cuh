@@ -62,7 +62,7 @@ constexpr bool kStagesRows =
 // each query, for each read by the column the columns of each query, as they are in memory.
 constexpr bool kStagesGrid = mod::kRowReads + mod::kColumnReads > 0;
 constexpr int kGridRows = mod::kKeyTile % mod::kKeyWidth == 0 ? mod::kKeyTile / mod::kKeyWidth
-                                                             : mod::kKeyTile / mod::kKeyWidth + 2;
+                                                              : mod::kKeyTile / mod::kKeyWidth + 2;
 constexpr int kRowReadBytes = kGridRows * mod::kQueryTile * 4;
 // Eight queries apart, threads find their columns in different banks.
 constexpr int kColumnPitch = (mod::kKeyWidth * mod::kColumnBytes + 15) / 16 * 16 + 16;

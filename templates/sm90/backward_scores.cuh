@@ -72,14 +72,16 @@ class ScoreGradients {
             grid_reads_.load(staged, pair);
 #pragma unroll
             for (int side = 0; side < 2; ++side)
-                visit(tile_query, 2 * pair + side, staged[side], [&](int key, int i, const mod::At& at) {
-                    const mod::Joint joint = modify(at, scores[i]);
-                    const float weight = weight_of(joint.score, origin[side]);
-                    // A derivative without bounds must not meet a weight of zero.
-                    scores[i] = !kFolds ? weight : weight == 0 ? 0 : weight * joint.d_score;
-                    if constexpr (kFolds) gather(weights, even, weight, key, i);
-                    if constexpr (kKeepsFolded) gather(folded, even_folded, scores[i], key, i);
-                });
+                visit(tile_query, 2 * pair + side, staged[side],
+                      [&](int key, int i, const mod::At& at) {
+                          const mod::Joint joint = modify(at, scores[i]);
+                          const float weight = weight_of(joint.score, origin[side]);
+                          // A derivative without bounds must not meet a weight of zero.
+                          scores[i] = !kFolds ? weight : weight == 0 ? 0 : weight * joint.d_score;
+                          if constexpr (kFolds) gather(weights, even, weight, key, i);
+                          if constexpr (kKeepsFolded)
+                              gather(folded, even_folded, scores[i], key, i);
+                      });
         }
         if (!wholly_visible(tile_query)) {
             unsigned visible[2];
@@ -155,17 +157,19 @@ class ScoreGradients {
             grid_reads_.load(staged, pair);
 #pragma unroll
             for (int side = 0; side < 2; ++side)
-                visit(tile_query, 2 * pair + side, staged[side], [&](int key, int i, const mod::At& at) {
-                    const mod::Joint joint = modify(at, scores[i]);
-                    float weight = weight_of(joint.score, origin[side]);
-                    if (!(visible[key] >> (2 * pair + side) & 1)) weight = 0;
-                    const float d_modified =
-                        weight == 0 ? 0 : weight * (d_weights[i] - delta[side]);
-                    add_gradients(at, joint, d_modified, key, 2 * pair + side, sums, query_sums);
-                    gather(weights, even, weight, key, i);
-                    gather(d_scores, d_even, d_modified == 0 ? 0 : d_modified * joint.d_score, key,
-                           i);
-                });
+                visit(tile_query, 2 * pair + side, staged[side],
+                      [&](int key, int i, const mod::At& at) {
+                          const mod::Joint joint = modify(at, scores[i]);
+                          float weight = weight_of(joint.score, origin[side]);
+                          if (!(visible[key] >> (2 * pair + side) & 1)) weight = 0;
+                          const float d_modified =
+                              weight == 0 ? 0 : weight * (d_weights[i] - delta[side]);
+                          add_gradients(at, joint, d_modified, key, 2 * pair + side, sums,
+                                        query_sums);
+                          gather(weights, even, weight, key, i);
+                          gather(d_scores, d_even, d_modified == 0 ? 0 : d_modified * joint.d_score,
+                                 key, i);
+                      });
         }
         flush(query_sums, tile_query);
     }

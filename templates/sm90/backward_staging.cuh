@@ -1,6 +1,6 @@
 // What a program reads by a query and a row or column of keys as a grid, on its way through shared
-// memory: one warp stages it beside the queries, and those who compute scores load it for a thread's
-// two keys. The host sees to it that the tensor's first key starts a row.
+// memory: one warp stages it beside the queries, and those who compute scores load it for a
+// thread's two keys. The host sees to it that the tensor's first key starts a row.
 #pragma once
 
 #include "sm90/backward_layout.cuh"
@@ -31,8 +31,8 @@ struct GridStage {
 
     // What `visit` gives for an element that is in the tensors or beside their last.
     template <typename Visit> __device__ auto at(int query, int key, Visit visit) const {
-        const int q = min(tile_query + query, attention.q_len - 1) +
-                      static_cast<int>(attention.q_offset);
+        const int q =
+            min(tile_query + query, attention.q_len - 1) + static_cast<int>(attention.q_offset);
         const int kv = min(key, attention.kv_len - 1) + static_cast<int>(attention.kv_offset);
         const mod::Row row =
             mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
@@ -72,8 +72,7 @@ struct GridStage {
         using E = ColumnElement<kRead>;
         constexpr int kBytes = mod::kKeyWidth * static_cast<int>(sizeof(E)); // of a query
         constexpr int kPiece = kBytes % 16 == 0 ? 16 : 4;
-        const unsigned columns =
-            memory + mod::kRowReads * kRowReadBytes + kRead * kColumnReadBytes;
+        const unsigned columns = memory + mod::kRowReads * kRowReadBytes + kRead * kColumnReadBytes;
 #pragma unroll 1
         for (int band = 0; band < mod::kQueryTile; band += 32) {
             const E* const first = address<kRead>(band + lane(), 0);
@@ -91,9 +90,8 @@ struct GridStage {
     }
     template <int kRead>
     __device__ const ColumnElement<kRead>* address(int query, int column) const {
-        return at(query, column, [](const mod::At& element) {
-            return mod::ColumnRead<kRead>::address(element);
-        });
+        return at(query, column,
+                  [](const mod::At& element) { return mod::ColumnRead<kRead>::address(element); });
     }
 
     // Of 32 queries, of which each lane knows where one starts.
@@ -187,9 +185,9 @@ class GridReads {
             for (int side = 0; side < 2; ++side)
 #pragma unroll
                 for (int key = 0; key < 2; ++key)
-                    values[side][key][mod::kRowReads + kRead] = flexc_to_float(load_element<E>(
-                        columns + (first_query_ + side) * kColumnPitch +
-                        column_[key] * static_cast<int>(sizeof(E))));
+                    values[side][key][mod::kRowReads + kRead] = flexc_to_float(
+                        load_element<E>(columns + (first_query_ + side) * kColumnPitch +
+                                        column_[key] * static_cast<int>(sizeof(E))));
         }
         if constexpr (kRead + 1 < mod::kColumnReads) load_columns<kRead + 1>(values, pair);
     }
