@@ -14,7 +14,7 @@
 #include "mod.cuh"
 
 #include "sm90/backward_distances.cuh"
-#include "sm90/backward_grid.cuh"
+#include "sm90/backward_grid_products.cuh"
 #include "sm90/backward_layout.cuh"
 #include "sm90/backward_output.cuh"
 #include "sm90/backward_producer.cuh"

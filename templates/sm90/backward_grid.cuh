@@ -1,6 +1,7 @@
 // Sums of dS over keys as a grid of kKeyWidth columns, by two warps of the producer's warpgroup:
 // over the keys in a row of the grid for buffers that are read by kv // width, over those in a
-// column for kv % width. The host sees to it that the tensor's first key starts a row.
+// column for kv % width. The host sees to it that the tensor's first key starts a row. Any width;
+// see backward_grid_products.cuh.
 #pragma once
 
 #include "sm90/backward_gradients.cuh"
@@ -18,6 +19,7 @@ constexpr int kNeighbours = kKeyWidth % 8 == 0   ? 8
                                                  : 1;
 // Of a thread's registers: what rows are no wider than is summed for all their columns at once.
 constexpr int kFewColumns = 16;
+constexpr int kQueriesOfWarp = mod::kQueryTile / kSumWarps;
 
 // One warp's queries of a tile of dS, which has a row for each query, in panels of 64 keys.
 struct GridSums {
@@ -139,29 +141,16 @@ struct GridSums {
 
     __device__ void add_remainders(unsigned tile, int tile_query, int warp) const {
         if constexpr (kKeyWidth % 8 == 0)
-            add_chunks(tile, tile_query, warp);
+            add_chunks(tile, tile_query, kQueriesOfWarp * warp, kQueriesOfWarp);
         else if constexpr (kKeyWidth <= kFewColumns)
             add_few_columns(tile, tile_query, warp);
         else
             add_columns(tile, tile_query, warp);
     }
 
-  private:
-    static constexpr int kQueriesOfWarp = mod::kQueryTile / kSumWarps;
-
-    static __device__ float sum_of_neighbours(const float (&x)[8], int first) {
-        float even = x[first], odd = kNeighbours > 1 ? x[first + 1] : 0;
-#pragma unroll
-        for (int i = 2; i < kNeighbours; i += 2) {
-            even += x[first + i];
-            odd += x[first + i + 1];
-        }
-        return even + odd;
-    }
-
     // A lane has eight columns of the grid, counted from the tile's first key, of one of as many
     // queries as fit in a warp.
-    __device__ void add_chunks(unsigned tile, int tile_query, int warp) const {
+    __device__ void add_chunks(unsigned tile, int tile_query, int begin, int count) const {
         constexpr int kChunks = (kKeyWidth + 7) / 8, kTileChunks = mod::kKeyTile / 8;
         constexpr int kLanes = kChunks < kTileChunks ? kChunks : kTileChunks; // of a query
         constexpr int kTogether = 32 / kLanes;
@@ -169,8 +158,7 @@ struct GridSums {
         const int chunk = lane % kLanes, ahead = lane / kLanes;
         if (ahead >= kTogether || 8 * chunk >= keys) return;
 #pragma unroll 1
-        for (int i = ahead; i < kQueriesOfWarp; i += kTogether) {
-            const int query = kQueriesOfWarp * warp + i;
+        for (int query = begin + ahead; query < begin + count; query += kTogether) {
             float sums[8] = {};
 #pragma unroll
             for (int key = 8 * chunk, turn = 0; turn < (kTileChunks + kChunks - 1) / kChunks;
@@ -185,6 +173,17 @@ struct GridSums {
             if (tile_query + query < attention.q_len)
                 put_columns(tile_query + query, first_key + 8 * chunk, sums);
         }
+    }
+
+  private:
+    static __device__ float sum_of_neighbours(const float (&x)[8], int first) {
+        float even = x[first], odd = kNeighbours > 1 ? x[first + 1] : 0;
+#pragma unroll
+        for (int i = 2; i < kNeighbours; i += 2) {
+            even += x[first + i];
+            odd += x[first + i + 1];
+        }
+        return even + odd;
     }
 
     // A lane has a query, and goes through its keys.
@@ -243,26 +242,5 @@ struct GridSums {
         }
     }
 };
-
-// warp: which of the two.
-__device__ inline void sum_grid(const AttentionArguments& attention,
-                                const mod::Arguments& arguments, Shared shared, const KeyTile& keys,
-                                int warp) {
-    int stage = 0;
-    visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-        const GridSums sums{attention, arguments, place, keys.first_kv,
-                            min(mod::kKeyTile, attention.kv_len - keys.first_kv)};
-#pragma unroll 1
-        for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
-             walk.advance(), stage ^= 1) {
-            __syncwarp(); // some lanes had no column to sum
-            meet_at_d_scores();
-            const unsigned d_scores = shared.base + at::kDScores + stage * kDScoresBytes;
-            const int tile_query = walk.tile() * mod::kQueryTile;
-            if constexpr (mod::kSumsQuotients) sums.add_quotients(d_scores, tile_query, warp);
-            if constexpr (mod::kSumsRemainders) sums.add_remainders(d_scores, tile_query, warp);
-        }
-    });
-}
 
 } // namespace sm90

@@ -27,8 +27,9 @@ constexpr bool kFolds = !kAtOnce && mod::kDerivativeUsesScore;
 // Registers of a thread; together no more than the launch gave the block. What is done at once
 // needs more than the producer's warps can spare without words of their own in memory.
 constexpr bool kSumsGrid = mod::kSumsQuotients || mod::kSumsRemainders;
-constexpr int kProducerRegisters = kAtOnce ? 24 : kSumsGrid ? 56 : 40;
-constexpr int kConsumerRegisters = kAtOnce ? 240 : kSumsGrid ? 224 : 232;
+constexpr bool kSparesRegisters = mod::kQueryTile + mod::kHeadDim + mod::kHeadDimV <= 256;
+constexpr int kProducerRegisters = kAtOnce ? 24 : !kSumsGrid ? 40 : kSparesRegisters ? 72 : 56;
+constexpr int kConsumerRegisters = kAtOnce ? 240 : !kSumsGrid ? 232 : kSparesRegisters ? 216 : 224;
 
 constexpr int kPanelColumns = 64; // of 16 bits: 128 bytes, the width of the swizzle
 constexpr int kRowBytes = 2 * kPanelColumns;
