@@ -27,7 +27,8 @@ constexpr bool kFolds = !kAtOnce && mod::kDerivativeUsesScore;
 // Registers of a thread; together no more than the launch gave the block. What is done at once
 // needs more than the producer's warps can spare without words of their own in memory.
 constexpr bool kSumsGrid = mod::kSumsQuotients || mod::kSumsRemainders;
-constexpr bool kSparesRegisters = mod::kQueryTile + mod::kHeadDim + mod::kHeadDimV <= 256;
+constexpr bool kSparesRegisters =
+    mod::kQueryTile < 128 && mod::kHeadDim + mod::kHeadDimV <= 192;
 constexpr int kProducerRegisters = kAtOnce ? 24 : !kSumsGrid ? 40 : kSparesRegisters ? 72 : 56;
 constexpr int kConsumerRegisters = kAtOnce ? 240 : !kSumsGrid ? 232 : kSparesRegisters ? 216 : 224;
 
