@@ -191,7 +191,7 @@ struct Consumer {
             });
             softmax.exponentiate(scores, logits, 1);
             to_weights(weights, scores);
-            if (softmax.shrinks()) multiply_rows(output, softmax.shrink);
+            multiply_rows(output, softmax.shrink);
         }
         wait_for_value();
         issue_output(output, weights, value_operand());
@@ -223,7 +223,7 @@ struct Consumer {
             softmax.exponentiate(scores, logits, 1);
             turn.pass(mod::Turns::softmax);
             to_weights(weights, scores);
-            if (softmax.shrinks()) multiply_rows(output, softmax.shrink);
+            multiply_rows(output, softmax.shrink);
             wait_for_value();
             issue_output(output, weights, value_operand());
             finish_output(output, weights);

@@ -17,7 +17,6 @@
 #include "flexc/version.h"
 #include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
-#include "support/env.h"
 #include "support/log.h"
 #include "support/text.h"
 
@@ -137,9 +136,6 @@ bool wants_generic(const passes::Mod& mod, const CompileOptions& options, Kernel
     return options.backward_kernel == BackwardKernel::generic;
 }
 
-// Not yet measured: only on request.
-bool stages_key_grids() { return support::environment(support::Variable::key_grid) == "1"; }
-
 // The kernels of a fused backward share a workspace. Where Hopper's did not fit, those around it
 // are generic too.
 Result<void> agree(std::vector<CompiledKernel>& kernels, const passes::Mod& mod,
@@ -211,9 +207,8 @@ cuda::KernelRequest request_for(const passes::Mod& mod, const CompileOptions& op
     cuda::KernelRequest request = request_of(mod, options, kind, target);
     request.has_map = needs_map(mod) && visits_tiles(kind) && !preference.generic;
     request.generic = preference.generic || wants_generic(mod, options, kind, target);
-    if (kind == KernelKind::forward && stages_key_grids()) request.key_grid = cuda::key_grid(mod);
-    if (kind == KernelKind::backward_fused && stages_key_grids())
-        request.grid_reads = cuda::grid_reads(mod);
+    if (kind == KernelKind::forward) request.key_grid = cuda::key_grid(mod);
+    if (kind == KernelKind::backward_fused) request.grid_reads = cuda::grid_reads(mod);
     request.refused = preference.refused;
     request.schedule = preference.schedule;
     return request;

@@ -1,5 +1,5 @@
-// Sums of dS over keys as a grid where tiles of keys are whole rows of it: products with matrices of
-// ones and zeros, which add 16 bits exactly into floats.
+// Sums of dS over keys as a grid where tiles of keys are whole rows of it: products with matrices
+// of ones and zeros, which add 16 bits exactly into floats.
 #pragma once
 
 #include "sm80/mma.cuh"
@@ -90,8 +90,8 @@ struct GridProducts {
             const int q = min(query + 8 * r, sums.attention.q_len - 1);
             sums.visit(mod::Sum::remainder, q, sums.first_key, [&](int gradient, auto* to) {
                 columns[r][gradient] = reinterpret_cast<float*>(to);
-                together = together && to != nullptr &&
-                           reinterpret_cast<unsigned long long>(to) % 8 == 0;
+                together =
+                    together && to != nullptr && reinterpret_cast<unsigned long long>(to) % 8 == 0;
             });
             const int last = sums.first_key + min(kKeyWidth, sums.keys) - 1;
             sums.visit(mod::Sum::remainder, q, last, [&](int gradient, auto* to) {
@@ -150,8 +150,7 @@ __device__ inline void sum_grid(const AttentionArguments& attention,
                 GridProducts{sums, d_scores, tile_query}.add(warp);
             } else {
                 if constexpr (mod::kSumsQuotients) sums.add_quotients(d_scores, tile_query, warp);
-                if constexpr (mod::kSumsRemainders)
-                    sums.add_remainders(d_scores, tile_query, warp);
+                if constexpr (mod::kSumsRemainders) sums.add_remainders(d_scores, tile_query, warp);
             }
         }
     });

@@ -27,8 +27,7 @@ constexpr bool kFolds = !kAtOnce && mod::kDerivativeUsesScore;
 // Registers of a thread; together no more than the launch gave the block. What is done at once
 // needs more than the producer's warps can spare without words of their own in memory.
 constexpr bool kSumsGrid = mod::kSumsQuotients || mod::kSumsRemainders;
-constexpr bool kSparesRegisters =
-    mod::kQueryTile < 128 && mod::kHeadDim + mod::kHeadDimV <= 192;
+constexpr bool kSparesRegisters = mod::kQueryTile < 128 && mod::kHeadDim + mod::kHeadDimV <= 192;
 constexpr int kProducerRegisters = kAtOnce ? 24 : !kSumsGrid ? 40 : kSparesRegisters ? 72 : 56;
 constexpr int kConsumerRegisters = kAtOnce ? 240 : !kSumsGrid ? 232 : kSparesRegisters ? 216 : 224;
 
@@ -119,7 +118,7 @@ struct Shared {
             queries_full(i).initialise(1 + (kStagesRows ? 32 : 0) + (kStagesGrid ? 2 * 32 : 0));
             queries_empty(i).initialise(128 * kConsumers);
             d_out_full(i).initialise(1);
-            d_out_empty(i).initialise(128 * kConsumers);
+            d_out_empty(i).initialise(4 * kConsumers);
             piece_full(i).initialise(4);
             piece_empty(i).initialise(1);
         }

@@ -6,12 +6,7 @@
 namespace sm90 {
 
 struct Softmax {
-    // How far exponents may pass the maximum before it follows them: weights are then up to 2^8,
-    // and the output is multiplied anew after the first blocks of keys only. Without what repeats
-    // from row to row of a grid of keys, three warpgroups hide that multiplication.
-    static constexpr float kSlack = mod::kHasRemainderAddend ? 8 : 0;
-
-    float maximum[2];                  // of logits with their offsets, give or take kSlack
+    float maximum[2];                  // of logits with their offsets
     float sum[2];                      // of this thread's columns
     float shrink[2];                   // what the last change of the maximum makes of earlier sums
     float origin[2][Logits::kOffsets]; // what is taken off an exponent
@@ -42,11 +37,7 @@ struct Softmax {
                 }
                 highest = fmaxf(highest, fmaxf(even, odd) + form.offset(r, part));
             }
-            highest = quad_max(highest);
-            // Also where nothing was visible before: the difference is then infinite or NaN.
-            const bool follows =
-                kSlack == 0 || !(form.exponent(highest) - form.exponent(before) <= kSlack);
-            maximum[r] = follows ? highest : before;
+            maximum[r] = quad_max(highest);
             // Nothing visible yet: any finite origin gives 2^-inf = 0.
             const float at = maximum[r] == negative_infinity() ? 0 : form.exponent(maximum[r]);
             shrink[r] = exp2_fast(form.exponent(before) - at);
@@ -55,11 +46,6 @@ struct Softmax {
                 origin[r][part] =
                     Logits::kHasOffset ? at - form.exponent(form.offset(r, part)) : at;
         }
-    }
-
-    // For the whole warp: whether the output of earlier keys changes.
-    __device__ bool shrinks() const {
-        return kSlack == 0 || __any_sync(0xffffffffu, shrink[0] != 1 || shrink[1] != 1);
     }
 
     // Logits of one row become weights. At the first pair of columns from `pause` on, calls

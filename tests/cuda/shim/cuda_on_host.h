@@ -67,4 +67,3 @@ template <typename T> T __shfl_sync(unsigned, T, int) { return 0; }
 inline void __syncwarp() {}
 inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }
 inline unsigned __ballot_sync(unsigned, bool) { return 0; }
-inline bool __any_sync(unsigned, bool x) { return x; }
