@@ -4,6 +4,7 @@
 
 #include "common/math.cuh"
 #include "common/place.cuh"
+#include "common/visible_bits.cuh"
 #include "sm90/backward_gradients.cuh"
 #include "sm90/backward_layout.cuh"
 #include "sm90/pack.cuh"
@@ -46,6 +47,10 @@ class ScoreGradients {
         for (int key = 0; key < 2; ++key)
             column_[key] = mod::at_column(arguments, place.launch, place.head, place.b, place.h,
                                           place.h_kv, key_index(key, true));
+        if constexpr (!kMaskIsBand && kMaskRepeats) {
+            repeating_[0] = repeating_[1] = ~0u;
+            meet_parts<true>(repeating_, 0);
+        }
     }
 
     // Where the tile's rows are.
@@ -181,6 +186,7 @@ class ScoreGradients {
 
   private:
     static constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
+    static constexpr bool kMaskRepeats = repeats<mod::kMaskParts>();
 
     // Positions start anew with the products, so that nothing of them is computed before; and again
     // with every few queries where elements read memory, so that no more reads are under way at
@@ -229,9 +235,9 @@ class ScoreGradients {
                 shared};
     }
 
-    // Of a query of the tile, which the program sees as q.
-    __device__ mod::Row row_of(int query, int q) const {
-        if constexpr (kStagesRows) return rows_[query];
+    // Of a query of the tile, which the program sees as q. is_early: before any tile has come.
+    __device__ mod::Row row_of(int query, int q, bool is_early = false) const {
+        if (kStagesRows && !is_early) return rows_[query];
         return mod::at_row(arguments_, place_.launch, place_.head, place_.b, place_.h, place_.h_kv,
                            q);
     }
@@ -272,11 +278,6 @@ class ScoreGradients {
         return kMaskIsBand && place_.band_holds(tile_query, last_query, warp_key_, last_key);
     }
 
-    // One bit for each of a thread's queries that is at most `last` from its first.
-    static __device__ unsigned queries_to(int last) {
-        const int count = last < 0 ? 0 : last / 8 * 2 + min(last % 8, 1) + 1;
-        return count >= 32 ? ~0u : (1u << count) - 1;
-    }
     // One bit for each of a thread's queries, for each of its keys.
     __device__ void look(unsigned (&visible)[2], int tile_query) const {
         static_assert(kQueries <= 32);
@@ -284,23 +285,54 @@ class ScoreGradients {
 #pragma unroll
         for (int key = 0; key < 2; ++key) {
             const int position = first_key_ + 8 * key;
-            const int low = kMaskIsBand ? max(place_.first_query(position), 0) : 0;
-            const int high = kMaskIsBand ? min(place_.last_query(position), attention_.q_len - 1)
-                                         : attention_.q_len - 1;
+            int low = 0, high = attention_.q_len - 1;
+            if constexpr (mod::kHasBand) {
+                low = max(place_.first_query(position), low);
+                high = min(place_.last_query(position), high);
+            }
             visible[key] = position >= attention_.kv_len
                                ? 0
-                               : queries_to(high - first) & ~queries_to(low - 1 - first);
+                               : bits_to(high - first) & ~bits_to(low - 1 - first);
         }
         if constexpr (!kMaskIsBand) {
-            unsigned seen[2] = {};
-#pragma unroll 1
-            for (int j = 0; j < kQueries; ++j)
-                visit(tile_query, j, [&](int key, int, const mod::At& at) {
-                    seen[key] |= static_cast<unsigned>(mod::visible(at)) << j;
-                });
-            visible[0] &= seen[0];
-            visible[1] &= seen[1];
+            meet_parts<false>(visible, tile_query);
+            if constexpr (kMaskRepeats) {
+                visible[0] &= repeating_[0];
+                visible[1] &= repeating_[1];
+            }
         }
+    }
+
+    // What every part of the mask shows that is the same for all tiles of queries, or that is not.
+    template <bool kRepeating>
+    __device__ void meet_parts(unsigned (&visible)[2], int tile_query) const {
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        const auto kv_of = [&](int index) {
+            return min(warp_key_ + index, attention_.kv_len - 1) +
+                   static_cast<int>(attention_.kv_offset);
+        };
+        for_parts<mod::kMaskParts>([&](auto part) {
+            if constexpr (part.kRepeats == kRepeating) {
+                unsigned seen[2];
+                look_together<mod::kQueryTile>(
+                    seen, column_,
+                    [&](const mod::Column& x, int i, const mod::Column& y, int j) {
+                        return part.alike(x, kv_of(i), y, kv_of(j));
+                    },
+                    [&](int word, const mod::Column& column, int index) {
+                        const int query = 32 * word + lane;
+                        const int q = min(tile_query + query, attention_.q_len - 1) +
+                                      static_cast<int>(attention_.q_offset);
+                        const mod::Row row = row_of(query, q, kRepeating);
+                        const int kv = kv_of(index);
+                        return part.visible({arguments_, place_.launch, place_.head, row, column,
+                                             place_.b, place_.h, place_.h_kv, q, kv, q, kv,
+                                             expanded_, expanded_count_, 0, nullptr});
+                    });
+                visible[0] &= seen[0];
+                visible[1] &= seen[1];
+            }
+        });
     }
     static __device__ void hide(Scores& scores, const unsigned (&visible)[2]) {
 #pragma unroll
@@ -361,6 +393,7 @@ class ScoreGradients {
     int warp_key_, first_key_; // in the tensor: of this warp, of this thread
     int first_query_;          // of this thread, in a tile of queries
     bool map_shows_all_;       // of the tile, to every key
+    unsigned repeating_[2]; // of all tiles alike, where some part of the mask is
     mod::Column column_[2];
     const mod::Row* rows_;
     const float* expanded_;    // entry of distance 0

@@ -86,6 +86,10 @@ class Logits {
         factor_ = kHasScoreMod ? kLog2E : attention.scale * kLog2E;
         lse_shift_ = 0;
         if constexpr (kAffine) prepare_affine();
+        if constexpr (!kMaskIsBand && kMaskRepeats) {
+            repeating_[0] = repeating_[1] = ~0u;
+            meet_parts<true>(repeating_, 0);
+        }
     }
 
     __device__ float factor() const { return kFactorIsOne ? 1.0f : factor_; }
@@ -142,6 +146,7 @@ class Logits {
   private:
     static constexpr bool kHasScoreMod = mod::kHasScoreMod;
     static constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
+    static constexpr bool kMaskRepeats = repeats<mod::kMaskParts>();
 
     // The element of a row and a key, and what the program computes once for that key. Memory is
     // read within the tensors only.
@@ -270,43 +275,72 @@ class Logits {
         return kMaskIsBand && place_.band_holds(warp_row_, warp_row_ + 15, first_key, last_key);
     }
 
-    // One bit for each of a thread's columns that is at most `last` from its first.
-    static __device__ unsigned columns_to(int last) {
-        const int count = last < 0 ? 0 : last / 8 * 2 + min(last % 8, 1) + 1;
-        return count >= 32 ? ~0u : (1u << count) - 1;
-    }
-
     // Into bits, one register for each row: comparisons of each element would cost twice as much,
     // and a mask's loop need not be unrolled, as scores in registers ask.
     __device__ void find_visible(int first_key) {
         static_assert(kFragmentColumns <= 32, "one bit each");
-        if constexpr (mod::kReadsKeys) {
-            look_together<mod::kKeyTile>(visible_, attention_, arguments_, place_, row_, warp_row_,
-                                         first_key);
-        } else {
-            visible_[0] = visible_[1] = 0;
-#pragma unroll 4
-            for (int j = 0; j < kFragmentColumns; ++j) {
-                const int position = first_key + first_column_ + column_of(j);
-                visit_column(min(position, attention_.kv_len - 1), [&](int r, const mod::At& at) {
-                    const bool seen = position < attention_.kv_len && mod::visible(at);
-                    visible_[r] |= static_cast<unsigned>(seen) << j;
-                });
-            }
+        visible_[0] = visible_in_band(0, first_key);
+        visible_[1] = visible_in_band(1, first_key);
+        meet_parts<false>(visible_, first_key);
+        if constexpr (kMaskRepeats) {
+            visible_[0] &= repeating_[0];
+            visible_[1] &= repeating_[1];
         }
+    }
+
+    // Of a row, inside the mask's band and the keys' length.
+    __device__ unsigned visible_in_band(int r, int first_key) const {
+        const int row = first_row_ + 8 * r, first = first_key + first_column_;
+        int last = attention_.kv_len - 1;
+        if constexpr (mod::kHasBand) last = min(place_.last_key(row), last);
+        unsigned visible = bits_to(last - first);
+        if constexpr (mod::kHasBand && mod::kBandHasLow)
+            visible &= ~bits_to(max(place_.first_key(row), 0) - 1 - first);
+        return visible;
+    }
+
+    // What every part of the mask shows that is the same for all tiles of keys, or that is not.
+    template <bool kRepeating>
+    __device__ void meet_parts(unsigned (&visible)[2], int first_key) const {
+        constexpr int kWords = (mod::kKeyTile + 31) / 32;
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        int kv[kWords];
+        mod::Column columns[kWords];
+#pragma unroll
+        for (int word = 0; word < kWords; ++word) {
+            kv[word] = min(first_key + 32 * word + lane, attention_.kv_len - 1) +
+                       static_cast<int>(attention_.kv_offset);
+            columns[word] = mod::at_column(arguments_, place_.launch, place_.head, place_.b,
+                                           place_.h, place_.h_kv, kv[word]);
+        }
+        const auto q_of = [&](int index) {
+            return min(warp_row_ + index, attention_.q_len - 1) +
+                   static_cast<int>(attention_.q_offset);
+        };
+        for_parts<mod::kMaskParts>([&](auto part) {
+            if constexpr (part.kRepeats == kRepeating) {
+                unsigned seen[2];
+                look_together<mod::kKeyTile>(
+                    seen, row_,
+                    [&](const mod::Row& x, int i, const mod::Row& y, int j) {
+                        return part.alike(x, q_of(i), y, q_of(j));
+                    },
+                    [&](int word, const mod::Row& row, int index) {
+                        return part.visible({arguments_, place_.launch, place_.head, row,
+                                             columns[word], place_.b, place_.h, place_.h_kv,
+                                             q_of(index), kv[word]});
+                    });
+                visible[0] &= seen[0];
+                visible[1] &= seen[1];
+            }
+        });
     }
 
     __device__ void hide(Scores& scores, int first_key) const {
         unsigned visible[2] = {visible_[0], visible_[1]};
         if constexpr (kMaskIsBand) {
-            const int first = first_key + first_column_;
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-                const int row = first_row_ + 8 * r;
-                visible[r] = columns_to(min(place_.last_key(row), attention_.kv_len - 1) - first);
-                if constexpr (mod::kBandHasLow)
-                    visible[r] &= ~columns_to(max(place_.first_key(row), 0) - 1 - first);
-            }
+            visible[0] = visible_in_band(0, first_key);
+            visible[1] = visible_in_band(1, first_key);
         }
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j)
@@ -337,6 +371,7 @@ class Logits {
     float repeated_[2][kPeriodColumns];
     bool hides_;          // something of the keys that are looked at
     unsigned visible_[2]; // of them, where a mask is no band
+    unsigned repeating_[2]; // of all tiles alike, where some part of the mask is
     static constexpr int kBiasPairs = mod::kReadsBias ? kFragmentColumns / 2 : 1;
     ElementPair<mod::BiasElement> bias_pairs_[2][kBiasPairs];
     float column_part_[kKeepsColumns ? kFragmentColumns : 1];
