@@ -4,10 +4,10 @@
 
 #include "common/math.cuh"
 #include "common/place.cuh"
-#include "common/visible_bits.cuh"
 #include "sm90/backward_gradients.cuh"
 #include "sm90/backward_layout.cuh"
 #include "sm90/pack.cuh"
+#include "sm90/visible_queries.cuh"
 
 namespace sm90 {
 
@@ -37,20 +37,14 @@ class ScoreGradients {
   public:
     __device__ ScoreGradients(const AttentionArguments& attention, const mod::Arguments& arguments,
                               const HeadPlace& place, int warp_key, int lane)
-        : attention_(attention), arguments_(arguments), place_(place), warp_key_(warp_key),
-          first_key_(warp_key + lane / 4), first_query_(lane % 4 * 2) {
+        : attention_(attention), arguments_(arguments), place_(place),
+          first_key_(warp_key + lane / 4), first_query_(lane % 4 * 2),
+          columns_(attention, arguments, place, first_key_),
+          queries_(attention, arguments, place, columns_.column, warp_key, lane) {
         const long long count = distance_count(attention);
         expanded_count_ = count * attention.batch * attention.heads;
         expanded_ = attention.distance_values + padded(attention.kv_len) +
                     (place.b * attention.heads + place.h) * count;
-#pragma unroll
-        for (int key = 0; key < 2; ++key)
-            column_[key] = mod::at_column(arguments, place.launch, place.head, place.b, place.h,
-                                          place.h_kv, key_index(key, true));
-        if constexpr (!kMaskIsBand && kMaskRepeats) {
-            repeating_[0] = repeating_[1] = ~0u;
-            meet_parts<true>(repeating_, 0);
-        }
     }
 
     // Where the tile's rows are.
@@ -185,8 +179,21 @@ class ScoreGradients {
     }
 
   private:
-    static constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
-    static constexpr bool kMaskRepeats = repeats<mod::kMaskParts>();
+    // Of the thread's two keys.
+    struct Columns {
+        mod::Column column[2];
+        __device__ Columns(const AttentionArguments& attention, const mod::Arguments& arguments,
+                           const HeadPlace& place, int first) {
+#pragma unroll
+            for (int key = 0; key < 2; ++key)
+                column[key] = mod::at_column(arguments, place.launch, place.head, place.b, place.h,
+                                             place.h_kv, inside(attention, first + 8 * key));
+        }
+    };
+    // As the program sees a key, or the last one.
+    static __device__ int inside(const AttentionArguments& attention, int position) {
+        return min(position, attention.kv_len - 1) + static_cast<int>(attention.kv_offset);
+    }
 
     // Positions start anew with the products, so that nothing of them is computed before; and again
     // with every few queries where elements read memory, so that no more reads are under way at
@@ -208,8 +215,8 @@ class ScoreGradients {
     // As the program sees it. Memory is read within the tensors only.
     __device__ int key_index(int key, bool reads) const {
         const int position = first_key_ + 8 * key;
-        return (reads ? min(position, attention_.kv_len - 1) : position) +
-               static_cast<int>(attention_.kv_offset);
+        return reads ? inside(attention_, position)
+                     : position + static_cast<int>(attention_.kv_offset);
     }
     // `first`: of the tile's queries, this thread's first in the tensor; j: which of those it is.
     // shared: what reads give that are the same for both keys.
@@ -221,7 +228,7 @@ class ScoreGradients {
                 place_.launch,
                 place_.head,
                 row,
-                column_[key],
+                columns_.column[key],
                 place_.b,
                 place_.h,
                 place_.h_kv,
@@ -235,9 +242,9 @@ class ScoreGradients {
                 shared};
     }
 
-    // Of a query of the tile, which the program sees as q. is_early: before any tile has come.
-    __device__ mod::Row row_of(int query, int q, bool is_early = false) const {
-        if (kStagesRows && !is_early) return rows_[query];
+    // Of a query of the tile, which the program sees as q.
+    __device__ mod::Row row_of(int query, int q) const {
+        if constexpr (kStagesRows) return rows_[query];
         return mod::at_row(arguments_, place_.launch, place_.head, place_.b, place_.h, place_.h_kv,
                            q);
     }
@@ -269,70 +276,12 @@ class ScoreGradients {
             fmaf(score, mod::kHasScoreMod ? kLog2E : attention_.scale * kLog2E, -origin));
     }
 
-    // Of a whole warp.
     __device__ bool wholly_visible(int tile_query) const {
-        const int last_query = tile_query + mod::kQueryTile - 1, last_key = warp_key_ + 15;
-        if (last_query >= attention_.q_len || last_key >= attention_.kv_len) return false;
-        if constexpr (!mod::kHasMask) return true;
-        if constexpr (mod::kHasMap) return map_shows_all_;
-        return kMaskIsBand && place_.band_holds(tile_query, last_query, warp_key_, last_key);
+        return queries_.are_all(tile_query, map_shows_all_);
     }
-
-    // One bit for each of a thread's queries, for each of its keys.
     __device__ void look(unsigned (&visible)[2], int tile_query) const {
-        static_assert(kQueries <= 32);
-        const int first = tile_query + first_query_;
-#pragma unroll
-        for (int key = 0; key < 2; ++key) {
-            const int position = first_key_ + 8 * key;
-            int low = 0, high = attention_.q_len - 1;
-            if constexpr (mod::kHasBand) {
-                low = max(place_.first_query(position), low);
-                high = min(place_.last_query(position), high);
-            }
-            visible[key] = position >= attention_.kv_len
-                               ? 0
-                               : bits_to(high - first) & ~bits_to(low - 1 - first);
-        }
-        if constexpr (!kMaskIsBand) {
-            meet_parts<false>(visible, tile_query);
-            if constexpr (kMaskRepeats) {
-                visible[0] &= repeating_[0];
-                visible[1] &= repeating_[1];
-            }
-        }
-    }
-
-    // What every part of the mask shows that is the same for all tiles of queries, or that is not.
-    template <bool kRepeating>
-    __device__ void meet_parts(unsigned (&visible)[2], int tile_query) const {
-        const int lane = static_cast<int>(threadIdx.x) % 32;
-        const auto kv_of = [&](int index) {
-            return min(warp_key_ + index, attention_.kv_len - 1) +
-                   static_cast<int>(attention_.kv_offset);
-        };
-        for_parts<mod::kMaskParts>([&](auto part) {
-            if constexpr (part.kRepeats == kRepeating) {
-                unsigned seen[2];
-                look_together<mod::kQueryTile>(
-                    seen, column_,
-                    [&](const mod::Column& x, int i, const mod::Column& y, int j) {
-                        return part.alike(x, kv_of(i), y, kv_of(j));
-                    },
-                    [&](int word, const mod::Column& column, int index) {
-                        const int query = 32 * word + lane;
-                        const int q = min(tile_query + query, attention_.q_len - 1) +
-                                      static_cast<int>(attention_.q_offset);
-                        const mod::Row row = row_of(query, q, kRepeating);
-                        const int kv = kv_of(index);
-                        return part.visible({arguments_, place_.launch, place_.head, row, column,
-                                             place_.b, place_.h, place_.h_kv, q, kv, q, kv,
-                                             expanded_, expanded_count_, 0, nullptr});
-                    });
-                visible[0] &= seen[0];
-                visible[1] &= seen[1];
-            }
-        });
+        static_assert(kQueries <= 32, "one bit each");
+        queries_.find(visible, tile_query, rows_);
     }
     static __device__ void hide(Scores& scores, const unsigned (&visible)[2]) {
 #pragma unroll
@@ -390,11 +339,11 @@ class ScoreGradients {
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;
     const HeadPlace& place_;
-    int warp_key_, first_key_; // in the tensor: of this warp, of this thread
-    int first_query_;          // of this thread, in a tile of queries
-    bool map_shows_all_;       // of the tile, to every key
-    unsigned repeating_[2]; // of all tiles alike, where some part of the mask is
-    mod::Column column_[2];
+    int first_key_;      // of this thread, in the tensor
+    int first_query_;    // of this thread, in a tile of queries
+    bool map_shows_all_; // of the tile, to every key
+    Columns columns_;
+    VisibleQueries queries_;
     const mod::Row* rows_;
     const float* expanded_;    // entry of distance 0
     long long expanded_count_; // from one read to the next

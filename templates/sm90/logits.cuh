@@ -3,7 +3,7 @@
 
 #include "common/math.cuh"
 #include "common/place.cuh"
-#include "common/visible_bits.cuh"
+#include "sm90/visible_keys.cuh"
 #include "sm90/warpgroup.cuh"
 
 namespace sm90 {
@@ -74,22 +74,12 @@ class Logits {
 
     __device__ Logits(const AttentionArguments& attention, const mod::Arguments& arguments,
                       const HeadPlace& place, int warp_row, int lane)
-        : attention_(attention), arguments_(arguments), place_(place), warp_row_(warp_row),
-          first_row_(warp_row + lane / 4), first_column_(lane % 4 * 2) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            q_[r] =
-                min(first_row_ + 8 * r, attention.q_len - 1) + static_cast<int>(attention.q_offset);
-            row_[r] = mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv,
-                                  q_[r]);
-        }
+        : attention_(attention), arguments_(arguments), place_(place),
+          rows_(attention, arguments, place, warp_row + lane / 4), first_column_(lane % 4 * 2),
+          keys_(attention, arguments, place, rows_.row, warp_row, lane) {
         factor_ = kHasScoreMod ? kLog2E : attention.scale * kLog2E;
         lse_shift_ = 0;
         if constexpr (kAffine) prepare_affine();
-        if constexpr (!kMaskIsBand && kMaskRepeats) {
-            repeating_[0] = repeating_[1] = ~0u;
-            meet_parts<true>(repeating_, 0);
-        }
     }
 
     __device__ float factor() const { return kFactorIsOne ? 1.0f : factor_; }
@@ -110,8 +100,8 @@ class Logits {
     // that it may come while they are multiplied. mask_shows_all: it hides none of them.
     __device__ void look(int first_key, bool mask_shows_all) {
         if constexpr (!kMaskIsBand) {
-            hides_ = !wholly_visible(first_key, mask_shows_all);
-            if (hides_) find_visible(first_key);
+            hides_ = !keys_.are_all(first_key, mask_shows_all);
+            if (hides_) keys_.find(visible_, first_key);
         }
     }
 
@@ -140,13 +130,28 @@ class Logits {
             change_affine(scores, first_key);
         else if constexpr (kHasScoreMod)
             change(scores, first_key);
-        if (kMaskIsBand ? !wholly_visible(first_key, false) : hides_) hide(scores, first_key);
+        if (kMaskIsBand ? !keys_.are_all(first_key, false) : hides_) hide(scores, first_key);
     }
 
   private:
     static constexpr bool kHasScoreMod = mod::kHasScoreMod;
-    static constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
-    static constexpr bool kMaskRepeats = repeats<mod::kMaskParts>();
+    static constexpr bool kMaskIsBand = VisibleKeys::kMaskIsBand;
+
+    // The thread's two rows.
+    struct Rows {
+        int q[2];
+        mod::Row row[2];
+        __device__ Rows(const AttentionArguments& attention, const mod::Arguments& arguments,
+                        const HeadPlace& place, int first) {
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                q[r] =
+                    min(first + 8 * r, attention.q_len - 1) + static_cast<int>(attention.q_offset);
+                row[r] = mod::at_row(arguments, place.launch, place.head, place.b, place.h,
+                                     place.h_kv, q[r]);
+            }
+        }
+    };
 
     // The element of a row and a key, and what the program computes once for that key. Memory is
     // read within the tensors only.
@@ -157,8 +162,8 @@ class Logits {
                                                   place_.h, place_.h_kv, kv);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const mod::At at{arguments_, place_.launch, place_.head, row_[r], column,
-                             place_.b,   place_.h,      place_.h_kv, q_[r],   kv};
+            const mod::At at{arguments_, place_.launch, place_.head, rows_.row[r], column,
+                             place_.b,   place_.h,      place_.h_kv, rows_.q[r], kv};
             visit(r, at);
         }
     }
@@ -267,81 +272,10 @@ class Logits {
         }
     }
 
-    // For the whole warp.
-    __device__ bool wholly_visible(int first_key, bool mask_shows_all) const {
-        const int last_key = first_key + mod::kKeyTile - 1;
-        if (last_key >= attention_.kv_len) return false;
-        if (!mod::kHasMask || mask_shows_all) return true;
-        return kMaskIsBand && place_.band_holds(warp_row_, warp_row_ + 15, first_key, last_key);
-    }
-
-    // Into bits, one register for each row: comparisons of each element would cost twice as much,
-    // and a mask's loop need not be unrolled, as scores in registers ask.
-    __device__ void find_visible(int first_key) {
-        static_assert(kFragmentColumns <= 32, "one bit each");
-        visible_[0] = visible_in_band(0, first_key);
-        visible_[1] = visible_in_band(1, first_key);
-        meet_parts<false>(visible_, first_key);
-        if constexpr (kMaskRepeats) {
-            visible_[0] &= repeating_[0];
-            visible_[1] &= repeating_[1];
-        }
-    }
-
-    // Of a row, inside the mask's band and the keys' length.
-    __device__ unsigned visible_in_band(int r, int first_key) const {
-        const int row = first_row_ + 8 * r, first = first_key + first_column_;
-        int last = attention_.kv_len - 1;
-        if constexpr (mod::kHasBand) last = min(place_.last_key(row), last);
-        unsigned visible = bits_to(last - first);
-        if constexpr (mod::kHasBand && mod::kBandHasLow)
-            visible &= ~bits_to(max(place_.first_key(row), 0) - 1 - first);
-        return visible;
-    }
-
-    // What every part of the mask shows that is the same for all tiles of keys, or that is not.
-    template <bool kRepeating>
-    __device__ void meet_parts(unsigned (&visible)[2], int first_key) const {
-        constexpr int kWords = (mod::kKeyTile + 31) / 32;
-        const int lane = static_cast<int>(threadIdx.x) % 32;
-        int kv[kWords];
-        mod::Column columns[kWords];
-#pragma unroll
-        for (int word = 0; word < kWords; ++word) {
-            kv[word] = min(first_key + 32 * word + lane, attention_.kv_len - 1) +
-                       static_cast<int>(attention_.kv_offset);
-            columns[word] = mod::at_column(arguments_, place_.launch, place_.head, place_.b,
-                                           place_.h, place_.h_kv, kv[word]);
-        }
-        const auto q_of = [&](int index) {
-            return min(warp_row_ + index, attention_.q_len - 1) +
-                   static_cast<int>(attention_.q_offset);
-        };
-        for_parts<mod::kMaskParts>([&](auto part) {
-            if constexpr (part.kRepeats == kRepeating) {
-                unsigned seen[2];
-                look_together<mod::kKeyTile>(
-                    seen, row_,
-                    [&](const mod::Row& x, int i, const mod::Row& y, int j) {
-                        return part.alike(x, q_of(i), y, q_of(j));
-                    },
-                    [&](int word, const mod::Row& row, int index) {
-                        return part.visible({arguments_, place_.launch, place_.head, row,
-                                             columns[word], place_.b, place_.h, place_.h_kv,
-                                             q_of(index), kv[word]});
-                    });
-                visible[0] &= seen[0];
-                visible[1] &= seen[1];
-            }
-        });
-    }
-
     __device__ void hide(Scores& scores, int first_key) const {
+        static_assert(kFragmentColumns <= 32, "one bit each");
         unsigned visible[2] = {visible_[0], visible_[1]};
-        if constexpr (kMaskIsBand) {
-            visible[0] = visible_in_band(0, first_key);
-            visible[1] = visible_in_band(1, first_key);
-        }
+        if constexpr (kMaskIsBand) keys_.find(visible, first_key);
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j)
 #pragma unroll
@@ -356,10 +290,9 @@ class Logits {
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;
     const HeadPlace& place_;
-    int warp_row_, first_row_; // in the tensor: of this warp, of this thread
-    int first_column_;         // of this thread, in a tile of keys
-    int q_[2];
-    mod::Row row_[2];
+    Rows rows_;
+    int first_column_; // of this thread, in a tile of keys
+    VisibleKeys keys_;
     float factor_, lse_shift_, unit_;
     float base_[2][kBases]; // what is added for whole rows, to these keys
     float before_[2], slope_[2];
@@ -371,7 +304,6 @@ class Logits {
     float repeated_[2][kPeriodColumns];
     bool hides_;          // something of the keys that are looked at
     unsigned visible_[2]; // of them, where a mask is no band
-    unsigned repeating_[2]; // of all tiles alike, where some part of the mask is
     static constexpr int kBiasPairs = mod::kReadsBias ? kFragmentColumns / 2 : 1;
     ElementPair<mod::BiasElement> bias_pairs_[2][kBiasPairs];
     float column_part_[kKeepsColumns ? kFragmentColumns : 1];
