@@ -36,6 +36,43 @@ void check_on_hopper(const test::Case& one) {
     CHECK(test::run_case(one, Device::cuda(0), 7) == "");
 }
 
+// Every fourth mask, so that the cases of this file can run beside each other.
+constexpr std::size_t kParts = 4;
+
+// Rows and columns of tiles without anything visible among them, and heads that see different keys.
+void check_walks(std::size_t part) {
+    const std::vector<test::MaskCase> masks = test::mask_cases();
+    for (std::size_t i = part; i < masks.size(); i += kParts) {
+        // A constant needs no map, and a band of its own kind has been tested elsewhere.
+        if (masks[i].tier <= analysis::MaskTier::closed_form) continue;
+        test::Case one = case_of(masks[i], i % 2 == 0 ? DType::f16 : DType::bf16);
+        one.backward_kernel = BackwardKernel::hopper;
+        one.head_dim = i % 3 == 0 ? 128 : 64;
+        one.heads = 4;
+        one.kv_heads = 2;
+        one.q_len = 300 + static_cast<std::int64_t>(i);
+        one.kv_len = 470;
+        one.dims = {{"N", 480}, {"M", 480}};
+        one.q_offset = i % 4 == 0 ? 9 : 0;
+        one.with_d_lse = i % 5 == 0;
+        check_on_hopper(one);
+    }
+}
+
+void check_forwards(std::size_t part) {
+    const std::vector<test::MaskCase> masks = test::mask_cases();
+    for (std::size_t i = part; i < masks.size(); i += kParts) {
+        test::Case one = case_of(masks[i], i % 2 == 0 ? DType::bf16 : DType::f16);
+        one.forward_kernel = ForwardKernel::hopper;
+        one.head_dim = i % 3 == 0 ? 64 : 128;
+        one.kv_len = 400;
+        one.dims = {{"N", 400}, {"M", 400}};
+        one.kv_offset = i % 5 == 0 ? 7 : 0;
+        CAPTURE(one.text);
+        CHECK(test::run_case(one, Device::cuda(0), 5) == "");
+    }
+}
+
 } // namespace
 
 TEST_CASE("masks that people use") {
@@ -116,25 +153,22 @@ TEST_CASE("a plan follows its buffers when it is told to") {
 
 TEST_SUITE_BEGIN("hopper");
 
-// Rows and columns of tiles without anything visible among them, and heads that see different keys.
-TEST_CASE("Hopper's backward walks maps, on Hopper" * doctest::skip()) {
-    const std::vector<test::MaskCase> masks = test::mask_cases();
-    for (std::size_t i = 0; i < masks.size(); ++i) {
-        // A constant needs no map, and a band of its own kind has been tested elsewhere.
-        if (masks[i].tier <= analysis::MaskTier::closed_form) continue;
-        test::Case one = case_of(masks[i], i % 2 == 0 ? DType::f16 : DType::bf16);
-        one.backward_kernel = BackwardKernel::hopper;
-        one.head_dim = i % 3 == 0 ? 128 : 64;
-        one.heads = 4;
-        one.kv_heads = 2;
-        one.q_len = 300 + static_cast<std::int64_t>(i);
-        one.kv_len = 470;
-        one.dims = {{"N", 480}, {"M", 480}};
-        one.q_offset = i % 4 == 0 ? 9 : 0;
-        one.with_d_lse = i % 5 == 0;
-        check_on_hopper(one);
-    }
+TEST_CASE("Hopper's backward walks maps, first quarter, on Hopper" * doctest::skip()) {
+    check_walks(0);
 }
+TEST_CASE("masks that people use, first quarter, on Hopper" * doctest::skip()) { check_forwards(0); }
+TEST_CASE("Hopper's backward walks maps, second quarter, on Hopper" * doctest::skip()) {
+    check_walks(1);
+}
+TEST_CASE("masks that people use, second quarter, on Hopper" * doctest::skip()) { check_forwards(1); }
+TEST_CASE("Hopper's backward walks maps, third quarter, on Hopper" * doctest::skip()) {
+    check_walks(2);
+}
+TEST_CASE("masks that people use, third quarter, on Hopper" * doctest::skip()) { check_forwards(2); }
+TEST_CASE("Hopper's backward walks maps, last quarter, on Hopper" * doctest::skip()) {
+    check_walks(3);
+}
+TEST_CASE("masks that people use, last quarter, on Hopper" * doctest::skip()) { check_forwards(3); }
 
 TEST_CASE("Hopper's backward walks maps beside gradients of every class, on Hopper" *
           doctest::skip()) {
@@ -180,19 +214,6 @@ TEST_CASE("prefixes and padding by ranges, on Hopper" * doctest::skip()) {
             one.backward_kernel = head_dim == 64 ? BackwardKernel::generic : BackwardKernel::split;
             check_on_hopper(one);
         }
-}
-
-TEST_CASE("masks that people use, on Hopper" * doctest::skip()) {
-    const std::vector<test::MaskCase> masks = test::mask_cases();
-    for (std::size_t i = 0; i < masks.size(); ++i) {
-        test::Case one = case_of(masks[i], i % 2 == 0 ? DType::bf16 : DType::f16);
-        one.forward_kernel = ForwardKernel::hopper;
-        one.head_dim = i % 3 == 0 ? 64 : 128;
-        one.kv_len = 400;
-        one.dims = {{"N", 400}, {"M", 400}};
-        CAPTURE(one.text);
-        CHECK(test::run_case(one, Device::cuda(0), 5) == "");
-    }
 }
 
 TEST_SUITE_END();
