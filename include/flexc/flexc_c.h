@@ -77,6 +77,8 @@ enum {
     FLEXC_BACKWARD_GENERIC = 3,
     FLEXC_BACKWARD_HOPPER = 4
 };
+/* Where a kernel knows the tiles of a prefix or padding from. */
+enum { FLEXC_MASK_TILES_AUTOMATIC = 0, FLEXC_MASK_TILES_RANGES = 1, FLEXC_MASK_TILES_MAPS = 2 };
 enum { FLEXC_LOG_DEBUG = 0, FLEXC_LOG_INFO = 1, FLEXC_LOG_WARNING = 2, FLEXC_LOG_ERROR = 3 };
 
 #define FLEXC_MAX_DIMS 8
@@ -146,7 +148,7 @@ typedef struct flexc_compile_options {
     flexc_log_function log;
     void* log_user;
     int32_t forward_kernel;
-    int32_t reserved;
+    int32_t mask_tiles;
     const char* schedule; /* of the forward kernel; NULL: flexc chooses, or what was kept */
 } flexc_compile_options;
 
@@ -296,6 +298,8 @@ FLEXC_API flexc_status flexc_plan_update(const flexc_kernel* kernel, const flexc
                                          void* stream, flexc_error** error);
 FLEXC_API void flexc_plan_free(flexc_plan* plan);
 FLEXC_API size_t flexc_plan_workspace_bytes(const flexc_plan* plan);
+/* Of the map of visible tiles; 0 where the mask needs none. */
+FLEXC_API size_t flexc_plan_map_bytes(const flexc_plan* plan);
 
 /* workspace may be NULL when the plan needs none. */
 FLEXC_API flexc_status flexc_forward(const flexc_kernel* kernel, const flexc_plan* plan,

@@ -83,6 +83,39 @@ TEST_CASE("masks that people use") {
         check(case_of(masks[i], i % 2 == 0 ? DType::bf16 : DType::f32));
 }
 
+TEST_CASE("prefixes and padding by ranges on the CPU") {
+    const std::vector<test::MaskCase> masks = test::clamped_cases();
+    for (std::size_t i = 0; i < masks.size(); ++i) {
+        test::Case one = case_of(masks[i], i % 2 == 0 ? DType::f32 : DType::bf16);
+        one.q_len = 133 + static_cast<std::int64_t>(i);
+        one.kv_len = 290 - static_cast<std::int64_t>(i);
+        one.q_offset = i % 3 == 0 ? 11 : 0;
+        one.kv_offset = i % 3 == 1 ? 5 : 0;
+        CAPTURE(one.text);
+        CHECK(test::run_case(one, Device::cpu(), 11) == "");
+    }
+}
+
+TEST_CASE("which masks have no map on the CPU") {
+    const auto map_bytes = [](const char* mask, TileSource source) {
+        auto kernel = compile(mask, {.dtype = DType::f32,
+                                     .device = Device::cpu(),
+                                     .backward = false,
+                                     .tile_source = source});
+        REQUIRE(kernel);
+        auto plan = kernel->plan({.q_len = 700, .kv_len = 900});
+        REQUIRE(plan);
+        return plan->map_bytes();
+    };
+    const char* prefix = "mask_mod = kv_idx < 100 or q_idx >= kv_idx";
+    CHECK(map_bytes(prefix, TileSource::automatic) == 0);
+    CHECK(map_bytes(prefix, TileSource::ranges) == 0);
+    CHECK(map_bytes(prefix, TileSource::maps) > 0);
+    CHECK(map_bytes("buffer n: i32[B]\nmask_mod = kv_idx < n[b]", TileSource::automatic) == 0);
+    CHECK(map_bytes("mask_mod = 0 <= q_idx - kv_idx < 90", TileSource::maps) == 0);
+    CHECK(map_bytes("mask_mod = q_idx // 9 == kv_idx // 9", TileSource::automatic) > 0);
+}
+
 TEST_CASE("a map with offsets, of each backward, and of a part of the queries") {
     const test::MaskCase documents{
         "buffer doc: i32[N]\nmask_mod = doc[q_idx] == doc[kv_idx] and q_idx >= kv_idx",
