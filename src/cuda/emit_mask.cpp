@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <set>
 #include <vector>
 
@@ -26,10 +27,11 @@ struct Taken {
 struct Part {
     std::vector<NodeId> conjuncts;
     Taken rows, columns;
-    bool repeats = false; // the same for every tile that passes by
+    int period = 0; // tiles that pass by until it is the same again; 0: it is never
 };
 
 constexpr std::size_t kMostParts = 4;
+constexpr std::int64_t kLongestPeriod = 2;
 
 // A backward pass keeps keys, and queries pass by.
 bool keys_pass(const KernelConfig& config) { return config.kind == KernelKind::forward; }
@@ -45,12 +47,14 @@ class MaskParts {
     const std::vector<Part>& parts() const { return parts_; }
 
   private:
-    // The remainder by a number that divides tiles: of all tiles it is what it is of the first.
-    bool is_periodic(NodeId id) const {
+    // Of a remainder of the position that passes by: as Part::period.
+    int period_of_remainder(NodeId id) const {
         const ir::Node& node = layout_.node(id);
-        if (node.op != Op::imod || layout_.node(node.operands[0]).op != passing_) return false;
+        if (node.op != Op::imod || layout_.node(node.operands[0]).op != passing_) return 0;
         const ir::Node& divisor = layout_.node(node.operands[1]);
-        return divisor.op == Op::const_int && divisor.integer > 0 && tile_ % divisor.integer == 0;
+        if (divisor.op != Op::const_int || divisor.integer < 1) return 0;
+        const std::int64_t tiles = divisor.integer / std::gcd(divisor.integer, tile_);
+        return tiles <= kLongestPeriod ? static_cast<int>(tiles) : 0;
     }
 
     // What rows or columns decide alone is one value of theirs, however many conjuncts it has.
@@ -65,10 +69,10 @@ class MaskParts {
             return;
         }
         Part part{.conjuncts = {id}, .rows = taken(id, Place::row, Op::q_idx),
-                  .columns = taken(id, Place::column, Op::kv_idx), .repeats = repeats(id)};
+                  .columns = taken(id, Place::column, Op::kv_idx), .period = period(id)};
         for (Part& known : parts_)
             if (known.rows == part.rows && known.columns == part.columns &&
-                known.repeats == part.repeats) {
+                known.period == part.period) {
                 known.conjuncts.push_back(id);
                 return;
             }
@@ -82,7 +86,7 @@ class MaskParts {
         last.columns.values.merge(part.columns.values);
         last.rows.position |= part.rows.position;
         last.columns.position |= part.columns.position;
-        last.repeats &= part.repeats;
+        last.period = common_period(last.period, part.period);
     }
 
     Taken taken(NodeId root, Place side, Op position) const {
@@ -97,13 +101,17 @@ class MaskParts {
         return result;
     }
 
-    bool repeats(NodeId root) const {
-        bool found = true;
+    static int common_period(int x, int y) { return x == 0 || y == 0 ? 0 : std::lcm(x, y); }
+
+    int period(NodeId root) const {
+        int all = 1;
         visit(root, [&](NodeId id) {
-            if (layout_.node(id).op == passing_) found = false;
-            return !is_periodic(id);
+            const int own = period_of_remainder(id);
+            if (layout_.node(id).op == passing_) all = 0;
+            if (own != 0) all = common_period(all, own);
+            return own == 0;
         });
-        return found;
+        return all;
     }
 
     // enter(node) says whether its operands are visited too.
@@ -121,7 +129,7 @@ class MaskParts {
 
     const Layout& layout_;
     Op passing_;
-    int tile_;
+    std::int64_t tile_;
     std::vector<Part> parts_;
 };
 
@@ -155,12 +163,12 @@ std::string emit_mask_parts(const Layout& layout, const KernelConfig& config) {
                                  mask.parts().size());
     for (int index = 0; const Part& part : mask.parts()) {
         text += formatted("template <> struct MaskPart<{}> {{\n"
-                          "static constexpr bool kRepeats = {};\n"
+                          "static constexpr int kPeriod = {};\n"
                           "__device__ static bool alike(const Row& x, int at_x, const Row& y, int "
                           "at_y) {{\n    return {};\n}}\n"
                           "__device__ static bool alike(const Column& x, int at_x, const Column& "
                           "y, int at_y) {{\n    return {};\n}}\n",
-                          index++, part.repeats, alike(layout, part.rows),
+                          index++, part.period, alike(layout, part.rows),
                           alike(layout, part.columns));
         text += visible(layout, part) + "};\n";
     }

@@ -86,10 +86,37 @@ template <int kCount, typename Visit> __device__ inline void for_parts(Visit vis
     }
 }
 
-// Whether some part is the same for every tile that passes by.
-template <int kCount> constexpr bool repeats() {
-    if constexpr (kCount > 0)
-        return mod::MaskPart<kCount - 1>::kRepeats || repeats<kCount - 1>();
-    else
-        return false;
+// Some parts are the same again after so many tiles that pass by; 0 where no part is.
+template <int kCount> constexpr int longest_period() {
+    if constexpr (kCount > 0) {
+        constexpr int kOwn = mod::MaskPart<kCount - 1>::kPeriod;
+        return kOwn > longest_period<kCount - 1>() ? kOwn : longest_period<kCount - 1>();
+    } else {
+        return 0;
+    }
 }
+
+// What these parts show, a lane's bits of each tile of a period.
+class RepeatingBits {
+  public:
+    static constexpr int kPeriod = longest_period<mod::kMaskParts>();
+    static_assert(kPeriod <= 2);
+
+    // find(bits, tile): of the first tiles. Called where kPeriod is not 0.
+    template <typename Find> __device__ void fill(Find find) {
+#pragma unroll
+        for (int tile = 0; tile < kPeriod; ++tile) {
+            bits_[tile][0] = bits_[tile][1] = ~0u;
+            find(bits_[tile], tile);
+        }
+    }
+    __device__ void meet(unsigned (&visible)[2], int tile) const {
+        const bool is_second = kPeriod == 2 && tile % 2 != 0;
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+            visible[i] &= is_second ? bits_[1][i] : bits_[0][i];
+    }
+
+  private:
+    unsigned bits_[2][2];
+};

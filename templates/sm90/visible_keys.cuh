@@ -17,10 +17,10 @@ class VisibleKeys {
                            int lane)
         : attention_(attention), arguments_(arguments), place_(place), rows_(rows),
           warp_row_(warp_row), lane_(lane) {
-        if constexpr (kRepeats) {
-            repeating_[0] = repeating_[1] = ~0u;
-            meet_parts<true>(repeating_, 0);
-        }
+        if constexpr (kRepeats)
+            repeating_.fill([&](unsigned (&bits)[2], int tile) {
+                meet_parts<true>(bits, tile * mod::kKeyTile);
+            });
     }
 
     // Whether the warp sees all of a tile; for the whole warp. mask_shows_all: a map says so.
@@ -37,14 +37,11 @@ class VisibleKeys {
         visible[0] = in_band(0, first_key);
         visible[1] = in_band(1, first_key);
         if constexpr (!kMaskIsBand) meet_parts<false>(visible, first_key);
-        if constexpr (kRepeats) {
-            visible[0] &= repeating_[0];
-            visible[1] &= repeating_[1];
-        }
+        if constexpr (kRepeats) repeating_.meet(visible, first_key / mod::kKeyTile);
     }
 
   private:
-    static constexpr bool kRepeats = !kMaskIsBand && repeats<mod::kMaskParts>();
+    static constexpr bool kRepeats = !kMaskIsBand && RepeatingBits::kPeriod != 0;
 
     // Of a row, inside the mask's band and the keys' length.
     __device__ unsigned in_band(int r, int first_key) const {
@@ -57,7 +54,7 @@ class VisibleKeys {
         return visible;
     }
 
-    // What every part of the mask shows: of those that are the same for all tiles, or the others.
+    // What every part of the mask shows: of those that repeat, or of the others.
     template <bool kRepeating>
     __device__ void meet_parts(unsigned (&visible)[2], int first_key) const {
         constexpr int kWords = (mod::kKeyTile + 31) / 32;
@@ -75,7 +72,7 @@ class VisibleKeys {
                    static_cast<int>(attention_.q_offset);
         };
         for_parts<mod::kMaskParts>([&](auto part) {
-            if constexpr (part.kRepeats == kRepeating) {
+            if constexpr ((part.kPeriod != 0) == kRepeating) {
                 unsigned seen[2];
                 look_together<mod::kKeyTile>(
                     seen, rows_,
@@ -98,7 +95,7 @@ class VisibleKeys {
     const HeadPlace& place_;
     const mod::Row (&rows_)[2];
     int warp_row_, lane_;
-    unsigned repeating_[2]; // where some part of the mask is the same for all tiles
+    RepeatingBits repeating_;
 };
 
 } // namespace sm90

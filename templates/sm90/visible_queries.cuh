@@ -16,10 +16,10 @@ class VisibleQueries {
                               int lane)
         : attention_(attention), arguments_(arguments), place_(place), columns_(columns),
           warp_key_(warp_key), lane_(lane) {
-        if constexpr (kRepeats) {
-            repeating_[0] = repeating_[1] = ~0u;
-            meet_parts<true>(repeating_, 0, nullptr);
-        }
+        if constexpr (kRepeats)
+            repeating_.fill([&](unsigned (&bits)[2], int tile) {
+                meet_parts<true>(bits, tile * mod::kQueryTile, nullptr);
+            });
     }
 
     // Whether all of a tile see the warp's keys; for the whole warp. map_shows_all: the mask's map,
@@ -49,17 +49,14 @@ class VisibleQueries {
                                : bits_to(high - first) & ~bits_to(low - 1 - first);
         }
         if constexpr (!kMaskIsBand) meet_parts<false>(visible, tile_query, rows);
-        if constexpr (kRepeats) {
-            visible[0] &= repeating_[0];
-            visible[1] &= repeating_[1];
-        }
+        if constexpr (kRepeats) repeating_.meet(visible, tile_query / mod::kQueryTile);
     }
 
   private:
     static constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
-    static constexpr bool kRepeats = !kMaskIsBand && repeats<mod::kMaskParts>();
+    static constexpr bool kRepeats = !kMaskIsBand && RepeatingBits::kPeriod != 0;
 
-    // What every part of the mask shows: of those that are the same for all tiles, or the others.
+    // What every part of the mask shows: of those that repeat, or of the others.
     template <bool kRepeating>
     __device__ void meet_parts(unsigned (&visible)[2], int tile_query, const mod::Row* rows) const {
         const auto kv_of = [&](int index) {
@@ -67,7 +64,7 @@ class VisibleQueries {
                    static_cast<int>(attention_.kv_offset);
         };
         for_parts<mod::kMaskParts>([&](auto part) {
-            if constexpr (part.kRepeats == kRepeating) {
+            if constexpr ((part.kPeriod != 0) == kRepeating) {
                 unsigned seen[2];
                 look_together<mod::kQueryTile>(
                     seen, columns_,
@@ -98,7 +95,7 @@ class VisibleQueries {
     const HeadPlace& place_;
     const mod::Column (&columns_)[2];
     int warp_key_, lane_;
-    unsigned repeating_[2]; // where some part of the mask is the same for all tiles
+    RepeatingBits repeating_;
 };
 
 } // namespace sm90
