@@ -113,8 +113,7 @@ Result<CompileOptions> read_options(const flexc_compile_options* given) {
     const auto backward =
         read_enum<BackwardKernel>(read->backward_kernel, FLEXC_BACKWARD_HOPPER, "backward_kernel");
     if (!backward) return backward.error();
-    const auto tiles =
-        read_enum<TileSource>(read->mask_tiles, FLEXC_MASK_TILES_MAPS, "mask_tiles");
+    const auto tiles = read_enum<TileSource>(read->mask_tiles, FLEXC_MASK_TILES_MAPS, "mask_tiles");
     if (!tiles) return tiles.error();
 
     options.dtype = *dtype;

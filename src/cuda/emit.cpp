@@ -68,7 +68,7 @@ class Emitter {
         element();
         if (is_plan()) text_ += emit_tile_functions(layout_);
         if (config_.hopper) text_ += emit_logit_functions(layout_, folded_.parts);
-        if (looks_by_warps()) text_ += emit_mask_parts(layout_, config_);
+        text_ += emit_mask_parts(layout_, config_);
         if (is_backward(config_.kind)) {
             joint();
             if (config_.is_hopper_backward) text_ += emit_shared_reads(layout_, config_);
@@ -88,11 +88,6 @@ class Emitter {
         return config_.kind == KernelKind::forward || is_backward(config_.kind) || is_plan();
     }
     bool is_plan() const { return config_.kind == KernelKind::plan; }
-    // Hopper's kernels that visit tiles.
-    bool looks_by_warps() const {
-        return config_.hopper ||
-               (config_.is_hopper_backward && config_.kind == KernelKind::backward_fused);
-    }
     // Captured gradients are added by one of the backward kernels.
     bool adds_gradients() const {
         return is_backward(config_.kind) && config_.kind != KernelKind::backward_dq &&

@@ -68,8 +68,10 @@ class MaskParts {
                 add(operand);
             return;
         }
-        Part part{.conjuncts = {id}, .rows = taken(id, Place::row, Op::q_idx),
-                  .columns = taken(id, Place::column, Op::kv_idx), .period = period(id)};
+        Part part{.conjuncts = {id},
+                  .rows = taken(id, Place::row, Op::q_idx),
+                  .columns = taken(id, Place::column, Op::kv_idx),
+                  .period = period(id)};
         for (Part& known : parts_)
             if (known.rows == part.rows && known.columns == part.columns &&
                 known.period == part.period) {
@@ -157,19 +159,22 @@ std::string visible(const Layout& layout, const Part& part) {
 } // namespace
 
 std::string emit_mask_parts(const Layout& layout, const KernelConfig& config) {
+    const bool visits_queries =
+        config.is_hopper_backward && config.kind == KernelKind::backward_fused;
+    if (!config.hopper && !visits_queries) return "";
     const MaskParts mask(layout, config);
     std::string text = formatted("constexpr int kMaskParts = {};\n"
                                  "template <int kIndex> struct MaskPart;\n",
                                  mask.parts().size());
     for (int index = 0; const Part& part : mask.parts()) {
-        text += formatted("template <> struct MaskPart<{}> {{\n"
-                          "static constexpr int kPeriod = {};\n"
-                          "__device__ static bool alike(const Row& x, int at_x, const Row& y, int "
-                          "at_y) {{\n    return {};\n}}\n"
-                          "__device__ static bool alike(const Column& x, int at_x, const Column& "
-                          "y, int at_y) {{\n    return {};\n}}\n",
-                          index++, part.period, alike(layout, part.rows),
-                          alike(layout, part.columns));
+        text +=
+            formatted("template <> struct MaskPart<{}> {{\n"
+                      "static constexpr int kPeriod = {};\n"
+                      "__device__ static bool alike(const Row& x, int at_x, const Row& y, int "
+                      "at_y) {{\n    return {};\n}}\n"
+                      "__device__ static bool alike(const Column& x, int at_x, const Column& "
+                      "y, int at_y) {{\n    return {};\n}}\n",
+                      index++, part.period, alike(layout, part.rows), alike(layout, part.columns));
         text += visible(layout, part) + "};\n";
     }
     return text + "\n";

@@ -68,8 +68,8 @@ bool suits(const KernelRequest& request, const ForwardSchedule& shape) {
            shared_bytes(request, shape) <= shared_memory_limit(request.arch);
 }
 
-// Whether flexc chooses it by itself. Tiles of three warpgroups visit more where a map has shapes of
-// its own, and leave too few registers for looking at what is hidden.
+// Whether flexc chooses it by itself. Tiles of three warpgroups visit more where a map has shapes
+// of its own, and leave too few registers for looking at what is hidden.
 bool is_chosen(const KernelRequest& request, const ForwardSchedule& shape) {
     return suits(request, shape) && !(request.has_map && shape.consumers == 3);
 }

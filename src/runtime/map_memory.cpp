@@ -22,9 +22,8 @@ Result<std::shared_ptr<void>> MapMemory::allocate(std::size_t bytes) {
         if (!memory) return memory.error();
         block = {*memory, bytes};
     }
-    return std::shared_ptr<void>(block.data, [owner = shared_from_this(), block](void*) {
-        owner->give_back(block);
-    });
+    return std::shared_ptr<void>(
+        block.data, [owner = shared_from_this(), block](void*) { owner->give_back(block); });
 }
 
 MapMemory::Block MapMemory::take(std::size_t bytes) {

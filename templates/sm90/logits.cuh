@@ -163,7 +163,7 @@ class Logits {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const mod::At at{arguments_, place_.launch, place_.head, rows_.row[r], column,
-                             place_.b,   place_.h,      place_.h_kv, rows_.q[r], kv};
+                             place_.b,   place_.h,      place_.h_kv, rows_.q[r],   kv};
             visit(r, at);
         }
     }

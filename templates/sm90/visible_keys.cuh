@@ -18,7 +18,7 @@ class VisibleKeys {
         : attention_(attention), arguments_(arguments), place_(place), rows_(rows),
           warp_row_(warp_row), lane_(lane) {
         if constexpr (kRepeats)
-            repeating_.fill([&](unsigned (&bits)[2], int tile) {
+            repeating_.fill([&](unsigned(&bits)[2], int tile) {
                 meet_parts<true>(bits, tile * mod::kKeyTile);
             });
     }

@@ -17,7 +17,7 @@ class VisibleQueries {
         : attention_(attention), arguments_(arguments), place_(place), columns_(columns),
           warp_key_(warp_key), lane_(lane) {
         if constexpr (kRepeats)
-            repeating_.fill([&](unsigned (&bits)[2], int tile) {
+            repeating_.fill([&](unsigned(&bits)[2], int tile) {
                 meet_parts<true>(bits, tile * mod::kQueryTile, nullptr);
             });
     }
@@ -75,14 +75,14 @@ class VisibleQueries {
                         const int query = 32 * word + lane_, kv = kv_of(index);
                         const int q = min(tile_query + query, attention_.q_len - 1) +
                                       static_cast<int>(attention_.q_offset);
-                        const mod::Row row = kStagesRows && !kRepeating
-                                                 ? rows[query]
-                                                 : mod::at_row(arguments_, place_.launch,
-                                                               place_.head, place_.b, place_.h,
-                                                               place_.h_kv, q);
+                        const mod::Row row =
+                            kStagesRows && !kRepeating
+                                ? rows[query]
+                                : mod::at_row(arguments_, place_.launch, place_.head, place_.b,
+                                              place_.h, place_.h_kv, q);
                         return part.visible({arguments_, place_.launch, place_.head, row, column,
-                                             place_.b, place_.h, place_.h_kv, q, kv, q, kv,
-                                             nullptr, 0, 0, nullptr});
+                                             place_.b, place_.h, place_.h_kv, q, kv, q, kv, nullptr,
+                                             0, 0, nullptr});
                     });
                 visible[0] &= seen[0];
                 visible[1] &= seen[1];

@@ -189,15 +189,21 @@ TEST_SUITE_BEGIN("hopper");
 TEST_CASE("Hopper's backward walks maps, first quarter, on Hopper" * doctest::skip()) {
     check_walks(0);
 }
-TEST_CASE("masks that people use, first quarter, on Hopper" * doctest::skip()) { check_forwards(0); }
+TEST_CASE("masks that people use, first quarter, on Hopper" * doctest::skip()) {
+    check_forwards(0);
+}
 TEST_CASE("Hopper's backward walks maps, second quarter, on Hopper" * doctest::skip()) {
     check_walks(1);
 }
-TEST_CASE("masks that people use, second quarter, on Hopper" * doctest::skip()) { check_forwards(1); }
+TEST_CASE("masks that people use, second quarter, on Hopper" * doctest::skip()) {
+    check_forwards(1);
+}
 TEST_CASE("Hopper's backward walks maps, third quarter, on Hopper" * doctest::skip()) {
     check_walks(2);
 }
-TEST_CASE("masks that people use, third quarter, on Hopper" * doctest::skip()) { check_forwards(2); }
+TEST_CASE("masks that people use, third quarter, on Hopper" * doctest::skip()) {
+    check_forwards(2);
+}
 TEST_CASE("Hopper's backward walks maps, last quarter, on Hopper" * doctest::skip()) {
     check_walks(3);
 }

@@ -94,9 +94,9 @@ void check(const test::MaskCase& one, bool backward, std::mt19937& random) {
     attention.kv_len = 100 + below(300);
     attention.q_offset = below(2) * below(40);
     attention.kv_offset = below(2) * below(40);
-    test::MaskInstance mask(one, {attention.q_len + attention.q_offset,
-                                  attention.kv_len + attention.kv_offset},
-                            false, backward);
+    test::MaskInstance mask(
+        one, {attention.q_len + attention.q_offset, attention.kv_len + attention.kv_offset}, false,
+        backward);
     const int head_dim = below(2) == 0 ? 64 : 128;
     cuda::KernelConfig config = cuda::select_kernel(
         {.kind = backward ? cuda::KernelKind::backward_fused : cuda::KernelKind::forward,
@@ -112,8 +112,7 @@ void check(const test::MaskCase& one, bool backward, std::mt19937& random) {
                                   cuda::emit_mod(mask.mod(), config, {.dtype = DType::bf16}));
 
     const int head = below(attention.batch * attention.heads);
-    const ir::Environment& environment =
-        mask.move(head / attention.heads, head % attention.heads);
+    const ir::Environment& environment = mask.move(head / attention.heads, head % attention.heads);
     const test::HostArguments arguments(mask.mod(), environment);
     const int lines = backward ? attention.kv_len : attention.q_len;
     const int others = backward ? attention.q_len : attention.kv_len;
@@ -132,10 +131,10 @@ void check(const test::MaskCase& one, bool backward, std::mt19937& random) {
                     const int other = tile * tile_size + position_of(lane, bit);
                     if (own >= lines) continue;
                     const int q = backward ? other : own, kv = backward ? own : other;
-                    const bool expected =
-                        other < others && mask.visible(q + attention.q_offset,
-                                                       kv + attention.kv_offset);
-                    const unsigned word = bits[static_cast<std::size_t>((tile * 32 + lane) * 2 + i)];
+                    const bool expected = other < others && mask.visible(q + attention.q_offset,
+                                                                         kv + attention.kv_offset);
+                    const unsigned word =
+                        bits[static_cast<std::size_t>((tile * 32 + lane) * 2 + i)];
                     wrong += ((word >> bit & 1) != 0) != expected;
                 }
     CHECK(wrong == 0);

@@ -43,7 +43,8 @@ struct VisibleBand {
                                   : first > last_most ? kFar
                                                       : first - high;
         const std::int64_t to = last < first_least ? -kFar : last >= first_most ? kFar : last - low;
-        return {std::max({std::int64_t{0}, from, least_query}), std::min({rows, to + 1, most_query + 1})};
+        return {std::max({std::int64_t{0}, from, least_query}),
+                std::min({rows, to + 1, most_query + 1})};
     }
     bool covers(Range rows, Range columns) const {
         return exact && rows.begin >= least_query && rows.end - 1 <= most_query &&
