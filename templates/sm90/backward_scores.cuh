@@ -281,7 +281,7 @@ class ScoreGradients {
     }
     __device__ void look(unsigned (&visible)[2], int tile_query) const {
         static_assert(kQueries <= 32, "one bit each");
-        queries_.find(visible, tile_query, rows_);
+        queries_.find(visible, tile_query, columns_.column, rows_);
     }
     static __device__ void hide(Scores& scores, const unsigned (&visible)[2]) {
 #pragma unroll

@@ -101,7 +101,7 @@ class Logits {
     __device__ void look(int first_key, bool mask_shows_all) {
         if constexpr (!kMaskIsBand) {
             hides_ = !keys_.are_all(first_key, mask_shows_all);
-            if (hides_) keys_.find(visible_, first_key);
+            if (hides_) keys_.find(visible_, first_key, rows_.row);
         }
     }
 
@@ -275,7 +275,7 @@ class Logits {
     __device__ void hide(Scores& scores, int first_key) const {
         static_assert(kFragmentColumns <= 32, "one bit each");
         unsigned visible[2] = {visible_[0], visible_[1]};
-        if constexpr (kMaskIsBand) keys_.find(visible, first_key);
+        if constexpr (kMaskIsBand) keys_.find(visible, first_key, rows_.row);
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j)
 #pragma unroll

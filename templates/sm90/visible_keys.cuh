@@ -11,15 +11,16 @@ class VisibleKeys {
   public:
     static constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
 
-    // `rows`: what the program computes once for each of the thread's rows. It must stay.
+    // rows: what the program computes once for each of the thread's rows. Given again to find(): a
+    // reference to what lies beside this object would keep both in memory.
     __device__ VisibleKeys(const AttentionArguments& attention, const mod::Arguments& arguments,
                            const HeadPlace& place, const mod::Row (&rows)[2], int warp_row,
                            int lane)
-        : attention_(attention), arguments_(arguments), place_(place), rows_(rows),
+        : attention_(attention), arguments_(arguments), place_(place),
           warp_row_(warp_row), lane_(lane) {
         if constexpr (kRepeats)
             repeating_.fill([&](unsigned(&bits)[2], int tile) {
-                meet_parts<true>(bits, tile * mod::kKeyTile);
+                meet_parts<true>(bits, tile * mod::kKeyTile, rows);
             });
     }
 
@@ -33,10 +34,11 @@ class VisibleKeys {
 
     // One bit for each of the thread's columns in each of its rows: comparisons of each element
     // would cost twice as much, and scores in registers would ask for them to be unrolled.
-    __device__ void find(unsigned (&visible)[2], int first_key) const {
+    __device__ void find(unsigned (&visible)[2], int first_key,
+                         const mod::Row (&rows)[2]) const {
         visible[0] = in_band(0, first_key);
         visible[1] = in_band(1, first_key);
-        if constexpr (!kMaskIsBand) meet_parts<false>(visible, first_key);
+        if constexpr (!kMaskIsBand) meet_parts<false>(visible, first_key, rows);
         if constexpr (kRepeats) repeating_.meet(visible, first_key / mod::kKeyTile);
     }
 
@@ -56,7 +58,8 @@ class VisibleKeys {
 
     // What every part of the mask shows: of those that repeat, or of the others.
     template <bool kRepeating>
-    __device__ void meet_parts(unsigned (&visible)[2], int first_key) const {
+    __device__ void meet_parts(unsigned (&visible)[2], int first_key,
+                               const mod::Row (&rows)[2]) const {
         constexpr int kWords = (mod::kKeyTile + 31) / 32;
         int kv[kWords];
         mod::Column columns[kWords];
@@ -75,7 +78,7 @@ class VisibleKeys {
             if constexpr ((part.kPeriod != 0) == kRepeating) {
                 unsigned seen[2];
                 look_together<mod::kKeyTile>(
-                    seen, rows_,
+                    seen, rows,
                     [&](const mod::Row& x, int i, const mod::Row& y, int j) {
                         return part.alike(x, q_of(i), y, q_of(j));
                     },
@@ -93,7 +96,6 @@ class VisibleKeys {
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;
     const HeadPlace& place_;
-    const mod::Row (&rows_)[2];
     int warp_row_, lane_;
     RepeatingBits repeating_;
 };

@@ -10,15 +10,16 @@ namespace sm90 {
 // Of one thread: its two keys, and in each eight queries two. Knows nothing of scores.
 class VisibleQueries {
   public:
-    // `columns`: what the program computes once for each of the thread's keys. It must stay.
+    // columns: what the program computes once for each of the thread's keys. Given again to find():
+    // a reference to what lies beside this object would keep both in memory.
     __device__ VisibleQueries(const AttentionArguments& attention, const mod::Arguments& arguments,
                               const HeadPlace& place, const mod::Column (&columns)[2], int warp_key,
                               int lane)
-        : attention_(attention), arguments_(arguments), place_(place), columns_(columns),
+        : attention_(attention), arguments_(arguments), place_(place),
           warp_key_(warp_key), lane_(lane) {
         if constexpr (kRepeats)
             repeating_.fill([&](unsigned(&bits)[2], int tile) {
-                meet_parts<true>(bits, tile * mod::kQueryTile, nullptr);
+                meet_parts<true>(bits, tile * mod::kQueryTile, columns, nullptr);
             });
     }
 
@@ -34,7 +35,8 @@ class VisibleQueries {
 
     // One bit for each of the thread's queries, for each of its keys. `rows`: of the tile, where
     // kStagesRows.
-    __device__ void find(unsigned (&visible)[2], int tile_query, const mod::Row* rows) const {
+    __device__ void find(unsigned (&visible)[2], int tile_query,
+                         const mod::Column (&columns)[2], const mod::Row* rows) const {
         const int first = tile_query + lane_ % 4 * 2;
 #pragma unroll
         for (int key = 0; key < 2; ++key) {
@@ -48,7 +50,7 @@ class VisibleQueries {
                                ? 0
                                : bits_to(high - first) & ~bits_to(low - 1 - first);
         }
-        if constexpr (!kMaskIsBand) meet_parts<false>(visible, tile_query, rows);
+        if constexpr (!kMaskIsBand) meet_parts<false>(visible, tile_query, columns, rows);
         if constexpr (kRepeats) repeating_.meet(visible, tile_query / mod::kQueryTile);
     }
 
@@ -58,7 +60,8 @@ class VisibleQueries {
 
     // What every part of the mask shows: of those that repeat, or of the others.
     template <bool kRepeating>
-    __device__ void meet_parts(unsigned (&visible)[2], int tile_query, const mod::Row* rows) const {
+    __device__ void meet_parts(unsigned (&visible)[2], int tile_query,
+                               const mod::Column (&columns)[2], const mod::Row* rows) const {
         const auto kv_of = [&](int index) {
             return min(warp_key_ + index, attention_.kv_len - 1) +
                    static_cast<int>(attention_.kv_offset);
@@ -67,7 +70,7 @@ class VisibleQueries {
             if constexpr ((part.kPeriod != 0) == kRepeating) {
                 unsigned seen[2];
                 look_together<mod::kQueryTile>(
-                    seen, columns_,
+                    seen, columns,
                     [&](const mod::Column& x, int i, const mod::Column& y, int j) {
                         return part.alike(x, kv_of(i), y, kv_of(j));
                     },
@@ -93,7 +96,6 @@ class VisibleQueries {
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;
     const HeadPlace& place_;
-    const mod::Column (&columns_)[2];
     int warp_key_, lane_;
     RepeatingBits repeating_;
 };

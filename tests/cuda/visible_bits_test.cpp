@@ -41,7 +41,7 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* a
         const sm90::VisibleKeys keys(*attention, arguments, place, rows, line, lane);
         for (int tile = 0; tile < tiles; ++tile) {
             unsigned visible[2];
-            keys.find(visible, (first_tile + tile) * mod::kKeyTile);
+            keys.find(visible, (first_tile + tile) * mod::kKeyTile, rows);
             for (int i = 0; i < 2; ++i) bits[(tile * 32 + lane) * 2 + i] = visible[i];
         }
     });
@@ -72,7 +72,7 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* a
                                       place.h_kv, min(first + i, attention->q_len - 1) +
                                                       static_cast<int>(attention->q_offset));
             unsigned visible[2];
-            queries.find(visible, first, rows);
+            queries.find(visible, first, columns, rows);
             for (int i = 0; i < 2; ++i) bits[(tile * 32 + lane) * 2 + i] = visible[i];
         }
     });
