@@ -17,7 +17,7 @@ class VisibleKeys {
                            const HeadPlace& place, const mod::Row (&rows)[2], int warp_row,
                            int lane)
         : attention_(attention), arguments_(arguments), place_(place),
-          warp_row_(warp_row), lane_(lane) {
+          warp_row_(warp_row), first_row_(warp_row + lane / 4), first_column_(lane % 4 * 2) {
         if constexpr (kRepeats)
             repeating_.fill([&](unsigned(&bits)[2], int tile) {
                 meet_parts<true>(bits, tile * mod::kKeyTile, rows);
@@ -47,7 +47,7 @@ class VisibleKeys {
 
     // Of a row, inside the mask's band and the keys' length.
     __device__ unsigned in_band(int r, int first_key) const {
-        const int row = warp_row_ + lane_ / 4 + 8 * r, first = first_key + lane_ % 4 * 2;
+        const int row = first_row_ + 8 * r, first = first_key + first_column_;
         int last = attention_.kv_len - 1;
         if constexpr (mod::kHasBand) last = min(place_.last_key(row), last);
         unsigned visible = bits_to(last - first);
@@ -61,11 +61,12 @@ class VisibleKeys {
     __device__ void meet_parts(unsigned (&visible)[2], int first_key,
                                const mod::Row (&rows)[2]) const {
         constexpr int kWords = (mod::kKeyTile + 31) / 32;
+        const int lane = static_cast<int>(threadIdx.x) % 32;
         int kv[kWords];
         mod::Column columns[kWords];
 #pragma unroll
         for (int word = 0; word < kWords; ++word) {
-            kv[word] = min(first_key + 32 * word + lane_, attention_.kv_len - 1) +
+            kv[word] = min(first_key + 32 * word + lane, attention_.kv_len - 1) +
                        static_cast<int>(attention_.kv_offset);
             columns[word] = mod::at_column(arguments_, place_.launch, place_.head, place_.b,
                                            place_.h, place_.h_kv, kv[word]);
@@ -96,7 +97,7 @@ class VisibleKeys {
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;
     const HeadPlace& place_;
-    int warp_row_, lane_;
+    int warp_row_, first_row_, first_column_; // of the warp, and of the thread in it and a tile
     RepeatingBits repeating_;
 };
 
