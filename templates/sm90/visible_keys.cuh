@@ -16,8 +16,8 @@ class VisibleKeys {
     __device__ VisibleKeys(const AttentionArguments& attention, const mod::Arguments& arguments,
                            const HeadPlace& place, const mod::Row (&rows)[2], int warp_row,
                            int lane)
-        : attention_(attention), arguments_(arguments), place_(place),
-          warp_row_(warp_row), first_row_(warp_row + lane / 4), first_column_(lane % 4 * 2) {
+        : attention_(attention), arguments_(arguments), place_(place), warp_row_(warp_row),
+          first_row_(warp_row + lane / 4), first_column_(lane % 4 * 2) {
         if constexpr (kRepeats)
             repeating_.fill([&](unsigned(&bits)[2], int tile) {
                 meet_parts<true>(bits, tile * mod::kKeyTile, rows);
@@ -34,8 +34,7 @@ class VisibleKeys {
 
     // One bit for each of the thread's columns in each of its rows: comparisons of each element
     // would cost twice as much, and scores in registers would ask for them to be unrolled.
-    __device__ void find(unsigned (&visible)[2], int first_key,
-                         const mod::Row (&rows)[2]) const {
+    __device__ void find(unsigned (&visible)[2], int first_key, const mod::Row (&rows)[2]) const {
         visible[0] = in_band(0, first_key);
         visible[1] = in_band(1, first_key);
         if constexpr (!kMaskIsBand) meet_parts<false>(visible, first_key, rows);

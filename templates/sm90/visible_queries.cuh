@@ -15,8 +15,8 @@ class VisibleQueries {
     __device__ VisibleQueries(const AttentionArguments& attention, const mod::Arguments& arguments,
                               const HeadPlace& place, const mod::Column (&columns)[2], int warp_key,
                               int lane)
-        : attention_(attention), arguments_(arguments), place_(place),
-          warp_key_(warp_key), lane_(lane) {
+        : attention_(attention), arguments_(arguments), place_(place), warp_key_(warp_key),
+          lane_(lane) {
         if constexpr (kRepeats)
             repeating_.fill([&](unsigned(&bits)[2], int tile) {
                 meet_parts<true>(bits, tile * mod::kQueryTile, columns, nullptr);
@@ -35,8 +35,8 @@ class VisibleQueries {
 
     // One bit for each of the thread's queries, for each of its keys. `rows`: of the tile, where
     // kStagesRows.
-    __device__ void find(unsigned (&visible)[2], int tile_query,
-                         const mod::Column (&columns)[2], const mod::Row* rows) const {
+    __device__ void find(unsigned (&visible)[2], int tile_query, const mod::Column (&columns)[2],
+                         const mod::Row* rows) const {
         const int first = tile_query + lane_ % 4 * 2;
 #pragma unroll
         for (int key = 0; key < 2; ++key) {
