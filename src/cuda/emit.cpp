@@ -6,6 +6,7 @@
 #include "cuda/emit_derivative.h"
 #include "cuda/emit_gradients.h"
 #include "cuda/emit_logits.h"
+#include "cuda/emit_mask.h"
 #include "cuda/emit_matrix.h"
 #include "cuda/emit_tiles.h"
 #include "cuda/expressions.h"
@@ -69,10 +70,11 @@ class Emitter {
         element();
         if (is_plan()) text_ += emit_tile_functions(layout_);
         if (config_.hopper) text_ += emit_logit_functions(layout_, folded_.parts);
+        text_ += emit_mask_parts(layout_, config_);
         if (is_backward(config_.kind)) {
             joint();
             if (config_.is_hopper_backward)
-                text_ += emit_shared_reads(layout_, config_) +
+                text_ += emit_staged_reads(layout_, config_) +
                          emit_bias_functions(layout_, copied_bias(mod_, config_));
             if (config_.kind == KernelKind::expand) text_ += emit_distance_values(layout_);
             if (!config_.is_hopper_backward) first_kv_head();
@@ -229,7 +231,7 @@ class Emitter {
                                                           "    const float* expanded;\n"
                                                           "    long long expanded_count;\n"
                                                           "    int from_first;\n"
-                                                          "    const float* shared;\n"
+                                                          "    const float* staged;\n"
                                                           "    float bias;\n"
                                                         : "") +
                  "};\n"
@@ -332,8 +334,8 @@ class Emitter {
                 body.provide(read, formatted("__ldg(at.expanded + {} * at.expanded_count + "
                                              "at.from_first)",
                                              i++));
-        for (std::size_t i = 0; const NodeId read : shared_reads(mod_, config_))
-            body.provide(read, formatted("at.shared[{}]", i++));
+        for (std::size_t i = 0; const NodeId read : staged_reads(mod_, config_))
+            body.provide(read, formatted("at.staged[{}]", i++));
         if (const NodeId bias = copied_bias(mod_, config_); bias != ir::kNoNode)
             body.provide(bias, "at.bias");
         body.compute(roots);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "cuda/emit_gradients.h"
 #include "cuda/emit_matrix.h"
 #include "passes/matrix_read.h"
 #include "support/text.h"
@@ -18,11 +19,13 @@ bool holds(const std::vector<NodeId>& nodes, NodeId id) {
     return std::ranges::find(nodes, id) != nodes.end();
 }
 
-// Something is read for each element. Expanded reads are looked up by distance, and a copied matrix
-// is in shared memory; but not for the mask.
+// Something is read for each element. Expanded reads are looked up by distance, staged ones and a
+// copied matrix in shared memory; but not for the mask.
 bool reads_elements(const passes::Mod& mod, const KernelConfig& config,
                     const std::vector<NodeId>& roots) {
     std::vector<NodeId> elsewhere = passes::distance_reads(mod);
+    const std::vector<NodeId> staged = staged_reads(mod, config);
+    elsewhere.insert(elsewhere.end(), staged.begin(), staged.end());
     elsewhere.push_back(copied_bias(mod, config));
     const auto of_mask = ir::reachable(mod.program.graph, std::span(&mod.mask, 1));
     return std::ranges::any_of(ir::reachable(mod.program.graph, roots), [&](NodeId id) {

@@ -14,10 +14,22 @@ constexpr int kWidest = 128;
 
 struct FusedTile {
     int query_tile = 0;
+    bool stages_columns = false; // of the grid of keys
     int d_scores_stages = 2;
-    int bias_stages = 0;        // tiles of biases in shared memory
-    bool adds_matrices = false; // tiles of their gradient there
+    int bias_stages = 0;        // tiles of a matrix of biases in shared memory
+    bool adds_matrices = false; // tiles of its gradient there
+
+    bool has_matrix() const { return bias_stages > 0 || adds_matrices; }
 };
+
+// Of what is staged beside a tile of queries, in one stage.
+int grid_bytes(const GridReads& reads, const FusedTile& tile) {
+    if (reads.width == 0 || tile.has_matrix()) return 0;
+    const int rows = kKeyTile / reads.width + (kKeyTile % reads.width == 0 ? 0 : 2);
+    const int pitch = (reads.width * reads.column_bytes + 15) / 16 * 16 + 16;
+    return tile.query_tile *
+           (reads.by_row * rows * 4 + (tile.stages_columns ? reads.by_column * pitch : 0));
+}
 
 // The layout at the top of sm90/backward_layout.cuh.
 int shared_bytes(const KernelRequest& request, const FusedTile& tile) {
@@ -34,9 +46,9 @@ int shared_bytes(const KernelRequest& request, const FusedTile& tile) {
     const int biases = tile.bias_stages * rows * (kKeyTile * request.bias_bytes + kPadding);
     const int barriers =
         kBarrierBytes * (kBarriers + 2 * tile.bias_stages + (tile.d_scores_stages == 1 ? 1 : 0));
-    const int mapped_tiles = request.has_map ? kRingStages * 4 : 0;
+    const int mapped_tiles = request.has_map ? 16 : 0;
     return operands + kConsumers * piece + biases + kRingStages * rows * kFactBytes + barriers +
-           mapped_tiles;
+           mapped_tiles + kRingStages * grid_bytes(request.grid_reads, tile);
 }
 
 bool suits(const KernelRequest& request, const FusedTile& tile) {
@@ -51,27 +63,38 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
            shared_bytes(request, tile) <= shared_memory_limit(request.arch);
 }
 
-// Best first.
-std::vector<FusedTile> tiles(const KernelRequest& request) {
-    std::vector<FusedTile> result;
-    for (FusedTile tile : {FusedTile{2 * kSlabRows, 1, 1},
-                           {kSlabRows, 2, 2},
-                           {kSlabRows, 2, 1},
-                           {kSlabRows, 1, 1},
-                           {kSlabRows, 2, 0}}) {
+// For matrices; without one where none fits.
+std::optional<FusedTile> matrix_tile(const KernelRequest& request) {
+    if (request.bias_bytes == 0 && !request.adds_matrices) return {};
+    for (FusedTile tile : {FusedTile{2 * kSlabRows, false, 1, 1},
+                           {kSlabRows, false, 2, 2},
+                           {kSlabRows, false, 2, 1},
+                           {kSlabRows, false, 1, 1},
+                           {kSlabRows, false, 2, 0}}) {
         tile.adds_matrices = request.adds_matrices;
+        if (tile.bias_stages > 0 && request.bias_bytes == 0) continue;
         // The second half of the queries waits in registers, as dS alone does.
         if (tile.query_tile > kSlabRows && !request.matrices_are_of_scores) continue;
-        const bool is_asked = tile.bias_stages > 0 ? request.bias_bytes > 0 : request.adds_matrices;
-        if (is_asked && result.empty() && suits(request, tile)) result.push_back(tile);
+        if (tile.has_matrix() && suits(request, tile)) return tile;
     }
-    for (const int query_tile : {2 * kSlabRows, kSlabRows})
-        if (const FusedTile tile{query_tile}; suits(request, tile)) result.push_back(tile);
-    return result;
+    return {};
+}
+
+// Best first. What is read by column of a grid costs more from memory than smaller tiles do.
+std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
+    std::vector<FusedTile> tiles;
+    if (const auto tile = matrix_tile(request)) tiles.push_back(*tile);
+    for (const bool stages_columns : {true, false}) {
+        if (stages_columns && request.grid_reads.by_column == 0) continue;
+        for (const int query_tile : {2 * kSlabRows, kSlabRows})
+            if (const FusedTile tile{query_tile, stages_columns}; suits(request, tile))
+                tiles.push_back(tile);
+    }
+    return tiles;
 }
 
 std::optional<KernelConfig> fused(const KernelRequest& request) {
-    const std::vector<FusedTile> all = tiles(request);
+    const std::vector<FusedTile> all = fused_tiles(request);
     const auto refused = static_cast<std::size_t>(request.refused);
     if (refused >= all.size()) return {};
     const FusedTile& tile = all[refused];
@@ -86,17 +109,20 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     config.bias_stages = tile.bias_stages;
     config.adds_matrices = tile.adds_matrices;
     config.shared_bytes = shared_bytes(request, tile);
-    // A few words cost some percent, and the generic kernel has half the speed.
+    config.key_width = tile.has_matrix() ? 0 : request.grid_reads.width;
+    config.stages_columns = tile.stages_columns;
+    // A few words cost some percent, and the generic kernel has half the speed. So would reading
+    // and adding elements one by one.
     const bool is_last = refused + 1 == all.size();
     // The generic kernel comes last, but for one whose additions to dq need an order.
     config.has_next = !is_last || !request.deterministic;
-    // So would reading and adding elements one by one.
-    const bool has_matrix = tile.bias_stages > 0 || tile.adds_matrices;
-    config.tolerated_spills = is_last || has_matrix ? 256 : 128;
+    config.tolerated_spills = is_last || tile.has_matrix() ? 256 : 128;
     config.reason = "wgmma, dk and dv of a tile of keys, dq by the copy engine's additions";
     if (tile.adds_matrices)
         config.reason = "wgmma, dk and dv of a tile of keys, and tiles of a matrix's gradient";
     if (request.deterministic) config.reason += ", in the order of keys";
+    if (config.key_width != 0)
+        config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";
     if (tile.bias_stages > 0) config.reason += "; biases through shared memory";
     if (refused > 0) config.reason += "; larger tiles spilled registers or serialised products";
     return config;
@@ -151,7 +177,7 @@ std::string_view why_not_backward_sm90(const KernelRequest& request) {
 int backward_sm90_choices(const KernelRequest& request) {
     if (request.kind != KernelKind::backward_fused || !why_not_backward_sm90(request).empty())
         return 0;
-    return static_cast<int>(tiles(request).size());
+    return static_cast<int>(fused_tiles(request).size());
 }
 
 std::optional<KernelConfig> select_backward_sm90(const KernelRequest& request) {

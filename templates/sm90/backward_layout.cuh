@@ -24,6 +24,8 @@ constexpr bool kAtOnce =
     mod::kAddsGradients && (mod::kDerivativeUsesScore || mod::kPartialsUseScore);
 constexpr bool kFolds = !kAtOnce && mod::kDerivativeUsesScore;
 
+constexpr bool kSumsGrid = mod::kSumsQuotients || mod::kSumsRemainders;
+
 constexpr int kPanelColumns = 64; // of 16 bits: 128 bytes, the width of the swizzle
 constexpr int kRowBytes = 2 * kPanelColumns;
 constexpr int panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
@@ -61,8 +63,12 @@ static_assert((kParts == 1 || !kAddsMatrices || kAddsScores) && !(kAddsScores &&
 
 // Registers of a thread; together no more than the launch gave the block. What is done at once
 // needs more than the producer's warps can spare without words of their own in memory; those that
-// copy and add matrices can spare fewer.
-constexpr int kProducerRegisters = kAtOnce && !kCopiesBiases && !kAddsMatrices ? 24 : 40;
+// copy and add matrices, or sum over a grid of keys, can spare fewer.
+constexpr bool kSparesRegisters = mod::kQueryTile < 128 && mod::kHeadDim + mod::kHeadDimV <= 192;
+constexpr int kProducerRegisters = kAtOnce && !kCopiesBiases && !kAddsMatrices ? 24
+                                   : !kSumsGrid                                ? 40
+                                   : kSparesRegisters                          ? 72
+                                                                               : 56;
 constexpr int kConsumerRegisters = (504 - kProducerRegisters) / 16 * 8;
 
 // Whether biases are needed after weights are computed.
@@ -78,6 +84,19 @@ constexpr int kDScoresThreads = 128 * kConsumers + (kSumsInTile ? 32 * kSumWarps
 constexpr int kMostRowBytes = 16;
 constexpr bool kStagesRows =
     !__is_empty(mod::Row) && sizeof(mod::Row) <= kMostRowBytes && !kSumsInTile;
+
+// What a program reads by a query and a row or column of keys as a grid (mod::kKeyWidth) is staged
+// beside the queries: for each read by the row a float of each row that a tile of keys touches and
+// each query, for each read by the column the columns of each query, as they are in memory.
+constexpr bool kStagesGrid = mod::kRowReads + mod::kColumnReads > 0;
+constexpr int kGridRows = mod::kKeyTile % mod::kKeyWidth == 0 ? mod::kKeyTile / mod::kKeyWidth
+                                                              : mod::kKeyTile / mod::kKeyWidth + 2;
+constexpr int kRowReadBytes = kGridRows * mod::kQueryTile * 4;
+// Eight queries apart, threads find their columns in different banks.
+constexpr int kColumnPitch = (mod::kKeyWidth * mod::kColumnBytes + 15) / 16 * 16 + 16;
+constexpr int kColumnReadBytes = mod::kQueryTile * kColumnPitch;
+constexpr int kGridBytes = // of a stage
+    mod::kRowReads * kRowReadBytes + mod::kColumnReads * kColumnReadBytes;
 
 // Byte offsets in shared memory.
 namespace at {
@@ -96,7 +115,8 @@ constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kMostRowBytes;
 // Two stages of a word, where the mask has a map.
 constexpr int kMappedTiles =
     kBarriers + (14 + 2 * mod::kBiasStages + (mod::kDScoresStages == 1)) * 8;
-constexpr int kEnd = kMappedTiles + (mod::kHasMap ? 2 * 4 : 0);
+constexpr int kGrid = kMappedTiles + (mod::kHasMap ? 16 : 0); // two stages
+constexpr int kEnd = kGrid + 2 * kGridBytes;
 } // namespace at
 static_assert(at::kEnd <= mod::kSharedBytes);
 
@@ -120,6 +140,8 @@ struct Shared {
     // Which tile of queries a stage holds, where a map chooses them.
     __device__ unsigned mapped_tile(int stage) const { return base + at::kMappedTiles + 4 * stage; }
 
+    __device__ unsigned grid(int stage) const { return base + at::kGrid + stage * kGridBytes; }
+
     static __device__ mod::Row* rows(int stage) {
         return reinterpret_cast<mod::Row*>(shared_memory + at::kRows) + stage * mod::kQueryTile;
     }
@@ -128,7 +150,7 @@ struct Shared {
         keys().initialise(1);
         values().initialise(1);
         for (int i = 0; i < 2; ++i) {
-            queries_full(i).initialise(kStagesRows ? 1 + 32 : 1);
+            queries_full(i).initialise(1 + (kStagesRows ? 32 : 0) + (kStagesGrid ? 2 * 32 : 0));
             queries_empty(i).initialise(128 * kConsumers);
             d_out_full(i).initialise(1);
             d_out_empty(i).initialise(4 * kConsumers);

@@ -7,7 +7,9 @@
 #include "sm90/backward_elements.cuh"
 #include "sm90/backward_gradients.cuh"
 #include "sm90/backward_layout.cuh"
+#include "sm90/backward_staging.cuh"
 #include "sm90/pack.cuh"
+#include "sm90/visible_queries.cuh"
 
 namespace sm90 {
 
@@ -34,27 +36,27 @@ template <int kCount> __device__ inline void to_fragments(Fragments& to, const f
 class ScoreGradients {
   public:
     __device__ ScoreGradients(const AttentionArguments& attention, const mod::Arguments& arguments,
-                              const HeadPlace& place, int warp_key, int lane)
-        : attention_(attention), arguments_(arguments), place_(place), warp_key_(warp_key),
-          first_key_(warp_key + lane / 4), first_query_(lane % 4 * 2) {
+                              const HeadPlace& place, int tile_key, int warp_key, int lane)
+        : attention_(attention), arguments_(arguments), place_(place),
+          first_key_(warp_key + lane / 4), first_query_(lane % 4 * 2),
+          columns_(attention, arguments, place, first_key_),
+          queries_(attention, arguments, place, columns_.column, warp_key, lane),
+          grid_reads_(tile_key, first_key_, first_query_) {
         const long long count = distance_count(attention);
         expanded_count_ = count * attention.batch * attention.heads;
         expanded_ = attention.distance_values + padded(attention.kv_len) +
                     (place.b * attention.heads + place.h) * count;
-#pragma unroll
-        for (int key = 0; key < 2; ++key)
-            column_[key] = mod::at_column(arguments, place.launch, place.head, place.b, place.h,
-                                          place.h_kv, key_index(key, true));
     }
 
-    // Where the tile's rows are.
-    __device__ void use_rows(int stage) {
+    // Where the tile's rows are, and what is read by rows and columns of keys as a grid.
+    __device__ void use_stage(const Shared& shared, int stage) {
         if constexpr (kStagesRows) rows_ = Shared::rows(stage);
+        grid_reads_.use(shared.grid(stage));
     }
 
     // Where the tile's biases are, and the warpgroup's part of their gradient.
-    __device__ void use_matrices(unsigned biases, unsigned gradient) {
-        matrices_ = TileMatrices(biases, gradient, warp_key_ % mod::kKeyTile);
+    __device__ void use_matrices(unsigned biases, unsigned gradient, int warp_key) {
+        matrices_ = TileMatrices(biases, gradient, warp_key);
     }
 
     __device__ const TileMatrices& matrices() const { return matrices_; }
@@ -71,17 +73,21 @@ class ScoreGradients {
             tile_query = again_for(pair, tile_query);
             float origin[2], even[2], even_folded[2];
             load_shared(origins + 4 * (first_query_ + 8 * pair), origin);
+            GridReads::Values staged;
+            grid_reads_.load(staged, pair);
             const BiasPair biases = matrices_.load(pair);
 #pragma unroll
             for (int side = 0; side < 2; ++side)
-                visit(tile_query, 2 * pair + side, biases, [&](int key, int i, const mod::At& at) {
-                    const mod::Joint joint = modify(at, scores[i]);
-                    const float weight = weight_of(joint.score, origin[side]);
-                    // A derivative without bounds must not meet a weight of zero.
-                    scores[i] = !kFolds ? weight : weight == 0 ? 0 : weight * joint.d_score;
-                    if constexpr (kFolds) gather(weights, even, weight, key, i);
-                    if constexpr (kKeepsFolded) gather(folded, even_folded, scores[i], key, i);
-                });
+                visit(tile_query, 2 * pair + side, staged[side], biases.of[side],
+                      [&](int key, int i, const mod::At& at) {
+                          const mod::Joint joint = modify(at, scores[i]);
+                          const float weight = weight_of(joint.score, origin[side]);
+                          // A derivative without bounds must not meet a weight of zero.
+                          scores[i] = !kFolds ? weight : weight == 0 ? 0 : weight * joint.d_score;
+                          if constexpr (kFolds) gather(weights, even, weight, key, i);
+                          if constexpr (kKeepsFolded)
+                              gather(folded, even_folded, scores[i], key, i);
+                      });
         }
         if (!wholly_visible(tile_query)) {
             unsigned visible[2];
@@ -121,18 +127,23 @@ class ScoreGradients {
     __device__ void finish(Scores& d_scores, int tile_query, GradientSums& sums,
                            QuerySums& query_sums) const {
         if constexpr (kFolds || (!mod::kAddsGradients && mod::kDerivativeIsOne)) return;
+        GridReads::Values staged;
         BiasPair biases{};
 #pragma unroll
         for (int j = 0; j < kQueries; ++j) {
-            if (j % 2 == 0) tile_query = again_for(j / 2, tile_query);
-            if (kHoldsBiases && j % 2 == 0) biases = matrices_.load(j / 2);
-            visit(tile_query, j, biases, [&](int key, int i, const mod::At& at) {
-                const mod::Joint joint = mod::joint(at, 0);
-                const float d_modified = d_scores[i];
-                add_gradients(at, joint, d_modified, key, j, sums, query_sums);
-                if constexpr (!mod::kDerivativeIsOne)
-                    d_scores[i] = d_modified == 0 ? 0 : d_modified * joint.d_score;
-            });
+            if (j % 2 == 0) {
+                tile_query = again_for(j / 2, tile_query);
+                grid_reads_.load(staged, j / 2);
+                if (kHoldsBiases) biases = matrices_.load(j / 2);
+            }
+            visit(tile_query, j, staged[j % 2], biases.of[j % 2],
+                  [&](int key, int i, const mod::At& at) {
+                      const mod::Joint joint = mod::joint(at, 0);
+                      const float d_modified = d_scores[i];
+                      add_gradients(at, joint, d_modified, key, j, sums, query_sums);
+                      if constexpr (!mod::kDerivativeIsOne)
+                          d_scores[i] = d_modified == 0 ? 0 : d_modified * joint.d_score;
+                  });
         }
     }
 
@@ -149,20 +160,24 @@ class ScoreGradients {
             float origin[2], delta[2], even[2], d_even[2];
             load_shared(origins + 4 * (first_query_ + 8 * pair), origin);
             load_shared(deltas + 4 * (first_query_ + 8 * pair), delta);
+            GridReads::Values staged;
+            grid_reads_.load(staged, pair);
             const BiasPair biases = matrices_.load(pair);
 #pragma unroll
             for (int side = 0; side < 2; ++side)
-                visit(tile_query, 2 * pair + side, biases, [&](int key, int i, const mod::At& at) {
-                    const mod::Joint joint = modify(at, scores[i]);
-                    float weight = weight_of(joint.score, origin[side]);
-                    if (!(visible[key] >> (2 * pair + side) & 1)) weight = 0;
-                    const float d_modified =
-                        weight == 0 ? 0 : weight * (d_weights[i] - delta[side]);
-                    add_gradients(at, joint, d_modified, key, 2 * pair + side, sums, query_sums);
-                    gather(weights, even, weight, key, i);
-                    gather(d_scores, d_even, d_modified == 0 ? 0 : d_modified * joint.d_score, key,
-                           i);
-                });
+                visit(tile_query, 2 * pair + side, staged[side], biases.of[side],
+                      [&](int key, int i, const mod::At& at) {
+                          const mod::Joint joint = modify(at, scores[i]);
+                          float weight = weight_of(joint.score, origin[side]);
+                          if (!(visible[key] >> (2 * pair + side) & 1)) weight = 0;
+                          const float d_modified =
+                              weight == 0 ? 0 : weight * (d_weights[i] - delta[side]);
+                          add_gradients(at, joint, d_modified, key, 2 * pair + side, sums,
+                                        query_sums);
+                          gather(weights, even, weight, key, i);
+                          gather(d_scores, d_even, d_modified == 0 ? 0 : d_modified * joint.d_score,
+                                 key, i);
+                      });
         }
         if constexpr (kExchangesEarly)
 #pragma unroll
@@ -214,7 +229,21 @@ class ScoreGradients {
     }
 
   private:
-    static constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
+    // Of the thread's two keys.
+    struct Columns {
+        mod::Column column[2];
+        __device__ Columns(const AttentionArguments& attention, const mod::Arguments& arguments,
+                           const HeadPlace& place, int first) {
+#pragma unroll
+            for (int key = 0; key < 2; ++key)
+                column[key] = mod::at_column(arguments, place.launch, place.head, place.b, place.h,
+                                             place.h_kv, inside(attention, first + 8 * key));
+        }
+    };
+    // As the program sees a key, or the last one.
+    static __device__ int inside(const AttentionArguments& attention, int position) {
+        return min(position, attention.kv_len - 1) + static_cast<int>(attention.kv_offset);
+    }
 
     // Positions start anew with the products, so that nothing of them is computed before; and again
     // with every few queries where elements read memory, so that no more reads are under way at
@@ -236,20 +265,20 @@ class ScoreGradients {
     // As the program sees it. Memory is read within the tensors only.
     __device__ int key_index(int key, bool reads) const {
         const int position = first_key_ + 8 * key;
-        return (reads ? min(position, attention_.kv_len - 1) : position) +
-               static_cast<int>(attention_.kv_offset);
+        return reads ? inside(attention_, position)
+                     : position + static_cast<int>(attention_.kv_offset);
     }
     // `first`: of the tile's queries, this thread's first in the tensor; j: which of those it is.
-    // shared: what reads give that are the same for both keys. bias: from the copied matrix.
+    // staged: what reads give by rows and columns of keys as a grid. bias: from the copied matrix.
     __device__ mod::At element(const mod::Row& row, int key, int q, int first, int j,
-                               const float* shared = nullptr, float bias = 0) const {
+                               const float* staged = nullptr, float bias = 0) const {
         const int kv = key_index(key, mod::kReadsElements);
         const int first_q = mod::kReadsElements ? q : first + static_cast<int>(attention_.q_offset);
         return {arguments_,
                 place_.launch,
                 place_.head,
                 row,
-                column_[key],
+                columns_.column[key],
                 place_.b,
                 place_.h,
                 place_.h_kv,
@@ -260,7 +289,7 @@ class ScoreGradients {
                 expanded_ + (first - first_key_),
                 expanded_count_,
                 query_of(j) - 8 * key,
-                shared,
+                staged,
                 bias};
     }
 
@@ -271,23 +300,21 @@ class ScoreGradients {
                            q);
     }
 
+    using Staged = float[2][GridReads::kReads > 0 ? GridReads::kReads : 1]; // of both keys
+
     // Both elements of the j-th query: visit(key, accumulator, element).
     template <typename Visit>
-    __device__ void visit(int tile_query, int j, const BiasPair& biases,
+    __device__ void visit(int tile_query, int j, const Staged& staged, const float (&biases)[2],
                           Visit visit_element) const {
         const int offset = static_cast<int>(attention_.q_offset);
         const int first = tile_query + first_query_;
         const int inside = min(first + query_of(j), attention_.q_len - 1) + offset;
         const mod::Row row = row_of(first_query_ + query_of(j), inside);
         const int q = mod::kReadsElements ? inside : first + query_of(j) + offset;
-        float shared[mod::kSharedReads > 0 ? mod::kSharedReads : 1];
-#pragma unroll
-        for (int i = 0; i < mod::kSharedReads; ++i)
-            shared[i] = mod::shared_read(element(row, 0, q, first, j), i);
 #pragma unroll
         for (int key = 0; key < 2; ++key)
             visit_element(key, accumulator(key, j),
-                          element(row, key, q, first, j, shared, biases.of[j % 2][key]));
+                          element(row, key, q, first, j, staged[key], biases[key]));
     }
 
     __device__ mod::Joint modify(const mod::At& at, float product) const {
@@ -300,44 +327,12 @@ class ScoreGradients {
             fmaf(score, mod::kHasScoreMod ? kLog2E : attention_.scale * kLog2E, -origin));
     }
 
-    // Of a whole warp.
     __device__ bool wholly_visible(int tile_query) const {
-        const int last_query = tile_query + mod::kQueryTile - 1, last_key = warp_key_ + 15;
-        if (last_query >= attention_.q_len || last_key >= attention_.kv_len) return false;
-        if constexpr (!mod::kHasMask) return true;
-        if constexpr (mod::kHasMap) return map_shows_all_;
-        return kMaskIsBand && place_.band_holds(tile_query, last_query, warp_key_, last_key);
+        return queries_.are_all(tile_query, map_shows_all_);
     }
-
-    // One bit for each of a thread's queries that is at most `last` from its first.
-    static __device__ unsigned queries_to(int last) {
-        const int count = last < 0 ? 0 : last / 8 * 2 + min(last % 8, 1) + 1;
-        return count >= 32 ? ~0u : (1u << count) - 1;
-    }
-    // One bit for each of a thread's queries, for each of its keys.
     __device__ void look(unsigned (&visible)[2], int tile_query) const {
-        static_assert(kQueries <= 32);
-        const int first = tile_query + first_query_;
-#pragma unroll
-        for (int key = 0; key < 2; ++key) {
-            const int position = first_key_ + 8 * key;
-            const int low = kMaskIsBand ? max(place_.first_query(position), 0) : 0;
-            const int high = kMaskIsBand ? min(place_.last_query(position), attention_.q_len - 1)
-                                         : attention_.q_len - 1;
-            visible[key] = position >= attention_.kv_len
-                               ? 0
-                               : queries_to(high - first) & ~queries_to(low - 1 - first);
-        }
-        if constexpr (!kMaskIsBand) {
-            unsigned seen[2] = {};
-#pragma unroll 1
-            for (int j = 0; j < kQueries; ++j)
-                visit(tile_query, j, BiasPair{}, [&](int key, int, const mod::At& at) {
-                    seen[key] |= static_cast<unsigned>(mod::visible(at)) << j;
-                });
-            visible[0] &= seen[0];
-            visible[1] &= seen[1];
-        }
+        static_assert(kQueries <= 32, "one bit each");
+        queries_.find(visible, tile_query, columns_.column, rows_);
     }
     static __device__ void hide(Scores& scores, const unsigned (&visible)[2]) {
 #pragma unroll
@@ -383,10 +378,12 @@ class ScoreGradients {
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;
     const HeadPlace& place_;
-    int warp_key_, first_key_; // in the tensor: of this warp, of this thread
-    int first_query_;          // of this thread, in a tile of queries
-    bool map_shows_all_;       // of the tile, to every key
-    mod::Column column_[2];
+    int first_key_;      // of this thread, in the tensor
+    int first_query_;    // of this thread, in a tile of queries
+    bool map_shows_all_; // of the tile, to every key
+    Columns columns_;
+    VisibleQueries queries_;
+    GridReads grid_reads_;
     const mod::Row* rows_;
     TileMatrices matrices_;
     const float* expanded_;    // entry of distance 0

@@ -1,13 +1,17 @@
-// Copies to shared memory by any thread, and single elements there.
+// A thread's own copies to shared memory (PTX ISA, "cp.async").
 #pragma once
 
 #include "sm90/barrier.cuh"
 
 namespace sm90 {
 
-// 16 bytes (PTX ISA, "cp.async").
+// 16 bytes.
 __device__ inline void copy_async(unsigned to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+// 4 bytes.
+__device__ inline void copy_word_async(unsigned to, const void* from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 // Arrives when all earlier copies of this thread have.
 __device__ inline void arrive_after_copies(Barrier barrier) {

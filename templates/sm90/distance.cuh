@@ -16,12 +16,8 @@ __device__ inline int distance_count(const AttentionArguments& attention) {
 }
 
 // dS summed over diagonals, by blocks in any order.
-template <bool kExact> struct DistanceSumOf {
-    using Type = float;
-};
-template <> struct DistanceSumOf<true> {
-    using Type = exact::Sum;
-};
+template <bool kExact> struct DistanceSumOf { using Type = float; };
+template <> struct DistanceSumOf<true> { using Type = exact::Sum; };
 using DistanceSum = DistanceSumOf<mod::kDeterministic>::Type;
 __device__ inline DistanceSum* distance_sums(const AttentionArguments& attention) {
     return reinterpret_cast<DistanceSum*>(attention.distance_sums);
