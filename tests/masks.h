@@ -187,8 +187,9 @@ inline std::vector<MaskCase> mask_cases() {
 // A mask of a call: its program and the values of everything but q_idx and kv_idx.
 class MaskInstance {
   public:
-    MaskInstance(const MaskCase& one, MaskSizes sizes, bool clamps_bands = false)
-        : mod_(lowered(one.text, {.backward = false, .clamps_bands = clamps_bands})) {
+    MaskInstance(const MaskCase& one, MaskSizes sizes, bool clamps_bands = false,
+                 bool backward = false)
+        : mod_(lowered(one.text, {.backward = backward, .clamps_bands = clamps_bands})) {
         const ir::Program& program = mod_.program;
         environment_.sizes = {kBatch, kHeads, kHeads, sizes.q_len, sizes.kv_len, 64, 64};
         environment_.sizes.resize(program.sizes.size(), std::max(sizes.q_len, sizes.kv_len));

@@ -78,6 +78,8 @@ enum {
     FLEXC_BACKWARD_HOPPER = 4
 };
 enum { FLEXC_GRADIENT_F32 = 0, FLEXC_GRADIENT_BUFFER = 1 };
+/* Where a kernel knows the tiles of a prefix or padding from. */
+enum { FLEXC_MASK_TILES_AUTOMATIC = 0, FLEXC_MASK_TILES_RANGES = 1, FLEXC_MASK_TILES_MAPS = 2 };
 enum { FLEXC_LOG_DEBUG = 0, FLEXC_LOG_INFO = 1, FLEXC_LOG_WARNING = 2, FLEXC_LOG_ERROR = 3 };
 
 #define FLEXC_MAX_DIMS 8
@@ -149,6 +151,8 @@ typedef struct flexc_compile_options {
     int32_t forward_kernel;
     int32_t gradient_type; /* of captured buffers */
     const char* schedule;  /* of the forward kernel; NULL: flexc chooses, or what was kept */
+    int32_t mask_tiles;
+    int32_t reserved;
 } flexc_compile_options;
 
 typedef struct flexc_kernel flexc_kernel;
@@ -297,6 +301,8 @@ FLEXC_API flexc_status flexc_plan_update(const flexc_kernel* kernel, const flexc
                                          void* stream, flexc_error** error);
 FLEXC_API void flexc_plan_free(flexc_plan* plan);
 FLEXC_API size_t flexc_plan_workspace_bytes(const flexc_plan* plan);
+/* Of the map of visible tiles; 0 where the mask needs none. */
+FLEXC_API size_t flexc_plan_map_bytes(const flexc_plan* plan);
 
 /* workspace may be NULL when the plan needs none. */
 FLEXC_API flexc_status flexc_forward(const flexc_kernel* kernel, const flexc_plan* plan,

@@ -31,9 +31,9 @@ enum class ForwardKernel : std::uint8_t { automatic, generic, hopper };
 // Fused kernels other than Hopper's add in no fixed order: CompileOptions::deterministic makes them
 // split.
 enum class BackwardKernel : std::uint8_t { automatic, fused, split, generic, hopper };
-// How a CUDA kernel knows the tiles of a mask that is a prefix, padding, or one of them with a
-// band: ranges: computed in the kernel; maps: built beside it, as for masks of other forms.
-// automatic is ranges.
+// How a kernel knows the tiles of a mask that is a prefix, padding, or one of them with a band:
+// ranges: computed in the kernel; maps: built beside it, as for masks of other forms. automatic is
+// ranges, but for deterministic CUDA kernels and where reads outside buffers are reported.
 enum class TileSource : std::uint8_t { automatic, ranges, maps };
 // In which gradients of captured buffers are returned: buffer is the buffer's own type. Sums are
 // f32 in any case; for narrower types they take 4 bytes more of workspace for each element.

@@ -19,7 +19,10 @@ class Finder {
         Band band;
         band.exact = true;
         for (NodeId conjunct : forms_.conjuncts_of(mask))
-            if (!use(conjunct, band, depth)) band.exact = false;
+            if (use(conjunct, band, depth))
+                band.said.push_back(conjunct);
+            else
+                band.exact = false;
         tidy(band.low);
         tidy(band.high);
         return band;

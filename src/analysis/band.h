@@ -32,6 +32,8 @@ struct Clamps {
 struct Band {
     std::vector<ir::NodeId> low, high;
     bool exact = false; // the mask says nothing else
+    // Conjuncts of the mask that say no more than these bounds.
+    std::vector<ir::NodeId> said;
     // With clamps a band is exact, and its bounds are not those of every visible element.
     std::optional<Clamps> clamps;
     bool found() const { return !low.empty() || !high.empty() || clamps; }

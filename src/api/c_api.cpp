@@ -309,6 +309,10 @@ size_t flexc_plan_workspace_bytes(const flexc_plan* plan) {
     return plan == nullptr ? 0 : plan->plan.workspace_bytes();
 }
 
+size_t flexc_plan_map_bytes(const flexc_plan* plan) {
+    return plan == nullptr ? 0 : plan->plan.map_bytes();
+}
+
 flexc_status flexc_forward(const flexc_kernel* kernel, const flexc_plan* plan,
                            const flexc_forward_tensors* tensors, const flexc_named_tensor* buffers,
                            size_t buffer_count, const flexc_workspace* workspace, void* stream,

@@ -35,9 +35,9 @@ namespace {
 
 // Whether prefixes and padding have ranges.
 bool takes_ranges(const CompileOptions& options) {
-    if (options.device.kind == Device::Kind::cpu) return false; // its loops know bands and maps
-    if (options.deterministic) return false;                    // turns at dq are counted for bands
     if (options.report_out_of_range) return false; // where a length is read that hides its reader
+    // On a GPU turns at dq are counted for bands.
+    if (options.deterministic && options.device.kind != Device::Kind::cpu) return false;
     return options.tile_source != TileSource::maps;
 }
 

@@ -10,7 +10,7 @@
 
 namespace flexc::cpu {
 
-inline constexpr std::uint32_t kBackendVersion = 2;
+inline constexpr std::uint32_t kBackendVersion = 3;
 inline constexpr char kBackendSymbol[] = "flexc_cpu_backend";
 
 // Of AttentionArguments::map, whose rows are tiles of queries. Loops find their tiles by position.

@@ -115,6 +115,9 @@ FunctionText emit_band(const passes::Mod& mod, const FunctionRequest& request) {
         values.need(bound, Block::entry);
     for (NodeId bound : mod.band.high)
         values.need(bound, Block::entry);
+    const analysis::Clamps clamps = mod.band.clamps.value_or(analysis::Clamps());
+    for (NodeId bound : clamps.nodes())
+        if (bound != ir::kNoNode) values.need(bound, Block::entry);
     values.emit();
     std::string bounds;
     auto meet = [&](std::span<const NodeId> nodes, std::string_view start,
@@ -133,6 +136,15 @@ FunctionText emit_band(const passes::Mod& mod, const FunctionRequest& request) {
     };
     meet(mod.band.low, "-9223372036854775808", "smax", kTileBandLow);
     meet(mod.band.high, "9223372036854775807", "smin", kTileBandHigh);
+    for (int field = kTileFirstClamp; const NodeId bound : clamps.nodes()) {
+        if (bound != ir::kNoNode) {
+            const std::string wide = values.wide_integer(bound, Block::entry, bounds);
+            bounds += formatted("  %clamp{0}_p = getelementptr i64, ptr %tile, i64 {0}\n"
+                                "  store i64 {1}, ptr %clamp{0}_p\n",
+                                field, wide);
+        }
+        ++field;
+    }
     return {formatted("define void @{}(ptr %args, ptr %tile) nounwind {{\n", request.name) +
                 load_fields() + values.text(Block::entry) + bounds + "  ret void\n}\n",
             0};

@@ -23,6 +23,9 @@ struct Tile {
     std::int64_t rows, columns;
     double scale;
     std::int64_t band_low, band_high; // out of the band function: low <= kv - q <= high
+    // Likewise, where the band's ends are clamped; left alone where they are not. In the order of
+    // analysis::Clamps, which says what they are.
+    std::int64_t first_least, first_most, last_least, last_most, least_query, most_query;
 };
 
 enum TileField : int {
@@ -45,7 +48,8 @@ enum TileField : int {
     kTileScale,
     kTileBandLow,
     kTileBandHigh,
-    kTileFields
+    kTileFirstClamp, // first_least, and five more
+    kTileFields = kTileFirstClamp + 6
 };
 static_assert(sizeof(Tile) == std::size_t{8} * kTileFields);
 

@@ -5,6 +5,7 @@
 
 #include "cuda/emit_gradients.h"
 #include "cuda/emit_logits.h"
+#include "cuda/emit_mask.h"
 #include "cuda/emit_tiles.h"
 #include "cuda/expressions.h"
 #include "cuda/names.h"
@@ -67,6 +68,7 @@ class Emitter {
         element();
         if (is_plan()) text_ += emit_tile_functions(layout_);
         if (config_.hopper) text_ += emit_logit_functions(layout_, folded_.parts);
+        text_ += emit_mask_parts(layout_, config_);
         if (is_backward(config_.kind)) {
             joint();
             if (config_.is_hopper_backward) text_ += emit_staged_reads(layout_, config_);

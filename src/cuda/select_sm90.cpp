@@ -70,6 +70,12 @@ bool suits(const KernelRequest& request, const ForwardSchedule& shape, bool by_g
            shared_bytes(request, shape, by_grid) <= shared_memory_limit(request.arch);
 }
 
+// Whether flexc chooses it by itself. Tiles of three warpgroups visit more where a map has shapes
+// of its own, and leave too few registers for looking at what is hidden.
+bool is_chosen(const KernelRequest& request, const ForwardSchedule& shape, bool by_grid) {
+    return suits(request, shape, by_grid) && !(request.has_map && shape.consumers == 3);
+}
+
 // Whether each tile is whole rows of the grid of keys.
 bool fits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
     const int width = request.key_grid.width;
@@ -146,7 +152,7 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
     for (const ForwardSchedule& shape : kGridShapes)
         if (suits_grid(request, shape)) take(shape, true, kMostOfGrid);
     for (const ForwardSchedule& shape : kForwardShapes)
-        if (suits(request, shape, false)) take(shape, false, kMost);
+        if (is_chosen(request, shape, false)) take(shape, false, kMost);
     return choices;
 }
 
@@ -170,6 +176,11 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
     for (const ForwardSchedule& shape : kGridShapes)
         if (suits_grid(request, shape)) shapes.push_back(shape);
     if (shapes.empty()) shapes.assign(kForwardShapes.begin(), kForwardShapes.end());
+    // flexc's own choice comes first.
+    const auto chosen = std::ranges::find_if(shapes, [&](const ForwardSchedule& shape) {
+        return is_chosen(request, shape, fits_grid(request, shape));
+    });
+    if (chosen != shapes.end()) std::rotate(shapes.begin(), chosen, chosen + 1);
     std::size_t sizes = 0;
     for (const ForwardSchedule& shape : shapes) {
         if (!suits(request, shape, fits_grid(request, shape)) || sizes == kSizes) continue;

@@ -19,6 +19,8 @@ std::vector<NodeId*> roots_of(Mod& mod) {
         roots.push_back(&bound);
     for (NodeId& bound : mod.band.high)
         roots.push_back(&bound);
+    for (NodeId& conjunct : mod.band.said)
+        roots.push_back(&conjunct);
     if (mod.band.clamps)
         for (NodeId* bound : mod.band.clamps->nodes())
             roots.push_back(bound);

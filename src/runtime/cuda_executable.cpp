@@ -13,6 +13,7 @@
 #include "cuda/tensor_maps.h"
 #include "runtime/alignment.h"
 #include "runtime/buffers.h"
+#include "runtime/map_memory.h"
 #include "runtime/tile_maps.h"
 #include "runtime/tile_queues.h"
 #include "support/text.h"
@@ -84,7 +85,8 @@ WorkspaceLayout layout(const Call& call, const CudaOptions& options, BackwardFor
 
 class CudaExecutable final : public Executable {
   public:
-    explicit CudaExecutable(const CudaOptions& options) : options_(options) {}
+    explicit CudaExecutable(const CudaOptions& options)
+        : options_(options), map_memory_(std::make_shared<MapMemory>(options.device)) {}
     CudaExecutable(const CudaExecutable&) = delete;
     CudaExecutable& operator=(const CudaExecutable&) = delete;
 
@@ -230,15 +232,7 @@ class CudaExecutable final : public Executable {
         return maps_ ? maps_->bytes(call.attention) : 0;
     }
     Result<std::shared_ptr<void>> allocate_map(std::size_t bytes) const override {
-        auto scope = cuda::ContextScope::enter(options_.device);
-        if (!scope) return scope.error();
-        auto memory = cuda::allocate(bytes);
-        if (!memory) return memory.error();
-        return std::shared_ptr<void>(*memory, [device = options_.device](void* held) {
-            // At process end the driver may be gone; there is nothing to do about a failure here.
-            auto later = cuda::ContextScope::enter(device);
-            if (later) (void)cuda::release(held);
-        });
+        return map_memory_->allocate(bytes);
     }
     Result<void> build_map(const Call& call) const override {
         auto scope = cuda::ContextScope::enter(options_.device, call.stream.handle);
@@ -378,6 +372,7 @@ class CudaExecutable final : public Executable {
     int multiprocessors_ = 1;
     std::optional<TileQueues> queues_;
     std::optional<TileMaps> maps_; // where some kernel asks for one
+    std::shared_ptr<MapMemory> map_memory_;
     mutable std::mutex generic_mutex_;
     mutable std::map<KernelKind, Loaded> generic_;
     std::vector<Loaded> loaded_;

@@ -1,7 +1,7 @@
 // A mask over a warp's part of a tile, as bits.
 #pragma once
 
-#include "common/place.cuh"
+#include "mod.cuh"
 
 // The value of another lane.
 template <typename T> __device__ inline T shuffled(const T& value, int lane) {
@@ -18,67 +18,105 @@ template <typename T> __device__ inline T shuffled(const T& value, int lane) {
     return result;
 }
 
-// Of a row's 32 keys, those of a lane: two bits of each byte, which move together.
+// One bit for each of a lane's positions in a tile that is at most `last` from its first: of each
+// eight positions it has two that are next to each other.
+__device__ inline unsigned bits_to(int last) {
+    const int count = last < 0 ? 0 : last / 8 * 2 + min(last % 8, 1) + 1;
+    return count >= 32 ? ~0u : (1u << count) - 1;
+}
+
+// Of 32 positions, those of a lane: two bits of each byte, which move together.
 __device__ inline unsigned own_bits(unsigned all, int lane) {
     const unsigned bits = all >> lane % 4 * 2 & 0x03030303u;
     return (bits | bits >> 6 | bits >> 12 | bits >> 18) & 0xffu;
 }
 
-// What the 16 rows of a warp from first_row on see of kKeys keys. A lane owns rows lane / 4 and
-// that plus 8, whose values are `rows`, and in each eight keys the two from lane % 4 * 2 on: bit j
-// of visible[r] is its j-th key in its row r. Called by whole warps.
+// What 16 rows of a warp see of kCount keys, or in a backward pass 16 keys of kCount queries: lines
+// across which others lie. A lane owns lines lane / 4 and that plus 8, whose values are `own`, and
+// of each eight others the two from lane % 4 * 2 on: bit j of visible[i] is its j-th other in its
+// line i. Called by whole warps.
 //
-// Which of two ways goes through the words: each lane takes its bits out of every row's, or keeps
-// its own rows' words and takes its bits out of these at the end, an eighth of the work. The second
-// has not run on a GPU yet.
-constexpr bool kKeepsWords = false;
-
-// Lanes share the work by keys, so that what the program reads for a key is read once by a warp,
-// all of it at once; and go through the rows together.
-template <int kKeys>
-__device__ inline void look_together(unsigned (&visible)[2], const AttentionArguments& attention,
-                                     const mod::Arguments& arguments, const HeadPlace& place,
-                                     const mod::Row (&rows)[2], int first_row, int first_key) {
-    constexpr int kWords = (kKeys + 31) / 32;
-    static_assert(kKeys <= 128, "a bit for each of a lane's keys");
+// Lanes share the work by others, each of which looks from visible(word, line, i): at position
+// 32 word + lane, from the line of this value that is the i-th. Lines that are alike(x, i, y, j)
+// see the same, so that one of them is enough.
+template <int kCount, typename Line, typename Alike, typename Visible>
+__device__ inline void look_together(unsigned (&visible)[2], const Line (&own)[2], Alike alike,
+                                     Visible is_visible) {
+    constexpr int kWords = (kCount + 31) / 32;
+    static_assert(kCount <= 128, "a bit for each of a lane's positions");
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const auto kv_of = [&](int word) {
-        return min(first_key + 32 * word + lane, attention.kv_len - 1) +
-               static_cast<int>(attention.kv_offset);
-    };
-    mod::Column columns[kWords];
-#pragma unroll
-    for (int word = 0; word < kWords; ++word)
-        columns[word] = mod::at_column(arguments, place.launch, place.head, place.b, place.h,
-                                       place.h_kv, kv_of(word));
+    unsigned words[2][kWords] = {};
+    unsigned waiting[2] = {~0u, ~0u}; // lanes
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        visible[half] = 0;
-        unsigned own[kWords] = {};
-#pragma unroll 2
-        for (int i = 0; i < 8; ++i) {
-            const mod::Row row = shuffled(rows[half], 4 * i);
-            const int q = min(first_row + 8 * half + i, attention.q_len - 1) +
-                          static_cast<int>(attention.q_offset);
+#pragma unroll 1
+        while (waiting[half] != 0) {
+            const int leader = __ffs(waiting[half]) - 1;
+            const int index = leader / 4 + 8 * half;
+            const Line line = shuffled(own[half], leader);
+            bool is_alike[2] = {};
+#pragma unroll
+            for (int i = half; i < 2; ++i) {
+                is_alike[i] = alike(own[i], lane / 4 + 8 * i, line, index);
+                waiting[i] &= ~__ballot_sync(0xffffffffu, is_alike[i]);
+            }
 #pragma unroll
             for (int word = 0; word < kWords; ++word) {
-                const int key = 32 * word + lane;
-                const mod::At at{arguments, place.launch, place.head, row, columns[word],
-                                 place.b,   place.h,      place.h_kv, q,   kv_of(word)};
-                const bool seen =
-                    key < kKeys && first_key + key < attention.kv_len && mod::visible(at);
-                const unsigned all = __ballot_sync(0xffffffffu, seen);
-                if constexpr (kKeepsWords) {
-                    own[word] = i == lane / 4 ? all : own[word];
-                } else {
-                    const unsigned bits = own_bits(all, lane);
-                    if (i == lane / 4) visible[half] |= bits << 8 * word;
-                }
+                const unsigned all = __ballot_sync(0xffffffffu, is_visible(word, line, index));
+#pragma unroll
+                for (int i = half; i < 2; ++i)
+                    words[i][word] = is_alike[i] ? all : words[i][word];
             }
         }
-        if (kKeepsWords)
+    }
 #pragma unroll
-            for (int word = 0; word < kWords; ++word)
-                visible[half] |= own_bits(own[word], lane) << 8 * word;
+    for (int i = 0; i < 2; ++i) {
+        visible[i] = 0;
+#pragma unroll
+        for (int word = 0; word < kWords; ++word)
+            visible[i] |= own_bits(words[i][word], lane) << 8 * word;
     }
 }
+
+// Each part of the mask, as a value of its type: visit(part).
+template <int kCount, typename Visit> __device__ inline void for_parts(Visit visit) {
+    if constexpr (kCount > 0) {
+        for_parts<kCount - 1>(visit);
+        visit(mod::MaskPart<kCount - 1>{});
+    }
+}
+
+// Some parts are the same again after so many tiles that pass by; 0 where no part is.
+template <int kCount> constexpr int longest_period() {
+    if constexpr (kCount > 0) {
+        constexpr int kOwn = mod::MaskPart<kCount - 1>::kPeriod;
+        return kOwn > longest_period<kCount - 1>() ? kOwn : longest_period<kCount - 1>();
+    } else {
+        return 0;
+    }
+}
+
+// What these parts show, a lane's bits of each tile of a period.
+class RepeatingBits {
+  public:
+    static constexpr int kPeriod = longest_period<mod::kMaskParts>();
+    static_assert(kPeriod <= 2);
+
+    // find(bits, tile): of the first tiles. Called where kPeriod is not 0.
+    template <typename Find> __device__ void fill(Find find) {
+#pragma unroll
+        for (int tile = 0; tile < kPeriod; ++tile) {
+            bits_[tile][0] = bits_[tile][1] = ~0u;
+            find(bits_[tile], tile);
+        }
+    }
+    __device__ void meet(unsigned (&visible)[2], int tile) const {
+        const bool is_second = kPeriod == 2 && tile % 2 != 0;
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+            visible[i] &= is_second ? bits_[1][i] : bits_[0][i];
+    }
+
+  private:
+    unsigned bits_[2][2];
+};

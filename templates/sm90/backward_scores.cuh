@@ -8,6 +8,7 @@
 #include "sm90/backward_layout.cuh"
 #include "sm90/backward_staging.cuh"
 #include "sm90/pack.cuh"
+#include "sm90/visible_queries.cuh"
 
 namespace sm90 {
 
@@ -40,17 +41,15 @@ class ScoreGradients {
   public:
     __device__ ScoreGradients(const AttentionArguments& attention, const mod::Arguments& arguments,
                               const HeadPlace& place, int tile_key, int warp_key, int lane)
-        : attention_(attention), arguments_(arguments), place_(place), warp_key_(warp_key),
+        : attention_(attention), arguments_(arguments), place_(place),
           first_key_(warp_key + lane / 4), first_query_(lane % 4 * 2),
+          columns_(attention, arguments, place, first_key_),
+          queries_(attention, arguments, place, columns_.column, warp_key, lane),
           grid_reads_(tile_key, first_key_, first_query_) {
         const long long count = distance_count(attention);
         expanded_count_ = count * attention.batch * attention.heads;
         expanded_ = attention.distance_values + padded(attention.kv_len) +
                     (place.b * attention.heads + place.h) * count;
-#pragma unroll
-        for (int key = 0; key < 2; ++key)
-            column_[key] = mod::at_column(arguments, place.launch, place.head, place.b, place.h,
-                                          place.h_kv, key_index(key, true));
     }
 
     // Where the tile's rows are, and what is read by rows and columns of keys as a grid.
@@ -222,7 +221,21 @@ class ScoreGradients {
     }
 
   private:
-    static constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
+    // Of the thread's two keys.
+    struct Columns {
+        mod::Column column[2];
+        __device__ Columns(const AttentionArguments& attention, const mod::Arguments& arguments,
+                           const HeadPlace& place, int first) {
+#pragma unroll
+            for (int key = 0; key < 2; ++key)
+                column[key] = mod::at_column(arguments, place.launch, place.head, place.b, place.h,
+                                             place.h_kv, inside(attention, first + 8 * key));
+        }
+    };
+    // As the program sees a key, or the last one.
+    static __device__ int inside(const AttentionArguments& attention, int position) {
+        return min(position, attention.kv_len - 1) + static_cast<int>(attention.kv_offset);
+    }
 
     // Positions start anew with the products, so that nothing of them is computed before; and again
     // with every few queries where elements read memory, so that no more reads are under way at
@@ -244,8 +257,8 @@ class ScoreGradients {
     // As the program sees it. Memory is read within the tensors only.
     __device__ int key_index(int key, bool reads) const {
         const int position = first_key_ + 8 * key;
-        return (reads ? min(position, attention_.kv_len - 1) : position) +
-               static_cast<int>(attention_.kv_offset);
+        return reads ? inside(attention_, position)
+                     : position + static_cast<int>(attention_.kv_offset);
     }
     // `first`: of the tile's queries, this thread's first in the tensor; j: which of those it is.
     // staged: what reads give by rows and columns of keys as a grid.
@@ -257,7 +270,7 @@ class ScoreGradients {
                 place_.launch,
                 place_.head,
                 row,
-                column_[key],
+                columns_.column[key],
                 place_.b,
                 place_.h,
                 place_.h_kv,
@@ -303,44 +316,12 @@ class ScoreGradients {
             fmaf(score, mod::kHasScoreMod ? kLog2E : attention_.scale * kLog2E, -origin));
     }
 
-    // Of a whole warp.
     __device__ bool wholly_visible(int tile_query) const {
-        const int last_query = tile_query + mod::kQueryTile - 1, last_key = warp_key_ + 15;
-        if (last_query >= attention_.q_len || last_key >= attention_.kv_len) return false;
-        if constexpr (!mod::kHasMask) return true;
-        if constexpr (mod::kHasMap) return map_shows_all_;
-        return kMaskIsBand && place_.band_holds(tile_query, last_query, warp_key_, last_key);
+        return queries_.are_all(tile_query, map_shows_all_);
     }
-
-    // One bit for each of a thread's queries that is at most `last` from its first.
-    static __device__ unsigned queries_to(int last) {
-        const int count = last < 0 ? 0 : last / 8 * 2 + min(last % 8, 1) + 1;
-        return count >= 32 ? ~0u : (1u << count) - 1;
-    }
-    // One bit for each of a thread's queries, for each of its keys.
     __device__ void look(unsigned (&visible)[2], int tile_query) const {
-        static_assert(kQueries <= 32);
-        const int first = tile_query + first_query_;
-#pragma unroll
-        for (int key = 0; key < 2; ++key) {
-            const int position = first_key_ + 8 * key;
-            const int low = kMaskIsBand ? max(place_.first_query(position), 0) : 0;
-            const int high = kMaskIsBand ? min(place_.last_query(position), attention_.q_len - 1)
-                                         : attention_.q_len - 1;
-            visible[key] = position >= attention_.kv_len
-                               ? 0
-                               : queries_to(high - first) & ~queries_to(low - 1 - first);
-        }
-        if constexpr (!kMaskIsBand) {
-            unsigned seen[2] = {};
-#pragma unroll 1
-            for (int j = 0; j < kQueries; ++j)
-                visit(tile_query, j, {}, [&](int key, int, const mod::At& at) {
-                    seen[key] |= static_cast<unsigned>(mod::visible(at)) << j;
-                });
-            visible[0] &= seen[0];
-            visible[1] &= seen[1];
-        }
+        static_assert(kQueries <= 32, "one bit each");
+        queries_.find(visible, tile_query, columns_.column, rows_);
     }
     static __device__ void hide(Scores& scores, const unsigned (&visible)[2]) {
 #pragma unroll
@@ -383,10 +364,11 @@ class ScoreGradients {
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;
     const HeadPlace& place_;
-    int warp_key_, first_key_; // in the tensor: of this warp, of this thread
-    int first_query_;          // of this thread, in a tile of queries
-    bool map_shows_all_;       // of the tile, to every key
-    mod::Column column_[2];
+    int first_key_;      // of this thread, in the tensor
+    int first_query_;    // of this thread, in a tile of queries
+    bool map_shows_all_; // of the tile, to every key
+    Columns columns_;
+    VisibleQueries queries_;
     GridReads grid_reads_;
     const mod::Row* rows_;
     const float* expanded_;    // entry of distance 0

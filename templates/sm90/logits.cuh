@@ -3,7 +3,7 @@
 
 #include "common/math.cuh"
 #include "common/place.cuh"
-#include "common/visible_bits.cuh"
+#include "sm90/visible_keys.cuh"
 #include "sm90/warpgroup.cuh"
 
 namespace sm90 {
@@ -74,15 +74,9 @@ class Logits {
 
     __device__ Logits(const AttentionArguments& attention, const mod::Arguments& arguments,
                       const HeadPlace& place, int warp_row, int lane)
-        : attention_(attention), arguments_(arguments), place_(place), warp_row_(warp_row),
-          first_row_(warp_row + lane / 4), first_column_(lane % 4 * 2) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            q_[r] =
-                min(first_row_ + 8 * r, attention.q_len - 1) + static_cast<int>(attention.q_offset);
-            row_[r] = mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv,
-                                  q_[r]);
-        }
+        : attention_(attention), arguments_(arguments), place_(place),
+          rows_(attention, arguments, place, warp_row + lane / 4), first_column_(lane % 4 * 2),
+          keys_(attention, arguments, place, rows_.row, warp_row, lane) {
         factor_ = kHasScoreMod ? kLog2E : attention.scale * kLog2E;
         lse_shift_ = 0;
         if constexpr (kAffine) prepare_affine();
@@ -106,8 +100,8 @@ class Logits {
     // that it may come while they are multiplied. mask_shows_all: it hides none of them.
     __device__ void look(int first_key, bool mask_shows_all) {
         if constexpr (!kMaskIsBand) {
-            hides_ = !wholly_visible(first_key, mask_shows_all);
-            if (hides_) find_visible(first_key);
+            hides_ = !keys_.are_all(first_key, mask_shows_all);
+            if (hides_) keys_.find(visible_, first_key, rows_.row);
         }
     }
 
@@ -150,12 +144,28 @@ class Logits {
             change_affine(scores, first_key);
         else if constexpr (kHasScoreMod)
             change(scores, first_key);
-        if (kMaskIsBand ? !wholly_visible(first_key, false) : hides_) hide(scores, first_key);
+        if (kMaskIsBand ? !keys_.are_all(first_key, false) : hides_) hide(scores, first_key);
     }
 
   private:
     static constexpr bool kHasScoreMod = mod::kHasScoreMod;
-    static constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
+    static constexpr bool kMaskIsBand = VisibleKeys::kMaskIsBand;
+
+    // The thread's two rows.
+    struct Rows {
+        int q[2];
+        mod::Row row[2];
+        __device__ Rows(const AttentionArguments& attention, const mod::Arguments& arguments,
+                        const HeadPlace& place, int first) {
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                q[r] =
+                    min(first + 8 * r, attention.q_len - 1) + static_cast<int>(attention.q_offset);
+                row[r] = mod::at_row(arguments, place.launch, place.head, place.b, place.h,
+                                     place.h_kv, q[r]);
+            }
+        }
+    };
 
     // The element of a row and a key, and what the program computes once for that key. Memory is
     // read within the tensors only.
@@ -166,8 +176,8 @@ class Logits {
                                                   place_.h, place_.h_kv, kv);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const mod::At at{arguments_, place_.launch, place_.head, row_[r], column,
-                             place_.b,   place_.h,      place_.h_kv, q_[r],   kv};
+            const mod::At at{arguments_, place_.launch, place_.head, rows_.row[r], column,
+                             place_.b,   place_.h,      place_.h_kv, rows_.q[r],   kv};
             visit(r, at);
         }
     }
@@ -264,52 +274,10 @@ class Logits {
         }
     }
 
-    // For the whole warp.
-    __device__ bool wholly_visible(int first_key, bool mask_shows_all) const {
-        const int last_key = first_key + mod::kKeyTile - 1;
-        if (last_key >= attention_.kv_len) return false;
-        if (!mod::kHasMask || mask_shows_all) return true;
-        return kMaskIsBand && place_.band_holds(warp_row_, warp_row_ + 15, first_key, last_key);
-    }
-
-    // One bit for each of a thread's columns that is at most `last` from its first.
-    static __device__ unsigned columns_to(int last) {
-        const int count = last < 0 ? 0 : last / 8 * 2 + min(last % 8, 1) + 1;
-        return count >= 32 ? ~0u : (1u << count) - 1;
-    }
-
-    // Into bits, one register for each row: comparisons of each element would cost twice as much,
-    // and a mask's loop need not be unrolled, as scores in registers ask.
-    __device__ void find_visible(int first_key) {
-        static_assert(kFragmentColumns <= 32, "one bit each");
-        if constexpr (mod::kReadsKeys) {
-            look_together<mod::kKeyTile>(visible_, attention_, arguments_, place_, row_, warp_row_,
-                                         first_key);
-        } else {
-            visible_[0] = visible_[1] = 0;
-#pragma unroll 4
-            for (int j = 0; j < kFragmentColumns; ++j) {
-                const int position = first_key + first_column_ + column_of(j);
-                visit_column(min(position, attention_.kv_len - 1), [&](int r, const mod::At& at) {
-                    const bool seen = position < attention_.kv_len && mod::visible(at);
-                    visible_[r] |= static_cast<unsigned>(seen) << j;
-                });
-            }
-        }
-    }
-
     __device__ void hide(Scores& scores, int first_key) const {
+        static_assert(kFragmentColumns <= 32, "one bit each");
         unsigned visible[2] = {visible_[0], visible_[1]};
-        if constexpr (kMaskIsBand) {
-            const int first = first_key + first_column_;
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-                const int row = first_row_ + 8 * r;
-                visible[r] = columns_to(min(place_.last_key(row), attention_.kv_len - 1) - first);
-                if constexpr (mod::kBandHasLow)
-                    visible[r] &= ~columns_to(max(place_.first_key(row), 0) - 1 - first);
-            }
-        }
+        if constexpr (kMaskIsBand) keys_.find(visible, first_key, rows_.row);
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j)
 #pragma unroll
@@ -324,10 +292,9 @@ class Logits {
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;
     const HeadPlace& place_;
-    int warp_row_, first_row_; // in the tensor: of this warp, of this thread
-    int first_column_;         // of this thread, in a tile of keys
-    int q_[2];
-    mod::Row row_[2];
+    Rows rows_;
+    int first_column_; // of this thread, in a tile of keys
+    VisibleKeys keys_;
     float factor_, lse_shift_, unit_;
     float base_[2][kBases]; // what is added for whole rows, to these keys
     float before_[2], slope_[2];

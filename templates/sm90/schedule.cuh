@@ -17,14 +17,14 @@ struct Tile {
 // Where a mask gives rows different amounts of work, tiles are in order of length among heads whose
 // keys and values share the L2 cache: lengths fall in the last such group, so that blocks end
 // together, rise in the group before it, and so on, so that there is no step between groups. A map
-// has an order of its own.
+// has an order of its own of each head's tiles.
 class Schedule {
   public:
     __device__ explicit Schedule(const AttentionArguments& attention)
         : map_(attention.map), tiles_((attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile),
           heads_(attention.batch * attention.heads), batch_(attention.batch), group_(1),
           groups_(1) {
-        if constexpr (mod::kHasBand) {
+        if constexpr (kRowsDiffer) {
             constexpr long long kCacheBytes = 32 << 20;
             const long long head_bytes =
                 static_cast<long long>(attention.kv_len) * ((mod::kHeadDim + mod::kHeadDimV) * 2);
@@ -38,25 +38,26 @@ class Schedule {
     __device__ int tiles() const { return tiles_ * heads_; }
 
     __device__ Tile tile(int index) const {
-        if constexpr (mod::kHasMap) {
-            const int head = index % heads_, of_batch = heads_ / batch_;
-            return {head, mod::kQueryTile *
-                              row_in_order(map_, head / of_batch, head % of_batch, index / heads_)};
-        }
         // Batches that read the same biases read them together.
         if constexpr (mod::kReadsBias) {
             const int tile = index / batch_;
             return {index % batch_ * (heads_ / batch_) + tile / tiles_,
                     tile % tiles_ * mod::kQueryTile};
         }
-        if constexpr (!mod::kHasBand) return {index / tiles_, index % tiles_ * mod::kQueryTile};
+        if constexpr (!kRowsDiffer) return {index / tiles_, index % tiles_ * mod::kQueryTile};
         const int group = index / (group_ * tiles_);
         const int first_head = group * group_;
         const int width = min(group_, heads_ - first_head);
         const int rest = index - first_head * tiles_;
         const int rank = rest / width;
         const bool falling = (groups_ - 1 - group) % 2 == 0;
-        return {first_head + rest % width, (falling ? tiles_ - 1 - rank : rank) * mod::kQueryTile};
+        const int head = first_head + rest % width;
+        int tile = falling ? tiles_ - 1 - rank : rank;
+        if constexpr (mod::kHasMap) {
+            const int of_batch = heads_ / batch_;
+            tile = row_in_order(map_, head / of_batch, head % of_batch, tiles_ - 1 - tile);
+        }
+        return {head, tile * mod::kQueryTile};
     }
 
   private:

@@ -168,6 +168,7 @@ TEST_CASE("C: what cannot be accepted is named") {
     refuses([](auto& o) { o.forward_kernel = 7; }, "forward_kernel");
     refuses([](auto& o) { o.gradient_type = 2; }, "gradient_type");
     refuses([](auto& o) { o.backward_kernel = 7; }, "backward_kernel");
+    refuses([](auto& o) { o.mask_tiles = 3; }, "mask_tiles");
     refuses([](auto& o) { o.head_dim = -4; }, "head");
     refuses([](auto& o) { o.buffer_count = 1; }, "buffers is NULL");
     auto nameless = sized<flexc_buffer_declaration>();
@@ -188,6 +189,7 @@ TEST_CASE("C: what cannot be accepted is named") {
     auto info = sized<flexc_kernel_info>();
     CHECK(flexc_kernel_get(nullptr, &info, failure.out()) == FLEXC_ERROR_INVALID_OPTION);
     CHECK(flexc_plan_workspace_bytes(nullptr) == 0);
+    CHECK(flexc_plan_map_bytes(nullptr) == 0);
     flexc_kernel_free(nullptr);
     flexc_plan_free(nullptr);
     flexc_signature_free(nullptr);
@@ -360,5 +362,29 @@ TEST_CASE("C: params and scale are run-time values, and a plan outlives its kern
     flexc_kernel_free(kernel);
     CHECK(flexc_plan_workspace_bytes(plan) == workspace.bytes);
     flexc_plan_free(plan);
+}
+
+TEST_CASE("C: where the tiles of a prefix come from") {
+    Failure failure;
+    const auto map_bytes = [&](std::int32_t tiles) {
+        auto options = cpu_options();
+        options.mask_tiles = tiles;
+        flexc_kernel* kernel = nullptr;
+        REQUIRE(flexc_compile("mask_mod = kv_idx < 100 or q_idx >= kv_idx", &options, &kernel,
+                              failure.out()) == FLEXC_OK);
+        auto sizes = sized<flexc_sizes>();
+        sizes.batch = sizes.heads = sizes.kv_heads = 1;
+        sizes.q_len = sizes.kv_len = 500;
+        flexc_plan* plan = nullptr;
+        REQUIRE(flexc_plan_create(kernel, &sizes, nullptr, 0, nullptr, nullptr, &plan,
+                                  failure.out()) == FLEXC_OK);
+        flexc_kernel_free(kernel);
+        const std::size_t bytes = flexc_plan_map_bytes(plan);
+        flexc_plan_free(plan);
+        return bytes;
+    };
+    CHECK(map_bytes(FLEXC_MASK_TILES_AUTOMATIC) == 0);
+    CHECK(map_bytes(FLEXC_MASK_TILES_RANGES) == 0);
+    CHECK(map_bytes(FLEXC_MASK_TILES_MAPS) > 0);
 }
 #endif

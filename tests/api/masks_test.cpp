@@ -36,6 +36,43 @@ void check_on_hopper(const test::Case& one) {
     CHECK(test::run_case(one, Device::cuda(0), 7) == "");
 }
 
+// Every fourth mask, so that the cases of this file can run beside each other.
+constexpr std::size_t kParts = 4;
+
+// Rows and columns of tiles without anything visible among them, and heads that see different keys.
+void check_walks(std::size_t part) {
+    const std::vector<test::MaskCase> masks = test::mask_cases();
+    for (std::size_t i = part; i < masks.size(); i += kParts) {
+        // A constant needs no map, and a band of its own kind has been tested elsewhere.
+        if (masks[i].tier <= analysis::MaskTier::closed_form) continue;
+        test::Case one = case_of(masks[i], i % 2 == 0 ? DType::f16 : DType::bf16);
+        one.backward_kernel = BackwardKernel::hopper;
+        one.head_dim = i % 3 == 0 ? 128 : 64;
+        one.heads = 4;
+        one.kv_heads = 2;
+        one.q_len = 300 + static_cast<std::int64_t>(i);
+        one.kv_len = 470;
+        one.dims = {{"N", 480}, {"M", 480}};
+        one.q_offset = i % 4 == 0 ? 9 : 0;
+        one.with_d_lse = i % 5 == 0;
+        check_on_hopper(one);
+    }
+}
+
+void check_forwards(std::size_t part) {
+    const std::vector<test::MaskCase> masks = test::mask_cases();
+    for (std::size_t i = part; i < masks.size(); i += kParts) {
+        test::Case one = case_of(masks[i], i % 2 == 0 ? DType::bf16 : DType::f16);
+        one.forward_kernel = ForwardKernel::hopper;
+        one.head_dim = i % 3 == 0 ? 64 : 128;
+        one.kv_len = 400;
+        one.dims = {{"N", 400}, {"M", 400}};
+        one.kv_offset = i % 5 == 0 ? 7 : 0;
+        CAPTURE(one.text);
+        CHECK(test::run_case(one, Device::cuda(0), 5) == "");
+    }
+}
+
 } // namespace
 
 TEST_CASE("masks that people use") {
@@ -44,6 +81,39 @@ TEST_CASE("masks that people use") {
     const std::size_t step = default_device().kind == Device::Kind::cuda ? 1 : 6;
     for (std::size_t i = 0; i < masks.size(); i += step)
         check(case_of(masks[i], i % 2 == 0 ? DType::bf16 : DType::f32));
+}
+
+TEST_CASE("prefixes and padding by ranges on the CPU") {
+    const std::vector<test::MaskCase> masks = test::clamped_cases();
+    for (std::size_t i = 0; i < masks.size(); ++i) {
+        test::Case one = case_of(masks[i], i % 2 == 0 ? DType::f32 : DType::bf16);
+        one.q_len = 133 + static_cast<std::int64_t>(i);
+        one.kv_len = 290 - static_cast<std::int64_t>(i);
+        one.q_offset = i % 3 == 0 ? 11 : 0;
+        one.kv_offset = i % 3 == 1 ? 5 : 0;
+        CAPTURE(one.text);
+        CHECK(test::run_case(one, Device::cpu(), 11) == "");
+    }
+}
+
+TEST_CASE("which masks have no map on the CPU") {
+    const auto map_bytes = [](const char* mask, TileSource source) {
+        auto kernel = compile(mask, {.dtype = DType::f32,
+                                     .device = Device::cpu(),
+                                     .backward = false,
+                                     .tile_source = source});
+        REQUIRE(kernel);
+        auto plan = kernel->plan({.q_len = 700, .kv_len = 900});
+        REQUIRE(plan);
+        return plan->map_bytes();
+    };
+    const char* prefix = "mask_mod = kv_idx < 100 or q_idx >= kv_idx";
+    CHECK(map_bytes(prefix, TileSource::automatic) == 0);
+    CHECK(map_bytes(prefix, TileSource::ranges) == 0);
+    CHECK(map_bytes(prefix, TileSource::maps) > 0);
+    CHECK(map_bytes("buffer n: i32[B]\nmask_mod = kv_idx < n[b]", TileSource::automatic) == 0);
+    CHECK(map_bytes("mask_mod = 0 <= q_idx - kv_idx < 90", TileSource::maps) == 0);
+    CHECK(map_bytes("mask_mod = q_idx // 9 == kv_idx // 9", TileSource::automatic) > 0);
 }
 
 TEST_CASE("a map with offsets, of each backward, and of a part of the queries") {
@@ -116,25 +186,28 @@ TEST_CASE("a plan follows its buffers when it is told to") {
 
 TEST_SUITE_BEGIN("hopper");
 
-// Rows and columns of tiles without anything visible among them, and heads that see different keys.
-TEST_CASE("Hopper's backward walks maps, on Hopper" * doctest::skip()) {
-    const std::vector<test::MaskCase> masks = test::mask_cases();
-    for (std::size_t i = 0; i < masks.size(); ++i) {
-        // A constant needs no map, and a band of its own kind has been tested elsewhere.
-        if (masks[i].tier <= analysis::MaskTier::closed_form) continue;
-        test::Case one = case_of(masks[i], i % 2 == 0 ? DType::f16 : DType::bf16);
-        one.backward_kernel = BackwardKernel::hopper;
-        one.head_dim = i % 3 == 0 ? 128 : 64;
-        one.heads = 4;
-        one.kv_heads = 2;
-        one.q_len = 300 + static_cast<std::int64_t>(i);
-        one.kv_len = 470;
-        one.dims = {{"N", 480}, {"M", 480}};
-        one.q_offset = i % 4 == 0 ? 9 : 0;
-        one.with_d_lse = i % 5 == 0;
-        check_on_hopper(one);
-    }
+TEST_CASE("Hopper's backward walks maps, first quarter, on Hopper" * doctest::skip()) {
+    check_walks(0);
 }
+TEST_CASE("masks that people use, first quarter, on Hopper" * doctest::skip()) {
+    check_forwards(0);
+}
+TEST_CASE("Hopper's backward walks maps, second quarter, on Hopper" * doctest::skip()) {
+    check_walks(1);
+}
+TEST_CASE("masks that people use, second quarter, on Hopper" * doctest::skip()) {
+    check_forwards(1);
+}
+TEST_CASE("Hopper's backward walks maps, third quarter, on Hopper" * doctest::skip()) {
+    check_walks(2);
+}
+TEST_CASE("masks that people use, third quarter, on Hopper" * doctest::skip()) {
+    check_forwards(2);
+}
+TEST_CASE("Hopper's backward walks maps, last quarter, on Hopper" * doctest::skip()) {
+    check_walks(3);
+}
+TEST_CASE("masks that people use, last quarter, on Hopper" * doctest::skip()) { check_forwards(3); }
 
 TEST_CASE("Hopper's backward walks maps beside gradients of every class, on Hopper" *
           doctest::skip()) {
@@ -180,19 +253,6 @@ TEST_CASE("prefixes and padding by ranges, on Hopper" * doctest::skip()) {
             one.backward_kernel = head_dim == 64 ? BackwardKernel::generic : BackwardKernel::split;
             check_on_hopper(one);
         }
-}
-
-TEST_CASE("masks that people use, on Hopper" * doctest::skip()) {
-    const std::vector<test::MaskCase> masks = test::mask_cases();
-    for (std::size_t i = 0; i < masks.size(); ++i) {
-        test::Case one = case_of(masks[i], i % 2 == 0 ? DType::bf16 : DType::f16);
-        one.forward_kernel = ForwardKernel::hopper;
-        one.head_dim = i % 3 == 0 ? 64 : 128;
-        one.kv_len = 400;
-        one.dims = {{"N", 400}, {"M", 400}};
-        CAPTURE(one.text);
-        CHECK(test::run_case(one, Device::cuda(0), 5) == "");
-    }
 }
 
 TEST_SUITE_END();

@@ -62,7 +62,8 @@ TEST_CASE("masks") {
     for (const char* mask :
          {"q_idx >= kv_idx", "q_idx >= kv_idx and q_idx - kv_idx <= 24", "abs(q_idx - kv_idx) < 5",
           "q_idx + 70 >= kv_idx", "kv_idx >= 100", "(q_idx + kv_idx) % 3 == 0", "kv_idx < h * 60",
-          "q_idx % 2 == 0 and kv_idx <= q_idx", "false", "q_idx >= 149 and kv_idx == 289"})
+          "q_idx % 2 == 0 and kv_idx <= q_idx", "false", "q_idx >= 149 and kv_idx == 289",
+          "kv_idx < 77 or q_idx >= kv_idx", "kv_idx < 77 + 50 * b and q_idx >= 3"})
         check(std::string("mask_mod = ") + mask, shape);
 }
 

@@ -65,6 +65,7 @@ ir::Program program_of(const std::string& text) {
 passes::Mod mod_of(const ir::Program& program, const Problem& problem, const RunOptions& options) {
     auto mod = passes::lower(program, {.backward = options.backward,
                                        .report_out_of_range = options.report_out_of_range,
+                                       .clamps_bands = !options.report_out_of_range,
                                        .head_dim = static_cast<int>(problem.head_dim),
                                        .head_dim_v = static_cast<int>(problem.head_dim_v)});
     INFO((mod ? std::string() : mod.error().message));

@@ -177,6 +177,23 @@ TEST_CASE("a refused configuration is followed by smaller ones, then by the gene
     }
 }
 
+TEST_CASE("tiles of a map have 128 rows, unless a schedule asks for more") {
+    for (const int head_dim : {64, 80, 96, 128}) {
+        CAPTURE(head_dim);
+        KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
+        request.has_map = true;
+        const KernelConfig config = select_kernel(request);
+        CHECK(config.query_tile == 128);
+        const auto schedules = forward_schedules(request);
+        REQUIRE(!schedules.empty());
+        REQUIRE(config.hopper);
+        CHECK(schedules.front() == config.hopper->schedule);
+        const bool has_wider = std::ranges::any_of(
+            schedules, [](const ForwardSchedule& schedule) { return schedule.consumers == 3; });
+        CHECK(has_wider == (head_dim <= 96));
+    }
+}
+
 TEST_CASE("a generic kernel that spilled gives way to one with fewer accumulators, at most twice") {
     // Asked for, and where there is no other.
     for (KernelRequest request : {generic_forward(80, DType::bf16, 128, 128, true),

@@ -13,21 +13,42 @@ struct Range {
     bool empty() const { return begin >= end; }
 };
 
-// low <= kv - q <= high for every visible pair, in rows of the tensors: offsets are taken out.
-struct VisibleBand {
-    std::int64_t low, high;
-    bool exact;
+// Further away than any row of a tensor.
+inline constexpr std::int64_t kFar = std::int64_t{1} << 40;
 
+// low <= kv - q <= high for every visible pair, in rows of the tensors: offsets are taken out. With
+// clamps, query q of least_query ... most_query sees the keys from first_key(q) to last_key(q):
+// neither falls from one query to the next.
+struct VisibleBand {
+    std::int64_t low = -kFar, high = kFar;
+    std::int64_t first_least = -kFar, first_most = kFar, last_least = -kFar, last_most = kFar;
+    std::int64_t least_query = -kFar, most_query = kFar;
+    bool exact = false;
+
+    std::int64_t first_key(std::int64_t q) const {
+        return std::min(first_most, std::max(first_least, q + low));
+    }
+    std::int64_t last_key(std::int64_t q) const {
+        return std::min(last_most, std::max(last_least, q + high));
+    }
     Range columns_of(Range rows, std::int64_t columns) const {
-        return {std::max<std::int64_t>(0, rows.begin + low),
-                std::min(columns, rows.end + high)}; // last row + high, and one past it
+        const std::int64_t first = std::max(rows.begin, least_query);
+        const std::int64_t last = std::min(rows.end - 1, most_query);
+        if (first > last) return {};
+        return {std::max<std::int64_t>(0, first_key(first)), std::min(columns, last_key(last) + 1)};
     }
     Range rows_of(Range columns, std::int64_t rows) const {
-        return {std::max<std::int64_t>(0, columns.begin - high), std::min(rows, columns.end - low)};
+        const std::int64_t first = columns.begin, last = columns.end - 1;
+        const std::int64_t from = first <= last_least ? -kFar
+                                  : first > last_most ? kFar
+                                                      : first - high;
+        const std::int64_t to = last < first_least ? -kFar : last >= first_most ? kFar : last - low;
+        return {std::max({std::int64_t{0}, from, least_query}),
+                std::min({rows, to + 1, most_query + 1})};
     }
     bool covers(Range rows, Range columns) const {
-        return exact && columns.begin - (rows.end - 1) >= low &&
-               columns.end - 1 - rows.begin <= high;
+        return exact && rows.begin >= least_query && rows.end - 1 <= most_query &&
+               columns.begin >= first_key(rows.end - 1) && columns.end - 1 <= last_key(rows.begin);
     }
 };
 
@@ -66,16 +87,26 @@ class VisibleTiles {
 // Of one head. `tile` carries b, h and h_kv; arguments are the module's words.
 inline VisibleBand visible_band(const TileFunctions& functions, const Launch& launch,
                                 const std::uint64_t* words, Tile tile) {
-    constexpr std::int64_t kFar = std::int64_t{1} << 40;
-    VisibleBand band{-kFar, kFar, false};
+    VisibleBand band;
     if (!launch.shape->has_band || functions.band == nullptr) return band;
     tile.rows = tile.columns = 1;
+    tile.first_least = tile.last_least = tile.least_query = -kFar;
+    tile.first_most = tile.last_most = tile.most_query = kFar;
     functions.band(words, &tile);
-    const std::int64_t shift = launch.arguments->q_offset - launch.arguments->kv_offset;
-    band.low = std::clamp(std::clamp(tile.band_low, -kFar, kFar) + shift, -kFar, kFar);
-    band.high = std::clamp(std::clamp(tile.band_high, -kFar, kFar) + shift, -kFar, kFar);
-    band.exact = launch.shape->band_is_exact;
-    return band;
+    const auto shifted = [](std::int64_t bound, std::int64_t shift) {
+        return std::clamp(std::clamp(bound, -kFar, kFar) + shift, -kFar, kFar);
+    };
+    const std::int64_t q_offset = launch.arguments->q_offset;
+    const std::int64_t kv_offset = launch.arguments->kv_offset;
+    return {.low = shifted(tile.band_low, q_offset - kv_offset),
+            .high = shifted(tile.band_high, q_offset - kv_offset),
+            .first_least = shifted(tile.first_least, -kv_offset),
+            .first_most = shifted(tile.first_most, -kv_offset),
+            .last_least = shifted(tile.last_least, -kv_offset),
+            .last_most = shifted(tile.last_most, -kv_offset),
+            .least_query = shifted(tile.least_query, -q_offset),
+            .most_query = shifted(tile.most_query, -q_offset),
+            .exact = launch.shape->band_is_exact};
 }
 
 } // namespace flexc::cpu

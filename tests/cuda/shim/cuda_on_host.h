@@ -5,6 +5,9 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <pthread.h>
+#include <thread>
+#include <vector>
 
 #define __device__
 #define __shared__
@@ -16,7 +19,7 @@ using std::min;
 struct ThreadIndex {
     unsigned x = 0, y = 0, z = 0;
 };
-static ThreadIndex threadIdx, blockIdx;
+static thread_local ThreadIndex threadIdx, blockIdx;
 
 inline float __uint_as_float(unsigned bits) {
     float x;
@@ -61,9 +64,53 @@ inline void atomicAdd(float4* p, float4 x) {
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline void atomicAdd(unsigned long long* p, unsigned long long x) { *p += x; }
 inline void atomicOr(unsigned* p, unsigned x) { *p |= x; }
-// One thread plays the warp: the others hold zeros.
+
+// A warp whose lanes are threads of the host, which meet where they exchange values. Without one, a
+// thread plays the warp alone: the others hold zeros.
+struct HostWarp {
+    pthread_barrier_t barrier;
+    unsigned long long values[32];
+
+    HostWarp() { pthread_barrier_init(&barrier, nullptr, 32); }
+    ~HostWarp() { pthread_barrier_destroy(&barrier); }
+    template <typename Take> auto exchange(unsigned long long value, Take take) {
+        values[threadIdx.x % 32] = value;
+        pthread_barrier_wait(&barrier);
+        const auto result = take(values);
+        pthread_barrier_wait(&barrier);
+        return result;
+    }
+};
+static thread_local HostWarp* warp_of_thread = nullptr;
+
+// Every lane of a warp: work(lane).
+template <typename Work> void run_warp(Work work) {
+    HostWarp warp;
+    std::vector<std::thread> lanes;
+    for (int lane = 0; lane < 32; ++lane)
+        lanes.emplace_back([&warp, &work, lane] {
+            warp_of_thread = &warp;
+            threadIdx.x = static_cast<unsigned>(lane);
+            work(lane);
+        });
+    for (std::thread& lane : lanes)
+        lane.join();
+}
+
 inline float __shfl_xor_sync(unsigned, float, int) { return 0; }
-template <typename T> T __shfl_sync(unsigned, T, int) { return 0; }
+template <typename T> T __shfl_sync(unsigned, T x, int lane) {
+    if (warp_of_thread == nullptr) return 0;
+    return warp_of_thread->exchange(
+        x, [&](const unsigned long long* values) { return static_cast<T>(values[lane]); });
+}
+inline unsigned __ballot_sync(unsigned, bool x) {
+    if (warp_of_thread == nullptr) return 0;
+    return warp_of_thread->exchange(x, [](const unsigned long long* values) {
+        unsigned all = 0;
+        for (int lane = 0; lane < 32; ++lane)
+            all |= static_cast<unsigned>(values[lane] != 0) << lane;
+        return all;
+    });
+}
 inline void __syncwarp() {}
 inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }
-inline unsigned __ballot_sync(unsigned, bool) { return 0; }

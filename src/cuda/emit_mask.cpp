@@ -1,0 +1,183 @@
+#include "cuda/emit_mask.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <set>
+#include <vector>
+
+#include "support/text.h"
+
+namespace flexc::cuda {
+
+using ir::NodeId;
+using ir::Op;
+using passes::Place;
+
+namespace {
+
+// What an expression takes from one side of the scores: values that the side keeps, and whether it
+// uses the position itself.
+struct Taken {
+    std::set<NodeId> values;
+    bool position = false;
+    friend bool operator==(const Taken&, const Taken&) = default;
+};
+
+struct Part {
+    std::vector<NodeId> conjuncts;
+    Taken rows, columns;
+    int period = 0; // tiles that pass by until it is the same again; 0: it is never
+};
+
+constexpr std::size_t kMostParts = 4;
+constexpr std::int64_t kLongestPeriod = 2;
+
+// A backward pass keeps keys, and queries pass by.
+bool keys_pass(const KernelConfig& config) { return config.kind == KernelKind::forward; }
+
+class MaskParts {
+  public:
+    MaskParts(const Layout& layout, const KernelConfig& config)
+        : layout_(layout), passing_(keys_pass(config) ? Op::kv_idx : Op::q_idx),
+          tile_(keys_pass(config) ? config.key_tile : config.query_tile) {
+        add(layout.mod().mask);
+    }
+
+    const std::vector<Part>& parts() const { return parts_; }
+
+  private:
+    // Of a remainder of the position that passes by: as Part::period.
+    int period_of_remainder(NodeId id) const {
+        const ir::Node& node = layout_.node(id);
+        if (node.op != Op::imod || layout_.node(node.operands[0]).op != passing_) return 0;
+        const ir::Node& divisor = layout_.node(node.operands[1]);
+        if (divisor.op != Op::const_int || divisor.integer < 1) return 0;
+        const std::int64_t tiles = divisor.integer / std::gcd(divisor.integer, tile_);
+        return tiles <= kLongestPeriod ? static_cast<int>(tiles) : 0;
+    }
+
+    // What rows or columns decide alone is one value of theirs, however many conjuncts it has.
+    void add(NodeId id) {
+        const ir::Node& node = layout_.node(id);
+        const std::vector<NodeId>& said = layout_.mod().band.said;
+        if (std::ranges::find(said, id) != said.end()) return;
+        if (node.op == Op::const_bool && node.integer != 0) return;
+        if (node.op == Op::band && layout_.place(id) == Place::element) {
+            for (const NodeId operand : node.operands)
+                add(operand);
+            return;
+        }
+        Part part{.conjuncts = {id},
+                  .rows = taken(id, Place::row, Op::q_idx),
+                  .columns = taken(id, Place::column, Op::kv_idx),
+                  .period = period(id)};
+        for (Part& known : parts_)
+            if (known.rows == part.rows && known.columns == part.columns &&
+                known.period == part.period) {
+                known.conjuncts.push_back(id);
+                return;
+            }
+        if (parts_.size() < kMostParts) {
+            parts_.push_back(std::move(part));
+            return;
+        }
+        Part& last = parts_.back();
+        last.conjuncts.push_back(id);
+        last.rows.values.merge(part.rows.values);
+        last.columns.values.merge(part.columns.values);
+        last.rows.position |= part.rows.position;
+        last.columns.position |= part.columns.position;
+        last.period = common_period(last.period, part.period);
+    }
+
+    Taken taken(NodeId root, Place side, Op position) const {
+        Taken result;
+        visit(root, [&](NodeId id) {
+            if (layout_.node(id).op == position) result.position = true;
+            const std::vector<NodeId>& kept = layout_.kept(side);
+            const bool is_kept = std::ranges::find(kept, id) != kept.end();
+            if (is_kept) result.values.insert(id);
+            return !is_kept;
+        });
+        return result;
+    }
+
+    static int common_period(int x, int y) { return x == 0 || y == 0 ? 0 : std::lcm(x, y); }
+
+    int period(NodeId root) const {
+        int all = 1;
+        visit(root, [&](NodeId id) {
+            const int own = period_of_remainder(id);
+            if (layout_.node(id).op == passing_) all = 0;
+            if (own != 0) all = common_period(all, own);
+            return own == 0;
+        });
+        return all;
+    }
+
+    // enter(node) says whether its operands are visited too.
+    template <typename Enter> void visit(NodeId root, Enter enter) const {
+        std::vector<NodeId> pending = {root};
+        std::set<NodeId> seen;
+        while (!pending.empty()) {
+            const NodeId id = pending.back();
+            pending.pop_back();
+            if (!seen.insert(id).second || !enter(id)) continue;
+            const auto& operands = layout_.node(id).operands;
+            pending.insert(pending.end(), operands.begin(), operands.end());
+        }
+    }
+
+    const Layout& layout_;
+    Op passing_;
+    std::int64_t tile_;
+    std::vector<Part> parts_;
+};
+
+// Floats by their bits, so that everything is like itself.
+std::string alike(const Layout& layout, const Taken& taken) {
+    std::string text;
+    for (const NodeId id : taken.values) {
+        const std::string_view bits = layout.type(id) == CType::real ? "__float_as_uint" : "";
+        const std::string field = value_name(layout.mod().program, id);
+        text += formatted("({0}(x.{1}) == {0}(y.{1})) & ", bits, field);
+    }
+    return text + (taken.position ? "(at_x == at_y)" : "true");
+}
+
+std::string visible(const Layout& layout, const Part& part) {
+    Body body(layout, Place::element, "at.");
+    body.compute(part.conjuncts);
+    std::vector<std::string> all;
+    for (const NodeId conjunct : part.conjuncts)
+        all.push_back(body.text(conjunct));
+    body.line("return " + (all.size() == 1 ? unbracketed(all.front()) : joined(all, " & ")) + ";");
+    return device_function("static bool visible(const At& at)", body);
+}
+
+} // namespace
+
+std::string emit_mask_parts(const Layout& layout, const KernelConfig& config) {
+    const bool visits_queries =
+        config.is_hopper_backward && config.kind == KernelKind::backward_fused;
+    if (!config.hopper && !visits_queries) return "";
+    const MaskParts mask(layout, config);
+    std::string text = formatted("constexpr int kMaskParts = {};\n"
+                                 "template <int kIndex> struct MaskPart;\n",
+                                 mask.parts().size());
+    for (int index = 0; const Part& part : mask.parts()) {
+        text +=
+            formatted("template <> struct MaskPart<{}> {{\n"
+                      "static constexpr int kPeriod = {};\n"
+                      "__device__ static bool alike(const Row& x, int at_x, const Row& y, int "
+                      "at_y) {{\n    return {};\n}}\n"
+                      "__device__ static bool alike(const Column& x, int at_x, const Column& "
+                      "y, int at_y) {{\n    return {};\n}}\n",
+                      index++, part.period, alike(layout, part.rows), alike(layout, part.columns));
+        text += visible(layout, part) + "};\n";
+    }
+    return text + "\n";
+}
+
+} // namespace flexc::cuda

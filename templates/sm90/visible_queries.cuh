@@ -1,0 +1,103 @@
+// Which queries of a tile see the keys of a warp of the backward kernel.
+#pragma once
+
+#include "common/place.cuh"
+#include "common/visible_bits.cuh"
+#include "sm90/backward_layout.cuh"
+
+namespace sm90 {
+
+// Of one thread: its two keys, and in each eight queries two. Knows nothing of scores.
+class VisibleQueries {
+  public:
+    // columns: what the program computes once for each of the thread's keys. Given again to find():
+    // a reference to what lies beside this object would keep both in memory.
+    __device__ VisibleQueries(const AttentionArguments& attention, const mod::Arguments& arguments,
+                              const HeadPlace& place, const mod::Column (&columns)[2], int warp_key,
+                              int lane)
+        : attention_(attention), arguments_(arguments), place_(place), warp_key_(warp_key),
+          lane_(lane) {
+        if constexpr (kRepeats)
+            repeating_.fill([&](unsigned(&bits)[2], int tile) {
+                meet_parts<true>(bits, tile * mod::kQueryTile, columns, nullptr);
+            });
+    }
+
+    // Whether all of a tile see the warp's keys; for the whole warp. map_shows_all: the mask's map,
+    // if it has one, says so.
+    __device__ bool are_all(int tile_query, bool map_shows_all) const {
+        const int last_query = tile_query + mod::kQueryTile - 1, last_key = warp_key_ + 15;
+        if (last_query >= attention_.q_len || last_key >= attention_.kv_len) return false;
+        if constexpr (!mod::kHasMask) return true;
+        if constexpr (mod::kHasMap) return map_shows_all;
+        return kMaskIsBand && place_.band_holds(tile_query, last_query, warp_key_, last_key);
+    }
+
+    // One bit for each of the thread's queries, for each of its keys. `rows`: of the tile, where
+    // kStagesRows.
+    __device__ void find(unsigned (&visible)[2], int tile_query, const mod::Column (&columns)[2],
+                         const mod::Row* rows) const {
+        const int first = tile_query + lane_ % 4 * 2;
+#pragma unroll
+        for (int key = 0; key < 2; ++key) {
+            const int position = warp_key_ + lane_ / 4 + 8 * key;
+            int low = 0, high = attention_.q_len - 1;
+            if constexpr (mod::kHasBand) {
+                low = max(place_.first_query(position), low);
+                high = min(place_.last_query(position), high);
+            }
+            visible[key] = position >= attention_.kv_len
+                               ? 0
+                               : bits_to(high - first) & ~bits_to(low - 1 - first);
+        }
+        if constexpr (!kMaskIsBand) meet_parts<false>(visible, tile_query, columns, rows);
+        if constexpr (kRepeats) repeating_.meet(visible, tile_query / mod::kQueryTile);
+    }
+
+  private:
+    static constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
+    static constexpr bool kRepeats = !kMaskIsBand && RepeatingBits::kPeriod != 0;
+
+    // What every part of the mask shows: of those that repeat, or of the others.
+    template <bool kRepeating>
+    __device__ void meet_parts(unsigned (&visible)[2], int tile_query,
+                               const mod::Column (&columns)[2], const mod::Row* rows) const {
+        const auto kv_of = [&](int index) {
+            return min(warp_key_ + index, attention_.kv_len - 1) +
+                   static_cast<int>(attention_.kv_offset);
+        };
+        for_parts<mod::kMaskParts>([&](auto part) {
+            if constexpr ((part.kPeriod != 0) == kRepeating) {
+                unsigned seen[2];
+                look_together<mod::kQueryTile>(
+                    seen, columns,
+                    [&](const mod::Column& x, int i, const mod::Column& y, int j) {
+                        return part.alike(x, kv_of(i), y, kv_of(j));
+                    },
+                    [&](int word, const mod::Column& column, int index) {
+                        const int query = 32 * word + lane_, kv = kv_of(index);
+                        const int q = min(tile_query + query, attention_.q_len - 1) +
+                                      static_cast<int>(attention_.q_offset);
+                        const mod::Row row =
+                            kStagesRows && !kRepeating
+                                ? rows[query]
+                                : mod::at_row(arguments_, place_.launch, place_.head, place_.b,
+                                              place_.h, place_.h_kv, q);
+                        return part.visible({arguments_, place_.launch, place_.head, row, column,
+                                             place_.b, place_.h, place_.h_kv, q, kv, q, kv, nullptr,
+                                             0, 0, nullptr});
+                    });
+                visible[0] &= seen[0];
+                visible[1] &= seen[1];
+            }
+        });
+    }
+
+    const AttentionArguments& attention_;
+    const mod::Arguments& arguments_;
+    const HeadPlace& place_;
+    int warp_key_, lane_;
+    RepeatingBits repeating_;
+};
+
+} // namespace sm90
