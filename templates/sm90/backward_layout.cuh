@@ -12,9 +12,13 @@ extern __shared__ __align__(1024) unsigned char shared_memory[];
 
 namespace sm90 {
 
-constexpr int kConsumers = 2; // warpgroups of 64 keys each
+constexpr int kConsumers = 2; // warpgroups
 constexpr int kThreads = 128 * (kConsumers + 1);
-static_assert(kThreads == 32 * mod::kWarps && mod::kKeyTile == 64 * kConsumers);
+// A warpgroup has 64 keys of its own, or where dk and dv are too wide for its registers, half of
+// their columns for the same 64 keys as the other; then it has the scores of half of the queries.
+constexpr bool kSharesKeys = mod::kKeyTile == 64;
+constexpr int kScoreQueries = kSharesKeys ? mod::kQueryTile / kConsumers : mod::kQueryTile;
+static_assert(kThreads == 32 * mod::kWarps && (kSharesKeys || mod::kKeyTile == 64 * kConsumers));
 
 // What a score mod's derivative asks of the order of things. Where the derivative with respect to
 // the score is the same for any score, weights are computed under the product of values, and the
@@ -48,10 +52,11 @@ static_assert(kSlabs == 1 || (kSlabs == 2 && kGroups <= 8));
 constexpr int kSumWarps = 2;
 constexpr bool kSumsInTile = mod::kSumsDistances || mod::kSumsQuotients || mod::kSumsRemainders;
 constexpr int kDScoresBytes = panels(mod::kKeyTile) * kQueryPanel; // of a stage
+constexpr int kWeightBytes = kSharesKeys ? kDScoresBytes : 0;      // else they stay in registers
 constexpr int kDScoresThreads = 128 * kConsumers + (kSumsInTile ? 32 * kSumWarps : 0);
 
 // What a program computes once for a query is computed by a warp that has nothing else to do.
-constexpr int kMostRowBytes = 16;
+constexpr int kMostRowBytes = kSharesKeys ? 8 : 16;
 constexpr bool kStagesRows =
     !__is_empty(mod::Row) && sizeof(mod::Row) <= kMostRowBytes && !kSumsInTile;
 
@@ -62,10 +67,11 @@ constexpr int kValues = kKeys + kPanels * kKeyPanel;
 constexpr int kQueries = kValues + kValuePanels * kKeyPanel; // this and the next three: two stages
 constexpr int kDOut = kQueries + 2 * kPanels * kQueryPanel;
 constexpr int kDScores = kDOut + 2 * kValuePanels * kQueryPanel;
-constexpr int kQueryGradient = kDScores + 2 * kDScoresBytes;
-constexpr int kOrigins = kQueryGradient + kConsumers * kPieceBytes; // two stages of floats
-constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4;         // two stages of floats
-constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;            // two stages of mod::Row
+constexpr int kWeights = kDScores + 2 * kDScoresBytes;
+constexpr int kQueryGradient = kWeights + 2 * kWeightBytes;
+constexpr int kOrigins = kQueryGradient + (kSharesKeys ? 0 : kConsumers * kPieceBytes);
+constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4; // like origins, two stages of floats
+constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;    // two stages of mod::Row
 constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kMostRowBytes;
 constexpr int kMappedTiles = kBarriers + 14 * 8; // two stages of a word, where the mask has a map
 constexpr int kEnd = kMappedTiles + (mod::kHasMap ? 2 * 4 : 0);
@@ -111,7 +117,7 @@ struct Shared {
 };
 
 // Numbered barriers; 0 is the block's.
-constexpr int kDScoresBarrier = 1, kLastProductBarrier = 2;
+constexpr int kDScoresBarrier = 1, kLastProductBarrier = 2, kWeightsBarrier = 3;
 
 // dS is in shared memory.
 __device__ inline void meet_at_d_scores() {

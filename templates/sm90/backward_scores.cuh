@@ -1,5 +1,6 @@
 // From products of keys and queries to weights, and from weights to the gradient of scores. Scores
-// are transposed: a thread has two keys, and a quarter of the tile's queries.
+// are transposed: a thread has two keys, and a quarter of its warpgroup's queries. Whatever is said
+// of a tile's queries here is of those of the warpgroup.
 #pragma once
 
 #include "common/math.cuh"
@@ -10,10 +11,10 @@
 
 namespace sm90 {
 
-constexpr int kScores = mod::kQueryTile / 2; // accumulators of a thread
-constexpr int kQueries = kScores / 2;        // that they belong to
+constexpr int kScores = kScoreQueries / 2; // accumulators of a thread
+constexpr int kQueries = kScores / 2;      // that they belong to
 using Scores = float[kScores];
-using Fragments = unsigned[mod::kQueryTile / 16][4]; // left operands, 16 queries each
+using Fragments = unsigned[kScoreQueries / 16][4]; // left operands, 16 queries each
 
 // The accumulator of a thread's key (0 or 1) and the j-th of its queries, and where the query is
 // from the thread's first. Its keys are eight apart.
@@ -22,7 +23,7 @@ constexpr __device__ int query_of(int j) { return j / 2 * 8 + j % 2; }
 
 // Where floats would not fit beside the rest, what the derivative is multiplied with is kept in 16
 // bits: the fragments of weights, unless a derivative has been folded in.
-constexpr bool kKeepsFloats = mod::kQueryTile < 128;
+constexpr bool kKeepsFloats = kScoreQueries < 128;
 constexpr bool kKeepsFolded = !kKeepsFloats && kFolds;
 
 template <int kCount> __device__ inline void to_fragments(Fragments& to, const float (&x)[kCount]) {
@@ -48,9 +49,9 @@ class ScoreGradients {
                                           place.h_kv, key_index(key, true));
     }
 
-    // Where the tile's rows are.
-    __device__ void use_rows(int stage) {
-        if constexpr (kStagesRows) rows_ = Shared::rows(stage);
+    // Where the tile's rows are: a stage's, from the first that is the warpgroup's.
+    __device__ void use_rows(int stage, int first) {
+        if constexpr (kStagesRows) rows_ = Shared::rows(stage) + first;
     }
 
     // Whether the mask's map says that nothing of the tile is hidden.
@@ -265,7 +266,7 @@ class ScoreGradients {
 
     // Of a whole warp.
     __device__ bool wholly_visible(int tile_query) const {
-        const int last_query = tile_query + mod::kQueryTile - 1, last_key = warp_key_ + 15;
+        const int last_query = tile_query + kScoreQueries - 1, last_key = warp_key_ + 15;
         if (last_query >= attention_.q_len || last_key >= attention_.kv_len) return false;
         if constexpr (!mod::kHasMask) return true;
         if constexpr (mod::kHasMap) return map_shows_all_;
@@ -346,7 +347,7 @@ class ScoreGradients {
             const int first = sum_over_keys<kQueries / 2>(sums.of_query[gradient]);
 #pragma unroll
             for (int i = 0; i < kQueries / 8; ++i) {
-                const int position = tile_query + first_query_ + first / 2 * 8 + query_of(i);
+                const int position = tile_query + first_query_ + query_of(first + i);
                 if (position >= attention_.q_len) continue;
                 const int q = position + static_cast<int>(attention_.q_offset);
                 const mod::Row row = row_of(position - tile_query, q);

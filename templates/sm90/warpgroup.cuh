@@ -84,6 +84,12 @@ __device__ inline int computed_again(int x) {
     return x;
 }
 
+template <int kCount> __device__ inline void clear(float (&sums)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+        sums[i] = 0;
+}
+
 // Uses of these registers stay on their side of this point.
 template <int kCount> __device__ inline void pin(float (&x)[kCount]) {
 #pragma unroll
