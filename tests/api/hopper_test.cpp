@@ -150,6 +150,62 @@ TEST_CASE("gradients of buffers, by what their indices use" * doctest::skip()) {
         }
 }
 
+// A backward whose warpgroups share their keys.
+TEST_CASE("heads wider than 128" * doctest::skip()) {
+    static std::random_device source;
+    const auto below = [&](unsigned n) { return static_cast<int>(source() % n); };
+    const auto check_wide = [&](Case one, const std::string& text) {
+        one.text = text;
+        one.backward_kernel = BackwardKernel::hopper;
+        check(one);
+    };
+    const auto odd = [&](int head_dim, int head_dim_v, DType dtype) {
+        Case one = {.dtype = dtype, .batch = 2, .heads = 2, .kv_heads = 1};
+        one.q_len = 1 + below(220);
+        one.kv_len = 1 + below(220);
+        one.head_dim = head_dim;
+        one.head_dim_v = head_dim_v;
+        one.q_offset = below(40);
+        one.kv_offset = below(40);
+        one.strided = head_dim == 248;
+        one.padding = 8;
+        one.f32_outputs = below(3) == 0;
+        one.with_d_lse = below(2) == 0;
+        return one;
+    };
+    const std::string masks[] = {"", kCausal, "mask_mod = abs(q_idx - kv_idx) < 50",
+                                 "mask_mod = kv_idx % 3 != q_idx % 5",
+                                 "mask_mod = kv_idx < 30 or q_idx >= kv_idx"};
+    constexpr std::pair<int, int> kHeadDims[] = {{136, 136}, {160, 160}, {192, 192}, {256, 256},
+                                                 {192, 128}, {64, 256},  {256, 40},  {248, 144}};
+    // Kernels are the same on every run, so that they can be compiled before.
+    int turn = 0;
+    for (const auto& [d, dv] : kHeadDims) {
+        check_wide(odd(d, dv, DType::bf16), "score_mod = score");
+        check_wide(odd(d, dv, DType::f16), "score_mod = score * 0.9\n" + masks[++turn % 5]);
+    }
+    const std::string mods[] = {
+        "score_mod = 3 * tanh(score / 3)\n",
+        "buffer s: f32[H] grad\nscore_mod = score + s[h] * (kv_idx - q_idx) * 0.1\n",
+        "buffer s: f32[H] grad\nscore_mod = score * s[h] + kv_idx * 0.01\n",
+        "buffer g: f32[B, Q_LEN] grad\nbuffer c: bf16[H, KV_LEN] grad\n"
+        "score_mod = score * g[b, q_idx] + c[h, kv_idx] * (q_idx - kv_idx) * 0.01\n",
+        "buffer s: f32[Q_LEN] grad\nscore_mod = score + s[q_idx] * (kv_idx - q_idx) * 0.1\n",
+        "buffer bias: bf16[H, Q_LEN, KV_LEN] grad\nscore_mod = score + bias[h, q_idx, kv_idx]\n",
+        "buffer t: bf16[H, N] grad\nscore_mod = score + t[h, q_idx - kv_idx + KV_LEN]\n",
+        "buffer t: f32[17] grad\nbuffer s: f32[H] grad\nbuffer c: f32[KV_LEN] grad\n"
+        "score_mod = 3 * tanh((score * s[h] + c[kv_idx] + t[min(abs(q_idx - kv_idx), 16)]) / 3)\n",
+        "buffer r: bf16[B, H, Q_LEN, 32] grad\n"
+        "score_mod = score + r[b, h, q_idx, kv_idx // 16] + r[b, h, q_idx, kv_idx % 16]\n",
+    };
+    for (const std::string& mod : mods)
+        for (const auto& [d, dv] : {std::pair{256, 256}, {192, 128}}) {
+            Case one = odd(d, dv, DType::bf16);
+            one.dims = {{"N", 1000}};
+            check_wide(one, mod + masks[++turn % 5]);
+        }
+}
+
 TEST_CASE("matrices of biases, in whole chunks of memory and not" * doctest::skip()) {
     for (const char* type : {"bf16", "f16", "f32"})
         for (const auto& [q_len, kv_len] : {std::pair{150, 264}, {128, 260}, {40, 131}}) {
