@@ -22,6 +22,30 @@ void check(Case one) {
     CHECK(test::run_case(one, Device::cuda(0), seed) == "");
 }
 
+const std::string kMasks[] = {"", kCausal, "mask_mod = abs(q_idx - kv_idx) < 50",
+                              "mask_mod = kv_idx % 3 != q_idx % 5",
+                              "mask_mod = kv_idx < 30 or q_idx >= kv_idx"};
+
+// At random lengths and offsets.
+void check_wide(int head_dim, int head_dim_v, DType dtype, const std::string& text) {
+    static std::random_device source;
+    const auto below = [&](unsigned n) { return static_cast<int>(source() % n); };
+    Case one = {.text = text, .dtype = dtype, .batch = 2, .heads = 2, .kv_heads = 1};
+    one.q_len = 1 + below(220);
+    one.kv_len = 1 + below(220);
+    one.head_dim = head_dim;
+    one.head_dim_v = head_dim_v;
+    one.dims = {{"N", 1000}};
+    one.q_offset = below(40);
+    one.kv_offset = below(40);
+    one.strided = head_dim == 248;
+    one.padding = 8;
+    one.f32_outputs = below(3) == 0;
+    one.with_d_lse = below(2) == 0;
+    one.backward_kernel = BackwardKernel::hopper;
+    check(one);
+}
+
 } // namespace
 
 TEST_SUITE_BEGIN("hopper");
@@ -150,40 +174,19 @@ TEST_CASE("gradients of buffers, by what their indices use" * doctest::skip()) {
         }
 }
 
-// A backward whose warpgroups share their keys.
-TEST_CASE("heads wider than 128" * doctest::skip()) {
-    static std::random_device source;
-    const auto below = [&](unsigned n) { return static_cast<int>(source() % n); };
-    const auto check_wide = [&](Case one, const std::string& text) {
-        one.text = text;
-        one.backward_kernel = BackwardKernel::hopper;
-        check(one);
-    };
-    const auto odd = [&](int head_dim, int head_dim_v, DType dtype) {
-        Case one = {.dtype = dtype, .batch = 2, .heads = 2, .kv_heads = 1};
-        one.q_len = 1 + below(220);
-        one.kv_len = 1 + below(220);
-        one.head_dim = head_dim;
-        one.head_dim_v = head_dim_v;
-        one.q_offset = below(40);
-        one.kv_offset = below(40);
-        one.strided = head_dim == 248;
-        one.padding = 8;
-        one.f32_outputs = below(3) == 0;
-        one.with_d_lse = below(2) == 0;
-        return one;
-    };
-    const std::string masks[] = {"", kCausal, "mask_mod = abs(q_idx - kv_idx) < 50",
-                                 "mask_mod = kv_idx % 3 != q_idx % 5",
-                                 "mask_mod = kv_idx < 30 or q_idx >= kv_idx"};
+// A backward whose warpgroups share their keys. Kernels are the same on every run, so that they can
+// be compiled before.
+TEST_CASE("heads wider than 128: sizes" * doctest::skip()) {
     constexpr std::pair<int, int> kHeadDims[] = {{136, 136}, {160, 160}, {192, 192}, {256, 256},
                                                  {192, 128}, {64, 256},  {256, 40},  {248, 144}};
-    // Kernels are the same on every run, so that they can be compiled before.
     int turn = 0;
     for (const auto& [d, dv] : kHeadDims) {
-        check_wide(odd(d, dv, DType::bf16), "score_mod = score");
-        check_wide(odd(d, dv, DType::f16), "score_mod = score * 0.9\n" + masks[++turn % 5]);
+        check_wide(d, dv, DType::bf16, "score_mod = score");
+        check_wide(d, dv, DType::f16, "score_mod = score * 0.9\n" + kMasks[++turn % 5]);
     }
+}
+
+TEST_CASE("heads wider than 128: mods" * doctest::skip()) {
     const std::string mods[] = {
         "score_mod = 3 * tanh(score / 3)\n",
         "buffer s: f32[H] grad\nscore_mod = score + s[h] * (kv_idx - q_idx) * 0.1\n",
@@ -198,12 +201,10 @@ TEST_CASE("heads wider than 128" * doctest::skip()) {
         "buffer r: bf16[B, H, Q_LEN, 32] grad\n"
         "score_mod = score + r[b, h, q_idx, kv_idx // 16] + r[b, h, q_idx, kv_idx % 16]\n",
     };
+    int turn = 0;
     for (const std::string& mod : mods)
-        for (const auto& [d, dv] : {std::pair{256, 256}, {192, 128}}) {
-            Case one = odd(d, dv, DType::bf16);
-            one.dims = {{"N", 1000}};
-            check_wide(one, mod + masks[++turn % 5]);
-        }
+        for (const auto& [d, dv] : {std::pair{256, 256}, {192, 128}})
+            check_wide(d, dv, DType::bf16, mod + kMasks[++turn % 5]);
 }
 
 TEST_CASE("matrices of biases, in whole chunks of memory and not" * doctest::skip()) {
