@@ -44,7 +44,8 @@ struct Consumer {
     __device__ int warp_key() const { return keys.first_kv + 16 * warp; }
     __device__ int first_query() const { return kScoreQueries * warpgroup; }
 
-    // `tile`: of queries, unless a map chose the one that arrives. dq: of the head, for this thread.
+    // `tile`: of queries, unless a map chose the one that arrives. dq: of the head, for this
+    // thread.
     __device__ void consume(ScoreGradients& gradients, GradientSums& sums, int tile, float* dq_head,
                             KeyGradient& dk, ValueGradient& dv) {
         const int stage = step % 2;
@@ -180,10 +181,9 @@ struct Consumer {
         visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
             ScoreGradients gradients(attention, arguments, place, warp_key(), lane);
             GradientSums sums{};
-            float* const dq =
-                attention.dq_accumulator +
-                (place.b * attention.heads + place.h) * rows * mod::kHeadDim +
-                4 * (32 * warp + lane);
+            float* const dq = attention.dq_accumulator +
+                              (place.b * attention.heads + place.h) * rows * mod::kHeadDim +
+                              4 * (32 * warp + lane);
 #pragma unroll 1
             for (int tile = tiles.begin; tile < tiles.end; ++tile)
                 consume(gradients, sums, tile, dq, dk, dv);

@@ -11,7 +11,7 @@ namespace {
 constexpr int kConsumers = 2;
 constexpr int kSlabRows = 64;    // of dq's accumulator
 constexpr int kPaddedRows = 128; // queries of a head are padded to a multiple
-constexpr int kWidest = 128; // that warpgroups with keys of their own have registers for
+constexpr int kWidest = 128;     // that warpgroups with keys of their own have registers for
 
 // Queries of a tile, best first.
 constexpr std::array kQueryTiles = {128, 64};

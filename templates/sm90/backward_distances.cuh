@@ -4,8 +4,8 @@
 // A word of the tile has two neighbouring keys. At an even distance d, the word at key q - d of an
 // even query is on diagonals d and d - 1; that at key q - d - 1 of an odd query on d + 1 and d. A
 // lane takes the words at its own distance modulo the number of keys: one in every row, so that no
-// load is wasted. Both of its distances are `first`, and as many keys more or less. With 64 keys, one
-// warp has all distances, and each does half of the queries.
+// load is wasted. Both of its distances are `first`, and as many keys more or less. With 64 keys,
+// one warp has all distances, and each does half of the queries.
 #pragma once
 
 #include "sm90/backward_layout.cuh"

@@ -30,8 +30,8 @@ __device__ inline void store_by_queries(unsigned panel, const Fragments& fragmen
     const unsigned to = panel + row * kRowBytes + chunk * 16;
 #pragma unroll
     for (int i = 0; i < kScoreQueries / 16; ++i)
-        store_transposed(to + i * 16 * kRowBytes, fragments[i][0], fragments[i][1],
-                         fragments[i][2], fragments[i][3]);
+        store_transposed(to + i * 16 * kRowBytes, fragments[i][0], fragments[i][1], fragments[i][2],
+                         fragments[i][3]);
 }
 
 } // namespace sm90

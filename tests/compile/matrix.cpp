@@ -133,12 +133,11 @@ std::vector<KernelCase> compile_matrix() {
         cases.push_back(hopper_backward(KernelKind::backward_fused, "learned_alibi", kLearnedAlibi,
                                         head_dim, head_dim_v));
     for (const int head_dim : {192, 256})
-        for (const auto& [mod, text] :
-             {std::pair{"noop", std::string_view("score_mod = score\n")},
-              {"causal", front::find_library_mod("causal")->text},
-              {"learned_alibi", kLearnedAlibi},
-              {"softcap", front::find_library_mod("softcap")->text},
-              {"documents", kDocuments}})
+        for (const auto& [mod, text] : {std::pair{"noop", std::string_view("score_mod = score\n")},
+                                        {"causal", front::find_library_mod("causal")->text},
+                                        {"learned_alibi", kLearnedAlibi},
+                                        {"softcap", front::find_library_mod("softcap")->text},
+                                        {"documents", kDocuments}})
             cases.push_back(
                 hopper_backward(KernelKind::backward_fused, mod, text, head_dim, head_dim));
     for (const std::string_view mod : {"sliding_window", "dense_bias", "softcap"})
