@@ -27,13 +27,13 @@ struct ParamDeclaration {
 // generic: any GPU from sm_80 up. automatic is hopper where that is possible.
 enum class ForwardKernel : std::uint8_t { automatic, generic, hopper };
 // fused: dq is added up beside dk and dv, on Hopper by a kernel of its own where it can; split: dq
-// in a second kernel; generic: fused, for any GPU from sm_80 up; hopper: that of Hopper or none,
-// for masks with a map of tiles too, which automatic leaves to generic. Fused kernels other than
-// Hopper's add in no fixed order: CompileOptions::deterministic makes them split.
+// in a second kernel; generic: fused, for any GPU from sm_80 up; hopper: that of Hopper or none.
+// Fused kernels other than Hopper's add in no fixed order: CompileOptions::deterministic makes them
+// split.
 enum class BackwardKernel : std::uint8_t { automatic, fused, split, generic, hopper };
 // How a CUDA kernel knows the tiles of a mask that is a prefix, padding, or one of them with a
 // band: ranges: computed in the kernel; maps: built beside it, as for masks of other forms.
-// automatic is maps.
+// automatic is ranges.
 enum class TileSource : std::uint8_t { automatic, ranges, maps };
 
 enum class LogLevel : std::uint8_t { debug, info, warning, error };
