@@ -35,6 +35,9 @@ enum class BackwardKernel : std::uint8_t { automatic, fused, split, generic, hop
 // band: ranges: computed in the kernel; maps: built beside it, as for masks of other forms.
 // automatic is ranges.
 enum class TileSource : std::uint8_t { automatic, ranges, maps };
+// In which gradients of captured buffers are returned: buffer is the buffer's own type. Sums are
+// f32 in any case; for narrower types they take 4 bytes more of workspace for each element.
+enum class GradientType : std::uint8_t { f32, buffer };
 
 enum class LogLevel : std::uint8_t { debug, info, warning, error };
 
@@ -69,6 +72,7 @@ struct CompileOptions {
     ForwardKernel forward_kernel = ForwardKernel::automatic;
     BackwardKernel backward_kernel = BackwardKernel::automatic;
     TileSource tile_source = TileSource::automatic;
+    GradientType gradient_type = GradientType::f32;
     // How the forward kernel divides its work: one of forward_schedules(). Empty: what
     // keep_schedule() kept for the program, else flexc's own choice.
     std::string schedule;

@@ -196,6 +196,11 @@ Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOp
     }
     if (options.deterministic && !passes::exact_gradients(mod).empty())
         kinds.push_back(KernelKind::round_sums);
+    const bool rounds = options.gradient_type == GradientType::buffer &&
+                        std::ranges::any_of(mod.program.buffers, [](const ir::Buffer& buffer) {
+                            return buffer.grad && buffer.dtype != DType::f32;
+                        });
+    if (rounds) kinds.push_back(KernelKind::round_gradients);
     return kinds;
 }
 
