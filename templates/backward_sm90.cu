@@ -203,7 +203,7 @@ struct Consumer {
                          factor);
             return;
         }
-        write_rows(memory, EveryColumn{}, sums, factor);
+        write_rows<panels(kColumns)>(memory, EveryColumn{}, sums, factor);
         __syncwarp();
         if (lane == 0) store_rows<panels(kColumns)>(map, corner, memory);
     }

@@ -32,6 +32,14 @@ using KeyGradient = KeyShare::Sums;
 using ValueGradient = ValueShare::Sums;
 using QueryGradient = KeyShare::Sums;
 
+// dq is added a half at once, a half under the next tile's scores: memory takes additions more
+// slowly than products make them, and a warp that adds waits for it.
+constexpr int kGroupsOfShare = 4 * kPanels, kGroupsAtOnce = kGroupsOfShare / 2;
+struct HeldGradient {
+    float sums[4 * (kGroupsOfShare - kGroupsAtOnce)];
+    float* to; // of a slab, for this thread
+};
+
 struct Consumer {
     const AttentionArguments& attention;
     const mod::Arguments& arguments;
@@ -47,7 +55,7 @@ struct Consumer {
     // `tile`: of queries, unless a map chose the one that arrives. dq: of the head, for this
     // thread.
     __device__ void consume(ScoreGradients& gradients, GradientSums& sums, int tile, float* dq_head,
-                            KeyGradient& dk, ValueGradient& dv) {
+                            KeyGradient& dk, ValueGradient& dv, HeldGradient& held) {
         const int stage = step % 2;
         const unsigned parity = step / 2 % 2;
         const unsigned word = operand_word(shared.base, kKeyPanel);
@@ -76,6 +84,7 @@ struct Consumer {
         begin_products();
         issue_scores<at::kValues, at::kDOut, mod::kHeadDimV>(d_scores, word, d_out_word + half);
         end_products();
+        add_groups<kGroupsAtOnce, kGroupsOfShare>(held.to, held.sums);
         if constexpr (kAtOnce) {
             wait_for_products<0>();
             pin(scores);
@@ -120,8 +129,11 @@ struct Consumer {
         pin(dv);
         shared.d_out_empty(stage).arrive();
         pin(dq);
-        add_query_gradient(dq_head + static_cast<long long>(tile) * (kSlabRows * mod::kHeadDim),
-                           dq);
+        held.to = dq_head + static_cast<long long>(tile) * (kSlabRows * mod::kHeadDim);
+#pragma unroll
+        for (int i = 4 * kGroupsAtOnce; i < 4 * kGroupsOfShare; ++i)
+            held.sums[i - 4 * kGroupsAtOnce] = in_another_register(dq[i]);
+        add_groups<0, kGroupsAtOnce>(held.to, dq);
         wait_for_products<0>();
         pin(dk);
         // Every thread for itself: each has read the tile's lse.
@@ -134,14 +146,16 @@ struct Consumer {
         return shared.base + tile + stage * kDScoresBytes + first_query() * kRowBytes;
     }
 
-    // `to`: of a slab, for this thread.
-    __device__ void add_query_gradient(float* to, const QueryGradient& dq) const {
+    // Of the warpgroup's groups of eight columns of dq, kBegin ... kEnd - 1; `sums` starts with
+    // them.
+    template <int kBegin, int kEnd, int kCount>
+    __device__ void add_groups(float* to, const float (&sums)[kCount]) const {
 #pragma unroll
-        for (int i = 0; i < 4 * kPanels; ++i) {
-            const int group = KeyShare{warpgroup}.place(i);
+        for (int i = kBegin; i < kEnd; ++i) {
+            const int group = KeyShare{warpgroup}.place(i), at = 4 * (i - kBegin);
             if (kPanelColumns * kPanels == mod::kHeadDim || group < kGroups)
-                add_four(to + group * (kGroupBytes / 4), dq[4 * i], dq[4 * i + 1], dq[4 * i + 2],
-                         dq[4 * i + 3]);
+                add_four(to + group * (kGroupBytes / 4), sums[at], sums[at + 1], sums[at + 2],
+                         sums[at + 3]);
         }
     }
 
@@ -157,12 +171,12 @@ struct Consumer {
             store_floats(attention.dv, attention.dv_flags, corner, mod::kHeadDimV, attention.kv_len,
                          ValueShare{warpgroup}, dv, 1);
         else
-            write_rows(rows + at::kValues, ValueShare{warpgroup}, dv, 1);
+            write_rows<kValuePanels>(rows + at::kValues, ValueShare{warpgroup}, dv, 1);
         if (dk_is_float)
             store_floats(attention.dk, attention.dk_flags, corner, mod::kHeadDim, attention.kv_len,
                          KeyShare{warpgroup}, dk, attention.scale);
         else
-            write_rows(rows + at::kKeys, KeyShare{warpgroup}, dk, attention.scale);
+            write_rows<kPanels>(rows + at::kKeys, KeyShare{warpgroup}, dk, attention.scale);
         // Both have written their columns of a row.
         synchronize(kLastProductBarrier, kThreadsOfBoth);
         if (lane != 0) return;
@@ -178,17 +192,23 @@ struct Consumer {
         clear(dk);
         clear(dv);
         const long long rows = padded(attention.q_len);
+        const auto dq_of = [&](int h) {
+            return attention.dq_accumulator +
+                   (keys.b * attention.heads + h) * rows * mod::kHeadDim + 4 * (32 * warp + lane);
+        };
+        HeldGradient held;
+        clear(held.sums);
+        held.to = dq_of(keys.h_kv * (attention.heads / attention.kv_heads)); // zeros may go there
         visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
             ScoreGradients gradients(attention, arguments, place, warp_key(), lane);
             GradientSums sums{};
-            float* const dq = attention.dq_accumulator +
-                              (place.b * attention.heads + place.h) * rows * mod::kHeadDim +
-                              4 * (32 * warp + lane);
+            float* const dq = dq_of(place.h);
 #pragma unroll 1
             for (int tile = tiles.begin; tile < tiles.end; ++tile)
-                consume(gradients, sums, tile, dq, dk, dv);
+                consume(gradients, sums, tile, dq, dk, dv, held);
             gradients.flush(sums);
         });
+        add_groups<kGroupsAtOnce, kGroupsOfShare>(held.to, held.sums);
         store(dk, dv);
     }
 };

@@ -35,6 +35,11 @@ constexpr int kProducerRegisters = kAtOnce ? 24 : 40, kConsumerRegisters = kAtOn
 constexpr int kPanelColumns = 64; // of 16 bits: 128 bytes, the width of the swizzle
 constexpr int kRowBytes = 2 * kPanelColumns;
 constexpr int panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
+// Where a panel of a row is in shared memory, counted in panels. The one in the middle of three is
+// the last, so that it is behind both of the others: see backward_share.cuh.
+constexpr __device__ int place_of_panel(int panel, int count) {
+    return count == 3 ? (3 - panel) % 3 : panel;
+}
 constexpr int round_up_16(int x) { return (x + 15) / 16 * 16; }
 constexpr int kPanels = panels(mod::kHeadDim), kValuePanels = panels(mod::kHeadDimV);
 constexpr int kQueryPanel = mod::kQueryTile * kRowBytes, kKeyPanel = mod::kKeyTile * kRowBytes;

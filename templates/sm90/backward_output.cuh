@@ -13,7 +13,7 @@ struct EveryColumn {
 };
 
 // In 16 bits, to the memory that held the warp's keys or values.
-template <int kCount, typename Columns>
+template <int kPanelCount, int kCount, typename Columns>
 __device__ inline void write_rows(unsigned memory, Columns columns, const float (&sums)[kCount],
                                   float factor) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -21,8 +21,9 @@ __device__ inline void write_rows(unsigned memory, Columns columns, const float 
     for (int i = 0; i < kCount; i += 8) {
         // Each lane names a row of one of four 8 x 8 matrices, two of them side by side.
         const int chunk = columns.place(i / 4) + lane / 16;
-        const unsigned to = memory + chunk / 8 * kKeyPanel + lane % 16 * kRowBytes +
-                            ((chunk % 8) ^ (lane % 8)) * 16;
+        const int panel = place_of_panel(chunk / 8, kPanelCount);
+        const unsigned to =
+            memory + panel * kKeyPanel + lane % 16 * kRowBytes + ((chunk % 8) ^ (lane % 8)) * 16;
         const auto pair = [&](int at) {
             return pack(mod::Element{}, sums[i + at] * factor, sums[i + at + 1] * factor);
         };
@@ -36,7 +37,7 @@ template <int kPanelCount>
 __device__ inline void store_rows(const TensorMap& map, Corner corner, unsigned memory) {
 #pragma unroll
     for (int panel = 0; panel < kPanelCount; ++panel) {
-        store_box(map, corner, memory + panel * kKeyPanel);
+        store_box(map, corner, memory + place_of_panel(panel, kPanelCount) * kKeyPanel);
         corner.column += kPanelColumns;
     }
 }

@@ -10,7 +10,7 @@ __device__ inline void load_panels(unsigned to, int panel_bytes, int panel_count
                                    const TensorMap& map, Corner from, Barrier arrival) {
 #pragma unroll
     for (int panel = 0; panel < panel_count; ++panel) {
-        load_box(to + panel * panel_bytes, map, from, arrival);
+        load_box(to + place_of_panel(panel, panel_count) * panel_bytes, map, from, arrival);
         from.column += kPanelColumns;
     }
 }

@@ -11,7 +11,7 @@ namespace sm90 {
 template <int kA, int kB, int kColumns, int kStep = 0>
 __device__ inline void issue_scores(Scores& scores, unsigned a, unsigned b) {
     using P = FixedProduct<mod::Element, kScoreQueries>;
-    constexpr int kPanel = kStep / 4, kInside = kStep % 4 * 32;
+    constexpr int kPanel = place_of_panel(kStep / 4, panels(kColumns)), kInside = kStep % 4 * 32;
     constexpr int kFromA = kA + kPanel * kKeyPanel + kInside;
     constexpr int kFromB = kB + kPanel * kQueryPanel + kInside;
     if constexpr (kStep == 0)

@@ -8,45 +8,49 @@
 namespace sm90 {
 
 template <int kPanelCount> struct Share {
-    static constexpr int kWholePanels = kPanelCount / 2;
-    static constexpr bool kHasHalf = kPanelCount % 2 != 0;
-    static constexpr int kWhole = 32 * kWholePanels, kHalf = kHasHalf ? 16 : 0; // accumulators
-    using Sums = float[kWhole + kHalf];
+    static constexpr int kColumns = 32 * kPanelCount;
+    using Sums = float[kColumns / 2];
 
     int warpgroup;
 
     // See EveryColumn.
     __device__ int place(int eight) const {
-        return eight < 8 * kWholePanels
-                   ? 8 * (kPanelCount - kWholePanels) * warpgroup + eight
-                   : 8 * kWholePanels + 4 * warpgroup + (eight - 8 * kWholePanels);
+        constexpr int kEights = kPanelCount / 2 * 8; // in whole panels
+        return eight < kEights ? 8 * (kPanelCount - kPanelCount / 2) * warpgroup + eight
+                               : kEights + 4 * warpgroup + (eight - kEights);
     }
 
     // sums (+)= A B over 64 of the summed index, in steps of 16 that are kStepOfA bytes apart in A;
-    // B is transposed, and `b` is the word of its first column.
-    template <int kA, int kStepOfA, bool kTransposedA, int kB, bool kAdds, int kStep = 0>
+    // B is transposed. `a` and `b`: their words.
+    template <int kA, int kStepOfA, bool kTransposedA, int kB, bool kAdds>
     __device__ void issue(Sums& sums, unsigned a, unsigned b) const {
-        constexpr int kFromA = kA + kStep * kStepOfA, kFromB = kB + kStep * 16 * kRowBytes;
-        constexpr bool kStarts = !kAdds && kStep == 0;
-        if constexpr (kWhole > 0)
-            multiply<0, kWhole, kFromA, kTransposedA, kFromB, kStarts>(
-                sums, a, b + warpgroup * ((kPanelCount - kWholePanels) * kKeyPanel >> 4));
-        if constexpr (kHasHalf)
-            multiply<kWhole, kHalf, kFromA, kTransposedA, kFromB + kWholePanels * kKeyPanel,
-                     kStarts>(sums, a, b + warpgroup * (kRowBytes / 2 >> 4));
-        if constexpr (kStep < 3)
-            issue<kA, kStepOfA, kTransposedA, kB, kAdds, kStep + 1>(sums, a, b);
+        issue_steps<kA, kStepOfA, kTransposedA, kB, kAdds, 0>(sums, a, operand(b));
     }
 
   private:
-    template <int kFirst, int kCount, int kA, bool kTransposedA, int kB, bool kStarts>
-    static __device__ void multiply(Sums& sums, unsigned a, unsigned b) {
-        using P = FixedProduct<mod::Element, 2 * kCount>;
-        auto& part = *reinterpret_cast<float(*)[kCount]>(&sums[kFirst]);
-        if constexpr (kStarts)
-            P::template start<kA, kB, true, kTransposedA>(part, a, b);
+    static constexpr unsigned kPanel = kKeyPanel >> 4, kHalfRow = kRowBytes / 2 >> 4;
+    static_assert(kKeyPanel == kQueryPanel);
+
+    // The word of the share's columns, of that of the row's. A product has one distance between
+    // panels, which is not negative: the halved one is behind both whole ones in shared memory, by
+    // two panels, and by one and half a row.
+    __device__ unsigned operand(unsigned word) const {
+        if constexpr (kPanelCount == 1) return word + warpgroup * kHalfRow;
+        if constexpr (kPanelCount != 3) return word + warpgroup * (kPanelCount / 2 * kPanel);
+        const unsigned distance = warpgroup == 0 ? 2 * kPanel : kPanel + kHalfRow;
+        return distance << 16 | ((word & 0xffff) + warpgroup * kPanel);
+    }
+
+    template <int kA, int kStepOfA, bool kTransposedA, int kB, bool kAdds, int kStep>
+    static __device__ void issue_steps(Sums& sums, unsigned a, unsigned b) {
+        using P = FixedProduct<mod::Element, kColumns>;
+        constexpr int kFromA = kA + kStep * kStepOfA, kFromB = kB + kStep * 16 * kRowBytes;
+        if constexpr (kAdds || kStep > 0)
+            P::template add<kFromA, kFromB, true, kTransposedA>(sums, a, b);
         else
-            P::template add<kA, kB, true, kTransposedA>(part, a, b);
+            P::template start<kFromA, kFromB, true, kTransposedA>(sums, a, b);
+        if constexpr (kStep < 3)
+            issue_steps<kA, kStepOfA, kTransposedA, kB, kAdds, kStep + 1>(sums, a, b);
     }
 };
 
