@@ -66,6 +66,7 @@ struct Consumer {
         const unsigned facts = shared.base + 4 * (stage * mod::kQueryTile + first_query());
         Scores scores, d_scores;
         Fragments weights, folded, d_fragments;
+        QuerySums query_sums{};
 
         gradients.use_rows(stage, first_query());
         if (step == 0) shared.keys().wait(0);
@@ -90,7 +91,8 @@ struct Consumer {
             pin(scores);
             pin(d_scores);
             gradients.weigh_and_differentiate(scores, d_scores, weights, d_fragments, tile_query,
-                                              facts + at::kOrigins, facts + at::kDeltas, sums);
+                                              facts + at::kOrigins, facts + at::kDeltas, sums,
+                                              query_sums);
         } else {
             wait_for_products<1>();
             pin(scores);
@@ -108,7 +110,7 @@ struct Consumer {
             wait_for_products<1>();
             pin(d_scores);
             gradients.differentiate(d_scores, scores, folded, facts + at::kDeltas);
-            gradients.finish(d_scores, tile_query, sums);
+            gradients.finish(d_scores, tile_query, sums, query_sums);
             to_fragments(d_fragments, d_scores);
         }
         store_by_queries(half_of(at::kDScores, stage), d_fragments, warp, lane);
@@ -125,9 +127,10 @@ struct Consumer {
         KeyShare{warpgroup}.issue<at::kDScores, 16 * kRowBytes, true, at::kQueries, true>(
             dk, tile_word, query_word);
         end_products();
+        gradients.flush(query_sums, tile_query);
         wait_for_products<1>();
         pin(dv);
-        shared.d_out_empty(stage).arrive();
+        if (lane == 0) shared.d_out_empty(stage).arrive();
         pin(dq);
         held.to = dq_head + static_cast<long long>(tile) * (kSlabRows * mod::kHeadDim);
 #pragma unroll
@@ -136,7 +139,7 @@ struct Consumer {
         add_groups<0, kGroupsAtOnce>(held.to, dq);
         wait_for_products<0>();
         pin(dk);
-        // Every thread for itself: each has read the tile's lse.
+        // Every thread for itself: each has read the tile's lse and delta.
         shared.queries_empty(stage).arrive();
         ++step;
     }
