@@ -91,6 +91,20 @@ __device__ inline int computed_again(int x) {
     return x;
 }
 
+// The same value. While products are under way, ptxas waits for all of them before it reads a
+// register that any product ever wrote.
+__device__ inline float in_another_register(float x) {
+    float y;
+    asm volatile("mov.b32 %0, %1;" : "=f"(y) : "f"(x) : "memory");
+    return y;
+}
+
+template <int kCount> __device__ inline void clear(float (&sums)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+        sums[i] = 0;
+}
+
 // Uses of these registers stay on their side of this point.
 template <int kCount> __device__ inline void pin(float (&x)[kCount]) {
 #pragma unroll
