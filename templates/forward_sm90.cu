@@ -7,6 +7,18 @@
 // instruction asks for. The output of one block of keys is computed under the softmax of the next,
 // and warpgroups take turns, so that one multiplies while another exponentiates.
 #include "mod.cuh"
+#ifndef EXP_PLACE
+#define EXP_PLACE 0
+#endif
+#ifndef EXP_BOUNDED
+#define EXP_BOUNDED 0
+#endif
+#ifndef EXP_MMA
+#define EXP_MMA 0
+#endif
+#ifndef EXP_LATE
+#define EXP_LATE 0
+#endif
 
 #include "common/place.cuh"
 #include "sm90/forward_biases.cuh"
@@ -31,7 +43,7 @@ __device__ void issue_scores(Scores& scores, Operand query, Operand key) {
     for (int step = 0; step < kSteps; ++step) {
         const int panel = step / kPanelSteps, inside = step % kPanelSteps * 32;
         Product<Element, mod::kKeyTile>::multiply(scores, query.plus(panel * kQueryPanel + inside),
-                                                  key.plus(panel * kKeyPanel + inside), step != 0);
+                                                  key.plus(panel * kKeyPanel + inside), (EXP_MMA && mod::kReadsBias) || step != 0);
     }
     end_products();
 }
@@ -77,6 +89,7 @@ struct Consumer {
     Position<Keys> key{};
     Position<Values> value{};
     Position<Biases> bias{};
+    unsigned diagonal[1][4] = {};
 
     // One arrival for each warp.
     __device__ void release(Barrier empty) const {
@@ -106,9 +119,11 @@ struct Consumer {
                                          int next) {
         wait_for_key();
         const MappedTile block = key_block(next);
-        issue_scores(scores, queries, key_operand());
+        start_scores(scores);
+            issue_scores(scores, queries, key_operand());
         look(logits, block);
         if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
+        take_biases(logits);
         wait_for_products<0>();
         pin(scores);
         release_key();
@@ -122,12 +137,32 @@ struct Consumer {
     // registers to spare.
     __device__ void prepare_logits(Logits& logits, int first_key) {
         logits.prepare(first_key);
-        if constexpr (mod::kReadsBias) {
+    }
+    __device__ void take_biases(Logits& logits) {
+        if constexpr (mod::kReadsBias && !EXP_MMA) {
             shared.biases.full(bias.stage).wait(bias.parity);
-            const int row_in_tile = 64 * warpgroup + 16 * warp + lane / 4;
-            logits.load_biases(shared.biases.at(bias.stage) + row_in_tile * kBiasRowBytes +
-                                   lane % 4 * 2 * kBiasElementBytes,
-                               kBiasRowBytes);
+            logits.load_biases(shared.biases.at(bias.stage) +
+                               (64 * warpgroup + 16 * warp) * kBiasRowBytes);
+            if (!Logits::kBiasesComeLate) release_biases();
+        }
+    }
+    __device__ void start_scores(Scores& scores) {
+        if constexpr (EXP_MMA && mod::kReadsBias) {
+            shared.biases.full(bias.stage).wait(bias.parity);
+            const unsigned first = shared.biases.at(bias.stage) + (64 * warpgroup + 16 * warp) * kBiasRowBytes + bias_chunk_at(lane % 16, lane / 16);
+            pin(diagonal);
+#pragma unroll
+            for (int g = 0; g < mod::kKeyTile / 16; ++g) {
+                unsigned b[4];
+                load_matrices_transposed(later_bias_chunk(first, 2 * g), b[0], b[1], b[2], b[3]);
+                mma_diagonal(scores + 8 * g, diagonal[0], b[0], b[1]);
+                mma_diagonal(scores + 8 * g + 4, diagonal[0], b[2], b[3]);
+            }
+            release_biases();
+        }
+    }
+    __device__ void release_biases() {
+        if constexpr (mod::kReadsBias) {
             shared.biases.empty(bias.stage).arrive();
             bias.advance();
         }
@@ -149,6 +184,7 @@ struct Consumer {
             Scores scores;
             const MappedTile block = compute_scores(scores, queries, logits, task.end - 1);
             logits.apply(scores, block.index * mod::kKeyTile);
+            if (Logits::kBiasesComeLate) release_biases();
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
@@ -159,30 +195,42 @@ struct Consumer {
             Scores scores;
             wait_for_key();
             const MappedTile block = key_block(next);
+            start_scores(scores);
             turn.take(mod::Turns::products);
             issue_scores(scores, queries, key_operand());
+            if (EXP_PLACE == 1) take_biases(logits);
             wait_for_value();
             issue_output(output, weights, value_operand());
             turn.pass(mod::Turns::products);
             look(logits, block);
             if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
+            if (EXP_PLACE == 0) take_biases(logits);
             wait_for_products<1>();
             pin(scores);
             release_key();
 
             turn.take(mod::Turns::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
+            if (EXP_PLACE == 2) take_biases(logits);
             logits.apply(scores, block.index * mod::kKeyTile);
+            if (Logits::kBiasesComeLate) release_biases();
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0, mod::kSettlesAfter, [&](float done) {
-                settle(mod::kSettlesAfter == 0 ? softmax.maximum[0] + softmax.maximum[1] : done,
+                settle(mod::kSettlesAfter != 0 ? done
+                       : Logits::kAreBounded   ? scores[kScores - 1]
+                                               : softmax.maximum[0] + softmax.maximum[1],
                        shared.spare);
                 turn.pass(mod::Turns::softmax);
                 finish_output(output, weights);
             });
             softmax.exponentiate(scores, logits, 1);
+            if (mod::kSettlesAfter >= kFragmentColumns) {
+                settle(softmax.sum[0] + softmax.sum[1], shared.spare);
+                turn.pass(mod::Turns::softmax);
+                finish_output(output, weights);
+            }
             to_weights(weights, scores);
-            multiply_rows(output, softmax.shrink);
+            if (!Logits::kAreBounded) multiply_rows(output, softmax.shrink);
         }
         wait_for_value();
         issue_output(output, weights, value_operand());
@@ -198,23 +246,26 @@ struct Consumer {
             Weights weights;
             wait_for_key();
             const MappedTile block = key_block(next);
+            start_scores(scores);
             turn.take(mod::Turns::products);
             issue_scores(scores, queries, key_operand());
             turn.pass(mod::Turns::products);
             look(logits, block);
             if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
+            take_biases(logits);
             wait_for_products<0>();
             pin(scores);
             release_key();
             turn.take(mod::Turns::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
             logits.apply(scores, block.index * mod::kKeyTile);
+            if (Logits::kBiasesComeLate) release_biases();
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
             turn.pass(mod::Turns::softmax);
             to_weights(weights, scores);
-            multiply_rows(output, softmax.shrink);
+            if (!Logits::kAreBounded) multiply_rows(output, softmax.shrink);
             wait_for_value();
             issue_output(output, weights, value_operand());
             finish_output(output, weights);
@@ -231,6 +282,12 @@ struct Consumer {
         const int warp_row = task.first_row + 64 * warpgroup + 16 * warp;
         const unsigned queries = shared.queries.at(query.stage) + warpgroup * 64 * kRowBytes;
         Logits logits(attention, arguments, place, warp_row, lane);
+        if constexpr (EXP_MMA) {
+            const unsigned c = __float_as_uint(reciprocal_fast(attention.scale)) + 0x8000u >> 16;
+            const int d = lane / 4 - lane % 4 * 2;
+            diagonal[0][0] = d == 0 ? c : d == 1 ? c << 16 : 0;
+            diagonal[0][3] = diagonal[0][0];
+        }
         Softmax softmax;
         Output output;
 #pragma unroll

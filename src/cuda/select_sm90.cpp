@@ -36,7 +36,8 @@ int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape) {
     constexpr int kRowBytes = 128; // of a panel
     const int key = panels(request.head_dim), value = panels(request.head_dim_v);
     const int query_tile = 64 * shape.consumers;
-    const int bias_row_bytes = (shape.key_tile + 8) * request.bias_bytes;
+    const int bias_line_bytes = shape.key_tile * request.bias_bytes;
+    const int bias_row_bytes = bias_line_bytes + (bias_line_bytes % 128 == 0 ? 0 : 8 * request.bias_bytes);
     return kBarrierBytes + kForwardStages * query_tile * bias_row_bytes +
            kRowBytes * (shape.query_stages * query_tile * std::max(key, value) +
                         kForwardStages * shape.key_tile * (key + value));
@@ -45,8 +46,7 @@ int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape) {
 // Of one thread: scores, their biases, the weights before them, and the output.
 int accumulators(const KernelRequest& request, const ForwardSchedule& shape) {
     const int weights = shape.overlaps ? shape.key_tile / 4 : 0;
-    const int biases = shape.key_tile / 2 * request.bias_bytes / 4;
-    return shape.key_tile / 2 + biases + weights + padded_columns(request.head_dim_v) / 2;
+    return shape.key_tile / 2 + weights + padded_columns(request.head_dim_v) / 2;
 }
 int accumulator_limit(const KernelRequest& request, const ForwardSchedule& shape) {
     if (shape.consumers == 3) return 128;
@@ -59,10 +59,9 @@ bool is_wide(const KernelRequest& request) {
 
 bool suits(const KernelRequest& request, const ForwardSchedule& shape) {
     // Beyond these, masks and mods spill or products are serialised. 64 keys are as fast there.
-    constexpr int kWidestOfThree = 96, kWidestOfManyKeys = 224, kFewKeys = 64;
+    constexpr int kWidestOfThree = 96;
     const int columns = padded_columns(request.head_dim_v);
     if (shape.consumers == 3 && columns > kWidestOfThree) return false;
-    if (shape.key_tile > kFewKeys && columns > kWidestOfManyKeys) return false;
     if (request.bias_bytes > 0 && shape.consumers == 3) return false;
     return accumulators(request, shape) <= accumulator_limit(request, shape) &&
            shared_bytes(request, shape) <= shared_memory_limit(request.arch);

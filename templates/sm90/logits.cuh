@@ -4,6 +4,7 @@
 #include "common/math.cuh"
 #include "common/place.cuh"
 #include "common/visible_bits.cuh"
+#include "sm90/bias_tile.cuh"
 #include "sm90/warpgroup.cuh"
 
 namespace sm90 {
@@ -31,24 +32,6 @@ constexpr int least_common_multiple(int x, int y) {
 template <typename E> constexpr bool kTanhIsExact = false;
 template <> constexpr bool kTanhIsExact<flexc_f16> = true;
 
-// Two numbers that lie side by side in shared memory.
-template <typename E> struct ElementPair {
-    unsigned word;
-
-    __device__ void load(unsigned from) { word = load_shared_word(from); }
-    __device__ float first() const { return flexc_first(E{}, word); }
-    __device__ float second() const { return flexc_second(E{}, word); }
-};
-template <> struct ElementPair<float> {
-    float x, y;
-
-    __device__ void load(unsigned from) {
-        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(from) : "memory");
-    }
-    __device__ float first() const { return x; }
-    __device__ float second() const { return y; }
-};
-
 // One thread's part of the logits of a tile of queries. The exponent of an element is
 //     logit * factor() + offset of its row,
 // with everything that does not change within a row and a block of keys left to the offset.
@@ -63,8 +46,12 @@ class Logits {
     static constexpr __device__ int base_of(int j) { return j / (kFragmentColumns / kBases); }
 
   public:
-    static constexpr bool kAffine = mod::kHasScoreMod && mod::kScoreIsAffine;
+    static constexpr bool kHasScoreMod = mod::kHasScoreMod && !(mod::kReadsBias && EXP_MMA);
+    static constexpr bool kBiasesComeLate = mod::kReadsBias && EXP_LATE;
+    static constexpr bool kAffine = kHasScoreMod && mod::kScoreIsAffine;
     static constexpr bool kCapped = kAffine && mod::kScoreIsCapped;
+    static constexpr bool kAreBounded =
+        kCapped && EXP_BOUNDED && !kTanhIsExact<mod::Element>;
     // Logits are exponents already.
     static constexpr bool kFactorIsOne = kAffine && !kCapped && !mod::kHasElementAddend;
     static constexpr bool kHasOffset = kAffine && !kCapped && kHasBase;
@@ -119,14 +106,10 @@ class Logits {
             });
         if constexpr (kAffine && mod::kHasQuotientAddend) prepare_grid_rows(first_key);
     }
-    // The biases of these keys, from this thread's first row and column in shared memory.
-    __device__ void load_biases(unsigned from, int row_bytes) {
-#pragma unroll
-        for (int pair = 0; pair < kBiasPairs; ++pair)
-#pragma unroll
-            for (int r = 0; r < 2; ++r)
-                bias_pairs_[r][pair].load(from + 8 * pair * sizeof(mod::BiasElement) +
-                                          8 * r * row_bytes);
+    // The biases of these keys. `rows`: the warp's first, in shared memory.
+    __device__ void load_biases(unsigned rows) {
+        bias_rows_ = rows;
+        if constexpr (!kBiasesComeLate && !EXP_MMA) biases_.load(rows);
     }
 
     // Products become logits of the keys that look() was asked about; those that are hidden become
@@ -140,7 +123,7 @@ class Logits {
     }
 
   private:
-    static constexpr bool kHasScoreMod = mod::kHasScoreMod;
+    static constexpr bool kHasScoreMod_unused = false;
     static constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
 
     // The element of a row and a key, and what the program computes once for that key. Memory is
@@ -156,13 +139,6 @@ class Logits {
                              place_.b,   place_.h,      place_.h_kv, q_[r],   kv};
             visit(r, at);
         }
-    }
-
-    // Of the j-th column.
-    __device__ float bias(int r, int j) const {
-        if constexpr (!mod::kReadsBias) return 0;
-        const auto& pair = bias_pairs_[r][mod::kReadsBias ? j / 2 : 0];
-        return j % 2 != 0 ? pair.second() : pair.first();
     }
 
     // What is added for each row of the grid of keys that the tile has.
@@ -220,6 +196,8 @@ class Logits {
     __device__ void change_affine(Scores& scores, int first_key) {
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j) {
+            if constexpr (kBiasesComeLate)
+                if (j % BiasFragment::kGroupColumns == 0) biases_.load_group(bias_rows_, j);
             const auto finish = [&](int r, float addend) {
                 float& score = scores[accumulator(r, j)];
                 if constexpr (mod::kHasSlope)
@@ -237,7 +215,8 @@ class Logits {
             if constexpr (mod::kHasElementAddend) {
                 visit_column(first_key + first_column_ + column_of(j),
                              [&](int r, const mod::At& at) {
-                                 finish(r, mod::element_addend(at, bias(r, j)) * unit_);
+                                 const float bias = mod::kReadsBias ? biases_.at(r, j) : 0;
+                                 finish(r, mod::element_addend(at, bias) * unit_);
                              });
             } else {
                 // Unlike 0, -0 is the same as nothing in a sum.
@@ -337,8 +316,8 @@ class Logits {
     float repeated_[2][kPeriodColumns];
     bool hides_;          // something of the keys that are looked at
     unsigned visible_[2]; // of them, where a mask is no band
-    static constexpr int kBiasPairs = mod::kReadsBias ? kFragmentColumns / 2 : 1;
-    ElementPair<mod::BiasElement> bias_pairs_[2][kBiasPairs];
+    BiasFragment biases_;
+    unsigned bias_rows_;
     float column_part_[kKeepsColumns ? kFragmentColumns : 1];
 };
 

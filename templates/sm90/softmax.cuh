@@ -6,6 +6,7 @@
 namespace sm90 {
 
 struct Softmax {
+    static constexpr float kFixedOrigin = 20;
     float maximum[2];                  // of logits with their offsets
     float sum[2];                      // of this thread's columns
     float shrink[2];                   // what the last change of the maximum makes of earlier sums
@@ -16,10 +17,12 @@ struct Softmax {
         for (int r = 0; r < 2; ++r) {
             maximum[r] = negative_infinity();
             sum[r] = 0;
+            if constexpr (Logits::kAreBounded) origin[r][0] = kFixedOrigin;
         }
     }
 
     __device__ void raise_maximum(const Scores& logits, const Logits& form) {
+        if constexpr (Logits::kAreBounded) return;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const float before = maximum[r];
@@ -53,7 +56,7 @@ struct Softmax {
     template <typename Between>
     __device__ void exponentiate(Scores& logits, const Logits& form, int r, int pause,
                                  Between between) {
-        float even = sum[r] * shrink[r], odd = 0;
+        float even = Logits::kAreBounded ? sum[r] : sum[r] * shrink[r], odd = 0;
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; j += 2) {
             if (j == pause) between(even);
