@@ -10,9 +10,6 @@
 #ifndef EXP_PLACE
 #define EXP_PLACE 0
 #endif
-#ifndef EXP_BOUNDED
-#define EXP_BOUNDED 0
-#endif
 #ifndef EXP_MMA
 #define EXP_MMA 0
 #endif
@@ -216,9 +213,7 @@ struct Consumer {
             if (Logits::kBiasesComeLate) release_biases();
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0, mod::kSettlesAfter, [&](float done) {
-                settle(mod::kSettlesAfter != 0 ? done
-                       : Logits::kAreBounded   ? scores[kScores - 1]
-                                               : softmax.maximum[0] + softmax.maximum[1],
+                settle(mod::kSettlesAfter == 0 ? softmax.anchor(scores) : done,
                        shared.spare);
                 turn.pass(mod::Turns::softmax);
                 finish_output(output, weights);

@@ -34,15 +34,13 @@ __device__ inline void normalise(const AttentionArguments& attention, const Head
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const float sum = quad_sum(softmax.sum[r]);
-        const bool nothing_visible =
-            Logits::kAreBounded ? sum == 0 : softmax.maximum[r] == negative_infinity();
+        const bool nothing_visible = softmax.saw_nothing(r, sum);
         factor[r] = nothing_visible ? 0 : reciprocal_fast(sum);
         if (attention.lse.data && threadIdx.x % 4 == 0 && row + 8 * r < attention.q_len)
             lse[(row + 8 * r) * attention.lse.stride_s] =
                 nothing_visible
                     ? negative_infinity()
-                    : ((Logits::kAreBounded ? Softmax::kFixedOrigin : logits.exponent(softmax.maximum[r])) + log2_fast(sum) + logits.lse_shift()) *
-                          kLn2;
+                    : (softmax.level(r, logits) + log2_fast(sum) + logits.lse_shift()) * kLn2;
     }
     multiply_rows(output, factor);
 }

@@ -32,6 +32,10 @@ constexpr int least_common_multiple(int x, int y) {
 template <typename E> constexpr bool kTanhIsExact = false;
 template <> constexpr bool kTanhIsExact<flexc_f16> = true;
 
+// Weights may be as small and as large as floats.
+template <typename E> constexpr bool kExponentsAreWide = true;
+template <> constexpr bool kExponentsAreWide<flexc_f16> = false;
+
 // One thread's part of the logits of a tile of queries. The exponent of an element is
 //     logit * factor() + offset of its row,
 // with everything that does not change within a row and a block of keys left to the offset.
@@ -50,8 +54,9 @@ class Logits {
     static constexpr bool kBiasesComeLate = mod::kReadsBias && EXP_LATE;
     static constexpr bool kAffine = kHasScoreMod && mod::kScoreIsAffine;
     static constexpr bool kCapped = kAffine && mod::kScoreIsCapped;
+    // Weights are relative to a level that does not change, see Softmax. Those of f16 would vanish.
     static constexpr bool kAreBounded =
-        kCapped && EXP_BOUNDED && !kTanhIsExact<mod::Element>;
+        mod::kExponentBound > 0 && mod::kExponentBound <= 74 && kExponentsAreWide<mod::Element>;
     // Logits are exponents already.
     static constexpr bool kFactorIsOne = kAffine && !kCapped && !mod::kHasElementAddend;
     static constexpr bool kHasOffset = kAffine && !kCapped && kHasBase;
