@@ -13,6 +13,9 @@
 #ifndef EXP_MMA
 #define EXP_MMA 0
 #endif
+#ifndef EXP_CLUSTER
+#define EXP_CLUSTER 0
+#endif
 #ifndef EXP_LATE
 #define EXP_LATE 0
 #endif
@@ -90,7 +93,11 @@ struct Consumer {
 
     // One arrival for each warp.
     __device__ void release(Barrier empty) const {
-        if (lane == 0) empty.arrive();
+        if constexpr (kClusters) {
+            if (lane < 2) arrive_at(empty, lane);
+        } else if (lane == 0) {
+            empty.arrive();
+        }
     }
     __device__ void release_key() {
         release(shared.keys.empty(key.stage));
@@ -308,7 +315,12 @@ struct Consumer {
 
 } // namespace
 
-extern "C" __global__ void __launch_bounds__(kThreads, 1)
+#if EXP_CLUSTER
+#define CLUSTER __cluster_dims__(2, 1, 1)
+#else
+#define CLUSTER
+#endif
+extern "C" __global__ void __launch_bounds__(kThreads, 1) CLUSTER
     flexc_forward_sm90(const __grid_constant__ AttentionArguments attention,
                        const __grid_constant__ mod::Arguments arguments,
                        const __grid_constant__ ForwardMaps maps, int* queue) {
@@ -316,6 +328,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int warpgroup = uniform(static_cast<int>(threadIdx.x) / 128);
     if (threadIdx.x == 0) shared.initialise();
     __syncthreads();
+    if constexpr (kClusters) synchronize_cluster();
     if (warpgroup == 0) {
         release_registers_to<kProducerRegisters>();
         if (threadIdx.x == 0) produce(attention, arguments, maps, queue, shared);
@@ -337,4 +350,5 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         while (consumer.consume()) {
         }
     }
+    if constexpr (kClusters) synchronize_cluster();
 }

@@ -107,8 +107,8 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     config.hopper =
         HopperForward{.schedule = schedule,
                       .has_registers_for_columns =
-                          schedule.consumers == 2 && !is_wide(request) &&
-                          accumulators(request, schedule) + schedule.key_tile / 4 <= 192};
+                          schedule.consumers == 2 &&
+                          accumulators(request, schedule) + schedule.key_tile / 4 <= 212};
     config.has_next = true; // the generic kernel is the last
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");

@@ -357,6 +357,7 @@ class CudaExecutable final : public Executable {
             blocks = multiprocessors_;
             queue = queues_->of(call.stream.handle);
         }
+        if (kernel->config.hopper && std::getenv("FLEXC_EXP_CLUSTER")) blocks += blocks % 2;
         if (kernel->config.has_map) attention.map = maps_->of(kernel->config, attention, call.map);
         // The driver copies all before launch() returns.
         const std::array<void*, 4> arguments = {&attention, const_cast<void*>(words_of(call)),

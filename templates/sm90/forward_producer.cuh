@@ -4,22 +4,28 @@
 #include "common/place.cuh"
 #include "sm90/forward_layout.cuh"
 #include "sm90/schedule.cuh"
+#include "sm90/cluster.cuh"
 #include "sm90/tma.cuh"
 
 namespace sm90 {
 
 // announce(stage) says what comes, when the stage is free.
-template <typename S, typename Announce>
+template <bool kShared = false, typename S, typename Announce>
 __device__ inline void load_stage(const S& stages, Position<S>& position, const TensorMap& map,
                                   Corner from, int panel_bytes, int panel_count,
-                                  Announce announce) {
+                                  Announce announce, int first_rank = 0) {
     stages.empty(position.stage).wait(position.parity ^ 1);
     announce(position.stage);
     const Barrier full = stages.full(position.stage);
     full.arrive_expecting(panel_count * panel_bytes);
 #pragma unroll
     for (int panel = 0; panel < panel_count; ++panel) {
-        load_box(stages.at(position.stage) + panel * panel_bytes, map, from, full);
+        if constexpr (kShared) {
+            if ((panel + first_rank) % 2 == cluster_rank())
+                load_box_everywhere(stages.at(position.stage) + panel * panel_bytes, map, from, full);
+        } else {
+            load_box(stages.at(position.stage) + panel * panel_bytes, map, from, full);
+        }
         from.column += kPanelColumns;
     }
     position.advance();
@@ -64,13 +70,13 @@ __device__ inline void produce(const AttentionArguments& attention, const mod::A
         const auto nothing = [](int) {};
         const auto load_key = [&](MappedTile block) {
             at.row = block.index * mod::kKeyTile;
-            load_stage(shared.keys, key, maps.k, at, kKeyPanel, kPanels, [&](int stage) {
+            load_stage<kClusters>(shared.keys, key, maps.k, at, kKeyPanel, kPanels, [&](int stage) {
                 if constexpr (mod::kHasMap) block.store(shared.key_block(stage));
             });
         };
         const auto load_value = [&](int tile) {
             at.row = tile * mod::kKeyTile;
-            load_stage(shared.values, value, maps.v, at, kKeyPanel, kValuePanels, nothing);
+            load_stage<kClusters>(shared.values, value, maps.v, at, kKeyPanel, kValuePanels, nothing, 1);
         };
         const auto load_query = [&] {
             announce(task);

@@ -8,6 +8,7 @@ namespace sm90 {
 
 // Whether the mask gives rows of tiles different amounts of work.
 constexpr bool kRowsDiffer = mod::kHasBand || mod::kHasMap;
+constexpr bool kClusters = EXP_CLUSTER && !kRowsDiffer;
 
 struct Tile {
     int head; // over batch and query heads
@@ -35,13 +36,20 @@ class Schedule {
         }
     }
 
-    __device__ int tiles() const { return tiles_ * heads_; }
+    __device__ int tiles() const { return (kClusters ? (tiles_ + 1) / 2 * 2 : tiles_) * heads_; }
 
     __device__ Tile tile(int index) const {
         if constexpr (mod::kHasMap) {
             const int head = index % heads_, of_batch = heads_ / batch_;
             return {head, mod::kQueryTile *
                               row_in_order(map_, head / of_batch, head % of_batch, index / heads_)};
+        }
+        if constexpr (kClusters) {
+            const int pair = index / 2, pairs = (tiles_ + 1) / 2;
+            const int batches = mod::kReadsBias ? batch_ : 1;
+            const int tile = pair / batches;
+            return {pair % batches * (heads_ / batches) + tile / pairs,
+                    (tile % pairs * 2 + index % 2) * mod::kQueryTile};
         }
         // Batches that read the same biases read them together.
         if constexpr (mod::kReadsBias) {
