@@ -13,14 +13,15 @@
 #ifndef EXP_MMA
 #define EXP_MMA 0
 #endif
-#ifndef EXP_CLUSTER
-#define EXP_CLUSTER 0
+#ifndef EXP_NOSHARE
+#define EXP_NOSHARE 0
 #endif
 #ifndef EXP_LATE
 #define EXP_LATE 0
 #endif
 
 #include "common/place.cuh"
+#include "sm90/cluster.cuh"
 #include "sm90/forward_biases.cuh"
 #include "sm90/forward_layout.cuh"
 #include "sm90/forward_output.cuh"
@@ -91,10 +92,10 @@ struct Consumer {
     Position<Biases> bias{};
     unsigned diagonal[1][4] = {};
 
-    // One arrival for each warp.
+    // One arrival for each warp, at each block that loads.
     __device__ void release(Barrier empty) const {
-        if constexpr (kClusters) {
-            if (lane < 2) arrive_at(empty, lane);
+        if constexpr (kMayShareLoads) {
+            if (lane < sharers()) arrive_at(empty, lane);
         } else if (lane == 0) {
             empty.arrive();
         }
@@ -315,12 +316,7 @@ struct Consumer {
 
 } // namespace
 
-#if EXP_CLUSTER
-#define CLUSTER __cluster_dims__(2, 1, 1)
-#else
-#define CLUSTER
-#endif
-extern "C" __global__ void __launch_bounds__(kThreads, 1) CLUSTER
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_forward_sm90(const __grid_constant__ AttentionArguments attention,
                        const __grid_constant__ mod::Arguments arguments,
                        const __grid_constant__ ForwardMaps maps, int* queue) {
@@ -328,7 +324,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) CLUSTER
     const int warpgroup = uniform(static_cast<int>(threadIdx.x) / 128);
     if (threadIdx.x == 0) shared.initialise();
     __syncthreads();
-    if constexpr (kClusters) synchronize_cluster();
+    synchronize_sharers();
     if (warpgroup == 0) {
         release_registers_to<kProducerRegisters>();
         if (threadIdx.x == 0) produce(attention, arguments, maps, queue, shared);
@@ -350,5 +346,5 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) CLUSTER
         while (consumer.consume()) {
         }
     }
-    if constexpr (kClusters) synchronize_cluster();
+    synchronize_sharers();
 }

@@ -108,7 +108,8 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
         HopperForward{.schedule = schedule,
                       .has_registers_for_columns =
                           schedule.consumers == 2 &&
-                          accumulators(request, schedule) + schedule.key_tile / 4 <= 212};
+                          accumulators(request, schedule) + schedule.key_tile / 4 <= 212,
+                      .shares_loads = !request.has_mask};
     config.has_next = true; // the generic kernel is the last
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");

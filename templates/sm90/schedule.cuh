@@ -3,12 +3,12 @@
 
 #include "common/tile_walk.cuh"
 #include "mod.cuh"
+#include "sm90/cluster.cuh"
 
 namespace sm90 {
 
 // Whether the mask gives rows of tiles different amounts of work.
 constexpr bool kRowsDiffer = mod::kHasBand || mod::kHasMap;
-constexpr bool kClusters = EXP_CLUSTER && !kRowsDiffer;
 
 struct Tile {
     int head; // over batch and query heads
@@ -36,7 +36,7 @@ class Schedule {
         }
     }
 
-    __device__ int tiles() const { return (kClusters ? (tiles_ + 1) / 2 * 2 : tiles_) * heads_; }
+    __device__ int tiles() const { return tiles_ * heads_; }
 
     __device__ Tile tile(int index) const {
         if constexpr (mod::kHasMap) {
@@ -44,17 +44,12 @@ class Schedule {
             return {head, mod::kQueryTile *
                               row_in_order(map_, head / of_batch, head % of_batch, index / heads_)};
         }
-        if constexpr (kClusters) {
-            const int pair = index / 2, pairs = (tiles_ + 1) / 2;
-            const int batches = mod::kReadsBias ? batch_ : 1;
-            const int tile = pair / batches;
-            return {pair % batches * (heads_ / batches) + tile / pairs,
-                    (tile % pairs * 2 + index % 2) * mod::kQueryTile};
-        }
-        // Batches that read the same biases read them together.
+        // Batches that read the same biases read them together; blocks that share loads have
+        // neighbouring tiles of a head.
         if constexpr (mod::kReadsBias) {
-            const int tile = index / batch_;
-            return {index % batch_ * (heads_ / batch_) + tile / tiles_,
+            const int group = index / sharers(), member = index % sharers();
+            const int tile = group / batch_ * sharers() + member;
+            return {group % batch_ * (heads_ / batch_) + tile / tiles_,
                     tile % tiles_ * mod::kQueryTile};
         }
         if constexpr (!mod::kHasBand) return {index / tiles_, index % tiles_ * mod::kQueryTile};
