@@ -10,12 +10,6 @@
 #ifndef EXP_PLACE
 #define EXP_PLACE 0
 #endif
-#ifndef EXP_MMA
-#define EXP_MMA 0
-#endif
-#ifndef EXP_NOSHARE
-#define EXP_NOSHARE 0
-#endif
 #ifndef EXP_LATE
 #define EXP_LATE 0
 #endif
@@ -44,7 +38,7 @@ __device__ void issue_scores(Scores& scores, Operand query, Operand key) {
     for (int step = 0; step < kSteps; ++step) {
         const int panel = step / kPanelSteps, inside = step % kPanelSteps * 32;
         Product<Element, mod::kKeyTile>::multiply(scores, query.plus(panel * kQueryPanel + inside),
-                                                  key.plus(panel * kKeyPanel + inside), (EXP_MMA && mod::kReadsBias) || step != 0);
+                                                  key.plus(panel * kKeyPanel + inside), step != 0);
     }
     end_products();
 }
@@ -90,7 +84,6 @@ struct Consumer {
     Position<Keys> key{};
     Position<Values> value{};
     Position<Biases> bias{};
-    unsigned diagonal[1][4] = {};
 
     // One arrival for each warp, at each block that loads.
     __device__ void release(Barrier empty) const {
@@ -124,8 +117,7 @@ struct Consumer {
                                          int next) {
         wait_for_key();
         const MappedTile block = key_block(next);
-        start_scores(scores);
-            issue_scores(scores, queries, key_operand());
+        issue_scores(scores, queries, key_operand());
         look(logits, block);
         if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
         take_biases(logits);
@@ -140,30 +132,13 @@ struct Consumer {
     }
     // What the next logits need beside their products, which it runs under where there are
     // registers to spare.
-    __device__ void prepare_logits(Logits& logits, int first_key) {
-        logits.prepare(first_key);
-    }
+    __device__ void prepare_logits(Logits& logits, int first_key) { logits.prepare(first_key); }
     __device__ void take_biases(Logits& logits) {
-        if constexpr (mod::kReadsBias && !EXP_MMA) {
+        if constexpr (mod::kReadsBias) {
             shared.biases.full(bias.stage).wait(bias.parity);
             logits.load_biases(shared.biases.at(bias.stage) +
                                (64 * warpgroup + 16 * warp) * kBiasRowBytes);
             if (!Logits::kBiasesComeLate) release_biases();
-        }
-    }
-    __device__ void start_scores(Scores& scores) {
-        if constexpr (EXP_MMA && mod::kReadsBias) {
-            shared.biases.full(bias.stage).wait(bias.parity);
-            const unsigned first = shared.biases.at(bias.stage) + (64 * warpgroup + 16 * warp) * kBiasRowBytes + bias_chunk_at(lane % 16, lane / 16);
-            pin(diagonal);
-#pragma unroll
-            for (int g = 0; g < mod::kKeyTile / 16; ++g) {
-                unsigned b[4];
-                load_matrices_transposed(later_bias_chunk(first, 2 * g), b[0], b[1], b[2], b[3]);
-                mma_diagonal(scores + 8 * g, diagonal[0], b[0], b[1]);
-                mma_diagonal(scores + 8 * g + 4, diagonal[0], b[2], b[3]);
-            }
-            release_biases();
         }
     }
     __device__ void release_biases() {
@@ -200,7 +175,6 @@ struct Consumer {
             Scores scores;
             wait_for_key();
             const MappedTile block = key_block(next);
-            start_scores(scores);
             turn.take(mod::Turns::products);
             issue_scores(scores, queries, key_operand());
             if (EXP_PLACE == 1) take_biases(logits);
@@ -221,8 +195,7 @@ struct Consumer {
             if (Logits::kBiasesComeLate) release_biases();
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0, mod::kSettlesAfter, [&](float done) {
-                settle(mod::kSettlesAfter == 0 ? softmax.anchor(scores) : done,
-                       shared.spare);
+                settle(mod::kSettlesAfter == 0 ? softmax.anchor(scores) : done, shared.spare);
                 turn.pass(mod::Turns::softmax);
                 finish_output(output, weights);
             });
@@ -249,7 +222,6 @@ struct Consumer {
             Weights weights;
             wait_for_key();
             const MappedTile block = key_block(next);
-            start_scores(scores);
             turn.take(mod::Turns::products);
             issue_scores(scores, queries, key_operand());
             turn.pass(mod::Turns::products);
@@ -285,12 +257,6 @@ struct Consumer {
         const int warp_row = task.first_row + 64 * warpgroup + 16 * warp;
         const unsigned queries = shared.queries.at(query.stage) + warpgroup * 64 * kRowBytes;
         Logits logits(attention, arguments, place, warp_row, lane);
-        if constexpr (EXP_MMA) {
-            const unsigned c = __float_as_uint(reciprocal_fast(attention.scale)) + 0x8000u >> 16;
-            const int d = lane / 4 - lane % 4 * 2;
-            diagonal[0][0] = d == 0 ? c : d == 1 ? c << 16 : 0;
-            diagonal[0][3] = diagonal[0][0];
-        }
         Softmax softmax;
         Output output;
 #pragma unroll

@@ -104,7 +104,8 @@ struct DriverApi {
     int (*stream_id)(void*, unsigned long long*) = nullptr;
     int (*stream_capturing)(void*, int*) = nullptr;
     // Launches with attributes, CUDA 11.8 and later.
-    int (*launch_with)(const LaunchConfig*, void* function, void** arguments, void** extra) = nullptr;
+    int (*launch_with)(const LaunchConfig*, void* function, void** arguments,
+                       void** extra) = nullptr;
     // Hopper's copy engine, CUDA 12.0 and later.
     int (*tensor_map)(void* map, int type, std::uint32_t rank, void* data,
                       const std::uint64_t* dims, const std::uint64_t* strides,

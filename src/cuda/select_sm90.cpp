@@ -37,7 +37,8 @@ int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape) {
     const int key = panels(request.head_dim), value = panels(request.head_dim_v);
     const int query_tile = 64 * shape.consumers;
     const int bias_line_bytes = shape.key_tile * request.bias_bytes;
-    const int bias_row_bytes = bias_line_bytes + (bias_line_bytes % 128 == 0 ? 0 : 8 * request.bias_bytes);
+    const int bias_row_bytes =
+        bias_line_bytes + (bias_line_bytes % 128 == 0 ? 0 : 8 * request.bias_bytes);
     return kBarrierBytes + kForwardStages * query_tile * bias_row_bytes +
            kRowBytes * (shape.query_stages * query_tile * std::max(key, value) +
                         kForwardStages * shape.key_tile * (key + value));
@@ -104,12 +105,11 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     config.warps = 4 * (schedule.consumers + 1);
     config.stages = kForwardStages;
     config.shared_bytes = shared_bytes(request, schedule);
-    config.hopper =
-        HopperForward{.schedule = schedule,
-                      .has_registers_for_columns =
-                          schedule.consumers == 2 &&
-                          accumulators(request, schedule) + schedule.key_tile / 4 <= 212,
-                      .shares_loads = !request.has_mask};
+    config.hopper = HopperForward{
+        .schedule = schedule,
+        .has_registers_for_columns = schedule.consumers == 2 &&
+                                     accumulators(request, schedule) + schedule.key_tile / 4 <= 212,
+        .shares_loads = !request.has_mask};
     config.has_next = true; // the generic kernel is the last
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");

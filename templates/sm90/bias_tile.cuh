@@ -21,17 +21,6 @@ __device__ inline unsigned later_bias_chunk(unsigned from, int chunks) {
     return kBiasIsSwizzled ? from ^ chunks * kBiasChunk : from + chunks * kBiasChunk;
 }
 
-__device__ inline void load_matrices_transposed(unsigned from, unsigned& x, unsigned& y, unsigned& z,
-                                     unsigned& w) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x), "=r"(y), "=r"(z), "=r"(w)
-                 : "r"(from)
-                 : "memory");
-}
-__device__ inline void mma_diagonal(float* d, const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
-}
 // In the layout of accumulators.
 class BiasFragment {
     static constexpr int kPairs = mod::kReadsBias ? mod::kKeyTile / 8 : 1; // of each row

@@ -6,7 +6,7 @@
 
 namespace sm90 {
 
-constexpr bool kMayShareLoads = mod::kSharesLoads && !EXP_NOSHARE;
+constexpr bool kMayShareLoads = mod::kSharesLoads;
 
 // Blocks that share what they load: 1 or 2, as the launch says.
 __device__ inline int sharers() {

@@ -85,7 +85,8 @@ __device__ inline void produce(const AttentionArguments& attention, const mod::A
         };
         const auto load_value = [&](int tile) {
             at.row = tile * mod::kKeyTile;
-            load_stage(shared.values, value, at, kKeyPanel, kValuePanels, nothing, loader(maps.v, 1));
+            load_stage(shared.values, value, at, kKeyPanel, kValuePanels, nothing,
+                       loader(maps.v, 1));
         };
         const auto load_query = [&] {
             announce(task);

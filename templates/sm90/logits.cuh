@@ -50,9 +50,8 @@ class Logits {
     static constexpr __device__ int base_of(int j) { return j / (kFragmentColumns / kBases); }
 
   public:
-    static constexpr bool kHasScoreMod = mod::kHasScoreMod && !(mod::kReadsBias && EXP_MMA);
-    static constexpr bool kBiasesComeLate = mod::kReadsBias && EXP_LATE;
-    static constexpr bool kAffine = kHasScoreMod && mod::kScoreIsAffine;
+    static constexpr bool kBiasesComeLate = mod::kReadsBias && 0;
+    static constexpr bool kAffine = mod::kHasScoreMod && mod::kScoreIsAffine;
     static constexpr bool kCapped = kAffine && mod::kScoreIsCapped;
     // Weights are relative to a level that does not change, see Softmax. Those of f16 would vanish.
     static constexpr bool kAreBounded =
@@ -114,7 +113,7 @@ class Logits {
     // The biases of these keys. `rows`: the warp's first, in shared memory.
     __device__ void load_biases(unsigned rows) {
         bias_rows_ = rows;
-        if constexpr (!kBiasesComeLate && !EXP_MMA) biases_.load(rows);
+        if constexpr (!kBiasesComeLate) biases_.load(rows);
     }
 
     // Products become logits of the keys that look() was asked about; those that are hidden become
@@ -128,7 +127,7 @@ class Logits {
     }
 
   private:
-    static constexpr bool kHasScoreMod_unused = false;
+    static constexpr bool kHasScoreMod = mod::kHasScoreMod;
     static constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
 
     // The element of a row and a key, and what the program computes once for that key. Memory is
