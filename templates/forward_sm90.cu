@@ -7,15 +7,8 @@
 // instruction asks for. The output of one block of keys is computed under the softmax of the next,
 // and warpgroups take turns, so that one multiplies while another exponentiates.
 #include "mod.cuh"
-#ifndef EXP_PLACE
-#define EXP_PLACE 0
-#endif
-#ifndef EXP_LATE
-#define EXP_LATE 0
-#endif
 
 #include "common/place.cuh"
-#include "sm90/cluster.cuh"
 #include "sm90/forward_biases.cuh"
 #include "sm90/forward_layout.cuh"
 #include "sm90/forward_output.cuh"
@@ -85,13 +78,9 @@ struct Consumer {
     Position<Values> value{};
     Position<Biases> bias{};
 
-    // One arrival for each warp, at each block that loads.
+    // One arrival for each warp.
     __device__ void release(Barrier empty) const {
-        if constexpr (kMayShareLoads) {
-            if (lane < sharers()) arrive_at(empty, lane);
-        } else if (lane == 0) {
-            empty.arrive();
-        }
+        if (lane == 0) empty.arrive();
     }
     __device__ void release_key() {
         release(shared.keys.empty(key.stage));
@@ -120,7 +109,6 @@ struct Consumer {
         issue_scores(scores, queries, key_operand());
         look(logits, block);
         if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
-        take_biases(logits);
         wait_for_products<0>();
         pin(scores);
         release_key();
@@ -132,17 +120,12 @@ struct Consumer {
     }
     // What the next logits need beside their products, which it runs under where there are
     // registers to spare.
-    __device__ void prepare_logits(Logits& logits, int first_key) { logits.prepare(first_key); }
-    __device__ void take_biases(Logits& logits) {
+    __device__ void prepare_logits(Logits& logits, int first_key) {
+        logits.prepare(first_key);
         if constexpr (mod::kReadsBias) {
             shared.biases.full(bias.stage).wait(bias.parity);
             logits.load_biases(shared.biases.at(bias.stage) +
                                (64 * warpgroup + 16 * warp) * kBiasRowBytes);
-            if (!Logits::kBiasesComeLate) release_biases();
-        }
-    }
-    __device__ void release_biases() {
-        if constexpr (mod::kReadsBias) {
             shared.biases.empty(bias.stage).arrive();
             bias.advance();
         }
@@ -164,7 +147,6 @@ struct Consumer {
             Scores scores;
             const MappedTile block = compute_scores(scores, queries, logits, task.end - 1);
             logits.apply(scores, block.index * mod::kKeyTile);
-            if (Logits::kBiasesComeLate) release_biases();
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
@@ -177,22 +159,18 @@ struct Consumer {
             const MappedTile block = key_block(next);
             turn.take(mod::Turns::products);
             issue_scores(scores, queries, key_operand());
-            if (EXP_PLACE == 1) take_biases(logits);
             wait_for_value();
             issue_output(output, weights, value_operand());
             turn.pass(mod::Turns::products);
             look(logits, block);
             if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
-            if (EXP_PLACE == 0) take_biases(logits);
             wait_for_products<1>();
             pin(scores);
             release_key();
 
             turn.take(mod::Turns::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
-            if (EXP_PLACE == 2) take_biases(logits);
             logits.apply(scores, block.index * mod::kKeyTile);
-            if (Logits::kBiasesComeLate) release_biases();
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0, mod::kSettlesAfter, [&](float done) {
                 settle(mod::kSettlesAfter == 0 ? softmax.anchor(scores) : done, shared.spare);
@@ -200,11 +178,6 @@ struct Consumer {
                 finish_output(output, weights);
             });
             softmax.exponentiate(scores, logits, 1);
-            if (mod::kSettlesAfter >= kFragmentColumns) {
-                settle(softmax.sum[0] + softmax.sum[1], shared.spare);
-                turn.pass(mod::Turns::softmax);
-                finish_output(output, weights);
-            }
             to_weights(weights, scores);
             if (!Logits::kAreBounded) multiply_rows(output, softmax.shrink);
         }
@@ -227,14 +200,12 @@ struct Consumer {
             turn.pass(mod::Turns::products);
             look(logits, block);
             if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
-            take_biases(logits);
             wait_for_products<0>();
             pin(scores);
             release_key();
             turn.take(mod::Turns::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
             logits.apply(scores, block.index * mod::kKeyTile);
-            if (Logits::kBiasesComeLate) release_biases();
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
@@ -290,7 +261,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int warpgroup = uniform(static_cast<int>(threadIdx.x) / 128);
     if (threadIdx.x == 0) shared.initialise();
     __syncthreads();
-    synchronize_sharers();
     if (warpgroup == 0) {
         release_registers_to<kProducerRegisters>();
         if (threadIdx.x == 0) produce(attention, arguments, maps, queue, shared);
@@ -312,5 +282,4 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         while (consumer.consume()) {
         }
     }
-    synchronize_sharers();
 }

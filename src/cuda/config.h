@@ -53,7 +53,6 @@ struct KernelRequest {
 struct HopperForward {
     ForwardSchedule schedule;
     bool has_registers_for_columns = false; // for a value of each of a thread's columns
-    bool shares_loads = false;              // pairs of blocks may, which then visit the same keys
 };
 
 // What plan.cu keeps: intervals of each tile of queries and of keys, and of which heads apart.

@@ -98,24 +98,10 @@ Result<void> Function::launch(Grid grid, unsigned threads, unsigned shared_bytes
     const Result<DriverApi>& api = driver_api();
     if (!api) return api.error();
     // The driver reads the array only, although its prototype does not say so.
-    void** const words = const_cast<void**>(arguments.data());
-    if (grid.cluster > 1) {
-        constexpr int kClusterDimension = 4;
-        const LaunchAttribute cluster = {kClusterDimension, 0, {grid.cluster, 1, 1}};
-        const LaunchConfig config = {
-            {grid.x, grid.y, grid.z}, {threads, 1, 1}, shared_bytes, stream, &cluster, 1};
-        return checked(*api, api->launch_with(&config, handle_, words, nullptr),
-                       "cuLaunchKernelEx");
-    }
     return checked(*api,
                    api->launch(handle_, grid.x, grid.y, grid.z, threads, 1, 1, shared_bytes, stream,
-                               words, nullptr),
+                               const_cast<void**>(arguments.data()), nullptr),
                    "cuLaunchKernel");
-}
-
-bool Function::takes_clusters() {
-    const Result<DriverApi>& api = driver_api();
-    return api && api->launch_with != nullptr;
 }
 
 namespace {

@@ -52,14 +52,12 @@ class Function {
   public:
     struct Grid {
         unsigned x = 1, y = 1, z = 1;
-        unsigned cluster = 1; // blocks along x that run on neighbouring multiprocessors
     };
     // Each entry of `arguments` points at one kernel argument.
     Result<void> launch(Grid grid, unsigned threads, unsigned shared_bytes, void* stream,
                         std::span<void* const> arguments) const;
     Result<int> registers() const;
     Result<int> local_bytes() const;
-    static bool takes_clusters(); // the driver may be too old
     // Resident blocks on one multiprocessor.
     Result<int> occupancy(unsigned threads, unsigned shared_bytes) const;
 

@@ -76,19 +76,6 @@ inline constexpr int kDriverDeinitialized = 4;
     FLEXC_DRIVER(event_elapsed, "cuEventElapsedTime", (float*, void*, void*))                      \
     FLEXC_DRIVER(pointer_attribute, "cuPointerGetAttribute", (void*, int, DevicePointer))
 
-// CUlaunchAttribute and CUlaunchConfig.
-struct LaunchAttribute {
-    int id;
-    unsigned padding;
-    std::uint32_t value[16];
-};
-struct LaunchConfig {
-    unsigned grid[3], block[3], shared_bytes;
-    void* stream;
-    const LaunchAttribute* attributes;
-    unsigned attribute_count;
-};
-
 struct DriverApi {
 #define FLEXC_DRIVER(member, symbol, parameters) int(*member) parameters = nullptr;
     FLEXC_DRIVER_FUNCTIONS(FLEXC_DRIVER)
@@ -103,9 +90,6 @@ struct DriverApi {
     // Both may be missing in drivers before CUDA 12.0.
     int (*stream_id)(void*, unsigned long long*) = nullptr;
     int (*stream_capturing)(void*, int*) = nullptr;
-    // Launches with attributes, CUDA 11.8 and later.
-    int (*launch_with)(const LaunchConfig*, void* function, void** arguments,
-                       void** extra) = nullptr;
     // Hopper's copy engine, CUDA 12.0 and later.
     int (*tensor_map)(void* map, int type, std::uint32_t rank, void* data,
                       const std::uint64_t* dims, const std::uint64_t* strides,

@@ -78,7 +78,6 @@ std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& fo
     };
     constant("kOverlaps", hopper.schedule.overlaps);
     constant("kHasRegistersForColumns", hopper.has_registers_for_columns);
-    constant("kSharesLoads", hopper.shares_loads);
     const analysis::Band& band = folded.mod.band;
     constant("kBandHasLow",
              !band.low.empty() || (band.clamps && band.clamps->first_least != ir::kNoNode));

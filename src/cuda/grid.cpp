@@ -24,10 +24,4 @@ std::int64_t grid_blocks(const KernelConfig& config, const AttentionArguments& a
     return blocks(arguments.heads, arguments.q_len, config.query_tile);
 }
 
-int cluster_blocks(const KernelConfig& config, const AttentionArguments& arguments) {
-    if (!config.hopper || !config.hopper->shares_loads) return 1;
-    const int tiles = (arguments.q_len + config.query_tile - 1) / config.query_tile;
-    return tiles % 2 == 0 ? 2 : 1;
-}
-
 } // namespace flexc::cuda

@@ -45,7 +45,5 @@ int backward_sm90_choices(const KernelRequest& request);
 // fold one per key_tile distances and query head. Blocks of forward_sm90.cu stay: there need not be
 // more of them than multiprocessors.
 std::int64_t grid_blocks(const KernelConfig& config, const AttentionArguments& arguments);
-// How many of these blocks are a cluster.
-int cluster_blocks(const KernelConfig& config, const AttentionArguments& arguments);
 
 } // namespace flexc::cuda

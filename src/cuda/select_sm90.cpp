@@ -36,9 +36,9 @@ int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape) {
     constexpr int kRowBytes = 128; // of a panel
     const int key = panels(request.head_dim), value = panels(request.head_dim_v);
     const int query_tile = 64 * shape.consumers;
-    const int bias_line_bytes = shape.key_tile * request.bias_bytes;
+    const int bias_bytes = shape.key_tile * request.bias_bytes;
     const int bias_row_bytes =
-        bias_line_bytes + (bias_line_bytes % 128 == 0 ? 0 : 8 * request.bias_bytes);
+        bias_bytes + (bias_bytes % kRowBytes == 0 ? 0 : 8 * request.bias_bytes);
     return kBarrierBytes + kForwardStages * query_tile * bias_row_bytes +
            kRowBytes * (shape.query_stages * query_tile * std::max(key, value) +
                         kForwardStages * shape.key_tile * (key + value));
@@ -47,24 +47,21 @@ int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape) {
 // Of one thread: scores, their biases, the weights before them, and the output.
 int accumulators(const KernelRequest& request, const ForwardSchedule& shape) {
     const int weights = shape.overlaps ? shape.key_tile / 4 : 0;
-    return shape.key_tile / 2 + weights + padded_columns(request.head_dim_v) / 2;
+    const int biases = shape.key_tile / 2 * request.bias_bytes / 4;
+    return shape.key_tile / 2 + biases + weights + padded_columns(request.head_dim_v) / 2;
 }
-int accumulator_limit(const KernelRequest& request, const ForwardSchedule& shape) {
-    if (shape.consumers == 3) return 128;
-    return request.bias_bytes > 0 ? 188 : 192;
-}
+int accumulator_limit(const ForwardSchedule& shape) { return shape.consumers == 3 ? 128 : 192; }
 
 bool is_wide(const KernelRequest& request) {
     return std::max(request.head_dim, request.head_dim_v) > 128;
 }
 
 bool suits(const KernelRequest& request, const ForwardSchedule& shape) {
-    // Beyond these, masks and mods spill or products are serialised. 64 keys are as fast there.
+    // Beyond this, masks and mods spill or products are serialised.
     constexpr int kWidestOfThree = 96;
-    const int columns = padded_columns(request.head_dim_v);
-    if (shape.consumers == 3 && columns > kWidestOfThree) return false;
+    if (shape.consumers == 3 && padded_columns(request.head_dim_v) > kWidestOfThree) return false;
     if (request.bias_bytes > 0 && shape.consumers == 3) return false;
-    return accumulators(request, shape) <= accumulator_limit(request, shape) &&
+    return accumulators(request, shape) <= accumulator_limit(shape) &&
            shared_bytes(request, shape) <= shared_memory_limit(request.arch);
 }
 
@@ -80,14 +77,15 @@ bool suits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
     const int rows = grid.quotients ? 2 * shape.key_tile / grid.width : 0;
     const int period = grid.remainders ? std::lcm(grid.width, 8) / 2 : 0;
     return suits(request, shape) &&
-           accumulators(request, shape) + rows + period <= accumulator_limit(request, shape);
+           accumulators(request, shape) + rows + period <= accumulator_limit(shape);
 }
 
 // Measured on an H200. Wide heads multiply most of the time and mods lengthen the softmax, so that
-// turns at products suffice.
+// turns at products suffice; the widest without a mod gain by turns at the softmax again.
 ForwardSchedule with_turns(const KernelRequest& request, ForwardSchedule schedule) {
     const bool wide = is_wide(request), narrow = schedule.consumers == 3;
-    schedule.turns = wide || request.has_score_mod ? Turns::products : Turns::softmax;
+    const bool widest = std::min(request.head_dim, request.head_dim_v) > 192;
+    schedule.turns = (wide && !widest) || request.has_score_mod ? Turns::products : Turns::softmax;
     schedule.settles_after = wide || (narrow && !request.has_score_mod) ? 0
                              : request.has_score_mod                    ? 8
                                                                         : 4;
@@ -105,11 +103,11 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     config.warps = 4 * (schedule.consumers + 1);
     config.stages = kForwardStages;
     config.shared_bytes = shared_bytes(request, schedule);
-    config.hopper = HopperForward{
-        .schedule = schedule,
-        .has_registers_for_columns = schedule.consumers == 2 &&
-                                     accumulators(request, schedule) + schedule.key_tile / 4 <= 212,
-        .shares_loads = !request.has_mask};
+    config.hopper =
+        HopperForward{.schedule = schedule,
+                      .has_registers_for_columns =
+                          schedule.consumers == 2 && !is_wide(request) &&
+                          accumulators(request, schedule) + schedule.key_tile / 4 <= 192};
     config.has_next = true; // the generic kernel is the last
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");

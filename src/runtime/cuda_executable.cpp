@@ -353,11 +353,8 @@ class CudaExecutable final : public Executable {
                          formatted("{} needs {} blocks; a launch can have {}: split the batch",
                                    kernel->config.entry, blocks, INT32_MAX)};
         int* queue = nullptr;
-        const int cluster = cuda::Function::takes_clusters() && !std::getenv("FLEXC_EXP_ALONE")
-                                ? cuda::cluster_blocks(kernel->config, attention)
-                                : 1;
         if (kernel->config.hopper && blocks > multiprocessors_) {
-            blocks = multiprocessors_ / cluster * cluster;
+            blocks = multiprocessors_;
             queue = queues_->of(call.stream.handle);
         }
         if (kernel->config.has_map) attention.map = maps_->of(kernel->config, attention, call.map);
@@ -365,8 +362,7 @@ class CudaExecutable final : public Executable {
         const std::array<void*, 4> arguments = {&attention, const_cast<void*>(words_of(call)),
                                                 const_cast<void*>(maps), &queue};
         return kernel->function.launch(
-            {.x = static_cast<unsigned>(blocks), .cluster = static_cast<unsigned>(cluster)},
-            static_cast<unsigned>(kernel->config.warps) * 32u,
+            {.x = static_cast<unsigned>(blocks)}, static_cast<unsigned>(kernel->config.warps) * 32u,
             static_cast<unsigned>(kernel->config.shared_bytes), call.stream.handle,
             std::span(arguments).first(maps == nullptr         ? 2
                                        : kernel->config.hopper ? 4

@@ -27,30 +27,24 @@ class BiasFragment {
     static constexpr bool kHasPairsOfHalves = kBiasBytes == 2;
 
   public:
-    static constexpr int kGroupColumns = 4; // of a thread, that are loaded together
-
     // `rows`: the warp's first, in shared memory.
     __device__ void load(unsigned rows) {
-#pragma unroll
-        for (int j = 0; j < 2 * kPairs; j += kGroupColumns)
-            load_group(rows, j);
-    }
-    // The group that starts with the j-th of the thread's columns.
-    __device__ void load_group(unsigned rows, int j) {
-        const int lane = static_cast<int>(threadIdx.x) % 32, pair = j / 2;
+        const int lane = static_cast<int>(threadIdx.x) % 32;
         if constexpr (kHasPairsOfHalves) {
             // Each lane names a row of one of four 8 x 8 matrices, two of them side by side.
             const unsigned first = rows + bias_chunk_at(lane % 16, lane / 16);
-            load_matrices(later_bias_chunk(first, pair), words_[0][pair], words_[1][pair],
-                          words_[0][pair + 1], words_[1][pair + 1]);
+#pragma unroll
+            for (int pair = 0; pair < kPairs; pair += 2)
+                load_matrices(later_bias_chunk(first, pair), words_[0][pair], words_[1][pair],
+                              words_[0][pair + 1], words_[1][pair + 1]);
         } else {
 #pragma unroll
-            for (int i = pair; i < pair + 2; ++i)
+            for (int pair = 0; pair < kPairs; ++pair)
 #pragma unroll
                 for (int r = 0; r < 2; ++r) {
-                    const int chunk = i * 2 + lane % 4 / 2;
+                    const int chunk = pair * 2 + lane % 4 / 2;
                     load_shared(rows + bias_chunk_at(lane / 4 + 8 * r, chunk) + lane % 2 * 8,
-                                floats_[r][i]);
+                                floats_[r][pair]);
                 }
         }
     }

@@ -4,7 +4,6 @@
 #include "mod.cuh"
 #include "sm90/barrier.cuh"
 #include "sm90/bias_tile.cuh"
-#include "sm90/cluster.cuh"
 #include "sm90/mapped_tile.cuh"
 #include "sm90/warpgroup.cuh"
 #include "sm90/wgmma.cuh"
@@ -87,8 +86,8 @@ struct Shared {
         constexpr int kConsumerWarps = 4 * kConsumers;
         // Every thread that reads a task arrives; elsewhere a warp arrives once.
         queries.initialise(1, 32 * kConsumerWarps + (mod::kReadsBias ? kBiasThreads : 0));
-        keys.initialise(1, kConsumerWarps * sharers());
-        values.initialise(1, kConsumerWarps * sharers());
+        keys.initialise(1, kConsumerWarps);
+        values.initialise(1, kConsumerWarps);
         if constexpr (mod::kReadsBias) biases.initialise(kBiasThreads, 32 * kConsumerWarps);
         publish_barriers();
     }

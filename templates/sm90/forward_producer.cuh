@@ -2,25 +2,24 @@
 #pragma once
 
 #include "common/place.cuh"
-#include "sm90/cluster.cuh"
 #include "sm90/forward_layout.cuh"
 #include "sm90/schedule.cuh"
 #include "sm90/tma.cuh"
 
 namespace sm90 {
 
-// announce(stage) says what comes, when the stage is free. load(panel, to, from, full) brings a
-// panel.
-template <typename S, typename Announce, typename Load>
-__device__ inline void load_stage(const S& stages, Position<S>& position, Corner from,
-                                  int panel_bytes, int panel_count, Announce announce, Load load) {
+// announce(stage) says what comes, when the stage is free.
+template <typename S, typename Announce>
+__device__ inline void load_stage(const S& stages, Position<S>& position, const TensorMap& map,
+                                  Corner from, int panel_bytes, int panel_count,
+                                  Announce announce) {
     stages.empty(position.stage).wait(position.parity ^ 1);
     announce(position.stage);
     const Barrier full = stages.full(position.stage);
     full.arrive_expecting(panel_count * panel_bytes);
 #pragma unroll
     for (int panel = 0; panel < panel_count; ++panel) {
-        load(panel, stages.at(position.stage) + panel * panel_bytes, from, full);
+        load_box(stages.at(position.stage) + panel * panel_bytes, map, from, full);
         from.column += kPanelColumns;
     }
     position.advance();
@@ -55,19 +54,6 @@ __device__ inline void produce(const AttentionArguments& attention, const mod::A
         shared.queries.empty(query.stage).wait(query.parity ^ 1);
         task.store(shared.task(query.stage));
     };
-    // Blocks that share loads each bring every other panel, of keys and values in turn.
-    const bool shares = sharers() == 2;
-    const int rank = shares ? rank_of_sharer() : 0;
-    const unsigned short all = shares ? 3 : 1;
-    const auto loader = [&](const TensorMap& map, int first) {
-        return [&map, shares, all, turn = rank ^ first](int panel, unsigned to, Corner from,
-                                                        Barrier full) {
-            if constexpr (!kMayShareLoads)
-                load_box(to, map, from, full);
-            else if (!shares || panel % 2 == turn)
-                load_box_for(all, to, map, from, full);
-        };
-    };
     const Schedule schedule(attention);
     const Turnstile turnstile(queue);
 #pragma unroll 1
@@ -78,22 +64,18 @@ __device__ inline void produce(const AttentionArguments& attention, const mod::A
         const auto nothing = [](int) {};
         const auto load_key = [&](MappedTile block) {
             at.row = block.index * mod::kKeyTile;
-            const auto announce_key = [&](int stage) {
+            load_stage(shared.keys, key, maps.k, at, kKeyPanel, kPanels, [&](int stage) {
                 if constexpr (mod::kHasMap) block.store(shared.key_block(stage));
-            };
-            load_stage(shared.keys, key, at, kKeyPanel, kPanels, announce_key, loader(maps.k, 0));
+            });
         };
         const auto load_value = [&](int tile) {
             at.row = tile * mod::kKeyTile;
-            load_stage(shared.values, value, at, kKeyPanel, kValuePanels, nothing,
-                       loader(maps.v, 1));
+            load_stage(shared.values, value, maps.v, at, kKeyPanel, kValuePanels, nothing);
         };
         const auto load_query = [&] {
             announce(task);
-            load_stage(shared.queries, query, {task.b, task.h, task.first_row, 0}, kQueryPanel,
-                       kPanels, nothing, [&](int, unsigned to, Corner from, Barrier full) {
-                           load_box(to, maps.q, from, full);
-                       });
+            load_stage(shared.queries, query, maps.q, {task.b, task.h, task.first_row, 0},
+                       kQueryPanel, kPanels, nothing);
         };
         // Values arrive one step after their keys, as they are used.
         if constexpr (mod::kHasMap) {

@@ -50,7 +50,6 @@ class Logits {
     static constexpr __device__ int base_of(int j) { return j / (kFragmentColumns / kBases); }
 
   public:
-    static constexpr bool kBiasesComeLate = mod::kReadsBias && 0;
     static constexpr bool kAffine = mod::kHasScoreMod && mod::kScoreIsAffine;
     static constexpr bool kCapped = kAffine && mod::kScoreIsCapped;
     // Weights are relative to a level that does not change, see Softmax. Those of f16 would vanish.
@@ -111,10 +110,7 @@ class Logits {
         if constexpr (kAffine && mod::kHasQuotientAddend) prepare_grid_rows(first_key);
     }
     // The biases of these keys. `rows`: the warp's first, in shared memory.
-    __device__ void load_biases(unsigned rows) {
-        bias_rows_ = rows;
-        if constexpr (!kBiasesComeLate) biases_.load(rows);
-    }
+    __device__ void load_biases(unsigned rows) { biases_.load(rows); }
 
     // Products become logits of the keys that look() was asked about; those that are hidden become
     // -inf.
@@ -200,8 +196,6 @@ class Logits {
     __device__ void change_affine(Scores& scores, int first_key) {
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j) {
-            if constexpr (kBiasesComeLate)
-                if (j % BiasFragment::kGroupColumns == 0) biases_.load_group(bias_rows_, j);
             const auto finish = [&](int r, float addend) {
                 float& score = scores[accumulator(r, j)];
                 if constexpr (mod::kHasSlope)
@@ -321,7 +315,6 @@ class Logits {
     bool hides_;          // something of the keys that are looked at
     unsigned visible_[2]; // of them, where a mask is no band
     BiasFragment biases_;
-    unsigned bias_rows_;
     float column_part_[kKeepsColumns ? kFragmentColumns : 1];
 };
 

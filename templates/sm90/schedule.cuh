@@ -3,7 +3,6 @@
 
 #include "common/tile_walk.cuh"
 #include "mod.cuh"
-#include "sm90/cluster.cuh"
 
 namespace sm90 {
 
@@ -44,12 +43,10 @@ class Schedule {
             return {head, mod::kQueryTile *
                               row_in_order(map_, head / of_batch, head % of_batch, index / heads_)};
         }
-        // Batches that read the same biases read them together; blocks that share loads have
-        // neighbouring tiles of a head.
+        // Batches that read the same biases read them together.
         if constexpr (mod::kReadsBias) {
-            const int group = index / sharers(), member = index % sharers();
-            const int tile = group / batch_ * sharers() + member;
-            return {group % batch_ * (heads_ / batch_) + tile / tiles_,
+            const int tile = index / batch_;
+            return {index % batch_ * (heads_ / batch_) + tile / tiles_,
                     tile % tiles_ * mod::kQueryTile};
         }
         if constexpr (!mod::kHasBand) return {index / tiles_, index % tiles_ * mod::kQueryTile};
