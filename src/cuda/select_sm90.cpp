@@ -50,7 +50,10 @@ int accumulators(const KernelRequest& request, const ForwardSchedule& shape) {
     const int biases = shape.key_tile / 2 * request.bias_bytes / 4;
     return shape.key_tile / 2 + biases + weights + padded_columns(request.head_dim_v) / 2;
 }
-int accumulator_limit(const ForwardSchedule& shape) { return shape.consumers == 3 ? 128 : 192; }
+int accumulator_limit(const KernelRequest& request, const ForwardSchedule& shape) {
+    if (shape.consumers == 3) return 128;
+    return request.bias_bytes > 2 ? 180 : 192;
+}
 
 bool is_wide(const KernelRequest& request) {
     return std::max(request.head_dim, request.head_dim_v) > 128;
@@ -61,7 +64,7 @@ bool suits(const KernelRequest& request, const ForwardSchedule& shape) {
     constexpr int kWidestOfThree = 96;
     if (shape.consumers == 3 && padded_columns(request.head_dim_v) > kWidestOfThree) return false;
     if (request.bias_bytes > 0 && shape.consumers == 3) return false;
-    return accumulators(request, shape) <= accumulator_limit(shape) &&
+    return accumulators(request, shape) <= accumulator_limit(request, shape) &&
            shared_bytes(request, shape) <= shared_memory_limit(request.arch);
 }
 
@@ -77,7 +80,7 @@ bool suits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
     const int rows = grid.quotients ? 2 * shape.key_tile / grid.width : 0;
     const int period = grid.remainders ? std::lcm(grid.width, 8) / 2 : 0;
     return suits(request, shape) &&
-           accumulators(request, shape) + rows + period <= accumulator_limit(shape);
+           accumulators(request, shape) + rows + period <= accumulator_limit(request, shape);
 }
 
 // Measured on an H200. Wide heads multiply most of the time and mods lengthen the softmax, so that
