@@ -16,7 +16,7 @@ constexpr int kBiasRowBytes = (mod::kKeyTile + (kBiasIsSwizzled ? 0 : 8)) * kBia
 constexpr __device__ int bias_chunk_at(int row, int chunk) {
     return row * kBiasRowBytes + (kBiasIsSwizzled ? chunk ^ row % 8 : chunk) * kBiasChunk;
 }
-// An even number of chunks further in the same row.
+// An even number of chunks further, from one of the first two of a row.
 __device__ inline unsigned later_bias_chunk(unsigned from, int chunks) {
     return kBiasIsSwizzled ? from ^ chunks * kBiasChunk : from + chunks * kBiasChunk;
 }

@@ -52,12 +52,12 @@ class Logits {
   public:
     static constexpr bool kAffine = mod::kHasScoreMod && mod::kScoreIsAffine;
     static constexpr bool kCapped = kAffine && mod::kScoreIsCapped;
-    // Weights are relative to a level that does not change, see Softmax. Those of f16 would vanish.
-    static constexpr bool kAreBounded =
-        mod::kExponentBound > 0 && mod::kExponentBound <= 74 && kExponentsAreWide<mod::Element>;
     // Logits are exponents already.
     static constexpr bool kFactorIsOne = kAffine && !kCapped && !mod::kHasElementAddend;
     static constexpr bool kHasOffset = kAffine && !kCapped && kHasBase;
+    // Weights are relative to a level that does not change, see Softmax. Those of f16 would vanish.
+    static constexpr bool kAreBounded = mod::kExponentBound > 0 && mod::kExponentBound <= 74 &&
+                                        kExponentsAreWide<mod::Element> && !kHasOffset;
     // As many parts of a tile's columns have offsets of their own, in each row.
     static constexpr int kOffsets = kAffine && !kCapped ? kBases : 1;
     static constexpr __device__ int offset_of(int j) { return kOffsets == 1 ? 0 : base_of(j); }
