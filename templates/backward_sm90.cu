@@ -14,7 +14,7 @@
 #include "mod.cuh"
 
 #include "sm90/backward_distances.cuh"
-#include "sm90/backward_grid.cuh"
+#include "sm90/backward_grid_products.cuh"
 #include "sm90/backward_layout.cuh"
 #include "sm90/backward_output.cuh"
 #include "sm90/backward_producer.cuh"
@@ -109,7 +109,7 @@ struct Consumer {
         Fragments weights, folded, d_fragments;
         QuerySums query_sums{};
 
-        gradients.use_rows(stage);
+        gradients.use_stage(shared, stage);
         if (step == 0) shared.keys().wait(0);
         shared.queries_full(stage).wait(parity);
         if constexpr (mod::kHasMap) {
@@ -245,7 +245,7 @@ struct Consumer {
         clear(dk);
         clear(dv);
         visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-            ScoreGradients gradients(attention, arguments, place, warp_key(), lane);
+            ScoreGradients gradients(attention, arguments, place, keys.first_kv, warp_key(), lane);
             GradientSums sums{};
 #pragma unroll 1
             for (int i = tiles.begin; i < tiles.end; ++i)
@@ -276,7 +276,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     if (warp < 4) {
         release_registers_to<kProducerRegisters>();
         const bool first_lane = threadIdx.x % 32 == 0;
-        if (warp == 0 && first_lane) load_tiles(attention, arguments, maps, shared, keys);
+        if (warp == 0 && (first_lane || kStagesGrid))
+            load_tiles(attention, arguments, maps, shared, keys);
         if (warp == 1 && first_lane) {
             if constexpr (mod::kDeterministic)
                 add_pieces_in_turn(attention, arguments, shared, keys);

@@ -32,14 +32,16 @@ constexpr int kBarrierBytes = 1024;
 constexpr int kLeastStep = 16; // keys by which the next smaller configuration is smaller
 
 // The layout at the top of forward_sm90.cu.
-int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape) {
+int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape, bool by_grid) {
     constexpr int kRowBytes = 128; // of a panel
     const int key = panels(request.head_dim), value = panels(request.head_dim_v);
     const int query_tile = 64 * shape.consumers;
     const int bias_bytes = shape.key_tile * request.bias_bytes;
     const int bias_row_bytes =
         bias_bytes + (bias_bytes % kRowBytes == 0 ? 0 : 8 * request.bias_bytes);
-    return kBarrierBytes + kForwardStages * query_tile * bias_row_bytes +
+    const KeyGrid& grid = request.key_grid;
+    const int grid_rows = by_grid && grid.quotients ? shape.key_tile / grid.width : 0;
+    return kBarrierBytes + kForwardStages * query_tile * (bias_row_bytes + 4 * grid_rows) +
            kRowBytes * (shape.query_stages * query_tile * std::max(key, value) +
                         kForwardStages * shape.key_tile * (key + value));
 }
@@ -59,13 +61,13 @@ bool is_wide(const KernelRequest& request) {
     return std::max(request.head_dim, request.head_dim_v) > 128;
 }
 
-bool suits(const KernelRequest& request, const ForwardSchedule& shape) {
+bool suits(const KernelRequest& request, const ForwardSchedule& shape, bool by_grid) {
     // Beyond this, masks and mods spill or products are serialised.
     constexpr int kWidestOfThree = 96;
     if (shape.consumers == 3 && padded_columns(request.head_dim_v) > kWidestOfThree) return false;
     if (request.bias_bytes > 0 && shape.consumers == 3) return false;
     return accumulators(request, shape) <= accumulator_limit(request, shape) &&
-           shared_bytes(request, shape) <= shared_memory_limit(request.arch);
+           shared_bytes(request, shape, by_grid) <= shared_memory_limit(request.arch);
 }
 
 // Whether each tile is whole rows of the grid of keys.
@@ -79,7 +81,7 @@ bool suits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
     // Of one thread: a number for each row of the grid and query, and what repeats.
     const int rows = grid.quotients ? 2 * shape.key_tile / grid.width : 0;
     const int period = grid.remainders ? std::lcm(grid.width, 8) / 2 : 0;
-    return suits(request, shape) &&
+    return suits(request, shape, true) &&
            accumulators(request, shape) + rows + period <= accumulator_limit(request, shape);
 }
 
@@ -105,7 +107,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     config.key_tile = schedule.key_tile;
     config.warps = 4 * (schedule.consumers + 1);
     config.stages = kForwardStages;
-    config.shared_bytes = shared_bytes(request, schedule);
+    config.shared_bytes = shared_bytes(request, schedule, by_grid);
     config.hopper =
         HopperForward{.schedule = schedule,
                       .has_registers_for_columns =
@@ -145,7 +147,7 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
     for (const ForwardSchedule& shape : kGridShapes)
         if (suits_grid(request, shape)) take(shape, true, kMostOfGrid);
     for (const ForwardSchedule& shape : kForwardShapes)
-        if (suits(request, shape)) take(shape, false, kMost);
+        if (suits(request, shape, false)) take(shape, false, kMost);
     return choices;
 }
 
@@ -171,7 +173,7 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
     if (shapes.empty()) shapes.assign(kForwardShapes.begin(), kForwardShapes.end());
     std::size_t sizes = 0;
     for (const ForwardSchedule& shape : shapes) {
-        if (!suits(request, shape) || sizes == kSizes) continue;
+        if (!suits(request, shape, fits_grid(request, shape)) || sizes == kSizes) continue;
         if (sizes++ == 0) schedules.push_back(with_turns(request, shape));
         for (const Turns turns : {Turns::softmax, Turns::products, Turns::none})
             for (const int columns : {0, 4, 8}) {

@@ -23,6 +23,14 @@ __device__ inline void add(const mod::At& at, int gradient, float d_read) {
     if (auto* const to = mod::gradient_address(at, gradient)) flexc_accumulate(to, d_read);
 }
 
+// to[i] += x[i], of two or four floats aligned to all of them.
+template <int kCount> __device__ inline void accumulate_together(float* to, const float* x) {
+    if constexpr (kCount == 4)
+        atomicAdd(reinterpret_cast<float4*>(to), float4{x[0], x[1], x[2], x[3]});
+    else
+        atomicAdd(reinterpret_cast<float2*>(to), float2{x[0], x[1]});
+}
+
 // Sums with the lane at kDistance, which has other keys of the same queries, for half of the
 // queries each: the first of two lanes keeps the first kHalf, the other those behind, at the same
 // places.
