@@ -27,6 +27,14 @@ __device__ inline void store_matrices(unsigned to, unsigned x, unsigned y, unsig
                  : "memory");
 }
 
+__device__ inline void load_matrices(unsigned from, unsigned& x, unsigned& y, unsigned& z,
+                                     unsigned& w) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x), "=r"(y), "=r"(z), "=r"(w)
+                 : "r"(from)
+                 : "memory");
+}
+
 // The same with each matrix transposed.
 __device__ inline void store_transposed(unsigned to, unsigned x, unsigned y, unsigned z,
                                         unsigned w) {

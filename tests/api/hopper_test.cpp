@@ -120,6 +120,8 @@ TEST_CASE("score mods in the exponent" * doctest::skip()) {
         "buffer c: bf16[KV_LEN] grad\nscore_mod = score - c[kv_idx]",
         "score_mod = score - abs(q_idx - kv_idx) * 0.05 + kv_idx * 0.01",
         "score_mod = 3 * tanh(score / 3)",
+        "score_mod = 50 * tanh(score / 50)",
+        "score_mod = clamp(score, -2, 1)",
         "param cap: f32 = -2.5\nscore_mod = cap * tanh(score / cap) + 0",
         "param cap: f32 = -2.5\nscore_mod = tanh((score + (kv_idx - q_idx) * 0.1) * cap) * cap",
         "param cap: f32 = 0.0\nscore_mod = cap * tanh(score)",
