@@ -9,6 +9,7 @@
 #include "mod.cuh"
 
 #include "common/place.cuh"
+#include "sm90/expand.cuh"
 #include "sm90/forward_biases.cuh"
 #include "sm90/forward_layout.cuh"
 #include "sm90/forward_output.cuh"
@@ -77,6 +78,7 @@ struct Consumer {
     Position<Keys> key{};
     Position<Values> value{};
     Position<Biases> bias{};
+    Position<TermSlices> term{};
 
     // One arrival for each warp.
     __device__ void release(Barrier empty) const {
@@ -122,6 +124,10 @@ struct Consumer {
     // registers to spare.
     __device__ void prepare_logits(Logits& logits, int first_key) {
         logits.prepare(first_key);
+        if constexpr (kLoadsTermsEarly) {
+            load_terms(logits);
+            release_terms();
+        }
         if constexpr (mod::kReadsBias) {
             shared.biases.full(bias.stage).wait(bias.parity);
             const int row_in_tile = 64 * warpgroup + 16 * warp + lane / 4;
@@ -131,6 +137,21 @@ struct Consumer {
             shared.biases.empty(bias.stage).arrive();
             bias.advance();
         }
+    }
+    // Products become logits.
+    __device__ void apply(Logits& logits, Scores& scores, int first_key) {
+        constexpr bool kLoadsTerms = kHasTerms && !kLoadsTermsEarly;
+        if constexpr (kLoadsTerms) load_terms(logits);
+        logits.apply(scores, first_key);
+        if constexpr (kLoadsTerms) release_terms();
+    }
+    __device__ void load_terms(Logits& logits) const {
+        shared.terms.full(term.stage).wait(term.parity);
+        logits.load_terms(shared.terms.at(term.stage), 64 * warpgroup + 16 * warp + lane / 4);
+    }
+    __device__ void release_terms() {
+        shared.terms.empty(term.stage).arrive();
+        term.advance();
     }
     // The output that is under way, complete.
     __device__ void finish_output(Output& output, Weights& weights) {
@@ -148,7 +169,7 @@ struct Consumer {
         {
             Scores scores;
             const MappedTile block = compute_scores(scores, queries, logits, task.end - 1);
-            logits.apply(scores, block.index * mod::kKeyTile);
+            apply(logits, scores, block.index * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
@@ -172,7 +193,7 @@ struct Consumer {
 
             turn.take(mod::Turns::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
-            logits.apply(scores, block.index * mod::kKeyTile);
+            apply(logits, scores, block.index * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0, mod::kSettlesAfter, [&](float done) {
                 settle(mod::kSettlesAfter == 0 ? softmax.maximum[0] + softmax.maximum[1] : done,
@@ -208,7 +229,7 @@ struct Consumer {
             release_key();
             turn.take(mod::Turns::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
-            logits.apply(scores, block.index * mod::kKeyTile);
+            apply(logits, scores, block.index * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
@@ -286,3 +307,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
     }
 }
+
+#ifdef FLEXC_EXPANDS
+// Before it, where the program has anything for it.
+extern "C" __global__ void __launch_bounds__(kExpandedStep)
+    flexc_forward_expand_sm90(const __grid_constant__ AttentionArguments attention,
+                              const __grid_constant__ mod::Arguments arguments) {
+    const int block = static_cast<int>(blockIdx.x);
+    const int of_distances =
+        mod::kDistanceValues == 0
+            ? 0
+            : attention.batch * attention.heads * (distance_count(attention) / kExpandedStep);
+    if (block < of_distances)
+        expand_distances(attention, arguments, block);
+    else
+        expand_keys(attention, arguments, block - of_distances);
+}
+#endif

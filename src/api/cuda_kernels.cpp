@@ -206,7 +206,14 @@ cuda::KernelRequest request_for(const passes::Mod& mod, const CompileOptions& op
     cuda::KernelRequest request = request_of(mod, options, kind, target);
     request.has_map = needs_map(mod) && visits_tiles(kind) && !preference.generic;
     request.generic = preference.generic || wants_generic(mod, options, kind, target);
-    if (kind == KernelKind::forward && stages_key_grids()) request.key_grid = cuda::key_grid(mod);
+    if (kind == KernelKind::forward) {
+        if (stages_key_grids()) request.key_grid = cuda::key_grid(mod);
+        const auto expanded = [&](int key_width) {
+            return cuda::expanded_values(cuda::fold_score(mod, key_width).parts);
+        };
+        request.expanded = expanded(0);
+        if (request.key_grid.width != 0) request.grid_expanded = expanded(request.key_grid.width);
+    }
     request.refused = preference.refused;
     request.schedule = preference.schedule;
     return request;

@@ -30,6 +30,12 @@ struct KeyGrid {
     bool quotients = false, remainders = false;
 };
 
+// Vectors that Hopper's forward has computed before it: numbers for each key, or each distance.
+struct ExpandedValues {
+    int keys = 0, distances = 0;
+    bool any() const { return keys + distances != 0; }
+};
+
 // Everything that a choice depends on.
 struct KernelRequest {
     KernelKind kind = KernelKind::forward;
@@ -42,6 +48,7 @@ struct KernelRequest {
     bool reports_out_of_range = false;
     int bias_bytes = 0;   // of an element of ScoreParts::bias_read
     KeyGrid key_grid;     // that tiles of keys should fit
+    ExpandedValues expanded, grid_expanded; // without such a grid, and with it
     bool has_map = false; // a map says which tiles are visited
     bool generic = false; // only kernels that take tensors of any layout
     bool deterministic = false;
@@ -53,6 +60,7 @@ struct KernelRequest {
 struct HopperForward {
     ForwardSchedule schedule;
     bool has_registers_for_columns = false; // for a value of each of a thread's columns
+    ExpandedValues expanded;
 };
 
 // What plan.cu keeps: intervals of each tile of queries and of keys, and of which heads apart.

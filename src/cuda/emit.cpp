@@ -58,6 +58,8 @@ class Emitter {
         text_ += "#pragma once\n#include \"common/mod_prelude.cuh\"\n";
         if (is_plan()) text_ += "#include \"common/interval.h\"\n";
         if (sums_exactly()) text_ += "#include \"common/exact_sum.cuh\"\n";
+        // A macro: an entry of a template is there or not.
+        if (config_.hopper && config_.hopper->expanded.any()) text_ += "#define FLEXC_EXPANDS\n";
         text_ += "\nnamespace mod {\n\n";
         constants();
         structs();
@@ -231,7 +233,9 @@ class Emitter {
                             mod_.place[id] == Place::element &&
                             (!holds(expanded, id) || holds(of_mask, id));
                  }));
-        constant("int", "kDistanceReads", expanded.size());
+        constant("int", "kDistanceValues", expanded.size());
+        constant("int", "kDistanceCopies", 1);
+        constant("int", "kTileOverhang", 0);
     }
 
     // Over batch and heads of keys, of a launch that has not all of them.
@@ -265,11 +269,12 @@ class Emitter {
                  "    const Arguments& arguments;\n    const Launch& launch;\n"
                  "    const Head& head;\n    const Row& row;\n    const Column& column;\n"
                  "    int b, h, h_kv, q, kv;\n" +
-                 std::string(layout_.splits_positions() ? "    int first_q, first_kv;\n"
-                                                          "    const float* expanded;\n"
-                                                          "    long long expanded_count;\n"
-                                                          "    int from_first;\n"
-                                                          "    const float* shared;\n"
+                 std::string(layout_.splits_positions()
+                             ? "    int first_q = q, first_kv = kv;\n"
+                               "    const float* expanded = nullptr;\n"
+                               "    long long expanded_count = 0;\n"
+                               "    int from_first = 0;\n"
+                               "    const float* shared = nullptr;\n"
                                                         : "") +
                  "};\n"
                  "struct Band {\n    long long low, high;\n};\n"

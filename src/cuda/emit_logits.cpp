@@ -1,5 +1,6 @@
 #include "cuda/emit_logits.h"
 
+#include "common/expanded.h"
 #include "cuda/names.h"
 #include "support/text.h"
 
@@ -43,13 +44,24 @@ std::string bias_functions(const Layout& layout, NodeId read) {
                      element_type(dtype), address.statements(), step.statements());
 }
 
+// An addend that is computed before the kernel, as the kernel adds it.
+std::string value_function(const Layout& layout, const ScoreParts& parts, NodeId addend,
+                           std::string_view called) {
+    Body body(layout, passes::Place::element, "at.");
+    if (addend != kNoNode) body.compute({addend});
+    const std::string value = addend == kNoNode ? "0.0f" : body.text(addend);
+    body.line(formatted("return {}{};", value, parts.are_exponents() ? " * 1.44269504f" : ""));
+    return device_function(formatted("float {}(const At& at, int)", called), body);
+}
+
 } // namespace
 
 std::vector<NodeId> logit_roots(const ScoreParts& parts) {
     std::vector<NodeId> roots;
     for (const NodeId id :
          {parts.bias_read, parts.multiplier, parts.row_addend, parts.slope, parts.quotient_addend,
-          parts.remainder_addend, parts.element_addend, parts.cap})
+          parts.remainder_addend, parts.key_addend, parts.distance_addend, parts.element_addend,
+          parts.cap})
         if (id != kNoNode) roots.push_back(id);
     return roots;
 }
@@ -78,11 +90,17 @@ std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& fo
     constant("kSlopeIsOfHead",
              parts.slope != kNoNode && folded.mod.place[parts.slope] <= passes::Place::head);
     constant("kHasElementAddend", parts.element_addend != kNoNode);
+    constant("kHasKeyAddend", parts.key_addend != kNoNode);
+    constant("kHasDistanceAddend", parts.distance_addend != kNoNode);
+    constant("kLogitsAreExponents", parts.are_exponents());
     constant("kHasQuotientAddend", parts.quotient_addend != kNoNode);
     constant("kHasRemainderAddend", parts.remainder_addend != kNoNode);
     text += formatted("constexpr int kKeyWidth = {};\n",
                       config.key_width == 0 ? config.key_tile : config.key_width);
     constant("kReadsBias", parts.bias_read != kNoNode);
+    text += formatted("constexpr int kTileOverhang = {};\n"
+                      "constexpr int kKeyValues = {}, kDistanceValues = {}, kDistanceCopies = 2;\n",
+                      kForwardOverhang, hopper.expanded.keys, hopper.expanded.distances);
     return text;
 }
 
@@ -104,6 +122,8 @@ std::string emit_logit_functions(const Layout& layout, const ScoreParts& parts) 
     function("element_addend", parts.element_addend, ", float bias");
     function("cap", parts.cap);
     text += bias_functions(layout, parts.bias_read);
+    text += value_function(layout, parts, parts.key_addend, "key_value") +
+            value_function(layout, parts, parts.distance_addend, "distance_value");
     return text;
 }
 

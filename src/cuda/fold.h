@@ -14,6 +14,8 @@ struct ScoreParts {
     ir::NodeId slope = ir::kNoNode;      // what row_addend gains from one key to the next
     // Of keys as a grid of some width: what uses kv // width, or kv % width, alone.
     ir::NodeId quotient_addend = ir::kNoNode, remainder_addend = ir::kNoNode;
+    // Other addends that use kv alone, or q and kv by their difference alone, beside b and h.
+    ir::NodeId key_addend = ir::kNoNode, distance_addend = ir::kNoNode;
     ir::NodeId element_addend = ir::kNoNode; // any other
     ir::NodeId cap = ir::kNoNode;            // uses neither q, kv nor score
     // A read of floats or 16-bit numbers that element_addend uses, never outside its buffer, whose
@@ -21,6 +23,10 @@ struct ScoreParts {
     // can be copied.
     ir::NodeId bias_read = ir::kNoNode;
     bool found() const { return multiplier != ir::kNoNode; }
+    // Addends are multiplied by log2(e) once and for all, and the exponent is the logit itself.
+    bool are_exponents() const {
+        return found() && cap == ir::kNoNode && element_addend == ir::kNoNode;
+    }
 };
 
 struct FoldedMod {
@@ -35,5 +41,7 @@ FoldedMod fold_score(const passes::Mod& mod, int key_width = 0);
 KeyGrid key_grid(const passes::Mod& mod);
 // Bytes of an element of such a matrix; 0 without one.
 int bias_bytes(const passes::Mod& mod);
+// Of key_addend and distance_addend.
+ExpandedValues expanded_values(const ScoreParts& parts);
 
 } // namespace flexc::cuda

@@ -31,13 +31,22 @@ constexpr int kForwardStages = 2;
 constexpr int kBarrierBytes = 1024;
 constexpr int kLeastStep = 16; // keys by which the next smaller configuration is smaller
 
+// Slices of what was expanded, as in sm90/forward_terms.cuh.
+int term_bytes(const ExpandedValues& expanded, const ForwardSchedule& shape) {
+    const int distances = 64 * shape.consumers + shape.key_tile;
+    const int gap = distances % 32 == 0 ? 16 : 0;
+    return 4 * (expanded.keys * shape.key_tile + expanded.distances * (2 * distances + gap));
+}
+
 // The layout at the top of forward_sm90.cu.
-int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape) {
+int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape,
+                 const ExpandedValues& expanded) {
     constexpr int kRowBytes = 128; // of a panel
     const int key = panels(request.head_dim), value = panels(request.head_dim_v);
     const int query_tile = 64 * shape.consumers;
     const int bias_row_bytes = (shape.key_tile + 8) * request.bias_bytes;
     return kBarrierBytes + kForwardStages * query_tile * bias_row_bytes +
+           kForwardStages * term_bytes(expanded, shape) +
            kRowBytes * (shape.query_stages * query_tile * std::max(key, value) +
                         kForwardStages * shape.key_tile * (key + value));
 }
@@ -57,7 +66,8 @@ bool is_wide(const KernelRequest& request) {
     return std::max(request.head_dim, request.head_dim_v) > 128;
 }
 
-bool suits(const KernelRequest& request, const ForwardSchedule& shape) {
+bool suits(const KernelRequest& request, const ForwardSchedule& shape,
+           const ExpandedValues& expanded) {
     // Beyond these, masks and mods spill or products are serialised. 64 keys are as fast there.
     constexpr int kWidestOfThree = 96, kWidestOfManyKeys = 224, kFewKeys = 64;
     const int columns = padded_columns(request.head_dim_v);
@@ -65,7 +75,7 @@ bool suits(const KernelRequest& request, const ForwardSchedule& shape) {
     if (shape.key_tile > kFewKeys && columns > kWidestOfManyKeys) return false;
     if (request.bias_bytes > 0 && shape.consumers == 3) return false;
     return accumulators(request, shape) <= accumulator_limit(request, shape) &&
-           shared_bytes(request, shape) <= shared_memory_limit(request.arch);
+           shared_bytes(request, shape, expanded) <= shared_memory_limit(request.arch);
 }
 
 // Whether each tile is whole rows of the grid of keys.
@@ -79,7 +89,7 @@ bool suits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
     // Of one thread: a number for each row of the grid and query, and what repeats.
     const int rows = grid.quotients ? 2 * shape.key_tile / grid.width : 0;
     const int period = grid.remainders ? std::lcm(grid.width, 8) / 2 : 0;
-    return suits(request, shape) &&
+    return suits(request, shape, request.grid_expanded) &&
            accumulators(request, shape) + rows + period <= accumulator_limit(request, shape);
 }
 
@@ -104,15 +114,19 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     config.key_tile = schedule.key_tile;
     config.warps = 4 * (schedule.consumers + 1);
     config.stages = kForwardStages;
-    config.shared_bytes = shared_bytes(request, schedule);
+    const ExpandedValues& expanded = by_grid ? request.grid_expanded : request.expanded;
+    config.shared_bytes = shared_bytes(request, schedule, expanded);
     config.hopper =
         HopperForward{.schedule = schedule,
                       .has_registers_for_columns =
                           schedule.consumers == 2 && !is_wide(request) &&
-                          accumulators(request, schedule) + schedule.key_tile / 4 <= 192};
+                          accumulators(request, schedule) + schedule.key_tile / 4 <= 192,
+                      .expanded = expanded};
     config.has_next = true; // the generic kernel is the last
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");
+    if (expanded.keys != 0) config.reason += ", what keys give is computed before";
+    if (expanded.distances != 0) config.reason += ", what distances give is computed before";
     if (by_grid) {
         config.key_width = request.key_grid.width;
         config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";
@@ -144,7 +158,7 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
     for (const ForwardSchedule& shape : kGridShapes)
         if (suits_grid(request, shape)) take(shape, true, kMostOfGrid);
     for (const ForwardSchedule& shape : kForwardShapes)
-        if (suits(request, shape)) take(shape, false, kMost);
+        if (suits(request, shape, request.expanded)) take(shape, false, kMost);
     return choices;
 }
 
@@ -167,10 +181,13 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
     std::vector<ForwardSchedule> shapes;
     for (const ForwardSchedule& shape : kGridShapes)
         if (suits_grid(request, shape)) shapes.push_back(shape);
-    if (shapes.empty()) shapes.assign(kForwardShapes.begin(), kForwardShapes.end());
+    const bool by_grid = !shapes.empty();
+    if (!by_grid) shapes.assign(kForwardShapes.begin(), kForwardShapes.end());
     std::size_t sizes = 0;
     for (const ForwardSchedule& shape : shapes) {
-        if (!suits(request, shape) || sizes == kSizes) continue;
+        if (!suits(request, shape, by_grid ? request.grid_expanded : request.expanded) ||
+            sizes == kSizes)
+            continue;
         if (sizes++ == 0) schedules.push_back(with_turns(request, shape));
         for (const Turns turns : {Turns::softmax, Turns::products, Turns::none})
             for (const int columns : {0, 4, 8}) {

@@ -3,6 +3,7 @@
 
 #include "mod.cuh"
 #include "sm90/barrier.cuh"
+#include "sm90/forward_terms.cuh"
 #include "sm90/mapped_tile.cuh"
 #include "sm90/warpgroup.cuh"
 #include "sm90/wgmma.cuh"
@@ -18,6 +19,10 @@ constexpr int kProducerRegisters = kConsumers == 3 ? 32 : mod::kReadsBias ? 72 :
 constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : mod::kReadsBias ? 216 : 232;
 
 constexpr bool kPreparesEarly = kConsumers == 2 && mod::kHeadDimV <= 128;
+
+// Terms of one tile of keys are in registers before their products are there, or read as needed.
+constexpr bool kLoadsTermsEarly = kPreparesEarly && mod::kHasRegistersForColumns &&
+                                  mod::kKeyValues + mod::kDistanceValues == 1;
 
 constexpr int panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
 constexpr int round_up_16(int x) { return (x + 15) / 16 * 16; }
@@ -35,6 +40,7 @@ using Values = Stages<mod::kStages, kValuePanels * kKeyPanel>;
 constexpr int kBiasElementBytes = sizeof(mod::BiasElement);
 constexpr int kBiasRowBytes = (mod::kKeyTile + 8) * kBiasElementBytes;
 using Biases = Stages<mod::kStages, mod::kReadsBias ? mod::kQueryTile * kBiasRowBytes : 0>;
+using TermSlices = Stages<mod::kStages, kTermBytes>;
 constexpr int kBiasThreads = 64; // that copy them, where there are any, beside the producer
 
 // A tile of queries, as the producer hands it to the consumers, beside the queries.
@@ -66,20 +72,23 @@ struct Shared {
     Keys keys;
     Values values;
     Biases biases;
+    TermSlices terms;
     unsigned tasks; // one for each stage of queries
     unsigned spare; // a word that is never read
 
     static constexpr int kTiles = 1024; // where tiles start, aligned for the swizzle
     static constexpr int kBytes = kTiles + Queries::kStages * Queries::kBytes +
                                   Keys::kStages * Keys::kBytes + Values::kStages * Values::kBytes +
-                                  Biases::kStages * Biases::kBytes;
+                                  Biases::kStages * Biases::kBytes +
+                                  TermSlices::kStages * TermSlices::kBytes;
 
     __device__ explicit Shared(unsigned memory)
         : queries{memory + kTiles, memory + Queries::kStages * Task::kBytes},
           keys{queries.at(Queries::kStages), queries.barriers + Queries::kBarrierBytes},
           values{keys.at(Keys::kStages), keys.barriers + Keys::kBarrierBytes},
           biases{values.at(Values::kStages), values.barriers + Values::kBarrierBytes},
-          tasks(memory), spare(biases.barriers + Biases::kBarrierBytes) {}
+          terms{biases.at(Biases::kStages), biases.barriers + Biases::kBarrierBytes},
+          tasks(memory), spare(terms.barriers + TermSlices::kBarrierBytes) {}
 
     __device__ unsigned task(int stage) const { return tasks + stage * Task::kBytes; }
     // Where a map chooses the tiles of keys: which one each stage holds.
@@ -91,6 +100,7 @@ struct Shared {
         keys.initialise(1, kConsumerWarps);
         values.initialise(1, kConsumerWarps);
         if constexpr (mod::kReadsBias) biases.initialise(kBiasThreads, 32 * kConsumerWarps);
+        if constexpr (kHasTerms) terms.initialise(1, 32 * kConsumerWarps);
         publish_barriers();
     }
 };

@@ -4,6 +4,8 @@
 #include "common/math.cuh"
 #include "common/place.cuh"
 #include "common/visible_bits.cuh"
+#include "sm90/element_pair.cuh"
+#include "sm90/forward_terms.cuh"
 #include "sm90/warpgroup.cuh"
 
 namespace sm90 {
@@ -31,24 +33,6 @@ constexpr int least_common_multiple(int x, int y) {
 template <typename E> constexpr bool kTanhIsExact = false;
 template <> constexpr bool kTanhIsExact<flexc_f16> = true;
 
-// Two numbers that lie side by side in shared memory.
-template <typename E> struct ElementPair {
-    unsigned word;
-
-    __device__ void load(unsigned from) { word = load_shared_word(from); }
-    __device__ float first() const { return flexc_first(E{}, word); }
-    __device__ float second() const { return flexc_second(E{}, word); }
-};
-template <> struct ElementPair<float> {
-    float x, y;
-
-    __device__ void load(unsigned from) {
-        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(from) : "memory");
-    }
-    __device__ float first() const { return x; }
-    __device__ float second() const { return y; }
-};
-
 // One thread's part of the logits of a tile of queries. The exponent of an element is
 //     logit * factor() + offset of its row,
 // with everything that does not change within a row and a block of keys left to the offset.
@@ -66,7 +50,7 @@ class Logits {
     static constexpr bool kAffine = mod::kHasScoreMod && mod::kScoreIsAffine;
     static constexpr bool kCapped = kAffine && mod::kScoreIsCapped;
     // Logits are exponents already.
-    static constexpr bool kFactorIsOne = kAffine && !kCapped && !mod::kHasElementAddend;
+    static constexpr bool kFactorIsOne = kAffine && mod::kLogitsAreExponents;
     static constexpr bool kHasOffset = kAffine && !kCapped && kHasBase;
     // As many parts of a tile's columns have offsets of their own, in each row.
     static constexpr int kOffsets = kAffine && !kCapped ? kBases : 1;
@@ -129,6 +113,9 @@ class Logits {
                                           8 * r * row_bytes);
     }
 
+    // The terms of these keys, from shared memory; the row is the thread's first, in the tile.
+    __device__ void load_terms(unsigned from, int row) { terms_.load(from, row, first_column_); }
+
     // Products become logits of the keys that look() was asked about; those that are hidden become
     // -inf.
     __device__ void apply(Scores& scores, int first_key) {
@@ -163,6 +150,14 @@ class Logits {
         if constexpr (!mod::kReadsBias) return 0;
         const auto& pair = bias_pairs_[r][mod::kReadsBias ? j / 2 : 0];
         return j % 2 != 0 ? pair.second() : pair.first();
+    }
+
+    // What is added for a key and a distance alone, to the j-th column. Exponents already, where
+    // logits are.
+    __device__ float term(int r, int j) const {
+        float addend = mod::kHasKeyAddend ? terms_.key(0, j) : -0.0f;
+        if constexpr (mod::kHasDistanceAddend) addend += terms_.distance(0, r, j);
+        return kFactorIsOne ? addend : addend * unit_;
     }
 
     // What is added for each row of the grid of keys that the tile has.
@@ -226,6 +221,8 @@ class Logits {
                     addend += kKeepsColumns ? column_part_[j]
                                             : slope_[mod::kSlopeIsOfHead ? 0 : r] *
                                                   static_cast<float>(column_of(j));
+                if constexpr (mod::kHasKeyAddend || mod::kHasDistanceAddend)
+                    addend += term(r, j);
                 if constexpr (mod::kHasRemainderAddend) addend += repeated_[r][j % kPeriodColumns];
                 if constexpr (kSelectsRows) addend += grid_row(r, j);
                 if constexpr (!kHasOffset && kHasBase) addend += base_[r][base_of(j)];
@@ -316,8 +313,8 @@ class Logits {
     }
 
     // Slopes times columns stay in registers where there is room for them.
-    static constexpr bool kKeepsColumns =
-        kAffine && mod::kHasSlope && mod::kSlopeIsOfHead && mod::kHasRegistersForColumns;
+    static constexpr bool kKeepsColumns = kAffine && mod::kHasSlope && mod::kSlopeIsOfHead &&
+                                          mod::kHasRegistersForColumns && !kHasTerms;
 
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;
@@ -339,6 +336,7 @@ class Logits {
     unsigned visible_[2]; // of them, where a mask is no band
     static constexpr int kBiasPairs = mod::kReadsBias ? kFragmentColumns / 2 : 1;
     ElementPair<mod::BiasElement> bias_pairs_[2][kBiasPairs];
+    Terms terms_;
     float column_part_[kKeepsColumns ? kFragmentColumns : 1];
 };
 
