@@ -22,8 +22,7 @@ template <typename Sum> __device__ void add_by_warp(Sum* to, float sum) {
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_backward_fold_sm90(const __grid_constant__ AttentionArguments attention,
                              const __grid_constant__ mod::Arguments arguments) {
-    const auto distance =
-        sm90::Entry::of_distance(attention, static_cast<int>(blockIdx.x));
+    const auto distance = sm90::Entry::of_distance(attention, static_cast<int>(blockIdx.x));
     const long long entry =
         static_cast<long long>(distance.head) * sm90::distance_count(attention) + distance.index;
     const float sum = distance.exists ? flexc_value(sm90::distance_sums(attention)[entry]) : 0;

@@ -46,11 +46,11 @@ struct KernelRequest {
     bool has_score_mod = false;
     bool has_mask = false;
     bool reports_out_of_range = false;
-    int bias_bytes = 0;   // of an element of ScoreParts::bias_read
-    KeyGrid key_grid;     // that tiles of keys should fit
+    int bias_bytes = 0;                     // of an element of ScoreParts::bias_read
+    KeyGrid key_grid;                       // that tiles of keys should fit
     ExpandedValues expanded, grid_expanded; // without such a grid, and with it
-    bool has_map = false; // a map says which tiles are visited
-    bool generic = false; // only kernels that take tensors of any layout
+    bool has_map = false;                   // a map says which tiles are visited
+    bool generic = false;                   // only kernels that take tensors of any layout
     bool deterministic = false;
     int refused = 0; // configurations that compiled badly: the choice goes on after them
     std::optional<ForwardSchedule> schedule = {}; // asked for, instead of the choice

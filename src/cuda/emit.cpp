@@ -269,12 +269,11 @@ class Emitter {
                  "    const Arguments& arguments;\n    const Launch& launch;\n"
                  "    const Head& head;\n    const Row& row;\n    const Column& column;\n"
                  "    int b, h, h_kv, q, kv;\n" +
-                 std::string(layout_.splits_positions()
-                             ? "    int first_q = q, first_kv = kv;\n"
-                               "    const float* expanded = nullptr;\n"
-                               "    long long expanded_count = 0;\n"
-                               "    int from_first = 0;\n"
-                               "    const float* shared = nullptr;\n"
+                 std::string(layout_.splits_positions() ? "    int first_q = q, first_kv = kv;\n"
+                                                          "    const float* expanded = nullptr;\n"
+                                                          "    long long expanded_count = 0;\n"
+                                                          "    int from_first = 0;\n"
+                                                          "    const float* shared = nullptr;\n"
                                                         : "") +
                  "};\n"
                  "struct Band {\n    long long low, high;\n};\n"

@@ -58,10 +58,9 @@ std::string value_function(const Layout& layout, const ScoreParts& parts, NodeId
 
 std::vector<NodeId> logit_roots(const ScoreParts& parts) {
     std::vector<NodeId> roots;
-    for (const NodeId id :
-         {parts.bias_read, parts.multiplier, parts.row_addend, parts.slope, parts.quotient_addend,
-          parts.remainder_addend, parts.key_addend, parts.distance_addend, parts.element_addend,
-          parts.cap})
+    for (const NodeId id : {parts.bias_read, parts.multiplier, parts.row_addend, parts.slope,
+                            parts.quotient_addend, parts.remainder_addend, parts.key_addend,
+                            parts.distance_addend, parts.element_addend, parts.cap})
         if (id != kNoNode) roots.push_back(id);
     return roots;
 }

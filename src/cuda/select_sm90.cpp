@@ -116,13 +116,15 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     config.stages = kForwardStages;
     const ExpandedValues& expanded = by_grid ? request.grid_expanded : request.expanded;
     config.shared_bytes = shared_bytes(request, schedule, expanded);
-    config.hopper =
-        HopperForward{.schedule = schedule,
-                      .has_registers_for_columns =
-                          schedule.consumers == 2 && !is_wide(request) &&
-                          accumulators(request, schedule) + schedule.key_tile / 4 <= 192,
-                      .expanded = expanded};
+    config.hopper = HopperForward{
+        .schedule = schedule,
+        .has_registers_for_columns = schedule.consumers == 2 && !is_wide(request) &&
+                                     accumulators(request, schedule) + schedule.key_tile / 4 <= 192,
+        .expanded = expanded};
     config.has_next = true; // the generic kernel is the last
+    // Stored before the keys of a tile and loaded after them.
+    constexpr int kToleratedBesideTerms = 16;
+    if (expanded.any()) config.tolerated_spills = kToleratedBesideTerms;
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");
     if (expanded.keys != 0) config.reason += ", what keys give is computed before";

@@ -300,8 +300,7 @@ class CudaExecutable final : public Executable {
     Result<void> expand(const Loaded& kernel, AttentionArguments& attention,
                         const Call& call) const {
         if (!kernel.expand) return {};
-        const ForwardWorkspace parts =
-            forward_workspace(attention, kernel.config.hopper->expanded);
+        const ForwardWorkspace parts = forward_workspace(attention, kernel.config.hopper->expanded);
         if (parts.blocks > INT32_MAX) return too_many_blocks(kernel, parts.blocks);
         auto* base = static_cast<std::byte*>(call.workspace.data);
         attention.distance_values = reinterpret_cast<float*>(base + parts.distance_values);

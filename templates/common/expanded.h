@@ -1,5 +1,5 @@
-// Vectors that a kernel has computed before it, one number for each key or for each distance q - kv:
-// lengths that device and host agree on.
+// Vectors that a kernel has computed before it, one number for each key or for each distance q -
+// kv: lengths that device and host agree on.
 #pragma once
 
 #include "common/host_device.h"

@@ -21,8 +21,8 @@ constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : mod::kReadsBias ? 216
 constexpr bool kPreparesEarly = kConsumers == 2 && mod::kHeadDimV <= 128;
 
 // Terms of one tile of keys are in registers before their products are there, or read as needed.
-constexpr bool kLoadsTermsEarly = kPreparesEarly && mod::kHasRegistersForColumns &&
-                                  mod::kKeyValues + mod::kDistanceValues == 1;
+constexpr bool kLoadsTermsEarly =
+    kPreparesEarly && mod::kHasRegistersForColumns && mod::kKeyValues + mod::kDistanceValues == 1;
 
 constexpr int panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
 constexpr int round_up_16(int x) { return (x + 15) / 16 * 16; }
@@ -87,8 +87,8 @@ struct Shared {
           keys{queries.at(Queries::kStages), queries.barriers + Queries::kBarrierBytes},
           values{keys.at(Keys::kStages), keys.barriers + Keys::kBarrierBytes},
           biases{values.at(Values::kStages), values.barriers + Values::kBarrierBytes},
-          terms{biases.at(Biases::kStages), biases.barriers + Biases::kBarrierBytes},
-          tasks(memory), spare(terms.barriers + TermSlices::kBarrierBytes) {}
+          terms{biases.at(Biases::kStages), biases.barriers + Biases::kBarrierBytes}, tasks(memory),
+          spare(terms.barriers + TermSlices::kBarrierBytes) {}
 
     __device__ unsigned task(int stage) const { return tasks + stage * Task::kBytes; }
     // Where a map chooses the tiles of keys: which one each stage holds.

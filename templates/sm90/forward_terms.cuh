@@ -17,7 +17,8 @@ constexpr int kTermBytes =
     mod::kKeyValues * kKeySliceBytes + mod::kDistanceValues * kDistanceSliceBytes;
 constexpr bool kHasTerms = kTermBytes != 0;
 
-// One thread's: numbers for its columns of a tile, and for the distances of these from its two rows.
+// One thread's: numbers for its columns of a tile, and for the distances of these from its two
+// rows.
 struct Terms {
     // Every eight keys.
     static constexpr int kPairs = mod::kKeyTile / 8;

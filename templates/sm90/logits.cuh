@@ -221,8 +221,7 @@ class Logits {
                     addend += kKeepsColumns ? column_part_[j]
                                             : slope_[mod::kSlopeIsOfHead ? 0 : r] *
                                                   static_cast<float>(column_of(j));
-                if constexpr (mod::kHasKeyAddend || mod::kHasDistanceAddend)
-                    addend += term(r, j);
+                if constexpr (mod::kHasKeyAddend || mod::kHasDistanceAddend) addend += term(r, j);
                 if constexpr (mod::kHasRemainderAddend) addend += repeated_[r][j % kPeriodColumns];
                 if constexpr (kSelectsRows) addend += grid_row(r, j);
                 if constexpr (!kHasOffset && kHasBase) addend += base_[r][base_of(j)];

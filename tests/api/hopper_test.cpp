@@ -1,5 +1,7 @@
 // Hopper's kernels. Skipped unless asked for, because they need that GPU: tests/gpu runs them.
+#include <array>
 #include <random>
+#include <tuple>
 
 #include <doctest/doctest.h>
 
@@ -119,6 +121,80 @@ TEST_CASE("score mods in the exponent" * doctest::skip()) {
         one.head_dim = 128;
         check(one);
     }
+}
+
+namespace {
+
+// What is computed before the forward, for each key or each distance.
+std::vector<std::string> texts_with_terms() {
+    const std::string buckets = "buffer t: f32[32, H] grad\nscore_mod {\n"
+                                "  d = max(q_idx - kv_idx, 0)\n"
+                                "  far = 16 + int(log(max(d, 1) / 16) / log(8.0) * 16)\n"
+                                "  score + t[d if d < 16 else min(far, 31), h]\n}\n";
+    return {
+        "buffer c: bf16[B, H, KV_LEN]\nscore_mod = score - c[b, h, kv_idx]",
+        // Outside the buffer for most elements.
+        "buffer t: f32[B, 90] grad\nscore_mod = score + t[b, q_idx - kv_idx]\n",
+        "buffer t: f16[H, N]\nscore_mod = score * 0.5 + t[h, q_idx - kv_idx + KV_LEN] * 2 - b",
+        "buffer c: f16[KV_LEN] grad\nbuffer t: bf16[H, N] grad\nbuffer s: f32[H]\n"
+        "score_mod = score - c[kv_idx] * s[h] + t[h, kv_idx - q_idx + Q_LEN] + "
+        "s[h] * (kv_idx - q_idx) * 0.05",
+        "buffer c: f32[KV_LEN]\nbuffer t: f32[17]\n"
+        "score_mod = -3 * tanh((score + c[kv_idx] + t[min(abs(q_idx - kv_idx), 16)]) / 3)",
+        "buffer c: f32[KV_LEN]\nbuffer bias: bf16[H, Q_LEN, KV_LEN]\n"
+        "score_mod = score + c[kv_idx] + bias[h, q_idx, kv_idx] - log(1 + abs(q_idx - kv_idx))",
+        "buffer c: i32[KV_LEN]\nscore_mod = score + (-inf if c[kv_idx] == 2 else 0.25)",
+        buckets,
+    };
+}
+
+// Every text in some of the head dims, each of which has tiles and registers of its own.
+void check_terms(const std::function<void(Case&)>& change) {
+    constexpr std::array<std::pair<int, DType>, 6> kKinds = {{{64, DType::bf16},
+                                                              {128, DType::f16},
+                                                              {128, DType::bf16},
+                                                              {80, DType::bf16},
+                                                              {192, DType::f16},
+                                                              {256, DType::bf16}}};
+    for (std::size_t i = 0; const std::string& text : texts_with_terms()) {
+        for (const std::size_t kind : {i % kKinds.size(), (i + 2) % kKinds.size()}) {
+            Case one = {.text = text, .batch = 2, .heads = 4, .kv_heads = 2};
+            one.q_len = 261;
+            one.kv_len = 403;
+            one.dims = {{"N", 1000}};
+            std::tie(one.head_dim, one.dtype) = kKinds[kind];
+            change(one);
+            check(one);
+        }
+        ++i;
+    }
+}
+
+} // namespace
+
+TEST_CASE("terms of keys and distances" * doctest::skip()) {
+    check_terms([](Case&) {});
+}
+
+TEST_CASE("terms of keys and distances behind a mask" * doctest::skip()) {
+    check_terms([](Case& one) {
+        one.text += "\nmask_mod = q_idx >= kv_idx";
+        std::swap(one.q_len, one.kv_len);
+        one.q_offset = 31;
+        one.kv_offset = 5;
+    });
+}
+
+TEST_CASE("terms of keys and distances beside a map of tiles" * doctest::skip()) {
+    Case mapped = {.text = "buffer c: bf16[KV_LEN]\nbuffer t: f32[H, N]\nbuffer doc: i32[KV_LEN]\n"
+                           "score_mod = score + c[kv_idx] + t[h, q_idx - kv_idx + KV_LEN]\n"
+                           "mask_mod = doc[q_idx] == doc[kv_idx]",
+                   .dtype = DType::bf16};
+    mapped.q_len = mapped.kv_len = 700;
+    mapped.head_dim = 64;
+    mapped.dims = {{"N", 1400}};
+    mapped.integers["doc"] = [](std::int64_t position) { return position / 150; };
+    check(mapped);
 }
 
 TEST_CASE("gradients of buffers, by what their indices use" * doctest::skip()) {
