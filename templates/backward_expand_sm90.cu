@@ -2,7 +2,7 @@
 // alone, for every distance. One thread does one distance of one head.
 #include "mod.cuh"
 
-#include "sm90/expand.cuh"
+#include "sm90/expand_distances.cuh"
 
 namespace {
 constexpr int kThreads = 32 * mod::kWarps;

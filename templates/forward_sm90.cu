@@ -9,7 +9,8 @@
 #include "mod.cuh"
 
 #include "common/place.cuh"
-#include "sm90/expand.cuh"
+#include "sm90/expand_distances.cuh"
+#include "sm90/expand_keys.cuh"
 #include "sm90/forward_biases.cuh"
 #include "sm90/forward_layout.cuh"
 #include "sm90/forward_output.cuh"
@@ -124,9 +125,9 @@ struct Consumer {
     // registers to spare.
     __device__ void prepare_logits(Logits& logits, int first_key) {
         logits.prepare(first_key);
-        if constexpr (kLoadsTermsEarly) {
-            load_terms(logits);
-            release_terms();
+        if constexpr (kHasTerms) {
+            shared.terms.full(term.stage).wait(term.parity);
+            logits.find_terms(shared.terms.at(term.stage), 64 * warpgroup + 16 * warp + lane / 4);
         }
         if constexpr (mod::kReadsBias) {
             shared.biases.full(bias.stage).wait(bias.parity);
@@ -140,18 +141,11 @@ struct Consumer {
     }
     // Products become logits.
     __device__ void apply(Logits& logits, Scores& scores, int first_key) {
-        constexpr bool kLoadsTerms = kHasTerms && !kLoadsTermsEarly;
-        if constexpr (kLoadsTerms) load_terms(logits);
         logits.apply(scores, first_key);
-        if constexpr (kLoadsTerms) release_terms();
-    }
-    __device__ void load_terms(Logits& logits) const {
-        shared.terms.full(term.stage).wait(term.parity);
-        logits.load_terms(shared.terms.at(term.stage), 64 * warpgroup + 16 * warp + lane / 4);
-    }
-    __device__ void release_terms() {
-        shared.terms.empty(term.stage).arrive();
-        term.advance();
+        if constexpr (kHasTerms) {
+            shared.terms.empty(term.stage).arrive();
+            term.advance();
+        }
     }
     // The output that is under way, complete.
     __device__ void finish_output(Output& output, Weights& weights) {

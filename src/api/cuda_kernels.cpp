@@ -9,6 +9,7 @@
 #include "api/schedules.h"
 #include "cuda/emit.h"
 #include "cuda/emit_tiles.h"
+#include "cuda/expand.h"
 #include "cuda/fill.h"
 #include "cuda/fold.h"
 #include "cuda/nvrtc.h"

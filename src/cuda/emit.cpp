@@ -274,6 +274,8 @@ class Emitter {
                                                           "    long long expanded_count = 0;\n"
                                                           "    int from_first = 0;\n"
                                                           "    const float* shared = nullptr;\n"
+                             : config_.hopper           ? "    const float* key_values = nullptr;\n"
+                                                          "    const float* distance_values = nullptr;\n"
                                                         : "") +
                  "};\n"
                  "struct Band {\n    long long low, high;\n};\n"
@@ -345,6 +347,7 @@ class Emitter {
         text_ += device_function("bool visible(const At& at)", visible);
 
         Body score(layout_, Place::element, "at.");
+        if (config_.hopper) provide_expanded(score, layout_, folded_.parts);
         if (has_score_mod()) score.compute({mod_.score});
         score.line("return " + (has_score_mod() ? unbracketed(score.text(mod_.score)) : "score") +
                    ";");

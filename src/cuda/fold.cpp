@@ -8,6 +8,7 @@
 
 #include "analysis/distance.h"
 #include "analysis/key_grid.h"
+#include "cuda/expand.h"
 #include "passes/hoist.h"
 #include "passes/simplify.h"
 
@@ -313,6 +314,7 @@ FoldedMod fold_score(const passes::Mod& mod, int key_width) {
     result.counters = ir::counters_of(result.program.graph);
     result.place = passes::hoist(result.dependence, result.counters);
     folded.parts.bias_read = find_bias_read(result, folded.parts.element_addend);
+    find_expanded(result, folded.parts);
     return folded;
 }
 
@@ -336,10 +338,6 @@ KeyGrid key_grid(const passes::Mod& mod) {
         best_is_whole = is_whole;
     }
     return best;
-}
-
-ExpandedValues expanded_values(const ScoreParts& parts) {
-    return {.keys = parts.key_addend != kNoNode, .distances = parts.distance_addend != kNoNode};
 }
 
 int bias_bytes(const passes::Mod& mod) {

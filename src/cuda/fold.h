@@ -1,6 +1,8 @@
 // A score mod taken apart, for kernels that compute a part of it in the softmax's exponent.
 #pragma once
 
+#include <vector>
+
 #include "cuda/config.h"
 #include "passes/mod.h"
 
@@ -22,6 +24,9 @@ struct ScoreParts {
     // last index is kv itself and whose others are q itself or use the head at most: a matrix that
     // can be copied.
     ir::NodeId bias_read = ir::kNoNode;
+    // What is computed before the kernel, for each key and each distance: the addends, first, and
+    // what else of the score is dear and uses kv, or q - kv, alone.
+    std::vector<ir::NodeId> key_values, distance_values;
     bool found() const { return multiplier != ir::kNoNode; }
     // Addends are multiplied by log2(e) once and for all, and the exponent is the logit itself.
     bool are_exponents() const {
@@ -41,7 +46,5 @@ FoldedMod fold_score(const passes::Mod& mod, int key_width = 0);
 KeyGrid key_grid(const passes::Mod& mod);
 // Bytes of an element of such a matrix; 0 without one.
 int bias_bytes(const passes::Mod& mod);
-// Of key_addend and distance_addend.
-ExpandedValues expanded_values(const ScoreParts& parts);
 
 } // namespace flexc::cuda

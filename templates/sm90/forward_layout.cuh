@@ -20,10 +20,6 @@ constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : mod::kReadsBias ? 216
 
 constexpr bool kPreparesEarly = kConsumers == 2 && mod::kHeadDimV <= 128;
 
-// Terms of one tile of keys are in registers before their products are there, or read as needed.
-constexpr bool kLoadsTermsEarly =
-    kPreparesEarly && mod::kHasRegistersForColumns && mod::kKeyValues + mod::kDistanceValues == 1;
-
 constexpr int panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
 constexpr int round_up_16(int x) { return (x + 15) / 16 * 16; }
 

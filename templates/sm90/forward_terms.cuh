@@ -19,42 +19,62 @@ constexpr bool kHasTerms = kTermBytes != 0;
 
 // One thread's: numbers for its columns of a tile, and for the distances of these from its two
 // rows.
-struct Terms {
-    // Every eight keys.
-    static constexpr int kPairs = mod::kKeyTile / 8;
-    ElementPair<float> keys[mod::kKeyValues ? mod::kKeyValues : 1][kPairs];
-    ElementPair<float> distances[mod::kDistanceValues ? mod::kDistanceValues : 1][kPairs + 1];
+class Terms {
+    static constexpr int kPairs = mod::kKeyTile / 8; // of columns
 
-    // row: of the first of the thread's rows, in the tile; column: of its first.
-    __device__ void load(unsigned from, int row, int column) {
-#pragma unroll
-        for (int i = 0; i < mod::kKeyValues; ++i) {
-#pragma unroll
-            for (int pair = 0; pair < kPairs; ++pair)
-                keys[i][pair].load(from + 4 * (column + 8 * pair));
-            from += kKeySliceBytes;
-        }
+  public:
+    static constexpr int kKeys = mod::kKeyValues ? mod::kKeyValues : 1;
+    static constexpr int kDistances = mod::kDistanceValues ? mod::kDistanceValues : 1;
+
+    // Where they are in shared memory, for the thread's first row and column in the tile.
+    __device__ void find(unsigned slices, int row, int column) {
+        keys_from_ = slices + 4 * column;
         // A slice starts with the distance of the tile's first row from the key after its last. The
         // second of two columns is nearer.
         const int nearest = row - column - 1 + 8;
         const int start = nearest % 2 == 0 ? nearest : kTwinDistances + nearest - 1;
+        distances_from_ = slices + mod::kKeyValues * kKeySliceBytes + 4 * start;
+    }
+    // What eight keys need. From the first on: the first row is as far from these as the second is
+    // from the next.
+    __device__ void load(int pair) {
+#pragma unroll
+        for (int i = 0; i < mod::kKeyValues; ++i)
+            keys_[i][pair].load(keys_from_ + i * kKeySliceBytes + 32 * pair);
 #pragma unroll
         for (int i = 0; i < mod::kDistanceValues; ++i) {
-#pragma unroll
-            for (int pair = 0; pair <= kPairs; ++pair)
-                distances[i][pair].load(from + 4 * (start + 8 * pair));
-            from += kDistanceSliceBytes;
+            const unsigned from = distances_from_ + i * kDistanceSliceBytes;
+            if (pair == 0) distances_[i][kPairs].load(from + 32 * kPairs);
+            distances_[i][kPairs - 1 - pair].load(from + 32 * (kPairs - 1 - pair));
         }
     }
 
+    // All of an element.
+    struct Values {
+        float of_key[kKeys], of_distance[kDistances];
+    };
+    __device__ Values of(int r, int j) const {
+        Values values;
+#pragma unroll
+        for (int i = 0; i < mod::kKeyValues; ++i)
+            values.of_key[i] = key(i, j);
+#pragma unroll
+        for (int i = 0; i < mod::kDistanceValues; ++i)
+            values.of_distance[i] = distance(i, r, j);
+        return values;
+    }
     // Of the thread's j-th column, and of its row r.
     __device__ float key(int i, int j) const {
-        return j % 2 == 0 ? keys[i][j / 2].first() : keys[i][j / 2].second();
+        return j % 2 == 0 ? keys_[i][j / 2].first() : keys_[i][j / 2].second();
     }
     __device__ float distance(int i, int r, int j) const {
-        const ElementPair<float>& pair = distances[i][kPairs - 1 - j / 2 + r];
+        const ElementPair<float>& pair = distances_[i][kPairs - 1 - j / 2 + r];
         return j % 2 == 0 ? pair.second() : pair.first();
     }
+
+  private:
+    unsigned keys_from_, distances_from_;
+    ElementPair<float> keys_[kKeys][kPairs], distances_[kDistances][kPairs + 1];
 };
 
 } // namespace sm90

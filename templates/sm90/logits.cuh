@@ -113,8 +113,11 @@ class Logits {
                                           8 * r * row_bytes);
     }
 
-    // The terms of these keys, from shared memory; the row is the thread's first, in the tile.
-    __device__ void load_terms(unsigned from, int row) { terms_.load(from, row, first_column_); }
+    // Where the terms of these keys are in shared memory; the row is the thread's first, in the
+    // tile. apply() reads them.
+    __device__ void find_terms(unsigned slices, int row) {
+        terms_.find(slices, row, first_column_);
+    }
 
     // Products become logits of the keys that look() was asked about; those that are hidden become
     // -inf.
@@ -133,15 +136,26 @@ class Logits {
     // The element of a row and a key, and what the program computes once for that key. Memory is
     // read within the tensors only.
     template <typename Visit> __device__ void visit_column(int position, Visit visit) const {
+        visit_rows(position, [](int) { return Terms::Values{}; }, visit);
+    }
+    // The same for the j-th column from first_key on, with what was computed before.
+    template <typename Visit>
+    __device__ void visit_element(int first_key, int j, Visit visit) const {
+        visit_rows(
+            first_key + first_column_ + column_of(j), [&](int r) { return terms_.of(r, j); },
+            visit);
+    }
+    template <typename Find, typename Visit>
+    __device__ void visit_rows(int position, Find values_of, Visit visit) const {
         const int inside = mod::kReadsKeys ? min(position, attention_.kv_len - 1) : position;
         const int kv = inside + static_cast<int>(attention_.kv_offset);
         const mod::Column column = mod::at_column(arguments_, place_.launch, place_.head, place_.b,
                                                   place_.h, place_.h_kv, kv);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const mod::At at{arguments_, place_.launch, place_.head, row_[r], column,
-                             place_.b,   place_.h,      place_.h_kv, q_[r],   kv};
-            visit(r, at);
+            const Terms::Values values = values_of(r);
+            visit(r, mod::At{arguments_, place_.launch, place_.head, row_[r], column, place_.b,
+                             place_.h, place_.h_kv, q_[r], kv, values.of_key, values.of_distance});
         }
     }
 
@@ -215,6 +229,7 @@ class Logits {
     __device__ void change_affine(Scores& scores, int first_key) {
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j) {
+            if (kHasTerms && j % 2 == 0) terms_.load(j / 2);
             const auto finish = [&](int r, float addend) {
                 float& score = scores[accumulator(r, j)];
                 if constexpr (mod::kHasSlope)
@@ -231,10 +246,9 @@ class Logits {
                                                        : tanh_fast(score);
             };
             if constexpr (mod::kHasElementAddend) {
-                visit_column(first_key + first_column_ + column_of(j),
-                             [&](int r, const mod::At& at) {
-                                 finish(r, mod::element_addend(at, bias(r, j)) * unit_);
-                             });
+                visit_element(first_key, j, [&](int r, const mod::At& at) {
+                    finish(r, mod::element_addend(at, bias(r, j)) * unit_);
+                });
             } else {
                 // Unlike 0, -0 is the same as nothing in a sum.
                 finish(0, -0.0f);
@@ -249,12 +263,13 @@ class Logits {
         for (int group = 0; group < kFragmentColumns; group += kGroup) {
             if (mod::kReadsKeys && first_key + 4 * group >= attention_.kv_len) break;
 #pragma unroll
-            for (int j = group; j < group + kGroup; ++j)
-                visit_column(first_key + first_column_ + column_of(j),
-                             [&](int r, const mod::At& at) {
-                                 float& score = scores[accumulator(r, j)];
-                                 score = mod::score(at, score * attention_.scale);
-                             });
+            for (int j = group; j < group + kGroup; ++j) {
+                if (kHasTerms && j % 2 == 0) terms_.load(j / 2);
+                visit_element(first_key, j, [&](int r, const mod::At& at) {
+                    float& score = scores[accumulator(r, j)];
+                    score = mod::score(at, score * attention_.scale);
+                });
+            }
         }
     }
 

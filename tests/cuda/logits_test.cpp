@@ -13,6 +13,7 @@
 #include "common/arguments.h"
 #include "compile/kernels.h"
 #include "cuda/emit.h"
+#include "cuda/expand.h"
 #include "cuda/fold.h"
 #include "cuda/select.h"
 #include "host_arguments.h"
@@ -34,7 +35,8 @@ using Function = void(const std::uint64_t* words, const AttentionArguments*, int
 
 constexpr std::string_view kText = R"(
 #include "mod.cuh"
-#include "sm90/expand.cuh"
+#include "sm90/expand_distances.cuh"
+#include "sm90/expand_keys.cuh"
 #include "sm90/softmax.cuh"
 using namespace sm90;
 template <typename Expand>
@@ -86,7 +88,7 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* a
             logits.prepare(first_key);
             const int tile_row = warp_row / mod::kQueryTile * mod::kQueryTile;
             copy_terms(*attention, head, tile_row, first_key);
-            logits.load_terms(0, warp_row - tile_row + lane / 4);
+            logits.find_terms(0, warp_row - tile_row + lane / 4);
             logits.apply(scores, first_key);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);

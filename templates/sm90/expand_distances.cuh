@@ -1,6 +1,5 @@
 // What a kernel has computed before it: values that use q and kv by their difference alone, for
-// every distance, and values that use kv alone, for every key. One thread does one entry of one
-// head.
+// every distance. One thread does one distance of one head.
 #pragma once
 
 #include "sm90/distance.cuh"
@@ -23,16 +22,6 @@ __device__ inline void expand_distances(const AttentionArguments& attention,
                 if (entry.index + 1 == distance_count(attention)) to[entry.index] = 0;
             }
         }
-    });
-}
-__device__ inline void expand_keys(const AttentionArguments& attention,
-                                   const mod::Arguments& arguments, int block) {
-    const Entry entry = Entry::of_key(attention, block);
-    entry.visit(attention, arguments, [&](const mod::At& at) {
-#pragma unroll
-        for (int i = 0; i < mod::kKeyValues; ++i)
-            key_vector(attention, entry.head, i)[entry.index] =
-                entry.exists ? mod::key_value(at, i) : 0;
     });
 }
 
