@@ -311,7 +311,7 @@ extern "C" __global__ void __launch_bounds__(kExpandedStep)
     const int of_distances =
         mod::kDistanceValues == 0
             ? 0
-            : attention.batch * attention.heads * (distance_count(attention) / kExpandedStep);
+            : vector_heads(attention) * (distance_count(attention) / kExpandedStep);
     if (block < of_distances)
         expand_distances(attention, arguments, block);
     else

@@ -210,7 +210,7 @@ cuda::KernelRequest request_for(const passes::Mod& mod, const CompileOptions& op
     if (kind == KernelKind::forward) {
         if (stages_key_grids()) request.key_grid = cuda::key_grid(mod);
         const auto expanded = [&](int key_width) {
-            return cuda::expanded_values(cuda::fold_score(mod, key_width).parts);
+            return cuda::expanded_values(cuda::fold_score(mod, key_width));
         };
         request.expanded = expanded(0);
         if (request.key_grid.width != 0) request.grid_expanded = expanded(request.key_grid.width);

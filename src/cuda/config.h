@@ -30,9 +30,11 @@ struct KeyGrid {
     bool quotients = false, remainders = false;
 };
 
-// Vectors that Hopper's forward has computed before it: numbers for each key, or each distance.
+// Vectors that Hopper's forward has computed before it: numbers for each key, or each distance; of
+// all batch entries and heads, unless they use these.
 struct ExpandedValues {
     int keys = 0, distances = 0;
+    bool by_batch = false, by_head = false;
     bool any() const { return keys + distances != 0; }
 };
 

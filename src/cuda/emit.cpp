@@ -236,6 +236,8 @@ class Emitter {
         constant("int", "kDistanceValues", expanded.size());
         constant("int", "kDistanceCopies", 1);
         constant("int", "kTileOverhang", 0);
+        constant("bool", "kVectorsUseBatch", true);
+        constant("bool", "kVectorsUseHead", true);
     }
 
     // Over batch and heads of keys, of a launch that has not all of them.

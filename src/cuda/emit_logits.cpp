@@ -135,6 +135,8 @@ std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& fo
     text += formatted("constexpr int kTileOverhang = {};\n"
                       "constexpr int kKeyValues = {}, kDistanceValues = {}, kDistanceCopies = 2;\n",
                       kForwardOverhang, hopper.expanded.keys, hopper.expanded.distances);
+    constant("kVectorsUseBatch", hopper.expanded.by_batch);
+    constant("kVectorsUseHead", hopper.expanded.by_head);
     return text;
 }
 

@@ -70,9 +70,16 @@ void find_expanded(const passes::Mod& mod, ScoreParts& parts) {
     if (whole != kNoNode) ExpandedFinder(mod, parts).visit(whole);
 }
 
-ExpandedValues expanded_values(const ScoreParts& parts) {
+ExpandedValues expanded_values(const FoldedMod& folded) {
+    const ScoreParts& parts = folded.parts;
+    Dependence uses;
+    for (const std::vector<NodeId>& values : {parts.key_values, parts.distance_values})
+        for (const NodeId id : values)
+            uses = uses | folded.mod.dependence[id];
     return {.keys = static_cast<int>(parts.key_values.size()),
-            .distances = static_cast<int>(parts.distance_values.size())};
+            .distances = static_cast<int>(parts.distance_values.size()),
+            .by_batch = uses.has(Dependence::b),
+            .by_head = uses.has(Dependence::h)};
 }
 
 } // namespace flexc::cuda

@@ -97,10 +97,11 @@ bool suits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
 // turns at products suffice.
 ForwardSchedule with_turns(const KernelRequest& request, ForwardSchedule schedule) {
     const bool wide = is_wide(request), narrow = schedule.consumers == 3;
-    schedule.turns = wide || request.has_score_mod ? Turns::products : Turns::softmax;
-    schedule.settles_after = wide || (narrow && !request.has_score_mod) ? 0
-                             : request.has_score_mod                    ? 8
-                                                                        : 4;
+    // What is read for each element is read in a warpgroup's turn.
+    const bool adds_terms = request.expanded.any() && !narrow;
+    const bool has_mod = request.has_score_mod && !adds_terms;
+    schedule.turns = wide || has_mod ? Turns::products : Turns::softmax;
+    schedule.settles_after = wide || (narrow && !request.has_score_mod) ? 0 : has_mod ? 8 : 4;
     return schedule;
 }
 

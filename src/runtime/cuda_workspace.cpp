@@ -35,9 +35,10 @@ std::size_t lengthened(int rows, int overhang) {
 ForwardWorkspace forward_workspace(const AttentionArguments& attention,
                                    const cuda::ExpandedValues& expanded) {
     constexpr std::size_t kCopies = 2; // of a vector by distance
-    const std::size_t keys = heads_of(attention) * lengthened(attention.kv_len, kForwardOverhang);
-    const std::size_t distances =
-        keys + heads_of(attention) * lengthened(attention.q_len, kForwardOverhang);
+    const std::size_t heads = static_cast<std::size_t>(expanded.by_batch ? attention.batch : 1) *
+                              static_cast<std::size_t>(expanded.by_head ? attention.heads : 1);
+    const std::size_t keys = heads * lengthened(attention.kv_len, kForwardOverhang);
+    const std::size_t distances = keys + heads * lengthened(attention.q_len, kForwardOverhang);
     const auto key_vectors = static_cast<std::size_t>(expanded.keys);
     const auto distance_vectors = static_cast<std::size_t>(expanded.distances);
     Parts parts;

@@ -15,6 +15,16 @@ __device__ inline int distance_count(const AttentionArguments& attention) {
     return padded(attention.q_len) + padded(attention.kv_len);
 }
 
+// Heads that have vectors of their own, and which of them a head's is.
+__device__ inline int vector_heads(const AttentionArguments& attention) {
+    return (mod::kVectorsUseBatch ? attention.batch : 1) *
+           (mod::kVectorsUseHead ? attention.heads : 1);
+}
+__device__ inline int vector_head(const AttentionArguments& attention, int b, int h) {
+    return (mod::kVectorsUseBatch ? b : 0) * (mod::kVectorsUseHead ? attention.heads : 1) +
+           (mod::kVectorsUseHead ? h : 0);
+}
+
 // One thread's entry, and the element that stands for it.
 struct Entry {
     int head, index;
@@ -45,7 +55,9 @@ struct Entry {
     template <typename Visit>
     __device__ void visit(const AttentionArguments& attention, const mod::Arguments& arguments,
                           Visit visit_element) const {
-        const HeadPlace place(attention, arguments, head);
+        const int of_batch = mod::kVectorsUseHead ? attention.heads : 1;
+        const HeadPlace place(attention, arguments,
+                              head / of_batch * attention.heads + head % of_batch);
         const int q = row + static_cast<int>(attention.q_offset);
         const int kv = key + static_cast<int>(attention.kv_offset);
         const mod::Row of_row =
@@ -59,12 +71,12 @@ struct Entry {
 
 // Of a head.
 __device__ inline float* distance_vector(const AttentionArguments& attention, int head, int which) {
-    const long long vector = static_cast<long long>(which) * attention.batch * attention.heads;
-    return attention.distance_values + (vector + head) * distance_count(attention);
+    const long long vector = static_cast<long long>(which) * vector_heads(attention) + head;
+    return attention.distance_values + vector * distance_count(attention);
 }
 __device__ inline float* key_vector(const AttentionArguments& attention, int head, int which) {
-    const long long vector = static_cast<long long>(which) * attention.batch * attention.heads;
-    return attention.key_values + (vector + head) * padded(attention.kv_len);
+    const long long vector = static_cast<long long>(which) * vector_heads(attention) + head;
+    return attention.key_values + vector * padded(attention.kv_len);
 }
 
 } // namespace sm90

@@ -1,5 +1,5 @@
-// What a kernel has computed before it: values that use kv alone, for every key. One thread does one
-// key of one head.
+// What a kernel has computed before it: values that use kv alone, for every key. One thread does
+// one key of one head.
 #pragma once
 
 #include "sm90/distance.cuh"

@@ -34,7 +34,7 @@ __device__ inline void load_terms(const AttentionArguments& attention, const Tas
     constexpr int kBytes = 4 * kTileDistances;
     full.arrive_expecting(mod::kKeyValues * kKeySliceBytes +
                           mod::kDistanceValues * mod::kDistanceCopies * kBytes);
-    const int head = task.b * attention.heads + task.h, key = tile * mod::kKeyTile;
+    const int head = vector_head(attention, task.b, task.h), key = tile * mod::kKeyTile;
     unsigned to = slices.at(position.stage);
 #pragma unroll
     for (int i = 0; i < mod::kKeyValues; ++i) {

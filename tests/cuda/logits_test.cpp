@@ -41,11 +41,11 @@ constexpr std::string_view kText = R"(
 using namespace sm90;
 template <typename Expand>
 void expand_all(const AttentionArguments& attention, int entries, Expand expand) {
-    for (int block = 0; block < attention.batch * attention.heads * (entries / kExpandedStep); ++block)
+    for (int block = 0; block < vector_heads(attention) * (entries / kExpandedStep); ++block)
         for (threadIdx.x = 0; threadIdx.x < kExpandedStep; ++threadIdx.x) expand(block);
 }
 extern "C" long long count_expanded(const AttentionArguments* attention, bool keys) {
-    const int heads = attention->batch * attention->heads;
+    const int heads = vector_heads(*attention);
     return keys ? heads * mod::kKeyValues * padded(attention->kv_len)
                 : heads * mod::kDistanceValues * mod::kDistanceCopies * distance_count(*attention);
 }
@@ -61,13 +61,14 @@ extern "C" void expand(const unsigned long long* words, const AttentionArguments
 // As the copy engine does, to the start of shared memory.
 void copy_terms(const AttentionArguments& attention, int head, int first_row, int first_key) {
     unsigned char* to = memory_of_block;
+    const int at = vector_head(attention, head / attention.heads, head % attention.heads);
     for (int i = 0; i < mod::kKeyValues; ++i, to += kKeySliceBytes)
-        std::memcpy(to, key_vector(attention, head, i) + first_key, kKeySliceBytes);
+        std::memcpy(to, key_vector(attention, at, i) + first_key, kKeySliceBytes);
     const int first = padded(attention.kv_len) + first_row - first_key - mod::kKeyTile;
     for (int i = 0; i < mod::kDistanceValues; ++i, to += kDistanceSliceBytes)
         for (int copy = 0; copy < 2; ++copy)
             std::memcpy(to + 4 * copy * kTwinDistances,
-                        distance_vector(attention, head, 2 * i + copy) + first, 4 * kTileDistances);
+                        distance_vector(attention, at, 2 * i + copy) + first, 4 * kTileDistances);
 }
 extern "C" void run(const unsigned long long* words, const AttentionArguments* attention, int head,
                     int warp_row, int tiles, const float* products, float* weights, float* levels) {
@@ -115,7 +116,7 @@ void check(const Case& one, std::mt19937& random) {
     const cuda::KeyGrid grid = cuda::key_grid(*mod);
     CHECK(grid.width == one.width);
     const cuda::FoldedMod folded = cuda::fold_score(*mod, one.width);
-    const cuda::ExpandedValues expanded = cuda::expanded_values(folded.parts);
+    const cuda::ExpandedValues expanded = cuda::expanded_values(folded);
     const cuda::KernelConfig config = cuda::select_kernel({.arch = 90,
                                                            .dtype = DType::bf16,
                                                            .has_score_mod = true,
