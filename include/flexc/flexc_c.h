@@ -77,6 +77,7 @@ enum {
     FLEXC_BACKWARD_GENERIC = 3,
     FLEXC_BACKWARD_HOPPER = 4
 };
+enum { FLEXC_GRADIENT_F32 = 0, FLEXC_GRADIENT_BUFFER = 1 };
 enum { FLEXC_LOG_DEBUG = 0, FLEXC_LOG_INFO = 1, FLEXC_LOG_WARNING = 2, FLEXC_LOG_ERROR = 3 };
 
 #define FLEXC_MAX_DIMS 8
@@ -146,8 +147,8 @@ typedef struct flexc_compile_options {
     flexc_log_function log;
     void* log_user;
     int32_t forward_kernel;
-    int32_t reserved;
-    const char* schedule; /* of the forward kernel; NULL: flexc chooses, or what was kept */
+    int32_t gradient_type; /* of captured buffers */
+    const char* schedule;  /* of the forward kernel; NULL: flexc chooses, or what was kept */
 } flexc_compile_options;
 
 typedef struct flexc_kernel flexc_kernel;

@@ -118,7 +118,8 @@ class Kernel {
                          std::span<const NamedTensor> buffers = {}, Workspace workspace = {},
                          Stream stream = {}) const;
 
-    // buffer_gradients: one contiguous f32 tensor for each grad buffer, of its shape.
+    // buffer_gradients: one contiguous tensor for each grad buffer, of its shape, and f32 or of its
+    // type: see CompileOptions::gradient_type.
     Result<void> backward(const Plan& plan, const BackwardTensors& tensors,
                           std::span<const NamedTensor> buffers,
                           std::span<const NamedTensor> buffer_gradients, Workspace workspace,

@@ -27,14 +27,17 @@ struct ParamDeclaration {
 // generic: any GPU from sm_80 up. automatic is hopper where that is possible.
 enum class ForwardKernel : std::uint8_t { automatic, generic, hopper };
 // fused: dq is added up beside dk and dv, on Hopper by a kernel of its own where it can; split: dq
-// in a second kernel; generic: fused, for any GPU from sm_80 up; hopper: that of Hopper or none,
-// for masks with a map of tiles too, which automatic leaves to generic. Fused kernels other than
-// Hopper's add in no fixed order: CompileOptions::deterministic makes them split.
+// in a second kernel; generic: fused, for any GPU from sm_80 up; hopper: that of Hopper or none.
+// Fused kernels other than Hopper's add in no fixed order: CompileOptions::deterministic makes them
+// split.
 enum class BackwardKernel : std::uint8_t { automatic, fused, split, generic, hopper };
 // How a CUDA kernel knows the tiles of a mask that is a prefix, padding, or one of them with a
 // band: ranges: computed in the kernel; maps: built beside it, as for masks of other forms.
-// automatic is maps.
+// automatic is ranges.
 enum class TileSource : std::uint8_t { automatic, ranges, maps };
+// In which gradients of captured buffers are returned: buffer is the buffer's own type. Sums are
+// f32 in any case; for narrower types they take 4 bytes more of workspace for each element.
+enum class GradientType : std::uint8_t { f32, buffer };
 
 enum class LogLevel : std::uint8_t { debug, info, warning, error };
 
@@ -69,6 +72,7 @@ struct CompileOptions {
     ForwardKernel forward_kernel = ForwardKernel::automatic;
     BackwardKernel backward_kernel = BackwardKernel::automatic;
     TileSource tile_source = TileSource::automatic;
+    GradientType gradient_type = GradientType::f32;
     // How the forward kernel divides its work: one of forward_schedules(). Empty: what
     // keep_schedule() kept for the program, else flexc's own choice.
     std::string schedule;

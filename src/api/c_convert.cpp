@@ -16,6 +16,7 @@ static_assert(FLEXC_U8 == static_cast<int>(DType::u8) + 1);
 static_assert(FLEXC_BOOL == static_cast<int>(DType::boolean) + 1);
 static_assert(FLEXC_DEVICE_CUDA == static_cast<int>(Device::Kind::cuda));
 static_assert(FLEXC_BACKWARD_HOPPER == static_cast<int>(BackwardKernel::hopper));
+static_assert(FLEXC_GRADIENT_BUFFER == static_cast<int>(GradientType::buffer));
 static_assert(FLEXC_LOG_ERROR == static_cast<int>(LogLevel::error));
 static_assert(FLEXC_ERROR_SYNTAX == static_cast<int>(ErrorCode::syntax) + 1);
 static_assert(FLEXC_ERROR_INTERNAL == static_cast<int>(ErrorCode::internal) + 1);
@@ -112,11 +113,15 @@ Result<CompileOptions> read_options(const flexc_compile_options* given) {
     const auto backward =
         read_enum<BackwardKernel>(read->backward_kernel, FLEXC_BACKWARD_HOPPER, "backward_kernel");
     if (!backward) return backward.error();
+    const auto gradient_type =
+        read_enum<GradientType>(read->gradient_type, FLEXC_GRADIENT_BUFFER, "gradient_type");
+    if (!gradient_type) return gradient_type.error();
 
     options.dtype = *dtype;
     options.device = {*device, read->device_index};
     options.forward_kernel = *forward;
     options.backward_kernel = *backward;
+    options.gradient_type = *gradient_type;
     if (read->head_dim != 0) options.head_dim = read->head_dim;
     options.head_dim_v = read->head_dim_v;
     options.backward = read->forward_only == 0;

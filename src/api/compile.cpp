@@ -44,6 +44,7 @@ cache::Digest key_of(std::string_view text, const CompileOptions& options) {
         .field("forward_kernel", static_cast<std::uint64_t>(options.forward_kernel))
         .field("backward_kernel", static_cast<std::uint64_t>(options.backward_kernel))
         .field("tile_source", static_cast<std::uint64_t>(options.tile_source))
+        .field("gradient_type", static_cast<std::uint64_t>(options.gradient_type))
         .field("schedule", options.schedule)
         .field("deterministic", std::uint64_t{options.deterministic})
         .field("report", std::uint64_t{options.report_out_of_range})

@@ -115,8 +115,7 @@ cuda::KernelRequest request_of(const passes::Mod& mod, const CompileOptions& opt
 // dq have an order in Hopper's kernel alone, and in it no gradient is taken head by head.
 std::string_view why_not_in_order(const passes::Mod& mod, const CompileOptions& options,
                                   const Target& target) {
-    // THE place where deterministic becomes fused without being asked to.
-    if (options.backward_kernel != BackwardKernel::fused) return "it was not asked for";
+    if (options.backward_kernel == BackwardKernel::generic) return "generic kernels were asked for";
     if (needs_map(mod)) return "the mask has a map of tiles";
     if (passes::has_gradients_of_terms(mod)) return "the terms of a sum have gradients";
     if (passes::has_dense_gradient(mod))
@@ -198,6 +197,11 @@ Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOp
     }
     if (options.deterministic && !passes::exact_gradients(mod).empty())
         kinds.push_back(KernelKind::round_sums);
+    const bool rounds = options.gradient_type == GradientType::buffer &&
+                        std::ranges::any_of(mod.program.buffers, [](const ir::Buffer& buffer) {
+                            return buffer.grad && buffer.dtype != DType::f32;
+                        });
+    if (rounds) kinds.push_back(KernelKind::round_gradients);
     return kinds;
 }
 

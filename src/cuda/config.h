@@ -21,7 +21,8 @@ enum class KernelKind : std::uint8_t {
     expand,
     fold,
     plan,
-    round_sums
+    round_sums,
+    round_gradients
 };
 
 // Keys as a grid: which parts of a score mod use kv // width, and kv % width, alone.

@@ -19,7 +19,8 @@ std::int64_t grid_blocks(const KernelConfig& config, const AttentionArguments& a
     case KernelKind::backward_dq:
     case KernelKind::convert:
     case KernelKind::plan:
-    case KernelKind::round_sums: break;
+    case KernelKind::round_sums:
+    case KernelKind::round_gradients: break;
     }
     return blocks(arguments.heads, arguments.q_len, config.query_tile);
 }

@@ -153,6 +153,10 @@ KernelConfig select_backward(const KernelRequest& request) {
         config = select_streaming("round_sums.cu", "flexc_round_sums",
                                   "gradients of buffers from their exact sums");
         break;
+    case KernelKind::round_gradients:
+        config = select_streaming("round_gradients.cu", "flexc_round_gradients",
+                                  "gradients of buffers in the buffers' types");
+        break;
     case KernelKind::forward:
     case KernelKind::expand:
     case KernelKind::fold:

@@ -132,7 +132,8 @@ std::optional<KernelConfig> select_backward_sm90(const KernelRequest& request) {
     case KernelKind::backward_dq:
     case KernelKind::backward_dkdv:
     case KernelKind::plan:
-    case KernelKind::round_sums: break;
+    case KernelKind::round_sums:
+    case KernelKind::round_gradients: break;
     }
     if (!config) return {};
     config->kind = request.kind;

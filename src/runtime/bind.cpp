@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 
+#include "runtime/alignment.h"
 #include "runtime/buffers.h"
 #include "support/text.h"
 
@@ -123,6 +124,10 @@ AttentionArguments common_arguments(const PlanState& plan) {
     return arguments;
 }
 
+bool is_rounded(const KernelState& kernel, const ir::Buffer& buffer) {
+    return buffer.grad && gradient_dtype(buffer, kernel.options.gradient_type) != DType::f32;
+}
+
 void fill_words(const KernelState& kernel, const PlanState& plan,
                 std::span<const TensorView> buffers, BoundCall& call) {
     call.word_count = kernel.slots.size();
@@ -151,24 +156,47 @@ void fill_words(const KernelState& kernel, const PlanState& plan,
     }
 }
 
+// Gradients of one buffer, as the kernels sum them.
+TensorView sums_of(const PlanState& plan, const ir::Buffer& buffer) {
+    std::vector<std::int64_t> shape;
+    for (const ir::Dim& dim : buffer.dims)
+        shape.push_back(dim.is_constant() ? dim.constant : plan.size_values[dim.size]);
+    return TensorView::contiguous(nullptr, DType::f32, shape);
+}
+
 void find_workspace(const KernelState& kernel, PlanState& plan) {
     BoundCall shapes;
     shapes.attention = common_arguments(plan);
     shapes.word_count = kernel.slots.size(); // some backends copy them there
     const ir::Program& program = kernel.mod.program;
+    std::size_t rounded_bytes = 0;
     for (std::size_t i = 0; i < program.buffers.size(); ++i) {
         if (!program.buffers[i].grad) continue;
-        std::vector<std::int64_t> shape;
-        for (const ir::Dim& dim : program.buffers[i].dims)
-            shape.push_back(dim.is_constant() ? dim.constant : plan.size_values[dim.size]);
-        shapes.gradients[i] = TensorView::contiguous(nullptr, DType::f32, shape);
+        shapes.gradients[i] = sums_of(plan, program.buffers[i]);
+        if (is_rounded(kernel, program.buffers[i]))
+            rounded_bytes += aligned(bytes_of(shapes.gradients[i]));
     }
     const Call call = shapes.view({}, {});
     plan.workspace_bytes = kernel.executable->workspace_bytes(call, false);
-    if (kernel.options.backward)
-        plan.workspace_bytes =
-            std::max(plan.workspace_bytes, kernel.executable->workspace_bytes(call, true));
+    if (kernel.options.backward) {
+        plan.gradient_offset = aligned(kernel.executable->workspace_bytes(call, true));
+        plan.workspace_bytes = std::max(plan.workspace_bytes, plan.gradient_offset + rounded_bytes);
+    }
     plan.map_bytes = kernel.executable->map_bytes(call);
+}
+
+// Sums that become gradients of other types are in the workspace.
+void place_sums(const KernelState& kernel, const PlanState& plan, Workspace workspace,
+                BoundCall& call) {
+    const ir::Program& program = kernel.mod.program;
+    auto* at = static_cast<std::byte*>(workspace.data) + plan.gradient_offset;
+    for (std::size_t i = 0; i < program.buffers.size(); ++i) {
+        if (!is_rounded(kernel, program.buffers[i])) continue;
+        call.rounded_gradients[i] = call.gradients[i];
+        call.gradients[i].dtype = DType::f32; // contiguous, like the gradient
+        call.gradients[i].data = at;
+        at += aligned(bytes_of(call.gradients[i]));
+    }
 }
 
 } // namespace
@@ -218,6 +246,12 @@ Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
         if (plan->size_values[i] == kUnbound)
             return invalid(formatted("size '{}' is not known: pass the buffers to plan()",
                                      kernel.mod.program.sizes[i]));
+    if (options.accumulate_gradients)
+        for (const ir::Buffer& buffer : kernel.mod.program.buffers)
+            if (is_rounded(kernel, buffer))
+                return invalid(formatted("gradient of '{}': accumulate_gradients adds to f32, and "
+                                         "gradient_type makes it {}",
+                                         buffer.name, name(buffer.dtype)));
     find_workspace(kernel, *plan);
     return plan;
 }
@@ -263,8 +297,7 @@ Result<void> bind_forward(const KernelState& kernel, const PlanState& plan,
     for (const TensorRule& rule : rules)
         if (auto checked = check_tensor(rule, kernel.options.dtype); !checked) return checked;
     std::array<TensorView, kMaxBuffers> views;
-    if (auto found = find_buffers(kernel.mod.program, plan.size_values, buffers, false, views);
-        !found)
+    if (auto found = find_buffers(kernel.mod.program, plan.size_values, buffers, views); !found)
         return found;
 
     call.attention = common_arguments(plan);
@@ -280,7 +313,8 @@ Result<void> bind_forward(const KernelState& kernel, const PlanState& plan,
 
 Result<void> bind_backward(const KernelState& kernel, const PlanState& plan,
                            const BackwardTensors& tensors, std::span<const NamedTensor> buffers,
-                           std::span<const NamedTensor> gradients, BoundCall& call) {
+                           std::span<const NamedTensor> gradients, Workspace workspace,
+                           BoundCall& call) {
     const Sizes& n = plan.sizes;
     const std::int64_t d = kernel.options.head_dim;
     const std::int64_t dv = kernel.options.head_dim_v;
@@ -299,13 +333,13 @@ Result<void> bind_backward(const KernelState& kernel, const PlanState& plan,
     for (const TensorRule& rule : rules)
         if (auto checked = check_tensor(rule, kernel.options.dtype); !checked) return checked;
     std::array<TensorView, kMaxBuffers> views;
-    if (auto found = find_buffers(kernel.mod.program, plan.size_values, buffers, false, views);
+    if (auto found = find_buffers(kernel.mod.program, plan.size_values, buffers, views); !found)
+        return found;
+    if (auto found = find_gradients(kernel.mod.program, plan.size_values, gradients,
+                                    kernel.options.gradient_type, call.gradients);
         !found)
         return found;
-    if (auto found =
-            find_buffers(kernel.mod.program, plan.size_values, gradients, true, call.gradients);
-        !found)
-        return found;
+    place_sums(kernel, plan, workspace, call);
 
     call.attention = common_arguments(plan);
     call.attention.q = argument(tensors.q);

@@ -32,7 +32,8 @@ struct BoundCall {
     AttentionArguments attention{};
     std::array<std::uint64_t, kMaxArgumentWords> words;
     std::size_t word_count = 0;
-    std::array<TensorView, kMaxBuffers> gradients{};
+    std::array<TensorView, kMaxBuffers> gradients{};         // f32
+    std::array<TensorView, kMaxBuffers> rounded_gradients{}; // what some of them become afterwards
     bool accumulate_gradients = false;
 
     // Points into this object.
@@ -49,6 +50,7 @@ Result<void> bind_forward(const detail::KernelState& kernel, const detail::PlanS
                           BoundCall& call);
 Result<void> bind_backward(const detail::KernelState& kernel, const detail::PlanState& plan,
                            const BackwardTensors& tensors, std::span<const NamedTensor> buffers,
-                           std::span<const NamedTensor> gradients, BoundCall& call);
+                           std::span<const NamedTensor> gradients, Workspace workspace,
+                           BoundCall& call);
 
 } // namespace flexc::runtime

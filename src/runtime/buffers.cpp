@@ -76,6 +76,17 @@ Result<void> check_buffer(const ir::Program& program, const ir::Buffer& buffer,
     return {};
 }
 
+Result<void> find_one(const ir::Program& program, const ir::Buffer& buffer, DType dtype,
+                      std::span<const std::int64_t> sizes, std::span<const NamedTensor> tensors,
+                      std::string_view label, TensorView& view) {
+    const TensorView* tensor = find(tensors, buffer.name);
+    if (tensor == nullptr || !*tensor)
+        return invalid(formatted("{}: missing; expected {} {}", label, name(dtype),
+                                 dims_text(program, buffer, sizes)));
+    view = *tensor;
+    return check_buffer(program, buffer, view, dtype, sizes, label);
+}
+
 bool is_contiguous(const TensorView& tensor) {
     std::int64_t stride = 1;
     for (int i = tensor.rank; i-- > 0;) {
@@ -110,26 +121,36 @@ Result<void> bind_sizes(const ir::Program& program, std::span<const NamedTensor>
     return {};
 }
 
+DType gradient_dtype(const ir::Buffer& buffer, GradientType type) {
+    return type == GradientType::buffer ? buffer.dtype : DType::f32;
+}
+
 Result<void> find_buffers(const ir::Program& program, std::span<const std::int64_t> sizes,
-                          std::span<const NamedTensor> tensors, bool gradients,
-                          std::span<TensorView> views) {
-    if (auto known = check_names(program, tensors, gradients); !known) return known;
+                          std::span<const NamedTensor> tensors, std::span<TensorView> views) {
+    if (auto known = check_names(program, tensors, false); !known) return known;
     for (std::size_t i = 0; i < program.buffers.size(); ++i) {
         const ir::Buffer& buffer = program.buffers[i];
-        if (gradients && !buffer.grad) continue;
-        const TensorView* tensor = find(tensors, buffer.name);
-        const std::string label =
-            gradients ? formatted("gradient of '{}'", buffer.name) : formatted("'{}'", buffer.name);
-        if (tensor == nullptr || !*tensor)
-            return invalid(formatted("{}: missing; expected {} {}", label,
-                                     gradients ? "f32" : name(buffer.dtype),
-                                     dims_text(program, buffer, sizes)));
-        const DType dtype = gradients ? DType::f32 : buffer.dtype;
-        if (auto checked = check_buffer(program, buffer, *tensor, dtype, sizes, label); !checked)
-            return checked;
-        if (gradients && !is_contiguous(*tensor))
-            return invalid(formatted("{}: must be contiguous", label));
-        views[i] = *tensor;
+        const std::string label = formatted("'{}'", buffer.name);
+        if (auto found = find_one(program, buffer, buffer.dtype, sizes, tensors, label, views[i]);
+            !found)
+            return found;
+    }
+    return {};
+}
+
+Result<void> find_gradients(const ir::Program& program, std::span<const std::int64_t> sizes,
+                            std::span<const NamedTensor> tensors, GradientType type,
+                            std::span<TensorView> views) {
+    if (auto known = check_names(program, tensors, true); !known) return known;
+    for (std::size_t i = 0; i < program.buffers.size(); ++i) {
+        const ir::Buffer& buffer = program.buffers[i];
+        if (!buffer.grad) continue;
+        const std::string label = formatted("gradient of '{}'", buffer.name);
+        if (auto found = find_one(program, buffer, gradient_dtype(buffer, type), sizes, tensors,
+                                  label, views[i]);
+            !found)
+            return found;
+        if (!is_contiguous(views[i])) return invalid(formatted("{}: must be contiguous", label));
     }
     return {};
 }

@@ -1,5 +1,6 @@
 #include "runtime/cpu_executable.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -8,11 +9,19 @@
 #include <utility>
 
 #include "cpu/emit_llvm.h"
+#include "runtime/buffers.h"
 #include "runtime/cpu_tile_map.h"
+#include "support/floats.h"
 
 namespace flexc::runtime {
 
 namespace {
+
+template <typename Format> void round_as(const TensorView& from, const TensorView& to) {
+    const auto* sums = static_cast<const float*>(from.data);
+    std::transform(sums, sums + from.elements(), static_cast<typename Format::Bits*>(to.data),
+                   Format::narrow);
+}
 
 class CpuExecutable final : public Executable {
   public:
@@ -34,13 +43,20 @@ class CpuExecutable final : public Executable {
         // Also those that nothing reads: their gradient is zero.
         if (!call.accumulate_gradients)
             for (const TensorView& view : call.gradients)
-                if (view)
-                    std::memset(view.data, 0,
-                                static_cast<std::size_t>(view.elements()) * sizeof(float));
+                if (view) std::memset(view.data, 0, bytes_of(view));
         return compiled_->backward({.arguments = with_map(call),
                                     .words = call.words,
                                     .gradients = gradients.used(),
                                     .workspace = call.workspace.data});
+    }
+
+    Result<void> round(const TensorView& from, const TensorView& to, Stream) const override {
+        switch (to.dtype) {
+        case DType::f16: round_as<support::F16>(from, to); break;
+        case DType::bf16: round_as<support::Bf16>(from, to); break;
+        default: round_as<support::F64>(from, to);
+        }
+        return {};
     }
 
     std::size_t workspace_bytes(const Call& call, bool backward) const override {

@@ -11,6 +11,7 @@
 #include "cuda/driver.h"
 #include "cuda/select.h"
 #include "cuda/tensor_maps.h"
+#include "runtime/buffers.h"
 #include "runtime/cuda_workspace.h"
 #include "runtime/tile_maps.h"
 #include "runtime/tile_queues.h"
@@ -155,6 +156,14 @@ class CudaExecutable final : public Executable {
                                 rounding->config, rounding->function);
     }
 
+    Result<void> round(const TensorView& from, const TensorView& to, Stream stream) const override {
+        auto scope = cuda::ContextScope::enter(options_.device, stream.handle);
+        if (!scope) return scope.error();
+        const Loaded* kernel = find(KernelKind::round_gradients);
+        if (kernel == nullptr) return not_compiled();
+        return round_sums(from, to, kernel->config, kernel->function, stream);
+    }
+
     // Enough for every form that a call may take.
     std::size_t workspace_bytes(const Call& call, bool backward) const override {
         if (backward) return backward_workspace(call, options_, backward_form()).bytes;
@@ -265,10 +274,6 @@ class CudaExecutable final : public Executable {
     // Keys as a grid have to start with a row of it.
     static bool starts_grid(const cuda::KernelConfig& config, const AttentionArguments& attention) {
         return config.key_width == 0 || attention.kv_offset % config.key_width == 0;
-    }
-
-    static std::size_t bytes_of(const TensorView& view) {
-        return static_cast<std::size_t>(view.elements()) * size_of(view.dtype);
     }
 
     const Loaded* find(KernelKind kind) const {

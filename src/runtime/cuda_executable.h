@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "cuda/config.h"
-#include "runtime/exact_gradients.h"
 #include "runtime/executable.h"
+#include "runtime/gradient_sums.h"
 
 namespace flexc::runtime {
 

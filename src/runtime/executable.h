@@ -30,6 +30,9 @@ class Executable {
 
     virtual Result<void> forward(const Call& call) const = 0;
     virtual Result<void> backward(const Call& call) const = 0;
+    // f32 to another real type, contiguous, after earlier work on the stream.
+    virtual Result<void> round(const TensorView& from, const TensorView& to,
+                               Stream stream) const = 0;
     // Reads sizes and the shapes of gradients, no pointers.
     virtual std::size_t workspace_bytes(const Call& call, bool backward) const = 0;
 

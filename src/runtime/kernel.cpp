@@ -118,12 +118,17 @@ Result<void> Kernel::backward(const Plan& plan, const BackwardTensors& tensors,
     if (auto checked = check_workspace(*plan.state_, workspace); !checked) return checked;
     runtime::BoundCall bound;
     if (auto done = runtime::bind_backward(*state_, *plan.state_, tensors, buffers,
-                                           buffer_gradients, bound);
+                                           buffer_gradients, workspace, bound);
         !done)
         return done;
     runtime::Call call = bound.view(workspace, stream);
     if (auto done = use_map(*state_, *plan.state_, call); !done) return done;
-    return state_->executable->backward(call);
+    if (auto done = state_->executable->backward(call); !done) return done;
+    for (std::size_t i = 0; i < bound.gradients.size(); ++i)
+        if (const TensorView& rounded = bound.rounded_gradients[i])
+            if (auto done = state_->executable->round(bound.gradients[i], rounded, stream); !done)
+                return done;
+    return {};
 }
 
 Result<bool> Kernel::out_of_range() const {

@@ -1,9 +1,10 @@
 #include "runtime/mask_values.h"
 
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <utility>
+
+#include "support/floats.h"
 
 namespace flexc::runtime {
 
@@ -15,24 +16,12 @@ template <typename T> T load(const std::byte* from) {
     return value;
 }
 
-double from_f16(std::uint16_t bits) {
-    const int exponent = bits >> 10 & 31;
-    const double fraction = bits & 1023;
-    const double size = exponent == 31  ? (fraction == 0 ? HUGE_VAL : std::nan(""))
-                        : exponent == 0 ? std::ldexp(fraction, -24)
-                                        : std::ldexp(1024 + fraction, exponent - 25);
-    return bits & 0x8000 ? -size : size;
-}
-
 ir::Value<double> element(DType dtype, const std::byte* from) {
     switch (dtype) {
-    case DType::f64: return {.real = static_cast<float>(load<double>(from))};
+    case DType::f64: return {.real = support::F64::widen(load<double>(from))};
     case DType::f32: return {.real = load<float>(from)};
-    case DType::f16: return {.real = from_f16(load<std::uint16_t>(from))};
-    case DType::bf16: {
-        const auto bits = static_cast<std::uint32_t>(load<std::uint16_t>(from)) << 16;
-        return {.real = std::bit_cast<float>(bits)};
-    }
+    case DType::f16: return {.real = support::F16::widen(load<std::uint16_t>(from))};
+    case DType::bf16: return {.real = support::Bf16::widen(load<std::uint16_t>(from))};
     case DType::i64: return {.integer = load<std::int64_t>(from)};
     case DType::i32: return {.integer = load<std::int32_t>(from)};
     case DType::i16: return {.integer = load<std::int16_t>(from)};

@@ -30,6 +30,7 @@ struct PlanState {
     std::vector<std::int64_t> size_values;  // one per Program::sizes
     std::vector<std::uint64_t> param_words; // one per Program::params
     std::size_t workspace_bytes = 0;
+    std::size_t gradient_offset = 0; // in it, of sums that are rounded to other types
     // Of the tiles that the mask shows: held here, or built by each call in its workspace, after
     // what the kernels use.
     std::size_t map_bytes = 0, map_offset = 0;

@@ -35,6 +35,7 @@ __device__ inline float flexc_second(flexc_f16, unsigned pair) {
 // Round to nearest even.
 template <typename T> __device__ T flexc_from_float(float x);
 template <> __device__ inline float flexc_from_float<float>(float x) { return x; }
+template <> __device__ inline double flexc_from_float<double>(float x) { return x; }
 template <> __device__ inline flexc_bf16 flexc_from_float<flexc_bf16>(float x) {
     flexc_bf16 narrow;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(x));

@@ -166,6 +166,7 @@ TEST_CASE("C: what cannot be accepted is named") {
     refuses([](auto& o) { o.dtype = -1; }, "dtype -1");
     refuses([](auto& o) { o.device = 3; }, "device");
     refuses([](auto& o) { o.forward_kernel = 7; }, "forward_kernel");
+    refuses([](auto& o) { o.gradient_type = 2; }, "gradient_type");
     refuses([](auto& o) { o.backward_kernel = 7; }, "backward_kernel");
     refuses([](auto& o) { o.head_dim = -4; }, "head");
     refuses([](auto& o) { o.buffer_count = 1; }, "buffers is NULL");

@@ -50,6 +50,11 @@ void store(DType dtype, std::byte* to, double value) {
 
 double load(DType dtype, const std::byte* from) {
     switch (dtype) {
+    case DType::f64: {
+        double value = 0;
+        std::memcpy(&value, from, 8);
+        return value;
+    }
     case DType::f32: {
         float value = 0;
         std::memcpy(&value, from, 4);
@@ -220,6 +225,7 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed) {
                                     .forward_kernel = one.forward_kernel,
                                     .backward_kernel = one.backward_kernel,
                                     .tile_source = one.tile_source,
+                                    .gradient_type = one.gradient_type,
                                     .deterministic = one.deterministic};
     // Fills the cache on disk with what a machine with such a GPU will ask of it, and runs nothing.
     if (const char* arch = std::getenv("FLEXC_TEST_COMPILE")) {
@@ -301,7 +307,8 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed) {
         buffer_tensors.emplace_back(device, buffer.dtype, shape).set(values);
         buffers.push_back({buffer.name, buffer_tensors.back().view()});
         if (!buffer.grad) continue;
-        gradient_tensors.emplace_back(device, DType::f32, shape);
+        gradient_tensors.emplace_back(
+            device, one.gradient_type == GradientType::f32 ? DType::f32 : buffer.dtype, shape);
         gradients.push_back({buffer.name, gradient_tensors.back().view()});
     }
     const DType out = one.f32_outputs ? DType::f32 : one.dtype;

@@ -32,6 +32,7 @@ struct Case {
     ForwardKernel forward_kernel = ForwardKernel::automatic;
     BackwardKernel backward_kernel = BackwardKernel::automatic;
     TileSource tile_source = TileSource::automatic;
+    GradientType gradient_type = GradientType::f32;
     bool deterministic = false;
     int runs = 1; // of the backward: all must give the same bytes
 };

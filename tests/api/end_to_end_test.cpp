@@ -171,3 +171,31 @@ TEST_CASE("strides, offsets, f32 outputs, the gradient of lse, kernels") {
         check({.text = text, .dtype = dtype, .backward_kernel = BackwardKernel::fused});
     }
 }
+
+TEST_CASE("gradients of buffers in the buffers' types") {
+    const std::string text =
+        "buffer a: bf16[H, Q_LEN] grad\nbuffer c: f16[KV_LEN] grad\nbuffer d: f64[H] grad\n"
+        "buffer e: f32[B] grad\nbuffer unread: bf16[3] grad\nbuffer bias: f16[H, Q_LEN, KV_LEN] "
+        "grad\n"
+        "score_mod = score * a[h, q_idx] + c[kv_idx] + d[h] * kv_idx * 0.1 + e[b] * q_idx * 0.1 + "
+        "bias[h, q_idx, kv_idx]\n";
+    for (const DType dtype : {DType::bf16, DType::f16})
+        for (const bool deterministic : {false, true})
+            check({.text = text + kCausal,
+                   .dtype = dtype,
+                   .head_dim = 64,
+                   .gradient_type = GradientType::buffer,
+                   .deterministic = deterministic});
+}
+
+TEST_CASE("gradients of other types than f32 are not added to what is there") {
+    for (const Device device : test::test_devices()) {
+        const auto kernel = compile("buffer c: bf16[KV_LEN] grad\nscore_mod = score + c[kv_idx]",
+                                    {.device = device, .gradient_type = GradientType::buffer});
+        REQUIRE(kernel);
+        const auto plan =
+            kernel->plan({.q_len = 8, .kv_len = 8}, {}, {}, {.accumulate_gradients = true});
+        REQUIRE(!plan);
+        CHECK(plan.error().message.find("gradient of 'c'") != std::string::npos);
+    }
+}

@@ -155,6 +155,7 @@ TEST_CASE("deterministic kernels compile, with no more spills than are tolerated
         add(KernelKind::backward_dkdv, text, arch);
         add(KernelKind::backward_dkdv, dense, arch);
         add(KernelKind::round_sums, text, arch);
+        add(KernelKind::round_gradients, text, arch);
     }
     for (const KernelKind kind : {KernelKind::backward_fused, KernelKind::expand, KernelKind::fold})
         add(kind, text, "sm_90a");

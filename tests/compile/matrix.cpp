@@ -31,6 +31,7 @@ std::string_view kind_name(KernelKind kind) {
     case KernelKind::fold: return "fold";
     case KernelKind::plan: return "plan";
     case KernelKind::round_sums: return "round_sums";
+    case KernelKind::round_gradients: return "round_gradients";
     }
     return "unknown";
 }

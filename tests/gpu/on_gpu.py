@@ -43,7 +43,9 @@ def main(flexc, gpu, tool, *command):
         command = [sanitizer, "--tool", tool, "--error-exitcode", "1", "--print-limit", "10", *command]
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for good, name, seconds, output in pool.map(lambda i: run_case(command, i), range(1, count + 1)):
+        cases = [pool.submit(run_case, command, index) for index in range(1, count + 1)]
+        for case in concurrent.futures.as_completed(cases):
+            good, name, seconds, output = case.result()
             print(f"{'good' if good else 'BAD '} {seconds:>10} s  {name}", flush=True)
             failed += not good
             if not good:

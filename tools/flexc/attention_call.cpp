@@ -101,9 +101,10 @@ void AttentionCall::prepare(bool backward) {
         outputs_.push_back(make("dv", shape_.dtype, v_shape(shape_), {}));
         for (const auto index : gradient_of_) {
             const auto& view = buffers_[index].view;
-            outputs_.push_back(
-                make("d." + buffers_[index].name, DType::f32,
-                     std::span(view.shape).first(static_cast<std::size_t>(view.rank)), {}));
+            outputs_.push_back(make(
+                "d." + buffers_[index].name,
+                kernel_.options().gradient_type == GradientType::buffer ? view.dtype : DType::f32,
+                std::span(view.shape).first(static_cast<std::size_t>(view.rank)), {}));
             gradient_views_.push_back({buffers_[index].name, outputs_.back().view});
         }
     }

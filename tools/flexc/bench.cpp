@@ -8,6 +8,7 @@
 
 #include "flexc/bench_case.h"
 #include "flexc/command.h"
+#include "flexc/compile_options.h"
 #include "flexc/mod_option.h"
 #include "flexc/peak.h"
 #include "flexc/visible_fraction.h"
@@ -18,8 +19,9 @@ namespace {
 
 struct BenchOptions {
     BenchOption bench;
-    std::string forward_kernel = "auto", backward_kernel = "auto", tile_source = "auto", schedule;
-    bool backward = false, deterministic = false, json = false;
+    ChoiceOption choice;
+    std::string schedule;
+    bool backward = false, json = false;
 };
 
 template <typename Work> double milliseconds(Work work) {
@@ -73,10 +75,7 @@ void run(const BenchOptions& options) {
     const auto& problem = bench.problem;
     auto& compile_options = bench.mod.options;
     compile_options.backward = options.backward;
-    compile_options.deterministic = options.deterministic;
-    compile_options.forward_kernel = parse_forward_kernel(options.forward_kernel);
-    compile_options.backward_kernel = parse_backward_kernel(options.backward_kernel);
-    compile_options.tile_source = parse_tile_source(options.tile_source);
+    apply(options.choice, compile_options);
     compile_options.schedule = options.schedule;
     const auto compile_times = time_compiles(bench.mod.text, compile_options);
 
@@ -145,11 +144,7 @@ void add_bench(CommandLine program) {
                         "flexc bench alibi --shape 2,16,16,8192,8192,128 --dtype bf16 --backward");
     add_bench_options(command, options->bench);
     command.flag("--backward", options->backward, "Time the backward too");
-    command.flag("--deterministic", options->deterministic, "Kernels that give the same bits");
-    command.option("--forward-kernel", options->forward_kernel, "auto, generic or hopper");
-    command.option("--backward-kernel", options->backward_kernel,
-                   "auto, fused, split, generic or hopper");
-    command.option("--mask-tiles", options->tile_source, "auto, ranges or maps");
+    add_choice_options(command, options->choice);
     command.option("--schedule", options->schedule,
                    "How the forward kernel divides its work; `flexc tune` shows those there are");
     command.json_flag(options->json);

@@ -1,4 +1,4 @@
-// The options that name a kernel where no tensors do.
+// The options that choose between kernels, and those that name one where no tensors do.
 #pragma once
 
 #include <string>
@@ -8,11 +8,21 @@
 
 namespace flexc::cli {
 
+struct ChoiceOption {
+    bool deterministic = false;
+    std::string forward_kernel = "auto", backward_kernel = "auto", tile_source = "auto";
+    std::string gradient_type = "f32";
+};
+
+void add_choice_options(CommandLine command, ChoiceOption& option);
+void apply(const ChoiceOption& option, CompileOptions& options);
+
 struct KernelOption {
     std::string dtype = "bf16";
     int head_dim = 64, head_dim_v = 0;
-    bool backward = false, deterministic = false;
-    std::string forward_kernel = "auto", backward_kernel = "auto", tile_source = "auto", schedule;
+    bool backward = false;
+    ChoiceOption choice;
+    std::string schedule;
 };
 
 void add_kernel_options(CommandLine command, KernelOption& option);

@@ -11,6 +11,7 @@
 
 #include "flexc/command.h"
 #include "flexc/mod_option.h"
+#include "support/floats.h"
 #include "support/text.h"
 
 namespace flexc::cli {
@@ -19,32 +20,6 @@ namespace {
 // Random contents repeat after this many elements (a prime, so that no tile sees its own again in
 // step): drawing each of 10^8 numbers would take longer than the benchmark.
 constexpr std::size_t kPeriod = 1'048'573;
-
-std::uint16_t to_bf16(float value) {
-    const auto bits = std::bit_cast<std::uint32_t>(value);
-    return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-// Round to nearest even; values here are finite.
-std::uint16_t to_f16(float value) {
-    const auto sign = static_cast<std::uint16_t>(std::signbit(value) ? 0x8000 : 0);
-    const float magnitude = std::fabs(value);
-    if (magnitude >= 65520.0F) {
-        return sign | 0x7c00;
-    }
-    if (magnitude == 0) {
-        return sign;
-    }
-    int exponent = 0;
-    std::frexp(magnitude, &exponent);
-    const int step = std::max(exponent - 11, -24); // weight of the last bit
-    const auto count = static_cast<std::uint32_t>(std::nearbyint(std::ldexp(magnitude, -step)));
-    if (step == -24) {
-        return static_cast<std::uint16_t>(sign | count);
-    }
-    // count has its hidden bit; a carry out of the fraction lands in the exponent as it should.
-    return static_cast<std::uint16_t>(sign | (((step + 24) << 10) + count));
-}
 
 template <typename Integer> void store_integer(std::byte* out, double value) {
     const auto stored = static_cast<Integer>(static_cast<std::int64_t>(value));
@@ -58,8 +33,8 @@ void store(std::byte* out, DType dtype, double value) {
     switch (dtype) {
     case DType::f64: return store_as(out, value);
     case DType::f32: return store_as(out, static_cast<float>(value));
-    case DType::f16: return store_as(out, to_f16(static_cast<float>(value)));
-    case DType::bf16: return store_as(out, to_bf16(static_cast<float>(value)));
+    case DType::f16: return store_as(out, support::F16::narrow(static_cast<float>(value)));
+    case DType::bf16: return store_as(out, support::Bf16::narrow(static_cast<float>(value)));
     case DType::i64: return store_integer<std::int64_t>(out, value);
     case DType::i32: return store_integer<std::int32_t>(out, value);
     case DType::i16: return store_integer<std::int16_t>(out, value);

@@ -246,6 +246,11 @@ TileSource parse_tile_source(const std::string& text) {
                                      {"maps", TileSource::maps}});
 }
 
+GradientType parse_gradient_type(const std::string& text) {
+    return parse_choice<GradientType>(
+        text, "--gradient-type", {{"f32", GradientType::f32}, {"buffer", GradientType::buffer}});
+}
+
 std::string describe(Device device) {
     return device.kind == Device::Kind::cuda ? formatted("cuda:{}", device.index) : "cpu";
 }

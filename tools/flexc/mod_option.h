@@ -40,8 +40,9 @@ Device parse_device(const std::string& text);      // auto, cpu, cuda, cuda:N
 std::string describe(Device device);
 ForwardKernel parse_forward_kernel(const std::string& text); // auto, generic, hopper
 BackwardKernel
-parse_backward_kernel(const std::string& text);        // auto, fused, split, generic, hopper
-TileSource parse_tile_source(const std::string& text); // auto, ranges, maps
+parse_backward_kernel(const std::string& text);            // auto, fused, split, generic, hopper
+TileSource parse_tile_source(const std::string& text);     // auto, ranges, maps
+GradientType parse_gradient_type(const std::string& text); // f32, buffer
 
 // Refuses a --param that the program does not have. Warnings are not printed: compile() logs them.
 Signature signature_of(const ModText& mod);

@@ -6,6 +6,7 @@
 
 #include "flexc/attention_call.h"
 #include "flexc/command.h"
+#include "flexc/compile_options.h"
 #include "flexc/input_check.h"
 #include "flexc/mod_option.h"
 #include "flexc/safetensors.h"
@@ -18,9 +19,9 @@ struct RunOptions {
     ModOption mod;
     std::string inputs, outputs;
     std::string device = "auto";
-    std::string forward_kernel = "auto", backward_kernel = "auto", tile_source = "auto";
+    ChoiceOption choice;
     std::optional<double> scale;
-    bool backward = false, deterministic = false, report_out_of_range = false;
+    bool backward = false, report_out_of_range = false;
     bool quiet = false, json = false;
 };
 
@@ -43,10 +44,6 @@ Kernel compile_for(const RunOptions& options, const ModText& mod, const ProblemS
     compile_options.head_dim_v = shape.head_dim_v;
     compile_options.device = parse_device(options.device);
     compile_options.backward = options.backward;
-    compile_options.forward_kernel = parse_forward_kernel(options.forward_kernel);
-    compile_options.backward_kernel = parse_backward_kernel(options.backward_kernel);
-    compile_options.tile_source = parse_tile_source(options.tile_source);
-    compile_options.deterministic = options.deterministic;
     compile_options.report_out_of_range = options.report_out_of_range;
     return value_of(compile(mod.text, compile_options));
 }
@@ -133,10 +130,8 @@ void report(const RunOptions& options, const AttentionCall& call, const RunTimes
 }
 
 void run(const RunOptions& options) {
-    (void)parse_forward_kernel(options.forward_kernel);
-    (void)parse_backward_kernel(options.backward_kernel);
-    (void)parse_tile_source(options.tile_source);
-    const auto mod = load_mod(options.mod);
+    auto mod = load_mod(options.mod);
+    apply(options.choice, mod.options); // what it refuses is said before files are opened
     const auto signature = signature_of(mod);
     const auto file = value_of(TensorFile::open(options.inputs));
     const auto shape = problem_shape(file);
@@ -175,11 +170,7 @@ void add_run(CommandLine program) {
     command.flag("--backward", options->backward, "Gradients too");
     command.option("--device", options->device, "auto, cpu, cuda or cuda:N");
     command.option("--scale", options->scale, "Instead of 1/sqrt(D)");
-    command.flag("--deterministic", options->deterministic, "The same bits every run");
-    command.option("--forward-kernel", options->forward_kernel, "auto, generic or hopper");
-    command.option("--backward-kernel", options->backward_kernel,
-                   "auto, fused, split, generic or hopper");
-    command.option("--mask-tiles", options->tile_source, "auto, ranges or maps");
+    add_choice_options(command, options->choice);
     command.flag("--report-out-of-range", options->report_out_of_range,
                  "Warn when a buffer was read outside its bounds");
     command.flag("--quiet", options->quiet, "Print nothing on success");

@@ -4,7 +4,13 @@
 #include <bit>
 #include <cstring>
 
+#include "support/floats.h"
+
 namespace flexc::cpu {
+
+using support::Bf16;
+using support::F16;
+using support::F32;
 
 namespace {
 
@@ -20,51 +26,6 @@ template <typename T> void write_at(void* base, std::int64_t element, T value) {
     std::memcpy(static_cast<char*>(base) + element * static_cast<std::int64_t>(sizeof(T)), &value,
                 sizeof(T));
 }
-
-struct F32 {
-    using Bits = float;
-    static float widen(float value) { return value; }
-    static float narrow(float value) { return value; }
-};
-
-struct Bf16 {
-    using Bits = std::uint16_t;
-    static float widen(std::uint16_t bits) {
-        return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-    }
-    // To nearest, ties to even; NaN stays NaN.
-    static std::uint16_t narrow(float value) {
-        const auto bits = std::bit_cast<std::uint32_t>(value);
-        const std::uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
-        const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
-        return static_cast<std::uint16_t>((is_nan ? bits | 0x400000 : rounded) >> 16);
-    }
-};
-
-struct F16 {
-    using Bits = std::uint16_t;
-    // The multiplication moves the exponent's bias, for denormals too.
-    static float widen(std::uint16_t bits) {
-        const std::uint32_t magnitude = (bits & 0x7fffu) << 13;
-        const auto scaled =
-            std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
-        const std::uint32_t special = (bits & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0u;
-        return std::bit_cast<float>(scaled | special | (bits & 0x8000u) << 16);
-    }
-    static std::uint16_t narrow(float value) {
-        const auto bits = std::bit_cast<std::uint32_t>(value);
-        const std::uint32_t magnitude = bits & 0x7fffffff;
-        // Adding 0.5 leaves a denormal result, rounded, in the low bits.
-        const std::uint32_t small =
-            std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000;
-        const std::uint32_t normal = (magnitude + 0xc8000fff + ((magnitude >> 13) & 1)) >> 13;
-        const std::uint32_t large = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;
-        const std::uint32_t result = magnitude >= 0x47800000  ? large
-                                     : magnitude < 0x38800000 ? small
-                                                              : normal;
-        return static_cast<std::uint16_t>(result | (bits >> 16 & 0x8000));
-    }
-};
 
 std::int64_t offset_of(const TensorArgument& tensor, const Rows& rows) {
     return rows.b * tensor.stride_b + rows.h * tensor.stride_h + rows.first * tensor.stride_s;

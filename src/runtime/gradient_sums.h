@@ -1,5 +1,5 @@
-// Gradients of buffers in deterministic mode: where kernels sum them instead, and how the sums
-// become gradients.
+// Gradients of buffers that kernels sum elsewhere, in deterministic mode or because they have
+// another type than f32, and how the sums become gradients.
 #pragma once
 
 #include <cstddef>
@@ -48,5 +48,10 @@ void name_exact_sums(const std::vector<ExactGradient>& gradients, const Call& ca
 Result<void> round_exact_sums(const std::vector<ExactGradient>& gradients, const Call& call,
                               void* sums, const cuda::KernelConfig& config,
                               const cuda::Function& kernel);
+
+// Gradients that were summed in f32, in another type.
+Result<void> round_sums(const TensorView& from, const TensorView& to,
+                        const cuda::KernelConfig& config, const cuda::Function& kernel,
+                        Stream stream);
 
 } // namespace flexc::runtime

@@ -1,9 +1,10 @@
-#include "runtime/exact_gradients.h"
+#include "runtime/gradient_sums.h"
 
 #include <algorithm>
 #include <bit>
 
 #include "common/exact_sum.h"
+#include "common/rounding.h"
 
 namespace flexc::runtime {
 
@@ -19,6 +20,19 @@ Result<void> for_each(const std::vector<ExactGradient>& gradients, const Call& c
         at += call.gradients[gradient.buffer].elements();
     }
     return {};
+}
+
+// A kernel whose one argument has a count of elements, over which its threads stride.
+template <typename Argument>
+Result<void> launch_over(Argument argument, const cuda::KernelConfig& config,
+                         const cuda::Function& kernel, Stream stream) {
+    constexpr long long kMostBlocks = 4096;
+    const long long threads = 32ll * config.warps;
+    if (argument.count == 0) return {};
+    const std::array<void*, 1> arguments = {&argument};
+    const auto blocks = std::min((argument.count + threads - 1) / threads, kMostBlocks);
+    return kernel.launch({.x = static_cast<unsigned>(blocks)}, static_cast<unsigned>(threads), 0,
+                         stream.handle, arguments);
 }
 
 } // namespace
@@ -55,19 +69,23 @@ void name_exact_sums(const std::vector<ExactGradient>& gradients, const Call& ca
 Result<void> round_exact_sums(const std::vector<ExactGradient>& gradients, const Call& call,
                               void* sums, const cuda::KernelConfig& config,
                               const cuda::Function& kernel) {
-    constexpr std::int64_t kMostBlocks = 4096;
-    const std::int64_t threads = std::int64_t{32} * config.warps;
     return for_each(
         gradients, call, sums, [&](const ExactGradient& gradient, exact::Sum* own) -> Result<void> {
             const TensorView& view = call.gradients[gradient.buffer];
             exact::Rounding rounding{own, static_cast<float*>(view.data), view.elements()};
-            if (rounding.count == 0) return {};
-            const std::array<void*, 1> arguments = {&rounding};
-            const auto blocks =
-                std::min<std::int64_t>((rounding.count + threads - 1) / threads, kMostBlocks);
-            return kernel.launch({.x = static_cast<unsigned>(blocks)},
-                                 static_cast<unsigned>(threads), 0, call.stream.handle, arguments);
+            return launch_over(rounding, config, kernel, call.stream);
         });
+}
+
+Result<void> round_sums(const TensorView& from, const TensorView& to,
+                        const cuda::KernelConfig& config, const cuda::Function& kernel,
+                        Stream stream) {
+    const auto type = to.dtype == DType::f16    ? Rounding::kF16
+                      : to.dtype == DType::bf16 ? Rounding::kBf16
+                                                : Rounding::kF64;
+    return launch_over(
+        Rounding{static_cast<const float*>(from.data), to.data, from.elements(), type}, config,
+        kernel, stream);
 }
 
 } // namespace flexc::runtime
