@@ -128,8 +128,6 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     if (expanded.any()) config.tolerated_spills = kToleratedBesideTerms;
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");
-    if (expanded.keys != 0) config.reason += ", what keys give is computed before";
-    if (expanded.distances != 0) config.reason += ", what distances give is computed before";
     if (by_grid) {
         config.key_width = request.key_grid.width;
         config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";

@@ -1,5 +1,5 @@
-// Formats of floating point numbers in memory, and their ways to and from float: to nearest, ties to
-// even; NaN stays NaN.
+// Formats of floating point numbers in memory, and their ways to and from float: to nearest, ties
+// to even; NaN stays NaN.
 #pragma once
 
 #include <bit>
