@@ -8,6 +8,7 @@
 #include "cuda/emit_tiles.h"
 #include "cuda/expressions.h"
 #include "cuda/names.h"
+#include "cuda/quote.h"
 #include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
 #include "support/text.h"
@@ -26,20 +27,6 @@ bool is_backward(KernelKind kind) {
     return kind == KernelKind::backward_dq || kind == KernelKind::backward_dkdv ||
            kind == KernelKind::backward_fused || kind == KernelKind::expand ||
            kind == KernelKind::fold;
-}
-
-// The program as a comment. A backslash at the end of a line would continue the comment.
-std::string quoted(std::string_view source) {
-    std::string text;
-    while (!source.empty()) {
-        const std::size_t end = source.find('\n');
-        std::string line(source.substr(0, end));
-        source.remove_prefix(end == std::string_view::npos ? source.size() : end + 1);
-        for (char& c : line)
-            if (c == '\\' || static_cast<unsigned char>(c) < ' ') c = ' ';
-        text += line.empty() ? "//\n" : "//     " + line + "\n";
-    }
-    return text.empty() ? text : "// The program:\n" + text;
 }
 
 class Emitter {

@@ -123,9 +123,6 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
                                      accumulators(request, schedule) + schedule.key_tile / 4 <= 192,
         .expanded = expanded};
     config.has_next = true; // the generic kernel is the last
-    // Stored before the keys of a tile and loaded after them.
-    constexpr int kToleratedBesideTerms = 16;
-    if (expanded.any()) config.tolerated_spills = kToleratedBesideTerms;
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");
     if (by_grid) {

@@ -1,7 +1,5 @@
 // Hopper's kernels. Skipped unless asked for, because they need that GPU: tests/gpu runs them.
-#include <array>
 #include <random>
-#include <tuple>
 
 #include <doctest/doctest.h>
 
@@ -125,64 +123,79 @@ TEST_CASE("score mods in the exponent" * doctest::skip()) {
 
 namespace {
 
-// What is computed before the forward, for each key or each distance.
-std::vector<std::string> texts_with_terms() {
-    const std::string buckets = "buffer t: f32[32, H] grad\nscore_mod {\n"
-                                "  d = max(q_idx - kv_idx, 0)\n"
-                                "  far = 16 + int(log(max(d, 1) / 16) / log(8.0) * 16)\n"
-                                "  score + t[d if d < 16 else min(far, 31), h]\n}\n";
-    return {
-        "buffer c: bf16[B, H, KV_LEN]\nscore_mod = score - c[b, h, kv_idx]",
-        // Outside the buffer for most elements.
-        "buffer t: f32[B, 90] grad\nscore_mod = score + t[b, q_idx - kv_idx]\n",
-        "buffer t: f16[H, N]\nscore_mod = score * 0.5 + t[h, q_idx - kv_idx + KV_LEN] * 2 - b",
-        "buffer c: f16[KV_LEN] grad\nbuffer t: bf16[H, N] grad\nbuffer s: f32[H]\n"
-        "score_mod = score - c[kv_idx] * s[h] + t[h, kv_idx - q_idx + Q_LEN] + "
-        "s[h] * (kv_idx - q_idx) * 0.05",
-        "buffer c: f32[KV_LEN]\nbuffer t: f32[17]\n"
-        "score_mod = -3 * tanh((score + c[kv_idx] + t[min(abs(q_idx - kv_idx), 16)]) / 3)",
-        "buffer c: f32[KV_LEN]\nbuffer bias: bf16[H, Q_LEN, KV_LEN]\n"
-        "score_mod = score + c[kv_idx] + bias[h, q_idx, kv_idx] - log(1 + abs(q_idx - kv_idx))",
-        "buffer c: i32[KV_LEN]\nscore_mod = score + (-inf if c[kv_idx] == 2 else 0.25)",
-        buckets,
-    };
-}
+struct Kind {
+    int head_dim;
+    DType dtype;
+};
 
-// Every text in some of the head dims, each of which has tiles and registers of its own.
-void check_terms(const std::function<void(Case&)>& change) {
-    constexpr std::array<std::pair<int, DType>, 6> kKinds = {{{64, DType::bf16},
-                                                              {128, DType::f16},
-                                                              {128, DType::bf16},
-                                                              {80, DType::bf16},
-                                                              {192, DType::f16},
-                                                              {256, DType::bf16}}};
-    for (std::size_t i = 0; const std::string& text : texts_with_terms()) {
-        for (const std::size_t kind : {i % kKinds.size(), (i + 2) % kKinds.size()}) {
-            Case one = {.text = text, .batch = 2, .heads = 4, .kv_heads = 2};
-            one.q_len = 261;
-            one.kv_len = 403;
-            one.dims = {{"N", 1000}};
-            std::tie(one.head_dim, one.dtype) = kKinds[kind];
-            change(one);
-            check(one);
-        }
-        ++i;
-    }
+// With tiles and registers of one head dim, and behind a mask with those of another.
+void check_terms(const std::string& text, Kind kind, Kind behind_mask) {
+    Case one = {.text = text, .batch = 2, .heads = 4, .kv_heads = 2};
+    one.dims = {{"N", 1000}};
+    one.dtype = kind.dtype;
+    one.head_dim = kind.head_dim;
+    one.q_len = 261;
+    one.kv_len = 403;
+    check(one);
+    one.text += "\nmask_mod = q_idx >= kv_idx";
+    one.dtype = behind_mask.dtype;
+    one.head_dim = behind_mask.head_dim;
+    std::swap(one.q_len, one.kv_len);
+    one.q_offset = 31;
+    one.kv_offset = 5;
+    check(one);
 }
 
 } // namespace
 
-TEST_CASE("terms of keys and distances" * doctest::skip()) {
-    check_terms([](Case&) {});
+TEST_CASE("terms of keys" * doctest::skip()) {
+    check_terms("buffer c: bf16[B, H, KV_LEN]\nscore_mod = score - c[b, h, kv_idx]",
+                {64, DType::bf16}, {128, DType::bf16});
+    check_terms("buffer c: i32[KV_LEN]\nscore_mod = score + (-inf if c[kv_idx] == 2 else 0.25)",
+                {128, DType::f16}, {256, DType::bf16});
 }
 
-TEST_CASE("terms of keys and distances behind a mask" * doctest::skip()) {
-    check_terms([](Case& one) {
-        one.text += "\nmask_mod = q_idx >= kv_idx";
-        std::swap(one.q_len, one.kv_len);
-        one.q_offset = 31;
-        one.kv_offset = 5;
-    });
+TEST_CASE("terms of distances" * doctest::skip()) {
+    // Outside the buffer for most elements.
+    check_terms("buffer t: f32[B, 90] grad\nscore_mod = score + t[b, q_idx - kv_idx]\n",
+                {128, DType::f16}, {80, DType::bf16});
+    check_terms("buffer t: f16[H, N]\n"
+                "score_mod = score * 0.5 + t[h, q_idx - kv_idx + KV_LEN] * 2 - b",
+                {128, DType::bf16}, {192, DType::f16});
+}
+
+TEST_CASE("terms of distances that take long to compute" * doctest::skip()) {
+    check_terms("buffer t: f32[32, H] grad\nscore_mod {\n"
+                "  d = max(q_idx - kv_idx, 0)\n"
+                "  far = 16 + int(log(max(d, 1) / 16) / log(8.0) * 16)\n"
+                "  score + t[d if d < 16 else min(far, 31), h]\n}\n",
+                {64, DType::f16}, {128, DType::f16});
+}
+
+TEST_CASE("terms of keys beside terms of distances" * doctest::skip()) {
+    check_terms("buffer c: f16[KV_LEN] grad\nbuffer t: bf16[H, N] grad\nbuffer s: f32[H]\n"
+                "score_mod = score - c[kv_idx] * s[h] + t[h, kv_idx - q_idx + Q_LEN] + "
+                "s[h] * (kv_idx - q_idx) * 0.05",
+                {80, DType::bf16}, {256, DType::bf16});
+    check_terms("buffer c: f32[KV_LEN]\nbuffer t: f32[17]\nscore_mod = "
+                "-3 * tanh((score + c[kv_idx] + t[min(abs(q_idx - kv_idx), 16)]) / 3)",
+                {128, DType::f16}, {64, DType::bf16});
+}
+
+TEST_CASE("terms of keys and distances beside terms of elements" * doctest::skip()) {
+    check_terms("buffer c: f32[KV_LEN]\nbuffer bias: bf16[H, Q_LEN, KV_LEN]\nscore_mod = score + "
+                "c[kv_idx] + bias[h, q_idx, kv_idx] - log(1 + abs(q_idx - kv_idx))",
+                {64, DType::bf16}, {128, DType::f16});
+}
+
+TEST_CASE("factors and conditions of keys and distances" * doctest::skip()) {
+    check_terms("buffer w: f32[KV_LEN] grad\nbuffer t: bf16[H, N]\n"
+                "score_mod = score * w[kv_idx] * t[h, q_idx - kv_idx + KV_LEN]",
+                {64, DType::bf16}, {128, DType::bf16});
+    check_terms("buffer k: i32[B, KV_LEN]\nbuffer f: bool[KV_LEN]\nbuffer r: f32[Q_LEN]\n"
+                "score_mod = (score if f[kv_idx] else score * 0.5) + "
+                "(r[q_idx] if k[b, kv_idx] == 3 else 0.0)",
+                {128, DType::f16}, {64, DType::bf16});
 }
 
 TEST_CASE("terms of keys and distances beside a map of tiles" * doctest::skip()) {

@@ -248,6 +248,10 @@ TEST_CASE("what is computed before for keys and distances adds up to the mod") {
         vectors + "score_mod = 3 * tanh((score + c[b, h, kv_idx] + t[1, kv_idx - q_idx]) / 3)",
         vectors + "score_mod = score + log(1 + abs(q_idx - kv_idx)) + c[b, h, kv_idx] * "
                   "t[h, (q_idx + kv_idx) % 5]",
+        vectors + "score_mod = score * c[b, h, kv_idx] * t[h, q_idx - kv_idx]",
+        vectors + "buffer k: i32[KV_LEN]\nbuffer f: u8[KV_LEN]\n"
+                  "score_mod = (score if f[kv_idx] > 1 else score * 0.5) + "
+                  "(t[h, q_idx] if k[kv_idx] == 3 else min(t[h, q_idx - kv_idx], score))",
     };
     std::random_device source;
     const unsigned seed = source();
