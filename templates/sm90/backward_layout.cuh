@@ -99,7 +99,7 @@ struct Shared {
             queries_full(i).initialise(kStagesRows ? 1 + 32 : 1);
             queries_empty(i).initialise(128 * kConsumers);
             d_out_full(i).initialise(1);
-            d_out_empty(i).initialise(128 * kConsumers);
+            d_out_empty(i).initialise(4 * kConsumers);
             piece_full(i).initialise(4);
             piece_empty(i).initialise(1);
         }

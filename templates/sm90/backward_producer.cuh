@@ -15,7 +15,7 @@ __device__ inline void load_panels(unsigned to, int panel_bytes, int panel_count
     }
 }
 
-// Keys and values once; queries with their origins, and d_out with its deltas, for every tile.
+// Keys and values once; queries with their origins and deltas, and d_out, for every tile.
 __device__ inline void load_tiles(const AttentionArguments& attention,
                                   const mod::Arguments& arguments, const BackwardMaps& maps,
                                   Shared shared, const KeyTile& keys) {
@@ -40,11 +40,13 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
             const Barrier queries = shared.queries_full(stage);
             if constexpr (mod::kHasMap)
                 MappedTile{walk.tile(), walk.is_full()}.store(shared.mapped_tile(stage));
-            queries.arrive_expecting(kPanels * kQueryPanel + kSumBytes);
+            queries.arrive_expecting(kPanels * kQueryPanel + 2 * kSumBytes);
             load_panels(shared.base + at::kQueries + stage * kPanels * kQueryPanel, kQueryPanel,
                         kPanels, maps.q, query, queries);
             load_bytes(shared.base + at::kOrigins + stage * kSumBytes,
                        attention.origins + sums + query.row, kSumBytes, queries);
+            load_bytes(shared.base + at::kDeltas + stage * kSumBytes,
+                       attention.delta + sums + query.row, kSumBytes, queries);
             if (step == 0) {
                 shared.values().arrive_expecting(kValuePanels * kKeyPanel);
                 load_panels(shared.base + at::kValues, kKeyPanel, kValuePanels, maps.v, key,
@@ -52,11 +54,9 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
             }
             shared.d_out_empty(stage).wait(parity);
             const Barrier d_out = shared.d_out_full(stage);
-            d_out.arrive_expecting(kValuePanels * kQueryPanel + kSumBytes);
+            d_out.arrive_expecting(kValuePanels * kQueryPanel);
             load_panels(shared.base + at::kDOut + stage * kValuePanels * kQueryPanel, kQueryPanel,
                         kValuePanels, maps.d_out, query, d_out);
-            load_bytes(shared.base + at::kDeltas + stage * kSumBytes,
-                       attention.delta + sums + query.row, kSumBytes, d_out);
         }
     });
 }

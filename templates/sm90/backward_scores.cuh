@@ -24,6 +24,9 @@ constexpr __device__ int query_of(int j) { return j / 2 * 8 + j % 2; }
 // bits: the fragments of weights, unless a derivative has been folded in.
 constexpr bool kKeepsFloats = mod::kQueryTile < 128;
 constexpr bool kKeepsFolded = !kKeepsFloats && kFolds;
+// Sums of queries wait for the products that follow, under which lanes exchange them; half of them
+// do not where registers are shortest.
+constexpr bool kExchangesEarly = kAtOnce;
 
 template <int kCount> __device__ inline void to_fragments(Fragments& to, const float (&x)[kCount]) {
 #pragma unroll
@@ -111,9 +114,9 @@ class ScoreGradients {
     }
 
     // Gradients of modified scores become those of scores, and are added to those of buffers.
-    __device__ void finish(Scores& d_scores, int tile_query, GradientSums& sums) const {
+    __device__ void finish(Scores& d_scores, int tile_query, GradientSums& sums,
+                           QuerySums& query_sums) const {
         if constexpr (kFolds || (!mod::kAddsGradients && mod::kDerivativeIsOne)) return;
-        QuerySums query_sums{};
 #pragma unroll
         for (int j = 0; j < kQueries; ++j) {
             if (j % 2 == 0) tile_query = again_for(j / 2, tile_query);
@@ -125,17 +128,15 @@ class ScoreGradients {
                     d_scores[i] = d_modified == 0 ? 0 : d_modified * joint.d_score;
             });
         }
-        flush(query_sums, tile_query);
     }
 
     // All three at once, from products to fragments.
     __device__ void weigh_and_differentiate(const Scores& scores, const Scores& d_weights,
                                             Fragments& weights, Fragments& d_scores, int tile_query,
-                                            unsigned origins, unsigned deltas,
-                                            GradientSums& sums) const {
+                                            unsigned origins, unsigned deltas, GradientSums& sums,
+                                            QuerySums& query_sums) const {
         unsigned visible[2] = {~0u, ~0u};
         if (!wholly_visible(tile_query)) look(visible, tile_query);
-        QuerySums query_sums{};
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
             tile_query = again_for(pair, tile_query);
@@ -156,7 +157,33 @@ class ScoreGradients {
                            i);
                 });
         }
-        flush(query_sums, tile_query);
+        if constexpr (kExchangesEarly)
+#pragma unroll
+            for (int gradient = 0; gradient < mod::kGradients; ++gradient)
+                if (mod::sum_of(gradient) == mod::Sum::query)
+                    exchange<kQueries / 2, 16>(query_sums.of_query[gradient]);
+    }
+
+    // Sums over the warp's keys of a tile of queries.
+    __device__ void flush(QuerySums& sums, int tile_query) const {
+#pragma unroll
+        for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
+            if (mod::sum_of(gradient) != mod::Sum::query) continue;
+            float(&of_query)[kQueries] = sums.of_query[gradient];
+            if constexpr (!kExchangesEarly) exchange<kQueries / 2, 16>(of_query);
+            exchange<kQueries / 4, 8>(of_query);
+            exchange<kQueries / 8, 4>(of_query);
+            // Of its queries, those that the lane has kept.
+            const int first = (lane_bit(16) * 4 + lane_bit(8) * 2 + lane_bit(4)) * (kQueries / 8);
+#pragma unroll
+            for (int i = 0; i < kQueries / 8; ++i) {
+                const int position = tile_query + first_query_ + first / 2 * 8 + query_of(i);
+                if (position >= attention_.q_len) continue;
+                const int q = position + static_cast<int>(attention_.q_offset);
+                const mod::Row row = row_of(position - tile_query, q);
+                add(element(row, 0, q, position, 0), gradient, sums.of_query[gradient][i]);
+            }
+        }
     }
 
     // Sums over the queries of this head.
@@ -338,22 +365,7 @@ class ScoreGradients {
             }
         }
     }
-    // Sums over the warp's keys.
-    __device__ void flush(QuerySums& sums, int tile_query) const {
-#pragma unroll
-        for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
-            if (mod::sum_of(gradient) != mod::Sum::query) continue;
-            const int first = sum_over_keys<kQueries / 2>(sums.of_query[gradient]);
-#pragma unroll
-            for (int i = 0; i < kQueries / 8; ++i) {
-                const int position = tile_query + first_query_ + first / 2 * 8 + query_of(i);
-                if (position >= attention_.q_len) continue;
-                const int q = position + static_cast<int>(attention_.q_offset);
-                const mod::Row row = row_of(position - tile_query, q);
-                add(element(row, 0, q, position, 0), gradient, sums.of_query[gradient][i]);
-            }
-        }
-    }
+    static __device__ int lane_bit(int bit) { return (threadIdx.x & bit) != 0; }
 
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;
