@@ -45,8 +45,6 @@ class Emitter {
         text_ += "#pragma once\n#include \"common/mod_prelude.cuh\"\n";
         if (is_plan()) text_ += "#include \"common/interval.h\"\n";
         if (sums_exactly()) text_ += "#include \"common/exact_sum.cuh\"\n";
-        // A macro: an entry of a template is there or not.
-        if (config_.hopper && config_.hopper->expanded.any()) text_ += "#define FLEXC_EXPANDS\n";
         text_ += "\nnamespace mod {\n\n";
         constants();
         structs();
@@ -221,10 +219,8 @@ class Emitter {
                             (!holds(expanded, id) || holds(of_mask, id));
                  }));
         constant("int", "kDistanceValues", expanded.size());
-        constant("int", "kDistanceCopies", 1);
-        constant("int", "kTileOverhang", 0);
-        constant("bool", "kVectorsUseBatch", true);
-        constant("bool", "kVectorsUseHead", true);
+        text_ += "constexpr int kDistanceCopies = 1, kTileOverhang = 0;\n"
+                 "constexpr bool kVectorsUseBatch = true, kVectorsUseHead = true;\n";
     }
 
     // Over batch and heads of keys, of a launch that has not all of them.

@@ -137,6 +137,8 @@ std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& fo
                       kForwardOverhang, hopper.expanded.keys, hopper.expanded.distances);
     constant("kVectorsUseBatch", hopper.expanded.by_batch);
     constant("kVectorsUseHead", hopper.expanded.by_head);
+    // A macro: an entry of a template is there or not.
+    if (hopper.expanded.any()) text += "#define FLEXC_EXPANDS\n";
     return text;
 }
 
