@@ -38,6 +38,14 @@ struct GridReads {
     int column_bytes = 0;          // of the largest element that is read by column
 };
 
+// Vectors that Hopper's forward has computed before it: numbers for each key, or each distance; of
+// all batch entries and heads, unless they use these.
+struct ExpandedValues {
+    int keys = 0, distances = 0;
+    bool by_batch = false, by_head = false;
+    bool any() const { return keys + distances != 0; }
+};
+
 // Everything that a choice depends on.
 struct KernelRequest {
     KernelKind kind = KernelKind::forward;
@@ -54,9 +62,10 @@ struct KernelRequest {
     bool adds_matrices = false;          // some gradient is summed by passes::GradientSum::matrix
     bool matrices_are_of_scores = false; // and these are all that of the score
     KeyGrid key_grid;                    // that tiles of keys should fit
-    GridReads grid_reads;                // in the fused backward
-    bool has_map = false;                // a map says which tiles are visited
-    bool generic = false;                // only kernels that take tensors of any layout
+    ExpandedValues expanded, grid_expanded; // without such a grid, and with it
+    GridReads grid_reads;                   // in the fused backward
+    bool has_map = false;                   // a map says which tiles are visited
+    bool generic = false;                   // only kernels that take tensors of any layout
     bool deterministic = false;
     int refused = 0; // configurations that compiled badly: the choice goes on after them
     std::optional<ForwardSchedule> schedule = {}; // asked for, instead of the choice
@@ -66,6 +75,7 @@ struct KernelRequest {
 struct HopperForward {
     ForwardSchedule schedule;
     bool has_registers_for_columns = false; // for a value of each of a thread's columns
+    ExpandedValues expanded;
 };
 
 // What plan.cu keeps: intervals of each tile of queries and of keys, and of which heads apart.

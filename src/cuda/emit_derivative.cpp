@@ -75,7 +75,9 @@ std::string emit_derivative_constants(const passes::Mod& mod, const KernelConfig
     constant("kSumsRemainders", sums_by(passes::GradientSum::remainder));
     constant("kReadsElements", reads_elements(mod, config, roots));
     return text +
-           formatted("constexpr int kKeyWidth = {}, kDistanceReads = {};\n",
+           formatted("constexpr int kKeyWidth = {}, kDistanceValues = {}, kDistanceCopies = 1, "
+                     "kTileOverhang = 0;\n"
+                     "constexpr bool kVectorsUseBatch = true, kVectorsUseHead = true;\n",
                      config.key_width == 0 ? config.key_tile : config.key_width,
                      passes::distance_reads(mod).size()) +
            emit_matrix_constants(mod, config, gradients);

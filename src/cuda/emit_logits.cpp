@@ -1,6 +1,12 @@
 #include "cuda/emit_logits.h"
 
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "common/expanded.h"
 #include "cuda/emit_matrix.h"
+#include "cuda/names.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -19,10 +25,62 @@ bool reads_keys(const passes::Mod& mod) {
     return false;
 }
 
+// What no logit times log2(e) exceeds in either direction; 0 where nothing useful is known.
+int exponent_bound(const passes::Mod& mod) {
+    constexpr double kUseless = 1e6;
+    const double bound = std::ceil(mod.ranges.magnitude[mod.score] * std::numbers::log2e);
+    return bound < kUseless ? std::max(1, static_cast<int>(bound)) : 0;
+}
+
+// What is computed before the kernel is kept as floats; integers as their bits.
+std::string as_float(const Layout& layout, NodeId id, const std::string& text) {
+    switch (layout.type(id)) {
+    case CType::boolean: return text + " ? 1.0f : 0.0f";
+    case CType::narrow: return "__int_as_float(" + unbracketed(text) + ")";
+    case CType::wide:
+    case CType::real: break;
+    }
+    return text;
+}
+std::string from_float(const Layout& layout, NodeId id, const std::string& text) {
+    switch (layout.type(id)) {
+    case CType::boolean: return "(" + text + " != 0)";
+    case CType::narrow: return "__float_as_int(" + text + ")";
+    case CType::wide:
+    case CType::real: break;
+    }
+    return text;
+}
+
+// Addends as the kernel adds them.
+std::string value_function(const Layout& layout, const ScoreParts& parts,
+                           const std::vector<NodeId>& values, std::string_view called) {
+    Body body(layout, passes::Place::element, "at.");
+    body.compute(values);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        const bool is_addend = values[i] == parts.key_addend || values[i] == parts.distance_addend;
+        body.line(formatted("if (value == {}) return {}{};", i,
+                            as_float(layout, values[i], body.text(values[i])),
+                            i == 0 && is_addend && parts.are_exponents() ? " * 1.44269504f" : ""));
+    }
+    body.line("return 0;");
+    return device_function(formatted("float {}(const At& at, int value)", called), body);
+}
+
 } // namespace
 
+void provide_expanded(Body& body, const Layout& layout, const ScoreParts& parts) {
+    const auto provide = [&](const std::vector<NodeId>& values, std::string_view from) {
+        for (std::size_t i = 0; i < values.size(); ++i)
+            body.provide(values[i], from_float(layout, values[i], formatted("at.{}[{}]", from, i)));
+    };
+    provide(parts.key_values, "key_values");
+    provide(parts.distance_values, "distance_values");
+}
+
 std::vector<NodeId> logit_roots(const ScoreParts& parts) {
-    std::vector<NodeId> roots;
+    std::vector<NodeId> roots = parts.key_values;
+    roots.insert(roots.end(), parts.distance_values.begin(), parts.distance_values.end());
     for (const NodeId id :
          {parts.bias_read, parts.multiplier, parts.row_addend, parts.slope, parts.quotient_addend,
           parts.remainder_addend, parts.element_addend, parts.cap})
@@ -49,16 +107,27 @@ std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& fo
     constant("kReadsKeys", reads_keys(folded.mod));
     constant("kScoreIsAffine", parts.found());
     constant("kScoreIsCapped", parts.cap != kNoNode);
+    text += formatted("constexpr int kExponentBound = {};\n", exponent_bound(folded.mod));
     constant("kHasRowAddend", parts.row_addend != kNoNode);
     constant("kHasSlope", parts.slope != kNoNode);
     constant("kSlopeIsOfHead",
              parts.slope != kNoNode && folded.mod.place[parts.slope] <= passes::Place::head);
     constant("kHasElementAddend", parts.element_addend != kNoNode);
+    constant("kHasKeyAddend", parts.key_addend != kNoNode);
+    constant("kHasDistanceAddend", parts.distance_addend != kNoNode);
+    constant("kLogitsAreExponents", parts.are_exponents());
     constant("kHasQuotientAddend", parts.quotient_addend != kNoNode);
     constant("kHasRemainderAddend", parts.remainder_addend != kNoNode);
     text += formatted("constexpr int kKeyWidth = {};\n",
                       config.key_width == 0 ? config.key_tile : config.key_width);
     constant("kReadsBias", parts.bias_read != kNoNode);
+    text += formatted("constexpr int kTileOverhang = {};\n"
+                      "constexpr int kKeyValues = {}, kDistanceValues = {}, kDistanceCopies = 2;\n",
+                      kForwardOverhang, hopper.expanded.keys, hopper.expanded.distances);
+    constant("kVectorsUseBatch", hopper.expanded.by_batch);
+    constant("kVectorsUseHead", hopper.expanded.by_head);
+    // A macro: an entry of a template is there or not.
+    if (hopper.expanded.any()) text += "#define FLEXC_EXPANDS\n";
     return text;
 }
 
@@ -67,6 +136,7 @@ std::string emit_logit_functions(const Layout& layout, const ScoreParts& parts) 
     const auto function = [&](std::string_view called, NodeId value, std::string_view more = "") {
         Body body(layout, passes::Place::element, "at.");
         if (parts.bias_read != kNoNode && !more.empty()) body.provide(parts.bias_read, "bias");
+        if (!more.empty()) provide_expanded(body, layout, parts);
         if (value != kNoNode) body.compute({value});
         body.line(
             formatted("return {};", value == kNoNode ? "0.0f" : unbracketed(body.text(value))));
@@ -80,6 +150,8 @@ std::string emit_logit_functions(const Layout& layout, const ScoreParts& parts) 
     function("element_addend", parts.element_addend, ", float bias");
     function("cap", parts.cap);
     text += emit_bias_functions(layout, parts.bias_read);
+    text += value_function(layout, parts, parts.key_values, "key_value") +
+            value_function(layout, parts, parts.distance_values, "distance_value");
     return text;
 }
 

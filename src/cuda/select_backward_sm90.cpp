@@ -7,10 +7,10 @@
 namespace flexc::cuda {
 namespace {
 
-constexpr int kConsumers = 2, kKeyTile = 64 * kConsumers;
+constexpr int kConsumers = 2;
 constexpr int kSlabRows = 64;    // of dq's accumulator
 constexpr int kPaddedRows = 128; // queries of a head are padded to a multiple
-constexpr int kWidest = 128;
+constexpr int kWidest = 128;     // that warpgroups with keys of their own have registers for
 
 struct FusedTile {
     int query_tile = 0;
@@ -22,8 +22,19 @@ struct FusedTile {
     bool has_matrix() const { return bias_stages > 0 || adds_matrices; }
 };
 
+// Whether warpgroups share their keys: sm90/backward_layout.cuh says what that changes.
+bool shares_keys(const KernelRequest& request) {
+    return std::max(request.head_dim, request.head_dim_v) > kWidest;
+}
+int key_tile(const KernelRequest& request) { return shares_keys(request) ? 64 : 64 * kConsumers; }
+// Shared keys leave no room for what is staged by a grid of them.
+GridReads grid_of(const KernelRequest& request) {
+    return shares_keys(request) ? GridReads{} : request.grid_reads;
+}
+
 // Of what is staged beside a tile of queries, in one stage.
 int grid_bytes(const GridReads& reads, const FusedTile& tile) {
+    constexpr int kKeyTile = 64 * kConsumers;
     if (reads.width == 0 || tile.has_matrix()) return 0;
     const int rows = kKeyTile / reads.width + (kKeyTile % reads.width == 0 ? 0 : 2);
     const int pitch = (reads.width * reads.column_bytes + 15) / 16 * 16 + 16;
@@ -35,23 +46,29 @@ int grid_bytes(const GridReads& reads, const FusedTile& tile) {
 int shared_bytes(const KernelRequest& request, const FusedTile& tile) {
     constexpr int kRowBytes = 128; // of a panel
     constexpr int kRingStages = 2, kPieceBytes = kSlabRows * 64 * 4;
-    constexpr int kPadding = 16;           // of a row of a matrix
-    constexpr int kFactBytes = 4 + 4 + 16; // of a query: lse, delta, and what a program computes
+    constexpr int kPadding = 16; // of a row of a matrix
     constexpr int kBarrierBytes = 8, kBarriers = 14;
-    const int rows = tile.query_tile;
+    const bool shares = shares_keys(request);
+    const int rows = tile.query_tile, keys = key_tile(request);
+    // Of a query: lse, delta, and what a program computes.
+    const int fact_bytes = 4 + 4 + (shares ? 8 : 16);
+    const int score_tiles = shares ? 2 : 1; // with that of weights
     const int both = panels(request.head_dim) + panels(request.head_dim_v);
-    const int operands = kRowBytes * (both * (kKeyTile + kRingStages * rows) +
-                                      tile.d_scores_stages * panels(kKeyTile) * rows);
-    const int piece = tile.adds_matrices ? kSlabRows * (64 * 4 + kPadding) : kPieceBytes;
-    const int biases = tile.bias_stages * rows * (kKeyTile * request.bias_bytes + kPadding);
+    const int operands = kRowBytes * (both * (keys + kRingStages * rows) +
+                                      tile.d_scores_stages * score_tiles * panels(keys) * rows);
+    const int piece = shares               ? 0
+                      : tile.adds_matrices ? kSlabRows * (64 * 4 + kPadding)
+                                           : kPieceBytes;
+    const int biases = tile.bias_stages * rows * (keys * request.bias_bytes + kPadding);
     const int barriers =
         kBarrierBytes * (kBarriers + 2 * tile.bias_stages + (tile.d_scores_stages == 1 ? 1 : 0));
     const int mapped_tiles = request.has_map ? 16 : 0;
-    return operands + kConsumers * piece + biases + kRingStages * rows * kFactBytes + barriers +
-           mapped_tiles + kRingStages * grid_bytes(request.grid_reads, tile);
+    return operands + kConsumers * piece + biases + kRingStages * rows * fact_bytes + barriers +
+           mapped_tiles + kRingStages * grid_bytes(grid_of(request), tile);
 }
 
 bool suits(const KernelRequest& request, const FusedTile& tile) {
+    if (shares_keys(request)) return tile.query_tile == kSlabRows;
     // Two tiles of scores, dk and dv; the rest of 240 registers is for fragments and the mod.
     constexpr int kMostAccumulators = 192;
     const int accumulators =
@@ -65,7 +82,7 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
 
 // For matrices; without one where none fits.
 std::optional<FusedTile> matrix_tile(const KernelRequest& request) {
-    if (request.bias_bytes == 0 && !request.adds_matrices) return {};
+    if (shares_keys(request) || (request.bias_bytes == 0 && !request.adds_matrices)) return {};
     for (FusedTile tile : {FusedTile{2 * kSlabRows, false, 1, 1},
                            {kSlabRows, false, 2, 2},
                            {kSlabRows, false, 2, 1},
@@ -85,7 +102,7 @@ std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
     std::vector<FusedTile> tiles;
     if (const auto tile = matrix_tile(request)) tiles.push_back(*tile);
     for (const bool stages_columns : {true, false}) {
-        if (stages_columns && request.grid_reads.by_column == 0) continue;
+        if (stages_columns && grid_of(request).by_column == 0) continue;
         for (const int query_tile : {2 * kSlabRows, kSlabRows})
             if (const FusedTile tile{query_tile, stages_columns}; suits(request, tile))
                 tiles.push_back(tile);
@@ -99,17 +116,18 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     if (refused >= all.size()) return {};
     const FusedTile& tile = all[refused];
     KernelConfig config;
-    config.template_path = "backward_sm90.cu";
-    config.entry = "flexc_backward_sm90";
+    const bool shares = shares_keys(request);
+    config.template_path = shares ? "backward_wide_sm90.cu" : "backward_sm90.cu";
+    config.entry = shares ? "flexc_backward_wide_sm90" : "flexc_backward_sm90";
     config.query_tile = tile.query_tile;
-    config.key_tile = kKeyTile;
+    config.key_tile = key_tile(request);
     config.warps = 4 * (kConsumers + 1);
     config.stages = 2;
     config.d_scores_stages = tile.d_scores_stages;
     config.bias_stages = tile.bias_stages;
     config.adds_matrices = tile.adds_matrices;
     config.shared_bytes = shared_bytes(request, tile);
-    config.key_width = tile.has_matrix() ? 0 : request.grid_reads.width;
+    config.key_width = tile.has_matrix() ? 0 : grid_of(request).width;
     config.stages_columns = tile.stages_columns;
     // A few words cost some percent, and the generic kernel has half the speed. So would reading
     // and adding elements one by one.
@@ -117,9 +135,10 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     // The generic kernel comes last, but for one whose additions to dq need an order.
     config.has_next = !is_last || !request.deterministic;
     config.tolerated_spills = is_last || tile.has_matrix() ? 256 : 128;
-    config.reason = "wgmma, dk and dv of a tile of keys, dq by the copy engine's additions";
-    if (tile.adds_matrices)
-        config.reason = "wgmma, dk and dv of a tile of keys, and tiles of a matrix's gradient";
+    config.reason = "wgmma, dk and dv of a tile of keys, dq by ";
+    config.reason +=
+        shares || tile.adds_matrices ? "additions from registers" : "the copy engine's additions";
+    if (tile.adds_matrices) config.reason += ", tiles of a matrix's gradient";
     if (request.deterministic) config.reason += ", in the order of keys";
     if (config.key_width != 0)
         config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";
@@ -169,8 +188,8 @@ std::string_view why_not_backward_sm90(const KernelRequest& request) {
     if (request.dtype == DType::f32) return "wgmma has no products of floats";
     if (request.head_dim % 8 != 0 || request.head_dim_v % 8 != 0)
         return "the copy engine needs rows of a multiple of 16 bytes";
-    if (request.head_dim > kWidest || request.head_dim_v > kWidest)
-        return "dk and dv of wider heads do not fit in registers";
+    if (shares_keys(request) && request.deterministic)
+        return "additions of dq from registers, which wide heads need, have no order";
     return "";
 }
 

@@ -7,12 +7,12 @@
 #include <optional>
 #include <utility>
 
+#include "common/expanded.h"
 #include "cuda/driver.h"
 #include "cuda/select.h"
 #include "cuda/tensor_maps.h"
-#include "runtime/alignment.h"
-#include "runtime/backward_workspace.h"
 #include "runtime/buffers.h"
+#include "runtime/cuda_workspace.h"
 #include "runtime/map_memory.h"
 #include "runtime/tile_maps.h"
 #include "runtime/tile_queues.h"
@@ -75,8 +75,11 @@ class CudaExecutable final : public Executable {
         // A maximum of products is one of scores only when the scale is positive.
         if (call.attention.scale > 0 && starts_grid(kernel->config, call.attention))
             if (auto maps = cuda::forward_maps(kernel->config, call.attention, options_.dtype,
-                                               options_.head_dim, options_.head_dim_v))
-                return launch(kernel, call.attention, call, &*maps);
+                                               options_.head_dim, options_.head_dim_v)) {
+                AttentionArguments attention = call.attention;
+                if (auto done = expand(*kernel, attention, call); !done) return done;
+                return launch(kernel, attention, call, &*maps);
+            }
         auto generic = substitute(KernelKind::forward, Substitute::any_layout);
         if (!generic) return generic.error();
         return launch(*generic, call.attention, call);
@@ -179,8 +182,10 @@ class CudaExecutable final : public Executable {
 
     // Enough for every form that a call may take.
     std::size_t workspace_bytes(const Call& call, bool backward) const override {
-        if (!backward) return 0;
-        return backward_workspace(call, options_, backward_form()).bytes;
+        if (backward) return backward_workspace(call, options_, backward_form()).bytes;
+        const Loaded* kernel = find(KernelKind::forward);
+        if (kernel == nullptr || !kernel->config.hopper) return 0;
+        return forward_workspace(call.attention, kernel->config.hopper->expanded).bytes;
     }
 
     std::size_t map_bytes(const Call& call) const override {
@@ -216,6 +221,7 @@ class CudaExecutable final : public Executable {
         cuda::KernelConfig config;
         cuda::Module module;
         cuda::Function function;
+        std::optional<cuda::Function> expand; // of Hopper's forward: comes before it
     };
 
     Result<Loaded> load_one(CudaKernel& kernel) const {
@@ -224,7 +230,13 @@ class CudaExecutable final : public Executable {
         auto function =
             module->function(std::string(kernel.config.entry), kernel.config.shared_bytes);
         if (!function) return function.error();
-        return Loaded{std::move(kernel.config), std::move(*module), *function};
+        Loaded loaded{std::move(kernel.config), std::move(*module), *function, {}};
+        if (loaded.config.hopper && loaded.config.hopper->expanded.any()) {
+            auto expand = loaded.module.function("flexc_forward_expand_sm90", 0);
+            if (!expand) return expand.error();
+            loaded.expand = *expand;
+        }
+        return loaded;
     }
 
     Result<void> load_maps() {
@@ -298,15 +310,32 @@ class CudaExecutable final : public Executable {
         return {};
     }
 
+    // Computes what the forward kernel finds in the workspace, and says where.
+    Result<void> expand(const Loaded& kernel, AttentionArguments& attention,
+                        const Call& call) const {
+        if (!kernel.expand) return {};
+        const ForwardWorkspace parts = forward_workspace(attention, kernel.config.hopper->expanded);
+        if (parts.blocks > INT32_MAX) return too_many_blocks(kernel, parts.blocks);
+        auto* base = static_cast<std::byte*>(call.workspace.data);
+        attention.distance_values = reinterpret_cast<float*>(base + parts.distance_values);
+        attention.key_values = reinterpret_cast<float*>(base + parts.key_values);
+        const std::array<void*, 2> arguments = {&attention, const_cast<void*>(words_of(call))};
+        return kernel.expand->launch({.x = static_cast<unsigned>(parts.blocks)}, kExpandedStep, 0,
+                                     call.stream.handle, arguments);
+    }
+
+    static Error too_many_blocks(const Loaded& kernel, std::int64_t blocks) {
+        return Error{ErrorCode::limit,
+                     formatted("{} needs {} blocks; a launch can have {}: split the batch",
+                               kernel.config.entry, blocks, INT32_MAX)};
+    }
+
     // launches: that share the work evenly.
     Result<void> launch(const Loaded* kernel, AttentionArguments attention, const Call& call,
                         const void* maps = nullptr, int launches = 1) const {
         if (kernel == nullptr) return not_compiled();
         std::int64_t blocks = cuda::grid_blocks(kernel->config, attention) / launches;
-        if (blocks > INT32_MAX)
-            return Error{ErrorCode::limit,
-                         formatted("{} needs {} blocks; a launch can have {}: split the batch",
-                                   kernel->config.entry, blocks, INT32_MAX)};
+        if (blocks > INT32_MAX) return too_many_blocks(*kernel, blocks);
         int* queue = nullptr;
         if (kernel->config.hopper && blocks > multiprocessors_) {
             blocks = multiprocessors_;

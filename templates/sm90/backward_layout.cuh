@@ -4,7 +4,7 @@
 #include "common/place.cuh"
 #include "common/tile_walk.cuh"
 #include "sm90/barrier.cuh"
-#include "sm90/distance.cuh"
+#include "sm90/distance_sums.cuh"
 #include "sm90/mapped_tile.cuh"
 #include "sm90/warpgroup.cuh"
 
@@ -12,9 +12,13 @@ extern __shared__ __align__(1024) unsigned char shared_memory[];
 
 namespace sm90 {
 
-constexpr int kConsumers = 2; // warpgroups of 64 keys each
+constexpr int kConsumers = 2; // warpgroups
 constexpr int kThreads = 128 * (kConsumers + 1);
-static_assert(kThreads == 32 * mod::kWarps && mod::kKeyTile == 64 * kConsumers);
+// A warpgroup has 64 keys of its own, or where dk and dv are too wide for its registers, half of
+// their columns for the same 64 keys as the other; then it has the scores of half of the queries.
+constexpr bool kSharesKeys = mod::kKeyTile == 64;
+constexpr int kScoreQueries = kSharesKeys ? mod::kQueryTile / kConsumers : mod::kQueryTile;
+static_assert(kThreads == 32 * mod::kWarps && (kSharesKeys || mod::kKeyTile == 64 * kConsumers));
 
 // What a score mod's derivative asks of the order of things. Where the derivative with respect to
 // the score is the same for any score, weights are computed under the product of values, and the
@@ -29,6 +33,11 @@ constexpr bool kSumsGrid = mod::kSumsQuotients || mod::kSumsRemainders;
 constexpr int kPanelColumns = 64; // of 16 bits: 128 bytes, the width of the swizzle
 constexpr int kRowBytes = 2 * kPanelColumns;
 constexpr int panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
+// Where a panel of a row is in shared memory, counted in panels. The one in the middle of three is
+// the last, so that it is behind both of the others: see backward_share.cuh.
+constexpr __device__ int place_of_panel(int panel, int count) {
+    return count == 3 ? (3 - panel) % 3 : panel;
+}
 constexpr int round_up_16(int x) { return (x + 15) / 16 * 16; }
 constexpr int kPanels = panels(mod::kHeadDim), kValuePanels = panels(mod::kHeadDimV);
 constexpr int kQueryPanel = mod::kQueryTile * kRowBytes, kKeyPanel = mod::kKeyTile * kRowBytes;
@@ -78,10 +87,11 @@ constexpr bool kHoldsBiases = kCopiesBiases && mod::kDerivativesUseBias && !kAtO
 constexpr int kSumWarps = 2;
 constexpr bool kSumsInTile = mod::kSumsDistances || mod::kSumsQuotients || mod::kSumsRemainders;
 constexpr int kDScoresBytes = panels(mod::kKeyTile) * kQueryPanel; // of a stage
+constexpr int kWeightBytes = kSharesKeys ? kDScoresBytes : 0;      // else they stay in registers
 constexpr int kDScoresThreads = 128 * kConsumers + (kSumsInTile ? 32 * kSumWarps : 0);
 
 // What a program computes once for a query is computed by a warp that has nothing else to do.
-constexpr int kMostRowBytes = 16;
+constexpr int kMostRowBytes = kSharesKeys ? 8 : 16;
 constexpr bool kStagesRows =
     !__is_empty(mod::Row) && sizeof(mod::Row) <= kMostRowBytes && !kSumsInTile;
 
@@ -105,12 +115,15 @@ constexpr int kValues = kKeys + kPanels * kKeyPanel;
 constexpr int kQueries = kValues + kValuePanels * kKeyPanel; // this and the next: two stages
 constexpr int kDOut = kQueries + 2 * kPanels * kQueryPanel;
 constexpr int kDScores = kDOut + 2 * kValuePanels * kQueryPanel;
-constexpr int kQueryGradient = kDScores + mod::kDScoresStages * kDScoresBytes;
+constexpr int kWeights = kDScores + mod::kDScoresStages * kDScoresBytes;
+constexpr int kQueryGradient = kWeights + 2 * kWeightBytes;
 constexpr int kMatrixGradients = kQueryGradient;
-constexpr int kBiases = kQueryGradient + kConsumers * (kAddsMatrices ? kPartBytes : kPieceBytes);
-constexpr int kOrigins = kBiases + mod::kBiasStages * kBiasTileBytes; // two stages of floats
-constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4;           // two stages of floats
-constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;              // two stages of mod::Row
+constexpr int kBiases =
+    kQueryGradient +
+    (kSharesKeys ? 0 : kConsumers * (kAddsMatrices ? kPartBytes : kPieceBytes));
+constexpr int kOrigins = kBiases + mod::kBiasStages * kBiasTileBytes;
+constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4; // like origins, two stages of floats
+constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;    // two stages of mod::Row
 constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kMostRowBytes;
 // Two stages of a word, where the mask has a map.
 constexpr int kMappedTiles =
@@ -170,7 +183,7 @@ struct Shared {
 };
 
 // Numbered barriers; 0 is the block's.
-constexpr int kDScoresBarrier = 1, kLastProductBarrier = 2;
+constexpr int kDScoresBarrier = 1, kLastProductBarrier = 2, kWeightsBarrier = 3;
 
 // dS is in shared memory.
 __device__ inline void meet_at_d_scores() {

@@ -1,18 +1,29 @@
-// What the kernels of a backward keep in the caller's workspace.
+// What the kernels of a pass keep in the caller's workspace.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/config.h"
 #include "runtime/cuda_executable.h"
 #include "runtime/executable.h"
 
 namespace flexc::runtime {
 
+// Of Hopper's forward: vectors that are computed before it.
+struct ForwardWorkspace {
+    std::size_t distance_values = 0; // f32 [2 vectors, B, H, Q + KV]
+    std::size_t key_values = 0;      // f32 [vectors, B, H, KV]
+    std::size_t bytes = 0;
+    std::int64_t blocks = 0; // of the launch that computes them
+};
+ForwardWorkspace forward_workspace(const AttentionArguments& attention,
+                                   const cuda::ExpandedValues& expanded);
+
 // Which kernels compute a backward.
 enum class BackwardForm : std::uint8_t { split, fused, hopper };
 
-// Where each part of the workspace starts.
+// Where each part starts.
 struct BackwardWorkspace {
     std::size_t delta = 0;          // f32 [B, H, Q]
     std::size_t dq_accumulator = 0; // f32 [B, H, Q, D]; empty without a fused kernel
@@ -29,7 +40,6 @@ struct BackwardWorkspace {
     std::size_t stored_tiles = 0, stored_tile_bytes = 0;
     std::size_t bytes = 0;
 };
-
 BackwardWorkspace backward_workspace(const Call& call, const CudaOptions& options,
                                      BackwardForm form);
 
