@@ -14,7 +14,7 @@
 #include "mod.cuh"
 
 #include "sm90/backward_distances.cuh"
-#include "sm90/backward_grid.cuh"
+#include "sm90/backward_grid_products.cuh"
 #include "sm90/backward_layout.cuh"
 #include "sm90/backward_output.cuh"
 #include "sm90/backward_producer.cuh"
@@ -107,8 +107,9 @@ struct Consumer {
         const unsigned deltas = base + at::kDeltas + stage * (4 * mod::kQueryTile);
         Scores scores, d_scores;
         Fragments weights, folded, d_fragments;
+        QuerySums query_sums{};
 
-        gradients.use_rows(stage);
+        gradients.use_stage(shared, stage);
         if (step == 0) shared.keys().wait(0);
         shared.queries_full(stage).wait(parity);
         if constexpr (mod::kHasMap) {
@@ -130,7 +131,7 @@ struct Consumer {
             pin(scores);
             pin(d_scores);
             gradients.weigh_and_differentiate(scores, d_scores, weights, d_fragments, tile_query,
-                                              origins, deltas, sums);
+                                              origins, deltas, sums, query_sums);
         } else {
             wait_for_products<1>();
             pin(scores);
@@ -146,7 +147,7 @@ struct Consumer {
             pin(d_scores);
             gradients.differentiate(d_scores, scores, kKeepsFolded ? folded : weights, deltas);
             if constexpr (kSettlesEarly) finish_values<0>(dv, weights, stage);
-            gradients.finish(d_scores, tile_query, sums);
+            gradients.finish(d_scores, tile_query, sums, query_sums);
             to_fragments(d_fragments, d_scores);
         }
         store_d_scores(d_fragments, stage);
@@ -169,24 +170,27 @@ struct Consumer {
         begin_products();
         issue_sums<at::kQueries>(dk, d_fragments, query_word);
         end_products();
+        // Under the products.
+        gradients.flush(query_sums, tile_query);
         wait_for_products<1>();
         pin(dq);
         hand_over(dq);
         wait_for_products<0>();
         pin(dk);
         pin(d_fragments);
-        // Every thread for itself: each has read the tile's lse.
+        // Every thread for itself: each has read the tile's lse and delta.
         shared.queries_empty(stage).arrive();
         ++step;
     }
 
-    // dv has its part of the tile.
+    // dv has its part of the tile. Products alone have read d_out: a warp's last ends for all of
+    // it.
     template <int kPending>
     __device__ void finish_values(ValueGradient& dv, Fragments& weights, int stage) const {
         wait_for_products<kPending>();
         pin(dv);
         pin(weights);
-        shared.d_out_empty(stage).arrive();
+        if (lane == 0) shared.d_out_empty(stage).arrive();
     }
 
     __device__ static unsigned d_scores_offset(int stage) { return stage * (kDScoresBytes >> 4); }
@@ -241,7 +245,7 @@ struct Consumer {
         clear(dk);
         clear(dv);
         visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-            ScoreGradients gradients(attention, arguments, place, warp_key(), lane);
+            ScoreGradients gradients(attention, arguments, place, keys.first_kv, warp_key(), lane);
             GradientSums sums{};
 #pragma unroll 1
             for (int i = tiles.begin; i < tiles.end; ++i)
@@ -272,7 +276,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     if (warp < 4) {
         release_registers_to<kProducerRegisters>();
         const bool first_lane = threadIdx.x % 32 == 0;
-        if (warp == 0 && first_lane) load_tiles(attention, arguments, maps, shared, keys);
+        if (warp == 0 && (first_lane || kStagesGrid))
+            load_tiles(attention, arguments, maps, shared, keys);
         if (warp == 1 && first_lane) {
             if constexpr (mod::kDeterministic)
                 add_pieces_in_turn(attention, arguments, shared, keys);

@@ -10,6 +10,7 @@
 
 #include "common/place.cuh"
 #include "sm90/forward_biases.cuh"
+#include "sm90/forward_grid.cuh"
 #include "sm90/forward_layout.cuh"
 #include "sm90/forward_output.cuh"
 #include "sm90/forward_producer.cuh"
@@ -77,6 +78,7 @@ struct Consumer {
     Position<Keys> key{};
     Position<Values> value{};
     Position<Biases> bias{};
+    Position<GridRows> grid_rows{};
 
     // One arrival for each warp.
     __device__ void release(Barrier empty) const {
@@ -130,6 +132,13 @@ struct Consumer {
                                kBiasRowBytes);
             shared.biases.empty(bias.stage).arrive();
             bias.advance();
+        }
+        if constexpr (kGridRows > 0) {
+            shared.grid_rows.full(grid_rows.stage).wait(grid_rows.parity);
+            logits.load_grid_rows(shared.grid_rows.at(grid_rows.stage) +
+                                  4 * (64 * warpgroup + 16 * warp + lane / 4));
+            shared.grid_rows.empty(grid_rows.stage).arrive();
+            grid_rows.advance();
         }
     }
     // The output that is under way, complete.
@@ -271,6 +280,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             if (threadIdx.x >= 128 - kBiasThreads)
                 produce_biases(attention, arguments, shared,
                                static_cast<int>(threadIdx.x) - (128 - kBiasThreads));
+        if constexpr (kGridRows > 0)
+            if (threadIdx.x >= 128 - kGridThreads)
+                produce_grid_rows(attention, arguments, shared,
+                                  static_cast<int>(threadIdx.x) - (128 - kGridThreads));
     } else {
         claim_registers<kConsumerRegisters>();
         const int index = warpgroup - 1;

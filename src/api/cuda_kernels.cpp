@@ -8,6 +8,7 @@
 #include "api/frontend.h"
 #include "api/schedules.h"
 #include "cuda/emit.h"
+#include "cuda/emit_gradients.h"
 #include "cuda/emit_tiles.h"
 #include "cuda/fill.h"
 #include "cuda/fold.h"
@@ -16,7 +17,6 @@
 #include "flexc/version.h"
 #include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
-#include "support/env.h"
 #include "support/log.h"
 #include "support/text.h"
 
@@ -136,9 +136,6 @@ bool wants_generic(const passes::Mod& mod, const CompileOptions& options, Kernel
     return options.backward_kernel == BackwardKernel::generic;
 }
 
-// Not yet measured: only on request.
-bool stages_key_grids() { return support::environment(support::Variable::key_grid) == "1"; }
-
 // The kernels of a fused backward share a workspace. Where Hopper's did not fit, those around it
 // are generic too.
 Result<void> agree(std::vector<CompiledKernel>& kernels, const passes::Mod& mod,
@@ -210,7 +207,8 @@ cuda::KernelRequest request_for(const passes::Mod& mod, const CompileOptions& op
     cuda::KernelRequest request = request_of(mod, options, kind, target);
     request.has_map = needs_map(mod) && visits_tiles(kind) && !preference.generic;
     request.generic = preference.generic || wants_generic(mod, options, kind, target);
-    if (kind == KernelKind::forward && stages_key_grids()) request.key_grid = cuda::key_grid(mod);
+    if (kind == KernelKind::forward) request.key_grid = cuda::key_grid(mod);
+    if (kind == KernelKind::backward_fused) request.grid_reads = cuda::grid_reads(mod);
     request.refused = preference.refused;
     request.schedule = preference.schedule;
     return request;
@@ -227,17 +225,6 @@ cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& optio
     // A kernel that is compiled for one call alone has no map of its tiles, and those who copy
     // biases on Hopper know ranges only.
     const bool copies_biases = config.hopper && cuda::bias_bytes(mod) != 0;
-    const bool sums_distances =
-        std::ranges::any_of(mod.gradients, [&](const passes::ReadGradient& gradient) {
-            return passes::gradient_sum(mod, gradient) == passes::GradientSum::distance;
-        });
-    // The warps that sum by the grid of keys are those that sum by distance elsewhere.
-    if (kind == KernelKind::backward_fused && config.is_hopper_backward && !sums_distances &&
-        !mod.deterministic && stages_key_grids())
-        config.key_width = passes::key_width_of_gradients(mod);
-    if (config.is_hopper_backward && config.key_width != 0)
-        config.reason +=
-            formatted(", gradients over keys as a grid of {} columns", config.key_width);
     config.has_map = request.has_map && !copies_biases;
     return config;
 }

@@ -31,6 +31,13 @@ struct KeyGrid {
     bool quotients = false, remainders = false;
 };
 
+// What Hopper's backward reads, and adds to, by a row or a column of keys as a grid.
+struct GridReads {
+    int width = 0;                 // of the grid; 0: none
+    int by_row = 0, by_column = 0; // reads
+    int column_bytes = 0;          // of the largest element that is read by column
+};
+
 // Everything that a choice depends on.
 struct KernelRequest {
     KernelKind kind = KernelKind::forward;
@@ -43,6 +50,7 @@ struct KernelRequest {
     bool reports_out_of_range = false;
     int bias_bytes = 0;   // of an element of ScoreParts::bias_read
     KeyGrid key_grid;     // that tiles of keys should fit
+    GridReads grid_reads; // in the fused backward
     bool has_map = false; // a map says which tiles are visited
     bool generic = false; // only kernels that take tensors of any layout
     bool deterministic = false;
@@ -77,9 +85,10 @@ struct KernelConfig {
     int saves_registers = 0;             // in so many steps, each at the cost of some speed
     bool has_map = false;                // visits the tiles that a map names
     int key_width = 0; // of the grid of keys by which it stages or sums what is read; 0 for none
-    int tolerated_spills = 0; // bytes; more, and the next configuration is tried
-    bool has_next = false;    // another configuration, which needs fewer registers, can follow
-    std::string reason;       // one line, for people
+    bool stages_columns = false; // Hopper's backward: what is read by column of that grid
+    int tolerated_spills = 0;    // bytes; more, and the next configuration is tried
+    bool has_next = false;       // another configuration, which needs fewer registers, can follow
+    std::string reason;          // one line, for people
 };
 
 } // namespace flexc::cuda

@@ -71,7 +71,7 @@ class Emitter {
         text_ += emit_mask_parts(layout_, config_);
         if (is_backward(config_.kind)) {
             joint();
-            if (config_.is_hopper_backward) text_ += emit_shared_reads(layout_, config_);
+            if (config_.is_hopper_backward) text_ += emit_staged_reads(layout_, config_);
             if (config_.kind == KernelKind::expand) text_ += emit_distance_values(layout_);
             if (!config_.is_hopper_backward) first_kv_head();
             text_ += config_.is_hopper_backward
@@ -221,8 +221,9 @@ class Emitter {
         constant("bool", "kSumsQuotients", sums_by(passes::GradientSum::quotient));
         constant("bool", "kSumsRemainders", sums_by(passes::GradientSum::remainder));
         constant("int", "kKeyWidth", config_.key_width == 0 ? config_.key_tile : config_.key_width);
-        // Expanded reads are looked up by distance; but not by the mask.
+        // Expanded and staged reads are looked up elsewhere; but not by the mask.
         const std::vector<NodeId> expanded = passes::distance_reads(mod_);
+        const std::vector<NodeId> staged = staged_reads(mod_, config_);
         const auto of_mask = ir::reachable(mod_.program.graph, std::span(&mod_.mask, 1));
         const std::vector<NodeId> needed = ir::reachable(mod_.program.graph, roots());
         const auto holds = [](const std::vector<NodeId>& nodes, NodeId id) {
@@ -231,7 +232,7 @@ class Emitter {
         constant("bool", "kReadsElements", std::ranges::any_of(needed, [&](NodeId id) {
                      return mod_.program.graph[id].op == Op::read &&
                             mod_.place[id] == Place::element &&
-                            (!holds(expanded, id) || holds(of_mask, id));
+                            ((!holds(expanded, id) && !holds(staged, id)) || holds(of_mask, id));
                  }));
         constant("int", "kDistanceReads", expanded.size());
     }
@@ -271,7 +272,7 @@ class Emitter {
                                                           "    const float* expanded;\n"
                                                           "    long long expanded_count;\n"
                                                           "    int from_first;\n"
-                                                          "    const float* shared;\n"
+                                                          "    const float* staged;\n"
                                                         : "") +
                  "};\n"
                  "struct Band {\n    long long low, high;\n};\n"
@@ -373,8 +374,8 @@ class Emitter {
                 body.provide(read, formatted("__ldg(at.expanded + {} * at.expanded_count + "
                                              "at.from_first)",
                                              i++));
-        for (std::size_t i = 0; const NodeId read : shared_reads(mod_, config_))
-            body.provide(read, formatted("at.shared[{}]", i++));
+        for (std::size_t i = 0; const NodeId read : staged_reads(mod_, config_))
+            body.provide(read, formatted("at.staged[{}]", i++));
         body.compute(roots);
         body.line("Joint joint;");
         body.line("joint.score = " + unbracketed(body.text(mod_.score)) + ";");

@@ -1,5 +1,6 @@
 #include "cuda/emit_gradients.h"
 
+#include <algorithm>
 #include <map>
 
 #include "passes/gradient_sum.h"
@@ -36,9 +37,10 @@ void add(Body& body, const Layout& layout, NodeId read, const std::string& value
               data + (offset.empty() ? "" : " + " + offset) + ", " + value + ");");
 }
 
-std::string address(const Body& body, NodeId read, std::uint32_t buffer) {
-    const std::string offset = body.offset(read, Kind::gradient_stride);
-    const std::string data = body.argument({Kind::gradient_data, buffer});
+// Of what a read names; null outside its buffer.
+std::string element_address(const Body& body, NodeId read, passes::ArgumentSlot base, Kind stride) {
+    const std::string offset = body.offset(read, stride);
+    const std::string data = body.argument(base);
     const std::string inside = body.inside(read);
     const std::string to = data + (offset.empty() ? "" : " + " + offset);
     return inside.empty() ? to : unbracketed(inside) + " ? " + to + " : nullptr";
@@ -85,6 +87,11 @@ std::string values_of(const Layout& layout, const std::vector<NodeId>& reads,
     return device_function(signature, body);
 }
 
+std::vector<NodeId> staged_columns(const passes::Mod& mod, const KernelConfig& config) {
+    return config.stages_columns ? passes::column_reads(mod, config.key_width)
+                                 : std::vector<NodeId>{};
+}
+
 } // namespace
 
 std::string emit_gradient_addresses(const Layout& layout,
@@ -102,8 +109,10 @@ std::string emit_gradient_addresses(const Layout& layout,
         sums +=
             formatted("gradient == {} ? Sum::{} : ", i,
                       passes::name(passes::gradient_sum(layout.mod(), gradients[i], key_width)));
-        each.line(formatted("if (gradient == {}) return {};", i,
-                            address(each, read, layout.node(read).symbol)));
+        each.line(
+            formatted("if (gradient == {}) return {};", i,
+                      element_address(each, read, {Kind::gradient_data, layout.node(read).symbol},
+                                      Kind::gradient_stride)));
     }
     each.line("return nullptr;");
     text =
@@ -206,17 +215,63 @@ std::string emit_gradients(const Layout& layout,
     return text;
 }
 
-std::vector<NodeId> shared_reads(const passes::Mod& mod, const KernelConfig& config) {
-    constexpr int kKeysOfWarp = 16;
-    const bool is_whole =
-        config.is_hopper_backward && config.key_width != 0 && config.key_width % kKeysOfWarp == 0;
-    return is_whole ? passes::quotient_reads(mod, config.key_width) : std::vector<NodeId>{};
+GridReads grid_reads(const passes::Mod& mod) {
+    // The warps that sum by the grid of keys are those that sum by distance elsewhere.
+    const bool sums_distances =
+        std::ranges::any_of(mod.gradients, [&](const passes::ReadGradient& gradient) {
+            return passes::gradient_sum(mod, gradient) == passes::GradientSum::distance;
+        });
+    GridReads reads;
+    if (sums_distances || mod.deterministic) return reads;
+    reads.width = passes::key_width_of_gradients(mod);
+    if (reads.width == 0) return reads;
+    const std::vector<NodeId> by_column = passes::column_reads(mod, reads.width);
+    reads.by_row = static_cast<int>(passes::row_reads(mod, reads.width).size());
+    reads.by_column = static_cast<int>(by_column.size());
+    for (const NodeId read : by_column) {
+        const DType dtype = mod.program.buffers[mod.program.graph[read].symbol].dtype;
+        reads.column_bytes = std::max(reads.column_bytes, static_cast<int>(size_of(dtype)));
+    }
+    return reads;
 }
 
-std::string emit_shared_reads(const Layout& layout, const KernelConfig& config) {
-    const std::vector<NodeId> reads = shared_reads(layout.mod(), config);
-    return formatted("constexpr int kSharedReads = {};\n", reads.size()) +
-           values_of(layout, reads, "float shared_read(const At& at, int read)");
+std::vector<NodeId> staged_reads(const passes::Mod& mod, const KernelConfig& config) {
+    if (!config.is_hopper_backward || config.key_width == 0) return {};
+    std::vector<NodeId> reads = passes::row_reads(mod, config.key_width);
+    const std::vector<NodeId> columns = staged_columns(mod, config);
+    reads.insert(reads.end(), columns.begin(), columns.end());
+    return reads;
+}
+
+std::string emit_staged_reads(const Layout& layout, const KernelConfig& config) {
+    const std::vector<NodeId> columns = staged_columns(layout.mod(), config);
+    std::vector<NodeId> rows = staged_reads(layout.mod(), config);
+    rows.resize(rows.size() - columns.size());
+    const auto dtype = [&](NodeId read) {
+        return layout.mod().program.buffers[layout.node(read).symbol].dtype;
+    };
+    std::size_t bytes = 0;
+    for (const NodeId read : columns)
+        bytes = std::max(bytes, size_of(dtype(read)));
+    std::string text =
+        formatted("constexpr int kRowReads = {}, kColumnReads = {}, kColumnBytes = {};\n",
+                  rows.size(), columns.size(), bytes) +
+        values_of(layout, rows, "float row_read(const At& at, int read)") +
+        "template <int kRead> struct ColumnRead;\n";
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+        Body body(layout, Place::element, "at.");
+        body.compute(layout.node(columns[i]).operands);
+        body.line("return " +
+                  element_address(body, columns[i],
+                                  {Kind::buffer_data, layout.node(columns[i]).symbol},
+                                  Kind::buffer_stride) +
+                  ";");
+        text += formatted("template <> struct ColumnRead<{}> {{\n    using Element = {};\n"
+                          "    static __device__ const Element* address(const At& at) {{\n{}    "
+                          "}}\n}};\n",
+                          i, element_type(dtype(columns[i])), body.statements());
+    }
+    return text + "\n";
 }
 
 std::string emit_distance_values(const Layout& layout) {

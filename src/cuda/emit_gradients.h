@@ -22,10 +22,12 @@ std::string emit_gradient_addresses(const Layout& layout,
                                     const std::vector<passes::ReadGradient>& gradients,
                                     int key_width);
 
-// Reads that give the same for all keys of a warp of Hopper's backward: by a row of a grid that is
-// whole warps' keys.
-std::vector<ir::NodeId> shared_reads(const passes::Mod& mod, const KernelConfig& config);
-std::string emit_shared_reads(const Layout& layout, const KernelConfig& config);
+// Of Hopper's backward.
+GridReads grid_reads(const passes::Mod& mod);
+// Reads by a row, then those by a column of keys as a grid, that Hopper's backward has from shared
+// memory.
+std::vector<ir::NodeId> staged_reads(const passes::Mod& mod, const KernelConfig& config);
+std::string emit_staged_reads(const Layout& layout, const KernelConfig& config);
 // What each expanded read gives at a distance.
 std::string emit_distance_values(const Layout& layout);
 

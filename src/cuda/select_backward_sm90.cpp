@@ -1,7 +1,7 @@
 // Tiles of Hopper's fused backward kernel, and the kernels before and after it.
-#include <algorithm>
 #include <array>
 #include <string>
+#include <vector>
 
 #include "cuda/select.h"
 
@@ -16,20 +16,37 @@ constexpr int kWidest = 128;
 // Queries of a tile, best first.
 constexpr std::array kQueryTiles = {128, 64};
 
+// Queries of a tile, and whether columns of the grid of keys are staged.
+struct BackwardTiles {
+    int query_tile;
+    bool stages_columns;
+};
+
+// Of what is staged beside a tile of queries, in one stage.
+int grid_bytes(const GridReads& reads, const BackwardTiles& tiles) {
+    if (reads.width == 0) return 0;
+    const int rows = kKeyTile / reads.width + (kKeyTile % reads.width == 0 ? 0 : 2);
+    const int pitch = (reads.width * reads.column_bytes + 15) / 16 * 16 + 16;
+    return tiles.query_tile *
+           (reads.by_row * rows * 4 + (tiles.stages_columns ? reads.by_column * pitch : 0));
+}
+
 // The layout at the top of sm90/backward_layout.cuh.
-int shared_bytes(const KernelRequest& request, int query_tile) {
+int shared_bytes(const KernelRequest& request, const BackwardTiles& tiles) {
+    const int query_tile = tiles.query_tile;
     constexpr int kRowBytes = 128; // of a panel
     constexpr int kRingStages = 2, kBarrierBytes = 14 * 8, kPieceBytes = kSlabRows * 64 * 4;
     constexpr int kFactBytes = 4 + 4 + 16; // of a query: lse, delta, and what a program computes
-    const int mapped_tile_bytes = request.has_map ? kRingStages * 4 : 0;
+    const int mapped_tile_bytes = request.has_map ? 16 : 0;
     const int both = panels(request.head_dim) + panels(request.head_dim_v);
     return kRowBytes * (both * (kKeyTile + kRingStages * query_tile) +
                         kRingStages * panels(kKeyTile) * query_tile) +
            kConsumers * kPieceBytes + kRingStages * query_tile * kFactBytes + kBarrierBytes +
-           mapped_tile_bytes;
+           mapped_tile_bytes + kRingStages * grid_bytes(request.grid_reads, tiles);
 }
 
-bool suits(const KernelRequest& request, int query_tile) {
+bool suits(const KernelRequest& request, const BackwardTiles& tiles) {
+    const int query_tile = tiles.query_tile;
     // Two tiles of scores, dk and dv; the rest of 240 registers is for fragments and the mod.
     constexpr int kMostAccumulators = 192;
     const int accumulators =
@@ -37,21 +54,35 @@ bool suits(const KernelRequest& request, int query_tile) {
     // A warpgroup's piece of dq is 64 columns, or 64 of 128 rows.
     if (query_tile == 2 * kSlabRows && request.head_dim > 64) return false;
     return accumulators <= kMostAccumulators &&
-           shared_bytes(request, query_tile) <= shared_memory_limit(request.arch);
+           shared_bytes(request, tiles) <= shared_memory_limit(request.arch);
+}
+
+// What is read by column costs more from memory than smaller tiles do.
+std::vector<BackwardTiles> backward_tiles(const KernelRequest& request) {
+    std::vector<BackwardTiles> choices;
+    for (const bool stages_columns : {true, false}) {
+        if (stages_columns && request.grid_reads.by_column == 0) continue;
+        for (const int query_tile : kQueryTiles)
+            if (const BackwardTiles tiles{query_tile, stages_columns}; suits(request, tiles))
+                choices.push_back(tiles);
+    }
+    return choices;
 }
 
 std::optional<KernelConfig> fused(const KernelRequest& request) {
     int refused = request.refused;
-    for (const int query_tile : kQueryTiles) {
-        if (!suits(request, query_tile) || refused-- > 0) continue;
+    for (const BackwardTiles& tiles : backward_tiles(request)) {
+        if (refused-- > 0) continue;
         KernelConfig config;
         config.template_path = "backward_sm90.cu";
         config.entry = "flexc_backward_sm90";
-        config.query_tile = query_tile;
+        config.query_tile = tiles.query_tile;
         config.key_tile = kKeyTile;
         config.warps = 4 * (kConsumers + 1);
         config.stages = 2;
-        config.shared_bytes = shared_bytes(request, query_tile);
+        config.shared_bytes = shared_bytes(request, tiles);
+        config.key_width = request.grid_reads.width;
+        config.stages_columns = tiles.stages_columns;
         // A few words cost some percent, and the generic kernel has half the speed.
         const bool is_last = request.refused + 1 == backward_sm90_choices(request);
         // The generic kernel comes last, but for one whose additions to dq need an order.
@@ -59,6 +90,8 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
         config.tolerated_spills = is_last ? 256 : 128;
         config.reason = "wgmma, dk and dv of a tile of keys, dq by the copy engine's additions";
         if (request.deterministic) config.reason += ", in the order of keys";
+        if (config.key_width != 0)
+            config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";
         if (request.refused > 0)
             config.reason += "; larger tiles spilled registers or serialised products";
         return config;
@@ -115,8 +148,7 @@ std::string_view why_not_backward_sm90(const KernelRequest& request) {
 int backward_sm90_choices(const KernelRequest& request) {
     if (request.kind != KernelKind::backward_fused || !why_not_backward_sm90(request).empty())
         return 0;
-    return static_cast<int>(
-        std::ranges::count_if(kQueryTiles, [&](int tile) { return suits(request, tile); }));
+    return static_cast<int>(backward_tiles(request).size());
 }
 
 std::optional<KernelConfig> select_backward_sm90(const KernelRequest& request) {

@@ -32,12 +32,14 @@ constexpr int kBarrierBytes = 1024;
 constexpr int kLeastStep = 16; // keys by which the next smaller configuration is smaller
 
 // The layout at the top of forward_sm90.cu.
-int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape) {
+int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape, bool by_grid) {
     constexpr int kRowBytes = 128; // of a panel
     const int key = panels(request.head_dim), value = panels(request.head_dim_v);
     const int query_tile = 64 * shape.consumers;
     const int bias_row_bytes = (shape.key_tile + 8) * request.bias_bytes;
-    return kBarrierBytes + kForwardStages * query_tile * bias_row_bytes +
+    const KeyGrid& grid = request.key_grid;
+    const int grid_rows = by_grid && grid.quotients ? shape.key_tile / grid.width : 0;
+    return kBarrierBytes + kForwardStages * query_tile * (bias_row_bytes + 4 * grid_rows) +
            kRowBytes * (shape.query_stages * query_tile * std::max(key, value) +
                         kForwardStages * shape.key_tile * (key + value));
 }
@@ -57,7 +59,7 @@ bool is_wide(const KernelRequest& request) {
     return std::max(request.head_dim, request.head_dim_v) > 128;
 }
 
-bool suits(const KernelRequest& request, const ForwardSchedule& shape) {
+bool suits(const KernelRequest& request, const ForwardSchedule& shape, bool by_grid) {
     // Beyond these, masks and mods spill or products are serialised. 64 keys are as fast there.
     constexpr int kWidestOfThree = 96, kWidestOfManyKeys = 224, kFewKeys = 64;
     const int columns = padded_columns(request.head_dim_v);
@@ -65,13 +67,13 @@ bool suits(const KernelRequest& request, const ForwardSchedule& shape) {
     if (shape.key_tile > kFewKeys && columns > kWidestOfManyKeys) return false;
     if (request.bias_bytes > 0 && shape.consumers == 3) return false;
     return accumulators(request, shape) <= accumulator_limit(request, shape) &&
-           shared_bytes(request, shape) <= shared_memory_limit(request.arch);
+           shared_bytes(request, shape, by_grid) <= shared_memory_limit(request.arch);
 }
 
 // Whether flexc chooses it by itself. Tiles of three warpgroups visit more where a map has shapes
 // of its own, and leave too few registers for looking at what is hidden.
-bool is_chosen(const KernelRequest& request, const ForwardSchedule& shape) {
-    return suits(request, shape) && !(request.has_map && shape.consumers == 3);
+bool is_chosen(const KernelRequest& request, const ForwardSchedule& shape, bool by_grid) {
+    return suits(request, shape, by_grid) && !(request.has_map && shape.consumers == 3);
 }
 
 // Whether each tile is whole rows of the grid of keys.
@@ -85,7 +87,7 @@ bool suits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
     // Of one thread: a number for each row of the grid and query, and what repeats.
     const int rows = grid.quotients ? 2 * shape.key_tile / grid.width : 0;
     const int period = grid.remainders ? std::lcm(grid.width, 8) / 2 : 0;
-    return suits(request, shape) &&
+    return suits(request, shape, true) &&
            accumulators(request, shape) + rows + period <= accumulator_limit(request, shape);
 }
 
@@ -110,7 +112,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     config.key_tile = schedule.key_tile;
     config.warps = 4 * (schedule.consumers + 1);
     config.stages = kForwardStages;
-    config.shared_bytes = shared_bytes(request, schedule);
+    config.shared_bytes = shared_bytes(request, schedule, by_grid);
     config.hopper =
         HopperForward{.schedule = schedule,
                       .has_registers_for_columns =
@@ -150,7 +152,7 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
     for (const ForwardSchedule& shape : kGridShapes)
         if (suits_grid(request, shape)) take(shape, true, kMostOfGrid);
     for (const ForwardSchedule& shape : kForwardShapes)
-        if (is_chosen(request, shape)) take(shape, false, kMost);
+        if (is_chosen(request, shape, false)) take(shape, false, kMost);
     return choices;
 }
 
@@ -175,12 +177,13 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
         if (suits_grid(request, shape)) shapes.push_back(shape);
     if (shapes.empty()) shapes.assign(kForwardShapes.begin(), kForwardShapes.end());
     // flexc's own choice comes first.
-    const auto chosen = std::ranges::find_if(
-        shapes, [&](const ForwardSchedule& shape) { return is_chosen(request, shape); });
+    const auto chosen = std::ranges::find_if(shapes, [&](const ForwardSchedule& shape) {
+        return is_chosen(request, shape, fits_grid(request, shape));
+    });
     if (chosen != shapes.end()) std::rotate(shapes.begin(), chosen, chosen + 1);
     std::size_t sizes = 0;
     for (const ForwardSchedule& shape : shapes) {
-        if (!suits(request, shape) || sizes == kSizes) continue;
+        if (!suits(request, shape, fits_grid(request, shape)) || sizes == kSizes) continue;
         if (sizes++ == 0) schedules.push_back(with_turns(request, shape));
         for (const Turns turns : {Turns::softmax, Turns::products, Turns::none})
             for (const int columns : {0, 4, 8}) {

@@ -67,6 +67,20 @@ bool is_of_distance(const Mod& mod, NodeId read) {
                                [&](NodeId index) { return finder.is_of_distance(index); });
 }
 
+// Real reads of single elements that use keys as a grid in one way.
+std::vector<NodeId> grid_reads(const Mod& mod, int key_width, KeyUse use) {
+    const std::vector<KeyUse> uses = analysis::key_uses(mod.program.graph, key_width);
+    std::vector<NodeId> reads;
+    for (const NodeId id : mod.order) {
+        const ir::Node& node = mod.program.graph[id];
+        if (node.op == Op::read && node.type == ir::Type::real && mod.place[id] == Place::element &&
+            mod.counters[id] == ir::kNoNode && !mod.dependence[id].has(Dependence::score) &&
+            uses[id] == use)
+            reads.push_back(id);
+    }
+    return reads;
+}
+
 } // namespace
 
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, int key_width) {
@@ -119,16 +133,11 @@ std::vector<NodeId> distance_reads(const Mod& mod) {
     return reads;
 }
 
-std::vector<NodeId> quotient_reads(const Mod& mod, int key_width) {
-    const std::vector<KeyUse> uses = analysis::key_uses(mod.program.graph, key_width);
-    std::vector<NodeId> reads;
-    for (const NodeId id : mod.order) {
-        const ir::Node& node = mod.program.graph[id];
-        if (node.op == Op::read && node.type == ir::Type::real && mod.place[id] == Place::element &&
-            !mod.dependence[id].has(Dependence::score) && uses[id] == KeyUse::quotient)
-            reads.push_back(id);
-    }
-    return reads;
+std::vector<NodeId> row_reads(const Mod& mod, int key_width) {
+    return grid_reads(mod, key_width, KeyUse::quotient);
+}
+std::vector<NodeId> column_reads(const Mod& mod, int key_width) {
+    return grid_reads(mod, key_width, KeyUse::remainder);
 }
 
 std::string_view name(GradientSum sum) {

@@ -27,8 +27,9 @@ GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, int key_w
 int key_width_of_gradients(const Mod& mod);
 // Real reads of single elements that depend on their distance q - kv alone, and on the head.
 std::vector<ir::NodeId> distance_reads(const Mod& mod);
-// Those that use kv // key_width alone, beside b, h and q, and are computed for each element.
-std::vector<ir::NodeId> quotient_reads(const Mod& mod, int key_width);
+// Those that use kv // key_width alone, beside b, h and q, and those that use kv % key_width.
+std::vector<ir::NodeId> row_reads(const Mod& mod, int key_width);
+std::vector<ir::NodeId> column_reads(const Mod& mod, int key_width);
 std::string_view name(GradientSum sum);        // as in this enumeration
 std::string_view description(GradientSum sum); // how its tile is summed, for people
 

@@ -23,11 +23,19 @@ __device__ inline void add(const mod::At& at, int gradient, float d_read) {
     if (auto* const to = mod::gradient_address(at, gradient)) flexc_accumulate(to, d_read);
 }
 
-// Over the eight lanes that have other keys of the same queries. Each exchange halves the queries
-// that a lane answers for; what is left is in the first eighth of `sums`. Returns the first of the
-// queries that are left.
-template <int kHalf, int kDistance = 16, int kCount>
-__device__ inline int sum_over_keys(float (&sums)[kCount]) {
+// to[i] += x[i], of two or four floats aligned to all of them.
+template <int kCount> __device__ inline void accumulate_together(float* to, const float* x) {
+    if constexpr (kCount == 4)
+        atomicAdd(reinterpret_cast<float4*>(to), float4{x[0], x[1], x[2], x[3]});
+    else
+        atomicAdd(reinterpret_cast<float2*>(to), float2{x[0], x[1]});
+}
+
+// Sums with the lane at kDistance, which has other keys of the same queries, for half of the
+// queries each: the first of two lanes keeps the first kHalf, the other those behind, at the same
+// places.
+template <int kHalf, int kDistance, int kCount>
+__device__ inline void exchange(float (&sums)[kCount]) {
     const bool upper = (threadIdx.x & kDistance) != 0;
 #pragma unroll
     for (int i = 0; i < kHalf; ++i) {
@@ -35,11 +43,6 @@ __device__ inline int sum_over_keys(float (&sums)[kCount]) {
         const float other = upper ? sums[i] : sums[i + kHalf];
         sums[i] = mine + __shfl_xor_sync(0xffffffffu, other, kDistance);
     }
-    const int first = upper ? kHalf : 0;
-    if constexpr (kDistance > 4)
-        return first + sum_over_keys<kHalf / 2, kDistance / 2>(sums);
-    else
-        return first;
 }
 
 } // namespace sm90

@@ -26,7 +26,10 @@ constexpr bool kFolds = !kAtOnce && mod::kDerivativeUsesScore;
 
 // Registers of a thread; together no more than the launch gave the block. What is done at once
 // needs more than the producer's warps can spare without words of their own in memory.
-constexpr int kProducerRegisters = kAtOnce ? 24 : 40, kConsumerRegisters = kAtOnce ? 240 : 232;
+constexpr bool kSumsGrid = mod::kSumsQuotients || mod::kSumsRemainders;
+constexpr bool kSparesRegisters = mod::kQueryTile < 128 && mod::kHeadDim + mod::kHeadDimV <= 192;
+constexpr int kProducerRegisters = kAtOnce ? 24 : !kSumsGrid ? 40 : kSparesRegisters ? 72 : 56;
+constexpr int kConsumerRegisters = kAtOnce ? 240 : !kSumsGrid ? 232 : kSparesRegisters ? 216 : 224;
 
 constexpr int kPanelColumns = 64; // of 16 bits: 128 bytes, the width of the swizzle
 constexpr int kRowBytes = 2 * kPanelColumns;
@@ -55,6 +58,19 @@ constexpr int kMostRowBytes = 16;
 constexpr bool kStagesRows =
     !__is_empty(mod::Row) && sizeof(mod::Row) <= kMostRowBytes && !kSumsInTile;
 
+// What a program reads by a query and a row or column of keys as a grid (mod::kKeyWidth) is staged
+// beside the queries: for each read by the row a float of each row that a tile of keys touches and
+// each query, for each read by the column the columns of each query, as they are in memory.
+constexpr bool kStagesGrid = mod::kRowReads + mod::kColumnReads > 0;
+constexpr int kGridRows = mod::kKeyTile % mod::kKeyWidth == 0 ? mod::kKeyTile / mod::kKeyWidth
+                                                              : mod::kKeyTile / mod::kKeyWidth + 2;
+constexpr int kRowReadBytes = kGridRows * mod::kQueryTile * 4;
+// Eight queries apart, threads find their columns in different banks.
+constexpr int kColumnPitch = (mod::kKeyWidth * mod::kColumnBytes + 15) / 16 * 16 + 16;
+constexpr int kColumnReadBytes = mod::kQueryTile * kColumnPitch;
+constexpr int kGridBytes = // of a stage
+    mod::kRowReads * kRowReadBytes + mod::kColumnReads * kColumnReadBytes;
+
 // Byte offsets in shared memory.
 namespace at {
 constexpr int kKeys = 0;
@@ -68,7 +84,8 @@ constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4;         // two stage
 constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;            // two stages of mod::Row
 constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kMostRowBytes;
 constexpr int kMappedTiles = kBarriers + 14 * 8; // two stages of a word, where the mask has a map
-constexpr int kEnd = kMappedTiles + (mod::kHasMap ? 2 * 4 : 0);
+constexpr int kGrid = kMappedTiles + (mod::kHasMap ? 16 : 0); // two stages
+constexpr int kEnd = kGrid + 2 * kGridBytes;
 } // namespace at
 static_assert(at::kEnd <= mod::kSharedBytes);
 
@@ -88,6 +105,8 @@ struct Shared {
     // Which tile of queries a stage holds, where a map chooses them.
     __device__ unsigned mapped_tile(int stage) const { return base + at::kMappedTiles + 4 * stage; }
 
+    __device__ unsigned grid(int stage) const { return base + at::kGrid + stage * kGridBytes; }
+
     static __device__ mod::Row* rows(int stage) {
         return reinterpret_cast<mod::Row*>(shared_memory + at::kRows) + stage * mod::kQueryTile;
     }
@@ -96,10 +115,10 @@ struct Shared {
         keys().initialise(1);
         values().initialise(1);
         for (int i = 0; i < 2; ++i) {
-            queries_full(i).initialise(kStagesRows ? 1 + 32 : 1);
+            queries_full(i).initialise(1 + (kStagesRows ? 32 : 0) + (kStagesGrid ? 2 * 32 : 0));
             queries_empty(i).initialise(128 * kConsumers);
             d_out_full(i).initialise(1);
-            d_out_empty(i).initialise(128 * kConsumers);
+            d_out_empty(i).initialise(4 * kConsumers);
             piece_full(i).initialise(4);
             piece_empty(i).initialise(1);
         }

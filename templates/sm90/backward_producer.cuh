@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sm90/backward_layout.cuh"
+#include "sm90/backward_staging.cuh"
 #include "sm90/tma.cuh"
 
 namespace sm90 {
@@ -15,12 +16,14 @@ __device__ inline void load_panels(unsigned to, int panel_bytes, int panel_count
     }
 }
 
-// Keys and values once; queries with their origins, and d_out with its deltas, for every tile.
+// Keys and values once; queries with their origins and deltas, and d_out, for every tile. By one
+// thread, or where reads are staged by its whole warp.
 __device__ inline void load_tiles(const AttentionArguments& attention,
                                   const mod::Arguments& arguments, const BackwardMaps& maps,
                                   Shared shared, const KeyTile& keys) {
     constexpr int kSumBytes = 4 * mod::kQueryTile;
     const long long rows = padded(attention.q_len);
+    const bool loads = !kStagesGrid || threadIdx.x % 32 == 0;
     int step = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         const long long sums = (place.b * attention.heads + place.h) * rows;
@@ -31,32 +34,41 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
             const unsigned parity = step / 2 % 2 ^ 1;
             const Corner query{place.b, place.h, walk.tile() * mod::kQueryTile, 0};
             const Corner key{keys.b, keys.h_kv, keys.first_kv, 0};
-            if (step == 0) {
+            if (step == 0 && loads) {
                 shared.keys().arrive_expecting(kPanels * kKeyPanel);
                 load_panels(shared.base + at::kKeys, kKeyPanel, kPanels, maps.k, key,
                             shared.keys());
             }
             shared.queries_empty(stage).wait(parity);
             const Barrier queries = shared.queries_full(stage);
-            if constexpr (mod::kHasMap)
-                MappedTile{walk.tile(), walk.is_full()}.store(shared.mapped_tile(stage));
-            queries.arrive_expecting(kPanels * kQueryPanel + kSumBytes);
-            load_panels(shared.base + at::kQueries + stage * kPanels * kQueryPanel, kQueryPanel,
-                        kPanels, maps.q, query, queries);
-            load_bytes(shared.base + at::kOrigins + stage * kSumBytes,
-                       attention.origins + sums + query.row, kSumBytes, queries);
-            if (step == 0) {
+            if (loads) {
+                if constexpr (mod::kHasMap)
+                    MappedTile{walk.tile(), walk.is_full()}.store(shared.mapped_tile(stage));
+                queries.arrive_expecting(kPanels * kQueryPanel + 2 * kSumBytes);
+                load_panels(shared.base + at::kQueries + stage * kPanels * kQueryPanel, kQueryPanel,
+                            kPanels, maps.q, query, queries);
+                load_bytes(shared.base + at::kOrigins + stage * kSumBytes,
+                           attention.origins + sums + query.row, kSumBytes, queries);
+                load_bytes(shared.base + at::kDeltas + stage * kSumBytes,
+                           attention.delta + sums + query.row, kSumBytes, queries);
+            }
+            if (step == 0 && loads) {
                 shared.values().arrive_expecting(kValuePanels * kKeyPanel);
                 load_panels(shared.base + at::kValues, kKeyPanel, kValuePanels, maps.v, key,
                             shared.values());
             }
             shared.d_out_empty(stage).wait(parity);
             const Barrier d_out = shared.d_out_full(stage);
-            d_out.arrive_expecting(kValuePanels * kQueryPanel + kSumBytes);
-            load_panels(shared.base + at::kDOut + stage * kValuePanels * kQueryPanel, kQueryPanel,
-                        kValuePanels, maps.d_out, query, d_out);
-            load_bytes(shared.base + at::kDeltas + stage * kSumBytes,
-                       attention.delta + sums + query.row, kSumBytes, d_out);
+            if (loads) {
+                d_out.arrive_expecting(kValuePanels * kQueryPanel);
+                load_panels(shared.base + at::kDOut + stage * kValuePanels * kQueryPanel,
+                            kQueryPanel, kValuePanels, maps.d_out, query, d_out);
+            }
+            if constexpr (kStagesGrid) {
+                __syncwarp();
+                GridStage{attention, arguments, place, query.row, keys.first_kv, shared.grid(stage)}
+                    .fill(queries);
+            }
         }
     });
 }

@@ -6,6 +6,7 @@
 #include "common/place.cuh"
 #include "sm90/backward_gradients.cuh"
 #include "sm90/backward_layout.cuh"
+#include "sm90/backward_staging.cuh"
 #include "sm90/pack.cuh"
 #include "sm90/visible_queries.cuh"
 
@@ -25,6 +26,9 @@ constexpr __device__ int query_of(int j) { return j / 2 * 8 + j % 2; }
 // bits: the fragments of weights, unless a derivative has been folded in.
 constexpr bool kKeepsFloats = mod::kQueryTile < 128;
 constexpr bool kKeepsFolded = !kKeepsFloats && kFolds;
+// Sums of queries wait for the products that follow, under which lanes exchange them; half of them
+// do not where registers are shortest.
+constexpr bool kExchangesEarly = kAtOnce;
 
 template <int kCount> __device__ inline void to_fragments(Fragments& to, const float (&x)[kCount]) {
 #pragma unroll
@@ -36,20 +40,22 @@ template <int kCount> __device__ inline void to_fragments(Fragments& to, const f
 class ScoreGradients {
   public:
     __device__ ScoreGradients(const AttentionArguments& attention, const mod::Arguments& arguments,
-                              const HeadPlace& place, int warp_key, int lane)
+                              const HeadPlace& place, int tile_key, int warp_key, int lane)
         : attention_(attention), arguments_(arguments), place_(place),
           first_key_(warp_key + lane / 4), first_query_(lane % 4 * 2),
           columns_(attention, arguments, place, first_key_),
-          queries_(attention, arguments, place, columns_.column, warp_key, lane) {
+          queries_(attention, arguments, place, columns_.column, warp_key, lane),
+          grid_reads_(tile_key, first_key_, first_query_) {
         const long long count = distance_count(attention);
         expanded_count_ = count * attention.batch * attention.heads;
         expanded_ = attention.distance_values + padded(attention.kv_len) +
                     (place.b * attention.heads + place.h) * count;
     }
 
-    // Where the tile's rows are.
-    __device__ void use_rows(int stage) {
+    // Where the tile's rows are, and what is read by rows and columns of keys as a grid.
+    __device__ void use_stage(const Shared& shared, int stage) {
         if constexpr (kStagesRows) rows_ = Shared::rows(stage);
+        grid_reads_.use(shared.grid(stage));
     }
 
     // Whether the mask's map says that nothing of the tile is hidden.
@@ -64,16 +70,20 @@ class ScoreGradients {
             tile_query = again_for(pair, tile_query);
             float origin[2], even[2], even_folded[2];
             load_shared(origins + 4 * (first_query_ + 8 * pair), origin);
+            GridReads::Values staged;
+            grid_reads_.load(staged, pair);
 #pragma unroll
             for (int side = 0; side < 2; ++side)
-                visit(tile_query, 2 * pair + side, [&](int key, int i, const mod::At& at) {
-                    const mod::Joint joint = modify(at, scores[i]);
-                    const float weight = weight_of(joint.score, origin[side]);
-                    // A derivative without bounds must not meet a weight of zero.
-                    scores[i] = !kFolds ? weight : weight == 0 ? 0 : weight * joint.d_score;
-                    if constexpr (kFolds) gather(weights, even, weight, key, i);
-                    if constexpr (kKeepsFolded) gather(folded, even_folded, scores[i], key, i);
-                });
+                visit(tile_query, 2 * pair + side, staged[side],
+                      [&](int key, int i, const mod::At& at) {
+                          const mod::Joint joint = modify(at, scores[i]);
+                          const float weight = weight_of(joint.score, origin[side]);
+                          // A derivative without bounds must not meet a weight of zero.
+                          scores[i] = !kFolds ? weight : weight == 0 ? 0 : weight * joint.d_score;
+                          if constexpr (kFolds) gather(weights, even, weight, key, i);
+                          if constexpr (kKeepsFolded)
+                              gather(folded, even_folded, scores[i], key, i);
+                      });
         }
         if (!wholly_visible(tile_query)) {
             unsigned visible[2];
@@ -110,13 +120,17 @@ class ScoreGradients {
     }
 
     // Gradients of modified scores become those of scores, and are added to those of buffers.
-    __device__ void finish(Scores& d_scores, int tile_query, GradientSums& sums) const {
+    __device__ void finish(Scores& d_scores, int tile_query, GradientSums& sums,
+                           QuerySums& query_sums) const {
         if constexpr (kFolds || (!mod::kAddsGradients && mod::kDerivativeIsOne)) return;
-        QuerySums query_sums{};
+        GridReads::Values staged;
 #pragma unroll
         for (int j = 0; j < kQueries; ++j) {
-            if (j % 2 == 0) tile_query = again_for(j / 2, tile_query);
-            visit(tile_query, j, [&](int key, int i, const mod::At& at) {
+            if (j % 2 == 0) {
+                tile_query = again_for(j / 2, tile_query);
+                grid_reads_.load(staged, j / 2);
+            }
+            visit(tile_query, j, staged[j % 2], [&](int key, int i, const mod::At& at) {
                 const mod::Joint joint = mod::joint(at, 0);
                 const float d_modified = d_scores[i];
                 add_gradients(at, joint, d_modified, key, j, sums, query_sums);
@@ -124,38 +138,66 @@ class ScoreGradients {
                     d_scores[i] = d_modified == 0 ? 0 : d_modified * joint.d_score;
             });
         }
-        flush(query_sums, tile_query);
     }
 
     // All three at once, from products to fragments.
     __device__ void weigh_and_differentiate(const Scores& scores, const Scores& d_weights,
                                             Fragments& weights, Fragments& d_scores, int tile_query,
-                                            unsigned origins, unsigned deltas,
-                                            GradientSums& sums) const {
+                                            unsigned origins, unsigned deltas, GradientSums& sums,
+                                            QuerySums& query_sums) const {
         unsigned visible[2] = {~0u, ~0u};
         if (!wholly_visible(tile_query)) look(visible, tile_query);
-        QuerySums query_sums{};
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
             tile_query = again_for(pair, tile_query);
             float origin[2], delta[2], even[2], d_even[2];
             load_shared(origins + 4 * (first_query_ + 8 * pair), origin);
             load_shared(deltas + 4 * (first_query_ + 8 * pair), delta);
+            GridReads::Values staged;
+            grid_reads_.load(staged, pair);
 #pragma unroll
             for (int side = 0; side < 2; ++side)
-                visit(tile_query, 2 * pair + side, [&](int key, int i, const mod::At& at) {
-                    const mod::Joint joint = modify(at, scores[i]);
-                    float weight = weight_of(joint.score, origin[side]);
-                    if (!(visible[key] >> (2 * pair + side) & 1)) weight = 0;
-                    const float d_modified =
-                        weight == 0 ? 0 : weight * (d_weights[i] - delta[side]);
-                    add_gradients(at, joint, d_modified, key, 2 * pair + side, sums, query_sums);
-                    gather(weights, even, weight, key, i);
-                    gather(d_scores, d_even, d_modified == 0 ? 0 : d_modified * joint.d_score, key,
-                           i);
-                });
+                visit(tile_query, 2 * pair + side, staged[side],
+                      [&](int key, int i, const mod::At& at) {
+                          const mod::Joint joint = modify(at, scores[i]);
+                          float weight = weight_of(joint.score, origin[side]);
+                          if (!(visible[key] >> (2 * pair + side) & 1)) weight = 0;
+                          const float d_modified =
+                              weight == 0 ? 0 : weight * (d_weights[i] - delta[side]);
+                          add_gradients(at, joint, d_modified, key, 2 * pair + side, sums,
+                                        query_sums);
+                          gather(weights, even, weight, key, i);
+                          gather(d_scores, d_even, d_modified == 0 ? 0 : d_modified * joint.d_score,
+                                 key, i);
+                      });
         }
-        flush(query_sums, tile_query);
+        if constexpr (kExchangesEarly)
+#pragma unroll
+            for (int gradient = 0; gradient < mod::kGradients; ++gradient)
+                if (mod::sum_of(gradient) == mod::Sum::query)
+                    exchange<kQueries / 2, 16>(query_sums.of_query[gradient]);
+    }
+
+    // Sums over the warp's keys of a tile of queries.
+    __device__ void flush(QuerySums& sums, int tile_query) const {
+#pragma unroll
+        for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
+            if (mod::sum_of(gradient) != mod::Sum::query) continue;
+            float(&of_query)[kQueries] = sums.of_query[gradient];
+            if constexpr (!kExchangesEarly) exchange<kQueries / 2, 16>(of_query);
+            exchange<kQueries / 4, 8>(of_query);
+            exchange<kQueries / 8, 4>(of_query);
+            // Of its queries, those that the lane has kept.
+            const int first = (lane_bit(16) * 4 + lane_bit(8) * 2 + lane_bit(4)) * (kQueries / 8);
+#pragma unroll
+            for (int i = 0; i < kQueries / 8; ++i) {
+                const int position = tile_query + first_query_ + first / 2 * 8 + query_of(i);
+                if (position >= attention_.q_len) continue;
+                const int q = position + static_cast<int>(attention_.q_offset);
+                const mod::Row row = row_of(position - tile_query, q);
+                add(element(row, 0, q, position, 0), gradient, sums.of_query[gradient][i]);
+            }
+        }
     }
 
     // Sums over the queries of this head.
@@ -219,9 +261,9 @@ class ScoreGradients {
                      : position + static_cast<int>(attention_.kv_offset);
     }
     // `first`: of the tile's queries, this thread's first in the tensor; j: which of those it is.
-    // shared: what reads give that are the same for both keys.
+    // staged: what reads give by rows and columns of keys as a grid.
     __device__ mod::At element(const mod::Row& row, int key, int q, int first, int j,
-                               const float* shared = nullptr) const {
+                               const float* staged = nullptr) const {
         const int kv = key_index(key, mod::kReadsElements);
         const int first_q = mod::kReadsElements ? q : first + static_cast<int>(attention_.q_offset);
         return {arguments_,
@@ -239,7 +281,7 @@ class ScoreGradients {
                 expanded_ + (first - first_key_),
                 expanded_count_,
                 query_of(j) - 8 * key,
-                shared};
+                staged};
     }
 
     // Of a query of the tile, which the program sees as q.
@@ -249,21 +291,19 @@ class ScoreGradients {
                            q);
     }
 
+    using Staged = float[2][GridReads::kReads > 0 ? GridReads::kReads : 1]; // of both keys
+
     // Both elements of the j-th query: visit(key, accumulator, element).
     template <typename Visit>
-    __device__ void visit(int tile_query, int j, Visit visit_element) const {
+    __device__ void visit(int tile_query, int j, const Staged& staged, Visit visit_element) const {
         const int offset = static_cast<int>(attention_.q_offset);
         const int first = tile_query + first_query_;
         const int inside = min(first + query_of(j), attention_.q_len - 1) + offset;
         const mod::Row row = row_of(first_query_ + query_of(j), inside);
         const int q = mod::kReadsElements ? inside : first + query_of(j) + offset;
-        float shared[mod::kSharedReads > 0 ? mod::kSharedReads : 1];
-#pragma unroll
-        for (int i = 0; i < mod::kSharedReads; ++i)
-            shared[i] = mod::shared_read(element(row, 0, q, first, j), i);
 #pragma unroll
         for (int key = 0; key < 2; ++key)
-            visit_element(key, accumulator(key, j), element(row, key, q, first, j, shared));
+            visit_element(key, accumulator(key, j), element(row, key, q, first, j, staged[key]));
     }
 
     __device__ mod::Joint modify(const mod::At& at, float product) const {
@@ -319,22 +359,7 @@ class ScoreGradients {
             }
         }
     }
-    // Sums over the warp's keys.
-    __device__ void flush(QuerySums& sums, int tile_query) const {
-#pragma unroll
-        for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
-            if (mod::sum_of(gradient) != mod::Sum::query) continue;
-            const int first = sum_over_keys<kQueries / 2>(sums.of_query[gradient]);
-#pragma unroll
-            for (int i = 0; i < kQueries / 8; ++i) {
-                const int position = tile_query + first_query_ + first / 2 * 8 + query_of(i);
-                if (position >= attention_.q_len) continue;
-                const int q = position + static_cast<int>(attention_.q_offset);
-                const mod::Row row = row_of(position - tile_query, q);
-                add(element(row, 0, q, position, 0), gradient, sums.of_query[gradient][i]);
-            }
-        }
-    }
+    static __device__ int lane_bit(int bit) { return (threadIdx.x & bit) != 0; }
 
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;
@@ -344,6 +369,7 @@ class ScoreGradients {
     bool map_shows_all_; // of the tile, to every key
     Columns columns_;
     VisibleQueries queries_;
+    GridReads grid_reads_;
     const mod::Row* rows_;
     const float* expanded_;    // entry of distance 0
     long long expanded_count_; // from one read to the next

@@ -2,25 +2,10 @@
 #pragma once
 
 #include "common/place.cuh"
+#include "sm90/copy_async.cuh"
 #include "sm90/forward_layout.cuh"
 
 namespace sm90 {
-
-// 16 bytes (PTX ISA, "cp.async").
-__device__ inline void copy_async(unsigned to, const void* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-// Arrives when all earlier copies of this thread have.
-__device__ inline void arrive_after_copies(Barrier barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier.address)
-                 : "memory");
-}
-__device__ inline void store_shared_element(unsigned to, float x) {
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
-}
-template <typename E> __device__ inline void store_shared_element(unsigned to, E x) {
-    asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(x.bits) : "memory");
-}
 
 constexpr int kChunkKeys = 16 / kBiasElementBytes; // of 16 bytes
 

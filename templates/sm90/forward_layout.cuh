@@ -37,6 +37,11 @@ constexpr int kBiasRowBytes = (mod::kKeyTile + 8) * kBiasElementBytes;
 using Biases = Stages<mod::kStages, mod::kReadsBias ? mod::kQueryTile * kBiasRowBytes : 0>;
 constexpr int kBiasThreads = 64; // that copy them, where there are any, beside the producer
 
+// What is added for rows of keys as a grid: floats by row, then by query.
+constexpr int kGridRows = mod::kHasQuotientAddend ? mod::kKeyTile / mod::kKeyWidth : 0;
+using GridRows = Stages<mod::kStages, kGridRows * mod::kQueryTile * 4>;
+constexpr int kGridThreads = 96; // that stage it, where there is any, beside the producer
+
 // A tile of queries, as the producer hands it to the consumers, beside the queries.
 struct Task {
     int b, h, h_kv, first_row;
@@ -66,20 +71,23 @@ struct Shared {
     Keys keys;
     Values values;
     Biases biases;
+    GridRows grid_rows;
     unsigned tasks; // one for each stage of queries
     unsigned spare; // a word that is never read
 
     static constexpr int kTiles = 1024; // where tiles start, aligned for the swizzle
     static constexpr int kBytes = kTiles + Queries::kStages * Queries::kBytes +
                                   Keys::kStages * Keys::kBytes + Values::kStages * Values::kBytes +
-                                  Biases::kStages * Biases::kBytes;
+                                  Biases::kStages * Biases::kBytes +
+                                  GridRows::kStages * GridRows::kBytes;
 
     __device__ explicit Shared(unsigned memory)
         : queries{memory + kTiles, memory + Queries::kStages * Task::kBytes},
           keys{queries.at(Queries::kStages), queries.barriers + Queries::kBarrierBytes},
           values{keys.at(Keys::kStages), keys.barriers + Keys::kBarrierBytes},
           biases{values.at(Values::kStages), values.barriers + Values::kBarrierBytes},
-          tasks(memory), spare(biases.barriers + Biases::kBarrierBytes) {}
+          grid_rows{biases.at(Biases::kStages), biases.barriers + Biases::kBarrierBytes},
+          tasks(memory), spare(grid_rows.barriers + GridRows::kBarrierBytes) {}
 
     __device__ unsigned task(int stage) const { return tasks + stage * Task::kBytes; }
     // Where a map chooses the tiles of keys: which one each stage holds.
@@ -87,10 +95,12 @@ struct Shared {
     __device__ void initialise() const {
         constexpr int kConsumerWarps = 4 * kConsumers;
         // Every thread that reads a task arrives; elsewhere a warp arrives once.
-        queries.initialise(1, 32 * kConsumerWarps + (mod::kReadsBias ? kBiasThreads : 0));
+        queries.initialise(1, 32 * kConsumerWarps + (mod::kReadsBias ? kBiasThreads : 0) +
+                                  (kGridRows > 0 ? kGridThreads : 0));
         keys.initialise(1, kConsumerWarps);
         values.initialise(1, kConsumerWarps);
         if constexpr (mod::kReadsBias) biases.initialise(kBiasThreads, 32 * kConsumerWarps);
+        if constexpr (kGridRows > 0) grid_rows.initialise(kGridThreads, 32 * kConsumerWarps);
         publish_barriers();
     }
 };

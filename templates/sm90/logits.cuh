@@ -111,7 +111,21 @@ class Logits {
             visit_column(first_key + first_column_, [&](int r, const mod::At& at) {
                 base_[r][0] = mod::row_addend(at) * unit_;
             });
-        if constexpr (kAffine && mod::kHasQuotientAddend) prepare_grid_rows(first_key);
+    }
+    // What is added for the rows of the grid of keys that the tile has, from this thread's first
+    // query in shared memory; after prepare().
+    __device__ void load_grid_rows(unsigned from) {
+#pragma unroll
+        for (int i = kGridRows - 1; i >= 0; --i)
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                const unsigned word = load_shared_word(from + (i * mod::kQueryTile + 8 * r) * 4);
+                const float addend = __uint_as_float(word) * unit_;
+                if constexpr (kSelectsRows)
+                    grid_rows_[r][i] = addend;
+                else
+                    base_[r][i] = mod::kHasRowAddend ? base_[r][0] + addend : addend;
+            }
     }
     // The biases of these keys, from this thread's first row and column in shared memory.
     __device__ void load_biases(unsigned from, int row_bytes) {
@@ -175,18 +189,6 @@ class Logits {
         return j % 2 != 0 ? pair.second() : pair.first();
     }
 
-    // What is added for each row of the grid of keys that the tile has.
-    __device__ void prepare_grid_rows(int first_key) {
-#pragma unroll
-        for (int i = kGridRows - 1; i >= 0; --i)
-            visit_column(first_key + i * mod::kKeyWidth, [&](int r, const mod::At& at) {
-                const float addend = mod::quotient_addend(at) * unit_;
-                if constexpr (kSelectsRows)
-                    grid_rows_[r][i] = addend;
-                else
-                    base_[r][i] = mod::kHasRowAddend ? base_[r][0] + addend : addend;
-            });
-    }
     // Of the j-th column. Eight neighbouring columns are in at most two rows of the grid, and
     // which of them a column is in depends on the thread.
     __device__ float grid_row(int r, int j) const {

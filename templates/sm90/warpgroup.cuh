@@ -34,6 +34,13 @@ __device__ inline void store_transposed(unsigned to, unsigned x, unsigned y, uns
                  "r"(x), "r"(y), "r"(z), "r"(w)
                  : "memory");
 }
+// Two such matrices, transposed on their way to registers; lanes below 16 name rows.
+__device__ inline void load_transposed(unsigned from, unsigned (&words)[2]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(words[0]), "=r"(words[1])
+                 : "r"(from)
+                 : "memory");
+}
 __device__ inline void store_shared(unsigned to, float x, float y, float z, float w) {
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x), "f"(y), "f"(z),
                  "f"(w)

@@ -136,6 +136,19 @@ std::vector<KernelCase> compile_matrix() {
     for (const std::string_view mod : {"sliding_window", "dense_bias", "softcap"})
         cases.push_back(hopper_backward(KernelKind::backward_fused, mod,
                                         front::find_library_mod(mod)->text, 128, 128));
+    // Keys as a grid, whose rows are whole tiles and are not.
+    for (const char* width : {"64", "14"}) {
+        const std::string name = std::string("decomposed_") + width;
+        const std::string text = std::string("buffer rel_h: bf16[B, H, Q_LEN, ROWS] grad\n"
+                                             "buffer rel_w: bf16[B, H, Q_LEN, ") +
+                                 width +
+                                 "] grad\nscore_mod = score + rel_h[b, h, q_idx, kv_idx // " +
+                                 width + "] + rel_w[b, h, q_idx, kv_idx % " + width + "]\n";
+        cases.push_back(hopper(name, text, 80, 80));
+        for (const int head_dim : {64, 80, 128})
+            cases.push_back(
+                hopper_backward(KernelKind::backward_fused, name, text, head_dim, head_dim));
+    }
     for (const int head_dim : {64, 128})
         for (const auto& [mod, text] : {std::pair{"documents", kDocuments}, {"tiles", kTiles}}) {
             cases.push_back(

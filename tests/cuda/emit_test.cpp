@@ -43,8 +43,8 @@ TEST_CASE("one backward kernel adds gradients, the other does not") {
     CHECK(!has(text, "flexc_accumulate"));
 }
 
-TEST_CASE("what a row of a grid of keys names is read once for a warp's keys") {
-    const auto text_for = [](int width) {
+TEST_CASE("what rows and columns of a grid of keys name is staged") {
+    const auto text_for = [](int width, bool columns = true) {
         const std::string w = std::to_string(width);
         auto mod = test::lower_text("buffer s: f32[Q_LEN, N] grad\nscore_mod = score + "
                                     "s[q_idx, kv_idx % " +
@@ -56,20 +56,24 @@ TEST_CASE("what a row of a grid of keys names is read once for a warp's keys") {
         config.is_hopper_backward = true;
         config.key_tile = 128;
         config.key_width = width;
+        config.stages_columns = columns;
         return cuda::emit_mod(*mod, config, {});
     };
-    const std::string aligned = text_for(64), ragged = text_for(14);
-    CHECK(has(aligned, "kSharedReads = 1;"));
-    CHECK(has(aligned, "at.shared[0]"));
-    CHECK(!has(aligned, "at.shared[1]"));
-    CHECK(has(ragged, "kSharedReads = 0;"));
-    CHECK(!has(ragged, "at.shared["));
-    for (const std::string& text : {aligned, ragged}) {
+    const std::string rows = text_for(14, false);
+    CHECK(has(rows, "kRowReads = 1, kColumnReads = 0,"));
+    CHECK(has(rows, "at.staged[0]"));
+    CHECK(!has(rows, "at.staged[1]"));
+    CHECK(has(rows, "kReadsElements = true"));
+    for (const std::string& text : {text_for(64), text_for(14)}) {
+        CHECK(has(text, "kRowReads = 1, kColumnReads = 1, kColumnBytes = 4;"));
+        CHECK(has(text, "at.staged[1]"));
+        CHECK(has(text, "kReadsElements = false"));
         CHECK(has(text, "Sum::quotient : "));
         CHECK(has(text, "Sum::remainder : "));
         CHECK(has(text, "kSumsQuotients = true"));
     }
     CHECK(has(text_for(0), "kSumsQuotients = false"));
+    CHECK(has(text_for(0), "kRowReads = 0, kColumnReads = 0,"));
 }
 
 TEST_CASE("kernels that pass over rows do not depend on the program") {

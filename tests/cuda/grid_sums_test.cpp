@@ -11,6 +11,7 @@
 #include "common/arguments.h"
 #include "compile/kernels.h"
 #include "cuda/emit.h"
+#include "cuda/emit_gradients.h"
 #include "cuda/select.h"
 #include "host_arguments.h"
 #include "host_module.h"
@@ -60,13 +61,14 @@ void check(const std::string& text, int width, std::mt19937& random) {
     auto mod = test::lower_text(text, 64, 64, true);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
     CHECK(passes::key_width_of_gradients(*mod) == width);
-    cuda::KernelConfig config = cuda::select_kernel({.kind = cuda::KernelKind::backward_fused,
-                                                     .arch = 90,
-                                                     .dtype = DType::bf16,
-                                                     .has_score_mod = true,
-                                                     .refused = below(2)});
+    const cuda::KernelConfig config = cuda::select_kernel({.kind = cuda::KernelKind::backward_fused,
+                                                           .arch = 90,
+                                                           .dtype = DType::bf16,
+                                                           .has_score_mod = true,
+                                                           .grid_reads = cuda::grid_reads(*mod),
+                                                           .refused = below(2)});
     REQUIRE(config.is_hopper_backward);
-    config.key_width = width;
+    CHECK(config.key_width == width);
     const test::HostModule module(std::string(kText),
                                   cuda::emit_mod(*mod, config, {.dtype = DType::bf16}));
 

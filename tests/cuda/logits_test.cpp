@@ -33,6 +33,7 @@ using Function = void(const std::uint64_t* words, const AttentionArguments*, int
 constexpr std::string_view kText = R"(
 #include "mod.cuh"
 #include "sm90/softmax.cuh"
+#include "sm90/forward_grid.cuh"
 using namespace sm90;
 extern "C" void run(const unsigned long long* words, const AttentionArguments* attention, int head,
                     int warp_row, int tiles, const float* products, float* weights, float* levels) {
@@ -51,6 +52,9 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* a
             for (int i = 0; i < kScores; ++i) scores[i] = products[at(i)];
             logits.look(first_key, false);
             logits.prepare(first_key);
+            for (int thread = 0; thread < kGridThreads; ++thread)
+                store_grid_rows(*attention, arguments, place, warp_row, first_key, 0, thread);
+            if (kGridRows > 0) logits.load_grid_rows(4 * (lane / 4));
             logits.apply(scores, first_key);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);

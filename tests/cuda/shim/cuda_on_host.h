@@ -51,6 +51,16 @@ inline float atomicAdd(float* p, float x) {
     *p += x;
     return before;
 }
+struct float2 {
+    float x, y;
+};
+struct float4 {
+    float x, y, z, w;
+};
+inline void atomicAdd(float2* p, float2 x) { *p = {p->x + x.x, p->y + x.y}; }
+inline void atomicAdd(float4* p, float4 x) {
+    *p = {p->x + x.x, p->y + x.y, p->z + x.z, p->w + x.w};
+}
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline void atomicAdd(unsigned long long* p, unsigned long long x) { *p += x; }
 inline void atomicOr(unsigned* p, unsigned x) { *p |= x; }

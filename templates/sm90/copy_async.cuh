@@ -1,0 +1,28 @@
+// A thread's own copies to shared memory (PTX ISA, "cp.async").
+#pragma once
+
+#include "sm90/barrier.cuh"
+
+namespace sm90 {
+
+// 16 bytes.
+__device__ inline void copy_async(unsigned to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+// 4 bytes.
+__device__ inline void copy_word_async(unsigned to, const void* from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+// Arrives when all earlier copies of this thread have.
+__device__ inline void arrive_after_copies(Barrier barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier.address)
+                 : "memory");
+}
+__device__ inline void store_shared_element(unsigned to, float x) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+}
+template <typename E> __device__ inline void store_shared_element(unsigned to, E x) {
+    asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(x.bits) : "memory");
+}
+
+} // namespace sm90
