@@ -17,10 +17,11 @@
 #include "sm90/backward_grid_products.cuh"
 #include "sm90/backward_layout.cuh"
 #include "sm90/backward_output.cuh"
+#include "sm90/backward_pieces.cuh"
 #include "sm90/backward_producer.cuh"
+#include "sm90/backward_products.cuh"
 #include "sm90/backward_scores.cuh"
 #include "sm90/backward_turns.cuh"
-#include "sm90/wgmma_fixed.cuh"
 
 using namespace sm90;
 using mod::Element;
@@ -30,31 +31,6 @@ namespace {
 using KeyGradient = float[round_up_16(mod::kHeadDim) / 2];
 using ValueGradient = float[round_up_16(mod::kHeadDimV) / 2];
 using QueryGradient = float[32];
-
-// Before the first product after other instructions touched its registers; after the last of a
-// group; until at most kPending groups are under way.
-__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void end_products() {
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-template <int kPending> __device__ inline void wait_for_products() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
-
-// Scores = A B', summed over kColumns columns of both.
-template <int kA, int kB, int kColumns, int kStep = 0>
-__device__ inline void issue_scores(Scores& scores, unsigned a, unsigned b) {
-    using P = FixedProduct<Element, mod::kQueryTile>;
-    constexpr int kPanel = kStep / 4, kInside = kStep % 4 * 32;
-    constexpr int kFromA = kA + kPanel * kKeyPanel + kInside;
-    constexpr int kFromB = kB + kPanel * kQueryPanel + kInside;
-    if constexpr (kStep == 0)
-        P::template start<kFromA, kFromB, false>(scores, a, b);
-    else
-        P::template add<kFromA, kFromB, false>(scores, a, b);
-    if constexpr (16 * (kStep + 1) < kColumns)
-        issue_scores<kA, kB, kColumns, kStep + 1>(scores, a, b);
-}
 
 // sums += fragments B, over the tile's queries.
 template <int kB, int kStep = 0, int kCount>
@@ -109,7 +85,7 @@ struct Consumer {
         Fragments weights, folded, d_fragments;
         QuerySums query_sums{};
 
-        gradients.use_stage(shared, stage);
+        gradients.use_stage(shared, stage, 0);
         if (step == 0) shared.keys().wait(0);
         shared.queries_full(stage).wait(parity);
         if constexpr (mod::kHasMap) {
@@ -150,7 +126,8 @@ struct Consumer {
             gradients.finish(d_scores, tile_query, sums, query_sums);
             to_fragments(d_fragments, d_scores);
         }
-        store_d_scores(d_fragments, stage);
+        store_by_queries(base + at::kDScores + stage * kDScoresBytes + warpgroup * kQueryPanel,
+                         d_fragments, warp, lane);
         publish_shared();
         // dS is here, and everyone has left the one before.
         meet_at_d_scores();
@@ -195,18 +172,6 @@ struct Consumer {
 
     __device__ static unsigned d_scores_offset(int stage) { return stage * (kDScoresBytes >> 4); }
 
-    // With rows of queries, in panels of one warpgroup's keys each.
-    __device__ void store_d_scores(const Fragments& d_scores, int stage) const {
-        const unsigned row = lane % 8 + lane / 16 * 8;
-        const unsigned chunk = (2 * warp + lane / 8 % 2) ^ (lane % 8);
-        const unsigned to = shared.base + at::kDScores + stage * kDScoresBytes +
-                            warpgroup * kQueryPanel + row * kRowBytes + chunk * 16;
-#pragma unroll
-        for (int i = 0; i < mod::kQueryTile / 16; ++i)
-            store_transposed(to + i * 16 * kRowBytes, d_scores[i][0], d_scores[i][1],
-                             d_scores[i][2], d_scores[i][3]);
-    }
-
     // A piece of dq to the thread that adds it to memory.
     __device__ void hand_over(const QueryGradient& dq) const {
         const unsigned to =
@@ -226,17 +191,25 @@ struct Consumer {
         const unsigned rows = shared.base + (64 * warpgroup + 16 * warp) * kRowBytes;
         // The last products of both warpgroups have read keys and values.
         synchronize(kLastProductBarrier, 128 * kConsumers);
-        if (attention.dv_flags & kOutputF32)
-            store_floats(attention.dv, attention.dv_flags, corner, mod::kHeadDimV, attention.kv_len,
-                         dv, 1);
-        else
-            store_rows(maps.dv, corner, rows + at::kValues, dv, 1);
-        if (attention.dk_flags & kOutputF32)
-            store_floats(attention.dk, attention.dk_flags, corner, mod::kHeadDim, attention.kv_len,
-                         dk, attention.scale);
-        else
-            store_rows(maps.dk, corner, rows + at::kKeys, dk, attention.scale);
+        store_one<mod::kHeadDimV>(attention.dv, attention.dv_flags, maps.dv, corner,
+                                  rows + at::kValues, dv, 1);
+        store_one<mod::kHeadDim>(attention.dk, attention.dk_flags, maps.dk, corner,
+                                 rows + at::kKeys, dk, attention.scale);
         if (lane == 0) wait_for_store_reads();
+    }
+
+    template <int kColumns, int kCount>
+    __device__ void store_one(const TensorArgument& tensor, unsigned flags, const TensorMap& map,
+                              Corner corner, unsigned memory, const float (&sums)[kCount],
+                              float factor) const {
+        if (flags & kOutputF32) {
+            store_floats(tensor, flags, corner, kColumns, attention.kv_len, EveryColumn{}, sums,
+                         factor);
+            return;
+        }
+        write_rows<panels(kColumns)>(memory, EveryColumn{}, sums, factor);
+        __syncwarp();
+        if (lane == 0) store_rows<panels(kColumns)>(map, corner, memory);
     }
 
     __device__ void run() {
@@ -253,12 +226,6 @@ struct Consumer {
             gradients.flush(sums);
         });
         store(dk, dv);
-    }
-
-    template <int kCount> static __device__ void clear(float (&sums)[kCount]) {
-#pragma unroll
-        for (int i = 0; i < kCount; ++i)
-            sums[i] = 0;
     }
 };
 

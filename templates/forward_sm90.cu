@@ -126,10 +126,8 @@ struct Consumer {
         logits.prepare(first_key);
         if constexpr (mod::kReadsBias) {
             shared.biases.full(bias.stage).wait(bias.parity);
-            const int row_in_tile = 64 * warpgroup + 16 * warp + lane / 4;
-            logits.load_biases(shared.biases.at(bias.stage) + row_in_tile * kBiasRowBytes +
-                                   lane % 4 * 2 * kBiasElementBytes,
-                               kBiasRowBytes);
+            logits.load_biases(shared.biases.at(bias.stage) +
+                               (64 * warpgroup + 16 * warp) * kBiasRowBytes);
             shared.biases.empty(bias.stage).arrive();
             bias.advance();
         }
@@ -184,14 +182,13 @@ struct Consumer {
             logits.apply(scores, block.index * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0, mod::kSettlesAfter, [&](float done) {
-                settle(mod::kSettlesAfter == 0 ? softmax.maximum[0] + softmax.maximum[1] : done,
-                       shared.spare);
+                settle(mod::kSettlesAfter == 0 ? softmax.anchor(scores) : done, shared.spare);
                 turn.pass(mod::Turns::softmax);
                 finish_output(output, weights);
             });
             softmax.exponentiate(scores, logits, 1);
             to_weights(weights, scores);
-            multiply_rows(output, softmax.shrink);
+            if (!Logits::kAreBounded) multiply_rows(output, softmax.shrink);
         }
         wait_for_value();
         issue_output(output, weights, value_operand());
@@ -223,7 +220,7 @@ struct Consumer {
             softmax.exponentiate(scores, logits, 1);
             turn.pass(mod::Turns::softmax);
             to_weights(weights, scores);
-            multiply_rows(output, softmax.shrink);
+            if (!Logits::kAreBounded) multiply_rows(output, softmax.shrink);
             wait_for_value();
             issue_output(output, weights, value_operand());
             finish_output(output, weights);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "analysis/interval.h"
 
@@ -97,6 +98,7 @@ class Analysis {
         ranges.narrow.resize(count);
         ranges.in_range.resize(count);
         ranges.difference.resize(count);
+        ranges.magnitude.resize(count);
         for (NodeId id = 0; id < count; ++id) {
             const ir::Node& node = graph_[id];
             if (node.type == Type::integer) {
@@ -104,6 +106,8 @@ class Analysis {
                 ranges.of_node[id] = facts_[id].range;
             } else if (node.type == Type::real) {
                 reals_[id] = real(node);
+                ranges.magnitude[id] =
+                    std::max(std::fabs(reals_[id].low), std::fabs(reals_[id].high));
             }
             ranges.narrow[id] = is_narrow(node, id);
             if (node.op == Op::read) ranges.in_range[id] = proven_inside(node);
@@ -330,8 +334,7 @@ class Analysis {
         return {hull(yes.range, no.range), hull_upper(yes, no), hull_lower(yes, no)};
     }
 
-    // --- reals: only to bound what is truncated to an integer
-    // -----------------------------------------
+    // --- reals: to bound what is truncated to an integer, and logits -------------------------
     RealInterval real(const ir::Node& node) const {
         switch (node.op) {
         case Op::const_real:

@@ -25,6 +25,8 @@ struct Ranges {
     // The node may be computed in 32 bits: it and its operands fit. Of a read only its value
     // counts.
     std::vector<bool> narrow;
+    // Of real nodes: what no |value| exceeds but NaN; infinity where nothing is known.
+    std::vector<double> magnitude;
     // Of integer comparisons, min and max: first operand - second operand.
     std::vector<Interval> difference;
     // read node -> per index, whether it is proven inside the buffer (empty for other nodes)

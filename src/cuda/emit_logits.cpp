@@ -1,5 +1,9 @@
 #include "cuda/emit_logits.h"
 
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
 #include "cuda/names.h"
 #include "support/text.h"
 
@@ -17,6 +21,13 @@ bool reads_keys(const passes::Mod& mod) {
             mod.dependence[id].has(analysis::Dependence::kv))
             return true;
     return false;
+}
+
+// What no logit times log2(e) exceeds in either direction; 0 where nothing useful is known.
+int exponent_bound(const passes::Mod& mod) {
+    constexpr double kUseless = 1e6;
+    const double bound = std::ceil(mod.ranges.magnitude[mod.score] * std::numbers::log2e);
+    return bound < kUseless ? std::max(1, static_cast<int>(bound)) : 0;
 }
 
 // Where the element of the matrix lies, and the step to the next key's.
@@ -73,6 +84,7 @@ std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& fo
     constant("kReadsKeys", reads_keys(folded.mod));
     constant("kScoreIsAffine", parts.found());
     constant("kScoreIsCapped", parts.cap != kNoNode);
+    text += formatted("constexpr int kExponentBound = {};\n", exponent_bound(folded.mod));
     constant("kHasRowAddend", parts.row_addend != kNoNode);
     constant("kHasSlope", parts.slope != kNoNode);
     constant("kSlopeIsOfHead",

@@ -8,13 +8,23 @@
 namespace flexc::cuda {
 namespace {
 
-constexpr int kConsumers = 2, kKeyTile = 64 * kConsumers;
+constexpr int kConsumers = 2;
 constexpr int kSlabRows = 64;    // of dq's accumulator
 constexpr int kPaddedRows = 128; // queries of a head are padded to a multiple
-constexpr int kWidest = 128;
+constexpr int kWidest = 128;     // that warpgroups with keys of their own have registers for
 
 // Queries of a tile, best first.
 constexpr std::array kQueryTiles = {128, 64};
+
+// Whether warpgroups share their keys: sm90/backward_layout.cuh says what that changes.
+bool shares_keys(const KernelRequest& request) {
+    return std::max(request.head_dim, request.head_dim_v) > kWidest;
+}
+int key_tile(const KernelRequest& request) { return shares_keys(request) ? 64 : 64 * kConsumers; }
+// Shared keys leave no room for what is staged by a grid of them.
+GridReads grid_of(const KernelRequest& request) {
+    return shares_keys(request) ? GridReads{} : request.grid_reads;
+}
 
 // Queries of a tile, and whether columns of the grid of keys are staged.
 struct BackwardTiles {
@@ -24,6 +34,7 @@ struct BackwardTiles {
 
 // Of what is staged beside a tile of queries, in one stage.
 int grid_bytes(const GridReads& reads, const BackwardTiles& tiles) {
+    constexpr int kKeyTile = 64 * kConsumers;
     if (reads.width == 0) return 0;
     const int rows = kKeyTile / reads.width + (kKeyTile % reads.width == 0 ? 0 : 2);
     const int pitch = (reads.width * reads.column_bytes + 15) / 16 * 16 + 16;
@@ -36,17 +47,22 @@ int shared_bytes(const KernelRequest& request, const BackwardTiles& tiles) {
     const int query_tile = tiles.query_tile;
     constexpr int kRowBytes = 128; // of a panel
     constexpr int kRingStages = 2, kBarrierBytes = 14 * 8, kPieceBytes = kSlabRows * 64 * 4;
-    constexpr int kFactBytes = 4 + 4 + 16; // of a query: lse, delta, and what a program computes
+    const bool shares = shares_keys(request);
+    const int keys = key_tile(request);
+    // Of a query: lse, delta, and what a program computes.
+    const int fact_bytes = 4 + 4 + (shares ? 8 : 16);
+    const int score_tiles = shares ? 2 : 1; // with that of weights
     const int mapped_tile_bytes = request.has_map ? 16 : 0;
     const int both = panels(request.head_dim) + panels(request.head_dim_v);
-    return kRowBytes * (both * (kKeyTile + kRingStages * query_tile) +
-                        kRingStages * panels(kKeyTile) * query_tile) +
-           kConsumers * kPieceBytes + kRingStages * query_tile * kFactBytes + kBarrierBytes +
-           mapped_tile_bytes + kRingStages * grid_bytes(request.grid_reads, tiles);
+    return kRowBytes * (both * (keys + kRingStages * query_tile) +
+                        kRingStages * score_tiles * panels(keys) * query_tile) +
+           (shares ? 0 : kConsumers * kPieceBytes) + kRingStages * query_tile * fact_bytes +
+           kBarrierBytes + mapped_tile_bytes + kRingStages * grid_bytes(grid_of(request), tiles);
 }
 
 bool suits(const KernelRequest& request, const BackwardTiles& tiles) {
     const int query_tile = tiles.query_tile;
+    if (shares_keys(request)) return query_tile == kSlabRows;
     // Two tiles of scores, dk and dv; the rest of 240 registers is for fragments and the mod.
     constexpr int kMostAccumulators = 192;
     const int accumulators =
@@ -61,7 +77,7 @@ bool suits(const KernelRequest& request, const BackwardTiles& tiles) {
 std::vector<BackwardTiles> backward_tiles(const KernelRequest& request) {
     std::vector<BackwardTiles> choices;
     for (const bool stages_columns : {true, false}) {
-        if (stages_columns && request.grid_reads.by_column == 0) continue;
+        if (stages_columns && grid_of(request).by_column == 0) continue;
         for (const int query_tile : kQueryTiles)
             if (const BackwardTiles tiles{query_tile, stages_columns}; suits(request, tiles))
                 choices.push_back(tiles);
@@ -74,21 +90,23 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     for (const BackwardTiles& tiles : backward_tiles(request)) {
         if (refused-- > 0) continue;
         KernelConfig config;
-        config.template_path = "backward_sm90.cu";
-        config.entry = "flexc_backward_sm90";
+        const bool shares = shares_keys(request);
+        config.template_path = shares ? "backward_wide_sm90.cu" : "backward_sm90.cu";
+        config.entry = shares ? "flexc_backward_wide_sm90" : "flexc_backward_sm90";
         config.query_tile = tiles.query_tile;
-        config.key_tile = kKeyTile;
+        config.key_tile = key_tile(request);
         config.warps = 4 * (kConsumers + 1);
         config.stages = 2;
         config.shared_bytes = shared_bytes(request, tiles);
-        config.key_width = request.grid_reads.width;
+        config.key_width = grid_of(request).width;
         config.stages_columns = tiles.stages_columns;
         // A few words cost some percent, and the generic kernel has half the speed.
         const bool is_last = request.refused + 1 == backward_sm90_choices(request);
         // The generic kernel comes last, but for one whose additions to dq need an order.
         config.has_next = !is_last || !request.deterministic;
         config.tolerated_spills = is_last ? 256 : 128;
-        config.reason = "wgmma, dk and dv of a tile of keys, dq by the copy engine's additions";
+        config.reason = "wgmma, dk and dv of a tile of keys, dq by ";
+        config.reason += shares ? "additions from registers" : "the copy engine's additions";
         if (request.deterministic) config.reason += ", in the order of keys";
         if (config.key_width != 0)
             config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";
@@ -140,8 +158,8 @@ std::string_view why_not_backward_sm90(const KernelRequest& request) {
     if (request.dtype == DType::f32) return "wgmma has no products of floats";
     if (request.head_dim % 8 != 0 || request.head_dim_v % 8 != 0)
         return "the copy engine needs rows of a multiple of 16 bytes";
-    if (request.head_dim > kWidest || request.head_dim_v > kWidest)
-        return "dk and dv of wider heads do not fit in registers";
+    if (shares_keys(request) && request.deterministic)
+        return "additions of dq from registers, which wide heads need, have no order";
     return "";
 }
 

@@ -36,7 +36,9 @@ int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape, boo
     constexpr int kRowBytes = 128; // of a panel
     const int key = panels(request.head_dim), value = panels(request.head_dim_v);
     const int query_tile = 64 * shape.consumers;
-    const int bias_row_bytes = (shape.key_tile + 8) * request.bias_bytes;
+    const int bias_bytes = shape.key_tile * request.bias_bytes;
+    const int bias_row_bytes =
+        bias_bytes + (bias_bytes % kRowBytes == 0 ? 0 : 8 * request.bias_bytes);
     const KeyGrid& grid = request.key_grid;
     const int grid_rows = by_grid && grid.quotients ? shape.key_tile / grid.width : 0;
     return kBarrierBytes + kForwardStages * query_tile * (bias_row_bytes + 4 * grid_rows) +
@@ -52,7 +54,7 @@ int accumulators(const KernelRequest& request, const ForwardSchedule& shape) {
 }
 int accumulator_limit(const KernelRequest& request, const ForwardSchedule& shape) {
     if (shape.consumers == 3) return 128;
-    return request.bias_bytes > 0 ? 188 : 192;
+    return request.bias_bytes > 2 ? 180 : 192;
 }
 
 bool is_wide(const KernelRequest& request) {
@@ -60,11 +62,9 @@ bool is_wide(const KernelRequest& request) {
 }
 
 bool suits(const KernelRequest& request, const ForwardSchedule& shape, bool by_grid) {
-    // Beyond these, masks and mods spill or products are serialised. 64 keys are as fast there.
-    constexpr int kWidestOfThree = 96, kWidestOfManyKeys = 224, kFewKeys = 64;
-    const int columns = padded_columns(request.head_dim_v);
-    if (shape.consumers == 3 && columns > kWidestOfThree) return false;
-    if (shape.key_tile > kFewKeys && columns > kWidestOfManyKeys) return false;
+    // Beyond this, masks and mods spill or products are serialised.
+    constexpr int kWidestOfThree = 96;
+    if (shape.consumers == 3 && padded_columns(request.head_dim_v) > kWidestOfThree) return false;
     if (request.bias_bytes > 0 && shape.consumers == 3) return false;
     return accumulators(request, shape) <= accumulator_limit(request, shape) &&
            shared_bytes(request, shape, by_grid) <= shared_memory_limit(request.arch);
@@ -92,10 +92,11 @@ bool suits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
 }
 
 // Measured on an H200. Wide heads multiply most of the time and mods lengthen the softmax, so that
-// turns at products suffice.
+// turns at products suffice; the widest without a mod gain by turns at the softmax again.
 ForwardSchedule with_turns(const KernelRequest& request, ForwardSchedule schedule) {
     const bool wide = is_wide(request), narrow = schedule.consumers == 3;
-    schedule.turns = wide || request.has_score_mod ? Turns::products : Turns::softmax;
+    const bool widest = std::min(request.head_dim, request.head_dim_v) > 192;
+    schedule.turns = (wide && !widest) || request.has_score_mod ? Turns::products : Turns::softmax;
     schedule.settles_after = wide || (narrow && !request.has_score_mod) ? 0
                              : request.has_score_mod                    ? 8
                                                                         : 4;

@@ -4,7 +4,8 @@
 // A word of the tile has two neighbouring keys. At an even distance d, the word at key q - d of an
 // even query is on diagonals d and d - 1; that at key q - d - 1 of an odd query on d + 1 and d. A
 // lane takes the words at its own distance modulo the number of keys: one in every row, so that no
-// load is wasted. Both of its distances are `first`, and as many keys more or less.
+// load is wasted. Both of its distances are `first`, and as many keys more or less. With 64 keys,
+// one warp has all distances, and each does half of the queries.
 #pragma once
 
 #include "sm90/backward_layout.cuh"
@@ -34,19 +35,20 @@ struct DiagonalSums {
     }
 };
 
-// kUpper: which of the two warps. `first_distance`: of the tile's first query and first key.
-template <bool kUpper>
+// Of queries kBegin ... kEnd - 1. kUpper: the greater distances, or all. `first_distance`: of the
+// tile's first query and first key.
+template <bool kUpper, int kBegin, int kEnd>
 __device__ inline void sum_tile(const AttentionArguments& attention, unsigned d_scores,
                                 DistanceSum* to, int first_distance) {
     constexpr mod::Element kKind{};
     constexpr int kRowsAtOnce = 8; // loads in flight
-    // The lower warp's other distances are beyond a tile of 64 queries.
+    // The lower warp's other distances are beyond a tile of 64 queries and 128 keys.
     constexpr bool kHasOther = kUpper || mod::kQueryTile == 128;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int first = kUpper ? 2 * lane : 2 * lane - 64;
     DiagonalSums near, other;
 #pragma unroll 1
-    for (int q = 0; q < mod::kQueryTile; q += kRowsAtOnce) {
+    for (int q = kBegin; q < kEnd; q += kRowsAtOnce) {
         unsigned word[kRowsAtOnce];
 #pragma unroll
         for (int i = 0; i < kRowsAtOnce; ++i) {
@@ -91,10 +93,12 @@ __device__ inline void sum_distances(const AttentionArguments& attention,
             meet_at_d_scores();
             const unsigned d_scores = shared.base + at::kDScores + stage * kDScoresBytes;
             const int distance = walk.tile() * mod::kQueryTile - keys.first_kv;
+            constexpr int kQueries = mod::kQueryTile, kFirst = kSharesKeys ? kQueries / 2 : 0;
             if (is_upper)
-                sum_tile<true>(attention, d_scores, to, distance);
+                sum_tile<true, kFirst, kQueries>(attention, d_scores, to, distance);
             else
-                sum_tile<false>(attention, d_scores, to, distance);
+                sum_tile<kSharesKeys, 0, kSharesKeys ? kFirst : kQueries>(attention, d_scores, to,
+                                                                          distance);
         }
     });
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/math.cuh"
-#include "mod.cuh"
+#include "sm90/backward_layout.cuh"
 
 namespace sm90 {
 
@@ -15,7 +15,7 @@ struct GradientSums {
 };
 // Of a head and a query: over the two keys that a thread has.
 struct QuerySums {
-    float of_query[kGradientSlots][mod::kQueryTile / 4];
+    float of_query[kGradientSlots][kScoreQueries / 4];
 };
 
 __device__ inline void add(const mod::At& at, int gradient, float d_read) {

@@ -12,9 +12,13 @@ extern __shared__ __align__(1024) unsigned char shared_memory[];
 
 namespace sm90 {
 
-constexpr int kConsumers = 2; // warpgroups of 64 keys each
+constexpr int kConsumers = 2; // warpgroups
 constexpr int kThreads = 128 * (kConsumers + 1);
-static_assert(kThreads == 32 * mod::kWarps && mod::kKeyTile == 64 * kConsumers);
+// A warpgroup has 64 keys of its own, or where dk and dv are too wide for its registers, half of
+// their columns for the same 64 keys as the other; then it has the scores of half of the queries.
+constexpr bool kSharesKeys = mod::kKeyTile == 64;
+constexpr int kScoreQueries = kSharesKeys ? mod::kQueryTile / kConsumers : mod::kQueryTile;
+static_assert(kThreads == 32 * mod::kWarps && (kSharesKeys || mod::kKeyTile == 64 * kConsumers));
 
 // What a score mod's derivative asks of the order of things. Where the derivative with respect to
 // the score is the same for any score, weights are computed under the product of values, and the
@@ -34,6 +38,11 @@ constexpr int kConsumerRegisters = kAtOnce ? 240 : !kSumsGrid ? 232 : kSparesReg
 constexpr int kPanelColumns = 64; // of 16 bits: 128 bytes, the width of the swizzle
 constexpr int kRowBytes = 2 * kPanelColumns;
 constexpr int panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
+// Where a panel of a row is in shared memory, counted in panels. The one in the middle of three is
+// the last, so that it is behind both of the others: see backward_share.cuh.
+constexpr __device__ int place_of_panel(int panel, int count) {
+    return count == 3 ? (3 - panel) % 3 : panel;
+}
 constexpr int round_up_16(int x) { return (x + 15) / 16 * 16; }
 constexpr int kPanels = panels(mod::kHeadDim), kValuePanels = panels(mod::kHeadDimV);
 constexpr int kQueryPanel = mod::kQueryTile * kRowBytes, kKeyPanel = mod::kKeyTile * kRowBytes;
@@ -51,10 +60,11 @@ static_assert(kSlabs == 1 || (kSlabs == 2 && kGroups <= 8));
 constexpr int kSumWarps = 2;
 constexpr bool kSumsInTile = mod::kSumsDistances || mod::kSumsQuotients || mod::kSumsRemainders;
 constexpr int kDScoresBytes = panels(mod::kKeyTile) * kQueryPanel; // of a stage
+constexpr int kWeightBytes = kSharesKeys ? kDScoresBytes : 0;      // else they stay in registers
 constexpr int kDScoresThreads = 128 * kConsumers + (kSumsInTile ? 32 * kSumWarps : 0);
 
 // What a program computes once for a query is computed by a warp that has nothing else to do.
-constexpr int kMostRowBytes = 16;
+constexpr int kMostRowBytes = kSharesKeys ? 8 : 16;
 constexpr bool kStagesRows =
     !__is_empty(mod::Row) && sizeof(mod::Row) <= kMostRowBytes && !kSumsInTile;
 
@@ -78,10 +88,11 @@ constexpr int kValues = kKeys + kPanels * kKeyPanel;
 constexpr int kQueries = kValues + kValuePanels * kKeyPanel; // this and the next three: two stages
 constexpr int kDOut = kQueries + 2 * kPanels * kQueryPanel;
 constexpr int kDScores = kDOut + 2 * kValuePanels * kQueryPanel;
-constexpr int kQueryGradient = kDScores + 2 * kDScoresBytes;
-constexpr int kOrigins = kQueryGradient + kConsumers * kPieceBytes; // two stages of floats
-constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4;         // two stages of floats
-constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;            // two stages of mod::Row
+constexpr int kWeights = kDScores + 2 * kDScoresBytes;
+constexpr int kQueryGradient = kWeights + 2 * kWeightBytes;
+constexpr int kOrigins = kQueryGradient + (kSharesKeys ? 0 : kConsumers * kPieceBytes);
+constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4; // like origins, two stages of floats
+constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;    // two stages of mod::Row
 constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kMostRowBytes;
 constexpr int kMappedTiles = kBarriers + 14 * 8; // two stages of a word, where the mask has a map
 constexpr int kGrid = kMappedTiles + (mod::kHasMap ? 16 : 0); // two stages
@@ -130,7 +141,7 @@ struct Shared {
 };
 
 // Numbered barriers; 0 is the block's.
-constexpr int kDScoresBarrier = 1, kLastProductBarrier = 2;
+constexpr int kDScoresBarrier = 1, kLastProductBarrier = 2, kWeightsBarrier = 3;
 
 // dS is in shared memory.
 __device__ inline void meet_at_d_scores() {

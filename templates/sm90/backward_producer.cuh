@@ -1,4 +1,4 @@
-// The producer's warpgroup: one thread loads tiles, another adds finished pieces of dq to memory.
+// The producer's warpgroup: one thread loads tiles; a warp computes what is the same for a query.
 #pragma once
 
 #include "sm90/backward_layout.cuh"
@@ -11,7 +11,7 @@ __device__ inline void load_panels(unsigned to, int panel_bytes, int panel_count
                                    const TensorMap& map, Corner from, Barrier arrival) {
 #pragma unroll
     for (int panel = 0; panel < panel_count; ++panel) {
-        load_box(to + panel * panel_bytes, map, from, arrival);
+        load_box(to + place_of_panel(panel, panel_count) * panel_bytes, map, from, arrival);
         from.column += kPanelColumns;
     }
 }
@@ -94,52 +94,6 @@ __device__ inline void stage_rows(const AttentionArguments& attention,
             }
             // Every lane for itself: it has written rows of its own.
             shared.queries_full(stage).arrive();
-        }
-    });
-}
-
-// Groups of columns of dq that a warpgroup has in its piece.
-__device__ inline int groups_of(int warpgroup) {
-    if constexpr (kSlabs == 2) return kGroups;
-    return max(min(kGroups - 8 * warpgroup, 8), 0);
-}
-
-// A warpgroup's piece to its part of a tile of queries, which starts at `slab`.
-__device__ inline void add_piece(float* slab, Shared shared, int warpgroup) {
-    constexpr int kSlabFloats = kSlabRows * mod::kHeadDim;
-    float* const to = slab + warpgroup * (kSlabs == 2 ? kSlabFloats : kPieceBytes / 4);
-    if (groups_of(warpgroup) > 0)
-        add_bytes(to, shared.base + at::kQueryGradient + warpgroup * kPieceBytes,
-                  groups_of(warpgroup) * kGroupBytes);
-    end_additions();
-}
-
-__device__ inline void add_pieces(const AttentionArguments& attention,
-                                  const mod::Arguments& arguments, Shared shared,
-                                  const KeyTile& keys) {
-    constexpr int kSlabFloats = kSlabRows * mod::kHeadDim;
-    const long long rows = padded(attention.q_len);
-    unsigned parity = 0;
-    visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-        QueryTiles walk(attention, place, keys, tiles);
-        float* slab = attention.dq_accumulator +
-                      (place.b * attention.heads + place.h) * rows * mod::kHeadDim +
-                      static_cast<long long>(walk.tile()) * (kSlabs * kSlabFloats);
-#pragma unroll 1
-        while (!walk.is_done()) {
-#pragma unroll
-            for (int i = 0; i < kConsumers; ++i) {
-                shared.piece_full(i).wait(parity);
-                add_piece(slab, shared, i);
-            }
-            wait_for_additions<1>();
-            shared.piece_empty(0).arrive();
-            wait_for_additions<0>();
-            shared.piece_empty(1).arrive();
-            const int tile = walk.tile();
-            walk.advance();
-            slab += static_cast<long long>(walk.tile() - tile) * (kSlabs * kSlabFloats);
-            parity ^= 1;
         }
     });
 }

@@ -1,5 +1,6 @@
 // From products of keys and queries to weights, and from weights to the gradient of scores. Scores
-// are transposed: a thread has two keys, and a quarter of the tile's queries.
+// are transposed: a thread has two keys, and a quarter of its warpgroup's queries. Whatever is said
+// of a tile's queries here is of those of the warpgroup.
 #pragma once
 
 #include "common/math.cuh"
@@ -12,10 +13,10 @@
 
 namespace sm90 {
 
-constexpr int kScores = mod::kQueryTile / 2; // accumulators of a thread
-constexpr int kQueries = kScores / 2;        // that they belong to
+constexpr int kScores = kScoreQueries / 2; // accumulators of a thread
+constexpr int kQueries = kScores / 2;      // that they belong to
 using Scores = float[kScores];
-using Fragments = unsigned[mod::kQueryTile / 16][4]; // left operands, 16 queries each
+using Fragments = unsigned[kScoreQueries / 16][4]; // left operands, 16 queries each
 
 // The accumulator of a thread's key (0 or 1) and the j-th of its queries, and where the query is
 // from the thread's first. Its keys are eight apart.
@@ -24,7 +25,7 @@ constexpr __device__ int query_of(int j) { return j / 2 * 8 + j % 2; }
 
 // Where floats would not fit beside the rest, what the derivative is multiplied with is kept in 16
 // bits: the fragments of weights, unless a derivative has been folded in.
-constexpr bool kKeepsFloats = mod::kQueryTile < 128;
+constexpr bool kKeepsFloats = kScoreQueries < 128;
 constexpr bool kKeepsFolded = !kKeepsFloats && kFolds;
 // Sums of queries wait for the products that follow, under which lanes exchange them; half of them
 // do not where registers are shortest.
@@ -52,9 +53,10 @@ class ScoreGradients {
                     (place.b * attention.heads + place.h) * count;
     }
 
-    // Where the tile's rows are, and what is read by rows and columns of keys as a grid.
-    __device__ void use_stage(const Shared& shared, int stage) {
-        if constexpr (kStagesRows) rows_ = Shared::rows(stage);
+    // Where the tile's rows are, from the first that is the warpgroup's, and what is read by rows
+    // and columns of keys as a grid.
+    __device__ void use_stage(const Shared& shared, int stage, int first) {
+        if constexpr (kStagesRows) rows_ = Shared::rows(stage) + first;
         grid_reads_.use(shared.grid(stage));
     }
 
@@ -191,7 +193,8 @@ class ScoreGradients {
             const int first = (lane_bit(16) * 4 + lane_bit(8) * 2 + lane_bit(4)) * (kQueries / 8);
 #pragma unroll
             for (int i = 0; i < kQueries / 8; ++i) {
-                const int position = tile_query + first_query_ + first / 2 * 8 + query_of(i);
+                const int odd = kQueries < 16 ? first % 2 : 0;
+                const int position = tile_query + first_query_ + first / 2 * 8 + odd + query_of(i);
                 if (position >= attention_.q_len) continue;
                 const int q = position + static_cast<int>(attention_.q_offset);
                 const mod::Row row = row_of(position - tile_query, q);

@@ -12,7 +12,7 @@
 #pragma once
 
 #include "common/turns.h"
-#include "sm90/backward_producer.cuh"
+#include "sm90/backward_pieces.cuh"
 
 namespace sm90 {
 

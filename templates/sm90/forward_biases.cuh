@@ -7,7 +7,7 @@
 
 namespace sm90 {
 
-constexpr int kChunkKeys = 16 / kBiasElementBytes; // of 16 bytes
+constexpr int kChunkKeys = kBiasChunk / kBiasBytes;
 
 // A matrix of the program: rows are queries.
 struct BiasMatrix {
@@ -44,11 +44,9 @@ __device__ inline void copy_chunks(const BiasMatrix& matrix, int first_row, int 
     if (first < kRows && key < keys) {
         const mod::BiasElement* from =
             matrix.corner + (first_row + first) * matrix.row_step + first_key + key;
-        to += first * kBiasRowBytes + key * kBiasElementBytes;
 #pragma unroll 4
         for (int row = first; row < rows; row += kRows) {
-            copy_async(to, from);
-            to += kRows * kBiasRowBytes;
+            copy_async(to + bias_chunk_at(row, thread % kChunks), from);
             from += kRows * matrix.row_step;
         }
     }
@@ -59,13 +57,15 @@ __device__ inline void copy_chunks(const BiasMatrix& matrix, int first_row, int 
 __device__ inline void copy_elements(const BiasMatrix& matrix, int first_row, int rows,
                                      int first_key, int keys, unsigned to, Barrier full,
                                      int thread) {
+    for (int key = thread; key < keys; key += kBiasThreads) {
+        const mod::BiasElement* from =
+            matrix.corner + first_row * matrix.row_step + (first_key + key) * matrix.key_step;
+        const unsigned column = to + key % kChunkKeys * kBiasBytes;
 #pragma unroll 4
-    for (int i = thread; i < rows * mod::kKeyTile; i += kBiasThreads) {
-        const int row = i / mod::kKeyTile, key = i % mod::kKeyTile;
-        if (key < keys)
-            store_shared_element(to + row * kBiasRowBytes + key * kBiasElementBytes,
-                                 matrix.corner[(first_row + row) * matrix.row_step +
-                                               (first_key + key) * matrix.key_step]);
+        for (int row = 0; row < rows; ++row) {
+            store_shared_element(column + bias_chunk_at(row, key / kChunkKeys), *from);
+            from += matrix.row_step;
+        }
     }
     full.arrive();
 }

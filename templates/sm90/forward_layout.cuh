@@ -3,6 +3,7 @@
 
 #include "mod.cuh"
 #include "sm90/barrier.cuh"
+#include "sm90/bias_tile.cuh"
 #include "sm90/mapped_tile.cuh"
 #include "sm90/warpgroup.cuh"
 #include "sm90/wgmma.cuh"
@@ -31,9 +32,6 @@ constexpr int kWidestPanels = kPanels > kValuePanels ? kPanels : kValuePanels;
 using Queries = Stages<mod::kQueryStages, kQueryPanel * kWidestPanels>;
 using Keys = Stages<mod::kStages, kPanels * kKeyPanel>;
 using Values = Stages<mod::kStages, kValuePanels * kKeyPanel>;
-// Rows of biases are as far apart as makes lanes that read eight of them meet no bank twice.
-constexpr int kBiasElementBytes = sizeof(mod::BiasElement);
-constexpr int kBiasRowBytes = (mod::kKeyTile + 8) * kBiasElementBytes;
 using Biases = Stages<mod::kStages, mod::kReadsBias ? mod::kQueryTile * kBiasRowBytes : 0>;
 constexpr int kBiasThreads = 64; // that copy them, where there are any, beside the producer
 

@@ -34,14 +34,13 @@ __device__ inline void normalise(const AttentionArguments& attention, const Head
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const float sum = quad_sum(softmax.sum[r]);
-        const bool nothing_visible = softmax.maximum[r] == negative_infinity();
+        const bool nothing_visible = softmax.saw_nothing(r, sum);
         factor[r] = nothing_visible ? 0 : reciprocal_fast(sum);
         if (attention.lse.data && threadIdx.x % 4 == 0 && row + 8 * r < attention.q_len)
             lse[(row + 8 * r) * attention.lse.stride_s] =
                 nothing_visible
                     ? negative_infinity()
-                    : (logits.exponent(softmax.maximum[r]) + log2_fast(sum) + logits.lse_shift()) *
-                          kLn2;
+                    : (softmax.level(r, logits) + log2_fast(sum) + logits.lse_shift()) * kLn2;
     }
     multiply_rows(output, factor);
 }
@@ -49,13 +48,15 @@ __device__ inline void normalise(const AttentionArguments& attention, const Head
 // Through shared memory of the warp's own: 16 rows of each panel.
 __device__ inline void store(const TensorMap& map, Corner corner, unsigned memory,
                              const Output& output) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+    // Known here only, so that no address is kept in registers from tile to tile.
+    const int lane = computed_again(static_cast<int>(threadIdx.x) % 32);
+    // Each lane names a row of one of four 8 x 8 matrices, two of them side by side. Chunks of 16
+    // bytes are swizzled within the 128 bytes of a row.
+    const unsigned first = memory + (lane & 15) * kRowBytes + ((lane >> 4) ^ (lane & 7)) * 16;
 #pragma unroll
     for (int i = 0; i < kOutputs; i += 8) {
-        // Each lane names a row of one of four 8 x 8 matrices, two of them side by side.
-        const int chunk = i / 4 + lane / 16;
-        const unsigned to = memory + chunk / 8 * kQueryPanel + lane % 16 * kRowBytes +
-                            ((chunk % 8) ^ (lane % 8)) * 16;
+        const int chunk = i / 4;
+        const unsigned to = (first ^ chunk % 8 * 16) + chunk / 8 * kQueryPanel;
         const mod::Element kind{};
         store_matrices(
             to, pack(kind, output[i], output[i + 1]), pack(kind, output[i + 2], output[i + 3]),

@@ -3,6 +3,7 @@
 
 #include "common/math.cuh"
 #include "common/place.cuh"
+#include "sm90/bias_tile.cuh"
 #include "sm90/visible_keys.cuh"
 #include "sm90/warpgroup.cuh"
 
@@ -31,23 +32,9 @@ constexpr int least_common_multiple(int x, int y) {
 template <typename E> constexpr bool kTanhIsExact = false;
 template <> constexpr bool kTanhIsExact<flexc_f16> = true;
 
-// Two numbers that lie side by side in shared memory.
-template <typename E> struct ElementPair {
-    unsigned word;
-
-    __device__ void load(unsigned from) { word = load_shared_word(from); }
-    __device__ float first() const { return flexc_first(E{}, word); }
-    __device__ float second() const { return flexc_second(E{}, word); }
-};
-template <> struct ElementPair<float> {
-    float x, y;
-
-    __device__ void load(unsigned from) {
-        asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(from) : "memory");
-    }
-    __device__ float first() const { return x; }
-    __device__ float second() const { return y; }
-};
+// Weights may be as small and as large as floats.
+template <typename E> constexpr bool kExponentsAreWide = true;
+template <> constexpr bool kExponentsAreWide<flexc_f16> = false;
 
 // One thread's part of the logits of a tile of queries. The exponent of an element is
 //     logit * factor() + offset of its row,
@@ -68,6 +55,9 @@ class Logits {
     // Logits are exponents already.
     static constexpr bool kFactorIsOne = kAffine && !kCapped && !mod::kHasElementAddend;
     static constexpr bool kHasOffset = kAffine && !kCapped && kHasBase;
+    // Weights are relative to a level that does not change, see Softmax. Those of f16 would vanish.
+    static constexpr bool kAreBounded = mod::kExponentBound > 0 && mod::kExponentBound <= 74 &&
+                                        kExponentsAreWide<mod::Element> && !kHasOffset;
     // As many parts of a tile's columns have offsets of their own, in each row.
     static constexpr int kOffsets = kAffine && !kCapped ? kBases : 1;
     static constexpr __device__ int offset_of(int j) { return kOffsets == 1 ? 0 : base_of(j); }
@@ -127,15 +117,8 @@ class Logits {
                     base_[r][i] = mod::kHasRowAddend ? base_[r][0] + addend : addend;
             }
     }
-    // The biases of these keys, from this thread's first row and column in shared memory.
-    __device__ void load_biases(unsigned from, int row_bytes) {
-#pragma unroll
-        for (int pair = 0; pair < kBiasPairs; ++pair)
-#pragma unroll
-            for (int r = 0; r < 2; ++r)
-                bias_pairs_[r][pair].load(from + 8 * pair * sizeof(mod::BiasElement) +
-                                          8 * r * row_bytes);
-    }
+    // The biases of these keys. `rows`: the warp's first, in shared memory.
+    __device__ void load_biases(unsigned rows) { biases_.load(rows); }
 
     // Products become logits of the keys that look() was asked about; those that are hidden become
     // -inf.
@@ -180,13 +163,6 @@ class Logits {
                              place_.b,   place_.h,      place_.h_kv, rows_.q[r],   kv};
             visit(r, at);
         }
-    }
-
-    // Of the j-th column.
-    __device__ float bias(int r, int j) const {
-        if constexpr (!mod::kReadsBias) return 0;
-        const auto& pair = bias_pairs_[r][mod::kReadsBias ? j / 2 : 0];
-        return j % 2 != 0 ? pair.second() : pair.first();
     }
 
     // Of the j-th column. Eight neighbouring columns are in at most two rows of the grid, and
@@ -249,7 +225,8 @@ class Logits {
             if constexpr (mod::kHasElementAddend) {
                 visit_column(first_key + first_column_ + column_of(j),
                              [&](int r, const mod::At& at) {
-                                 finish(r, mod::element_addend(at, bias(r, j)) * unit_);
+                                 const float bias = mod::kReadsBias ? biases_.at(r, j) : 0;
+                                 finish(r, mod::element_addend(at, bias) * unit_);
                              });
             } else {
                 // Unlike 0, -0 is the same as nothing in a sum.
@@ -306,8 +283,7 @@ class Logits {
     float repeated_[2][kPeriodColumns];
     bool hides_;          // something of the keys that are looked at
     unsigned visible_[2]; // of them, where a mask is no band
-    static constexpr int kBiasPairs = mod::kReadsBias ? kFragmentColumns / 2 : 1;
-    ElementPair<mod::BiasElement> bias_pairs_[2][kBiasPairs];
+    BiasFragment biases_;
     float column_part_[kKeepsColumns ? kFragmentColumns : 1];
 };
 

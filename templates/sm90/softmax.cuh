@@ -1,4 +1,6 @@
-// The running maximum and sum of a thread's two rows.
+// The running maximum and sum of a thread's two rows. Logits that are known to be small need no
+// maximum: their weights are relative to the same level from the first key on, and neither overflow
+// nor vanish.
 #pragma once
 
 #include "sm90/logits.cuh"
@@ -6,7 +8,8 @@
 namespace sm90 {
 
 struct Softmax {
-    float maximum[2];                  // of logits with their offsets
+    static constexpr float kFixedLevel = 20; // weights are at most 2^54, at least 2^-94
+    float maximum[2];                  // of logits with their offsets; none where they are bounded
     float sum[2];                      // of this thread's columns
     float shrink[2];                   // what the last change of the maximum makes of earlier sums
     float origin[2][Logits::kOffsets]; // what is taken off an exponent
@@ -16,10 +19,12 @@ struct Softmax {
         for (int r = 0; r < 2; ++r) {
             maximum[r] = negative_infinity();
             sum[r] = 0;
+            if constexpr (Logits::kAreBounded) origin[r][0] = kFixedLevel;
         }
     }
 
     __device__ void raise_maximum(const Scores& logits, const Logits& form) {
+        if constexpr (Logits::kAreBounded) return;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const float before = maximum[r];
@@ -48,12 +53,25 @@ struct Softmax {
         }
     }
 
+    // What weights of a row are relative to, as an exponent.
+    __device__ float level(int r, const Logits& form) const {
+        return Logits::kAreBounded ? kFixedLevel : form.exponent(maximum[r]);
+    }
+    // Of a row, when `total` is the sum of all threads.
+    __device__ bool saw_nothing(int r, float total) const {
+        return Logits::kAreBounded ? total == 0 : maximum[r] == negative_infinity();
+    }
+    // Depends on everything that exponents of this block are taken relative to.
+    __device__ float anchor(const Scores& logits) const {
+        return Logits::kAreBounded ? logits[kScores - 1] : maximum[0] + maximum[1];
+    }
+
     // Logits of one row become weights. At the first pair of columns from `pause` on, calls
     // between().
     template <typename Between>
     __device__ void exponentiate(Scores& logits, const Logits& form, int r, int pause,
                                  Between between) {
-        float even = sum[r] * shrink[r], odd = 0;
+        float even = Logits::kAreBounded ? sum[r] : sum[r] * shrink[r], odd = 0;
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; j += 2) {
             if (j == pause) between(even);

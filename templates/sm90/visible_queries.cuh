@@ -26,7 +26,7 @@ class VisibleQueries {
     // Whether all of a tile see the warp's keys; for the whole warp. map_shows_all: the mask's map,
     // if it has one, says so.
     __device__ bool are_all(int tile_query, bool map_shows_all) const {
-        const int last_query = tile_query + mod::kQueryTile - 1, last_key = warp_key_ + 15;
+        const int last_query = tile_query + kScoreQueries - 1, last_key = warp_key_ + 15;
         if (last_query >= attention_.q_len || last_key >= attention_.kv_len) return false;
         if constexpr (!mod::kHasMask) return true;
         if constexpr (mod::kHasMap) return map_shows_all;
@@ -56,7 +56,7 @@ class VisibleQueries {
 
   private:
     static constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
-    static constexpr bool kRepeats = !kMaskIsBand && RepeatingBits::kPeriod != 0;
+    static constexpr bool kRepeats = !kMaskIsBand && RepeatingBits::kPeriod != 0 && !kSharesKeys;
 
     // What every part of the mask shows: of those that repeat, or of the others.
     template <bool kRepeating>
@@ -67,9 +67,9 @@ class VisibleQueries {
                    static_cast<int>(attention_.kv_offset);
         };
         for_parts<mod::kMaskParts>([&](auto part) {
-            if constexpr ((part.kPeriod != 0) == kRepeating) {
+            if constexpr ((kRepeats && part.kPeriod != 0) == kRepeating) {
                 unsigned seen[2];
-                look_together<mod::kQueryTile>(
+                look_together<kScoreQueries>(
                     seen, columns,
                     [&](const mod::Column& x, int i, const mod::Column& y, int j) {
                         return part.alike(x, kv_of(i), y, kv_of(j));

@@ -27,6 +27,14 @@ __device__ inline void store_matrices(unsigned to, unsigned x, unsigned y, unsig
                  : "memory");
 }
 
+__device__ inline void load_matrices(unsigned from, unsigned& x, unsigned& y, unsigned& z,
+                                     unsigned& w) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x), "=r"(y), "=r"(z), "=r"(w)
+                 : "r"(from)
+                 : "memory");
+}
+
 // The same with each matrix transposed.
 __device__ inline void store_transposed(unsigned to, unsigned x, unsigned y, unsigned z,
                                         unsigned w) {
@@ -89,6 +97,20 @@ template <int kCount> __device__ inline void claim_registers() {
 __device__ inline int computed_again(int x) {
     asm volatile("" : "+r"(x));
     return x;
+}
+
+// The same value. While products are under way, ptxas waits for all of them before it reads a
+// register that any product ever wrote.
+__device__ inline float in_another_register(float x) {
+    float y;
+    asm volatile("mov.b32 %0, %1;" : "=f"(y) : "f"(x) : "memory");
+    return y;
+}
+
+template <int kCount> __device__ inline void clear(float (&sums)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+        sums[i] = 0;
 }
 
 // Uses of these registers stay on their side of this point.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "common/element.cuh"
+#include "sm90/product_groups.cuh"
 
 namespace sm90 {
 
@@ -27,17 +28,6 @@ struct Operand {
     // 1024 bytes between groups of rows; 128-byte swizzle.
     __device__ unsigned long long descriptor() const { return 0x4000004000000000ull | low; }
 };
-
-// Before the first product after other instructions touched its registers.
-__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-// Products since the last call become one group.
-__device__ inline void end_products() {
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-// Until at most kPending groups are under way.
-template <int kPending> __device__ inline void wait_for_products() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
 
 // multiply(): A and B in shared memory, both with rows of the summed index; A may start anew
 // (accumulate = 0). multiply_registers(): A in registers, B with columns of the summed index.

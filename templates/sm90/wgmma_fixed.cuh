@@ -4,6 +4,7 @@
 #pragma once
 
 #include "common/element.cuh"
+#include "sm90/product_groups.cuh"
 
 namespace sm90 {
 
@@ -14,8 +15,8 @@ __device__ inline unsigned operand_word(unsigned address, int panel_bytes) {
 }
 
 // start(): D = A B. Its registers need hold nothing before, which an instruction that may also add
-// cannot promise. add(): D += A B. Both from shared memory; rows of A hold the summed index, and so
-// do those of B unless kTransposed. add_registers(): A in registers, B transposed.
+// cannot promise. add(): D += A B. Both from shared memory; rows of A and of B hold the summed
+// index unless they are transposed. add_registers(): A in registers, B transposed.
 template <typename E, int kColumns> struct FixedProduct;
 
 // clang-format off
@@ -41,25 +42,26 @@ template <typename E, int kColumns> struct FixedProduct;
 #define FLEXC_NEW "=f"
 #define FLEXC_KEPT "+f"
 
-#define FLEXC_FROM_SHARED(TYPE, N, n, how, adds, X0, X1, X2, X3, X4)                               \
+#define FLEXC_FROM_SHARED(TYPE, N, n, how, adds, X0, X1, X2, X3, X4, X5)                           \
     asm volatile("{\n.reg .b32 x, y;\n.reg .b64 a, b;\n"                                           \
                  "add.u32 x, %" #X0 ", %" #X2 ";\nadd.u32 y, %" #X1 ", %" #X3 ";\n"                \
                  "mov.b64 a, {x, 0x40000040};\nmov.b64 b, {y, 0x40000040};\n"                      \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE                   \
-                 " {" FLEXC_R##n "}, a, b, " adds ", 1, 1, 0, %" #X4 ";\n}"                        \
+                 " {" FLEXC_R##n "}, a, b, " adds ", 1, 1, %" #X5 ", %" #X4 ";\n}"                 \
                  : FLEXC_A##n(how)                                                                 \
-                 : "r"(a), "r"(b), "n"(kA >> 4), "n"(kB >> 4), "n"(static_cast<int>(kTransposed)))
+                 : "r"(a), "r"(b), "n"(kA >> 4), "n"(kB >> 4), "n"(static_cast<int>(kTransposedB)),\
+                   "n"(static_cast<int>(kTransposedA)))
 
 // N columns in n + 1 eights of accumulators; X0 ... X5 number the operands after these.
 #define FLEXC_FIXED_PRODUCT(E, TYPE, N, n, X0, X1, X2, X3, X4, X5)                                 \
     template <> struct FixedProduct<E, N> {                                                        \
-        template <int kA, int kB, bool kTransposed>                                                \
+        template <int kA, int kB, bool kTransposedB, bool kTransposedA = false>                    \
         static __device__ void start(float (&d)[N / 2], unsigned a, unsigned b) {                  \
-            FLEXC_FROM_SHARED(TYPE, N, n, FLEXC_NEW, "0", X0, X1, X2, X3, X4);                     \
+            FLEXC_FROM_SHARED(TYPE, N, n, FLEXC_NEW, "0", X0, X1, X2, X3, X4, X5);                 \
         }                                                                                          \
-        template <int kA, int kB, bool kTransposed>                                                \
+        template <int kA, int kB, bool kTransposedB, bool kTransposedA = false>                    \
         static __device__ void add(float (&d)[N / 2], unsigned a, unsigned b) {                    \
-            FLEXC_FROM_SHARED(TYPE, N, n, FLEXC_KEPT, "1", X0, X1, X2, X3, X4);                    \
+            FLEXC_FROM_SHARED(TYPE, N, n, FLEXC_KEPT, "1", X0, X1, X2, X3, X4, X5);                \
         }                                                                                          \
         template <int kB>                                                                          \
         static __device__ void add_registers(float (&d)[N / 2], const unsigned (&a)[4],            \

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <cmath>
 #include <limits>
 
 #include "analysis/range.h"
@@ -113,6 +114,10 @@ void check_point(const ir::Program& program, const analysis::Ranges& ranges,
             REQUIRE(value <= ranges.of_node[id].high);
             if (ranges.narrow[id]) REQUIRE(fits(value));
         }
+        if (node.type == ir::Type::real) {
+            const double size = std::fabs(values[id].real);
+            REQUIRE((std::isnan(size) || size <= ranges.magnitude[id]));
+        }
         if (node.op == Op::read) {
             for (std::size_t i = 0; i < node.operands.size(); ++i) {
                 if (!ranges.in_range[id][i]) continue;
@@ -149,6 +154,19 @@ bool proven(const std::string& dims, const std::string& index) {
 }
 
 } // namespace
+
+TEST_CASE("how large a modified score can be") {
+    const auto bound = [](const char* text) {
+        const passes::Mod mod = test::lowered(text, {.head_dim = 64});
+        return mod.ranges.magnitude[mod.score];
+    };
+    CHECK(bound("20 * tanh(score / 20)") == doctest::Approx(20).epsilon(1e-3));
+    CHECK(bound("clamp(score, -3, 7)") == doctest::Approx(7).epsilon(1e-3));
+    CHECK(bound("sigmoid(score) - 4") == doctest::Approx(4).epsilon(1e-3));
+    for (const char* text : {"score", "tanh(score) * score", "-inf if kv_idx < 3 else tanh(score)",
+                             "param cap: f32 = 2\nscore_mod = cap * tanh(score / cap)"})
+        CHECK(bound(text) > 1e38);
+}
 
 TEST_CASE("every value lies in its range, every proven index in its buffer") {
     int proofs_seen = 0, narrow_seen = 0;

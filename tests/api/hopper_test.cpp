@@ -22,6 +22,30 @@ void check(Case one) {
     CHECK(test::run_case(one, Device::cuda(0), seed) == "");
 }
 
+const std::string kMasks[] = {"", kCausal, "mask_mod = abs(q_idx - kv_idx) < 50",
+                              "mask_mod = kv_idx % 3 != q_idx % 5",
+                              "mask_mod = kv_idx < 30 or q_idx >= kv_idx"};
+
+// At random lengths and offsets.
+void check_wide(int head_dim, int head_dim_v, DType dtype, const std::string& text) {
+    static std::random_device source;
+    const auto below = [&](unsigned n) { return static_cast<int>(source() % n); };
+    Case one = {.text = text, .dtype = dtype, .batch = 2, .heads = 2, .kv_heads = 1};
+    one.q_len = 1 + below(220);
+    one.kv_len = 1 + below(220);
+    one.head_dim = head_dim;
+    one.head_dim_v = head_dim_v;
+    one.dims = {{"N", 1000}};
+    one.q_offset = below(40);
+    one.kv_offset = below(40);
+    one.strided = head_dim == 248;
+    one.padding = 8;
+    one.f32_outputs = below(3) == 0;
+    one.with_d_lse = below(2) == 0;
+    one.backward_kernel = BackwardKernel::hopper;
+    check(one);
+}
+
 } // namespace
 
 TEST_SUITE_BEGIN("hopper");
@@ -96,6 +120,8 @@ TEST_CASE("score mods in the exponent" * doctest::skip()) {
         "buffer c: bf16[KV_LEN] grad\nscore_mod = score - c[kv_idx]",
         "score_mod = score - abs(q_idx - kv_idx) * 0.05 + kv_idx * 0.01",
         "score_mod = 3 * tanh(score / 3)",
+        "score_mod = 50 * tanh(score / 50)",
+        "score_mod = clamp(score, -2, 1)",
         "param cap: f32 = -2.5\nscore_mod = cap * tanh(score / cap) + 0",
         "param cap: f32 = -2.5\nscore_mod = tanh((score + (kv_idx - q_idx) * 0.1) * cap) * cap",
         "param cap: f32 = 0.0\nscore_mod = cap * tanh(score)",
@@ -148,6 +174,39 @@ TEST_CASE("gradients of buffers, by what their indices use" * doctest::skip()) {
             one.q_offset = 3;
             check(one);
         }
+}
+
+// A backward whose warpgroups share their keys. Kernels are the same on every run, so that they can
+// be compiled before.
+TEST_CASE("heads wider than 128: sizes" * doctest::skip()) {
+    constexpr std::pair<int, int> kHeadDims[] = {{136, 136}, {160, 160}, {192, 192}, {256, 256},
+                                                 {192, 128}, {64, 256},  {256, 40},  {248, 144}};
+    int turn = 0;
+    for (const auto& [d, dv] : kHeadDims) {
+        check_wide(d, dv, DType::bf16, "score_mod = score");
+        check_wide(d, dv, DType::f16, "score_mod = score * 0.9\n" + kMasks[++turn % 5]);
+    }
+}
+
+TEST_CASE("heads wider than 128: mods" * doctest::skip()) {
+    const std::string mods[] = {
+        "score_mod = 3 * tanh(score / 3)\n",
+        "buffer s: f32[H] grad\nscore_mod = score + s[h] * (kv_idx - q_idx) * 0.1\n",
+        "buffer s: f32[H] grad\nscore_mod = score * s[h] + kv_idx * 0.01\n",
+        "buffer g: f32[B, Q_LEN] grad\nbuffer c: bf16[H, KV_LEN] grad\n"
+        "score_mod = score * g[b, q_idx] + c[h, kv_idx] * (q_idx - kv_idx) * 0.01\n",
+        "buffer s: f32[Q_LEN] grad\nscore_mod = score + s[q_idx] * (kv_idx - q_idx) * 0.1\n",
+        "buffer bias: bf16[H, Q_LEN, KV_LEN] grad\nscore_mod = score + bias[h, q_idx, kv_idx]\n",
+        "buffer t: bf16[H, N] grad\nscore_mod = score + t[h, q_idx - kv_idx + KV_LEN]\n",
+        "buffer t: f32[17] grad\nbuffer s: f32[H] grad\nbuffer c: f32[KV_LEN] grad\n"
+        "score_mod = 3 * tanh((score * s[h] + c[kv_idx] + t[min(abs(q_idx - kv_idx), 16)]) / 3)\n",
+        "buffer r: bf16[B, H, Q_LEN, 32] grad\n"
+        "score_mod = score + r[b, h, q_idx, kv_idx // 16] + r[b, h, q_idx, kv_idx % 16]\n",
+    };
+    int turn = 0;
+    for (const std::string& mod : mods)
+        for (const auto& [d, dv] : {std::pair{256, 256}, {192, 128}})
+            check_wide(d, dv, DType::bf16, mod + kMasks[++turn % 5]);
 }
 
 TEST_CASE("matrices of biases, in whole chunks of memory and not" * doctest::skip()) {

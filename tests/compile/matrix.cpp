@@ -128,11 +128,19 @@ std::vector<KernelCase> compile_matrix() {
         cases.push_back(hopper(mod, front::find_library_mod(mod)->text, 64, 64));
     for (const KernelKind kind : {KernelKind::delta, KernelKind::convert})
         cases.push_back(hopper_backward(kind, "learned_alibi", kLearnedAlibi, 128, 128));
-    constexpr std::array<std::array<int, 2>, 5> kBackwardHeadDims = {
-        {{40, 72}, {64, 64}, {64, 128}, {80, 80}, {128, 128}}};
+    constexpr std::array<std::array<int, 2>, 7> kBackwardHeadDims = {
+        {{40, 72}, {64, 64}, {64, 128}, {80, 80}, {128, 128}, {160, 160}, {192, 128}}};
     for (const auto& [head_dim, head_dim_v] : kBackwardHeadDims)
         cases.push_back(hopper_backward(KernelKind::backward_fused, "learned_alibi", kLearnedAlibi,
                                         head_dim, head_dim_v));
+    for (const int head_dim : {192, 256})
+        for (const auto& [mod, text] : {std::pair{"noop", std::string_view("score_mod = score\n")},
+                                        {"causal", front::find_library_mod("causal")->text},
+                                        {"learned_alibi", kLearnedAlibi},
+                                        {"softcap", front::find_library_mod("softcap")->text},
+                                        {"documents", kDocuments}})
+            cases.push_back(
+                hopper_backward(KernelKind::backward_fused, mod, text, head_dim, head_dim));
     for (const std::string_view mod : {"sliding_window", "dense_bias", "softcap"})
         cases.push_back(hopper_backward(KernelKind::backward_fused, mod,
                                         front::find_library_mod(mod)->text, 128, 128));

@@ -61,7 +61,7 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* a
             softmax.exponentiate(scores, logits, 1);
             for (int i = 0; i < kScores; ++i) weights[at(i)] = scores[i];
             for (int r = 0; r < 2; ++r)
-                levels[(tile * 32 + lane) * 2 + r] = logits.exponent(softmax.maximum[r]);
+                levels[(tile * 32 + lane) * 2 + r] = softmax.level(r, logits);
         }
     }
 }

@@ -252,6 +252,21 @@ TEST_CASE("Hopper's backward fits the registers and the shared memory that it ha
         }
 }
 
+TEST_CASE("Hopper's backward of wide heads shares the keys of a tile between warpgroups") {
+    for (int head_dim = 8; head_dim <= 256; head_dim += 8)
+        for (const int head_dim_v : {8, 64, 120, 128, 136, 192, 256}) {
+            KernelRequest request = forward(90, DType::bf16, head_dim, head_dim_v, true);
+            request.kind = KernelKind::backward_fused;
+            request.has_map = true;
+            const KernelConfig config = select_kernel(request);
+            REQUIRE(config.is_hopper_backward);
+            const bool is_wide = std::max(head_dim, head_dim_v) > 128;
+            CHECK(config.entry == (is_wide ? "flexc_backward_wide_sm90" : "flexc_backward_sm90"));
+            CHECK(config.key_tile == (is_wide ? 64 : 128));
+            REQUIRE(config.shared_bytes <= shared_memory_limit(90));
+        }
+}
+
 TEST_CASE("what Hopper's backward cannot do is left to the generic kernels") {
     const auto is_hopper = [](auto change) {
         KernelRequest request = forward(90, DType::bf16, 128, 128, false);
@@ -266,6 +281,10 @@ TEST_CASE("what Hopper's backward cannot do is left to the generic kernels") {
     CHECK_FALSE(is_hopper([](KernelRequest& request) { request.arch = 100; }));
     CHECK_FALSE(is_hopper([](KernelRequest& request) { request.dtype = DType::f32; }));
     CHECK_FALSE(is_hopper([](KernelRequest& request) { request.head_dim = 100; }));
-    CHECK_FALSE(is_hopper([](KernelRequest& request) { request.head_dim_v = 136; }));
+    CHECK_FALSE(is_hopper([](KernelRequest& request) { request.head_dim_v = 132; }));
+    CHECK_FALSE(is_hopper([](KernelRequest& request) {
+        request.head_dim_v = 136;
+        request.deterministic = true;
+    }));
     CHECK_FALSE(is_hopper([](KernelRequest& request) { request.generic = true; }));
 }

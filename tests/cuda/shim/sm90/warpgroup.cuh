@@ -16,6 +16,14 @@ inline void load_shared(unsigned from, int& x, int& y, int& z, int& w) {
     z = loaded<int>(from + 8);
     w = loaded<int>(from + 12);
 }
+inline void load_shared(unsigned from, float (&x)[2]) {
+    x[0] = loaded<float>(from);
+    x[1] = loaded<float>(from + 4);
+}
+// Lanes name rows for each other here; what one of them gets is nothing it could have asked for.
+inline void load_matrices(unsigned, unsigned& x, unsigned& y, unsigned& z, unsigned& w) {
+    x = y = z = w = 0;
+}
 inline void store_shared(unsigned, int, int, int, int) {}
 inline void store_shared_word(unsigned to, unsigned x) {
     std::memcpy(memory_of_block + to, &x, sizeof x);

@@ -1,0 +1,244 @@
+// Attention, backward, for Hopper, of heads too wide for backward_sm90.cu: one block computes dk
+// and dv for 64 keys of one head of keys, and adds their share of dq to its accumulator.
+//
+// Queries and d_out pass by as they do there. Two warpgroups have the same keys. Each has half of a
+// tile's queries where products sum over columns, and half of the columns where they sum over keys
+// or queries:
+//     S' = K Q'      P' = exp(modified' - lse)                dv += P' d_out
+//     W' = V d_out'  dS' = P' * (W' - delta) * mod'           dk += dS' Q      dq += dS K
+// so that P and dS go from one to the other through shared memory, which leaves no room for dq: its
+// parts are added to memory from registers.
+#include "mod.cuh"
+
+#include "sm90/backward_distances.cuh"
+#include "sm90/backward_layout.cuh"
+#include "sm90/backward_output.cuh"
+#include "sm90/backward_producer.cuh"
+#include "sm90/backward_products.cuh"
+#include "sm90/backward_scores.cuh"
+#include "sm90/backward_share.cuh"
+
+using namespace sm90;
+using mod::Element;
+
+namespace {
+
+static_assert(kSharesKeys && mod::kQueryTile == 64 && !mod::kDeterministic && !kStagesGrid &&
+              !kSumsGrid);
+
+using KeyShare = Share<kPanels>;
+using ValueShare = Share<kValuePanels>;
+using KeyGradient = KeyShare::Sums;
+using ValueGradient = ValueShare::Sums;
+using QueryGradient = KeyShare::Sums;
+
+// dq is added a half at once, a half under the next tile's scores: memory takes additions more
+// slowly than products make them, and a warp that adds waits for it.
+constexpr int kGroupsOfShare = 4 * kPanels, kGroupsAtOnce = kGroupsOfShare / 2;
+struct HeldGradient {
+    float sums[4 * (kGroupsOfShare - kGroupsAtOnce)];
+    float* to; // of a slab, for this thread
+};
+
+struct Consumer {
+    const AttentionArguments& attention;
+    const mod::Arguments& arguments;
+    const BackwardMaps& maps;
+    const Shared shared;
+    const KeyTile keys;
+    const int warpgroup, warp, lane; // among the consumers, in the warpgroup, in the warp
+    int step = 0;
+
+    __device__ int warp_key() const { return keys.first_kv + 16 * warp; }
+    __device__ int first_query() const { return kScoreQueries * warpgroup; }
+
+    // `tile`: of queries, unless a map chose the one that arrives. dq: of the head, for this
+    // thread.
+    __device__ void consume(ScoreGradients& gradients, GradientSums& sums, int tile, float* dq_head,
+                            KeyGradient& dk, ValueGradient& dv, HeldGradient& held) {
+        const int stage = step % 2;
+        const unsigned parity = step / 2 % 2;
+        const unsigned word = operand_word(shared.base, kKeyPanel);
+        const unsigned query_word = word + stage * (kPanels * kQueryPanel >> 4);
+        const unsigned d_out_word = word + stage * (kValuePanels * kQueryPanel >> 4);
+        const unsigned tile_word = word + stage * (kDScoresBytes >> 4);
+        const unsigned half = first_query() * kRowBytes >> 4;
+        const unsigned facts = shared.base + 4 * (stage * mod::kQueryTile + first_query());
+        Scores scores, d_scores;
+        Fragments weights, folded, d_fragments;
+        QuerySums query_sums{};
+
+        gradients.use_stage(shared, stage, first_query());
+        if (step == 0) shared.keys().wait(0);
+        shared.queries_full(stage).wait(parity);
+        if constexpr (mod::kHasMap) {
+            const MappedTile arrived = MappedTile::load(shared.mapped_tile(stage));
+            gradients.use_map(arrived.is_full);
+            tile = arrived.index;
+        }
+        const int tile_query = tile * mod::kQueryTile + first_query();
+        begin_products();
+        issue_scores<at::kKeys, at::kQueries, mod::kHeadDim>(scores, word, query_word + half);
+        end_products();
+        if (step == 0) shared.values().wait(0);
+        shared.d_out_full(stage).wait(parity);
+        begin_products();
+        issue_scores<at::kValues, at::kDOut, mod::kHeadDimV>(d_scores, word, d_out_word + half);
+        end_products();
+        add_groups<kGroupsAtOnce, kGroupsOfShare>(held.to, held.sums);
+        if constexpr (kAtOnce) {
+            wait_for_products<0>();
+            pin(scores);
+            pin(d_scores);
+            gradients.weigh_and_differentiate(scores, d_scores, weights, d_fragments, tile_query,
+                                              facts + at::kOrigins, facts + at::kDeltas, sums,
+                                              query_sums);
+        } else {
+            wait_for_products<1>();
+            pin(scores);
+            gradients.weigh(scores, weights, folded, tile_query, facts + at::kOrigins);
+        }
+        store_by_queries(half_of(at::kWeights, stage), weights, warp, lane);
+        publish_shared();
+        synchronize(kWeightsBarrier, 128 * kConsumers);
+        pin(dv);
+        begin_products();
+        ValueShare{warpgroup}.issue<at::kWeights, 16 * kRowBytes, true, at::kDOut, true>(
+            dv, tile_word, d_out_word);
+        end_products();
+        if constexpr (!kAtOnce) {
+            wait_for_products<1>();
+            pin(d_scores);
+            gradients.differentiate(d_scores, scores, folded, facts + at::kDeltas);
+            gradients.finish(d_scores, tile_query, sums, query_sums);
+            to_fragments(d_fragments, d_scores);
+        }
+        store_by_queries(half_of(at::kDScores, stage), d_fragments, warp, lane);
+        publish_shared();
+        // dS is here, and everyone has left the one before.
+        meet_at_d_scores();
+
+        QueryGradient dq;
+        begin_products();
+        KeyShare{warpgroup}.issue<at::kDScores, 32, false, at::kKeys, false>(dq, tile_word, word);
+        end_products();
+        pin(dk);
+        begin_products();
+        KeyShare{warpgroup}.issue<at::kDScores, 16 * kRowBytes, true, at::kQueries, true>(
+            dk, tile_word, query_word);
+        end_products();
+        gradients.flush(query_sums, tile_query);
+        wait_for_products<1>();
+        pin(dv);
+        if (lane == 0) shared.d_out_empty(stage).arrive();
+        pin(dq);
+        held.to = dq_head + static_cast<long long>(tile) * (kSlabRows * mod::kHeadDim);
+#pragma unroll
+        for (int i = 4 * kGroupsAtOnce; i < 4 * kGroupsOfShare; ++i)
+            held.sums[i - 4 * kGroupsAtOnce] = in_another_register(dq[i]);
+        add_groups<0, kGroupsAtOnce>(held.to, dq);
+        wait_for_products<0>();
+        pin(dk);
+        // Every thread for itself: each has read the tile's lse and delta.
+        shared.queries_empty(stage).arrive();
+        ++step;
+    }
+
+    // Of P or dS, the rows of the warpgroup's queries.
+    __device__ unsigned half_of(int tile, int stage) const {
+        return shared.base + tile + stage * kDScoresBytes + first_query() * kRowBytes;
+    }
+
+    // Of the warpgroup's groups of eight columns of dq, kBegin ... kEnd - 1; `sums` starts with
+    // them.
+    template <int kBegin, int kEnd, int kCount>
+    __device__ void add_groups(float* to, const float (&sums)[kCount]) const {
+#pragma unroll
+        for (int i = kBegin; i < kEnd; ++i) {
+            const int group = KeyShare{warpgroup}.place(i), at = 4 * (i - kBegin);
+            if (kPanelColumns * kPanels == mod::kHeadDim || group < kGroups)
+                add_four(to + group * (kGroupBytes / 4), sums[at], sums[at + 1], sums[at + 2],
+                         sums[at + 3]);
+        }
+    }
+
+    __device__ void store(const KeyGradient& dk, const ValueGradient& dv) const {
+        constexpr int kThreadsOfBoth = 128 * kConsumers;
+        const Corner corner{keys.b, keys.h_kv, warp_key(), 0};
+        const unsigned rows = shared.base + 16 * warp * kRowBytes;
+        const bool dk_is_float = (attention.dk_flags & kOutputF32) != 0;
+        const bool dv_is_float = (attention.dv_flags & kOutputF32) != 0;
+        // The last products of both warpgroups have read keys and values.
+        synchronize(kLastProductBarrier, kThreadsOfBoth);
+        if (dv_is_float)
+            store_floats(attention.dv, attention.dv_flags, corner, mod::kHeadDimV, attention.kv_len,
+                         ValueShare{warpgroup}, dv, 1);
+        else
+            write_rows<kValuePanels>(rows + at::kValues, ValueShare{warpgroup}, dv, 1);
+        if (dk_is_float)
+            store_floats(attention.dk, attention.dk_flags, corner, mod::kHeadDim, attention.kv_len,
+                         KeyShare{warpgroup}, dk, attention.scale);
+        else
+            write_rows<kPanels>(rows + at::kKeys, KeyShare{warpgroup}, dk, attention.scale);
+        // Both have written their columns of a row.
+        synchronize(kLastProductBarrier, kThreadsOfBoth);
+        if (lane != 0) return;
+        if (warpgroup == 0 && !dv_is_float)
+            store_rows<kValuePanels>(maps.dv, corner, rows + at::kValues);
+        if (warpgroup == 1 && !dk_is_float) store_rows<kPanels>(maps.dk, corner, rows + at::kKeys);
+        wait_for_store_reads();
+    }
+
+    __device__ void run() {
+        KeyGradient dk;
+        ValueGradient dv;
+        clear(dk);
+        clear(dv);
+        const long long rows = padded(attention.q_len);
+        const auto dq_of = [&](int h) {
+            return attention.dq_accumulator +
+                   (keys.b * attention.heads + h) * rows * mod::kHeadDim + 4 * (32 * warp + lane);
+        };
+        HeldGradient held;
+        clear(held.sums);
+        held.to = dq_of(keys.h_kv * (attention.heads / attention.kv_heads)); // zeros may go there
+        visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
+            ScoreGradients gradients(attention, arguments, place, keys.first_kv, warp_key(), lane);
+            GradientSums sums{};
+            float* const dq = dq_of(place.h);
+#pragma unroll 1
+            for (int tile = tiles.begin; tile < tiles.end; ++tile)
+                consume(gradients, sums, tile, dq, dk, dv, held);
+            gradients.flush(sums);
+        });
+        add_groups<kGroupsAtOnce, kGroupsOfShare>(held.to, held.sums);
+        store(dk, dv);
+    }
+};
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    flexc_backward_wide_sm90(const __grid_constant__ AttentionArguments attention,
+                             const __grid_constant__ mod::Arguments arguments,
+                             const __grid_constant__ BackwardMaps maps) {
+    const Shared shared{shared_address(shared_memory)};
+    const KeyTile keys(attention, static_cast<int>(blockIdx.x));
+    const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
+    if (threadIdx.x == 0) shared.initialise();
+    __syncthreads();
+    if (warp < 4) {
+        release_registers_to<kProducerRegisters>();
+        if (warp == 0 && threadIdx.x % 32 == 0)
+            load_tiles(attention, arguments, maps, shared, keys);
+        if constexpr (kStagesRows)
+            if (warp == 2) stage_rows(attention, arguments, shared, keys);
+        if constexpr (mod::kSumsDistances)
+            if (warp >= 2) sum_distances(attention, arguments, shared, keys, warp == 3);
+    } else {
+        claim_registers<kConsumerRegisters>();
+        Consumer{attention, arguments,    maps,     shared,
+                 keys,      warp / 4 - 1, warp % 4, static_cast<int>(threadIdx.x) % 32}
+            .run();
+    }
+}

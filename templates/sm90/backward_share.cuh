@@ -1,0 +1,57 @@
+// A warpgroup's share of a row's columns, where two warpgroups have the same keys: as many panels
+// each, and 32 columns of the one that is left over in the middle.
+#pragma once
+
+#include "sm90/backward_layout.cuh"
+#include "sm90/wgmma_fixed.cuh"
+
+namespace sm90 {
+
+template <int kPanelCount> struct Share {
+    static constexpr int kColumns = 32 * kPanelCount;
+    using Sums = float[kColumns / 2];
+
+    int warpgroup;
+
+    // See EveryColumn.
+    __device__ int place(int eight) const {
+        constexpr int kEights = kPanelCount / 2 * 8; // in whole panels
+        return eight < kEights ? 8 * (kPanelCount - kPanelCount / 2) * warpgroup + eight
+                               : kEights + 4 * warpgroup + (eight - kEights);
+    }
+
+    // sums (+)= A B over 64 of the summed index, in steps of 16 that are kStepOfA bytes apart in A;
+    // B is transposed. `a` and `b`: their words.
+    template <int kA, int kStepOfA, bool kTransposedA, int kB, bool kAdds>
+    __device__ void issue(Sums& sums, unsigned a, unsigned b) const {
+        issue_steps<kA, kStepOfA, kTransposedA, kB, kAdds, 0>(sums, a, operand(b));
+    }
+
+  private:
+    static constexpr unsigned kPanel = kKeyPanel >> 4, kHalfRow = kRowBytes / 2 >> 4;
+    static_assert(kKeyPanel == kQueryPanel);
+
+    // The word of the share's columns, of that of the row's. A product has one distance between
+    // panels, which is not negative: the halved one is behind both whole ones in shared memory, by
+    // two panels, and by one and half a row.
+    __device__ unsigned operand(unsigned word) const {
+        if constexpr (kPanelCount == 1) return word + warpgroup * kHalfRow;
+        if constexpr (kPanelCount != 3) return word + warpgroup * (kPanelCount / 2 * kPanel);
+        const unsigned distance = warpgroup == 0 ? 2 * kPanel : kPanel + kHalfRow;
+        return distance << 16 | ((word & 0xffff) + warpgroup * kPanel);
+    }
+
+    template <int kA, int kStepOfA, bool kTransposedA, int kB, bool kAdds, int kStep>
+    static __device__ void issue_steps(Sums& sums, unsigned a, unsigned b) {
+        using P = FixedProduct<mod::Element, kColumns>;
+        constexpr int kFromA = kA + kStep * kStepOfA, kFromB = kB + kStep * 16 * kRowBytes;
+        if constexpr (kAdds || kStep > 0)
+            P::template add<kFromA, kFromB, true, kTransposedA>(sums, a, b);
+        else
+            P::template start<kFromA, kFromB, true, kTransposedA>(sums, a, b);
+        if constexpr (kStep < 3)
+            issue_steps<kA, kStepOfA, kTransposedA, kB, kAdds, kStep + 1>(sums, a, b);
+    }
+};
+
+} // namespace sm90

@@ -1,0 +1,72 @@
+// Biases of a tile, one number for each query and key: how they lie in shared memory, and a
+// thread's part of them in registers.
+#pragma once
+
+#include "mod.cuh"
+#include "sm90/warpgroup.cuh"
+
+namespace sm90 {
+
+constexpr int kBiasBytes = sizeof(mod::BiasElement), kBiasChunk = 16; // of a copy
+// Lanes that read the same columns of eight rows must not meet in a bank. Where rows are whole
+// lines of all banks, the chunks of each line are swizzled; else rows are a chunk or two apart.
+constexpr bool kBiasIsSwizzled = mod::kKeyTile * kBiasBytes % 128 == 0;
+constexpr int kBiasRowBytes = (mod::kKeyTile + (kBiasIsSwizzled ? 0 : 8)) * kBiasBytes;
+
+constexpr __device__ int bias_chunk_at(int row, int chunk) {
+    return row * kBiasRowBytes + (kBiasIsSwizzled ? chunk ^ row % 8 : chunk) * kBiasChunk;
+}
+// An even number of chunks further, from one of the first two of a row.
+__device__ inline unsigned later_bias_chunk(unsigned from, int chunks) {
+    return kBiasIsSwizzled ? from ^ chunks * kBiasChunk : from + chunks * kBiasChunk;
+}
+
+// In the layout of accumulators.
+class BiasFragment {
+    static constexpr int kPairs = mod::kReadsBias ? mod::kKeyTile / 8 : 1; // of each row
+    static constexpr bool kHasPairsOfHalves = kBiasBytes == 2;
+
+  public:
+    // `rows`: the warp's first, in shared memory.
+    __device__ void load(unsigned rows) {
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        if constexpr (kHasPairsOfHalves) {
+            // Each lane names a row of one of four 8 x 8 matrices, two of them side by side.
+            const unsigned first = rows + bias_chunk_at(lane % 16, lane / 16);
+#pragma unroll
+            for (int pair = 0; pair < kPairs; pair += 2)
+                load_matrices(later_bias_chunk(first, pair), words_[0][pair], words_[1][pair],
+                              words_[0][pair + 1], words_[1][pair + 1]);
+        } else {
+#pragma unroll
+            for (int pair = 0; pair < kPairs; ++pair)
+#pragma unroll
+                for (int r = 0; r < 2; ++r) {
+                    const int chunk = pair * 2 + lane % 4 / 2;
+                    load_shared(rows + bias_chunk_at(lane / 4 + 8 * r, chunk) + lane % 2 * 8,
+                                floats_[r][pair]);
+                }
+        }
+    }
+
+    // Of the j-th column.
+    __device__ float at(int row, int j) const {
+        if constexpr (!kHasPairsOfHalves) return floats_[row][j / 2][j % 2];
+        const unsigned word = words_[row][j / 2];
+        return j % 2 != 0 ? flexc_second(Half{}, word) : flexc_first(Half{}, word);
+    }
+
+  private:
+    template <typename E, bool kIsHalf> struct HalfOf {
+        using Type = E;
+    };
+    template <typename E> struct HalfOf<E, false> {
+        using Type = flexc_bf16;
+    };
+    using Half = typename HalfOf<mod::BiasElement, kHasPairsOfHalves>::Type;
+
+    unsigned words_[2][kHasPairsOfHalves ? kPairs : 1];
+    float floats_[2][kHasPairsOfHalves ? 1 : kPairs][2];
+};
+
+} // namespace sm90
