@@ -2,12 +2,12 @@
 // alone, from the sums of dS over diagonals. One thread does one distance of one head.
 #include "mod.cuh"
 
-#include "sm90/distance.cuh"
+#include "sm90/distance_sums.cuh"
 
 namespace {
 
 constexpr int kThreads = 32 * mod::kWarps;
-static_assert(kThreads == sm90::kPaddedRows);
+static_assert(kThreads == kExpandedStep);
 
 // Distances that are far apart often share an address.
 template <typename Sum> __device__ void add_by_warp(Sum* to, float sum) {
@@ -22,7 +22,7 @@ template <typename Sum> __device__ void add_by_warp(Sum* to, float sum) {
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_backward_fold_sm90(const __grid_constant__ AttentionArguments attention,
                              const __grid_constant__ mod::Arguments arguments) {
-    const sm90::Distance distance(attention);
+    const auto distance = sm90::Entry::of_distance(attention, static_cast<int>(blockIdx.x));
     const long long entry =
         static_cast<long long>(distance.head) * sm90::distance_count(attention) + distance.index;
     const float sum = distance.exists ? flexc_value(sm90::distance_sums(attention)[entry]) : 0;

@@ -9,6 +9,8 @@
 #include "mod.cuh"
 
 #include "common/place.cuh"
+#include "sm90/expand_distances.cuh"
+#include "sm90/expand_keys.cuh"
 #include "sm90/forward_biases.cuh"
 #include "sm90/forward_grid.cuh"
 #include "sm90/forward_layout.cuh"
@@ -79,6 +81,7 @@ struct Consumer {
     Position<Values> value{};
     Position<Biases> bias{};
     Position<GridRows> grid_rows{};
+    Position<TermSlices> term{};
 
     // One arrival for each warp.
     __device__ void release(Barrier empty) const {
@@ -124,6 +127,10 @@ struct Consumer {
     // registers to spare.
     __device__ void prepare_logits(Logits& logits, int first_key) {
         logits.prepare(first_key);
+        if constexpr (kHasTerms) {
+            shared.terms.full(term.stage).wait(term.parity);
+            logits.find_terms(shared.terms.at(term.stage), 64 * warpgroup + 16 * warp + lane / 4);
+        }
         if constexpr (mod::kReadsBias) {
             shared.biases.full(bias.stage).wait(bias.parity);
             logits.load_biases(shared.biases.at(bias.stage) +
@@ -137,6 +144,14 @@ struct Consumer {
                                   4 * (64 * warpgroup + 16 * warp + lane / 4));
             shared.grid_rows.empty(grid_rows.stage).arrive();
             grid_rows.advance();
+        }
+    }
+    // Products become logits.
+    __device__ void apply(Logits& logits, Scores& scores, int first_key) {
+        logits.apply(scores, first_key);
+        if constexpr (kHasTerms) {
+            shared.terms.empty(term.stage).arrive();
+            term.advance();
         }
     }
     // The output that is under way, complete.
@@ -155,7 +170,7 @@ struct Consumer {
         {
             Scores scores;
             const MappedTile block = compute_scores(scores, queries, logits, task.end - 1);
-            logits.apply(scores, block.index * mod::kKeyTile);
+            apply(logits, scores, block.index * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
@@ -179,7 +194,7 @@ struct Consumer {
 
             turn.take(mod::Turns::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
-            logits.apply(scores, block.index * mod::kKeyTile);
+            apply(logits, scores, block.index * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0, mod::kSettlesAfter, [&](float done) {
                 settle(mod::kSettlesAfter == 0 ? softmax.anchor(scores) : done, shared.spare);
@@ -214,7 +229,7 @@ struct Consumer {
             release_key();
             turn.take(mod::Turns::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
-            logits.apply(scores, block.index * mod::kKeyTile);
+            apply(logits, scores, block.index * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
@@ -296,3 +311,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         }
     }
 }
+
+#ifdef FLEXC_EXPANDS
+// Before it, where the program has anything for it.
+extern "C" __global__ void __launch_bounds__(kExpandedStep)
+    flexc_forward_expand_sm90(const __grid_constant__ AttentionArguments attention,
+                              const __grid_constant__ mod::Arguments arguments) {
+    const int block = static_cast<int>(blockIdx.x);
+    const int of_distances =
+        mod::kDistanceValues == 0
+            ? 0
+            : vector_heads(attention) * (distance_count(attention) / kExpandedStep);
+    if (block < of_distances)
+        expand_distances(attention, arguments, block);
+    else
+        expand_keys(attention, arguments, block - of_distances);
+}
+#endif

@@ -152,6 +152,12 @@ Result<std::string> explain_cuda(const passes::Mod& mod, const CompileOptions& o
 
 namespace {
 
+std::string_view heads_of(bool by_batch, bool by_head) {
+    if (by_batch && by_head) return "each b and h";
+    if (by_batch) return "each b";
+    return by_head ? "each h" : "all b and h";
+}
+
 // What a kernel's map takes, in the words of common/tile_map.h.
 std::string describe_map(const cuda::KernelConfig& config) {
     const bool by_keys = config.kind == cuda::KernelKind::backward_dkdv ||
@@ -163,16 +169,27 @@ std::string describe_map(const cuda::KernelConfig& config) {
                      by_keys ? config.query_tile : config.key_tile, by_keys ? "queries" : "keys");
 }
 
+// What one head of keys or distances has, and which heads share it.
+std::string describe_expanded(const cuda::ExpandedValues& expanded) {
+    std::string vectors;
+    const auto add = [&](int count, std::string_view each) {
+        if (count == 0) return;
+        vectors += formatted("{}{} for each {}", vectors.empty() ? "" : ", ", count, each);
+    };
+    add(expanded.keys, "key");
+    add(expanded.distances, "distance q_idx - kv_idx");
+    return formatted(
+        "    before it flexc_forward_expand_sm90 computes, for {}, numbers of the score mod: "
+        "{}\n",
+        heads_of(expanded.by_batch, expanded.by_head), vectors);
+}
+
 std::string describe_planner(const cuda::KernelConfig& config) {
     const cuda::PlannerShape& shape = *config.planner;
-    const char* const heads = shape.by_batch && shape.by_head ? "each b and h"
-                              : shape.by_batch                ? "each b"
-                              : shape.by_head                 ? "each h"
-                                                              : "all b and h";
     return formatted("  flexc_plan_facts, {}, flexc_plan_order: a map for {} for each kernel that "
                      "has one; {} intervals of {} bytes for each tile of queries, {} of keys; {}\n",
-                     config.entry, heads, shape.query_facts, 2 * sizeof(double), shape.key_facts,
-                     config.reason);
+                     config.entry, heads_of(shape.by_batch, shape.by_head), shape.query_facts,
+                     2 * sizeof(double), shape.key_facts, config.reason);
 }
 
 } // namespace
@@ -198,8 +215,9 @@ Result<std::string> explain_plan(const passes::Mod& mod, const CompileOptions& o
                           config.entry, config.query_tile, config.key_tile, config.warps,
                           config.stages, config.shared_bytes, config.reason);
         if (config.has_map) text += describe_map(config);
-        if (config.hopper)
-            text += formatted("    schedule: {}\n", text_of(config.hopper->schedule));
+        if (!config.hopper) continue;
+        text += formatted("    schedule: {}\n", text_of(config.hopper->schedule));
+        if (config.hopper->expanded.any()) text += describe_expanded(config.hopper->expanded);
     }
     return text;
 }

@@ -10,6 +10,7 @@
 #include "cuda/emit.h"
 #include "cuda/emit_gradients.h"
 #include "cuda/emit_tiles.h"
+#include "cuda/expand.h"
 #include "cuda/fill.h"
 #include "cuda/fold.h"
 #include "cuda/nvrtc.h"
@@ -207,7 +208,14 @@ cuda::KernelRequest request_for(const passes::Mod& mod, const CompileOptions& op
     cuda::KernelRequest request = request_of(mod, options, kind, target);
     request.has_map = needs_map(mod) && visits_tiles(kind) && !preference.generic;
     request.generic = preference.generic || wants_generic(mod, options, kind, target);
-    if (kind == KernelKind::forward) request.key_grid = cuda::key_grid(mod);
+    if (kind == KernelKind::forward) {
+        request.key_grid = cuda::key_grid(mod);
+        const auto expanded = [&](int key_width) {
+            return cuda::expanded_values(cuda::fold_score(mod, key_width));
+        };
+        request.expanded = expanded(0);
+        if (request.key_grid.width != 0) request.grid_expanded = expanded(request.key_grid.width);
+    }
     if (kind == KernelKind::backward_fused) request.grid_reads = cuda::grid_reads(mod);
     request.refused = preference.refused;
     request.schedule = preference.schedule;

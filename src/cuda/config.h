@@ -38,6 +38,14 @@ struct GridReads {
     int column_bytes = 0;          // of the largest element that is read by column
 };
 
+// Vectors that Hopper's forward has computed before it: numbers for each key, or each distance; of
+// all batch entries and heads, unless they use these.
+struct ExpandedValues {
+    int keys = 0, distances = 0;
+    bool by_batch = false, by_head = false;
+    bool any() const { return keys + distances != 0; }
+};
+
 // Everything that a choice depends on.
 struct KernelRequest {
     KernelKind kind = KernelKind::forward;
@@ -48,11 +56,12 @@ struct KernelRequest {
     bool has_score_mod = false;
     bool has_mask = false;
     bool reports_out_of_range = false;
-    int bias_bytes = 0;   // of an element of ScoreParts::bias_read
-    KeyGrid key_grid;     // that tiles of keys should fit
-    GridReads grid_reads; // in the fused backward
-    bool has_map = false; // a map says which tiles are visited
-    bool generic = false; // only kernels that take tensors of any layout
+    int bias_bytes = 0;                     // of an element of ScoreParts::bias_read
+    KeyGrid key_grid;                       // that tiles of keys should fit
+    ExpandedValues expanded, grid_expanded; // without such a grid, and with it
+    GridReads grid_reads;                   // in the fused backward
+    bool has_map = false;                   // a map says which tiles are visited
+    bool generic = false;                   // only kernels that take tensors of any layout
     bool deterministic = false;
     int refused = 0; // configurations that compiled badly: the choice goes on after them
     std::optional<ForwardSchedule> schedule = {}; // asked for, instead of the choice
@@ -62,6 +71,7 @@ struct KernelRequest {
 struct HopperForward {
     ForwardSchedule schedule;
     bool has_registers_for_columns = false; // for a value of each of a thread's columns
+    ExpandedValues expanded;
 };
 
 // What plan.cu keeps: intervals of each tile of queries and of keys, and of which heads apart.

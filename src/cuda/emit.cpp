@@ -9,6 +9,7 @@
 #include "cuda/emit_tiles.h"
 #include "cuda/expressions.h"
 #include "cuda/names.h"
+#include "cuda/quote.h"
 #include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
 #include "support/text.h"
@@ -27,20 +28,6 @@ bool is_backward(KernelKind kind) {
     return kind == KernelKind::backward_dq || kind == KernelKind::backward_dkdv ||
            kind == KernelKind::backward_fused || kind == KernelKind::expand ||
            kind == KernelKind::fold;
-}
-
-// The program as a comment. A backslash at the end of a line would continue the comment.
-std::string quoted(std::string_view source) {
-    std::string text;
-    while (!source.empty()) {
-        const std::size_t end = source.find('\n');
-        std::string line(source.substr(0, end));
-        source.remove_prefix(end == std::string_view::npos ? source.size() : end + 1);
-        for (char& c : line)
-            if (c == '\\' || static_cast<unsigned char>(c) < ' ') c = ' ';
-        text += line.empty() ? "//\n" : "//     " + line + "\n";
-    }
-    return text.empty() ? text : "// The program:\n" + text;
 }
 
 class Emitter {
@@ -234,7 +221,9 @@ class Emitter {
                             mod_.place[id] == Place::element &&
                             ((!holds(expanded, id) && !holds(staged, id)) || holds(of_mask, id));
                  }));
-        constant("int", "kDistanceReads", expanded.size());
+        constant("int", "kDistanceValues", expanded.size());
+        text_ += "constexpr int kDistanceCopies = 1, kTileOverhang = 0;\n"
+                 "constexpr bool kVectorsUseBatch = true, kVectorsUseHead = true;\n";
     }
 
     // Over batch and heads of keys, of a launch that has not all of them.
@@ -268,11 +257,13 @@ class Emitter {
                  "    const Arguments& arguments;\n    const Launch& launch;\n"
                  "    const Head& head;\n    const Row& row;\n    const Column& column;\n"
                  "    int b, h, h_kv, q, kv;\n" +
-                 std::string(layout_.splits_positions() ? "    int first_q, first_kv;\n"
-                                                          "    const float* expanded;\n"
-                                                          "    long long expanded_count;\n"
-                                                          "    int from_first;\n"
-                                                          "    const float* staged;\n"
+                 std::string(layout_.splits_positions() ? "    int first_q = q, first_kv = kv;\n"
+                                                          "    const float* expanded = nullptr;\n"
+                                                          "    long long expanded_count = 0;\n"
+                                                          "    int from_first = 0;\n"
+                                                          "    const float* staged = nullptr;\n"
+                             : config_.hopper           ? "    const float* key_values = nullptr;\n"
+                                                          "    const float* distance_values = nullptr;\n"
                                                         : "") +
                  "};\n"
                  "struct Band {\n    long long low, high;\n};\n"
@@ -344,6 +335,7 @@ class Emitter {
         text_ += device_function("bool visible(const At& at)", visible);
 
         Body score(layout_, Place::element, "at.");
+        if (config_.hopper) provide_expanded(score, layout_, folded_.parts);
         if (has_score_mod()) score.compute({mod_.score});
         score.line("return " + (has_score_mod() ? unbracketed(score.text(mod_.score)) : "score") +
                    ";");

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "common/expanded.h"
 #include "cuda/names.h"
 #include "support/text.h"
 
@@ -54,10 +55,55 @@ std::string bias_functions(const Layout& layout, NodeId read) {
                      element_type(dtype), address.statements(), step.statements());
 }
 
+// What is computed before the kernel is kept as floats; integers as their bits.
+std::string as_float(const Layout& layout, NodeId id, const std::string& text) {
+    switch (layout.type(id)) {
+    case CType::boolean: return text + " ? 1.0f : 0.0f";
+    case CType::narrow: return "__int_as_float(" + unbracketed(text) + ")";
+    case CType::wide:
+    case CType::real: break;
+    }
+    return text;
+}
+std::string from_float(const Layout& layout, NodeId id, const std::string& text) {
+    switch (layout.type(id)) {
+    case CType::boolean: return "(" + text + " != 0)";
+    case CType::narrow: return "__float_as_int(" + text + ")";
+    case CType::wide:
+    case CType::real: break;
+    }
+    return text;
+}
+
+// Addends as the kernel adds them.
+std::string value_function(const Layout& layout, const ScoreParts& parts,
+                           const std::vector<NodeId>& values, std::string_view called) {
+    Body body(layout, passes::Place::element, "at.");
+    body.compute(values);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        const bool is_addend = values[i] == parts.key_addend || values[i] == parts.distance_addend;
+        body.line(formatted("if (value == {}) return {}{};", i,
+                            as_float(layout, values[i], body.text(values[i])),
+                            i == 0 && is_addend && parts.are_exponents() ? " * 1.44269504f" : ""));
+    }
+    body.line("return 0;");
+    return device_function(formatted("float {}(const At& at, int value)", called), body);
+}
+
 } // namespace
 
+void provide_expanded(Body& body, const Layout& layout, const ScoreParts& parts) {
+    const auto provide = [&](const std::vector<NodeId>& values, std::string_view from) {
+        for (std::size_t i = 0; i < values.size(); ++i)
+            body.provide(values[i], from_float(layout, values[i], formatted("at.{}[{}]", from, i)));
+    };
+    provide(parts.key_values, "key_values");
+    provide(parts.distance_values, "distance_values");
+}
+
 std::vector<NodeId> logit_roots(const ScoreParts& parts) {
-    std::vector<NodeId> roots;
+    std::vector<NodeId> roots = parts.key_values;
+    roots.insert(roots.end(), parts.distance_values.begin(), parts.distance_values.end());
     for (const NodeId id :
          {parts.bias_read, parts.multiplier, parts.row_addend, parts.slope, parts.quotient_addend,
           parts.remainder_addend, parts.element_addend, parts.cap})
@@ -90,11 +136,21 @@ std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& fo
     constant("kSlopeIsOfHead",
              parts.slope != kNoNode && folded.mod.place[parts.slope] <= passes::Place::head);
     constant("kHasElementAddend", parts.element_addend != kNoNode);
+    constant("kHasKeyAddend", parts.key_addend != kNoNode);
+    constant("kHasDistanceAddend", parts.distance_addend != kNoNode);
+    constant("kLogitsAreExponents", parts.are_exponents());
     constant("kHasQuotientAddend", parts.quotient_addend != kNoNode);
     constant("kHasRemainderAddend", parts.remainder_addend != kNoNode);
     text += formatted("constexpr int kKeyWidth = {};\n",
                       config.key_width == 0 ? config.key_tile : config.key_width);
     constant("kReadsBias", parts.bias_read != kNoNode);
+    text += formatted("constexpr int kTileOverhang = {};\n"
+                      "constexpr int kKeyValues = {}, kDistanceValues = {}, kDistanceCopies = 2;\n",
+                      kForwardOverhang, hopper.expanded.keys, hopper.expanded.distances);
+    constant("kVectorsUseBatch", hopper.expanded.by_batch);
+    constant("kVectorsUseHead", hopper.expanded.by_head);
+    // A macro: an entry of a template is there or not.
+    if (hopper.expanded.any()) text += "#define FLEXC_EXPANDS\n";
     return text;
 }
 
@@ -103,6 +159,7 @@ std::string emit_logit_functions(const Layout& layout, const ScoreParts& parts) 
     const auto function = [&](std::string_view called, NodeId value, std::string_view more = "") {
         Body body(layout, passes::Place::element, "at.");
         if (parts.bias_read != kNoNode && !more.empty()) body.provide(parts.bias_read, "bias");
+        if (!more.empty()) provide_expanded(body, layout, parts);
         if (value != kNoNode) body.compute({value});
         body.line(
             formatted("return {};", value == kNoNode ? "0.0f" : unbracketed(body.text(value))));
@@ -116,6 +173,8 @@ std::string emit_logit_functions(const Layout& layout, const ScoreParts& parts) 
     function("element_addend", parts.element_addend, ", float bias");
     function("cap", parts.cap);
     text += bias_functions(layout, parts.bias_read);
+    text += value_function(layout, parts, parts.key_values, "key_value") +
+            value_function(layout, parts, parts.distance_values, "distance_value");
     return text;
 }
 

@@ -9,6 +9,8 @@
 
 namespace flexc::cuda {
 
+// The body takes what was computed before the kernel from its element.
+void provide_expanded(Body& body, const Layout& layout, const ScoreParts& parts);
 std::vector<ir::NodeId> logit_roots(const ScoreParts& parts);
 std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& folded);
 // After struct At.

@@ -132,9 +132,7 @@ std::vector<NodeId> entering(const Layout& layout, const std::vector<NodeId>& te
 std::string Body::text(NodeId id) const {
     if (layout_->is_free(id)) return free_value(id);
     // A loop sees what its function has declared before.
-    const auto known = values_.find(id);
-    const bool is_visible = is_local(id) || counter_ != ir::kNoNode;
-    if (is_visible && known != values_.end()) return known->second;
+    if (const auto known = values_.find(id); known != values_.end()) return known->second;
     return access_ + std::string(passes::name(layout_->place(id))) + "." +
            value_name(layout_->mod().program, id);
 }

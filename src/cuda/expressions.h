@@ -74,7 +74,7 @@ class Body {
     // A function that computes nothing itself, later than the head and outside rows and columns.
     static Body after_head(const Layout& layout) { return {layout, passes::Place::element, ""}; }
 
-    // The node is there already, under this name. Before compute().
+    // The node is there already, under this name, whatever its place. Before compute().
     void provide(ir::NodeId id, std::string name) { values_[id] = std::move(name); }
     // Declares what the roots need. Once, before the texts are asked for.
     void compute(const std::vector<ir::NodeId>& roots);

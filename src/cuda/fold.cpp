@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "analysis/distance.h"
 #include "analysis/key_grid.h"
+#include "cuda/expand.h"
 #include "passes/hoist.h"
 #include "passes/simplify.h"
 
@@ -131,7 +133,9 @@ class Folder {
             parts.slope = sum(parts.slope, *gain);
             return;
         }
-        if (NodeId* const part = part_of_grid(addend, parts)) {
+        if (NodeId* const early = expanded_part(addend, parts)) {
+            *early = sum(*early, addend);
+        } else if (NodeId* const part = part_of_grid(addend, parts)) {
             *part = sum(*part, addend);
         } else if (const auto both = terms(addend)) {
             sort(both->first, parts);
@@ -139,6 +143,14 @@ class Folder {
         } else {
             parts.element_addend = sum(parts.element_addend, addend);
         }
+    }
+
+    // Where what is the same for all queries, or along diagonals, belongs; null for others.
+    NodeId* expanded_part(NodeId addend, ScoreParts& parts) {
+        if (!uses(addend, Dependence::q)) return &parts.key_addend;
+        return analysis::is_of_distance(build_.graph(), dependence_, addend)
+                   ? &parts.distance_addend
+                   : nullptr;
     }
 
     // Where what is the same in a row or a column of the grid of keys belongs; null for others.
@@ -302,6 +314,7 @@ FoldedMod fold_score(const passes::Mod& mod, int key_width) {
     result.counters = ir::counters_of(result.program.graph);
     result.place = passes::hoist(result.dependence, result.counters);
     folded.parts.bias_read = find_bias_read(result, folded.parts.element_addend);
+    find_expanded(result, folded.parts);
     return folded;
 }
 

@@ -31,6 +31,17 @@ constexpr int kForwardStages = 2;
 constexpr int kBarrierBytes = 1024;
 constexpr int kLeastStep = 16; // keys by which the next smaller configuration is smaller
 
+// Slices of what was expanded, as in sm90/forward_terms.cuh.
+int term_bytes(const ExpandedValues& expanded, const ForwardSchedule& shape) {
+    const int distances = 64 * shape.consumers + shape.key_tile;
+    const int gap = distances % 32 == 0 ? 16 : 0;
+    return 4 * (expanded.keys * shape.key_tile + expanded.distances * (2 * distances + gap));
+}
+
+const ExpandedValues& expanded_of(const KernelRequest& request, bool by_grid) {
+    return by_grid ? request.grid_expanded : request.expanded;
+}
+
 // The layout at the top of forward_sm90.cu.
 int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape, bool by_grid) {
     constexpr int kRowBytes = 128; // of a panel
@@ -42,6 +53,7 @@ int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape, boo
     const KeyGrid& grid = request.key_grid;
     const int grid_rows = by_grid && grid.quotients ? shape.key_tile / grid.width : 0;
     return kBarrierBytes + kForwardStages * query_tile * (bias_row_bytes + 4 * grid_rows) +
+           kForwardStages * term_bytes(expanded_of(request, by_grid), shape) +
            kRowBytes * (shape.query_stages * query_tile * std::max(key, value) +
                         kForwardStages * shape.key_tile * (key + value));
 }
@@ -96,10 +108,11 @@ bool suits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
 ForwardSchedule with_turns(const KernelRequest& request, ForwardSchedule schedule) {
     const bool wide = is_wide(request), narrow = schedule.consumers == 3;
     const bool widest = std::min(request.head_dim, request.head_dim_v) > 192;
-    schedule.turns = (wide && !widest) || request.has_score_mod ? Turns::products : Turns::softmax;
-    schedule.settles_after = wide || (narrow && !request.has_score_mod) ? 0
-                             : request.has_score_mod                    ? 8
-                                                                        : 4;
+    // What is read for each element is read in a warpgroup's turn.
+    const bool adds_terms = request.expanded.any() && !narrow;
+    const bool has_mod = request.has_score_mod && !adds_terms;
+    schedule.turns = (wide && !widest) || has_mod ? Turns::products : Turns::softmax;
+    schedule.settles_after = wide || (narrow && !request.has_score_mod) ? 0 : has_mod ? 8 : 4;
     return schedule;
 }
 
@@ -113,12 +126,13 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     config.key_tile = schedule.key_tile;
     config.warps = 4 * (schedule.consumers + 1);
     config.stages = kForwardStages;
+    const ExpandedValues& expanded = expanded_of(request, by_grid);
     config.shared_bytes = shared_bytes(request, schedule, by_grid);
-    config.hopper =
-        HopperForward{.schedule = schedule,
-                      .has_registers_for_columns =
-                          schedule.consumers == 2 && !is_wide(request) &&
-                          accumulators(request, schedule) + schedule.key_tile / 4 <= 192};
+    config.hopper = HopperForward{
+        .schedule = schedule,
+        .has_registers_for_columns = schedule.consumers == 2 && !is_wide(request) &&
+                                     accumulators(request, schedule) + schedule.key_tile / 4 <= 192,
+        .expanded = expanded};
     config.has_next = true; // the generic kernel is the last
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");

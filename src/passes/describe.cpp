@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "analysis/distance.h"
 #include "analysis/key_grid.h"
 #include "passes/gradient_sum.h"
 #include "passes/roots.h"
@@ -51,8 +52,11 @@ std::string summed_over(const Mod& mod, NodeId read) {
     return "sum over " + analysis::describe(rest) + (derived ? " of those with this index" : "");
 }
 
-// Whether neighbouring keys, or some far apart, read the same.
-std::string key_pattern(const Mod& mod, NodeId read) {
+// Which elements read the same: those of a distance, or neighbouring keys, or some far apart.
+std::string pattern(const Mod& mod, NodeId read) {
+    if (mod.place[read] == Place::element && mod.counters[read] == ir::kNoNode &&
+        analysis::is_of_distance(mod.program.graph, mod.dependence, read))
+        return "; one for each distance q_idx - kv_idx";
     const std::array roots = {read};
     for (const std::int64_t width : analysis::key_divisors(mod.program.graph, roots)) {
         const analysis::KeyUse use = analysis::key_uses(mod.program.graph, width)[read];
@@ -66,7 +70,7 @@ std::string key_pattern(const Mod& mod, NodeId read) {
 std::string describe_read(const Mod& mod, NodeId read) {
     std::string text = formula(mod.program, read) + ": uses " +
                        analysis::describe(mod.dependence[read]) + "; computed per " +
-                       std::string(name(mod.place[read])) + key_pattern(mod, read) + "; " +
+                       std::string(name(mod.place[read])) + pattern(mod, read) + "; " +
                        checks(mod, read) + "\n";
     if (const ReadGradient* gradient = gradient_of(mod, read))
         text += "  gradient: " + summed_over(mod, read) +

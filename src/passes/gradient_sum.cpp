@@ -1,8 +1,8 @@
 #include "passes/gradient_sum.h"
 
 #include <algorithm>
-#include <optional>
 
+#include "analysis/distance.h"
 #include "analysis/key_grid.h"
 
 namespace flexc::passes {
@@ -14,45 +14,6 @@ using ir::Op;
 
 namespace {
 
-class DistanceFinder {
-  public:
-    explicit DistanceFinder(const Mod& mod) : mod_(mod) {}
-
-    // Whether q and kv enter through their difference alone.
-    bool is_of_distance(NodeId id) {
-        if (++work_ > kMaxWork || mod_.dependence[id].has(Dependence::score)) return false;
-        if (!uses_positions(id)) return true;
-        if (const auto gain = sum_of_gains(id)) return *gain == 0;
-        const ir::Node& node = mod_.program.graph[id];
-        return !node.operands.empty() && std::ranges::all_of(node.operands, [this](NodeId operand) {
-            return is_of_distance(operand);
-        });
-    }
-
-  private:
-    // Nodes looked at: shared expressions are walked once for each use.
-    static constexpr int kMaxWork = 2000;
-
-    bool uses_positions(NodeId id) const {
-        return mod_.dependence[id].has(Dependence::q) || mod_.dependence[id].has(Dependence::kv);
-    }
-    // Of an integer that is a sum of positions and of what uses none: what it gains when both
-    // positions grow by one.
-    std::optional<int> sum_of_gains(NodeId id) {
-        if (++work_ > kMaxWork) return {};
-        if (!uses_positions(id)) return 0;
-        const ir::Node& node = mod_.program.graph[id];
-        if (node.op == Op::q_idx || node.op == Op::kv_idx) return 1;
-        if (node.op != Op::iadd && node.op != Op::isub) return {};
-        const auto x = sum_of_gains(node.operands[0]), y = sum_of_gains(node.operands[1]);
-        if (!x || !y) return {};
-        return node.op == Op::iadd ? *x + *y : *x - *y;
-    }
-
-    const Mod& mod_;
-    int work_ = 0;
-};
-
 // Whether d score_mod / d read and d score_mod / d score are the same everywhere.
 bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient) {
     if (gradient.partial == mod.d_score) return true;
@@ -62,9 +23,7 @@ bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient) {
 
 bool is_of_distance(const Mod& mod, NodeId read) {
     if (mod.counters[read] != ir::kNoNode) return false;
-    DistanceFinder finder(mod);
-    return std::ranges::all_of(mod.program.graph[read].operands,
-                               [&](NodeId index) { return finder.is_of_distance(index); });
+    return analysis::is_of_distance(mod.program.graph, mod.dependence, read);
 }
 
 // Real reads of single elements that use keys as a grid in one way.

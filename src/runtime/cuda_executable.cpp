@@ -7,12 +7,12 @@
 #include <optional>
 #include <utility>
 
-#include "common/exact_sum.h"
+#include "common/expanded.h"
 #include "cuda/driver.h"
 #include "cuda/select.h"
 #include "cuda/tensor_maps.h"
-#include "runtime/alignment.h"
 #include "runtime/buffers.h"
+#include "runtime/cuda_workspace.h"
 #include "runtime/map_memory.h"
 #include "runtime/tile_maps.h"
 #include "runtime/tile_queues.h"
@@ -23,65 +23,6 @@ namespace flexc::runtime {
 namespace {
 
 using cuda::KernelKind;
-
-// Where each part of the workspace starts.
-struct WorkspaceLayout {
-    std::size_t delta = 0;          // f32 [B, H, Q]
-    std::size_t dq_accumulator = 0; // f32 [B, H, Q, D]; empty without a fused kernel
-    std::size_t dq_bytes = 0;
-    std::size_t origins = 0;       // f32 [B, H, Q]; empty without Hopper's kernel
-    std::size_t distance_sums = 0; // f32 [B, H, Q + KV]; likewise
-    std::size_t distance_bytes = 0;
-    std::size_t distance_values = 0; // f32 [reads, B, H, Q + KV]; likewise
-    // In deterministic mode: sums are exact::Sum, and Hopper's kernel has a counter for each slab
-    // of queries behind dq's accumulator.
-    std::size_t turns = 0, turn_bytes = 0;
-    std::size_t exact_sums = 0, exact_bytes = 0;
-    std::size_t bytes = 0;
-};
-
-// Which kernels compute a backward.
-enum class BackwardForm : std::uint8_t { split, fused, hopper };
-
-WorkspaceLayout layout(const Call& call, const CudaOptions& options, BackwardForm form) {
-    const AttentionArguments& attention = call.attention;
-    // Hopper's kernels read and write whole tiles.
-    const bool hopper = form == BackwardForm::hopper;
-    const auto padded = [hopper](int length) {
-        constexpr std::size_t kTile = 128;
-        const auto rows = static_cast<std::size_t>(length);
-        return hopper ? (rows + kTile - 1) / kTile * kTile : rows;
-    };
-    const std::size_t heads =
-        static_cast<std::size_t>(attention.batch) * static_cast<std::size_t>(attention.heads);
-    const std::size_t rows = heads * padded(attention.q_len);
-    const std::size_t distances = heads * (padded(attention.q_len) + padded(attention.kv_len));
-    WorkspaceLayout result;
-    std::size_t end = 0;
-    const auto take_bytes = [&end](std::size_t bytes) {
-        const std::size_t start = end;
-        end += aligned(bytes);
-        return start;
-    };
-    const auto take = [&](std::size_t floats) { return take_bytes(floats * sizeof(float)); };
-    result.delta = take(rows);
-    result.dq_bytes = form == BackwardForm::split
-                          ? 0
-                          : rows * static_cast<std::size_t>(options.head_dim) * sizeof(float);
-    result.dq_accumulator = take(result.dq_bytes / sizeof(float));
-    constexpr std::size_t kSlabRows = 64;
-    result.turn_bytes = hopper && options.deterministic ? rows / kSlabRows * sizeof(int) : 0;
-    result.turns = take_bytes(result.turn_bytes);
-    result.origins = take(hopper ? rows : 0);
-    const std::size_t sum_bytes = options.deterministic ? sizeof(exact::Sum) : sizeof(float);
-    result.distance_bytes = hopper ? distances * sum_bytes : 0;
-    result.distance_sums = take_bytes(result.distance_bytes);
-    result.distance_values = take(hopper ? options.distance_reads * distances : 0);
-    result.exact_bytes = exact_sum_bytes(options.exact_gradients, call);
-    result.exact_sums = take_bytes(result.exact_bytes);
-    result.bytes = end;
-    return result;
-}
 
 class CudaExecutable final : public Executable {
   public:
@@ -134,8 +75,11 @@ class CudaExecutable final : public Executable {
         // A maximum of products is one of scores only when the scale is positive.
         if (call.attention.scale > 0 && starts_grid(kernel->config, call.attention))
             if (auto maps = cuda::forward_maps(kernel->config, call.attention, options_.dtype,
-                                               options_.head_dim, options_.head_dim_v))
-                return launch(kernel, call.attention, call, &*maps);
+                                               options_.head_dim, options_.head_dim_v)) {
+                AttentionArguments attention = call.attention;
+                if (auto done = expand(*kernel, attention, call); !done) return done;
+                return launch(kernel, attention, call, &*maps);
+            }
         auto generic = this->generic(KernelKind::forward);
         if (!generic) return generic.error();
         return launch(*generic, call.attention, call);
@@ -163,7 +107,7 @@ class CudaExecutable final : public Executable {
                                            options_.head_dim, options_.head_dim_v);
             if (!maps) form = options_.deterministic ? BackwardForm::split : BackwardForm::fused;
         }
-        const WorkspaceLayout parts = layout(call, options_, form);
+        const BackwardWorkspace parts = backward_workspace(call, options_, form);
         auto* base = static_cast<std::byte*>(call.workspace.data);
         name_exact_sums(options_.exact_gradients, call, base + parts.exact_sums, words);
         AttentionArguments attention = call.attention;
@@ -224,8 +168,10 @@ class CudaExecutable final : public Executable {
 
     // Enough for every form that a call may take.
     std::size_t workspace_bytes(const Call& call, bool backward) const override {
-        if (!backward) return 0;
-        return layout(call, options_, backward_form()).bytes;
+        if (backward) return backward_workspace(call, options_, backward_form()).bytes;
+        const Loaded* kernel = find(KernelKind::forward);
+        if (kernel == nullptr || !kernel->config.hopper) return 0;
+        return forward_workspace(call.attention, kernel->config.hopper->expanded).bytes;
     }
 
     std::size_t map_bytes(const Call& call) const override {
@@ -261,6 +207,7 @@ class CudaExecutable final : public Executable {
         cuda::KernelConfig config;
         cuda::Module module;
         cuda::Function function;
+        std::optional<cuda::Function> expand; // of Hopper's forward: comes before it
     };
 
     Result<Loaded> load_one(CudaKernel& kernel) const {
@@ -269,7 +216,13 @@ class CudaExecutable final : public Executable {
         auto function =
             module->function(std::string(kernel.config.entry), kernel.config.shared_bytes);
         if (!function) return function.error();
-        return Loaded{std::move(kernel.config), std::move(*module), *function};
+        Loaded loaded{std::move(kernel.config), std::move(*module), *function, {}};
+        if (loaded.config.hopper && loaded.config.hopper->expanded.any()) {
+            auto expand = loaded.module.function("flexc_forward_expand_sm90", 0);
+            if (!expand) return expand.error();
+            loaded.expand = *expand;
+        }
+        return loaded;
     }
 
     Result<void> load_maps() {
@@ -342,15 +295,32 @@ class CudaExecutable final : public Executable {
         return {};
     }
 
+    // Computes what the forward kernel finds in the workspace, and says where.
+    Result<void> expand(const Loaded& kernel, AttentionArguments& attention,
+                        const Call& call) const {
+        if (!kernel.expand) return {};
+        const ForwardWorkspace parts = forward_workspace(attention, kernel.config.hopper->expanded);
+        if (parts.blocks > INT32_MAX) return too_many_blocks(kernel, parts.blocks);
+        auto* base = static_cast<std::byte*>(call.workspace.data);
+        attention.distance_values = reinterpret_cast<float*>(base + parts.distance_values);
+        attention.key_values = reinterpret_cast<float*>(base + parts.key_values);
+        const std::array<void*, 2> arguments = {&attention, const_cast<void*>(words_of(call))};
+        return kernel.expand->launch({.x = static_cast<unsigned>(parts.blocks)}, kExpandedStep, 0,
+                                     call.stream.handle, arguments);
+    }
+
+    static Error too_many_blocks(const Loaded& kernel, std::int64_t blocks) {
+        return Error{ErrorCode::limit,
+                     formatted("{} needs {} blocks; a launch can have {}: split the batch",
+                               kernel.config.entry, blocks, INT32_MAX)};
+    }
+
     // launches: that share the work evenly.
     Result<void> launch(const Loaded* kernel, AttentionArguments attention, const Call& call,
                         const void* maps = nullptr, int launches = 1) const {
         if (kernel == nullptr) return not_compiled();
         std::int64_t blocks = cuda::grid_blocks(kernel->config, attention) / launches;
-        if (blocks > INT32_MAX)
-            return Error{ErrorCode::limit,
-                         formatted("{} needs {} blocks; a launch can have {}: split the batch",
-                                   kernel->config.entry, blocks, INT32_MAX)};
+        if (blocks > INT32_MAX) return too_many_blocks(*kernel, blocks);
         int* queue = nullptr;
         if (kernel->config.hopper && blocks > multiprocessors_) {
             blocks = multiprocessors_;

@@ -23,10 +23,10 @@ struct AttentionArguments {
     float* delta;                     // workspace [B, H, Q]: rowsum(d_out * o) - d_lse
     float* dq_accumulator;            // workspace [B, H, Q, D] f32, zeroed; fused backward only
     float* origins;                   // workspace [B, H, Q]: log2(e) * lse; Hopper's backward only
-    // Workspace of Hopper's backward, by q - kv + KV with Q and KV rounded up to 128: dS summed
-    // over each diagonal, [B, H, Q + KV], zeroed; and what expanded reads give, [reads, B, H, Q +
-    // KV].
-    float *distance_sums, *distance_values;
+    // Workspace of Hopper's kernels, by q - kv + KV with Q and KV lengthened (common/expanded.h):
+    // dS summed over each diagonal, [B, H, Q + KV], zeroed; what was computed before for each
+    // distance, [vectors, B, H, Q + KV]; and for each key, [vectors, B, H, KV].
+    float *distance_sums, *distance_values, *key_values;
     long long q_offset, kv_offset; // index that the program sees = row + offset
     int batch, heads, kv_heads, q_len, kv_len;
     float scale;                                    // of q·k

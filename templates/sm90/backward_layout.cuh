@@ -4,7 +4,7 @@
 #include "common/place.cuh"
 #include "common/tile_walk.cuh"
 #include "sm90/barrier.cuh"
-#include "sm90/distance.cuh"
+#include "sm90/distance_sums.cuh"
 #include "sm90/mapped_tile.cuh"
 #include "sm90/warpgroup.cuh"
 

@@ -1,58 +1,82 @@
-// Vectors by the distance q - kv: the entry at padded(KV) is of distance 0.
+// Vectors with a number for each distance q - kv, or for each key, of a head. That at padded(KV) is
+// of distance 0.
 #pragma once
 
-#include "common/exact_sum.cuh"
+#include "common/expanded.h"
 #include "common/place.cuh"
 
 namespace sm90 {
 
-constexpr int kPaddedRows = 128; // queries of a head, and keys, are padded to a multiple
-
+// Queries of a head, or keys, and what more of them tiles may have.
 __device__ inline int padded(int rows) {
-    return (rows + kPaddedRows - 1) / kPaddedRows * kPaddedRows;
+    return static_cast<int>(expanded_length(rows, mod::kTileOverhang));
 }
 __device__ inline int distance_count(const AttentionArguments& attention) {
     return padded(attention.q_len) + padded(attention.kv_len);
 }
 
-// dS summed over diagonals, by blocks in any order.
-template <bool kExact> struct DistanceSumOf {
-    using Type = float;
-};
-template <> struct DistanceSumOf<true> {
-    using Type = exact::Sum;
-};
-using DistanceSum = DistanceSumOf<mod::kDeterministic>::Type;
-__device__ inline DistanceSum* distance_sums(const AttentionArguments& attention) {
-    return reinterpret_cast<DistanceSum*>(attention.distance_sums);
+// Heads that have vectors of their own, and which of them a head's is.
+__device__ inline int vector_heads(const AttentionArguments& attention) {
+    return (mod::kVectorsUseBatch ? attention.batch : 1) *
+           (mod::kVectorsUseHead ? attention.heads : 1);
+}
+__device__ inline int vector_head(const AttentionArguments& attention, int b, int h) {
+    return (mod::kVectorsUseBatch ? b : 0) * (mod::kVectorsUseHead ? attention.heads : 1) +
+           (mod::kVectorsUseHead ? h : 0);
 }
 
 // One thread's entry, and the element that stands for it.
-struct Distance {
-    int head, index, distance;
+struct Entry {
+    int head, index;
     bool exists;
+    int row, key; // in the tensors
 
-    __device__ explicit Distance(const AttentionArguments& attention) {
-        const int blocks = distance_count(attention) / kPaddedRows;
-        head = static_cast<int>(blockIdx.x) / blocks;
-        index = static_cast<int>(blockIdx.x) % blocks * kPaddedRows + static_cast<int>(threadIdx.x);
-        const int at = index - padded(attention.kv_len);
-        exists = -attention.kv_len < at && at < attention.q_len;
-        distance = exists ? at : 0;
+    // `count` entries of each head, kExpandedStep of them in a block.
+    __device__ Entry(int block, int count)
+        : head(block / (count / kExpandedStep)),
+          index(block % (count / kExpandedStep) * kExpandedStep + static_cast<int>(threadIdx.x)) {}
+
+    static __device__ Entry of_distance(const AttentionArguments& attention, int block) {
+        Entry entry(block, distance_count(attention));
+        const int distance = entry.index - padded(attention.kv_len);
+        entry.exists = -attention.kv_len < distance && distance < attention.q_len;
+        entry.row = entry.exists ? max(distance, 0) : 0;
+        entry.key = entry.exists ? max(-distance, 0) : 0;
+        return entry;
     }
+    static __device__ Entry of_key(const AttentionArguments& attention, int block) {
+        Entry entry(block, padded(attention.kv_len));
+        entry.exists = entry.index < attention.kv_len;
+        entry.row = 0;
+        entry.key = entry.exists ? entry.index : 0;
+        return entry;
+    }
+
     template <typename Visit>
     __device__ void visit(const AttentionArguments& attention, const mod::Arguments& arguments,
                           Visit visit_element) const {
-        const HeadPlace place(attention, arguments, head);
-        const int q = max(distance, 0) + static_cast<int>(attention.q_offset);
-        const int kv = max(-distance, 0) + static_cast<int>(attention.kv_offset);
-        const mod::Row row =
+        const int of_batch = mod::kVectorsUseHead ? attention.heads : 1;
+        const HeadPlace place(attention, arguments,
+                              head / of_batch * attention.heads + head % of_batch);
+        const int q = row + static_cast<int>(attention.q_offset);
+        const int kv = key + static_cast<int>(attention.kv_offset);
+        const mod::Row of_row =
             mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
-        const mod::Column column =
+        const mod::Column of_key =
             mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv);
-        visit_element(mod::At{arguments, place.launch, place.head, row, column, place.b, place.h,
-                              place.h_kv, q, kv, q, kv, nullptr, 0, 0, nullptr});
+        visit_element(mod::At{arguments, place.launch, place.head, of_row, of_key, place.b, place.h,
+                              place.h_kv, q, kv});
     }
 };
+
+// Of a head.
+__device__ inline float* distance_vector(const AttentionArguments& attention, int head, int which) {
+    const long long vector = static_cast<long long>(which) * vector_heads(attention) + head;
+    return attention.distance_values + vector * distance_count(attention);
+}
+__device__ inline float* key_vector(const AttentionArguments& attention, int head, int which) {
+    const long long vector = static_cast<long long>(which) * vector_heads(attention) + head;
+    return attention.key_values + vector * padded(attention.kv_len);
+}
 
 } // namespace sm90

@@ -4,6 +4,7 @@
 #include "mod.cuh"
 #include "sm90/barrier.cuh"
 #include "sm90/bias_tile.cuh"
+#include "sm90/forward_terms.cuh"
 #include "sm90/mapped_tile.cuh"
 #include "sm90/warpgroup.cuh"
 #include "sm90/wgmma.cuh"
@@ -33,6 +34,7 @@ using Queries = Stages<mod::kQueryStages, kQueryPanel * kWidestPanels>;
 using Keys = Stages<mod::kStages, kPanels * kKeyPanel>;
 using Values = Stages<mod::kStages, kValuePanels * kKeyPanel>;
 using Biases = Stages<mod::kStages, mod::kReadsBias ? mod::kQueryTile * kBiasRowBytes : 0>;
+using TermSlices = Stages<mod::kStages, kTermBytes>;
 constexpr int kBiasThreads = 64; // that copy them, where there are any, beside the producer
 
 // What is added for rows of keys as a grid: floats by row, then by query.
@@ -69,22 +71,24 @@ struct Shared {
     Keys keys;
     Values values;
     Biases biases;
+    TermSlices terms;
     GridRows grid_rows;
     unsigned tasks; // one for each stage of queries
     unsigned spare; // a word that is never read
 
     static constexpr int kTiles = 1024; // where tiles start, aligned for the swizzle
-    static constexpr int kBytes = kTiles + Queries::kStages * Queries::kBytes +
-                                  Keys::kStages * Keys::kBytes + Values::kStages * Values::kBytes +
-                                  Biases::kStages * Biases::kBytes +
-                                  GridRows::kStages * GridRows::kBytes;
+    static constexpr int kBytes =
+        kTiles + Queries::kStages * Queries::kBytes + Keys::kStages * Keys::kBytes +
+        Values::kStages * Values::kBytes + Biases::kStages * Biases::kBytes +
+        TermSlices::kStages * TermSlices::kBytes + GridRows::kStages * GridRows::kBytes;
 
     __device__ explicit Shared(unsigned memory)
         : queries{memory + kTiles, memory + Queries::kStages * Task::kBytes},
           keys{queries.at(Queries::kStages), queries.barriers + Queries::kBarrierBytes},
           values{keys.at(Keys::kStages), keys.barriers + Keys::kBarrierBytes},
           biases{values.at(Values::kStages), values.barriers + Values::kBarrierBytes},
-          grid_rows{biases.at(Biases::kStages), biases.barriers + Biases::kBarrierBytes},
+          terms{biases.at(Biases::kStages), biases.barriers + Biases::kBarrierBytes},
+          grid_rows{terms.at(TermSlices::kStages), terms.barriers + TermSlices::kBarrierBytes},
           tasks(memory), spare(grid_rows.barriers + GridRows::kBarrierBytes) {}
 
     __device__ unsigned task(int stage) const { return tasks + stage * Task::kBytes; }
@@ -99,6 +103,7 @@ struct Shared {
         values.initialise(1, kConsumerWarps);
         if constexpr (mod::kReadsBias) biases.initialise(kBiasThreads, 32 * kConsumerWarps);
         if constexpr (kGridRows > 0) grid_rows.initialise(kGridThreads, 32 * kConsumerWarps);
+        if constexpr (kHasTerms) terms.initialise(1, 32 * kConsumerWarps);
         publish_barriers();
     }
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/place.cuh"
+#include "sm90/distance.cuh"
 #include "sm90/forward_layout.cuh"
 #include "sm90/schedule.cuh"
 #include "sm90/tma.cuh"
@@ -21,6 +22,34 @@ __device__ inline void load_stage(const S& stages, Position<S>& position, const 
     for (int panel = 0; panel < panel_count; ++panel) {
         load_box(stages.at(position.stage) + panel * panel_bytes, map, from, full);
         from.column += kPanelColumns;
+    }
+    position.advance();
+}
+
+// Slices of the vectors that were expanded, for a tile of keys.
+__device__ inline void load_terms(const AttentionArguments& attention, const Task& task, int tile,
+                                  const TermSlices& slices, Position<TermSlices>& position) {
+    slices.empty(position.stage).wait(position.parity ^ 1);
+    const Barrier full = slices.full(position.stage);
+    constexpr int kBytes = 4 * kTileDistances;
+    full.arrive_expecting(mod::kKeyValues * kKeySliceBytes +
+                          mod::kDistanceValues * mod::kDistanceCopies * kBytes);
+    const int head = vector_head(attention, task.b, task.h), key = tile * mod::kKeyTile;
+    unsigned to = slices.at(position.stage);
+#pragma unroll
+    for (int i = 0; i < mod::kKeyValues; ++i) {
+        load_bytes(to, key_vector(attention, head, i) + key, kKeySliceBytes, full);
+        to += kKeySliceBytes;
+    }
+    const int first = padded(attention.kv_len) + task.first_row - key - mod::kKeyTile;
+#pragma unroll
+    for (int i = 0; i < mod::kDistanceValues; ++i) {
+#pragma unroll
+        for (int copy = 0; copy < mod::kDistanceCopies; ++copy)
+            load_bytes(to + 4 * copy * kTwinDistances,
+                       distance_vector(attention, head, mod::kDistanceCopies * i + copy) + first,
+                       kBytes, full);
+        to += kDistanceSliceBytes;
     }
     position.advance();
 }
@@ -46,6 +75,7 @@ __device__ inline void produce(const AttentionArguments& attention, const mod::A
     Position<Queries> query;
     Position<Keys> key;
     Position<Values> value;
+    Position<TermSlices> term;
     prefetch(maps.q);
     prefetch(maps.k);
     prefetch(maps.v);
@@ -67,6 +97,7 @@ __device__ inline void produce(const AttentionArguments& attention, const mod::A
             load_stage(shared.keys, key, maps.k, at, kKeyPanel, kPanels, [&](int stage) {
                 if constexpr (mod::kHasMap) block.store(shared.key_block(stage));
             });
+            if constexpr (kHasTerms) load_terms(attention, task, block.index, shared.terms, term);
         };
         const auto load_value = [&](int tile) {
             at.row = tile * mod::kKeyTile;

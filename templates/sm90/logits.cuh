@@ -4,6 +4,7 @@
 #include "common/math.cuh"
 #include "common/place.cuh"
 #include "sm90/bias_tile.cuh"
+#include "sm90/forward_terms.cuh"
 #include "sm90/visible_keys.cuh"
 #include "sm90/warpgroup.cuh"
 
@@ -53,7 +54,7 @@ class Logits {
     static constexpr bool kAffine = mod::kHasScoreMod && mod::kScoreIsAffine;
     static constexpr bool kCapped = kAffine && mod::kScoreIsCapped;
     // Logits are exponents already.
-    static constexpr bool kFactorIsOne = kAffine && !kCapped && !mod::kHasElementAddend;
+    static constexpr bool kFactorIsOne = kAffine && mod::kLogitsAreExponents;
     static constexpr bool kHasOffset = kAffine && !kCapped && kHasBase;
     // Weights are relative to a level that does not change, see Softmax. Those of f16 would vanish.
     static constexpr bool kAreBounded = mod::kExponentBound > 0 && mod::kExponentBound <= 74 &&
@@ -120,6 +121,12 @@ class Logits {
     // The biases of these keys. `rows`: the warp's first, in shared memory.
     __device__ void load_biases(unsigned rows) { biases_.load(rows); }
 
+    // Where the terms of these keys are in shared memory; the row is the thread's first, in the
+    // tile. apply() reads them.
+    __device__ void find_terms(unsigned slices, int row) {
+        terms_.find(slices, row, first_column_);
+    }
+
     // Products become logits of the keys that look() was asked about; those that are hidden become
     // -inf.
     __device__ void apply(Scores& scores, int first_key) {
@@ -153,16 +160,36 @@ class Logits {
     // The element of a row and a key, and what the program computes once for that key. Memory is
     // read within the tensors only.
     template <typename Visit> __device__ void visit_column(int position, Visit visit) const {
+        visit_rows(position, [](int) { return Terms::Values{}; }, visit);
+    }
+    // The same for the j-th column from first_key on, with what was computed before.
+    template <typename Visit>
+    __device__ void visit_element(int first_key, int j, Visit visit) const {
+        visit_rows(
+            first_key + first_column_ + column_of(j), [&](int r) { return terms_.of(r, j); },
+            visit);
+    }
+    template <typename Find, typename Visit>
+    __device__ void visit_rows(int position, Find values_of, Visit visit) const {
         const int inside = mod::kReadsKeys ? min(position, attention_.kv_len - 1) : position;
         const int kv = inside + static_cast<int>(attention_.kv_offset);
         const mod::Column column = mod::at_column(arguments_, place_.launch, place_.head, place_.b,
                                                   place_.h, place_.h_kv, kv);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const mod::At at{arguments_, place_.launch, place_.head, rows_.row[r], column,
-                             place_.b,   place_.h,      place_.h_kv, rows_.q[r],   kv};
-            visit(r, at);
+            const Terms::Values values = values_of(r);
+            visit(r, mod::At{arguments_, place_.launch, place_.head, rows_.row[r], column, place_.b,
+                             place_.h, place_.h_kv, rows_.q[r], kv, values.of_key,
+                             values.of_distance});
         }
+    }
+
+    // What is added for a key and a distance alone, to the j-th column. Exponents already, where
+    // logits are.
+    __device__ float term(int r, int j) const {
+        float addend = mod::kHasKeyAddend ? terms_.key(0, j) : -0.0f;
+        if constexpr (mod::kHasDistanceAddend) addend += terms_.distance(0, r, j);
+        return kFactorIsOne ? addend : addend * unit_;
     }
 
     // Of the j-th column. Eight neighbouring columns are in at most two rows of the grid, and
@@ -208,12 +235,14 @@ class Logits {
     __device__ void change_affine(Scores& scores, int first_key) {
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j) {
+            if (kHasTerms && j % 2 == 0) terms_.load(j / 2);
             const auto finish = [&](int r, float addend) {
                 float& score = scores[accumulator(r, j)];
                 if constexpr (mod::kHasSlope)
                     addend += kKeepsColumns ? column_part_[j]
                                             : slope_[mod::kSlopeIsOfHead ? 0 : r] *
                                                   static_cast<float>(column_of(j));
+                if constexpr (mod::kHasKeyAddend || mod::kHasDistanceAddend) addend += term(r, j);
                 if constexpr (mod::kHasRemainderAddend) addend += repeated_[r][j % kPeriodColumns];
                 if constexpr (kSelectsRows) addend += grid_row(r, j);
                 if constexpr (!kHasOffset && kHasBase) addend += base_[r][base_of(j)];
@@ -223,11 +252,10 @@ class Logits {
                                                        : tanh_fast(score);
             };
             if constexpr (mod::kHasElementAddend) {
-                visit_column(first_key + first_column_ + column_of(j),
-                             [&](int r, const mod::At& at) {
-                                 const float bias = mod::kReadsBias ? biases_.at(r, j) : 0;
-                                 finish(r, mod::element_addend(at, bias) * unit_);
-                             });
+                visit_element(first_key, j, [&](int r, const mod::At& at) {
+                    const float bias = mod::kReadsBias ? biases_.at(r, j) : 0;
+                    finish(r, mod::element_addend(at, bias) * unit_);
+                });
             } else {
                 // Unlike 0, -0 is the same as nothing in a sum.
                 finish(0, -0.0f);
@@ -242,12 +270,13 @@ class Logits {
         for (int group = 0; group < kFragmentColumns; group += kGroup) {
             if (mod::kReadsKeys && first_key + 4 * group >= attention_.kv_len) break;
 #pragma unroll
-            for (int j = group; j < group + kGroup; ++j)
-                visit_column(first_key + first_column_ + column_of(j),
-                             [&](int r, const mod::At& at) {
-                                 float& score = scores[accumulator(r, j)];
-                                 score = mod::score(at, score * attention_.scale);
-                             });
+            for (int j = group; j < group + kGroup; ++j) {
+                if (kHasTerms && j % 2 == 0) terms_.load(j / 2);
+                visit_element(first_key, j, [&](int r, const mod::At& at) {
+                    float& score = scores[accumulator(r, j)];
+                    score = mod::score(at, score * attention_.scale);
+                });
+            }
         }
     }
 
@@ -263,8 +292,8 @@ class Logits {
     }
 
     // Slopes times columns stay in registers where there is room for them.
-    static constexpr bool kKeepsColumns =
-        kAffine && mod::kHasSlope && mod::kSlopeIsOfHead && mod::kHasRegistersForColumns;
+    static constexpr bool kKeepsColumns = kAffine && mod::kHasSlope && mod::kSlopeIsOfHead &&
+                                          mod::kHasRegistersForColumns && !kHasTerms;
 
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;
@@ -284,6 +313,7 @@ class Logits {
     bool hides_;          // something of the keys that are looked at
     unsigned visible_[2]; // of them, where a mask is no band
     BiasFragment biases_;
+    Terms terms_;
     float column_part_[kKeepsColumns ? kFragmentColumns : 1];
 };
 

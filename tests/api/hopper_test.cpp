@@ -147,6 +147,95 @@ TEST_CASE("score mods in the exponent" * doctest::skip()) {
     }
 }
 
+namespace {
+
+struct Kind {
+    int head_dim;
+    DType dtype;
+};
+
+// With tiles and registers of one head dim, and behind a mask with those of another.
+void check_terms(const std::string& text, Kind kind, Kind behind_mask) {
+    Case one = {.text = text, .batch = 2, .heads = 4, .kv_heads = 2};
+    one.dims = {{"N", 1000}};
+    one.dtype = kind.dtype;
+    one.head_dim = kind.head_dim;
+    one.q_len = 261;
+    one.kv_len = 403;
+    check(one);
+    one.text += "\nmask_mod = q_idx >= kv_idx";
+    one.dtype = behind_mask.dtype;
+    one.head_dim = behind_mask.head_dim;
+    std::swap(one.q_len, one.kv_len);
+    one.q_offset = 31;
+    one.kv_offset = 5;
+    check(one);
+}
+
+} // namespace
+
+TEST_CASE("terms of keys" * doctest::skip()) {
+    check_terms("buffer c: bf16[B, H, KV_LEN]\nscore_mod = score - c[b, h, kv_idx]",
+                {64, DType::bf16}, {128, DType::bf16});
+    check_terms("buffer c: i32[KV_LEN]\nscore_mod = score + (-inf if c[kv_idx] == 2 else 0.25)",
+                {128, DType::f16}, {256, DType::bf16});
+}
+
+TEST_CASE("terms of distances" * doctest::skip()) {
+    // Outside the buffer for most elements.
+    check_terms("buffer t: f32[B, 90] grad\nscore_mod = score + t[b, q_idx - kv_idx]\n",
+                {128, DType::f16}, {80, DType::bf16});
+    check_terms("buffer t: f16[H, N]\n"
+                "score_mod = score * 0.5 + t[h, q_idx - kv_idx + KV_LEN] * 2 - b",
+                {128, DType::bf16}, {192, DType::f16});
+}
+
+TEST_CASE("terms of distances that take long to compute" * doctest::skip()) {
+    check_terms("buffer t: f32[32, H] grad\nscore_mod {\n"
+                "  d = max(q_idx - kv_idx, 0)\n"
+                "  far = 16 + int(log(max(d, 1) / 16) / log(8.0) * 16)\n"
+                "  score + t[d if d < 16 else min(far, 31), h]\n}\n",
+                {64, DType::f16}, {128, DType::f16});
+}
+
+TEST_CASE("terms of keys beside terms of distances" * doctest::skip()) {
+    check_terms("buffer c: f16[KV_LEN] grad\nbuffer t: bf16[H, N] grad\nbuffer s: f32[H]\n"
+                "score_mod = score - c[kv_idx] * s[h] + t[h, kv_idx - q_idx + Q_LEN] + "
+                "s[h] * (kv_idx - q_idx) * 0.05",
+                {80, DType::bf16}, {256, DType::bf16});
+    check_terms("buffer c: f32[KV_LEN]\nbuffer t: f32[17]\nscore_mod = "
+                "-3 * tanh((score + c[kv_idx] + t[min(abs(q_idx - kv_idx), 16)]) / 3)",
+                {128, DType::f16}, {64, DType::bf16});
+}
+
+TEST_CASE("terms of keys and distances beside terms of elements" * doctest::skip()) {
+    check_terms("buffer c: f32[KV_LEN]\nbuffer bias: bf16[H, Q_LEN, KV_LEN]\nscore_mod = score + "
+                "c[kv_idx] + bias[h, q_idx, kv_idx] - log(1 + abs(q_idx - kv_idx))",
+                {64, DType::bf16}, {128, DType::f16});
+}
+
+TEST_CASE("factors and conditions of keys and distances" * doctest::skip()) {
+    check_terms("buffer w: f32[KV_LEN] grad\nbuffer t: bf16[H, N]\n"
+                "score_mod = score * w[kv_idx] * t[h, q_idx - kv_idx + KV_LEN]",
+                {64, DType::bf16}, {128, DType::bf16});
+    check_terms("buffer k: i32[B, KV_LEN]\nbuffer f: bool[KV_LEN]\nbuffer r: f32[Q_LEN]\n"
+                "score_mod = (score if f[kv_idx] else score * 0.5) + "
+                "(r[q_idx] if k[b, kv_idx] == 3 else 0.0)",
+                {128, DType::f16}, {64, DType::bf16});
+}
+
+TEST_CASE("terms of keys and distances beside a map of tiles" * doctest::skip()) {
+    Case mapped = {.text = "buffer c: bf16[KV_LEN]\nbuffer t: f32[H, N]\nbuffer doc: i32[KV_LEN]\n"
+                           "score_mod = score + c[kv_idx] + t[h, q_idx - kv_idx + KV_LEN]\n"
+                           "mask_mod = doc[q_idx] == doc[kv_idx]",
+                   .dtype = DType::bf16};
+    mapped.q_len = mapped.kv_len = 700;
+    mapped.head_dim = 64;
+    mapped.dims = {{"N", 1400}};
+    mapped.integers["doc"] = [](std::int64_t position) { return position / 150; };
+    check(mapped);
+}
+
 TEST_CASE("gradients of buffers, by what their indices use" * doctest::skip()) {
     const char* texts[] = {
         "buffer t: bf16[H, N] grad\nscore_mod = score + t[h, q_idx - kv_idx + KV_LEN]",

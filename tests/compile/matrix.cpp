@@ -124,6 +124,15 @@ std::vector<KernelCase> compile_matrix() {
         cases.push_back(hopper("learned_alibi", kLearnedAlibi, head_dim, head_dim));
     cases.push_back(hopper("learned_alibi", kLearnedAlibi, 64, 128));
     cases.push_back(hopper("learned_alibi", kLearnedAlibi, 192, 128));
+    // What is computed before it for keys and distances takes registers too.
+    constexpr std::string_view kKeyBias = "buffer c: bf16[KV_LEN]\nscore_mod = score + c[kv_idx]\n";
+    constexpr std::string_view kTable = "buffer t: bf16[H, N]\n"
+                                        "score_mod = score + t[h, q_idx - kv_idx + Q_LEN]\n"
+                                        "mask_mod = q_idx >= kv_idx\n";
+    for (const int head_dim : {64, 128, 256}) {
+        cases.push_back(hopper("key_bias", kKeyBias, head_dim, head_dim));
+        cases.push_back(hopper("distance_table", kTable, head_dim, head_dim));
+    }
     for (const std::string_view mod : kWatched)
         cases.push_back(hopper(mod, front::find_library_mod(mod)->text, 64, 64));
     for (const KernelKind kind : {KernelKind::delta, KernelKind::convert})

@@ -25,13 +25,25 @@ double part(const cuda::FoldedMod& folded, ir::NodeId node, const ir::Environmen
     return node == kNoNode ? absent : ir::evaluate_real(folded.mod.program, node, at);
 }
 
+bool same(double x, double y) { return x == y || (std::isnan(x) && std::isnan(y)); }
+
 void check_at(const cuda::FoldedMod& folded, const ir::Environment& at) {
     const cuda::ScoreParts& parts = folded.parts;
     double sum = part(folded, parts.multiplier, at, 0) * at.score +
-                 part(folded, parts.row_addend, at, 0) + part(folded, parts.element_addend, at, 0);
+                 part(folded, parts.row_addend, at, 0) + part(folded, parts.key_addend, at, 0) +
+                 part(folded, parts.distance_addend, at, 0) +
+                 part(folded, parts.element_addend, at, 0);
     if (parts.cap != kNoNode) sum = part(folded, parts.cap, at, 0) * std::tanh(sum);
     const double want = ir::evaluate_real(folded.mod.program, folded.mod.score, at);
     CHECK(sum == doctest::Approx(want).epsilon(1e-5));
+
+    ir::Environment below = at, along = at;
+    below.q_idx += 5;
+    along.q_idx += 5;
+    along.kv_idx += 5;
+    CHECK(same(part(folded, parts.key_addend, below, 0), part(folded, parts.key_addend, at, 0)));
+    CHECK(same(part(folded, parts.distance_addend, along, 0),
+               part(folded, parts.distance_addend, at, 0)));
 
     ir::Environment further = at;
     further.kv_idx += 3;
@@ -42,23 +54,31 @@ void check_at(const cuda::FoldedMod& folded, const ir::Environment& at) {
 
 struct Expected {
     const char* text;
-    bool row, slope, element, cap;
+    bool row, slope, key, distance, element, cap;
 };
 
 } // namespace
 
 TEST_CASE("common mods are taken apart") {
     constexpr Expected kCases[] = {
-        {"score * 2", false, false, false, false},
-        {"score + (q_idx - kv_idx)", true, true, false, false},
-        {"param a: f32 = 0.3\nscore_mod = score + a * (kv_idx - q_idx)", true, true, false, false},
-        {"param a: f32 = 0.3\nscore_mod = a * score - q_idx * a / 3", true, false, false, false},
-        {"score + abs(q_idx - kv_idx)", false, false, true, false},
-        {"score - abs(q_idx - kv_idx) + (2 * kv_idx - q_idx) * 0.5 + h", true, true, true, false},
-        {"20 * tanh(score / 20)", false, false, false, true},
+        {"score * 2", false, false, false, false, false, false},
+        {"score + (q_idx - kv_idx)", true, true, false, false, false, false},
+        {"param a: f32 = 0.3\nscore_mod = score + a * (kv_idx - q_idx)", true, true, false, false,
+         false, false},
+        {"param a: f32 = 0.3\nscore_mod = a * score - q_idx * a / 3", true, false, false, false,
+         false, false},
+        {"score + abs(q_idx - kv_idx)", false, false, false, true, false, false},
+        {"score + abs(q_idx - 2 * kv_idx)", false, false, false, false, true, false},
+        {"score - abs(q_idx - kv_idx) + (2 * kv_idx - q_idx) * 0.5 + h", true, true, false, true,
+         false, false},
+        {"score - log(1 + kv_idx) - sqrt(kv_idx) * h + q_idx * kv_idx", false, false, true, false,
+         true, false},
+        {"score + max(kv_idx - q_idx, 0) // 3 + (kv_idx % 7 + (kv_idx - q_idx) % 5 * 0.5)", false,
+         false, true, true, false, false},
+        {"20 * tanh(score / 20)", false, false, false, false, false, true},
         {"param c: f32 = -5.0\nscore_mod = tanh((score + kv_idx * 0.1) / c) * c", true, true, false,
-         true},
-        {"(score + kv_idx - 3) * (q_idx + 1) - -score", true, true, false, false},
+         false, false, true},
+        {"(score + kv_idx - 3) * (q_idx + 1) - -score", true, true, false, false, false, false},
     };
     for (const Expected& one : kCases) {
         CAPTURE(one.text);
@@ -66,6 +86,8 @@ TEST_CASE("common mods are taken apart") {
         REQUIRE(folded.parts.found());
         CHECK((folded.parts.row_addend != kNoNode) == one.row);
         CHECK((folded.parts.slope != kNoNode) == one.slope);
+        CHECK((folded.parts.key_addend != kNoNode) == one.key);
+        CHECK((folded.parts.distance_addend != kNoNode) == one.distance);
         CHECK((folded.parts.element_addend != kNoNode) == one.element);
         CHECK((folded.parts.cap != kNoNode) == one.cap);
         ir::Environment at;

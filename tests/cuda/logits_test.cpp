@@ -1,7 +1,9 @@
 // Logits and softmax of forward_sm90.cu, run on the host for every thread of a warp in turn: what
-// is staged for keys as a grid has to add up to the score mod of each element.
+// is staged for keys as a grid, and what is computed before for keys and distances, has to add up
+// to the score mod of each element.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <span>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "common/arguments.h"
 #include "compile/kernels.h"
 #include "cuda/emit.h"
+#include "cuda/expand.h"
 #include "cuda/fold.h"
 #include "cuda/select.h"
 #include "host_arguments.h"
@@ -32,9 +35,42 @@ using Function = void(const std::uint64_t* words, const AttentionArguments*, int
 
 constexpr std::string_view kText = R"(
 #include "mod.cuh"
+#include "sm90/expand_distances.cuh"
+#include "sm90/expand_keys.cuh"
 #include "sm90/softmax.cuh"
 #include "sm90/forward_grid.cuh"
 using namespace sm90;
+template <typename Expand>
+void expand_all(const AttentionArguments& attention, int entries, Expand expand) {
+    for (int block = 0; block < vector_heads(attention) * (entries / kExpandedStep); ++block)
+        for (threadIdx.x = 0; threadIdx.x < kExpandedStep; ++threadIdx.x) expand(block);
+}
+extern "C" long long count_expanded(const AttentionArguments* attention, bool keys) {
+    const int heads = vector_heads(*attention);
+    return keys ? heads * mod::kKeyValues * padded(attention->kv_len)
+                : heads * mod::kDistanceValues * mod::kDistanceCopies * distance_count(*attention);
+}
+extern "C" void expand(const unsigned long long* words, const AttentionArguments* attention) {
+    const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
+    if (mod::kDistanceValues > 0)
+        expand_all(*attention, distance_count(*attention),
+                   [&](int block) { expand_distances(*attention, arguments, block); });
+    if (mod::kKeyValues > 0)
+        expand_all(*attention, padded(attention->kv_len),
+                   [&](int block) { expand_keys(*attention, arguments, block); });
+}
+// As the copy engine does, to the start of shared memory.
+void copy_terms(const AttentionArguments& attention, int head, int first_row, int first_key) {
+    unsigned char* to = memory_of_block;
+    const int at = vector_head(attention, head / attention.heads, head % attention.heads);
+    for (int i = 0; i < mod::kKeyValues; ++i, to += kKeySliceBytes)
+        std::memcpy(to, key_vector(attention, at, i) + first_key, kKeySliceBytes);
+    const int first = padded(attention.kv_len) + first_row - first_key - mod::kKeyTile;
+    for (int i = 0; i < mod::kDistanceValues; ++i, to += kDistanceSliceBytes)
+        for (int copy = 0; copy < 2; ++copy)
+            std::memcpy(to + 4 * copy * kTwinDistances,
+                        distance_vector(attention, at, 2 * i + copy) + first, 4 * kTileDistances);
+}
 extern "C" void run(const unsigned long long* words, const AttentionArguments* attention, int head,
                     int warp_row, int tiles, const float* products, float* weights, float* levels) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
@@ -55,6 +91,9 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* a
             for (int thread = 0; thread < kGridThreads; ++thread)
                 store_grid_rows(*attention, arguments, place, warp_row, first_key, 0, thread);
             if (kGridRows > 0) logits.load_grid_rows(4 * (lane / 4));
+            const int tile_row = warp_row / mod::kQueryTile * mod::kQueryTile;
+            copy_terms(*attention, head, tile_row, first_key);
+            logits.find_terms(0, warp_row - tile_row + lane / 4);
             logits.apply(scores, first_key);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
@@ -69,7 +108,7 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* a
 
 struct Case {
     std::string text;
-    int width; // of the grid
+    int width; // of the grid; 0 for none
 };
 
 void check(const Case& one, std::mt19937& random) {
@@ -80,11 +119,17 @@ void check(const Case& one, std::mt19937& random) {
 
     const cuda::KeyGrid grid = cuda::key_grid(*mod);
     CHECK(grid.width == one.width);
-    const cuda::KernelConfig config = cuda::select_kernel(
-        {.arch = 90, .dtype = DType::bf16, .has_score_mod = true, .key_grid = grid});
+    const cuda::FoldedMod folded = cuda::fold_score(*mod, one.width);
+    const cuda::ExpandedValues expanded = cuda::expanded_values(folded);
+    const cuda::KernelConfig config = cuda::select_kernel({.arch = 90,
+                                                           .dtype = DType::bf16,
+                                                           .has_score_mod = true,
+                                                           .key_grid = grid,
+                                                           .expanded = expanded,
+                                                           .grid_expanded = expanded});
     REQUIRE(config.hopper.has_value());
     CHECK(config.key_width == one.width);
-    CHECK(config.key_tile % one.width == 0);
+    if (one.width != 0) CHECK(config.key_tile % one.width == 0);
     const test::HostModule module(std::string(kText),
                                   cuda::emit_mod(*mod, config, {.dtype = DType::bf16}));
 
@@ -93,19 +138,33 @@ void check(const Case& one, std::mt19937& random) {
     attention.batch = 2;
     attention.heads = 4;
     attention.kv_heads = 2;
-    attention.q_len = 40;
+    attention.q_len = 40 + below(300);
     attention.kv_len = kv_len;
     attention.scale = 0.5f;
     attention.q_offset = below(5);
-    attention.kv_offset = one.width * below(3);
+    attention.kv_offset = std::max(one.width, 1) * below(3);
 
     ir::Environment at;
-    at.sizes = {2, 4, 2, 40 + attention.q_offset, kv_len + attention.kv_offset, 64, 64};
+    at.sizes = {2,  4, 2, attention.q_len + attention.q_offset, kv_len + attention.kv_offset,
+                64, 64};
     const test::RandomData data(mod->program, at, random);
-    const cuda::FoldedMod folded = cuda::fold_score(*mod, one.width);
     const test::HostArguments arguments(folded.mod, at);
+    using Count = long long(const AttentionArguments*, bool keys);
+    using Expand = void(const std::uint64_t* words, const AttentionArguments*);
+    auto* const count_expanded = module.function<Count>("count_expanded");
+    constexpr float kNever = std::numeric_limits<float>::quiet_NaN();
+    std::vector<float> key_values(static_cast<std::size_t>(count_expanded(&attention, true)),
+                                  kNever);
+    std::vector<float> distance_values(static_cast<std::size_t>(count_expanded(&attention, false)),
+                                       kNever);
+    attention.key_values = key_values.data();
+    attention.distance_values = distance_values.data();
+    module.function<Expand>("expand")(arguments.words(), &attention);
+    const auto is_nan = [](float x) { return std::isnan(x); };
+    CHECK(std::ranges::none_of(key_values, is_nan));
+    CHECK(std::ranges::none_of(distance_values, is_nan));
 
-    const int head = below(8), warp_row = 16 * below(3);
+    const int head = below(8), warp_row = 16 * below((attention.q_len + 15) / 16);
     const auto count = static_cast<std::size_t>(tiles * kRows * keys);
     std::vector<float> products(count), weights(count), levels(tiles * 32 * 2);
     for (float& product : products)
@@ -171,7 +230,8 @@ TEST_CASE("what is staged for a grid of keys adds up to the mod") {
         {"score_mod = score - (abs(q_idx // 16 - kv_idx // 16) + abs(q_idx % 16 - kv_idx % 16)) "
          "* (h + 1) * 0.1",
          16},
-        {slabs + "score_mod = score + s[b, h, 3, kv_idx // 96]", 96},
+        {slabs + "score_mod = score + s[b, h, q_idx % 4, kv_idx // 96]", 96},
+        {both(14) + " + s[b, 1, 3, kv_idx // 9] - t[b, h, min(abs(q_idx - kv_idx), 5), h]", 14},
         {slabs + "score_mod = score - (t[b, h, q_idx, kv_idx % 48] + 1) / 4", 48},
         {slabs + "score_mod = score + s[b, h, q_idx, kv_idx // 64 % 3] + "
                  "t[b, h, kv_idx // 128, kv_idx % 64]",
@@ -179,6 +239,30 @@ TEST_CASE("what is staged for a grid of keys adds up to the mod") {
     };
     for (const Case& one : cases)
         check(one, random);
+}
+
+TEST_CASE("what is computed before for keys and distances adds up to the mod") {
+    const std::string vectors = "buffer c: bf16[B, H, KV_LEN]\nbuffer t: f32[H, N]\n";
+    const std::string texts[] = {
+        vectors + "score_mod = score + c[b, h, kv_idx]",
+        vectors + "score_mod = score + t[h, min(abs(q_idx - kv_idx), N - 1)]",
+        vectors + "score_mod = score * 2 + t[h, q_idx - kv_idx]",
+        vectors + "score_mod = score - c[b, 0, kv_idx] * 2 - t[h, kv_idx - q_idx] + "
+                  "(q_idx - kv_idx) * 0.01\nmask_mod = q_idx + 30 >= kv_idx",
+        vectors + "score_mod = 3 * tanh((score + c[b, h, kv_idx] + t[1, kv_idx - q_idx]) / 3)",
+        vectors + "score_mod = score + log(1 + abs(q_idx - kv_idx)) + c[b, h, kv_idx] * "
+                  "t[h, (q_idx + kv_idx) % 5]",
+        vectors + "score_mod = score * c[b, h, kv_idx] * t[h, q_idx - kv_idx]",
+        vectors + "buffer k: i32[KV_LEN]\nbuffer f: u8[KV_LEN]\n"
+                  "score_mod = (score if f[kv_idx] > 1 else score * 0.5) + "
+                  "(t[h, q_idx] if k[kv_idx] == 3 else min(t[h, q_idx - kv_idx], score))",
+    };
+    std::random_device source;
+    const unsigned seed = source();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    for (const std::string& text : texts)
+        check({text, 0}, random);
 }
 
 TEST_CASE("tiles of keys that no grid fits") {

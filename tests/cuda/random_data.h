@@ -30,8 +30,12 @@ class RandomData {
                                                                 : at.sizes[dim.size]);
                 elements *= buffers_[i].extents.back();
             }
+            const bool is_real = ir::type_of(program.buffers[i].dtype) == ir::Type::real;
             for (std::int64_t j = 0; j < elements; ++j)
-                buffers_[i].reals.push_back(random_real(random));
+                if (is_real)
+                    buffers_[i].reals.push_back(random_real(random));
+                else
+                    buffers_[i].integers.push_back(static_cast<std::int64_t>(random() % 5));
         }
         for (const ir::BufferData& buffer : buffers_)
             at.buffers.push_back(&buffer);

@@ -26,6 +26,7 @@ TEST_CASE("dependence: one entry a read, with its proof and its gradient") {
           "by "
           "element\n"
           "rel[(q_idx - kv_idx) + (N // 2)]: uses q_idx, kv_idx; computed per element; "
+          "one for each distance q_idx - kv_idx; "
           "index checked\n"
           "  gradient: sum over b, h, q_idx, kv_idx of those with this index; in Hopper's fused "
           "backward over a tile's diagonals, once for a distance\n"

@@ -1,0 +1,28 @@
+// What a kernel has computed before it: values that use q and kv by their difference alone, for
+// every distance. One thread does one distance of one head.
+#pragma once
+
+#include "sm90/distance.cuh"
+
+namespace sm90 {
+
+__device__ inline void expand_distances(const AttentionArguments& attention,
+                                        const mod::Arguments& arguments, int block) {
+    const Entry entry = Entry::of_distance(attention, block);
+    entry.visit(attention, arguments, [&](const mod::At& at) {
+#pragma unroll
+        for (int i = 0; i < mod::kDistanceValues; ++i) {
+            const float value = entry.exists ? mod::distance_value(at, i) : 0;
+            const int vector = i * mod::kDistanceCopies;
+            distance_vector(attention, entry.head, vector)[entry.index] = value;
+            if constexpr (mod::kDistanceCopies == 2) {
+                // The same from the second entry on.
+                float* const to = distance_vector(attention, entry.head, vector + 1);
+                if (entry.index > 0) to[entry.index - 1] = value;
+                if (entry.index + 1 == distance_count(attention)) to[entry.index] = 0;
+            }
+        }
+    });
+}
+
+} // namespace sm90

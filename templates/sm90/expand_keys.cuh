@@ -1,0 +1,20 @@
+// What a kernel has computed before it: values that use kv alone, for every key. One thread does
+// one key of one head.
+#pragma once
+
+#include "sm90/distance.cuh"
+
+namespace sm90 {
+
+__device__ inline void expand_keys(const AttentionArguments& attention,
+                                   const mod::Arguments& arguments, int block) {
+    const Entry entry = Entry::of_key(attention, block);
+    entry.visit(attention, arguments, [&](const mod::At& at) {
+#pragma unroll
+        for (int i = 0; i < mod::kKeyValues; ++i)
+            key_vector(attention, entry.head, i)[entry.index] =
+                entry.exists ? mod::key_value(at, i) : 0;
+    });
+}
+
+} // namespace sm90
