@@ -280,8 +280,9 @@ class Folder {
 ir::NodeId find_bias_read(const passes::Mod& mod, NodeId addend) {
     if (addend == kNoNode) return kNoNode;
     const std::vector<NodeId> roots = {addend};
+    // What keys alone name is computed before the kernel.
     for (const NodeId id : ir::reachable(mod.program.graph, roots))
-        if (passes::is_matrix_read(mod, id)) return id;
+        if (mod.dependence[id].has(Dependence::q) && passes::is_matrix_read(mod, id)) return id;
     return kNoNode;
 }
 
