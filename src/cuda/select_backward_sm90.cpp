@@ -1,4 +1,5 @@
 // Tiles of Hopper's fused backward kernel, and the kernels before and after it.
+#include <algorithm>
 #include <string>
 #include <vector>
 
