@@ -226,7 +226,7 @@ cuda::KernelRequest request_for(const passes::Mod& mod, const CompileOptions& op
     cuda::KernelRequest request = request_of(mod, options, kind, target);
     request.has_map =
         needs_map(mod) && visits_tiles(kind) && !preference.generic && preference.copies_matrices;
-    if (!preference.copies_matrices || !takes_matrices()) {
+    if (kind == KernelKind::backward_fused && (!preference.copies_matrices || !takes_matrices())) {
         request.bias_bytes = 0;
         request.adds_matrices = false;
     }
