@@ -232,7 +232,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         if (warp == 0 && threadIdx.x % 32 == 0)
             load_tiles(attention, arguments, maps, shared, keys);
         if constexpr (kStagesRows)
-            if (warp == 2) stage_rows(attention, arguments, shared, keys);
+            if (warp == 2) stage_values(attention, arguments, shared, keys);
         if constexpr (mod::kSumsDistances)
             if (warp >= 2) sum_distances(attention, arguments, shared, keys, warp == 3);
     } else {

@@ -15,7 +15,6 @@ using ir::Op;
 
 namespace {
 
-
 bool is_of_distance(const Mod& mod, NodeId read) {
     if (mod.counters[read] != ir::kNoNode) return false;
     return analysis::is_of_distance(mod.program.graph, mod.dependence, read);

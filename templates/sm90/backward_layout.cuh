@@ -119,8 +119,7 @@ constexpr int kWeights = kDScores + mod::kDScoresStages * kDScoresBytes;
 constexpr int kQueryGradient = kWeights + 2 * kWeightBytes;
 constexpr int kMatrixGradients = kQueryGradient;
 constexpr int kBiases =
-    kQueryGradient +
-    (kSharesKeys ? 0 : kConsumers * (kAddsMatrices ? kPartBytes : kPieceBytes));
+    kQueryGradient + (kSharesKeys ? 0 : kConsumers * (kAddsMatrices ? kPartBytes : kPieceBytes));
 constexpr int kOrigins = kBiases + mod::kBiasStages * kBiasTileBytes;
 constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4; // like origins, two stages of floats
 constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;    // two stages of mod::Row
