@@ -19,7 +19,6 @@
 #include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
 #include "passes/matrix_read.h"
-#include "support/env.h"
 #include "support/log.h"
 #include "support/text.h"
 
@@ -121,9 +120,8 @@ cuda::KernelRequest request_of(const passes::Mod& mod, const CompileOptions& opt
             .has_mask = graph[mod.mask].op != ir::Op::const_bool,
             .reports_out_of_range = options.report_out_of_range,
             .bias_bytes = bias_bytes(mod, kind),
-            .adds_matrices =
-                kind == KernelKind::backward_fused &&
-                passes::sums_by(mod, passes::GradientSum::matrix, passes::kWithMatrices),
+            .adds_matrices = kind == KernelKind::backward_fused &&
+                             passes::sums_by(mod, passes::GradientSum::matrix),
             .matrices_are_of_scores = passes::are_matrices_of_scores(mod),
             .deterministic = options.deterministic};
 }
@@ -217,16 +215,13 @@ Result<std::vector<KernelKind>> kinds_of(const passes::Mod& mod, const CompileOp
     return kinds;
 }
 
-// THE place where tiles of dense biases become the default: their last form has not run on a GPU.
-static bool takes_matrices() { return support::environment(support::Variable::dense_tiles) == "1"; }
-
 cuda::KernelRequest request_for(const passes::Mod& mod, const CompileOptions& options,
                                 KernelKind kind, const Target& target,
                                 const Preference& preference) {
     cuda::KernelRequest request = request_of(mod, options, kind, target);
     request.has_map =
         needs_map(mod) && visits_tiles(kind) && !preference.generic && preference.copies_matrices;
-    if (kind == KernelKind::backward_fused && (!preference.copies_matrices || !takes_matrices())) {
+    if (kind == KernelKind::backward_fused && !preference.copies_matrices) {
         request.bias_bytes = 0;
         request.adds_matrices = false;
     }

@@ -188,15 +188,13 @@ class Folder {
         case Op::imul:
             for (const std::size_t side : {0u, 1u})
                 if (const NodeId factor = operands[1 - side]; !uses(factor, Dependence::kv))
-                    return mapped(operands[side], [&](NodeId x) {
-                        return build_.apply(op, {x, factor});
-                    });
+                    return mapped(operands[side],
+                                  [&](NodeId x) { return build_.apply(op, {x, factor}); });
             return {};
         case Op::fdiv:
             if (uses(operands[1], Dependence::kv)) return {};
-            return mapped(operands[0], [&](NodeId x) {
-                return build_.apply(op, {x, operands[1]});
-            });
+            return mapped(operands[0],
+                          [&](NodeId x) { return build_.apply(op, {x, operands[1]}); });
         default: return {};
         }
     }

@@ -17,7 +17,7 @@ bool is_within(Interval x, std::int64_t low, std::int64_t high) {
 }
 
 std::optional<bool> truth(Op op, Interval difference) {
-    const bool below = difference.high<0, above = difference.low> 0;
+    const bool below = difference.high < 0, above = difference.low > 0;
     const bool not_above = difference.high <= 0, not_below = difference.low >= 0;
     switch (op) {
     case Op::ilt:

@@ -25,9 +25,8 @@ enum class GradientSum : std::uint8_t {
 // What a kernel does with whole tiles.
 struct TileSums {
     int key_width = 0; // of that grid; 0 for none
-    bool adds_matrices = false;
+    bool adds_matrices = true;
 };
-inline constexpr TileSums kWithMatrices{.key_width = 0, .adds_matrices = true};
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile = {});
 // Whether d score_mod / d read and d score_mod / d score are the same everywhere.
 bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient);

@@ -85,7 +85,7 @@ bool are_matrices_of_scores(const Mod& mod) {
         return mod.dependence[id].has(analysis::Dependence::score);
     };
     return std::ranges::all_of(mod.gradients, [&](const ReadGradient& gradient) {
-        switch (gradient_sum(mod, gradient, kWithMatrices)) {
+        switch (gradient_sum(mod, gradient)) {
         case GradientSum::matrix: return is_gradient_of_score(mod, gradient);
         case GradientSum::distance:
         case GradientSum::quotient:
@@ -104,7 +104,7 @@ std::optional<MatrixSharing> sharing_of_matrices(const Mod& mod) {
     if (mask.op != Op::const_bool || mask.integer == 0) return {};
     std::optional<MatrixSharing> all;
     for (const ReadGradient& gradient : mod.gradients) {
-        if (gradient_sum(mod, gradient, kWithMatrices) != GradientSum::matrix) continue;
+        if (gradient_sum(mod, gradient) != GradientSum::matrix) continue;
         // Other reads of the buffer would add to what has not been stored.
         const auto reads = std::ranges::count_if(mod.gradients, [&](const ReadGradient& other) {
             return mod.program.graph[other.read].symbol == mod.program.graph[gradient.read].symbol;

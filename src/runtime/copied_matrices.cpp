@@ -62,7 +62,7 @@ StoredGradients stored_gradients(const passes::Mod& mod, const cuda::KernelConfi
     if (!config.adds_matrices || !sharing) return {};
     StoredGradients stored{{}, *sharing};
     for (const passes::ReadGradient& gradient : mod.gradients)
-        if (passes::gradient_sum(mod, gradient, passes::kWithMatrices) == passes::GradientSum::matrix)
+        if (passes::gradient_sum(mod, gradient) == passes::GradientSum::matrix)
             stored.buffers.push_back(mod.program.graph[gradient.read].symbol);
     return stored;
 }

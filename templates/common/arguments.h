@@ -27,8 +27,8 @@ struct AttentionArguments {
     // dS summed over each diagonal, [B, H, Q + KV], zeroed; what was computed before for each
     // distance, [vectors, B, H, Q + KV]; and for each key, [vectors, B, H, KV].
     float *distance_sums, *distance_values, *key_values;
-    // Of Hopper's backward: of tiles of a matrix's gradient, how many the first block has stored, two
-    // for each block, zeroed. Null: all blocks add.
+    // Of Hopper's backward: of tiles of a matrix's gradient, how many the first block has stored,
+    // two for each block, zeroed. Null: all blocks add.
     int* stored_tiles;
     long long q_offset, kv_offset; // index that the program sees = row + offset
     int batch, heads, kv_heads, q_len, kv_len;

@@ -86,8 +86,7 @@ TEST_CASE("elements at q and kv themselves are added a tile at a time") {
                                               score);
         std::string names;
         for (const passes::ReadGradient& gradient : mod.gradients)
-            names +=
-                std::string(name(passes::gradient_sum(mod, gradient, passes::kWithMatrices))) + " ";
+            names += std::string(name(passes::gradient_sum(mod, gradient))) + " ";
         return names;
     };
     const std::string m = "m[h, q_idx, kv_idx]", n = "n[q_idx, b, kv_idx]";
