@@ -197,7 +197,9 @@ struct Consumer {
             apply(logits, scores, block.index * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0, mod::kSettlesAfter, [&](float done) {
-                settle(mod::kSettlesAfter == 0 ? softmax.anchor(scores) : done, shared.spare);
+                const float settled = mod::kSettlesAfter == 0 ? softmax.anchor(scores) : done;
+                settle(settled, shared.spare);
+                softmax.follow(settled);
                 turn.pass(mod::Turns::softmax);
                 finish_output(output, weights);
             });

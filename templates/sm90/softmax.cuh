@@ -66,6 +66,15 @@ struct Softmax {
         return Logits::kAreBounded ? logits[kScores - 1] : maximum[0] + maximum[1];
     }
 
+    // Exponents that are not computed yet come after `value`.
+    __device__ void follow(float value) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+#pragma unroll
+            for (int i = 0; i < Logits::kOffsets; ++i)
+                sm90::follow(origin[r][i], value);
+    }
+
     // Logits of one row become weights. At the first pair of columns from `pause` on, calls
     // between().
     template <typename Between>
