@@ -72,7 +72,7 @@ struct Softmax {
         for (int r = 0; r < 2; ++r)
 #pragma unroll
             for (int i = 0; i < Logits::kOffsets; ++i)
-                sm90::follow(origin[r][i], value);
+                compute_after(origin[r][i], value);
     }
 
     // Logits of one row become weights. At the first pair of columns from `pause` on, calls

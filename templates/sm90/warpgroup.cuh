@@ -156,7 +156,7 @@ __device__ inline void settle(float value, unsigned spare) {
 
 // What is computed from x afterwards comes after `value`: ptxas would fill the time until that is
 // there with it, and wait for products late.
-__device__ inline void follow(float& x, float value) {
+__device__ inline void compute_after(float& x, float value) {
     asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %1, 0xffabcdef;\n"
                  "selp.f32 %0, 0f00000000, %0, p;\n}"
                  : "+f"(x)

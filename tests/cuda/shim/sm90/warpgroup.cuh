@@ -25,7 +25,7 @@ inline void load_matrices(unsigned, unsigned& x, unsigned& y, unsigned& z, unsig
     x = y = z = w = 0;
 }
 inline void store_shared(unsigned, int, int, int, int) {}
-inline void follow(float&, float) {}
+inline void compute_after(float&, float) {}
 inline void store_shared_word(unsigned to, unsigned x) {
     std::memcpy(memory_of_block + to, &x, sizeof x);
 }
