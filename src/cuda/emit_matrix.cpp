@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cuda/names.h"
+#include "cuda/emit_derivative.h"
 #include "passes/gradient_sum.h"
 #include "passes/matrix_read.h"
 #include "support/text.h"
@@ -47,8 +48,9 @@ std::string emit_matrix_constants(const passes::Mod& mod, const KernelConfig& co
     int first = -1;
     for (std::size_t i = gradients.size(); i-- > 0;) {
         derivatives.push_back(gradients[i].partial);
-        const passes::TileSums tile{config.key_width, config.adds_matrices};
-        if (passes::gradient_sum(mod, gradients[i], tile) != passes::GradientSum::matrix) continue;
+        if (passes::gradient_sum(mod, gradients[i], tile_sums(config)) !=
+            passes::GradientSum::matrix)
+            continue;
         first = static_cast<int>(i);
         matrices.push_back(gradients[i].read);
     }

@@ -127,6 +127,7 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     config.d_scores_stages = tile.d_scores_stages;
     config.bias_stages = tile.bias_stages;
     config.adds_matrices = tile.adds_matrices;
+    config.multiplies_queries = !shares;
     config.shared_bytes = shared_bytes(request, tile);
     config.key_width = tile.has_matrix() ? 0 : grid_of(request).width;
     config.stages_columns = tile.stages_columns;
@@ -165,6 +166,7 @@ KernelConfig convert(const KernelRequest& request) {
     config.query_tile = kSlabRows;
     config.warps = 4;
     config.shared_bytes = kSlabRows * tile_row_bytes(request.head_dim, DType::f32);
+    config.multiplies_queries = !shares_keys(request);
     config.reason = "dq from its accumulator";
     return config;
 }

@@ -89,7 +89,9 @@ bool are_matrices_of_scores(const Mod& mod) {
         case GradientSum::matrix: return is_gradient_of_score(mod, gradient);
         case GradientSum::distance:
         case GradientSum::quotient:
-        case GradientSum::remainder: return true;
+        case GradientSum::remainder:
+        case GradientSum::row:
+        case GradientSum::product: return true;
         case GradientSum::head:
         case GradientSum::query:
         case GradientSum::key:
