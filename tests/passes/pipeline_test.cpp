@@ -126,7 +126,7 @@ TEST_CASE("each pass is traced by its name, in the order of the list") {
          }});
     CHECK(names == std::vector<std::string>{"specialise", "simplify", "decide", "derive",
                                             "simplify-derivative", "band", "bounds",
-                                            "simplify-facts", "analyse", "hoist", "verify"});
+                                            "simplify-facts", "rows", "analyse", "hoist", "verify"});
     CHECK(passes::formula(mod.program, mod.score) == "(score * 2) + 64");
 }
 
