@@ -47,8 +47,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     for (int i = static_cast<int>(threadIdx.x); i < mod::kQueryTile; i += kThreads) {
         const int row = min(first_row + i, attention.q_len - 1);
         const float sum = row == first_row + i ? sm90::row_sum(attention, b, h, row) : 0;
-        sm90::visit_row(attention, arguments, b, h, row, [&](const mod::At& at) {
-            sm90::add_row_gradients(at, sum, 0);
-        });
+        sm90::visit_row(attention, arguments, b, h, row,
+                        [&](const mod::At& at) { sm90::add_row_gradients(at, sum, 0); });
     }
 }

@@ -199,8 +199,8 @@ struct Consumer {
     // dS, for dq and sums over tiles.
     __device__ void store_for_queries(const Fragments& d_scores, int stage) const {
         if constexpr (mod::kDScoresStages == 1) shared.d_scores_empty().wait((step & 1) ^ 1);
-        store_by_queries(shared.base + at::kDScores +
-                             stage % mod::kDScoresStages * kDScoresBytes + warpgroup * kQueryPanel,
+        store_by_queries(shared.base + at::kDScores + stage % mod::kDScoresStages * kDScoresBytes +
+                             warpgroup * kQueryPanel,
                          d_scores, warp, lane);
     }
 

@@ -105,9 +105,9 @@ struct KernelConfig {
     bool adds_matrices = false;  // adds tiles of passes::GradientSum::matrix
     // Hopper's backward: gradients of passes::GradientSum::product come from q and dq.
     bool multiplies_queries = false;
-    int tolerated_spills = 0;    // bytes; more, and the next configuration is tried
-    bool has_next = false;       // another configuration, which needs fewer registers, can follow
-    std::string reason;          // one line, for people
+    int tolerated_spills = 0; // bytes; more, and the next configuration is tried
+    bool has_next = false;    // another configuration, which needs fewer registers, can follow
+    std::string reason;       // one line, for people
 };
 
 } // namespace flexc::cuda

@@ -124,7 +124,8 @@ std::vector<NodeId> row_gradient_roots(const passes::Mod& mod,
                                        const std::vector<passes::ReadGradient>& gradients) {
     std::vector<NodeId> roots;
     for (const passes::ReadGradient& gradient : gradients) {
-        if (gradient.factor != ir::kNoNode) roots.insert(roots.end(), {gradient.factor, mod.d_score});
+        if (gradient.factor != ir::kNoNode)
+            roots.insert(roots.end(), {gradient.factor, mod.d_score});
         if (gradient.addend != ir::kNoNode) roots.push_back(gradient.addend);
         const auto& indices = mod.program.graph[gradient.read].operands;
         roots.insert(roots.end(), indices.begin(), indices.end());
@@ -139,9 +140,9 @@ std::string emit_row_gradients(const Layout& layout,
         std::ranges::any_of(gradients, [](const passes::ReadGradient& gradient) {
             return gradient.factor != ir::kNoNode;
         });
-    derivative.line(
-        "return " + value_of_row(layout, has_factors ? layout.mod().d_score : ir::kNoNode, "1") +
-        ";");
+    derivative.line("return " +
+                    value_of_row(layout, has_factors ? layout.mod().d_score : ir::kNoNode, "1") +
+                    ";");
     for (std::size_t i = 0; i < gradients.size(); ++i)
         partial.line(formatted("if (gradient == {}) return {{{}, {}}};", i,
                                value_of_row(layout, gradients[i].factor, "0"),

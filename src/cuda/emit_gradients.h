@@ -28,8 +28,8 @@ std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod, const Ker
 // For kernels of Hopper's backward that pass over rows: what d score_mod / d score is for a row
 // where some partial has a factor, and each read's partial as a function of the score. The layout
 // has these roots.
-std::vector<ir::NodeId>
-row_gradient_roots(const passes::Mod& mod, const std::vector<passes::ReadGradient>& gradients);
+std::vector<ir::NodeId> row_gradient_roots(const passes::Mod& mod,
+                                           const std::vector<passes::ReadGradient>& gradients);
 std::string emit_row_gradients(const Layout& layout,
                                const std::vector<passes::ReadGradient>& gradients);
 

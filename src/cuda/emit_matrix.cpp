@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "cuda/names.h"
 #include "cuda/emit_derivative.h"
+#include "cuda/names.h"
 #include "passes/gradient_sum.h"
 #include "passes/matrix_read.h"
 #include "support/text.h"

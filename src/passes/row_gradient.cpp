@@ -49,9 +49,7 @@ class Lines {
         if (x == kNoNode) return op == Op::fsub ? build_.apply(Op::fneg, {y}) : y;
         return build_.apply(op, {x, y});
     }
-    NodeId by(Op op, NodeId x, NodeId y) {
-        return x == kNoNode ? x : build_.apply(op, {x, y});
-    }
+    NodeId by(Op op, NodeId x, NodeId y) { return x == kNoNode ? x : build_.apply(op, {x, y}); }
     NodeId chosen(NodeId condition, NodeId yes, NodeId no) {
         if (yes == kNoNode && no == kNoNode) return kNoNode;
         const auto or_zero = [&](NodeId x) { return x == kNoNode ? build_.real(0) : x; };

@@ -33,9 +33,8 @@ class QueryProduct {
         const float product = quad_sum(product_) * attention_.scale;
         const bool adds = counts_ && threadIdx.x % 4 == 0;
         const float sum = adds ? row_sum(attention_, b_, h_, row_) : 0;
-        visit_row(attention_, arguments_, b_, h_, row_, [&](const mod::At& at) {
-            add_row_gradients(at, sum, adds ? product : 0);
-        });
+        visit_row(attention_, arguments_, b_, h_, row_,
+                  [&](const mod::At& at) { add_row_gradients(at, sum, adds ? product : 0); });
     }
 
   private:

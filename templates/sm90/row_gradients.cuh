@@ -16,8 +16,7 @@ __device__ inline void visit_row(const AttentionArguments& attention,
                                  Visit visit_element) {
     const HeadPlace place(attention, arguments, b * attention.heads + h);
     const int q = row + static_cast<int>(attention.q_offset);
-    const mod::Row of_row =
-        mod::at_row(arguments, place.launch, place.head, b, h, place.h_kv, q);
+    const mod::Row of_row = mod::at_row(arguments, place.launch, place.head, b, h, place.h_kv, q);
     visit_element(mod::At{arguments, place.launch, place.head, of_row, mod::Column{}, b, h,
                           place.h_kv, q, 0});
 }

@@ -1,6 +1,6 @@
 // Gradients that follow from sums over whole rows of the score matrix. On the GPU of most machines,
-// and on the CPU, they are summed as all others are; the suite of Hopper's kernels is skipped unless
-// asked for, because it needs that GPU: tests/gpu runs it.
+// and on the CPU, they are summed as all others are; the suite of Hopper's kernels is skipped
+// unless asked for, because it needs that GPU: tests/gpu runs it.
 #include <random>
 #include <string>
 
@@ -39,8 +39,7 @@ constexpr const char* kProducts[] = {
     "score * g[h, q_idx] * c[kv_idx]",
     "score * g[h, q_idx] + s[b, h] * (kv_idx - q_idx) * 0.1",
 };
-constexpr const char* kMasks[] = {"", "\nmask_mod = q_idx >= kv_idx",
-                                  "\nmask_mod = q_idx % 3 != 1",
+constexpr const char* kMasks[] = {"", "\nmask_mod = q_idx >= kv_idx", "\nmask_mod = q_idx % 3 != 1",
                                   "\nmask_mod = kv_idx % 3 != q_idx % 5 and q_idx > 4"};
 
 void check(Case one, Device device) {

@@ -47,11 +47,10 @@ TEST_CASE("what is added to a whole row has the gradient of its lse") {
 }
 
 TEST_CASE("what multiplies a whole row has the product of q and dq") {
-    for (const char* score :
-         {"score * t[h, b]", "score * t[h, q_idx]", "score / t[h, 0]",
-          "(score - at[kv_idx] * q_idx) * 2 + score * exp(t[h, q_idx])",
-          "(score + q_idx) / (1 + t[h, 0]) - kv_idx",
-          "score * t[h, q_idx] if q_idx > 3 else score"}) {
+    for (const char* score : {"score * t[h, b]", "score * t[h, q_idx]", "score / t[h, 0]",
+                              "(score - at[kv_idx] * q_idx) * 2 + score * exp(t[h, q_idx])",
+                              "(score + q_idx) / (1 + t[h, 0]) - kv_idx",
+                              "score * t[h, q_idx] if q_idx > 3 else score"}) {
         CAPTURE(score);
         CHECK(sum_of(score) == GradientSum::product);
     }
