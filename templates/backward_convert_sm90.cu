@@ -42,20 +42,16 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int group = 0; group < mod::kHeadDim / kGroupColumns; ++group) {
         float4 sums = from[group * kThreads];
-        if constexpr (mod::kGradients > 0) {
-            query.take(column + group * kGroupColumns, sums.x, sums.y);
-            below.take(column + group * kGroupColumns, sums.z, sums.w);
-        }
+        query.take(column + group * kGroupColumns, sums.x, sums.y);
+        below.take(column + group * kGroupColumns, sums.z, sums.w);
         const unsigned to = tile.at(row, column + group * kGroupColumns);
         store_shared(to, sums.x);
         store_shared(to + 4, sums.y);
         store_shared(to + 8 * Slab::kPitch, sums.z);
         store_shared(to + 8 * Slab::kPitch + 4, sums.w);
     }
-    if constexpr (mod::kGradients > 0) {
-        query.add_gradients();
-        below.add_gradients();
-    }
+    query.add_gradients();
+    below.add_gradients();
     __syncthreads();
     write_gradient<kThreads>(GradientPlane<Element>(attention.dq, attention.dq_flags, b, h), tile,
                              slab * kRows, attention.q_len, attention.scale);

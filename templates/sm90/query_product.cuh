@@ -8,10 +8,10 @@
 namespace sm90 {
 
 // A query, of whose columns four neighbouring lanes have two of every eight.
-class QueryProduct {
+template <bool kHasGradients> class QueryProductOf {
   public:
-    __device__ QueryProduct(const AttentionArguments& attention, const mod::Arguments& arguments,
-                            int b, int h, int row)
+    __device__ QueryProductOf(const AttentionArguments& attention, const mod::Arguments& arguments,
+                              int b, int h, int row)
         : attention_(attention), arguments_(arguments), b_(b), h_(h),
           row_(min(row, attention.q_len - 1)),
           counts_(row < attention.q_len && sees_anything(attention, b, h, row_)),
@@ -45,5 +45,12 @@ class QueryProduct {
     const mod::Element* q_;
     float derivative_, product_ = 0;
 };
+template <> class QueryProductOf<false> {
+  public:
+    __device__ QueryProductOf(const AttentionArguments&, const mod::Arguments&, int, int, int) {}
+    __device__ void take(int, float&, float&) {}
+    __device__ void add_gradients() const {}
+};
+using QueryProduct = QueryProductOf<(mod::kGradients > 0)>;
 
 } // namespace sm90
