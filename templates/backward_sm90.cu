@@ -144,7 +144,7 @@ struct Consumer {
         }
         if constexpr (!mod::kDerivativeComesLater) store_for_queries(d_fragments, stage);
         publish_shared();
-        if constexpr (kAddsMatrices) shared.piece_full(warpgroup).arrive();
+        if constexpr (kAddsParts) shared.piece_full(warpgroup).arrive();
         // dS is here, and everyone has left the one before.
         meet_at_d_scores();
 
@@ -206,7 +206,7 @@ struct Consumer {
 
     // Until the part of gradients before this one has been added.
     __device__ void wait_for_part(int part) const {
-        if constexpr (kAddsMatrices)
+        if constexpr (kAddsParts)
             shared.piece_empty(warpgroup).wait(((step * kParts + part) & 1) ^ 1);
     }
 

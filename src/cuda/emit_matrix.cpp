@@ -59,11 +59,11 @@ std::string emit_matrix_constants(const passes::Mod& mod, const KernelConfig& co
         matrices, [&](NodeId read) { return !mod.dependence[read].has(analysis::Dependence::b); });
     const auto sharing = passes::sharing_of_matrices(mod).value_or(passes::MatrixSharing{});
     return formatted("constexpr int kDScoresStages = {}, kBiasStages = {}, kMatrixGradient = {};\n"
-                     "constexpr bool kMatrixIsOfScores = {};\n"
+                     "constexpr bool kMatrixIsOfScores = {}, kMatrixIsNarrow = {};\n"
                      "constexpr bool kDerivativesUseBias = {}, kBatchesShareMatrix = {};\n"
                      "constexpr bool kBatchesMeet = {}, kHeadsMeet = {}, kGroupMeets = {};\n",
                      config.d_scores_stages, config.bias_stages, first,
-                     passes::are_matrices_of_scores(mod),
+                     passes::are_matrices_of_scores(mod), passes::are_matrices_narrow(mod),
                      bias != kNoNode && std::ranges::find(needed, bias) != needed.end(), is_shared,
                      sharing.batches, sharing.heads, sharing.group);
 }

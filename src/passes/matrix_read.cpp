@@ -101,6 +101,15 @@ bool are_matrices_of_scores(const Mod& mod) {
     });
 }
 
+bool are_matrices_narrow(const Mod& mod) {
+    return are_matrices_of_scores(mod) &&
+           std::ranges::all_of(mod.gradients, [&](const ReadGradient& gradient) {
+               const std::uint32_t buffer = mod.program.graph[gradient.read].symbol;
+               return gradient_sum(mod, gradient) != GradientSum::matrix ||
+                      size_of(mod.program.buffers[buffer].dtype) == 2;
+           });
+}
+
 std::optional<MatrixSharing> sharing_of_matrices(const Mod& mod) {
     const ir::Node& mask = mod.program.graph[mod.mask];
     if (mask.op != Op::const_bool || mask.integer == 0) return {};

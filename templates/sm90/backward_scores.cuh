@@ -369,7 +369,7 @@ class ScoreGradients {
             case mod::Sum::key: sums.of_key[gradient][key] += d_read; break;
             case mod::Sum::query: query_sums.of_query[gradient][j] += d_read; break;
             case mod::Sum::matrix:
-                if (!kAddsScores && gradient == mod::kMatrixGradient)
+                if (kAddsParts && !kAddsScores && gradient == mod::kMatrixGradient)
                     matrices_.store(query_of(j), 8 * key, d_read);
                 break;
             case mod::Sum::element: add(at, gradient, d_read); break;
