@@ -156,7 +156,7 @@ std::string emit_row_gradients(const Layout& layout,
 std::string emit_gradient_addresses(const Layout& layout,
                                     const std::vector<passes::ReadGradient>& gradients,
                                     passes::TileSums tile) {
-    std::string sums, text;
+    std::string sums, finite, text;
     Body each = Body(layout, Place::element, "at.");
     std::vector<NodeId> indices;
     for (const passes::ReadGradient& gradient : gradients)
@@ -167,6 +167,8 @@ std::string emit_gradient_addresses(const Layout& layout,
         const NodeId read = gradients[i].read;
         sums += formatted("gradient == {} ? Sum::{} : ", i,
                           passes::name(passes::gradient_sum(layout.mod(), gradients[i], tile)));
+        if (layout.mod().ranges.finite[gradients[i].partial])
+            finite += formatted("gradient == {} || ", i);
         each.line(
             formatted("if (gradient == {}) return {};", i,
                       element_address(each, read, {Kind::gradient_data, layout.node(read).symbol},
@@ -176,8 +178,10 @@ std::string emit_gradient_addresses(const Layout& layout,
     text = formatted("enum class Sum {{ head, query, key, distance, quotient, remainder, matrix, "
                      "row, product, element }};\n"
                      "constexpr __device__ Sum sum_of(int gradient) {{\n"
-                     "    return {}Sum::element;\n}}\n\n",
-                     sums);
+                     "    return {}Sum::element;\n}}\n"
+                     "constexpr __device__ bool is_finite_partial(int gradient) {{\n"
+                     "    return {}false;\n}}\n\n",
+                     sums, finite);
     const bool exact = layout.mod().deterministic && !gradients.empty();
     const char* target = exact ? "exact::Sum" : "float";
     return text + formatted("__device__ inline {}* gradient_address(const At& at, int gradient) "

@@ -360,7 +360,8 @@ class ScoreGradients {
 #pragma unroll
         for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
             // What a hidden element's partial may be is nobody's business.
-            const float d_read = d_modified == 0 ? 0 : joint.partial[gradient] * d_modified;
+            const bool adds = mod::is_finite_partial(gradient) || d_modified != 0;
+            const float d_read = adds ? joint.partial[gradient] * d_modified : 0;
             switch (mod::sum_of(gradient)) {
             case mod::Sum::distance:
             case mod::Sum::quotient:
