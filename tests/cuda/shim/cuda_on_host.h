@@ -112,5 +112,6 @@ inline unsigned __ballot_sync(unsigned, bool x) {
         return all;
     });
 }
+inline bool __any_sync(unsigned mask, bool x) { return __ballot_sync(mask, x) != 0; }
 inline void __syncwarp() {}
 inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }
