@@ -219,9 +219,10 @@ struct Consumer {
             shared.base + at::kQueryGradient + warpgroup * kPieceBytes + warp * 512 + lane * 16;
         shared.piece_empty(warpgroup).wait((step & 1) ^ 1);
 #pragma unroll
-        for (int i = 0; i < 8; ++i)
-            store_shared(to + i * kGroupBytes, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2],
-                         dq[4 * i + 3]);
+        for (int i = 0; i < kPieceColumns / 8; ++i)
+            if (i < groups_of(warpgroup))
+                store_shared(to + i * kGroupBytes, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2],
+                             dq[4 * i + 3]);
         publish_shared();
         __syncwarp();
         if (lane == 0) shared.piece_full(warpgroup).arrive();

@@ -73,6 +73,7 @@ std::string emit_derivative_constants(const passes::Mod& mod, const KernelConfig
     constant("kSumsDistances", sums_by(passes::GradientSum::distance));
     constant("kSumsQuotients", sums_by(passes::GradientSum::quotient));
     constant("kSumsRemainders", sums_by(passes::GradientSum::remainder));
+    constant("kStagesSums", config.stages_sums);
     constant("kReadsElements", reads_elements(mod, config, roots));
     return text +
            formatted("constexpr int kKeyWidth = {}, kDistanceValues = {}, kDistanceCopies = 1, "

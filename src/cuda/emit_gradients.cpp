@@ -223,6 +223,8 @@ GridReads grid_reads(const passes::Mod& mod) {
     if (sums_distances || mod.deterministic) return reads;
     reads.width = passes::key_width_of_gradients(mod);
     if (reads.width == 0) return reads;
+    reads.sums_columns =
+        passes::sums_by(mod, passes::GradientSum::remainder, {.key_width = reads.width});
     const std::vector<NodeId> by_column = passes::column_reads(mod, reads.width);
     reads.by_row = static_cast<int>(passes::row_reads(mod, reads.width).size());
     reads.by_column = static_cast<int>(by_column.size());

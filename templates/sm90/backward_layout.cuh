@@ -48,7 +48,6 @@ constexpr int kQueryPanel = mod::kQueryTile * kRowBytes, kKeyPanel = mod::kKeyTi
 constexpr int kSlabRows = 64, kGroupBytes = kSlabRows * 8 * 4;
 constexpr int kGroups = mod::kHeadDim / 8; // of a slab
 constexpr int kSlabs = mod::kQueryTile / kSlabRows;
-constexpr int kPieceBytes = 8 * kGroupBytes;
 static_assert(kSlabs == 1 || (kSlabs == 2 && kGroups <= 8));
 
 // Biases: a tile has a row for each query. Their gradient, 64 queries of it at a time, has a part
@@ -65,10 +64,20 @@ constexpr int kBiasTileBytes = mod::kQueryTile * kBiasRowBytes;
 constexpr int kPartRows = 64, kParts = mod::kQueryTile / kPartRows; // of the gradient
 constexpr int kGradientRowBytes = 64 * 4 + kPadding;
 constexpr int kPartBytes = kPartRows * kGradientRowBytes;
-constexpr int kPieceColumns = kAddsMatrices && kPanels == 1 && kSlabs == 1 ? 32 : 64;
+constexpr int kPieceColumns = kPanels == 1 && kSlabs == 1 ? 32 : 64;
 // Whether what is added is dS, not what another derivative makes of it element by element.
 constexpr bool kAddsScores = kAddsMatrices && mod::kMatrixIsOfScores;
 static_assert((kParts == 1 || !kAddsMatrices || kAddsScores) && !(kAddsScores && kAtOnce));
+
+// Groups of columns of dq that a warpgroup has in its piece.
+constexpr __device__ int groups_of(int warpgroup) {
+    if (kSlabs == 2) return kGroups;
+    constexpr int kMost = kPieceColumns / 8;
+    const int rest = kGroups - kMost * warpgroup;
+    return rest < 0 ? 0 : rest < kMost ? rest : kMost;
+}
+constexpr int kPieceBytes = kPieceColumns / 8 * kGroupBytes; // of the first
+constexpr int kPiecesBytes = kPieceBytes + groups_of(1) * kGroupBytes;
 
 // Registers of a thread; together no more than the launch gave the block. What is done at once
 // needs more than the producer's warps can spare without words of their own in memory; those that
@@ -88,6 +97,12 @@ constexpr int kSumWarps = 2;
 constexpr bool kSumsInTile = mod::kSumsDistances || mod::kSumsQuotients || mod::kSumsRemainders;
 constexpr int kDScoresBytes = panels(mod::kKeyTile) * kQueryPanel; // of a stage
 constexpr int kWeightBytes = kSharesKeys ? kDScoresBytes : 0;      // else they stay in registers
+// Where tiles of keys are whole rows of their grid, products sum dS over it, and what they leave for
+// columns of the grid goes to memory by the copy engine: a row for each query.
+constexpr bool kSumsByProducts = kSumsGrid && mod::kStagesSums;
+constexpr int kSumsRowBytes = 4 * mod::kKeyWidth;
+constexpr int kSumsBytes =
+    kSumsByProducts && mod::kSumsRemainders ? mod::kQueryTile * kSumsRowBytes : 0;
 constexpr int kDScoresThreads = 128 * kConsumers + (kSumsInTile ? 32 * kSumWarps : 0);
 
 // What a program computes once for a query is computed by a warp that has nothing else to do.
@@ -119,7 +134,9 @@ constexpr int kWeights = kDScores + mod::kDScoresStages * kDScoresBytes;
 constexpr int kQueryGradient = kWeights + 2 * kWeightBytes;
 constexpr int kMatrixGradients = kQueryGradient;
 constexpr int kBiases =
-    kQueryGradient + (kSharesKeys ? 0 : kConsumers * (kAddsMatrices ? kPartBytes : kPieceBytes));
+    kQueryGradient + (kSharesKeys     ? 0
+                      : kAddsMatrices ? kConsumers * kPartBytes
+                                      : kPiecesBytes);
 constexpr int kOrigins = kBiases + mod::kBiasStages * kBiasTileBytes;
 constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4; // like origins, two stages of floats
 constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;    // two stages of mod::Row
@@ -128,7 +145,8 @@ constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kMostRowBytes;
 constexpr int kMappedTiles =
     kBarriers + (14 + 2 * mod::kBiasStages + (mod::kDScoresStages == 1)) * 8;
 constexpr int kGrid = kMappedTiles + (mod::kHasMap ? 16 : 0); // two stages
-constexpr int kEnd = kGrid + 2 * kGridBytes;
+constexpr int kSums = kGrid + 2 * kGridBytes;
+constexpr int kEnd = kSums + kSumsBytes;
 } // namespace at
 static_assert(at::kEnd <= mod::kSharedBytes);
 
