@@ -101,7 +101,8 @@ struct Consumer {
         }
         const int tile_query = tile * mod::kQueryTile;
         begin_products();
-        issue_scores<at::kKeys, at::kQueries, mod::kHeadDim>(scores, rows, query_word);
+        issue_scores<at::kKeys, at::kQueries, mod::kHeadDim, kKeyPanelColumns>(scores, rows,
+                                                                              query_word);
         end_products();
         if (step == 0) shared.values().wait(0);
         shared.d_out_full(stage).wait(parity);
@@ -203,7 +204,7 @@ struct Consumer {
 
     // Of the keys' columns that the warpgroup multiplies for its piece of dq.
     __device__ unsigned columns_offset() const {
-        if constexpr (kPieceColumns < kPanelColumns)
+        if constexpr (kPanels == 1 && kSlabs == 1)
             return warpgroup * (2 * kPieceColumns >> 4);
         else
             return min(warpgroup, kPanels - 1) * (kKeyPanel >> 4);

@@ -64,7 +64,9 @@ constexpr int kBiasTileBytes = mod::kQueryTile * kBiasRowBytes;
 constexpr int kPartRows = 64, kParts = mod::kQueryTile / kPartRows; // of the gradient
 constexpr int kGradientRowBytes = 64 * 4 + kPadding;
 constexpr int kPartBytes = kPartRows * kGradientRowBytes;
-constexpr int kPieceColumns = kPanels == 1 && kSlabs == 1 ? 32 : 64;
+constexpr int kPieceColumns = kSlabs == 2 || mod::kHeadDim > 96 ? 64 : kPanels == 1 ? 32 : 48;
+// The second panel of keys starts with the second piece.
+constexpr int kKeyPanelColumns = kPanels == 2 && !kSharesKeys ? kPieceColumns : kPanelColumns;
 // Whether what is added is dS, not what another derivative makes of it element by element.
 constexpr bool kAddsScores = kAddsMatrices && mod::kMatrixIsOfScores;
 static_assert((kParts == 1 || !kAddsMatrices || kAddsScores) && !(kAddsScores && kAtOnce));

@@ -9,11 +9,12 @@
 namespace sm90 {
 
 __device__ inline void load_panels(unsigned to, int panel_bytes, int panel_count,
-                                   const TensorMap& map, Corner from, Barrier arrival) {
+                                   const TensorMap& map, Corner from, Barrier arrival,
+                                   int panel_columns = kPanelColumns) {
 #pragma unroll
     for (int panel = 0; panel < panel_count; ++panel) {
         load_box(to + place_of_panel(panel, panel_count) * panel_bytes, map, from, arrival);
-        from.column += kPanelColumns;
+        from.column += panel_columns;
     }
 }
 
@@ -38,7 +39,7 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
             if (step == 0 && loads) {
                 shared.keys().arrive_expecting(kPanels * kKeyPanel);
                 load_panels(shared.base + at::kKeys, kKeyPanel, kPanels, maps.k, key,
-                            shared.keys());
+                            shared.keys(), kKeyPanelColumns);
             }
             shared.queries_empty(stage).wait(parity);
             const Barrier queries = shared.queries_full(stage);
