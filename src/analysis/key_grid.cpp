@@ -25,6 +25,20 @@ KeyUse joined(KeyUse x, KeyUse y) {
     return y == KeyUse::none ? x : KeyUse::other;
 }
 
+// What an integer gains from one column of the grid to the next; nothing where that differs.
+std::optional<std::int64_t> column_gain(const ir::Graph& graph, std::span<const KeyUse> uses,
+                                        NodeId id, std::int64_t width, int depth) {
+    constexpr int kDeepest = 16; // shared expressions are walked once for each use
+    if (uses[id] == KeyUse::none) return 0;
+    const ir::Node& node = graph[id];
+    if (node.op == Op::imod && divisor(graph, id) == width) return 1;
+    if (depth == kDeepest || (node.op != Op::iadd && node.op != Op::isub)) return {};
+    const auto x = column_gain(graph, uses, node.operands[0], width, depth + 1);
+    const auto y = column_gain(graph, uses, node.operands[1], width, depth + 1);
+    if (!x || !y) return {};
+    return node.op == Op::iadd ? *x + *y : *x - *y;
+}
+
 } // namespace
 
 std::string_view name(KeyUse use) {
@@ -51,6 +65,10 @@ std::vector<KeyUse> key_uses(const ir::Graph& graph, std::int64_t width) {
         if (by && node.op == Op::imod && width % *by == 0) uses[id] = KeyUse::remainder;
     }
     return uses;
+}
+
+bool is_linear_by_column(const ir::Graph& graph, NodeId id, std::int64_t width) {
+    return column_gain(graph, key_uses(graph, width), id, width, 0).has_value();
 }
 
 std::vector<std::int64_t> key_divisors(const ir::Graph& graph, std::span<const NodeId> roots) {

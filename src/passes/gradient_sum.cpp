@@ -127,6 +127,15 @@ std::vector<NodeId> column_reads(const Mod& mod, int key_width) {
     return grid_reads(mod, key_width, KeyUse::remainder);
 }
 
+bool are_columns_linear(const Mod& mod, int key_width) {
+    const ir::Graph& graph = mod.program.graph;
+    return std::ranges::all_of(column_reads(mod, key_width), [&](NodeId read) {
+        return std::ranges::all_of(graph[read].operands, [&](NodeId index) {
+            return analysis::is_linear_by_column(graph, index, key_width);
+        });
+    });
+}
+
 std::string_view name(GradientSum sum) {
     switch (sum) {
     case GradientSum::head: return "head";

@@ -106,7 +106,7 @@ struct GridProducts {
         const unsigned from = columns + band * kSumsRowBytes;
         const int q = query + band + min(lane(), count - 1), width = min(kKeyWidth, sums.keys);
         float* first[kGradientSlots] = {};
-        bool in_row = width == kKeyWidth;
+        bool in_row = mod::kColumnsAreLinear && width == kKeyWidth;
         sums.visit(mod::Sum::remainder, q, sums.first_key, [&](int gradient, auto* to) {
             first[gradient] = reinterpret_cast<float*>(to);
             in_row = in_row && to != nullptr && reinterpret_cast<unsigned long long>(to) % 16 == 0;

@@ -77,7 +77,7 @@ struct GridStage {
         for (int band = 0; band < mod::kQueryTile; band += 32) {
             const E* const first = address<kRead>(band + lane(), 0);
             const bool in_pieces =
-                kBytes % kPiece == 0 && attention.kv_len >= mod::kKeyWidth && first != nullptr &&
+                mod::kColumnsAreLinear && kBytes % kPiece == 0 && attention.kv_len >= mod::kKeyWidth && first != nullptr &&
                 address<kRead>(band + lane(), mod::kKeyWidth - 1) == first + mod::kKeyWidth - 1 &&
                 reinterpret_cast<unsigned long long>(first) % kPiece == 0;
             const unsigned to = columns + band * kColumnPitch;
