@@ -102,7 +102,7 @@ struct Consumer {
         const int tile_query = tile * mod::kQueryTile;
         begin_products();
         issue_scores<at::kKeys, at::kQueries, mod::kHeadDim, kKeyPanelColumns>(scores, rows,
-                                                                              query_word);
+                                                                               query_word);
         end_products();
         if (step == 0) shared.values().wait(0);
         shared.d_out_full(stage).wait(parity);

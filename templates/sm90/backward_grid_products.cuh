@@ -16,8 +16,8 @@ namespace sm90 {
 struct GridProducts {
     const GridSums& sums;
     const unsigned d_scores;
-    const int first_query; // of the warp, in the tile
-    const int query;       // of the warp's first, in the tensor
+    const int first_query;  // of the warp, in the tile
+    const int query;        // of the warp's first, in the tensor
     const unsigned columns; // the warp's sums, in shared memory
 
     __device__ void add() const {
@@ -99,7 +99,8 @@ struct GridProducts {
         __syncwarp();
     }
 
-    // Of 32 queries: a lane has one of them, or the first has all where they are one piece of memory.
+    // Of 32 queries: a lane has one of them, or the first has all where they are one piece of
+    // memory.
     __device__ void add_columns(int band) const {
         const int count = min(sums.attention.q_len - query - band, 32);
         if (count <= 0) return;
@@ -126,8 +127,7 @@ struct GridProducts {
     }
     // to: where the lane's query starts.
     static __device__ void add_rows(float* to, unsigned from, int count) {
-        const auto of_first =
-            __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(to), 0);
+        const auto of_first = __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(to), 0);
         const bool follows = lane() >= count || reinterpret_cast<unsigned long long>(to) ==
                                                     of_first + lane() * kSumsRowBytes;
         if (__all_sync(0xffffffffu, follows)) {

@@ -99,8 +99,8 @@ constexpr int kSumWarps = 2;
 constexpr bool kSumsInTile = mod::kSumsDistances || mod::kSumsQuotients || mod::kSumsRemainders;
 constexpr int kDScoresBytes = panels(mod::kKeyTile) * kQueryPanel; // of a stage
 constexpr int kWeightBytes = kSharesKeys ? kDScoresBytes : 0;      // else they stay in registers
-// Where tiles of keys are whole rows of their grid, products sum dS over it, and what they leave for
-// columns of the grid goes to memory by the copy engine: a row for each query.
+// Where tiles of keys are whole rows of their grid, products sum dS over it, and what they leave
+// for columns of the grid goes to memory by the copy engine: a row for each query.
 constexpr bool kSumsByProducts = kSumsGrid && mod::kStagesSums;
 constexpr int kSumsRowBytes = 4 * mod::kKeyWidth;
 constexpr int kSumsBytes =
@@ -135,10 +135,9 @@ constexpr int kDScores = kDOut + 2 * kValuePanels * kQueryPanel;
 constexpr int kWeights = kDScores + mod::kDScoresStages * kDScoresBytes;
 constexpr int kQueryGradient = kWeights + 2 * kWeightBytes;
 constexpr int kMatrixGradients = kQueryGradient;
-constexpr int kBiases =
-    kQueryGradient + (kSharesKeys     ? 0
-                      : kAddsMatrices ? kConsumers * kPartBytes
-                                      : kPiecesBytes);
+constexpr int kBiases = kQueryGradient + (kSharesKeys     ? 0
+                                          : kAddsMatrices ? kConsumers * kPartBytes
+                                                          : kPiecesBytes);
 constexpr int kOrigins = kBiases + mod::kBiasStages * kBiasTileBytes;
 constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4; // like origins, two stages of floats
 constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;    // two stages of mod::Row

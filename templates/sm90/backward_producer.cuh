@@ -38,38 +38,43 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
             const Corner key{keys.b, keys.h_kv, keys.first_kv, 0};
             if (step == 0 && loads) {
                 shared.keys().arrive_expecting(kPanels * kKeyPanel);
-                load_panels(shared.base + at::kKeys, kKeyPanel, kPanels, maps.k, key,
-                            shared.keys(), kKeyPanelColumns);
+                load_panels(shared.base + at::kKeys, kKeyPanel, kPanels, maps.k, key, shared.keys(),
+                            kKeyPanelColumns);
             }
-            shared.queries_empty(stage).wait(parity);
             const Barrier queries = shared.queries_full(stage);
-            if (loads) {
-                if constexpr (mod::kHasMap)
-                    MappedTile{walk.tile(), walk.is_full()}.store(shared.mapped_tile(stage));
-                queries.arrive_expecting(kPanels * kQueryPanel + 2 * kSumBytes);
-                load_panels(shared.base + at::kQueries + stage * kPanels * kQueryPanel, kQueryPanel,
-                            kPanels, maps.q, query, queries);
-                load_bytes(shared.base + at::kOrigins + stage * kSumBytes,
-                           attention.origins + sums + query.row, kSumBytes, queries);
-                load_bytes(shared.base + at::kDeltas + stage * kSumBytes,
-                           attention.delta + sums + query.row, kSumBytes, queries);
-            }
-            if (step == 0 && loads) {
-                shared.values().arrive_expecting(kValuePanels * kKeyPanel);
-                load_panels(shared.base + at::kValues, kKeyPanel, kValuePanels, maps.v, key,
-                            shared.values());
-            }
-            shared.d_out_empty(stage).wait(parity);
-            const Barrier d_out = shared.d_out_full(stage);
-            if (loads) {
-                d_out.arrive_expecting(kValuePanels * kQueryPanel);
-                load_panels(shared.base + at::kDOut + stage * kValuePanels * kQueryPanel,
-                            kQueryPanel, kValuePanels, maps.d_out, query, d_out);
-            }
+            const auto load = [&] {
+                shared.queries_empty(stage).wait(parity);
+                if (loads) {
+                    if constexpr (mod::kHasMap)
+                        MappedTile{walk.tile(), walk.is_full()}.store(shared.mapped_tile(stage));
+                    queries.arrive_expecting(kPanels * kQueryPanel + 2 * kSumBytes);
+                    load_panels(shared.base + at::kQueries + stage * kPanels * kQueryPanel,
+                                kQueryPanel, kPanels, maps.q, query, queries);
+                    load_bytes(shared.base + at::kOrigins + stage * kSumBytes,
+                               attention.origins + sums + query.row, kSumBytes, queries);
+                    load_bytes(shared.base + at::kDeltas + stage * kSumBytes,
+                               attention.delta + sums + query.row, kSumBytes, queries);
+                }
+                if (step == 0 && loads) {
+                    shared.values().arrive_expecting(kValuePanels * kKeyPanel);
+                    load_panels(shared.base + at::kValues, kKeyPanel, kValuePanels, maps.v, key,
+                                shared.values());
+                }
+                shared.d_out_empty(stage).wait(parity);
+                const Barrier d_out = shared.d_out_full(stage);
+                if (loads) {
+                    d_out.arrive_expecting(kValuePanels * kQueryPanel);
+                    load_panels(shared.base + at::kDOut + stage * kValuePanels * kQueryPanel,
+                                kQueryPanel, kValuePanels, maps.d_out, query, d_out);
+                }
+            };
             if constexpr (kStagesGrid) {
+                const GridStage grid(attention, arguments, place, query.row, keys.first_kv);
+                load();
                 __syncwarp();
-                GridStage{attention, arguments, place, query.row, keys.first_kv, shared.grid(stage)}
-                    .fill(queries);
+                grid.fill(shared.grid(stage), queries);
+            } else {
+                load();
             }
         }
     });
