@@ -1,7 +1,10 @@
 #include "analysis/key_grid.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
+
+#include "analysis/dependence.h"
 
 namespace flexc::analysis {
 
@@ -25,19 +28,22 @@ KeyUse joined(KeyUse x, KeyUse y) {
     return y == KeyUse::none ? x : KeyUse::other;
 }
 
-// What an integer gains from one column of the grid to the next; nothing where that differs.
-std::optional<std::int64_t> column_gain(const ir::Graph& graph, std::span<const KeyUse> uses,
-                                        NodeId id, std::int64_t width, int depth) {
-    constexpr int kDeepest = 16; // shared expressions are walked once for each use
-    if (uses[id] == KeyUse::none) return 0;
-    const ir::Node& node = graph[id];
-    if (node.op == Op::imod && divisor(graph, id) == width) return 1;
-    if (depth == kDeepest || (node.op != Op::iadd && node.op != Op::isub)) return {};
-    const auto x = column_gain(graph, uses, node.operands[0], width, depth + 1);
-    const auto y = column_gain(graph, uses, node.operands[1], width, depth + 1);
-    if (!x || !y) return {};
-    return node.op == Op::iadd ? *x + *y : *x - *y;
-}
+// Gains of integers that are sums of one that gains 1, and of what gains nothing.
+struct Gains {
+    const ir::Graph& graph;
+    std::function<bool(NodeId)> is_constant, gains_one;
+
+    std::optional<std::int64_t> of(NodeId id, int depth = 0) const {
+        constexpr int kDeepest = 16; // shared expressions are walked once for each use
+        if (is_constant(id)) return 0;
+        if (gains_one(id)) return 1;
+        const ir::Node& node = graph[id];
+        if (depth == kDeepest || (node.op != Op::iadd && node.op != Op::isub)) return {};
+        const auto x = of(node.operands[0], depth + 1), y = of(node.operands[1], depth + 1);
+        if (!x || !y) return {};
+        return node.op == Op::iadd ? *x + *y : *x - *y;
+    }
+};
 
 } // namespace
 
@@ -68,7 +74,18 @@ std::vector<KeyUse> key_uses(const ir::Graph& graph, std::int64_t width) {
 }
 
 bool is_linear_by_column(const ir::Graph& graph, NodeId id, std::int64_t width) {
-    return column_gain(graph, key_uses(graph, width), id, width, 0).has_value();
+    const std::vector<KeyUse> uses = key_uses(graph, width);
+    const Gains gains{
+        graph, [&](NodeId x) { return uses[x] == KeyUse::none; },
+        [&](NodeId x) { return graph[x].op == Op::imod && divisor(graph, x) == width; }};
+    return gains.of(id).has_value();
+}
+
+bool is_linear_by_query(const ir::Graph& graph, NodeId id) {
+    const std::vector<Dependence> dependence = dependences(graph);
+    const Gains gains{graph, [&](NodeId x) { return !dependence[x].has(Dependence::q); },
+                      [&](NodeId x) { return graph[x].op == Op::q_idx; }};
+    return gains.of(id).has_value();
 }
 
 std::vector<std::int64_t> key_divisors(const ir::Graph& graph, std::span<const NodeId> roots) {

@@ -36,6 +36,7 @@ struct GridReads {
     int width = 0;                 // of the grid; 0: none
     int by_row = 0, by_column = 0; // reads
     bool sums_columns = false;     // gradients of such
+    bool sums_are_linear = false;  // in memory, from query to query
     int column_bytes = 0;          // of the largest element that is read by column
 };
 

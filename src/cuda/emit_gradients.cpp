@@ -225,6 +225,7 @@ GridReads grid_reads(const passes::Mod& mod) {
     if (reads.width == 0) return reads;
     reads.sums_columns =
         passes::sums_by(mod, passes::GradientSum::remainder, {.key_width = reads.width});
+    reads.sums_are_linear = passes::are_queries_linear(mod, reads.width);
     const std::vector<NodeId> by_column = passes::column_reads(mod, reads.width);
     reads.by_row = static_cast<int>(passes::row_reads(mod, reads.width).size());
     reads.by_column = static_cast<int>(by_column.size());

@@ -47,7 +47,8 @@ int grid_bytes(const GridReads& reads, const FusedTile& tile) {
 // Whether products can sum a tile over the grid: its keys are whole rows, of whole steps.
 bool sums_by_products(const GridReads& reads) {
     constexpr int kStep = 16;
-    return reads.width > 0 && 64 * kConsumers % reads.width == 0 && reads.width % kStep == 0;
+    return reads.width > 0 && 64 * kConsumers % reads.width == 0 && reads.width % kStep == 0 &&
+           reads.sums_are_linear;
 }
 
 // Of pieces of dq: 64 columns from each warpgroup, or half of 64, but none past the last.

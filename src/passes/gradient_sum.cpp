@@ -136,6 +136,17 @@ bool are_columns_linear(const Mod& mod, int key_width) {
     });
 }
 
+bool are_queries_linear(const Mod& mod, int key_width) {
+    const ir::Graph& graph = mod.program.graph;
+    return std::ranges::all_of(mod.gradients, [&](const ReadGradient& gradient) {
+        const GradientSum sum = sum_of(mod, gradient, key_width);
+        if (sum != GradientSum::quotient && sum != GradientSum::remainder) return true;
+        return std::ranges::all_of(graph[gradient.read].operands, [&](NodeId index) {
+            return analysis::is_linear_by_query(graph, index);
+        });
+    });
+}
+
 std::string_view name(GradientSum sum) {
     switch (sum) {
     case GradientSum::head: return "head";
