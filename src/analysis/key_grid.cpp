@@ -45,6 +45,14 @@ struct Gains {
     }
 };
 
+// Through `op`, kv // width or kv % width.
+bool is_linear_by_key(const ir::Graph& graph, NodeId id, std::int64_t width, Op op) {
+    const std::vector<KeyUse> uses = key_uses(graph, width);
+    const Gains gains{graph, [&](NodeId x) { return uses[x] == KeyUse::none; },
+                      [&](NodeId x) { return graph[x].op == op && divisor(graph, x) == width; }};
+    return gains.of(id).has_value();
+}
+
 } // namespace
 
 std::string_view name(KeyUse use) {
@@ -74,11 +82,10 @@ std::vector<KeyUse> key_uses(const ir::Graph& graph, std::int64_t width) {
 }
 
 bool is_linear_by_column(const ir::Graph& graph, NodeId id, std::int64_t width) {
-    const std::vector<KeyUse> uses = key_uses(graph, width);
-    const Gains gains{
-        graph, [&](NodeId x) { return uses[x] == KeyUse::none; },
-        [&](NodeId x) { return graph[x].op == Op::imod && divisor(graph, x) == width; }};
-    return gains.of(id).has_value();
+    return is_linear_by_key(graph, id, width, Op::imod);
+}
+bool is_linear_by_row(const ir::Graph& graph, NodeId id, std::int64_t width) {
+    return is_linear_by_key(graph, id, width, Op::ifloordiv);
 }
 
 bool is_linear_by_query(const ir::Graph& graph, NodeId id) {

@@ -76,6 +76,8 @@ std::string emit_derivative_constants(const passes::Mod& mod, const KernelConfig
     constant("kStagesSums", config.stages_sums);
     constant("kColumnsAreLinear",
              config.key_width == 0 || passes::are_columns_linear(mod, config.key_width));
+    constant("kReadsAreLinear",
+             config.key_width != 0 && passes::are_reads_linear(mod, config.key_width));
     constant("kReadsElements", reads_elements(mod, config, roots));
     return text +
            formatted("constexpr int kKeyWidth = {}, kDistanceValues = {}, kDistanceCopies = 1, "

@@ -159,7 +159,7 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     const bool is_last = refused + 1 == all.size();
     // The generic kernel comes last, but for one whose additions to dq need an order.
     config.has_next = !is_last || !request.deterministic;
-    config.tolerated_spills = is_last || tile.has_matrix() ? 256 : 128;
+    config.tolerated_spills = is_last || tile.has_matrix() || config.key_width != 0 ? 256 : 128;
     config.reason = "wgmma, dk and dv of a tile of keys, dq by ";
     config.reason +=
         shares || tile.adds_matrices ? "additions from registers" : "the copy engine's additions";

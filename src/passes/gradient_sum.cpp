@@ -147,6 +147,22 @@ bool are_queries_linear(const Mod& mod, int key_width) {
     });
 }
 
+bool are_reads_linear(const Mod& mod, int key_width) {
+    const ir::Graph& graph = mod.program.graph;
+    const auto all_indices = [&](const std::vector<NodeId>& reads, auto is_linear) {
+        return std::ranges::all_of(reads, [&](NodeId read) {
+            return std::ranges::all_of(graph[read].operands, is_linear);
+        });
+    };
+    const auto by_query = [&](NodeId index) { return analysis::is_linear_by_query(graph, index); };
+    const std::vector<NodeId> rows = row_reads(mod, key_width);
+    return are_columns_linear(mod, key_width) && all_indices(rows, by_query) &&
+           all_indices(column_reads(mod, key_width), by_query) &&
+           all_indices(rows, [&](NodeId index) {
+               return analysis::is_linear_by_row(graph, index, key_width);
+           });
+}
+
 std::string_view name(GradientSum sum) {
     switch (sum) {
     case GradientSum::head: return "head";

@@ -65,7 +65,7 @@ class GridProducts {
     static constexpr int kRows = mod::kKeyTile / kKeyWidth; // of the grid
     // Lanes that have the same queries share the rows of the grid: as many columns of a product are
     // one row.
-    static constexpr int kSharing = kRows <= 2 ? 2 : 8 / kRows;
+    static constexpr int kSharing = kRows <= 2 ? 2 : kRows < 8 ? 8 / kRows : 1;
     static constexpr int kPuts = kRows <= 2 ? 1 : kRows / 2;
     static constexpr int kRowsOfLane = kPuts == 4 ? 2 : 1;
 

@@ -3,7 +3,7 @@
 
 #include "sm90/backward_layout.cuh"
 #include "sm90/backward_matrix.cuh"
-#include "sm90/backward_staging.cuh"
+#include "sm90/backward_slabs.cuh"
 #include "sm90/tma.cuh"
 
 namespace sm90 {
@@ -29,6 +29,7 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
     int step = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         const long long sums = (place.b * attention.heads + place.h) * rows;
+        GridSlabs slabs(attention, keys.first_kv);
 #pragma unroll 1
         for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
              walk.advance(), ++step) {
@@ -69,10 +70,20 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
                 }
             };
             if constexpr (kStagesGrid) {
-                const GridStage grid(attention, arguments, place, query.row, keys.first_kv);
+                GridSlabs::Rows values;
+                if (slabs.is_inside()) slabs.read(values, query.row);
                 load();
+                if (!slabs.is_known()) {
+                    slabs.find(arguments, place);
+                    if (slabs.is_inside()) slabs.read(values, query.row);
+                }
                 __syncwarp();
-                grid.fill(shared.grid(stage), queries);
+                const unsigned memory = shared.grid(stage);
+                if (slabs.is_inside())
+                    slabs.fill(values, query.row, memory, queries);
+                else
+                    GridStage{attention, arguments, place, query.row, keys.first_kv, memory}.fill(
+                        queries);
             } else {
                 load();
             }

@@ -5,90 +5,73 @@
 
 #include "sm90/backward_layout.cuh"
 #include "sm90/copy_async.cuh"
-#include "sm90/tma.cuh"
 
 namespace sm90 {
 
+template <int kRead> using RowElement = typename mod::RowRead<kRead>::Element;
 template <int kRead> using ColumnElement = typename mod::ColumnRead<kRead>::Element;
 
-// By a whole warp, for one tile of queries.
-class GridStage {
-  public:
-    __device__ GridStage(const AttentionArguments& attention, const mod::Arguments& arguments,
-                         const HeadPlace& place, int tile_query, int first_key)
-        : attention_(attention), arguments_(arguments), place_(place), tile_query_(tile_query),
-          first_key_(first_key) {
-        if constexpr (kHoldsRows)
-#pragma unroll
-            for (int band = 0; band < kBands; ++band)
-#pragma unroll
-                for (int read = 0; read < mod::kRowReads; ++read)
-                    read_rows(rows_[band][read], band, read, 0);
-        if constexpr (mod::kColumnReads > 0) find_columns<0>();
-    }
+// What `visit` gives for an element that is in the tensors or beside their last.
+template <typename Visit>
+__device__ inline auto visit_inside(const AttentionArguments& attention,
+                                    const mod::Arguments& arguments, const HeadPlace& place,
+                                    int query, int key, Visit visit) {
+    const int q = min(query, attention.q_len - 1) + static_cast<int>(attention.q_offset);
+    const int kv = min(key, attention.kv_len - 1) + static_cast<int>(attention.kv_offset);
+    const mod::Row row =
+        mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
+    const mod::Column column =
+        mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv);
+    return visit(mod::At{arguments, place.launch, place.head, row, column, place.b, place.h,
+                         place.h_kv, q, kv, q, kv, nullptr, 0, 0, nullptr});
+}
 
-    // Memory that nobody reads any more. Arrives twice for each lane: for what it stored and what
-    // the copy engine brings, and for what it copies.
-    __device__ void fill(unsigned memory, Barrier full) const {
-        store_rows(memory);
-        int bytes = 0;
-        if constexpr (mod::kColumnReads > 0)
-            bytes = fill_columns<0>(memory + mod::kRowReads * kRowReadBytes, full);
-        if (bytes > 0)
-            full.arrive_expecting(bytes);
-        else
-            full.arrive();
+// By a whole warp, for one tile of queries, whatever the indices of the reads are.
+struct GridStage {
+    const AttentionArguments& attention;
+    const mod::Arguments& arguments;
+    const HeadPlace& place;
+    const int tile_query, first_key; // in the tensors
+    const unsigned memory;
+
+    // Arrives twice for each lane: for what it stored and for what it copies.
+    __device__ void fill(Barrier full) const {
+        if constexpr (mod::kRowReads > 0) fill_rows();
+        if constexpr (mod::kColumnReads > 0) fill_columns<0>();
+        full.arrive();
         arrive_after_copies(full);
     }
 
   private:
-    static constexpr int kBands = mod::kQueryTile / 32; // a lane has a query of each
-    // Reads of rows that are under way at once; all of a tile's start before its memory is free,
-    // where there are registers for them.
-    static constexpr int kInFlight = kGridRows < 12 ? kGridRows : 12;
-    static constexpr bool kHoldsRows =
-        kGridRows == kInFlight && kBands * mod::kRowReads * kGridRows <= 24;
-
     static __device__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-    // What `visit` gives for an element that is in the tensors or beside their last.
     template <typename Visit> __device__ auto at(int query, int key, Visit visit) const {
-        const int q =
-            min(tile_query_ + query, attention_.q_len - 1) + static_cast<int>(attention_.q_offset);
-        const int kv = min(key, attention_.kv_len - 1) + static_cast<int>(attention_.kv_offset);
-        const HeadPlace& place = place_;
-        const mod::Row row =
-            mod::at_row(arguments_, place.launch, place.head, place.b, place.h, place.h_kv, q);
-        const mod::Column column =
-            mod::at_column(arguments_, place.launch, place.head, place.b, place.h, place.h_kv, kv);
-        return visit(mod::At{arguments_, place.launch, place.head, row, column, place.b, place.h,
-                             place.h_kv, q, kv, q, kv, nullptr, 0, 0, nullptr});
+        return visit_inside(attention, arguments, place, tile_query + query, key, visit);
     }
 
-    __device__ void read_rows(float (&values)[kInFlight], int band, int read, int first) const {
-        const int start = first_key_ - first_key_ % mod::kKeyWidth;
-#pragma unroll
-        for (int i = 0; i < kInFlight; ++i)
-            if (first + i < kGridRows)
-                values[i] =
-                    at(32 * band + lane(), start + (first + i) * mod::kKeyWidth,
-                       [&](const mod::At& element) { return mod::row_read(element, read); });
+    template <int kRead = 0> __device__ float row_value(const mod::At& at, int read) const {
+        if constexpr (kRead + 1 < mod::kRowReads)
+            if (read != kRead) return row_value<kRead + 1>(at, read);
+        const RowElement<kRead>* const from = mod::RowRead<kRead>::address(at);
+        return from == nullptr ? 0 : flexc_to_float(*from);
     }
-    __device__ void store_rows(unsigned memory) const {
+    __device__ void fill_rows() const {
+        constexpr int kInFlight = 4; // reads
+        const int start = first_key - first_key % mod::kKeyWidth;
 #pragma unroll
         for (int read = 0; read < mod::kRowReads; ++read)
-#pragma unroll(kHoldsRows ? kBands : 1)
-            for (int band = 0; band < kBands; ++band) {
-                const unsigned to = memory + read * kRowReadBytes + 4 * (32 * band + lane());
+#pragma unroll 1
+            for (int query = lane(); query < mod::kQueryTile; query += 32) {
+                const unsigned to = memory + read * kRowReadBytes + 4 * query;
 #pragma unroll 1
                 for (int first = 0; first < kGridRows; first += kInFlight) {
                     float values[kInFlight];
-                    if constexpr (kHoldsRows)
 #pragma unroll
-                        for (int i = 0; i < kInFlight; ++i)
-                            values[i] = rows_[band][read][i];
-                    else
-                        read_rows(values, band, read, first);
+                    for (int i = 0; i < kInFlight; ++i)
+                        if (first + i < kGridRows)
+                            values[i] = at(
+                                query, start + (first + i) * mod::kKeyWidth,
+                                [&](const mod::At& element) { return row_value(element, read); });
 #pragma unroll
                     for (int i = 0; i < kInFlight; ++i)
                         if (first + i < kGridRows)
@@ -97,25 +80,26 @@ class GridStage {
             }
     }
 
-    template <int kRead>
-    static constexpr int kBytes = // of a query
-        mod::kKeyWidth * static_cast<int>(sizeof(ColumnElement<kRead>));
-    template <int kRead> static constexpr int kPiece = kBytes<kRead> % 16 == 0 ? 16 : 4;
-
-    // Where the columns of a query start that are side by side in memory; else 0.
-    template <int kRead> __device__ void find_columns() {
+    template <int kRead> __device__ void fill_columns() const {
         using E = ColumnElement<kRead>;
-#pragma unroll
-        for (int band = 0; band < kBands; ++band) {
-            const E* const first = address<kRead>(32 * band + lane(), 0);
-            const bool in_pieces = mod::kColumnsAreLinear && kBytes<kRead> % kPiece<kRead> == 0 &&
-                                   attention_.kv_len >= mod::kKeyWidth && first != nullptr &&
-                                   address<kRead>(32 * band + lane(), mod::kKeyWidth - 1) ==
-                                       first + mod::kKeyWidth - 1 &&
-                                   reinterpret_cast<unsigned long long>(first) % kPiece<kRead> == 0;
-            columns_[kRead][band] = in_pieces ? reinterpret_cast<unsigned long long>(first) : 0;
+        constexpr int kBytes = mod::kKeyWidth * static_cast<int>(sizeof(E)); // of a query
+        constexpr int kPiece = kBytes % 16 == 0 ? 16 : 4;
+        const unsigned columns = memory + mod::kRowReads * kRowReadBytes + kRead * kColumnReadBytes;
+#pragma unroll 1
+        for (int band = 0; band < mod::kQueryTile; band += 32) {
+            const E* const first = address<kRead>(band + lane(), 0);
+            const bool in_pieces =
+                mod::kColumnsAreLinear && kBytes % kPiece == 0 &&
+                attention.kv_len >= mod::kKeyWidth && first != nullptr &&
+                address<kRead>(band + lane(), mod::kKeyWidth - 1) == first + mod::kKeyWidth - 1 &&
+                reinterpret_cast<unsigned long long>(first) % kPiece == 0;
+            const unsigned to = columns + band * kColumnPitch;
+            if (__all_sync(0xffffffffu, in_pieces))
+                copy_pieces<kPiece, kBytes / kPiece>(to, first);
+            else
+                copy_elements<kRead>(to, band);
         }
-        if constexpr (kRead + 1 < mod::kColumnReads) find_columns<kRead + 1>();
+        if constexpr (kRead + 1 < mod::kColumnReads) fill_columns<kRead + 1>();
     }
     template <int kRead>
     __device__ const ColumnElement<kRead>* address(int query, int column) const {
@@ -123,57 +107,33 @@ class GridStage {
                   [](const mod::At& element) { return mod::ColumnRead<kRead>::address(element); });
     }
 
-    // The bytes that the copy engine brings for this lane.
-    template <int kRead> __device__ int fill_columns(unsigned memory, Barrier full) const {
-        const unsigned columns = memory + kRead * kColumnReadBytes;
-        int bytes = 0;
-#pragma unroll
-        for (int band = 0; band < kBands; ++band) {
-            const unsigned long long start = columns_[kRead][band];
-            const unsigned to = columns + 32 * band * kColumnPitch;
-            if (!__all_sync(0xffffffffu, start != 0)) {
-                copy_elements<kRead>(to, 32 * band);
-            } else if constexpr (kPiece<kRead> == 16) {
-                load_bytes(to + lane() * kColumnPitch, reinterpret_cast<const void*>(start),
-                           kBytes<kRead>, full);
-                bytes += kBytes<kRead>;
-            } else {
-                copy_words<kBytes<kRead> / 4>(to, start);
-            }
-        }
-        if constexpr (kRead + 1 < mod::kColumnReads) bytes += fill_columns<kRead + 1>(memory, full);
-        return bytes;
-    }
-
     // Of 32 queries, of which each lane knows where one starts.
-    template <int kWords> static __device__ void copy_words(unsigned to, unsigned long long start) {
+    template <int kPiece, int kPieces>
+    static __device__ void copy_pieces(unsigned to, const void* first) {
+        const auto start = reinterpret_cast<unsigned long long>(first);
 #pragma unroll 4
-        for (int i = 0; i < kWords; ++i) {
-            const int word = 32 * i + lane();
-            const int query = word / kWords, offset = word % kWords * 4;
+        for (int i = 0; i < kPieces; ++i) {
+            const int piece = 32 * i + lane();
+            const int query = piece / kPieces, offset = piece % kPieces * kPiece;
             const void* const from = reinterpret_cast<const void*>(
                 __shfl_sync(0xffffffffu, start, query) + static_cast<unsigned>(offset));
-            copy_word_async(to + query * kColumnPitch + offset, from);
+            if constexpr (kPiece == 16)
+                copy_async(to + query * kColumnPitch + offset, from);
+            else
+                copy_word_async(to + query * kColumnPitch + offset, from);
         }
     }
     // Any layout, and columns that are outside the buffer.
-    template <int kRead> __device__ void copy_elements(unsigned to, int first) const {
+    template <int kRead> __device__ void copy_elements(unsigned to, int band) const {
         using E = ColumnElement<kRead>;
 #pragma unroll 1
         for (int i = lane(); i < 32 * mod::kKeyWidth; i += 32) {
             const int query = i / mod::kKeyWidth, column = i % mod::kKeyWidth;
-            const E* const from = address<kRead>(first + query, column);
+            const E* const from = address<kRead>(band + query, column);
             store_shared_element(to + query * kColumnPitch + column * static_cast<int>(sizeof(E)),
                                  from == nullptr ? E{} : *from);
         }
     }
-
-    const AttentionArguments& attention_;
-    const mod::Arguments& arguments_;
-    const HeadPlace& place_;
-    const int tile_query_, first_key_; // in the tensors
-    float rows_[kBands][mod::kRowReads > 0 ? mod::kRowReads : 1][kInFlight];
-    unsigned long long columns_[mod::kColumnReads > 0 ? mod::kColumnReads : 1][kBands];
 };
 
 // What one thread loads: for two neighbouring queries, and its two keys, which are eight apart.
