@@ -47,8 +47,7 @@ class GridSlabs {
             copy_columns<0>(memory + mod::kRowReads * kRowReadBytes, tile_query);
 #pragma unroll(kHeldBands > 0 ? kBands : 1)
         for (int band = 0; band < kBands; ++band) {
-            float(&values)[kRowValues > 0 ? kRowValues : 1] =
-                rows.of[kHeldBands > 0 ? band : 0];
+            float(&values)[kRowValues > 0 ? kRowValues : 1] = rows.of[kHeldBands > 0 ? band : 0];
             if constexpr (kHeldBands == 0 && mod::kRowReads > 0)
                 read_rows<0>(values, tile_query + 32 * band);
 #pragma unroll
@@ -83,8 +82,8 @@ class GridSlabs {
             is_inside_ = is_inside_ && bytes == static_cast<int>(bytes);
             return static_cast<int>(bytes);
         };
-        is_inside_ = is_inside_ && corners[0][0] != 0 && corners[0][1] != 0 &&
-                     corners[1][0] != 0 && corners[1][1] != 0;
+        is_inside_ = is_inside_ && corners[0][0] != 0 && corners[0][1] != 0 && corners[1][0] != 0 &&
+                     corners[1][1] != 0;
         return {corners[0][0], step(corners[1][0], last_query_), step(corners[0][1], count)};
     }
     // visit: of the element.
