@@ -50,10 +50,13 @@ struct GridStage {
     }
 
     template <int kRead = 0> __device__ float row_value(const mod::At& at, int read) const {
-        if constexpr (kRead + 1 < mod::kRowReads)
+        if constexpr (kRead < mod::kRowReads) {
             if (read != kRead) return row_value<kRead + 1>(at, read);
-        const RowElement<kRead>* const from = mod::RowRead<kRead>::address(at);
-        return from == nullptr ? 0 : flexc_to_float(*from);
+            const RowElement<kRead>* const from = mod::RowRead<kRead>::address(at);
+            return from == nullptr ? 0 : flexc_to_float(*from);
+        } else {
+            return 0;
+        }
     }
     __device__ void fill_rows() const {
         constexpr int kInFlight = 4; // reads
