@@ -101,7 +101,8 @@ struct Consumer {
         }
         const int tile_query = tile * mod::kQueryTile;
         begin_products();
-        issue_scores<at::kKeys, at::kQueries, mod::kHeadDim>(scores, rows, query_word);
+        issue_scores<at::kKeys, at::kQueries, mod::kHeadDim, kKeyPanelColumns>(scores, rows,
+                                                                               query_word);
         end_products();
         if (step == 0) shared.values().wait(0);
         shared.d_out_full(stage).wait(parity);
@@ -212,7 +213,7 @@ struct Consumer {
 
     // Of the keys' columns that the warpgroup multiplies for its piece of dq.
     __device__ unsigned columns_offset() const {
-        if constexpr (kPieceColumns < kPanelColumns)
+        if constexpr (kPanels == 1 && kSlabs == 1)
             return warpgroup * (2 * kPieceColumns >> 4);
         else
             return min(warpgroup, kPanels - 1) * (kKeyPanel >> 4);
@@ -228,9 +229,10 @@ struct Consumer {
             shared.base + at::kQueryGradient + warpgroup * kPieceBytes + warp * 512 + lane * 16;
         shared.piece_empty(warpgroup).wait((step & 1) ^ 1);
 #pragma unroll
-        for (int i = 0; i < 8; ++i)
-            store_shared(to + i * kGroupBytes, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2],
-                         dq[4 * i + 3]);
+        for (int i = 0; i < kPieceColumns / 8; ++i)
+            if (i < groups_of(warpgroup))
+                store_shared(to + i * kGroupBytes, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2],
+                             dq[4 * i + 3]);
         publish_shared();
         __syncwarp();
         if (lane == 0) shared.piece_full(warpgroup).arrive();

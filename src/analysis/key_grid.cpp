@@ -1,7 +1,10 @@
 #include "analysis/key_grid.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
+
+#include "analysis/dependence.h"
 
 namespace flexc::analysis {
 
@@ -23,6 +26,31 @@ std::optional<std::int64_t> divisor(const ir::Graph& graph, NodeId id) {
 KeyUse joined(KeyUse x, KeyUse y) {
     if (x == KeyUse::none || x == y) return y;
     return y == KeyUse::none ? x : KeyUse::other;
+}
+
+// Gains of integers that are sums of one that gains 1, and of what gains nothing.
+struct Gains {
+    const ir::Graph& graph;
+    std::function<bool(NodeId)> is_constant, gains_one;
+
+    std::optional<std::int64_t> of(NodeId id, int depth = 0) const {
+        constexpr int kDeepest = 16; // shared expressions are walked once for each use
+        if (is_constant(id)) return 0;
+        if (gains_one(id)) return 1;
+        const ir::Node& node = graph[id];
+        if (depth == kDeepest || (node.op != Op::iadd && node.op != Op::isub)) return {};
+        const auto x = of(node.operands[0], depth + 1), y = of(node.operands[1], depth + 1);
+        if (!x || !y) return {};
+        return node.op == Op::iadd ? *x + *y : *x - *y;
+    }
+};
+
+// Through `op`, kv // width or kv % width.
+bool is_linear_by_key(const ir::Graph& graph, NodeId id, std::int64_t width, Op op) {
+    const std::vector<KeyUse> uses = key_uses(graph, width);
+    const Gains gains{graph, [&](NodeId x) { return uses[x] == KeyUse::none; },
+                      [&](NodeId x) { return graph[x].op == op && divisor(graph, x) == width; }};
+    return gains.of(id).has_value();
 }
 
 } // namespace
@@ -51,6 +79,20 @@ std::vector<KeyUse> key_uses(const ir::Graph& graph, std::int64_t width) {
         if (by && node.op == Op::imod && width % *by == 0) uses[id] = KeyUse::remainder;
     }
     return uses;
+}
+
+bool is_linear_by_column(const ir::Graph& graph, NodeId id, std::int64_t width) {
+    return is_linear_by_key(graph, id, width, Op::imod);
+}
+bool is_linear_by_row(const ir::Graph& graph, NodeId id, std::int64_t width) {
+    return is_linear_by_key(graph, id, width, Op::ifloordiv);
+}
+
+bool is_linear_by_query(const ir::Graph& graph, NodeId id) {
+    const std::vector<Dependence> dependence = dependences(graph);
+    const Gains gains{graph, [&](NodeId x) { return !dependence[x].has(Dependence::q); },
+                      [&](NodeId x) { return graph[x].op == Op::q_idx; }};
+    return gains.of(id).has_value();
 }
 
 std::vector<std::int64_t> key_divisors(const ir::Graph& graph, std::span<const NodeId> roots) {

@@ -35,6 +35,8 @@ struct KeyGrid {
 struct GridReads {
     int width = 0;                 // of the grid; 0: none
     int by_row = 0, by_column = 0; // reads
+    bool sums_columns = false;     // gradients of such
+    bool sums_are_linear = false;  // in memory, from query to query
     int column_bytes = 0;          // of the largest element that is read by column
 };
 
@@ -101,6 +103,7 @@ struct KernelConfig {
     bool has_map = false;                // visits the tiles that a map names
     int key_width = 0; // of the grid of keys by which it stages or sums what is read; 0 for none
     bool stages_columns = false; // Hopper's backward: what is read by column of that grid
+    bool stages_sums = false;    // and what is summed by column
     int d_scores_stages = 2;     // Hopper's backward; this and the next
     int bias_stages = 0;         // of the matrix that it copies; 0 for none
     bool adds_matrices = false;  // adds tiles of passes::GradientSum::matrix

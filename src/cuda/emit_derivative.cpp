@@ -78,6 +78,11 @@ std::string emit_derivative_constants(const passes::Mod& mod, const KernelConfig
     constant("kSumsDistances", sums_by(passes::GradientSum::distance));
     constant("kSumsQuotients", sums_by(passes::GradientSum::quotient));
     constant("kSumsRemainders", sums_by(passes::GradientSum::remainder));
+    constant("kStagesSums", config.stages_sums);
+    constant("kColumnsAreLinear",
+             config.key_width == 0 || passes::are_columns_linear(mod, config.key_width));
+    constant("kReadsAreLinear",
+             config.key_width != 0 && passes::are_reads_linear(mod, config.key_width));
     constant("kReadsElements", reads_elements(mod, config, roots));
     return text +
            formatted("constexpr int kKeyWidth = {}, kDistanceValues = {}, kDistanceCopies = 1, "

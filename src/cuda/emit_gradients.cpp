@@ -284,6 +284,9 @@ GridReads grid_reads(const passes::Mod& mod) {
     if (passes::sums_by(mod, passes::GradientSum::distance) || mod.deterministic) return reads;
     reads.width = passes::key_width_of_gradients(mod);
     if (reads.width == 0) return reads;
+    reads.sums_columns =
+        passes::sums_by(mod, passes::GradientSum::remainder, {.key_width = reads.width});
+    reads.sums_are_linear = passes::are_queries_linear(mod, reads.width);
     const std::vector<NodeId> by_column = passes::column_reads(mod, reads.width);
     reads.by_row = static_cast<int>(passes::row_reads(mod, reads.width).size());
     reads.by_column = static_cast<int>(by_column.size());
@@ -313,23 +316,27 @@ std::string emit_staged_reads(const Layout& layout, const KernelConfig& config) 
     for (const NodeId read : columns)
         bytes = std::max(bytes, size_of(dtype(read)));
     std::string text =
-        formatted("constexpr int kRowReads = {}, kColumnReads = {}, kColumnBytes = {};\n",
-                  rows.size(), columns.size(), bytes) +
-        values_of(layout, rows, "float row_read(const At& at, int read)") +
-        "template <int kRead> struct ColumnRead;\n";
-    for (std::size_t i = 0; i < columns.size(); ++i) {
-        Body body(layout, Place::element, "at.");
-        body.compute(layout.node(columns[i]).operands);
-        body.line("return " +
-                  element_address(body, columns[i],
-                                  {Kind::buffer_data, layout.node(columns[i]).symbol},
-                                  Kind::buffer_stride) +
-                  ";");
-        text += formatted("template <> struct ColumnRead<{}> {{\n    using Element = {};\n"
-                          "    static __device__ const Element* address(const At& at) {{\n{}    "
-                          "}}\n}};\n",
-                          i, element_type(dtype(columns[i])), body.statements());
-    }
+        formatted("constexpr int kRowReads = {}, kColumnReads = {}, kColumnBytes = {};\n"
+                  "template <int kRead> struct RowRead;\n"
+                  "template <int kRead> struct ColumnRead;\n",
+                  rows.size(), columns.size(), bytes);
+    const auto emit = [&](std::string_view form, const std::vector<NodeId>& reads) {
+        for (std::size_t i = 0; i < reads.size(); ++i) {
+            Body body(layout, Place::element, "at.");
+            body.compute(layout.node(reads[i]).operands);
+            body.line("return " +
+                      element_address(body, reads[i],
+                                      {Kind::buffer_data, layout.node(reads[i]).symbol},
+                                      Kind::buffer_stride) +
+                      ";");
+            text += formatted("template <> struct {}<{}> {{\n    using Element = {};\n"
+                              "    static __device__ const Element* address(const At& at) {{\n{}"
+                              "    }}\n}};\n",
+                              form, i, element_type(dtype(reads[i])), body.statements());
+        }
+    };
+    emit("RowRead", rows);
+    emit("ColumnRead", columns);
     return text + "\n";
 }
 

@@ -16,6 +16,7 @@ constexpr int kWidest = 128;     // that warpgroups with keys of their own have 
 struct FusedTile {
     int query_tile = 0;
     bool stages_columns = false; // of the grid of keys
+    bool stages_sums = false;    // of its columns, by products
     int d_scores_stages = 2;
     int bias_stages = 0;        // tiles of a matrix of biases in shared memory
     bool adds_matrices = false; // tiles of its gradient there
@@ -43,10 +44,27 @@ int grid_bytes(const GridReads& reads, const FusedTile& tile) {
            (reads.by_row * rows * 4 + (tile.stages_columns ? reads.by_column * pitch : 0));
 }
 
+// Whether products can sum a tile over the grid: its keys are whole rows, of whole steps.
+bool sums_by_products(const GridReads& reads) {
+    constexpr int kStep = 16;
+    return reads.width > 0 && 64 * kConsumers % reads.width == 0 && reads.width % kStep == 0 &&
+           reads.sums_are_linear;
+}
+
+// Of pieces of dq: 64 columns from each warpgroup, or half of 64, but none past the last.
+int piece_bytes(const KernelRequest& request, const FusedTile& tile) {
+    constexpr int kRowBytes = kSlabRows * 4, kPanelColumns = 64; // of a column
+    if (tile.adds_matrices && request.matrices_are_narrow) return 0; // added from the tile of dS
+    if (tile.adds_matrices) return kConsumers * kSlabRows * (kPanelColumns * 4 + 16);
+    if (tile.query_tile == 2 * kSlabRows) return kRowBytes * (kPanelColumns + request.head_dim);
+    const int columns = request.head_dim > kPanelColumns ? kPanelColumns : kPanelColumns / 2;
+    return kRowBytes * (columns + std::clamp(request.head_dim - columns, 0, columns));
+}
+
 // The layout at the top of sm90/backward_layout.cuh.
 int shared_bytes(const KernelRequest& request, const FusedTile& tile) {
     constexpr int kRowBytes = 128; // of a panel
-    constexpr int kRingStages = 2, kPieceBytes = kSlabRows * 64 * 4;
+    constexpr int kRingStages = 2;
     constexpr int kPadding = 16; // of a row of a matrix
     constexpr int kBarrierBytes = 8, kBarriers = 14;
     const bool shares = shares_keys(request);
@@ -57,16 +75,15 @@ int shared_bytes(const KernelRequest& request, const FusedTile& tile) {
     const int both = panels(request.head_dim) + panels(request.head_dim_v);
     const int operands = kRowBytes * (both * (keys + kRingStages * rows) +
                                       tile.d_scores_stages * score_tiles * panels(keys) * rows);
-    const int piece = shares                        ? 0
-                      : !tile.adds_matrices         ? kPieceBytes
-                      : request.matrices_are_narrow ? 0
-                                                    : kSlabRows * (64 * 4 + kPadding);
+    const int pieces = shares ? 0 : piece_bytes(request, tile);
+    const GridReads grid = grid_of(request);
+    const int sums = tile.stages_sums && grid.sums_columns ? rows * grid.width * 4 : 0;
     const int biases = tile.bias_stages * rows * (keys * request.bias_bytes + kPadding);
     const int barriers =
         kBarrierBytes * (kBarriers + 2 * tile.bias_stages + (tile.d_scores_stages == 1 ? 1 : 0));
     const int mapped_tiles = request.has_map ? 16 : 0;
-    return operands + kConsumers * piece + biases + kRingStages * rows * fact_bytes + barriers +
-           mapped_tiles + kRingStages * grid_bytes(grid_of(request), tile);
+    return operands + pieces + sums + biases + kRingStages * rows * fact_bytes + barriers +
+           mapped_tiles + kRingStages * grid_bytes(grid, tile);
 }
 
 bool suits(const KernelRequest& request, const FusedTile& tile) {
@@ -85,12 +102,12 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
 // For matrices; without one where none fits.
 std::optional<FusedTile> matrix_tile(const KernelRequest& request) {
     if (shares_keys(request) || (request.bias_bytes == 0 && !request.adds_matrices)) return {};
-    for (FusedTile tile : {FusedTile{2 * kSlabRows, false, 2, 1},
-                           {2 * kSlabRows, false, 1, 1},
-                           {kSlabRows, false, 2, 2},
-                           {kSlabRows, false, 2, 1},
-                           {kSlabRows, false, 1, 1},
-                           {kSlabRows, false, 2, 0}}) {
+    for (FusedTile tile : {FusedTile{2 * kSlabRows, false, false, 2, 1},
+                           {2 * kSlabRows, false, false, 1, 1},
+                           {kSlabRows, false, false, 2, 2},
+                           {kSlabRows, false, false, 2, 1},
+                           {kSlabRows, false, false, 1, 1},
+                           {kSlabRows, false, false, 2, 0}}) {
         tile.adds_matrices = request.adds_matrices;
         if (tile.bias_stages > 0 && request.bias_bytes == 0) continue;
         // The second half of the queries waits in registers, as dS alone does.
@@ -103,15 +120,21 @@ std::optional<FusedTile> matrix_tile(const KernelRequest& request) {
     return {};
 }
 
-// Best first. What is read by column of a grid costs more from memory than smaller tiles do.
+// Best first. What is read by column of a grid costs more from memory than smaller tiles do, and so
+// do sums without products.
 std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
     std::vector<FusedTile> tiles;
     if (const auto tile = matrix_tile(request)) tiles.push_back(*tile);
+    const GridReads grid = grid_of(request);
     for (const bool stages_columns : {true, false}) {
-        if (stages_columns && grid_of(request).by_column == 0) continue;
-        for (const int query_tile : {2 * kSlabRows, kSlabRows})
-            if (const FusedTile tile{query_tile, stages_columns}; suits(request, tile))
-                tiles.push_back(tile);
+        if (stages_columns && grid.by_column == 0) continue;
+        for (const bool stages_sums : {true, false}) {
+            if (stages_sums && !sums_by_products(grid)) continue;
+            for (const int query_tile : {2 * kSlabRows, kSlabRows})
+                if (const FusedTile tile{query_tile, stages_columns, stages_sums};
+                    suits(request, tile))
+                    tiles.push_back(tile);
+        }
     }
     return tiles;
 }
@@ -136,12 +159,13 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     config.shared_bytes = shared_bytes(request, tile);
     config.key_width = tile.has_matrix() ? 0 : grid_of(request).width;
     config.stages_columns = tile.stages_columns;
+    config.stages_sums = tile.stages_sums;
     // A few words cost some percent, and the generic kernel has half the speed. So would reading
     // and adding elements one by one.
     const bool is_last = refused + 1 == all.size();
     // The generic kernel comes last, but for one whose additions to dq need an order.
     config.has_next = !is_last || !request.deterministic;
-    config.tolerated_spills = is_last || tile.has_matrix() ? 256 : 128;
+    config.tolerated_spills = is_last || tile.has_matrix() || config.key_width != 0 ? 256 : 128;
     config.reason = "wgmma, dk and dv of a tile of keys, dq by ";
     config.reason +=
         shares || tile.adds_matrices ? "additions from registers" : "the copy engine's additions";

@@ -42,6 +42,12 @@ std::vector<ir::NodeId> distance_reads(const Mod& mod);
 // Those that use kv // key_width alone, beside b, h and q, and those that use kv % key_width.
 std::vector<ir::NodeId> row_reads(const Mod& mod, int key_width);
 std::vector<ir::NodeId> column_reads(const Mod& mod, int key_width);
+// Whether the latter and their gradients are evenly spaced in memory from column to column; and
+// whether all gradients that are summed by that grid are, from query to query.
+bool are_columns_linear(const Mod& mod, int key_width);
+bool are_queries_linear(const Mod& mod, int key_width);
+// Whether all those reads are evenly spaced in both directions.
+bool are_reads_linear(const Mod& mod, int key_width);
 std::string_view name(GradientSum sum);        // as in this enumeration
 std::string_view description(GradientSum sum); // how its tile is summed, for people
 

@@ -72,6 +72,23 @@ __device__ inline void multiply(float (&c)[4], const OperandA<flexc_f16>& a,
         : "r"(a.registers[0]), "r"(a.registers[1]), "r"(a.registers[2]), "r"(a.registers[3]),
           "r"(b.registers[0]), "r"(b.registers[1]));
 }
+// c = a * b
+__device__ inline void multiply_first(float (&c)[4], const OperandA<flexc_bf16>& a,
+                                      const OperandB<flexc_bf16>& b) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%10, %10, %10, %10};"
+        : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+        : "r"(a.registers[0]), "r"(a.registers[1]), "r"(a.registers[2]), "r"(a.registers[3]),
+          "r"(b.registers[0]), "r"(b.registers[1]), "f"(0.0f));
+}
+__device__ inline void multiply_first(float (&c)[4], const OperandA<flexc_f16>& a,
+                                      const OperandB<flexc_f16>& b) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%10, %10, %10, %10};"
+        : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+        : "r"(a.registers[0]), "r"(a.registers[1]), "r"(a.registers[2]), "r"(a.registers[3]),
+          "r"(b.registers[0]), "r"(b.registers[1]), "f"(0.0f));
+}
 __device__ inline void multiply(float (&c)[4], const OperandA<float>& a, const OperandB<float>& b) {
     multiply_tf32(c, a.small, b.big);
     multiply_tf32(c, a.big, b.small);

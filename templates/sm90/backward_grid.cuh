@@ -79,7 +79,7 @@ struct GridSums {
         if (is_zero) return;
         constexpr int kTogether = kCount % 4 == 0 ? 4 : 2;
         float* first[kGradientSlots] = {};
-        bool together = key + kCount <= first_key + keys;
+        bool together = mod::kColumnsAreLinear && key + kCount <= first_key + keys;
         if (together) {
             visit(mod::Sum::remainder, query, key, [&](int gradient, auto* to) {
                 first[gradient] = reinterpret_cast<float*>(to);

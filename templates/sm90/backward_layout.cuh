@@ -48,7 +48,6 @@ constexpr int kQueryPanel = mod::kQueryTile * kRowBytes, kKeyPanel = mod::kKeyTi
 constexpr int kSlabRows = 64, kGroupBytes = kSlabRows * 8 * 4;
 constexpr int kGroups = mod::kHeadDim / 8; // of a slab
 constexpr int kSlabs = mod::kQueryTile / kSlabRows;
-constexpr int kPieceBytes = 8 * kGroupBytes;
 static_assert(kSlabs == 1 || (kSlabs == 2 && kGroups <= 8));
 
 // Biases: a tile has a row for each query. Their gradient is added from the tile of dS where
@@ -69,11 +68,23 @@ constexpr int kPartRows = kAddsTiles ? mod::kQueryTile : 64; // of the gradient
 constexpr int kParts = mod::kQueryTile / kPartRows;
 constexpr int kGradientRowBytes = 64 * 4 + kPadding;
 constexpr int kPartBytes = kAddsTiles ? 0 : kPartRows * kGradientRowBytes;
-constexpr int kPieceColumns = kAddsMatrices && kPanels == 1 && kSlabs == 1 ? 32 : 64;
+constexpr int kPieceColumns = kSlabs == 2 || mod::kHeadDim > 96 ? 64 : kPanels == 1 ? 32 : 48;
+// The second panel of keys starts with the second piece.
+constexpr int kKeyPanelColumns = kPanels == 2 && !kSharesKeys ? kPieceColumns : kPanelColumns;
 // Whether what is added is dS, not what another derivative makes of it element by element.
 constexpr bool kAddsScores = kAddsParts && mod::kMatrixIsOfScores;
 static_assert((kParts == 1 || !kAddsMatrices || kAddsScores) && !(kAddsScores && kAtOnce));
 static_assert(!kAddsTiles || mod::kDScoresStages == 2);
+
+// Groups of columns of dq that a warpgroup has in its piece.
+constexpr __device__ int groups_of(int warpgroup) {
+    if (kSlabs == 2) return kGroups;
+    constexpr int kMost = kPieceColumns / 8;
+    const int rest = kGroups - kMost * warpgroup;
+    return rest < 0 ? 0 : rest < kMost ? rest : kMost;
+}
+constexpr int kPieceBytes = kPieceColumns / 8 * kGroupBytes; // of the first
+constexpr int kPiecesBytes = kPieceBytes + groups_of(1) * kGroupBytes;
 
 // Registers of a thread; together no more than the launch gave the block. What is done at once
 // needs more than the producer's warps can spare without words of their own in memory; those that
@@ -95,6 +106,12 @@ constexpr int kDScoresBytes = panels(mod::kKeyTile) * kQueryPanel; // of a stage
 constexpr int kWeightBytes = kSharesKeys ? kDScoresBytes : 0;      // else they stay in registers
 constexpr bool kReadsTile = kSumsInTile || kAddsTiles;
 constexpr int kDScoresThreads = 128 * kConsumers + (kReadsTile ? 32 * kSumWarps : 0);
+// Where tiles of keys are whole rows of their grid, products sum dS over it, and what they leave
+// for columns of the grid goes to memory by the copy engine: a row for each query.
+constexpr bool kSumsByProducts = kSumsGrid && mod::kStagesSums;
+constexpr int kSumsRowBytes = 4 * mod::kKeyWidth;
+constexpr int kSumsBytes =
+    kSumsByProducts && mod::kSumsRemainders ? mod::kQueryTile * kSumsRowBytes : 0;
 
 // What a program computes once for a query is computed by a warp that has nothing else to do.
 constexpr int kMostRowBytes = kSharesKeys ? 8 : 16;
@@ -124,8 +141,9 @@ constexpr int kDScores = kDOut + 2 * kValuePanels * kQueryPanel;
 constexpr int kWeights = kDScores + mod::kDScoresStages * kDScoresBytes;
 constexpr int kQueryGradient = kWeights + 2 * kWeightBytes;
 constexpr int kMatrixGradients = kQueryGradient;
-constexpr int kBiases =
-    kQueryGradient + (kSharesKeys ? 0 : kConsumers * (kAddsMatrices ? kPartBytes : kPieceBytes));
+constexpr int kBiases = kQueryGradient + (kSharesKeys     ? 0
+                                          : kAddsMatrices ? kConsumers * kPartBytes
+                                                          : kPiecesBytes);
 constexpr int kOrigins = kBiases + mod::kBiasStages * kBiasTileBytes;
 constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4; // like origins, two stages of floats
 constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;    // two stages of mod::Row
@@ -134,7 +152,8 @@ constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kMostRowBytes;
 constexpr int kMappedTiles =
     kBarriers + (14 + 2 * mod::kBiasStages + (mod::kDScoresStages == 1)) * 8;
 constexpr int kGrid = kMappedTiles + (mod::kHasMap ? 16 : 0); // two stages
-constexpr int kEnd = kGrid + 2 * kGridBytes;
+constexpr int kSums = kGrid + 2 * kGridBytes;
+constexpr int kEnd = kSums + kSumsBytes;
 } // namespace at
 static_assert(at::kEnd <= mod::kSharedBytes);
 

@@ -7,13 +7,6 @@
 
 namespace sm90 {
 
-// Groups of columns of dq that a warpgroup has in its piece.
-__device__ inline int groups_of(int warpgroup) {
-    if constexpr (kSlabs == 2) return kGroups;
-    constexpr int kMost = kPieceColumns / 8;
-    return max(min(kGroups - kMost * warpgroup, kMost), 0);
-}
-
 // A warpgroup's piece to its part of a tile of queries, which starts at `slab`.
 __device__ inline void add_piece(float* slab, Shared shared, int warpgroup) {
     constexpr int kSlabFloats = kSlabRows * mod::kHeadDim;

@@ -3,17 +3,18 @@
 
 #include "sm90/backward_layout.cuh"
 #include "sm90/backward_matrix.cuh"
-#include "sm90/backward_staging.cuh"
+#include "sm90/backward_slabs.cuh"
 #include "sm90/tma.cuh"
 
 namespace sm90 {
 
 __device__ inline void load_panels(unsigned to, int panel_bytes, int panel_count,
-                                   const TensorMap& map, Corner from, Barrier arrival) {
+                                   const TensorMap& map, Corner from, Barrier arrival,
+                                   int panel_columns = kPanelColumns) {
 #pragma unroll
     for (int panel = 0; panel < panel_count; ++panel) {
         load_box(to + place_of_panel(panel, panel_count) * panel_bytes, map, from, arrival);
-        from.column += kPanelColumns;
+        from.column += panel_columns;
     }
 }
 
@@ -28,6 +29,7 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
     int step = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         const long long sums = (place.b * attention.heads + place.h) * rows;
+        GridSlabs slabs(attention, keys.first_kv);
 #pragma unroll 1
         for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
              walk.advance(), ++step) {
@@ -37,38 +39,53 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
             const Corner key{keys.b, keys.h_kv, keys.first_kv, 0};
             if (step == 0 && loads) {
                 shared.keys().arrive_expecting(kPanels * kKeyPanel);
-                load_panels(shared.base + at::kKeys, kKeyPanel, kPanels, maps.k, key,
-                            shared.keys());
+                load_panels(shared.base + at::kKeys, kKeyPanel, kPanels, maps.k, key, shared.keys(),
+                            kKeyPanelColumns);
             }
-            shared.queries_empty(stage).wait(parity);
             const Barrier queries = shared.queries_full(stage);
-            if (loads) {
-                if constexpr (mod::kHasMap)
-                    MappedTile{walk.tile(), walk.is_full()}.store(shared.mapped_tile(stage));
-                queries.arrive_expecting(kPanels * kQueryPanel + 2 * kSumBytes);
-                load_panels(shared.base + at::kQueries + stage * kPanels * kQueryPanel, kQueryPanel,
-                            kPanels, maps.q, query, queries);
-                load_bytes(shared.base + at::kOrigins + stage * kSumBytes,
-                           attention.origins + sums + query.row, kSumBytes, queries);
-                load_bytes(shared.base + at::kDeltas + stage * kSumBytes,
-                           attention.delta + sums + query.row, kSumBytes, queries);
-            }
-            if (step == 0 && loads) {
-                shared.values().arrive_expecting(kValuePanels * kKeyPanel);
-                load_panels(shared.base + at::kValues, kKeyPanel, kValuePanels, maps.v, key,
-                            shared.values());
-            }
-            shared.d_out_empty(stage).wait(parity);
-            const Barrier d_out = shared.d_out_full(stage);
-            if (loads) {
-                d_out.arrive_expecting(kValuePanels * kQueryPanel);
-                load_panels(shared.base + at::kDOut + stage * kValuePanels * kQueryPanel,
-                            kQueryPanel, kValuePanels, maps.d_out, query, d_out);
-            }
+            const auto load = [&] {
+                shared.queries_empty(stage).wait(parity);
+                if (loads) {
+                    if constexpr (mod::kHasMap)
+                        MappedTile{walk.tile(), walk.is_full()}.store(shared.mapped_tile(stage));
+                    queries.arrive_expecting(kPanels * kQueryPanel + 2 * kSumBytes);
+                    load_panels(shared.base + at::kQueries + stage * kPanels * kQueryPanel,
+                                kQueryPanel, kPanels, maps.q, query, queries);
+                    load_bytes(shared.base + at::kOrigins + stage * kSumBytes,
+                               attention.origins + sums + query.row, kSumBytes, queries);
+                    load_bytes(shared.base + at::kDeltas + stage * kSumBytes,
+                               attention.delta + sums + query.row, kSumBytes, queries);
+                }
+                if (step == 0 && loads) {
+                    shared.values().arrive_expecting(kValuePanels * kKeyPanel);
+                    load_panels(shared.base + at::kValues, kKeyPanel, kValuePanels, maps.v, key,
+                                shared.values());
+                }
+                shared.d_out_empty(stage).wait(parity);
+                const Barrier d_out = shared.d_out_full(stage);
+                if (loads) {
+                    d_out.arrive_expecting(kValuePanels * kQueryPanel);
+                    load_panels(shared.base + at::kDOut + stage * kValuePanels * kQueryPanel,
+                                kQueryPanel, kValuePanels, maps.d_out, query, d_out);
+                }
+            };
             if constexpr (kStagesGrid) {
+                GridSlabs::Rows values;
+                if (slabs.is_inside()) slabs.read(values, query.row);
+                load();
+                if (!slabs.is_known()) {
+                    slabs.find(arguments, place);
+                    if (slabs.is_inside()) slabs.read(values, query.row);
+                }
                 __syncwarp();
-                GridStage{attention, arguments, place, query.row, keys.first_kv, shared.grid(stage)}
-                    .fill(queries);
+                const unsigned memory = shared.grid(stage);
+                if (slabs.is_inside())
+                    slabs.fill(values, query.row, memory, queries);
+                else
+                    GridStage{attention, arguments, place, query.row, keys.first_kv, memory}.fill(
+                        queries);
+            } else {
+                load();
             }
         }
     });

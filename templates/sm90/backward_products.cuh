@@ -7,19 +7,20 @@
 
 namespace sm90 {
 
-// Scores = A B', summed over kColumns columns of both.
-template <int kA, int kB, int kColumns, int kStep = 0>
+// Scores = A B', summed over kColumns columns of both. A's second panel starts at column kPanelOfA.
+template <int kA, int kB, int kColumns, int kPanelOfA = kPanelColumns, int kStep = 0>
 __device__ inline void issue_scores(Scores& scores, unsigned a, unsigned b) {
     using P = FixedProduct<mod::Element, kScoreQueries>;
     constexpr int kPanel = place_of_panel(kStep / 4, panels(kColumns)), kInside = kStep % 4 * 32;
-    constexpr int kFromA = kA + kPanel * kKeyPanel + kInside;
+    constexpr int kBefore = kPanel == 0 ? 0 : (kPanelColumns - kPanelOfA) * 2;
+    constexpr int kFromA = kA + kPanel * kKeyPanel + kBefore + kInside;
     constexpr int kFromB = kB + kPanel * kQueryPanel + kInside;
     if constexpr (kStep == 0)
         P::template start<kFromA, kFromB, false>(scores, a, b);
     else
         P::template add<kFromA, kFromB, false>(scores, a, b);
     if constexpr (16 * (kStep + 1) < kColumns)
-        issue_scores<kA, kB, kColumns, kStep + 1>(scores, a, b);
+        issue_scores<kA, kB, kColumns, kPanelOfA, kStep + 1>(scores, a, b);
 }
 
 // A warp's keys with rows of queries, in a panel of 64 keys.

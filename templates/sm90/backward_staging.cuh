@@ -8,9 +8,25 @@
 
 namespace sm90 {
 
+template <int kRead> using RowElement = typename mod::RowRead<kRead>::Element;
 template <int kRead> using ColumnElement = typename mod::ColumnRead<kRead>::Element;
 
-// By a whole warp, for one tile of queries.
+// What `visit` gives for an element that is in the tensors or beside their last.
+template <typename Visit>
+__device__ inline auto visit_inside(const AttentionArguments& attention,
+                                    const mod::Arguments& arguments, const HeadPlace& place,
+                                    int query, int key, Visit visit) {
+    const int q = min(query, attention.q_len - 1) + static_cast<int>(attention.q_offset);
+    const int kv = min(key, attention.kv_len - 1) + static_cast<int>(attention.kv_offset);
+    const mod::Row row =
+        mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
+    const mod::Column column =
+        mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv);
+    return visit(mod::At{arguments, place.launch, place.head, row, column, place.b, place.h,
+                         place.h_kv, q, kv, q, kv, nullptr, 0, 0, nullptr});
+}
+
+// By a whole warp, for one tile of queries, whatever the indices of the reads are.
 struct GridStage {
     const AttentionArguments& attention;
     const mod::Arguments& arguments;
@@ -20,7 +36,7 @@ struct GridStage {
 
     // Arrives twice for each lane: for what it stored and for what it copies.
     __device__ void fill(Barrier full) const {
-        fill_rows();
+        if constexpr (mod::kRowReads > 0) fill_rows();
         if constexpr (mod::kColumnReads > 0) fill_columns<0>();
         full.arrive();
         arrive_after_copies(full);
@@ -29,19 +45,19 @@ struct GridStage {
   private:
     static __device__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-    // What `visit` gives for an element that is in the tensors or beside their last.
     template <typename Visit> __device__ auto at(int query, int key, Visit visit) const {
-        const int q =
-            min(tile_query + query, attention.q_len - 1) + static_cast<int>(attention.q_offset);
-        const int kv = min(key, attention.kv_len - 1) + static_cast<int>(attention.kv_offset);
-        const mod::Row row =
-            mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
-        const mod::Column column =
-            mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv);
-        return visit(mod::At{arguments, place.launch, place.head, row, column, place.b, place.h,
-                             place.h_kv, q, kv, q, kv, nullptr, 0, 0, nullptr});
+        return visit_inside(attention, arguments, place, tile_query + query, key, visit);
     }
 
+    template <int kRead = 0> __device__ float row_value(const mod::At& at, int read) const {
+        if constexpr (kRead < mod::kRowReads) {
+            if (read != kRead) return row_value<kRead + 1>(at, read);
+            const RowElement<kRead>* const from = mod::RowRead<kRead>::address(at);
+            return from == nullptr ? 0 : flexc_to_float(*from);
+        } else {
+            return 0;
+        }
+    }
     __device__ void fill_rows() const {
         constexpr int kInFlight = 4; // reads
         const int start = first_key - first_key % mod::kKeyWidth;
@@ -56,10 +72,9 @@ struct GridStage {
 #pragma unroll
                     for (int i = 0; i < kInFlight; ++i)
                         if (first + i < kGridRows)
-                            values[i] = at(query, start + (first + i) * mod::kKeyWidth,
-                                           [&](const mod::At& element) {
-                                               return mod::row_read(element, read);
-                                           });
+                            values[i] = at(
+                                query, start + (first + i) * mod::kKeyWidth,
+                                [&](const mod::At& element) { return row_value(element, read); });
 #pragma unroll
                     for (int i = 0; i < kInFlight; ++i)
                         if (first + i < kGridRows)
@@ -77,7 +92,8 @@ struct GridStage {
         for (int band = 0; band < mod::kQueryTile; band += 32) {
             const E* const first = address<kRead>(band + lane(), 0);
             const bool in_pieces =
-                kBytes % kPiece == 0 && attention.kv_len >= mod::kKeyWidth && first != nullptr &&
+                mod::kColumnsAreLinear && kBytes % kPiece == 0 &&
+                attention.kv_len >= mod::kKeyWidth && first != nullptr &&
                 address<kRead>(band + lane(), mod::kKeyWidth - 1) == first + mod::kKeyWidth - 1 &&
                 reinterpret_cast<unsigned long long>(first) % kPiece == 0;
             const unsigned to = columns + band * kColumnPitch;

@@ -85,3 +85,37 @@ TEST_CASE("what a value uses of a grid of keys") {
     const std::array roots = {program.score};
     CHECK(analysis::key_divisors(program.graph, roots) == std::vector<std::int64_t>{6, 24});
 }
+
+TEST_CASE("indices that gain the same from column to column, row to row or query to query") {
+    const auto index_in = [](const std::string& index, auto is_linear) {
+        const ir::Program program = test::program_of(
+            "buffer order: i32[12]\nbuffer t: f32[99]\nscore_mod = score + t[" + index + "]");
+        NodeId read = 0;
+        for (NodeId id = 0; id < program.graph.size(); ++id)
+            if (program.graph[id].op == ir::Op::read && program.graph[id].type == ir::Type::real)
+                read = id;
+        return is_linear(program.graph, program.graph[read].operands.at(0));
+    };
+    const auto by_column = [](const ir::Graph& graph, NodeId id) {
+        return analysis::is_linear_by_column(graph, id, 12);
+    };
+    const auto by_row = [](const ir::Graph& graph, NodeId id) {
+        return analysis::is_linear_by_row(graph, id, 12);
+    };
+    const auto by_query = analysis::is_linear_by_query;
+    for (const char* index : {"kv_idx % 12", "q_idx * 3 + kv_idx % 12", "11 - kv_idx % 12",
+                              "kv_idx % 12 - q_idx % 5 + h", "q_idx"})
+        CHECK_MESSAGE(index_in(index, by_column), index);
+    for (const char* index : {"order[kv_idx % 12]", "abs(kv_idx % 12 - 3)", "kv_idx % 6",
+                              "(kv_idx % 12) * (kv_idx % 12) // 11", "kv_idx // 12", "kv_idx",
+                              "kv_idx % 12 if h > 0 else 4"})
+        CHECK_MESSAGE(!index_in(index, by_column), index);
+    for (const char* index : {"kv_idx // 12", "q_idx // 5 - kv_idx // 12 + 13", "h"})
+        CHECK_MESSAGE(index_in(index, by_row), index);
+    for (const char* index : {"kv_idx // 24", "kv_idx % 12", "order[kv_idx // 12]", "kv_idx"})
+        CHECK_MESSAGE(!index_in(index, by_row), index);
+    for (const char* index : {"q_idx", "kv_idx * 3 - q_idx", "q_idx + q_idx + h", "kv_idx % 12"})
+        CHECK_MESSAGE(index_in(index, by_query), index);
+    for (const char* index : {"order[q_idx]", "q_idx // 3", "max(q_idx, 4)", "q_idx * h"})
+        CHECK_MESSAGE(!index_in(index, by_query), index);
+}

@@ -344,6 +344,45 @@ TEST_CASE("keys as a grid" * doctest::skip()) {
     }
 }
 
+// Rows of what is summed over a grid may be one piece of memory, pieces of their own, or neither.
+TEST_CASE("keys as a grid of whole rows in a tile" * doctest::skip()) {
+    const std::pair<std::string, std::string> buffers[] = {
+        {"B, H, Q_LEN, W", "b, h, q_idx, kv_idx % W"},
+        {"H, Q_LEN, W", "h, q_idx, kv_idx % W"},
+        {"B, H, Q_LEN, WIDER", "b, h, q_idx, kv_idx % W"},
+        {"B, Q_LEN, H, W", "b, q_idx, h, kv_idx % W"},
+        {"B, H, W, Q_LEN", "b, h, kv_idx % W, q_idx"},
+        {"Q_LEN, W", "q_idx, order[kv_idx % W]"},
+        {"B, H, Q_LEN, W", "b, h, q_idx // 3, kv_idx % W"},
+    };
+    constexpr std::pair<int, int> kForms[] = {{64, 80}, {64, 64}, {128, 80}, {32, 96}, {16, 64}};
+    for (const auto& [width, head_dim] : kForms)
+        for (const auto& [dims, index] : buffers) {
+            const auto sized = [w = width](std::string text) {
+                for (std::size_t at; (at = text.find('W')) != std::string::npos;)
+                    text.replace(at, text.compare(at, 5, "WIDER") == 0 ? 5 : 1,
+                                 std::to_string(text.compare(at, 5, "WIDER") == 0 ? w + 4 : w));
+                return text;
+            };
+            Case one = {.text = sized("buffer order: i32[W]\nbuffer t: f32[" + dims +
+                                      "] grad\nbuffer s: bf16[B, H, Q_LEN, 5] grad\n"
+                                      "score_mod = score + t[" +
+                                      index + "] - s[b, h, q_idx, kv_idx // W]"),
+                        .dtype = DType::bf16,
+                        .batch = 2,
+                        .heads = 4,
+                        .kv_heads = 2};
+            // Its ends stay where they are.
+            one.integers["order"] = [w = width](std::int64_t i) {
+                return i % (w - 1) == 0 ? i : w - 1 - i;
+            };
+            one.q_len = 141;
+            one.kv_len = 2 * width + 71;
+            one.head_dim = head_dim;
+            check(one);
+        }
+}
+
 TEST_CASE("keys as a grid, in other mods" * doctest::skip()) {
     const std::string slabs = "buffer s: f32[B, H, Q_LEN, N] grad\n"
                               "buffer t: bf16[H, Q_LEN, M] grad\n";

@@ -93,6 +93,27 @@ TEST_CASE("Hopper's tiles are whole rows of a grid of keys, until that is refuse
         }
 }
 
+TEST_CASE("Hopper's backward sums by products where tiles are whole rows of a grid of keys") {
+    for (int width = 1; width <= 128; ++width)
+        for (const int head_dim : {40, 64, 80, 96, 128})
+            for (const bool linear : {false, true}) {
+                CAPTURE(width);
+                CAPTURE(head_dim);
+                KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
+                request.kind = KernelKind::backward_fused;
+                request.grid_reads = {width, 1, 1, true, linear, 2};
+                const bool can = linear && width % 16 == 0 && 128 % width == 0;
+                bool some = false;
+                for (; const auto config = select_backward_sm90(request); ++request.refused) {
+                    REQUIRE(request.refused < 10);
+                    REQUIRE(config->key_width == width);
+                    REQUIRE(config->shared_bytes <= shared_memory_limit(90));
+                    some = some || config->stages_sums;
+                }
+                REQUIRE((some ? can : !can || head_dim == 128));
+            }
+}
+
 TEST_CASE("rows in shared memory start in different banks") {
     for (const DType dtype : kTypes)
         for (int columns = 1; columns <= 256; ++columns) {

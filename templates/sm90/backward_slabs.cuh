@@ -1,0 +1,162 @@
+// What backward_staging.cuh stages, where it is evenly spaced in memory: from query to query, from
+// row to row of the grid of keys, and within a row.
+#pragma once
+
+#include "sm90/backward_staging.cuh"
+
+namespace sm90 {
+
+// By a whole warp, for one head and tile of keys.
+class GridSlabs {
+  public:
+    __device__ GridSlabs(const AttentionArguments& attention, int first_key)
+        : attention_(attention), last_query_(attention.q_len - 1),
+          start_(first_key - first_key % mod::kKeyWidth),
+          last_row_(min(start_ / mod::kKeyWidth + kGridRows, rows_of(attention)) - 1 -
+                    start_ / mod::kKeyWidth) {}
+
+    // Takes a while, so that what does not depend on it goes first.
+    __device__ void find(const mod::Arguments& arguments, const HeadPlace& place) {
+        is_known_ = true;
+        if constexpr (!mod::kReadsAreLinear) return;
+        is_inside_ = attention_.kv_len >= mod::kKeyWidth;
+        if constexpr (mod::kRowReads > 0) find_rows<0>(arguments, place);
+        if constexpr (mod::kColumnReads > 0) find_columns<0>(arguments, place);
+    }
+    __device__ bool is_known() const { return is_known_; }
+    // False where something is outside its buffer, or not in whole pieces.
+    __device__ bool is_inside() const { return mod::kReadsAreLinear && is_inside_; }
+
+    // By the tile's rows: of as many queries of a lane as there are registers for.
+    static constexpr int kBands = mod::kQueryTile / 32;
+    static constexpr int kRowValues = mod::kRowReads * kGridRows;
+    static constexpr int kHeldBands = kBands * kRowValues <= 8 ? kBands : 0;
+    struct Rows {
+        float of[kHeldBands > 0 ? kHeldBands : 1][kRowValues > 0 ? kRowValues : 1];
+    };
+
+    // Starts to read; needs no memory of the stage.
+    __device__ void read(Rows& rows, int tile_query) const {
+#pragma unroll
+        for (int band = 0; band < kHeldBands; ++band)
+            if constexpr (mod::kRowReads > 0) read_rows<0>(rows.of[band], tile_query + 32 * band);
+    }
+    // Arrives twice for each lane: for what it stored and for what it copies.
+    __device__ void fill(Rows& rows, int tile_query, unsigned memory, Barrier full) const {
+        if constexpr (mod::kColumnReads > 0)
+            copy_columns<0>(memory + mod::kRowReads * kRowReadBytes, tile_query);
+#pragma unroll(kHeldBands > 0 ? kBands : 1)
+        for (int band = 0; band < kBands; ++band) {
+            float(&values)[kRowValues > 0 ? kRowValues : 1] = rows.of[kHeldBands > 0 ? band : 0];
+            if constexpr (kHeldBands == 0 && mod::kRowReads > 0)
+                read_rows<0>(values, tile_query + 32 * band);
+#pragma unroll
+            for (int i = 0; i < kRowValues; ++i)
+                store_shared_element(memory + (i * mod::kQueryTile + 32 * band + lane()) * 4,
+                                     values[i]);
+        }
+        full.arrive();
+        arrive_after_copies(full);
+    }
+
+  private:
+    // Bytes from one query, and row of the grid, to the next.
+    struct Slab {
+        unsigned long long first;
+        int by_query, by_row;
+        __device__ unsigned long long at(int query) const {
+            return first + static_cast<long long>(by_query) * query;
+        }
+    };
+
+    static __device__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
+
+    static __device__ int rows_of(const AttentionArguments& attention) {
+        return (attention.kv_len + mod::kKeyWidth - 1) / mod::kKeyWidth;
+    }
+
+    // By its corners: of the first and last query, and of keys `count` steps apart. 0 is outside.
+    __device__ Slab slab_of(const unsigned long long (&corners)[2][2], int count) {
+        const auto step = [&](unsigned long long to, int steps) {
+            const long long bytes = static_cast<long long>(to - corners[0][0]) / max(steps, 1);
+            is_inside_ = is_inside_ && bytes == static_cast<int>(bytes);
+            return static_cast<int>(bytes);
+        };
+        is_inside_ = is_inside_ && corners[0][0] != 0 && corners[0][1] != 0 && corners[1][0] != 0 &&
+                     corners[1][1] != 0;
+        return {corners[0][0], step(corners[1][0], last_query_), step(corners[0][1], count)};
+    }
+    // visit: of the element.
+    template <typename Visit>
+    __device__ Slab slab_between(const mod::Arguments& arguments, const HeadPlace& place, int key,
+                                 int last_key, int count, Visit visit) {
+        unsigned long long corners[2][2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+#pragma unroll
+            for (int j = 0; j < 2; ++j)
+                corners[i][j] = reinterpret_cast<unsigned long long>(
+                    visit_inside(attention_, arguments, place, i == 0 ? 0 : last_query_,
+                                 j == 0 ? key : last_key, visit));
+        return slab_of(corners, count);
+    }
+
+    template <int kRead>
+    __device__ void find_rows(const mod::Arguments& arguments, const HeadPlace& place) {
+        rows_[kRead] =
+            slab_between(arguments, place, start_, start_ + last_row_ * mod::kKeyWidth, last_row_,
+                         [](const mod::At& at) { return mod::RowRead<kRead>::address(at); });
+        if constexpr (kRead + 1 < mod::kRowReads) find_rows<kRead + 1>(arguments, place);
+    }
+    template <int kRead>
+    __device__ void read_rows(float (&values)[kRowValues > 0 ? kRowValues : 1], int query) const {
+        const unsigned long long first = rows_[kRead].at(min(query + lane(), last_query_));
+#pragma unroll
+        for (int i = 0; i < kGridRows; ++i)
+            values[kRead * kGridRows + i] =
+                flexc_to_float(*reinterpret_cast<const RowElement<kRead>*>(
+                    first + static_cast<long long>(rows_[kRead].by_row) * min(i, last_row_)));
+        if constexpr (kRead + 1 < mod::kRowReads) read_rows<kRead + 1>(values, query);
+    }
+
+    template <int kRead> static constexpr int kElementBytes = sizeof(ColumnElement<kRead>);
+    template <int kRead> static constexpr int kBytes = mod::kKeyWidth * kElementBytes<kRead>;
+    template <int kRead> static constexpr int kPiece = kBytes<kRead> % 16 == 0 ? 16 : 4;
+
+    template <int kRead>
+    __device__ void find_columns(const mod::Arguments& arguments, const HeadPlace& place) {
+        const Slab slab =
+            slab_between(arguments, place, 0, mod::kKeyWidth - 1, mod::kKeyWidth - 1,
+                         [](const mod::At& at) { return mod::ColumnRead<kRead>::address(at); });
+        is_inside_ = is_inside_ && slab.by_row == kElementBytes<kRead> &&
+                     kBytes<kRead> % kPiece<kRead> == 0 && slab.first % kPiece<kRead> == 0 &&
+                     slab.by_query % kPiece<kRead> == 0;
+        columns_[kRead] = slab;
+        if constexpr (kRead + 1 < mod::kColumnReads) find_columns<kRead + 1>(arguments, place);
+    }
+    template <int kRead> __device__ void copy_columns(unsigned memory, int tile_query) const {
+        constexpr int kPieces = kBytes<kRead> / kPiece<kRead>; // of a query
+#pragma unroll 4
+        for (int i = lane(); i < mod::kQueryTile * kPieces; i += 32) {
+            const int query = i / kPieces, offset = i % kPieces * kPiece<kRead>;
+            const unsigned long long from =
+                columns_[kRead].at(min(tile_query + query, last_query_)) +
+                static_cast<unsigned>(offset);
+            const unsigned to = memory + kRead * kColumnReadBytes + query * kColumnPitch + offset;
+            if constexpr (kPiece<kRead> == 16)
+                copy_async(to, reinterpret_cast<const void*>(from));
+            else
+                copy_word_async(to, reinterpret_cast<const void*>(from));
+        }
+        if constexpr (kRead + 1 < mod::kColumnReads) copy_columns<kRead + 1>(memory, tile_query);
+    }
+
+    const AttentionArguments& attention_;
+    const int last_query_;
+    const int start_, last_row_; // of the tile: where its first row starts; which row is the last
+    bool is_known_ = false, is_inside_ = false;
+    Slab rows_[mod::kRowReads > 0 ? mod::kRowReads : 1];
+    Slab columns_[mod::kColumnReads > 0 ? mod::kColumnReads : 1];
+};
+
+} // namespace sm90
