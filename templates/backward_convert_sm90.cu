@@ -1,10 +1,13 @@
 // After Hopper's backward kernel: dq from its accumulator, in the type and layout that the caller
 // wants. The accumulator holds slabs of 64 queries, groups of eight columns in each, and in a group
 // what each thread of a warpgroup had: two columns of a row, and of the row eight below. One block
-// does a slab.
+// does a slab. Blocks that start while the last ones of that kernel run wait for those of their
+// head alone.
 #include "mod.cuh"
 
 #include "sm80/backward_output.cuh"
+#include "sm90/dependence.cuh"
+#include "sm90/turn.cuh"
 
 using namespace sm80;
 using mod::Element;
@@ -16,18 +19,31 @@ static_assert(mod::kWarps * 32 == kThreads && mod::kQueryTile == kRows);
 using Slab = Tile<float, kRows, mod::kHeadDim>;
 static_assert(Slab::kBytes <= mod::kSharedBytes);
 extern __shared__ __align__(16) unsigned char shared_memory[];
+
+// Until all blocks that add to a head's dq have.
+__device__ inline void wait_for_blocks(const AttentionArguments& attention, int kv_head) {
+    constexpr unsigned kNanoseconds = 200;
+    while (sm90::load_acquiring(attention.blocks_done + kv_head) < attention.blocks_of_head)
+        __nanosleep(kNanoseconds);
+}
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_backward_convert_sm90(const __grid_constant__ AttentionArguments attention,
                                 const __grid_constant__ mod::Arguments) {
     constexpr int kPaddedRows = 128;
+    if (attention.blocks_done == nullptr) sm90::wait_for_kernel_ahead();
     const int slabs = (attention.q_len + kRows - 1) / kRows;
     const int head = static_cast<int>(blockIdx.x) / slabs;
     const int slab = static_cast<int>(blockIdx.x) % slabs;
     const long long slabs_before =
         static_cast<long long>(head) *
         ((attention.q_len + kPaddedRows - 1) / kPaddedRows * (kPaddedRows / kRows));
+    if (attention.blocks_done != nullptr) {
+        if (threadIdx.x == 0)
+            wait_for_blocks(attention, head / (attention.heads / attention.kv_heads));
+        __syncthreads();
+    }
     const float4* const from = reinterpret_cast<const float4*>(attention.dq_accumulator) +
                                (slabs_before + slab) * (kRows * mod::kHeadDim / 4) + threadIdx.x;
 
@@ -48,4 +64,6 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     write_gradient<kThreads>(GradientPlane<Element>(attention.dq, attention.dq_flags,
                                                     head / attention.heads, head % attention.heads),
                              tile, slab * kRows, attention.q_len, attention.scale);
+    // Whoever waits for this kernel waits for that one too.
+    sm90::wait_for_kernel_ahead();
 }

@@ -350,6 +350,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_backward_sm90(const __grid_constant__ AttentionArguments attention,
                         const __grid_constant__ mod::Arguments arguments,
                         const __grid_constant__ BackwardMaps maps) {
+    let_next_start();
     const Shared shared{shared_address(shared_memory)};
     const KeyTile keys(attention, static_cast<int>(blockIdx.x));
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);

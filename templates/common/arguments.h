@@ -30,6 +30,10 @@ struct AttentionArguments {
     // Of Hopper's backward: of tiles of a matrix's gradient, how many the first block has stored,
     // two for each block, zeroed. Null: all blocks add.
     int* stored_tiles;
+    // Of Hopper's backward: of each head of keys, how many blocks have added all of theirs to dq,
+    // and how many there are. Null: they do not say.
+    int* blocks_done;
+    int blocks_of_head;
     long long q_offset, kv_offset; // index that the program sees = row + offset
     int batch, heads, kv_heads, q_len, kv_len;
     float scale;                                    // of q·k

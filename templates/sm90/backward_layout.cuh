@@ -199,6 +199,10 @@ struct KeyTile {
     int b, h_kv, first_kv;
 
     __device__ int index() const { return first_kv / mod::kKeyTile; }
+    // Over batch and heads.
+    __device__ int head(const AttentionArguments& attention) const {
+        return b * attention.kv_heads + h_kv;
+    }
 
     // Where a band makes the first keys seen by most queries, they go first, where there is a map,
     // those that see most, and tiles of as many heads as share the L2 cache are together. Else the

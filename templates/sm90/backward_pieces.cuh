@@ -3,7 +3,9 @@
 #pragma once
 
 #include "sm90/backward_layout.cuh"
+#include "sm90/dependence.cuh"
 #include "sm90/tma.cuh"
+#include "sm90/turn.cuh"
 
 namespace sm90 {
 
@@ -24,12 +26,18 @@ __device__ inline void add_piece(float* slab, Shared shared, int warpgroup) {
     end_additions();
 }
 
+// By the thread that has added all of a block's pieces.
+__device__ inline void report_additions(const AttentionArguments& attention, const KeyTile& keys) {
+    if (attention.blocks_done != nullptr) pass_turn(attention.blocks_done + keys.head(attention));
+}
+
 __device__ inline void add_pieces(const AttentionArguments& attention,
                                   const mod::Arguments& arguments, Shared shared,
                                   const KeyTile& keys) {
     constexpr int kSlabFloats = kSlabRows * mod::kHeadDim;
     const long long rows = padded(attention.q_len);
     unsigned parity = 0;
+    wait_for_kernel_ahead();
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         QueryTiles walk(attention, place, keys, tiles);
         float* slab = attention.dq_accumulator +
@@ -52,6 +60,7 @@ __device__ inline void add_pieces(const AttentionArguments& attention,
             parity ^= 1;
         }
     });
+    report_additions(attention, keys);
 }
 
 } // namespace sm90

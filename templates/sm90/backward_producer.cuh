@@ -4,6 +4,7 @@
 #include "sm90/backward_layout.cuh"
 #include "sm90/backward_matrix.cuh"
 #include "sm90/backward_staging.cuh"
+#include "sm90/dependence.cuh"
 #include "sm90/tma.cuh"
 
 namespace sm90 {
@@ -48,15 +49,18 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
                 queries.arrive_expecting(kPanels * kQueryPanel + 2 * kSumBytes);
                 load_panels(shared.base + at::kQueries + stage * kPanels * kQueryPanel, kQueryPanel,
                             kPanels, maps.q, query, queries);
-                load_bytes(shared.base + at::kOrigins + stage * kSumBytes,
-                           attention.origins + sums + query.row, kSumBytes, queries);
-                load_bytes(shared.base + at::kDeltas + stage * kSumBytes,
-                           attention.delta + sums + query.row, kSumBytes, queries);
             }
             if (step == 0 && loads) {
                 shared.values().arrive_expecting(kValuePanels * kKeyPanel);
                 load_panels(shared.base + at::kValues, kKeyPanel, kValuePanels, maps.v, key,
                             shared.values());
+                wait_for_kernel_ahead();
+            }
+            if (loads) {
+                load_bytes(shared.base + at::kOrigins + stage * kSumBytes,
+                           attention.origins + sums + query.row, kSumBytes, queries);
+                load_bytes(shared.base + at::kDeltas + stage * kSumBytes,
+                           attention.delta + sums + query.row, kSumBytes, queries);
             }
             shared.d_out_empty(stage).wait(parity);
             const Barrier d_out = shared.d_out_full(stage);

@@ -3,12 +3,16 @@
 
 namespace sm90 {
 
+__device__ inline int load_acquiring(const int* counter) {
+    int now;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    return now;
+}
+
 // Acquires what the blocks before have added, for the copy engine's next additions.
 __device__ inline void wait_for_turn(const int* counter, int turn) {
-    int now;
-    do {
-        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
-    } while (now < turn);
+    while (load_acquiring(counter) < turn)
+        ;
     asm volatile("fence.proxy.async;" ::: "memory");
 }
 // Releases this thread's additions, when they have been done and not only read.
