@@ -44,6 +44,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
             wait_for_blocks(attention, head / (attention.heads / attention.kv_heads));
         __syncthreads();
     }
+    const bool has_sums = attention.slab_states == nullptr ||
+                          attention.slab_states[slabs_before + slab] != kSlabUntouched;
     const float4* const from = reinterpret_cast<const float4*>(attention.dq_accumulator) +
                                (slabs_before + slab) * (kRows * mod::kHeadDim / 4) + threadIdx.x;
 
@@ -53,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const int column = static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
     for (int group = 0; group < mod::kHeadDim / kGroupColumns; ++group) {
-        const float4 sums = from[group * kThreads];
+        const float4 sums = has_sums ? from[group * kThreads] : float4{0, 0, 0, 0};
         const unsigned to = tile.at(row, column + group * kGroupColumns);
         store_shared(to, sums.x);
         store_shared(to + 4, sums.y);

@@ -1,7 +1,8 @@
 // Before Hopper's backward kernel, for every query: delta = sum over d of d_out * o, less d_lse;
 // the lse in the exponent's units; zeros in dq's accumulator. One block does kQueryTile rows of one
 // head, those past the end included: the copy engine reads whole tiles of all three. Zeros also for
-// how many blocks are done with a head.
+// how many blocks are done with a head. Where that kernel stores what it has first, dq's accumulator
+// is left as it is, and said to be untouched.
 #include "mod.cuh"
 
 #include "common/math.cuh"
@@ -32,10 +33,17 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         for (int i = threadIdx.x; i < attention.batch * attention.kv_heads; i += kThreads)
             attention.blocks_done[i] = 0;
 
-    float4* const dq =
-        reinterpret_cast<float4*>(attention.dq_accumulator + first_of_all * mod::kHeadDim);
-    for (int i = threadIdx.x; i < mod::kQueryTile * mod::kHeadDim / 4; i += kThreads)
-        dq[i] = {0, 0, 0, 0};
+    if (attention.slab_states != nullptr) {
+        constexpr int kSlabs = mod::kQueryTile / 64;
+        if (threadIdx.x < kSlabs)
+            attention.slab_states[static_cast<long long>(tile) * kSlabs + threadIdx.x] =
+                kSlabUntouched;
+    } else {
+        float4* const dq =
+            reinterpret_cast<float4*>(attention.dq_accumulator + first_of_all * mod::kHeadDim);
+        for (int i = threadIdx.x; i < mod::kQueryTile * mod::kHeadDim / 4; i += kThreads)
+            dq[i] = {0, 0, 0, 0};
+    }
 
     const Plane<float> lses(attention.lse, b, h);
     for (int i = static_cast<int>(threadIdx.x) / kRowLanes; i < mod::kQueryTile;

@@ -103,7 +103,8 @@ struct KernelConfig {
     int d_scores_stages = 2;     // Hopper's backward; this and the next
     int bias_stages = 0;         // of the matrix that it copies; 0 for none
     bool adds_matrices = false;  // adds tiles of passes::GradientSum::matrix
-    bool reports_additions = false; // Hopper's backward: blocks say when they have added to dq
+    // Hopper's backward: blocks say when they have added to dq; the first stores its part.
+    bool reports_additions = false, stores_dq_first = false;
     int tolerated_spills = 0;       // bytes; more, and the next configuration is tried
     bool has_next = false;       // another configuration, which needs fewer registers, can follow
     std::string reason;          // one line, for people

@@ -128,6 +128,7 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     config.bias_stages = tile.bias_stages;
     config.adds_matrices = tile.adds_matrices;
     config.reports_additions = !shares && !tile.adds_matrices;
+    config.stores_dq_first = config.reports_additions && !request.deterministic;
     config.shared_bytes = shared_bytes(request, tile);
     config.key_width = tile.has_matrix() ? 0 : grid_of(request).width;
     config.stages_columns = tile.stages_columns;

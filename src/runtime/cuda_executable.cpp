@@ -132,6 +132,8 @@ class CudaExecutable final : public Executable {
             attention.blocks_of_head =
                 (attention.kv_len + fused->config.key_tile - 1) / fused->config.key_tile;
         }
+        if (form == BackwardForm::hopper && fused->config.stores_dq_first)
+            attention.slab_states = reinterpret_cast<int*>(base + parts.slab_states);
         const Loaded* expand = form == BackwardForm::hopper ? find(KernelKind::expand) : nullptr;
         const Loaded* fold = form == BackwardForm::hopper ? find(KernelKind::fold) : nullptr;
         const auto clear = [&](void* sums, std::size_t bytes) {

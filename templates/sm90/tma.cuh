@@ -52,6 +52,12 @@ __device__ inline void add_bytes(float* to, unsigned from, int bytes) {
         "r"(from), "r"(bytes)
         : "memory");
 }
+// to[i] = from[i]; one group with additions.
+__device__ inline void store_bytes(float* to, unsigned from, int bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+                 "r"(bytes)
+                 : "memory");
+}
 // Additions since the last call become one group.
 __device__ inline void end_additions() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Until at most kPending groups have still to read their shared memory.
