@@ -219,8 +219,11 @@ struct KeyTile {
                 static_cast<long long>(attention.q_len) * (kQueryBytes * sharers);
             const int together = static_cast<int>(
                 min(max(kCacheBytes / head_bytes, 1ll), static_cast<long long>(heads)));
-            const int first_head = index / (together * tiles) * together;
-            const int width = min(together, heads - first_head);
+            // What remains goes with the last group, so that this is long enough to end evenly.
+            const int last = heads / together - 1;
+            const int group = min(index / (together * tiles), last);
+            const int first_head = group * together;
+            const int width = group == last ? heads - first_head : together;
             const int rest = index - first_head * tiles;
             head = first_head + rest % width;
             tile = rest / width;
