@@ -352,7 +352,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                         const __grid_constant__ BackwardMaps maps) {
     let_next_start();
     const Shared shared{shared_address(shared_memory)};
-    const KeyTile keys(attention, static_cast<int>(blockIdx.x));
+    const KeyTile keys(attention, arguments, static_cast<int>(blockIdx.x));
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     if (threadIdx.x == 0) shared.initialise();
     __syncthreads();

@@ -18,6 +18,13 @@ __device__ inline void load_panels(unsigned to, int panel_bytes, int panel_count
     }
 }
 
+template <int kPanelCount>
+__device__ inline void prefetch_panels(const TensorMap& map, Corner from) {
+#pragma unroll
+    for (int panel = 0; panel < kPanelCount; ++panel, from.column += kPanelColumns)
+        prefetch_box(map, from);
+}
+
 // Keys and values once; queries with their origins and deltas, and d_out, for every tile. By one
 // thread, or where reads are staged by its whole warp.
 __device__ inline void load_tiles(const AttentionArguments& attention,
@@ -26,6 +33,12 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
     constexpr int kSumBytes = 4 * mod::kQueryTile;
     const long long rows = padded(attention.q_len);
     const bool loads = !kStagesGrid || threadIdx.x % 32 == 0;
+    // While a map says whether there is anything to load.
+    if (mod::kHasMap && loads) {
+        const Corner key{keys.b, keys.h_kv, keys.first_kv, 0};
+        prefetch_panels<kPanels>(maps.k, key);
+        prefetch_panels<kValuePanels>(maps.v, key);
+    }
     int step = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         const long long sums = (place.b * attention.heads + place.h) * rows;

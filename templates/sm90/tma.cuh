@@ -25,6 +25,13 @@ __device__ inline void load_box(unsigned to, const TensorMap& map, Corner from, 
                  : "memory");
 }
 
+// To the L2 cache.
+__device__ inline void prefetch_box(const TensorMap& map, Corner from) {
+    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map),
+                 "r"(from.column), "r"(from.row), "r"(from.head), "r"(from.batch)
+                 : "memory");
+}
+
 // What is outside the tensor is not written.
 __device__ inline void store_box(const TensorMap& map, Corner to, unsigned from) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], "
