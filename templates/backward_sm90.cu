@@ -167,6 +167,7 @@ struct Consumer {
         begin_products();
         issue_scores<at::kValues, at::kDOut, mod::kHeadDimV>(d_scores, rows, d_out_word);
         end_products();
+        gradients.look(tile_query);
         if constexpr (kCopiesBiases) shared.biases_full(bias_stage).wait(step / kBiasRing % 2);
         if constexpr (kAtOnce) {
             wait_for_products<0>();
@@ -300,10 +301,10 @@ struct Consumer {
     __device__ void store(const KeyGradient& dk, const ValueGradient& dv) const {
         const Corner corner{keys.b, keys.h_kv, warp_key(), 0};
         const unsigned rows = shared.base + (64 * warpgroup + 16 * warp) * kRowBytes;
-        // The last products of both warpgroups have read keys and values.
-        synchronize(kLastProductBarrier, 128 * kConsumers);
+        // Products with values ended before both warpgroups met last; with keys, they do here.
         store_one<mod::kHeadDimV>(attention.dv, attention.dv_flags, maps.dv, corner,
                                   rows + at::kValues, dv, 1);
+        synchronize(kLastProductBarrier, 128 * kConsumers);
         store_one<mod::kHeadDim>(attention.dk, attention.dk_flags, maps.dk, corner,
                                  rows + at::kKeys, dk, attention.scale);
         if (lane == 0) wait_for_store_reads();

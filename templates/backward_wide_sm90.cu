@@ -85,6 +85,7 @@ struct Consumer {
         begin_products();
         issue_scores<at::kValues, at::kDOut, mod::kHeadDimV>(d_scores, word, d_out_word + half);
         end_products();
+        gradients.look(tile_query);
         add_groups<kGroupsAtOnce, kGroupsOfShare>(held.to, held.sums);
         if constexpr (kAtOnce) {
             wait_for_products<0>();

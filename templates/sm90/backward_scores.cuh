@@ -66,6 +66,14 @@ class ScoreGradients {
     // Whether the mask's map says that nothing of the tile is hidden.
     __device__ void use_map(bool shows_all) { map_shows_all_ = shows_all; }
 
+    // Finds out what of the tile is visible, while its products are under way.
+    __device__ void look(int tile_query) {
+        static_assert(kQueries <= 32, "one bit each");
+        hides_ = !queries_.are_all(tile_query, map_shows_all_);
+        visible_[0] = visible_[1] = ~0u;
+        if (hides_) queries_.find(visible_, tile_query, columns_.column, rows_);
+    }
+
     // Products become weights, and fragments of them. With a derivative folded in, they become its
     // products with the weights, and `folded` those in 16 bits where kKeepsFolded says so.
     __device__ void weigh(Scores& scores, Fragments& weights, Fragments& folded, int tile_query,
@@ -91,12 +99,10 @@ class ScoreGradients {
                               gather(folded, even_folded, scores[i], key, i);
                       });
         }
-        if (!wholly_visible(tile_query)) {
-            unsigned visible[2];
-            look(visible, tile_query);
-            if constexpr (!kKeepsFolded) hide(scores, visible);
-            if constexpr (kFolds) hide(weights, visible);
-            if constexpr (kKeepsFolded) hide(folded, visible);
+        if (hides_) {
+            if constexpr (!kKeepsFolded) hide(scores);
+            if constexpr (kFolds) hide(weights);
+            if constexpr (kKeepsFolded) hide(folded);
         }
         if constexpr (!kFolds) to_fragments(weights, scores);
     }
@@ -154,8 +160,6 @@ class ScoreGradients {
                                             Fragments& weights, Fragments& d_scores, int tile_query,
                                             unsigned origins, unsigned deltas, GradientSums& sums,
                                             QuerySums& query_sums) const {
-        unsigned visible[2] = {~0u, ~0u};
-        if (!wholly_visible(tile_query)) look(visible, tile_query);
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
             tile_query = again_for(pair, tile_query);
@@ -171,7 +175,7 @@ class ScoreGradients {
                       [&](int key, int i, const mod::At& at) {
                           const mod::Joint joint = modify(at, scores[i]);
                           float weight = weight_of(joint.score, origin[side]);
-                          if (!(visible[key] >> (2 * pair + side) & 1)) weight = 0;
+                          if (!(visible_[key] >> (2 * pair + side) & 1)) weight = 0;
                           const float d_modified =
                               weight == 0 ? 0 : weight * (d_weights[i] - delta[side]);
                           add_gradients(at, joint, d_modified, key, 2 * pair + side, sums,
@@ -330,26 +334,19 @@ class ScoreGradients {
             fmaf(score, mod::kHasScoreMod ? kLog2E : attention_.scale * kLog2E, -origin));
     }
 
-    __device__ bool wholly_visible(int tile_query) const {
-        return queries_.are_all(tile_query, map_shows_all_);
+    __device__ void hide(Scores& scores) const {
+#pragma unroll
+        for (int key = 0; key < 2; ++key)
+#pragma unroll
+            for (int j = 0; j < kQueries; ++j)
+                if (!(visible_[key] & 1u << j)) scores[accumulator(key, j)] = 0;
     }
-    __device__ void look(unsigned (&visible)[2], int tile_query) const {
-        static_assert(kQueries <= 32, "one bit each");
-        queries_.find(visible, tile_query, columns_.column, rows_);
-    }
-    static __device__ void hide(Scores& scores, const unsigned (&visible)[2]) {
+    __device__ void hide(Fragments& weights) const {
 #pragma unroll
         for (int j = 0; j < kQueries; ++j)
 #pragma unroll
             for (int key = 0; key < 2; ++key)
-                if (!(visible[key] >> j & 1)) scores[accumulator(key, j)] = 0;
-    }
-    static __device__ void hide(Fragments& weights, const unsigned (&visible)[2]) {
-#pragma unroll
-        for (int j = 0; j < kQueries; ++j)
-#pragma unroll
-            for (int key = 0; key < 2; ++key)
-                if (!(visible[key] >> j & 1)) {
+                if (!(visible_[key] >> j & 1)) {
                     const int word = accumulator(key, j) / 2;
                     weights[word / 4][word % 4] &= j % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
                 }
@@ -384,6 +381,8 @@ class ScoreGradients {
     int first_key_;      // of this thread, in the tensor
     int first_query_;    // of this thread, in a tile of queries
     bool map_shows_all_; // of the tile, to every key
+    bool hides_;         // something of the tile, from the warp's keys
+    unsigned visible_[2]; // a bit for each of the thread's queries, for each of its keys
     Columns columns_;
     VisibleQueries queries_;
     GridReads grid_reads_;
