@@ -1,8 +1,8 @@
 // Before Hopper's backward kernel, for every query: delta = sum over d of d_out * o, less d_lse;
 // the lse in the exponent's units; zeros in dq's accumulator. One block does kQueryTile rows of one
 // head, those past the end included: the copy engine reads whole tiles of all three. Zeros also for
-// how many blocks are done with a head. Where that kernel stores what it has first, dq's accumulator
-// is left as it is, and said to be untouched.
+// how many blocks are done with a head. Where that kernel stores what it has first, dq's
+// accumulator is left as it is, and said to be untouched.
 #include "mod.cuh"
 
 #include "common/math.cuh"

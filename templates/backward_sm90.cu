@@ -55,8 +55,8 @@ __device__ inline void issue_query_gradient(QueryGradient& dq, unsigned d_scores
         issue_query_gradient<kCount, kStep + 1>(dq, d_scores, keys);
 }
 
-// Where a band hides all keys of one warpgroup from a tile of queries, that warpgroup multiplies for
-// dq alone, and both do so with the other's keys alone.
+// Where a band hides all keys of one warpgroup from a tile of queries, that warpgroup multiplies
+// for dq alone, and both do so with the other's keys alone.
 constexpr bool kSkipsHidden = mod::kHasBand && kSlabs == 1 && !kSumsInTile && !kAddsMatrices &&
                               !kCopiesBiases && mod::kDScoresStages == 2;
 enum class Seen { both, own, other }; // warpgroups' keys
@@ -132,9 +132,8 @@ struct Consumer {
     // A piece of dq, of one warpgroup's keys.
     __device__ void multiply_seen_keys(QueryGradient& dq, int stage, int which) const {
         const unsigned word = operand_word(shared.base, kQueryPanel);
-        issue_query_gradient<64>(
-            dq, word + d_scores_offset(stage) + which * (kQueryPanel >> 4),
-            word + columns_offset() + which * (64 * kRowBytes >> 4));
+        issue_query_gradient<64>(dq, word + d_scores_offset(stage) + which * (kQueryPanel >> 4),
+                                 word + columns_offset() + which * (64 * kRowBytes >> 4));
     }
 
     template <Seen kSeen>

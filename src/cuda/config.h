@@ -105,9 +105,9 @@ struct KernelConfig {
     bool adds_matrices = false;  // adds tiles of passes::GradientSum::matrix
     // Hopper's backward: blocks say when they have added to dq; the first stores its part.
     bool reports_additions = false, stores_dq_first = false;
-    int tolerated_spills = 0;       // bytes; more, and the next configuration is tried
-    bool has_next = false;       // another configuration, which needs fewer registers, can follow
-    std::string reason;          // one line, for people
+    int tolerated_spills = 0; // bytes; more, and the next configuration is tried
+    bool has_next = false;    // another configuration, which needs fewer registers, can follow
+    std::string reason;       // one line, for people
 };
 
 } // namespace flexc::cuda

@@ -106,8 +106,7 @@ Result<void> Function::launch(Grid grid, unsigned threads, unsigned shared_bytes
                                   .attributes = &early,
                                   .attribute_count = 1};
         return checked(
-            *api,
-            api->launch_with(&config, handle_, const_cast<void**>(arguments.data()), nullptr),
+            *api, api->launch_with(&config, handle_, const_cast<void**>(arguments.data()), nullptr),
             "cuLaunchKernelEx");
     }
     // The driver reads the array only, although its prototype does not say so.

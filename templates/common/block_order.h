@@ -7,8 +7,8 @@ struct HeadTile {
     int head, tile;
 };
 
-// What an order is made for. head_bytes: what blocks read and write for a head. short_tiles: so many
-// at the end of the keys have less to do than the others.
+// What an order is made for. head_bytes: what blocks read and write for a head. short_tiles: so
+// many at the end of the keys have less to do than the others.
 struct BlockOrder {
     int tiles, heads;
     long long head_bytes;

@@ -215,10 +215,10 @@ struct KeyTile {
         if constexpr (mod::kHasBand || mod::kHasMap) {
             constexpr int kQueryBytes = 6 * mod::kHeadDim + 2 * mod::kHeadDimV; // with dq's sums
             const int sharers = attention.heads / attention.kv_heads;
-            const BlockOrder order{
-                tiles, attention.batch * attention.kv_heads,
-                static_cast<long long>(attention.q_len) * (kQueryBytes * sharers),
-                short_tiles(attention, arguments, tiles)};
+            const BlockOrder order{tiles, attention.batch * attention.kv_heads,
+                                   static_cast<long long>(attention.q_len) *
+                                       (kQueryBytes * sharers),
+                                   short_tiles(attention, arguments, tiles)};
             const HeadTile found = tile_of_block(order, index);
             head = found.head;
             tile = found.tile;

@@ -378,10 +378,10 @@ class ScoreGradients {
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;
     const HeadPlace& place_;
-    int first_key_;      // of this thread, in the tensor
-    int first_query_;    // of this thread, in a tile of queries
-    bool map_shows_all_; // of the tile, to every key
-    bool hides_;         // something of the tile, from the warp's keys
+    int first_key_;       // of this thread, in the tensor
+    int first_query_;     // of this thread, in a tile of queries
+    bool map_shows_all_;  // of the tile, to every key
+    bool hides_;          // something of the tile, from the warp's keys
     unsigned visible_[2]; // a bit for each of the thread's queries, for each of its keys
     Columns columns_;
     VisibleQueries queries_;

@@ -38,7 +38,8 @@ TEST_CASE("blocks of keys: short tiles of all heads come last") {
 }
 
 TEST_CASE("blocks of keys: the heads that remain go with the last group") {
-    constexpr BlockOrder kThirds{.tiles = 4, .heads = 8, .head_bytes = (32 << 20) / 3, .short_tiles = 0};
+    constexpr BlockOrder kThirds{
+        .tiles = 4, .heads = 8, .head_bytes = (32 << 20) / 3, .short_tiles = 0};
     std::vector<int> heads;
     for (int block = 0; block < kThirds.tiles * kThirds.heads; ++block)
         heads.push_back(tile_of_block(kThirds, block).head);
