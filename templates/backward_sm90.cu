@@ -166,7 +166,7 @@ struct Consumer {
         begin_products();
         issue_scores<at::kValues, at::kDOut, mod::kHeadDimV>(d_scores, rows, d_out_word);
         end_products();
-        gradients.look(tile_query);
+        const Sight sight = gradients.look_early(tile_query);
         if constexpr (kCopiesBiases) shared.biases_full(bias_stage).wait(step / kBiasRing % 2);
         if constexpr (kAtOnce) {
             wait_for_products<0>();
@@ -178,7 +178,7 @@ struct Consumer {
         } else {
             wait_for_products<1>();
             pin(scores);
-            gradients.weigh(scores, weights, folded, tile_query, origins);
+            gradients.weigh(scores, weights, folded, tile_query, origins, sight);
         }
         if constexpr (kCopiesBiases && !kHoldsBiases) shared.biases_empty(bias_stage).arrive();
         pin(dv);

@@ -85,7 +85,7 @@ struct Consumer {
         begin_products();
         issue_scores<at::kValues, at::kDOut, mod::kHeadDimV>(d_scores, word, d_out_word + half);
         end_products();
-        gradients.look(tile_query);
+        const Sight sight = gradients.look_early(tile_query);
         add_groups<kGroupsAtOnce, kGroupsOfShare>(held.to, held.sums);
         if constexpr (kAtOnce) {
             wait_for_products<0>();
@@ -97,7 +97,7 @@ struct Consumer {
         } else {
             wait_for_products<1>();
             pin(scores);
-            gradients.weigh(scores, weights, folded, tile_query, facts + at::kOrigins);
+            gradients.weigh(scores, weights, folded, tile_query, facts + at::kOrigins, sight);
         }
         store_by_queries(half_of(at::kWeights, stage), weights, warp, lane);
         publish_shared();
