@@ -26,22 +26,22 @@ struct Sight {
 };
 
 // What is hidden becomes zero.
-    __device__ inline void hide(Scores& scores, const unsigned (&visible)[2]) {
+__device__ inline void hide(Scores& scores, const unsigned (&visible)[2]) {
 #pragma unroll
-        for (int key = 0; key < 2; ++key)
-#pragma unroll
-            for (int j = 0; j < kQueries; ++j)
-                if (!(visible[key] & 1u << j)) scores[accumulator(key, j)] = 0;
-    }
-    __device__ inline void hide(Fragments& weights, const unsigned (&visible)[2]) {
+    for (int key = 0; key < 2; ++key)
 #pragma unroll
         for (int j = 0; j < kQueries; ++j)
+            if (!(visible[key] & 1u << j)) scores[accumulator(key, j)] = 0;
+}
+__device__ inline void hide(Fragments& weights, const unsigned (&visible)[2]) {
 #pragma unroll
-            for (int key = 0; key < 2; ++key)
-                if (!(visible[key] >> j & 1)) {
-                    const int word = accumulator(key, j) / 2;
-                    weights[word / 4][word % 4] &= j % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
-                }
-    }
+    for (int j = 0; j < kQueries; ++j)
+#pragma unroll
+        for (int key = 0; key < 2; ++key)
+            if (!(visible[key] >> j & 1)) {
+                const int word = accumulator(key, j) / 2;
+                weights[word / 4][word % 4] &= j % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
+            }
+}
 
 } // namespace sm90
