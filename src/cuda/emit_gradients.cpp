@@ -214,13 +214,9 @@ std::string emit_gradients(const Layout& layout,
 }
 
 GridReads grid_reads(const passes::Mod& mod) {
-    // The warps that sum by the grid of keys are those that sum by distance elsewhere.
-    const bool sums_distances =
-        std::ranges::any_of(mod.gradients, [&](const passes::ReadGradient& gradient) {
-            return passes::gradient_sum(mod, gradient) == passes::GradientSum::distance;
-        });
     GridReads reads;
-    if (sums_distances || mod.deterministic) return reads;
+    // The warps that sum by the grid of keys are those that sum by distance elsewhere.
+    if (passes::sums_by(mod, passes::GradientSum::distance) || mod.deterministic) return reads;
     reads.width = passes::key_width_of_gradients(mod);
     if (reads.width == 0) return reads;
     const std::vector<NodeId> by_column = passes::column_reads(mod, reads.width);

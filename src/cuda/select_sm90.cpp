@@ -17,7 +17,7 @@ constexpr std::array kForwardShapes = {
     ForwardSchedule{2, 128, 1, true}, ForwardSchedule{2, 112, 1, true},
     ForwardSchedule{2, 96, 1, true},  ForwardSchedule{2, 80, 1, true},
     ForwardSchedule{2, 64, 1, true},  ForwardSchedule{2, 48, 1, true},
-    ForwardSchedule{2, 64, 1, false},
+    ForwardSchedule{2, 64, 1, false}, ForwardSchedule{2, 48, 1, false},
 };
 // For keys as a grid. Two warpgroups have registers for what repeats from row to row.
 constexpr std::array kGridShapes = {
