@@ -57,9 +57,10 @@ int shared_bytes(const KernelRequest& request, const FusedTile& tile) {
     const int both = panels(request.head_dim) + panels(request.head_dim_v);
     const int operands = kRowBytes * (both * (keys + kRingStages * rows) +
                                       tile.d_scores_stages * score_tiles * panels(keys) * rows);
-    const int piece = shares               ? 0
-                      : tile.adds_matrices ? kSlabRows * (64 * 4 + kPadding)
-                                           : kPieceBytes;
+    const int piece = shares                        ? 0
+                      : !tile.adds_matrices         ? kPieceBytes
+                      : request.matrices_are_narrow ? 0
+                                                    : kSlabRows * (64 * 4 + kPadding);
     const int biases = tile.bias_stages * rows * (keys * request.bias_bytes + kPadding);
     const int barriers =
         kBarrierBytes * (kBarriers + 2 * tile.bias_stages + (tile.d_scores_stages == 1 ? 1 : 0));
@@ -84,7 +85,8 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
 // For matrices; without one where none fits.
 std::optional<FusedTile> matrix_tile(const KernelRequest& request) {
     if (shares_keys(request) || (request.bias_bytes == 0 && !request.adds_matrices)) return {};
-    for (FusedTile tile : {FusedTile{2 * kSlabRows, false, 1, 1},
+    for (FusedTile tile : {FusedTile{2 * kSlabRows, false, 2, 1},
+                           {2 * kSlabRows, false, 1, 1},
                            {kSlabRows, false, 2, 2},
                            {kSlabRows, false, 2, 1},
                            {kSlabRows, false, 1, 1},
@@ -93,6 +95,9 @@ std::optional<FusedTile> matrix_tile(const KernelRequest& request) {
         if (tile.bias_stages > 0 && request.bias_bytes == 0) continue;
         // The second half of the queries waits in registers, as dS alone does.
         if (tile.query_tile > kSlabRows && !request.matrices_are_of_scores) continue;
+        // Warps that add from the tile of dS leave it one tile later than others do.
+        const bool reads_tile = tile.adds_matrices && request.matrices_are_narrow;
+        if (reads_tile && tile.d_scores_stages == 1) continue;
         if (tile.has_matrix() && suits(request, tile)) return tile;
     }
     return {};
@@ -129,6 +134,7 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     config.adds_matrices = tile.adds_matrices;
     config.reports_additions = !shares && !tile.adds_matrices;
     config.stores_dq_first = config.reports_additions && !request.deterministic;
+    config.multiplies_queries = !shares;
     config.shared_bytes = shared_bytes(request, tile);
     config.key_width = tile.has_matrix() ? 0 : grid_of(request).width;
     config.stages_columns = tile.stages_columns;
@@ -167,6 +173,7 @@ KernelConfig convert(const KernelRequest& request) {
     config.query_tile = kSlabRows;
     config.warps = 4;
     config.shared_bytes = kSlabRows * tile_row_bytes(request.head_dim, DType::f32);
+    config.multiplies_queries = !shares_keys(request);
     config.reason = "dq from its accumulator";
     return config;
 }
