@@ -1,11 +1,14 @@
 // After Hopper's backward kernel: dq from its accumulator, in the type and layout that the caller
 // wants. The accumulator holds slabs of 64 queries, groups of eight columns in each, and in a group
 // what each thread of a warpgroup had: two columns of a row, and of the row eight below. One block
-// does a slab, and adds gradients of buffers that are sums of products of q and dq.
+// does a slab, and adds gradients of buffers that are sums of products of q and dq. Blocks that
+// start while the last ones of that kernel run wait for those of their head alone.
 #include "mod.cuh"
 
 #include "sm80/backward_output.cuh"
+#include "sm90/dependence.cuh"
 #include "sm90/query_product.cuh"
+#include "sm90/turn.cuh"
 
 using namespace sm80;
 using mod::Element;
@@ -17,12 +20,20 @@ static_assert(mod::kWarps * 32 == kThreads && mod::kQueryTile == kRows);
 using Slab = Tile<float, kRows, mod::kHeadDim>;
 static_assert(Slab::kBytes <= mod::kSharedBytes);
 extern __shared__ __align__(16) unsigned char shared_memory[];
+
+// Until all blocks that add to a head's dq have.
+__device__ inline void wait_for_blocks(const AttentionArguments& attention, int kv_head) {
+    constexpr unsigned kNanoseconds = 200;
+    while (sm90::load_acquiring(attention.blocks_done + kv_head) < attention.blocks_of_head)
+        __nanosleep(kNanoseconds);
+}
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_backward_convert_sm90(const __grid_constant__ AttentionArguments attention,
                                 const __grid_constant__ mod::Arguments arguments) {
     constexpr int kPaddedRows = 128;
+    if (attention.blocks_done == nullptr) sm90::wait_for_kernel_ahead();
     const int slabs = (attention.q_len + kRows - 1) / kRows;
     const int head = static_cast<int>(blockIdx.x) / slabs;
     const int slab = static_cast<int>(blockIdx.x) % slabs;
@@ -30,6 +41,13 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const long long slabs_before =
         static_cast<long long>(head) *
         ((attention.q_len + kPaddedRows - 1) / kPaddedRows * (kPaddedRows / kRows));
+    if (attention.blocks_done != nullptr) {
+        if (threadIdx.x == 0)
+            wait_for_blocks(attention, head / (attention.heads / attention.kv_heads));
+        __syncthreads();
+    }
+    const bool has_sums = attention.slab_states == nullptr ||
+                          attention.slab_states[slabs_before + slab] != kSlabUntouched;
     const float4* const from = reinterpret_cast<const float4*>(attention.dq_accumulator) +
                                (slabs_before + slab) * (kRows * mod::kHeadDim / 4) + threadIdx.x;
 
@@ -41,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     sm90::QueryProduct below(attention, arguments, b, h, slab * kRows + row + 8);
 #pragma unroll
     for (int group = 0; group < mod::kHeadDim / kGroupColumns; ++group) {
-        float4 sums = from[group * kThreads];
+        float4 sums = has_sums ? from[group * kThreads] : float4{0, 0, 0, 0};
         query.take(column + group * kGroupColumns, sums.x, sums.y);
         below.take(column + group * kGroupColumns, sums.z, sums.w);
         const unsigned to = tile.at(row, column + group * kGroupColumns);
@@ -55,4 +73,6 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     write_gradient<kThreads>(GradientPlane<Element>(attention.dq, attention.dq_flags, b, h), tile,
                              slab * kRows, attention.q_len, attention.scale);
+    // Whoever waits for this kernel waits for that one too.
+    sm90::wait_for_kernel_ahead();
 }

@@ -1,11 +1,14 @@
 // Before Hopper's backward kernel, for every query: delta = sum over d of d_out * o, less d_lse;
 // the lse in the exponent's units; zeros in dq's accumulator; and gradients of buffers that follow
 // from d_lse alone. One block does kQueryTile rows of one head, those past the end included: the
-// copy engine reads whole tiles of all three.
+// copy engine reads whole tiles of all three. Zeros also for how many blocks are done with a head.
+// Where that kernel stores what it has first, dq's accumulator is left as it is, and said to be
+// untouched.
 #include "mod.cuh"
 
 #include "common/math.cuh"
 #include "sm80/row_products.cuh"
+#include "sm90/dependence.cuh"
 #include "sm90/row_gradients.cuh"
 
 using namespace sm80;
@@ -19,16 +22,30 @@ static_assert(mod::kHeadDim % 8 == 0);
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_backward_delta_sm90(const __grid_constant__ AttentionArguments attention,
                               const __grid_constant__ mod::Arguments arguments) {
+    sm90::let_next_start();
     const int query_tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
-    const int head = static_cast<int>(blockIdx.x) / query_tiles;
+    // What the next kernel needs first comes last, and is in the L2 cache then.
+    const int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x);
+    const int head = tile / query_tiles;
     const int b = head / attention.heads, h = head % attention.heads;
-    const int first_row = static_cast<int>(blockIdx.x) % query_tiles * mod::kQueryTile;
-    const long long first_of_all = static_cast<long long>(blockIdx.x) * mod::kQueryTile;
+    const int first_row = tile % query_tiles * mod::kQueryTile;
+    const long long first_of_all = static_cast<long long>(tile) * mod::kQueryTile;
 
-    float4* const dq =
-        reinterpret_cast<float4*>(attention.dq_accumulator + first_of_all * mod::kHeadDim);
-    for (int i = threadIdx.x; i < mod::kQueryTile * mod::kHeadDim / 4; i += kThreads)
-        dq[i] = {0, 0, 0, 0};
+    if (attention.blocks_done != nullptr && blockIdx.x == 0)
+        for (int i = threadIdx.x; i < attention.batch * attention.kv_heads; i += kThreads)
+            attention.blocks_done[i] = 0;
+
+    if (attention.slab_states != nullptr) {
+        constexpr int kSlabs = mod::kQueryTile / 64;
+        if (threadIdx.x < kSlabs)
+            attention.slab_states[static_cast<long long>(tile) * kSlabs + threadIdx.x] =
+                kSlabUntouched;
+    } else {
+        float4* const dq =
+            reinterpret_cast<float4*>(attention.dq_accumulator + first_of_all * mod::kHeadDim);
+        for (int i = threadIdx.x; i < mod::kQueryTile * mod::kHeadDim / 4; i += kThreads)
+            dq[i] = {0, 0, 0, 0};
+    }
 
     const Plane<float> lses(attention.lse, b, h);
     for (int i = static_cast<int>(threadIdx.x) / kRowLanes; i < mod::kQueryTile;

@@ -41,8 +41,8 @@ __device__ inline void issue_sums(float (&sums)[kCount], const Fragments& fragme
     if constexpr (16 * (kStep + 1) < mod::kQueryTile) issue_sums<kB, kStep + 1>(sums, fragments, b);
 }
 
-// A piece of dS K, over the tile's keys.
-template <int kStep = 0>
+// A piece of dS K, over the tile's keys, or the first kCount of them.
+template <int kCount = mod::kKeyTile, int kStep = 0>
 __device__ inline void issue_query_gradient(QueryGradient& dq, unsigned d_scores, unsigned keys) {
     using P = FixedProduct<Element, kPieceColumns>;
     constexpr int kFromA = at::kDScores + kStep / 4 * kQueryPanel + kStep % 4 * 32;
@@ -51,9 +51,15 @@ __device__ inline void issue_query_gradient(QueryGradient& dq, unsigned d_scores
         P::template start<kFromA, kFromB, true>(dq, d_scores, keys);
     else
         P::template add<kFromA, kFromB, true>(dq, d_scores, keys);
-    if constexpr (16 * (kStep + 1) < mod::kKeyTile)
-        issue_query_gradient<kStep + 1>(dq, d_scores, keys);
+    if constexpr (16 * (kStep + 1) < kCount)
+        issue_query_gradient<kCount, kStep + 1>(dq, d_scores, keys);
 }
+
+// Where a band hides all keys of one warpgroup from a tile of queries, that warpgroup multiplies
+// for dq alone, and both do so with the other's keys alone.
+constexpr bool kSkipsHidden = mod::kHasBand && kSlabs == 1 && !kSumsInTile && !kAddsMatrices &&
+                              !kCopiesBiases && mod::kDScoresStages == 2;
+enum class Seen { both, own, other }; // warpgroups' keys
 
 // Fragments of weights leave their registers to what a mod's derivative needs.
 constexpr bool kSettlesEarly = mod::kQueryTile == 128 && !kAtOnce &&
@@ -72,8 +78,67 @@ struct Consumer {
 
     // `tile`: of queries, unless a map chose the one that arrives.
     // dq_accumulator: of the head.
-    __device__ void consume(ScoreGradients& gradients, GradientSums& sums, int tile,
-                            float* dq_accumulator, KeyGradient& dk, ValueGradient& dv) {
+    __device__ void consume(ScoreGradients& gradients, GradientSums& sums, const HeadPlace& place,
+                            int tile, float* dq_accumulator, KeyGradient& dk, ValueGradient& dv) {
+        const int stage = step % 2;
+        if (step == 0) shared.keys().wait(0);
+        shared.queries_full(stage).wait(step / 2 % 2);
+        if constexpr (mod::kHasMap) {
+            const MappedTile arrived = MappedTile::load(shared.mapped_tile(stage));
+            gradients.use_map(arrived.is_full);
+            tile = arrived.index;
+        }
+        if constexpr (kSkipsHidden) {
+            const bool own = sees(place, tile, warpgroup), other = sees(place, tile, 1 - warpgroup);
+            if (!own && other) {
+                skip();
+                ++step;
+                return;
+            }
+            if (own && !other) {
+                multiply<Seen::own>(gradients, sums, tile, dq_accumulator, dk, dv);
+                ++step;
+                return;
+            }
+        }
+        multiply<Seen::both>(gradients, sums, tile, dq_accumulator, dk, dv);
+        ++step;
+    }
+
+    // Whether the band shows a tile of queries anything of the warpgroup's keys.
+    __device__ bool sees(const HeadPlace& place, int tile, int which) const {
+        const int first = keys.first_kv + 64 * which;
+        const Positions seen = place.queries_of(first, first + 63);
+        return tile * mod::kQueryTile <= seen.last &&
+               tile * mod::kQueryTile + mod::kQueryTile - 1 >= seen.first;
+    }
+
+    // A tile of queries that sees the other warpgroup's keys alone.
+    __device__ void skip() {
+        const int stage = step % 2;
+        if (step == 0) shared.values().wait(0);
+        if (lane == 0) shared.d_out_empty(stage).arrive();
+        meet_at_d_scores();
+        QueryGradient dq;
+        begin_products();
+        multiply_seen_keys(dq, stage, 1 - warpgroup);
+        end_products();
+        wait_for_products<0>();
+        pin(dq);
+        hand_over(dq);
+        shared.queries_empty(stage).arrive();
+    }
+
+    // A piece of dq, of one warpgroup's keys.
+    __device__ void multiply_seen_keys(QueryGradient& dq, int stage, int which) const {
+        const unsigned word = operand_word(shared.base, kQueryPanel);
+        issue_query_gradient<64>(dq, word + d_scores_offset(stage) + which * (kQueryPanel >> 4),
+                                 word + columns_offset() + which * (64 * kRowBytes >> 4));
+    }
+
+    template <Seen kSeen>
+    __device__ void multiply(ScoreGradients& gradients, GradientSums& sums, int tile,
+                             float* dq_accumulator, KeyGradient& dk, ValueGradient& dv) {
         const int stage = step % 2;
         const unsigned parity = step / 2 % 2;
         const unsigned base = shared.base;
@@ -92,13 +157,6 @@ struct Consumer {
         gradients.use_matrices(base + at::kBiases + bias_stage * kBiasTileBytes,
                                base + at::kMatrixGradients + warpgroup * kPartBytes,
                                64 * warpgroup + 16 * warp);
-        if (step == 0) shared.keys().wait(0);
-        shared.queries_full(stage).wait(parity);
-        if constexpr (mod::kHasMap) {
-            const MappedTile arrived = MappedTile::load(shared.mapped_tile(stage));
-            gradients.use_map(arrived.is_full);
-            tile = arrived.index;
-        }
         const int tile_query = tile * mod::kQueryTile;
         begin_products();
         issue_scores<at::kKeys, at::kQueries, mod::kHeadDim, kKeyPanelColumns>(scores, rows,
@@ -109,6 +167,7 @@ struct Consumer {
         begin_products();
         issue_scores<at::kValues, at::kDOut, mod::kHeadDimV>(d_scores, rows, d_out_word);
         end_products();
+        const Sight sight = gradients.look_early(tile_query);
         if constexpr (kCopiesBiases) shared.biases_full(bias_stage).wait(step / kBiasRing % 2);
         if constexpr (kAtOnce) {
             wait_for_products<0>();
@@ -120,7 +179,7 @@ struct Consumer {
         } else {
             wait_for_products<1>();
             pin(scores);
-            gradients.weigh(scores, weights, folded, tile_query, origins);
+            gradients.weigh(scores, weights, folded, tile_query, origins, sight);
         }
         if constexpr (kCopiesBiases && !kHoldsBiases) shared.biases_empty(bias_stage).arrive();
         pin(dv);
@@ -151,7 +210,9 @@ struct Consumer {
 
         QueryGradient dq;
         begin_products();
-        if constexpr (kSlabs == 2)
+        if constexpr (kSeen == Seen::own)
+            multiply_seen_keys(dq, stage, warpgroup);
+        else if constexpr (kSlabs == 2)
             issue_query_gradient(dq, rows + d_scores_offset(stage), word);
         else
             issue_query_gradient(dq, word + d_scores_offset(stage), word + columns_offset());
@@ -184,7 +245,6 @@ struct Consumer {
         pin(d_fragments);
         // Every thread for itself: each has read the tile's lse and delta.
         shared.queries_empty(stage).arrive();
-        ++step;
     }
 
     // dv has its part of the tile. Products alone have read d_out: a warp's last ends for all of
@@ -251,10 +311,10 @@ struct Consumer {
     __device__ void store(const KeyGradient& dk, const ValueGradient& dv) const {
         const Corner corner{keys.b, keys.h_kv, warp_key(), 0};
         const unsigned rows = shared.base + (64 * warpgroup + 16 * warp) * kRowBytes;
-        // The last products of both warpgroups have read keys and values.
-        synchronize(kLastProductBarrier, 128 * kConsumers);
+        // Products with values ended before both warpgroups met last; with keys, they do here.
         store_one<mod::kHeadDimV>(attention.dv, attention.dv_flags, maps.dv, corner,
                                   rows + at::kValues, dv, 1);
+        synchronize(kLastProductBarrier, 128 * kConsumers);
         store_one<mod::kHeadDim>(attention.dk, attention.dk_flags, maps.dk, corner,
                                  rows + at::kKeys, dk, attention.scale);
         if (lane == 0) wait_for_store_reads();
@@ -288,7 +348,7 @@ struct Consumer {
                     padded(attention.q_len) * mod::kHeadDim;
 #pragma unroll 1
             for (int i = tiles.begin; i < tiles.end; ++i)
-                consume(gradients, sums, tile_in_order(tiles, i), dq_accumulator, dk, dv);
+                consume(gradients, sums, place, tile_in_order(tiles, i), dq_accumulator, dk, dv);
             gradients.flush(sums);
         });
         store(dk, dv);
@@ -301,8 +361,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_backward_sm90(const __grid_constant__ AttentionArguments attention,
                         const __grid_constant__ mod::Arguments arguments,
                         const __grid_constant__ BackwardMaps maps) {
+    let_next_start();
     const Shared shared{shared_address(shared_memory)};
-    const KeyTile keys(attention, static_cast<int>(blockIdx.x));
+    const KeyTile keys(attention, arguments, static_cast<int>(blockIdx.x));
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     if (threadIdx.x == 0) shared.initialise();
     __syncthreads();

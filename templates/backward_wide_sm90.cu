@@ -85,6 +85,7 @@ struct Consumer {
         begin_products();
         issue_scores<at::kValues, at::kDOut, mod::kHeadDimV>(d_scores, word, d_out_word + half);
         end_products();
+        const Sight sight = gradients.look_early(tile_query);
         add_groups<kGroupsAtOnce, kGroupsOfShare>(held.to, held.sums);
         if constexpr (kAtOnce) {
             wait_for_products<0>();
@@ -96,7 +97,7 @@ struct Consumer {
         } else {
             wait_for_products<1>();
             pin(scores);
-            gradients.weigh(scores, weights, folded, tile_query, facts + at::kOrigins);
+            gradients.weigh(scores, weights, folded, tile_query, facts + at::kOrigins, sight);
         }
         store_by_queries(half_of(at::kWeights, stage), weights, warp, lane);
         publish_shared();
@@ -222,8 +223,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_backward_wide_sm90(const __grid_constant__ AttentionArguments attention,
                              const __grid_constant__ mod::Arguments arguments,
                              const __grid_constant__ BackwardMaps maps) {
+    let_next_start();
     const Shared shared{shared_address(shared_memory)};
-    const KeyTile keys(attention, static_cast<int>(blockIdx.x));
+    const KeyTile keys(attention, arguments, static_cast<int>(blockIdx.x));
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     if (threadIdx.x == 0) shared.initialise();
     __syncthreads();

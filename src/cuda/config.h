@@ -107,6 +107,8 @@ struct KernelConfig {
     int d_scores_stages = 2;     // Hopper's backward; this and the next
     int bias_stages = 0;         // of the matrix that it copies; 0 for none
     bool adds_matrices = false;  // adds tiles of passes::GradientSum::matrix
+    // Hopper's backward: blocks say when they have added to dq; the first stores its part.
+    bool reports_additions = false, stores_dq_first = false;
     // Hopper's backward: gradients of passes::GradientSum::product come from q and dq.
     bool multiplies_queries = false;
     int tolerated_spills = 0; // bytes; more, and the next configuration is tried

@@ -94,9 +94,21 @@ ContextScope::~ContextScope() {
 }
 
 Result<void> Function::launch(Grid grid, unsigned threads, unsigned shared_bytes, void* stream,
-                              std::span<void* const> arguments) const {
+                              std::span<void* const> arguments, bool starts_early) const {
     const Result<DriverApi>& api = driver_api();
     if (!api) return api.error();
+    if (starts_early && api->launch_with != nullptr) {
+        const LaunchAttribute early{.id = kProgrammaticStreamSerialization, .value = 1};
+        const LaunchConfig config{.grid = {grid.x, grid.y, grid.z},
+                                  .threads = {threads, 1, 1},
+                                  .shared_bytes = shared_bytes,
+                                  .stream = stream,
+                                  .attributes = &early,
+                                  .attribute_count = 1};
+        return checked(
+            *api, api->launch_with(&config, handle_, const_cast<void**>(arguments.data()), nullptr),
+            "cuLaunchKernelEx");
+    }
     // The driver reads the array only, although its prototype does not say so.
     return checked(*api,
                    api->launch(handle_, grid.x, grid.y, grid.z, threads, 1, 1, shared_bytes, stream,

@@ -54,8 +54,9 @@ class Function {
         unsigned x = 1, y = 1, z = 1;
     };
     // Each entry of `arguments` points at one kernel argument.
+    // starts_early: before the kernel ahead in the stream has ended; it waits by itself.
     Result<void> launch(Grid grid, unsigned threads, unsigned shared_bytes, void* stream,
-                        std::span<void* const> arguments) const;
+                        std::span<void* const> arguments, bool starts_early = false) const;
     Result<int> registers() const;
     Result<int> local_bytes() const;
     // Resident blocks on one multiprocessor.

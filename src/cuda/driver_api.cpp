@@ -23,6 +23,7 @@ std::string bind(const support::DynamicLibrary& library, DriverApi& api) {
         api.kernel_function = nullptr;
     library.symbol("cuStreamGetId", api.stream_id);
     library.symbol("cuStreamIsCapturing", api.stream_capturing);
+    library.symbol("cuLaunchKernelEx", api.launch_with);
     library.symbol("cuTensorMapEncodeTiled", api.tensor_map);
     return "";
 }

@@ -30,6 +30,21 @@ inline constexpr int kDriverSuccess = 0;
 inline constexpr int kDriverInvalidValue = 1;
 inline constexpr int kDriverDeinitialized = 4;
 
+// CUlaunchAttribute and CUlaunchConfig.
+struct LaunchAttribute {
+    int id = 0;
+    alignas(8) int value = 0;
+    char rest[60] = {}; // of a union of 64 bytes
+};
+inline constexpr int kProgrammaticStreamSerialization = 6;
+struct LaunchConfig {
+    unsigned grid[3] = {1, 1, 1}, threads[3] = {1, 1, 1};
+    unsigned shared_bytes = 0;
+    void* stream = nullptr;
+    const LaunchAttribute* attributes = nullptr;
+    unsigned attribute_count = 0;
+};
+
 // FLEXC_DRIVER(member, symbol, parameters); symbols carry the version that these parameters are of.
 #define FLEXC_DRIVER_FUNCTIONS(FLEXC_DRIVER)                                                       \
     FLEXC_DRIVER(init, "cuInit", (unsigned))                                                       \
@@ -90,6 +105,8 @@ struct DriverApi {
     // Both may be missing in drivers before CUDA 12.0.
     int (*stream_id)(void*, unsigned long long*) = nullptr;
     int (*stream_capturing)(void*, int*) = nullptr;
+    // With attributes, CUDA 11.8 and later.
+    int (*launch_with)(const LaunchConfig*, void*, void**, void**) = nullptr;
     // Hopper's copy engine, CUDA 12.0 and later.
     int (*tensor_map)(void* map, int type, std::uint32_t rank, void* data,
                       const std::uint64_t* dims, const std::uint64_t* strides,

@@ -155,6 +155,8 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     config.d_scores_stages = tile.d_scores_stages;
     config.bias_stages = tile.bias_stages;
     config.adds_matrices = tile.adds_matrices;
+    config.reports_additions = !shares && !tile.adds_matrices;
+    config.stores_dq_first = config.reports_additions && !request.deterministic;
     config.multiplies_queries = !shares;
     config.shared_bytes = shared_bytes(request, tile);
     config.key_width = tile.has_matrix() ? 0 : grid_of(request).width;

@@ -127,6 +127,13 @@ class CudaExecutable final : public Executable {
         attention.distance_values = reinterpret_cast<float*>(base + parts.distance_values);
         attention.stored_tiles =
             stores_first ? reinterpret_cast<int*>(base + parts.stored_tiles) : nullptr;
+        if (form == BackwardForm::hopper && fused->config.reports_additions) {
+            attention.blocks_done = reinterpret_cast<int*>(base + parts.blocks_done);
+            attention.blocks_of_head =
+                (attention.kv_len + fused->config.key_tile - 1) / fused->config.key_tile;
+        }
+        if (form == BackwardForm::hopper && fused->config.stores_dq_first)
+            attention.slab_states = reinterpret_cast<int*>(base + parts.slab_states);
         const Loaded* expand = form == BackwardForm::hopper ? find(KernelKind::expand) : nullptr;
         const Loaded* fold = form == BackwardForm::hopper ? find(KernelKind::fold) : nullptr;
         const auto clear = [&](void* sums, std::size_t bytes) {
@@ -160,7 +167,8 @@ class CudaExecutable final : public Executable {
             const bool takes_maps = maps && kind == KernelKind::backward_fused;
             auto done = kind == KernelKind::backward_dkdv
                             ? launch_in_turn(kernel, attention, call, words)
-                            : launch(kernel, attention, call, takes_maps ? &*maps : nullptr);
+                            : launch(kernel, attention, call, takes_maps ? &*maps : nullptr, 1,
+                                     form == BackwardForm::hopper && kind != KernelKind::delta);
             if (!done) return done;
         }
         if (fold != nullptr)
@@ -330,9 +338,10 @@ class CudaExecutable final : public Executable {
                                kernel.config.entry, blocks, INT32_MAX)};
     }
 
-    // launches: that share the work evenly.
+    // launches: that share the work evenly. starts_early: as Function::launch.
     Result<void> launch(const Loaded* kernel, AttentionArguments attention, const Call& call,
-                        const void* maps = nullptr, int launches = 1) const {
+                        const void* maps = nullptr, int launches = 1,
+                        bool starts_early = false) const {
         if (kernel == nullptr) return not_compiled();
         std::int64_t blocks = cuda::grid_blocks(kernel->config, attention) / launches;
         if (blocks > INT32_MAX) return too_many_blocks(*kernel, blocks);
@@ -350,7 +359,8 @@ class CudaExecutable final : public Executable {
             static_cast<unsigned>(kernel->config.shared_bytes), call.stream.handle,
             std::span(arguments).first(maps == nullptr         ? 2
                                        : kernel->config.hopper ? 4
-                                                               : 3));
+                                                               : 3),
+            starts_early);
     }
 
     const CudaOptions options_;

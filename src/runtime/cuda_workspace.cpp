@@ -86,6 +86,11 @@ BackwardWorkspace backward_workspace(const Call& call, const CudaOptions& option
                                    static_cast<std::size_t>(attention.kv_heads) *
                                    (padded(attention.kv_len) / kKeyTile);
     result.stored_tiles = parts.take_bytes(result.stored_tile_bytes);
+    result.blocks_done =
+        parts.take_bytes(hopper ? sizeof(int) * static_cast<std::size_t>(attention.batch) *
+                                      static_cast<std::size_t>(attention.kv_heads)
+                                : 0);
+    result.slab_states = parts.take_bytes(hopper ? rows / kSlabRows * sizeof(int) : 0);
     result.bytes = parts.end();
     return result;
 }

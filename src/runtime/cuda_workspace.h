@@ -38,6 +38,8 @@ struct BackwardWorkspace {
     std::size_t exact_sums = 0, exact_bytes = 0;
     // Two counters for each of Hopper's blocks, where gradients are stored first.
     std::size_t stored_tiles = 0, stored_tile_bytes = 0;
+    std::size_t blocks_done = 0; // int [B, H_KV] of Hopper's blocks that have added to dq
+    std::size_t slab_states = 0; // int [B, H, Q / 64] of dq's accumulator
     std::size_t bytes = 0;
 };
 BackwardWorkspace backward_workspace(const Call& call, const CudaOptions& options,

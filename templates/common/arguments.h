@@ -10,6 +10,9 @@ struct TensorArgument {
     long long stride_b, stride_h, stride_s, stride_d;
 };
 
+// Sums of a slab that nobody has touched, that the first block stores, that others may add to.
+constexpr int kSlabUntouched = 0, kSlabTaken = 1, kSlabStored = 2;
+
 // How a kernel writes an output.
 enum OutputFlag : unsigned {
     kOutputF32 = 1,        // the tensor is f32, whatever the element type is
@@ -30,6 +33,13 @@ struct AttentionArguments {
     // Of Hopper's backward: of tiles of a matrix's gradient, how many the first block has stored,
     // two for each block, zeroed. Null: all blocks add.
     int* stored_tiles;
+    // Of Hopper's backward: of each head of keys, how many blocks have added all of theirs to dq,
+    // and how many there are. Null: they do not say.
+    int* blocks_done;
+    int blocks_of_head;
+    // Likewise, of each slab of 64 queries, how far its sums in dq's accumulator are. Null: they
+    // were zeroed, and all blocks add to them.
+    int* slab_states;
     long long q_offset, kv_offset; // index that the program sees = row + offset
     int batch, heads, kv_heads, q_len, kv_len;
     float scale;                                    // of q·k

@@ -1,6 +1,7 @@
 // What the threads of the backward kernel share: sizes, shared memory, and which queries pass by.
 #pragma once
 
+#include "common/block_order.h"
 #include "common/place.cuh"
 #include "common/tile_walk.cuh"
 #include "sm90/barrier.cuh"
@@ -224,27 +225,28 @@ struct KeyTile {
     int b, h_kv, first_kv;
 
     __device__ int index() const { return first_kv / mod::kKeyTile; }
+    // Over batch and heads.
+    __device__ int head(const AttentionArguments& attention) const {
+        return b * attention.kv_heads + h_kv;
+    }
 
     // Where a band makes the first keys seen by most queries, they go first, where there is a map,
     // those that see most, and tiles of as many heads as share the L2 cache are together. Else the
     // tiles of a head are.
-    __device__ KeyTile(const AttentionArguments& attention, int index) {
+    __device__ KeyTile(const AttentionArguments& attention, const mod::Arguments& arguments,
+                       int index) {
         const int tiles = (attention.kv_len + mod::kKeyTile - 1) / mod::kKeyTile;
         int head = index / tiles, tile = index % tiles;
         if constexpr (mod::kHasBand || mod::kHasMap) {
-            constexpr long long kCacheBytes = 32 << 20;
             constexpr int kQueryBytes = 6 * mod::kHeadDim + 2 * mod::kHeadDimV; // with dq's sums
-            const int heads = attention.batch * attention.kv_heads;
             const int sharers = attention.heads / attention.kv_heads;
-            const long long head_bytes =
-                static_cast<long long>(attention.q_len) * (kQueryBytes * sharers);
-            const int together = static_cast<int>(
-                min(max(kCacheBytes / head_bytes, 1ll), static_cast<long long>(heads)));
-            const int first_head = index / (together * tiles) * together;
-            const int width = min(together, heads - first_head);
-            const int rest = index - first_head * tiles;
-            head = first_head + rest % width;
-            tile = rest / width;
+            const BlockOrder order{tiles, attention.batch * attention.kv_heads,
+                                   static_cast<long long>(attention.q_len) *
+                                       (kQueryBytes * sharers),
+                                   short_tiles(attention, arguments, tiles)};
+            const HeadTile found = tile_of_block(order, index);
+            head = found.head;
+            tile = found.tile;
         }
         b = head / attention.kv_heads;
         h_kv = head % attention.kv_heads;
@@ -259,6 +261,17 @@ struct KeyTile {
             tile =
                 row_in_order(attention.map, b, h_kv * (attention.heads / attention.kv_heads), tile);
         first_kv = tile * mod::kKeyTile;
+    }
+
+  private:
+    // Where the queries end before all of a band has passed by. The first head stands for all: an
+    // order is right for any of them. Not where these are most tiles, as under a causal mask.
+    static __device__ int short_tiles(const AttentionArguments& attention,
+                                      const mod::Arguments& arguments, int tiles) {
+        if constexpr (!mod::kHasBand || mod::kHasMap || mod::kClamps != 0) return 0;
+        const int low = HeadPlace(attention, arguments, 0).low;
+        const int whole = max(attention.q_len + low, 0) / mod::kKeyTile;
+        return whole < tiles && 2 * whole >= tiles ? tiles - whole : 0;
     }
 };
 

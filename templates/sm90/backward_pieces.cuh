@@ -3,48 +3,84 @@
 #pragma once
 
 #include "sm90/backward_layout.cuh"
+#include "sm90/dependence.cuh"
 #include "sm90/tma.cuh"
+#include "sm90/turn.cuh"
 
 namespace sm90 {
 
-// A warpgroup's piece to its part of a tile of queries, which starts at `slab`.
-__device__ inline void add_piece(float* slab, Shared shared, int warpgroup) {
+// A warpgroup's piece to its part of a tile of queries, which starts at `slab`; instead of what is
+// there, or added to it.
+__device__ inline void add_piece(float* slab, Shared shared, int warpgroup, bool stores = false) {
     constexpr int kSlabFloats = kSlabRows * mod::kHeadDim;
     float* const to = slab + warpgroup * (kSlabs == 2 ? kSlabFloats : kPieceBytes / 4);
-    if (groups_of(warpgroup) > 0)
-        add_bytes(to, shared.base + at::kQueryGradient + warpgroup * kPieceBytes,
-                  groups_of(warpgroup) * kGroupBytes);
+    const unsigned from = shared.base + at::kQueryGradient + warpgroup * kPieceBytes;
+    const int bytes = groups_of(warpgroup) * kGroupBytes;
+    if (bytes > 0 && stores) store_bytes(to, from, bytes);
+    if (bytes > 0 && !stores) add_bytes(to, from, bytes);
     end_additions();
+}
+
+// Sums of a tile of queries: the first block that has a part of them stores it, and others wait
+// until it has. Nobody who has taken a tile waits for another's.
+class TileSums {
+  public:
+    // slab: the tile's first, of all.
+    __device__ TileSums(const AttentionArguments& attention, long long slab)
+        : state_(attention.slab_states == nullptr ? nullptr : attention.slab_states + slab),
+          before_(state_ == nullptr ? kSlabStored : take_slab(state_)) {}
+
+    __device__ bool is_first() const { return before_ == kSlabUntouched; }
+    __device__ void wait_for_first() const {
+        if (before_ == kSlabTaken) wait_for_turn(state_, kSlabStored);
+        if (before_ == kSlabStored) asm volatile("fence.proxy.async;" ::: "memory");
+    }
+    __device__ void report() const {
+        if (!is_first()) return;
+#pragma unroll
+        for (int i = 0; i < kSlabs; ++i)
+            report_stored(state_ + i);
+    }
+
+  private:
+    int* state_;
+    int before_;
+};
+
+// By the thread that has added all of a block's pieces.
+__device__ inline void report_additions(const AttentionArguments& attention, const KeyTile& keys) {
+    if (attention.blocks_done != nullptr) pass_turn(attention.blocks_done + keys.head(attention));
 }
 
 __device__ inline void add_pieces(const AttentionArguments& attention,
                                   const mod::Arguments& arguments, Shared shared,
                                   const KeyTile& keys) {
     constexpr int kSlabFloats = kSlabRows * mod::kHeadDim;
-    const long long rows = padded(attention.q_len);
+    const long long slabs = padded(attention.q_len) / kSlabRows;
     unsigned parity = 0;
+    wait_for_kernel_ahead();
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         QueryTiles walk(attention, place, keys, tiles);
-        float* slab = attention.dq_accumulator +
-                      (place.b * attention.heads + place.h) * rows * mod::kHeadDim +
-                      static_cast<long long>(walk.tile()) * (kSlabs * kSlabFloats);
+        const long long before = (place.b * attention.heads + place.h) * slabs;
 #pragma unroll 1
-        while (!walk.is_done()) {
+        for (; !walk.is_done(); walk.advance(), parity ^= 1) {
+            const long long slab = before + walk.tile() * kSlabs;
+            const TileSums sums(attention, slab);
 #pragma unroll
             for (int i = 0; i < kConsumers; ++i) {
                 shared.piece_full(i).wait(parity);
-                add_piece(slab, shared, i);
+                if (i == 0) sums.wait_for_first();
+                add_piece(attention.dq_accumulator + slab * kSlabFloats, shared, i,
+                          sums.is_first());
             }
             wait_for_additions<1>();
             shared.piece_empty(0).arrive();
             wait_for_additions<0>();
             shared.piece_empty(1).arrive();
-            const int tile = walk.tile();
-            walk.advance();
-            slab += static_cast<long long>(walk.tile() - tile) * (kSlabs * kSlabFloats);
-            parity ^= 1;
+            sums.report();
         }
     });
+    report_additions(attention, keys);
 }
 
 } // namespace sm90

@@ -4,6 +4,7 @@
 #include "sm90/backward_layout.cuh"
 #include "sm90/backward_matrix.cuh"
 #include "sm90/backward_slabs.cuh"
+#include "sm90/dependence.cuh"
 #include "sm90/tma.cuh"
 
 namespace sm90 {
@@ -18,6 +19,13 @@ __device__ inline void load_panels(unsigned to, int panel_bytes, int panel_count
     }
 }
 
+template <int kPanelCount>
+__device__ inline void prefetch_panels(const TensorMap& map, Corner from) {
+#pragma unroll
+    for (int panel = 0; panel < kPanelCount; ++panel, from.column += kPanelColumns)
+        prefetch_box(map, from);
+}
+
 // Keys and values once; queries with their origins and deltas, and d_out, for every tile. By one
 // thread, or where reads are staged by its whole warp.
 __device__ inline void load_tiles(const AttentionArguments& attention,
@@ -26,6 +34,12 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
     constexpr int kSumBytes = 4 * mod::kQueryTile;
     const long long rows = padded(attention.q_len);
     const bool loads = !kStagesGrid || threadIdx.x % 32 == 0;
+    // While a map says whether there is anything to load.
+    if (mod::kHasMap && loads) {
+        const Corner key{keys.b, keys.h_kv, keys.first_kv, 0};
+        prefetch_panels<kPanels>(maps.k, key);
+        prefetch_panels<kValuePanels>(maps.v, key);
+    }
     int step = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         const long long sums = (place.b * attention.heads + place.h) * rows;
@@ -51,15 +65,18 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
                     queries.arrive_expecting(kPanels * kQueryPanel + 2 * kSumBytes);
                     load_panels(shared.base + at::kQueries + stage * kPanels * kQueryPanel,
                                 kQueryPanel, kPanels, maps.q, query, queries);
-                    load_bytes(shared.base + at::kOrigins + stage * kSumBytes,
-                               attention.origins + sums + query.row, kSumBytes, queries);
-                    load_bytes(shared.base + at::kDeltas + stage * kSumBytes,
-                               attention.delta + sums + query.row, kSumBytes, queries);
                 }
                 if (step == 0 && loads) {
                     shared.values().arrive_expecting(kValuePanels * kKeyPanel);
                     load_panels(shared.base + at::kValues, kKeyPanel, kValuePanels, maps.v, key,
                                 shared.values());
+                    wait_for_kernel_ahead();
+                }
+                if (loads) {
+                    load_bytes(shared.base + at::kOrigins + stage * kSumBytes,
+                               attention.origins + sums + query.row, kSumBytes, queries);
+                    load_bytes(shared.base + at::kDeltas + stage * kSumBytes,
+                               attention.delta + sums + query.row, kSumBytes, queries);
                 }
                 shared.d_out_empty(stage).wait(parity);
                 const Barrier d_out = shared.d_out_full(stage);

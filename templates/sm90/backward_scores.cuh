@@ -6,6 +6,7 @@
 #include "common/math.cuh"
 #include "common/place.cuh"
 #include "sm90/backward_elements.cuh"
+#include "sm90/backward_fragments.cuh"
 #include "sm90/backward_gradients.cuh"
 #include "sm90/backward_layout.cuh"
 #include "sm90/backward_staging.cuh"
@@ -14,11 +15,6 @@
 
 namespace sm90 {
 
-constexpr int kScores = kScoreQueries / 2; // accumulators of a thread
-constexpr int kQueries = kScores / 2;      // that they belong to
-using Scores = float[kScores];
-using Fragments = unsigned[kScoreQueries / 16][4]; // left operands, 16 queries each
-
 // Where floats would not fit beside the rest, what the derivative is multiplied with is kept in 16
 // bits: the fragments of weights, unless a derivative has been folded in.
 constexpr bool kKeepsFloats = kScoreQueries < 128;
@@ -26,12 +22,7 @@ constexpr bool kKeepsFolded = !kKeepsFloats && kFolds;
 // Sums of queries wait for the products that follow, under which lanes exchange them; half of them
 // do not where registers are shortest.
 constexpr bool kExchangesEarly = kAtOnce;
-
-template <int kCount> __device__ inline void to_fragments(Fragments& to, const float (&x)[kCount]) {
-#pragma unroll
-    for (int i = 0; i < kCount / 2; ++i)
-        to[i / 4][i % 4] = pack(mod::Element{}, x[2 * i], x[2 * i + 1]);
-}
+constexpr bool kLooksEarly = !mod::kAddsGradients;
 
 // One warp's 16 keys, for one query head.
 class ScoreGradients {
@@ -66,10 +57,19 @@ class ScoreGradients {
     // Whether the mask's map says that nothing of the tile is hidden.
     __device__ void use_map(bool shows_all) { map_shows_all_ = shows_all; }
 
+    // What of the tile is visible, found out while its products are under way; where registers are
+    // short then, later.
+    __device__ Sight look_early(int tile_query) const {
+        Sight sight;
+        sight.hides = kLooksEarly && hides_any(tile_query);
+        if (sight.hides) find(sight.visible, tile_query);
+        return sight;
+    }
+
     // Products become weights, and fragments of them. With a derivative folded in, they become its
     // products with the weights, and `folded` those in 16 bits where kKeepsFolded says so.
     __device__ void weigh(Scores& scores, Fragments& weights, Fragments& folded, int tile_query,
-                          unsigned origins) const {
+                          unsigned origins, Sight sight) const {
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
             tile_query = again_for(pair, tile_query);
@@ -91,12 +91,11 @@ class ScoreGradients {
                               gather(folded, even_folded, scores[i], key, i);
                       });
         }
-        if (!wholly_visible(tile_query)) {
-            unsigned visible[2];
-            look(visible, tile_query);
-            if constexpr (!kKeepsFolded) hide(scores, visible);
-            if constexpr (kFolds) hide(weights, visible);
-            if constexpr (kKeepsFolded) hide(folded, visible);
+        if (kLooksEarly ? sight.hides : hides_any(tile_query)) {
+            if constexpr (!kLooksEarly) find(sight.visible, tile_query);
+            if constexpr (!kKeepsFolded) hide(scores, sight.visible);
+            if constexpr (kFolds) hide(weights, sight.visible);
+            if constexpr (kKeepsFolded) hide(folded, sight.visible);
         }
         if constexpr (!kFolds) to_fragments(weights, scores);
     }
@@ -155,7 +154,7 @@ class ScoreGradients {
                                             unsigned origins, unsigned deltas, GradientSums& sums,
                                             QuerySums& query_sums) const {
         unsigned visible[2] = {~0u, ~0u};
-        if (!wholly_visible(tile_query)) look(visible, tile_query);
+        if (hides_any(tile_query)) find(visible, tile_query);
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
             tile_query = again_for(pair, tile_query);
@@ -330,31 +329,13 @@ class ScoreGradients {
             fmaf(score, mod::kHasScoreMod ? kLog2E : attention_.scale * kLog2E, -origin));
     }
 
-    __device__ bool wholly_visible(int tile_query) const {
-        return queries_.are_all(tile_query, map_shows_all_);
+    __device__ bool hides_any(int tile_query) const {
+        return !queries_.are_all(tile_query, map_shows_all_);
     }
-    __device__ void look(unsigned (&visible)[2], int tile_query) const {
+    __device__ void find(unsigned (&visible)[2], int tile_query) const {
         static_assert(kQueries <= 32, "one bit each");
         queries_.find(visible, tile_query, columns_.column, rows_);
     }
-    static __device__ void hide(Scores& scores, const unsigned (&visible)[2]) {
-#pragma unroll
-        for (int j = 0; j < kQueries; ++j)
-#pragma unroll
-            for (int key = 0; key < 2; ++key)
-                if (!(visible[key] >> j & 1)) scores[accumulator(key, j)] = 0;
-    }
-    static __device__ void hide(Fragments& weights, const unsigned (&visible)[2]) {
-#pragma unroll
-        for (int j = 0; j < kQueries; ++j)
-#pragma unroll
-            for (int key = 0; key < 2; ++key)
-                if (!(visible[key] >> j & 1)) {
-                    const int word = accumulator(key, j) / 2;
-                    weights[word / 4][word % 4] &= j % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
-                }
-    }
-
     __device__ void add_gradients(const mod::At& at, const mod::Joint& joint, float d_modified,
                                   int key, int j, GradientSums& sums, QuerySums& query_sums) const {
 #pragma unroll

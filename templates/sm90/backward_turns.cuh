@@ -30,6 +30,7 @@ __device__ inline void add_pieces_in_turn(const AttentionArguments& attention,
     constexpr int kSlabFloats = kSlabRows * mod::kHeadDim;
     const long long slabs = padded(attention.q_len) / kSlabRows;
     unsigned parity = 0;
+    wait_for_kernel_ahead();
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         const long long before = (place.b * attention.heads + place.h) * slabs;
 #pragma unroll 1
@@ -53,6 +54,7 @@ __device__ inline void add_pieces_in_turn(const AttentionArguments& attention,
             pass_turn(counter);
         }
     });
+    report_additions(attention, keys);
 }
 
 } // namespace sm90

@@ -25,6 +25,13 @@ __device__ inline void load_box(unsigned to, const TensorMap& map, Corner from, 
                  : "memory");
 }
 
+// To the L2 cache.
+__device__ inline void prefetch_box(const TensorMap& map, Corner from) {
+    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map),
+                 "r"(from.column), "r"(from.row), "r"(from.head), "r"(from.batch)
+                 : "memory");
+}
+
 // What is outside the tensor is not written.
 __device__ inline void store_box(const TensorMap& map, Corner to, unsigned from) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], "
@@ -51,6 +58,12 @@ __device__ inline void add_bytes(float* to, unsigned from, int bytes) {
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
         "r"(from), "r"(bytes)
         : "memory");
+}
+// to[i] = from[i]; one group with additions.
+__device__ inline void store_bytes(float* to, unsigned from, int bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+                 "r"(bytes)
+                 : "memory");
 }
 // Additions since the last call become one group.
 __device__ inline void end_additions() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }

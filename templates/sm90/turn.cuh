@@ -3,12 +3,34 @@
 
 namespace sm90 {
 
+__device__ inline int load_acquiring(const int* counter) {
+    int now;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    return now;
+}
+
+// A slab's state (common/arguments.h) before this block has taken it, if nobody has before.
+__device__ inline int take_slab(int* state) {
+    int before;
+    asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], %2, %3;"
+                 : "=r"(before)
+                 : "l"(state), "n"(kSlabUntouched), "n"(kSlabTaken)
+                 : "memory");
+    return before;
+}
+// Releases what this thread has stored, when that has been done and not only read.
+__device__ inline void report_stored(int* state) {
+    asm volatile("cp.async.bulk.wait_group 0;\n"
+                 "fence.proxy.async;\n"
+                 "st.release.gpu.global.s32 [%0], %1;" ::"l"(state),
+                 "n"(kSlabStored)
+                 : "memory");
+}
+
 // Acquires what the blocks before have added, for the copy engine's next additions.
 __device__ inline void wait_for_turn(const int* counter, int turn) {
-    int now;
-    do {
-        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
-    } while (now < turn);
+    while (load_acquiring(counter) < turn)
+        ;
     asm volatile("fence.proxy.async;" ::: "memory");
 }
 // Releases this thread's additions, when they have been done and not only read.

@@ -102,6 +102,24 @@ TEST_CASE("tiles of 128 and 192 rows, their ends, and what the copy engine walks
         with([&](Case& one) { one.text = mask; });
 }
 
+TEST_CASE("more blocks of a backward than run at once, bands that hide halves of tiles" *
+          doctest::skip()) {
+    static std::random_device source;
+    for (const int head_dim : {64, 96, 128})
+        for (const char* mask :
+             {"mask_mod = q_idx >= kv_idx", "mask_mod = abs(q_idx - kv_idx) < 130",
+              "mask_mod = 0 <= q_idx - kv_idx < 90", "mask_mod = q_idx >= kv_idx + 200", ""}) {
+            Case one = {
+                .text = mask, .dtype = DType::bf16, .batch = 4, .heads = 14, .kv_heads = 14};
+            one.q_len = 1 + static_cast<int>(source() % 300);
+            one.kv_len = 400 + static_cast<int>(source() % 100);
+            one.head_dim = head_dim;
+            one.q_offset = static_cast<int>(source() % 200);
+            one.backward_kernel = BackwardKernel::hopper;
+            check(one);
+        }
+}
+
 TEST_CASE("score mods in the exponent" * doctest::skip()) {
     const char* texts[] = {
         "buffer s: f32[H] grad\nscore_mod = score + s[h] * (kv_idx - q_idx) * 0.1",

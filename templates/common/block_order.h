@@ -1,0 +1,37 @@
+// Which tile of keys each block of Hopper's backward has. Included by device and host code.
+#pragma once
+
+#include "common/host_device.h"
+
+struct HeadTile {
+    int head, tile;
+};
+
+// What an order is made for. head_bytes: what blocks read and write for a head. short_tiles: so
+// many at the end of the keys have less to do than the others.
+struct BlockOrder {
+    int tiles, heads;
+    long long head_bytes;
+    int short_tiles;
+};
+
+// As many heads as share the L2 cache go together, tile by tile, so that what is left at the end is
+// tiles from the end of a group. What remains goes with the last group, so that this is long enough
+// for blocks to end at the same time; so do short tiles, which come last, those of all heads.
+FLEXC_SHARED HeadTile tile_of_block(const BlockOrder& order, int block) {
+    constexpr long long kCacheBytes = 32 << 20;
+    const int heads = order.heads, tiles = order.tiles - order.short_tiles;
+    if (block >= heads * tiles) {
+        const int rest = block - heads * tiles;
+        return {rest % heads, tiles + rest / heads};
+    }
+    const long long fitting = kCacheBytes / order.head_bytes;
+    const int together = fitting < 1 ? 1 : fitting < heads ? static_cast<int>(fitting) : heads;
+    const int last = heads / together - 1;
+    const int of_index = block / (together * tiles);
+    const int group = of_index < last ? of_index : last;
+    const int first_head = group * together;
+    const int width = group == last ? heads - first_head : together;
+    const int rest = block - first_head * tiles;
+    return {first_head + rest % width, rest / width};
+}

@@ -1,0 +1,47 @@
+// Scores of a warpgroup as its products leave them and take them, and what a mask hides of them.
+#pragma once
+
+#include "sm90/backward_elements.cuh"
+#include "sm90/backward_layout.cuh"
+#include "sm90/pack.cuh"
+
+namespace sm90 {
+
+constexpr int kScores = kScoreQueries / 2; // accumulators of a thread
+constexpr int kQueries = kScores / 2;      // that they belong to
+using Scores = float[kScores];
+using Fragments = unsigned[kScoreQueries / 16][4]; // left operands, 16 queries each
+
+template <int kCount> __device__ inline void to_fragments(Fragments& to, const float (&x)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i)
+        to[i / 4][i % 4] = pack(mod::Element{}, x[2 * i], x[2 * i + 1]);
+}
+
+// What a thread's keys show of a tile: all of it where nothing hides, else a bit for each of its
+// queries, for each of its two keys.
+struct Sight {
+    bool hides;
+    unsigned visible[2];
+};
+
+// What is hidden becomes zero.
+__device__ inline void hide(Scores& scores, const unsigned (&visible)[2]) {
+#pragma unroll
+    for (int key = 0; key < 2; ++key)
+#pragma unroll
+        for (int j = 0; j < kQueries; ++j)
+            if (!(visible[key] & 1u << j)) scores[accumulator(key, j)] = 0;
+}
+__device__ inline void hide(Fragments& weights, const unsigned (&visible)[2]) {
+#pragma unroll
+    for (int j = 0; j < kQueries; ++j)
+#pragma unroll
+        for (int key = 0; key < 2; ++key)
+            if (!(visible[key] >> j & 1)) {
+                const int word = accumulator(key, j) / 2;
+                weights[word / 4][word % 4] &= j % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
+            }
+}
+
+} // namespace sm90
