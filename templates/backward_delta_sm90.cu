@@ -1,10 +1,12 @@
 // Before Hopper's backward kernel, for every query: delta = sum over d of d_out * o, less d_lse;
-// the lse in the exponent's units; zeros in dq's accumulator. One block does kQueryTile rows of one
-// head, those past the end included: the copy engine reads whole tiles of all three.
+// the lse in the exponent's units; zeros in dq's accumulator; and gradients of buffers that follow
+// from d_lse alone. One block does kQueryTile rows of one head, those past the end included: the
+// copy engine reads whole tiles of all three.
 #include "mod.cuh"
 
 #include "common/math.cuh"
 #include "sm80/row_products.cuh"
+#include "sm90/row_gradients.cuh"
 
 using namespace sm80;
 
@@ -16,7 +18,7 @@ static_assert(mod::kHeadDim % 8 == 0);
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_backward_delta_sm90(const __grid_constant__ AttentionArguments attention,
-                              const __grid_constant__ mod::Arguments) {
+                              const __grid_constant__ mod::Arguments arguments) {
     const int query_tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
     const int head = static_cast<int>(blockIdx.x) / query_tiles;
     const int b = head / attention.heads, h = head % attention.heads;
@@ -39,5 +41,13 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         const float lse = inside ? *lses.at(row, 0) : negative_infinity();
         attention.delta[first_of_all + i] = inside ? delta : 0;
         attention.origins[first_of_all + i] = lse == negative_infinity() ? -lse : lse * kLog2E;
+    }
+
+    if (mod::kGradients == 0 || attention.d_lse.data == nullptr) return;
+    for (int i = static_cast<int>(threadIdx.x); i < mod::kQueryTile; i += kThreads) {
+        const int row = min(first_row + i, attention.q_len - 1);
+        const float sum = row == first_row + i ? sm90::row_sum(attention, b, h, row) : 0;
+        sm90::visit_row(attention, arguments, b, h, row,
+                        [&](const mod::At& at) { sm90::add_row_gradients(at, sum, 0); });
     }
 }

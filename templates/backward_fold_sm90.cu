@@ -3,20 +3,11 @@
 #include "mod.cuh"
 
 #include "sm90/distance_sums.cuh"
+#include "sm90/warp_additions.cuh"
 
 namespace {
-
 constexpr int kThreads = 32 * mod::kWarps;
 static_assert(kThreads == kExpandedStep);
-
-// Distances that are far apart often share an address.
-template <typename Sum> __device__ void add_by_warp(Sum* to, float sum) {
-    int same = 0;
-    __match_all_sync(0xffffffffu, reinterpret_cast<unsigned long long>(to), &same);
-    if (same) sum = flexc_warp_sum(sum);
-    if (to != nullptr && (!same || threadIdx.x % 32 == 0)) flexc_accumulate(to, sum);
-}
-
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads)
@@ -30,6 +21,6 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 #pragma unroll
         for (int gradient = 0; gradient < mod::kGradients; ++gradient)
             if (mod::sum_of(gradient) == mod::Sum::distance)
-                add_by_warp(mod::gradient_address(at, gradient), sum);
+                sm90::add_by_warp(mod::gradient_address(at, gradient), sum);
     });
 }

@@ -134,17 +134,18 @@ struct Consumer {
             gradients.differentiate(d_scores, scores, kKeepsFolded ? folded : weights, deltas);
             if constexpr (kSettlesEarly) finish_values<0>(dv, weights, stage);
             wait_for_part(0);
+            if constexpr (mod::kDerivativeComesLater) {
+                to_fragments(d_fragments, d_scores);
+                store_for_queries(d_fragments, stage);
+            }
             gradients.finish(d_scores, tile_query, sums, query_sums);
             if constexpr (kAddsScores) gradients.matrices().store_part(d_scores, 0);
             if constexpr (kHoldsBiases) shared.biases_empty(bias_stage).arrive();
             to_fragments(d_fragments, d_scores);
         }
-        if constexpr (mod::kDScoresStages == 1) shared.d_scores_empty().wait((step & 1) ^ 1);
-        store_by_queries(base + at::kDScores + stage % mod::kDScoresStages * kDScoresBytes +
-                             warpgroup * kQueryPanel,
-                         d_fragments, warp, lane);
+        if constexpr (!mod::kDerivativeComesLater) store_for_queries(d_fragments, stage);
         publish_shared();
-        if constexpr (kAddsMatrices) shared.piece_full(warpgroup).arrive();
+        if constexpr (kAddsParts) shared.piece_full(warpgroup).arrive();
         // dS is here, and everyone has left the one before.
         meet_at_d_scores();
 
@@ -196,9 +197,17 @@ struct Consumer {
         if (lane == 0) shared.d_out_empty(stage).arrive();
     }
 
+    // dS, for dq and sums over tiles.
+    __device__ void store_for_queries(const Fragments& d_scores, int stage) const {
+        if constexpr (mod::kDScoresStages == 1) shared.d_scores_empty().wait((step & 1) ^ 1);
+        store_by_queries(shared.base + at::kDScores + stage % mod::kDScoresStages * kDScoresBytes +
+                             warpgroup * kQueryPanel,
+                         d_scores, warp, lane);
+    }
+
     // Until the part of gradients before this one has been added.
     __device__ void wait_for_part(int part) const {
-        if constexpr (kAddsMatrices)
+        if constexpr (kAddsParts)
             shared.piece_empty(warpgroup).wait(((step * kParts + part) & 1) ^ 1);
     }
 

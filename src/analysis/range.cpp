@@ -99,6 +99,7 @@ class Analysis {
         ranges.in_range.resize(count);
         ranges.difference.resize(count);
         ranges.magnitude.resize(count);
+        ranges.finite.resize(count);
         for (NodeId id = 0; id < count; ++id) {
             const ir::Node& node = graph_[id];
             if (node.type == Type::integer) {
@@ -108,6 +109,7 @@ class Analysis {
                 reals_[id] = real(node);
                 ranges.magnitude[id] =
                     std::max(std::fabs(reals_[id].low), std::fabs(reals_[id].high));
+                ranges.finite[id] = std::isfinite(ranges.magnitude[id]) && !reals_[id].nan;
             }
             ranges.narrow[id] = is_narrow(node, id);
             if (node.op == Op::read) ranges.in_range[id] = proven_inside(node);

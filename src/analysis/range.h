@@ -27,6 +27,7 @@ struct Ranges {
     std::vector<bool> narrow;
     // Of real nodes: what no |value| exceeds but NaN; infinity where nothing is known.
     std::vector<double> magnitude;
+    std::vector<bool> finite; // real nodes that can be neither infinite nor NaN
     // Of integer comparisons, min and max: first operand - second operand.
     std::vector<Interval> difference;
     // read node -> per index, whether it is proven inside the buffer (empty for other nodes)

@@ -123,6 +123,7 @@ cuda::KernelRequest request_of(const passes::Mod& mod, const CompileOptions& opt
             .adds_matrices = kind == KernelKind::backward_fused &&
                              passes::sums_by(mod, passes::GradientSum::matrix),
             .matrices_are_of_scores = passes::are_matrices_of_scores(mod),
+            .matrices_are_narrow = passes::are_matrices_narrow(mod),
             .deterministic = options.deterministic};
 }
 

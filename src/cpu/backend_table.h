@@ -10,7 +10,7 @@
 
 namespace flexc::cpu {
 
-inline constexpr std::uint32_t kBackendVersion = 3;
+inline constexpr std::uint32_t kBackendVersion = 4;
 inline constexpr char kBackendSymbol[] = "flexc_cpu_backend";
 
 // Of AttentionArguments::map, whose rows are tiles of queries. Loops find their tiles by position.
@@ -65,6 +65,9 @@ struct BackendModule;
 
 struct BackendTable {
     std::uint32_t version = kBackendVersion;
+    // What changes with the kernels' templates too: where both sides disagree, outputs stay
+    // unwritten.
+    std::uint32_t arguments_bytes = sizeof(AttentionArguments);
 
     // One line: versions of LLVM, libxsmm and oneTBB, and the processor that code is made for.
     // Two equal lines mean that object bytes may be exchanged.

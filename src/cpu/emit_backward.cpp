@@ -35,7 +35,7 @@ GradientText gradient_text(const std::vector<GradientPlan>& plans, Values& value
     GradientText out;
     std::string block = place.end; // where the text after the loop has come to
     for (const GradientPlan& plan : plans) {
-        const auto [read, partial] = plan.gradient;
+        const ir::NodeId read = plan.gradient.read, partial = plan.gradient.partial;
         const bool by_row = plan.scatter == Scatter::row;
         const bool after_loop = by_row && place.block == Block::element;
         const Values::Address address = values.gradient_address(

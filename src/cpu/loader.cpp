@@ -22,6 +22,8 @@ std::string objection(const support::DynamicLibrary& library) {
     if (table->version != kBackendVersion)
         return "is of version " + std::to_string(table->version) + " of the interface, not " +
                std::to_string(kBackendVersion);
+    if (table->arguments_bytes != sizeof(AttentionArguments))
+        return "comes from another build: its arguments of kernels are not those of this library";
     return "";
 }
 

@@ -63,6 +63,7 @@ struct KernelRequest {
     int bias_bytes = 0;
     bool adds_matrices = false;          // some gradient is summed by passes::GradientSum::matrix
     bool matrices_are_of_scores = false; // and these are all that of the score
+    bool matrices_are_narrow = false;    // and these have 16 bits, like the score's
     KeyGrid key_grid;                    // that tiles of keys should fit
     ExpandedValues expanded, grid_expanded; // without such a grid, and with it
     GridReads grid_reads;                   // in the fused backward
@@ -106,9 +107,11 @@ struct KernelConfig {
     int d_scores_stages = 2;     // Hopper's backward; this and the next
     int bias_stages = 0;         // of the matrix that it copies; 0 for none
     bool adds_matrices = false;  // adds tiles of passes::GradientSum::matrix
-    int tolerated_spills = 0;    // bytes; more, and the next configuration is tried
-    bool has_next = false;       // another configuration, which needs fewer registers, can follow
-    std::string reason;          // one line, for people
+    // Hopper's backward: gradients of passes::GradientSum::product come from q and dq.
+    bool multiplies_queries = false;
+    int tolerated_spills = 0; // bytes; more, and the next configuration is tried
+    bool has_next = false;    // another configuration, which needs fewer registers, can follow
+    std::string reason;       // one line, for people
 };
 
 } // namespace flexc::cuda

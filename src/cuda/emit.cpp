@@ -64,34 +64,40 @@ class Emitter {
                 text_ += emit_staged_reads(layout_, config_) +
                          emit_bias_functions(layout_, copied_bias(mod_, config_));
             if (config_.kind == KernelKind::expand) text_ += emit_distance_values(layout_);
-            if (!config_.is_hopper_backward) first_kv_head();
-            text_ += config_.is_hopper_backward
-                         ? emit_gradient_addresses(layout_, gradients(), tile_sums(config_))
-                         : emit_gradients(layout_, gradients());
+            if (!config_.is_hopper_backward) {
+                first_kv_head();
+                text_ += emit_gradients(layout_, gradients());
+            }
         }
+        if (config_.is_hopper_backward)
+            text_ += emit_gradient_addresses(layout_, gradients(), tile_sums(config_));
+        if (passes_over_rows()) text_ += emit_row_gradients(layout_, gradients());
         text_ += "} // namespace mod\n";
         return std::move(text_);
     }
 
   private:
-    // Kernels that only pass over rows know no program, so that all programs share them.
+    // Kernels that only pass over rows know no program, so that all programs share them, unless
+    // they have gradients of rows.
     bool has_program() const {
-        return config_.kind == KernelKind::forward || is_backward(config_.kind) || is_plan();
+        return config_.kind == KernelKind::forward || is_backward(config_.kind) || is_plan() ||
+               has_row_gradients();
     }
+    // Of Hopper's backward, before and after the fused kernel.
+    bool passes_over_rows() const {
+        return config_.is_hopper_backward &&
+               (config_.kind == KernelKind::delta || config_.kind == KernelKind::convert);
+    }
+    bool has_row_gradients() const { return passes_over_rows() && !gradients().empty(); }
+    bool has_elements() const { return has_program() && !has_row_gradients(); }
     bool is_plan() const { return config_.kind == KernelKind::plan; }
-    // Captured gradients are added by one of the backward kernels.
-    bool adds_gradients() const {
-        return is_backward(config_.kind) && config_.kind != KernelKind::backward_dq &&
-               !mod_.gradients.empty();
-    }
+    bool adds_gradients() const { return is_backward(config_.kind) && !gradients().empty(); }
     bool adds_elements() const {
         return std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
             return !is_of_d_scores(mod_, config_, gradient);
         });
     }
-    std::vector<passes::ReadGradient> gradients() const {
-        return adds_gradients() ? mod_.gradients : std::vector<passes::ReadGradient>{};
-    }
+    std::vector<passes::ReadGradient> gradients() const { return gradients_of(mod_, config_); }
     // Arguments name exact sums where gradients would be.
     bool sums_exactly() const { return has_program() && mod_.deterministic; }
     // Launches have some heads each, one after the other.
@@ -100,11 +106,11 @@ class Emitter {
                passes::heads_at_once(mod_) != passes::HeadsAtOnce::all;
     }
     bool has_mask() const {
-        return has_program() && !(mod_.program.graph[mod_.mask].op == Op::const_bool &&
-                                  mod_.program.graph[mod_.mask].integer != 0);
+        return has_elements() && !(mod_.program.graph[mod_.mask].op == Op::const_bool &&
+                                   mod_.program.graph[mod_.mask].integer != 0);
     }
     bool has_score_mod() const {
-        return has_program() && !is_plan() && mod_.program.graph[mod_.score].op != Op::score;
+        return has_elements() && !is_plan() && mod_.program.graph[mod_.score].op != Op::score;
     }
     bool has_band() const { return has_mask() && !is_plan() && mod_.band.found(); }
     // What bounds the ends of a band, in the order of mod::Clamps.
@@ -126,6 +132,7 @@ class Emitter {
         std::vector<NodeId> result;
         if (!has_program()) return result;
         if (is_plan()) return {mod_.mask};
+        if (has_row_gradients()) return row_gradient_roots(mod_, gradients());
         result = {mod_.mask, mod_.score};
         if (has_band()) {
             result.insert(result.end(), mod_.band.low.begin(), mod_.band.low.end());

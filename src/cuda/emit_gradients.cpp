@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "cuda/emit_derivative.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -91,12 +92,71 @@ std::vector<NodeId> staged_columns(const passes::Mod& mod, const KernelConfig& c
                                  : std::vector<NodeId>{};
 }
 
+// Of d score_mod / d read and d score_mod / d score, in kernels that pass over rows.
+std::string value_of_row(const Layout& layout, NodeId id, std::string_view otherwise) {
+    if (id == ir::kNoNode) return std::string(otherwise);
+    return unbracketed(Body(layout, Place::element, "at.").text(id));
+}
+
 } // namespace
+
+std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod, const KernelConfig& config) {
+    using enum passes::GradientSum;
+    const auto is_added = [&](const passes::ReadGradient& gradient) {
+        const bool hopper = config.is_hopper_backward;
+        const passes::GradientSum sum = passes::gradient_sum(mod, gradient, tile_sums(config));
+        switch (config.kind) {
+        case KernelKind::delta: return hopper && sum == row;
+        case KernelKind::convert: return hopper && sum == product;
+        case KernelKind::backward_dkdv:
+        case KernelKind::backward_fused:
+        case KernelKind::expand:
+        case KernelKind::fold: return !hopper || (sum != row && sum != product);
+        default: return false;
+        }
+    };
+    std::vector<passes::ReadGradient> added;
+    std::ranges::copy_if(mod.gradients, std::back_inserter(added), is_added);
+    return added;
+}
+
+std::vector<NodeId> row_gradient_roots(const passes::Mod& mod,
+                                       const std::vector<passes::ReadGradient>& gradients) {
+    std::vector<NodeId> roots;
+    for (const passes::ReadGradient& gradient : gradients) {
+        if (gradient.factor != ir::kNoNode)
+            roots.insert(roots.end(), {gradient.factor, mod.d_score});
+        if (gradient.addend != ir::kNoNode) roots.push_back(gradient.addend);
+        const auto& indices = mod.program.graph[gradient.read].operands;
+        roots.insert(roots.end(), indices.begin(), indices.end());
+    }
+    return roots;
+}
+
+std::string emit_row_gradients(const Layout& layout,
+                               const std::vector<passes::ReadGradient>& gradients) {
+    Body derivative(layout, Place::element, "at."), partial(layout, Place::element, "at.");
+    const bool has_factors =
+        std::ranges::any_of(gradients, [](const passes::ReadGradient& gradient) {
+            return gradient.factor != ir::kNoNode;
+        });
+    derivative.line("return " +
+                    value_of_row(layout, has_factors ? layout.mod().d_score : ir::kNoNode, "1") +
+                    ";");
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+        partial.line(formatted("if (gradient == {}) return {{{}, {}}};", i,
+                               value_of_row(layout, gradients[i].factor, "0"),
+                               value_of_row(layout, gradients[i].addend, "0")));
+    partial.line("return {};");
+    return device_function("float derivative(const At& at)", derivative) +
+           "struct RowPartial {\n    float factor, addend;\n};\n" +
+           device_function("RowPartial row_partial(const At& at, int gradient)", partial);
+}
 
 std::string emit_gradient_addresses(const Layout& layout,
                                     const std::vector<passes::ReadGradient>& gradients,
                                     passes::TileSums tile) {
-    std::string sums, text;
+    std::string sums, finite, text;
     Body each = Body(layout, Place::element, "at.");
     std::vector<NodeId> indices;
     for (const passes::ReadGradient& gradient : gradients)
@@ -107,6 +167,8 @@ std::string emit_gradient_addresses(const Layout& layout,
         const NodeId read = gradients[i].read;
         sums += formatted("gradient == {} ? Sum::{} : ", i,
                           passes::name(passes::gradient_sum(layout.mod(), gradients[i], tile)));
+        if (layout.mod().ranges.finite[gradients[i].partial])
+            finite += formatted("gradient == {} || ", i);
         each.line(
             formatted("if (gradient == {}) return {};", i,
                       element_address(each, read, {Kind::gradient_data, layout.node(read).symbol},
@@ -114,11 +176,14 @@ std::string emit_gradient_addresses(const Layout& layout,
     }
     each.line("return nullptr;");
     text = formatted("enum class Sum {{ head, query, key, distance, quotient, remainder, matrix, "
-                     "element }};\n"
+                     "row, product, element }};\n"
                      "constexpr __device__ Sum sum_of(int gradient) {{\n"
-                     "    return {}Sum::element;\n}}\n\n",
-                     sums);
-    const char* target = layout.mod().deterministic ? "exact::Sum" : "float";
+                     "    return {}Sum::element;\n}}\n"
+                     "constexpr __device__ bool is_finite_partial(int gradient) {{\n"
+                     "    return {}false;\n}}\n\n",
+                     sums, finite);
+    const bool exact = layout.mod().deterministic && !gradients.empty();
+    const char* target = exact ? "exact::Sum" : "float";
     return text + formatted("__device__ inline {}* gradient_address(const At& at, int gradient) "
                             "{{\n{}}}\n\n",
                             target, each.statements());

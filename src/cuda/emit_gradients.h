@@ -22,6 +22,17 @@ std::string emit_gradient_addresses(const Layout& layout,
                                     const std::vector<passes::ReadGradient>& gradients,
                                     passes::TileSums tile);
 
+// Those that the kernel adds.
+std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod, const KernelConfig& config);
+
+// For kernels of Hopper's backward that pass over rows: what d score_mod / d score is for a row
+// where some partial has a factor, and each read's partial as a function of the score. The layout
+// has these roots.
+std::vector<ir::NodeId> row_gradient_roots(const passes::Mod& mod,
+                                           const std::vector<passes::ReadGradient>& gradients);
+std::string emit_row_gradients(const Layout& layout,
+                               const std::vector<passes::ReadGradient>& gradients);
+
 // Of Hopper's backward.
 GridReads grid_reads(const passes::Mod& mod);
 // Reads by a row, then those by a column of keys as a grid, that Hopper's backward has from shared

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/emit_derivative.h"
 #include "cuda/names.h"
 #include "passes/gradient_sum.h"
 #include "passes/matrix_read.h"
@@ -47,8 +48,9 @@ std::string emit_matrix_constants(const passes::Mod& mod, const KernelConfig& co
     int first = -1;
     for (std::size_t i = gradients.size(); i-- > 0;) {
         derivatives.push_back(gradients[i].partial);
-        const passes::TileSums tile{config.key_width, config.adds_matrices};
-        if (passes::gradient_sum(mod, gradients[i], tile) != passes::GradientSum::matrix) continue;
+        if (passes::gradient_sum(mod, gradients[i], tile_sums(config)) !=
+            passes::GradientSum::matrix)
+            continue;
         first = static_cast<int>(i);
         matrices.push_back(gradients[i].read);
     }
@@ -57,11 +59,11 @@ std::string emit_matrix_constants(const passes::Mod& mod, const KernelConfig& co
         matrices, [&](NodeId read) { return !mod.dependence[read].has(analysis::Dependence::b); });
     const auto sharing = passes::sharing_of_matrices(mod).value_or(passes::MatrixSharing{});
     return formatted("constexpr int kDScoresStages = {}, kBiasStages = {}, kMatrixGradient = {};\n"
-                     "constexpr bool kMatrixIsOfScores = {};\n"
+                     "constexpr bool kMatrixIsOfScores = {}, kMatrixIsNarrow = {};\n"
                      "constexpr bool kDerivativesUseBias = {}, kBatchesShareMatrix = {};\n"
                      "constexpr bool kBatchesMeet = {}, kHeadsMeet = {}, kGroupMeets = {};\n",
                      config.d_scores_stages, config.bias_stages, first,
-                     passes::are_matrices_of_scores(mod),
+                     passes::are_matrices_of_scores(mod), passes::are_matrices_narrow(mod),
                      bias != kNoNode && std::ranges::find(needed, bias) != needed.end(), is_shared,
                      sharing.batches, sharing.heads, sharing.group);
 }

@@ -54,6 +54,7 @@ bool sums_by_products(const GridReads& reads) {
 // Of pieces of dq: 64 columns from each warpgroup, or half of 64, but none past the last.
 int piece_bytes(const KernelRequest& request, const FusedTile& tile) {
     constexpr int kRowBytes = kSlabRows * 4, kPanelColumns = 64; // of a column
+    if (tile.adds_matrices && request.matrices_are_narrow) return 0;
     if (tile.adds_matrices) return kConsumers * kSlabRows * (kPanelColumns * 4 + 16);
     if (tile.query_tile == 2 * kSlabRows) return kRowBytes * (kPanelColumns + request.head_dim);
     const int columns = request.head_dim > kPanelColumns ? kPanelColumns : kPanelColumns / 2;
@@ -101,7 +102,8 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
 // For matrices; without one where none fits.
 std::optional<FusedTile> matrix_tile(const KernelRequest& request) {
     if (shares_keys(request) || (request.bias_bytes == 0 && !request.adds_matrices)) return {};
-    for (FusedTile tile : {FusedTile{2 * kSlabRows, false, false, 1, 1},
+    for (FusedTile tile : {FusedTile{2 * kSlabRows, false, false, 2, 1},
+                           {2 * kSlabRows, false, false, 1, 1},
                            {kSlabRows, false, false, 2, 2},
                            {kSlabRows, false, false, 2, 1},
                            {kSlabRows, false, false, 1, 1},
@@ -110,6 +112,9 @@ std::optional<FusedTile> matrix_tile(const KernelRequest& request) {
         if (tile.bias_stages > 0 && request.bias_bytes == 0) continue;
         // The second half of the queries waits in registers, as dS alone does.
         if (tile.query_tile > kSlabRows && !request.matrices_are_of_scores) continue;
+        // Warps that add from the tile of dS leave it one tile later than others do.
+        const bool reads_tile = tile.adds_matrices && request.matrices_are_narrow;
+        if (reads_tile && tile.d_scores_stages == 1) continue;
         if (tile.has_matrix() && suits(request, tile)) return tile;
     }
     return {};
@@ -150,6 +155,7 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     config.d_scores_stages = tile.d_scores_stages;
     config.bias_stages = tile.bias_stages;
     config.adds_matrices = tile.adds_matrices;
+    config.multiplies_queries = !shares;
     config.shared_bytes = shared_bytes(request, tile);
     config.key_width = tile.has_matrix() ? 0 : grid_of(request).width;
     config.stages_columns = tile.stages_columns;
@@ -189,6 +195,7 @@ KernelConfig convert(const KernelRequest& request) {
     config.query_tile = kSlabRows;
     config.warps = 4;
     config.shared_bytes = kSlabRows * tile_row_bytes(request.head_dim, DType::f32);
+    config.multiplies_queries = !shares_keys(request);
     config.reason = "dq from its accumulator";
     return config;
 }

@@ -5,6 +5,7 @@
 #include "analysis/distance.h"
 #include "analysis/key_grid.h"
 #include "passes/matrix_read.h"
+#include "passes/row_gradient.h"
 
 namespace flexc::passes {
 
@@ -39,7 +40,11 @@ std::vector<NodeId> grid_reads(const Mod& mod, int key_width, KeyUse use) {
 }
 
 // Without regard to matrices.
-GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, int key_width) {
+GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, TileSums tile) {
+    const bool has_factor = gradient.factor != ir::kNoNode;
+    if (!has_factor && gradient.addend != ir::kNoNode) return GradientSum::row;
+    if (has_factor && tile.multiplies_queries && has_products_of_queries(mod))
+        return GradientSum::product;
     switch (mod.place[gradient.read]) {
     case Place::launch:
     case Place::head: return GradientSum::head;
@@ -51,8 +56,8 @@ GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, int key_width) 
         mod.dependence[gradient.read].has(Dependence::score))
         return GradientSum::element;
     if (is_of_distance(mod, gradient.read)) return GradientSum::distance;
-    if (key_width == 0) return GradientSum::element;
-    const KeyUse use = analysis::key_uses(mod.program.graph, key_width)[gradient.read];
+    if (tile.key_width == 0) return GradientSum::element;
+    const KeyUse use = analysis::key_uses(mod.program.graph, tile.key_width)[gradient.read];
     if (use == KeyUse::quotient) return GradientSum::quotient;
     return use == KeyUse::remainder ? GradientSum::remainder : GradientSum::element;
 }
@@ -66,11 +71,11 @@ bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient) {
 }
 
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile) {
-    const GradientSum sum = sum_of(mod, gradient, tile.key_width);
+    const GradientSum sum = sum_of(mod, gradient, tile);
     // The warps that add tiles of a matrix are those that sum tiles of dS elsewhere.
     const bool takes_matrices = tile.adds_matrices && tile.key_width == 0 && !mod.deterministic &&
                                 std::ranges::none_of(mod.gradients, [&](const ReadGradient& other) {
-                                    return sum_of(mod, other, 0) == GradientSum::distance;
+                                    return sum_of(mod, other, {}) == GradientSum::distance;
                                 });
     if (sum != GradientSum::element || !takes_matrices) return sum;
     // One tile serves all matrices with the same derivative.
@@ -99,7 +104,7 @@ int key_width_of_gradients(const Mod& mod) {
         if (divisor > kWidest) continue;
         const int width = static_cast<int>(divisor);
         const auto count = std::ranges::count_if(mod.gradients, [&](const ReadGradient& gradient) {
-            const GradientSum sum = sum_of(mod, gradient, width);
+            const GradientSum sum = sum_of(mod, gradient, {.key_width = width});
             return sum == GradientSum::quotient || sum == GradientSum::remainder;
         });
         if (count <= most) continue;
@@ -139,7 +144,7 @@ bool are_columns_linear(const Mod& mod, int key_width) {
 bool are_queries_linear(const Mod& mod, int key_width) {
     const ir::Graph& graph = mod.program.graph;
     return std::ranges::all_of(mod.gradients, [&](const ReadGradient& gradient) {
-        const GradientSum sum = sum_of(mod, gradient, key_width);
+        const GradientSum sum = sum_of(mod, gradient, {.key_width = key_width});
         if (sum != GradientSum::quotient && sum != GradientSum::remainder) return true;
         return std::ranges::all_of(graph[gradient.read].operands, [&](NodeId index) {
             return analysis::is_linear_by_query(graph, index);
@@ -172,6 +177,8 @@ std::string_view name(GradientSum sum) {
     case GradientSum::quotient: return "quotient";
     case GradientSum::remainder: return "remainder";
     case GradientSum::matrix: return "matrix";
+    case GradientSum::row: return "row";
+    case GradientSum::product: return "product";
     case GradientSum::element: return "element";
     }
     return "element";
@@ -187,6 +194,8 @@ std::string_view description(GradientSum sum) {
     case GradientSum::remainder:
         return "over a tile's rows of keys, once for a query and place in them";
     case GradientSum::matrix: return "in memory, a tile at a time";
+    case GradientSum::row: return "for a whole row, from the gradient of its lse";
+    case GradientSum::product: return "for a whole row, from the product of q and dq";
     case GradientSum::element: return "in memory, element by element";
     }
     return "";

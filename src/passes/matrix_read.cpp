@@ -89,7 +89,9 @@ bool are_matrices_of_scores(const Mod& mod) {
         case GradientSum::matrix: return is_gradient_of_score(mod, gradient);
         case GradientSum::distance:
         case GradientSum::quotient:
-        case GradientSum::remainder: return true;
+        case GradientSum::remainder:
+        case GradientSum::row:
+        case GradientSum::product: return true;
         case GradientSum::head:
         case GradientSum::query:
         case GradientSum::key:
@@ -97,6 +99,15 @@ bool are_matrices_of_scores(const Mod& mod) {
         }
         return !uses_score(mod.d_score) && !uses_score(gradient.partial);
     });
+}
+
+bool are_matrices_narrow(const Mod& mod) {
+    return are_matrices_of_scores(mod) &&
+           std::ranges::all_of(mod.gradients, [&](const ReadGradient& gradient) {
+               const std::uint32_t buffer = mod.program.graph[gradient.read].symbol;
+               return gradient_sum(mod, gradient) != GradientSum::matrix ||
+                      size_of(mod.program.buffers[buffer].dtype) == 2;
+           });
 }
 
 std::optional<MatrixSharing> sharing_of_matrices(const Mod& mod) {

@@ -19,6 +19,8 @@ ir::NodeId matrix_of_score(const Mod& mod);
 // Whether gradients that are added a tile at a time are those of the score, and no other one asks
 // for these element by element before they are known.
 bool are_matrices_of_scores(const Mod& mod);
+// Whether their buffers have 16 bits too: dS in 16 bits, as dq has it, is as good for them.
+bool are_matrices_narrow(const Mod& mod);
 
 // Whose tiles meet at an element of a gradient that is added a tile at a time.
 struct MatrixSharing {

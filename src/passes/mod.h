@@ -28,6 +28,10 @@ std::string_view name(Place place);
 struct ReadGradient {
     ir::NodeId read = ir::kNoNode;
     ir::NodeId partial = ir::kNoNode;
+    // Where it reads the same for a whole row, and the partial is factor * score + addend with what
+    // is the same for a whole row: these; kNoNode for none. Else both are kNoNode.
+    ir::NodeId factor = ir::kNoNode;
+    ir::NodeId addend = ir::kNoNode;
 };
 
 struct Mod {

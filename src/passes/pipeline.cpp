@@ -11,6 +11,7 @@
 #include "passes/derive.h"
 #include "passes/hoist.h"
 #include "passes/roots.h"
+#include "passes/row_gradient.h"
 #include "passes/simplify.h"
 
 namespace flexc::passes {
@@ -87,6 +88,11 @@ Result<void> find_bounds(State& state) {
     return {};
 }
 
+Result<void> find_rows(State& state) {
+    find_row_gradients(state.mod);
+    return {};
+}
+
 Result<void> analyse(State& state) {
     Mod& mod = state.mod;
     mod.order = ir::reachable(mod.program.graph, root_nodes(mod));
@@ -126,6 +132,7 @@ constexpr std::array kPasses = {
     Pass{"band", find_band},
     Pass{"bounds", find_bounds},
     Pass{"simplify-facts", simplify_all},
+    Pass{"rows", find_rows},
     Pass{"analyse", analyse},
     Pass{"hoist", hoist_all},
     Pass{"verify", verify_all},

@@ -50,10 +50,11 @@ constexpr int kGroups = mod::kHeadDim / 8; // of a slab
 constexpr int kSlabs = mod::kQueryTile / kSlabRows;
 static_assert(kSlabs == 1 || (kSlabs == 2 && kGroups <= 8));
 
-// Biases: a tile has a row for each query. Their gradient, 64 queries of it at a time, has a part
-// for each warpgroup's keys, where pieces of dq are else: these go to the accumulator from
-// registers then, half of the columns from each warpgroup. Rows are as far apart as makes lanes
-// that have eight rows, or other rows of fewer keys, meet no bank twice.
+// Biases: a tile has a row for each query. Their gradient is added from the tile of dS where
+// buffers have 16 bits; else, 64 queries of it at a time, has a part for each warpgroup's keys,
+// where pieces of dq are else: these go to the accumulator from registers then, half of the columns
+// from each warpgroup. Rows are as far apart as makes lanes that have eight rows, or other rows of
+// fewer keys, meet no bank twice.
 constexpr bool kCopiesBiases = mod::kBiasStages > 0;
 constexpr bool kAddsMatrices = mod::kMatrixGradient >= 0;
 constexpr int kBiasRing = kCopiesBiases ? mod::kBiasStages : 1;
@@ -61,15 +62,21 @@ constexpr int kPadding = 16;
 constexpr int kBiasBytes = sizeof(mod::BiasElement);
 constexpr int kBiasRowBytes = mod::kKeyTile * kBiasBytes + kPadding;
 constexpr int kBiasTileBytes = mod::kQueryTile * kBiasRowBytes;
-constexpr int kPartRows = 64, kParts = mod::kQueryTile / kPartRows; // of the gradient
+constexpr bool kAddsTiles = kAddsMatrices && mod::kMatrixIsNarrow; // of dS
+constexpr bool kAddsParts = kAddsMatrices && !kAddsTiles;
+constexpr int kPartRows = kAddsTiles ? mod::kQueryTile : 64; // of the gradient
+constexpr int kParts = mod::kQueryTile / kPartRows;
 constexpr int kGradientRowBytes = 64 * 4 + kPadding;
-constexpr int kPartBytes = kPartRows * kGradientRowBytes;
-constexpr int kPieceColumns = kSlabs == 2 || mod::kHeadDim > 96 ? 64 : kPanels == 1 ? 32 : 48;
+constexpr int kPartBytes = kAddsTiles ? 0 : kPartRows * kGradientRowBytes;
+constexpr int kPieceColumns = kPanels == 1 && kSlabs == 1                          ? 32
+                              : kSlabs == 2 || kAddsMatrices || mod::kHeadDim > 96 ? 64
+                                                                                   : 48;
 // The second panel of keys starts with the second piece.
 constexpr int kKeyPanelColumns = kPanels == 2 && !kSharesKeys ? kPieceColumns : kPanelColumns;
 // Whether what is added is dS, not what another derivative makes of it element by element.
-constexpr bool kAddsScores = kAddsMatrices && mod::kMatrixIsOfScores;
+constexpr bool kAddsScores = kAddsParts && mod::kMatrixIsOfScores;
 static_assert((kParts == 1 || !kAddsMatrices || kAddsScores) && !(kAddsScores && kAtOnce));
+static_assert(!kAddsTiles || mod::kDScoresStages == 2);
 
 // Groups of columns of dq that a warpgroup has in its piece.
 constexpr __device__ int groups_of(int warpgroup) {
@@ -94,7 +101,7 @@ constexpr int kConsumerRegisters = (504 - kProducerRegisters) / 16 * 8;
 // Whether biases are needed after weights are computed.
 constexpr bool kHoldsBiases = kCopiesBiases && mod::kDerivativesUseBias && !kAtOnce && !kFolds;
 
-// Two warps that have nothing else to do find sums in the tile of dS.
+// Two warps that have nothing else to do find sums in the tile of dS, or add it to a matrix.
 constexpr int kSumWarps = 2;
 constexpr bool kSumsInTile = mod::kSumsDistances || mod::kSumsQuotients || mod::kSumsRemainders;
 constexpr int kDScoresBytes = panels(mod::kKeyTile) * kQueryPanel; // of a stage
@@ -105,7 +112,8 @@ constexpr bool kSumsByProducts = kSumsGrid && mod::kStagesSums;
 constexpr int kSumsRowBytes = 4 * mod::kKeyWidth;
 constexpr int kSumsBytes =
     kSumsByProducts && mod::kSumsRemainders ? mod::kQueryTile * kSumsRowBytes : 0;
-constexpr int kDScoresThreads = 128 * kConsumers + (kSumsInTile ? 32 * kSumWarps : 0);
+constexpr bool kReadsTile = kSumsInTile || kAddsTiles;
+constexpr int kDScoresThreads = 128 * kConsumers + (kReadsTile ? 32 * kSumWarps : 0);
 
 // What a program computes once for a query is computed by a warp that has nothing else to do.
 constexpr int kMostRowBytes = kSharesKeys ? 8 : 16;
@@ -205,7 +213,7 @@ constexpr int kDScoresBarrier = 1, kLastProductBarrier = 2, kWeightsBarrier = 3;
 
 // dS is in shared memory.
 __device__ inline void meet_at_d_scores() {
-    if constexpr (kSumsInTile)
+    if constexpr (kReadsTile)
         synchronize_roles(kDScoresBarrier, kDScoresThreads);
     else
         synchronize(kDScoresBarrier, kDScoresThreads);

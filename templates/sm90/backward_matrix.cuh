@@ -124,12 +124,45 @@ __device__ inline void add_part(const MatrixRows<float>& to, int first_row, int 
     }
 }
 
+// The same from a panel of dS, in 16 bits and with the swizzle.
+__device__ inline void add_panel(const MatrixRows<float>& to, int first_row, int rows, int keys,
+                                 unsigned from, bool stores) {
+    constexpr int kChunkKeys = 4, kChunks = kPanelColumns / kChunkKeys, kRows = 32 / kChunks;
+    constexpr int kStepsAtOnce = 4;
+    constexpr mod::Element kKind{};
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int row = lane / kChunks, chunk = lane % kChunks;
+    float* next = to.corner + (first_row + row) * to.step + chunk * kChunkKeys;
+    from += row * kRowBytes + chunk % 2 * 8;
+    const int last = chunk * kChunkKeys < keys ? rows - row : 0;
+#pragma unroll 1
+    for (int i = 0; i < mod::kQueryTile;
+         i += kStepsAtOnce * kRows, from += kStepsAtOnce * kRows * kRowBytes) {
+        unsigned pairs[kStepsAtOnce][2];
+#pragma unroll
+        for (int j = 0; j < kStepsAtOnce; ++j) {
+            const int swizzled = chunk / 2 ^ (j * kRows + row) % 8;
+            load_shared(from + j * kRows * kRowBytes + swizzled * 16, pairs[j]);
+        }
+#pragma unroll
+        for (int j = 0; j < kStepsAtOnce; ++j, next += kRows * to.step) {
+            const float four[4] = {
+                flexc_first(kKind, pairs[j][0]), flexc_second(kKind, pairs[j][0]),
+                flexc_first(kKind, pairs[j][1]), flexc_second(kKind, pairs[j][1])};
+            const bool is_inside = i + j * kRows < last;
+            if (is_inside && stores) store_floats(next, four);
+            if (is_inside && !stores) add_floats(next, four);
+        }
+    }
+}
+
 // By one warp for each of the consumers' warpgroups: what these have of a tile of gradients.
 __device__ inline void add_matrices(const AttentionArguments& attention,
                                     const mod::Arguments& arguments, Shared shared,
                                     const KeyTile& keys, int warpgroup) {
-    const unsigned from = shared.base + at::kMatrixGradients + warpgroup * kPartBytes;
     const int first_key = keys.first_kv + 64 * warpgroup;
+    const unsigned parts = shared.base + at::kMatrixGradients + warpgroup * kPartBytes;
+    const unsigned panel = shared.base + at::kDScores + warpgroup * kQueryPanel;
     unsigned parity = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         FirstToStore first(attention, place, keys, warpgroup);
@@ -138,7 +171,10 @@ __device__ inline void add_matrices(const AttentionArguments& attention,
 #pragma unroll 1
             for (int part = 0; part < kParts; ++part, parity ^= 1) {
                 const int first_row = walk.tile() * mod::kQueryTile + part * kPartRows;
-                shared.piece_full(warpgroup).wait(parity);
+                if constexpr (kAddsTiles)
+                    meet_at_d_scores();
+                else
+                    shared.piece_full(warpgroup).wait(parity);
                 first.tell_before();
                 first.wait(walk.tile() * kParts + part);
 #pragma unroll
@@ -149,10 +185,15 @@ __device__ inline void add_matrices(const AttentionArguments& attention,
                             // Never an exact sum: those are of other classes.
                             return reinterpret_cast<float*>(mod::gradient_address(at, gradient));
                         });
-                    add_part(to, first_row, min(attention.q_len - first_row, kPartRows),
-                             attention.kv_len - first_key, from, first.stores());
+                    const int rows = min(attention.q_len - first_row, kPartRows);
+                    const int columns = attention.kv_len - first_key;
+                    if constexpr (kAddsTiles)
+                        add_panel(to, first_row, rows, columns, panel + parity * kDScoresBytes,
+                                  first.stores());
+                    else
+                        add_part(to, first_row, rows, columns, parts, first.stores());
                 }
-                shared.piece_empty(warpgroup).arrive();
+                if constexpr (kAddsParts) shared.piece_empty(warpgroup).arrive();
                 first.tell_later();
             }
         first.tell_before();

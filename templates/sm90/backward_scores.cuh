@@ -360,7 +360,8 @@ class ScoreGradients {
 #pragma unroll
         for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
             // What a hidden element's partial may be is nobody's business.
-            const float d_read = d_modified == 0 ? 0 : joint.partial[gradient] * d_modified;
+            const bool adds = mod::is_finite_partial(gradient) || d_modified != 0;
+            const float d_read = adds ? joint.partial[gradient] * d_modified : 0;
             switch (mod::sum_of(gradient)) {
             case mod::Sum::distance:
             case mod::Sum::quotient:
@@ -369,7 +370,7 @@ class ScoreGradients {
             case mod::Sum::key: sums.of_key[gradient][key] += d_read; break;
             case mod::Sum::query: query_sums.of_query[gradient][j] += d_read; break;
             case mod::Sum::matrix:
-                if (!kAddsScores && gradient == mod::kMatrixGradient)
+                if (kAddsParts && !kAddsScores && gradient == mod::kMatrixGradient)
                     matrices_.store(query_of(j), 8 * key, d_read);
                 break;
             case mod::Sum::element: add(at, gradient, d_read); break;

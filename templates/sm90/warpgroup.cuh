@@ -61,6 +61,12 @@ __device__ inline void load_shared(unsigned from, float (&x)[2]) {
                  : "memory");
 }
 
+__device__ inline void load_shared(unsigned from, unsigned (&x)[2]) {
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(x[0]), "=r"(x[1])
+                 : "r"(from)
+                 : "memory");
+}
 __device__ inline void load_shared(unsigned from, float (&x)[4]) {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])

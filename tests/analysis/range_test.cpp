@@ -117,6 +117,7 @@ void check_point(const ir::Program& program, const analysis::Ranges& ranges,
         if (node.type == ir::Type::real) {
             const double size = std::fabs(values[id].real);
             REQUIRE((std::isnan(size) || size <= ranges.magnitude[id]));
+            if (ranges.finite[id]) REQUIRE(std::isfinite(size));
         }
         if (node.op == Op::read) {
             for (std::size_t i = 0; i < node.operands.size(); ++i) {

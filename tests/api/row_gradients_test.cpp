@@ -1,0 +1,137 @@
+// Gradients that follow from sums over whole rows of the score matrix. On the GPU of most machines,
+// and on the CPU, they are summed as all others are; the suite of Hopper's kernels is skipped
+// unless asked for, because it needs that GPU: tests/gpu runs it.
+#include <random>
+#include <string>
+
+#include <doctest/doctest.h>
+
+#include "api/case.h"
+
+using namespace flexc;
+using flexc::test::Case;
+
+namespace {
+
+int below(int n) {
+    static std::random_device source;
+    return static_cast<int>(source() % static_cast<unsigned>(n));
+}
+
+// r is added to whole rows, g multiplies them, c is of keys; an index of `at` may be outside.
+constexpr const char* kBuffers = "buffer r: f32[Q_LEN] grad\nbuffer g: f32[H, Q_LEN] grad\n"
+                                 "buffer c: f32[KV_LEN] grad\nbuffer s: f32[B, H] grad\n"
+                                 "buffer at: i64[Q_LEN]\nscore_mod = ";
+constexpr const char* kSums[] = {
+    "score + r[at[q_idx]]",
+    "score + s[b, h] - r[q_idx] * q_idx * 0.1 + c[kv_idx]",
+    "score + r[at[q_idx]] + r[q_idx] * c[kv_idx]",
+    "score + (r[q_idx] if q_idx % 3 == 0 else s[b, h]) if q_idx != 20 else -inf",
+    "3 * tanh((score + r[q_idx] + s[b, h]) / 3)",
+    "score + (r[q_idx] if kv_idx % 2 == 0 else 0.0)",
+};
+constexpr const char* kProducts[] = {
+    "score * g[h, q_idx]",
+    "score * s[b, h] + r[at[q_idx]]",
+    "(score + r[q_idx] - c[kv_idx]) / (s[b, h] + 2)",
+    "score * g[h, q_idx] * s[b, h] + c[kv_idx] * (q_idx - kv_idx) * 0.01",
+    "score if q_idx % 2 == 0 else score * exp(g[h, at[q_idx]])",
+    "score * g[h, q_idx] * c[kv_idx]",
+    "score * g[h, q_idx] + s[b, h] * (kv_idx - q_idx) * 0.1",
+};
+constexpr const char* kMasks[] = {"", "\nmask_mod = q_idx >= kv_idx", "\nmask_mod = q_idx % 3 != 1",
+                                  "\nmask_mod = kv_idx % 3 != q_idx % 5 and q_idx > 4"};
+
+void check(Case one, Device device) {
+    const auto seed = static_cast<std::uint32_t>(below(1 << 30));
+    const int last = static_cast<int>(one.q_len) - 1;
+    one.integers["at"] = [last](std::int64_t position) { return position * 7 % (last + 5) - 2; };
+    // No gate may be divided by.
+    one.reals["g"] = [](std::int64_t position) {
+        return position % 5 == 0 ? 0.0 : static_cast<double>(position % 7) * 0.5 - 1;
+    };
+    CAPTURE(one.text);
+    CAPTURE(one.q_len);
+    CAPTURE(one.kv_len);
+    CAPTURE(one.head_dim);
+    CAPTURE(one.deterministic);
+    CAPTURE(seed);
+    CAPTURE(test::name(device));
+    CAPTURE(std::string(flexc::name(one.dtype)));
+    CHECK(test::run_case(one, device, seed) == "");
+}
+
+Case random_case(const char* score) {
+    Case one = {.text = std::string(kBuffers) + score + kMasks[below(4)]};
+    one.batch = 1 + below(2);
+    one.kv_heads = 1 << below(3);
+    one.q_len = 25 + below(60);
+    one.kv_len = 1 + below(90);
+    one.with_d_lse = below(3) != 0;
+    return one;
+}
+
+void check_on_hopper(const char* score) {
+    for (const int head_dim : {64, 128}) {
+        Case one = random_case(score);
+        one.dtype = below(2) == 0 ? DType::bf16 : DType::f16;
+        one.head_dim = head_dim;
+        one.q_len += below(200);
+        one.kv_len += below(200);
+        one.with_d_lse = true;
+        one.strided = below(2) == 0;
+        one.padding = 8;
+        one.f32_outputs = below(2) == 0;
+        one.q_offset = below(3);
+        one.kv_offset = below(3);
+        check(one, Device::cuda(0));
+    }
+}
+
+} // namespace
+
+TEST_CASE("gradients of what is added to rows, and multiplies them") {
+    for (const Device device : test::test_devices()) {
+        for (const char* score : kSums)
+            check(random_case(score), device);
+        for (const char* score : kProducts)
+            check(random_case(score), device);
+    }
+}
+
+TEST_SUITE_BEGIN("hopper");
+
+TEST_CASE("rows: sums from lse" * doctest::skip()) {
+    for (const char* score : kSums)
+        check_on_hopper(score);
+}
+
+TEST_CASE("rows: products of q and dq" * doctest::skip()) {
+    for (const char* score : kProducts)
+        check_on_hopper(score);
+}
+
+TEST_CASE("rows: beside other head dims, orders and tensors" * doctest::skip()) {
+    for (const char* score : {kSums[1], kProducts[2]}) {
+        Case one = random_case(score);
+        one.dtype = DType::bf16;
+        one.with_d_lse = true;
+        const auto with = [&](auto change) {
+            Case other = one;
+            change(other);
+            check(other, Device::cuda(0));
+        };
+        for (const int head_dim : {40, 80, 192})
+            with([&](Case& other) { other.head_dim = head_dim; });
+        one.head_dim = 64;
+        with([](Case& other) {
+            other.deterministic = true;
+            other.runs = 4;
+        });
+        with([](Case& other) { other.gradient_type = GradientType::buffer; });
+        with([](Case& other) { other.strided = true; });
+        with([](Case& other) { other.backward_kernel = BackwardKernel::split; });
+    }
+}
+
+TEST_SUITE_END();
