@@ -205,7 +205,7 @@ struct Consumer {
             });
             softmax.exponentiate(scores, logits, 1);
             to_weights(weights, scores);
-            if (!Logits::kAreBounded) multiply_rows(output, softmax.shrink);
+            if (!Logits::kAreBounded && softmax.shrinks()) multiply_rows(output, softmax.shrink);
         }
         wait_for_value();
         issue_output(output, weights, value_operand());
@@ -237,7 +237,7 @@ struct Consumer {
             softmax.exponentiate(scores, logits, 1);
             turn.pass(mod::Turns::softmax);
             to_weights(weights, scores);
-            if (!Logits::kAreBounded) multiply_rows(output, softmax.shrink);
+            if (!Logits::kAreBounded && softmax.shrinks()) multiply_rows(output, softmax.shrink);
             wait_for_value();
             issue_output(output, weights, value_operand());
             finish_output(output, weights);

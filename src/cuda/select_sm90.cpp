@@ -103,15 +103,16 @@ bool suits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
            accumulators(request, shape) + rows + period <= accumulator_limit(request, shape);
 }
 
-// Measured on an H200. Wide heads multiply most of the time and mods lengthen the softmax, so that
-// turns at products suffice; the widest without a mod gain by turns at the softmax again.
+// Measured on an H200. Heads of 128 columns and more multiply most of the time and mods lengthen
+// the softmax, so that turns at products suffice.
 ForwardSchedule with_turns(const KernelRequest& request, ForwardSchedule schedule) {
     const bool wide = is_wide(request), narrow = schedule.consumers == 3;
-    const bool widest = std::min(request.head_dim, request.head_dim_v) > 192;
+    const bool plain = !request.has_score_mod && !request.has_map;
+    const bool multiplies = wide || (plain && padded_columns(request.head_dim_v) == 128);
     // What is read for each element is read in a warpgroup's turn.
     const bool adds_terms = request.expanded.any() && !narrow;
     const bool has_mod = request.has_score_mod && !adds_terms;
-    schedule.turns = (wide && !widest) || has_mod ? Turns::products : Turns::softmax;
+    schedule.turns = multiplies || has_mod ? Turns::products : Turns::softmax;
     schedule.settles_after = wide || (narrow && !request.has_score_mod) ? 0 : has_mod ? 8 : 4;
     return schedule;
 }

@@ -115,9 +115,13 @@ bool has_products_of_queries(const Mod& mod) {
     if (mod.d_score == kNoNode || mod.counters[mod.d_score] != kNoNode ||
         mod.place[mod.d_score] == Place::column || mod.place[mod.d_score] == Place::element)
         return false;
-    // What is found from dS in other ways is of the dS that dq has.
+    // What is found from dS in other ways is of the dS that dq has, and that is rounded to 16 bits:
+    // the gradient of one row would be further from the truth than by sums in the kernel.
     const auto stays = [&](const ReadGradient& gradient) {
-        if (gradient.factor != kNoNode || gradient.addend != kNoNode) return true;
+        if (gradient.factor != kNoNode)
+            return mod.place[gradient.read] == Place::launch ||
+                   mod.place[gradient.read] == Place::head;
+        if (gradient.addend != kNoNode) return true;
         return !mod.dependence[gradient.partial].has(Dependence::score) &&
                !(mod.place[gradient.read] == Place::element && is_gradient_of_score(mod, gradient));
     };

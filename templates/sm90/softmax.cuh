@@ -1,6 +1,6 @@
-// The running maximum and sum of a thread's two rows. Logits that are known to be small need no
-// maximum: their weights are relative to the same level from the first key on, and neither overflow
-// nor vanish.
+// The level and sum of a thread's two rows: weights are relative to the level, which follows the
+// maximum. Logits that are known to be small need no maximum: their weights are relative to the
+// same level from the first key on, and neither overflow nor vanish.
 #pragma once
 
 #include "sm90/logits.cuh"
@@ -9,9 +9,10 @@ namespace sm90 {
 
 struct Softmax {
     static constexpr float kFixedLevel = 20; // weights are at most 2^54, at least 2^-94
-    float maximum[2];                  // of logits with their offsets; none where they are bounded
-    float sum[2];                      // of this thread's columns
-    float shrink[2];                   // what the last change of the maximum makes of earlier sums
+    static constexpr float kHeadroom = 8;    // weights are at most 2 to the power of it
+    float maximum[2]; // of logits with their offsets, or a little less; none where they are bounded
+    float sum[2];     // of this thread's columns
+    float shrink[2];  // what the last change of the maximum makes of earlier sums
     float origin[2][Logits::kOffsets]; // what is taken off an exponent
 
     __device__ Softmax() {
@@ -42,7 +43,10 @@ struct Softmax {
                 }
                 highest = fmaxf(highest, fmaxf(even, odd) + form.offset(r, part));
             }
-            maximum[r] = quad_max(highest);
+            highest = quad_max(highest);
+            // Where it would rise by little it stays, and what was summed stays with it.
+            const bool stays = form.exponent(highest) - form.exponent(before) <= kHeadroom;
+            maximum[r] = stays ? before : highest;
             // Nothing visible yet: any finite origin gives 2^-inf = 0.
             const float at = maximum[r] == negative_infinity() ? 0 : form.exponent(maximum[r]);
             shrink[r] = exp2_fast(form.exponent(before) - at);
@@ -51,6 +55,11 @@ struct Softmax {
                 origin[r][part] =
                     Logits::kHasOffset ? at - form.exponent(form.offset(r, part)) : at;
         }
+    }
+
+    // Whether earlier sums change, in any row of the warp.
+    __device__ bool shrinks() const {
+        return __any_sync(0xffffffffu, shrink[0] != 1 || shrink[1] != 1);
     }
 
     // What weights of a row are relative to, as an exponent.

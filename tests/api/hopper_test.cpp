@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include "api/case.h"
+#include "api/hopper_check.h"
 
 using namespace flexc;
 using flexc::test::Case;
@@ -12,15 +12,7 @@ namespace {
 
 constexpr const char* kCausal = "mask_mod = q_idx >= kv_idx\n";
 
-void check(Case one) {
-    static std::random_device source;
-    const std::uint32_t seed = source();
-    one.forward_kernel = ForwardKernel::hopper;
-    CAPTURE(one.text);
-    CAPTURE(seed);
-    CAPTURE(std::string(flexc::name(one.dtype)));
-    CHECK(test::run_case(one, Device::cuda(0), seed) == "");
-}
+void check(const Case& one) { test::check_on_hopper(one); }
 
 const std::string kMasks[] = {"", kCausal, "mask_mod = abs(q_idx - kv_idx) < 50",
                               "mask_mod = kv_idx % 3 != q_idx % 5",

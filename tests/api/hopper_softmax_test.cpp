@@ -1,0 +1,57 @@
+// What Hopper's forward leaves out: shrinking sums that stay, and keys that a warpgroup does not
+// see. Skipped unless asked for, because they need that GPU.
+#include <random>
+
+#include <doctest/doctest.h>
+
+#include "api/hopper_check.h"
+
+using namespace flexc;
+using flexc::test::Case;
+
+namespace {
+
+struct Kind {
+    int head_dim;
+    DType dtype;
+};
+
+} // namespace
+
+TEST_SUITE_BEGIN("hopper");
+
+// Keys come last first: maxima rise by less and by more than what leaves sums as they are.
+TEST_CASE("maxima that rise from one tile of keys to the next" * doctest::skip()) {
+    const char* texts[] = {"score_mod = score - kv_idx * 0.02",
+                           "score_mod = score - abs(kv_idx - 300) * (q_idx % 3) * 0.03",
+                           "score_mod = score * (8 - kv_idx * 0.01)"};
+    constexpr Kind kKinds[] = {{64, DType::bf16}, {128, DType::f16}, {256, DType::bf16}};
+    for (const char* text : texts)
+        for (const Kind& kind : kKinds) {
+            Case one = {.text = text, .dtype = kind.dtype, .batch = 1, .heads = 2, .kv_heads = 1};
+            one.q_len = 70;
+            one.kv_len = 700;
+            one.head_dim = kind.head_dim;
+            test::check_on_hopper(one);
+        }
+}
+
+TEST_CASE("warpgroups that see nothing of a tile's last keys" * doctest::skip()) {
+    static std::random_device source;
+    const auto below = [&](unsigned n) { return static_cast<int>(source() % n); };
+    const char* masks[] = {"mask_mod = q_idx >= kv_idx", "mask_mod = 0 <= q_idx - kv_idx < 200",
+                           "mask_mod = kv_idx < 150 or q_idx >= kv_idx + 100"};
+    constexpr Kind kKinds[] = {{64, DType::bf16}, {96, DType::f16}, {256, DType::bf16}};
+    for (const char* mask : masks)
+        for (const Kind& kind : kKinds) {
+            Case one = {.text = mask, .dtype = kind.dtype, .batch = 1, .heads = 4, .kv_heads = 2};
+            one.q_len = 200 + below(700);
+            one.kv_len = 200 + below(700);
+            one.head_dim = kind.head_dim;
+            one.q_offset = below(100);
+            one.kv_offset = below(100);
+            test::check_on_hopper(one);
+        }
+}
+
+TEST_SUITE_END();
