@@ -53,7 +53,7 @@ bool sums_by_products(const GridReads& reads) {
 
 // Of pieces of dq: 64 columns from each warpgroup, or half of 64, but none past the last.
 int piece_bytes(const KernelRequest& request, const FusedTile& tile) {
-    constexpr int kRowBytes = kSlabRows * 4, kPanelColumns = 64; // of a column
+    constexpr int kRowBytes = kSlabRows * 4, kPanelColumns = 64;     // of a column
     if (tile.adds_matrices && request.matrices_are_narrow) return 0; // added from the tile of dS
     if (tile.adds_matrices) return kConsumers * kSlabRows * (kPanelColumns * 4 + 16);
     if (tile.query_tile == 2 * kSlabRows) return kRowBytes * (kPanelColumns + request.head_dim);

@@ -69,7 +69,9 @@ constexpr int kPartRows = kAddsTiles ? mod::kQueryTile : 64; // of the gradient
 constexpr int kParts = mod::kQueryTile / kPartRows;
 constexpr int kGradientRowBytes = 64 * 4 + kPadding;
 constexpr int kPartBytes = kAddsTiles ? 0 : kPartRows * kGradientRowBytes;
-constexpr int kPieceColumns = kSlabs == 2 || mod::kHeadDim > 96 ? 64 : kPanels == 1 ? 32 : 48;
+constexpr int kPieceColumns = kPanels == 1 && kSlabs == 1                          ? 32
+                              : kSlabs == 2 || kAddsMatrices || mod::kHeadDim > 96 ? 64
+                                                                                   : 48;
 // The second panel of keys starts with the second piece.
 constexpr int kKeyPanelColumns = kPanels == 2 && !kSharesKeys ? kPieceColumns : kPanelColumns;
 // Whether what is added is dS, not what another derivative makes of it element by element.
@@ -105,14 +107,14 @@ constexpr int kSumWarps = 2;
 constexpr bool kSumsInTile = mod::kSumsDistances || mod::kSumsQuotients || mod::kSumsRemainders;
 constexpr int kDScoresBytes = panels(mod::kKeyTile) * kQueryPanel; // of a stage
 constexpr int kWeightBytes = kSharesKeys ? kDScoresBytes : 0;      // else they stay in registers
-constexpr bool kReadsTile = kSumsInTile || kAddsTiles;
-constexpr int kDScoresThreads = 128 * kConsumers + (kReadsTile ? 32 * kSumWarps : 0);
 // Where tiles of keys are whole rows of their grid, products sum dS over it, and what they leave
 // for columns of the grid goes to memory by the copy engine: a row for each query.
 constexpr bool kSumsByProducts = kSumsGrid && mod::kStagesSums;
 constexpr int kSumsRowBytes = 4 * mod::kKeyWidth;
 constexpr int kSumsBytes =
     kSumsByProducts && mod::kSumsRemainders ? mod::kQueryTile * kSumsRowBytes : 0;
+constexpr bool kReadsTile = kSumsInTile || kAddsTiles;
+constexpr int kDScoresThreads = 128 * kConsumers + (kReadsTile ? 32 * kSumWarps : 0);
 
 // What a program computes once for a query is computed by a warp that has nothing else to do.
 constexpr int kMostRowBytes = kSharesKeys ? 8 : 16;
