@@ -106,8 +106,9 @@ class Emitter {
                passes::heads_at_once(mod_) != passes::HeadsAtOnce::all;
     }
     bool has_mask() const {
-        return has_elements() && !(mod_.program.graph[mod_.mask].op == Op::const_bool &&
-                                   mod_.program.graph[mod_.mask].integer != 0);
+        if (!has_elements()) return false;
+        const ir::Node& mask = mod_.program.graph[mod_.mask];
+        return mask.op != Op::const_bool || mask.integer == 0;
     }
     bool has_score_mod() const {
         return has_elements() && !is_plan() && mod_.program.graph[mod_.score].op != Op::score;

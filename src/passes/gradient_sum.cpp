@@ -96,6 +96,7 @@ bool sums_by(const Mod& mod, GradientSum sum, TileSums tile) {
 int key_width_of_gradients(const Mod& mod) {
     constexpr std::int64_t kWidest = 128;
     std::vector<NodeId> reads;
+    reads.reserve(mod.gradients.size());
     for (const ReadGradient& gradient : mod.gradients)
         reads.push_back(gradient.read);
     int best = 0;

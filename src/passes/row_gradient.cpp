@@ -122,8 +122,9 @@ bool has_products_of_queries(const Mod& mod) {
             return mod.place[gradient.read] == Place::launch ||
                    mod.place[gradient.read] == Place::head;
         if (gradient.addend != kNoNode) return true;
-        return !mod.dependence[gradient.partial].has(Dependence::score) &&
-               !(mod.place[gradient.read] == Place::element && is_gradient_of_score(mod, gradient));
+        const bool sums_tile =
+            mod.place[gradient.read] == Place::element && is_gradient_of_score(mod, gradient);
+        return !sums_tile && !mod.dependence[gradient.partial].has(Dependence::score);
     };
     return std::ranges::all_of(mod.gradients, stays) &&
            std::ranges::any_of(mod.gradients, [](const ReadGradient& gradient) {

@@ -353,7 +353,8 @@ class CudaExecutable final : public Executable {
         if (kernel->config.has_map) attention.map = maps_->of(kernel->config, attention, call.map);
         // The driver copies all before launch() returns.
         const std::array<void*, 4> arguments = {&attention, const_cast<void*>(words_of(call)),
-                                                const_cast<void*>(maps), &queue};
+                                                const_cast<void*>(maps),
+                                                static_cast<void*>(&queue)};
         return kernel->function.launch(
             {.x = static_cast<unsigned>(blocks)}, static_cast<unsigned>(kernel->config.warps) * 32u,
             static_cast<unsigned>(kernel->config.shared_bytes), call.stream.handle,

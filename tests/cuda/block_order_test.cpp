@@ -41,6 +41,7 @@ TEST_CASE("blocks of keys: the heads that remain go with the last group") {
     constexpr BlockOrder kThirds{
         .tiles = 4, .heads = 8, .head_bytes = (32 << 20) / 3, .short_tiles = 0};
     std::vector<int> heads;
+    heads.reserve(static_cast<std::size_t>(kThirds.tiles) * kThirds.heads);
     for (int block = 0; block < kThirds.tiles * kThirds.heads; ++block)
         heads.push_back(tile_of_block(kThirds, block).head);
     // Three by three, tile by tile; then five.
