@@ -34,7 +34,8 @@ __device__ void issue_scores(Scores& scores, Operand query, Operand key) {
     for (int step = 0; step < kSteps; ++step) {
         const int panel = step / kPanelSteps, inside = step % kPanelSteps * 32;
         Product<Element, mod::kKeyTile>::multiply(scores, query.plus(panel * kQueryPanel + inside),
-                                                  key.plus(panel * kKeyPanel + inside), step != 0);
+                                                  key.plus(panel * kKeyPanel + inside),
+                                                  Logits::kStartsWithBias || step != 0);
     }
     end_products();
 }
@@ -131,12 +132,10 @@ struct Consumer {
             shared.terms.full(term.stage).wait(term.parity);
             logits.find_terms(shared.terms.at(term.stage), 64 * warpgroup + 16 * warp + lane / 4);
         }
-        if constexpr (mod::kReadsBias) {
-            shared.biases.full(bias.stage).wait(bias.parity);
-            logits.load_biases(shared.biases.at(bias.stage) +
-                               (64 * warpgroup + 16 * warp) * kBiasRowBytes);
-            shared.biases.empty(bias.stage).arrive();
-            bias.advance();
+        if constexpr (mod::kReadsBias && !Logits::kStartsWithBias) {
+            wait_for_biases();
+            logits.load_biases(biases());
+            release_biases();
         }
         if constexpr (kGridRows > 0) {
             shared.grid_rows.full(grid_rows.stage).wait(grid_rows.parity);
@@ -144,6 +143,22 @@ struct Consumer {
                                   4 * (64 * warpgroup + 16 * warp + lane / 4));
             shared.grid_rows.empty(grid_rows.stage).arrive();
             grid_rows.advance();
+        }
+    }
+    __device__ void wait_for_biases() const { shared.biases.full(bias.stage).wait(bias.parity); }
+    __device__ unsigned biases() const {
+        return shared.biases.at(bias.stage) + (64 * warpgroup + 16 * warp) * kBiasRowBytes;
+    }
+    __device__ void release_biases() {
+        shared.biases.empty(bias.stage).arrive();
+        bias.advance();
+    }
+    // What the products of the first block of keys are added to, where anything is.
+    __device__ void start(Scores& scores, Logits& logits, int block) {
+        if constexpr (Logits::kStartsWithBias) {
+            wait_for_biases();
+            logits.start(scores, biases(), block * mod::kKeyTile);
+            release_biases();
         }
     }
     // Products become logits.
@@ -167,8 +182,9 @@ struct Consumer {
                                       Softmax& softmax, Output& output) {
         if (task.begin == task.end) return;
         Weights weights;
+        Scores scores;
+        start(scores, logits, task.end - 1);
         {
-            Scores scores;
             const MappedTile block = compute_scores(scores, queries, logits, task.end - 1);
             apply(logits, scores, block.index * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
@@ -176,9 +192,9 @@ struct Consumer {
             softmax.exponentiate(scores, logits, 1);
             to_weights(weights, scores);
         }
+        if (task.begin < task.end - 1) start(scores, logits, task.end - 2);
 #pragma unroll 1
         for (int next = task.end - 2; next >= task.begin; --next) {
-            Scores scores;
             wait_for_key();
             const MappedTile block = key_block(next);
             turn.take(mod::Turns::products);
@@ -196,15 +212,22 @@ struct Consumer {
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
             apply(logits, scores, block.index * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
+            const bool has_more = next > task.begin;
             softmax.exponentiate(scores, logits, 0, mod::kSettlesAfter, [&](float done) {
                 const float settled = mod::kSettlesAfter == 0 ? softmax.anchor(scores) : done;
                 settle(settled, shared.spare);
                 softmax.follow(settled);
                 turn.pass(mod::Turns::softmax);
                 finish_output(output, weights);
+                if (Logits::kStartsWithBias && has_more) wait_for_biases();
             });
             softmax.exponentiate(scores, logits, 1);
             to_weights(weights, scores);
+            if constexpr (Logits::kStartsWithBias) {
+                logits.start(scores, biases(), (has_more ? next - 1 : next) * mod::kKeyTile);
+                pin(scores);
+                if (has_more) release_biases();
+            }
             if (!Logits::kAreBounded && softmax.shrinks()) multiply_rows(output, softmax.shrink);
         }
         wait_for_value();
@@ -219,6 +242,7 @@ struct Consumer {
         for (int next = task.end - 1; next >= task.begin; --next) {
             Scores scores;
             Weights weights;
+            start(scores, logits, next);
             wait_for_key();
             const MappedTile block = key_block(next);
             turn.take(mod::Turns::products);

@@ -27,19 +27,25 @@ class BiasFragment {
     static constexpr bool kHasPairsOfHalves = kBiasBytes == 2;
 
   public:
+    static constexpr int kPartPairs = 2; // of a row, that are loaded together
+
     // `rows`: the warp's first, in shared memory.
     __device__ void load(unsigned rows) {
+#pragma unroll
+        for (int pair = 0; pair < kPairs; pair += kPartPairs)
+            load(rows, pair);
+    }
+    // Of the pairs from this one on.
+    __device__ void load(unsigned rows, int first) {
         const int lane = static_cast<int>(threadIdx.x) % 32;
         if constexpr (kHasPairsOfHalves) {
             // Each lane names a row of one of four 8 x 8 matrices, two of them side by side.
-            const unsigned first = rows + bias_chunk_at(lane % 16, lane / 16);
-#pragma unroll
-            for (int pair = 0; pair < kPairs; pair += 2)
-                load_matrices(later_bias_chunk(first, pair), words_[0][pair], words_[1][pair],
-                              words_[0][pair + 1], words_[1][pair + 1]);
+            const unsigned from = rows + bias_chunk_at(lane % 16, lane / 16);
+            load_matrices(later_bias_chunk(from, first), words_[0][first], words_[1][first],
+                          words_[0][first + 1], words_[1][first + 1]);
         } else {
 #pragma unroll
-            for (int pair = 0; pair < kPairs; ++pair)
+            for (int pair = first; pair < first + kPartPairs; ++pair)
 #pragma unroll
                 for (int r = 0; r < 2; ++r) {
                     const int chunk = pair * 2 + lane % 4 / 2;
