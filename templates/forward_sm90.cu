@@ -224,7 +224,10 @@ struct Consumer {
             softmax.exponentiate(scores, logits, 1);
             to_weights(weights, scores);
             if constexpr (Logits::kStartsWithBias) {
-                logits.start(scores, biases(), (has_more ? next - 1 : next) * mod::kKeyTile);
+                // After the last block of keys comes nothing; what is read then does not matter,
+                // and a branch would take it out of the exponents' shadow.
+                const unsigned from = has_more ? biases() : shared.keys.at(0);
+                logits.start(scores, from, (has_more ? next - 1 : next) * mod::kKeyTile);
                 pin(scores);
                 if (has_more) release_biases();
             }
@@ -309,15 +312,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                        const __grid_constant__ ForwardMaps maps, int* queue) {
     const Shared shared(shared_address(shared_memory));
     const int warpgroup = uniform(static_cast<int>(threadIdx.x) / 128);
-    if (threadIdx.x == 0) shared.initialise();
+    const int bias_threads = maps.biases_from == nullptr ? kBiasThreads : 1;
+    if (threadIdx.x == 0) shared.initialise(bias_threads);
     __syncthreads();
     if (warpgroup == 0) {
         release_registers_to<kProducerRegisters>();
         if (threadIdx.x == 0) produce(attention, arguments, maps, queue, shared);
         if constexpr (mod::kReadsBias)
-            if (threadIdx.x >= 128 - kBiasThreads)
-                produce_biases(attention, arguments, shared,
-                               static_cast<int>(threadIdx.x) - (128 - kBiasThreads));
+            if (threadIdx.x >= 64 && threadIdx.x < 64 + bias_threads)
+                produce_biases(attention, arguments, maps, shared,
+                               static_cast<int>(threadIdx.x) - 64);
         if constexpr (kGridRows > 0)
             if (threadIdx.x >= 128 - kGridThreads)
                 produce_grid_rows(attention, arguments, shared,

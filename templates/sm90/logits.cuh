@@ -324,7 +324,7 @@ class Logits {
     int first_column_; // of this thread, in a tile of keys
     VisibleKeys keys_;
     float factor_, lse_shift_, unit_;
-    float base_[2][kBases]; // what is added for whole rows, to these keys
+    float base_[2][kBases];      // what is added for whole rows, to these keys
     float before_[2], slope_[2]; // what scores, or biases that come before, are multiplied by
     float grid_rows_[2][kSelectsRows ? kGridRows : 1]; // what is added for rows of the grid of keys
     // What is added for columns of that grid: of the thread's columns in a period of eight keys
