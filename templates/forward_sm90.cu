@@ -87,6 +87,11 @@ struct Consumer {
     __device__ void release(Barrier empty) const {
         if (lane == 0) empty.arrive();
     }
+    // By its own instructions, not by products alone.
+    __device__ void release_what_was_read(Barrier empty) const {
+        __syncwarp();
+        release(empty);
+    }
     __device__ void release_key() {
         release(shared.keys.empty(key.stage));
         key.advance();
@@ -135,14 +140,14 @@ struct Consumer {
             shared.biases.full(bias.stage).wait(bias.parity);
             logits.load_biases(shared.biases.at(bias.stage) +
                                (64 * warpgroup + 16 * warp) * kBiasRowBytes);
-            shared.biases.empty(bias.stage).arrive();
+            release_what_was_read(shared.biases.empty(bias.stage));
             bias.advance();
         }
         if constexpr (kGridRows > 0) {
             shared.grid_rows.full(grid_rows.stage).wait(grid_rows.parity);
             logits.load_grid_rows(shared.grid_rows.at(grid_rows.stage) +
                                   4 * (64 * warpgroup + 16 * warp + lane / 4));
-            shared.grid_rows.empty(grid_rows.stage).arrive();
+            release_what_was_read(shared.grid_rows.empty(grid_rows.stage));
             grid_rows.advance();
         }
     }
@@ -150,7 +155,7 @@ struct Consumer {
     __device__ void apply(Logits& logits, Scores& scores, int first_key) {
         logits.apply(scores, first_key);
         if constexpr (kHasTerms) {
-            shared.terms.empty(term.stage).arrive();
+            release_what_was_read(shared.terms.empty(term.stage));
             term.advance();
         }
     }
