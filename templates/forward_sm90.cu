@@ -65,10 +65,20 @@ struct Turn {
     __device__ void pass(mod::Turns kind) const {
         if (mod::kTurns == kind) arrive(next(), 256);
     }
+    __device__ void skip() const {
+        if constexpr (mod::kTurns != mod::Turns::none) {
+            take(mod::kTurns);
+            pass(mod::kTurns);
+        }
+    }
 
   private:
     __device__ int next() const { return 1 + (warpgroup + 1) % kConsumers; }
 };
+
+// Nothing but keys and values comes with them.
+constexpr bool kKeysMayPass =
+    mod::kHasBand && !mod::kHasMap && !mod::kReadsBias && !kHasTerms && kGridRows == 0;
 
 struct Consumer {
     const AttentionArguments& attention;
@@ -87,6 +97,11 @@ struct Consumer {
     // One arrival for each warp.
     __device__ void release(Barrier empty) const {
         if (lane == 0) empty.arrive();
+    }
+    // By its own instructions, not by products alone.
+    __device__ void release_what_was_read(Barrier empty) const {
+        __syncwarp();
+        release(empty);
     }
     __device__ void release_key() {
         release(shared.keys.empty(key.stage));
@@ -141,7 +156,7 @@ struct Consumer {
             shared.grid_rows.full(grid_rows.stage).wait(grid_rows.parity);
             logits.load_grid_rows(shared.grid_rows.at(grid_rows.stage) +
                                   4 * (64 * warpgroup + 16 * warp + lane / 4));
-            shared.grid_rows.empty(grid_rows.stage).arrive();
+            release_what_was_read(shared.grid_rows.empty(grid_rows.stage));
             grid_rows.advance();
         }
     }
@@ -165,7 +180,7 @@ struct Consumer {
     __device__ void apply(Logits& logits, Scores& scores, int first_key) {
         logits.apply(scores, first_key);
         if constexpr (kHasTerms) {
-            shared.terms.empty(term.stage).arrive();
+            release_what_was_read(shared.terms.empty(term.stage));
             term.advance();
         }
     }
@@ -177,24 +192,46 @@ struct Consumer {
         release_value();
     }
 
+    // Of a range of keys, only later rows of the tile may see the last: a warpgroup that sees
+    // nothing of them lets them pass. The last tile that is left, of at least one.
+    __device__ int pass_hidden_keys(const Task& task, const HeadPlace& place) {
+        int last = task.end - 1;
+        if constexpr (kKeysMayPass) {
+            const int first_row = task.first_row + 64 * warpgroup;
+            const int last_key = place.keys_of(first_row, first_row + 63).last;
+#pragma unroll 1
+            for (; last > task.begin && last * mod::kKeyTile > last_key; --last) {
+                wait_for_key();
+                __syncwarp();
+                release_key();
+                wait_for_value();
+                __syncwarp();
+                release_value();
+                turn.skip();
+            }
+        }
+        return last;
+    }
+
     // The output of one block of keys is computed under the softmax of the next.
-    __device__ void attend_overlapped(const Task& task, Operand queries, Logits& logits,
-                                      Softmax& softmax, Output& output) {
+    __device__ void attend_overlapped(const Task& task, const HeadPlace& place, Operand queries,
+                                      Logits& logits, Softmax& softmax, Output& output) {
         if (task.begin == task.end) return;
+        const int last = pass_hidden_keys(task, place);
         Weights weights;
         Scores scores;
-        start(scores, logits, task.end - 1);
+        start(scores, logits, last);
         {
-            const MappedTile block = compute_scores(scores, queries, logits, task.end - 1);
+            const MappedTile block = compute_scores(scores, queries, logits, last);
             apply(logits, scores, block.index * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
             to_weights(weights, scores);
         }
-        if (task.begin < task.end - 1) start(scores, logits, task.end - 2);
+        if (task.begin < last) start(scores, logits, last - 1);
 #pragma unroll 1
-        for (int next = task.end - 2; next >= task.begin; --next) {
+        for (int next = last - 1; next >= task.begin; --next) {
             wait_for_key();
             const MappedTile block = key_block(next);
             turn.take(mod::Turns::products);
@@ -287,7 +324,7 @@ struct Consumer {
         for (int i = 0; i < kOutputs; ++i)
             output[i] = 0;
         if constexpr (mod::kOverlaps)
-            attend_overlapped(task, Operand(queries, 16), logits, softmax, output);
+            attend_overlapped(task, place, Operand(queries, 16), logits, softmax, output);
         else
             attend_in_order(task, Operand(queries, 16), logits, softmax, output);
         normalise(attention, place, warp_row + lane / 4, logits, softmax, output);

@@ -19,14 +19,8 @@ struct BiasMatrix {
     __device__ BiasMatrix(const AttentionArguments& attention, const mod::Arguments& arguments,
                           const HeadPlace& place) {
         const auto address = [&](int row) {
-            const int q = row + static_cast<int>(attention.q_offset);
-            const int kv = static_cast<int>(attention.kv_offset);
-            const mod::Row of_row =
-                mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
-            const mod::Column of_key = mod::at_column(arguments, place.launch, place.head, place.b,
-                                                      place.h, place.h_kv, kv);
-            return mod::bias_address({arguments, place.launch, place.head, of_row, of_key, place.b,
-                                      place.h, place.h_kv, q, kv});
+            return visit_element(attention, arguments, place, row, 0,
+                                 [](const mod::At& at) { return mod::bias_address(at); });
         };
         corner = address(0);
         row_step = attention.q_len > 1 ? address(1) - corner : 0;
@@ -56,9 +50,10 @@ __device__ inline void copy_chunks(const BiasMatrix& matrix, int first_row, int 
 
 // Where a head's first element is in all that the copy engine sees as one matrix.
 struct BiasOrigin {
-    int row, column;
+    int row = 0, column = 0;
 
     __device__ BiasOrigin(const BiasMatrix& matrix, const ForwardMaps& maps) {
+        if (maps.biases_from == nullptr) return;
         const long long elements =
             matrix.corner - static_cast<const mod::BiasElement*>(maps.biases_from);
         row = static_cast<int>(elements / maps.bias_row_step);

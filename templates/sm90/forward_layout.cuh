@@ -104,8 +104,8 @@ struct Shared {
         keys.initialise(1, kConsumerWarps);
         values.initialise(1, kConsumerWarps);
         if constexpr (mod::kReadsBias) biases.initialise(bias_threads, 32 * kConsumerWarps);
-        if constexpr (kGridRows > 0) grid_rows.initialise(kGridThreads, 32 * kConsumerWarps);
-        if constexpr (kHasTerms) terms.initialise(1, 32 * kConsumerWarps);
+        if constexpr (kGridRows > 0) grid_rows.initialise(kGridThreads, kConsumerWarps);
+        if constexpr (kHasTerms) terms.initialise(1, kConsumerWarps);
         publish_barriers();
     }
 };

@@ -43,10 +43,8 @@ TEST_SUITE_BEGIN("hopper");
 
 TEST_CASE("matrices of biases in any order of dimensions" * doctest::skip()) {
     const std::pair<const char*, const char*> places[] = {
-        {"H, Q_LEN, KV_LEN", "h, q_idx, kv_idx"},
-        {"B, H, Q_LEN, KV_LEN", "b, h, q_idx, kv_idx"},
-        {"Q_LEN, H, KV_LEN", "q_idx, h, kv_idx"},
-        {"B, Q_LEN, 3, KV_LEN", "b, q_idx, 1, kv_idx"},
+        {"H, Q_LEN, KV_LEN", "h, q_idx, kv_idx"}, {"B, H, Q_LEN, KV_LEN", "b, h, q_idx, kv_idx"},
+        {"Q_LEN, H, KV_LEN", "q_idx, h, kv_idx"}, {"B, Q_LEN, 3, KV_LEN", "b, q_idx, 1, kv_idx"},
         {"Q_LEN, KV_LEN", "q_idx, kv_idx"},
     };
     for (const auto& [dims, index] : places) {
@@ -73,8 +71,8 @@ TEST_CASE("matrices of biases that hide keys, or are large" * doctest::skip()) {
     const auto query = [&](std::int64_t position) { return position / one.kv_len % one.q_len; };
     one.reals["bias"] = [&](std::int64_t position) {
         const bool hides = query(position) % 5 == 3 || (key(position) + query(position)) % 7 < 3;
-        return hides ? -std::numeric_limits<double>::infinity() : 0.25 * static_cast<double>(
-                                                                             key(position) % 9);
+        return hides ? -std::numeric_limits<double>::infinity()
+                     : 0.25 * static_cast<double>(key(position) % 9);
     };
     check(one);
     one.reals["bias"] = [&](std::int64_t position) {
