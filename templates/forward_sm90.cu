@@ -26,6 +26,18 @@ namespace {
 
 extern __shared__ __align__(1024) unsigned char shared_memory[];
 
+// What products add to: `from`, as Logits::store_columns() left it.
+__device__ void load_columns(Scores& scores, unsigned from) {
+#pragma unroll
+    for (int i = 0; i < kScores; i += 4) {
+        float four[4];
+        load_shared(from + i / 4 % kColumnGroups * kColumnGroupBytes, four);
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+            scores[i + k] = four[k];
+    }
+}
+
 __device__ void issue_scores(Scores& scores, Operand query, Operand key) {
     constexpr int kSteps = round_up_16(mod::kHeadDim) / 16, kPanelSteps = kPanelColumns / 16;
     pin(scores);
@@ -34,7 +46,8 @@ __device__ void issue_scores(Scores& scores, Operand query, Operand key) {
     for (int step = 0; step < kSteps; ++step) {
         const int panel = step / kPanelSteps, inside = step % kPanelSteps * 32;
         Product<Element, mod::kKeyTile>::multiply(scores, query.plus(panel * kQueryPanel + inside),
-                                                  key.plus(panel * kKeyPanel + inside), step != 0);
+                                                  key.plus(panel * kKeyPanel + inside),
+                                                  mod::kStartsFromColumns || step != 0);
     }
     end_products();
 }
@@ -100,6 +113,15 @@ struct Consumer {
     __device__ void wait_for_key() const { shared.keys.full(key.stage).wait(key.parity); }
     __device__ void wait_for_value() const { shared.values.full(value.stage).wait(value.parity); }
 
+    // Of this thread's part of what is added for columns of the grid of keys.
+    __device__ unsigned columns() const {
+        return shared.columns + 16 * (128 * warpgroup + 32 * warp + lane);
+    }
+    // What products add to.
+    __device__ void start(Scores& scores) const {
+        if constexpr (mod::kStartsFromColumns) load_columns(scores, columns());
+    }
+
     // Of the keys that have arrived: the next of a range, or what a map chose.
     __device__ MappedTile key_block(int next) const {
         if constexpr (mod::kHasMap) return MappedTile::load(shared.key_block(key.stage));
@@ -109,6 +131,7 @@ struct Consumer {
     // Scores of a block of keys, alone.
     __device__ MappedTile compute_scores(Scores& scores, Operand queries, Logits& logits,
                                          int next) {
+        start(scores);
         wait_for_key();
         const MappedTile block = key_block(next);
         issue_scores(scores, queries, key_operand());
@@ -179,6 +202,7 @@ struct Consumer {
 #pragma unroll 1
         for (int next = task.end - 2; next >= task.begin; --next) {
             Scores scores;
+            start(scores);
             wait_for_key();
             const MappedTile block = key_block(next);
             turn.take(mod::Turns::products);
@@ -219,6 +243,7 @@ struct Consumer {
         for (int next = task.end - 1; next >= task.begin; --next) {
             Scores scores;
             Weights weights;
+            start(scores);
             wait_for_key();
             const MappedTile block = key_block(next);
             turn.take(mod::Turns::products);
@@ -254,6 +279,8 @@ struct Consumer {
         const int warp_row = task.first_row + 64 * warpgroup + 16 * warp;
         const unsigned queries = shared.queries.at(query.stage) + warpgroup * 64 * kRowBytes;
         Logits logits(attention, arguments, place, warp_row, lane);
+        if constexpr (mod::kStartsFromColumns)
+            logits.store_columns(columns(), kColumnGroupBytes);
         Softmax softmax;
         Output output;
 #pragma unroll

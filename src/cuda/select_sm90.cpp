@@ -42,6 +42,18 @@ const ExpandedValues& expanded_of(const KernelRequest& request, bool by_grid) {
     return by_grid ? request.grid_expanded : request.expanded;
 }
 
+// Of one thread: what is added for columns of the grid and its two rows.
+int repeated_values(const KeyGrid& grid) {
+    return grid.remainders ? std::lcm(grid.width, 8) / 2 : 0;
+}
+
+// Whether products add to what is added for columns, out of shared memory. A thread's groups of
+// eight keys have to repeat.
+bool starts_from_columns(const KernelRequest& request, bool by_grid) {
+    const KeyGrid& grid = request.key_grid;
+    return by_grid && grid.remainders_are_all && grid.width % 8 == 0;
+}
+
 // The layout at the top of forward_sm90.cu.
 int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape, bool by_grid) {
     constexpr int kRowBytes = 128; // of a panel
@@ -52,7 +64,10 @@ int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape, boo
         bias_bytes + (bias_bytes % kRowBytes == 0 ? 0 : 8 * request.bias_bytes);
     const KeyGrid& grid = request.key_grid;
     const int grid_rows = by_grid && grid.quotients ? shape.key_tile / grid.width : 0;
-    return kBarrierBytes + kForwardStages * query_tile * (bias_row_bytes + 4 * grid_rows) +
+    const int columns =
+        starts_from_columns(request, by_grid) ? 2 * query_tile * 4 * repeated_values(grid) : 0;
+    return kBarrierBytes + columns +
+           kForwardStages * query_tile * (bias_row_bytes + 4 * grid_rows) +
            kForwardStages * term_bytes(expanded_of(request, by_grid), shape) +
            kRowBytes * (shape.query_stages * query_tile * std::max(key, value) +
                         kForwardStages * shape.key_tile * (key + value));
@@ -98,7 +113,7 @@ bool suits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
     if (!fits_grid(request, shape)) return false;
     // Of one thread: a number for each row of the grid and query, and what repeats.
     const int rows = grid.quotients ? 2 * shape.key_tile / grid.width : 0;
-    const int period = grid.remainders ? std::lcm(grid.width, 8) / 2 : 0;
+    const int period = starts_from_columns(request, true) ? 0 : repeated_values(grid);
     return suits(request, shape, true) &&
            accumulators(request, shape) + rows + period <= accumulator_limit(request, shape);
 }
@@ -133,7 +148,8 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
         .schedule = schedule,
         .has_registers_for_columns = schedule.consumers == 2 && !is_wide(request) &&
                                      accumulators(request, schedule) + schedule.key_tile / 4 <= 192,
-        .expanded = expanded};
+        .expanded = expanded,
+        .starts_from_columns = starts_from_columns(request, by_grid)};
     config.has_next = true; // the generic kernel is the last
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");
