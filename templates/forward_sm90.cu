@@ -31,7 +31,7 @@ __device__ void load_columns(Scores& scores, unsigned from) {
 #pragma unroll
     for (int i = 0; i < kScores; i += 4) {
         float four[4];
-        load_shared(from + i / 4 % kColumnGroups * kColumnGroupBytes, four);
+        load_shared_again(from + i / 4 % kColumnGroups * kColumnGroupBytes, four);
 #pragma unroll
         for (int k = 0; k < 4; ++k)
             scores[i + k] = four[k];
@@ -194,7 +194,11 @@ struct Consumer {
             Scores scores;
             const MappedTile block = compute_scores(scores, queries, logits, task.end - 1);
             apply(logits, scores, block.index * mod::kKeyTile);
-            softmax.raise_maximum(scores, logits);
+            if constexpr (Softmax::kLazy) {
+                softmax.find_exponents(scores, logits);
+                if (softmax.rises_) softmax.rise(scores);
+            } else
+                softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
             to_weights(weights, scores);
@@ -219,14 +223,23 @@ struct Consumer {
             turn.take(mod::Turns::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
             apply(logits, scores, block.index * mod::kKeyTile);
-            softmax.raise_maximum(scores, logits);
-            softmax.exponentiate(scores, logits, 0, mod::kSettlesAfter, [&](float done) {
-                const float settled = mod::kSettlesAfter == 0 ? softmax.anchor(scores) : done;
+            const auto finish = [&](float settled) {
                 settle(settled, shared.spare);
                 softmax.follow(settled);
                 turn.pass(mod::Turns::softmax);
                 finish_output(output, weights);
-            });
+            };
+            constexpr bool kEarly = Softmax::kLazy && mod::kSettlesAfter == 0;
+            if constexpr (Softmax::kLazy) {
+                softmax.find_exponents(scores, logits);
+                if (kEarly) finish(softmax.peak_);
+                if (softmax.rises_) softmax.rise(scores);
+            } else
+                softmax.raise_maximum(scores, logits);
+            softmax.exponentiate(scores, logits, 0, kEarly ? kFragmentColumns : mod::kSettlesAfter,
+                                 [&](float done) {
+                                     finish(mod::kSettlesAfter == 0 ? softmax.anchor(scores) : done);
+                                 });
             softmax.exponentiate(scores, logits, 1);
             to_weights(weights, scores);
             if (!Logits::kAreBounded && softmax.shrinks()) multiply_rows(output, softmax.shrink);
@@ -257,7 +270,11 @@ struct Consumer {
             turn.take(mod::Turns::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
             apply(logits, scores, block.index * mod::kKeyTile);
-            softmax.raise_maximum(scores, logits);
+            if constexpr (Softmax::kLazy) {
+                softmax.find_exponents(scores, logits);
+                if (softmax.rises_) softmax.rise(scores);
+            } else
+                softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
             turn.pass(mod::Turns::softmax);

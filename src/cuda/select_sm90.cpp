@@ -21,6 +21,7 @@ constexpr std::array kForwardShapes = {
 };
 // For keys as a grid. Two warpgroups have registers for what repeats from row to row.
 constexpr std::array kGridShapes = {
+    ForwardSchedule{3, 128, 2, true},
     ForwardSchedule{2, 128, 2, true}, ForwardSchedule{2, 128, 1, true},
     ForwardSchedule{2, 112, 2, true}, ForwardSchedule{2, 112, 1, true},
     ForwardSchedule{2, 96, 1, true},  ForwardSchedule{2, 80, 1, true},
@@ -112,8 +113,9 @@ bool suits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
     const KeyGrid& grid = request.key_grid;
     if (!fits_grid(request, shape)) return false;
     // Of one thread: a number for each row of the grid and query, and what repeats.
-    const int rows = grid.quotients ? 2 * shape.key_tile / grid.width : 0;
-    const int period = starts_from_columns(request, true) ? 0 : repeated_values(grid);
+    const bool starts = starts_from_columns(request, true);
+    const int rows = grid.quotients && !starts ? 2 * shape.key_tile / grid.width : 0;
+    const int period = starts ? 0 : repeated_values(grid);
     return suits(request, shape, true) &&
            accumulators(request, shape) + rows + period <= accumulator_limit(request, shape);
 }
