@@ -12,7 +12,7 @@ namespace {
 // Best first, but for turns. Three warpgroups share each load of keys where the output leaves them
 // registers.
 constexpr std::array kForwardShapes = {
-    ForwardSchedule{3, 128, 2, true}, ForwardSchedule{3, 112, 2, true},
+    ForwardSchedule{3, 128, 2, true}, ForwardSchedule{3, 112, 2, true}, ForwardSchedule{3, 128, 1, false},
     ForwardSchedule{3, 96, 2, true},  ForwardSchedule{2, 128, 2, true},
     ForwardSchedule{2, 128, 1, true}, ForwardSchedule{2, 112, 1, true},
     ForwardSchedule{2, 96, 1, true},  ForwardSchedule{2, 80, 1, true},
@@ -21,7 +21,7 @@ constexpr std::array kForwardShapes = {
 };
 // For keys as a grid. Two warpgroups have registers for what repeats from row to row.
 constexpr std::array kGridShapes = {
-    ForwardSchedule{3, 128, 2, true},
+    ForwardSchedule{3, 128, 2, true}, ForwardSchedule{3, 128, 1, false},
     ForwardSchedule{2, 128, 2, true}, ForwardSchedule{2, 128, 1, true},
     ForwardSchedule{2, 112, 2, true}, ForwardSchedule{2, 112, 1, true},
     ForwardSchedule{2, 96, 1, true},  ForwardSchedule{2, 80, 1, true},
@@ -68,7 +68,7 @@ int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape, boo
     const int columns =
         starts_from_columns(request, by_grid) ? 2 * query_tile * 4 * repeated_values(grid) : 0;
     return kBarrierBytes + columns +
-           kForwardStages * query_tile * (bias_row_bytes + 4 * grid_rows) +
+           kForwardStages * query_tile * (bias_row_bytes + 4 * grid_rows / (shape.overlaps ? 1 : 2)) +
            kForwardStages * term_bytes(expanded_of(request, by_grid), shape) +
            kRowBytes * (shape.query_stages * query_tile * std::max(key, value) +
                         kForwardStages * shape.key_tile * (key + value));
@@ -203,7 +203,7 @@ std::string_view why_not_sm90(const KernelRequest& request) {
 }
 
 std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
-    constexpr std::size_t kSizes = 4; // of tiles: smaller ones only save registers
+    constexpr std::size_t kSizes = 7; // of tiles: smaller ones only save registers
     std::vector<ForwardSchedule> schedules;
     if (!why_not_sm90(request).empty()) return schedules;
     std::vector<ForwardSchedule> shapes;
