@@ -26,18 +26,6 @@ namespace {
 
 extern __shared__ __align__(1024) unsigned char shared_memory[];
 
-// What products add to: `from`, as Logits::store_columns() left it.
-__device__ void load_columns(Scores& scores, unsigned from) {
-#pragma unroll
-    for (int i = 0; i < kScores; i += 4) {
-        float four[4];
-        load_shared_again(from + i / 4 % kColumnGroups * kColumnGroupBytes, four);
-#pragma unroll
-        for (int k = 0; k < 4; ++k)
-            scores[i + k] = four[k];
-    }
-}
-
 __device__ void issue_scores(Scores& scores, Operand query, Operand key) {
     constexpr int kSteps = round_up_16(mod::kHeadDim) / 16, kPanelSteps = kPanelColumns / 16;
     pin(scores);
@@ -46,8 +34,7 @@ __device__ void issue_scores(Scores& scores, Operand query, Operand key) {
     for (int step = 0; step < kSteps; ++step) {
         const int panel = step / kPanelSteps, inside = step % kPanelSteps * 32;
         Product<Element, mod::kKeyTile>::multiply(scores, query.plus(panel * kQueryPanel + inside),
-                                                  key.plus(panel * kKeyPanel + inside),
-                                                  mod::kStartsFromColumns || step != 0);
+                                                  key.plus(panel * kKeyPanel + inside), step != 0);
     }
     end_products();
 }
@@ -128,15 +115,6 @@ struct Consumer {
     __device__ void wait_for_key() const { shared.keys.full(key.stage).wait(key.parity); }
     __device__ void wait_for_value() const { shared.values.full(value.stage).wait(value.parity); }
 
-    // Of this thread's part of what is added for columns of the grid of keys.
-    __device__ unsigned columns() const {
-        return shared.columns + 16 * (128 * warpgroup + 32 * warp + lane);
-    }
-    // What products add to.
-    __device__ void start(Scores& scores) const {
-        if constexpr (mod::kStartsFromColumns) load_columns(scores, columns());
-    }
-
     // Of the keys that have arrived: the next of a range, or what a map chose.
     __device__ MappedTile key_block(int next) const {
         if constexpr (mod::kHasMap) return MappedTile::load(shared.key_block(key.stage));
@@ -146,7 +124,6 @@ struct Consumer {
     // Scores of a block of keys, alone.
     __device__ MappedTile compute_scores(Scores& scores, Operand queries, Logits& logits,
                                          int next) {
-        start(scores);
         wait_for_key();
         const MappedTile block = key_block(next);
         issue_scores(scores, queries, key_operand());
@@ -231,11 +208,7 @@ struct Consumer {
             Scores scores;
             const MappedTile block = compute_scores(scores, queries, logits, last);
             apply(logits, scores, block.index * mod::kKeyTile);
-            if constexpr (Softmax::kLazy) {
-                softmax.find_exponents(scores, logits);
-                if (softmax.rises_) softmax.rise(scores);
-            } else
-                softmax.raise_maximum(scores, logits);
+            softmax.find_level(scores, logits, [] {});
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
             to_weights(weights, scores);
@@ -243,7 +216,6 @@ struct Consumer {
 #pragma unroll 1
         for (int next = last - 1; next >= task.begin; --next) {
             Scores scores;
-            start(scores);
             wait_for_key();
             const MappedTile block = key_block(next);
             turn.take(mod::Turns::products);
@@ -266,17 +238,16 @@ struct Consumer {
                 turn.pass(mod::Turns::softmax);
                 finish_output(output, weights);
             };
-            constexpr bool kEarly = Softmax::kLazy && mod::kSettlesAfter == 0;
-            if constexpr (Softmax::kLazy) {
-                softmax.find_exponents(scores, logits);
-                if (kEarly) finish(softmax.peak_);
-                if (softmax.rises_) softmax.rise(scores);
-            } else
-                softmax.raise_maximum(scores, logits);
-            softmax.exponentiate(scores, logits, 0, kEarly ? kFragmentColumns : mod::kSettlesAfter,
-                                 [&](float done) {
-                                     finish(mod::kSettlesAfter == 0 ? softmax.anchor(scores) : done);
-                                 });
+            // Where levels are asked for late, nothing holds exponents that follow.
+            constexpr bool kFinishesFirst = Softmax::kAsksLate && mod::kSettlesAfter == 0;
+            softmax.find_level(scores, logits, [&] {
+                if constexpr (kFinishesFirst) finish(softmax.highest);
+            });
+            softmax.exponentiate(
+                scores, logits, 0, kFinishesFirst ? kFragmentColumns : mod::kSettlesAfter,
+                [&](float done) {
+                    finish(mod::kSettlesAfter == 0 ? softmax.anchor(scores) : done);
+                });
             softmax.exponentiate(scores, logits, 1);
             to_weights(weights, scores);
             if (!Logits::kAreBounded && softmax.shrinks()) multiply_rows(output, softmax.shrink);
@@ -293,7 +264,6 @@ struct Consumer {
         for (int next = task.end - 1; next >= task.begin; --next) {
             Scores scores;
             Weights weights;
-            start(scores);
             wait_for_key();
             const MappedTile block = key_block(next);
             turn.take(mod::Turns::products);
@@ -307,11 +277,7 @@ struct Consumer {
             turn.take(mod::Turns::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
             apply(logits, scores, block.index * mod::kKeyTile);
-            if constexpr (Softmax::kLazy) {
-                softmax.find_exponents(scores, logits);
-                if (softmax.rises_) softmax.rise(scores);
-            } else
-                softmax.raise_maximum(scores, logits);
+            softmax.find_level(scores, logits, [] {});
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
             turn.pass(mod::Turns::softmax);
@@ -333,8 +299,6 @@ struct Consumer {
         const int warp_row = task.first_row + 64 * warpgroup + 16 * warp;
         const unsigned queries = shared.queries.at(query.stage) + warpgroup * 64 * kRowBytes;
         Logits logits(attention, arguments, place, warp_row, lane);
-        if constexpr (mod::kStartsFromColumns)
-            logits.store_columns(columns(), kColumnGroupBytes);
         Softmax softmax;
         Output output;
 #pragma unroll

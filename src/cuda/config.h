@@ -29,8 +29,6 @@ enum class KernelKind : std::uint8_t {
 struct KeyGrid {
     int width = 0; // 0: none
     bool quotients = false, remainders = false;
-    // The score plus what uses kv % width, and what is the same for a row of the grid, is all.
-    bool remainders_are_all = false;
 };
 
 // What Hopper's backward reads, and adds to, by a row or a column of keys as a grid.
@@ -81,7 +79,6 @@ struct HopperForward {
     ForwardSchedule schedule;
     bool has_registers_for_columns = false; // for a value of each of a thread's columns
     ExpandedValues expanded;
-    bool starts_from_columns = false; // products add to what is added for columns of a grid of keys
 };
 
 // What plan.cu keeps: intervals of each tile of queries and of keys, and of which heads apart.

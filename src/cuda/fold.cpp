@@ -1,7 +1,6 @@
 #include "cuda/fold.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -44,11 +43,6 @@ class Folder {
             sort(addend, parts);
         if (work_ > kMaxWork) return {};
         parts.multiplier = affine->multiplier;
-        parts.remainders_are_all =
-            parts.remainder_addend != kNoNode && build_.is_real(parts.multiplier, 1) &&
-            std::ranges::all_of(std::array{parts.slope, parts.key_addend, parts.distance_addend,
-                                           parts.element_addend, parts.cap},
-                                [](NodeId part) { return part == kNoNode; });
         return parts;
     }
 
@@ -324,7 +318,7 @@ KeyGrid key_grid(const passes::Mod& mod) {
         ir::Graph graph = mod.program.graph;
         const ScoreParts parts = Folder(graph, static_cast<int>(width)).fold(mod.score);
         const KeyGrid grid{static_cast<int>(width), parts.quotient_addend != kNoNode,
-                           parts.remainder_addend != kNoNode, parts.remainders_are_all};
+                           parts.remainder_addend != kNoNode};
         const bool is_whole = parts.element_addend == kNoNode;
         const auto count = [](const KeyGrid& of) { return of.quotients + of.remainders; };
         if ((grid.remainders && !fits_registers(width)) || count(grid) == 0) continue;

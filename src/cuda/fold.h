@@ -28,9 +28,6 @@ struct ScoreParts {
     // what else of the score is dear and uses kv, or q - kv, alone.
     std::vector<ir::NodeId> key_values, distance_values;
     bool found() const { return multiplier != ir::kNoNode; }
-    // Nothing but the remainder's addend differs from key to key within a row of the grid, and the
-    // score is not multiplied.
-    bool remainders_are_all = false;
     // Addends are multiplied by log2(e) once and for all, and the exponent is the logit itself.
     bool are_exponents() const {
         return found() && cap == ir::kNoNode && element_addend == ir::kNoNode;

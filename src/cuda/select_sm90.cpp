@@ -12,20 +12,20 @@ namespace {
 // Best first, but for turns. Three warpgroups share each load of keys where the output leaves them
 // registers.
 constexpr std::array kForwardShapes = {
-    ForwardSchedule{3, 128, 2, true}, ForwardSchedule{3, 112, 2, true}, ForwardSchedule{3, 128, 1, false},
+    ForwardSchedule{3, 128, 2, true}, ForwardSchedule{3, 112, 2, true},
     ForwardSchedule{3, 96, 2, true},  ForwardSchedule{2, 128, 2, true},
     ForwardSchedule{2, 128, 1, true}, ForwardSchedule{2, 112, 1, true},
     ForwardSchedule{2, 96, 1, true},  ForwardSchedule{2, 80, 1, true},
     ForwardSchedule{2, 64, 1, true},  ForwardSchedule{2, 48, 1, true},
     ForwardSchedule{2, 64, 1, false}, ForwardSchedule{2, 48, 1, false},
 };
-// For keys as a grid. Two warpgroups have registers for what repeats from row to row.
+// For keys as a grid. What repeats from row to row leaves three warpgroups registers for short
+// tiles.
 constexpr std::array kGridShapes = {
-    ForwardSchedule{3, 128, 2, true}, ForwardSchedule{3, 128, 1, false},
-    ForwardSchedule{2, 128, 2, true}, ForwardSchedule{2, 128, 1, true},
-    ForwardSchedule{2, 112, 2, true}, ForwardSchedule{2, 112, 1, true},
-    ForwardSchedule{2, 96, 1, true},  ForwardSchedule{2, 80, 1, true},
-    ForwardSchedule{3, 64, 2, true},  ForwardSchedule{2, 64, 1, true},
+    ForwardSchedule{3, 64, 2, true},  ForwardSchedule{2, 128, 2, true},
+    ForwardSchedule{2, 128, 1, true}, ForwardSchedule{2, 112, 2, true},
+    ForwardSchedule{2, 112, 1, true}, ForwardSchedule{2, 96, 1, true},
+    ForwardSchedule{2, 80, 1, true},  ForwardSchedule{2, 64, 1, true},
     ForwardSchedule{2, 48, 1, true},
 };
 constexpr int kForwardStages = 2;
@@ -43,18 +43,6 @@ const ExpandedValues& expanded_of(const KernelRequest& request, bool by_grid) {
     return by_grid ? request.grid_expanded : request.expanded;
 }
 
-// Of one thread: what is added for columns of the grid and its two rows.
-int repeated_values(const KeyGrid& grid) {
-    return grid.remainders ? std::lcm(grid.width, 8) / 2 : 0;
-}
-
-// Whether products add to what is added for columns, out of shared memory. A thread's groups of
-// eight keys have to repeat.
-bool starts_from_columns(const KernelRequest& request, bool by_grid) {
-    const KeyGrid& grid = request.key_grid;
-    return by_grid && grid.remainders_are_all && grid.width % 8 == 0;
-}
-
 // The layout at the top of forward_sm90.cu.
 int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape, bool by_grid) {
     constexpr int kRowBytes = 128; // of a panel
@@ -65,10 +53,7 @@ int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape, boo
         bias_bytes + (bias_bytes % kRowBytes == 0 ? 0 : 8 * request.bias_bytes);
     const KeyGrid& grid = request.key_grid;
     const int grid_rows = by_grid && grid.quotients ? shape.key_tile / grid.width : 0;
-    const int columns =
-        starts_from_columns(request, by_grid) ? 2 * query_tile * 4 * repeated_values(grid) : 0;
-    return kBarrierBytes + columns +
-           kForwardStages * query_tile * (bias_row_bytes + 4 * grid_rows / (shape.overlaps ? 1 : 2)) +
+    return kBarrierBytes + kForwardStages * query_tile * (bias_row_bytes + 4 * grid_rows) +
            kForwardStages * term_bytes(expanded_of(request, by_grid), shape) +
            kRowBytes * (shape.query_stages * query_tile * std::max(key, value) +
                         kForwardStages * shape.key_tile * (key + value));
@@ -113,16 +98,15 @@ bool suits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
     const KeyGrid& grid = request.key_grid;
     if (!fits_grid(request, shape)) return false;
     // Of one thread: a number for each row of the grid and query, and what repeats.
-    const bool starts = starts_from_columns(request, true);
-    const int rows = grid.quotients && !starts ? 2 * shape.key_tile / grid.width : 0;
-    const int period = starts ? 0 : repeated_values(grid);
+    const int rows = grid.quotients ? 2 * shape.key_tile / grid.width : 0;
+    const int period = grid.remainders ? std::lcm(grid.width, 8) / 2 : 0;
     return suits(request, shape, true) &&
            accumulators(request, shape) + rows + period <= accumulator_limit(request, shape);
 }
 
 // Measured on an H200. Heads of 128 columns and more multiply most of the time and mods lengthen
 // the softmax, so that turns at products suffice.
-ForwardSchedule with_turns(const KernelRequest& request, ForwardSchedule schedule) {
+ForwardSchedule with_turns(const KernelRequest& request, ForwardSchedule schedule, bool by_grid) {
     const bool wide = is_wide(request), narrow = schedule.consumers == 3;
     const bool plain = !request.has_score_mod && !request.has_map;
     const bool multiplies = wide || (plain && padded_columns(request.head_dim_v) == 128);
@@ -130,7 +114,8 @@ ForwardSchedule with_turns(const KernelRequest& request, ForwardSchedule schedul
     const bool adds_terms = request.expanded.any() && !narrow;
     const bool has_mod = request.has_score_mod && !adds_terms;
     schedule.turns = multiplies || has_mod ? Turns::products : Turns::softmax;
-    schedule.settles_after = wide || (narrow && !request.has_score_mod) ? 0 : has_mod ? 8 : 4;
+    const bool settles_first = wide || (narrow && (by_grid || !request.has_score_mod));
+    schedule.settles_after = settles_first ? 0 : has_mod ? 8 : 4;
     return schedule;
 }
 
@@ -150,8 +135,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
         .schedule = schedule,
         .has_registers_for_columns = schedule.consumers == 2 && !is_wide(request) &&
                                      accumulators(request, schedule) + schedule.key_tile / 4 <= 192,
-        .expanded = expanded,
-        .starts_from_columns = starts_from_columns(request, by_grid)};
+        .expanded = expanded};
     config.has_next = true; // the generic kernel is the last
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");
@@ -175,18 +159,18 @@ bool needs_fewer_registers(const ForwardSchedule& shape, const ForwardSchedule& 
 
 // The best, one that is a step smaller, and the smallest: each costs a compile.
 std::vector<Choice> choices_for(const KernelRequest& request) {
-    constexpr std::size_t kMost = 3, kMostOfGrid = 2;
+    constexpr std::size_t kMost = 3;
     std::vector<Choice> choices;
-    const auto take = [&](const ForwardSchedule& shape, bool by_grid, std::size_t most) {
+    const auto take = [&](const ForwardSchedule& shape, bool by_grid) {
         const bool follows = !choices.empty() && choices.back().by_grid == by_grid;
         if (follows && !needs_fewer_registers(shape, choices.back().shape)) return;
-        if (choices.size() == most) choices.pop_back();
+        if (choices.size() == kMost) choices.pop_back();
         choices.push_back({shape, by_grid});
     };
     for (const ForwardSchedule& shape : kGridShapes)
-        if (suits_grid(request, shape)) take(shape, true, kMostOfGrid);
+        if (suits_grid(request, shape) && is_chosen(request, shape, true)) take(shape, true);
     for (const ForwardSchedule& shape : kForwardShapes)
-        if (is_chosen(request, shape, false)) take(shape, false, kMost);
+        if (is_chosen(request, shape, false)) take(shape, false);
     return choices;
 }
 
@@ -203,7 +187,7 @@ std::string_view why_not_sm90(const KernelRequest& request) {
 }
 
 std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
-    constexpr std::size_t kSizes = 7; // of tiles: smaller ones only save registers
+    constexpr std::size_t kSizes = 4; // of tiles: smaller ones only save registers
     std::vector<ForwardSchedule> schedules;
     if (!why_not_sm90(request).empty()) return schedules;
     std::vector<ForwardSchedule> shapes;
@@ -218,7 +202,8 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
     std::size_t sizes = 0;
     for (const ForwardSchedule& shape : shapes) {
         if (!suits(request, shape, fits_grid(request, shape)) || sizes == kSizes) continue;
-        if (sizes++ == 0) schedules.push_back(with_turns(request, shape));
+        if (sizes++ == 0)
+            schedules.push_back(with_turns(request, shape, fits_grid(request, shape)));
         for (const Turns turns : {Turns::softmax, Turns::products, Turns::none})
             for (const int columns : {0, 4, 8}) {
                 ForwardSchedule schedule = shape;
@@ -243,7 +228,8 @@ std::optional<KernelConfig> select_forward_sm90(const KernelRequest& request) {
     const auto refused = static_cast<std::size_t>(request.refused);
     if (refused >= choices.size()) return {};
     const Choice& choice = choices[refused];
-    KernelConfig config = configured(request, with_turns(request, choice.shape), choice.by_grid);
+    KernelConfig config =
+        configured(request, with_turns(request, choice.shape, choice.by_grid), choice.by_grid);
     if (refused > 0) config.reason += "; larger tiles spilled registers or serialised products";
     return config;
 }

@@ -40,14 +40,8 @@ constexpr int kBiasThreads = 64; // that copy them, where there are any, beside 
 // What is added for rows of keys as a grid: floats by row, then by query.
 constexpr int kGridRows = mod::kHasQuotientAddend ? mod::kKeyTile / mod::kKeyWidth : 0;
 using GridRows = Stages<mod::kStages, kGridRows * mod::kQueryTile * 4>;
-constexpr int kGridThreads = 96; // that stage it, where there is any, beside the producer
-
-// What is added for columns of that grid, where products add to it: a thread's accumulators of a row
-// of the grid, four after four, each four beside those of the other threads. A thread reads what it
-// has written itself.
-constexpr int kColumnGroups = mod::kStartsFromColumns ? mod::kKeyWidth / 8 : 0;
-constexpr int kColumnGroupBytes = 16 * 128 * kConsumers;
-constexpr int kColumnBytes = kColumnGroups * kColumnGroupBytes;
+constexpr int kGridThreads =
+    32 * kConsumers; // that stage it, where there is any, beside the producer
 
 // A tile of queries, as the producer hands it to the consumers, beside the queries.
 struct Task {
@@ -80,7 +74,6 @@ struct Shared {
     Biases biases;
     TermSlices terms;
     GridRows grid_rows;
-    unsigned columns; // of the grid
     unsigned tasks; // one for each stage of queries
     unsigned spare; // a word that is never read
 
@@ -88,8 +81,7 @@ struct Shared {
     static constexpr int kBytes =
         kTiles + Queries::kStages * Queries::kBytes + Keys::kStages * Keys::kBytes +
         Values::kStages * Values::kBytes + Biases::kStages * Biases::kBytes +
-        TermSlices::kStages * TermSlices::kBytes + GridRows::kStages * GridRows::kBytes +
-        kColumnBytes;
+        TermSlices::kStages * TermSlices::kBytes + GridRows::kStages * GridRows::kBytes;
 
     __device__ explicit Shared(unsigned memory)
         : queries{memory + kTiles, memory + Queries::kStages * Task::kBytes},
@@ -98,7 +90,7 @@ struct Shared {
           biases{values.at(Values::kStages), values.barriers + Values::kBarrierBytes},
           terms{biases.at(Biases::kStages), biases.barriers + Biases::kBarrierBytes},
           grid_rows{terms.at(TermSlices::kStages), terms.barriers + TermSlices::kBarrierBytes},
-          columns(grid_rows.at(GridRows::kStages)), tasks(memory), spare(grid_rows.barriers + GridRows::kBarrierBytes) {}
+          tasks(memory), spare(grid_rows.barriers + GridRows::kBarrierBytes) {}
 
     __device__ unsigned task(int stage) const { return tasks + stage * Task::kBytes; }
     // Where a map chooses the tiles of keys: which one each stage holds.

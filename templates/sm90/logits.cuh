@@ -54,8 +54,7 @@ class Logits {
     static constexpr bool kAffine = mod::kHasScoreMod && mod::kScoreIsAffine;
     static constexpr bool kCapped = kAffine && mod::kScoreIsCapped;
     // Logits are exponents already.
-    static constexpr bool kFactorIsOne =
-        kAffine && mod::kLogitsAreExponents && !mod::kStartsFromColumns;
+    static constexpr bool kFactorIsOne = kAffine && mod::kLogitsAreExponents;
     static constexpr bool kHasOffset = kAffine && !kCapped && kHasBase;
     // Weights are relative to a level that does not change, see Softmax. Those of f16 would vanish.
     static constexpr bool kAreBounded = mod::kExponentBound > 0 && mod::kExponentBound <= 74 &&
@@ -119,20 +118,6 @@ class Logits {
                     base_[r][i] = mod::kHasRowAddend ? base_[r][0] + addend : addend;
             }
     }
-    // What products add to: in units of the products, in the order of accumulators. `to`: this
-    // thread's first, in shared memory; `step`: from four accumulators to the next.
-    __device__ void store_columns(unsigned to, int step) const {
-#pragma unroll
-        for (int j = 0; j < mod::kKeyWidth / 4; j += 2) {
-            float four[4];
-#pragma unroll
-            for (int side = 0; side < 2; ++side)
-                visit_column(first_column_ + column_of(j + side), [&](int r, const mod::At& at) {
-                    four[2 * r + side] = mod::remainder_addend(at) * unit_;
-                });
-            store_shared(to + j / 2 * step, four[0], four[1], four[2], four[3]);
-        }
-    }
     // The biases of these keys. `rows`: the warp's first, in shared memory.
     __device__ void load_biases(unsigned rows) { biases_.load(rows); }
 
@@ -145,9 +130,7 @@ class Logits {
     // Products become logits of the keys that look() was asked about; those that are hidden become
     // -inf.
     __device__ void apply(Scores& scores, int first_key) {
-        if constexpr (mod::kStartsFromColumns)
-            ;
-        else if constexpr (kAffine)
+        if constexpr (kAffine)
             change_affine(scores, first_key);
         else if constexpr (kHasScoreMod)
             change(scores, first_key);
@@ -219,13 +202,6 @@ class Logits {
     }
 
     __device__ void prepare_affine() {
-        if constexpr (mod::kStartsFromColumns) {
-            // A product counts nothing beside what is added, where the scale is that small.
-            const float scale = fmaxf(attention_.scale, 1e-30f);
-            factor_ = scale * kLog2E;
-            unit_ = 1 / scale;
-            return;
-        }
         visit_column(0, [&](int r, const mod::At& at) {
             float scale = attention_.scale * mod::multiplier(at);
             float unit = kFactorIsOne ? kLog2E : 1; // of what is added
@@ -332,9 +308,7 @@ class Logits {
     // What is added for columns of that grid: of the thread's columns in a period of eight keys
     // and of the grid.
     static constexpr int kPeriodColumns =
-        mod::kHasRemainderAddend && !mod::kStartsFromColumns
-            ? least_common_multiple(mod::kKeyWidth, 8) / 4
-            : 1;
+        mod::kHasRemainderAddend ? least_common_multiple(mod::kKeyWidth, 8) / 4 : 1;
     float repeated_[2][kPeriodColumns];
     bool hides_;          // something of the keys that are looked at
     unsigned visible_[2]; // of them, where a mask is no band

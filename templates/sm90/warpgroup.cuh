@@ -74,14 +74,6 @@ __device__ inline void load_shared(unsigned from, float (&x)[4]) {
                  : "memory");
 }
 
-// Loads, even what was loaded before: compilers would copy it from register to register.
-__device__ inline void load_shared_again(unsigned from, float (&x)[4]) {
-    asm volatile("ld.volatile.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
-                 : "r"(from)
-                 : "memory");
-}
-
 // Four floats at 16 aligned bytes of memory.
 __device__ inline void store_floats(float* to, const float* four) {
     asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(four[0]), "f"(four[1]),
