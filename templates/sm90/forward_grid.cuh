@@ -25,7 +25,38 @@ struct GridQueries {
                                  q[i]);
         }
     }
-    // What is added for the row of the grid that this key is in.
+    // What is added for the rows of the grid from a key on: by row, then by query, from `to` in
+    // shared memory, which is free after wait().
+    template <typename Wait>
+    __device__ void store(const AttentionArguments& attention, const mod::Arguments& arguments,
+                          const HeadPlace& place, int first_key, unsigned to, Wait wait) const {
+        // As many rows are read before that.
+        constexpr int kAhead = kGridRows == 0 ? 1 : kGridRows < 4 ? kGridRows : 4;
+#pragma unroll 1
+        for (int first = 0; first < kGridRows; first += kAhead) {
+            const auto is_there = [&](int i) {
+                return kGridRows % kAhead == 0 || first + i < kGridRows;
+            };
+            float addends[kAhead][kCount];
+#pragma unroll
+            for (int i = 0; i < kAhead; ++i)
+                if (is_there(i))
+                    find(attention, arguments, place, first_key + (first + i) * mod::kKeyWidth,
+                         addends[i]);
+            wait();
+#pragma unroll
+            for (int i = 0; i < kAhead; ++i)
+#pragma unroll
+                for (int k = 0; k < kCount; ++k)
+                    if (is_there(i))
+                        store_shared_word(
+                            to + 4 * ((first + i) * mod::kQueryTile + k * kGridThreads),
+                            __float_as_uint(addends[i][k]));
+        }
+    }
+
+  private:
+    // For the row of the grid that this key is in.
     __device__ void find(const AttentionArguments& attention, const mod::Arguments& arguments,
                          const HeadPlace& place, int key, float (&addends)[kCount]) const {
         const int kv = min(key, attention.kv_len - 1) + static_cast<int>(attention.kv_offset);
@@ -52,33 +83,11 @@ __device__ inline void produce_grid_rows(const AttentionArguments& attention,
         query.advance();
         const HeadPlace place(attention, arguments, task.b, task.h, task.h_kv, task.low, task.high);
         const GridQueries queries(attention, arguments, place, task.first_row + thread);
-        // By row of the grid, then by query.
         const auto stage_rows = [&](int block) {
-            // As many rows are read before the stage is free.
-            constexpr int kAhead = kGridRows == 0 ? 1 : kGridRows < 4 ? kGridRows : 4;
-            const unsigned to = shared.grid_rows.at(position.stage) + 4 * thread;
-#pragma unroll 1
-            for (int first = 0; first < kGridRows; first += kAhead) {
-                const auto is_there = [&](int i) {
-                    return kGridRows % kAhead == 0 || first + i < kGridRows;
-                };
-                float addends[kAhead][GridQueries::kCount];
-#pragma unroll
-                for (int i = 0; i < kAhead; ++i)
-                    if (is_there(i))
-                        queries.find(attention, arguments, place,
-                                     block * mod::kKeyTile + (first + i) * mod::kKeyWidth,
-                                     addends[i]);
-                shared.grid_rows.empty(position.stage).wait(position.parity ^ 1);
-#pragma unroll
-                for (int i = 0; i < kAhead; ++i)
-#pragma unroll
-                    for (int k = 0; k < GridQueries::kCount; ++k)
-                        if (is_there(i))
-                            store_shared_word(
-                                to + 4 * ((first + i) * mod::kQueryTile + k * kGridThreads),
-                                __float_as_uint(addends[i][k]));
-            }
+            queries.store(attention, arguments, place, block * mod::kKeyTile,
+                          shared.grid_rows.at(position.stage) + 4 * thread, [&] {
+                              shared.grid_rows.empty(position.stage).wait(position.parity ^ 1);
+                          });
             shared.grid_rows.full(position.stage).arrive();
             position.advance();
         };

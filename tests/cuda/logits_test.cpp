@@ -89,13 +89,14 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* a
             logits.look(first_key, false);
             logits.prepare(first_key);
             for (int thread = 0; thread < kGridThreads; ++thread)
-                store_grid_rows(*attention, arguments, place, warp_row, first_key, 0, thread);
+                GridQueries(*attention, arguments, place, warp_row + thread)
+                    .store(*attention, arguments, place, first_key, 4 * thread, [] {});
             if (kGridRows > 0) logits.load_grid_rows(4 * (lane / 4));
             const int tile_row = warp_row / mod::kQueryTile * mod::kQueryTile;
             copy_terms(*attention, head, tile_row, first_key);
             logits.find_terms(0, warp_row - tile_row + lane / 4);
             logits.apply(scores, first_key);
-            softmax.raise_maximum(scores, logits);
+            softmax.find_level(scores, logits, [] {});
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
             for (int i = 0; i < kScores; ++i) weights[at(i)] = scores[i];
