@@ -224,7 +224,7 @@ struct Consumer {
         {
             const MappedTile block = compute_scores(scores, queries, logits, last);
             apply(logits, scores, block.index * mod::kKeyTile);
-            softmax.raise_maximum(scores, logits);
+            softmax.find_level(scores, logits, [] {});
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
             to_weights(weights, scores);
@@ -248,16 +248,24 @@ struct Consumer {
             turn.take(mod::Turns::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
             apply(logits, scores, block.index * mod::kKeyTile);
-            softmax.raise_maximum(scores, logits);
             const bool has_more = next > task.begin;
-            softmax.exponentiate(scores, logits, 0, mod::kSettlesAfter, [&](float done) {
-                const float settled = mod::kSettlesAfter == 0 ? softmax.anchor(scores) : done;
+            const auto finish = [&](float settled) {
                 settle(settled, shared.spare);
                 softmax.follow(settled);
                 turn.pass(mod::Turns::softmax);
                 finish_output(output, weights);
                 if (Logits::kStartsWithBias && has_more) wait_for_biases();
+            };
+            // Where levels are asked for late, nothing holds exponents that follow.
+            constexpr bool kFinishesFirst = Softmax::kAsksLate && mod::kSettlesAfter == 0;
+            softmax.find_level(scores, logits, [&] {
+                if constexpr (kFinishesFirst) finish(softmax.highest);
             });
+            softmax.exponentiate(
+                scores, logits, 0, kFinishesFirst ? kFragmentColumns : mod::kSettlesAfter,
+                [&](float done) {
+                    finish(mod::kSettlesAfter == 0 ? softmax.anchor(scores) : done);
+                });
             softmax.exponentiate(scores, logits, 1);
             to_weights(weights, scores);
             if constexpr (Logits::kStartsWithBias) {
@@ -296,7 +304,7 @@ struct Consumer {
             turn.take(mod::Turns::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
             apply(logits, scores, block.index * mod::kKeyTile);
-            softmax.raise_maximum(scores, logits);
+            softmax.find_level(scores, logits, [] {});
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
             turn.pass(mod::Turns::softmax);

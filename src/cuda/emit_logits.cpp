@@ -123,6 +123,7 @@ std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& fo
     constant("kLogitsAreExponents", parts.are_exponents());
     constant("kHasQuotientAddend", parts.quotient_addend != kNoNode);
     constant("kHasRemainderAddend", parts.remainder_addend != kNoNode);
+    constant("kKeysAreGrid", config.key_width != 0);
     text += formatted("constexpr int kKeyWidth = {};\n",
                       config.key_width == 0 ? config.key_tile : config.key_width);
     constant("kReadsBias", parts.bias_read != kNoNode);

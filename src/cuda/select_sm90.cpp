@@ -19,12 +19,13 @@ constexpr std::array kForwardShapes = {
     ForwardSchedule{2, 64, 1, true},  ForwardSchedule{2, 48, 1, true},
     ForwardSchedule{2, 64, 1, false}, ForwardSchedule{2, 48, 1, false},
 };
-// For keys as a grid. Two warpgroups have registers for what repeats from row to row.
+// For keys as a grid. What repeats from row to row leaves three warpgroups registers for short
+// tiles.
 constexpr std::array kGridShapes = {
-    ForwardSchedule{2, 128, 2, true}, ForwardSchedule{2, 128, 1, true},
-    ForwardSchedule{2, 112, 2, true}, ForwardSchedule{2, 112, 1, true},
-    ForwardSchedule{2, 96, 1, true},  ForwardSchedule{2, 80, 1, true},
-    ForwardSchedule{3, 64, 2, true},  ForwardSchedule{2, 64, 1, true},
+    ForwardSchedule{3, 64, 2, true},  ForwardSchedule{2, 128, 2, true},
+    ForwardSchedule{2, 128, 1, true}, ForwardSchedule{2, 112, 2, true},
+    ForwardSchedule{2, 112, 1, true}, ForwardSchedule{2, 96, 1, true},
+    ForwardSchedule{2, 80, 1, true},  ForwardSchedule{2, 64, 1, true},
     ForwardSchedule{2, 48, 1, true},
 };
 constexpr int kForwardStages = 2;
@@ -105,7 +106,7 @@ bool suits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
 
 // Measured on an H200. Heads of 128 columns and more multiply most of the time and mods lengthen
 // the softmax, so that turns at products suffice.
-ForwardSchedule with_turns(const KernelRequest& request, ForwardSchedule schedule) {
+ForwardSchedule with_turns(const KernelRequest& request, ForwardSchedule schedule, bool by_grid) {
     const bool wide = is_wide(request), narrow = schedule.consumers == 3;
     const bool plain = !request.has_score_mod && !request.has_map;
     const bool multiplies = wide || (plain && padded_columns(request.head_dim_v) == 128);
@@ -113,7 +114,8 @@ ForwardSchedule with_turns(const KernelRequest& request, ForwardSchedule schedul
     const bool adds_terms = request.expanded.any() && !narrow;
     const bool has_mod = request.has_score_mod && !adds_terms;
     schedule.turns = multiplies || has_mod ? Turns::products : Turns::softmax;
-    schedule.settles_after = wide || (narrow && !request.has_score_mod) ? 0 : has_mod ? 8 : 4;
+    const bool settles_first = wide || (narrow && (by_grid || !request.has_score_mod));
+    schedule.settles_after = settles_first ? 0 : has_mod ? 8 : 4;
     return schedule;
 }
 
@@ -157,18 +159,18 @@ bool needs_fewer_registers(const ForwardSchedule& shape, const ForwardSchedule& 
 
 // The best, one that is a step smaller, and the smallest: each costs a compile.
 std::vector<Choice> choices_for(const KernelRequest& request) {
-    constexpr std::size_t kMost = 3, kMostOfGrid = 2;
+    constexpr std::size_t kMost = 3;
     std::vector<Choice> choices;
-    const auto take = [&](const ForwardSchedule& shape, bool by_grid, std::size_t most) {
+    const auto take = [&](const ForwardSchedule& shape, bool by_grid) {
         const bool follows = !choices.empty() && choices.back().by_grid == by_grid;
         if (follows && !needs_fewer_registers(shape, choices.back().shape)) return;
-        if (choices.size() == most) choices.pop_back();
+        if (choices.size() == kMost) choices.pop_back();
         choices.push_back({shape, by_grid});
     };
     for (const ForwardSchedule& shape : kGridShapes)
-        if (suits_grid(request, shape)) take(shape, true, kMostOfGrid);
+        if (suits_grid(request, shape) && is_chosen(request, shape, true)) take(shape, true);
     for (const ForwardSchedule& shape : kForwardShapes)
-        if (is_chosen(request, shape, false)) take(shape, false, kMost);
+        if (is_chosen(request, shape, false)) take(shape, false);
     return choices;
 }
 
@@ -200,7 +202,8 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
     std::size_t sizes = 0;
     for (const ForwardSchedule& shape : shapes) {
         if (!suits(request, shape, fits_grid(request, shape)) || sizes == kSizes) continue;
-        if (sizes++ == 0) schedules.push_back(with_turns(request, shape));
+        if (sizes++ == 0)
+            schedules.push_back(with_turns(request, shape, fits_grid(request, shape)));
         for (const Turns turns : {Turns::softmax, Turns::products, Turns::none})
             for (const int columns : {0, 4, 8}) {
                 ForwardSchedule schedule = shape;
@@ -225,7 +228,8 @@ std::optional<KernelConfig> select_forward_sm90(const KernelRequest& request) {
     const auto refused = static_cast<std::size_t>(request.refused);
     if (refused >= choices.size()) return {};
     const Choice& choice = choices[refused];
-    KernelConfig config = configured(request, with_turns(request, choice.shape), choice.by_grid);
+    KernelConfig config =
+        configured(request, with_turns(request, choice.shape, choice.by_grid), choice.by_grid);
     if (refused > 0) config.reason += "; larger tiles spilled registers or serialised products";
     return config;
 }

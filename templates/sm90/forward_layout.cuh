@@ -41,7 +41,8 @@ constexpr int kBiasThreads = 64;
 // What is added for rows of keys as a grid: floats by row, then by query.
 constexpr int kGridRows = mod::kHasQuotientAddend ? mod::kKeyTile / mod::kKeyWidth : 0;
 using GridRows = Stages<mod::kStages, kGridRows * mod::kQueryTile * 4>;
-constexpr int kGridThreads = 96; // that stage it, where there is any, beside the producer
+constexpr int kGridThreads =
+    32 * kConsumers; // that stage it, where there is any, beside the producer
 
 // A tile of queries, as the producer hands it to the consumers, beside the queries.
 struct Task {

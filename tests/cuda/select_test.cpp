@@ -93,6 +93,26 @@ TEST_CASE("Hopper's tiles are whole rows of a grid of keys, until that is refuse
         }
 }
 
+TEST_CASE(
+    "Hopper's short tiles of a grid of keys are for three warpgroups, where there are no maps") {
+    for (const bool has_map : {false, true})
+        for (const int head_dim : {64, 80, 96}) {
+            CAPTURE(has_map);
+            CAPTURE(head_dim);
+            KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
+            request.key_grid = {64, true, true};
+            request.has_map = has_map;
+            const KernelConfig config = *select_forward_sm90(request);
+            const ForwardSchedule& schedule = config.hopper->schedule;
+            const bool is_short = !has_map && head_dim <= 80;
+            CHECK(config.key_width == 64);
+            CHECK(config.query_tile == (is_short ? 192 : 128));
+            CHECK(schedule.key_tile == (is_short ? 64 : 128));
+            CHECK(schedule.turns == Turns::products);
+            CHECK(schedule.settles_after == (is_short ? 0 : 8));
+        }
+}
+
 TEST_CASE("Hopper's backward sums by products where tiles are whole rows of a grid of keys") {
     for (int width = 1; width <= 128; ++width)
         for (const int head_dim : {40, 64, 80, 96, 128})

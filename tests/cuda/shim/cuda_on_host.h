@@ -32,6 +32,7 @@ inline unsigned __float_as_uint(float x) {
     return bits;
 }
 inline float __int_as_float(int bits) { return __uint_as_float(static_cast<unsigned>(bits)); }
+inline int __float_as_int(float x) { return static_cast<int>(__float_as_uint(x)); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 
@@ -112,6 +113,8 @@ inline unsigned __ballot_sync(unsigned, bool x) {
         return all;
     });
 }
-inline bool __any_sync(unsigned mask, bool x) { return __ballot_sync(mask, x) != 0; }
+inline bool __any_sync(unsigned mask, bool x) {
+    return warp_of_thread == nullptr ? x : __ballot_sync(mask, x) != 0;
+}
 inline void __syncwarp() {}
 inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }
