@@ -31,7 +31,8 @@ namespace {
 
 using KeyGradient = float[round_up_16(mod::kHeadDim) / 2];
 using ValueGradient = float[round_up_16(mod::kHeadDimV) / 2];
-using QueryGradient = float[kPieceColumns / 2];
+using SlabGradient = float[kPieceColumns / 2];
+using QueryGradient = SlabGradient[kPieceSlabs];
 
 // sums += fragments B, over the tile's queries.
 template <int kB, int kStep = 0, int kCount>
@@ -43,7 +44,7 @@ __device__ inline void issue_sums(float (&sums)[kCount], const Fragments& fragme
 
 // A piece of dS K, over the tile's keys, or the first kCount of them.
 template <int kCount = mod::kKeyTile, int kStep = 0>
-__device__ inline void issue_query_gradient(QueryGradient& dq, unsigned d_scores, unsigned keys) {
+__device__ inline void issue_query_gradient(SlabGradient& dq, unsigned d_scores, unsigned keys) {
     using P = FixedProduct<Element, kPieceColumns>;
     constexpr int kFromA = at::kDScores + kStep / 4 * kQueryPanel + kStep % 4 * 32;
     constexpr int kFromB = at::kKeys + kStep * 16 * kRowBytes;
@@ -64,6 +65,13 @@ enum class Seen { both, own, other }; // warpgroups' keys
 // Fragments of weights leave their registers to what a mod's derivative needs.
 constexpr bool kSettlesEarly = mod::kQueryTile == 128 && !kAtOnce &&
                                (mod::kAddsGradients || !mod::kDerivativeIsOne) && !kFolds;
+
+// Products for dk and all of dq are under way together where registers for their accumulators and
+// fragments of dS are there.
+constexpr bool kOverlapsSums =
+    (round_up_16(mod::kHeadDim) + round_up_16(mod::kHeadDimV) + kPieceSlabs * kPieceColumns) / 2 +
+        mod::kQueryTile / 4 <=
+    192;
 
 struct Consumer {
     const AttentionArguments& attention;
@@ -96,13 +104,24 @@ struct Consumer {
                 return;
             }
             if (own && !other) {
-                multiply<Seen::own>(gradients, sums, tile, dq_accumulator, dk, dv);
+                if (takes_query_gradient())
+                    multiply<Seen::own, true>(gradients, sums, tile, dq_accumulator, dk, dv);
+                else
+                    multiply<Seen::both, false>(gradients, sums, tile, dq_accumulator, dk, dv);
                 ++step;
                 return;
             }
         }
-        multiply<Seen::both>(gradients, sums, tile, dq_accumulator, dk, dv);
+        if (takes_query_gradient())
+            multiply<Seen::both, true>(gradients, sums, tile, dq_accumulator, dk, dv);
+        else
+            multiply<Seen::both, false>(gradients, sums, tile, dq_accumulator, dk, dv);
         ++step;
+    }
+
+    // Whether the warpgroup multiplies for dq at this step: a piece, or all where they take turns.
+    __device__ bool takes_query_gradient() const {
+        return !kTakesTurns || step % 2 == warpgroup;
     }
 
     // Whether the band shows a tile of queries anything of the warpgroup's keys.
@@ -118,25 +137,41 @@ struct Consumer {
         const int stage = step % 2;
         if (step == 0) shared.values().wait(0);
         if (lane == 0) shared.d_out_empty(stage).arrive();
-        meet_at_d_scores();
-        QueryGradient dq;
-        begin_products();
-        multiply_seen_keys(dq, stage, 1 - warpgroup);
-        end_products();
-        wait_for_products<0>();
-        pin(dq);
-        hand_over(dq);
-        shared.queries_empty(stage).arrive();
+        if constexpr (kTakesTurns)
+            meet_at_d_scores(step, takes_query_gradient());
+        else
+            meet_at_d_scores();
+        if (takes_query_gradient()) {
+            QueryGradient dq;
+            begin_products();
+            multiply_seen_keys(dq, stage, 1 - warpgroup);
+            end_products();
+            wait_for_products<0>();
+            pin_slabs(dq);
+            hand_over(dq);
+        }
+        give_back_queries(stage);
     }
 
     // A piece of dq, of one warpgroup's keys.
     __device__ void multiply_seen_keys(QueryGradient& dq, int stage, int which) const {
         const unsigned word = operand_word(shared.base, kQueryPanel);
-        issue_query_gradient<64>(dq, word + d_scores_offset(stage) + which * (kQueryPanel >> 4),
-                                 word + columns_offset() + which * (64 * kRowBytes >> 4));
+        issue_query_gradient<64>(dq[0], word + d_scores_offset(stage) + which * (kQueryPanel >> 4),
+                                 key_columns() + which * (64 * kRowBytes >> 4));
     }
 
-    template <Seen kSeen>
+    // Of all keys.
+    __device__ void multiply_keys(QueryGradient& dq, int stage) const {
+        constexpr unsigned kSlab = kSlabRows * kRowBytes >> 4;
+        const unsigned first = operand_word(shared.base, kQueryPanel) + d_scores_offset(stage) +
+                               (kSlabs > kPieceSlabs ? warpgroup * kSlab : 0);
+#pragma unroll
+        for (int slab = 0; slab < kPieceSlabs; ++slab)
+            issue_query_gradient(dq[slab], first + slab * kSlab, key_columns());
+    }
+
+    // kTakes: as takes_query_gradient().
+    template <Seen kSeen, bool kTakes>
     __device__ void multiply(ScoreGradients& gradients, GradientSums& sums, int tile,
                              float* dq_accumulator, KeyGradient& dk, ValueGradient& dv) {
         const int stage = step % 2;
@@ -206,45 +241,82 @@ struct Consumer {
         publish_shared();
         if constexpr (kAddsParts) shared.piece_full(warpgroup).arrive();
         // dS is here, and everyone has left the one before.
-        meet_at_d_scores();
+        if constexpr (!kTakesTurns) meet_at_d_scores();
 
         QueryGradient dq;
-        begin_products();
-        if constexpr (kSeen == Seen::own)
-            multiply_seen_keys(dq, stage, warpgroup);
-        else if constexpr (kSlabs == 2)
-            issue_query_gradient(dq, rows + d_scores_offset(stage), word);
-        else
-            issue_query_gradient(dq, word + d_scores_offset(stage), word + columns_offset());
-        end_products();
-        if constexpr (!kSettlesEarly) finish_values<1>(dv, weights, stage);
-
-        pin(dk);
-        pin(d_fragments);
-        begin_products();
-        issue_sums<at::kQueries>(dk, d_fragments, query_word);
-        end_products();
-        if constexpr (kParts == 2 && kAddsScores) {
-            wait_for_part(1);
-            gradients.matrices().store_part(d_scores, 1);
-            publish_shared();
-            shared.piece_full(warpgroup).arrive();
+        const auto issue_dq = [&] {
+            begin_products();
+            if constexpr (kSeen == Seen::own)
+                multiply_seen_keys(dq, stage, warpgroup);
+            else
+                multiply_keys(dq, stage);
+            end_products();
+        };
+        const auto issue_dk = [&] {
+            pin(dk);
+            pin(d_fragments);
+            begin_products();
+            issue_sums<at::kQueries>(dk, d_fragments, query_word);
+            end_products();
+        };
+        const auto finish_dk = [&] {
+            pin(dk);
+            pin(d_fragments);
+            give_back_queries(stage);
+        };
+        const auto finish_dq = [&] {
+            pin_slabs(dq);
+            if constexpr (mod::kDScoresStages == 1) shared.d_scores_empty().arrive();
+            if constexpr (kAddsMatrices)
+                add(dq, dq_accumulator +
+                            static_cast<long long>(tile) * (mod::kQueryTile * mod::kHeadDim));
+            else
+                hand_over(dq);
+        };
+        if constexpr (kTakesTurns) {
+            if constexpr (!kTakes) meet_at_d_scores(step, false);
+            issue_dk();
+            if constexpr (!kSettlesEarly) finish_values<1>(dv, weights, stage);
+            gradients.flush(query_sums, tile_query);
+            if constexpr (kTakes && kOverlapsSums) {
+                meet_at_d_scores(step, true);
+                issue_dq();
+                wait_for_products<1>();
+            } else {
+                wait_for_products<0>();
+            }
+            finish_dk();
+            if constexpr (kTakes) {
+                if constexpr (!kOverlapsSums) {
+                    meet_at_d_scores(step, true);
+                    issue_dq();
+                }
+                wait_for_products<0>();
+                finish_dq();
+            }
+        } else {
+            issue_dq();
+            if constexpr (!kSettlesEarly) finish_values<1>(dv, weights, stage);
+            issue_dk();
+            if constexpr (kParts == 2 && kAddsScores) {
+                wait_for_part(1);
+                gradients.matrices().store_part(d_scores, 1);
+                publish_shared();
+                shared.piece_full(warpgroup).arrive();
+            }
+            // Under the products.
+            gradients.flush(query_sums, tile_query);
+            wait_for_products<1>();
+            finish_dq();
+            wait_for_products<0>();
+            finish_dk();
         }
-        // Under the products.
-        gradients.flush(query_sums, tile_query);
-        wait_for_products<1>();
-        pin(dq);
-        if constexpr (mod::kDScoresStages == 1) shared.d_scores_empty().arrive();
-        if constexpr (kAddsMatrices)
-            add(dq,
-                dq_accumulator + static_cast<long long>(tile) * (mod::kQueryTile * mod::kHeadDim));
-        else
-            hand_over(dq);
-        wait_for_products<0>();
-        pin(dk);
-        pin(d_fragments);
-        // Every thread for itself: each has read the tile's lse and delta.
-        shared.queries_empty(stage).arrive();
+    }
+
+    // A warp's last ends for all of it; each lane has read the tile's lse and delta.
+    __device__ void give_back_queries(int stage) const {
+        __syncwarp();
+        if (lane == 0) shared.queries_empty(stage).arrive();
     }
 
     // dv has its part of the tile. Products alone have read d_out: a warp's last ends for all of
@@ -271,31 +343,43 @@ struct Consumer {
             shared.piece_empty(warpgroup).wait(((step * kParts + part) & 1) ^ 1);
     }
 
-    // Of the keys' columns that the warpgroup multiplies for its piece of dq.
-    __device__ unsigned columns_offset() const {
-        if constexpr (kPanels == 1 && kSlabs == 1)
-            return warpgroup * (2 * kPieceColumns >> 4);
+    // Keys, in the columns of the warpgroup's piece of dq.
+    __device__ unsigned key_columns() const {
+        const unsigned word = operand_word(shared.base, kKeyPanel);
+        if constexpr (kTakesTurns || kSlabs == 2)
+            return word;
+        else if constexpr (kPanels == 1 && kSlabs == 1)
+            return word + warpgroup * (2 * kPieceColumns >> 4);
         else
-            return min(warpgroup, kPanels - 1) * (kKeyPanel >> 4);
+            return word + min(warpgroup, kPanels - 1) * (kKeyPanel >> 4);
     }
 
     __device__ static unsigned d_scores_offset(int stage) {
         return stage % mod::kDScoresStages * (kDScoresBytes >> 4);
     }
 
+    __device__ static void pin_slabs(QueryGradient& dq) {
+#pragma unroll
+        for (int slab = 0; slab < kPieceSlabs; ++slab)
+            pin(dq[slab]);
+    }
+
     // A piece of dq to the thread that adds it to memory.
     __device__ void hand_over(const QueryGradient& dq) const {
+        const int piece = kTakesTurns ? 0 : warpgroup;
         const unsigned to =
-            shared.base + at::kQueryGradient + warpgroup * kPieceBytes + warp * 512 + lane * 16;
-        shared.piece_empty(warpgroup).wait((step & 1) ^ 1);
+            shared.base + at::kQueryGradient + piece * kPieceBytes + warp * 512 + lane * 16;
+        shared.piece_empty(piece).wait((step & 1) ^ 1);
 #pragma unroll
-        for (int i = 0; i < kPieceColumns / 8; ++i)
-            if (i < groups_of(warpgroup))
-                store_shared(to + i * kGroupBytes, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2],
-                             dq[4 * i + 3]);
+        for (int slab = 0; slab < kPieceSlabs; ++slab)
+#pragma unroll
+            for (int i = 0; i < kPieceColumns / 8; ++i)
+                if (i < groups_of(piece))
+                    store_shared(to + (slab * kGroups + i) * kGroupBytes, dq[slab][4 * i],
+                                 dq[slab][4 * i + 1], dq[slab][4 * i + 2], dq[slab][4 * i + 3]);
         publish_shared();
         __syncwarp();
-        if (lane == 0) shared.piece_full(warpgroup).arrive();
+        if (lane == 0) shared.piece_full(piece).arrive();
     }
 
     // From registers, to the tile's part of dq's accumulator.
@@ -305,7 +389,7 @@ struct Consumer {
         to += warpgroup * kOfWarpgroup + warp * 128 + lane * 4;
 #pragma unroll
         for (int i = 0; i < kPieceColumns / 8; ++i)
-            if (i < groups_of(warpgroup)) add_floats(to + i * (kGroupBytes / 4), &dq[4 * i]);
+            if (i < groups_of(warpgroup)) add_floats(to + i * (kGroupBytes / 4), &dq[0][4 * i]);
     }
 
     __device__ void store(const KeyGradient& dk, const ValueGradient& dv) const {

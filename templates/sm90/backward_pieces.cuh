@@ -9,16 +9,26 @@
 
 namespace sm90 {
 
-// A warpgroup's piece to its part of a tile of queries, which starts at `slab`; instead of what is
-// there, or added to it.
-__device__ inline void add_piece(float* slab, Shared shared, int warpgroup, bool stores = false) {
+// A piece to its part of a tile of queries, which starts at `slab`; instead of what is there, or
+// added to it.
+__device__ inline void add_piece(float* slab, Shared shared, int piece, bool stores = false) {
     constexpr int kSlabFloats = kSlabRows * mod::kHeadDim;
-    float* const to = slab + warpgroup * (kSlabs == 2 ? kSlabFloats : kPieceBytes / 4);
-    const unsigned from = shared.base + at::kQueryGradient + warpgroup * kPieceBytes;
-    const int bytes = groups_of(warpgroup) * kGroupBytes;
+    float* const to = slab + piece * (kSlabs == 2 ? kSlabFloats : kPieceBytes / 4);
+    const unsigned from = shared.base + at::kQueryGradient + piece * kPieceBytes;
+    const int bytes = kPieceSlabs * groups_of(piece) * kGroupBytes;
     if (bytes > 0 && stores) store_bytes(to, from, bytes);
     if (bytes > 0 && !stores) add_bytes(to, from, bytes);
     end_additions();
+}
+
+// When they have been read.
+__device__ inline void give_back_pieces(Shared shared) {
+    if constexpr (kPieces == 2) {
+        wait_for_additions<1>();
+        shared.piece_empty(0).arrive();
+    }
+    wait_for_additions<0>();
+    shared.piece_empty(kPieces - 1).arrive();
 }
 
 // Sums of a tile of queries: the first block that has a part of them stores it, and others wait
@@ -67,16 +77,13 @@ __device__ inline void add_pieces(const AttentionArguments& attention,
             const long long slab = before + walk.tile() * kSlabs;
             const TileSums sums(attention, slab);
 #pragma unroll
-            for (int i = 0; i < kConsumers; ++i) {
-                shared.piece_full(i).wait(parity);
+            for (int i = 0; i < kPieces; ++i) {
                 if (i == 0) sums.wait_for_first();
+                shared.piece_full(i).wait(parity);
                 add_piece(attention.dq_accumulator + slab * kSlabFloats, shared, i,
                           sums.is_first());
             }
-            wait_for_additions<1>();
-            shared.piece_empty(0).arrive();
-            wait_for_additions<0>();
-            shared.piece_empty(1).arrive();
+            give_back_pieces(shared);
             sums.report();
         }
     });

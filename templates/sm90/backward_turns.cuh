@@ -39,18 +39,15 @@ __device__ inline void add_pieces_in_turn(const AttentionArguments& attention,
             const long long slab = before + tile * kSlabs;
             int* const counter = query_turns(attention) + slab;
 #pragma unroll
-            for (int warpgroup = 0; warpgroup < kConsumers; ++warpgroup) {
-                shared.piece_full(warpgroup).wait(parity);
-                if (warpgroup == 0)
+            for (int piece = 0; piece < kPieces; ++piece) {
+                shared.piece_full(piece).wait(parity);
+                if (piece == 0)
                     wait_for_turn(counter,
                                   earlier_key_tiles(keys.first_kv / mod::kKeyTile, mod::kKeyTile,
                                                     tile * mod::kQueryTile, place.low));
-                add_piece(attention.dq_accumulator + slab * kSlabFloats, shared, warpgroup);
+                add_piece(attention.dq_accumulator + slab * kSlabFloats, shared, piece);
             }
-            wait_for_additions<1>();
-            shared.piece_empty(0).arrive();
-            wait_for_additions<0>();
-            shared.piece_empty(1).arrive();
+            give_back_pieces(shared);
             pass_turn(counter);
         }
     });
