@@ -64,10 +64,20 @@ struct Turn {
     __device__ void pass(mod::Turns kind) const {
         if (mod::kTurns == kind) arrive(next(), 256);
     }
+    __device__ void skip() const {
+        if constexpr (mod::kTurns != mod::Turns::none) {
+            take(mod::kTurns);
+            pass(mod::kTurns);
+        }
+    }
 
   private:
     __device__ int next() const { return 1 + (warpgroup + 1) % kConsumers; }
 };
+
+// Nothing but keys and values comes with them.
+constexpr bool kKeysMayPass =
+    mod::kHasBand && !mod::kHasMap && !mod::kReadsBias && !kHasTerms && kGridRows == 0;
 
 struct Consumer {
     const AttentionArguments& attention;
@@ -86,6 +96,11 @@ struct Consumer {
     // One arrival for each warp.
     __device__ void release(Barrier empty) const {
         if (lane == 0) empty.arrive();
+    }
+    // By its own instructions, not by products alone.
+    __device__ void release_what_was_read(Barrier empty) const {
+        __syncwarp();
+        release(empty);
     }
     __device__ void release_key() {
         release(shared.keys.empty(key.stage));
@@ -135,14 +150,14 @@ struct Consumer {
             shared.biases.full(bias.stage).wait(bias.parity);
             logits.load_biases(shared.biases.at(bias.stage) +
                                (64 * warpgroup + 16 * warp) * kBiasRowBytes);
-            shared.biases.empty(bias.stage).arrive();
+            release_what_was_read(shared.biases.empty(bias.stage));
             bias.advance();
         }
         if constexpr (kGridRows > 0) {
             shared.grid_rows.full(grid_rows.stage).wait(grid_rows.parity);
             logits.load_grid_rows(shared.grid_rows.at(grid_rows.stage) +
                                   4 * (64 * warpgroup + 16 * warp + lane / 4));
-            shared.grid_rows.empty(grid_rows.stage).arrive();
+            release_what_was_read(shared.grid_rows.empty(grid_rows.stage));
             grid_rows.advance();
         }
     }
@@ -150,7 +165,7 @@ struct Consumer {
     __device__ void apply(Logits& logits, Scores& scores, int first_key) {
         logits.apply(scores, first_key);
         if constexpr (kHasTerms) {
-            shared.terms.empty(term.stage).arrive();
+            release_what_was_read(shared.terms.empty(term.stage));
             term.advance();
         }
     }
@@ -162,14 +177,36 @@ struct Consumer {
         release_value();
     }
 
+    // Of a range of keys, only later rows of the tile may see the last: a warpgroup that sees
+    // nothing of them lets them pass. The last tile that is left, of at least one.
+    __device__ int pass_hidden_keys(const Task& task, const HeadPlace& place) {
+        int last = task.end - 1;
+        if constexpr (kKeysMayPass) {
+            const int first_row = task.first_row + 64 * warpgroup;
+            const int last_key = place.keys_of(first_row, first_row + 63).last;
+#pragma unroll 1
+            for (; last > task.begin && last * mod::kKeyTile > last_key; --last) {
+                wait_for_key();
+                __syncwarp();
+                release_key();
+                wait_for_value();
+                __syncwarp();
+                release_value();
+                turn.skip();
+            }
+        }
+        return last;
+    }
+
     // The output of one block of keys is computed under the softmax of the next.
-    __device__ void attend_overlapped(const Task& task, Operand queries, Logits& logits,
-                                      Softmax& softmax, Output& output) {
+    __device__ void attend_overlapped(const Task& task, const HeadPlace& place, Operand queries,
+                                      Logits& logits, Softmax& softmax, Output& output) {
         if (task.begin == task.end) return;
+        const int last = pass_hidden_keys(task, place);
         Weights weights;
         {
             Scores scores;
-            const MappedTile block = compute_scores(scores, queries, logits, task.end - 1);
+            const MappedTile block = compute_scores(scores, queries, logits, last);
             apply(logits, scores, block.index * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
             softmax.exponentiate(scores, logits, 0);
@@ -177,7 +214,7 @@ struct Consumer {
             to_weights(weights, scores);
         }
 #pragma unroll 1
-        for (int next = task.end - 2; next >= task.begin; --next) {
+        for (int next = last - 1; next >= task.begin; --next) {
             Scores scores;
             wait_for_key();
             const MappedTile block = key_block(next);
@@ -260,7 +297,7 @@ struct Consumer {
         for (int i = 0; i < kOutputs; ++i)
             output[i] = 0;
         if constexpr (mod::kOverlaps)
-            attend_overlapped(task, Operand(queries, 16), logits, softmax, output);
+            attend_overlapped(task, place, Operand(queries, 16), logits, softmax, output);
         else
             attend_in_order(task, Operand(queries, 16), logits, softmax, output);
         normalise(attention, place, warp_row + lane / 4, logits, softmax, output);

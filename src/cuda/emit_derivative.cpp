@@ -75,6 +75,12 @@ std::string emit_derivative_constants(const passes::Mod& mod, const KernelConfig
     constant("kPartialsUseScore", any([&](const passes::ReadGradient& gradient) {
                  return !is_of_d_scores(mod, config, gradient) && uses_score(gradient.partial);
              }));
+    constant("kHidesByMaskAlone",
+             mod.is_line_of_row &&
+                 std::ranges::all_of(gradients, [&](const passes::ReadGradient& gradient) {
+                     return gradient.factor != ir::kNoNode || gradient.addend != ir::kNoNode ||
+                            mod.ranges.finite[gradient.partial];
+                 }));
     constant("kSumsDistances", sums_by(passes::GradientSum::distance));
     constant("kSumsQuotients", sums_by(passes::GradientSum::quotient));
     constant("kSumsRemainders", sums_by(passes::GradientSum::remainder));

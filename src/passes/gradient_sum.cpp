@@ -62,6 +62,14 @@ GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, TileSums tile) 
     return use == KeyUse::remainder ? GradientSum::remainder : GradientSum::element;
 }
 
+// Whether every index of these reads is linear in some way.
+template <typename IsLinear>
+bool have_linear_indices(const ir::Graph& graph, const std::vector<NodeId>& reads,
+                         IsLinear is_linear) {
+    return std::ranges::all_of(
+        reads, [&](NodeId read) { return std::ranges::all_of(graph[read].operands, is_linear); });
+}
+
 } // namespace
 
 bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient) {
@@ -135,36 +143,30 @@ std::vector<NodeId> column_reads(const Mod& mod, int key_width) {
 
 bool are_columns_linear(const Mod& mod, int key_width) {
     const ir::Graph& graph = mod.program.graph;
-    return std::ranges::all_of(column_reads(mod, key_width), [&](NodeId read) {
-        return std::ranges::all_of(graph[read].operands, [&](NodeId index) {
-            return analysis::is_linear_by_column(graph, index, key_width);
-        });
+    return have_linear_indices(graph, column_reads(mod, key_width), [&](NodeId index) {
+        return analysis::is_linear_by_column(graph, index, key_width);
     });
 }
 
 bool are_queries_linear(const Mod& mod, int key_width) {
     const ir::Graph& graph = mod.program.graph;
-    return std::ranges::all_of(mod.gradients, [&](const ReadGradient& gradient) {
+    std::vector<NodeId> reads;
+    for (const ReadGradient& gradient : mod.gradients) {
         const GradientSum sum = sum_of(mod, gradient, {.key_width = key_width});
-        if (sum != GradientSum::quotient && sum != GradientSum::remainder) return true;
-        return std::ranges::all_of(graph[gradient.read].operands, [&](NodeId index) {
-            return analysis::is_linear_by_query(graph, index);
-        });
-    });
+        if (sum == GradientSum::quotient || sum == GradientSum::remainder)
+            reads.push_back(gradient.read);
+    }
+    return have_linear_indices(
+        graph, reads, [&](NodeId index) { return analysis::is_linear_by_query(graph, index); });
 }
 
 bool are_reads_linear(const Mod& mod, int key_width) {
     const ir::Graph& graph = mod.program.graph;
-    const auto all_indices = [&](const std::vector<NodeId>& reads, auto is_linear) {
-        return std::ranges::all_of(reads, [&](NodeId read) {
-            return std::ranges::all_of(graph[read].operands, is_linear);
-        });
-    };
     const auto by_query = [&](NodeId index) { return analysis::is_linear_by_query(graph, index); };
     const std::vector<NodeId> rows = row_reads(mod, key_width);
-    return are_columns_linear(mod, key_width) && all_indices(rows, by_query) &&
-           all_indices(column_reads(mod, key_width), by_query) &&
-           all_indices(rows, [&](NodeId index) {
+    return are_columns_linear(mod, key_width) && have_linear_indices(graph, rows, by_query) &&
+           have_linear_indices(graph, column_reads(mod, key_width), by_query) &&
+           have_linear_indices(graph, rows, [&](NodeId index) {
                return analysis::is_linear_by_row(graph, index, key_width);
            });
 }

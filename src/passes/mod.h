@@ -40,6 +40,9 @@ struct Mod {
     ir::NodeId mask = ir::kNoNode;    // visible
     ir::NodeId d_score = ir::kNoNode; // d score_mod / d score; kNoNode without backward
     std::vector<ReadGradient> gradients;
+    // The modified score is factor * score + addend, both the same for a whole row: no element of a
+    // row is infinite or NaN unless the row is, and the program hides none.
+    bool is_line_of_row = false;
     analysis::Band band; // of the mask
     analysis::MaskTier mask_tier = analysis::MaskTier::constant;
     // True where a read that is taken (visible, on a branch that is taken) is outside its buffer;

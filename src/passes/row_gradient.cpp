@@ -34,6 +34,11 @@ class Lines {
         return line;
     }
 
+    // The same, where factor and addend are of the row.
+    std::optional<Line> of_row(NodeId id) {
+        const std::optional<Line> line = of(id);
+        return line && is_of_row(line->factor) && is_of_row(line->addend) ? line : std::nullopt;
+    }
     bool is_of_row(NodeId id) {
         return id == kNoNode || (!uses(id, Dependence::kv) && !uses(id, Dependence::score));
     }
@@ -102,10 +107,11 @@ class Lines {
 void find_row_gradients(Mod& mod) {
     Lines lines(mod.program.graph);
     const std::vector<NodeId> counters = ir::counters_of(mod.program.graph);
+    mod.is_line_of_row = lines.of_row(mod.score).has_value();
     for (ReadGradient& gradient : mod.gradients) {
         if (counters[gradient.read] != kNoNode || !lines.is_of_row(gradient.read)) continue;
-        const std::optional<Line> line = lines.of(gradient.partial);
-        if (!line || !lines.is_of_row(line->factor) || !lines.is_of_row(line->addend)) continue;
+        const std::optional<Line> line = lines.of_row(gradient.partial);
+        if (!line) continue;
         gradient.factor = line->factor;
         gradient.addend = line->addend;
     }

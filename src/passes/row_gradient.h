@@ -10,7 +10,7 @@
 
 namespace flexc::passes {
 
-// Fills ReadGradient::factor and addend.
+// Fills ReadGradient::factor and addend, and Mod::is_line_of_row.
 void find_row_gradients(Mod& mod);
 
 // Whether products of q and dq give gradients: dq is then found without d score_mod / d score,

@@ -122,6 +122,21 @@ struct HeadPlace {
     }
 };
 
+// visit(element): of the program, at a query and a key of the tensors.
+template <typename Visit>
+__device__ inline auto visit_element(const AttentionArguments& attention,
+                                     const mod::Arguments& arguments, const HeadPlace& place,
+                                     int query, int key, Visit visit) {
+    const int q = query + static_cast<int>(attention.q_offset);
+    const int kv = key + static_cast<int>(attention.kv_offset);
+    const mod::Row row =
+        mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
+    const mod::Column column =
+        mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv);
+    return visit(mod::At{arguments, place.launch, place.head, row, column, place.b, place.h,
+                         place.h_kv, q, kv});
+}
+
 // Tiles [begin, end) of `tile` positions each.
 struct TileRange {
     int begin, end;

@@ -48,19 +48,12 @@ struct GridSums {
     // tensor.
     template <typename Visit>
     __device__ void visit(mod::Sum kind, int query, int key, Visit visit_address) const {
-        const int q = query + static_cast<int>(attention.q_offset);
-        const int kv = key + static_cast<int>(attention.kv_offset);
-        const mod::Row row =
-            mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
-        const mod::Column column =
-            mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv);
-        const mod::At at{
-            arguments, place.launch, place.head, row, column,  place.b, place.h, place.h_kv,
-            q,         kv,           q,          kv,  nullptr, 0,       0,       nullptr};
+        visit_element(attention, arguments, place, query, key, [&](const mod::At& at) {
 #pragma unroll
-        for (int gradient = 0; gradient < mod::kGradients; ++gradient)
-            if (mod::sum_of(gradient) == kind)
-                visit_address(gradient, mod::gradient_address(at, gradient));
+            for (int gradient = 0; gradient < mod::kGradients; ++gradient)
+                if (mod::sum_of(gradient) == kind)
+                    visit_address(gradient, mod::gradient_address(at, gradient));
+        });
     }
     __device__ void put(mod::Sum kind, int query, int key, float sum) const {
         if (sum == 0) return;

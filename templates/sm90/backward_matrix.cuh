@@ -11,21 +11,6 @@
 
 namespace sm90 {
 
-// What the program finds at a query and a key of the tensors: find(element).
-template <typename Find>
-__device__ inline auto at_element(const AttentionArguments& attention,
-                                  const mod::Arguments& arguments, const HeadPlace& place, int row,
-                                  int key, Find find) {
-    const int q = row + static_cast<int>(attention.q_offset);
-    const int kv = key + static_cast<int>(attention.kv_offset);
-    const mod::Row of_row =
-        mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
-    const mod::Column of_key =
-        mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv);
-    return find(mod::At{arguments, place.launch, place.head, of_row, of_key, place.b, place.h,
-                        place.h_kv, q, kv});
-}
-
 // Where a matrix has the first element of some keys, and the step to the next query's.
 template <typename E> struct MatrixRows {
     E* corner;
@@ -36,9 +21,9 @@ template <typename E> struct MatrixRows {
     __device__ static MatrixRows of(const AttentionArguments& attention,
                                     const mod::Arguments& arguments, const HeadPlace& place,
                                     int key, Address address) {
-        E* const corner = at_element(attention, arguments, place, 0, key, address);
+        E* const corner = visit_element(attention, arguments, place, 0, key, address);
         return {corner, attention.q_len > 1
-                            ? at_element(attention, arguments, place, 1, key, address) - corner
+                            ? visit_element(attention, arguments, place, 1, key, address) - corner
                             : 0};
     }
 };

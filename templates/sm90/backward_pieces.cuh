@@ -11,7 +11,7 @@ namespace sm90 {
 
 // A piece to its part of a tile of queries, which starts at `slab`; instead of what is there, or
 // added to it.
-__device__ inline void add_piece(float* slab, Shared shared, int piece, bool stores = false) {
+__device__ inline void add_piece(float* slab, Shared shared, int piece, bool stores) {
     constexpr int kSlabFloats = kSlabRows * mod::kHeadDim;
     float* const to = slab + piece * (kSlabs == 2 ? kSlabFloats : kPieceBytes / 4);
     const unsigned from = shared.base + at::kQueryGradient + piece * kPieceBytes;
@@ -21,8 +21,13 @@ __device__ inline void add_piece(float* slab, Shared shared, int piece, bool sto
     end_additions();
 }
 
-// When they have been read.
-__device__ inline void give_back_pieces(Shared shared) {
+// The pieces of a tile of queries, each when it is there.
+__device__ inline void add_tile(float* slab, Shared shared, unsigned parity, bool stores) {
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+        shared.piece_full(piece).wait(parity);
+        add_piece(slab, shared, piece, stores);
+    }
     if constexpr (kPieces == 2) {
         wait_for_additions<1>();
         shared.piece_empty(0).arrive();
@@ -76,14 +81,9 @@ __device__ inline void add_pieces(const AttentionArguments& attention,
         for (; !walk.is_done(); walk.advance(), parity ^= 1) {
             const long long slab = before + walk.tile() * kSlabs;
             const TileSums sums(attention, slab);
-#pragma unroll
-            for (int i = 0; i < kPieces; ++i) {
-                if (i == 0) sums.wait_for_first();
-                shared.piece_full(i).wait(parity);
-                add_piece(attention.dq_accumulator + slab * kSlabFloats, shared, i,
-                          sums.is_first());
-            }
-            give_back_pieces(shared);
+            sums.wait_for_first();
+            add_tile(attention.dq_accumulator + slab * kSlabFloats, shared, parity,
+                     sums.is_first());
             sums.report();
         }
     });

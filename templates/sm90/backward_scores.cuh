@@ -154,32 +154,14 @@ class ScoreGradients {
                                             unsigned origins, unsigned deltas, GradientSums& sums,
                                             QuerySums& query_sums) const {
         unsigned visible[2] = {~0u, ~0u};
-        if (hides_any(tile_query)) find(visible, tile_query);
-#pragma unroll
-        for (int pair = 0; pair < kQueries / 2; ++pair) {
-            tile_query = again_for(pair, tile_query);
-            float origin[2], delta[2], even[2], d_even[2];
-            load_shared(origins + 4 * (first_query_ + 8 * pair), origin);
-            load_shared(deltas + 4 * (first_query_ + 8 * pair), delta);
-            GridReads::Values staged;
-            grid_reads_.load(staged, pair);
-            const BiasPair biases = matrices_.load(pair);
-#pragma unroll
-            for (int side = 0; side < 2; ++side)
-                visit(tile_query, 2 * pair + side, staged[side], biases.of[side],
-                      [&](int key, int i, const mod::At& at) {
-                          const mod::Joint joint = modify(at, scores[i]);
-                          float weight = weight_of(joint.score, origin[side]);
-                          if (!(visible[key] >> (2 * pair + side) & 1)) weight = 0;
-                          const float d_modified =
-                              weight == 0 ? 0 : weight * (d_weights[i] - delta[side]);
-                          add_gradients(at, joint, d_modified, key, 2 * pair + side, sums,
-                                        query_sums);
-                          gather(weights, even, weight, key, i);
-                          gather(d_scores, d_even, d_modified == 0 ? 0 : d_modified * joint.d_score,
-                                 key, i);
-                      });
-        }
+        const bool hides = hides_any(tile_query);
+        if (hides) find(visible, tile_query);
+        if (mod::kHidesByMaskAlone && !hides)
+            change_all<true>(scores, d_weights, weights, d_scores, tile_query, origins, deltas,
+                             visible, sums, query_sums);
+        else
+            change_all<false>(scores, d_weights, weights, d_scores, tile_query, origins, deltas,
+                              visible, sums, query_sums);
         if constexpr (kExchangesEarly)
 #pragma unroll
             for (int gradient = 0; gradient < mod::kGradients; ++gradient)
@@ -231,6 +213,40 @@ class ScoreGradients {
     }
 
   private:
+    // kSeesAll: nothing is hidden, nor does a weight of zero meet what is infinite or NaN.
+    template <bool kSeesAll>
+    __device__ void change_all(const Scores& scores, const Scores& d_weights, Fragments& weights,
+                               Fragments& d_scores, int tile_query, unsigned origins,
+                               unsigned deltas, const unsigned (&visible)[2], GradientSums& sums,
+                               QuerySums& query_sums) const {
+#pragma unroll
+        for (int pair = 0; pair < kQueries / 2; ++pair) {
+            tile_query = again_for(pair, tile_query);
+            float origin[2], delta[2], even[2], d_even[2];
+            load_shared(origins + 4 * (first_query_ + 8 * pair), origin);
+            load_shared(deltas + 4 * (first_query_ + 8 * pair), delta);
+            GridReads::Values staged;
+            grid_reads_.load(staged, pair);
+            const BiasPair biases = matrices_.load(pair);
+#pragma unroll
+            for (int side = 0; side < 2; ++side)
+                visit(tile_query, 2 * pair + side, staged[side], biases.of[side],
+                      [&](int key, int i, const mod::At& at) {
+                          const mod::Joint joint = modify(at, scores[i]);
+                          float weight = weight_of(joint.score, origin[side]);
+                          if (!kSeesAll && !(visible[key] >> (2 * pair + side) & 1)) weight = 0;
+                          float d_modified = weight * (d_weights[i] - delta[side]);
+                          if (!kSeesAll && weight == 0) d_modified = 0;
+                          add_gradients<kSeesAll>(at, joint, d_modified, key, 2 * pair + side, sums,
+                                                  query_sums);
+                          gather(weights, even, weight, key, i);
+                          gather(d_scores, d_even,
+                                 !kSeesAll && d_modified == 0 ? 0 : d_modified * joint.d_score, key,
+                                 i);
+                      });
+        }
+    }
+
     // Of the thread's two keys.
     struct Columns {
         mod::Column column[2];
@@ -336,12 +352,14 @@ class ScoreGradients {
         static_assert(kQueries <= 32, "one bit each");
         queries_.find(visible, tile_query, columns_.column, rows_);
     }
+    // kIsFinite: whatever the partials are.
+    template <bool kIsFinite = false>
     __device__ void add_gradients(const mod::At& at, const mod::Joint& joint, float d_modified,
                                   int key, int j, GradientSums& sums, QuerySums& query_sums) const {
 #pragma unroll
         for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
             // What a hidden element's partial may be is nobody's business.
-            const bool adds = mod::is_finite_partial(gradient) || d_modified != 0;
+            const bool adds = kIsFinite || mod::is_finite_partial(gradient) || d_modified != 0;
             const float d_read = adds ? joint.partial[gradient] * d_modified : 0;
             switch (mod::sum_of(gradient)) {
             case mod::Sum::distance:

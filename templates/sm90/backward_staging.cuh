@@ -16,14 +16,8 @@ template <typename Visit>
 __device__ inline auto visit_inside(const AttentionArguments& attention,
                                     const mod::Arguments& arguments, const HeadPlace& place,
                                     int query, int key, Visit visit) {
-    const int q = min(query, attention.q_len - 1) + static_cast<int>(attention.q_offset);
-    const int kv = min(key, attention.kv_len - 1) + static_cast<int>(attention.kv_offset);
-    const mod::Row row =
-        mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
-    const mod::Column column =
-        mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv);
-    return visit(mod::At{arguments, place.launch, place.head, row, column, place.b, place.h,
-                         place.h_kv, q, kv, q, kv, nullptr, 0, 0, nullptr});
+    return visit_element(attention, arguments, place, min(query, attention.q_len - 1),
+                         min(key, attention.kv_len - 1), visit);
 }
 
 // By a whole warp, for one tile of queries, whatever the indices of the reads are.

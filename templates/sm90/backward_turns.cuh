@@ -38,16 +38,10 @@ __device__ inline void add_pieces_in_turn(const AttentionArguments& attention,
             const int tile = tile_in_order(tiles, i);
             const long long slab = before + tile * kSlabs;
             int* const counter = query_turns(attention) + slab;
-#pragma unroll
-            for (int piece = 0; piece < kPieces; ++piece) {
-                shared.piece_full(piece).wait(parity);
-                if (piece == 0)
-                    wait_for_turn(counter,
-                                  earlier_key_tiles(keys.first_kv / mod::kKeyTile, mod::kKeyTile,
-                                                    tile * mod::kQueryTile, place.low));
-                add_piece(attention.dq_accumulator + slab * kSlabFloats, shared, piece);
-            }
-            give_back_pieces(shared);
+            wait_for_turn(counter,
+                          earlier_key_tiles(keys.first_kv / mod::kKeyTile, mod::kKeyTile,
+                                            tile * mod::kQueryTile, place.low));
+            add_tile(attention.dq_accumulator + slab * kSlabFloats, shared, parity, false);
             pass_turn(counter);
         }
     });

@@ -54,18 +54,11 @@ struct Entry {
 
     template <typename Visit>
     __device__ void visit(const AttentionArguments& attention, const mod::Arguments& arguments,
-                          Visit visit_element) const {
+                          Visit visit) const {
         const int of_batch = mod::kVectorsUseHead ? attention.heads : 1;
         const HeadPlace place(attention, arguments,
                               head / of_batch * attention.heads + head % of_batch);
-        const int q = row + static_cast<int>(attention.q_offset);
-        const int kv = key + static_cast<int>(attention.kv_offset);
-        const mod::Row of_row =
-            mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
-        const mod::Column of_key =
-            mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv);
-        visit_element(mod::At{arguments, place.launch, place.head, of_row, of_key, place.b, place.h,
-                              place.h_kv, q, kv});
+        visit_element(attention, arguments, place, row, key, visit);
     }
 };
 

@@ -18,14 +18,8 @@ struct BiasMatrix {
     __device__ BiasMatrix(const AttentionArguments& attention, const mod::Arguments& arguments,
                           const HeadPlace& place) {
         const auto address = [&](int row) {
-            const int q = row + static_cast<int>(attention.q_offset);
-            const int kv = static_cast<int>(attention.kv_offset);
-            const mod::Row of_row =
-                mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
-            const mod::Column of_key = mod::at_column(arguments, place.launch, place.head, place.b,
-                                                      place.h, place.h_kv, kv);
-            return mod::bias_address({arguments, place.launch, place.head, of_row, of_key, place.b,
-                                      place.h, place.h_kv, q, kv});
+            return visit_element(attention, arguments, place, row, 0,
+                                 [](const mod::At& at) { return mod::bias_address(at); });
         };
         corner = address(0);
         row_step = attention.q_len > 1 ? address(1) - corner : 0;

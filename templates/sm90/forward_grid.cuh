@@ -15,17 +15,11 @@ __device__ inline void store_grid_rows(const AttentionArguments& attention,
 #pragma unroll 3
     for (int i = thread; i < mod::kQueryTile * kGridRows; i += kGridThreads) {
         const int row_of_grid = i / mod::kQueryTile, query = i % mod::kQueryTile;
-        const int q =
-            min(first_row + query, attention.q_len - 1) + static_cast<int>(attention.q_offset);
-        const int kv = min(first_key + row_of_grid * mod::kKeyWidth, attention.kv_len - 1) +
-                       static_cast<int>(attention.kv_offset);
-        const mod::Row row =
-            mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
-        const mod::Column column =
-            mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv);
-        const mod::At at{arguments, place.launch, place.head, row, column,
-                         place.b,   place.h,      place.h_kv, q,   kv};
-        store_shared_word(to + 4 * i, __float_as_uint(mod::quotient_addend(at)));
+        const float addend =
+            visit_element(attention, arguments, place, min(first_row + query, attention.q_len - 1),
+                          min(first_key + row_of_grid * mod::kKeyWidth, attention.kv_len - 1),
+                          [](const mod::At& at) { return mod::quotient_addend(at); });
+        store_shared_word(to + 4 * i, __float_as_uint(addend));
     }
 }
 

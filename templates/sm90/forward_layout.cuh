@@ -101,9 +101,9 @@ struct Shared {
                                   (kGridRows > 0 ? kGridThreads : 0));
         keys.initialise(1, kConsumerWarps);
         values.initialise(1, kConsumerWarps);
-        if constexpr (mod::kReadsBias) biases.initialise(kBiasThreads, 32 * kConsumerWarps);
-        if constexpr (kGridRows > 0) grid_rows.initialise(kGridThreads, 32 * kConsumerWarps);
-        if constexpr (kHasTerms) terms.initialise(1, 32 * kConsumerWarps);
+        if constexpr (mod::kReadsBias) biases.initialise(kBiasThreads, kConsumerWarps);
+        if constexpr (kGridRows > 0) grid_rows.initialise(kGridThreads, kConsumerWarps);
+        if constexpr (kHasTerms) terms.initialise(1, kConsumerWarps);
         publish_barriers();
     }
 };

@@ -46,6 +46,17 @@ TEST_CASE("what is added to a whole row has the gradient of its lse") {
     CHECK(sum_of("score + sum(i in 0..N: t[h, i + q_idx])") == GradientSum::element);
 }
 
+TEST_CASE("a line of the row hides none of its elements") {
+    const auto is_line = [](const std::string& score) {
+        return test::lowered("buffer t: f32[H, N] grad\nscore_mod = " + score).is_line_of_row;
+    };
+    CHECK(is_line("score * t[h, q_idx]"));
+    CHECK(is_line("(score - t[h, 0]) / t[b, q_idx] if q_idx > 3 else score"));
+    CHECK_FALSE(is_line("score + t[h, kv_idx]"));
+    CHECK_FALSE(is_line("score * t[h, 0] if q_idx > kv_idx else -inf"));
+    CHECK_FALSE(is_line("log(score) * t[h, 0]"));
+}
+
 TEST_CASE("what multiplies whole heads has the product of q and dq") {
     for (const char* score : {"score * t[h, b]", "score / t[h, 0]",
                               "(score - at[kv_idx] * q_idx) * 2 + score * exp(t[h, b])",
