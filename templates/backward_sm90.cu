@@ -61,6 +61,9 @@ __device__ inline void issue_query_gradient(SlabGradient& dq, unsigned d_scores,
 constexpr bool kSkipsHidden = mod::kHasBand && kSlabs == 1 && !kSumsInTile && !kAddsMatrices &&
                               !kCopiesBiases && mod::kDScoresStages == 2;
 enum class Seen { both, own, other }; // warpgroups' keys
+template <Seen kWhich> struct SeenKeys {
+    static constexpr Seen kValue = kWhich;
+};
 
 // Fragments of weights leave their registers to what a mod's derivative needs.
 constexpr bool kSettlesEarly = mod::kQueryTile == 128 && !kAtOnce &&
@@ -80,62 +83,71 @@ struct Consumer {
     const Shared shared;
     const KeyTile keys;
     const int warpgroup, warp, lane; // among the consumers, in the warpgroup, in the warp
-    int step = 0;
+    unsigned step = 0;
+    Seen seen = Seen::both; // of the tile that comes, where the band says so before it is here
 
     __device__ int warp_key() const { return keys.first_kv + 64 * warpgroup + 16 * warp; }
 
-    // `tile`: of queries, unless a map chose the one that arrives.
+    // `tile`: of queries, unless a map chose the one that is here.
     // dq_accumulator: of the head.
     __device__ void consume(ScoreGradients& gradients, GradientSums& sums, const HeadPlace& place,
-                            int tile, float* dq_accumulator, KeyGradient& dk, ValueGradient& dv) {
-        const int stage = step % 2;
-        if (step == 0) shared.keys().wait(0);
-        shared.queries_full(stage).wait(step / 2 % 2);
+                            int tile, bool is_last, float* dq_accumulator, KeyGradient& dk,
+                            ValueGradient& dv) {
         if constexpr (mod::kHasMap) {
-            const MappedTile arrived = MappedTile::load(shared.mapped_tile(stage));
+            const MappedTile arrived = MappedTile::load(shared.mapped_tile(step % 2));
             gradients.use_map(arrived.is_full);
             tile = arrived.index;
+            if constexpr (kSkipsHidden) seen = seen_of(place, tile);
         }
-        if constexpr (kSkipsHidden) {
-            const bool own = sees(place, tile, warpgroup), other = sees(place, tile, 1 - warpgroup);
-            if (!own && other) {
-                skip();
-                ++step;
-                return;
-            }
-            if (own && !other) {
-                if (takes_query_gradient())
-                    multiply<Seen::own, true>(gradients, sums, tile, dq_accumulator, dk, dv);
-                else
-                    multiply<Seen::both, false>(gradients, sums, tile, dq_accumulator, dk, dv);
-                ++step;
-                return;
-            }
-        }
-        if (takes_query_gradient())
-            multiply<Seen::both, true>(gradients, sums, tile, dq_accumulator, dk, dv);
+        const auto look_ahead = [&] {
+            if (!is_last) await(place, tile + kTileStep, step + 1);
+        };
+        const auto multiply_for = [&](auto which) {
+            constexpr Seen kSeen = decltype(which)::kValue;
+            if (takes_query_gradient())
+                multiply<kSeen, true>(gradients, sums, tile, dq_accumulator, dk, dv, look_ahead);
+            else
+                multiply<Seen::both, false>(gradients, sums, tile, dq_accumulator, dk, dv,
+                                            look_ahead);
+        };
+        if (kSkipsHidden && seen == Seen::other)
+            skip(look_ahead);
+        else if (kSkipsHidden && seen == Seen::own)
+            multiply_for(SeenKeys<Seen::own>{});
         else
-            multiply<Seen::both, false>(gradients, sums, tile, dq_accumulator, dk, dv);
+            multiply_for(SeenKeys<Seen::both>{});
         ++step;
+    }
+
+    // The queries of a step, of this tile unless a map chose another. What can be known of them
+    // before their products is found out here, under those of the tile before.
+    __device__ void await(const HeadPlace& place, int tile, unsigned which_step) {
+        shared.queries_full(which_step % 2).wait(which_step / 2 % 2);
+        if constexpr (kSkipsHidden && !mod::kHasMap) seen = seen_of(place, tile);
     }
 
     // Whether the warpgroup multiplies for dq at this step: a piece, or all where they take turns.
     __device__ bool takes_query_gradient() const {
-        return !kTakesTurns || step % 2 == warpgroup;
+        return !kTakesTurns || step % 2 == static_cast<unsigned>(warpgroup);
     }
 
-    // Whether the band shows a tile of queries anything of the warpgroup's keys.
-    __device__ bool sees(const HeadPlace& place, int tile, int which) const {
-        const int first = keys.first_kv + 64 * which;
-        const Positions seen = place.queries_of(first, first + 63);
-        return tile * mod::kQueryTile <= seen.last &&
-               tile * mod::kQueryTile + mod::kQueryTile - 1 >= seen.first;
+    // Whose keys a tile of queries sees, as far as the band says.
+    __device__ Seen seen_of(const HeadPlace& place, int tile) const {
+        const auto sees = [&](int which) {
+            const int first = keys.first_kv + 64 * which;
+            const Positions positions = place.queries_of(first, first + 63);
+            return tile * mod::kQueryTile <= positions.last &&
+                   tile * mod::kQueryTile + mod::kQueryTile - 1 >= positions.first;
+        };
+        const bool own = sees(warpgroup), other = sees(1 - warpgroup);
+        return own == other ? Seen::both : own ? Seen::own : Seen::other;
     }
 
     // A tile of queries that sees the other warpgroup's keys alone.
-    __device__ void skip() {
-        const int stage = step % 2;
-        if (step == 0) shared.values().wait(0);
+    template <typename LookAhead> __device__ void skip(LookAhead look_ahead) {
+        const int stage = static_cast<int>(step % 2);
+        // With the first d_out come values, whose memory is the gradient's in the end.
+        shared.d_out_full(stage).wait(step / 2 % 2);
         if (lane == 0) shared.d_out_empty(stage).arrive();
         if constexpr (kTakesTurns)
             meet_at_d_scores(step, takes_query_gradient());
@@ -151,6 +163,7 @@ struct Consumer {
             hand_over(dq);
         }
         give_back_queries(stage);
+        look_ahead();
     }
 
     // A piece of dq, of one warpgroup's keys.
@@ -171,10 +184,11 @@ struct Consumer {
     }
 
     // kTakes: as takes_query_gradient().
-    template <Seen kSeen, bool kTakes>
+    template <Seen kSeen, bool kTakes, typename LookAhead>
     __device__ void multiply(ScoreGradients& gradients, GradientSums& sums, int tile,
-                             float* dq_accumulator, KeyGradient& dk, ValueGradient& dv) {
-        const int stage = step % 2;
+                             float* dq_accumulator, KeyGradient& dk, ValueGradient& dv,
+                             LookAhead look_ahead) {
+        const int stage = static_cast<int>(step % 2);
         const unsigned parity = step / 2 % 2;
         const unsigned base = shared.base;
         const unsigned word = operand_word(base, kQueryPanel);
@@ -188,7 +202,7 @@ struct Consumer {
         QuerySums query_sums{};
 
         gradients.use_stage(shared, stage, 0);
-        const int bias_stage = step % kBiasRing;
+        const int bias_stage = static_cast<int>(step % kBiasRing);
         gradients.use_matrices(base + at::kBiases + bias_stage * kBiasTileBytes,
                                base + at::kMatrixGradients + warpgroup * kPartBytes,
                                64 * warpgroup + 16 * warp);
@@ -197,7 +211,6 @@ struct Consumer {
         issue_scores<at::kKeys, at::kQueries, mod::kHeadDim, kKeyPanelColumns>(scores, rows,
                                                                                query_word);
         end_products();
-        if (step == 0) shared.values().wait(0);
         shared.d_out_full(stage).wait(parity);
         begin_products();
         issue_scores<at::kValues, at::kDOut, mod::kHeadDimV>(d_scores, rows, d_out_word);
@@ -283,6 +296,7 @@ struct Consumer {
                 issue_dq();
                 wait_for_products<1>();
             } else {
+                if constexpr (!kTakes) look_ahead();
                 wait_for_products<0>();
             }
             finish_dk();
@@ -291,6 +305,7 @@ struct Consumer {
                     meet_at_d_scores(step, true);
                     issue_dq();
                 }
+                look_ahead();
                 wait_for_products<0>();
                 finish_dq();
             }
@@ -308,6 +323,7 @@ struct Consumer {
             gradients.flush(query_sums, tile_query);
             wait_for_products<1>();
             finish_dq();
+            look_ahead();
             wait_for_products<0>();
             finish_dk();
         }
@@ -430,9 +446,13 @@ struct Consumer {
                 attention.dq_accumulator +
                 static_cast<long long>(place.b * attention.heads + place.h) *
                     padded(attention.q_len) * mod::kHeadDim;
+            // Held, or they would be found again between the products of two tiles.
+            int left = computed_again(tiles.end - tiles.begin);
+            int tile = computed_again(tile_in_order(tiles, tiles.begin));
+            if (left > 0) await(place, tile, step);
 #pragma unroll 1
-            for (int i = tiles.begin; i < tiles.end; ++i)
-                consume(gradients, sums, place, tile_in_order(tiles, i), dq_accumulator, dk, dv);
+            for (; left > 0; --left, tile += kTileStep)
+                consume(gradients, sums, place, tile, left == 1, dq_accumulator, dk, dv);
             gradients.flush(sums);
         });
         store(dk, dv);

@@ -165,7 +165,7 @@ constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;    // two stages of mod
 constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kMostRowBytes;
 // Two stages of a word, where the mask has a map.
 constexpr int kMappedTiles =
-    kBarriers + (14 + 2 * mod::kBiasStages + (mod::kDScoresStages == 1)) * 8;
+    kBarriers + (12 + 2 * mod::kBiasStages + (mod::kDScoresStages == 1)) * 8;
 constexpr int kGrid = kMappedTiles + (mod::kHasMap ? 16 : 0); // two stages
 constexpr int kSums = kGrid + 2 * kGridBytes;
 constexpr int kEnd = kSums + kSumsBytes;
@@ -176,18 +176,16 @@ static_assert(at::kEnd <= mod::kSharedBytes);
 struct Shared {
     unsigned base;
 
-    __device__ Barrier keys() const { return barrier(0); }
-    __device__ Barrier values() const { return barrier(1); }
-    __device__ Barrier queries_full(int stage) const { return barrier(2 + stage); }
-    __device__ Barrier queries_empty(int stage) const { return barrier(4 + stage); }
-    __device__ Barrier d_out_full(int stage) const { return barrier(6 + stage); }
-    __device__ Barrier d_out_empty(int stage) const { return barrier(8 + stage); }
-    __device__ Barrier piece_full(int warpgroup) const { return barrier(10 + warpgroup); }
-    __device__ Barrier piece_empty(int warpgroup) const { return barrier(12 + warpgroup); }
-    __device__ Barrier biases_full(int stage) const { return barrier(14 + 2 * stage); }
-    __device__ Barrier biases_empty(int stage) const { return barrier(15 + 2 * stage); }
+    __device__ Barrier queries_full(int stage) const { return barrier(stage); }
+    __device__ Barrier queries_empty(int stage) const { return barrier(2 + stage); }
+    __device__ Barrier d_out_full(int stage) const { return barrier(4 + stage); }
+    __device__ Barrier d_out_empty(int stage) const { return barrier(6 + stage); }
+    __device__ Barrier piece_full(int warpgroup) const { return barrier(8 + warpgroup); }
+    __device__ Barrier piece_empty(int warpgroup) const { return barrier(10 + warpgroup); }
+    __device__ Barrier biases_full(int stage) const { return barrier(12 + 2 * stage); }
+    __device__ Barrier biases_empty(int stage) const { return barrier(13 + 2 * stage); }
     // Where there is one stage of dS: all have multiplied what is in it.
-    __device__ Barrier d_scores_empty() const { return barrier(14 + 2 * mod::kBiasStages); }
+    __device__ Barrier d_scores_empty() const { return barrier(12 + 2 * mod::kBiasStages); }
 
     // Which tile of queries a stage holds, where a map chooses them.
     __device__ unsigned mapped_tile(int stage) const { return base + at::kMappedTiles + 4 * stage; }
@@ -199,8 +197,6 @@ struct Shared {
     }
 
     __device__ void initialise() const {
-        keys().initialise(1);
-        values().initialise(1);
         for (int i = 0; i < 2; ++i) {
             queries_full(i).initialise(1 + (kStagesRows ? 32 : 0) + (kStagesGrid ? 2 * 32 : 0));
             queries_empty(i).initialise(4 * kConsumers);
@@ -222,7 +218,8 @@ struct Shared {
 };
 
 // Numbered barriers; 0 is the block's.
-// Where warpgroups take turns, a barrier for tiles of either: who need not wait for one tile's dS may be at the next's.
+// Where warpgroups take turns, a barrier for tiles of either: who need not wait for one tile's dS
+// may be at the next's.
 constexpr int kLastProductBarrier = 1, kWeightsBarrier = 2, kDScoresBarrier = 3; // and the next
 
 // dS is in shared memory.
@@ -326,7 +323,9 @@ __device__ inline void visit_heads(const AttentionArguments& attention,
     }
 }
 
-// The i-th that a block visits. In deterministic mode the last comes first: see backward_turns.cuh.
+// The i-th that a block visits, and from one to the next. In deterministic mode the last comes
+// first: see backward_turns.cuh.
+constexpr int kTileStep = mod::kDeterministic ? -1 : 1;
 __device__ inline int tile_in_order(TileRange tiles, int i) {
     return mod::kDeterministic ? tiles.end - 1 - (i - tiles.begin) : i;
 }
