@@ -60,6 +60,8 @@ __device__ inline void issue_query_gradient(SlabGradient& dq, unsigned d_scores,
 // for dq alone, and both do so with the other's keys alone.
 constexpr bool kSkipsHidden = mod::kHasBand && kSlabs == 1 && !kSumsInTile && !kAddsMatrices &&
                               !kCopiesBiases && mod::kDScoresStages == 2;
+// Found for the tile that comes, unless a map chooses it.
+constexpr bool kSeesAhead = !mod::kHasMap;
 enum class Seen { both, own, other }; // warpgroups' keys
 template <Seen kWhich> struct SeenKeys {
     static constexpr Seen kValue = kWhich;
@@ -68,13 +70,6 @@ template <Seen kWhich> struct SeenKeys {
 // Fragments of weights leave their registers to what a mod's derivative needs.
 constexpr bool kSettlesEarly = mod::kQueryTile == 128 && !kAtOnce &&
                                (mod::kAddsGradients || !mod::kDerivativeIsOne) && !kFolds;
-
-// Products for dk and all of dq are under way together where registers for their accumulators and
-// fragments of dS are there.
-constexpr bool kOverlapsSums =
-    (round_up_16(mod::kHeadDim) + round_up_16(mod::kHeadDimV) + kPieceSlabs * kPieceColumns) / 2 +
-        mod::kQueryTile / 4 <=
-    192;
 
 struct Consumer {
     const AttentionArguments& attention;
@@ -97,8 +92,8 @@ struct Consumer {
             const MappedTile arrived = MappedTile::load(shared.mapped_tile(step % 2));
             gradients.use_map(arrived.is_full);
             tile = arrived.index;
-            if constexpr (kSkipsHidden) seen = seen_of(place, tile);
         }
+        if constexpr (kSkipsHidden && !kSeesAhead) seen = seen_of(place, tile);
         const auto look_ahead = [&] {
             if (!is_last) await(place, tile + kTileStep, step + 1);
         };
@@ -123,7 +118,7 @@ struct Consumer {
     // before their products is found out here, under those of the tile before.
     __device__ void await(const HeadPlace& place, int tile, unsigned which_step) {
         shared.queries_full(which_step % 2).wait(which_step / 2 % 2);
-        if constexpr (kSkipsHidden && !mod::kHasMap) seen = seen_of(place, tile);
+        if constexpr (kSkipsHidden && kSeesAhead) seen = seen_of(place, tile);
     }
 
     // Whether the warpgroup multiplies for dq at this step: a piece, or all where they take turns.
@@ -291,7 +286,7 @@ struct Consumer {
             issue_dk();
             if constexpr (!kSettlesEarly) finish_values<1>(dv, weights, stage);
             gradients.flush(query_sums, tile_query);
-            if constexpr (kTakes && kOverlapsSums) {
+            if constexpr (kTakes && kHoldsQueryGradient) {
                 meet_at_d_scores(step, true);
                 issue_dq();
                 wait_for_products<1>();
@@ -301,7 +296,7 @@ struct Consumer {
             }
             finish_dk();
             if constexpr (kTakes) {
-                if constexpr (!kOverlapsSums) {
+                if constexpr (!kHoldsQueryGradient) {
                     meet_at_d_scores(step, true);
                     issue_dq();
                 }
@@ -361,7 +356,9 @@ struct Consumer {
 
     // Keys, in the columns of the warpgroup's piece of dq.
     __device__ unsigned key_columns() const {
-        const unsigned word = operand_word(shared.base, kKeyPanel);
+        // Panels side by side in one product are as far apart as its word says.
+        const unsigned word =
+            operand_word(shared.base, kTakesTurns && kPanels == 2 ? kKeyPanel : kQueryPanel);
         if constexpr (kTakesTurns || kSlabs == 2)
             return word;
         else if constexpr (kPanels == 1 && kSlabs == 1)

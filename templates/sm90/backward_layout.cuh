@@ -75,11 +75,18 @@ constexpr int kSumWarps = 2;
 constexpr bool kSumsInTile = mod::kSumsDistances || mod::kSumsQuotients || mod::kSumsRemainders;
 constexpr bool kReadsTile = kSumsInTile || kAddsTiles;
 
+// Registers for dk, dv, all of a tile's dq and a warpgroup's dS beside the rest of a thread's.
+constexpr bool kHoldsQueryGradient = (round_up_16(mod::kHeadDim) + round_up_16(mod::kHeadDimV) +
+                                      kSlabs * round_up_16(mod::kHeadDim)) /
+                                             2 +
+                                         mod::kQueryTile / 4 <=
+                                     192;
 // Where products alone read dS, warpgroups take turns at dq: each multiplies every second tile's,
 // all of it, while the other goes on, so that seldom both compute scores at once and neither
 // multiplies. Else both multiply a piece of every tile's.
-constexpr bool kTakesTurns =
-    !kSharesKeys && !kAddsMatrices && !kReadsTile && mod::kDScoresStages == 2;
+constexpr bool kTakesTurns = !kSharesKeys && !kAddsMatrices && !kReadsTile &&
+                             mod::kDScoresStages == 2 &&
+                             (kHoldsQueryGradient || !mod::kAddsGradients);
 constexpr int kPieces = kTakesTurns ? 1 : kConsumers;
 constexpr int kPieceSlabs = kTakesTurns ? kSlabs : 1;
 constexpr int kPieceColumns = kTakesTurns                   ? round_up_16(mod::kHeadDim)
