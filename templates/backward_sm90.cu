@@ -141,8 +141,7 @@ struct Consumer {
     // A tile of queries that sees the other warpgroup's keys alone.
     template <typename LookAhead> __device__ void skip(LookAhead look_ahead) {
         const int stage = static_cast<int>(step % 2);
-        // With the first d_out come values, whose memory is the gradient's in the end.
-        shared.d_out_full(stage).wait(step / 2 % 2);
+        if (step == 0) shared.values().wait(0);
         if (lane == 0) shared.d_out_empty(stage).arrive();
         if constexpr (kTakesTurns)
             meet_at_d_scores(step, takes_query_gradient());
@@ -206,6 +205,7 @@ struct Consumer {
         issue_scores<at::kKeys, at::kQueries, mod::kHeadDim, kKeyPanelColumns>(scores, rows,
                                                                                query_word);
         end_products();
+        if (step == 0) shared.values().wait(0);
         shared.d_out_full(stage).wait(parity);
         begin_products();
         issue_scores<at::kValues, at::kDOut, mod::kHeadDimV>(d_scores, rows, d_out_word);
@@ -446,7 +446,10 @@ struct Consumer {
             // Held, or they would be found again between the products of two tiles.
             int left = computed_again(tiles.end - tiles.begin);
             int tile = computed_again(tile_in_order(tiles, tiles.begin));
-            if (left > 0) await(place, tile, step);
+            if (left > 0) {
+                if (step == 0) shared.keys().wait(0);
+                await(place, tile, step);
+            }
 #pragma unroll 1
             for (; left > 0; --left, tile += kTileStep)
                 consume(gradients, sums, place, tile, left == 1, dq_accumulator, dk, dv);

@@ -69,6 +69,7 @@ struct Consumer {
         QuerySums query_sums{};
 
         gradients.use_stage(shared, stage, first_query());
+        if (step == 0) shared.keys().wait(0);
         shared.queries_full(stage).wait(parity);
         if constexpr (mod::kHasMap) {
             const MappedTile arrived = MappedTile::load(shared.mapped_tile(stage));
@@ -79,6 +80,7 @@ struct Consumer {
         begin_products();
         issue_scores<at::kKeys, at::kQueries, mod::kHeadDim>(scores, word, query_word + half);
         end_products();
+        if (step == 0) shared.values().wait(0);
         shared.d_out_full(stage).wait(parity);
         begin_products();
         issue_scores<at::kValues, at::kDOut, mod::kHeadDimV>(d_scores, word, d_out_word + half);

@@ -66,7 +66,7 @@ int shared_bytes(const KernelRequest& request, const FusedTile& tile) {
     constexpr int kRowBytes = 128; // of a panel
     constexpr int kRingStages = 2;
     constexpr int kPadding = 16; // of a row of a matrix
-    constexpr int kBarrierBytes = 8, kBarriers = 12;
+    constexpr int kBarrierBytes = 8, kBarriers = 14;
     const bool shares = shares_keys(request);
     const int rows = tile.query_tile, keys = key_tile(request);
     // Of a query: lse, delta, and what a program computes.

@@ -172,7 +172,7 @@ constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;    // two stages of mod
 constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kMostRowBytes;
 // Two stages of a word, where the mask has a map.
 constexpr int kMappedTiles =
-    kBarriers + (12 + 2 * mod::kBiasStages + (mod::kDScoresStages == 1)) * 8;
+    kBarriers + (14 + 2 * mod::kBiasStages + (mod::kDScoresStages == 1)) * 8;
 constexpr int kGrid = kMappedTiles + (mod::kHasMap ? 16 : 0); // two stages
 constexpr int kSums = kGrid + 2 * kGridBytes;
 constexpr int kEnd = kSums + kSumsBytes;
@@ -183,16 +183,18 @@ static_assert(at::kEnd <= mod::kSharedBytes);
 struct Shared {
     unsigned base;
 
-    __device__ Barrier queries_full(int stage) const { return barrier(stage); }
-    __device__ Barrier queries_empty(int stage) const { return barrier(2 + stage); }
-    __device__ Barrier d_out_full(int stage) const { return barrier(4 + stage); }
-    __device__ Barrier d_out_empty(int stage) const { return barrier(6 + stage); }
-    __device__ Barrier piece_full(int warpgroup) const { return barrier(8 + warpgroup); }
-    __device__ Barrier piece_empty(int warpgroup) const { return barrier(10 + warpgroup); }
-    __device__ Barrier biases_full(int stage) const { return barrier(12 + 2 * stage); }
-    __device__ Barrier biases_empty(int stage) const { return barrier(13 + 2 * stage); }
+    __device__ Barrier keys() const { return barrier(0); }
+    __device__ Barrier values() const { return barrier(1); }
+    __device__ Barrier queries_full(int stage) const { return barrier(2 + stage); }
+    __device__ Barrier queries_empty(int stage) const { return barrier(4 + stage); }
+    __device__ Barrier d_out_full(int stage) const { return barrier(6 + stage); }
+    __device__ Barrier d_out_empty(int stage) const { return barrier(8 + stage); }
+    __device__ Barrier piece_full(int warpgroup) const { return barrier(10 + warpgroup); }
+    __device__ Barrier piece_empty(int warpgroup) const { return barrier(12 + warpgroup); }
+    __device__ Barrier biases_full(int stage) const { return barrier(14 + 2 * stage); }
+    __device__ Barrier biases_empty(int stage) const { return barrier(15 + 2 * stage); }
     // Where there is one stage of dS: all have multiplied what is in it.
-    __device__ Barrier d_scores_empty() const { return barrier(12 + 2 * mod::kBiasStages); }
+    __device__ Barrier d_scores_empty() const { return barrier(14 + 2 * mod::kBiasStages); }
 
     // Which tile of queries a stage holds, where a map chooses them.
     __device__ unsigned mapped_tile(int stage) const { return base + at::kMappedTiles + 4 * stage; }
@@ -204,6 +206,8 @@ struct Shared {
     }
 
     __device__ void initialise() const {
+        keys().initialise(1);
+        values().initialise(1);
         for (int i = 0; i < 2; ++i) {
             queries_full(i).initialise(1 + (kStagesRows ? 32 : 0) + (kStagesGrid ? 2 * 32 : 0));
             queries_empty(i).initialise(4 * kConsumers);

@@ -26,8 +26,8 @@ __device__ inline void prefetch_panels(const TensorMap& map, Corner from) {
         prefetch_box(map, from);
 }
 
-// Keys and values once, with the first queries and d_out; queries with their origins and deltas,
-// and d_out, for every tile. By one thread, or where reads are staged by its whole warp.
+// Keys and values once; queries with their origins and deltas, and d_out, for every tile. By one
+// thread, or where reads are staged by its whole warp.
 __device__ inline void load_tiles(const AttentionArguments& attention,
                                   const mod::Arguments& arguments, const BackwardMaps& maps,
                                   Shared shared, const KeyTile& keys) {
@@ -51,24 +51,25 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
             const unsigned parity = step / 2 % 2 ^ 1;
             const Corner query{place.b, place.h, walk.tile() * mod::kQueryTile, 0};
             const Corner key{keys.b, keys.h_kv, keys.first_kv, 0};
-            const bool is_first = step == 0;
-            const Barrier queries = shared.queries_full(stage), d_out = shared.d_out_full(stage);
+            if (step == 0 && loads) {
+                shared.keys().arrive_expecting(kPanels * kKeyPanel);
+                load_panels(shared.base + at::kKeys, kKeyPanel, kPanels, maps.k, key, shared.keys(),
+                            kKeyPanelColumns);
+            }
+            const Barrier queries = shared.queries_full(stage);
             const auto load = [&] {
                 shared.queries_empty(stage).wait(parity);
                 if (loads) {
                     if constexpr (mod::kHasMap)
                         MappedTile{walk.tile(), walk.is_full()}.store(shared.mapped_tile(stage));
-                    queries.arrive_expecting(kPanels * kQueryPanel + 2 * kSumBytes +
-                                             (is_first ? kPanels * kKeyPanel : 0));
-                    if (is_first)
-                        load_panels(shared.base + at::kKeys, kKeyPanel, kPanels, maps.k, key,
-                                    queries, kKeyPanelColumns);
+                    queries.arrive_expecting(kPanels * kQueryPanel + 2 * kSumBytes);
                     load_panels(shared.base + at::kQueries + stage * kPanels * kQueryPanel,
                                 kQueryPanel, kPanels, maps.q, query, queries);
                 }
-                if (is_first && loads) {
+                if (step == 0 && loads) {
+                    shared.values().arrive_expecting(kValuePanels * kKeyPanel);
                     load_panels(shared.base + at::kValues, kKeyPanel, kValuePanels, maps.v, key,
-                                d_out);
+                                shared.values());
                     wait_for_kernel_ahead();
                 }
                 if (loads) {
@@ -78,9 +79,9 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
                                attention.delta + sums + query.row, kSumBytes, queries);
                 }
                 shared.d_out_empty(stage).wait(parity);
+                const Barrier d_out = shared.d_out_full(stage);
                 if (loads) {
-                    d_out.arrive_expecting(kValuePanels * kQueryPanel +
-                                           (is_first ? kValuePanels * kKeyPanel : 0));
+                    d_out.arrive_expecting(kValuePanels * kQueryPanel);
                     load_panels(shared.base + at::kDOut + stage * kValuePanels * kQueryPanel,
                                 kQueryPanel, kValuePanels, maps.d_out, query, d_out);
                 }
