@@ -21,7 +21,9 @@
 #include "sm90/backward_pieces.cuh"
 #include "sm90/backward_producer.cuh"
 #include "sm90/backward_products.cuh"
+#include "sm90/backward_query_gradient.cuh"
 #include "sm90/backward_scores.cuh"
+#include "sm90/backward_seen.cuh"
 #include "sm90/backward_turns.cuh"
 
 using namespace sm90;
@@ -31,9 +33,6 @@ namespace {
 
 using KeyGradient = float[round_up_16(mod::kHeadDim) / 2];
 using ValueGradient = float[round_up_16(mod::kHeadDimV) / 2];
-using SlabGradient = float[kPieceColumns / 2];
-using QueryGradient = SlabGradient[kPieceSlabs];
-
 // sums += fragments B, over the tile's queries.
 template <int kB, int kStep = 0, int kCount>
 __device__ inline void issue_sums(float (&sums)[kCount], const Fragments& fragments, unsigned b) {
@@ -41,31 +40,6 @@ __device__ inline void issue_sums(float (&sums)[kCount], const Fragments& fragme
         sums, fragments[kStep], b);
     if constexpr (16 * (kStep + 1) < mod::kQueryTile) issue_sums<kB, kStep + 1>(sums, fragments, b);
 }
-
-// A piece of dS K, over the tile's keys, or the first kCount of them.
-template <int kCount = mod::kKeyTile, int kStep = 0>
-__device__ inline void issue_query_gradient(SlabGradient& dq, unsigned d_scores, unsigned keys) {
-    using P = FixedProduct<Element, kPieceColumns>;
-    constexpr int kFromA = at::kDScores + kStep / 4 * kQueryPanel + kStep % 4 * 32;
-    constexpr int kFromB = at::kKeys + kStep * 16 * kRowBytes;
-    if constexpr (kStep == 0)
-        P::template start<kFromA, kFromB, true>(dq, d_scores, keys);
-    else
-        P::template add<kFromA, kFromB, true>(dq, d_scores, keys);
-    if constexpr (16 * (kStep + 1) < kCount)
-        issue_query_gradient<kCount, kStep + 1>(dq, d_scores, keys);
-}
-
-// Where a band hides all keys of one warpgroup from a tile of queries, that warpgroup multiplies
-// for dq alone, and both do so with the other's keys alone.
-constexpr bool kSkipsHidden = mod::kHasBand && kSlabs == 1 && !kSumsInTile && !kAddsMatrices &&
-                              !kCopiesBiases && mod::kDScoresStages == 2;
-// Found for the tile that comes, unless a map chooses it.
-constexpr bool kSeesAhead = !mod::kHasMap;
-enum class Seen { both, own, other }; // warpgroups' keys
-template <Seen kWhich> struct SeenKeys {
-    static constexpr Seen kValue = kWhich;
-};
 
 // Fragments of weights leave their registers to what a mod's derivative needs.
 constexpr bool kSettlesEarly = mod::kQueryTile == 128 && !kAtOnce &&
@@ -81,6 +55,7 @@ struct Consumer {
     unsigned step = 0;
     Seen seen = Seen::both; // of the tile that comes, where the band says so before it is here
 
+    __device__ QueryPiece piece() const { return {shared, warpgroup, warp, lane}; }
     __device__ int warp_key() const { return keys.first_kv + 64 * warpgroup + 16 * warp; }
 
     // `tile`: of queries, unless a map chose the one that is here.
@@ -93,7 +68,7 @@ struct Consumer {
             gradients.use_map(arrived.is_full);
             tile = arrived.index;
         }
-        if constexpr (kSkipsHidden && !kSeesAhead) seen = seen_of(place, tile);
+        if constexpr (kSkipsHidden && !kSeesAhead) seen = seen_of(place, keys, warpgroup, tile);
         const auto look_ahead = [&] {
             if (!is_last) await(place, tile + kTileStep, step + 1);
         };
@@ -105,12 +80,16 @@ struct Consumer {
                 multiply<Seen::both, false>(gradients, sums, tile, dq_accumulator, dk, dv,
                                             look_ahead);
         };
-        if (kSkipsHidden && seen == Seen::other)
-            skip(look_ahead);
-        else if (kSkipsHidden && seen == Seen::own)
-            multiply_for(SeenKeys<Seen::own>{});
-        else
+        if constexpr (kSkipsHidden) {
+            if (seen == Seen::other)
+                skip(look_ahead);
+            else if (seen == Seen::own)
+                multiply_for(SeenKeys<Seen::own>{});
+            else
+                multiply_for(SeenKeys<Seen::both>{});
+        } else {
             multiply_for(SeenKeys<Seen::both>{});
+        }
         ++step;
     }
 
@@ -118,24 +97,12 @@ struct Consumer {
     // before their products is found out here, under those of the tile before.
     __device__ void await(const HeadPlace& place, int tile, unsigned which_step) {
         shared.queries_full(which_step % 2).wait(which_step / 2 % 2);
-        if constexpr (kSkipsHidden && kSeesAhead) seen = seen_of(place, tile);
+        if constexpr (kSkipsHidden && kSeesAhead) seen = seen_of(place, keys, warpgroup, tile);
     }
 
     // Whether the warpgroup multiplies for dq at this step: a piece, or all where they take turns.
     __device__ bool takes_query_gradient() const {
         return !kTakesTurns || step % 2 == static_cast<unsigned>(warpgroup);
-    }
-
-    // Whose keys a tile of queries sees, as far as the band says.
-    __device__ Seen seen_of(const HeadPlace& place, int tile) const {
-        const auto sees = [&](int which) {
-            const int first = keys.first_kv + 64 * which;
-            const Positions positions = place.queries_of(first, first + 63);
-            return tile * mod::kQueryTile <= positions.last &&
-                   tile * mod::kQueryTile + mod::kQueryTile - 1 >= positions.first;
-        };
-        const bool own = sees(warpgroup), other = sees(1 - warpgroup);
-        return own == other ? Seen::both : own ? Seen::own : Seen::other;
     }
 
     // A tile of queries that sees the other warpgroup's keys alone.
@@ -150,31 +117,14 @@ struct Consumer {
         if (takes_query_gradient()) {
             QueryGradient dq;
             begin_products();
-            multiply_seen_keys(dq, stage, 1 - warpgroup);
+            piece().multiply_keys_of(dq, stage, 1 - warpgroup);
             end_products();
             wait_for_products<0>();
-            pin_slabs(dq);
-            hand_over(dq);
+            QueryPiece::settle(dq);
+            piece().hand_over(dq, step);
         }
         give_back_queries(stage);
         look_ahead();
-    }
-
-    // A piece of dq, of one warpgroup's keys.
-    __device__ void multiply_seen_keys(QueryGradient& dq, int stage, int which) const {
-        const unsigned word = operand_word(shared.base, kQueryPanel);
-        issue_query_gradient<64>(dq[0], word + d_scores_offset(stage) + which * (kQueryPanel >> 4),
-                                 key_columns() + which * (64 * kRowBytes >> 4));
-    }
-
-    // Of all keys.
-    __device__ void multiply_keys(QueryGradient& dq, int stage) const {
-        constexpr unsigned kSlab = kSlabRows * kRowBytes >> 4;
-        const unsigned first = operand_word(shared.base, kQueryPanel) + d_scores_offset(stage) +
-                               (kSlabs > kPieceSlabs ? warpgroup * kSlab : 0);
-#pragma unroll
-        for (int slab = 0; slab < kPieceSlabs; ++slab)
-            issue_query_gradient(dq[slab], first + slab * kSlab, key_columns());
     }
 
     // kTakes: as takes_query_gradient().
@@ -255,9 +205,9 @@ struct Consumer {
         const auto issue_dq = [&] {
             begin_products();
             if constexpr (kSeen == Seen::own)
-                multiply_seen_keys(dq, stage, warpgroup);
+                piece().multiply_keys_of(dq, stage, warpgroup);
             else
-                multiply_keys(dq, stage);
+                piece().multiply_keys(dq, stage);
             end_products();
         };
         const auto issue_dk = [&] {
@@ -273,13 +223,13 @@ struct Consumer {
             give_back_queries(stage);
         };
         const auto finish_dq = [&] {
-            pin_slabs(dq);
+            QueryPiece::settle(dq);
             if constexpr (mod::kDScoresStages == 1) shared.d_scores_empty().arrive();
             if constexpr (kAddsMatrices)
-                add(dq, dq_accumulator +
-                            static_cast<long long>(tile) * (mod::kQueryTile * mod::kHeadDim));
+                piece().add(dq, dq_accumulator + static_cast<long long>(tile) *
+                                                     (mod::kQueryTile * mod::kHeadDim));
             else
-                hand_over(dq);
+                piece().hand_over(dq, step);
         };
         if constexpr (kTakesTurns) {
             if constexpr (!kTakes) meet_at_d_scores(step, false);
@@ -352,57 +302,6 @@ struct Consumer {
     __device__ void wait_for_part(int part) const {
         if constexpr (kAddsParts)
             shared.piece_empty(warpgroup).wait(((step * kParts + part) & 1) ^ 1);
-    }
-
-    // Keys, in the columns of the warpgroup's piece of dq.
-    __device__ unsigned key_columns() const {
-        // Panels side by side in one product are as far apart as its word says.
-        const unsigned word =
-            operand_word(shared.base, kTakesTurns && kPanels == 2 ? kKeyPanel : kQueryPanel);
-        if constexpr (kTakesTurns || kSlabs == 2)
-            return word;
-        else if constexpr (kPanels == 1 && kSlabs == 1)
-            return word + warpgroup * (2 * kPieceColumns >> 4);
-        else
-            return word + min(warpgroup, kPanels - 1) * (kKeyPanel >> 4);
-    }
-
-    __device__ static unsigned d_scores_offset(int stage) {
-        return stage % mod::kDScoresStages * (kDScoresBytes >> 4);
-    }
-
-    __device__ static void pin_slabs(QueryGradient& dq) {
-#pragma unroll
-        for (int slab = 0; slab < kPieceSlabs; ++slab)
-            pin(dq[slab]);
-    }
-
-    // A piece of dq to the thread that adds it to memory.
-    __device__ void hand_over(const QueryGradient& dq) const {
-        const int piece = kTakesTurns ? 0 : warpgroup;
-        const unsigned to =
-            shared.base + at::kQueryGradient + piece * kPieceBytes + warp * 512 + lane * 16;
-        shared.piece_empty(piece).wait((step & 1) ^ 1);
-#pragma unroll
-        for (int slab = 0; slab < kPieceSlabs; ++slab)
-#pragma unroll
-            for (int i = 0; i < kPieceColumns / 8; ++i)
-                if (i < groups_of(piece))
-                    store_shared(to + (slab * kGroups + i) * kGroupBytes, dq[slab][4 * i],
-                                 dq[slab][4 * i + 1], dq[slab][4 * i + 2], dq[slab][4 * i + 3]);
-        publish_shared();
-        __syncwarp();
-        if (lane == 0) shared.piece_full(piece).arrive();
-    }
-
-    // From registers, to the tile's part of dq's accumulator.
-    __device__ void add(const QueryGradient& dq, float* to) const {
-        constexpr int kOfWarpgroup =
-            kSlabs == 2 ? kSlabRows * mod::kHeadDim : kPieceColumns / 8 * (kGroupBytes / 4);
-        to += warpgroup * kOfWarpgroup + warp * 128 + lane * 4;
-#pragma unroll
-        for (int i = 0; i < kPieceColumns / 8; ++i)
-            if (i < groups_of(warpgroup)) add_floats(to + i * (kGroupBytes / 4), &dq[0][4 * i]);
     }
 
     __device__ void store(const KeyGradient& dk, const ValueGradient& dv) const {
