@@ -80,13 +80,12 @@ constexpr bool kHoldsQueryGradient = (round_up_16(mod::kHeadDim) + round_up_16(m
                                       kSlabs * round_up_16(mod::kHeadDim)) /
                                              2 +
                                          mod::kQueryTile / 4 <=
-                                     192;
+                                     160;
 // Where products alone read dS, warpgroups take turns at dq: each multiplies every second tile's,
 // all of it, while the other goes on, so that seldom both compute scores at once and neither
 // multiplies. Else both multiply a piece of every tile's.
-constexpr bool kTakesTurns = !kSharesKeys && !kAddsMatrices && !kReadsTile &&
-                             mod::kDScoresStages == 2 &&
-                             (kHoldsQueryGradient || !mod::kAddsGradients);
+constexpr bool kTakesTurns =
+    !kSharesKeys && !kAddsMatrices && !kReadsTile && mod::kDScoresStages == 2;
 constexpr int kPieces = kTakesTurns ? 1 : kConsumers;
 constexpr int kPieceSlabs = kTakesTurns ? kSlabs : 1;
 constexpr int kPieceColumns = kTakesTurns                   ? round_up_16(mod::kHeadDim)
@@ -116,10 +115,12 @@ constexpr int kPiecesBytes = kPieceBytes + (kTakesTurns ? 0 : groups_of(1) * kGr
 // needs more than the producer's warps can spare without words of their own in memory; those that
 // copy and add matrices, or sum over a grid of keys, can spare fewer.
 constexpr bool kSparesRegisters = mod::kQueryTile < 128 && mod::kHeadDim + mod::kHeadDimV <= 192;
-constexpr int kProducerRegisters = kAtOnce && !kCopiesBiases && !kAddsMatrices ? 24
-                                   : !kSumsGrid                                ? 40
-                                   : kSparesRegisters                          ? 72
-                                                                               : 56;
+constexpr bool kNeedsRegisters =
+    (kAtOnce && !kAddsMatrices) || (kTakesTurns && !kHoldsQueryGradient && !mod::kHasMap);
+constexpr int kProducerRegisters = kNeedsRegisters && !kCopiesBiases ? 24
+                                   : !kSumsGrid                      ? 40
+                                   : kSparesRegisters                ? 72
+                                                                     : 56;
 constexpr int kConsumerRegisters = (504 - kProducerRegisters) / 16 * 8;
 
 // Whether biases are needed after weights are computed.

@@ -7,9 +7,11 @@
 namespace sm90 {
 
 // Where a band hides all keys of one warpgroup from a tile of queries, that warpgroup multiplies
-// for dq alone, and both do so with the other's keys alone.
+// for dq alone, and both do so with the other's keys alone. Not where gradients of buffers need the
+// registers.
 constexpr bool kSkipsHidden = mod::kHasBand && kSlabs == 1 && !kSumsInTile && !kAddsMatrices &&
-                              !kCopiesBiases && mod::kDScoresStages == 2;
+                              !kCopiesBiases && mod::kDScoresStages == 2 &&
+                              (kHoldsQueryGradient || !mod::kAddsGradients);
 // Found for the tile that comes, unless a map chooses it.
 constexpr bool kSeesAhead = !mod::kHasMap;
 enum class Seen { both, own, other }; // warpgroups' keys
