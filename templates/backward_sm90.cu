@@ -6,8 +6,8 @@
 //     S' = K Q'      P' = exp(modified' - lse)                dv += P' d_out
 //     W' = V d_out'  dS' = P' * (W' - delta) * mod'           dk += dS' Q      dq += dS K
 // Scores are transposed, so that P' and dS' are in registers what the products for dv and dk ask
-// of their left operand. dS alone goes through shared memory, for dq, which both warpgroups
-// compute a part of; another thread adds the parts to memory. Gradients of captured buffers are
+// of their left operand. dS alone goes through shared memory, for dq, at which warpgroups take
+// turns, or which both compute a part of; another thread adds it to memory. Gradients of captured buffers are
 // summed in registers where what they read is one number for a query, a key or the head, over
 // diagonals of dS where it depends on the distance, over rows or columns of keys as a grid where it
 // depends on these, and one by one otherwise.
