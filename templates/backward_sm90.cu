@@ -7,10 +7,10 @@
 //     W' = V d_out'  dS' = P' * (W' - delta) * mod'           dk += dS' Q      dq += dS K
 // Scores are transposed, so that P' and dS' are in registers what the products for dv and dk ask
 // of their left operand. dS alone goes through shared memory, for dq, at which warpgroups take
-// turns, or which both compute a part of; another thread adds it to memory. Gradients of captured buffers are
-// summed in registers where what they read is one number for a query, a key or the head, over
-// diagonals of dS where it depends on the distance, over rows or columns of keys as a grid where it
-// depends on these, and one by one otherwise.
+// turns, or which both compute a part of; another thread adds it to memory. Gradients of captured
+// buffers are summed in registers where what they read is one number for a query, a key or the
+// head, over diagonals of dS where it depends on the distance, over rows or columns of keys as a
+// grid where it depends on these, and one by one otherwise.
 #include "mod.cuh"
 
 #include "sm90/backward_distances.cuh"
@@ -44,6 +44,8 @@ __device__ inline void issue_sums(float (&sums)[kCount], const Fragments& fragme
 // Fragments of weights leave their registers to what a mod's derivative needs.
 constexpr bool kSettlesEarly = mod::kQueryTile == 128 && !kAtOnce &&
                                (mod::kAddsGradients || !mod::kDerivativeIsOne) && !kFolds;
+
+constexpr bool kOverlapsSums = kHoldsQueryGradient && !kSettlesEarly; // of dk and all of dq
 
 struct Consumer {
     const AttentionArguments& attention;
@@ -236,7 +238,7 @@ struct Consumer {
             issue_dk();
             if constexpr (!kSettlesEarly) finish_values<1>(dv, weights, stage);
             gradients.flush(query_sums, tile_query);
-            if constexpr (kTakes && kHoldsQueryGradient) {
+            if constexpr (kTakes && kOverlapsSums) {
                 meet_at_d_scores(step, true);
                 issue_dq();
                 wait_for_products<1>();
@@ -246,7 +248,7 @@ struct Consumer {
             }
             finish_dk();
             if constexpr (kTakes) {
-                if constexpr (!kHoldsQueryGradient) {
+                if constexpr (!kOverlapsSums) {
                     meet_at_d_scores(step, true);
                     issue_dq();
                 }
