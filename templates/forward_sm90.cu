@@ -34,7 +34,8 @@ __device__ void issue_scores(Scores& scores, Operand query, Operand key) {
     for (int step = 0; step < kSteps; ++step) {
         const int panel = step / kPanelSteps, inside = step % kPanelSteps * 32;
         Product<Element, mod::kKeyTile>::multiply(scores, query.plus(panel * kQueryPanel + inside),
-                                                  key.plus(panel * kKeyPanel + inside), step != 0);
+                                                  key.plus(panel * kKeyPanel + inside),
+                                                  Logits::kStartsWithBias || step != 0);
     }
     end_products();
 }
@@ -146,12 +147,10 @@ struct Consumer {
             shared.terms.full(term.stage).wait(term.parity);
             logits.find_terms(shared.terms.at(term.stage), 64 * warpgroup + 16 * warp + lane / 4);
         }
-        if constexpr (mod::kReadsBias) {
-            shared.biases.full(bias.stage).wait(bias.parity);
-            logits.load_biases(shared.biases.at(bias.stage) +
-                               (64 * warpgroup + 16 * warp) * kBiasRowBytes);
-            release_what_was_read(shared.biases.empty(bias.stage));
-            bias.advance();
+        if constexpr (mod::kReadsBias && !Logits::kStartsWithBias) {
+            wait_for_biases();
+            logits.load_biases(biases());
+            release_biases();
         }
         if constexpr (kGridRows > 0) {
             shared.grid_rows.full(grid_rows.stage).wait(grid_rows.parity);
@@ -159,6 +158,22 @@ struct Consumer {
                                   4 * (64 * warpgroup + 16 * warp + lane / 4));
             release_what_was_read(shared.grid_rows.empty(grid_rows.stage));
             grid_rows.advance();
+        }
+    }
+    __device__ void wait_for_biases() const { shared.biases.full(bias.stage).wait(bias.parity); }
+    __device__ unsigned biases() const {
+        return shared.biases.at(bias.stage) + (64 * warpgroup + 16 * warp) * kBiasRowBytes;
+    }
+    __device__ void release_biases() {
+        shared.biases.empty(bias.stage).arrive();
+        bias.advance();
+    }
+    // What the products of the first block of keys are added to, where anything is.
+    __device__ void start(Scores& scores, Logits& logits, int block) {
+        if constexpr (Logits::kStartsWithBias) {
+            wait_for_biases();
+            logits.start(scores, biases(), block * mod::kKeyTile);
+            release_biases();
         }
     }
     // Products become logits.
@@ -204,8 +219,9 @@ struct Consumer {
         if (task.begin == task.end) return;
         const int last = pass_hidden_keys(task, place);
         Weights weights;
+        Scores scores;
+        start(scores, logits, last);
         {
-            Scores scores;
             const MappedTile block = compute_scores(scores, queries, logits, last);
             apply(logits, scores, block.index * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
@@ -213,9 +229,9 @@ struct Consumer {
             softmax.exponentiate(scores, logits, 1);
             to_weights(weights, scores);
         }
+        if (task.begin < last) start(scores, logits, last - 1);
 #pragma unroll 1
         for (int next = last - 1; next >= task.begin; --next) {
-            Scores scores;
             wait_for_key();
             const MappedTile block = key_block(next);
             turn.take(mod::Turns::products);
@@ -233,15 +249,25 @@ struct Consumer {
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
             apply(logits, scores, block.index * mod::kKeyTile);
             softmax.raise_maximum(scores, logits);
+            const bool has_more = next > task.begin;
             softmax.exponentiate(scores, logits, 0, mod::kSettlesAfter, [&](float done) {
                 const float settled = mod::kSettlesAfter == 0 ? softmax.anchor(scores) : done;
                 settle(settled, shared.spare);
                 softmax.follow(settled);
                 turn.pass(mod::Turns::softmax);
                 finish_output(output, weights);
+                if (Logits::kStartsWithBias && has_more) wait_for_biases();
             });
             softmax.exponentiate(scores, logits, 1);
             to_weights(weights, scores);
+            if constexpr (Logits::kStartsWithBias) {
+                // After the last block of keys comes nothing; what is read then does not matter,
+                // and a branch would take it out of the exponents' shadow.
+                const unsigned from = has_more ? biases() : shared.keys.at(0);
+                logits.start(scores, from, (has_more ? next - 1 : next) * mod::kKeyTile);
+                pin(scores);
+                if (has_more) release_biases();
+            }
             if (!Logits::kAreBounded && softmax.shrinks()) multiply_rows(output, softmax.shrink);
         }
         wait_for_value();
@@ -256,6 +282,7 @@ struct Consumer {
         for (int next = task.end - 1; next >= task.begin; --next) {
             Scores scores;
             Weights weights;
+            start(scores, logits, next);
             wait_for_key();
             const MappedTile block = key_block(next);
             turn.take(mod::Turns::products);
@@ -322,15 +349,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                        const __grid_constant__ ForwardMaps maps, int* queue) {
     const Shared shared(shared_address(shared_memory));
     const int warpgroup = uniform(static_cast<int>(threadIdx.x) / 128);
-    if (threadIdx.x == 0) shared.initialise();
+    const int bias_threads = maps.biases_from == nullptr ? kBiasThreads : 1;
+    if (threadIdx.x == 0) shared.initialise(bias_threads);
     __syncthreads();
     if (warpgroup == 0) {
         release_registers_to<kProducerRegisters>();
         if (threadIdx.x == 0) produce(attention, arguments, maps, queue, shared);
         if constexpr (mod::kReadsBias)
-            if (threadIdx.x >= 128 - kBiasThreads)
-                produce_biases(attention, arguments, shared,
-                               static_cast<int>(threadIdx.x) - (128 - kBiasThreads));
+            if (threadIdx.x >= 64 && threadIdx.x < 64 + bias_threads)
+                produce_biases(attention, arguments, maps, shared,
+                               static_cast<int>(threadIdx.x) - 64);
         if constexpr (kGridRows > 0)
             if (threadIdx.x >= 128 - kGridThreads)
                 produce_grid_rows(attention, arguments, shared,

@@ -114,6 +114,7 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
          .head_turns = head_turns_of(mod),
          .copied_matrices = std::move(matrices),
          .stored_gradients = std::move(stored),
+         .copied_biases = runtime::copied_biases(mod),
          .compile_substitute =
              takes_any_layout ? nullptr : substitute_compiler(mod, options, target),
          .report_out_of_range = options.report_out_of_range});

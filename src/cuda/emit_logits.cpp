@@ -32,6 +32,10 @@ int exponent_bound(const passes::Mod& mod) {
     return bound < kUseless ? std::max(1, static_cast<int>(bound)) : 0;
 }
 
+bool is_one(const ir::Graph& graph, NodeId id) {
+    return id != kNoNode && graph[id].op == ir::Op::const_real && graph[id].real == 1;
+}
+
 // What is computed before the kernel is kept as floats; integers as their bits.
 std::string as_float(const Layout& layout, NodeId id, const std::string& text) {
     switch (layout.type(id)) {
@@ -107,6 +111,7 @@ std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& fo
     constant("kReadsKeys", reads_keys(folded.mod));
     constant("kScoreIsAffine", parts.found());
     constant("kScoreIsCapped", parts.cap != kNoNode);
+    constant("kMultiplierIsOne", is_one(folded.mod.program.graph, parts.multiplier));
     text += formatted("constexpr int kExponentBound = {};\n", exponent_bound(folded.mod));
     constant("kHasRowAddend", parts.row_addend != kNoNode);
     constant("kHasSlope", parts.slope != kNoNode);

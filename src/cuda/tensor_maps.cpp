@@ -9,11 +9,13 @@ namespace flexc::cuda {
 namespace {
 
 // CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion.
-constexpr int kFloat16 = 6, kBfloat16 = 9, kSwizzle128 = 3, kPromote256 = 3;
-constexpr unsigned kBoxColumns = 64;
+constexpr int kBits16 = 1, kBits32 = 2, kFloat16 = 6, kBfloat16 = 9, kSwizzle128 = 3,
+              kPromote256 = 3;
+constexpr unsigned kBoxColumns = 64, kBoxBytes = 128;
 constexpr unsigned kOutputRows = 16;
 constexpr std::uint64_t kAlignment = 16, kElementBytes = 2;
 constexpr std::uint64_t kStrideLimit = std::uint64_t{1} << 40;
+constexpr std::uint64_t kCoordinateLimit = std::uint64_t{1} << 31;
 
 struct Extents {
     int columns, rows, heads, batch;
@@ -85,7 +87,7 @@ std::optional<ForwardMaps> forward_maps(const KernelConfig& config,
     if (!api || api->tensor_map == nullptr) return {};
     const Shapes shapes(arguments, head_dim, head_dim_v);
     const int type = map_type(dtype);
-    ForwardMaps maps;
+    ForwardMaps maps{};
     if (!encode_inputs(*api, config, arguments, shapes, type, maps)) return {};
     if ((arguments.o_flags & kOutputF32) != 0) {
         // Floats are not written through a map; the kernel's prefetch still needs one.
@@ -94,6 +96,27 @@ std::optional<ForwardMaps> forward_maps(const KernelConfig& config,
     }
     if (!encode(*api, arguments.o, shapes.o, type, kOutputRows, maps.o)) return {};
     return maps;
+}
+
+void add_bias_map(const KernelConfig& config, const MatrixLayout& biases, ForwardMaps& maps) {
+    const Result<DriverApi>& api = driver_api();
+    const std::uint64_t stride = biases.row_step * static_cast<unsigned>(biases.element_bytes);
+    if (!api || config.key_tile * biases.element_bytes % static_cast<int>(kBoxBytes) != 0 ||
+        reinterpret_cast<std::uintptr_t>(biases.data) % kAlignment != 0 ||
+        stride % kAlignment != 0 || stride >= kStrideLimit || biases.rows > kCoordinateLimit ||
+        biases.columns > kCoordinateLimit)
+        return;
+    const std::array<std::uint64_t, 2> dims = {biases.columns, biases.rows};
+    const std::array<std::uint32_t, 2> every = {1, 1},
+                                       box = {kBoxBytes /
+                                                  static_cast<unsigned>(biases.element_bytes),
+                                              static_cast<unsigned>(config.query_tile)};
+    if (api->tensor_map(&maps.biases, biases.element_bytes == 2 ? kBits16 : kBits32, dims.size(),
+                        biases.data, dims.data(), &stride, box.data(), every.data(), 0, kSwizzle128,
+                        kPromote256, 0) != kDriverSuccess)
+        return;
+    maps.biases_from = biases.data;
+    maps.bias_row_step = static_cast<long long>(biases.row_step);
 }
 
 std::optional<BackwardMaps> backward_maps(const KernelConfig& config,

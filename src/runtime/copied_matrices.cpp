@@ -1,7 +1,9 @@
 #include "runtime/copied_matrices.h"
 
 #include <algorithm>
+#include <bit>
 
+#include "cuda/fold.h"
 #include "passes/gradient_sum.h"
 
 namespace flexc::runtime {
@@ -19,9 +21,12 @@ CopiedMatrix matrix_of(const passes::Mod& mod, const std::vector<ArgumentSlot>& 
     using enum ArgumentSlot::Kind;
     CopiedMatrix matrix;
     matrix.data = word({is_gradient ? gradient_data : buffer_data, node.symbol});
-    for (std::uint32_t dim = 0; dim < node.operands.size(); ++dim)
+    for (std::uint32_t dim = 0; dim < node.operands.size(); ++dim) {
+        matrix.extents.push_back(word({buffer_extent, node.symbol, dim}));
         matrix.strides.push_back(
             word({is_gradient ? gradient_stride : buffer_stride, node.symbol, dim}));
+        matrix.by_query.push_back(mod.program.graph[node.operands[dim]].op == ir::Op::q_idx);
+    }
     matrix.element_bytes =
         size_of(is_gradient ? DType::f32 : mod.program.buffers[node.symbol].dtype);
     return matrix;
@@ -43,6 +48,44 @@ bool has_aligned_rows(const CopiedMatrix& matrix, const Call& call) {
 }
 
 } // namespace
+
+std::optional<CopiedMatrix> copied_biases(const passes::Mod& mod) {
+    const cuda::FoldedMod folded = cuda::fold_score(mod);
+    if (folded.parts.bias_read == ir::kNoNode) return {};
+    return matrix_of(folded.mod, passes::argument_slots(mod), folded.parts.bias_read, false);
+}
+
+std::optional<cuda::MatrixLayout> rows_of(const CopiedMatrix& matrix, const Call& call) {
+    const auto word = [&](std::size_t index) {
+        return static_cast<std::int64_t>(call.words[index]);
+    };
+    const std::size_t keys = matrix.strides.size() - 1;
+    std::int64_t step = 0;
+    for (std::size_t dim = 0; dim < keys; ++dim) {
+        if (!matrix.by_query[dim]) continue;
+        if (step != 0) return {};
+        step = word(matrix.strides[dim]);
+    }
+    if (step <= 0 || word(matrix.strides[keys]) != 1) return {};
+    // From the first element of all to the last: in its row, and in rows.
+    std::int64_t columns = 0, rows = 0;
+    for (std::size_t dim = 0; dim <= keys; ++dim) {
+        const std::int64_t stride = word(matrix.strides[dim]);
+        const std::int64_t steps = word(matrix.extents[dim]) - 1;
+        if (stride < 0 || steps < 0) return {};
+        if (steps == 0) continue;
+        if (stride % step == 0)
+            rows += steps * (stride / step);
+        else
+            columns += steps * stride;
+    }
+    if (columns >= step) return {};
+    return cuda::MatrixLayout{.data = std::bit_cast<void*>(call.words[matrix.data]),
+                              .element_bytes = static_cast<int>(matrix.element_bytes),
+                              .columns = static_cast<std::uint64_t>(columns + 1),
+                              .rows = static_cast<std::uint64_t>(rows + 1),
+                              .row_step = static_cast<std::uint64_t>(step)};
+}
 
 std::vector<CopiedMatrix> copied_matrices(const passes::Mod& mod,
                                           const cuda::KernelConfig& config) {

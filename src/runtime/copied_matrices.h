@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "cuda/config.h"
+#include "cuda/tensor_maps.h"
 #include "passes/matrix_read.h"
 #include "runtime/executable.h"
 
@@ -14,9 +16,17 @@ namespace flexc::runtime {
 // The argument words that say where a matrix is; its last dimension is that of keys.
 struct CopiedMatrix {
     std::size_t data = 0;
-    std::vector<std::size_t> strides;
+    std::vector<std::size_t> extents, strides;
+    std::vector<bool> by_query; // the dimensions whose index is the query's
     std::size_t element_bytes = 0;
 };
+
+// That of biases in Hopper's forward, where it copies one.
+std::optional<CopiedMatrix> copied_biases(const passes::Mod& mod);
+
+// Everything that the buffer holds as rows side by side, none of whose keys are in two of them.
+// Empty where strides rule that out.
+std::optional<cuda::MatrixLayout> rows_of(const CopiedMatrix& matrix, const Call& call);
 
 // Those of Hopper's fused backward.
 std::vector<CopiedMatrix> copied_matrices(const passes::Mod& mod, const cuda::KernelConfig& config);

@@ -78,6 +78,9 @@ class CudaExecutable final : public Executable {
                                                options_.head_dim, options_.head_dim_v)) {
                 AttentionArguments attention = call.attention;
                 if (auto done = expand(*kernel, attention, call); !done) return done;
+                if (options_.copied_biases)
+                    if (const auto biases = rows_of(*options_.copied_biases, call))
+                        cuda::add_bias_map(kernel->config, *biases, *maps);
                 return launch(kernel, attention, call, &*maps);
             }
         auto generic = substitute(KernelKind::forward, Substitute::any_layout);

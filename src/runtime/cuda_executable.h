@@ -35,6 +35,7 @@ struct CudaOptions {
     HeadTurns head_turns = {};
     std::vector<CopiedMatrix> copied_matrices = {}; // these two of Hopper's backward
     StoredGradients stored_gradients = {};
+    std::optional<CopiedMatrix> copied_biases = {}; // of Hopper's forward
     // Asked for when a call needs it.
     std::function<Result<CudaKernel>(cuda::KernelKind, Substitute)> compile_substitute = {};
     bool report_out_of_range = false;

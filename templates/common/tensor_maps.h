@@ -10,6 +10,12 @@ struct alignas(64) TensorMap {
 // k and v, 16 for o, the rows of one warp.
 struct ForwardMaps {
     TensorMap q, k, v, o;
+    // Of the matrix of biases, as rows side by side of all that its buffer holds: boxes of 128
+    // bytes, swizzled, by the query tile. biases_from: its first element; null where there is no
+    // map of it.
+    TensorMap biases;
+    const void* biases_from = nullptr;
+    long long bias_row_step = 0; // in elements
 };
 
 // The same for the backward: 16 rows for dk and dv.

@@ -9,16 +9,24 @@ namespace sm90 {
 
 constexpr int kBiasBytes = sizeof(mod::BiasElement), kBiasChunk = 16; // of a copy
 // Lanes that read the same columns of eight rows must not meet in a bank. Where rows are whole
-// lines of all banks, the chunks of each line are swizzled; else rows are a chunk or two apart.
-constexpr bool kBiasIsSwizzled = mod::kKeyTile * kBiasBytes % 128 == 0;
-constexpr int kBiasRowBytes = (mod::kKeyTile + (kBiasIsSwizzled ? 0 : 8)) * kBiasBytes;
+// lines of all banks, a tile is panels of that width whose chunks are swizzled within each line, as
+// the copy engine leaves them; else rows are a chunk or two apart.
+constexpr int kBiasLine = 128;
+constexpr bool kBiasIsSwizzled = mod::kKeyTile * kBiasBytes % kBiasLine == 0;
+constexpr int kBiasRowBytes = kBiasIsSwizzled ? kBiasLine : (mod::kKeyTile + 8) * kBiasBytes;
+constexpr int kBiasPanels = kBiasIsSwizzled ? mod::kKeyTile * kBiasBytes / kBiasLine : 1;
+constexpr int kBiasPanelBytes = mod::kQueryTile * kBiasRowBytes;
 
-constexpr __device__ int bias_chunk_at(int row, int chunk) {
-    return row * kBiasRowBytes + (kBiasIsSwizzled ? chunk ^ row % 8 : chunk) * kBiasChunk;
-}
 // An even number of chunks further, from one of the first two of a row.
-__device__ inline unsigned later_bias_chunk(unsigned from, int chunks) {
-    return kBiasIsSwizzled ? from ^ chunks * kBiasChunk : from + chunks * kBiasChunk;
+constexpr __device__ unsigned later_bias_chunk(unsigned from, int chunks) {
+    if (!kBiasIsSwizzled) return from + chunks * kBiasChunk;
+    constexpr int kPanelChunks = kBiasLine / kBiasChunk;
+    return (from ^ chunks % kPanelChunks * kBiasChunk) + chunks / kPanelChunks * kBiasPanelBytes;
+}
+constexpr __device__ int bias_chunk_at(int row, int chunk) {
+    const int first = (kBiasIsSwizzled ? chunk % 2 ^ row % 8 : chunk % 2) * kBiasChunk;
+    return static_cast<int>(
+        later_bias_chunk(static_cast<unsigned>(row * kBiasRowBytes + first), chunk / 2 * 2));
 }
 
 // In the layout of accumulators.
@@ -27,24 +35,29 @@ class BiasFragment {
     static constexpr bool kHasPairsOfHalves = kBiasBytes == 2;
 
   public:
+    static constexpr int kPartPairs = 2; // of a row, that are loaded together
+
     // `rows`: the warp's first, in shared memory.
     __device__ void load(unsigned rows) {
+#pragma unroll
+        for (int pair = 0; pair < kPairs; pair += kPartPairs)
+            load(rows, pair);
+    }
+    // Of the pairs from this one on.
+    __device__ void load(unsigned rows, int first) {
         const int lane = static_cast<int>(threadIdx.x) % 32;
         if constexpr (kHasPairsOfHalves) {
             // Each lane names a row of one of four 8 x 8 matrices, two of them side by side.
-            const unsigned first = rows + bias_chunk_at(lane % 16, lane / 16);
-#pragma unroll
-            for (int pair = 0; pair < kPairs; pair += 2)
-                load_matrices(later_bias_chunk(first, pair), words_[0][pair], words_[1][pair],
-                              words_[0][pair + 1], words_[1][pair + 1]);
+            const unsigned from = rows + bias_chunk_at(lane % 16, lane / 16);
+            load_matrices(later_bias_chunk(from, first), words_[0][first], words_[1][first],
+                          words_[0][first + 1], words_[1][first + 1]);
         } else {
 #pragma unroll
-            for (int pair = 0; pair < kPairs; ++pair)
+            for (int pair = first; pair < first + kPartPairs; ++pair)
 #pragma unroll
                 for (int r = 0; r < 2; ++r) {
-                    const int chunk = pair * 2 + lane % 4 / 2;
-                    load_shared(rows + bias_chunk_at(lane / 4 + 8 * r, chunk) + lane % 2 * 8,
-                                floats_[r][pair]);
+                    const unsigned from = rows + bias_chunk_at(lane / 4 + 8 * r, lane % 4 / 2);
+                    load_shared(later_bias_chunk(from, pair * 2) + lane % 2 * 8, floats_[r][pair]);
                 }
         }
     }

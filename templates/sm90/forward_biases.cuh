@@ -4,6 +4,7 @@
 #include "common/place.cuh"
 #include "sm90/copy_async.cuh"
 #include "sm90/forward_layout.cuh"
+#include "sm90/tma.cuh"
 
 namespace sm90 {
 
@@ -47,6 +48,29 @@ __device__ inline void copy_chunks(const BiasMatrix& matrix, int first_row, int 
     arrive_after_copies(full);
 }
 
+// Where a head's first element is in all that the copy engine sees as one matrix.
+struct BiasOrigin {
+    int row = 0, column = 0;
+
+    __device__ BiasOrigin(const BiasMatrix& matrix, const ForwardMaps& maps) {
+        if (maps.biases_from == nullptr) return;
+        const long long elements =
+            matrix.corner - static_cast<const mod::BiasElement*>(maps.biases_from);
+        row = static_cast<int>(elements / maps.bias_row_step);
+        column = static_cast<int>(elements % maps.bias_row_step);
+    }
+};
+
+// One thread, for the copy engine. What is outside the matrix arrives as zeros.
+__device__ inline void load_boxes(const ForwardMaps& maps, const BiasOrigin& origin, int first_row,
+                                  int first_key, unsigned to, Barrier full) {
+    full.arrive_expecting(kBiasPanels * kBiasPanelBytes);
+#pragma unroll
+    for (int panel = 0; panel < kBiasPanels; ++panel)
+        load_box(to + panel * kBiasPanelBytes, maps.biases, origin.row + first_row,
+                 origin.column + first_key + panel * (kBiasLine / kBiasBytes), full);
+}
+
 // Any layout.
 __device__ inline void copy_elements(const BiasMatrix& matrix, int first_row, int rows,
                                      int first_key, int keys, unsigned to, Barrier full,
@@ -65,8 +89,8 @@ __device__ inline void copy_elements(const BiasMatrix& matrix, int first_row, in
 }
 
 __device__ inline void produce_biases(const AttentionArguments& attention,
-                                      const mod::Arguments& arguments, const Shared& shared,
-                                      int thread) {
+                                      const mod::Arguments& arguments, const ForwardMaps& maps,
+                                      const Shared& shared, int thread) {
     Position<Queries> query;
     Position<Biases> bias;
 #pragma unroll 1
@@ -78,6 +102,7 @@ __device__ inline void produce_biases(const AttentionArguments& attention,
         query.advance();
         const HeadPlace place(attention, arguments, task.b, task.h, task.h_kv, task.low, task.high);
         const BiasMatrix matrix(attention, arguments, place);
+        const BiasOrigin origin(matrix, maps);
         const int rows = min(attention.q_len - task.first_row, mod::kQueryTile);
 #pragma unroll 1
         for (int block = task.end - 1; block >= task.begin; --block) {
@@ -86,7 +111,9 @@ __device__ inline void produce_biases(const AttentionArguments& attention,
             const unsigned to = shared.biases.at(bias.stage);
             const Barrier full = shared.biases.full(bias.stage);
             const int keys = min(attention.kv_len - first_key, mod::kKeyTile);
-            if (matrix.in_chunks && keys % kChunkKeys == 0)
+            if (maps.biases_from != nullptr)
+                load_boxes(maps, origin, task.first_row, first_key, to, full);
+            else if (matrix.in_chunks && keys % kChunkKeys == 0)
                 copy_chunks(matrix, task.first_row, rows, first_key, keys, to, full, thread);
             else
                 copy_elements(matrix, task.first_row, rows, first_key, keys, to, full, thread);

@@ -33,9 +33,10 @@ constexpr int kWidestPanels = kPanels > kValuePanels ? kPanels : kValuePanels;
 using Queries = Stages<mod::kQueryStages, kQueryPanel * kWidestPanels>;
 using Keys = Stages<mod::kStages, kPanels * kKeyPanel>;
 using Values = Stages<mod::kStages, kValuePanels * kKeyPanel>;
-using Biases = Stages<mod::kStages, mod::kReadsBias ? mod::kQueryTile * kBiasRowBytes : 0>;
+using Biases = Stages<mod::kStages, mod::kReadsBias ? kBiasPanels * kBiasPanelBytes : 0>;
 using TermSlices = Stages<mod::kStages, kTermBytes>;
-constexpr int kBiasThreads = 64; // that copy them, where there are any, beside the producer
+// That copy them, where there are any and the copy engine does not, beside the producer.
+constexpr int kBiasThreads = 64;
 
 // What is added for rows of keys as a grid: floats by row, then by query.
 constexpr int kGridRows = mod::kHasQuotientAddend ? mod::kKeyTile / mod::kKeyWidth : 0;
@@ -94,14 +95,15 @@ struct Shared {
     __device__ unsigned task(int stage) const { return tasks + stage * Task::kBytes; }
     // Where a map chooses the tiles of keys: which one each stage holds.
     __device__ unsigned key_block(int stage) const { return spare + 4 + 4 * stage; }
-    __device__ void initialise() const {
+    // bias_threads: that produce biases.
+    __device__ void initialise(int bias_threads) const {
         constexpr int kConsumerWarps = 4 * kConsumers;
         // Every thread that reads a task arrives; elsewhere a warp arrives once.
-        queries.initialise(1, 32 * kConsumerWarps + (mod::kReadsBias ? kBiasThreads : 0) +
+        queries.initialise(1, 32 * kConsumerWarps + (mod::kReadsBias ? bias_threads : 0) +
                                   (kGridRows > 0 ? kGridThreads : 0));
         keys.initialise(1, kConsumerWarps);
         values.initialise(1, kConsumerWarps);
-        if constexpr (mod::kReadsBias) biases.initialise(kBiasThreads, kConsumerWarps);
+        if constexpr (mod::kReadsBias) biases.initialise(bias_threads, 32 * kConsumerWarps);
         if constexpr (kGridRows > 0) grid_rows.initialise(kGridThreads, kConsumerWarps);
         if constexpr (kHasTerms) terms.initialise(1, kConsumerWarps);
         publish_barriers();

@@ -53,6 +53,10 @@ class Logits {
   public:
     static constexpr bool kAffine = mod::kHasScoreMod && mod::kScoreIsAffine;
     static constexpr bool kCapped = kAffine && mod::kScoreIsCapped;
+    // Products are added to what the matrix adds, which is there first, instead of the other way
+    // round: that needs no score, and comes under the exponents of the keys before.
+    static constexpr bool kStartsWithBias = kAffine && mod::kReadsBias && mod::kMultiplierIsOne &&
+                                            !kCapped && !kHasBase && !mod::kHasSlope && !kHasTerms;
     // Logits are exponents already.
     static constexpr bool kFactorIsOne = kAffine && mod::kLogitsAreExponents;
     static constexpr bool kHasOffset = kAffine && !kCapped && kHasBase;
@@ -68,7 +72,7 @@ class Logits {
         : attention_(attention), arguments_(arguments), place_(place),
           rows_(attention, arguments, place, warp_row + lane / 4), first_column_(lane % 4 * 2),
           keys_(attention, arguments, place, rows_.row, warp_row, lane) {
-        factor_ = kHasScoreMod ? kLog2E : attention.scale * kLog2E;
+        factor_ = kHasScoreMod && !kStartsWithBias ? kLog2E : attention.scale * kLog2E;
         lse_shift_ = 0;
         if constexpr (kAffine) prepare_affine();
     }
@@ -120,6 +124,20 @@ class Logits {
     }
     // The biases of these keys. `rows`: the warp's first, in shared memory.
     __device__ void load_biases(unsigned rows) { biases_.load(rows); }
+    // What products of these keys are added to, from biases in shared memory, likewise.
+    __device__ void start(Scores& scores, unsigned rows, int first_key) {
+        constexpr int kPart = 2 * BiasFragment::kPartPairs; // columns
+#pragma unroll
+        for (int part = 0; part < kFragmentColumns; part += kPart) {
+            biases_.load(rows, part / 2);
+#pragma unroll
+            for (int j = part; j < part + kPart; ++j)
+                visit_element(first_key, j, [&](int r, const mod::At& at) {
+                    scores[accumulator(r, j)] =
+                        mod::element_addend(at, biases_.at(r, j)) * before_[r];
+                });
+        }
+    }
 
     // Where the terms of these keys are in shared memory; the row is the thread's first, in the
     // tile. apply() reads them.
@@ -130,9 +148,9 @@ class Logits {
     // Products become logits of the keys that look() was asked about; those that are hidden become
     // -inf.
     __device__ void apply(Scores& scores, int first_key) {
-        if constexpr (kAffine)
+        if constexpr (kAffine && !kStartsWithBias)
             change_affine(scores, first_key);
-        else if constexpr (kHasScoreMod)
+        else if constexpr (kHasScoreMod && !kAffine)
             change(scores, first_key);
         if (kMaskIsBand ? !keys_.are_all(first_key, false) : hides_) hide(scores, first_key);
     }
@@ -202,6 +220,10 @@ class Logits {
     }
 
     __device__ void prepare_affine() {
+        if constexpr (kStartsWithBias) {
+            before_[0] = before_[1] = 1 / attention_.scale;
+            return;
+        }
         visit_column(0, [&](int r, const mod::At& at) {
             float scale = attention_.scale * mod::multiplier(at);
             float unit = kFactorIsOne ? kLog2E : 1; // of what is added
@@ -302,8 +324,8 @@ class Logits {
     int first_column_; // of this thread, in a tile of keys
     VisibleKeys keys_;
     float factor_, lse_shift_, unit_;
-    float base_[2][kBases]; // what is added for whole rows, to these keys
-    float before_[2], slope_[2];
+    float base_[2][kBases];      // what is added for whole rows, to these keys
+    float before_[2], slope_[2]; // what scores, or biases that come before, are multiplied by
     float grid_rows_[2][kSelectsRows ? kGridRows : 1]; // what is added for rows of the grid of keys
     // What is added for columns of that grid: of the thread's columns in a period of eight keys
     // and of the grid.

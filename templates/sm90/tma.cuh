@@ -25,6 +25,15 @@ __device__ inline void load_box(unsigned to, const TensorMap& map, Corner from, 
                  : "memory");
 }
 
+// The same of a matrix.
+__device__ inline void load_box(unsigned to, const TensorMap& map, int row, int column,
+                                Barrier arrival) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4}], [%2];" ::"r"(to),
+                 "l"(&map), "r"(arrival.address), "r"(column), "r"(row)
+                 : "memory");
+}
+
 // To the L2 cache.
 __device__ inline void prefetch_box(const TensorMap& map, Corner from) {
     asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map),

@@ -1,0 +1,109 @@
+// Matrices of biases in Hopper's forward: those that the copy engine takes, and others. Skipped
+// unless asked for, because they need that GPU: tests/gpu runs them.
+#include <limits>
+#include <random>
+
+#include <doctest/doctest.h>
+
+#include "api/case.h"
+
+using namespace flexc;
+using flexc::test::Case;
+
+namespace {
+
+std::uint32_t fresh_seed() { return std::random_device()(); }
+
+void check(const Case& one) {
+    const std::uint32_t seed = fresh_seed();
+    CAPTURE(one.text);
+    CAPTURE(one.q_len);
+    CAPTURE(one.kv_len);
+    CAPTURE(one.head_dim);
+    CAPTURE(seed);
+    CHECK(test::run_case(one, Device::cuda(0), seed) == "");
+}
+
+Case biased(const std::string& type, const std::string& dims, const std::string& index) {
+    return {.text = "buffer bias: " + type + "[" + dims + "]\nscore_mod = score + bias[" + index +
+                    "]\n",
+            .dtype = DType::bf16,
+            .batch = 2,
+            .heads = 2,
+            .kv_heads = 1,
+            .q_len = 300,
+            .kv_len = 520,
+            .head_dim = 128,
+            .head_dim_v = 128};
+}
+
+} // namespace
+
+TEST_SUITE_BEGIN("hopper");
+
+TEST_CASE("matrices of biases in any order of dimensions" * doctest::skip()) {
+    const std::pair<const char*, const char*> places[] = {
+        {"H, Q_LEN, KV_LEN", "h, q_idx, kv_idx"}, {"B, H, Q_LEN, KV_LEN", "b, h, q_idx, kv_idx"},
+        {"Q_LEN, H, KV_LEN", "q_idx, h, kv_idx"}, {"B, Q_LEN, 3, KV_LEN", "b, q_idx, 1, kv_idx"},
+        {"Q_LEN, KV_LEN", "q_idx, kv_idx"},
+    };
+    for (const auto& [dims, index] : places) {
+        check(biased("bf16", dims, index));
+        Case ragged = biased("bf16", dims, index);
+        ragged.kv_len = 517;
+        check(ragged);
+    }
+}
+
+TEST_CASE("matrices of biases of any type" * doctest::skip()) {
+    for (const char* type : {"bf16", "f16", "f32"})
+        for (const int head_dim : {64, 80, 128, 192, 256}) {
+            Case one = biased(type, "H, Q_LEN, KV_LEN", "h, q_idx, kv_idx");
+            one.head_dim = one.head_dim_v = head_dim;
+            one.dtype = head_dim == 80 ? DType::f16 : DType::bf16;
+            check(one);
+        }
+}
+
+TEST_CASE("matrices of biases that hide keys, or are large" * doctest::skip()) {
+    Case one = biased("bf16", "H, Q_LEN, KV_LEN", "h, q_idx, kv_idx");
+    const auto key = [&](std::int64_t position) { return position % one.kv_len; };
+    const auto query = [&](std::int64_t position) { return position / one.kv_len % one.q_len; };
+    one.reals["bias"] = [&](std::int64_t position) {
+        const bool hides = query(position) % 5 == 3 || (key(position) + query(position)) % 7 < 3;
+        return hides ? -std::numeric_limits<double>::infinity()
+                     : 0.25 * static_cast<double>(key(position) % 9);
+    };
+    check(one);
+    one.reals["bias"] = [&](std::int64_t position) {
+        return key(position) < 200 ? -1e9 : 100.0 - 0.5 * static_cast<double>(key(position) % 300);
+    };
+    check(one);
+    one.text += "mask_mod = q_idx >= kv_idx - 200";
+    check(one);
+}
+
+TEST_CASE("matrices of biases beside other addends" * doctest::skip()) {
+    const std::string bias = "buffer bias: bf16[H, Q_LEN, KV_LEN]\nscore_mod = ";
+    for (const char* score : {"score + bias[h, q_idx, kv_idx] * (h + 1) - 0.5",
+                              "score - 2 * bias[h, q_idx, kv_idx] + (kv_idx - q_idx) * 0.01",
+                              "score * 0.5 + bias[h, q_idx, kv_idx]",
+                              "score + (bias[h, q_idx, kv_idx] if kv_idx > q_idx else 0.0)"}) {
+        Case one = biased("bf16", "", "");
+        one.text = bias + score;
+        check(one);
+        one.head_dim = one.head_dim_v = 64;
+        one.kv_len = 200;
+        check(one);
+    }
+}
+
+TEST_CASE("a part of the queries of a matrix of biases" * doctest::skip()) {
+    Case one = biased("bf16", "H, Q_LEN, KV_LEN", "h, q_idx, kv_idx");
+    one.q_offset = 13;
+    check(one);
+    one.kv_offset = 5;
+    check(one);
+}
+
+TEST_SUITE_END();
