@@ -6,11 +6,11 @@
 //     S' = K Q'      P' = exp(modified' - lse)                dv += P' d_out
 //     W' = V d_out'  dS' = P' * (W' - delta) * mod'           dk += dS' Q      dq += dS K
 // Scores are transposed, so that P' and dS' are in registers what the products for dv and dk ask
-// of their left operand. dS alone goes through shared memory, for dq, which both warpgroups
-// compute a part of; another thread adds the parts to memory. Gradients of captured buffers are
-// summed in registers where what they read is one number for a query, a key or the head, over
-// diagonals of dS where it depends on the distance, over rows or columns of keys as a grid where it
-// depends on these, and one by one otherwise.
+// of their left operand. dS alone goes through shared memory, for dq, at which warpgroups take
+// turns, or which both compute a part of; another thread adds it to memory. Gradients of captured
+// buffers are summed in registers where what they read is one number for a query, a key or the
+// head, over diagonals of dS where it depends on the distance, over rows or columns of keys as a
+// grid where it depends on these, and one by one otherwise.
 #include "mod.cuh"
 
 #include "sm90/backward_distances.cuh"
@@ -21,7 +21,9 @@
 #include "sm90/backward_pieces.cuh"
 #include "sm90/backward_producer.cuh"
 #include "sm90/backward_products.cuh"
+#include "sm90/backward_query_gradient.cuh"
 #include "sm90/backward_scores.cuh"
+#include "sm90/backward_seen.cuh"
 #include "sm90/backward_turns.cuh"
 
 using namespace sm90;
@@ -31,8 +33,6 @@ namespace {
 
 using KeyGradient = float[round_up_16(mod::kHeadDim) / 2];
 using ValueGradient = float[round_up_16(mod::kHeadDimV) / 2];
-using QueryGradient = float[kPieceColumns / 2];
-
 // sums += fragments B, over the tile's queries.
 template <int kB, int kStep = 0, int kCount>
 __device__ inline void issue_sums(float (&sums)[kCount], const Fragments& fragments, unsigned b) {
@@ -41,29 +41,11 @@ __device__ inline void issue_sums(float (&sums)[kCount], const Fragments& fragme
     if constexpr (16 * (kStep + 1) < mod::kQueryTile) issue_sums<kB, kStep + 1>(sums, fragments, b);
 }
 
-// A piece of dS K, over the tile's keys, or the first kCount of them.
-template <int kCount = mod::kKeyTile, int kStep = 0>
-__device__ inline void issue_query_gradient(QueryGradient& dq, unsigned d_scores, unsigned keys) {
-    using P = FixedProduct<Element, kPieceColumns>;
-    constexpr int kFromA = at::kDScores + kStep / 4 * kQueryPanel + kStep % 4 * 32;
-    constexpr int kFromB = at::kKeys + kStep * 16 * kRowBytes;
-    if constexpr (kStep == 0)
-        P::template start<kFromA, kFromB, true>(dq, d_scores, keys);
-    else
-        P::template add<kFromA, kFromB, true>(dq, d_scores, keys);
-    if constexpr (16 * (kStep + 1) < kCount)
-        issue_query_gradient<kCount, kStep + 1>(dq, d_scores, keys);
-}
-
-// Where a band hides all keys of one warpgroup from a tile of queries, that warpgroup multiplies
-// for dq alone, and both do so with the other's keys alone.
-constexpr bool kSkipsHidden = mod::kHasBand && kSlabs == 1 && !kSumsInTile && !kAddsMatrices &&
-                              !kCopiesBiases && mod::kDScoresStages == 2;
-enum class Seen { both, own, other }; // warpgroups' keys
-
 // Fragments of weights leave their registers to what a mod's derivative needs.
 constexpr bool kSettlesEarly = mod::kQueryTile == 128 && !kAtOnce &&
                                (mod::kAddsGradients || !mod::kDerivativeIsOne) && !kFolds;
+
+constexpr bool kOverlapsSums = kHoldsQueryGradient && !kSettlesEarly; // of dk and all of dq
 
 struct Consumer {
     const AttentionArguments& attention;
@@ -72,74 +54,87 @@ struct Consumer {
     const Shared shared;
     const KeyTile keys;
     const int warpgroup, warp, lane; // among the consumers, in the warpgroup, in the warp
-    int step = 0;
+    unsigned step = 0;
+    Seen seen = Seen::both; // of the tile that comes, where the band says so before it is here
 
+    __device__ QueryPiece piece() const { return {shared, warpgroup, warp, lane}; }
     __device__ int warp_key() const { return keys.first_kv + 64 * warpgroup + 16 * warp; }
 
-    // `tile`: of queries, unless a map chose the one that arrives.
+    // `tile`: of queries, unless a map chose the one that is here.
     // dq_accumulator: of the head.
     __device__ void consume(ScoreGradients& gradients, GradientSums& sums, const HeadPlace& place,
-                            int tile, float* dq_accumulator, KeyGradient& dk, ValueGradient& dv) {
-        const int stage = step % 2;
-        if (step == 0) shared.keys().wait(0);
-        shared.queries_full(stage).wait(step / 2 % 2);
+                            int tile, bool is_last, float* dq_accumulator, KeyGradient& dk,
+                            ValueGradient& dv) {
         if constexpr (mod::kHasMap) {
-            const MappedTile arrived = MappedTile::load(shared.mapped_tile(stage));
+            const MappedTile arrived = MappedTile::load(shared.mapped_tile(step % 2));
             gradients.use_map(arrived.is_full);
             tile = arrived.index;
         }
+        if constexpr (kSkipsHidden && !kSeesAhead) seen = seen_of(place, keys, warpgroup, tile);
+        const auto look_ahead = [&] {
+            if (!is_last) await(place, tile + kTileStep, step + 1);
+        };
+        const auto multiply_for = [&](auto which) {
+            constexpr Seen kSeen = decltype(which)::kValue;
+            if (takes_query_gradient())
+                multiply<kSeen, true>(gradients, sums, tile, dq_accumulator, dk, dv, look_ahead);
+            else
+                multiply<Seen::both, false>(gradients, sums, tile, dq_accumulator, dk, dv,
+                                            look_ahead);
+        };
         if constexpr (kSkipsHidden) {
-            const bool own = sees(place, tile, warpgroup), other = sees(place, tile, 1 - warpgroup);
-            if (!own && other) {
-                skip();
-                ++step;
-                return;
-            }
-            if (own && !other) {
-                multiply<Seen::own>(gradients, sums, tile, dq_accumulator, dk, dv);
-                ++step;
-                return;
-            }
+            if (seen == Seen::other)
+                skip(look_ahead);
+            else if (seen == Seen::own)
+                multiply_for(SeenKeys<Seen::own>{});
+            else
+                multiply_for(SeenKeys<Seen::both>{});
+        } else {
+            multiply_for(SeenKeys<Seen::both>{});
         }
-        multiply<Seen::both>(gradients, sums, tile, dq_accumulator, dk, dv);
         ++step;
     }
 
-    // Whether the band shows a tile of queries anything of the warpgroup's keys.
-    __device__ bool sees(const HeadPlace& place, int tile, int which) const {
-        const int first = keys.first_kv + 64 * which;
-        const Positions seen = place.queries_of(first, first + 63);
-        return tile * mod::kQueryTile <= seen.last &&
-               tile * mod::kQueryTile + mod::kQueryTile - 1 >= seen.first;
+    // The queries of a step, of this tile unless a map chose another. What can be known of them
+    // before their products is found out here, under those of the tile before.
+    __device__ void await(const HeadPlace& place, int tile, unsigned which_step) {
+        shared.queries_full(which_step % 2).wait(which_step / 2 % 2);
+        if constexpr (kSkipsHidden && kSeesAhead) seen = seen_of(place, keys, warpgroup, tile);
+    }
+
+    // Whether the warpgroup multiplies for dq at this step: a piece, or all where they take turns.
+    __device__ bool takes_query_gradient() const {
+        return !kTakesTurns || step % 2 == static_cast<unsigned>(warpgroup);
     }
 
     // A tile of queries that sees the other warpgroup's keys alone.
-    __device__ void skip() {
-        const int stage = step % 2;
+    template <typename LookAhead> __device__ void skip(LookAhead look_ahead) {
+        const int stage = static_cast<int>(step % 2);
         if (step == 0) shared.values().wait(0);
         if (lane == 0) shared.d_out_empty(stage).arrive();
-        meet_at_d_scores();
-        QueryGradient dq;
-        begin_products();
-        multiply_seen_keys(dq, stage, 1 - warpgroup);
-        end_products();
-        wait_for_products<0>();
-        pin(dq);
-        hand_over(dq);
-        shared.queries_empty(stage).arrive();
+        if constexpr (kTakesTurns)
+            meet_at_d_scores(step, takes_query_gradient());
+        else
+            meet_at_d_scores();
+        if (takes_query_gradient()) {
+            QueryGradient dq;
+            begin_products();
+            piece().multiply_keys_of(dq, stage, 1 - warpgroup);
+            end_products();
+            wait_for_products<0>();
+            QueryPiece::settle(dq);
+            piece().hand_over(dq, step);
+        }
+        give_back_queries(stage);
+        look_ahead();
     }
 
-    // A piece of dq, of one warpgroup's keys.
-    __device__ void multiply_seen_keys(QueryGradient& dq, int stage, int which) const {
-        const unsigned word = operand_word(shared.base, kQueryPanel);
-        issue_query_gradient<64>(dq, word + d_scores_offset(stage) + which * (kQueryPanel >> 4),
-                                 word + columns_offset() + which * (64 * kRowBytes >> 4));
-    }
-
-    template <Seen kSeen>
+    // kTakes: as takes_query_gradient().
+    template <Seen kSeen, bool kTakes, typename LookAhead>
     __device__ void multiply(ScoreGradients& gradients, GradientSums& sums, int tile,
-                             float* dq_accumulator, KeyGradient& dk, ValueGradient& dv) {
-        const int stage = step % 2;
+                             float* dq_accumulator, KeyGradient& dk, ValueGradient& dv,
+                             LookAhead look_ahead) {
+        const int stage = static_cast<int>(step % 2);
         const unsigned parity = step / 2 % 2;
         const unsigned base = shared.base;
         const unsigned word = operand_word(base, kQueryPanel);
@@ -153,7 +148,7 @@ struct Consumer {
         QuerySums query_sums{};
 
         gradients.use_stage(shared, stage, 0);
-        const int bias_stage = step % kBiasRing;
+        const int bias_stage = static_cast<int>(step % kBiasRing);
         gradients.use_matrices(base + at::kBiases + bias_stage * kBiasTileBytes,
                                base + at::kMatrixGradients + warpgroup * kPartBytes,
                                64 * warpgroup + 16 * warp);
@@ -206,45 +201,85 @@ struct Consumer {
         publish_shared();
         if constexpr (kAddsParts) shared.piece_full(warpgroup).arrive();
         // dS is here, and everyone has left the one before.
-        meet_at_d_scores();
+        if constexpr (!kTakesTurns) meet_at_d_scores();
 
         QueryGradient dq;
-        begin_products();
-        if constexpr (kSeen == Seen::own)
-            multiply_seen_keys(dq, stage, warpgroup);
-        else if constexpr (kSlabs == 2)
-            issue_query_gradient(dq, rows + d_scores_offset(stage), word);
-        else
-            issue_query_gradient(dq, word + d_scores_offset(stage), word + columns_offset());
-        end_products();
-        if constexpr (!kSettlesEarly) finish_values<1>(dv, weights, stage);
-
-        pin(dk);
-        pin(d_fragments);
-        begin_products();
-        issue_sums<at::kQueries>(dk, d_fragments, query_word);
-        end_products();
-        if constexpr (kParts == 2 && kAddsScores) {
-            wait_for_part(1);
-            gradients.matrices().store_part(d_scores, 1);
-            publish_shared();
-            shared.piece_full(warpgroup).arrive();
+        const auto issue_dq = [&] {
+            begin_products();
+            if constexpr (kSeen == Seen::own)
+                piece().multiply_keys_of(dq, stage, warpgroup);
+            else
+                piece().multiply_keys(dq, stage);
+            end_products();
+        };
+        const auto issue_dk = [&] {
+            pin(dk);
+            pin(d_fragments);
+            begin_products();
+            issue_sums<at::kQueries>(dk, d_fragments, query_word);
+            end_products();
+        };
+        const auto finish_dk = [&] {
+            pin(dk);
+            pin(d_fragments);
+            give_back_queries(stage);
+        };
+        const auto finish_dq = [&] {
+            QueryPiece::settle(dq);
+            if constexpr (mod::kDScoresStages == 1) shared.d_scores_empty().arrive();
+            if constexpr (kAddsMatrices)
+                piece().add(dq, dq_accumulator + static_cast<long long>(tile) *
+                                                     (mod::kQueryTile * mod::kHeadDim));
+            else
+                piece().hand_over(dq, step);
+        };
+        if constexpr (kTakesTurns) {
+            if constexpr (!kTakes) meet_at_d_scores(step, false);
+            issue_dk();
+            if constexpr (!kSettlesEarly) finish_values<1>(dv, weights, stage);
+            gradients.flush(query_sums, tile_query);
+            if constexpr (kTakes && kOverlapsSums) {
+                meet_at_d_scores(step, true);
+                issue_dq();
+                wait_for_products<1>();
+            } else {
+                if constexpr (!kTakes) look_ahead();
+                wait_for_products<0>();
+            }
+            finish_dk();
+            if constexpr (kTakes) {
+                if constexpr (!kOverlapsSums) {
+                    meet_at_d_scores(step, true);
+                    issue_dq();
+                }
+                look_ahead();
+                wait_for_products<0>();
+                finish_dq();
+            }
+        } else {
+            issue_dq();
+            if constexpr (!kSettlesEarly) finish_values<1>(dv, weights, stage);
+            issue_dk();
+            if constexpr (kParts == 2 && kAddsScores) {
+                wait_for_part(1);
+                gradients.matrices().store_part(d_scores, 1);
+                publish_shared();
+                shared.piece_full(warpgroup).arrive();
+            }
+            // Under the products.
+            gradients.flush(query_sums, tile_query);
+            wait_for_products<1>();
+            finish_dq();
+            look_ahead();
+            wait_for_products<0>();
+            finish_dk();
         }
-        // Under the products.
-        gradients.flush(query_sums, tile_query);
-        wait_for_products<1>();
-        pin(dq);
-        if constexpr (mod::kDScoresStages == 1) shared.d_scores_empty().arrive();
-        if constexpr (kAddsMatrices)
-            add(dq,
-                dq_accumulator + static_cast<long long>(tile) * (mod::kQueryTile * mod::kHeadDim));
-        else
-            hand_over(dq);
-        wait_for_products<0>();
-        pin(dk);
-        pin(d_fragments);
-        // Every thread for itself: each has read the tile's lse and delta.
-        shared.queries_empty(stage).arrive();
+    }
+
+    // A warp's last ends for all of it; each lane has read the tile's lse and delta.
+    __device__ void give_back_queries(int stage) const {
+        __syncwarp();
+        if (lane == 0) shared.queries_empty(stage).arrive();
     }
 
     // dv has its part of the tile. Products alone have read d_out: a warp's last ends for all of
@@ -269,43 +304,6 @@ struct Consumer {
     __device__ void wait_for_part(int part) const {
         if constexpr (kAddsParts)
             shared.piece_empty(warpgroup).wait(((step * kParts + part) & 1) ^ 1);
-    }
-
-    // Of the keys' columns that the warpgroup multiplies for its piece of dq.
-    __device__ unsigned columns_offset() const {
-        if constexpr (kPanels == 1 && kSlabs == 1)
-            return warpgroup * (2 * kPieceColumns >> 4);
-        else
-            return min(warpgroup, kPanels - 1) * (kKeyPanel >> 4);
-    }
-
-    __device__ static unsigned d_scores_offset(int stage) {
-        return stage % mod::kDScoresStages * (kDScoresBytes >> 4);
-    }
-
-    // A piece of dq to the thread that adds it to memory.
-    __device__ void hand_over(const QueryGradient& dq) const {
-        const unsigned to =
-            shared.base + at::kQueryGradient + warpgroup * kPieceBytes + warp * 512 + lane * 16;
-        shared.piece_empty(warpgroup).wait((step & 1) ^ 1);
-#pragma unroll
-        for (int i = 0; i < kPieceColumns / 8; ++i)
-            if (i < groups_of(warpgroup))
-                store_shared(to + i * kGroupBytes, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2],
-                             dq[4 * i + 3]);
-        publish_shared();
-        __syncwarp();
-        if (lane == 0) shared.piece_full(warpgroup).arrive();
-    }
-
-    // From registers, to the tile's part of dq's accumulator.
-    __device__ void add(const QueryGradient& dq, float* to) const {
-        constexpr int kOfWarpgroup =
-            kSlabs == 2 ? kSlabRows * mod::kHeadDim : kPieceColumns / 8 * (kGroupBytes / 4);
-        to += warpgroup * kOfWarpgroup + warp * 128 + lane * 4;
-#pragma unroll
-        for (int i = 0; i < kPieceColumns / 8; ++i)
-            if (i < groups_of(warpgroup)) add_floats(to + i * (kGroupBytes / 4), &dq[4 * i]);
     }
 
     __device__ void store(const KeyGradient& dk, const ValueGradient& dv) const {
@@ -346,9 +344,16 @@ struct Consumer {
                 attention.dq_accumulator +
                 static_cast<long long>(place.b * attention.heads + place.h) *
                     padded(attention.q_len) * mod::kHeadDim;
+            // Held, or they would be found again between the products of two tiles.
+            int left = computed_again(tiles.end - tiles.begin);
+            int tile = computed_again(tile_in_order(tiles, tiles.begin));
+            if (left > 0) {
+                if (step == 0) shared.keys().wait(0);
+                await(place, tile, step);
+            }
 #pragma unroll 1
-            for (int i = tiles.begin; i < tiles.end; ++i)
-                consume(gradients, sums, place, tile_in_order(tiles, i), dq_accumulator, dk, dv);
+            for (; left > 0; --left, tile += kTileStep)
+                consume(gradients, sums, place, tile, left == 1, dq_accumulator, dk, dv);
             gradients.flush(sums);
         });
         store(dk, dv);

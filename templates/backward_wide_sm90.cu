@@ -141,7 +141,8 @@ struct Consumer {
         wait_for_products<0>();
         pin(dk);
         // Every thread for itself: each has read the tile's lse and delta.
-        shared.queries_empty(stage).arrive();
+        __syncwarp();
+        if (lane == 0) shared.queries_empty(stage).arrive();
         ++step;
     }
 

@@ -44,8 +44,9 @@ constexpr int kPanels = panels(mod::kHeadDim), kValuePanels = panels(mod::kHeadD
 constexpr int kQueryPanel = mod::kQueryTile * kRowBytes, kKeyPanel = mod::kKeyTile * kRowBytes;
 
 // dq in its accumulator: slabs of 64 queries, in each of them groups of eight columns in the order
-// in which a warpgroup holds them. A warpgroup adds up to eight groups at a time: of its own slab
-// where there are two in a tile of queries, else of its own columns.
+// in which a warpgroup holds them. A piece is all of a tile where warpgroups take turns, else up to
+// eight groups: of a warpgroup's own slab where there are two in a tile of queries, else of its own
+// columns.
 constexpr int kSlabRows = 64, kGroupBytes = kSlabRows * 8 * 4;
 constexpr int kGroups = mod::kHeadDim / 8; // of a slab
 constexpr int kSlabs = mod::kQueryTile / kSlabRows;
@@ -69,42 +70,62 @@ constexpr int kPartRows = kAddsTiles ? mod::kQueryTile : 64; // of the gradient
 constexpr int kParts = mod::kQueryTile / kPartRows;
 constexpr int kGradientRowBytes = 64 * 4 + kPadding;
 constexpr int kPartBytes = kAddsTiles ? 0 : kPartRows * kGradientRowBytes;
-constexpr int kPieceColumns = kPanels == 1 && kSlabs == 1                          ? 32
+// Two warps that have nothing else to do find sums in the tile of dS, or add it to a matrix.
+constexpr int kSumWarps = 2;
+constexpr bool kSumsInTile = mod::kSumsDistances || mod::kSumsQuotients || mod::kSumsRemainders;
+constexpr bool kReadsTile = kSumsInTile || kAddsTiles;
+
+// Registers for dk, dv, all of a tile's dq and a warpgroup's dS beside the rest of a thread's.
+constexpr bool kHoldsQueryGradient = (round_up_16(mod::kHeadDim) + round_up_16(mod::kHeadDimV) +
+                                      kSlabs * round_up_16(mod::kHeadDim)) /
+                                             2 +
+                                         mod::kQueryTile / 4 <=
+                                     160;
+// Where products alone read dS, warpgroups take turns at dq: each multiplies every second tile's,
+// all of it, while the other goes on, so that seldom both compute scores at once and neither
+// multiplies. Else both multiply a piece of every tile's.
+constexpr bool kTakesTurns =
+    !kSharesKeys && !kAddsMatrices && !kReadsTile && mod::kDScoresStages == 2;
+constexpr int kPieces = kTakesTurns ? 1 : kConsumers;
+constexpr int kPieceSlabs = kTakesTurns ? kSlabs : 1;
+constexpr int kPieceColumns = kTakesTurns                   ? round_up_16(mod::kHeadDim)
+                              : kPanels == 1 && kSlabs == 1 ? 32
                               : kSlabs == 2 || kAddsMatrices || mod::kHeadDim > 96 ? 64
                                                                                    : 48;
 // The second panel of keys starts with the second piece.
-constexpr int kKeyPanelColumns = kPanels == 2 && !kSharesKeys ? kPieceColumns : kPanelColumns;
+constexpr int kKeyPanelColumns =
+    kPanels == 2 && !kSharesKeys && !kTakesTurns ? kPieceColumns : kPanelColumns;
 // Whether what is added is dS, not what another derivative makes of it element by element.
 constexpr bool kAddsScores = kAddsParts && mod::kMatrixIsOfScores;
 static_assert((kParts == 1 || !kAddsMatrices || kAddsScores) && !(kAddsScores && kAtOnce));
 static_assert(!kAddsTiles || mod::kDScoresStages == 2);
 
-// Groups of columns of dq that a warpgroup has in its piece.
-constexpr __device__ int groups_of(int warpgroup) {
+// Groups of columns of dq in a piece.
+constexpr __device__ int groups_of(int piece) {
     if (kSlabs == 2) return kGroups;
     constexpr int kMost = kPieceColumns / 8;
-    const int rest = kGroups - kMost * warpgroup;
+    const int rest = kGroups - kMost * piece;
     return rest < 0 ? 0 : rest < kMost ? rest : kMost;
 }
-constexpr int kPieceBytes = kPieceColumns / 8 * kGroupBytes; // of the first
-constexpr int kPiecesBytes = kPieceBytes + groups_of(1) * kGroupBytes;
+constexpr int kPieceBytes = // of the first
+    kTakesTurns ? kPieceSlabs * kGroups * kGroupBytes : kPieceColumns / 8 * kGroupBytes;
+constexpr int kPiecesBytes = kPieceBytes + (kTakesTurns ? 0 : groups_of(1) * kGroupBytes);
 
 // Registers of a thread; together no more than the launch gave the block. What is done at once
 // needs more than the producer's warps can spare without words of their own in memory; those that
 // copy and add matrices, or sum over a grid of keys, can spare fewer.
 constexpr bool kSparesRegisters = mod::kQueryTile < 128 && mod::kHeadDim + mod::kHeadDimV <= 192;
-constexpr int kProducerRegisters = kAtOnce && !kCopiesBiases && !kAddsMatrices ? 24
-                                   : !kSumsGrid                                ? 40
-                                   : kSparesRegisters                          ? 72
-                                                                               : 56;
+constexpr bool kNeedsRegisters =
+    (kAtOnce && !kAddsMatrices) || (kTakesTurns && !kHoldsQueryGradient && !mod::kHasMap);
+constexpr int kProducerRegisters = kNeedsRegisters && !kCopiesBiases ? 24
+                                   : !kSumsGrid                      ? 40
+                                   : kSparesRegisters                ? 72
+                                                                     : 56;
 constexpr int kConsumerRegisters = (504 - kProducerRegisters) / 16 * 8;
 
 // Whether biases are needed after weights are computed.
 constexpr bool kHoldsBiases = kCopiesBiases && mod::kDerivativesUseBias && !kAtOnce && !kFolds;
 
-// Two warps that have nothing else to do find sums in the tile of dS, or add it to a matrix.
-constexpr int kSumWarps = 2;
-constexpr bool kSumsInTile = mod::kSumsDistances || mod::kSumsQuotients || mod::kSumsRemainders;
 constexpr int kDScoresBytes = panels(mod::kKeyTile) * kQueryPanel; // of a stage
 constexpr int kWeightBytes = kSharesKeys ? kDScoresBytes : 0;      // else they stay in registers
 // Where tiles of keys are whole rows of their grid, products sum dS over it, and what they leave
@@ -113,7 +134,6 @@ constexpr bool kSumsByProducts = kSumsGrid && mod::kStagesSums;
 constexpr int kSumsRowBytes = 4 * mod::kKeyWidth;
 constexpr int kSumsBytes =
     kSumsByProducts && mod::kSumsRemainders ? mod::kQueryTile * kSumsRowBytes : 0;
-constexpr bool kReadsTile = kSumsInTile || kAddsTiles;
 constexpr int kDScoresThreads = 128 * kConsumers + (kReadsTile ? 32 * kSumWarps : 0);
 
 // What a program computes once for a query is computed by a warp that has nothing else to do.
@@ -191,7 +211,7 @@ struct Shared {
         values().initialise(1);
         for (int i = 0; i < 2; ++i) {
             queries_full(i).initialise(1 + (kStagesRows ? 32 : 0) + (kStagesGrid ? 2 * 32 : 0));
-            queries_empty(i).initialise(128 * kConsumers);
+            queries_empty(i).initialise(4 * kConsumers);
             d_out_full(i).initialise(1);
             d_out_empty(i).initialise(4 * kConsumers);
             piece_full(i).initialise(kAddsMatrices ? 128 : 4);
@@ -210,7 +230,9 @@ struct Shared {
 };
 
 // Numbered barriers; 0 is the block's.
-constexpr int kDScoresBarrier = 1, kLastProductBarrier = 2, kWeightsBarrier = 3;
+// Where warpgroups take turns, a barrier for tiles of either: who need not wait for one tile's dS
+// may be at the next's.
+constexpr int kLastProductBarrier = 1, kWeightsBarrier = 2, kDScoresBarrier = 3; // and the next
 
 // dS is in shared memory.
 __device__ inline void meet_at_d_scores() {
@@ -218,6 +240,20 @@ __device__ inline void meet_at_d_scores() {
         synchronize_roles(kDScoresBarrier, kDScoresThreads);
     else
         synchronize(kDScoresBarrier, kDScoresThreads);
+}
+// Likewise, where warpgroups take turns: only whose turn it is waits.
+__device__ inline void meet_at_d_scores(int step, bool waits) {
+    if (step % 2 == 0) {
+        if (waits)
+            synchronize_roles(kDScoresBarrier, kDScoresThreads);
+        else
+            arrive(kDScoresBarrier, kDScoresThreads);
+    } else {
+        if (waits)
+            synchronize_roles(kDScoresBarrier + 1, kDScoresThreads);
+        else
+            arrive(kDScoresBarrier + 1, kDScoresThreads);
+    }
 }
 
 constexpr bool kBatchesTogether = mod::kBatchesShareMatrix && !mod::kHasMap;
@@ -299,7 +335,9 @@ __device__ inline void visit_heads(const AttentionArguments& attention,
     }
 }
 
-// The i-th that a block visits. In deterministic mode the last comes first: see backward_turns.cuh.
+// The i-th that a block visits, and from one to the next. In deterministic mode the last comes
+// first: see backward_turns.cuh.
+constexpr int kTileStep = mod::kDeterministic ? -1 : 1;
 __device__ inline int tile_in_order(TileRange tiles, int i) {
     return mod::kDeterministic ? tiles.end - 1 - (i - tiles.begin) : i;
 }

@@ -9,32 +9,31 @@
 
 namespace sm90 {
 
-// A warpgroup's piece to its part of a tile of queries, which starts at `slab`; instead of what is
-// there, or added to it.
-__device__ inline void add_piece(float* slab, Shared shared, int warpgroup, bool stores) {
+// A piece to its part of a tile of queries, which starts at `slab`; instead of what is there, or
+// added to it.
+__device__ inline void add_piece(float* slab, Shared shared, int piece, bool stores) {
     constexpr int kSlabFloats = kSlabRows * mod::kHeadDim;
-    float* const to = slab + warpgroup * (kSlabs == 2 ? kSlabFloats : kPieceBytes / 4);
-    const unsigned from = shared.base + at::kQueryGradient + warpgroup * kPieceBytes;
-    const int bytes = groups_of(warpgroup) * kGroupBytes;
+    float* const to = slab + piece * (kSlabs == 2 ? kSlabFloats : kPieceBytes / 4);
+    const unsigned from = shared.base + at::kQueryGradient + piece * kPieceBytes;
+    const int bytes = kPieceSlabs * groups_of(piece) * kGroupBytes;
     if (bytes > 0 && stores) store_bytes(to, from, bytes);
     if (bytes > 0 && !stores) add_bytes(to, from, bytes);
     end_additions();
 }
 
-// The pieces of a tile of queries, each when it is there; the first after before_first().
-template <typename Wait>
-__device__ inline void add_tile(float* slab, Shared shared, unsigned parity, bool stores,
-                                Wait before_first) {
+// The pieces of a tile of queries, each when it is there.
+__device__ inline void add_tile(float* slab, Shared shared, unsigned parity, bool stores) {
 #pragma unroll
-    for (int i = 0; i < kConsumers; ++i) {
-        shared.piece_full(i).wait(parity);
-        if (i == 0) before_first();
-        add_piece(slab, shared, i, stores);
+    for (int piece = 0; piece < kPieces; ++piece) {
+        shared.piece_full(piece).wait(parity);
+        add_piece(slab, shared, piece, stores);
     }
-    wait_for_additions<1>();
-    shared.piece_empty(0).arrive();
+    if constexpr (kPieces == 2) {
+        wait_for_additions<1>();
+        shared.piece_empty(0).arrive();
+    }
     wait_for_additions<0>();
-    shared.piece_empty(1).arrive();
+    shared.piece_empty(kPieces - 1).arrive();
 }
 
 // Sums of a tile of queries: the first block that has a part of them stores it, and others wait
@@ -82,8 +81,9 @@ __device__ inline void add_pieces(const AttentionArguments& attention,
         for (; !walk.is_done(); walk.advance(), parity ^= 1) {
             const long long slab = before + walk.tile() * kSlabs;
             const TileSums sums(attention, slab);
-            add_tile(attention.dq_accumulator + slab * kSlabFloats, shared, parity, sums.is_first(),
-                     [&] { sums.wait_for_first(); });
+            sums.wait_for_first();
+            add_tile(attention.dq_accumulator + slab * kSlabFloats, shared, parity,
+                     sums.is_first());
             sums.report();
         }
     });

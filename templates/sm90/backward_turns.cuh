@@ -38,11 +38,9 @@ __device__ inline void add_pieces_in_turn(const AttentionArguments& attention,
             const int tile = tile_in_order(tiles, i);
             const long long slab = before + tile * kSlabs;
             int* const counter = query_turns(attention) + slab;
-            add_tile(attention.dq_accumulator + slab * kSlabFloats, shared, parity, false, [&] {
-                wait_for_turn(counter,
-                              earlier_key_tiles(keys.first_kv / mod::kKeyTile, mod::kKeyTile,
-                                                tile * mod::kQueryTile, place.low));
-            });
+            wait_for_turn(counter, earlier_key_tiles(keys.first_kv / mod::kKeyTile, mod::kKeyTile,
+                                                     tile * mod::kQueryTile, place.low));
+            add_tile(attention.dq_accumulator + slab * kSlabFloats, shared, parity, false);
             pass_turn(counter);
         }
     });

@@ -1,0 +1,102 @@
+// A warpgroup's piece of dq: its products, and its way to those who add it to memory.
+#pragma once
+
+#include "sm90/backward_layout.cuh"
+#include "sm90/tma.cuh"
+#include "sm90/warpgroup.cuh"
+#include "sm90/wgmma_fixed.cuh"
+
+namespace sm90 {
+
+using SlabGradient = float[kPieceColumns / 2];
+using QueryGradient = SlabGradient[kPieceSlabs];
+
+// A piece of dS K, over the tile's keys, or the first kCount of them.
+template <int kCount = mod::kKeyTile, int kStep = 0>
+__device__ inline void issue_query_gradient(SlabGradient& dq, unsigned d_scores, unsigned keys) {
+    using P = FixedProduct<mod::Element, kPieceColumns>;
+    constexpr int kFromA = at::kDScores + kStep / 4 * kQueryPanel + kStep % 4 * 32;
+    constexpr int kFromB = at::kKeys + kStep * 16 * kRowBytes;
+    if constexpr (kStep == 0)
+        P::template start<kFromA, kFromB, true>(dq, d_scores, keys);
+    else
+        P::template add<kFromA, kFromB, true>(dq, d_scores, keys);
+    if constexpr (16 * (kStep + 1) < kCount)
+        issue_query_gradient<kCount, kStep + 1>(dq, d_scores, keys);
+}
+
+struct QueryPiece {
+    const Shared shared;
+    const int warpgroup, warp, lane; // among the consumers, in the warpgroup, in the warp
+
+    // A piece of dq, of one warpgroup's keys.
+    __device__ void multiply_keys_of(QueryGradient& dq, int stage, int which) const {
+        const unsigned word = operand_word(shared.base, kQueryPanel);
+        issue_query_gradient<64>(dq[0], word + d_scores_offset(stage) + which * (kQueryPanel >> 4),
+                                 key_columns() + which * (64 * kRowBytes >> 4));
+    }
+
+    // Of all keys.
+    __device__ void multiply_keys(QueryGradient& dq, int stage) const {
+        constexpr unsigned kSlab = kSlabRows * kRowBytes >> 4;
+        const unsigned first = operand_word(shared.base, kQueryPanel) + d_scores_offset(stage) +
+                               (kSlabs > kPieceSlabs ? warpgroup * kSlab : 0);
+#pragma unroll
+        for (int slab = 0; slab < kPieceSlabs; ++slab)
+            issue_query_gradient(dq[slab], first + slab * kSlab, key_columns());
+    }
+
+    __device__ static void settle(QueryGradient& dq) {
+#pragma unroll
+        for (int slab = 0; slab < kPieceSlabs; ++slab)
+            pin(dq[slab]);
+    }
+
+    // A piece of dq to the thread that adds it to memory.
+    __device__ void hand_over(const QueryGradient& dq, unsigned step) const {
+        const int piece = kTakesTurns ? 0 : warpgroup;
+        const unsigned to =
+            shared.base + at::kQueryGradient + piece * kPieceBytes + warp * 512 + lane * 16;
+        shared.piece_empty(piece).wait((step & 1) ^ 1);
+#pragma unroll
+        for (int slab = 0; slab < kPieceSlabs; ++slab)
+#pragma unroll
+            for (int i = 0; i < kPieceColumns / 8; ++i)
+                if (i < groups_of(piece))
+                    store_shared(to + (slab * kGroups + i) * kGroupBytes, dq[slab][4 * i],
+                                 dq[slab][4 * i + 1], dq[slab][4 * i + 2], dq[slab][4 * i + 3]);
+        publish_shared();
+        __syncwarp();
+        if (lane == 0) shared.piece_full(piece).arrive();
+    }
+
+    // From registers, to the tile's part of dq's accumulator.
+    __device__ void add(const QueryGradient& dq, float* to) const {
+        constexpr int kOfWarpgroup =
+            kSlabs == 2 ? kSlabRows * mod::kHeadDim : kPieceColumns / 8 * (kGroupBytes / 4);
+        to += warpgroup * kOfWarpgroup + warp * 128 + lane * 4;
+#pragma unroll
+        for (int i = 0; i < kPieceColumns / 8; ++i)
+            if (i < groups_of(warpgroup)) add_floats(to + i * (kGroupBytes / 4), &dq[0][4 * i]);
+    }
+
+  private:
+    // Keys, in the columns of the warpgroup's piece of dq.
+    __device__ unsigned key_columns() const {
+        // Panels side by side in one product are as far apart as its word says.
+        const unsigned word =
+            operand_word(shared.base, kTakesTurns && kPanels == 2 ? kKeyPanel : kQueryPanel);
+        if constexpr (kTakesTurns || kSlabs == 2)
+            return word;
+        else if constexpr (kPanels == 1 && kSlabs == 1)
+            return word + warpgroup * (2 * kPieceColumns >> 4);
+        else
+            return word + min(warpgroup, kPanels - 1) * (kKeyPanel >> 4);
+    }
+
+    __device__ static unsigned d_scores_offset(int stage) {
+        return stage % mod::kDScoresStages * (kDScoresBytes >> 4);
+    }
+};
+
+} // namespace sm90

@@ -1,0 +1,35 @@
+// Which warpgroups' keys a tile of queries sees.
+#pragma once
+
+#include "common/place.cuh"
+#include "sm90/backward_layout.cuh"
+
+namespace sm90 {
+
+// Where a band hides all keys of one warpgroup from a tile of queries, that warpgroup multiplies
+// for dq alone, and both do so with the other's keys alone. Not where gradients of buffers need the
+// registers.
+constexpr bool kSkipsHidden = mod::kHasBand && kSlabs == 1 && !kSumsInTile && !kAddsMatrices &&
+                              !kCopiesBiases && mod::kDScoresStages == 2 &&
+                              (kHoldsQueryGradient || !mod::kAddsGradients);
+// Found for the tile that comes, unless a map chooses it.
+constexpr bool kSeesAhead = !mod::kHasMap;
+enum class Seen { both, own, other }; // warpgroups' keys
+template <Seen kWhich> struct SeenKeys {
+    static constexpr Seen kValue = kWhich;
+};
+
+// As far as the band says, of the keys of this warpgroup and of the other.
+__device__ inline Seen seen_of(const HeadPlace& place, const KeyTile& keys, int warpgroup,
+                               int tile) {
+    const auto sees = [&](int which) {
+        const int first = keys.first_kv + 64 * which;
+        const Positions positions = place.queries_of(first, first + 63);
+        return tile * mod::kQueryTile <= positions.last &&
+               tile * mod::kQueryTile + mod::kQueryTile - 1 >= positions.first;
+    };
+    const bool own = sees(warpgroup), other = sees(1 - warpgroup);
+    return own == other ? Seen::both : own ? Seen::own : Seen::other;
+}
+
+} // namespace sm90
