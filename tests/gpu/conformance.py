@@ -284,8 +284,9 @@ def main():
              if not options.names or any(word in line["name"] for word in options.names)]
     good = 0
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        runs = pool.map(lambda case: run_flexc(options, case, pathlib.Path(folder)), cases)
-        for case, results in zip(cases, runs):
+        runs = {pool.submit(run_flexc, options, case, pathlib.Path(folder)): case for case in cases}
+        for run in concurrent.futures.as_completed(runs):
+            case, results = runs[run], run.result()
             problems = judge(case, results, options.device)
             good += not problems
             note = f"  (PyTorch refuses {case.line['pytorch']})" if "pytorch" in case.line else ""
