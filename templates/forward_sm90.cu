@@ -16,6 +16,7 @@
 #include "sm90/forward_layout.cuh"
 #include "sm90/forward_output.cuh"
 #include "sm90/forward_producer.cuh"
+#include "sm90/forward_turn.cuh"
 #include "sm90/logits.cuh"
 #include "sm90/softmax.cuh"
 
@@ -50,31 +51,6 @@ __device__ void issue_output(Output& output, Weights& weights, Operand value) {
                                                            value.plus(step * 16 * kRowBytes));
     end_products();
 }
-
-// Whose turn it is: a ring of named barriers, each with one warpgroup that waits and one that
-// arrives.
-struct Turn {
-    int warpgroup;
-
-    __device__ explicit Turn(int index) : warpgroup(index) {
-        if (mod::kTurns != mod::Turns::none && index == kConsumers - 1) arrive(next(), 256);
-    }
-    __device__ void take(mod::Turns kind) const {
-        if (mod::kTurns == kind) synchronize(1 + warpgroup, 256); // barrier 0 is the block's
-    }
-    __device__ void pass(mod::Turns kind) const {
-        if (mod::kTurns == kind) arrive(next(), 256);
-    }
-    __device__ void skip() const {
-        if constexpr (mod::kTurns != mod::Turns::none) {
-            take(mod::kTurns);
-            pass(mod::kTurns);
-        }
-    }
-
-  private:
-    __device__ int next() const { return 1 + (warpgroup + 1) % kConsumers; }
-};
 
 // Nothing but keys and values comes with them.
 constexpr bool kKeysMayPass =

@@ -218,19 +218,22 @@ class Emitter {
                                    value_name(mod_.program, id));
             text_ += "};\n";
         }
+        std::string more;
+        if (layout_.splits_positions())
+            more = "    int first_q = q, first_kv = kv;\n"
+                   "    const float* expanded = nullptr;\n"
+                   "    long long expanded_count = 0;\n"
+                   "    int from_first = 0;\n"
+                   "    const float* staged = nullptr;\n"
+                   "    float bias = 0;\n";
+        else if (config_.hopper)
+            more = "    const float* key_values = nullptr;\n"
+                   "    const float* distance_values = nullptr;\n";
         text_ += "struct At {\n"
                  "    const Arguments& arguments;\n    const Launch& launch;\n"
                  "    const Head& head;\n    const Row& row;\n    const Column& column;\n"
                  "    int b, h, h_kv, q, kv;\n" +
-                 std::string(layout_.splits_positions() ? "    int first_q = q, first_kv = kv;\n"
-                                                          "    const float* expanded = nullptr;\n"
-                                                          "    long long expanded_count = 0;\n"
-                                                          "    int from_first = 0;\n"
-                                                          "    const float* staged = nullptr;\n"
-                                                          "    float bias = 0;\n"
-                             : config_.hopper           ? "    const float* key_values = nullptr;\n"
-                                                          "    const float* distance_values = nullptr;\n"
-                                                        : "") +
+                 more +
                  "};\n"
                  "struct Band {\n    long long low, high;\n};\n"
                  "struct Clamps {\n    long long first_least, first_most, last_least, last_most;\n"
