@@ -276,11 +276,8 @@ struct Consumer {
         }
     }
 
-    // A warp's last ends for all of it; each lane has read the tile's lse and delta.
-    __device__ void give_back_queries(int stage) const {
-        __syncwarp();
-        if (lane == 0) shared.queries_empty(stage).arrive();
-    }
+    // Each thread for itself: it has read the tile's lse and delta.
+    __device__ void give_back_queries(int stage) const { shared.queries_empty(stage).arrive(); }
 
     // dv has its part of the tile. Products alone have read d_out: a warp's last ends for all of
     // it.

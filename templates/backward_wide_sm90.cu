@@ -140,9 +140,8 @@ struct Consumer {
         add_groups<0, kGroupsAtOnce>(held.to, dq);
         wait_for_products<0>();
         pin(dk);
-        // Every thread for itself: each has read the tile's lse and delta.
-        __syncwarp();
-        if (lane == 0) shared.queries_empty(stage).arrive();
+        // Each thread for itself: it has read the tile's lse and delta.
+        shared.queries_empty(stage).arrive();
         ++step;
     }
 

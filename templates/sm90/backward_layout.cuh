@@ -211,10 +211,10 @@ struct Shared {
         values().initialise(1);
         for (int i = 0; i < 2; ++i) {
             queries_full(i).initialise(1 + (kStagesRows ? 32 : 0) + (kStagesGrid ? 2 * 32 : 0));
-            queries_empty(i).initialise(4 * kConsumers);
+            queries_empty(i).initialise(128 * kConsumers);
             d_out_full(i).initialise(1);
             d_out_empty(i).initialise(4 * kConsumers);
-            piece_full(i).initialise(kAddsMatrices ? 128 : 4);
+            piece_full(i).initialise(128);
             piece_empty(i).initialise(kAddsMatrices ? 32 : 1);
         }
         if constexpr (mod::kDScoresStages == 1) d_scores_empty().initialise(128 * kConsumers);

@@ -66,8 +66,7 @@ struct QueryPiece {
                     store_shared(to + (slab * kGroups + i) * kGroupBytes, dq[slab][4 * i],
                                  dq[slab][4 * i + 1], dq[slab][4 * i + 2], dq[slab][4 * i + 3]);
         publish_shared();
-        __syncwarp();
-        if (lane == 0) shared.piece_full(piece).arrive();
+        shared.piece_full(piece).arrive();
     }
 
     // From registers, to the tile's part of dq's accumulator.
