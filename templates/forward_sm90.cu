@@ -70,14 +70,9 @@ struct Consumer {
     Position<GridRows> grid_rows{};
     Position<TermSlices> term{};
 
-    // One arrival for each warp.
+    // Of what products alone have read: one arrival for each warp.
     __device__ void release(Barrier empty) const {
         if (lane == 0) empty.arrive();
-    }
-    // By its own instructions, not by products alone.
-    __device__ void release_what_was_read(Barrier empty) const {
-        __syncwarp();
-        release(empty);
     }
     __device__ void release_key() {
         release(shared.keys.empty(key.stage));
@@ -132,7 +127,7 @@ struct Consumer {
             shared.grid_rows.full(grid_rows.stage).wait(grid_rows.parity);
             logits.load_grid_rows(shared.grid_rows.at(grid_rows.stage) +
                                   4 * (64 * warpgroup + 16 * warp + lane / 4));
-            release_what_was_read(shared.grid_rows.empty(grid_rows.stage));
+            shared.grid_rows.empty(grid_rows.stage).arrive();
             grid_rows.advance();
         }
     }
@@ -156,7 +151,7 @@ struct Consumer {
     __device__ void apply(Logits& logits, Scores& scores, int first_key) {
         logits.apply(scores, first_key);
         if constexpr (kHasTerms) {
-            release_what_was_read(shared.terms.empty(term.stage));
+            shared.terms.empty(term.stage).arrive();
             term.advance();
         }
     }

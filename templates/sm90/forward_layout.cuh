@@ -99,14 +99,14 @@ struct Shared {
     // bias_threads: that produce biases.
     __device__ void initialise(int bias_threads) const {
         constexpr int kConsumerWarps = 4 * kConsumers;
-        // Every thread that reads a task arrives; elsewhere a warp arrives once.
+        // What threads read they release themselves; for what products read, a warp arrives once.
         queries.initialise(1, 32 * kConsumerWarps + (mod::kReadsBias ? bias_threads : 0) +
                                   (kGridRows > 0 ? kGridThreads : 0));
         keys.initialise(1, kConsumerWarps);
         values.initialise(1, kConsumerWarps);
         if constexpr (mod::kReadsBias) biases.initialise(bias_threads, 32 * kConsumerWarps);
-        if constexpr (kGridRows > 0) grid_rows.initialise(kGridThreads, kConsumerWarps);
-        if constexpr (kHasTerms) terms.initialise(1, kConsumerWarps);
+        if constexpr (kGridRows > 0) grid_rows.initialise(kGridThreads, 32 * kConsumerWarps);
+        if constexpr (kHasTerms) terms.initialise(1, 32 * kConsumerWarps);
         publish_barriers();
     }
 };
