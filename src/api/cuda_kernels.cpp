@@ -124,6 +124,8 @@ cuda::KernelRequest request_of(const passes::Mod& mod, const CompileOptions& opt
                              passes::sums_by(mod, passes::GradientSum::matrix),
             .matrices_are_of_scores = passes::are_matrices_of_scores(mod),
             .matrices_are_narrow = passes::are_matrices_narrow(mod),
+            .adds_elements = kind == KernelKind::backward_fused &&
+                             passes::sums_by(mod, passes::GradientSum::element),
             .deterministic = options.deterministic};
 }
 

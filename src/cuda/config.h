@@ -64,6 +64,7 @@ struct KernelRequest {
     bool adds_matrices = false;          // some gradient is summed by passes::GradientSum::matrix
     bool matrices_are_of_scores = false; // and these are all that of the score
     bool matrices_are_narrow = false;    // and these have 16 bits, like the score's
+    bool adds_elements = false;          // some gradient is summed by passes::GradientSum::element
     KeyGrid key_grid;                    // that tiles of keys should fit
     ExpandedValues expanded, grid_expanded; // without such a grid, and with it
     GridReads grid_reads;                   // in the fused backward

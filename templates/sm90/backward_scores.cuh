@@ -72,6 +72,7 @@ class ScoreGradients {
                           unsigned origins, Sight sight) const {
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
+            if (ends_before(pair, tile_query)) break;
             tile_query = again_for(pair, tile_query);
             float origin[2], even[2], even_folded[2];
             load_shared(origins + 4 * (first_query_ + 8 * pair), origin);
@@ -133,6 +134,7 @@ class ScoreGradients {
 #pragma unroll
         for (int j = 0; j < kQueries; ++j) {
             if (j % 2 == 0) {
+                if (ends_before(j / 2, tile_query)) break;
                 tile_query = again_for(j / 2, tile_query);
                 grid_reads_.load(staged, j / 2);
                 if (kHoldsBiases) biases = matrices_.load(j / 2);
@@ -263,13 +265,15 @@ class ScoreGradients {
         return min(position, attention.kv_len - 1) + static_cast<int>(attention.kv_offset);
     }
 
-    // Positions start anew with the products, so that nothing of them is computed before; and again
-    // with every few queries where elements read memory, so that no more reads are under way at
-    // once.
+    // Positions start anew with the products, so that nothing of them is computed before; where
+    // elements read memory, with every few queries, so that no more reads are under way at once.
+    static __device__ bool starts_reads(int pair) { return mod::kReadsElements && pair % 2 == 0; }
     static __device__ int again_for(int pair, int tile_query) {
-        constexpr int kPairs = 2;
-        return pair == 0 || (mod::kReadsElements && pair % kPairs == 0) ? computed_again(tile_query)
-                                                                        : tile_query;
+        return pair == 0 || starts_reads(pair) ? computed_again(tile_query) : tile_query;
+    }
+    // Whether queries end before those of a pair. The branch keeps reads apart, or registers spill.
+    __device__ bool ends_before(int pair, int tile_query) const {
+        return starts_reads(pair) && tile_query + 8 * pair >= attention_.q_len;
     }
 
     // Accumulator i of a key: the first of two waits for the second, then both are packed.

@@ -257,6 +257,7 @@ class Logits {
     __device__ void change_affine(Scores& scores, int first_key) {
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j) {
+            if (kLimitsReads && ends_before(first_key, j)) break;
             if (kHasTerms && j % 2 == 0) terms_.load(j / 2);
             const auto finish = [&](int r, float addend) {
                 float& score = scores[accumulator(r, j)];
@@ -287,19 +288,26 @@ class Logits {
     }
 
     __device__ void change(Scores& scores, int first_key) {
-        constexpr int kGroup = 4; // columns whose reads may be in flight together
 #pragma unroll
-        for (int group = 0; group < kFragmentColumns; group += kGroup) {
-            if (mod::kReadsKeys && first_key + 4 * group >= attention_.kv_len) break;
-#pragma unroll
-            for (int j = group; j < group + kGroup; ++j) {
-                if (kHasTerms && j % 2 == 0) terms_.load(j / 2);
-                visit_element(first_key, j, [&](int r, const mod::At& at) {
-                    float& score = scores[accumulator(r, j)];
-                    score = mod::score(at, score * attention_.scale);
-                });
-            }
+        for (int j = 0; j < kFragmentColumns; ++j) {
+            if (ends_before(first_key, j)) break;
+            if (kHasTerms && j % 2 == 0) terms_.load(j / 2);
+            visit_element(first_key, j, [&](int r, const mod::At& at) {
+                float& score = scores[accumulator(r, j)];
+                score = mod::score(at, score * attention_.scale);
+            });
         }
+    }
+
+    // Three warpgroups have no registers for what a branch keeps.
+    static constexpr bool kLimitsReads =
+        mod::kHasElementAddend && !mod::kReadsBias && kConsumers == 2;
+
+    // Whether the keys end before the j-th column, asked once for the few columns whose reads may
+    // be in flight together.
+    __device__ bool ends_before(int first_key, int j) const {
+        constexpr int kGroup = 4;
+        return mod::kReadsKeys && j % kGroup == 0 && first_key + 4 * j >= attention_.kv_len;
     }
 
     __device__ void hide(Scores& scores, int first_key) const {
