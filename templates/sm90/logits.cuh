@@ -301,7 +301,7 @@ class Logits {
 
     // Three warpgroups have no registers for what a branch keeps.
     static constexpr bool kLimitsReads =
-        mod::kHasElementAddend && !mod::kReadsBias && kConsumers == 2;
+        mod::kHasElementAddend && !mod::kReadsBias && mod::kQueryTile == 128;
 
     // Whether the keys end before the j-th column, asked once for the few columns whose reads may
     // be in flight together.
