@@ -1,28 +1,15 @@
 // Matrices of biases in Hopper's forward: those that the copy engine takes, and others. Skipped
 // unless asked for, because they need that GPU: tests/gpu runs them.
 #include <limits>
-#include <random>
 
 #include <doctest/doctest.h>
 
-#include "api/case.h"
+#include "api/hopper_check.h"
 
 using namespace flexc;
 using flexc::test::Case;
 
 namespace {
-
-std::uint32_t fresh_seed() { return std::random_device()(); }
-
-void check(const Case& one) {
-    const std::uint32_t seed = fresh_seed();
-    CAPTURE(one.text);
-    CAPTURE(one.q_len);
-    CAPTURE(one.kv_len);
-    CAPTURE(one.head_dim);
-    CAPTURE(seed);
-    CHECK(test::run_case(one, Device::cuda(0), seed) == "");
-}
 
 Case biased(const std::string& type, const std::string& dims, const std::string& index) {
     return {.text = "buffer bias: " + type + "[" + dims + "]\nscore_mod = score + bias[" + index +
@@ -48,10 +35,10 @@ TEST_CASE("matrices of biases in any order of dimensions" * doctest::skip()) {
         {"Q_LEN, KV_LEN", "q_idx, kv_idx"},
     };
     for (const auto& [dims, index] : places) {
-        check(biased("bf16", dims, index));
+        check_on_gpu(biased("bf16", dims, index));
         Case ragged = biased("bf16", dims, index);
         ragged.kv_len = 517;
-        check(ragged);
+        check_on_gpu(ragged);
     }
 }
 
@@ -61,7 +48,7 @@ TEST_CASE("matrices of biases of any type" * doctest::skip()) {
             Case one = biased(type, "H, Q_LEN, KV_LEN", "h, q_idx, kv_idx");
             one.head_dim = one.head_dim_v = head_dim;
             one.dtype = head_dim == 80 ? DType::f16 : DType::bf16;
-            check(one);
+            check_on_gpu(one);
         }
 }
 
@@ -74,13 +61,13 @@ TEST_CASE("matrices of biases that hide keys, or are large" * doctest::skip()) {
         return hides ? -std::numeric_limits<double>::infinity()
                      : 0.25 * static_cast<double>(key(position) % 9);
     };
-    check(one);
+    check_on_gpu(one);
     one.reals["bias"] = [&](std::int64_t position) {
         return key(position) < 200 ? -1e9 : 100.0 - 0.5 * static_cast<double>(key(position) % 300);
     };
-    check(one);
+    check_on_gpu(one);
     one.text += "mask_mod = q_idx >= kv_idx - 200";
-    check(one);
+    check_on_gpu(one);
 }
 
 TEST_CASE("matrices of biases beside other addends" * doctest::skip()) {
@@ -91,19 +78,19 @@ TEST_CASE("matrices of biases beside other addends" * doctest::skip()) {
                               "score + (bias[h, q_idx, kv_idx] if kv_idx > q_idx else 0.0)"}) {
         Case one = biased("bf16", "", "");
         one.text = bias + score;
-        check(one);
+        check_on_gpu(one);
         one.head_dim = one.head_dim_v = 64;
         one.kv_len = 200;
-        check(one);
+        check_on_gpu(one);
     }
 }
 
 TEST_CASE("a part of the queries of a matrix of biases" * doctest::skip()) {
     Case one = biased("bf16", "H, Q_LEN, KV_LEN", "h, q_idx, kv_idx");
     one.q_offset = 13;
-    check(one);
+    check_on_gpu(one);
     one.kv_offset = 5;
-    check(one);
+    check_on_gpu(one);
 }
 
 TEST_SUITE_END();

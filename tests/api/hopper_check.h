@@ -1,4 +1,4 @@
-// A case on Hopper's kernels, with data of its own in each run.
+// A case on an H200 or its like, with data of its own in each run.
 #pragma once
 
 #include <random>
@@ -9,14 +9,22 @@
 
 namespace flexc::test {
 
-inline void check_on_hopper(Case one) {
+// By whichever kernels the request gets.
+inline void check_on_gpu(const Case& one) {
     static std::random_device source;
     const std::uint32_t seed = source();
-    one.forward_kernel = ForwardKernel::hopper;
     CAPTURE(one.text);
-    CAPTURE(seed);
+    CAPTURE(one.q_len);
+    CAPTURE(one.kv_len);
+    CAPTURE(one.head_dim);
     CAPTURE(std::string(flexc::name(one.dtype)));
+    CAPTURE(seed);
     CHECK(run_case(one, Device::cuda(0), seed) == "");
+}
+
+inline void check_on_hopper(Case one) {
+    one.forward_kernel = ForwardKernel::hopper;
+    check_on_gpu(one);
 }
 
 } // namespace flexc::test
