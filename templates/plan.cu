@@ -110,7 +110,7 @@ __device__ TileWord look(const MapHead& head, Span queries, Span keys) {
 } // namespace
 
 // A warp for each tile of queries and of keys.
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_plan_facts(const __grid_constant__ AttentionArguments attention,
                      const __grid_constant__ mod::Arguments arguments,
                      const __grid_constant__ PlanArguments plan) {
@@ -142,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 }
 
 // A block for 256 tiles of a row, a thread for each.
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_plan_tiles(const __grid_constant__ AttentionArguments attention,
                      const __grid_constant__ mod::Arguments arguments,
                      const __grid_constant__ PlanArguments plan) {
@@ -221,7 +221,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 }
 
 // Rows in order of length: a row's place is the number of those before it. A thread for each row.
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_plan_order(const __grid_constant__ AttentionArguments attention,
                      const __grid_constant__ mod::Arguments arguments,
                      const __grid_constant__ PlanArguments plan) {
