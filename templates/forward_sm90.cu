@@ -28,28 +28,12 @@ namespace {
 extern __shared__ __align__(1024) unsigned char shared_memory[];
 
 __device__ void issue_scores(Scores& scores, Operand query, Operand key) {
-    constexpr int kSteps = round_up_16(mod::kHeadDim) / 16, kPanelSteps = kPanelColumns / 16;
-    pin(scores);
-    begin_products();
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-        const int panel = step / kPanelSteps, inside = step % kPanelSteps * 32;
-        Product<Element, mod::kKeyTile>::multiply(scores, query.plus(panel * kQueryPanel + inside),
-                                                  key.plus(panel * kKeyPanel + inside),
-                                                  Logits::kStartsWithBias || step != 0);
-    }
-    end_products();
+    mod::multiply_scores<(kQueryPanel >> 4), (kKeyPanel >> 4), Logits::kStartsWithBias>(
+        scores, query.low, key.low);
 }
 
-__device__ void issue_output(Output& output, Weights& weights, Operand value) {
-    pin(output);
-    pin(weights);
-    begin_products();
-#pragma unroll
-    for (int step = 0; step < mod::kKeyTile / 16; ++step)
-        Product<Element, 2 * kOutputs>::multiply_registers(output, weights[step],
-                                                           value.plus(step * 16 * kRowBytes));
-    end_products();
+__device__ void issue_output(Output& output, const Weights& weights, Operand value) {
+    mod::multiply_output(output, weights, value.low);
 }
 
 // Nothing but keys and values comes with them.

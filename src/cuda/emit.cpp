@@ -8,6 +8,7 @@
 #include "cuda/emit_logits.h"
 #include "cuda/emit_mask.h"
 #include "cuda/emit_matrix.h"
+#include "cuda/emit_products.h"
 #include "cuda/emit_tiles.h"
 #include "cuda/expressions.h"
 #include "cuda/names.h"
@@ -56,7 +57,9 @@ class Emitter {
         clamps();
         element();
         if (is_plan()) text_ += emit_tile_functions(layout_);
-        if (config_.hopper) text_ += emit_logit_functions(layout_, folded_.parts);
+        if (config_.hopper)
+            text_ +=
+                emit_logit_functions(layout_, folded_.parts) + emit_products(config_, options_);
         text_ += emit_mask_parts(layout_, config_);
         if (is_backward(config_.kind)) {
             joint();

@@ -1,0 +1,92 @@
+#include "cuda/emit_products.h"
+
+#include "support/text.h"
+
+namespace flexc::cuda {
+
+namespace {
+
+constexpr int kSummed = 16;       // rows or columns that an instruction sums over
+constexpr int kPanelColumns = 64; // of shared memory, see sm90/wgmma.cuh
+constexpr int kPanelSteps = kPanelColumns / kSummed;
+constexpr int kRowUnits = 8; // of 16 bytes, in a panel
+
+std::string operands(int first, int count) {
+    std::string text;
+    for (int i = first; i < first + count; ++i)
+        text += formatted("{}%{}", i == first ? "" : ", ", i);
+    return text;
+}
+
+// One instruction. `left`: registers, or a descriptor.
+std::string product(DType dtype, int columns, std::string_view left, std::string_view adds,
+                    std::string_view transposed) {
+    const std::string_view type = dtype == DType::f16 ? "f16" : "bf16";
+    return formatted("wgmma.mma_async.sync.aligned.m64n{}k16.f32.{}.{} {{{}}}, {}, b, {}, 1, 1, "
+                     "{};\\n\"\n        \"",
+                     columns, type, type, operands(0, columns / 2), left, adds, transposed);
+}
+
+// All instructions of a product. Each statement that names so many registers takes compilers long,
+// and what comes between statements could touch the registers.
+std::string statement(std::string_view declarations, std::string_view text, int accumulators,
+                      std::string_view inputs) {
+    std::string outputs;
+    for (int i = 0; i < accumulators; ++i)
+        outputs += formatted("{}\"+f\"(d[{}])", i == 0 ? "" : ", ", i);
+    return formatted("    asm volatile(\n        \"{{\\n{}wgmma.fence.sync.aligned;\\n\"\n"
+                     "        \"{}wgmma.commit_group.sync.aligned;\\n}}\"\n"
+                     "        : {}\n        : {}\n        : \"memory\");\n",
+                     declarations, text, outputs, inputs);
+}
+
+std::string multiply_scores(DType dtype, int head_dim, int keys) {
+    const int from = keys / 2;
+    std::string text;
+    for (int step = 0; step < (head_dim + kSummed - 1) / kSummed; ++step) {
+        const int panel = step / kPanelSteps, inside = step % kPanelSteps * 2;
+        text += formatted("add.u32 x, %{}, %{} * {} + {};\\nmov.b64 a, {{x, 0x40000040}};\\n"
+                          "add.u32 y, %{}, %{} * {} + {};\\nmov.b64 b, {{y, 0x40000040}};\\n",
+                          from, from + 2, panel, inside, from + 1, from + 3, panel, inside) +
+                product(dtype, keys, "a", step == 0 ? "p" : "1", "0, 0");
+    }
+    return "template <int kQueryUnits, int kKeyUnits, bool kAdds>\n" +
+           formatted("__device__ inline void multiply_scores(float (&d)[{}], unsigned queries, "
+                     "unsigned keys) {{\n",
+                     keys / 2) +
+           statement(formatted(".reg .b32 x, y;\\n.reg .b64 a, b;\\n.reg .pred p;\\n"
+                               "setp.ne.b32 p, %{}, 0;\\n",
+                               from + 4),
+                     text, keys / 2,
+                     "\"r\"(queries), \"r\"(keys), \"n\"(kQueryUnits), \"n\"(kKeyUnits), "
+                     "\"n\"(static_cast<int>(kAdds))") +
+           "}\n";
+}
+
+std::string multiply_output(DType dtype, int columns, int keys) {
+    const int steps = keys / kSummed, from = columns / 2, values = from + 4 * steps;
+    std::string text, inputs;
+    for (int step = 0; step < steps; ++step) {
+        text += formatted("add.u32 y, %{}, {};\\nmov.b64 b, {{y, 0x40000040}};\\n", values,
+                          step * kSummed * kRowUnits) +
+                product(dtype, columns, "{" + operands(from + 4 * step, 4) + "}", "1", "1");
+        for (int i = 0; i < 4; ++i)
+            inputs += formatted("\"r\"(weights[{}][{}]), ", step, i);
+    }
+    return formatted("__device__ inline void multiply_output(float (&d)[{}], const unsigned "
+                     "(&weights)[{}][4], unsigned values) {{\n",
+                     columns / 2, steps) +
+           statement(".reg .b32 y;\\n.reg .b64 b;\\n", text, columns / 2,
+                     inputs + "\"r\"(values)") +
+           "}\n";
+}
+
+} // namespace
+
+std::string emit_products(const KernelConfig& config, const EmitOptions& options) {
+    const int columns = (options.head_dim_v + kSummed - 1) / kSummed * kSummed;
+    return multiply_scores(options.dtype, options.head_dim, config.key_tile) +
+           multiply_output(options.dtype, columns, config.key_tile) + "\n";
+}
+
+} // namespace flexc::cuda
