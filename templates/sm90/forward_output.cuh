@@ -81,12 +81,12 @@ __device__ inline void store_floats(const AttentionArguments& attention, const H
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         if (row + 8 * r >= attention.q_len) continue;
-        float2* const to = reinterpret_cast<float2*>(
-            static_cast<float*>(o.data) + place.b * o.stride_b + place.h * o.stride_h +
-            (row + 8 * r) * o.stride_s + static_cast<int>(threadIdx.x) % 4 * 2);
+        float* const to = static_cast<float*>(o.data) + place.b * o.stride_b +
+                          place.h * o.stride_h + (row + 8 * r) * o.stride_s +
+                          static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
         for (int i = 2 * r; i < mod::kHeadDimV / 2; i += 4)
-            to[fragment_column(i) / 2] = make_float2(output[i], output[i + 1]);
+            store_pair(to + fragment_column(i), output[i], output[i + 1]);
     }
 }
 
