@@ -6,6 +6,15 @@ constexpr float kLn2 = 0.6931471805599453f;
 
 __device__ inline float negative_infinity() { return __int_as_float(static_cast<int>(0xff800000)); }
 
+// x where this bit is set. One statement: NVVM takes three times as long over what it stands for.
+__device__ inline float if_visible(float x, unsigned visible, int bit) {
+    asm("{\n.reg .pred p;\n.reg .b32 b;\nand.b32 b, %1, %2;\nsetp.eq.u32 p, b, 0;\n"
+        "selp.f32 %0, 0fff800000, %0, p;\n}"
+        : "+f"(x)
+        : "r"(visible), "r"(1u << bit));
+    return x;
+}
+
 // Relative error below 2^-22; 0 at -inf.
 __device__ inline float exp2_fast(float x) {
     float y;

@@ -178,7 +178,8 @@ class Logits {
     // The element of a row and a key, and what the program computes once for that key. Memory is
     // read within the tensors only.
     template <typename Visit> __device__ void visit_column(int position, Visit visit) const {
-        visit_rows(position, [](int) { return Terms::Values{}; }, visit);
+        visit_rows(
+            position, [](int) { return Terms::Values{}; }, visit);
     }
     // The same for the j-th column from first_key on, with what was computed before.
     template <typename Visit>
@@ -317,8 +318,10 @@ class Logits {
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j)
 #pragma unroll
-            for (int r = 0; r < 2; ++r)
-                if (!(visible[r] >> j & 1)) scores[accumulator(r, j)] = negative_infinity();
+            for (int r = 0; r < 2; ++r) {
+                float& score = scores[accumulator(r, j)];
+                score = if_visible(score, visible[r], j);
+            }
     }
 
     // Slopes times columns stay in registers where there is room for them.

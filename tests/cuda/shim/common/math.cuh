@@ -8,6 +8,9 @@ inline float exp2_fast(float x) { return std::exp2(x); }
 inline float log2_fast(float x) { return std::log2(x); }
 
 inline float negative_infinity() { return -std::numeric_limits<float>::infinity(); }
+inline float if_visible(float x, unsigned visible, int bit) {
+    return visible >> bit & 1 ? x : negative_infinity();
+}
 inline float tanh_fast(float x) { return std::tanh(x); }
 inline float reciprocal_fast(float x) { return 1 / x; }
 // Of one thread's columns alone.
