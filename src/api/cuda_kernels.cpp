@@ -125,7 +125,8 @@ cuda::KernelRequest request_of(const passes::Mod& mod, const CompileOptions& opt
             .matrices_are_of_scores = passes::are_matrices_of_scores(mod),
             .matrices_are_narrow = passes::are_matrices_narrow(mod),
             .adds_elements = kind == KernelKind::backward_fused &&
-                             passes::sums_by(mod, passes::GradientSum::element),
+                             passes::sums_by(mod, passes::GradientSum::element,
+                                             {.key_width = passes::key_width_of_gradients(mod)}),
             .deterministic = options.deterministic};
 }
 

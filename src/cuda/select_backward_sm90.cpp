@@ -93,8 +93,8 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
     const int accumulators =
         tile.query_tile +
         (padded_columns(request.head_dim) + padded_columns(request.head_dim_v)) / 2;
-    // A warpgroup's piece of dq is 64 columns, or 64 of 128 rows. Of so many elements, additions one
-    // by one always spill, and compile for up to a minute.
+    // A warpgroup's piece of dq is 64 columns, or 64 of 128 rows. Where so many elements are added
+    // one by one, registers always spill, and a compile takes up to a minute.
     if (tile.query_tile == 2 * kSlabRows && (request.head_dim > 64 || request.adds_elements))
         return false;
     return accumulators <= kMostAccumulators &&
