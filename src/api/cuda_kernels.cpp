@@ -126,6 +126,8 @@ cuda::KernelRequest request_of(const passes::Mod& mod, const CompileOptions& opt
             .matrices_are_narrow = passes::are_matrices_narrow(mod),
             .adds_elements = kind == KernelKind::backward_fused &&
                              passes::sums_by(mod, passes::GradientSum::element),
+            .sums_distances = passes::sums_by(mod, passes::GradientSum::distance),
+            .has_window = !mod.band.low.empty() && !mod.band.high.empty(),
             .deterministic = options.deterministic};
 }
 
