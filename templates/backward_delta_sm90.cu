@@ -34,6 +34,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     if (attention.blocks_done != nullptr && blockIdx.x == 0)
         for (int i = threadIdx.x; i < attention.batch * attention.kv_heads; i += kThreads)
             attention.blocks_done[i] = 0;
+    if (attention.tiles_taken != nullptr && blockIdx.x == 0 && threadIdx.x == 0)
+        *attention.tiles_taken = 0;
 
     if (attention.slab_states != nullptr) {
         constexpr int kSlabs = mod::kQueryTile / 64;

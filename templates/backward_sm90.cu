@@ -24,41 +24,37 @@
 #include "sm90/backward_query_gradient.cuh"
 #include "sm90/backward_scores.cuh"
 #include "sm90/backward_seen.cuh"
+#include "sm90/backward_tiles.cuh"
 #include "sm90/backward_turns.cuh"
 
 using namespace sm90;
-using mod::Element;
 
 namespace {
 
 using KeyGradient = float[round_up_16(mod::kHeadDim) / 2];
 using ValueGradient = float[round_up_16(mod::kHeadDimV) / 2];
-// sums += fragments B, over the tile's queries.
-template <int kB, int kStep = 0, int kCount>
-__device__ inline void issue_sums(float (&sums)[kCount], const Fragments& fragments, unsigned b) {
-    FixedProduct<Element, 2 * kCount>::template add_registers<kB + kStep * 16 * kRowBytes>(
-        sums, fragments[kStep], b);
-    if constexpr (16 * (kStep + 1) < mod::kQueryTile) issue_sums<kB, kStep + 1>(sums, fragments, b);
-}
-
-// Fragments of weights leave their registers to what a mod's derivative needs.
-constexpr bool kSettlesEarly = mod::kQueryTile == 128 && !kAtOnce &&
-                               (mod::kAddsGradients || !mod::kDerivativeIsOne) && !kFolds;
-
-constexpr bool kOverlapsSums = kHoldsQueryGradient && !kSettlesEarly; // of dk and all of dq
 
 struct Consumer {
     const AttentionArguments& attention;
     const mod::Arguments& arguments;
     const BackwardMaps& maps;
     const Shared shared;
-    const KeyTile keys;
+    const KeyTile only;              // where blocks do not stay
     const int warpgroup, warp, lane; // among the consumers, in the warpgroup, in the warp
     unsigned step = 0;
+    unsigned tiles = 0;     // of keys, before these
+    bool starts = true;     // where blocks stay: no step yet with these keys
     Seen seen = Seen::both; // of the tile that comes, where the band says so before it is here
 
-    __device__ QueryPiece piece() const { return {shared, warpgroup, warp, lane}; }
-    __device__ int warp_key() const { return keys.first_kv + 64 * warpgroup + 16 * warp; }
+    __device__ bool is_first() const { return mod::kBlocksStay ? starts : step == 0; }
+    __device__ int slot() const { return static_cast<int>(tiles % kKeySlots); }
+    __device__ const KeyTile& keys() const {
+        return mod::kBlocksStay ? KeyTile::in_shared(slot()) : only;
+    }
+    __device__ QueryPiece piece() const {
+        return {shared, warpgroup, warp, lane, Shared::slot_words(slot())};
+    }
+    __device__ int warp_key() const { return keys().first_kv + 64 * warpgroup + 16 * warp; }
 
     // `tile`: of queries, unless a map chose the one that is here.
     // dq_accumulator: of the head.
@@ -70,7 +66,7 @@ struct Consumer {
             gradients.use_map(arrived.is_full);
             tile = arrived.index;
         }
-        if constexpr (kSkipsHidden && !kSeesAhead) seen = seen_of(place, keys, warpgroup, tile);
+        if constexpr (kSkipsHidden && !kSeesAhead) seen = seen_of(place, keys(), warpgroup, tile);
         const auto look_ahead = [&] {
             if (!is_last) await(place, tile + kTileStep, step + 1);
         };
@@ -93,13 +89,14 @@ struct Consumer {
             multiply_for(SeenKeys<Seen::both>{});
         }
         ++step;
+        if constexpr (mod::kBlocksStay) starts = false;
     }
 
     // The queries of a step, of this tile unless a map chose another. What can be known of them
     // before their products is found out here, under those of the tile before.
     __device__ void await(const HeadPlace& place, int tile, unsigned which_step) {
         shared.queries_full(which_step % 2).wait(which_step / 2 % 2);
-        if constexpr (kSkipsHidden && kSeesAhead) seen = seen_of(place, keys, warpgroup, tile);
+        if constexpr (kSkipsHidden && kSeesAhead) seen = seen_of(place, keys(), warpgroup, tile);
     }
 
     // Whether the warpgroup multiplies for dq at this step: a piece, or all where they take turns.
@@ -110,7 +107,7 @@ struct Consumer {
     // A tile of queries that sees the other warpgroup's keys alone.
     template <typename LookAhead> __device__ void skip(LookAhead look_ahead) {
         const int stage = static_cast<int>(step % 2);
-        if (step == 0) shared.values().wait(0);
+        if (is_first()) shared.values().wait(tiles % 2);
         if (lane == 0) shared.d_out_empty(stage).arrive();
         if constexpr (kTakesTurns)
             meet_at_d_scores(step, takes_query_gradient());
@@ -126,6 +123,7 @@ struct Consumer {
             piece().hand_over(dq, step);
         }
         give_back_queries(stage);
+        wait_for_d_scores();
         look_ahead();
     }
 
@@ -154,10 +152,10 @@ struct Consumer {
                                64 * warpgroup + 16 * warp);
         const int tile_query = tile * mod::kQueryTile;
         begin_products();
-        issue_scores<at::kKeys, at::kQueries, mod::kHeadDim, kKeyPanelColumns>(scores, rows,
-                                                                               query_word);
+        issue_scores<at::kKeys, at::kQueries, mod::kHeadDim, kKeyPanelColumns>(
+            scores, rows + Shared::slot_words(slot()), query_word);
         end_products();
-        if (step == 0) shared.values().wait(0);
+        if (is_first()) shared.values().wait(tiles % 2);
         shared.d_out_full(stage).wait(parity);
         begin_products();
         issue_scores<at::kValues, at::kDOut, mod::kHeadDimV>(d_scores, rows, d_out_word);
@@ -291,6 +289,7 @@ struct Consumer {
 
     // dS, for dq and sums over tiles.
     __device__ void store_for_queries(const Fragments& d_scores, int stage) const {
+        wait_for_d_scores();
         if constexpr (mod::kDScoresStages == 1) shared.d_scores_empty().wait((step & 1) ^ 1);
         store_by_queries(shared.base + at::kDScores + stage % mod::kDScoresStages * kDScoresBytes +
                              warpgroup * kQueryPanel,
@@ -303,30 +302,21 @@ struct Consumer {
             shared.piece_empty(warpgroup).wait(((step * kParts + part) & 1) ^ 1);
     }
 
-    __device__ void store(const KeyGradient& dk, const ValueGradient& dv) const {
-        const Corner corner{keys.b, keys.h_kv, warp_key(), 0};
-        const unsigned rows = shared.base + (64 * warpgroup + 16 * warp) * kRowBytes;
-        // Products with values ended before both warpgroups met last; with keys, they do here.
-        store_one<mod::kHeadDimV>(attention.dv, attention.dv_flags, maps.dv, corner,
-                                  rows + at::kValues, dv, 1);
-        synchronize(kLastProductBarrier, 128 * kConsumers);
-        store_one<mod::kHeadDim>(attention.dk, attention.dk_flags, maps.dk, corner,
-                                 rows + at::kKeys, dk, attention.scale);
-        if (lane == 0) wait_for_store_reads();
+    // Until dv of the keys before these has left the memory that tiles of dS need.
+    __device__ void wait_for_d_scores() const {
+        if constexpr (mod::kBlocksStay)
+            if (starts && tiles > 0) shared.d_values_read().wait(tiles % 2 ^ 1);
     }
 
-    template <int kColumns, int kCount>
-    __device__ void store_one(const TensorArgument& tensor, unsigned flags, const TensorMap& map,
-                              Corner corner, unsigned memory, const float (&sums)[kCount],
-                              float factor) const {
-        if (flags & kOutputF32) {
-            store_floats(tensor, flags, corner, kColumns, attention.kv_len, EveryColumn{}, sums,
-                         factor);
-            return;
+    // Where blocks stay: every tile of keys.
+    __device__ void run_on() {
+#pragma unroll 1
+        for (;; ++tiles) {
+            shared.keys(slot()).wait(tiles / kKeySlots % 2);
+            if (keys().is_none()) return;
+            starts = true;
+            run();
         }
-        write_rows<panels(kColumns)>(memory, EveryColumn{}, sums, factor);
-        __syncwarp();
-        if (lane == 0) store_rows<panels(kColumns)>(map, corner, memory);
     }
 
     __device__ void run() {
@@ -334,8 +324,9 @@ struct Consumer {
         ValueGradient dv;
         clear(dk);
         clear(dv);
-        visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-            ScoreGradients gradients(attention, arguments, place, keys.first_kv, warp_key(), lane);
+        visit_heads(attention, arguments, keys(), [&](const HeadPlace& place, TileRange tiles) {
+            ScoreGradients gradients(attention, arguments, place, keys().first_kv, warp_key(),
+                                     lane);
             GradientSums sums{};
             float* const dq_accumulator =
                 attention.dq_accumulator +
@@ -345,7 +336,7 @@ struct Consumer {
             int left = computed_again(tiles.end - tiles.begin);
             int tile = computed_again(tile_in_order(tiles, tiles.begin));
             if (left > 0) {
-                if (step == 0) shared.keys().wait(0);
+                if (!mod::kBlocksStay && step == 0) shared.keys().wait(0);
                 await(place, tile, step);
             }
 #pragma unroll 1
@@ -353,7 +344,15 @@ struct Consumer {
                 consume(gradients, sums, place, tile, left == 1, dq_accumulator, dk, dv);
             gradients.flush(sums);
         });
-        store(dk, dv);
+        if constexpr (mod::kBlocksStay) {
+            if (is_first()) shared.values().wait(tiles % 2);
+            wait_for_d_scores();
+            if (lane == 0) shared.values_empty().arrive();
+        }
+        const WarpOutput output{attention, maps, shared, warpgroup, warp, lane};
+        output.store_values(keys(), dv);
+        synchronize(kLastProductBarrier, 128 * kConsumers);
+        output.store_keys(keys(), slot(), dk);
     }
 };
 
@@ -365,7 +364,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                         const __grid_constant__ BackwardMaps maps) {
     let_next_start();
     const Shared shared{shared_address(shared_memory)};
-    const KeyTile keys(attention, arguments, static_cast<int>(blockIdx.x));
+    const KeyTile keys = KeyTile::only(attention, arguments);
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     if (threadIdx.x == 0) shared.initialise();
     __syncthreads();
@@ -373,13 +372,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         release_registers_to<kProducerRegisters>();
         const bool first_lane = threadIdx.x % 32 == 0;
         if (warp == 0 && (first_lane || kStagesGrid))
-            load_tiles(attention, arguments, maps, shared, keys);
+            load_queries(attention, arguments, maps, shared, keys);
         if (!kAddsMatrices && warp == 1 && first_lane) {
             if constexpr (mod::kDeterministic)
-                add_pieces_in_turn(attention, arguments, shared, keys);
+                add_pieces_in_turn(attention, arguments, maps, shared, keys);
             else
-                add_pieces(attention, arguments, shared, keys);
+                add_pieces(attention, arguments, maps, shared, keys);
         }
+        if constexpr (mod::kBlocksStay)
+            if (warp == 3 && first_lane) load_key_tiles(attention, arguments, maps, shared);
         if constexpr (kStagesRows || kCopiesBiases)
             if (warp == 2) stage_values(attention, arguments, shared, keys);
         if constexpr (kAddsMatrices)
@@ -390,8 +391,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             if (warp >= 2) sum_grid(attention, arguments, shared, keys, warp - 2);
     } else {
         claim_registers<kConsumerRegisters>();
-        Consumer{attention, arguments,    maps,     shared,
-                 keys,      warp / 4 - 1, warp % 4, static_cast<int>(threadIdx.x) % 32}
-            .run();
+        Consumer consumer{attention, arguments,    maps,     shared,
+                          keys,      warp / 4 - 1, warp % 4, static_cast<int>(threadIdx.x) % 32};
+        mod::kBlocksStay ? consumer.run_on() : consumer.run();
     }
 }

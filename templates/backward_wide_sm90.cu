@@ -175,18 +175,20 @@ struct Consumer {
             store_floats(attention.dv, attention.dv_flags, corner, mod::kHeadDimV, attention.kv_len,
                          ValueShare{warpgroup}, dv, 1);
         else
-            write_rows<kValuePanels>(rows + at::kValues, ValueShare{warpgroup}, dv, 1);
+            write_rows<kValuePanels, kKeyPanel>(rows + at::kValues, ValueShare{warpgroup}, dv, 1);
         if (dk_is_float)
             store_floats(attention.dk, attention.dk_flags, corner, mod::kHeadDim, attention.kv_len,
                          KeyShare{warpgroup}, dk, attention.scale);
         else
-            write_rows<kPanels>(rows + at::kKeys, KeyShare{warpgroup}, dk, attention.scale);
+            write_rows<kPanels, kKeyPanel>(rows + at::kKeys, KeyShare{warpgroup}, dk,
+                                           attention.scale);
         // Both have written their columns of a row.
         synchronize(kLastProductBarrier, kThreadsOfBoth);
         if (lane != 0) return;
         if (warpgroup == 0 && !dv_is_float)
-            store_rows<kValuePanels>(maps.dv, corner, rows + at::kValues);
-        if (warpgroup == 1 && !dk_is_float) store_rows<kPanels>(maps.dk, corner, rows + at::kKeys);
+            store_rows<kValuePanels, kKeyPanel>(maps.dv, corner, rows + at::kValues);
+        if (warpgroup == 1 && !dk_is_float)
+            store_rows<kPanels, kKeyPanel>(maps.dk, corner, rows + at::kKeys);
         wait_for_store_reads();
     }
 
@@ -232,7 +234,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     if (warp < 4) {
         release_registers_to<kProducerRegisters>();
         if (warp == 0 && threadIdx.x % 32 == 0)
-            load_tiles(attention, arguments, maps, shared, keys);
+            load_queries(attention, arguments, maps, shared, keys);
         if constexpr (kStagesRows)
             if (warp == 2) stage_values(attention, arguments, shared, keys);
         if constexpr (mod::kSumsDistances)

@@ -127,6 +127,8 @@ cuda::KernelRequest request_of(const passes::Mod& mod, const CompileOptions& opt
             .adds_elements = kind == KernelKind::backward_fused &&
                              passes::sums_by(mod, passes::GradientSum::element,
                                              {.key_width = passes::key_width_of_gradients(mod)}),
+            .sums_distances = passes::sums_by(mod, passes::GradientSum::distance),
+            .has_window = !mod.band.low.empty() && !mod.band.high.empty(),
             .deterministic = options.deterministic};
 }
 

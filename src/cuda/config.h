@@ -65,10 +65,12 @@ struct KernelRequest {
     bool matrices_are_of_scores = false; // and these are all that of the score
     bool matrices_are_narrow = false;    // and these have 16 bits, like the score's
     bool adds_elements = false;          // some gradient is summed by passes::GradientSum::element
+    bool sums_distances = false;         // some gradient is by passes::GradientSum::distance
     KeyGrid key_grid;                    // that tiles of keys should fit
     ExpandedValues expanded, grid_expanded; // without such a grid, and with it
     GridReads grid_reads;                   // in the fused backward
     bool has_map = false;                   // a map says which tiles are visited
+    bool has_window = false;                // a band with both ends does
     bool generic = false;                   // only kernels that take tensors of any layout
     bool deterministic = false;
     int refused = 0; // configurations that compiled badly: the choice goes on after them
@@ -110,6 +112,7 @@ struct KernelConfig {
     bool adds_matrices = false;  // adds tiles of passes::GradientSum::matrix
     // Hopper's backward: blocks say when they have added to dq; the first stores its part.
     bool reports_additions = false, stores_dq_first = false;
+    bool blocks_stay = false; // Hopper's backward: no more blocks than multiprocessors
     // Hopper's backward: gradients of passes::GradientSum::product come from q and dq.
     bool multiplies_queries = false;
     int tolerated_spills = 0; // bytes; more, and the next configuration is tried

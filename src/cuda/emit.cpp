@@ -178,6 +178,7 @@ class Emitter {
         constant("bool", "kBandIsExact", has_band() && mod_.band.exact);
         constant("int", "kClamps", clamp_bits());
         constant("bool", "kHasMap", config_.has_map);
+        constant("bool", "kBlocksStay", config_.blocks_stay);
         constant("bool", "kReportsOutOfRange", reports());
         constant("int", "kGradients", gradients().size());
         if (is_backward(config_.kind)) {

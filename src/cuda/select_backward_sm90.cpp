@@ -86,6 +86,14 @@ int shared_bytes(const KernelRequest& request, const FusedTile& tile) {
            mapped_tiles + kRingStages * grid_bytes(grid, tile);
 }
 
+// Where blocks are short enough to gain by it, warpgroups take turns at dq
+// (sm90/backward_layout.cuh), and no warp beside the products knows one tile of keys alone.
+bool blocks_stay(const KernelRequest& request, const FusedTile& tile) {
+    return (request.has_map || request.has_window) && !shares_keys(request) &&
+           !tile.adds_matrices && tile.d_scores_stages == 2 && !request.sums_distances &&
+           request.grid_reads.width == 0;
+}
+
 bool suits(const KernelRequest& request, const FusedTile& tile) {
     if (shares_keys(request)) return tile.query_tile == kSlabRows;
     // Two tiles of scores, dk and dv; the rest of 240 registers is for fragments and the mod.
@@ -162,6 +170,8 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     config.multiplies_queries = !shares;
     config.shared_bytes = shared_bytes(request, tile);
     config.key_width = tile.has_matrix() ? 0 : grid_of(request).width;
+    config.blocks_stay = blocks_stay(request, tile);
+    if (config.blocks_stay) config.shared_bytes = shared_memory_limit(request.arch);
     config.stages_columns = tile.stages_columns;
     config.stages_sums = tile.stages_sums;
     // A few words cost some percent, and the generic kernel has half the speed. So would reading

@@ -53,10 +53,15 @@ struct Shapes {
     Extents q, k, v, o;
 
     Shapes(const AttentionArguments& arguments, int head_dim, int head_dim_v)
-        : q{head_dim, arguments.q_len, arguments.heads, arguments.batch},
-          k{head_dim, arguments.kv_len, arguments.kv_heads, arguments.batch},
-          v{head_dim_v, arguments.kv_len, arguments.kv_heads, arguments.batch},
-          o{head_dim_v, arguments.q_len, arguments.heads, arguments.batch} {}
+        : q{head_dim, arguments.q_len, arguments.heads, arguments.batch}, k{head_dim,
+                                                                            arguments.kv_len,
+                                                                            arguments.kv_heads,
+                                                                            arguments.batch},
+          v{head_dim_v, arguments.kv_len, arguments.kv_heads, arguments.batch}, o{head_dim_v,
+                                                                                  arguments.q_len,
+                                                                                  arguments.heads,
+                                                                                  arguments.batch} {
+    }
 };
 
 // Both passes load whole tiles of queries, keys and values.
@@ -131,14 +136,16 @@ std::optional<BackwardMaps> backward_maps(const KernelConfig& config,
         !encode(*api, arguments.d_out, shapes.o, type, static_cast<unsigned>(config.query_tile),
                 maps.d_out))
         return {};
+    // Of a warp, or of a warpgroup.
+    const unsigned rows = config.blocks_stay ? 4 * kOutputRows : kOutputRows;
     // Floats are not written through a map.
     maps.dk = maps.k;
     maps.dv = maps.v;
     if ((arguments.dk_flags & kOutputF32) == 0 &&
-        !encode(*api, arguments.dk, shapes.k, type, kOutputRows, maps.dk))
+        !encode(*api, arguments.dk, shapes.k, type, rows, maps.dk))
         return {};
     if ((arguments.dv_flags & kOutputF32) == 0 &&
-        !encode(*api, arguments.dv, shapes.v, type, kOutputRows, maps.dv))
+        !encode(*api, arguments.dv, shapes.v, type, rows, maps.dv))
         return {};
     return maps;
 }

@@ -135,6 +135,8 @@ class CudaExecutable final : public Executable {
             attention.blocks_of_head =
                 (attention.kv_len + fused->config.key_tile - 1) / fused->config.key_tile;
         }
+        if (form == BackwardForm::hopper && fused->config.blocks_stay)
+            attention.tiles_taken = reinterpret_cast<int*>(base + parts.tiles_taken);
         if (form == BackwardForm::hopper && fused->config.stores_dq_first)
             attention.slab_states = reinterpret_cast<int*>(base + parts.slab_states);
         const Loaded* expand = form == BackwardForm::hopper ? find(KernelKind::expand) : nullptr;
@@ -353,6 +355,7 @@ class CudaExecutable final : public Executable {
             blocks = multiprocessors_;
             queue = queues_->of(call.stream.handle);
         }
+        if (kernel->config.blocks_stay) blocks = std::min<std::int64_t>(blocks, multiprocessors_);
         if (kernel->config.has_map) attention.map = maps_->of(kernel->config, attention, call.map);
         // The driver copies all before launch() returns.
         const std::array<void*, 4> arguments = {&attention, const_cast<void*>(words_of(call)),

@@ -90,6 +90,7 @@ BackwardWorkspace backward_workspace(const Call& call, const CudaOptions& option
         parts.take_bytes(hopper ? sizeof(int) * static_cast<std::size_t>(attention.batch) *
                                       static_cast<std::size_t>(attention.kv_heads)
                                 : 0);
+    result.tiles_taken = parts.take_bytes(hopper ? sizeof(int) : 0);
     result.slab_states = parts.take_bytes(hopper ? rows / kSlabRows * sizeof(int) : 0);
     result.bytes = parts.end();
     return result;

@@ -39,6 +39,7 @@ struct BackwardWorkspace {
     // Two counters for each of Hopper's blocks, where gradients are stored first.
     std::size_t stored_tiles = 0, stored_tile_bytes = 0;
     std::size_t blocks_done = 0; // int [B, H_KV] of Hopper's blocks that have added to dq
+    std::size_t tiles_taken = 0; // int, of keys by Hopper's blocks
     std::size_t slab_states = 0; // int [B, H, Q / 64] of dq's accumulator
     std::size_t bytes = 0;
 };

@@ -45,4 +45,7 @@ struct AttentionArguments {
     float scale;                                    // of q·k
     unsigned o_flags, dq_flags, dk_flags, dv_flags; // OutputFlag
     TileMap map;                                    // of this kernel; see mod::kHasMap
+    // Of Hopper's backward whose blocks stay (mod::kBlocksStay): how many tiles of keys have been
+    // taken beside each block's first.
+    int* tiles_taken;
 };

@@ -19,14 +19,15 @@ struct BlockOrder {
 // tiles from the end of a group. What remains goes with the last group, so that this is long enough
 // for blocks to end at the same time; so do short tiles, which come last, those of all heads.
 FLEXC_SHARED HeadTile tile_of_block(const BlockOrder& order, int block) {
-    constexpr long long kCacheBytes = 32 << 20;
+    constexpr int kCacheBytes = 32 << 20;
     const int heads = order.heads, tiles = order.tiles - order.short_tiles;
     if (block >= heads * tiles) {
         const int rest = block - heads * tiles;
         return {rest % heads, tiles + rest / heads};
     }
-    const long long fitting = kCacheBytes / order.head_bytes;
-    const int together = fitting < 1 ? 1 : fitting < heads ? static_cast<int>(fitting) : heads;
+    const int fitting =
+        order.head_bytes > kCacheBytes ? 1 : kCacheBytes / static_cast<int>(order.head_bytes);
+    const int together = fitting < heads ? fitting : heads;
     const int last = heads / together - 1;
     const int of_index = block / (together * tiles);
     const int group = of_index < last ? of_index : last;

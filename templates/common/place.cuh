@@ -27,8 +27,12 @@ struct HeadPlace {
 
     __device__ HeadPlace(const AttentionArguments& attention, const mod::Arguments& arguments,
                          int index)
-        : b(index / attention.heads), h(index % attention.heads),
-          h_kv(h / (attention.heads / attention.kv_heads)), launch(mod::at_launch(arguments)),
+        : HeadPlace(attention, arguments, index / attention.heads, index % attention.heads,
+                    index % attention.heads / (attention.heads / attention.kv_heads)) {}
+
+    __device__ HeadPlace(const AttentionArguments& attention, const mod::Arguments& arguments,
+                         int batch, int head_index, int kv_head)
+        : b(batch), h(head_index), h_kv(kv_head), launch(mod::at_launch(arguments)),
           head(mod::at_head(arguments, launch, b, h, h_kv)), low(-kAnyDistance),
           high(kAnyDistance) {
         if constexpr (mod::kHasBand) {

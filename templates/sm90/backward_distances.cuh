@@ -8,7 +8,7 @@
 // one warp has all distances, and each does half of the queries.
 #pragma once
 
-#include "sm90/backward_layout.cuh"
+#include "sm90/backward_tiles.cuh"
 
 namespace sm90 {
 

@@ -1,9 +1,6 @@
-// What the threads of the backward kernel share: sizes, shared memory, and which queries pass by.
+// What the threads of the backward kernel share: sizes and shared memory.
 #pragma once
 
-#include "common/block_order.h"
-#include "common/place.cuh"
-#include "common/tile_walk.cuh"
 #include "sm90/barrier.cuh"
 #include "sm90/distance_sums.cuh"
 #include "sm90/mapped_tile.cuh"
@@ -81,6 +78,11 @@ constexpr bool kHoldsQueryGradient = (round_up_16(mod::kHeadDim) + round_up_16(m
                                              2 +
                                          mod::kQueryTile / 4 <=
                                      160;
+// Fragments of weights leave their registers to what a mod's derivative needs.
+constexpr bool kSettlesEarly = mod::kQueryTile == 128 && !kAtOnce &&
+                               (mod::kAddsGradients || !mod::kDerivativeIsOne) && !kFolds;
+
+constexpr bool kOverlapsSums = kHoldsQueryGradient && !kSettlesEarly; // of dk and all of dq
 // Where products alone read dS, warpgroups take turns at dq: each multiplies every second tile's,
 // all of it, while the other goes on, so that seldom both compute scores at once and neither
 // multiplies. Else both multiply a piece of every tile's.
@@ -113,10 +115,11 @@ constexpr int kPiecesBytes = kPieceBytes + (kTakesTurns ? 0 : groups_of(1) * kGr
 
 // Registers of a thread; together no more than the launch gave the block. What is done at once
 // needs more than the producer's warps can spare without words of their own in memory; those that
-// copy and add matrices, or sum over a grid of keys, can spare fewer.
+// copy and add matrices, sum over a grid of keys, or go on to other keys can spare fewer.
 constexpr bool kSparesRegisters = mod::kQueryTile < 128 && mod::kHeadDim + mod::kHeadDimV <= 192;
 constexpr bool kNeedsRegisters =
-    (kAtOnce && !kAddsMatrices) || (kTakesTurns && !kHoldsQueryGradient && !mod::kHasMap);
+    (kAtOnce && !kAddsMatrices) ||
+    (kTakesTurns && !kHoldsQueryGradient && !mod::kHasMap && !mod::kBlocksStay);
 constexpr int kProducerRegisters = kNeedsRegisters && !kCopiesBiases ? 24
                                    : !kSumsGrid                      ? 40
                                    : kSparesRegisters                ? 72
@@ -154,6 +157,10 @@ constexpr int kColumnReadBytes = mod::kQueryTile * kColumnPitch;
 constexpr int kGridBytes = // of a stage
     mod::kRowReads * kRowReadBytes + mod::kColumnReads * kColumnReadBytes;
 
+// Those of blocks that stay come last.
+constexpr int kOwnBarriers = 14 + 2 * mod::kBiasStages + (mod::kDScoresStages == 1);
+constexpr int kBarriers = kOwnBarriers + (mod::kBlocksStay ? 8 : 0);
+
 // Byte offsets in shared memory.
 namespace at {
 constexpr int kKeys = 0;
@@ -170,21 +177,27 @@ constexpr int kBiases = kQueryGradient + (kSharesKeys     ? 0
 constexpr int kOrigins = kBiases + mod::kBiasStages * kBiasTileBytes;
 constexpr int kDeltas = kOrigins + 2 * mod::kQueryTile * 4; // like origins, two stages of floats
 constexpr int kRows = kDeltas + 2 * mod::kQueryTile * 4;    // two stages of mod::Row
-constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kMostRowBytes;
+constexpr int kRowsBytes = kStagesRows ? (sizeof(mod::Row) + 7) / 8 * 8 : 0;
+constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kRowsBytes;
 // Two stages of a word, where the mask has a map.
-constexpr int kMappedTiles =
-    kBarriers + (14 + 2 * mod::kBiasStages + (mod::kDScoresStages == 1)) * 8;
+constexpr int kMappedTiles = kBarriers + sm90::kBarriers * 8;
 constexpr int kGrid = kMappedTiles + (mod::kHasMap ? 16 : 0); // two stages
 constexpr int kSums = kGrid + 2 * kGridBytes;
-constexpr int kEnd = kSums + kSumsBytes;
+constexpr int kKeyTiles = (kSums + kSumsBytes + 15) / 16 * 16; // where blocks stay, one a slot
+constexpr int kEnd = kKeyTiles + (mod::kBlocksStay ? 2 * 16 : 0);
+constexpr int kSpareKeys = (kEnd + 1023) / 1024 * 1024;
 } // namespace at
+// Where blocks stay, the next tile's keys come while this one's are there, if there is room.
+constexpr int kKeySlots =
+    mod::kBlocksStay && at::kSpareKeys + kPanels * kKeyPanel <= mod::kSharedBytes ? 2 : 1;
 static_assert(at::kEnd <= mod::kSharedBytes);
+static_assert(!mod::kBlocksStay || (kTakesTurns && !kStagesGrid));
 
 // Barriers by pairs: of the stages of a ring, or of the warpgroups.
 struct Shared {
     unsigned base;
 
-    __device__ Barrier keys() const { return barrier(0); }
+    __device__ Barrier keys(int slot = 0) const { return barrier(slot == 0 ? 0 : kOwnBarriers); }
     __device__ Barrier values() const { return barrier(1); }
     __device__ Barrier queries_full(int stage) const { return barrier(2 + stage); }
     __device__ Barrier queries_empty(int stage) const { return barrier(4 + stage); }
@@ -199,6 +212,33 @@ struct Shared {
 
     // Which tile of queries a stage holds, where a map chooses them.
     __device__ unsigned mapped_tile(int stage) const { return base + at::kMappedTiles + 4 * stage; }
+
+    // Where blocks stay: all have left a slot of keys, or the values; all queries of a tile of keys
+    // are on their way; dv and dk are in shared memory; dv has left it.
+    __device__ Barrier keys_empty(int slot) const { return barrier(kOwnBarriers + 1 + slot); }
+    __device__ Barrier values_empty() const { return barrier(kOwnBarriers + 3); }
+    __device__ Barrier queries_end() const { return barrier(kOwnBarriers + 4); }
+    __device__ Barrier d_values_full() const { return barrier(kOwnBarriers + 5); }
+    __device__ Barrier d_keys_full() const { return barrier(kOwnBarriers + 6); }
+    __device__ Barrier d_values_read() const { return barrier(kOwnBarriers + 7); }
+
+    // Which tile of keys a slot holds, and where it is, from the first slot.
+    __device__ unsigned key_tile(int slot) const { return base + at::kKeyTiles + 16 * slot; }
+    static __device__ int slot_offset(int slot) {
+        return kKeySlots == 1 ? 0 : slot * (at::kSpareKeys - at::kKeys);
+    }
+    static __device__ unsigned slot_words(int slot) { // of products
+        return static_cast<unsigned>(slot_offset(slot)) >> 4;
+    }
+    // Where a warpgroup's dk goes on its way to memory, and its dv: to its keys, and its values, or
+    // where blocks stay to the stage of dS that it alone multiplies.
+    __device__ unsigned d_keys(int warpgroup, int slot) const {
+        return base + at::kKeys + slot_offset(slot) + warpgroup * (64 * kRowBytes);
+    }
+    __device__ unsigned d_values(int warpgroup) const {
+        return mod::kBlocksStay ? base + at::kDScores + warpgroup * kDScoresBytes
+                                : base + at::kValues + warpgroup * (64 * kRowBytes);
+    }
 
     __device__ unsigned grid(int stage) const { return base + at::kGrid + stage * kGridBytes; }
 
@@ -222,12 +262,28 @@ struct Shared {
             biases_full(i).initialise(32);
             biases_empty(i).initialise(128 * kConsumers);
         }
+        if constexpr (mod::kBlocksStay) initialise_for_next();
         publish_barriers();
     }
 
   private:
+    // Of tiles of keys.
+    __device__ void initialise_for_next() const {
+        keys(1).initialise(1);
+        for (int i = 0; i < 2; ++i)
+            keys_empty(i).initialise(2 + (kStagesRows || kCopiesBiases));
+        values_empty().initialise(4 * kConsumers);
+        queries_end().initialise(1);
+        d_values_full().initialise(4 * kConsumers);
+        d_keys_full().initialise(4 * kConsumers);
+        d_values_read().initialise(1);
+    }
+
     __device__ Barrier barrier(int index) const { return {base + at::kBarriers + 8 * index}; }
 };
+
+// Panels of dv on its way to memory.
+constexpr int kDValuesPanel = mod::kBlocksStay ? kQueryPanel : kKeyPanel;
 
 // Numbered barriers; 0 is the block's.
 // Where warpgroups take turns, a barrier for tiles of either: who need not wait for one tile's dS
@@ -255,110 +311,5 @@ __device__ inline void meet_at_d_scores(int step, bool waits) {
             arrive(kDScoresBarrier + 1, kDScoresThreads);
     }
 }
-
-constexpr bool kBatchesTogether = mod::kBatchesShareMatrix && !mod::kHasMap;
-
-// A tile of keys of one head.
-struct KeyTile {
-    int b, h_kv, first_kv;
-
-    __device__ int index() const { return first_kv / mod::kKeyTile; }
-    // Over batch and heads.
-    __device__ int head(const AttentionArguments& attention) const {
-        return b * attention.kv_heads + h_kv;
-    }
-
-    // Where a band makes the first keys seen by most queries, they go first, where there is a map,
-    // those that see most, and tiles of as many heads as share the L2 cache are together. Else the
-    // tiles of a head are.
-    __device__ KeyTile(const AttentionArguments& attention, const mod::Arguments& arguments,
-                       int index) {
-        const int tiles = (attention.kv_len + mod::kKeyTile - 1) / mod::kKeyTile;
-        int head = index / tiles, tile = index % tiles;
-        if constexpr (mod::kHasBand || mod::kHasMap) {
-            constexpr int kQueryBytes = 6 * mod::kHeadDim + 2 * mod::kHeadDimV; // with dq's sums
-            const int sharers = attention.heads / attention.kv_heads;
-            const BlockOrder order{tiles, attention.batch * attention.kv_heads,
-                                   static_cast<long long>(attention.q_len) *
-                                       (kQueryBytes * sharers),
-                                   short_tiles(attention, arguments, tiles)};
-            const HeadTile found = tile_of_block(order, index);
-            head = found.head;
-            tile = found.tile;
-        }
-        b = head / attention.kv_heads;
-        h_kv = head % attention.kv_heads;
-        // Batches that read or add to the same matrix do so together: see index_of().
-        if constexpr (kBatchesTogether) {
-            b = index % attention.batch;
-            h_kv = index / attention.batch / tiles;
-            tile = index / attention.batch % tiles;
-        }
-        // Heads of a group may see different keys: one of them stands for all.
-        if constexpr (mod::kHasMap)
-            tile =
-                row_in_order(attention.map, b, h_kv * (attention.heads / attention.kv_heads), tile);
-        first_kv = tile * mod::kKeyTile;
-    }
-
-  private:
-    // Where the queries end before all of a band has passed by. The first head stands for all: an
-    // order is right for any of them. Not where these are most tiles, as under a causal mask.
-    static __device__ int short_tiles(const AttentionArguments& attention,
-                                      const mod::Arguments& arguments, int tiles) {
-        if constexpr (!mod::kHasBand || mod::kHasMap || mod::kClamps != 0) return 0;
-        const int low = HeadPlace(attention, arguments, 0).low;
-        const int whole = max(attention.q_len + low, 0) / mod::kKeyTile;
-        return whole < tiles && 2 * whole >= tiles ? tiles - whole : 0;
-    }
-};
-
-// Every tile of queries that sees something of the keys, of every query head that reads them, in
-// the order in which all of a block's threads visit them: visit_head(place, tiles). Where there is
-// a map, `tiles` is 0 and how many it names.
-template <typename Visit>
-__device__ inline void visit_heads(const AttentionArguments& attention,
-                                   const mod::Arguments& arguments, const KeyTile& keys,
-                                   Visit visit_head) {
-    const int group = attention.heads / attention.kv_heads;
-    const int last_kv = min(keys.first_kv + mod::kKeyTile, attention.kv_len) - 1;
-#pragma unroll 1
-    for (int h = keys.h_kv * group; h < (keys.h_kv + 1) * group; ++h) {
-        const HeadPlace place(attention, arguments, keys.b * attention.heads + h);
-        if constexpr (mod::kHasMap) {
-            const TileMap& map = attention.map;
-            visit_head(place, {0, map.rows[rows_before(map, keys.b, h) + keys.index()].count});
-            continue;
-        }
-        visit_head(place, tiles_between(place.queries_of(keys.first_kv, last_kv), attention.q_len,
-                                        mod::kQueryTile));
-    }
-}
-
-// The i-th that a block visits, and from one to the next. In deterministic mode the last comes
-// first: see backward_turns.cuh.
-constexpr int kTileStep = mod::kDeterministic ? -1 : 1;
-__device__ inline int tile_in_order(TileRange tiles, int i) {
-    return mod::kDeterministic ? tiles.end - 1 - (i - tiles.begin) : i;
-}
-
-// Which tiles these are, for threads that find out by themselves.
-class QueryTiles {
-  public:
-    __device__ QueryTiles(const AttentionArguments& attention, const HeadPlace& place,
-                          const KeyTile& keys, TileRange tiles)
-        : walk_(attention.map, place.b, place.h, keys.index(), tiles), tiles_(tiles) {}
-
-    __device__ bool is_done() const { return walk_.is_done(); }
-    __device__ bool is_full() const { return walk_.is_full(); }
-    __device__ void advance() { walk_.advance(); }
-    __device__ int tile() const {
-        return mod::kHasMap ? walk_.tile() : tile_in_order(tiles_, walk_.tile());
-    }
-
-  private:
-    TileWalk walk_;
-    TileRange tiles_;
-};
 
 } // namespace sm90

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "sm90/backward_gradients.cuh"
-#include "sm90/backward_layout.cuh"
+#include "sm90/backward_tiles.cuh"
 #include "sm90/copy_async.cuh"
 #include "sm90/turn.cuh"
 

@@ -1,7 +1,7 @@
 // dk and dv of a warp's 16 keys, on their way to memory.
 #pragma once
 
-#include "sm90/backward_layout.cuh"
+#include "sm90/backward_tiles.cuh"
 #include "sm90/pack.cuh"
 #include "sm90/tma.cuh"
 
@@ -12,18 +12,19 @@ struct EveryColumn {
     __device__ int place(int eight) const { return eight; }
 };
 
-// In 16 bits, to the memory that held the warp's keys or values.
-template <int kPanelCount, int kCount, typename Columns>
+// In 16 bits, to shared memory.
+template <int kPanelCount, int kPanelBytes, int kCount, typename Columns>
 __device__ inline void write_rows(unsigned memory, Columns columns, const float (&sums)[kCount],
                                   float factor) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+    int lane = static_cast<int>(threadIdx.x) % 32;
+    if constexpr (mod::kBlocksStay) lane = computed_again(lane);
 #pragma unroll
     for (int i = 0; i < kCount; i += 8) {
         // Each lane names a row of one of four 8 x 8 matrices, two of them side by side.
         const int chunk = columns.place(i / 4) + lane / 16;
         const int panel = place_of_panel(chunk / 8, kPanelCount);
         const unsigned to =
-            memory + panel * kKeyPanel + lane % 16 * kRowBytes + ((chunk % 8) ^ (lane % 8)) * 16;
+            memory + panel * kPanelBytes + lane % 16 * kRowBytes + ((chunk % 8) ^ (lane % 8)) * 16;
         const auto pair = [&](int at) {
             return pack(mod::Element{}, sums[i + at] * factor, sums[i + at + 1] * factor);
         };
@@ -33,11 +34,11 @@ __device__ inline void write_rows(unsigned memory, Columns columns, const float 
 }
 
 // By one lane, what was written.
-template <int kPanelCount>
+template <int kPanelCount, int kPanelBytes>
 __device__ inline void store_rows(const TensorMap& map, Corner corner, unsigned memory) {
 #pragma unroll
     for (int panel = 0; panel < kPanelCount; ++panel) {
-        store_box(map, corner, memory + place_of_panel(panel, kPanelCount) * kKeyPanel);
+        store_box(map, corner, memory + place_of_panel(panel, kPanelCount) * kPanelBytes);
         corner.column += kPanelColumns;
     }
 }
@@ -58,6 +59,83 @@ __device__ inline void store_floats(const TensorArgument& tensor, unsigned flags
         float* const to = plane + row * tensor.stride_s + column * tensor.stride_d;
         *to = sums[i] * factor + (flags & kOutputAccumulate ? *to : 0);
     }
+}
+
+// One warp's dk and dv, from registers. Where blocks stay, another thread stores them.
+struct WarpOutput {
+    const AttentionArguments& attention;
+    const BackwardMaps& maps;
+    const Shared shared;
+    const int warpgroup, warp, lane; // among the consumers, in the warpgroup, in the warp
+
+    // When products with values have ended in the warpgroup.
+    template <int kCount>
+    __device__ void store_values(const KeyTile& keys, const float (&dv)[kCount]) const {
+        const unsigned memory = shared.d_values(warpgroup) + own_rows();
+        store<mod::kHeadDimV, kDValuesPanel>(attention.dv, attention.dv_flags, maps.dv, keys,
+                                             memory, dv, 1);
+        if (mod::kBlocksStay && lane == 0) shared.d_values_full().arrive();
+    }
+    // When those with keys have ended in both.
+    template <int kCount>
+    __device__ void store_keys(const KeyTile& keys, int slot, const float (&dk)[kCount]) const {
+        const unsigned memory = shared.d_keys(warpgroup, slot) + own_rows();
+        store<mod::kHeadDim, kKeyPanel>(attention.dk, attention.dk_flags, maps.dk, keys, memory, dk,
+                                        attention.scale);
+        if (lane != 0) return;
+        if constexpr (mod::kBlocksStay)
+            shared.d_keys_full().arrive();
+        else
+            wait_for_store_reads();
+    }
+
+  private:
+    // Found again for each tile of keys, not held.
+    __device__ unsigned own_rows() const {
+        return (mod::kBlocksStay ? computed_again(16 * warp) : 16 * warp) * kRowBytes;
+    }
+
+    template <int kColumns, int kPanelBytes, int kCount>
+    __device__ void store(const TensorArgument& tensor, unsigned flags, const TensorMap& map,
+                          const KeyTile& keys, unsigned memory, const float (&sums)[kCount],
+                          float factor) const {
+        const Corner corner{keys.b, keys.h_kv, keys.first_kv + 64 * warpgroup + 16 * warp, 0};
+        const bool is_float = (flags & kOutputF32) != 0;
+        if (is_float)
+            store_floats(tensor, flags, corner, kColumns, attention.kv_len, EveryColumn{}, sums,
+                         factor);
+        else
+            write_rows<panels(kColumns), kPanelBytes>(memory, EveryColumn{}, sums, factor);
+        __syncwarp();
+        if (!mod::kBlocksStay && lane == 0 && !is_float)
+            store_rows<panels(kColumns), kPanelBytes>(map, corner, memory);
+    }
+};
+
+// Where blocks stay: dk and dv to memory, by the thread that adds dq's pieces, which are ahead of
+// them in the copy engine anyway. which: of the block's tiles of keys.
+__device__ inline void store_gradients(const AttentionArguments& attention,
+                                       const BackwardMaps& maps, Shared shared, const KeyTile& keys,
+                                       unsigned which) {
+    const auto corner = [&](int warpgroup) {
+        return Corner{keys.b, keys.h_kv, keys.first_kv + 64 * warpgroup, 0};
+    };
+    shared.d_values_full().wait(which % 2);
+    if (!(attention.dv_flags & kOutputF32))
+#pragma unroll
+        for (int i = 0; i < kConsumers; ++i)
+            store_rows<kValuePanels, kDValuesPanel>(maps.dv, corner(i), shared.d_values(i));
+    end_additions();
+    shared.d_keys_full().wait(which % 2);
+    if (!(attention.dk_flags & kOutputF32))
+#pragma unroll
+        for (int i = 0; i < kConsumers; ++i)
+            store_rows<kPanels, kKeyPanel>(maps.dk, corner(i),
+                                           shared.d_keys(i, static_cast<int>(which % kKeySlots)));
+    end_additions();
+    wait_for_additions<1>();
+    shared.d_values_read().arrive();
+    wait_for_additions<0>();
 }
 
 } // namespace sm90

@@ -2,7 +2,8 @@
 // warpgroup.
 #pragma once
 
-#include "sm90/backward_layout.cuh"
+#include "sm90/backward_output.cuh"
+#include "sm90/backward_tiles.cuh"
 #include "sm90/dependence.cuh"
 #include "sm90/tma.cuh"
 #include "sm90/turn.cuh"
@@ -68,26 +69,29 @@ __device__ inline void report_additions(const AttentionArguments& attention, con
 }
 
 __device__ inline void add_pieces(const AttentionArguments& attention,
-                                  const mod::Arguments& arguments, Shared shared,
-                                  const KeyTile& keys) {
+                                  const mod::Arguments& arguments, const BackwardMaps& maps,
+                                  Shared shared, const KeyTile& only) {
     constexpr int kSlabFloats = kSlabRows * mod::kHeadDim;
     const long long slabs = padded(attention.q_len) / kSlabRows;
     unsigned parity = 0;
     wait_for_kernel_ahead();
-    visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-        QueryTiles walk(attention, place, keys, tiles);
-        const long long before = (place.b * attention.heads + place.h) * slabs;
+    visit_key_tiles<false>(shared, only, [&](const KeyTile& keys, unsigned which) {
+        visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
+            QueryTiles walk(attention, place, keys, tiles);
+            const long long before = (place.b * attention.heads + place.h) * slabs;
 #pragma unroll 1
-        for (; !walk.is_done(); walk.advance(), parity ^= 1) {
-            const long long slab = before + walk.tile() * kSlabs;
-            const TileSums sums(attention, slab);
-            sums.wait_for_first();
-            add_tile(attention.dq_accumulator + slab * kSlabFloats, shared, parity,
-                     sums.is_first());
-            sums.report();
-        }
+            for (; !walk.is_done(); walk.advance(), parity ^= 1) {
+                const long long slab = before + walk.tile() * kSlabs;
+                const TileSums sums(attention, slab);
+                sums.wait_for_first();
+                add_tile(attention.dq_accumulator + slab * kSlabFloats, shared, parity,
+                         sums.is_first());
+                sums.report();
+            }
+        });
+        if constexpr (mod::kBlocksStay) store_gradients(attention, maps, shared, keys, which);
+        report_additions(attention, keys);
     });
-    report_additions(attention, keys);
 }
 
 } // namespace sm90

@@ -1,9 +1,9 @@
 // The producer's warpgroup: one thread loads tiles; a warp computes what is the same for a query.
 #pragma once
 
-#include "sm90/backward_layout.cuh"
 #include "sm90/backward_matrix.cuh"
 #include "sm90/backward_slabs.cuh"
+#include "sm90/backward_tiles.cuh"
 #include "sm90/dependence.cuh"
 #include "sm90/tma.cuh"
 
@@ -26,21 +26,61 @@ __device__ inline void prefetch_panels(const TensorMap& map, Corner from) {
         prefetch_box(map, from);
 }
 
-// Keys and values once; queries with their origins and deltas, and d_out, for every tile. By one
-// thread, or where reads are staged by its whole warp.
+// Keys of a tile, and values.
+__device__ inline void load_keys(const BackwardMaps& maps, Shared shared, const KeyTile& keys,
+                                 int slot) {
+    shared.keys(slot).arrive_expecting(kPanels * kKeyPanel);
+    load_panels(shared.base + at::kKeys + Shared::slot_offset(slot), kKeyPanel, kPanels, maps.k,
+                {keys.b, keys.h_kv, keys.first_kv, 0}, shared.keys(slot), kKeyPanelColumns);
+}
+__device__ inline void load_values(const BackwardMaps& maps, Shared shared, const KeyTile& keys) {
+    shared.values().arrive_expecting(kValuePanels * kKeyPanel);
+    load_panels(shared.base + at::kValues, kKeyPanel, kValuePanels, maps.v,
+                {keys.b, keys.h_kv, keys.first_kv, 0}, shared.values());
+}
+
+// Where blocks stay, by a thread of its own: one tile of keys after another, told to all.
+__device__ inline void load_key_tiles(const AttentionArguments& attention,
+                                      const mod::Arguments& arguments, const BackwardMaps& maps,
+                                      Shared shared) {
+    const int count = (attention.kv_len + mod::kKeyTile - 1) / mod::kKeyTile * attention.batch *
+                      attention.kv_heads;
+    int index = static_cast<int>(blockIdx.x);
+#pragma unroll 1
+    for (unsigned tiles = 0;; ++tiles) {
+        const int slot = static_cast<int>(tiles % kKeySlots);
+        const KeyTile keys = index < count ? KeyTile(attention, arguments, index) : KeyTile::none();
+        shared.keys_empty(slot).wait(tiles / kKeySlots % 2 ^ 1);
+        keys.store(shared.key_tile(slot));
+        if (keys.is_none()) {
+            shared.keys(slot).arrive();
+            return;
+        }
+        load_keys(maps, shared, keys, slot);
+        prefetch_panels<kValuePanels>(maps.v, {keys.b, keys.h_kv, keys.first_kv, 0});
+        shared.values_empty().wait(tiles % 2 ^ 1);
+        load_values(maps, shared, keys);
+        if (tiles == 0) wait_for_kernel_ahead();
+        // Not earlier, or others would wait for what this block has taken.
+        shared.queries_end().wait(tiles % 2);
+        index = static_cast<int>(gridDim.x) + atomicAdd(attention.tiles_taken, 1);
+    }
+}
+
+// Keys and values once, unless another thread does; queries with their origins and deltas, and
+// d_out, for every tile. By one thread, or where reads are staged by its whole warp.
 __device__ inline void load_tiles(const AttentionArguments& attention,
                                   const mod::Arguments& arguments, const BackwardMaps& maps,
-                                  Shared shared, const KeyTile& keys) {
+                                  Shared shared, const KeyTile& keys, int& step) {
     constexpr int kSumBytes = 4 * mod::kQueryTile;
     const long long rows = padded(attention.q_len);
     const bool loads = !kStagesGrid || threadIdx.x % 32 == 0;
     // While a map says whether there is anything to load.
-    if (mod::kHasMap && loads) {
+    if (mod::kHasMap && !mod::kBlocksStay && loads) {
         const Corner key{keys.b, keys.h_kv, keys.first_kv, 0};
         prefetch_panels<kPanels>(maps.k, key);
         prefetch_panels<kValuePanels>(maps.v, key);
     }
-    int step = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         const long long sums = (place.b * attention.heads + place.h) * rows;
         GridSlabs slabs(attention, keys.first_kv);
@@ -50,12 +90,7 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
             const int stage = step % 2;
             const unsigned parity = step / 2 % 2 ^ 1;
             const Corner query{place.b, place.h, walk.tile() * mod::kQueryTile, 0};
-            const Corner key{keys.b, keys.h_kv, keys.first_kv, 0};
-            if (step == 0 && loads) {
-                shared.keys().arrive_expecting(kPanels * kKeyPanel);
-                load_panels(shared.base + at::kKeys, kKeyPanel, kPanels, maps.k, key, shared.keys(),
-                            kKeyPanelColumns);
-            }
+            if (!mod::kBlocksStay && step == 0 && loads) load_keys(maps, shared, keys, 0);
             const Barrier queries = shared.queries_full(stage);
             const auto load = [&] {
                 shared.queries_empty(stage).wait(parity);
@@ -67,9 +102,7 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
                                 kQueryPanel, kPanels, maps.q, query, queries);
                 }
                 if (step == 0 && loads) {
-                    shared.values().arrive_expecting(kValuePanels * kKeyPanel);
-                    load_panels(shared.base + at::kValues, kKeyPanel, kValuePanels, maps.v, key,
-                                shared.values());
+                    if constexpr (!mod::kBlocksStay) load_values(maps, shared, keys);
                     wait_for_kernel_ahead();
                 }
                 if (loads) {
@@ -108,42 +141,55 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
     });
 }
 
+__device__ inline void load_queries(const AttentionArguments& attention,
+                                    const mod::Arguments& arguments, const BackwardMaps& maps,
+                                    Shared shared, const KeyTile& only) {
+    int step = 0;
+    visit_key_tiles<false>(shared, only, [&](const KeyTile& keys, unsigned) {
+        load_tiles(attention, arguments, maps, shared, keys, step);
+        if constexpr (mod::kBlocksStay) shared.queries_end().arrive();
+    });
+}
+
 // By one warp, beside the queries: what the program computes for each, and tiles of biases.
 __device__ inline void stage_values(const AttentionArguments& attention,
                                     const mod::Arguments& arguments, Shared shared,
-                                    const KeyTile& keys) {
+                                    const KeyTile& only) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     int step = 0;
-    visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-        const auto biases = MatrixRows<const mod::BiasElement>::of(
-            attention, arguments, place, keys.first_kv,
-            [](const mod::At& at) { return mod::bias_address(at); });
+    visit_key_tiles<true>(shared, only, [&](const KeyTile& keys, unsigned) {
+        visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
+            const auto biases = MatrixRows<const mod::BiasElement>::of(
+                attention, arguments, place, keys.first_kv,
+                [](const mod::At& at) { return mod::bias_address(at); });
 #pragma unroll 1
-        for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
-             walk.advance(), ++step) {
-            const int first_row = walk.tile() * mod::kQueryTile;
-            if constexpr (kStagesRows) {
-                const int stage = step % 2;
-                shared.queries_empty(stage).wait(step / 2 % 2 ^ 1);
+            for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
+                 walk.advance(), ++step) {
+                const int first_row = walk.tile() * mod::kQueryTile;
+                if constexpr (kStagesRows) {
+                    const int stage = step % 2;
+                    shared.queries_empty(stage).wait(step / 2 % 2 ^ 1);
 #pragma unroll
-                for (int i = lane; i < mod::kQueryTile; i += 32) {
-                    const int q = min(first_row + i, attention.q_len - 1) +
-                                  static_cast<int>(attention.q_offset);
-                    Shared::rows(stage)[i] = mod::at_row(arguments, place.launch, place.head,
-                                                         place.b, place.h, place.h_kv, q);
+                    for (int i = lane; i < mod::kQueryTile; i += 32) {
+                        const int q = min(first_row + i, attention.q_len - 1) +
+                                      static_cast<int>(attention.q_offset);
+                        Shared::rows(stage)[i] = mod::at_row(arguments, place.launch, place.head,
+                                                             place.b, place.h, place.h_kv, q);
+                    }
+                    // Every lane for itself: it has written rows of its own.
+                    shared.queries_full(stage).arrive();
                 }
-                // Every lane for itself: it has written rows of its own.
-                shared.queries_full(stage).arrive();
+                if constexpr (kCopiesBiases) {
+                    const int stage = step % kBiasRing;
+                    shared.biases_empty(stage).wait(step / kBiasRing % 2 ^ 1);
+                    copy_biases(biases, first_row,
+                                min(attention.q_len - first_row, mod::kQueryTile),
+                                attention.kv_len - keys.first_kv,
+                                shared.base + at::kBiases + stage * kBiasTileBytes,
+                                shared.biases_full(stage));
+                }
             }
-            if constexpr (kCopiesBiases) {
-                const int stage = step % kBiasRing;
-                shared.biases_empty(stage).wait(step / kBiasRing % 2 ^ 1);
-                copy_biases(biases, first_row, min(attention.q_len - first_row, mod::kQueryTile),
-                            attention.kv_len - keys.first_kv,
-                            shared.base + at::kBiases + stage * kBiasTileBytes,
-                            shared.biases_full(stage));
-            }
-        }
+        });
     });
 }
 

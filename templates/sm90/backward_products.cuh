@@ -23,9 +23,18 @@ __device__ inline void issue_scores(Scores& scores, unsigned a, unsigned b) {
         issue_scores<kA, kB, kColumns, kPanelOfA, kStep + 1>(scores, a, b);
 }
 
+// sums += fragments B, over the tile's queries.
+template <int kB, int kStep = 0, int kCount>
+__device__ inline void issue_sums(float (&sums)[kCount], const Fragments& fragments, unsigned b) {
+    FixedProduct<mod::Element, 2 * kCount>::template add_registers<kB + kStep * 16 * kRowBytes>(
+        sums, fragments[kStep], b);
+    if constexpr (16 * (kStep + 1) < mod::kQueryTile) issue_sums<kB, kStep + 1>(sums, fragments, b);
+}
+
 // A warp's keys with rows of queries, in a panel of 64 keys.
 __device__ inline void store_by_queries(unsigned panel, const Fragments& fragments, int warp,
                                         int lane) {
+    if constexpr (mod::kBlocksStay) lane = computed_again(lane); // or what follows would spill
     const unsigned row = lane % 8 + lane / 16 * 8;
     const unsigned chunk = (2 * warp + lane / 8 % 2) ^ (lane % 8);
     const unsigned to = panel + row * kRowBytes + chunk * 16;

@@ -28,6 +28,7 @@ __device__ inline void issue_query_gradient(SlabGradient& dq, unsigned d_scores,
 struct QueryPiece {
     const Shared shared;
     const int warpgroup, warp, lane; // among the consumers, in the warpgroup, in the warp
+    const unsigned keys = 0;         // words from the first slot of keys
 
     // A piece of dq, of one warpgroup's keys.
     __device__ void multiply_keys_of(QueryGradient& dq, int stage, int which) const {
@@ -84,7 +85,7 @@ struct QueryPiece {
     __device__ unsigned key_columns() const {
         // Panels side by side in one product are as far apart as its word says.
         const unsigned word =
-            operand_word(shared.base, kTakesTurns && kPanels == 2 ? kKeyPanel : kQueryPanel);
+            operand_word(shared.base, kTakesTurns && kPanels == 2 ? kKeyPanel : kQueryPanel) + keys;
         if constexpr (kTakesTurns || kSlabs == 2)
             return word;
         else if constexpr (kPanels == 1 && kSlabs == 1)

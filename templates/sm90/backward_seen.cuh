@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/place.cuh"
-#include "sm90/backward_layout.cuh"
+#include "sm90/backward_tiles.cuh"
 
 namespace sm90 {
 

@@ -25,26 +25,30 @@ __device__ inline int* query_turns(const AttentionArguments& attention) {
 }
 
 __device__ inline void add_pieces_in_turn(const AttentionArguments& attention,
-                                          const mod::Arguments& arguments, Shared shared,
-                                          const KeyTile& keys) {
+                                          const mod::Arguments& arguments, const BackwardMaps& maps,
+                                          Shared shared, const KeyTile& only) {
     constexpr int kSlabFloats = kSlabRows * mod::kHeadDim;
     const long long slabs = padded(attention.q_len) / kSlabRows;
     unsigned parity = 0;
     wait_for_kernel_ahead();
-    visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-        const long long before = (place.b * attention.heads + place.h) * slabs;
+    visit_key_tiles<false>(shared, only, [&](const KeyTile& keys, unsigned which) {
+        visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
+            const long long before = (place.b * attention.heads + place.h) * slabs;
 #pragma unroll 1
-        for (int i = tiles.begin; i < tiles.end; ++i, parity ^= 1) {
-            const int tile = tile_in_order(tiles, i);
-            const long long slab = before + tile * kSlabs;
-            int* const counter = query_turns(attention) + slab;
-            wait_for_turn(counter, earlier_key_tiles(keys.first_kv / mod::kKeyTile, mod::kKeyTile,
-                                                     tile * mod::kQueryTile, place.low));
-            add_tile(attention.dq_accumulator + slab * kSlabFloats, shared, parity, false);
-            pass_turn(counter);
-        }
+            for (int i = tiles.begin; i < tiles.end; ++i, parity ^= 1) {
+                const int tile = tile_in_order(tiles, i);
+                const long long slab = before + tile * kSlabs;
+                int* const counter = query_turns(attention) + slab;
+                wait_for_turn(counter,
+                              earlier_key_tiles(keys.first_kv / mod::kKeyTile, mod::kKeyTile,
+                                                tile * mod::kQueryTile, place.low));
+                add_tile(attention.dq_accumulator + slab * kSlabFloats, shared, parity, false);
+                pass_turn(counter);
+            }
+        });
+        if constexpr (mod::kBlocksStay) store_gradients(attention, maps, shared, keys, which);
+        report_additions(attention, keys);
     });
-    report_additions(attention, keys);
 }
 
 } // namespace sm90

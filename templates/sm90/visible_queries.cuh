@@ -40,7 +40,9 @@ class VisibleQueries {
         const int first = tile_query + lane_ % 4 * 2;
 #pragma unroll
         for (int key = 0; key < 2; ++key) {
-            const int position = warp_key_ + lane_ / 4 + 8 * key;
+            // Blocks that stay have no registers for what follows from it.
+            const int own = warp_key_ + lane_ / 4;
+            const int position = (mod::kBlocksStay ? computed_again(own) : own) + 8 * key;
             int low = 0, high = attention_.q_len - 1;
             if constexpr (mod::kHasBand) {
                 low = max(place_.first_query(position), low);

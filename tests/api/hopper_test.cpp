@@ -120,6 +120,52 @@ TEST_CASE("more blocks of a backward than run at once, bands that hide halves of
         }
 }
 
+// Bands with both ends and maps: blocks go from one tile of keys to the next.
+TEST_CASE("blocks that stay: groups of heads, gradients, keys that nobody sees" * doctest::skip()) {
+    static std::random_device source;
+    const std::string window = "\nmask_mod = 0 <= q_idx - kv_idx < 140";
+    const auto check_two = [](Case one) {
+        one.kv_len = 641 + static_cast<int>(source() % 120);
+        one.backward_kernel = BackwardKernel::hopper;
+        for (const int head_dim : {64, 128}) {
+            one.head_dim = head_dim;
+            check(one);
+        }
+    };
+    const Case base = {.text = "score_mod = score" + window,
+                       .dtype = DType::bf16,
+                       .batch = 6,
+                       .heads = 8,
+                       .kv_heads = 4,
+                       .q_len = 230};
+    for (const char* score :
+         {"score_mod = score", "buffer s: f32[H] grad\nscore_mod = score * s[h]",
+          "buffer r: f32[Q_LEN] grad\nscore_mod = score + r[q_idx]",
+          "buffer c: f32[KV_LEN] grad\nscore_mod = score + c[kv_idx]",
+          "buffer d: bf16[Q_LEN, KV_LEN]\nscore_mod = score + d[q_idx, kv_idx]",
+          "score_mod = 3 * tanh(score / 3)"}) {
+        Case one = base;
+        one.text = score + window;
+        one.q_offset = 120;
+        check_two(one);
+    }
+    for (const char* mask : {"mask_mod = 200 <= q_idx - kv_idx < 330",
+                             "mask_mod = 0 <= q_idx - kv_idx < 100 * (h % 3)",
+                             "mask_mod = (q_idx // 90 == kv_idx // 90 or h == 1) and h != 2"}) {
+        Case one = base;
+        one.text = mask;
+        one.f32_outputs = true;
+        check_two(one);
+        one.f32_outputs = false;
+        one.q_offset = 77;
+        check_two(one);
+    }
+    Case one = base;
+    one.deterministic = true;
+    one.runs = 3;
+    check_two(one);
+}
+
 TEST_CASE("score mods in the exponent" * doctest::skip()) {
     const char* texts[] = {
         "buffer s: f32[H] grad\nscore_mod = score + s[h] * (kv_idx - q_idx) * 0.1",

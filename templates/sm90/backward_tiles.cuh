@@ -1,0 +1,173 @@
+// Which keys a block has, and which queries pass by.
+#pragma once
+
+#include "common/block_order.h"
+#include "common/place.cuh"
+#include "common/tile_walk.cuh"
+#include "sm90/backward_layout.cuh"
+
+namespace sm90 {
+
+constexpr bool kBatchesTogether = mod::kBatchesShareMatrix && !mod::kHasMap;
+
+// A tile of keys of one head.
+struct KeyTile {
+    int b, h_kv, first_kv;
+    int count; // of tiles that a map names for the first of the query heads
+
+    // The only one of the block. Where blocks stay, none: load_key_tiles() says which.
+    static __device__ KeyTile only(const AttentionArguments& attention,
+                                   const mod::Arguments& arguments) {
+        if constexpr (mod::kBlocksStay) return none();
+        return KeyTile(attention, arguments, static_cast<int>(blockIdx.x));
+    }
+    // Read again where it is used, which saves registers.
+    static __device__ const KeyTile& in_shared(int slot) {
+        return reinterpret_cast<const KeyTile*>(shared_memory + at::kKeyTiles)[slot];
+    }
+    // After the last.
+    static __device__ KeyTile none() { return KeyTile(0, 0, -1, 0); }
+    __device__ bool is_none() const { return first_kv < 0; }
+
+    __device__ void store(unsigned to) const { store_shared(to, b, h_kv, first_kv, count); }
+
+    __device__ int index() const { return first_kv / mod::kKeyTile; }
+    // Over batch and heads.
+    __device__ int head(const AttentionArguments& attention) const {
+        return b * attention.kv_heads + h_kv;
+    }
+
+    // Where a band makes the first keys seen by most queries, they go first, where there is a map,
+    // those that see most, and tiles of as many heads as share the L2 cache are together. Else the
+    // tiles of a head are.
+    __device__ KeyTile(const AttentionArguments& attention, const mod::Arguments& arguments,
+                       int index) {
+        const int tiles = (attention.kv_len + mod::kKeyTile - 1) / mod::kKeyTile;
+        int head = index / tiles, tile = index % tiles;
+        if constexpr (mod::kHasBand || mod::kHasMap) {
+            constexpr int kQueryBytes = 6 * mod::kHeadDim + 2 * mod::kHeadDimV; // with dq's sums
+            const int sharers = attention.heads / attention.kv_heads;
+            const BlockOrder order{tiles, attention.batch * attention.kv_heads,
+                                   static_cast<long long>(attention.q_len) *
+                                       (kQueryBytes * sharers),
+                                   short_tiles(attention, arguments, tiles)};
+            const HeadTile found = tile_of_block(order, index);
+            head = found.head;
+            tile = found.tile;
+        }
+        b = head / attention.kv_heads;
+        h_kv = head % attention.kv_heads;
+        // Batches that read or add to the same matrix do so together: see index_of().
+        if constexpr (kBatchesTogether) {
+            b = index % attention.batch;
+            h_kv = index / attention.batch / tiles;
+            tile = index / attention.batch % tiles;
+        }
+        // Heads of a group may see different keys: one of them stands for all.
+        if constexpr (mod::kHasMap)
+            tile =
+                row_in_order(attention.map, b, h_kv * (attention.heads / attention.kv_heads), tile);
+        first_kv = tile * mod::kKeyTile;
+        count = 0;
+        if constexpr (mod::kHasMap)
+            count = count_of(attention, h_kv * (attention.heads / attention.kv_heads));
+    }
+
+    __device__ int count_of(const AttentionArguments& attention, int h) const {
+        return attention.map.rows[rows_before(attention.map, b, h) + index()].count;
+    }
+
+  private:
+    __device__ KeyTile(int b, int h_kv, int first_kv, int count)
+        : b(b), h_kv(h_kv), first_kv(first_kv), count(count) {}
+
+    // Where the queries end before all of a band has passed by. The first head stands for all: an
+    // order is right for any of them. Not where these are most tiles, as under a causal mask.
+    static __device__ int short_tiles(const AttentionArguments& attention,
+                                      const mod::Arguments& arguments, int tiles) {
+        if constexpr (!mod::kHasBand || mod::kHasMap || mod::kClamps != 0) return 0;
+        const int low = HeadPlace(attention, arguments, 0).low;
+        const int whole = max(attention.q_len + low, 0) / mod::kKeyTile;
+        return whole < tiles && 2 * whole >= tiles ? tiles - whole : 0;
+    }
+};
+
+// The tiles of keys of a block, one after the other, for one thread beside the products, or for a
+// whole warp: visit(keys, how many before). keys: the only one, where blocks do not stay.
+template <bool kWholeWarp, typename Visit>
+__device__ inline void visit_key_tiles(Shared shared, const KeyTile& keys, Visit visit) {
+    if constexpr (!mod::kBlocksStay) {
+        visit(keys, 0u);
+    } else {
+#pragma unroll 1
+        for (unsigned tiles = 0;; ++tiles) {
+            const int slot = static_cast<int>(tiles % kKeySlots);
+            shared.keys(slot).wait(tiles / kKeySlots % 2);
+            const KeyTile& next = KeyTile::in_shared(slot);
+            if (next.is_none()) return;
+            visit(next, tiles);
+            if constexpr (kWholeWarp) __syncwarp();
+            if (threadIdx.x % 32 == 0) shared.keys_empty(slot).arrive();
+        }
+    }
+}
+
+// By division where that takes fewer registers.
+__device__ inline HeadPlace place_of(const AttentionArguments& attention,
+                                     const mod::Arguments& arguments, const KeyTile& keys, int h) {
+    if constexpr (mod::kBlocksStay || kNeedsRegisters)
+        return HeadPlace(attention, arguments, keys.b, h, keys.h_kv);
+    else
+        return HeadPlace(attention, arguments, keys.b * attention.heads + h);
+}
+
+// Every tile of queries that sees something of the keys, of every query head that reads them, in
+// the order in which all of a block's threads visit them: visit_head(place, tiles). Where there is
+// a map, `tiles` is 0 and how many it names.
+template <typename Visit>
+__device__ inline void visit_heads(const AttentionArguments& attention,
+                                   const mod::Arguments& arguments, const KeyTile& keys,
+                                   Visit visit_head) {
+    const int group = attention.heads / attention.kv_heads;
+    const int last_kv = min(keys.first_kv + mod::kKeyTile, attention.kv_len) - 1;
+    int count = keys.count;
+#pragma unroll 1
+    for (int h = keys.h_kv * group; h < (keys.h_kv + 1) * group; ++h) {
+        const HeadPlace place = place_of(attention, arguments, keys, h);
+        if constexpr (mod::kHasMap) {
+            visit_head(place, {0, count});
+            if (h + 1 < (keys.h_kv + 1) * group) count = keys.count_of(attention, h + 1);
+            continue;
+        }
+        visit_head(place, tiles_between(place.queries_of(keys.first_kv, last_kv), attention.q_len,
+                                        mod::kQueryTile));
+    }
+}
+
+// The i-th that a block visits, and from one to the next. In deterministic mode the last comes
+// first: see backward_turns.cuh.
+constexpr int kTileStep = mod::kDeterministic ? -1 : 1;
+__device__ inline int tile_in_order(TileRange tiles, int i) {
+    return mod::kDeterministic ? tiles.end - 1 - (i - tiles.begin) : i;
+}
+
+// Which tiles these are, for threads that find out by themselves.
+class QueryTiles {
+  public:
+    __device__ QueryTiles(const AttentionArguments& attention, const HeadPlace& place,
+                          const KeyTile& keys, TileRange tiles)
+        : walk_(attention.map, place.b, place.h, keys.index(), tiles), tiles_(tiles) {}
+
+    __device__ bool is_done() const { return walk_.is_done(); }
+    __device__ bool is_full() const { return walk_.is_full(); }
+    __device__ void advance() { walk_.advance(); }
+    __device__ int tile() const {
+        return mod::kHasMap ? walk_.tile() : tile_in_order(tiles_, walk_.tile());
+    }
+
+  private:
+    TileWalk walk_;
+    TileRange tiles_;
+};
+
+} // namespace sm90
