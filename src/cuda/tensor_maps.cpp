@@ -53,15 +53,10 @@ struct Shapes {
     Extents q, k, v, o;
 
     Shapes(const AttentionArguments& arguments, int head_dim, int head_dim_v)
-        : q{head_dim, arguments.q_len, arguments.heads, arguments.batch}, k{head_dim,
-                                                                            arguments.kv_len,
-                                                                            arguments.kv_heads,
-                                                                            arguments.batch},
-          v{head_dim_v, arguments.kv_len, arguments.kv_heads, arguments.batch}, o{head_dim_v,
-                                                                                  arguments.q_len,
-                                                                                  arguments.heads,
-                                                                                  arguments.batch} {
-    }
+        : q{head_dim, arguments.q_len, arguments.heads, arguments.batch},
+          k{head_dim, arguments.kv_len, arguments.kv_heads, arguments.batch},
+          v{head_dim_v, arguments.kv_len, arguments.kv_heads, arguments.batch},
+          o{head_dim_v, arguments.q_len, arguments.heads, arguments.batch} {}
 };
 
 // Both passes load whole tiles of queries, keys and values.

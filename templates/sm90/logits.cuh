@@ -178,8 +178,7 @@ class Logits {
     // The element of a row and a key, and what the program computes once for that key. Memory is
     // read within the tensors only.
     template <typename Visit> __device__ void visit_column(int position, Visit visit) const {
-        visit_rows(
-            position, [](int) { return Terms::Values{}; }, visit);
+        visit_rows(position, [](int) { return Terms::Values{}; }, visit);
     }
     // The same for the j-th column from first_key on, with what was computed before.
     template <typename Visit>
