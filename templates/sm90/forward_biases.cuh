@@ -1,9 +1,8 @@
 // The threads that copy biases: one number for each query and key of a tile.
 #pragma once
 
-#include "common/place.cuh"
 #include "sm90/copy_async.cuh"
-#include "sm90/forward_layout.cuh"
+#include "sm90/forward_tasks.cuh"
 #include "sm90/tma.cuh"
 
 namespace sm90 {
@@ -91,16 +90,8 @@ __device__ inline void copy_elements(const BiasMatrix& matrix, int first_row, in
 __device__ inline void produce_biases(const AttentionArguments& attention,
                                       const mod::Arguments& arguments, const ForwardMaps& maps,
                                       const Shared& shared, int thread) {
-    Position<Queries> query;
     Position<Biases> bias;
-#pragma unroll 1
-    while (true) {
-        shared.queries.full(query.stage).wait(query.parity);
-        const Task task = Task::load(shared.task(query.stage));
-        if (task.is_none()) break;
-        shared.queries.empty(query.stage).arrive();
-        query.advance();
-        const HeadPlace place(attention, arguments, task.b, task.h, task.h_kv, task.low, task.high);
+    visit_tasks(attention, arguments, shared, [&](const Task& task, const HeadPlace& place) {
         const BiasMatrix matrix(attention, arguments, place);
         const BiasOrigin origin(matrix, maps);
         const int rows = min(attention.q_len - task.first_row, mod::kQueryTile);
@@ -119,7 +110,7 @@ __device__ inline void produce_biases(const AttentionArguments& attention,
                 copy_elements(matrix, task.first_row, rows, first_key, keys, to, full, thread);
             bias.advance();
         }
-    }
+    });
 }
 
 } // namespace sm90

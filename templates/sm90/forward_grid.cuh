@@ -2,9 +2,8 @@
 // row of the grid that a tile of keys has.
 #pragma once
 
-#include "common/place.cuh"
 #include "common/tile_walk.cuh"
-#include "sm90/forward_layout.cuh"
+#include "sm90/forward_tasks.cuh"
 
 namespace sm90 {
 
@@ -72,16 +71,8 @@ struct GridQueries {
 __device__ inline void produce_grid_rows(const AttentionArguments& attention,
                                          const mod::Arguments& arguments, const Shared& shared,
                                          int thread) {
-    Position<Queries> query;
     Position<GridRows> position;
-#pragma unroll 1
-    while (true) {
-        shared.queries.full(query.stage).wait(query.parity);
-        const Task task = Task::load(shared.task(query.stage));
-        if (task.is_none()) break;
-        shared.queries.empty(query.stage).arrive();
-        query.advance();
-        const HeadPlace place(attention, arguments, task.b, task.h, task.h_kv, task.low, task.high);
+    visit_tasks(attention, arguments, shared, [&](const Task& task, const HeadPlace& place) {
         const GridQueries queries(attention, arguments, place, task.first_row + thread);
         const auto stage_rows = [&](int block) {
             queries.store(attention, arguments, place, block * mod::kKeyTile,
@@ -102,7 +93,7 @@ __device__ inline void produce_grid_rows(const AttentionArguments& attention,
             for (int block = task.end - 1; block >= task.begin; --block)
                 stage_rows(block);
         }
-    }
+    });
 }
 
 } // namespace sm90

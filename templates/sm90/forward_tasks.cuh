@@ -1,0 +1,27 @@
+// Threads beside the producer that stage what is added to scores: they follow its tasks.
+#pragma once
+
+#include "common/place.cuh"
+#include "sm90/forward_layout.cuh"
+
+namespace sm90 {
+
+// Every tile of queries of the block: visit(task, place).
+template <typename Visit>
+__device__ inline void visit_tasks(const AttentionArguments& attention,
+                                   const mod::Arguments& arguments, const Shared& shared,
+                                   Visit visit) {
+    Position<Queries> query;
+#pragma unroll 1
+    while (true) {
+        shared.queries.full(query.stage).wait(query.parity);
+        const Task task = Task::load(shared.task(query.stage));
+        if (task.is_none()) return;
+        shared.queries.empty(query.stage).arrive();
+        query.advance();
+        visit(task,
+              HeadPlace(attention, arguments, task.b, task.h, task.h_kv, task.low, task.high));
+    }
+}
+
+} // namespace sm90
