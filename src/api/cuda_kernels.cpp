@@ -367,6 +367,7 @@ Result<std::vector<CompiledKernel>> compile_kernels(const passes::Mod& mod,
     std::vector<std::optional<Result<CompiledKernel>>> results(kinds->size());
     {
         std::vector<std::jthread> threads;
+        threads.reserve(kinds->size());
         for (std::size_t i = 0; i < kinds->size(); ++i)
             threads.emplace_back([&, i] {
                 results[i] = guarded([&] {

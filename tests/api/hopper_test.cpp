@@ -183,8 +183,8 @@ TEST_CASE("score mods in the exponent" * doctest::skip()) {
         "param cap: f32 = 0.0\nscore_mod = cap * tanh(score)",
         "buffer bias: bf16[H, Q_LEN, KV_LEN] grad\nscore_mod = score + bias[h, q_idx, kv_idx]",
         "buffer bias: f16[Q_LEN, KV_LEN]\nscore_mod = score * 0.5 + bias[q_idx, kv_idx] * h + h",
-        "buffer bias: bf16[B, Q_LEN, KV_LEN]\n"
-        "score_mod = 4 * tanh((score + bias[b, q_idx, kv_idx] - kv_idx * 0.01) / 4)",
+        ("buffer bias: bf16[B, Q_LEN, KV_LEN]\n"
+         "score_mod = 4 * tanh((score + bias[b, q_idx, kv_idx] - kv_idx * 0.01) / 4)"),
         "buffer bias: f32[Q_LEN, KV_LEN] grad\nscore_mod = score + bias[q_idx, kv_idx]",
         "score_mod = -inf if q_idx < 20 else score",
         "score_mod = score + (0.0 if q_idx % 3 == 0 else -inf)",
@@ -338,8 +338,8 @@ TEST_CASE("heads wider than 128: mods" * doctest::skip()) {
         "score_mod = 3 * tanh(score / 3)\n",
         "buffer s: f32[H] grad\nscore_mod = score + s[h] * (kv_idx - q_idx) * 0.1\n",
         "buffer s: f32[H] grad\nscore_mod = score * s[h] + kv_idx * 0.01\n",
-        "buffer g: f32[B, Q_LEN] grad\nbuffer c: bf16[H, KV_LEN] grad\n"
-        "score_mod = score * g[b, q_idx] + c[h, kv_idx] * (q_idx - kv_idx) * 0.01\n",
+        ("buffer g: f32[B, Q_LEN] grad\nbuffer c: bf16[H, KV_LEN] grad\n"
+         "score_mod = score * g[b, q_idx] + c[h, kv_idx] * (q_idx - kv_idx) * 0.01\n"),
         "buffer s: f32[Q_LEN] grad\nscore_mod = score + s[q_idx] * (kv_idx - q_idx) * 0.1\n",
         "buffer bias: bf16[H, Q_LEN, KV_LEN] grad\nscore_mod = score + bias[h, q_idx, kv_idx]\n",
         "buffer t: bf16[H, N] grad\nscore_mod = score + t[h, q_idx - kv_idx + KV_LEN]\n",
