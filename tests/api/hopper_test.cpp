@@ -344,9 +344,10 @@ TEST_CASE("heads wider than 128: mods" * doctest::skip()) {
         "buffer bias: bf16[H, Q_LEN, KV_LEN] grad\nscore_mod = score + bias[h, q_idx, kv_idx]\n",
         "buffer t: bf16[H, N] grad\nscore_mod = score + t[h, q_idx - kv_idx + KV_LEN]\n",
         ("buffer t: f32[17] grad\nbuffer s: f32[H] grad\nbuffer c: f32[KV_LEN] grad\n"
-         "score_mod = 3 * tanh((score * s[h] + c[kv_idx] + t[min(abs(q_idx - kv_idx), 16)]) / 3)\n"),
-        "buffer r: bf16[B, H, Q_LEN, 32] grad\n"
-        "score_mod = score + r[b, h, q_idx, kv_idx // 16] + r[b, h, q_idx, kv_idx % 16]\n",
+         "score_mod = 3 * tanh((score * s[h] + c[kv_idx] + t[min(abs(q_idx - kv_idx), 16)]) / "
+         "3)\n"),
+        ("buffer r: bf16[B, H, Q_LEN, 32] grad\n"
+         "score_mod = score + r[b, h, q_idx, kv_idx // 16] + r[b, h, q_idx, kv_idx % 16]\n"),
     };
     int turn = 0;
     for (const std::string& mod : mods)
