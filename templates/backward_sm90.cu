@@ -1,5 +1,6 @@
-// Attention, backward, for Hopper: one block computes dk and dv for kKeyTile keys of one head of
-// keys, and adds their share of dq to its accumulator.
+// Attention, backward, for Hopper: a block computes dk and dv for kKeyTile keys of one head of
+// keys, or where blocks stay for one such tile after another, and adds their share of dq to its
+// accumulator.
 //
 // Keys and values stay on chip; queries and d_out of every query head of the group pass by. One
 // thread loads them through the copy engine. Two warpgroups of 64 keys each multiply:

@@ -299,17 +299,11 @@ __device__ inline void meet_at_d_scores() {
 }
 // Likewise, where warpgroups take turns: only whose turn it is waits.
 __device__ inline void meet_at_d_scores(int step, bool waits) {
-    if (step % 2 == 0) {
-        if (waits)
-            synchronize_roles(kDScoresBarrier, kDScoresThreads);
-        else
-            arrive(kDScoresBarrier, kDScoresThreads);
-    } else {
-        if (waits)
-            synchronize_roles(kDScoresBarrier + 1, kDScoresThreads);
-        else
-            arrive(kDScoresBarrier + 1, kDScoresThreads);
-    }
+    const auto meet = [&](int barrier) {
+        waits ? synchronize_roles(barrier, kDScoresThreads) : arrive(barrier, kDScoresThreads);
+    };
+    // Their numbers stay constants.
+    step % 2 == 0 ? meet(kDScoresBarrier) : meet(kDScoresBarrier + 1);
 }
 
 } // namespace sm90

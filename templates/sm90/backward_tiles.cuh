@@ -112,7 +112,7 @@ __device__ inline void visit_key_tiles(Shared shared, const KeyTile& keys, Visit
     }
 }
 
-// By division where that takes fewer registers.
+// Where blocks stay or registers are short, from what keys say; elsewhere dividing takes fewer.
 __device__ inline HeadPlace place_of(const AttentionArguments& attention,
                                      const mod::Arguments& arguments, const KeyTile& keys, int h) {
     if constexpr (mod::kBlocksStay || kNeedsRegisters)
