@@ -274,8 +274,8 @@ struct Shared {
             keys_empty(i).initialise(2 + (kStagesRows || kCopiesBiases));
         values_empty().initialise(4 * kConsumers);
         queries_end().initialise(1);
-        d_values_full().initialise(4 * kConsumers);
-        d_keys_full().initialise(4 * kConsumers);
+        d_values_full().initialise(128 * kConsumers);
+        d_keys_full().initialise(128 * kConsumers);
         d_values_read().initialise(1);
     }
 

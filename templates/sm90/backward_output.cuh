@@ -74,7 +74,7 @@ struct WarpOutput {
         const unsigned memory = shared.d_values(warpgroup) + own_rows();
         store<mod::kHeadDimV, kDValuesPanel>(attention.dv, attention.dv_flags, maps.dv, keys,
                                              memory, dv, 1);
-        if (mod::kBlocksStay && lane == 0) shared.d_values_full().arrive();
+        if constexpr (mod::kBlocksStay) shared.d_values_full().arrive();
     }
     // When those with keys have ended in both.
     template <int kCount>
@@ -82,10 +82,10 @@ struct WarpOutput {
         const unsigned memory = shared.d_keys(warpgroup, slot) + own_rows();
         store<mod::kHeadDim, kKeyPanel>(attention.dk, attention.dk_flags, maps.dk, keys, memory, dk,
                                         attention.scale);
-        if (lane != 0) return;
+        // Each thread for itself: it has read which keys these are.
         if constexpr (mod::kBlocksStay)
             shared.d_keys_full().arrive();
-        else
+        else if (lane == 0)
             wait_for_store_reads();
     }
 

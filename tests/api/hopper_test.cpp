@@ -38,6 +38,24 @@ void check_wide(int head_dim, int head_dim_v, DType dtype, const std::string& te
     check(one);
 }
 
+const std::string kWindow = "\nmask_mod = 0 <= q_idx - kv_idx < 140";
+
+// Bands with both ends and maps: blocks go from one of more tiles of keys than run at once to the
+// next.
+void check_blocks_that_stay(Case one) {
+    static std::random_device source;
+    one.dtype = DType::bf16;
+    one.batch = 6;
+    one.kv_heads = 4;
+    one.q_len = 130 + static_cast<int>(source() % 40);
+    one.kv_len = 641 + static_cast<int>(source() % 120);
+    one.backward_kernel = BackwardKernel::hopper;
+    for (const int head_dim : {64, 128}) {
+        one.head_dim = head_dim;
+        check(one);
+    }
+}
+
 } // namespace
 
 TEST_SUITE_BEGIN("hopper");
@@ -120,50 +138,28 @@ TEST_CASE("more blocks of a backward than run at once, bands that hide halves of
         }
 }
 
-// Bands with both ends and maps: blocks go from one tile of keys to the next.
-TEST_CASE("blocks that stay: groups of heads, gradients, keys that nobody sees" * doctest::skip()) {
-    static std::random_device source;
-    const std::string window = "\nmask_mod = 0 <= q_idx - kv_idx < 140";
-    const auto check_two = [](Case one) {
-        one.kv_len = 641 + static_cast<int>(source() % 120);
-        one.backward_kernel = BackwardKernel::hopper;
-        for (const int head_dim : {64, 128}) {
-            one.head_dim = head_dim;
-            check(one);
-        }
-    };
-    const Case base = {.text = "score_mod = score" + window,
-                       .dtype = DType::bf16,
-                       .batch = 6,
-                       .heads = 8,
-                       .kv_heads = 4,
-                       .q_len = 230};
+TEST_CASE("blocks that stay, gradients" * doctest::skip()) {
     for (const char* score :
          {"score_mod = score", "buffer s: f32[H] grad\nscore_mod = score * s[h]",
           "buffer r: f32[Q_LEN] grad\nscore_mod = score + r[q_idx]",
           "buffer c: f32[KV_LEN] grad\nscore_mod = score + c[kv_idx]",
           "buffer d: bf16[Q_LEN, KV_LEN]\nscore_mod = score + d[q_idx, kv_idx]",
-          "score_mod = 3 * tanh(score / 3)"}) {
-        Case one = base;
-        one.text = score + window;
-        one.q_offset = 120;
-        check_two(one);
-    }
+          "score_mod = 3 * tanh(score / 3)"})
+        check_blocks_that_stay({.text = score + kWindow, .heads = 4, .q_offset = 120});
+}
+
+TEST_CASE("blocks that stay, groups of heads and keys that nobody sees" * doctest::skip()) {
     for (const char* mask : {"mask_mod = 200 <= q_idx - kv_idx < 330",
                              "mask_mod = 0 <= q_idx - kv_idx < 100 * (h % 3)",
                              "mask_mod = (q_idx // 90 == kv_idx // 90 or h == 1) and h != 2"}) {
-        Case one = base;
-        one.text = mask;
-        one.f32_outputs = true;
-        check_two(one);
-        one.f32_outputs = false;
-        one.q_offset = 77;
-        check_two(one);
+        check_blocks_that_stay({.text = mask, .heads = 4, .q_offset = 100, .f32_outputs = true});
+        check_blocks_that_stay({.text = mask, .heads = 8, .q_offset = 77});
     }
-    Case one = base;
-    one.deterministic = true;
-    one.runs = 3;
-    check_two(one);
+}
+
+TEST_CASE("blocks that stay, in the order of keys" * doctest::skip()) {
+    check_blocks_that_stay(
+        {.text = "score_mod = score" + kWindow, .heads = 8, .deterministic = true, .runs = 3});
 }
 
 TEST_CASE("score mods in the exponent" * doctest::skip()) {
