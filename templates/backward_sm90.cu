@@ -14,19 +14,14 @@
 // grid where it depends on these, and one by one otherwise.
 #include "mod.cuh"
 
-#include "sm90/backward_distances.cuh"
-#include "sm90/backward_grid_products.cuh"
 #include "sm90/backward_layout.cuh"
-#include "sm90/backward_matrix.cuh"
 #include "sm90/backward_output.cuh"
-#include "sm90/backward_pieces.cuh"
-#include "sm90/backward_producer.cuh"
 #include "sm90/backward_products.cuh"
 #include "sm90/backward_query_gradient.cuh"
+#include "sm90/backward_roles.cuh"
 #include "sm90/backward_scores.cuh"
 #include "sm90/backward_seen.cuh"
 #include "sm90/backward_tiles.cuh"
-#include "sm90/backward_turns.cuh"
 
 using namespace sm90;
 
@@ -174,6 +169,12 @@ struct Consumer {
             wait_for_products<1>();
             pin(scores);
             gradients.weigh(scores, weights, folded, tile_query, origins, sight);
+            if constexpr (kDifferentiatesFirst) {
+                wait_for_products<0>();
+                pin(d_scores);
+                to_fragments(weights, scores);
+                gradients.differentiate(d_scores, scores, weights, deltas);
+            }
         }
         if constexpr (kCopiesBiases && !kHoldsBiases) shared.biases_empty(bias_stage).arrive();
         pin(dv);
@@ -182,9 +183,11 @@ struct Consumer {
         issue_sums<at::kDOut>(dv, weights, d_out_word);
         end_products();
         if constexpr (!kAtOnce) {
-            wait_for_products<1>();
-            pin(d_scores);
-            gradients.differentiate(d_scores, scores, kKeepsFolded ? folded : weights, deltas);
+            if constexpr (!kDifferentiatesFirst) {
+                wait_for_products<1>();
+                pin(d_scores);
+                gradients.differentiate(d_scores, scores, kKeepsFolded ? folded : weights, deltas);
+            }
             if constexpr (kSettlesEarly) finish_values<0>(dv, weights, stage);
             wait_for_part(0);
             if constexpr (mod::kDerivativeComesLater) {
@@ -371,25 +374,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     if (warp < 4) {
         release_registers_to<kProducerRegisters>();
-        const bool first_lane = threadIdx.x % 32 == 0;
-        if (warp == 0 && (first_lane || kStagesGrid))
-            load_queries(attention, arguments, maps, shared, keys);
-        if (!kAddsMatrices && warp == 1 && first_lane) {
-            if constexpr (mod::kDeterministic)
-                add_pieces_in_turn(attention, arguments, maps, shared, keys);
-            else
-                add_pieces(attention, arguments, maps, shared, keys);
-        }
-        if constexpr (mod::kBlocksStay)
-            if (warp == 3 && first_lane) load_key_tiles(attention, arguments, maps, shared);
-        if constexpr (kStagesRows || kCopiesBiases)
-            if (warp == 2) stage_values(attention, arguments, shared, keys);
-        if constexpr (kAddsMatrices)
-            if (warp % 2 == 1) add_matrices(attention, arguments, shared, keys, warp / 2);
-        if constexpr (mod::kSumsDistances)
-            if (warp >= 2) sum_distances(attention, arguments, shared, keys, warp == 3);
-        if constexpr (mod::kSumsQuotients || mod::kSumsRemainders)
-            if (warp >= 2) sum_grid(attention, arguments, shared, keys, warp - 2);
+        serve_consumers(attention, arguments, maps, shared, keys, warp);
     } else {
         claim_registers<kConsumerRegisters>();
         Consumer consumer{attention, arguments,    maps,     shared,

@@ -67,6 +67,14 @@ constexpr int kPartRows = kAddsTiles ? mod::kQueryTile : 64; // of the gradient
 constexpr int kParts = mod::kQueryTile / kPartRows;
 constexpr int kGradientRowBytes = 64 * 4 + kPadding;
 constexpr int kPartBytes = kAddsTiles ? 0 : kPartRows * kGradientRowBytes;
+// Registers have no room for weights of 128 queries as floats and as fragments beside both
+// products. So dS takes the place of the floats before fragments are multiplied; or where that
+// would spill more, and where a derivative has been folded in, dS is made of 16 bits.
+constexpr bool kIsLong = kScoreQueries == 128;
+constexpr bool kDifferentiatesFirst = kIsLong && !kAtOnce && !kFolds && !kAddsTiles;
+constexpr bool kKeepsFloats = !kIsLong || kDifferentiatesFirst;
+constexpr bool kKeepsFolded = !kKeepsFloats && kFolds;
+
 // Two warps that have nothing else to do find sums in the tile of dS, or add it to a matrix.
 constexpr int kSumWarps = 2;
 constexpr bool kSumsInTile = mod::kSumsDistances || mod::kSumsQuotients || mod::kSumsRemainders;
@@ -113,13 +121,21 @@ constexpr int kPieceBytes = // of the first
     kTakesTurns ? kPieceSlabs * kGroups * kGroupBytes : kPieceColumns / 8 * kGroupBytes;
 constexpr int kPiecesBytes = kPieceBytes + (kTakesTurns ? 0 : groups_of(1) * kGroupBytes);
 
+// What a program computes once for a query is computed by a warp that has nothing else to do.
+constexpr int kMostRowBytes = kSharesKeys ? 8 : 16;
+constexpr bool kStagesRows =
+    !__is_empty(mod::Row) && sizeof(mod::Row) <= kMostRowBytes && !kSumsInTile;
+
 // Registers of a thread; together no more than the launch gave the block. What is done at once
 // needs more than the producer's warps can spare without words of their own in memory; those that
-// copy and add matrices, sum over a grid of keys, or go on to other keys can spare fewer.
+// copy and add matrices, sum over a grid of keys, compute what is added to rows, or go on to other
+// keys can spare fewer.
 constexpr bool kSparesRegisters = mod::kQueryTile < 128 && mod::kHeadDim + mod::kHeadDimV <= 192;
+constexpr bool kModifiesLongTiles = mod::kQueryTile == 128 && mod::kHasScoreMod && !kFolds &&
+                                    !(kStagesRows && mod::kDerivativeIsOne);
 constexpr bool kNeedsRegisters =
-    (kAtOnce && !kAddsMatrices) ||
-    (kTakesTurns && !kHoldsQueryGradient && !mod::kHasMap && !mod::kBlocksStay);
+    (kAtOnce && !kAddsMatrices) || (kTakesTurns && (!kHoldsQueryGradient || kModifiesLongTiles) &&
+                                    !mod::kHasMap && !mod::kBlocksStay);
 constexpr int kProducerRegisters = kNeedsRegisters && !kCopiesBiases ? 24
                                    : !kSumsGrid                      ? 40
                                    : kSparesRegisters                ? 72
@@ -138,11 +154,6 @@ constexpr int kSumsRowBytes = 4 * mod::kKeyWidth;
 constexpr int kSumsBytes =
     kSumsByProducts && mod::kSumsRemainders ? mod::kQueryTile * kSumsRowBytes : 0;
 constexpr int kDScoresThreads = 128 * kConsumers + (kReadsTile ? 32 * kSumWarps : 0);
-
-// What a program computes once for a query is computed by a warp that has nothing else to do.
-constexpr int kMostRowBytes = kSharesKeys ? 8 : 16;
-constexpr bool kStagesRows =
-    !__is_empty(mod::Row) && sizeof(mod::Row) <= kMostRowBytes && !kSumsInTile;
 
 // What a program reads by a query and a row or column of keys as a grid (mod::kKeyWidth) is staged
 // beside the queries: for each read by the row a float of each row that a tile of keys touches and

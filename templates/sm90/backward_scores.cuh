@@ -15,10 +15,6 @@
 
 namespace sm90 {
 
-// Where floats would not fit beside the rest, what the derivative is multiplied with is kept in 16
-// bits: the fragments of weights, unless a derivative has been folded in.
-constexpr bool kKeepsFloats = kScoreQueries < 128;
-constexpr bool kKeepsFolded = !kKeepsFloats && kFolds;
 // Sums of queries wait for the products that follow, under which lanes exchange them; half of them
 // do not where registers are shortest.
 constexpr bool kExchangesEarly = kAtOnce;
@@ -66,8 +62,9 @@ class ScoreGradients {
         return sight;
     }
 
-    // Products become weights, and fragments of them. With a derivative folded in, they become its
-    // products with the weights, and `folded` those in 16 bits where kKeepsFolded says so.
+    // Products become weights, and unless kDifferentiatesFirst leaves that for later, fragments of
+    // them. With a derivative folded in, they become its products with the weights, and `folded`
+    // those in 16 bits where kKeepsFolded says so.
     __device__ void weigh(Scores& scores, Fragments& weights, Fragments& folded, int tile_query,
                           unsigned origins, Sight sight) const {
 #pragma unroll
@@ -98,7 +95,7 @@ class ScoreGradients {
             if constexpr (kFolds) hide(weights, sight.visible);
             if constexpr (kKeepsFolded) hide(folded, sight.visible);
         }
-        if constexpr (!kFolds) to_fragments(weights, scores);
+        if constexpr (!kFolds && !kDifferentiatesFirst) to_fragments(weights, scores);
     }
 
     // d_weights, products of d_out and values, become gradients of modified scores, by what weigh()
