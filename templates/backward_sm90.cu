@@ -138,7 +138,7 @@ struct Consumer {
         const unsigned origins = base + at::kOrigins + stage * (4 * mod::kQueryTile);
         const unsigned deltas = base + at::kDeltas + stage * (4 * mod::kQueryTile);
         Scores scores, d_scores;
-        Fragments weights, folded, d_fragments;
+        Fragments weights, d_fragments;
         QuerySums query_sums{};
 
         gradients.use_stage(shared, stage, 0);
@@ -168,7 +168,7 @@ struct Consumer {
         } else {
             wait_for_products<1>();
             pin(scores);
-            gradients.weigh(scores, weights, folded, tile_query, origins, sight);
+            gradients.weigh(scores, weights, tile_query, origins, sight);
             if constexpr (kDifferentiatesFirst) {
                 wait_for_products<0>();
                 pin(d_scores);
@@ -186,7 +186,7 @@ struct Consumer {
             if constexpr (!kDifferentiatesFirst) {
                 wait_for_products<1>();
                 pin(d_scores);
-                gradients.differentiate(d_scores, scores, kKeepsFolded ? folded : weights, deltas);
+                gradients.differentiate(d_scores, scores, weights, deltas);
             }
             if constexpr (kSettlesEarly) finish_values<0>(dv, weights, stage);
             wait_for_part(0);

@@ -65,7 +65,7 @@ struct Consumer {
         const unsigned half = first_query() * kRowBytes >> 4;
         const unsigned facts = shared.base + 4 * (stage * mod::kQueryTile + first_query());
         Scores scores, d_scores;
-        Fragments weights, folded, d_fragments;
+        Fragments weights, d_fragments;
         QuerySums query_sums{};
 
         gradients.use_stage(shared, stage, first_query());
@@ -97,7 +97,7 @@ struct Consumer {
         } else {
             wait_for_products<1>();
             pin(scores);
-            gradients.weigh(scores, weights, folded, tile_query, facts + at::kOrigins, sight);
+            gradients.weigh(scores, weights, tile_query, facts + at::kOrigins, sight);
         }
         store_by_queries(half_of(at::kWeights, stage), weights, warp, lane);
         publish_shared();
@@ -110,7 +110,7 @@ struct Consumer {
         if constexpr (!kAtOnce) {
             wait_for_products<1>();
             pin(d_scores);
-            gradients.differentiate(d_scores, scores, folded, facts + at::kDeltas);
+            gradients.differentiate(d_scores, scores, weights, facts + at::kDeltas);
             gradients.finish(d_scores, tile_query, sums, query_sums);
             to_fragments(d_fragments, d_scores);
         }

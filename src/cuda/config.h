@@ -66,6 +66,7 @@ struct KernelRequest {
     bool matrices_are_narrow = false;    // and these have 16 bits, like the score's
     bool adds_elements = false;          // some gradient is summed by passes::GradientSum::element
     bool sums_distances = false;         // some gradient is by passes::GradientSum::distance
+    bool derivative_uses_score = false;  // that of the score
     KeyGrid key_grid;                    // that tiles of keys should fit
     ExpandedValues expanded, grid_expanded; // without such a grid, and with it
     GridReads grid_reads;                   // in the fused backward

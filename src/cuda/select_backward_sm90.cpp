@@ -103,7 +103,9 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
         (padded_columns(request.head_dim) + padded_columns(request.head_dim_v)) / 2;
     // A warpgroup's piece of dq is 64 columns, or 64 of 128 rows. Where so many elements are added
     // one by one, registers always spill, and a compile takes up to a minute.
-    if (tile.query_tile == 2 * kSlabRows && (request.head_dim > 64 || request.adds_elements))
+    // Beside a derivative of each score, weights would have room in 16 bits only.
+    if (tile.query_tile == 2 * kSlabRows &&
+        (request.head_dim > 64 || request.adds_elements || request.derivative_uses_score))
         return false;
     return accumulators <= kMostAccumulators &&
            shared_bytes(request, tile) <= shared_memory_limit(request.arch);

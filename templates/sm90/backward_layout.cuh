@@ -69,11 +69,11 @@ constexpr int kGradientRowBytes = 64 * 4 + kPadding;
 constexpr int kPartBytes = kAddsTiles ? 0 : kPartRows * kGradientRowBytes;
 // Registers have no room for weights of 128 queries as floats and as fragments beside both
 // products. So dS takes the place of the floats before fragments are multiplied; or where that
-// would spill more, and where a derivative has been folded in, dS is made of 16 bits.
+// would spill more, dS is made of the fragments, which have 16 bits.
 constexpr bool kIsLong = kScoreQueries == 128;
-constexpr bool kDifferentiatesFirst = kIsLong && !kAtOnce && !kFolds && !kAddsTiles;
+constexpr bool kDifferentiatesFirst = kIsLong && !kAtOnce && !kAddsTiles;
+static_assert(!kIsLong || !kFolds);
 constexpr bool kKeepsFloats = !kIsLong || kDifferentiatesFirst;
-constexpr bool kKeepsFolded = !kKeepsFloats && kFolds;
 
 // Two warps that have nothing else to do find sums in the tile of dS, or add it to a matrix.
 constexpr int kSumWarps = 2;
@@ -87,8 +87,8 @@ constexpr bool kHoldsQueryGradient = (round_up_16(mod::kHeadDim) + round_up_16(m
                                          mod::kQueryTile / 4 <=
                                      160;
 // Fragments of weights leave their registers to what a mod's derivative needs.
-constexpr bool kSettlesEarly = mod::kQueryTile == 128 && !kAtOnce &&
-                               (mod::kAddsGradients || !mod::kDerivativeIsOne) && !kFolds;
+constexpr bool kSettlesEarly =
+    mod::kQueryTile == 128 && !kAtOnce && (mod::kAddsGradients || !mod::kDerivativeIsOne);
 
 constexpr bool kOverlapsSums = kHoldsQueryGradient && !kSettlesEarly; // of dk and all of dq
 // Where products alone read dS, warpgroups take turns at dq: each multiplies every second tile's,
@@ -131,8 +131,8 @@ constexpr bool kStagesRows =
 // copy and add matrices, sum over a grid of keys, compute what is added to rows, or go on to other
 // keys can spare fewer.
 constexpr bool kSparesRegisters = mod::kQueryTile < 128 && mod::kHeadDim + mod::kHeadDimV <= 192;
-constexpr bool kModifiesLongTiles = mod::kQueryTile == 128 && mod::kHasScoreMod && !kFolds &&
-                                    !(kStagesRows && mod::kDerivativeIsOne);
+constexpr bool kModifiesLongTiles =
+    mod::kQueryTile == 128 && mod::kHasScoreMod && !(kStagesRows && mod::kDerivativeIsOne);
 constexpr bool kNeedsRegisters =
     (kAtOnce && !kAddsMatrices) || (kTakesTurns && (!kHoldsQueryGradient || kModifiesLongTiles) &&
                                     !mod::kHasMap && !mod::kBlocksStay);

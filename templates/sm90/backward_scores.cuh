@@ -63,15 +63,14 @@ class ScoreGradients {
     }
 
     // Products become weights, and unless kDifferentiatesFirst leaves that for later, fragments of
-    // them. With a derivative folded in, they become its products with the weights, and `folded`
-    // those in 16 bits where kKeepsFolded says so.
-    __device__ void weigh(Scores& scores, Fragments& weights, Fragments& folded, int tile_query,
-                          unsigned origins, Sight sight) const {
+    // them. With a derivative folded in, they become its products with the weights.
+    __device__ void weigh(Scores& scores, Fragments& weights, int tile_query, unsigned origins,
+                          Sight sight) const {
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
             if (ends_before(pair, tile_query)) break;
             tile_query = again_for(pair, tile_query);
-            float origin[2], even[2], even_folded[2];
+            float origin[2], even[2];
             load_shared(origins + 4 * (first_query_ + 8 * pair), origin);
             GridReads::Values staged;
             grid_reads_.load(staged, pair);
@@ -85,15 +84,12 @@ class ScoreGradients {
                           // A derivative without bounds must not meet a weight of zero.
                           scores[i] = !kFolds ? weight : weight == 0 ? 0 : weight * joint.d_score;
                           if constexpr (kFolds) gather(weights, even, weight, key, i);
-                          if constexpr (kKeepsFolded)
-                              gather(folded, even_folded, scores[i], key, i);
                       });
         }
         if (kLooksEarly ? sight.hides : hides_any(tile_query)) {
             if constexpr (!kLooksEarly) find(sight.visible, tile_query);
-            if constexpr (!kKeepsFolded) hide(scores, sight.visible);
+            hide(scores, sight.visible);
             if constexpr (kFolds) hide(weights, sight.visible);
-            if constexpr (kKeepsFolded) hide(folded, sight.visible);
         }
         if constexpr (!kFolds && !kDifferentiatesFirst) to_fragments(weights, scores);
     }
