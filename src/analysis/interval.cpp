@@ -68,7 +68,7 @@ Interval absolute(Interval x) {
 
 // The smallest 2^k - 1 that is not below a non-negative value.
 std::int64_t mask_above(std::int64_t value) {
-    const int width = std::bit_width(static_cast<std::uint64_t>(value));
+    const auto width = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(value)));
     return static_cast<std::int64_t>(width == 0 ? 0 : ~std::uint64_t{0} >> (64 - width));
 }
 

@@ -235,6 +235,7 @@ class Analysis {
 
     Fact arithmetic(const ir::Node& node) const {
         std::vector<Interval> intervals;
+        intervals.reserve(node.operands.size());
         for (NodeId operand : node.operands)
             intervals.push_back(facts_[operand].range);
         Fact fact;
@@ -349,6 +350,7 @@ class Analysis {
         }
         if (ir::info(node.op).is_leaf()) return {};
         std::vector<RealInterval> intervals;
+        intervals.reserve(node.operands.size());
         for (NodeId operand : node.operands)
             intervals.push_back(reals_[operand]);
         return transfer(node.op, intervals);

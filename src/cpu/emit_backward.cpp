@@ -85,31 +85,30 @@ GradientText gradient_text(const std::vector<GradientPlan>& plans, Values& value
                                    "  %offsets{0} = getelementptr i8, ptr %scratch, i64 {2}\n"
                                    "  %offset{0}_p = getelementptr i64, ptr %offsets{0}, i32 {5}\n"
                                    "  store i64 {4}, ptr %offset{0}_p{3}\n",
-                                   read, array * 8 * kMaxColumns, (array + 1) * 8 * kMaxColumns,
+                                   read, array * kArrayBytes, (array + 1) * kArrayBytes,
                                    place.access, address.offset, place.column);
-            out.after +=
-                formatted("  %from{0} = getelementptr i8, ptr %scratch, i64 {1}\n"
-                          "  %to{0} = getelementptr i8, ptr %scratch, i64 {2}\n"
-                          "  br label %scatter{0}\nscatter{0}:\n"
-                          "  %js{0} = phi i32 [ 0, %{3} ], [ %js{0}_next, %scatter{0}_next ]\n"
-                          "  %from{0}_p = getelementptr float, ptr %from{0}, i32 %js{0}\n"
-                          "  %sent{0} = load float, ptr %from{0}_p\n"
-                          "  %is_some{0} = fcmp une float %sent{0}, {4}\n"
-                          "  br i1 %is_some{0}, label %scatter{0}_add, label %scatter{0}_next\n"
-                          "scatter{0}_add:\n"
-                          "  %to{0}_p = getelementptr i64, ptr %to{0}, i32 %js{0}\n"
-                          "  %to{0}_offset = load i64, ptr %to{0}_p\n"
-                          "  %to{0}_a = getelementptr float, ptr {5}, i64 %to{0}_offset\n"
-                          "  %before{0} = load float, ptr %to{0}_a, align 4\n"
-                          "  %after{0} = fadd float %before{0}, %sent{0}\n"
-                          "  store float %after{0}, ptr %to{0}_a, align 4\n"
-                          "  br label %scatter{0}_next\nscatter{0}_next:\n"
-                          "  %js{0}_next = add nuw nsw i32 %js{0}, 1\n"
-                          "  %scatter{0}_done = icmp eq i32 %js{0}_next, %columns\n"
-                          "  br i1 %scatter{0}_done, label %scatter{0}_end, label %scatter{0}\n"
-                          "scatter{0}_end:\n",
-                          read, array * 8 * kMaxColumns, (array + 1) * 8 * kMaxColumns, block,
-                          literal(0), data);
+            out.after += formatted(
+                "  %from{0} = getelementptr i8, ptr %scratch, i64 {1}\n"
+                "  %to{0} = getelementptr i8, ptr %scratch, i64 {2}\n"
+                "  br label %scatter{0}\nscatter{0}:\n"
+                "  %js{0} = phi i32 [ 0, %{3} ], [ %js{0}_next, %scatter{0}_next ]\n"
+                "  %from{0}_p = getelementptr float, ptr %from{0}, i32 %js{0}\n"
+                "  %sent{0} = load float, ptr %from{0}_p\n"
+                "  %is_some{0} = fcmp une float %sent{0}, {4}\n"
+                "  br i1 %is_some{0}, label %scatter{0}_add, label %scatter{0}_next\n"
+                "scatter{0}_add:\n"
+                "  %to{0}_p = getelementptr i64, ptr %to{0}, i32 %js{0}\n"
+                "  %to{0}_offset = load i64, ptr %to{0}_p\n"
+                "  %to{0}_a = getelementptr float, ptr {5}, i64 %to{0}_offset\n"
+                "  %before{0} = load float, ptr %to{0}_a, align 4\n"
+                "  %after{0} = fadd float %before{0}, %sent{0}\n"
+                "  store float %after{0}, ptr %to{0}_a, align 4\n"
+                "  br label %scatter{0}_next\nscatter{0}_next:\n"
+                "  %js{0}_next = add nuw nsw i32 %js{0}, 1\n"
+                "  %scatter{0}_done = icmp eq i32 %js{0}_next, %columns\n"
+                "  br i1 %scatter{0}_done, label %scatter{0}_end, label %scatter{0}\n"
+                "scatter{0}_end:\n",
+                read, array * kArrayBytes, (array + 1) * kArrayBytes, block, literal(0), data);
             block = formatted("scatter{}_end", read);
             break;
         }
@@ -145,8 +144,7 @@ class TermGradients {
                          "  %seen_p = getelementptr i32, ptr %seen, i32 %j_element\n"
                          "  %seen_bit = zext i1 %shown to i32\n"
                          "  store i32 %seen_bit, ptr %seen_p{2}\n",
-                         first_array * 8 * kMaxColumns, (first_array + 1) * 8 * kMaxColumns,
-                         access);
+                         first_array * kArrayBytes, (first_array + 1) * kArrayBytes, access);
     }
 
     std::string loops(Values& values, const LoopMetadata& metadata, int& next_array) const {

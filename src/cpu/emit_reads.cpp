@@ -145,9 +145,9 @@ Values::Address Values::gradient_address(NodeId read, Block block, std::string& 
 // The array of a read. One without elements may have no address at all: memory of ours stands in.
 std::string Values::base(NodeId read, bool gradient) {
     const ir::Node& node = mod_.program.graph[read];
-    const std::string data =
+    std::string data =
         pointer(slot(gradient ? Kind::gradient_data : Kind::buffer_data, node.symbol));
-    const std::string guarded = formatted("{}g{}", data, read);
+    std::string guarded = formatted("{}g{}", data, read);
     std::string empty = "false";
     for (std::uint32_t dim = 0; dim < node.operands.size(); ++dim) {
         if (mod_.ranges.in_range[read][dim]) continue;

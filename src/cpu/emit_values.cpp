@@ -111,7 +111,7 @@ std::string Values::value(NodeId id, Block block) const {
 }
 
 std::string Values::integer(NodeId id, int bits, Block block, std::string& out) {
-    const std::string plain = value(id, block);
+    std::string plain = value(id, block);
     if (is_literal(id) || width(id) == bits) return plain;
     const std::string converted = formatted("%{}{}x{}", letter(block), plain.substr(1), bits);
     if (widened_.insert(converted).second) {
@@ -218,7 +218,7 @@ int Values::array_of(NodeId id) {
     if (is_new)
         texts_[at(Block::entry)] +=
             formatted("  %array{} = getelementptr i8, ptr %scratch, i64 {}\n", next_array_,
-                      next_array_ * 8 * kMaxColumns);
+                      next_array_ * kArrayBytes);
     if (is_new) ++next_array_;
     return entry->second;
 }

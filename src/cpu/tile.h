@@ -55,6 +55,7 @@ static_assert(sizeof(Tile) == std::size_t{8} * kTileFields);
 
 // No tile is wider than this.
 inline constexpr std::int64_t kMaxColumns = 512;
+inline constexpr std::int64_t kArrayBytes = 8 * kMaxColumns; // of %scratch, an element a column
 
 // Every emitted function: the launch arguments in argument_slots order, and a tile.
 using TileFunction = void (*)(const std::uint64_t* arguments, Tile* tile);

@@ -11,6 +11,7 @@ namespace flexc::cuda {
 namespace {
 
 std::string bind(const support::DynamicLibrary& library, DriverApi& api) {
+// NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define FLEXC_DRIVER(member, name, parameters)                                                     \
     if (!library.symbol(name, api.member)) return std::string("has no ") + name;
     FLEXC_DRIVER_FUNCTIONS(FLEXC_DRIVER)

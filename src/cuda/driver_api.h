@@ -92,6 +92,7 @@ struct LaunchConfig {
     FLEXC_DRIVER(pointer_attribute, "cuPointerGetAttribute", (void*, int, DevicePointer))
 
 struct DriverApi {
+// NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define FLEXC_DRIVER(member, symbol, parameters) int(*member) parameters = nullptr;
     FLEXC_DRIVER_FUNCTIONS(FLEXC_DRIVER)
 #undef FLEXC_DRIVER

@@ -150,6 +150,7 @@ std::string visible(const Layout& layout, const Part& part) {
     Body body(layout, Place::element, "at.");
     body.compute(part.conjuncts);
     std::vector<std::string> all;
+    all.reserve(part.conjuncts.size());
     for (const NodeId conjunct : part.conjuncts)
         all.push_back(body.text(conjunct));
     body.line("return " + (all.size() == 1 ? unbracketed(all.front()) : joined(all, " & ")) + ";");

@@ -46,6 +46,7 @@ class TileTest {
             return node.type == ir::Type::boolean ? "interval::any_truth()"
                                                   : "interval::anything()";
         std::vector<std::string> operands;
+        operands.reserve(node.operands.size());
         for (NodeId operand : node.operands)
             operands.push_back(fact(operand));
         return formatted("interval::{}({})", ir::info(node.op).name, joined(operands, ", "));

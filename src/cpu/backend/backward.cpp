@@ -36,7 +36,7 @@ struct Split {
 
 Split split_of(const Launch& launch, std::int64_t key_tiles) {
     const AttentionArguments& in = *launch.arguments;
-    const int lanes = launch.shape->threads;
+    const std::int64_t lanes = launch.shape->threads;
     Split split;
     if (lanes == 1) return split;
     const std::uint32_t allowed = GradientCopies::allowed_split(launch);

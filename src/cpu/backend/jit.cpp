@@ -98,7 +98,7 @@ class LinkedModule final : public JitModule {
             llvm::consumeError(address.takeError());
             return nullptr;
         }
-        return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address->getValue()));
+        return address->toPtr<void*>();
     }
 
   private:
