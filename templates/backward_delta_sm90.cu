@@ -7,21 +7,27 @@
 #include "mod.cuh"
 
 #include "common/math.cuh"
-#include "sm80/row_products.cuh"
 #include "sm90/dependence.cuh"
 #include "sm90/row_gradients.cuh"
+#include "sm90/row_products.cuh"
 
 using namespace sm80;
 
 namespace {
 constexpr int kThreads = 32 * mod::kWarps;
-static_assert(mod::kQueryTile % (kThreads / kRowLanes) == 0); // so that warps stay together
-static_assert(mod::kHeadDim % 8 == 0);
+static_assert(mod::kQueryTile == kThreads && mod::kHeadDim % 8 == 0);
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_backward_delta_sm90(const __grid_constant__ AttentionArguments attention,
                               const __grid_constant__ mod::Arguments arguments) {
+    // First: kernels after the next one may start soon, too.
+    if (attention.blocks_done != nullptr && blockIdx.x == 0)
+#pragma unroll 1
+        for (int i = threadIdx.x; i < attention.batch * attention.kv_heads; i += kThreads)
+            attention.blocks_done[i] = 0;
+    if (attention.tiles_taken != nullptr && blockIdx.x == 0 && threadIdx.x == 0)
+        *attention.tiles_taken = 0;
     sm90::let_next_start();
     const int query_tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
     // What the next kernel needs first comes last, and is in the L2 cache then.
@@ -31,11 +37,15 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const int first_row = tile % query_tiles * mod::kQueryTile;
     const long long first_of_all = static_cast<long long>(tile) * mod::kQueryTile;
 
-    if (attention.blocks_done != nullptr && blockIdx.x == 0)
-        for (int i = threadIdx.x; i < attention.batch * attention.kv_heads; i += kThreads)
-            attention.blocks_done[i] = 0;
-    if (attention.tiles_taken != nullptr && blockIdx.x == 0 && threadIdx.x == 0)
-        *attention.tiles_taken = 0;
+    // Each thread has the row whose sum it is given at the end.
+    const int row = first_row + static_cast<int>(threadIdx.x);
+    const bool inside = row < attention.q_len;
+    float lse = negative_infinity(), d_lse = 0;
+    if (inside) {
+        lse = *Plane<float>(attention.lse, b, h).at(row, 0);
+        if (attention.d_lse.data != nullptr)
+            d_lse = *Plane<float>(attention.d_lse, b, h).at(row, 0);
+    }
 
     if (attention.slab_states != nullptr) {
         constexpr int kSlabs = mod::kQueryTile / 64;
@@ -49,24 +59,15 @@ extern "C" __global__ void __launch_bounds__(kThreads)
             dq[i] = {0, 0, 0, 0};
     }
 
-    const Plane<float> lses(attention.lse, b, h);
-    for (int i = static_cast<int>(threadIdx.x) / kRowLanes; i < mod::kQueryTile;
-         i += kThreads / kRowLanes) {
-        const int row = min(first_row + i, attention.q_len - 1);
-        const bool inside = first_row + i < attention.q_len;
-        const float delta = delta_of(attention, b, h, row);
-        if (threadIdx.x % kRowLanes != 0) continue;
-        // Where nothing is visible, an infinite origin makes every weight zero.
-        const float lse = inside ? *lses.at(row, 0) : negative_infinity();
-        attention.delta[first_of_all + i] = inside ? delta : 0;
-        attention.origins[first_of_all + i] = lse == negative_infinity() ? -lse : lse * kLog2E;
-    }
+    const float product = sm90::row_product_of(attention, b, h, first_row);
+    const long long of_all = first_of_all + threadIdx.x;
+    attention.delta[of_all] = inside ? product - d_lse : 0;
+    // Where nothing is visible, an infinite origin makes every weight zero.
+    attention.origins[of_all] = lse == negative_infinity() ? -lse : lse * kLog2E;
 
     if (mod::kGradients == 0 || attention.d_lse.data == nullptr) return;
-    for (int i = static_cast<int>(threadIdx.x); i < mod::kQueryTile; i += kThreads) {
-        const int row = min(first_row + i, attention.q_len - 1);
-        const float sum = row == first_row + i ? sm90::row_sum(attention, b, h, row) : 0;
-        sm90::visit_row(attention, arguments, b, h, row,
-                        [&](const mod::At& at) { sm90::add_row_gradients(at, sum, 0); });
-    }
+    const int counted = min(row, attention.q_len - 1);
+    const float sum = inside ? sm90::row_sum(attention, b, h, row) : 0;
+    sm90::visit_row(attention, arguments, b, h, counted,
+                    [&](const mod::At& at) { sm90::add_row_gradients(at, sum, 0); });
 }

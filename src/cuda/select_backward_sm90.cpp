@@ -210,7 +210,6 @@ KernelConfig convert(const KernelRequest& request) {
     config.entry = "flexc_backward_convert_sm90";
     config.query_tile = kSlabRows;
     config.warps = 4;
-    config.shared_bytes = kSlabRows * tile_row_bytes(request.head_dim, DType::f32);
     config.multiplies_queries = !shares_keys(request);
     config.reason = "dq from its accumulator";
     return config;
