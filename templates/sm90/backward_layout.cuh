@@ -69,9 +69,9 @@ constexpr int kGradientRowBytes = 64 * 4 + kPadding;
 constexpr int kPartBytes = kAddsTiles ? 0 : kPartRows * kGradientRowBytes;
 // Registers have no room for weights of 128 queries as floats and as fragments beside both
 // products. So dS takes the place of the floats before fragments are multiplied; or where that
-// would spill more, dS is made of the fragments, which have 16 bits.
+// would spill more, or was not measured, dS is made of the fragments, which have 16 bits.
 constexpr bool kIsLong = kScoreQueries == 128;
-constexpr bool kDifferentiatesFirst = kIsLong && !kAtOnce && !kAddsTiles;
+constexpr bool kDifferentiatesFirst = kIsLong && !kAtOnce && !kAddsTiles && !kSumsGrid;
 static_assert(!kIsLong || !kFolds);
 constexpr bool kKeepsFloats = !kIsLong || kDifferentiatesFirst;
 

@@ -11,9 +11,11 @@
 
 namespace sm90 {
 
-__device__ inline void serve_consumers(const AttentionArguments& attention,
-                                       const mod::Arguments& arguments, const BackwardMaps& maps,
-                                       const Shared& shared, const KeyTile& keys, int warp) {
+// Inlined, or sums over a grid of keys would spill more.
+__device__ __forceinline__ void serve_consumers(const AttentionArguments& attention,
+                                                const mod::Arguments& arguments,
+                                                const BackwardMaps& maps, const Shared& shared,
+                                                const KeyTile& keys, int warp) {
     const bool first_lane = threadIdx.x % 32 == 0;
     if (warp == 0 && (first_lane || kStagesGrid))
         load_queries(attention, arguments, maps, shared, keys);
