@@ -21,6 +21,7 @@ bool take_number(std::string_view& text, std::string_view key, int& number) {
     const auto value = take(text, key);
     if (!value) return false;
     const char* end = value->data() + value->size();
+    // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage): it ends at `end`
     const auto [stop, problem] = std::from_chars(value->data(), end, number);
     return problem == std::errc() && stop == end;
 }

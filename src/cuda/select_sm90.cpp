@@ -86,13 +86,13 @@ bool suits(const KernelRequest& request, const ForwardSchedule& shape, bool by_g
 // Whether flexc chooses it by itself. Tiles of three warpgroups visit more where a map has shapes
 // of its own, and leave too few registers for looking at what is hidden.
 bool is_chosen(const KernelRequest& request, const ForwardSchedule& shape, bool by_grid) {
-    return suits(request, shape, by_grid) && !(request.has_map && shape.consumers == 3);
+    return suits(request, shape, by_grid) && (!request.has_map || shape.consumers != 3);
 }
 
 // Whether each tile is whole rows of the grid of keys.
 bool fits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
     const int width = request.key_grid.width;
-    return width > 0 && shape.key_tile % std::lcm(width, 16) == 0;
+    return width > 0 && shape.key_tile % width == 0 && shape.key_tile % 16 == 0;
 }
 bool suits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
     const KeyGrid& grid = request.key_grid;

@@ -61,7 +61,7 @@ NodeId Lowering::lower_sum(const dsl::Expr& expr) {
     }
     // What is evaluated apart from the program is a constant.
     const bool is_written_out = is_in_sum_ || build_ != &program_builder_;
-    if (is_written_out && !(is_known && *end->value - *first->value <= kMostInner)) {
+    if (is_written_out && (!is_known || *end->value - *first->value > kMostInner)) {
         report_.error(expr.span, "a sum inside another has at most 16 terms",
                       "if it does not use the other's name, compute it before and give it a name");
         return kNoNode;

@@ -121,6 +121,7 @@ NodeId Graph::apply(Op op, std::vector<NodeId> operands, dsl::Span span) {
 
 NodeId copy_node(Graph& to, const Node& node, std::span<const NodeId> renamed) {
     std::vector<NodeId> operands;
+    operands.reserve(node.operands.size());
     for (NodeId operand : node.operands)
         operands.push_back(renamed[operand]);
     switch (node.op) {

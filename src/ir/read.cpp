@@ -244,6 +244,7 @@ Result<ReadProgram> read(std::string_view text) {
         text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
     }
     std::vector<NodeId> roots;
+    roots.reserve(reader.result.roots.size());
     for (const NamedRoot& root : reader.result.roots)
         roots.push_back(root.node);
     if (std::string message = verify(reader.result.program, roots); !message.empty())

@@ -23,6 +23,7 @@ Place place_of(Dependence dependence) {
 std::vector<Place> hoist(const std::vector<Dependence>& dependence,
                          const std::vector<ir::NodeId>& counters) {
     std::vector<Place> places;
+    places.reserve(dependence.size());
     for (std::size_t id = 0; id < dependence.size(); ++id)
         places.push_back(counters[id] == ir::kNoNode ? place_of(dependence[id]) : Place::element);
     return places;

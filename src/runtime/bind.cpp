@@ -81,7 +81,7 @@ Result<void> check_tensor(const TensorRule& rule, DType kernel_dtype) {
         return invalid(formatted("{}: missing", rule.name));
     }
     const DType expected = rule.requires_f32 ? DType::f32 : kernel_dtype;
-    if (tensor.dtype != expected && !(rule.allows_f32 && tensor.dtype == DType::f32))
+    if (tensor.dtype != expected && (!rule.allows_f32 || tensor.dtype != DType::f32))
         return invalid(formatted("{}: expected type {}{}, got {}", rule.name, name(expected),
                                  rule.allows_f32 && expected != DType::f32 ? " or f32" : "",
                                  name(tensor.dtype)));
@@ -159,6 +159,7 @@ void fill_words(const KernelState& kernel, const PlanState& plan,
 // Gradients of one buffer, as the kernels sum them.
 TensorView sums_of(const PlanState& plan, const ir::Buffer& buffer) {
     std::vector<std::int64_t> shape;
+    shape.reserve(buffer.dims.size());
     for (const ir::Dim& dim : buffer.dims)
         shape.push_back(dim.is_constant() ? dim.constant : plan.size_values[dim.size]);
     return TensorView::contiguous(nullptr, DType::f32, shape);

@@ -60,8 +60,8 @@ TEST_CASE("values that use keys through a grid are the same in its rows or colum
     for (const char* text :
          {"score + (kv_idx // 12 + q_idx) * 2", "score + kv_idx % 12 - kv_idx // 12",
           "score + (kv_idx // 36 if kv_idx % 4 == 1 else kv_idx % 6)",
-          "buffer t: f32[9, 12]\nscore_mod = score + t[kv_idx // 12, kv_idx % 12] + "
-          "t[kv_idx // 24, 0] * t[0, kv_idx % 3]",
+          ("buffer t: f32[9, 12]\nscore_mod = score + t[kv_idx // 12, kv_idx % 12] + "
+           "t[kv_idx // 24, 0] * t[0, kv_idx % 3]"),
           "score + kv_idx // 5 + kv_idx % 7 + (kv_idx + 1) // 12"})
         for (const std::int64_t width : {2, 3, 5, 6, 7, 12, 24})
             check_values(test::program_of(text), width, static_cast<std::uint64_t>(width));
