@@ -151,12 +151,14 @@ struct Consumer {
         issue_scores<at::kKeys, at::kQueries, mod::kHeadDim, kKeyPanelColumns>(
             scores, rows + Shared::slot_words(slot()), query_word);
         end_products();
+        Sight sight;
+        if constexpr (kLooksBetween) sight = gradients.look_early(tile_query);
         if (is_first()) shared.values().wait(tiles % 2);
         shared.d_out_full(stage).wait(parity);
         begin_products();
         issue_scores<at::kValues, at::kDOut, mod::kHeadDimV>(d_scores, rows, d_out_word);
         end_products();
-        const Sight sight = gradients.look_early(tile_query);
+        if constexpr (!kLooksBetween) sight = gradients.look_early(tile_query);
         if constexpr (kCopiesBiases) shared.biases_full(bias_stage).wait(step / kBiasRing % 2);
         if constexpr (kAtOnce) {
             wait_for_products<0>();

@@ -1,7 +1,6 @@
 #include "cuda/emit_derivative.h"
 
 #include <algorithm>
-#include <span>
 
 #include "cuda/emit_gradients.h"
 #include "cuda/emit_matrix.h"
@@ -20,19 +19,24 @@ bool holds(const std::vector<NodeId>& nodes, NodeId id) {
     return std::ranges::find(nodes, id) != nodes.end();
 }
 
-// Something is read for each element. Expanded reads are looked up by distance, staged ones and a
-// copied matrix in shared memory; but not for the mask.
-bool reads_elements(const passes::Mod& mod, const KernelConfig& config,
-                    const std::vector<NodeId>& roots) {
+bool reads_elements(const passes::Mod& mod, const std::vector<NodeId>& roots,
+                    const std::vector<NodeId>& elsewhere) {
+    return std::ranges::any_of(ir::reachable(mod.program.graph, roots), [&](NodeId id) {
+        return mod.program.graph[id].op == Op::read && mod.place[id] == passes::Place::element &&
+               !holds(elsewhere, id);
+    });
+}
+
+// By what is not the mask. Expanded reads are looked up by distance, staged ones and a copied
+// matrix in shared memory.
+bool scores_read_elements(const passes::Mod& mod, const KernelConfig& config,
+                          std::vector<NodeId> roots) {
+    std::erase(roots, mod.mask);
     std::vector<NodeId> elsewhere = passes::distance_reads(mod);
     const std::vector<NodeId> staged = staged_reads(mod, config);
     elsewhere.insert(elsewhere.end(), staged.begin(), staged.end());
     elsewhere.push_back(copied_bias(mod, config));
-    const auto of_mask = ir::reachable(mod.program.graph, std::span(&mod.mask, 1));
-    return std::ranges::any_of(ir::reachable(mod.program.graph, roots), [&](NodeId id) {
-        return mod.program.graph[id].op == Op::read && mod.place[id] == passes::Place::element &&
-               (!holds(elsewhere, id) || holds(of_mask, id));
-    });
+    return reads_elements(mod, roots, elsewhere);
 }
 
 } // namespace
@@ -89,7 +93,8 @@ std::string emit_derivative_constants(const passes::Mod& mod, const KernelConfig
              config.key_width == 0 || passes::are_columns_linear(mod, config.key_width));
     constant("kReadsAreLinear",
              config.key_width != 0 && passes::are_reads_linear(mod, config.key_width));
-    constant("kReadsElements", reads_elements(mod, config, roots));
+    constant("kReadsElements", scores_read_elements(mod, config, roots));
+    constant("kMaskReadsElements", reads_elements(mod, {mod.mask}, {}));
     return text +
            formatted("constexpr int kKeyWidth = {}, kDistanceValues = {}, kDistanceCopies = 1, "
                      "kTileOverhang = 0;\n"

@@ -40,11 +40,10 @@ __device__ inline unsigned own_bits(unsigned all, int lane) {
 // 32 word + lane, from the line of this value that is the i-th. Lines that are alike(x, i, y, j)
 // see the same, so that one of them is enough.
 template <int kCount, typename Line, typename Alike, typename Visible>
-__device__ inline void look_together(unsigned (&visible)[2], const Line (&own)[2], Alike alike,
-                                     Visible is_visible) {
+__device__ inline void look_together(unsigned (&visible)[2], const Line (&own)[2], int lane,
+                                     Alike alike, Visible is_visible) {
     constexpr int kWords = (kCount + 31) / 32;
     static_assert(kCount <= 128, "a bit for each of a lane's positions");
-    const int lane = static_cast<int>(threadIdx.x) % 32;
     unsigned words[2][kWords] = {};
     unsigned waiting[2] = {~0u, ~0u}; // lanes
 #pragma unroll

@@ -19,26 +19,33 @@ template <int kCount> __device__ inline void to_fragments(Fragments& to, const f
 }
 
 // What a thread's keys show of a tile: all of it where nothing hides, else a bit for each of its
-// queries, for each of its two keys.
+// queries, for each of its two keys. With long masks both keys share a word where they fit, which
+// alone says whether anything hides.
 struct Sight {
+    static constexpr bool kIsWord = kLooksBetween && kQueries <= 16;
     bool hides;
     unsigned visible[2];
+
+    __device__ bool hides_any() const { return kIsWord ? visible[0] != ~0u : hides; }
+    __device__ bool shows(int key, int query) const {
+        return (visible[kIsWord ? 0 : key] & 1u << (kIsWord ? 16 * key + query : query)) != 0;
+    }
 };
 
 // What is hidden becomes zero.
-__device__ inline void hide(Scores& scores, const unsigned (&visible)[2]) {
+__device__ inline void hide(Scores& scores, const Sight& sight) {
 #pragma unroll
     for (int key = 0; key < 2; ++key)
 #pragma unroll
         for (int j = 0; j < kQueries; ++j)
-            if (!(visible[key] & 1u << j)) scores[accumulator(key, j)] = 0;
+            if (!sight.shows(key, j)) scores[accumulator(key, j)] = 0;
 }
-__device__ inline void hide(Fragments& weights, const unsigned (&visible)[2]) {
+__device__ inline void hide(Fragments& weights, const Sight& sight) {
 #pragma unroll
     for (int j = 0; j < kQueries; ++j)
 #pragma unroll
         for (int key = 0; key < 2; ++key)
-            if (!(visible[key] >> j & 1)) {
+            if (!sight.shows(key, j)) {
                 const int word = accumulator(key, j) / 2;
                 weights[word / 4][word % 4] &= j % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
             }

@@ -26,6 +26,18 @@ constexpr bool kAtOnce =
     mod::kAddsGradients && (mod::kDerivativeUsesScore || mod::kPartialsUseScore);
 constexpr bool kFolds = !kAtOnce && mod::kDerivativeUsesScore;
 
+constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
+// Whether what a mask needs is more than the registers beside products hold. Not bands, but for
+// those with a prefix, nor masks of a word for each query and key, as documents have; where keys
+// are shared there is room.
+constexpr bool kMaskIsLong =
+    !kSharesKeys && !mod::kHasScoreMod &&
+    (kMaskIsBand ? has(Clamp::last_least) && mod::kQueryTile < 128
+                 : sizeof(mod::Row) != sizeof(int) || sizeof(mod::Column) != sizeof(int));
+// Then what a tile shows is found out before dP's product, which takes registers. Not where tiles
+// are long and reads for each element would hold that up.
+constexpr bool kLooksBetween = kMaskIsLong && !(mod::kMaskReadsElements && mod::kQueryTile == 128);
+
 constexpr bool kSumsGrid = mod::kSumsQuotients || mod::kSumsRemainders;
 
 constexpr int kPanelColumns = 64; // of 16 bits: 128 bytes, the width of the swizzle
@@ -135,7 +147,7 @@ constexpr bool kModifiesLongTiles =
     mod::kQueryTile == 128 && mod::kHasScoreMod && !(kStagesRows && mod::kDerivativeIsOne);
 constexpr bool kNeedsRegisters =
     (kAtOnce && !kAddsMatrices) || (kTakesTurns && (!kHoldsQueryGradient || kModifiesLongTiles) &&
-                                    !mod::kHasMap && !mod::kBlocksStay);
+                                    !mod::kHasMap && !mod::kBlocksStay && !kMaskIsLong);
 constexpr int kProducerRegisters = kNeedsRegisters && !kCopiesBiases ? 24
                                    : !kSumsGrid                      ? 40
                                    : kSparesRegisters                ? 72

@@ -169,13 +169,23 @@ __device__ inline void stage_values(const AttentionArguments& attention,
                 if constexpr (kStagesRows) {
                     const int stage = step % 2;
                     shared.queries_empty(stage).wait(step / 2 % 2 ^ 1);
-#pragma unroll
-                    for (int i = lane; i < mod::kQueryTile; i += 32) {
+                    const auto stage_row = [&](int i, const mod::Launch& launch) {
                         const int q = min(first_row + i, attention.q_len - 1) +
                                       static_cast<int>(attention.q_offset);
-                        Shared::rows(stage)[i] = mod::at_row(arguments, place.launch, place.head,
-                                                             place.b, place.h, place.h_kv, q);
-                    }
+                        Shared::rows(stage)[i] = mod::at_row(arguments, launch, place.head, place.b,
+                                                             place.h, place.h_kv, q);
+                    };
+                    // Long rows come one by one, and keep nothing: registers are short.
+                    if constexpr (kMaskIsLong && sizeof(mod::Row) > sizeof(int))
+#pragma unroll 1
+                        for (int i = lane; i < mod::kQueryTile; i += 32) {
+                            read_again(arguments);
+                            stage_row(i, mod::at_launch(arguments));
+                        }
+                    else
+#pragma unroll
+                        for (int i = lane; i < mod::kQueryTile; i += 32)
+                            stage_row(i, place.launch);
                     // Every lane for itself: it has written rows of its own.
                     shared.queries_full(stage).arrive();
                 }

@@ -10,6 +10,7 @@
 #include "sm90/backward_gradients.cuh"
 #include "sm90/backward_layout.cuh"
 #include "sm90/backward_staging.cuh"
+#include "sm90/key_columns.cuh"
 #include "sm90/pack.cuh"
 #include "sm90/visible_queries.cuh"
 
@@ -27,8 +28,8 @@ class ScoreGradients {
                               const HeadPlace& place, int tile_key, int warp_key, int lane)
         : attention_(attention), arguments_(arguments), place_(place),
           first_key_(warp_key + lane / 4), first_query_(lane % 4 * 2),
-          columns_(attention, arguments, place, first_key_),
-          queries_(attention, arguments, place, columns_.column, warp_key, lane),
+          columns_(attention, arguments, place, warp_key, lane),
+          queries_(attention, arguments, place, columns_, warp_key, lane),
           grid_reads_(tile_key, first_key_, first_query_) {
         const long long count = distance_count(attention);
         expanded_count_ = count * attention.batch * attention.heads;
@@ -58,7 +59,8 @@ class ScoreGradients {
     __device__ Sight look_early(int tile_query) const {
         Sight sight;
         sight.hides = kLooksEarly && hides_any(tile_query);
-        if (sight.hides) find(sight.visible, tile_query);
+        if constexpr (Sight::kIsWord) sight.visible[0] = ~0u;
+        if (sight.hides) look(sight, tile_query);
         return sight;
     }
 
@@ -86,10 +88,10 @@ class ScoreGradients {
                           if constexpr (kFolds) gather(weights, even, weight, key, i);
                       });
         }
-        if (kLooksEarly ? sight.hides : hides_any(tile_query)) {
-            if constexpr (!kLooksEarly) find(sight.visible, tile_query);
-            hide(scores, sight.visible);
-            if constexpr (kFolds) hide(weights, sight.visible);
+        if (kLooksEarly ? sight.hides_any() : hides_any(tile_query)) {
+            if constexpr (!kLooksEarly) look(sight, tile_query);
+            hide(scores, sight);
+            if constexpr (kFolds) hide(weights, sight);
         }
         if constexpr (!kFolds && !kDifferentiatesFirst) to_fragments(weights, scores);
     }
@@ -242,17 +244,6 @@ class ScoreGradients {
         }
     }
 
-    // Of the thread's two keys.
-    struct Columns {
-        mod::Column column[2];
-        __device__ Columns(const AttentionArguments& attention, const mod::Arguments& arguments,
-                           const HeadPlace& place, int first) {
-#pragma unroll
-            for (int key = 0; key < 2; ++key)
-                column[key] = mod::at_column(arguments, place.launch, place.head, place.b, place.h,
-                                             place.h_kv, inside(attention, first + 8 * key));
-        }
-    };
     // As the program sees a key, or the last one.
     static __device__ int inside(const AttentionArguments& attention, int position) {
         return min(position, attention.kv_len - 1) + static_cast<int>(attention.kv_offset);
@@ -293,7 +284,7 @@ class ScoreGradients {
                 place_.launch,
                 place_.head,
                 row,
-                columns_.column[key],
+                columns_.of(key),
                 place_.b,
                 place_.h,
                 place_.h_kv,
@@ -310,6 +301,7 @@ class ScoreGradients {
 
     // Of a query of the tile, which the program sees as q.
     __device__ mod::Row row_of(int query, int q) const {
+        if constexpr (!mod::kHasScoreMod) return {};
         if constexpr (kStagesRows) return rows_[query];
         return mod::at_row(arguments_, place_.launch, place_.head, place_.b, place_.h, place_.h_kv,
                            q);
@@ -347,7 +339,12 @@ class ScoreGradients {
     }
     __device__ void find(unsigned (&visible)[2], int tile_query) const {
         static_assert(kQueries <= 32, "one bit each");
-        queries_.find(visible, tile_query, columns_.column, rows_);
+        queries_.find(visible, tile_query, columns_, rows_);
+    }
+    __device__ void look(Sight& sight, int tile_query) const {
+        find(sight.visible, tile_query);
+        if constexpr (Sight::kIsWord)
+            sight.visible[0] = (sight.visible[0] & 0xffffu) | sight.visible[1] << 16;
     }
     // kIsFinite: whatever the partials are.
     template <bool kIsFinite = false>
@@ -381,7 +378,7 @@ class ScoreGradients {
     int first_key_;      // of this thread, in the tensor
     int first_query_;    // of this thread, in a tile of queries
     bool map_shows_all_; // of the tile, to every key
-    Columns columns_;
+    KeyColumns columns_;
     VisibleQueries queries_;
     GridReads grid_reads_;
     const mod::Row* rows_;

@@ -78,7 +78,7 @@ class VisibleKeys {
             if constexpr ((part.kPeriod != 0) == kRepeating) {
                 unsigned seen[2];
                 look_together<mod::kKeyTile>(
-                    seen, rows,
+                    seen, rows, static_cast<int>(threadIdx.x) % 32,
                     [&](const mod::Row& x, int i, const mod::Row& y, int j) {
                         return part.alike(x, q_of(i), y, q_of(j));
                     },

@@ -4,6 +4,7 @@
 #include "common/place.cuh"
 #include "common/visible_bits.cuh"
 #include "sm90/backward_layout.cuh"
+#include "sm90/key_columns.cuh"
 
 namespace sm90 {
 
@@ -13,7 +14,7 @@ class VisibleQueries {
     // columns: what the program computes once for each of the thread's keys. Given again to find():
     // a reference to what lies beside this object would keep both in memory.
     __device__ VisibleQueries(const AttentionArguments& attention, const mod::Arguments& arguments,
-                              const HeadPlace& place, const mod::Column (&columns)[2], int warp_key,
+                              const HeadPlace& place, const KeyColumns& columns, int warp_key,
                               int lane)
         : attention_(attention), arguments_(arguments), place_(place), warp_key_(warp_key),
           lane_(lane) {
@@ -35,13 +36,14 @@ class VisibleQueries {
 
     // One bit for each of the thread's queries, for each of its keys. `rows`: of the tile, where
     // kStagesRows.
-    __device__ void find(unsigned (&visible)[2], int tile_query, const mod::Column (&columns)[2],
+    __device__ void find(unsigned (&visible)[2], int tile_query, const KeyColumns& columns,
                          const mod::Row* rows) const {
-        const int first = tile_query + lane_ % 4 * 2;
+        const int lane = lane_again();
+        const int first = tile_query + lane % 4 * 2;
 #pragma unroll
         for (int key = 0; key < 2; ++key) {
             // Blocks that stay have no registers for what follows from it.
-            const int own = warp_key_ + lane_ / 4;
+            const int own = warp_key_ + lane / 4;
             const int position = (mod::kBlocksStay ? computed_again(own) : own) + 8 * key;
             int low = 0, high = attention_.q_len - 1;
             if constexpr (mod::kHasBand) {
@@ -57,13 +59,17 @@ class VisibleQueries {
     }
 
   private:
-    static constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
     static constexpr bool kRepeats = !kMaskIsBand && RepeatingBits::kPeriod != 0 && !kSharesKeys;
 
     // What every part of the mask shows: of those that repeat, or of the others.
     template <bool kRepeating>
-    __device__ void meet_parts(unsigned (&visible)[2], int tile_query,
-                               const mod::Column (&columns)[2], const mod::Row* rows) const {
+    __device__ void meet_parts(unsigned (&visible)[2], int tile_query, const KeyColumns& columns,
+                               const mod::Row* rows) const {
+        if constexpr (kMaskIsLong) read_again(arguments_);
+        const mod::Launch launch = kMaskIsLong ? mod::at_launch(arguments_) : place_.launch;
+        const int lane = lane_again();
+        mod::Column own[2];
+        columns.find(own, lane);
         const auto kv_of = [&](int index) {
             return min(warp_key_ + index, attention_.kv_len - 1) +
                    static_cast<int>(attention_.kv_offset);
@@ -72,28 +78,32 @@ class VisibleQueries {
             if constexpr ((kRepeats && part.kPeriod != 0) == kRepeating) {
                 unsigned seen[2];
                 look_together<kScoreQueries>(
-                    seen, columns,
+                    seen, own, lane_again(),
                     [&](const mod::Column& x, int i, const mod::Column& y, int j) {
                         return part.alike(x, kv_of(i), y, kv_of(j));
                     },
                     [&](int word, const mod::Column& column, int index) {
-                        const int query = 32 * word + lane_, kv = kv_of(index);
+                        // Else rows of all words would be kept for every line.
+                        const int other = kStagesRows || !kMaskIsLong ? lane : computed_again(lane);
+                        const int query = 32 * word + other, kv = kv_of(index);
                         const int q = min(tile_query + query, attention_.q_len - 1) +
                                       static_cast<int>(attention_.q_offset);
-                        const mod::Row row =
-                            kStagesRows && !kRepeating
-                                ? rows[query]
-                                : mod::at_row(arguments_, place_.launch, place_.head, place_.b,
-                                              place_.h, place_.h_kv, q);
-                        return part.visible({arguments_, place_.launch, place_.head, row, column,
-                                             place_.b, place_.h, place_.h_kv, q, kv, q, kv, nullptr,
-                                             0, 0, nullptr});
+                        const mod::Row row = kStagesRows && !kRepeating
+                                                 ? rows[query]
+                                                 : mod::at_row(arguments_, launch, place_.head,
+                                                               place_.b, place_.h, place_.h_kv, q);
+                        return part.visible({arguments_, launch, place_.head, row, column, place_.b,
+                                             place_.h, place_.h_kv, q, kv, q, kv, nullptr, 0, 0,
+                                             nullptr});
                     });
                 visible[0] &= seen[0];
                 visible[1] &= seen[1];
             }
         });
     }
+
+    // What long masks need is not kept from tile to tile: registers are shortest there.
+    __device__ int lane_again() const { return kMaskIsLong ? computed_again(lane_) : lane_; }
 
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;

@@ -192,6 +192,14 @@ std::vector<KernelCase> compile_matrix() {
                 hopper_backward(KernelKind::backward_fused, mod, text, head_dim, head_dim));
             cases.back().backward_kernel = BackwardKernel::hopper;
         }
+    // Masks that need the most registers: of numbers, of reads for each element.
+    for (const int head_dim : {64, 128})
+        for (const std::string_view mod : {"neighborhood_2d", "block_map", "draft_tree"}) {
+            cases.push_back(hopper_backward(KernelKind::backward_fused, mod,
+                                            front::find_library_mod(mod)->text, head_dim,
+                                            head_dim));
+            cases.back().backward_kernel = BackwardKernel::hopper;
+        }
     return cases;
 }
 

@@ -76,6 +76,24 @@ TEST_CASE("what rows and columns of a grid of keys name is staged") {
     CHECK(has(text_for(0), "kRowReads = 0, kColumnReads = 0,"));
 }
 
+TEST_CASE("reads of scores and of the mask are told apart") {
+    const auto text_for = [](const std::string& program) {
+        auto mod = test::lower_text("buffer s: f32[Q_LEN, KV_LEN]\n" + program, 64, 64, true);
+        REQUIRE(mod.has_value());
+        cuda::KernelConfig config;
+        config.kind = cuda::KernelKind::backward_fused;
+        config.is_hopper_backward = true;
+        config.key_tile = 128;
+        return cuda::emit_mod(*mod, config, {});
+    };
+    const std::string of_mask = text_for("mask_mod = s[q_idx, kv_idx] > 0");
+    CHECK(has(of_mask, "kReadsElements = false"));
+    CHECK(has(of_mask, "kMaskReadsElements = true"));
+    const std::string of_scores = text_for("score_mod = score + s[q_idx, kv_idx]");
+    CHECK(has(of_scores, "kReadsElements = true"));
+    CHECK(has(of_scores, "kMaskReadsElements = false"));
+}
+
 TEST_CASE("kernels that pass over rows do not depend on the program") {
     const auto bare = [](std::string text) { return text.substr(text.find("#pragma once")); };
     const std::string other = "buffer bias: f32[Q_LEN]\nscore_mod = score + bias[q_idx]\n";

@@ -57,12 +57,7 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* a
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
     const HeadPlace place(*attention, arguments, head);
     run_warp([&](int lane) {
-        mod::Column columns[2];
-        for (int i = 0; i < 2; ++i)
-            columns[i] = mod::at_column(arguments, place.launch, place.head, place.b, place.h,
-                                        place.h_kv,
-                                        min(line + lane / 4 + 8 * i, attention->kv_len - 1) +
-                                            static_cast<int>(attention->kv_offset));
+        const sm90::KeyColumns columns(*attention, arguments, place, line, lane);
         const sm90::VisibleQueries queries(*attention, arguments, place, columns, line, lane);
         for (int tile = 0; tile < tiles; ++tile) {
             const int first = (first_tile + tile) * mod::kQueryTile;
