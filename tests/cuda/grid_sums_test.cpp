@@ -61,10 +61,12 @@ void check(const std::string& text, int width, std::mt19937& random) {
     auto mod = test::lower_text(text, 64, 64, true);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
     CHECK(passes::key_width_of_gradients(*mod) == width);
+    const bool uses_score = mod->dependence[mod->d_score].has(analysis::Dependence::score);
     const cuda::KernelConfig config = cuda::select_kernel({.kind = cuda::KernelKind::backward_fused,
                                                            .arch = 90,
                                                            .dtype = DType::bf16,
                                                            .has_score_mod = true,
+                                                           .derivative_uses_score = uses_score,
                                                            .grid_reads = cuda::grid_reads(*mod),
                                                            .refused = below(2)});
     REQUIRE(config.is_hopper_backward);

@@ -293,6 +293,16 @@ TEST_CASE("Hopper's backward fits the registers and the shared memory that it ha
         }
 }
 
+TEST_CASE("tiles of Hopper's backward are short where the derivative needs each score") {
+    for (const int head_dim : {40, 64, 128}) {
+        KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
+        request.kind = KernelKind::backward_fused;
+        CHECK(select_kernel(request).query_tile == (head_dim <= 64 ? 128 : 64));
+        request.derivative_uses_score = true;
+        CHECK(select_kernel(request).query_tile == 64);
+    }
+}
+
 TEST_CASE("Hopper's backward of wide heads shares the keys of a tile between warpgroups") {
     for (int head_dim = 8; head_dim <= 256; head_dim += 8)
         for (const int head_dim_v : {8, 64, 120, 128, 136, 192, 256}) {
