@@ -11,11 +11,12 @@ namespace flexc::cuda {
 namespace {
 
 std::string bind(const support::DynamicLibrary& library, DriverApi& api) {
-// NOLINTNEXTLINE(bugprone-macro-parentheses)
+// NOLINTBEGIN(bugprone-macro-parentheses)
 #define FLEXC_DRIVER(member, name, parameters)                                                     \
     if (!library.symbol(name, api.member)) return std::string("has no ") + name;
     FLEXC_DRIVER_FUNCTIONS(FLEXC_DRIVER)
 #undef FLEXC_DRIVER
+    // NOLINTEND(bugprone-macro-parentheses)
     if (!library.symbol("cuLibraryLoadData", api.library_load) ||
         !library.symbol("cuLibraryUnload", api.library_unload) ||
         !library.symbol("cuLibraryGetKernel", api.library_kernel) ||

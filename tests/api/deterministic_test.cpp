@@ -90,7 +90,9 @@ TEST_CASE("deterministic: what is hidden sends nothing, NaN and infinity include
            .dtype = DType::f16,
            .q_len = 150,
            .kv_len = 150,
-           .reals = {{"c", [nan](std::int64_t i) { return i < 100 ? 0.1 * (i % 7) : nan; }}}});
+           .reals = {{"c", [nan](std::int64_t i) {
+                          return i < 100 ? 0.1 * static_cast<double>(i % 7) : nan;
+                      }}}});
 }
 
 TEST_CASE("deterministic: the plan says which kernels, and why none is fused") {

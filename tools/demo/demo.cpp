@@ -96,7 +96,7 @@ void draw(Device device) {
                              .head_dim = 8,
                              .head_dim_v = kLength,
                              .dtype = DType::f32};
-    std::vector<float> identity(kLength * kLength);
+    std::vector<float> identity(std::size_t{kLength} * kLength);
     for (std::size_t i = 0; i < kLength; ++i) {
         identity[i * kLength + i] = 1;
     }

@@ -29,7 +29,9 @@ std::string draw_weights(std::span<const float> weights, int queries, int keys) 
     for (int query = 0; query < queries; ++query) {
         picture += "    ";
         for (int key = 0; key < keys; ++key) {
-            picture += shade(weights[static_cast<std::size_t>(query * keys + key)]);
+            picture +=
+                shade(weights[static_cast<std::size_t>(query) * static_cast<std::size_t>(keys) +
+                              static_cast<std::size_t>(key)]);
         }
         picture += '\n';
     }

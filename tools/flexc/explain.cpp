@@ -22,7 +22,7 @@ struct ExplainOptions {
 const std::vector<std::string> kStages{"tokens", "ast",  "ir",   "grad", "deps",
                                        "mask",   "plan", "cuda", "llvm"};
 
-void run(ExplainOptions options) {
+void run(const ExplainOptions& options) {
     auto mod = load_mod(options.mod);
     apply(options.kernel, mod.options);
     mod.options.backward = true; // grad, plan, cuda and llvm show both directions
