@@ -1,4 +1,5 @@
 """What `flexc run` writes, and that it writes all of it or nothing."""
+import array
 import json
 import math
 import os
@@ -25,6 +26,32 @@ class Outputs(CommandTest):
         self.assertEqual({o["name"] for o in said["outputs"]}, set(results))
         self.assertEqual(said["device"], "cpu")
         self.assertGreaterEqual(said["backward_ms"], 0)
+
+    def test_type_of_o(self):
+        wide = inputs(q_len=40, kv_len=40)
+        narrow = {name: ("BF16", shape, array.array("H", data)[1::2].tobytes())
+                  for name, (_, shape, data) in wide.items() if name != "slopes"}
+        widened = {name: ("F32", shape, tensor_io.to_numbers("BF16", data).tobytes())
+                   for name, (_, shape, data) in narrow.items()}
+        slopes = {"slopes": wide["slopes"]}
+
+        def run(tensors, *arguments):
+            self.run_file(tensor_io.encode({**tensors, **slopes}), *arguments)
+            return self.outputs()
+        for arguments in [], ["--backward"]:
+            rounded = run(narrow, *arguments)
+            wide_o = run(narrow, *arguments, "--output-type", "f32")
+            self.assertEqual((rounded["o"][0], wide_o["o"][0]), ("BF16", "F32"))
+            for x, y in zip(rounded["o"][2], wide_o["o"][2]):
+                self.assertLessEqual(abs(x - y), abs(y) * 2**-8)
+        # What the backward reads is the same, rounded or not in the file.
+        self.assertEqual(rounded["d.slopes"], wide_o["d.slopes"])
+        for x, y in zip(rounded["d.slopes"][2], run(widened, "--backward")["d.slopes"][2]):
+            self.assertAlmostEqual(x, y, delta=1e-4 * abs(y))
+
+    def test_type_of_o_is_one_of_two(self):
+        self.assertIn("--output-type 'bf16': expected input or f32",
+                      self.run_file(tensor_io.encode(inputs()), "--output-type", "bf16", code=2))
 
     def test_one_key_gives_its_value(self):
         tensors = inputs(kv_len=1, q_len=3)

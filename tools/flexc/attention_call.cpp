@@ -93,7 +93,8 @@ Result<Plan> AttentionCall::make_plan() const {
 }
 
 void AttentionCall::prepare(bool backward) {
-    outputs_.push_back(make("o", shape_.dtype, o_shape(shape_), {}));
+    const auto o_type = options_.output_type == OutputType::f32 ? DType::f32 : shape_.dtype;
+    outputs_.push_back(make("o", o_type, o_shape(shape_), {}));
     outputs_.push_back(make("lse", DType::f32, lse_shape(shape_), {}));
     if (backward) {
         outputs_.push_back(make("dq", shape_.dtype, q_shape(shape_), {}));

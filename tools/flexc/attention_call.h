@@ -36,11 +36,14 @@ struct DeviceTensor {
     TensorView view;
 };
 
+enum class OutputType : std::uint8_t { input, f32 }; // of o: that of q, or f32
+
 struct CallOptions {
     std::optional<double> scale;
     std::vector<std::pair<std::string, double>> params;
     std::int64_t q_offset = 0;
     std::optional<std::int64_t> global_q_len;
+    OutputType output_type = OutputType::input;
 };
 
 class AttentionCall {

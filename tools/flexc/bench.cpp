@@ -20,7 +20,7 @@ namespace {
 struct BenchOptions {
     BenchOption bench;
     ChoiceOption choice;
-    std::string schedule;
+    std::string schedule, output_type = "input";
     bool backward = false, json = false;
 };
 
@@ -77,10 +77,11 @@ void run(const BenchOptions& options) {
     compile_options.backward = options.backward;
     apply(options.choice, compile_options);
     compile_options.schedule = options.schedule;
+    const auto output_type = parse_output_type(options.output_type);
     const auto compile_times = time_compiles(bench.mod.text, compile_options);
 
-    const auto call =
-        make_call(bench, value_of(compile(bench.mod.text, compile_options)), options.backward);
+    const auto call = make_call(bench, value_of(compile(bench.mod.text, compile_options)),
+                                options.backward, output_type);
     const auto device = call.kernel().device();
     const double forward_ms = median_time(call, run_forward);
     std::optional<double> backward_ms;
@@ -147,6 +148,7 @@ void add_bench(CommandLine program) {
     add_choice_options(command, options->choice);
     command.option("--schedule", options->schedule,
                    "How the forward kernel divides its work; `flexc tune` shows those there are");
+    command.option("--output-type", options->output_type, "Of o: input (the type of q) or f32");
     command.json_flag(options->json);
     command.on_run([options] { run(*options); });
 }

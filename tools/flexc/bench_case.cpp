@@ -103,10 +103,12 @@ BenchCase make_case(const BenchOption& option) {
             .buffers = std::move(buffers)};
 }
 
-AttentionCall make_call(const BenchCase& bench, Kernel kernel, bool backward) {
+AttentionCall make_call(const BenchCase& bench, Kernel kernel, bool backward,
+                        OutputType output_type) {
     const auto& problem = bench.problem;
-    AttentionCall call(std::move(kernel), problem,
-                       {.scale = bench.scale, .params = bench.mod.param_values});
+    AttentionCall call(
+        std::move(kernel), problem,
+        {.scale = bench.scale, .params = bench.mod.param_values, .output_type = output_type});
     const FillSpec unit{FillSpec::Kind::normal, 1.0, 0};
     call.set("q", make_contents(unit, problem.dtype, q_shape(problem), 1));
     call.set("k", make_contents(unit, problem.dtype, k_shape(problem), 2));

@@ -38,7 +38,8 @@ struct BenchCase {
 BenchCase make_case(const BenchOption& option);
 
 // Random q, k, v and, with backward, do; ready to run.
-AttentionCall make_call(const BenchCase& bench, Kernel kernel, bool backward);
+AttentionCall make_call(const BenchCase& bench, Kernel kernel, bool backward,
+                        OutputType output_type = OutputType::input);
 
 // In milliseconds. `work` is given the call.
 double median_time(const AttentionCall& call, Result<void> (*work)(void*));

@@ -251,6 +251,11 @@ GradientType parse_gradient_type(const std::string& text) {
         text, "--gradient-type", {{"f32", GradientType::f32}, {"buffer", GradientType::buffer}});
 }
 
+OutputType parse_output_type(const std::string& text) {
+    return parse_choice<OutputType>(text, "--output-type",
+                                    {{"input", OutputType::input}, {"f32", OutputType::f32}});
+}
+
 std::string describe(Device device) {
     return device.kind == Device::Kind::cuda ? formatted("cuda:{}", device.index) : "cpu";
 }

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "flexc/attention_call.h"
 #include "flexc/command_line.h"
 #include "flexc/compile.h"
 
@@ -43,6 +44,7 @@ BackwardKernel
 parse_backward_kernel(const std::string& text);            // auto, fused, split, generic, hopper
 TileSource parse_tile_source(const std::string& text);     // auto, ranges, maps
 GradientType parse_gradient_type(const std::string& text); // f32, buffer
+OutputType parse_output_type(const std::string& text);     // input, f32
 
 // Refuses a --param that the program does not have. Warnings are not printed: compile() logs them.
 Signature signature_of(const ModText& mod);
