@@ -152,12 +152,18 @@ bool is_split(const passes::Mod& mod, const CompileOptions& options, const Targe
     return options.deterministic && !why_not_in_order(mod, options, target).empty();
 }
 
-// Of gradients, Hopper's backward knows those that are one number for each element.
-bool wants_generic(const passes::Mod& mod, const CompileOptions& options, KernelKind kind,
-                   const Target& target) {
-    if (kind == KernelKind::forward) return options.forward_kernel == ForwardKernel::generic;
-    if (is_split(mod, options, target) || passes::has_gradients_of_terms(mod)) return true;
-    return options.backward_kernel == BackwardKernel::generic;
+// Empty where others are as good.
+std::string_view why_generic(const passes::Mod& mod, const CompileOptions& options, KernelKind kind,
+                             const Target& target) {
+    const bool is_forward = kind == KernelKind::forward;
+    if (is_forward ? options.forward_kernel == ForwardKernel::generic
+                   : options.backward_kernel == BackwardKernel::generic)
+        return "the generic kernel was asked for";
+    if (is_forward) return "";
+    if (is_split(mod, options, target)) return "only the generic kernels are split";
+    if (passes::has_gradients_of_terms(mod))
+        return "some gradient is of the terms of a sum, which are many for each element";
+    return "";
 }
 
 // The kernels of a fused backward share a workspace. Where Hopper's did not fit, those around it
@@ -233,7 +239,8 @@ cuda::KernelRequest request_for(const passes::Mod& mod, const CompileOptions& op
         request.bias_bytes = 0;
         request.adds_matrices = false;
     }
-    request.generic = preference.generic || wants_generic(mod, options, kind, target);
+    request.generic_because = preference.generic ? "a kernel for tensors of any layout is needed"
+                                                 : why_generic(mod, options, kind, target);
     if (kind == KernelKind::forward) {
         request.key_grid = cuda::key_grid(mod);
         const auto expanded = [&](int key_width) {

@@ -72,7 +72,7 @@ struct KernelRequest {
     GridReads grid_reads;                   // in the fused backward
     bool has_map = false;                   // a map says which tiles are visited
     bool has_window = false;                // a band with both ends does
-    bool generic = false;                   // only kernels that take tensors of any layout
+    std::string_view generic_because; // why only kernels for tensors of any layout will do, if so
     bool deterministic = false;
     int refused = 0; // configurations that compiled badly: the choice goes on after them
     std::optional<ForwardSchedule> schedule = {}; // asked for, instead of the choice

@@ -59,7 +59,7 @@ constexpr int kMostRefusals = 2; // compiles are not free
 // The first that suits after those that were refused; `is_last`: none is after it.
 Shape choose(const KernelRequest& request, std::span<const Shape> shapes, bool& is_last) {
     // Refusals of Hopper's kernels, where these come before, say nothing about this one.
-    const bool is_first = request.generic || !why_not_sm90(request).empty();
+    const bool is_first = !why_not_sm90(request).empty();
     int refused = is_first ? request.refused : 0;
     const Shape* chosen = &shapes.back();
     is_last = true;

@@ -178,7 +178,7 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
 
 std::string_view why_not_sm90(const KernelRequest& request) {
     if (request.arch != 90) return "only Hopper has wgmma";
-    if (request.generic) return "a kernel for tensors of any layout was asked for";
+    if (!request.generic_because.empty()) return request.generic_because;
     if (request.dtype == DType::f32) return "wgmma has no products of floats";
     if (request.head_dim % 8 != 0 || request.head_dim_v % 8 != 0)
         return "the copy engine needs rows of a multiple of 16 bytes";

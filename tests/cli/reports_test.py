@@ -31,6 +31,13 @@ class Reports(CommandTest):
         both = json.loads(self.expect(0, "explain", mod, "--stage", "ir,grad", "--json"))
         self.assertEqual(set(both), {"ir", "grad"})
 
+    def test_plan_says_why_a_kernel_is_generic(self):
+        cases = {"the terms of a sum": ["mla_rope"],
+                 "the generic kernel was asked for": ["alibi", "--backward-kernel", "generic"]}
+        for why, arguments in cases.items():
+            plan = self.expect(0, "explain", *arguments, "--stage", "plan", "--backward")
+            self.assertRegex(plan, f"not Hopper's kernel: .*{why}")
+
     def test_compile(self):
         if not self.has("NVRTC"):
             self.skipTest("no NVRTC here")

@@ -70,6 +70,6 @@ TEST_CASE("other kernels have one way to divide their work") {
     request = hopper_forward(100, false);
     CHECK(forward_schedules(request).empty());
     request = hopper_forward(128, false);
-    request.generic = true;
+    request.generic_because = "a test";
     CHECK(forward_schedules(request).empty());
 }
