@@ -274,8 +274,8 @@ typedef struct flexc_forward_tensors {
     const flexc_tensor *q, *k, *v, *o, *lse;
 } flexc_forward_tensors;
 
-/* o and lse as forward gave them; d_lse may be absent. Gradients of buffers are closer with o in f32:
-   rounding it is most of their error. */
+/* o and lse as forward gave them; d_lse may be absent. Gradients of buffers are closer with o in
+   f32. */
 typedef struct flexc_backward_tensors {
     uint32_t struct_size;
     uint32_t reserved;

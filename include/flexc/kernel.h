@@ -53,7 +53,7 @@ struct ForwardTensors {
 };
 
 // o and lse as forward gave them; d_lse may be absent. dq, dk, dv in the kernel's type or f32.
-// Gradients of buffers are closer with o in f32: rounding it is most of their error.
+// Gradients of buffers are closer with o in f32.
 struct BackwardTensors {
     TensorView q, k, v, o, lse, d_out, d_lse, dq, dk, dv;
 };

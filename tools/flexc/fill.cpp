@@ -29,6 +29,8 @@ template <typename Stored> void store_as(std::byte* out, Stored stored) {
     std::memcpy(out, &stored, sizeof stored);
 }
 
+} // namespace
+
 void store(std::byte* out, DType dtype, double value) {
     switch (dtype) {
     case DType::f64: return store_as(out, value);
@@ -43,6 +45,8 @@ void store(std::byte* out, DType dtype, double value) {
     case DType::boolean: return store_as(out, static_cast<std::uint8_t>(value != 0));
     }
 }
+
+namespace {
 
 std::function<double()> generator(const FillSpec& spec, std::uint64_t seed) {
     auto random = std::make_shared<std::mt19937_64>(seed);

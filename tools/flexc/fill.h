@@ -32,6 +32,9 @@ std::int64_t parse_count(const std::string& text, std::string_view what);
 std::vector<std::int64_t> buffer_shape(const BufferInfo& buffer,
                                        const std::map<std::string, std::int64_t>& sizes);
 
+// One number of this type, to nearest.
+void store(std::byte* out, DType dtype, double value);
+
 // segments counts along the last dimension. The same seed gives the same bytes.
 std::vector<std::byte> make_contents(const FillSpec& spec, DType dtype,
                                      std::span<const std::int64_t> shape, std::uint64_t seed);

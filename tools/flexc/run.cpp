@@ -9,10 +9,10 @@
 #include "flexc/attention_call.h"
 #include "flexc/command.h"
 #include "flexc/compile_options.h"
+#include "flexc/fill.h"
 #include "flexc/input_check.h"
 #include "flexc/mod_option.h"
 #include "flexc/safetensors.h"
-#include "support/floats.h"
 #include "support/text.h"
 
 namespace flexc::cli {
@@ -87,17 +87,14 @@ std::vector<OutputTensor> download(const AttentionCall& call) {
     return outputs;
 }
 
+// From f32.
 void narrow(OutputTensor& output, DType dtype) {
-    if (output.dtype != DType::f32 || dtype == DType::f32) {
-        return;
-    }
-    std::vector<std::byte> bytes(output.bytes.size() / 2);
-    for (std::size_t i = 0; i < bytes.size() / 2; ++i) {
+    const auto count = output.bytes.size() / sizeof(float);
+    std::vector<std::byte> bytes(count * size_of(dtype));
+    for (std::size_t i = 0; i < count; ++i) {
         float value = 0;
-        std::memcpy(&value, &output.bytes[4 * i], sizeof value);
-        const auto bits =
-            dtype == DType::f16 ? support::F16::narrow(value) : support::Bf16::narrow(value);
-        std::memcpy(&bytes[2 * i], &bits, sizeof bits);
+        std::memcpy(&value, &output.bytes[i * sizeof value], sizeof value);
+        store(&bytes[i * size_of(dtype)], dtype, value);
     }
     output.dtype = dtype;
     output.bytes = std::move(bytes);
@@ -174,7 +171,7 @@ void run(const RunOptions& options) {
         times.backward_ms = timed(call, [&] { return call.backward(); });
     }
     auto outputs = download(call);
-    if (output_type == OutputType::input) {
+    if (output_type == OutputType::input && outputs.front().dtype != shape.dtype) {
         narrow(outputs.front(), shape.dtype);
     }
     require(write_tensors(options.outputs, outputs));
