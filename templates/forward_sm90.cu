@@ -179,7 +179,7 @@ struct Consumer {
         {
             const MappedTile block = compute_scores(scores, queries, logits, last);
             apply(logits, scores, block.index * mod::kKeyTile);
-            softmax.find_level(scores, logits, [] {});
+            softmax.find_level(scores, logits, true, [] {});
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
             to_weights(weights, scores);
@@ -213,7 +213,7 @@ struct Consumer {
             };
             // Where levels are asked for late, nothing holds exponents that follow.
             constexpr bool kFinishesFirst = Softmax::kAsksLate && mod::kSettlesAfter == 0;
-            softmax.find_level(scores, logits, [&] {
+            softmax.find_level(scores, logits, false, [&] {
                 if constexpr (kFinishesFirst) finish(softmax.highest);
             });
             softmax.exponentiate(
@@ -259,7 +259,7 @@ struct Consumer {
             turn.take(mod::Turns::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
             apply(logits, scores, block.index * mod::kKeyTile);
-            softmax.find_level(scores, logits, [] {});
+            softmax.find_level(scores, logits, next + 1 == task.end, [] {});
             softmax.exponentiate(scores, logits, 0);
             softmax.exponentiate(scores, logits, 1);
             turn.pass(mod::Turns::softmax);

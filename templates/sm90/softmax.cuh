@@ -1,6 +1,6 @@
 // The level and sum of a thread's two rows: weights are relative to the level, which follows the
-// maximum. Logits that are known to be small need no maximum: their weights are relative to the
-// same level from the first key on, and neither overflow nor vanish.
+// maximum. Logits that are known to be small have the level that their first block of keys gives
+// them: their weights neither overflow nor vanish.
 #pragma once
 
 #include "sm90/logits.cuh"
@@ -8,8 +8,11 @@
 namespace sm90 {
 
 struct Softmax {
-    static constexpr float kFixedLevel = 20; // weights are at most 2^54, at least 2^-94
-    static constexpr float kHeadroom = 8;    // weights are at most 2 to the power of it
+    // Weights are at most 2 to the power of it. The higher, the further o is from float64: a row's
+    // largest weight has no rounding error if it is 1.
+    static constexpr float kHeadroom = 3;
+    // Of bounded logits, so that weights are at most 2^54.
+    static constexpr float kLeastLevel = mod::kExponentBound - 54;
     // With a grid of keys, logits become exponents relative to the levels so far before it is asked
     // whether one rises. That is a comparison of integers then, of which one instruction does two.
     static constexpr bool kAsksLate = mod::kKeysAreGrid && !Logits::kAreBounded;
@@ -28,15 +31,16 @@ struct Softmax {
         for (int r = 0; r < 2; ++r) {
             maximum[r] = negative_infinity();
             sum[r] = 0;
-            if constexpr (Logits::kAreBounded) origin[r][0] = kFixedLevel;
         }
     }
 
-    // All that exponents of this block are taken relative to. `between` comes before levels rise
-    // for certain.
+    // All that exponents of this block are taken relative to; is_first: of the rows' blocks.
+    // `between` comes before levels rise for certain.
     template <typename Between>
-    __device__ void find_level(Scores& logits, const Logits& form, Between between) {
-        if constexpr (kAsksLate) {
+    __device__ void find_level(Scores& logits, const Logits& form, bool is_first, Between between) {
+        if constexpr (Logits::kAreBounded) {
+            if (is_first) settle_level(logits, form);
+        } else if constexpr (kAsksLate) {
             find_exponents(logits, form);
             between();
             if (rises) rise(logits);
@@ -98,26 +102,18 @@ struct Softmax {
         }
     }
 
+    __device__ void settle_level(const Scores& logits, const Logits& form) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+            origin[r][0] =
+                fmaxf(form.exponent(highest_of(logits, form, r, negative_infinity())), kLeastLevel);
+    }
+
     __device__ void raise_maximum(const Scores& logits, const Logits& form) {
-        if constexpr (Logits::kAreBounded) return;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const float before = maximum[r];
-            float highest = before;
-#pragma unroll
-            for (int part = 0; part < Logits::kOffsets; ++part) {
-                constexpr int kColumns = kFragmentColumns / Logits::kOffsets;
-                const int first = part * kColumns;
-                float even = logits[accumulator(r, first)];
-                float odd = logits[accumulator(r, first + 1)];
-#pragma unroll
-                for (int j = first + 2; j < first + kColumns; j += 2) {
-                    even = fmaxf(even, logits[accumulator(r, j)]);
-                    odd = fmaxf(odd, logits[accumulator(r, j + 1)]);
-                }
-                highest = fmaxf(highest, fmaxf(even, odd) + form.offset(r, part));
-            }
-            highest = quad_max(highest);
+            const float highest = highest_of(logits, form, r, before);
             // Where it would rise by little it stays, and what was summed stays with it.
             const bool stays = form.exponent(highest) - form.exponent(before) <= kHeadroom;
             maximum[r] = stays ? before : highest;
@@ -140,7 +136,7 @@ struct Softmax {
     // What weights of a row are relative to, as an exponent.
     __device__ float level(int r, const Logits& form) const {
         if constexpr (kAsksLate) return maximum[r];
-        return Logits::kAreBounded ? kFixedLevel : form.exponent(maximum[r]);
+        return Logits::kAreBounded ? origin[r][0] : form.exponent(maximum[r]);
     }
     // Of a row, when `total` is the sum of all threads.
     __device__ bool saw_nothing(int r, float total) const {
@@ -185,6 +181,24 @@ struct Softmax {
     }
 
   private:
+    // Of a row, with offsets, and at least `highest`.
+    static __device__ float highest_of(const Scores& logits, const Logits& form, int r,
+                                       float highest) {
+#pragma unroll
+        for (int part = 0; part < Logits::kOffsets; ++part) {
+            constexpr int kColumns = kFragmentColumns / Logits::kOffsets;
+            const int first = part * kColumns;
+            float even = logits[accumulator(r, first)];
+            float odd = logits[accumulator(r, first + 1)];
+#pragma unroll
+            for (int j = first + 2; j < first + kColumns; j += 2) {
+                even = fmaxf(even, logits[accumulator(r, j)]);
+                odd = fmaxf(odd, logits[accumulator(r, j + 1)]);
+            }
+            highest = fmaxf(highest, fmaxf(even, odd) + form.offset(r, part));
+        }
+        return quad_max(highest);
+    }
     __device__ bool saw_something(int r) const { return maximum[r] != negative_infinity(); }
     // Nothing visible yet: from any finite origin, what is hidden has the weight 2^-inf = 0.
     __device__ float level_so_far(int r) const { return saw_something(r) ? maximum[r] : 0; }
