@@ -210,6 +210,8 @@ KernelConfig convert(const KernelRequest& request) {
     config.entry = "flexc_backward_convert_sm90";
     config.query_tile = kSlabRows;
     config.warps = 4;
+    constexpr int kBarrierBytes = 16; // with what one thread tells the others
+    config.shared_bytes = kSlabRows * request.head_dim * 4 + kBarrierBytes;
     config.multiplies_queries = !shares_keys(request);
     config.reason = "dq from its accumulator";
     return config;
