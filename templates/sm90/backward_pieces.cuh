@@ -38,29 +38,37 @@ __device__ inline void add_tile(float* slab, Shared shared, unsigned parity, boo
 }
 
 // Sums of a tile of queries: the first block that has a part of them stores it, and others wait
-// until it has. Nobody who has taken a tile waits for another's.
+// until it has. Nobody who has taken a tile waits for another's. Addresses are found where they are
+// needed, because registers are short.
 class TileSums {
   public:
-    // slab: the tile's first, of all.
-    __device__ TileSums(const AttentionArguments& attention, long long slab)
-        : state_(attention.slab_states == nullptr ? nullptr : attention.slab_states + slab),
-          before_(state_ == nullptr ? kSlabStored : take_slab(state_)) {}
+    // slab: the tile's first, of all. seen: what peek() gave.
+    __device__ TileSums(const AttentionArguments& attention, int slab, int seen)
+        : attention_(attention), slab_(slab),
+          before_(seen == kSlabStored ? seen : take_slab(attention.slab_states + slab)) {}
 
-    __device__ bool is_first() const { return before_ == kSlabUntouched; }
-    __device__ void wait_for_first() const {
-        if (before_ == kSlabTaken) wait_for_turn(state_, kSlabStored);
-        if (before_ == kSlabStored) asm volatile("fence.proxy.async;" ::: "memory");
+    // Asked long before it is needed; what it says may be out of date, but that it is stored. No
+    // slab is negative.
+    static __device__ int peek(const AttentionArguments& attention, int slab) {
+        if (slab < 0 || attention.slab_states == nullptr) return kSlabStored;
+        return load_relaxed(attention.slab_states + slab);
     }
-    __device__ void report() const {
-        if (!is_first()) return;
+
+    __device__ void add(Shared shared, unsigned parity) const {
+        constexpr long long kSlabFloats = kSlabRows * mod::kHeadDim;
+        const bool is_first = before_ == kSlabUntouched;
+        if (before_ == kSlabTaken) wait_for_turn(attention_.slab_states + slab_, kSlabStored);
+        if (before_ == kSlabStored) asm volatile("fence.proxy.async;" ::: "memory");
+        add_tile(attention_.dq_accumulator + slab_ * kSlabFloats, shared, parity, is_first);
+        if (!is_first) return;
 #pragma unroll
         for (int i = 0; i < kSlabs; ++i)
-            report_stored(state_ + i);
+            report_stored(attention_.slab_states + slab_ + i);
     }
 
   private:
-    int* state_;
-    int before_;
+    const AttentionArguments& attention_;
+    int slab_, before_;
 };
 
 // By the thread that has added all of a block's pieces.
@@ -71,22 +79,22 @@ __device__ inline void report_additions(const AttentionArguments& attention, con
 __device__ inline void add_pieces(const AttentionArguments& attention,
                                   const mod::Arguments& arguments, const BackwardMaps& maps,
                                   Shared shared, const KeyTile& only) {
-    constexpr int kSlabFloats = kSlabRows * mod::kHeadDim;
-    const long long slabs = padded(attention.q_len) / kSlabRows;
     unsigned parity = 0;
     wait_for_kernel_ahead();
     visit_key_tiles<false>(shared, only, [&](const KeyTile& keys, unsigned which) {
         visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
             QueryTiles walk(attention, place, keys, tiles);
-            const long long before = (place.b * attention.heads + place.h) * slabs;
+            const int before = (place.b * attention.heads + place.h) *
+                               static_cast<int>(padded(attention.q_len) / kSlabRows);
+            const auto next = [&] { return walk.is_done() ? -1 : before + walk.tile() * kSlabs; };
+            int slab = next(), seen = TileSums::peek(attention, slab);
 #pragma unroll 1
-            for (; !walk.is_done(); walk.advance(), parity ^= 1) {
-                const long long slab = before + walk.tile() * kSlabs;
-                const TileSums sums(attention, slab);
-                sums.wait_for_first();
-                add_tile(attention.dq_accumulator + slab * kSlabFloats, shared, parity,
-                         sums.is_first());
-                sums.report();
+            for (; slab >= 0; parity ^= 1) {
+                const TileSums sums(attention, slab, seen);
+                walk.advance();
+                slab = next();
+                seen = TileSums::peek(attention, slab);
+                sums.add(shared, parity);
             }
         });
         if constexpr (mod::kBlocksStay) store_gradients(attention, maps, shared, keys, which);

@@ -9,6 +9,13 @@ __device__ inline int load_acquiring(const int* counter) {
     return now;
 }
 
+// Returns before it has been read: its first use waits.
+__device__ inline int load_relaxed(const int* counter) {
+    int now;
+    asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    return now;
+}
+
 // A slab's state (common/arguments.h) before this block has taken it, if nobody has before.
 __device__ inline int take_slab(int* state) {
     int before;
