@@ -1,6 +1,6 @@
 // The level and sum of a thread's two rows: weights are relative to the level, which follows the
 // maximum. Logits that are known to be small have the level that their first block of keys gives
-// them: their weights neither overflow nor vanish.
+// them: none of their weights overflows.
 #pragma once
 
 #include "sm90/logits.cuh"
