@@ -1,0 +1,33 @@
+// A CUDA kernel as the cache keeps it.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "cache/digest.h"
+#include "cache/entry_format.h"
+#include "cuda/fill.h"
+#include "cuda/schedule.h"
+#include "runtime/cuda_executable.h"
+
+namespace flexc::api {
+
+// Where the cache has a kernel.
+struct Identity {
+    cache::Digest key, source;
+};
+Identity identify(const cuda::Translation& translation, std::string_view arch);
+
+struct CompiledKernel {
+    runtime::CudaKernel kernel;
+    Identity id;
+    int refused = 0; // configurations that compiled badly before this one
+    std::optional<cuda::ForwardSchedule> schedule; // that was not flexc's own choice
+    bool cached = false;
+};
+
+cache::Entry entry_of(const CompiledKernel& one);
+// All but the identity, and what follows from the configuration. Nothing unless entry_of wrote it.
+std::optional<CompiledKernel> read_entry(cache::Entry entry);
+
+} // namespace flexc::api
