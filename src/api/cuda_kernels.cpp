@@ -272,17 +272,28 @@ Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptio
     auto translation = translate(result);
     if (!translation) return translation.error();
 
-    // The entry stands under the source of the first choice, and says which choice it became.
+    // The entry stands under the source of the first choice, and says which choice it became. Other
+    // builds of this version may have chosen otherwise: their code is not for our configuration.
     result.id = identify(*translation, target.arch);
+    const auto is_ours = [&](CompiledKernel& found) {
+        const bool is_first =
+            found.refused == preference.refused && found.schedule == preference.schedule;
+        Preference choice = preference;
+        choice.refused = found.refused;
+        choice.schedule = found.schedule;
+        use(found, choice);
+        if (is_first) return found.made_of == result.id.source;
+        const auto chosen = translate(found);
+        return chosen && found.made_of == source_of(*chosen);
+    };
     if (auto entry = store.load(result.id.key, result.id.source, log)) {
-        if (auto found = read_entry(std::move(*entry))) {
-            preference.refused = found->refused;
-            preference.schedule = found->schedule;
-            use(*found, preference);
+        auto found = read_entry(std::move(*entry));
+        if (found && is_ours(*found)) {
             found->id = result.id;
             found->cached = true;
             return *std::move(found);
         }
+        log.warn("a kept {} is of another build of flexc and is made anew", kernel.info.name);
         store.discard(result.id.key, log); // else it would stay, and every process compile again
     }
     auto compiled = cuda::compile_cubin(*translation, target.arch);
@@ -304,6 +315,7 @@ Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptio
         kernel.info.shared_bytes += usage.shared_bytes;
     }
     kernel.cubin = std::move(compiled->cubin);
+    result.made_of = source_of(*translation);
     result.refused = preference.refused;
     result.schedule = preference.schedule;
     store.publish(result.id.key, result.id.source, entry_of(result), log);

@@ -8,8 +8,6 @@
 
 namespace flexc::api {
 
-namespace {
-
 // Digests of files, so that half a megabyte of templates is not copied for each kernel.
 cache::Digest source_of(const cuda::Translation& translation) {
     cache::DigestBuilder text;
@@ -18,8 +16,6 @@ cache::Digest source_of(const cuda::Translation& translation) {
         text.field(header.path, cache::digest_of(header.text));
     return text.finish();
 }
-
-} // namespace
 
 // Whatever reaches the compiler. Its own version is not here: a cubin stays right when NVRTC is
 // updated, and finding the version would load a library of 100 MB that a hit does not need.
@@ -33,12 +29,13 @@ Identity identify(const cuda::Translation& translation, std::string_view arch) {
 }
 
 // Registers, spills, shared bytes and compile time, how many configurations were refused before
-// this one, and its schedule if that was given, as text: "168 0 98304 412.5 0 "
+// this one, the source of this one, and its schedule if that was given, as text:
+// "168 0 98304 412.5 0 0123456789abcdef0123456789abcdef "
 cache::Entry entry_of(const CompiledKernel& one) {
     const KernelInfo& info = one.kernel.info;
-    return {.metadata =
-                formatted("{} {} {} {} {} {}", info.registers, info.spill_bytes, info.shared_bytes,
-                          info.compile_ms, one.refused, one.schedule ? text_of(*one.schedule) : ""),
+    return {.metadata = formatted("{} {} {} {} {} {} {}", info.registers, info.spill_bytes,
+                                  info.shared_bytes, info.compile_ms, one.refused,
+                                  one.made_of.hex(), one.schedule ? text_of(*one.schedule) : ""),
             .payload = one.kernel.cubin};
 }
 
@@ -56,6 +53,11 @@ std::optional<CompiledKernel> read_entry(cache::Entry entry) {
     if (!next(info.registers) || !next(info.spill_bytes) || !next(info.shared_bytes) ||
         !next(info.compile_ms) || !next(one.refused))
         return {};
+    const auto space = text.find(' ');
+    const auto made_of = cache::Digest::parse(text.substr(0, space));
+    if (!made_of || space == std::string_view::npos) return {};
+    one.made_of = *made_of;
+    text.remove_prefix(space + 1);
     one.schedule = cuda::read_schedule(text);
     if (!one.schedule && !text.empty()) return {};
     one.kernel.cubin = std::move(entry.payload);

@@ -17,11 +17,14 @@ struct Identity {
     cache::Digest key, source;
 };
 Identity identify(const cuda::Translation& translation, std::string_view arch);
+// The source alone.
+cache::Digest source_of(const cuda::Translation& translation);
 
 struct CompiledKernel {
     runtime::CudaKernel kernel;
-    Identity id;
-    int refused = 0; // configurations that compiled badly before this one
+    Identity id;           // of the first choice
+    cache::Digest made_of; // the source of the configuration that it became
+    int refused = 0;       // configurations that compiled badly before this one
     std::optional<cuda::ForwardSchedule> schedule; // that was not flexc's own choice
     bool cached = false;
 };
