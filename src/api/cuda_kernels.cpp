@@ -1,7 +1,6 @@
 #include "api/cuda_kernels.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <thread>
 
@@ -15,7 +14,6 @@
 #include "cuda/fold.h"
 #include "cuda/nvrtc.h"
 #include "cuda/select.h"
-#include "flexc/version.h"
 #include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
 #include "passes/matrix_read.h"
@@ -30,29 +28,6 @@ using runtime::CudaKernel;
 namespace {
 
 Error unsupported(std::string message) { return {ErrorCode::unsupported, std::move(message)}; }
-
-// registers, spills, shared bytes and compile time of an entry, how many configurations were
-// refused before it, and its schedule if that was given, as text: "168 0 98304 412.5 0 "
-std::string encode(const CompiledKernel& one) {
-    const KernelInfo& info = one.kernel.info;
-    return formatted("{} {} {} {} {} {}", info.registers, info.spill_bytes, info.shared_bytes,
-                     info.compile_ms, one.refused, one.schedule ? text_of(*one.schedule) : "");
-}
-
-bool decode(std::string_view text, CompiledKernel& one) {
-    KernelInfo& info = one.kernel.info;
-    auto next = [&text](auto& value) {
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-        if (error != std::errc()) return false;
-        text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-        if (!text.empty()) text.remove_prefix(1);
-        return true;
-    };
-    const bool has_numbers = next(info.registers) && next(info.spill_bytes) &&
-                             next(info.shared_bytes) && next(info.compile_ms) && next(one.refused);
-    one.schedule = cuda::read_schedule(text);
-    return has_numbers && (one.schedule || text.empty());
-}
 
 std::string schedule_text(const cuda::KernelConfig& config) {
     return config.hopper ? text_of(config.hopper->schedule) : "";
@@ -277,58 +252,48 @@ std::string mod_text(const passes::Mod& mod, const CompileOptions& options,
         {.dtype = options.dtype, .head_dim = options.head_dim, .head_dim_v = options.head_dim_v});
 }
 
-// Whatever reaches the compiler. Its own version is not here: a cubin stays right when NVRTC is
-// updated, and finding the version would load a library of 100 MB that a hit does not need.
-Identity identify(const cuda::Translation& translation, const Target& target) {
-    cache::DigestBuilder text;
-    text.field("main", translation.text);
-    for (const cuda::SourceFile& header : translation.headers)
-        text.field(header.path, header.text);
-    const cache::Digest source = text.finish();
-    cache::DigestBuilder key;
-    key.field("kind", "cubin").field("flexc", FLEXC_VERSION).field("source", source);
-    for (const std::string& option : cuda::nvrtc_options(target.arch))
-        key.field("option", option);
-    return {.key = key.finish(), .source = source};
-}
-
-cache::Entry entry_of(const CompiledKernel& one) {
-    return {.metadata = encode(one), .payload = one.kernel.cubin};
-}
-
 Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptions& options,
                                       KernelKind kind, const Target& target, cache::Store& store,
                                       Preference preference) {
     const support::Log log(options.log);
+    const auto use = [&](CompiledKernel& one, const Preference& choice) {
+        CudaKernel& kernel = one.kernel;
+        kernel.config = configure(mod, options, kind, target, choice);
+        kernel.info.name = kernel.config.entry;
+        kernel.info.reason = kernel.config.reason;
+        kernel.info.schedule = schedule_text(kernel.config);
+    };
+    const auto translate = [&](const CompiledKernel& one) {
+        return cuda::fill_template(one.kernel.config, mod_text(mod, options, one.kernel.config));
+    };
     CompiledKernel result;
     CudaKernel& kernel = result.kernel;
-    const auto use = [&](const cuda::KernelConfig& config) {
-        kernel.config = config;
-        kernel.info = {.name = std::string(config.entry),
-                       .reason = config.reason,
-                       .schedule = schedule_text(config)};
-    };
-    const auto translate = [&] {
-        return cuda::fill_template(kernel.config, mod_text(mod, options, kernel.config));
-    };
-    use(configure(mod, options, kind, target, preference));
-    auto translation = translate();
+    use(result, preference);
+    auto translation = translate(result);
     if (!translation) return translation.error();
 
-    // The entry stands under the text of the first choice, and says which choice it became.
-    result.id = identify(*translation, target);
+    // The entry stands under the source of the first choice, and says which choice it became. Other
+    // builds of this version may have chosen otherwise: their code is not for our configuration.
+    result.id = identify(*translation, target.arch);
+    const auto is_ours = [&](CompiledKernel& found) {
+        const bool is_first =
+            found.refused == preference.refused && found.schedule == preference.schedule;
+        Preference choice = preference;
+        choice.refused = found.refused;
+        choice.schedule = found.schedule;
+        use(found, choice);
+        if (is_first) return found.made_of == result.id.source;
+        const auto chosen = translate(found);
+        return chosen && found.made_of == source_of(*chosen);
+    };
     if (auto entry = store.load(result.id.key, result.id.source, log)) {
-        if (decode(entry->metadata, result)) {
-            preference.refused = result.refused;
-            preference.schedule = result.schedule;
-            kernel.config = configure(mod, options, kind, target, preference);
-            kernel.info.reason = kernel.config.reason;
-            kernel.info.name = kernel.config.entry;
-            kernel.info.schedule = schedule_text(kernel.config);
-            kernel.cubin = std::move(entry->payload);
-            result.cached = true;
-            return result;
+        auto found = read_entry(std::move(*entry));
+        if (found && is_ours(*found)) {
+            found->id = result.id;
+            found->cached = true;
+            return *std::move(found);
         }
+        log.warn("a kept {} is of another build of flexc and is made anew", kernel.info.name);
         store.discard(result.id.key, log); // else it would stay, and every process compile again
     }
     auto compiled = cuda::compile_cubin(*translation, target.arch);
@@ -336,8 +301,8 @@ Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptio
         log.info("{} with tiles of {} x {} spills or serialises: the next configuration is tried",
                  kernel.config.entry, kernel.config.query_tile, kernel.config.key_tile);
         ++preference.refused;
-        use(configure(mod, options, kind, target, preference));
-        translation = translate();
+        use(result, preference);
+        translation = translate(result);
         if (!translation) return translation.error();
         compiled = cuda::compile_cubin(*translation, target.arch);
     }
@@ -350,6 +315,7 @@ Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptio
         kernel.info.shared_bytes += usage.shared_bytes;
     }
     kernel.cubin = std::move(compiled->cubin);
+    result.made_of = source_of(*translation);
     result.refused = preference.refused;
     result.schedule = preference.schedule;
     store.publish(result.id.key, result.id.source, entry_of(result), log);

@@ -7,15 +7,12 @@
 #include <string_view>
 #include <vector>
 
-#include "cache/digest.h"
-#include "cache/entry_format.h"
+#include "api/kernel_entry.h"
 #include "cache/store.h"
 #include "cuda/config.h"
-#include "cuda/fill.h"
 #include "flexc/options.h"
 #include "flexc/result.h"
 #include "passes/mod.h"
-#include "runtime/cuda_executable.h"
 
 namespace flexc::api {
 
@@ -44,21 +41,6 @@ cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& optio
                              Preference preference = {});
 std::string mod_text(const passes::Mod& mod, const CompileOptions& options,
                      const cuda::KernelConfig& config);
-
-// Where the cache has a kernel.
-struct Identity {
-    cache::Digest key, source;
-};
-Identity identify(const cuda::Translation& translation, const Target& target);
-
-struct CompiledKernel {
-    runtime::CudaKernel kernel;
-    Identity id;
-    int refused = 0; // configurations that compiled badly before this one
-    std::optional<cuda::ForwardSchedule> schedule; // that was not flexc's own choice
-    bool cached = false;
-};
-cache::Entry entry_of(const CompiledKernel& one);
 
 Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptions& options,
                                       cuda::KernelKind kind, const Target& target,

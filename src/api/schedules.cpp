@@ -46,7 +46,7 @@ Result<api::Identity> identity_without_schedule(const Question& asked) {
         api::configure(asked.mod, asked.options, cuda::KernelKind::forward, asked.target);
     auto translation = cuda::fill_template(config, api::mod_text(asked.mod, asked.options, config));
     if (!translation) return translation.error();
-    return api::identify(*translation, asked.target);
+    return api::identify(*translation, asked.target.arch);
 }
 
 } // namespace

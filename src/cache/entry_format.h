@@ -19,7 +19,7 @@ struct Entry {
 };
 
 // Part of the file name too, so that versions of flexc that share a folder leave each other alone.
-inline constexpr std::uint32_t kEntryVersion = 1;
+inline constexpr std::uint32_t kEntryVersion = 2;
 inline constexpr std::string_view kEntrySuffix = ".v";
 inline constexpr std::size_t kHeaderSize = 80;
 

@@ -12,6 +12,7 @@ namespace flexc::cuda {
 
 using ir::kNoNode;
 using ir::NodeId;
+using Kind = passes::ArgumentSlot::Kind;
 
 std::string emit_bias_functions(const Layout& layout, NodeId read) {
     if (read == kNoNode)
@@ -24,7 +25,6 @@ std::string emit_bias_functions(const Layout& layout, NodeId read) {
     const DType dtype = layout.mod().program.buffers[node.symbol].dtype;
     Body address(layout, passes::Place::element, "at.");
     address.compute(node.operands);
-    using Kind = passes::ArgumentSlot::Kind;
     address.line(formatted("return {} + {};", address.argument({Kind::buffer_data, node.symbol}),
                            address.offset(read, Kind::buffer_stride)));
     Body step(layout, passes::Place::launch, "");

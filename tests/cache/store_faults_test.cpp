@@ -112,7 +112,7 @@ TEST_CASE("sizes that lie allocate nothing and overflow nothing") {
 TEST_CASE("an entry under another key's name is not given out") {
     const Scratch scratch;
     const fs::path file = publish_one(scratch);
-    fs::rename(file, scratch.cache() / (key_of(2).hex() + ".v1"));
+    fs::rename(file, scratch.cache() / cache::entry_name(key_of(2)));
     CHECK_FALSE(Store::open(scratch.options())->load(key_of(2), kSource));
 }
 
@@ -205,7 +205,7 @@ TEST_CASE("another user's folder and another user's entries are not used") {
 TEST_CASE("a folder that cannot be written: what is there is used, one warning for the rest") {
     const Scratch scratch;
     const fs::path file = publish_one(scratch);
-    const std::string damaged = (scratch.cache() / (key_of(3).hex() + ".v1")).string();
+    const std::string damaged = (scratch.cache() / cache::entry_name(key_of(3))).string();
     write_file(damaged, "garbage");
     REQUIRE(::chmod(damaged.c_str(), 0600) == 0);
     const bool root = ::geteuid() == 0;

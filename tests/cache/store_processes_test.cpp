@@ -92,7 +92,7 @@ TEST_CASE("a publisher that is killed leaves no damaged entry") {
         });
         // Half of the rounds end in the first publish, half in a later one.
         const auto first =
-            scratch.cache() / (key_of(static_cast<std::uint64_t>(round) * 5).hex() + ".v1");
+            scratch.cache() / cache::entry_name(key_of(static_cast<std::uint64_t>(round) * 5));
         while (round % 2 == 1 && !fs::exists(first))
             std::this_thread::yield();
         state = state * 1664525u + 1013904223u;
@@ -102,7 +102,7 @@ TEST_CASE("a publisher that is killed leaves no damaged entry") {
         const auto store = Store::open(scratch.options());
         std::size_t names = 0;
         for (std::uint64_t key = 0; key < 200; ++key) {
-            const auto name = key_of(key).hex() + ".v1";
+            const auto name = cache::entry_name(key_of(key));
             if (!fs::exists(scratch.cache() / name)) continue;
             ++names;
             const auto found = store->load(key_of(key), kSource);

@@ -197,7 +197,7 @@ TEST_CASE("clear removes what is ours, of any version, and nothing else") {
     store->publish(kKey, kSource, {"m", "p"});
     write_file(scratch.cache() / (key_of(5).hex() + ".v0"), "an older flexc's");
     write_file(scratch.cache() / "precious.txt", "x");
-    write_file(scratch.cache() / (key_of(5).hex() + ".v1.bak"), "x");
+    write_file(scratch.cache() / (cache::entry_name(key_of(5)) + ".bak"), "x");
     CHECK(store->statistics().entries == 2);
     CHECK(store->clear());
     CHECK(store->statistics().entries == 0);

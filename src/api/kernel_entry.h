@@ -1,0 +1,36 @@
+// A CUDA kernel as the cache keeps it.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "cache/digest.h"
+#include "cache/entry_format.h"
+#include "cuda/fill.h"
+#include "cuda/schedule.h"
+#include "runtime/cuda_executable.h"
+
+namespace flexc::api {
+
+// Where the cache has a kernel.
+struct Identity {
+    cache::Digest key, source;
+};
+Identity identify(const cuda::Translation& translation, std::string_view arch);
+// The source alone.
+cache::Digest source_of(const cuda::Translation& translation);
+
+struct CompiledKernel {
+    runtime::CudaKernel kernel;
+    Identity id;           // of the first choice
+    cache::Digest made_of; // the source of the configuration that it became
+    int refused = 0;       // configurations that compiled badly before this one
+    std::optional<cuda::ForwardSchedule> schedule; // that was not flexc's own choice
+    bool cached = false;
+};
+
+cache::Entry entry_of(const CompiledKernel& one);
+// All but the identity, and what follows from the configuration. Nothing unless entry_of wrote it.
+std::optional<CompiledKernel> read_entry(cache::Entry entry);
+
+} // namespace flexc::api
