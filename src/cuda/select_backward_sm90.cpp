@@ -104,8 +104,10 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
     // A warpgroup's piece of dq is 64 columns, or 64 of 128 rows. Where so many elements are added
     // one by one, registers always spill, and a compile takes up to a minute.
     // Beside a derivative of each score, weights would have room in 16 bits only.
+    // Sums over distances would need registers that the warps beside the products do not have.
     if (tile.query_tile == 2 * kSlabRows &&
-        (request.head_dim > 64 || request.adds_elements || request.derivative_uses_score))
+        (request.head_dim > 64 || request.adds_elements || request.derivative_uses_score ||
+         request.sums_distances))
         return false;
     return accumulators <= kMostAccumulators &&
            shared_bytes(request, tile) <= shared_memory_limit(request.arch);

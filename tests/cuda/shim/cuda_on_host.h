@@ -104,6 +104,13 @@ template <typename T> T __shfl_sync(unsigned, T x, int lane) {
     return warp_of_thread->exchange(
         x, [&](const unsigned long long* values) { return static_cast<T>(values[lane]); });
 }
+inline float __shfl_down_sync(unsigned, float x, int lanes) {
+    if (warp_of_thread == nullptr) return 0;
+    return warp_of_thread->exchange(__float_as_uint(x), [&](const unsigned long long* values) {
+        const int lane = static_cast<int>(threadIdx.x % 32) + lanes;
+        return lane < 32 ? __uint_as_float(static_cast<unsigned>(values[lane])) : x;
+    });
+}
 inline unsigned __ballot_sync(unsigned, bool x) {
     if (warp_of_thread == nullptr) return 0;
     return warp_of_thread->exchange(x, [](const unsigned long long* values) {
