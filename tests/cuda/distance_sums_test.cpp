@@ -1,8 +1,5 @@
 // Sums of dS over distances q - kv, as Hopper's backward finds them in tiles that follow each
 // other: run on the host by the lanes of a warp, against sums element by element.
-#include <cmath>
-#include <cstdint>
-#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -10,12 +7,11 @@
 #include <doctest/doctest.h>
 
 #include "common/arguments.h"
-#include "common/expanded.h"
 #include "compile/kernels.h"
 #include "cuda/emit.h"
 #include "cuda/select.h"
 #include "host_module.h"
-#include "random_data.h"
+#include "support/floats.h"
 
 namespace {
 
@@ -34,15 +30,9 @@ unsigned char shared_memory[1];
 extern "C" void run(const AttentionArguments* attention, int first_tile, int tiles, int first_key,
                     const unsigned short* d_scores, float* sums) {
     constexpr unsigned kTiles = 4096;
-    // As stmatrix and the swizzle of 128 bytes leave them.
     for (int tile = 0; tile < tiles; ++tile)
-        for (int q = 0; q < mod::kQueryTile; ++q)
-            for (int key = 0; key < mod::kKeyTile; ++key) {
-                const int byte = q * 128 + key % 64 * 2;
-                std::memcpy(memory_of_block + kTiles + tile * kDScoresBytes +
-                                key / 64 * 128 * mod::kQueryTile + (byte ^ (byte >> 3 & 0x70)),
-                            d_scores++, 2);
-            }
+        store_tile(kTiles + tile * kDScoresBytes, mod::kQueryTile, mod::kKeyTile,
+                   d_scores + tile * mod::kQueryTile * mod::kKeyTile);
     const int count = attention->q_len + attention->kv_len - 1;
     std::vector<DistanceSum> found(count);
     for (const bool is_upper : {false, true})
@@ -98,9 +88,7 @@ void check(int head_dim, bool is_deterministic, std::mt19937& random) {
                 const bool exists = q < attention.q_len && key < attention.kv_len;
                 const float value =
                     exists ? static_cast<float>(below(255) - 127) : 0; // exact in bf16
-                std::uint32_t bits = 0;
-                std::memcpy(&bits, &value, sizeof bits);
-                d_scores.push_back(static_cast<unsigned short>(bits >> 16));
+                d_scores.push_back(support::Bf16::narrow(value));
                 if (exists)
                     expected[static_cast<std::size_t>(q - key + attention.kv_len - 1)] +=
                         static_cast<double>(value);

@@ -17,6 +17,7 @@
 #include "host_module.h"
 #include "passes/gradient_sum.h"
 #include "random_data.h"
+#include "support/floats.h"
 
 namespace {
 
@@ -36,14 +37,7 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* a
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
     const HeadPlace place(*attention, arguments, head);
     const unsigned tile = 4096;
-    // As stmatrix and the swizzle of 128 bytes leave it.
-    for (int q = 0; q < mod::kQueryTile; ++q)
-        for (int key = 0; key < mod::kKeyTile; ++key) {
-            const int byte = q * 128 + key % 64 * 2;
-            std::memcpy(memory_of_block + tile + key / 64 * 128 * mod::kQueryTile +
-                            (byte ^ (byte >> 3 & 0x70)),
-                        d_scores + q * mod::kKeyTile + key, 2);
-        }
+    store_tile(tile, mod::kQueryTile, mod::kKeyTile, d_scores);
     const GridSums sums{*attention, arguments, place, first_key,
                         min(mod::kKeyTile, attention->kv_len - first_key)};
     for (int warp = 0; warp < 2; ++warp)
@@ -104,10 +98,7 @@ int check(const std::string& text, int width, std::mt19937& random) {
         for (int key = first_key; key < first_key + config.key_tile; ++key) {
             const bool exists = q < attention.q_len && key < attention.kv_len;
             const double value = exists ? test::random_real(random) : 0;
-            const auto narrow = static_cast<float>(value);
-            std::uint32_t bits = 0;
-            std::memcpy(&bits, &narrow, sizeof bits);
-            d_scores.push_back(static_cast<unsigned short>(bits >> 16));
+            d_scores.push_back(support::Bf16::narrow(static_cast<float>(value)));
             if (!exists) continue;
             at.q_idx = q + attention.q_offset;
             at.kv_idx = key + attention.kv_offset;

@@ -3,6 +3,18 @@
 
 static unsigned char memory_of_block[1 << 18];
 
+// A tile of 16 bits, [queries][keys], as stmatrix and the swizzle of 128 bytes leave it: panels of
+// 64 keys.
+inline void store_tile(unsigned to, int queries, int keys, const unsigned short* elements) {
+    for (int q = 0; q < queries; ++q)
+        for (int key = 0; key < keys; ++key) {
+            const int byte = q * 128 + key % 64 * 2;
+            std::memcpy(memory_of_block + to + key / 64 * 128 * queries +
+                            (byte ^ (byte >> 3 & 0x70)),
+                        elements++, 2);
+        }
+}
+
 template <typename T> T loaded(unsigned from) {
     T value;
     std::memcpy(&value, memory_of_block + from, sizeof value);
