@@ -35,20 +35,24 @@ struct Consumer {
     const mod::Arguments& arguments;
     const BackwardMaps& maps;
     const Shared shared;
-    const KeyTile only;              // where blocks do not stay
-    const int warpgroup, warp, lane; // among the consumers, in the warpgroup, in the warp
+    const KeyTile only;                   // where blocks do not stay
+    const int warpgroup, warp, held_lane; // among the consumers, in the warpgroup, in the warp
     unsigned step = 0;
-    unsigned tiles = 0;     // of keys, before these
-    bool starts = true;     // where blocks stay: no step yet with these keys
-    Seen seen = Seen::both; // of the tile that comes, where the band says so before it is here
+    unsigned tiles = 0;      // of keys, before these
+    unsigned first_step = 0; // with these keys
+    bool starts = true;      // where blocks stay: no step yet with these keys
+    Seen seen = Seen::both;  // of the tile that comes, where the band says so before it is here
 
-    __device__ bool is_first() const { return mod::kBlocksStay ? starts : step == 0; }
+    __device__ bool is_first() const {
+        return kSavesRegisters || !mod::kBlocksStay ? step == first_step : starts;
+    }
+    __device__ int lane() const { return kAsksForLane ? lane_again() : held_lane; }
     __device__ int slot() const { return static_cast<int>(tiles % kKeySlots); }
     __device__ const KeyTile& keys() const {
         return mod::kBlocksStay ? KeyTile::in_shared(slot()) : only;
     }
     __device__ QueryPiece piece() const {
-        return {shared, warpgroup, warp, lane, Shared::slot_words(slot())};
+        return {shared, warpgroup, warp, lane(), Shared::slot_words(slot())};
     }
     __device__ int warp_key() const { return keys().first_kv + 64 * warpgroup + 16 * warp; }
 
@@ -104,7 +108,7 @@ struct Consumer {
     template <typename LookAhead> __device__ void skip(LookAhead look_ahead) {
         const int stage = static_cast<int>(step % 2);
         if (is_first()) shared.values().wait(tiles % 2);
-        if (lane == 0) shared.d_out_empty(stage).arrive();
+        if (lane() == 0) shared.d_out_empty(stage).arrive();
         if constexpr (kTakesTurns)
             meet_at_d_scores(step, takes_query_gradient());
         else
@@ -290,7 +294,7 @@ struct Consumer {
         wait_for_products<kPending>();
         pin(dv);
         pin(weights);
-        if (lane == 0) shared.d_out_empty(stage).arrive();
+        if (lane() == 0) shared.d_out_empty(stage).arrive();
     }
 
     // dS, for dq and sums over tiles.
@@ -299,7 +303,7 @@ struct Consumer {
         if constexpr (mod::kDScoresStages == 1) shared.d_scores_empty().wait((step & 1) ^ 1);
         store_by_queries(shared.base + at::kDScores + stage % mod::kDScoresStages * kDScoresBytes +
                              warpgroup * kQueryPanel,
-                         d_scores, warp, lane);
+                         d_scores, warp, lane());
     }
 
     // Until the part of gradients before this one has been added.
@@ -311,7 +315,7 @@ struct Consumer {
     // Until dv of the keys before these has left the memory that tiles of dS need.
     __device__ void wait_for_d_scores() const {
         if constexpr (mod::kBlocksStay)
-            if (starts && tiles > 0) shared.d_values_read().wait(tiles % 2 ^ 1);
+            if (is_first() && tiles > 0) shared.d_values_read().wait(tiles % 2 ^ 1);
     }
 
     // Where blocks stay: every tile of keys.
@@ -321,6 +325,7 @@ struct Consumer {
             shared.keys(slot()).wait(tiles / kKeySlots % 2);
             if (keys().is_none()) return;
             starts = true;
+            if constexpr (kSavesRegisters) first_step = step;
             run();
         }
     }
@@ -330,32 +335,34 @@ struct Consumer {
         ValueGradient dv;
         clear(dk);
         clear(dv);
-        visit_heads(attention, arguments, keys(), [&](const HeadPlace& place, TileRange tiles) {
-            ScoreGradients gradients(attention, arguments, place, keys().first_kv, warp_key(),
-                                     lane);
-            GradientSums sums{};
-            float* const dq_accumulator =
-                attention.dq_accumulator +
-                static_cast<long long>(place.b * attention.heads + place.h) *
-                    padded(attention.q_len) * mod::kHeadDim;
-            // Held, or they would be found again between the products of two tiles.
-            int left = computed_again(tiles.end - tiles.begin);
-            int tile = computed_again(tile_in_order(tiles, tiles.begin));
-            if (left > 0) {
-                if (!mod::kBlocksStay && step == 0) shared.keys().wait(0);
-                await(place, tile, step);
-            }
+        constexpr HeadLoop kLoop = kFindsHeads ? HeadLoop::finds_again : HeadLoop::keeps;
+        visit_heads<kLoop>(
+            attention, arguments, keys(), [&](const HeadPlace& place, TileRange tiles) {
+                ScoreGradients gradients(attention, arguments, place, keys().first_kv, warp_key(),
+                                         lane());
+                GradientSums sums{};
+                float* const dq_accumulator =
+                    attention.dq_accumulator +
+                    static_cast<long long>(place.b * attention.heads + place.h) *
+                        padded(attention.q_len) * mod::kHeadDim;
+                // Held, or they would be found again between the products of two tiles.
+                int left = computed_again(tiles.end - tiles.begin);
+                int tile = computed_again(tile_in_order(tiles, tiles.begin));
+                if (left > 0) {
+                    if (!mod::kBlocksStay && step == 0) shared.keys().wait(0);
+                    await(place, tile, step);
+                }
 #pragma unroll 1
-            for (; left > 0; --left, tile += kTileStep)
-                consume(gradients, sums, place, tile, left == 1, dq_accumulator, dk, dv);
-            gradients.flush(sums);
-        });
+                for (; left > 0; --left, tile += kTileStep)
+                    consume(gradients, sums, place, tile, left == 1, dq_accumulator, dk, dv);
+                gradients.flush(sums);
+            });
         if constexpr (mod::kBlocksStay) {
             if (is_first()) shared.values().wait(tiles % 2);
             wait_for_d_scores();
-            if (lane == 0) shared.values_empty().arrive();
+            if (lane() == 0) shared.values_empty().arrive();
         }
-        const WarpOutput output{attention, maps, shared, warpgroup, warp, lane};
+        const WarpOutput output{attention, maps, shared, warpgroup, warp, lane()};
         output.store_values(keys(), dv);
         synchronize(kLastProductBarrier, 128 * kConsumers);
         output.store_keys(keys(), slot(), dk);

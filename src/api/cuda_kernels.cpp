@@ -33,12 +33,16 @@ std::string schedule_text(const cuda::KernelConfig& config) {
     return config.hopper ? text_of(config.hopper->schedule) : "";
 }
 
-// A kernel on Hopper loses more than half of its speed when registers spill or products are
-// serialised.
-bool compiled_badly(const cuda::NvrtcOutput& output, const cuda::KernelConfig& config) {
-    return std::ranges::any_of(output.kernels, [&](const cuda::KernelUsage& usage) {
-        return usage.serialised || usage.spill_store_bytes > config.tolerated_spills;
-    });
+// How many configurations what was compiled rules out, beginning with its own. A kernel on Hopper
+// can lose more than half of its speed when registers spill or products are serialised.
+int refusals(const cuda::NvrtcOutput& output, const cuda::KernelConfig& config) {
+    int count = 0;
+    for (const cuda::KernelUsage& usage : output.kernels) {
+        if (!usage.serialised && usage.spill_store_bytes <= config.tolerated_spills) continue;
+        const bool is_hopeless = usage.spill_store_bytes > config.savable_spills;
+        count = std::max(count, 1 + (is_hopeless ? config.saving_forms : 0));
+    }
+    return count;
 }
 
 // Whether ranges that a kernel computes do not say which tiles to visit. What a mask reads outside
@@ -297,10 +301,12 @@ Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptio
         store.discard(result.id.key, log); // else it would stay, and every process compile again
     }
     auto compiled = cuda::compile_cubin(*translation, target.arch);
-    while (compiled && kernel.config.has_next && compiled_badly(*compiled, kernel.config)) {
+    while (compiled && kernel.config.has_next) {
+        const int refused = refusals(*compiled, kernel.config);
+        if (refused == 0) break;
         log.info("{} with tiles of {} x {} spills or serialises: the next configuration is tried",
                  kernel.config.entry, kernel.config.query_tile, kernel.config.key_tile);
-        ++preference.refused;
+        preference.refused += refused;
         use(result, preference);
         translation = translate(result);
         if (!translation) return translation.error();

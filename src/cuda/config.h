@@ -118,6 +118,8 @@ struct KernelConfig {
     bool multiplies_queries = false;
     int tolerated_spills = 0; // bytes; more, and the next configuration is tried
     bool has_next = false;    // another configuration, which needs fewer registers, can follow
+    int saving_forms = 0;     // of the next ones, so many are this one but save registers:
+    int savable_spills = 0;   // if it spills more bytes, they are passed over
     std::string reason;       // one line, for people
 };
 

@@ -80,8 +80,8 @@ KernelConfig select_key(const KernelRequest& request) {
     config.stages = chosen.stages;
     config.shared_bytes = key_kernel_bytes(request, chosen);
     // Where results take half of the registers, the template can work on fewer rows at a time, and
-    // on fewer still.
-    constexpr int kMostSavings = 2;
+    // on fewer still, and then on one element after the other.
+    constexpr int kMostSavings = 3;
     const bool crowded =
         chosen.key_tile * (request.head_dim + request.head_dim_v) >= 128 * 32 * chosen.warps;
     const int refused = request.refused - backward_sm90_choices(request);

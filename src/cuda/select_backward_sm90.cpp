@@ -1,5 +1,6 @@
 // Tiles of Hopper's fused backward kernel, and the kernels before and after it.
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct FusedTile {
     int d_scores_stages = 2;
     int bias_stages = 0;        // tiles of a matrix of biases in shared memory
     bool adds_matrices = false; // tiles of its gradient there
+    int saves_registers = 0;    // in so many steps
 
     bool has_matrix() const { return bias_stages > 0 || adds_matrices; }
 };
@@ -134,11 +136,25 @@ std::optional<FusedTile> matrix_tile(const KernelRequest& request) {
     return {};
 }
 
+// Not where keys are shared; and sums over a grid of keys spill as much in it.
+bool has_saving_form(const KernelRequest& request) {
+    return !shares_keys(request) && grid_of(request).width == 0;
+}
+
 // Best first. What is read by column of a grid costs more from memory than smaller tiles do, and so
-// do sums without products.
+// do sums without products. After each tile come its forms that save registers, each slower than
+// the one before it; what only masks has three of them.
 std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
     std::vector<FusedTile> tiles;
-    if (const auto tile = matrix_tile(request)) tiles.push_back(*tile);
+    const auto add = [&](FusedTile tile) {
+        tiles.push_back(tile);
+        const int steps = !has_saving_form(request) ? 0 : request.has_score_mod ? 4 : 3;
+        while (tile.saves_registers < steps) {
+            ++tile.saves_registers;
+            tiles.push_back(tile);
+        }
+    };
+    if (const auto tile = matrix_tile(request)) add(*tile);
     const GridReads grid = grid_of(request);
     for (const bool stages_columns : {true, false}) {
         if (stages_columns && grid.by_column == 0) continue;
@@ -147,7 +163,7 @@ std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
             for (const int query_tile : {2 * kSlabRows, kSlabRows})
                 if (const FusedTile tile{query_tile, stages_columns, stages_sums};
                     suits(request, tile))
-                    tiles.push_back(tile);
+                    add(tile);
         }
     }
     return tiles;
@@ -169,6 +185,7 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     config.d_scores_stages = tile.d_scores_stages;
     config.bias_stages = tile.bias_stages;
     config.adds_matrices = tile.adds_matrices;
+    config.saves_registers = tile.saves_registers;
     config.reports_additions = !shares && !tile.adds_matrices;
     config.stores_dq_first = config.reports_additions && !request.deterministic;
     config.multiplies_queries = !shares;
@@ -183,7 +200,19 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     const bool is_last = refused + 1 == all.size();
     // The generic kernel comes last, but for one whose additions to dq need an order.
     config.has_next = !is_last || !request.deterministic;
-    config.tolerated_spills = is_last || tile.has_matrix() || config.key_width != 0 ? 256 : 128;
+    // What spills little is as fast in a form that saves registers; what spills much, with smaller
+    // tiles.
+    constexpr int kSavable = 128;
+    const bool comes_again = !is_last && all[refused + 1].saves_registers > tile.saves_registers;
+    while (comes_again && refused + config.saving_forms + 1 < all.size() &&
+           all[refused + config.saving_forms + 1].saves_registers > 0)
+        ++config.saving_forms;
+    const bool has_smaller = refused + config.saving_forms + 1 < all.size();
+    config.savable_spills =
+        has_smaller && !tile.has_matrix() ? kSavable : std::numeric_limits<int>::max();
+    config.tolerated_spills = comes_again                                             ? 0
+                              : is_last || tile.has_matrix() || config.key_width != 0 ? 256
+                                                                                      : 128;
     config.reason = "wgmma, dk and dv of a tile of keys, dq by ";
     config.reason +=
         shares || tile.adds_matrices ? "additions from registers" : "the copy engine's additions";
@@ -192,7 +221,10 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     if (config.key_width != 0)
         config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";
     if (tile.bias_stages > 0) config.reason += "; biases through shared memory";
-    if (refused > 0) config.reason += "; larger tiles spilled registers or serialised products";
+    if (refused > static_cast<std::size_t>(tile.saves_registers))
+        config.reason += "; larger tiles spilled registers or serialised products";
+    if (tile.saves_registers > 0)
+        config.reason += "; saves registers in " + std::to_string(tile.saves_registers) + " steps";
     return config;
 }
 

@@ -101,19 +101,24 @@ class RepeatingBits {
     static constexpr int kPeriod = longest_period<mod::kMaskParts>();
     static_assert(kPeriod <= 2);
 
-    // find(bits, tile): of the first tiles. Called where kPeriod is not 0.
-    template <typename Find> __device__ void fill(Find find) {
+    // find(bits, tile): of the first tiles. Called where kPeriod is not 0. kPacks: both lines have
+    // half a word, and share one.
+    template <bool kPacks = false, typename Find> __device__ void fill(Find find) {
 #pragma unroll
         for (int tile = 0; tile < kPeriod; ++tile) {
             bits_[tile][0] = bits_[tile][1] = ~0u;
             find(bits_[tile], tile);
+            if constexpr (kPacks)
+                bits_[tile][0] = (bits_[tile][0] & 0xffffu) | bits_[tile][1] << 16;
         }
     }
-    __device__ void meet(unsigned (&visible)[2], int tile) const {
+    template <bool kPacks = false> __device__ void meet(unsigned (&visible)[2], int tile) const {
         const bool is_second = kPeriod == 2 && tile % 2 != 0;
+        unsigned both = is_second ? bits_[1][0] : bits_[0][0];
+        if constexpr (kPacks) asm volatile("" : "+r"(both)); // or halves would be kept
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-            visible[i] &= is_second ? bits_[1][i] : bits_[0][i];
+            visible[i] &= kPacks ? both >> 16 * i : is_second ? bits_[1][i] : bits_[0][i];
     }
 
   private:

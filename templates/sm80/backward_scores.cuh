@@ -121,6 +121,13 @@ __device__ inline Visible<Scores> look(const Surroundings& around, const ScoreTi
     return visible;
 }
 
+// The same value. Where registers are shortest, what an element's reads need is found by itself,
+// not for all elements at once.
+__device__ inline int found_again(int x) {
+    if constexpr (mod::kSavesRegisters > 2) asm volatile("" : "+r"(x) : : "memory");
+    return x;
+}
+
 // product (q k') becomes the weight, P; d_weight (d_out v') becomes the gradient with respect to
 // the score before the mod, dS. What is hidden becomes zero by selection, so that nothing that a
 // mod gives there matters.
@@ -128,8 +135,16 @@ __device__ inline void differentiate(float& product, float& d_weight, bool visib
                                      const Surroundings& around, const ScoreRow& row,
                                      const ScoreColumn& column, mod::GradientSums& sums) {
     const auto& [attention, arguments, place] = around;
-    const mod::At at{arguments, place.launch, place.head, row.value, column.value,
-                     place.b,   place.h,      place.h_kv, row.q,     column.kv};
+    const mod::At at{arguments,
+                     place.launch,
+                     place.head,
+                     row.value,
+                     column.value,
+                     found_again(place.b),
+                     found_again(place.h),
+                     place.h_kv,
+                     found_again(row.q),
+                     column.kv};
     mod::Joint joint{product * attention.scale, 1, {}};
     if constexpr (mod::kHasScoreMod) {
         joint = mod::joint(at, joint.score);

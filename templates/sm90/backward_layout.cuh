@@ -26,14 +26,35 @@ constexpr bool kAtOnce =
     mod::kAddsGradients && (mod::kDerivativeUsesScore || mod::kPartialsUseScore);
 constexpr bool kFolds = !kAtOnce && mod::kDerivativeUsesScore;
 
+// The mod spilled without this. First, the warps beside the products save registers. Then what
+// takes a few instructions to find is found again, not kept; in the next step a thread's place too,
+// and what a tile shows is found after its products. In the last, branches keep ptxas from
+// computing more scores at once than those of a few pairs of queries, and lanes are asked for: with
+// short tiles, masks spill more by it, and with long ones, scores.
+constexpr bool kSavesBeside = mod::kSavesRegisters > 0;
+constexpr bool kSavesRegisters = mod::kSavesRegisters > 1;
+constexpr bool kFindsAgain = kSavesRegisters && mod::kHasScoreMod; // masks would spill by it
+constexpr bool kModifiesInParts = mod::kSavesRegisters > 3 && mod::kHasScoreMod;
+// With long tiles instead of the branches, not beside them.
+constexpr bool kFindsPlaces =
+    mod::kSavesRegisters > 2 && mod::kHasScoreMod && !(kModifiesInParts && mod::kQueryTile == 128);
+constexpr int kPairsAtOnce = kFolds ? 2 : 4;
+constexpr bool kAsksForLane = mod::kHasScoreMod
+                                  ? mod::kSavesRegisters > 3 && (mod::kQueryTile < 128)
+                                  : mod::kSavesRegisters > 2 && mod::kQueryTile == 128;
+
+// For reads by distance, the number of a head over batch and heads is kept, and nothing else of it.
+constexpr bool kFindsHeads = kSavesRegisters && mod::kDistanceValues > 0 && !mod::kBlocksStay;
+
 constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
 // Whether what a mask needs is more than the registers beside products hold. Not bands, but for
 // those with a prefix, nor masks of a word for each query and key, as documents have; where keys
-// are shared there is room.
+// are shared there is room. A mask that spilled is long.
 constexpr bool kMaskIsLong =
     !kSharesKeys && !mod::kHasScoreMod &&
-    (kMaskIsBand ? has(Clamp::last_least) && mod::kQueryTile < 128
-                 : sizeof(mod::Row) != sizeof(int) || sizeof(mod::Column) != sizeof(int));
+    (kSavesRegisters ||
+     (kMaskIsBand ? has(Clamp::last_least) && mod::kQueryTile < 128
+                  : sizeof(mod::Row) != sizeof(int) || sizeof(mod::Column) != sizeof(int)));
 // Then what a tile shows is found out before dP's product, which takes registers. Not where tiles
 // are long and reads for each element would hold that up.
 constexpr bool kLooksBetween = kMaskIsLong && !(mod::kMaskReadsElements && mod::kQueryTile == 128);
@@ -141,17 +162,20 @@ constexpr bool kStagesRows =
 // Registers of a thread; together no more than the launch gave the block. What is done at once
 // needs more than the producer's warps can spare without words of their own in memory; those that
 // copy and add matrices, sum over a grid of keys, compute what is added to rows, or go on to other
-// keys can spare fewer.
+// keys can spare fewer; where matrices or rows alone spilled, it was theirs.
 constexpr bool kSparesRegisters = mod::kQueryTile < 128 && mod::kHeadDim + mod::kHeadDimV <= 192;
 constexpr bool kModifiesLongTiles =
     mod::kQueryTile == 128 && mod::kHasScoreMod && !(kStagesRows && mod::kDerivativeIsOne);
 constexpr bool kNeedsRegisters =
     (kAtOnce && !kAddsMatrices) || (kTakesTurns && (!kHoldsQueryGradient || kModifiesLongTiles) &&
-                                    !mod::kHasMap && !mod::kBlocksStay && !kMaskIsLong);
-constexpr int kProducerRegisters = kNeedsRegisters && !kCopiesBiases ? 24
-                                   : !kSumsGrid                      ? 40
-                                   : kSparesRegisters                ? 72
-                                                                     : 56;
+                                    !mod::kHasMap && !mod::kBlocksStay && !kMaskIsLong &&
+                                    !(kSavesBeside && kStagesRows && __is_empty(mod::Column)));
+constexpr int kProducerRegisters =
+    kNeedsRegisters && !kCopiesBiases                                      ? 24
+    : kSavesBeside && (kAddsMatrices || (kStagesRows && kSparesRegisters)) ? 56
+    : !kSumsGrid                                                           ? 40
+    : kSparesRegisters                                                     ? 72
+                                                                           : 56;
 constexpr int kConsumerRegisters = (504 - kProducerRegisters) / 16 * 8;
 
 // Whether biases are needed after weights are computed.

@@ -18,6 +18,7 @@ __device__ inline void write_rows(unsigned memory, Columns columns, const float 
                                   float factor) {
     int lane = static_cast<int>(threadIdx.x) % 32;
     if constexpr (mod::kBlocksStay) lane = computed_again(lane);
+    if constexpr (kAsksForLane || kFindsPlaces) lane = lane_again();
 #pragma unroll
     for (int i = 0; i < kCount; i += 8) {
         // Each lane names a row of one of four 8 x 8 matrices, two of them side by side.

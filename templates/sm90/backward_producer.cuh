@@ -151,6 +151,30 @@ __device__ inline void load_queries(const AttentionArguments& attention,
     });
 }
 
+// What the program computes for each of a tile's queries, by one warp, where registers are short:
+// eight bytes of a row at a time, which keep nothing for the next. Short tiles are unrolled, or a
+// count would be kept beside divisions of 64 bits.
+__device__ inline void stage_rows_in_parts(const AttentionArguments& attention,
+                                           const mod::Arguments& arguments, const KeyTile& keys,
+                                           const HeadPlace& place, int first_row, int step) {
+    constexpr int kRowBytes = sizeof(mod::Row);
+    constexpr int kUnrolled = mod::kQueryTile == 64 ? 2 : 1;
+#pragma unroll kUnrolled
+    for (int first = 0; first < mod::kQueryTile; first += 32)
+#pragma unroll
+        for (int byte = 0; byte < kRowBytes; byte += 8) {
+            read_again(arguments);
+            const int q =
+                min(first_row + first + lane_again(), computed_again(attention.q_len) - 1) +
+                static_cast<int>(attention.q_offset);
+            const mod::Row row = mod::at_row(arguments, mod::at_launch(arguments), place.head,
+                                             keys.b, place.h, keys.h_kv, q);
+            mod::Row& staged = Shared::rows(computed_again(step) % 2)[first + lane_again()];
+            memcpy(reinterpret_cast<char*>(&staged) + byte,
+                   reinterpret_cast<const char*>(&row) + byte, min(kRowBytes - byte, 8));
+        }
+}
+
 // By one warp, beside the queries: what the program computes for each, and tiles of biases.
 __device__ inline void stage_values(const AttentionArguments& attention,
                                     const mod::Arguments& arguments, Shared shared,
@@ -158,48 +182,52 @@ __device__ inline void stage_values(const AttentionArguments& attention,
     const int lane = static_cast<int>(threadIdx.x) % 32;
     int step = 0;
     visit_key_tiles<true>(shared, only, [&](const KeyTile& keys, unsigned) {
-        visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-            const auto biases = MatrixRows<const mod::BiasElement>::of(
-                attention, arguments, place, keys.first_kv,
-                [](const mod::At& at) { return mod::bias_address(at); });
+        visit_heads<kSavesBeside ? HeadLoop::counts_again : HeadLoop::keeps>(
+            attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
+                const auto biases = MatrixRows<const mod::BiasElement>::of(
+                    attention, arguments, place, keys.first_kv,
+                    [](const mod::At& at) { return mod::bias_address(at); });
 #pragma unroll 1
-            for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
-                 walk.advance(), ++step) {
-                const int first_row = walk.tile() * mod::kQueryTile;
-                if constexpr (kStagesRows) {
-                    const int stage = step % 2;
-                    shared.queries_empty(stage).wait(step / 2 % 2 ^ 1);
-                    const auto stage_row = [&](int i, const mod::Launch& launch) {
-                        const int q = min(first_row + i, attention.q_len - 1) +
-                                      static_cast<int>(attention.q_offset);
-                        Shared::rows(stage)[i] = mod::at_row(arguments, launch, place.head, place.b,
-                                                             place.h, place.h_kv, q);
-                    };
-                    // Long rows come one by one, and keep nothing: registers are short.
-                    if constexpr (kMaskIsLong && sizeof(mod::Row) > sizeof(int))
+                for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
+                     walk.advance(), ++step) {
+                    const int first_row = walk.tile() * mod::kQueryTile;
+                    if constexpr (kStagesRows) {
+                        const int stage = step % 2;
+                        shared.queries_empty(stage).wait(step / 2 % 2 ^ 1);
+                        const auto stage_row = [&](int i, const mod::Launch& launch) {
+                            const int q = min(first_row + i, attention.q_len - 1) +
+                                          static_cast<int>(attention.q_offset);
+                            Shared::rows(stage)[i] = mod::at_row(arguments, launch, place.head,
+                                                                 place.b, place.h, place.h_kv, q);
+                        };
+                        // Long rows come one by one, and keep nothing: registers are short.
+                        if constexpr (kSavesBeside)
+                            stage_rows_in_parts(attention, arguments, keys, place, first_row, step);
+                        else if constexpr (kMaskIsLong && sizeof(mod::Row) > sizeof(int))
 #pragma unroll 1
-                        for (int i = lane; i < mod::kQueryTile; i += 32) {
-                            read_again(arguments);
-                            stage_row(i, mod::at_launch(arguments));
-                        }
-                    else
+                            for (int i = lane; i < mod::kQueryTile; i += 32) {
+                                read_again(arguments);
+                                stage_row(i, mod::at_launch(arguments));
+                            }
+                        else
 #pragma unroll
-                        for (int i = lane; i < mod::kQueryTile; i += 32)
-                            stage_row(i, place.launch);
-                    // Every lane for itself: it has written rows of its own.
-                    shared.queries_full(stage).arrive();
+                            for (int i = lane; i < mod::kQueryTile; i += 32)
+                                stage_row(i, place.launch);
+                        // Every lane for itself: it has written rows of its own.
+                        shared.queries_full(kSavesBeside ? computed_again(step) % 2 : stage)
+                            .arrive();
+                    }
+                    if constexpr (kCopiesBiases) {
+                        const int stage = step % kBiasRing;
+                        shared.biases_empty(stage).wait(step / kBiasRing % 2 ^ 1);
+                        copy_biases(biases, first_row,
+                                    min(attention.q_len - first_row, mod::kQueryTile),
+                                    attention.kv_len - keys.first_kv,
+                                    shared.base + at::kBiases + stage * kBiasTileBytes,
+                                    shared.biases_full(stage));
+                    }
                 }
-                if constexpr (kCopiesBiases) {
-                    const int stage = step % kBiasRing;
-                    shared.biases_empty(stage).wait(step / kBiasRing % 2 ^ 1);
-                    copy_biases(biases, first_row,
-                                min(attention.q_len - first_row, mod::kQueryTile),
-                                attention.kv_len - keys.first_kv,
-                                shared.base + at::kBiases + stage * kBiasTileBytes,
-                                shared.biases_full(stage));
-                }
-            }
-        });
+            });
     });
 }
 

@@ -34,7 +34,9 @@ __device__ inline void issue_sums(float (&sums)[kCount], const Fragments& fragme
 // A warp's keys with rows of queries, in a panel of 64 keys.
 __device__ inline void store_by_queries(unsigned panel, const Fragments& fragments, int warp,
                                         int lane) {
-    if constexpr (mod::kBlocksStay) lane = computed_again(lane); // or what follows would spill
+    if constexpr (mod::kBlocksStay || kFindsAgain)
+        lane = computed_again(lane); // or what follows would spill
+    if constexpr (kAsksForLane) lane = lane_again();
     const unsigned row = lane % 8 + lane / 16 * 8;
     const unsigned chunk = (2 * warp + lane / 8 % 2) ^ (lane % 8);
     const unsigned to = panel + row * kRowBytes + chunk * 16;

@@ -19,7 +19,7 @@ namespace sm90 {
 // Sums of queries wait for the products that follow, under which lanes exchange them; half of them
 // do not where registers are shortest.
 constexpr bool kExchangesEarly = kAtOnce;
-constexpr bool kLooksEarly = !mod::kAddsGradients;
+constexpr bool kLooksEarly = !mod::kAddsGradients && !kFindsPlaces;
 
 // One warp's 16 keys, for one query head.
 class ScoreGradients {
@@ -31,15 +31,16 @@ class ScoreGradients {
           columns_(attention, arguments, place, warp_key, lane),
           queries_(attention, arguments, place, columns_, warp_key, lane),
           grid_reads_(tile_key, first_key_, first_query_) {
-        const long long count = distance_count(attention);
-        expanded_count_ = count * attention.batch * attention.heads;
-        expanded_ = attention.distance_values + padded(attention.kv_len) +
-                    (place.b * attention.heads + place.h) * count;
+        find_expanded(place.b * attention.heads + place.h);
     }
 
     // Where the tile's rows are, from the first that is the warpgroup's, and what is read by rows
     // and columns of keys as a grid.
     __device__ void use_stage(const Shared& shared, int stage, int first) {
+        if constexpr (kFindsAgain && !mod::kAddsGradients) {
+            first_query_ = kFindsPlaces ? lane_again() % 4 * 2 : computed_again(first_query_);
+            first_key_ = computed_again(first_key_);
+        }
         if constexpr (kStagesRows) rows_ = Shared::rows(stage) + first;
         grid_reads_.use(shared.grid(stage));
     }
@@ -210,6 +211,13 @@ class ScoreGradients {
     }
 
   private:
+    // head: over batch and heads.
+    __device__ void find_expanded(int head) {
+        const long long count = distance_count(attention_);
+        expanded_count_ = count * attention_.batch * attention_.heads;
+        expanded_ = attention_.distance_values + padded(attention_.kv_len) + head * count;
+    }
+
     // kSeesAll: nothing is hidden, nor does a weight of zero meet what is infinite or NaN.
     template <bool kSeesAll>
     __device__ void change_all(const Scores& scores, const Scores& d_weights, Fragments& weights,
@@ -250,14 +258,19 @@ class ScoreGradients {
     }
 
     // Positions start anew with the products, so that nothing of them is computed before; where
-    // elements read memory, with every few queries, so that no more reads are under way at once.
-    static __device__ bool starts_reads(int pair) { return mod::kReadsElements && pair % 2 == 0; }
-    static __device__ int again_for(int pair, int tile_query) {
-        return pair == 0 || starts_reads(pair) ? computed_again(tile_query) : tile_query;
+    // elements read memory, with every few queries, so that no more reads are under way at once;
+    // and with every part of the queries.
+    static __device__ bool starts_anew(int pair) {
+        return (mod::kReadsElements && pair % 2 == 0) ||
+               (kModifiesInParts && pair > 0 && pair % kPairsAtOnce == 0);
     }
-    // Whether queries end before those of a pair. The branch keeps reads apart, or registers spill.
+    static __device__ int again_for(int pair, int tile_query) {
+        return pair == 0 || starts_anew(pair) ? computed_again(tile_query) : tile_query;
+    }
+    // Whether queries end before those of a pair. The branch keeps reads and parts apart, or
+    // registers spill.
     __device__ bool ends_before(int pair, int tile_query) const {
-        return starts_reads(pair) && tile_query + 8 * pair >= attention_.q_len;
+        return starts_anew(pair) && tile_query + 8 * pair >= attention_.q_len;
     }
 
     // Accumulator i of a key: the first of two waits for the second, then both are packed.
@@ -316,7 +329,10 @@ class ScoreGradients {
         const int offset = static_cast<int>(attention_.q_offset);
         const int first = tile_query + first_query_;
         const int inside = min(first + query_of(j), attention_.q_len - 1) + offset;
-        const mod::Row row = row_of(first_query_ + query_of(j), inside);
+        // Else addresses of staged rows would be kept from tile to tile.
+        const int own = kModifiesInParts && kStagesRows && !kIsLong ? computed_again(first_query_)
+                                                                    : first_query_;
+        const mod::Row row = row_of(own + query_of(j), inside);
         const int q = mod::kReadsElements ? inside : first + query_of(j) + offset;
 #pragma unroll
         for (int key = 0; key < 2; ++key)

@@ -21,6 +21,11 @@ struct KeyTile {
         if constexpr (mod::kBlocksStay) return none();
         return KeyTile(attention, arguments, static_cast<int>(blockIdx.x));
     }
+    // The same, found once more.
+    static __device__ KeyTile only_again(const AttentionArguments& attention,
+                                         const mod::Arguments& arguments) {
+        return KeyTile(attention, arguments, computed_again(static_cast<int>(blockIdx.x)));
+    }
     // Read again where it is used, which saves registers.
     static __device__ const KeyTile& in_shared(int slot) {
         return reinterpret_cast<const KeyTile*>(shared_memory + at::kKeyTiles)[slot];
@@ -121,26 +126,48 @@ __device__ inline HeadPlace place_of(const AttentionArguments& attention,
         return HeadPlace(attention, arguments, keys.b * attention.heads + h);
 }
 
+// What of the loop over heads is found again in each turn, where registers are short: nothing, how
+// many heads there are, or all but the number of the head over batch and heads, which is kept
+// anyway.
+enum class HeadLoop { keeps, counts_again, finds_again };
+
 // Every tile of queries that sees something of the keys, of every query head that reads them, in
 // the order in which all of a block's threads visit them: visit_head(place, tiles). Where there is
 // a map, `tiles` is 0 and how many it names.
-template <typename Visit>
+template <HeadLoop kLoop = HeadLoop::keeps, typename Visit>
 __device__ inline void visit_heads(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const KeyTile& keys,
                                    Visit visit_head) {
     const int group = attention.heads / attention.kv_heads;
     const int last_kv = min(keys.first_kv + mod::kKeyTile, attention.kv_len) - 1;
+    const auto end = [&] {
+        if constexpr (kLoop == HeadLoop::finds_again)
+            return (KeyTile::only_again(attention, arguments).h_kv + 1) *
+                   (computed_again(attention.heads) / attention.kv_heads);
+        // Beside score mods a division takes more registers than it frees.
+        constexpr bool kCounts = kLoop == HeadLoop::counts_again;
+        const bool divides = kCounts || (kSavesRegisters && !mod::kHasScoreMod);
+        return ((kCounts ? computed_again(keys.h_kv) : keys.h_kv) + 1) *
+               (divides ? computed_again(attention.heads) / attention.kv_heads : group);
+    };
     int count = keys.count;
+    const int before = kLoop == HeadLoop::finds_again ? keys.b * attention.heads : 0;
 #pragma unroll 1
-    for (int h = keys.h_kv * group; h < (keys.h_kv + 1) * group; ++h) {
+    for (int head = before + keys.h_kv * group; head - before < end(); ++head) {
+        const int h = head - before;
         const HeadPlace place = place_of(attention, arguments, keys, h);
         if constexpr (mod::kHasMap) {
             visit_head(place, {0, count});
-            if (h + 1 < (keys.h_kv + 1) * group) count = keys.count_of(attention, h + 1);
+            if (h + 1 < end()) count = keys.count_of(attention, h + 1);
             continue;
         }
-        visit_head(place, tiles_between(place.queries_of(keys.first_kv, last_kv), attention.q_len,
-                                        mod::kQueryTile));
+        int first = keys.first_kv, last = last_kv;
+        if constexpr (kSavesRegisters) {
+            first = computed_again(first);
+            last = min(first + mod::kKeyTile, attention.kv_len) - 1;
+        }
+        visit_head(place,
+                   tiles_between(place.queries_of(first, last), attention.q_len, mod::kQueryTile));
     }
 }
 

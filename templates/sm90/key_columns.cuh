@@ -8,7 +8,8 @@
 namespace sm90 {
 
 // Of a warp's 16 keys, a thread has that of its lane / 4 and the 8th after it. What a mask alone
-// needs, which is seldom, each lane holds for one key, if it is more than a word.
+// needs, which is seldom, each lane holds for one key, if it is more than a word or registers are
+// short.
 class KeyColumns {
   public:
     __device__ KeyColumns(const AttentionArguments& attention, const mod::Arguments& arguments,
@@ -33,7 +34,8 @@ class KeyColumns {
     }
 
   private:
-    static constexpr bool kIsShared = kMaskIsLong && sizeof(mod::Column) > sizeof(int);
+    static constexpr bool kIsShared =
+        kMaskIsLong && (kSavesRegisters || sizeof(mod::Column) > sizeof(int));
     static constexpr int kHeld = kIsShared ? 1 : 2;
     mod::Column column_[kHeld];
 };

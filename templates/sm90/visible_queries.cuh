@@ -19,7 +19,7 @@ class VisibleQueries {
         : attention_(attention), arguments_(arguments), place_(place), warp_key_(warp_key),
           lane_(lane) {
         if constexpr (kRepeats)
-            repeating_.fill([&](unsigned(&bits)[2], int tile) {
+            repeating_.fill<kPacks>([&](unsigned(&bits)[2], int tile) {
                 meet_parts<true>(bits, tile * mod::kQueryTile, columns, nullptr);
             });
     }
@@ -38,13 +38,14 @@ class VisibleQueries {
     // kStagesRows.
     __device__ void find(unsigned (&visible)[2], int tile_query, const KeyColumns& columns,
                          const mod::Row* rows) const {
-        const int lane = lane_again();
+        const int lane = own_lane();
         const int first = tile_query + lane % 4 * 2;
 #pragma unroll
         for (int key = 0; key < 2; ++key) {
             // Blocks that stay have no registers for what follows from it.
             const int own = warp_key_ + lane / 4;
-            const int position = (mod::kBlocksStay ? computed_again(own) : own) + 8 * key;
+            const int position =
+                (mod::kBlocksStay || kFindsAgain ? computed_again(own) : own) + 8 * key;
             int low = 0, high = attention_.q_len - 1;
             if constexpr (mod::kHasBand) {
                 low = max(place_.first_query(position), low);
@@ -55,11 +56,14 @@ class VisibleQueries {
                                : bits_to(high - first) & ~bits_to(low - 1 - first);
         }
         if constexpr (!kMaskIsBand) meet_parts<false>(visible, tile_query, columns, rows);
-        if constexpr (kRepeats) repeating_.meet(visible, tile_query / mod::kQueryTile);
+        if constexpr (kRepeats) repeating_.meet<kPacks>(visible, tile_query / mod::kQueryTile);
     }
 
   private:
-    static constexpr bool kRepeats = !kMaskIsBand && RepeatingBits::kPeriod != 0 && !kSharesKeys;
+    // What repeats is not kept where registers are short and tiles long, else in half of the words.
+    static constexpr bool kRepeats = !kMaskIsBand && RepeatingBits::kPeriod != 0 && !kSharesKeys &&
+                                     !(kSavesRegisters && kIsLong);
+    static constexpr bool kPacks = kSavesRegisters && kScoreQueries == 64;
 
     // What every part of the mask shows: of those that repeat, or of the others.
     template <bool kRepeating>
@@ -67,7 +71,7 @@ class VisibleQueries {
                                const mod::Row* rows) const {
         if constexpr (kMaskIsLong) read_again(arguments_);
         const mod::Launch launch = kMaskIsLong ? mod::at_launch(arguments_) : place_.launch;
-        const int lane = lane_again();
+        const int lane = own_lane();
         mod::Column own[2];
         columns.find(own, lane);
         const auto kv_of = [&](int index) {
@@ -78,7 +82,7 @@ class VisibleQueries {
             if constexpr ((kRepeats && part.kPeriod != 0) == kRepeating) {
                 unsigned seen[2];
                 look_together<kScoreQueries>(
-                    seen, own, lane_again(),
+                    seen, own, own_lane(),
                     [&](const mod::Column& x, int i, const mod::Column& y, int j) {
                         return part.alike(x, kv_of(i), y, kv_of(j));
                     },
@@ -103,7 +107,9 @@ class VisibleQueries {
     }
 
     // What long masks need is not kept from tile to tile: registers are shortest there.
-    __device__ int lane_again() const { return kMaskIsLong ? computed_again(lane_) : lane_; }
+    __device__ int own_lane() const {
+        return kAsksForLane ? lane_again() : kMaskIsLong ? computed_again(lane_) : lane_;
+    }
 
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;

@@ -128,6 +128,13 @@ __device__ inline int computed_again(int x) {
     return x;
 }
 
+// The caller's lane, asked of the hardware each time.
+__device__ inline int lane_again() {
+    int lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+
 // The same value. While products are under way, ptxas waits for all of them before it reads a
 // register that any product ever wrote.
 __device__ inline float in_another_register(float x) {

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "cuda/select.h"
 
@@ -125,7 +126,7 @@ TEST_CASE("Hopper's backward sums by products where tiles are whole rows of a gr
                 const bool can = linear && width % 16 == 0 && 128 % width == 0;
                 bool some = false;
                 for (; const auto config = select_backward_sm90(request); ++request.refused) {
-                    REQUIRE(request.refused < 10);
+                    REQUIRE(request.refused < 20);
                     REQUIRE(config->key_width == width);
                     REQUIRE(config->shared_bytes <= shared_memory_limit(90));
                     some = some || config->stages_sums;
@@ -256,15 +257,41 @@ TEST_CASE("a backward that spilled works on fewer rows at a time, where that hel
     request.kind = KernelKind::backward_fused;
     CHECK(select_kernel(request).has_next);
     CHECK(select_kernel(request).saves_registers == 0);
-    request.refused = 1;
-    CHECK(select_kernel(request).saves_registers == 1);
-    CHECK(select_kernel(request).has_next);
-    request.refused = 2;
-    CHECK(select_kernel(request).saves_registers == 2);
+    for (request.refused = 1; request.refused < 3; ++request.refused) {
+        CHECK(select_kernel(request).saves_registers == request.refused);
+        CHECK(select_kernel(request).has_next);
+    }
+    CHECK(select_kernel(request).saves_registers == 3);
     CHECK_FALSE(select_kernel(request).has_next);
     request.head_dim = request.head_dim_v = 16;
     request.refused = 0;
     CHECK_FALSE(select_kernel(request).has_next);
+}
+
+TEST_CASE("what spills little saves registers, what spills much has smaller tiles") {
+    KernelRequest request = forward(90, DType::bf16, 64, 64, true);
+    request.kind = KernelKind::backward_fused;
+    for (const bool has_score_mod : {false, true}) {
+        request.has_score_mod = has_score_mod;
+        request.refused = 0;
+        const KernelConfig first = select_kernel(request);
+        CHECK(first.query_tile == 128);
+        CHECK(first.saving_forms == (has_score_mod ? 4 : 3));
+        CHECK(first.tolerated_spills == 0);
+        CHECK(first.savable_spills == 128);
+        for (request.refused = 1; request.refused <= first.saving_forms; ++request.refused) {
+            CHECK(select_kernel(request).query_tile == 128);
+            CHECK(select_kernel(request).saves_registers == request.refused);
+        }
+        const KernelConfig smaller = select_kernel(request);
+        CHECK(smaller.query_tile == 64);
+        CHECK(smaller.saves_registers == 0);
+        // The generic kernel is slower than whatever it spills.
+        CHECK(smaller.savable_spills == std::numeric_limits<int>::max());
+        request.refused += smaller.saving_forms;
+        CHECK(select_kernel(request).saves_registers == smaller.saving_forms);
+        CHECK(select_kernel(request).tolerated_spills > 0);
+    }
 }
 
 TEST_CASE("Hopper's backward fits the registers and the shared memory that it has") {
