@@ -1,15 +1,13 @@
 // After Hopper's backward kernel: dq from its accumulator, in the type and layout that the caller
 // wants. The accumulator holds slabs of 64 queries, groups of eight columns in each, and in a group
 // what each thread of a warpgroup had: two columns of a row, and of the row eight below. One block
-// does a slab, which the copy engine brings, and adds gradients of buffers that are sums of
-// products of q and dq. Blocks that start while the last ones of that kernel run wait for those of
+// does a slab, which the copy engine brings. Blocks that start while the last ones of that kernel run wait for those of
 // their head alone.
 #include "mod.cuh"
 
 #include "sm80/backward_output.cuh"
 #include "sm90/dependence.cuh"
 #include "sm90/pack.cuh"
-#include "sm90/query_product.cuh"
 #include "sm90/tma.cuh"
 #include "sm90/turn.cuh"
 
@@ -90,8 +88,6 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const bool is_row = row < attention.q_len, is_row_below = row + 8 < attention.q_len;
     const GradientPlane<Element> dq(attention.dq, attention.dq_flags, b, h);
     const bool in_pieces = !dq.is_wide && dq.narrow.aligned_to(16);
-    sm90::QueryProduct query(attention, arguments, b, h, row);
-    sm90::QueryProduct below(attention, arguments, b, h, row + 8);
     arrival.wait(0);
 #pragma unroll 1
     for (int first = 0; first < kGroups; first += 4) {
@@ -101,8 +97,6 @@ extern "C" __global__ void __launch_bounds__(kThreads)
             const int column = (first + i) * kGroupColumns + 2 * lane;
             if (column >= mod::kHeadDim) continue;
             float4 sums = has_sums ? from[(first + i) * kThreads] : float4{0, 0, 0, 0};
-            query.take(column, sums.x, sums.y);
-            below.take(column, sums.z, sums.w);
             sums.x *= attention.scale, sums.y *= attention.scale;
             sums.z *= attention.scale, sums.w *= attention.scale;
             pairs[i] = sm90::pack(Element{}, sums.x, sums.y);
@@ -118,8 +112,6 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         if (is_row) *reinterpret_cast<uint4*>(dq.narrow.at(row, column)) = piece;
         if (is_row_below) *reinterpret_cast<uint4*>(dq.narrow.at(row + 8, column)) = piece_below;
     }
-    query.add_gradients();
-    below.add_gradients();
     // Whoever waits for this kernel waits for that one too.
     sm90::wait_for_kernel_ahead();
 }

@@ -69,5 +69,5 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const int counted = min(row, attention.q_len - 1);
     const float sum = inside ? sm90::row_sum(attention, b, h, row) : 0;
     sm90::visit_row(attention, arguments, b, h, counted,
-                    [&](const mod::At& at) { sm90::add_row_gradients(at, sum, 0); });
+                    [&](const mod::At& at) { sm90::add_row_gradients(at, sum); });
 }

@@ -196,16 +196,12 @@ struct Consumer {
             }
             if constexpr (kSettlesEarly) finish_values<0>(dv, weights, stage);
             wait_for_part(0);
-            if constexpr (mod::kDerivativeComesLater) {
-                to_fragments(d_fragments, d_scores);
-                store_for_queries(d_fragments, stage);
-            }
             gradients.finish(d_scores, tile_query, sums, query_sums);
             if constexpr (kAddsScores) gradients.matrices().store_part(d_scores, 0);
             if constexpr (kHoldsBiases) shared.biases_empty(bias_stage).arrive();
             to_fragments(d_fragments, d_scores);
         }
-        if constexpr (!mod::kDerivativeComesLater) store_for_queries(d_fragments, stage);
+        store_for_queries(d_fragments, stage);
         publish_shared();
         if constexpr (kAddsParts) shared.piece_full(warpgroup).arrive();
         // dS is here, and everyone has left the one before.

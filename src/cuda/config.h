@@ -114,8 +114,6 @@ struct KernelConfig {
     // Hopper's backward: blocks say when they have added to dq; the first stores its part.
     bool reports_additions = false, stores_dq_first = false;
     bool blocks_stay = false; // Hopper's backward: no more blocks than multiprocessors
-    // Hopper's backward: gradients of passes::GradientSum::product come from q and dq.
-    bool multiplies_queries = false;
     int tolerated_spills = 0; // bytes; more, and the next configuration is tried
     bool has_next = false;    // another configuration, which needs fewer registers, can follow
     int saving_forms = 0;     // of the next ones, so many are this one but save registers:

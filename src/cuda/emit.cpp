@@ -74,7 +74,7 @@ class Emitter {
         }
         if (config_.is_hopper_backward)
             text_ += emit_gradient_addresses(layout_, gradients(), tile_sums(config_));
-        if (passes_over_rows()) text_ += emit_row_gradients(layout_, gradients());
+        if (is_delta()) text_ += emit_row_gradients(layout_, gradients());
         text_ += "} // namespace mod\n";
         return std::move(text_);
     }
@@ -86,12 +86,11 @@ class Emitter {
         return config_.kind == KernelKind::forward || is_backward(config_.kind) || is_plan() ||
                has_row_gradients();
     }
-    // Of Hopper's backward, before and after the fused kernel.
-    bool passes_over_rows() const {
-        return config_.is_hopper_backward &&
-               (config_.kind == KernelKind::delta || config_.kind == KernelKind::convert);
+    // Of Hopper's backward.
+    bool is_delta() const {
+        return config_.is_hopper_backward && config_.kind == KernelKind::delta;
     }
-    bool has_row_gradients() const { return passes_over_rows() && !gradients().empty(); }
+    bool has_row_gradients() const { return is_delta() && !gradients().empty(); }
     bool has_elements() const { return has_program() && !has_row_gradients(); }
     bool is_plan() const { return config_.kind == KernelKind::plan; }
     bool adds_gradients() const { return is_backward(config_.kind) && !gradients().empty(); }

@@ -5,7 +5,6 @@
 #include "cuda/emit_gradients.h"
 #include "cuda/emit_matrix.h"
 #include "passes/matrix_read.h"
-#include "passes/row_gradient.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -42,9 +41,7 @@ bool scores_read_elements(const passes::Mod& mod, const KernelConfig& config,
 } // namespace
 
 passes::TileSums tile_sums(const KernelConfig& config) {
-    return {.key_width = config.key_width,
-            .adds_matrices = config.adds_matrices,
-            .multiplies_queries = config.multiplies_queries};
+    return {.key_width = config.key_width, .adds_matrices = config.adds_matrices};
 }
 
 bool is_of_d_scores(const passes::Mod& mod, const KernelConfig& config,
@@ -74,16 +71,13 @@ std::string emit_derivative_constants(const passes::Mod& mod, const KernelConfig
     const ir::Node& derivative = mod.program.graph[mod.d_score];
     constant("kDerivativeIsOne", derivative.op == Op::const_real && derivative.real == 1);
     constant("kDerivativeUsesScore", uses_score(mod.d_score));
-    constant("kDerivativeComesLater",
-             config.multiplies_queries && passes::has_products_of_queries(mod));
     constant("kPartialsUseScore", any([&](const passes::ReadGradient& gradient) {
                  return !is_of_d_scores(mod, config, gradient) && uses_score(gradient.partial);
              }));
     constant("kHidesByMaskAlone",
              mod.is_line_of_row &&
                  std::ranges::all_of(gradients, [&](const passes::ReadGradient& gradient) {
-                     return gradient.factor != ir::kNoNode || gradient.addend != ir::kNoNode ||
-                            mod.ranges.finite[gradient.partial];
+                     return gradient.is_line_of_row || mod.ranges.finite[gradient.partial];
                  }));
     constant("kSumsDistances", sums_by(passes::GradientSum::distance));
     constant("kSumsQuotients", sums_by(passes::GradientSum::quotient));

@@ -92,12 +92,6 @@ std::vector<NodeId> staged_columns(const passes::Mod& mod, const KernelConfig& c
                                  : std::vector<NodeId>{};
 }
 
-// Of d score_mod / d read and d score_mod / d score, in kernels that pass over rows.
-std::string value_of_row(const Layout& layout, NodeId id, std::string_view otherwise) {
-    if (id == ir::kNoNode) return std::string(otherwise);
-    return unbracketed(Body(layout, Place::element, "at.").text(id));
-}
-
 } // namespace
 
 std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod, const KernelConfig& config) {
@@ -107,11 +101,10 @@ std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod, const Ker
         const passes::GradientSum sum = passes::gradient_sum(mod, gradient, tile_sums(config));
         switch (config.kind) {
         case KernelKind::delta: return hopper && sum == row;
-        case KernelKind::convert: return hopper && sum == product;
         case KernelKind::backward_dkdv:
         case KernelKind::backward_fused:
         case KernelKind::expand:
-        case KernelKind::fold: return !hopper || (sum != row && sum != product);
+        case KernelKind::fold: return !hopper || sum != row;
         default: return false;
         }
     };
@@ -124,9 +117,7 @@ std::vector<NodeId> row_gradient_roots(const passes::Mod& mod,
                                        const std::vector<passes::ReadGradient>& gradients) {
     std::vector<NodeId> roots;
     for (const passes::ReadGradient& gradient : gradients) {
-        if (gradient.factor != ir::kNoNode)
-            roots.insert(roots.end(), {gradient.factor, mod.d_score});
-        if (gradient.addend != ir::kNoNode) roots.push_back(gradient.addend);
+        roots.push_back(gradient.partial);
         const auto& indices = mod.program.graph[gradient.read].operands;
         roots.insert(roots.end(), indices.begin(), indices.end());
     }
@@ -135,22 +126,12 @@ std::vector<NodeId> row_gradient_roots(const passes::Mod& mod,
 
 std::string emit_row_gradients(const Layout& layout,
                                const std::vector<passes::ReadGradient>& gradients) {
-    Body derivative(layout, Place::element, "at."), partial(layout, Place::element, "at.");
-    const bool has_factors =
-        std::ranges::any_of(gradients, [](const passes::ReadGradient& gradient) {
-            return gradient.factor != ir::kNoNode;
-        });
-    derivative.line("return " +
-                    value_of_row(layout, has_factors ? layout.mod().d_score : ir::kNoNode, "1") +
-                    ";");
+    Body partial(layout, Place::element, "at.");
     for (std::size_t i = 0; i < gradients.size(); ++i)
-        partial.line(formatted("if (gradient == {}) return {{{}, {}}};", i,
-                               value_of_row(layout, gradients[i].factor, "0"),
-                               value_of_row(layout, gradients[i].addend, "0")));
-    partial.line("return {};");
-    return device_function("float derivative(const At& at)", derivative) +
-           "struct RowPartial {\n    float factor, addend;\n};\n" +
-           device_function("RowPartial row_partial(const At& at, int gradient)", partial);
+        partial.line(formatted("if (gradient == {}) return {};", i,
+                               unbracketed(partial.text(gradients[i].partial))));
+    partial.line("return 0;");
+    return device_function("float row_partial(const At& at, int gradient)", partial);
 }
 
 std::string emit_gradient_addresses(const Layout& layout,

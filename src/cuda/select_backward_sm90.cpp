@@ -188,7 +188,6 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     config.saves_registers = tile.saves_registers;
     config.reports_additions = !shares && !tile.adds_matrices;
     config.stores_dq_first = config.reports_additions && !request.deterministic;
-    config.multiplies_queries = !shares;
     config.shared_bytes = shared_bytes(request, tile);
     config.key_width = tile.has_matrix() ? 0 : grid_of(request).width;
     config.blocks_stay = blocks_stay(request, tile);
@@ -246,7 +245,6 @@ KernelConfig convert(const KernelRequest& request) {
     config.warps = 4;
     constexpr int kBarrierBytes = 16; // with what one thread tells the others
     config.shared_bytes = kSlabRows * request.head_dim * 4 + kBarrierBytes;
-    config.multiplies_queries = !shares_keys(request);
     config.reason = "dq from its accumulator";
     return config;
 }

@@ -5,7 +5,6 @@
 #include "analysis/distance.h"
 #include "analysis/key_grid.h"
 #include "passes/matrix_read.h"
-#include "passes/row_gradient.h"
 
 namespace flexc::passes {
 
@@ -41,10 +40,7 @@ std::vector<NodeId> grid_reads(const Mod& mod, int key_width, KeyUse use) {
 
 // Without regard to matrices.
 GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, TileSums tile) {
-    const bool has_factor = gradient.factor != ir::kNoNode;
-    if (!has_factor && gradient.addend != ir::kNoNode) return GradientSum::row;
-    if (has_factor && tile.multiplies_queries && has_products_of_queries(mod))
-        return GradientSum::product;
+    if (gradient.is_of_row) return GradientSum::row;
     switch (mod.place[gradient.read]) {
     case Place::launch:
     case Place::head: return GradientSum::head;
@@ -181,7 +177,6 @@ std::string_view name(GradientSum sum) {
     case GradientSum::remainder: return "remainder";
     case GradientSum::matrix: return "matrix";
     case GradientSum::row: return "row";
-    case GradientSum::product: return "product";
     case GradientSum::element: return "element";
     }
     return "element";
@@ -198,7 +193,6 @@ std::string_view description(GradientSum sum) {
         return "over a tile's rows of keys, once for a query and place in them";
     case GradientSum::matrix: return "in memory, a tile at a time";
     case GradientSum::row: return "for a whole row, from the gradient of its lse";
-    case GradientSum::product: return "for a whole row, from the product of q and dq";
     case GradientSum::element: return "in memory, element by element";
     }
     return "";

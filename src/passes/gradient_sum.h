@@ -20,16 +20,13 @@ enum class GradientSum : std::uint8_t {
     quotient,
     remainder,
     matrix, // of q and kv themselves: each element by itself, all of a tile at once
-    // Of q, or b and h alone, by passes/row_gradient.h, in kernels that pass over rows.
-    row,
-    product,
+    row,    // of q, or b and h alone, by passes/row_gradient.h, in a kernel that passes over rows
     element // anything else
 };
 // What a kernel does with whole tiles.
 struct TileSums {
     int key_width = 0; // of that grid; 0 for none
     bool adds_matrices = true;
-    bool multiplies_queries = true; // q and dq, in the kernel that comes after
 };
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile = {});
 // Whether d score_mod / d read and d score_mod / d score are the same everywhere.

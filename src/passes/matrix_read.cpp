@@ -91,7 +91,6 @@ bool are_matrices_of_scores(const Mod& mod) {
         case GradientSum::quotient:
         case GradientSum::remainder:
         case GradientSum::row:
-        case GradientSum::product: return true;
         case GradientSum::head:
         case GradientSum::query:
         case GradientSum::key:

@@ -28,10 +28,9 @@ std::string_view name(Place place);
 struct ReadGradient {
     ir::NodeId read = ir::kNoNode;
     ir::NodeId partial = ir::kNoNode;
-    // Where it reads the same for a whole row, and the partial is factor * score + addend with what
-    // is the same for a whole row: these; kNoNode for none. Else both are kNoNode.
-    ir::NodeId factor = ir::kNoNode;
-    ir::NodeId addend = ir::kNoNode;
+    // Of reads that are the same for a whole row: whether the partial is too, and whether it is
+    // factor * score + addend, both the same for a whole row.
+    bool is_of_row = false, is_line_of_row = false;
 };
 
 struct Mod {

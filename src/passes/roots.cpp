@@ -14,8 +14,6 @@ std::vector<NodeId*> roots_of(Mod& mod) {
     for (ReadGradient& gradient : mod.gradients) {
         roots.push_back(&gradient.read);
         roots.push_back(&gradient.partial);
-        roots.push_back(&gradient.factor);
-        roots.push_back(&gradient.addend);
     }
     for (NodeId& bound : mod.band.low)
         roots.push_back(&bound);
@@ -45,8 +43,6 @@ std::vector<ir::NamedRoot> named_roots(const Mod& mod) {
     for (std::size_t i = 0; i < mod.gradients.size(); ++i) {
         add("read_" + std::to_string(i), mod.gradients[i].read);
         add("d_read_" + std::to_string(i), mod.gradients[i].partial);
-        add("factor_" + std::to_string(i), mod.gradients[i].factor);
-        add("addend_" + std::to_string(i), mod.gradients[i].addend);
     }
     for (std::size_t i = 0; i < mod.band.low.size(); ++i)
         add("band_low_" + std::to_string(i), mod.band.low[i]);

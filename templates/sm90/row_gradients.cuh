@@ -32,16 +32,12 @@ __device__ inline float row_sum(const AttentionArguments& attention, int b, int 
     return *sm80::Plane<float>(attention.d_lse, b, h).at(row, 0);
 }
 
-// sum: of the gradients of a row's modified scores; product: of their products with the scores.
-// All lanes of a warp call this.
-__device__ inline void add_row_gradients(const mod::At& at, float sum, float product) {
+// sum: of the gradients of a row's modified scores. All lanes of a warp call this.
+__device__ inline void add_row_gradients(const mod::At& at, float sum) {
 #pragma unroll
-    for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
-        const mod::RowPartial partial = mod::row_partial(at, gradient);
-        const float of_product = product == 0 ? 0 : partial.factor * product;
-        const float of_sum = sum == 0 ? 0 : partial.addend * sum;
-        add_by_warp(mod::gradient_address(at, gradient), of_product + of_sum);
-    }
+    for (int gradient = 0; gradient < mod::kGradients; ++gradient)
+        add_by_warp(mod::gradient_address(at, gradient),
+                    sum == 0 ? 0 : mod::row_partial(at, gradient) * sum);
 }
 
 } // namespace sm90

@@ -106,7 +106,7 @@ TEST_CASE("rows: sums from lse" * doctest::skip()) {
         check_on_hopper(score);
 }
 
-TEST_CASE("rows: products of q and dq" * doctest::skip()) {
+TEST_CASE("rows: what multiplies them" * doctest::skip()) {
     for (const char* score : kProducts)
         check_on_hopper(score);
 }

@@ -57,38 +57,19 @@ TEST_CASE("a line of the row hides none of its elements") {
     CHECK_FALSE(is_line("log(score) * t[h, 0]"));
 }
 
-TEST_CASE("what multiplies whole heads has the product of q and dq") {
-    for (const char* score : {"score * t[h, b]", "score / t[h, 0]",
-                              "(score - at[kv_idx] * q_idx) * 2 + score * exp(t[h, b])",
-                              "(score + q_idx) / (1 + t[h, 0]) - kv_idx",
-                              "score * t[h, 0] * q_idx if q_idx > 3 else score"}) {
+TEST_CASE("what multiplies a row or a head is summed by element, in floats") {
+    for (const char* score :
+         {"score * t[h, b]", "score / t[h, 0]", "(score + q_idx) / (1 + t[h, 0]) - kv_idx",
+          "score * t[h, 0] * q_idx if q_idx > 3 else score", "score * score * t[h, 0]",
+          "floor(score) * t[h, 0] + score"}) {
         CAPTURE(score);
-        CHECK(sum_of(score) == GradientSum::product);
+        CHECK(sum_of(score) == GradientSum::head);
     }
-    // A row's own gradient is summed in floats.
     for (const char* score : {"score * t[h, q_idx]", "score * t[h, q_idx] if q_idx > 3 else score",
                               "score * t[h, q_idx] * kv_idx", "(score + kv_idx) * t[h, q_idx]"}) {
         CAPTURE(score);
         CHECK(sum_of(score) == GradientSum::query);
     }
-    CHECK(sum_of("score * score * t[h, 0]") == GradientSum::head);
-    CHECK(sum_of("floor(score) * t[h, 0] + score") == GradientSum::head);
-    CHECK(sum_of("score * t[h, 0] if score > 1 else score") == GradientSum::head);
-    // Sums over tiles are of the dS that dq has.
-    CHECK(sum_of("(score + t[0, q_idx - kv_idx]) * t[h, 0]") != GradientSum::product);
-    for (const char* score :
-         {"(score + u[q_idx - kv_idx]) * t[h, 0]", "score * t[h, 0] * u[q_idx]"}) {
-        CAPTURE(score);
-        const passes::Mod mod = test::lowered(
-            formatted("buffer t: f32[H, N] grad\nbuffer u: f32[N] grad\nscore_mod = {}", score));
-        REQUIRE(mod.gradients.size() == 2);
-        CHECK(passes::gradient_sum(mod, mod.gradients[0]) != GradientSum::product);
-        CHECK(passes::gradient_sum(mod, mod.gradients[1]) != GradientSum::product);
-    }
-    // Not where the kernel that comes after does not multiply.
-    const passes::Mod scaled = test::lowered("buffer t: f32[H] grad\nscore_mod = score * t[h]");
-    CHECK(passes::gradient_sum(scaled, scaled.gradients[0], {.multiplies_queries = false}) ==
-          GradientSum::head);
 }
 
 TEST_CASE("positions may enter by their difference, whatever is done with it") {
