@@ -1,8 +1,8 @@
 // After Hopper's backward kernel: dq from its accumulator, in the type and layout that the caller
 // wants. The accumulator holds slabs of 64 queries, groups of eight columns in each, and in a group
 // what each thread of a warpgroup had: two columns of a row, and of the row eight below. One block
-// does a slab, which the copy engine brings. Blocks that start while the last ones of that kernel run wait for those of
-// their head alone.
+// does a slab, which the copy engine brings. Blocks that start while the last ones of that kernel
+// run wait for those of their head alone.
 #include "mod.cuh"
 
 #include "sm80/backward_output.cuh"

@@ -143,12 +143,12 @@ bool has_saving_form(const KernelRequest& request) {
 
 // Best first. What is read by column of a grid costs more from memory than smaller tiles do, and so
 // do sums without products. After each tile come its forms that save registers, each slower than
-// the one before it; what only masks has three of them.
+// the one before it; what only masks has two of them.
 std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
     std::vector<FusedTile> tiles;
     const auto add = [&](FusedTile tile) {
         tiles.push_back(tile);
-        const int steps = !has_saving_form(request) ? 0 : request.has_score_mod ? 4 : 3;
+        const int steps = !has_saving_form(request) ? 0 : request.has_score_mod ? 3 : 2;
         while (tile.saves_registers < steps) {
             ++tile.saves_registers;
             tiles.push_back(tile);
@@ -209,7 +209,9 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     const bool has_smaller = refused + config.saving_forms + 1 < all.size();
     config.savable_spills =
         has_smaller && !tile.has_matrix() ? kSavable : std::numeric_limits<int>::max();
-    config.tolerated_spills = comes_again                                             ? 0
+    // Where memory adds up elements, the generic kernel is as fast.
+    const bool adds_elements = request.adds_elements && config.key_width == 0;
+    config.tolerated_spills = comes_again || adds_elements                            ? 0
                               : is_last || tile.has_matrix() || config.key_width != 0 ? 256
                                                                                       : 128;
     config.reason = "wgmma, dk and dv of a tile of keys, dq by ";

@@ -1,6 +1,5 @@
 #include "passes/row_gradient.h"
 
-#include <algorithm>
 #include <vector>
 
 namespace flexc::passes {

@@ -27,21 +27,20 @@ constexpr bool kAtOnce =
 constexpr bool kFolds = !kAtOnce && mod::kDerivativeUsesScore;
 
 // The mod spilled without this. First, the warps beside the products save registers. Then what
-// takes a few instructions to find is found again, not kept; in the next step a thread's place too,
-// and what a tile shows is found after its products. In the last, branches keep ptxas from
-// computing more scores at once than those of a few pairs of queries, and lanes are asked for: with
-// short tiles, masks spill more by it, and with long ones, scores.
+// takes a few instructions to find is found again, not kept, a thread's place too, and what a tile
+// shows is found after its products. In the last, branches keep ptxas from computing more scores at
+// once than those of a few pairs of queries, and lanes are asked for: with short tiles, masks spill
+// more by it, and with long ones, scores.
 constexpr bool kSavesBeside = mod::kSavesRegisters > 0;
 constexpr bool kSavesRegisters = mod::kSavesRegisters > 1;
 constexpr bool kFindsAgain = kSavesRegisters && mod::kHasScoreMod; // masks would spill by it
-constexpr bool kModifiesInParts = mod::kSavesRegisters > 3 && mod::kHasScoreMod;
+constexpr bool kModifiesInParts = mod::kSavesRegisters > 2 && mod::kHasScoreMod;
 // With long tiles instead of the branches, not beside them.
-constexpr bool kFindsPlaces =
-    mod::kSavesRegisters > 2 && mod::kHasScoreMod && !(kModifiesInParts && mod::kQueryTile == 128);
+constexpr bool kFindsPlaces = kFindsAgain && !(kModifiesInParts && mod::kQueryTile == 128);
 constexpr int kPairsAtOnce = kFolds ? 2 : 4;
 constexpr bool kAsksForLane = mod::kHasScoreMod
-                                  ? mod::kSavesRegisters > 3 && (mod::kQueryTile < 128)
-                                  : mod::kSavesRegisters > 2 && mod::kQueryTile == 128;
+                                  ? mod::kSavesRegisters > 2 && (mod::kQueryTile < 128)
+                                  : kSavesRegisters&& mod::kQueryTile == 128;
 
 // For reads by distance, the number of a head over batch and heads is kept, and nothing else of it.
 constexpr bool kFindsHeads = kSavesRegisters && mod::kDistanceValues > 0 && !mod::kBlocksStay;
@@ -167,9 +166,10 @@ constexpr bool kSparesRegisters = mod::kQueryTile < 128 && mod::kHeadDim + mod::
 constexpr bool kModifiesLongTiles =
     mod::kQueryTile == 128 && mod::kHasScoreMod && !(kStagesRows && mod::kDerivativeIsOne);
 constexpr bool kNeedsRegisters =
-    (kAtOnce && !kAddsMatrices) || (kTakesTurns && (!kHoldsQueryGradient || kModifiesLongTiles) &&
-                                    !mod::kHasMap && !mod::kBlocksStay && !kMaskIsLong &&
-                                    !(kSavesBeside && kStagesRows && __is_empty(mod::Column)));
+    kAtOnce ? !kAddsMatrices && !kSavesBeside
+            : kTakesTurns && (!kHoldsQueryGradient || kModifiesLongTiles) && !mod::kHasMap &&
+                  !mod::kBlocksStay && !kMaskIsLong &&
+                  !(kSavesBeside && kStagesRows && __is_empty(mod::Column));
 constexpr int kProducerRegisters =
     kNeedsRegisters && !kCopiesBiases                                      ? 24
     : kSavesBeside && (kAddsMatrices || (kStagesRows && kSparesRegisters)) ? 56

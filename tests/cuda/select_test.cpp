@@ -276,7 +276,7 @@ TEST_CASE("what spills little saves registers, what spills much has smaller tile
         request.refused = 0;
         const KernelConfig first = select_kernel(request);
         CHECK(first.query_tile == 128);
-        CHECK(first.saving_forms == (has_score_mod ? 4 : 3));
+        CHECK(first.saving_forms == (has_score_mod ? 3 : 2));
         CHECK(first.tolerated_spills == 0);
         CHECK(first.savable_spills == 128);
         for (request.refused = 1; request.refused <= first.saving_forms; ++request.refused) {
