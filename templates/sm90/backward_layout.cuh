@@ -42,6 +42,11 @@ constexpr bool kAsksForLane = mod::kHasScoreMod
                                   ? mod::kSavesRegisters > 2 && (mod::kQueryTile < 128)
                                   : kSavesRegisters&& mod::kQueryTile == 128;
 
+// Sums of queries wait for the products that follow, under which lanes exchange them; half of them
+// do not where registers are shortest.
+constexpr bool kExchangesEarly = kAtOnce;
+constexpr bool kLooksEarly = !mod::kAddsGradients && !kFindsPlaces;
+
 // For reads by distance, the number of a head over batch and heads is kept, and nothing else of it.
 constexpr bool kFindsHeads = kSavesRegisters && mod::kDistanceValues > 0 && !mod::kBlocksStay;
 

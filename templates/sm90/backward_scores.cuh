@@ -16,11 +16,6 @@
 
 namespace sm90 {
 
-// Sums of queries wait for the products that follow, under which lanes exchange them; half of them
-// do not where registers are shortest.
-constexpr bool kExchangesEarly = kAtOnce;
-constexpr bool kLooksEarly = !mod::kAddsGradients && !kFindsPlaces;
-
 // One warp's 16 keys, for one query head.
 class ScoreGradients {
   public:
@@ -31,7 +26,10 @@ class ScoreGradients {
           columns_(attention, arguments, place, warp_key, lane),
           queries_(attention, arguments, place, columns_, warp_key, lane),
           grid_reads_(tile_key, first_key_, first_query_) {
-        find_expanded(place.b * attention.heads + place.h);
+        const int head = place.b * attention.heads + place.h;
+        const long long count = distance_count(attention);
+        expanded_count_ = count * attention.batch * attention.heads;
+        expanded_ = attention.distance_values + padded(attention.kv_len) + head * count;
     }
 
     // Where the tile's rows are, from the first that is the warpgroup's, and what is read by rows
@@ -211,13 +209,6 @@ class ScoreGradients {
     }
 
   private:
-    // head: over batch and heads.
-    __device__ void find_expanded(int head) {
-        const long long count = distance_count(attention_);
-        expanded_count_ = count * attention_.batch * attention_.heads;
-        expanded_ = attention_.distance_values + padded(attention_.kv_len) + head * count;
-    }
-
     // kSeesAll: nothing is hidden, nor does a weight of zero meet what is infinite or NaN.
     template <bool kSeesAll>
     __device__ void change_all(const Scores& scores, const Scores& d_weights, Fragments& weights,
