@@ -90,7 +90,7 @@ bool are_matrices_of_scores(const Mod& mod) {
         case GradientSum::distance:
         case GradientSum::quotient:
         case GradientSum::remainder:
-        case GradientSum::row:
+        case GradientSum::row: return true;
         case GradientSum::head:
         case GradientSum::query:
         case GradientSum::key:

@@ -148,6 +148,20 @@ TEST_CASE("elements at q and kv themselves are added a tile at a time") {
     CHECK(sums_of("score + " + m + " + t[q_idx - kv_idx]") == "element distance ");
 }
 
+TEST_CASE("a matrix's gradient is dS, whatever is summed over whole rows beside it") {
+    const auto are_of_scores = [](const std::string& score) {
+        return passes::are_matrices_of_scores(
+            test::lowered("buffer m: bf16[H, Q_LEN, KV_LEN] grad\nbuffer t: f32[H] grad\n"
+                          "score_mod = " +
+                          score));
+    };
+    const std::string capped = "3 * tanh((score + m[h, q_idx, kv_idx]) / 3)";
+    CHECK(are_of_scores(capped));
+    CHECK(are_of_scores(capped + " + t[h]"));
+    CHECK(!are_of_scores(capped + " * t[h]"));
+    CHECK(are_of_scores("score + m[h, q_idx, kv_idx] + t[h] * kv_idx"));
+}
+
 TEST_CASE("who shares an element of a matrix, where its tiles are stored first") {
     const auto sharing_of = [](const std::string& dims, const std::string& index,
                                const std::string& more = "") {
