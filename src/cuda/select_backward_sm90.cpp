@@ -136,21 +136,21 @@ std::optional<FusedTile> matrix_tile(const KernelRequest& request) {
     return {};
 }
 
-// Not where keys are shared; and sums over a grid of keys spill as much in it.
-bool has_saving_form(const KernelRequest& request) {
-    return !shares_keys(request) && grid_of(request).width == 0;
+// How many forms of a tile save registers. None where keys are shared; and sums over a grid of keys
+// spill as much in them. What only masks has one less.
+int saving_forms(const KernelRequest& request) {
+    if (shares_keys(request) || grid_of(request).width != 0) return 0;
+    return request.has_score_mod ? 3 : 2;
 }
 
 // Best first. What is read by column of a grid costs more from memory than smaller tiles do, and so
 // do sums without products. After each tile come its forms that save registers, each slower than
-// the one before it; what only masks has two of them.
+// the one before it.
 std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
     std::vector<FusedTile> tiles;
     const auto add = [&](FusedTile tile) {
-        tiles.push_back(tile);
-        const int steps = !has_saving_form(request) ? 0 : request.has_score_mod ? 3 : 2;
-        while (tile.saves_registers < steps) {
-            ++tile.saves_registers;
+        for (int step = 0; step <= saving_forms(request); ++step) {
+            tile.saves_registers = step;
             tiles.push_back(tile);
         }
     };
@@ -194,22 +194,19 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     if (config.blocks_stay) config.shared_bytes = shared_memory_limit(request.arch);
     config.stages_columns = tile.stages_columns;
     config.stages_sums = tile.stages_sums;
-    // A few words cost some percent, and the generic kernel has half the speed. So would reading
-    // and adding elements one by one.
     const bool is_last = refused + 1 == all.size();
     // The generic kernel comes last, but for one whose additions to dq need an order.
     config.has_next = !is_last || !request.deterministic;
     // What spills little is as fast in a form that saves registers; what spills much, with smaller
     // tiles.
     constexpr int kSavable = 128;
-    const bool comes_again = !is_last && all[refused + 1].saves_registers > tile.saves_registers;
-    while (comes_again && refused + config.saving_forms + 1 < all.size() &&
-           all[refused + config.saving_forms + 1].saves_registers > 0)
-        ++config.saving_forms;
-    const bool has_smaller = refused + config.saving_forms + 1 < all.size();
+    config.saving_forms = saving_forms(request) - tile.saves_registers;
+    const bool comes_again = config.saving_forms > 0;
+    const bool has_smaller = request.refused + config.saving_forms + 1 < std::ssize(all);
     config.savable_spills =
         has_smaller && !tile.has_matrix() ? kSavable : std::numeric_limits<int>::max();
-    // Where memory adds up elements, the generic kernel is as fast.
+    // A few words cost some percent, and the generic kernel has half the speed, but for where
+    // memory adds up elements.
     const bool adds_elements = request.adds_elements && config.key_width == 0;
     config.tolerated_spills = comes_again || adds_elements                            ? 0
                               : is_last || tile.has_matrix() || config.key_width != 0 ? 256

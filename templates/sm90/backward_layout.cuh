@@ -40,7 +40,7 @@ constexpr bool kFindsPlaces = kFindsAgain && !(kModifiesInParts && mod::kQueryTi
 constexpr int kPairsAtOnce = kFolds ? 2 : 4;
 constexpr bool kAsksForLane = mod::kHasScoreMod
                                   ? mod::kSavesRegisters > 2 && (mod::kQueryTile < 128)
-                                  : kSavesRegisters&& mod::kQueryTile == 128;
+                                  : kSavesRegisters && (mod::kQueryTile == 128);
 
 // Sums of queries wait for the products that follow, under which lanes exchange them; half of them
 // do not where registers are shortest.
