@@ -80,7 +80,7 @@ struct Consumer {
         };
         if constexpr (kSkipsHidden) {
             if (seen == Seen::other)
-                skip(look_ahead);
+                skip(gradients, tile, look_ahead);
             else if (seen == Seen::own)
                 multiply_for(SeenKeys<Seen::own>{});
             else
@@ -100,12 +100,12 @@ struct Consumer {
     }
 
     // Whether the warpgroup multiplies for dq at this step: a piece, or all where they take turns.
-    __device__ bool takes_query_gradient() const {
-        return !kTakesTurns || step % 2 == static_cast<unsigned>(warpgroup);
-    }
+    __device__ bool takes_query_gradient() const { return !kTakesTurns || has_turn(); }
+    __device__ bool has_turn() const { return step % 2 == static_cast<unsigned>(warpgroup); }
 
     // A tile of queries that sees the other warpgroup's keys alone.
-    template <typename LookAhead> __device__ void skip(LookAhead look_ahead) {
+    template <typename LookAhead>
+    __device__ void skip(const ScoreGradients& gradients, int tile, LookAhead look_ahead) {
         const int stage = static_cast<int>(step % 2);
         if (is_first()) shared.values().wait(tiles % 2);
         if (lane() == 0) shared.d_out_empty(stage).arrive();
@@ -113,11 +113,13 @@ struct Consumer {
             meet_at_d_scores(step, takes_query_gradient());
         else
             meet_at_d_scores();
+        gradients.query_sums(shared).hand_over_nothing(step);
         if (takes_query_gradient()) {
             QueryGradient dq;
             begin_products();
             piece().multiply_keys_of(dq, stage, 1 - warpgroup);
             end_products();
+            if (has_turn()) gradients.query_sums(shared).add_gathered(step, tile * mod::kQueryTile);
             wait_for_products<0>();
             QueryPiece::settle(dq);
             piece().hand_over(dq, step);
@@ -241,7 +243,8 @@ struct Consumer {
             if constexpr (!kTakes) meet_at_d_scores(step, false);
             issue_dk();
             if constexpr (!kSettlesEarly) finish_values<1>(dv, weights, stage);
-            gradients.flush(query_sums, tile_query);
+            if constexpr (!kTakes)
+                gradients.query_sums(shared).hand_over(query_sums, step, tile_query);
             if constexpr (kTakes && kOverlapsSums) {
                 meet_at_d_scores(step, true);
                 issue_dq();
@@ -256,6 +259,8 @@ struct Consumer {
                     meet_at_d_scores(step, true);
                     issue_dq();
                 }
+                gradients.query_sums(shared).hand_over(query_sums, step, tile_query);
+                gradients.query_sums(shared).add_gathered(step, tile_query);
                 look_ahead();
                 wait_for_products<0>();
                 finish_dq();
@@ -271,7 +276,8 @@ struct Consumer {
                 shared.piece_full(warpgroup).arrive();
             }
             // Under the products.
-            gradients.flush(query_sums, tile_query);
+            gradients.query_sums(shared).hand_over(query_sums, step, tile_query);
+            if (has_turn()) gradients.query_sums(shared).add_gathered(step, tile_query);
             wait_for_products<1>();
             finish_dq();
             look_ahead();

@@ -107,6 +107,7 @@ cuda::KernelRequest request_of(const passes::Mod& mod, const CompileOptions& opt
                              passes::sums_by(mod, passes::GradientSum::element,
                                              {.key_width = passes::key_width_of_gradients(mod)}),
             .sums_distances = passes::sums_by(mod, passes::GradientSum::distance),
+            .query_sums = passes::count_sums_by(mod, passes::GradientSum::query),
             .derivative_uses_score = kind == KernelKind::backward_fused &&
                                      mod.dependence[mod.d_score].has(analysis::Dependence::score),
             .has_window = !mod.band.low.empty() && !mod.band.high.empty(),

@@ -66,6 +66,7 @@ struct KernelRequest {
     bool matrices_are_narrow = false;    // and these have 16 bits, like the score's
     bool adds_elements = false;          // some gradient is summed by passes::GradientSum::element
     bool sums_distances = false;         // some gradient is by passes::GradientSum::distance
+    int query_sums = 0;                  // gradients that are by passes::GradientSum::query
     bool derivative_uses_score = false;  // that of the score
     KeyGrid key_grid;                    // that tiles of keys should fit
     ExpandedValues expanded, grid_expanded; // without such a grid, and with it
@@ -108,6 +109,7 @@ struct KernelConfig {
     int key_width = 0; // of the grid of keys by which it stages or sums what is read; 0 for none
     bool stages_columns = false; // Hopper's backward: what is read by column of that grid
     bool stages_sums = false;    // and what is summed by column
+    int query_sums = 0;          // gradients by query that the block's warps put together
     int d_scores_stages = 2;     // Hopper's backward; this and the next
     int bias_stages = 0;         // of the matrix that it copies; 0 for none
     bool adds_matrices = false;  // adds tiles of passes::GradientSum::matrix

@@ -91,10 +91,10 @@ std::string emit_derivative_constants(const passes::Mod& mod, const KernelConfig
     constant("kMaskReadsElements", reads_elements(mod, {mod.mask}, {}));
     return text +
            formatted("constexpr int kKeyWidth = {}, kDistanceValues = {}, kDistanceCopies = 1, "
-                     "kTileOverhang = 0;\n"
+                     "kTileOverhang = 0, kQuerySums = {};\n"
                      "constexpr bool kVectorsUseBatch = true, kVectorsUseHead = true;\n",
                      config.key_width == 0 ? config.key_tile : config.key_width,
-                     passes::distance_reads(mod).size()) +
+                     passes::distance_reads(mod).size(), config.query_sums) +
            emit_matrix_constants(mod, config, gradients);
 }
 

@@ -1,5 +1,7 @@
 #include "cuda/emit_products.h"
 
+#include <algorithm>
+
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -10,6 +12,9 @@ constexpr int kSummed = 16;       // rows or columns that an instruction sums ov
 constexpr int kPanelColumns = 64; // of shared memory, see sm90/wgmma.cuh
 constexpr int kPanelSteps = kPanelColumns / kSummed;
 constexpr int kRowUnits = 8; // of 16 bytes, in a panel
+// Columns of the output in one instruction: ptxas walks along all accumulators of an instruction
+// for each register that lives beside them, which took a seventh of a compile with 256 columns.
+constexpr int kWidest = 192, kTwoPanels = 2 * kPanelColumns;
 
 std::string operands(int first, int count) {
     std::string text;
@@ -18,13 +23,13 @@ std::string operands(int first, int count) {
     return text;
 }
 
-// One instruction. `left`: registers, or a descriptor.
-std::string product(DType dtype, int columns, std::string_view left, std::string_view adds,
-                    std::string_view transposed) {
+// One instruction, for so many columns from the first. `left`: registers, or a descriptor.
+std::string product(DType dtype, int first, int columns, std::string_view left,
+                    std::string_view adds, std::string_view transposed) {
     const std::string_view type = dtype == DType::f16 ? "f16" : "bf16";
     return formatted("wgmma.mma_async.sync.aligned.m64n{}k16.f32.{}.{} {{{}}}, {}, b, {}, 1, 1, "
                      "{};\\n\"\n        \"",
-                     columns, type, type, operands(0, columns / 2), left, adds, transposed);
+                     columns, type, type, operands(first / 2, columns / 2), left, adds, transposed);
 }
 
 // All instructions of a product. Each statement that names so many registers takes compilers long,
@@ -48,7 +53,7 @@ std::string multiply_scores(DType dtype, int head_dim, int keys) {
         text += formatted("add.u32 x, %{}, %{} * {} + {};\\nmov.b64 a, {{x, 0x40000040}};\\n"
                           "add.u32 y, %{}, %{} * {} + {};\\nmov.b64 b, {{y, 0x40000040}};\\n",
                           from, from + 2, panel, inside, from + 1, from + 3, panel, inside) +
-                product(dtype, keys, "a", step == 0 ? "p" : "1", "0, 0");
+                product(dtype, 0, keys, "a", step == 0 ? "p" : "1", "0, 0");
     }
     return "template <int kQueryUnits, int kKeyUnits, bool kAdds>\n" +
            formatted("__device__ inline void multiply_scores(float (&d)[{}], unsigned queries, "
@@ -65,14 +70,17 @@ std::string multiply_scores(DType dtype, int head_dim, int keys) {
 
 std::string multiply_output(DType dtype, int columns, int keys) {
     const int steps = keys / kSummed, from = columns / 2, values = from + 4 * steps;
+    const int at_once = columns > kWidest ? kTwoPanels : columns;
     std::string text, inputs;
-    for (int step = 0; step < steps; ++step) {
-        text += formatted("add.u32 y, %{}, {};\\nmov.b64 b, {{y, 0x40000040}};\\n", values,
-                          step * kSummed * kRowUnits) +
-                product(dtype, columns, "{" + operands(from + 4 * step, 4) + "}", "1", "1");
+    for (int first = 0; first < columns; first += at_once)
+        for (int step = 0; step < steps; ++step)
+            text += formatted("add.u32 y, %{}, {};\\nmov.b64 b, {{y, 0x40000040}};\\n", values,
+                              (first / kPanelColumns * keys + step * kSummed) * kRowUnits) +
+                    product(dtype, first, std::min(at_once, columns - first),
+                            "{" + operands(from + 4 * step, 4) + "}", "1", "1");
+    for (int step = 0; step < steps; ++step)
         for (int i = 0; i < 4; ++i)
             inputs += formatted("\"r\"(weights[{}][{}]), ", step, i);
-    }
     return formatted("__device__ inline void multiply_output(float (&d)[{}], const unsigned "
                      "(&weights)[{}][4], unsigned values) {{\n",
                      columns / 2, steps) +

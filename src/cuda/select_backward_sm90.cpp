@@ -88,6 +88,19 @@ int shared_bytes(const KernelRequest& request, const FusedTile& tile) {
            mapped_tiles + kRingStages * grid_bytes(grid, tile);
 }
 
+// Sums of queries that the block's warps put together: all, where there is room for them.
+void gather_query_sums(const KernelRequest& request, KernelConfig& config) {
+    constexpr int kSlots = 4, kWarps = 4 * kConsumers;
+    constexpr int kBarrierBytes = 16; // with what follows on a multiple of 16
+    constexpr int kOthers = 256;      // what blocks that stay have beside shared_bytes()
+    if (request.query_sums == 0) return;
+    const int bytes = request.query_sums * kSlots * kWarps * config.query_tile * 4 + kBarrierBytes;
+    const int left = shared_memory_limit(request.arch) - config.shared_bytes - kOthers;
+    if (shares_keys(request) || bytes > left) return;
+    config.query_sums = request.query_sums;
+    config.shared_bytes += bytes;
+}
+
 // Where blocks are short enough to gain by it, warpgroups take turns at dq
 // (sm90/backward_layout.cuh), and no warp beside the products knows one tile of keys alone.
 bool blocks_stay(const KernelRequest& request, const FusedTile& tile) {
@@ -189,6 +202,7 @@ std::optional<KernelConfig> fused(const KernelRequest& request) {
     config.reports_additions = !shares && !tile.adds_matrices;
     config.stores_dq_first = config.reports_additions && !request.deterministic;
     config.shared_bytes = shared_bytes(request, tile);
+    gather_query_sums(request, config);
     config.key_width = tile.has_matrix() ? 0 : grid_of(request).width;
     config.blocks_stay = blocks_stay(request, tile);
     if (config.blocks_stay) config.shared_bytes = shared_memory_limit(request.arch);

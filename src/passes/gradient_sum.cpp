@@ -91,10 +91,14 @@ GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums 
     return sum;
 }
 
-bool sums_by(const Mod& mod, GradientSum sum, TileSums tile) {
-    return std::ranges::any_of(mod.gradients, [&](const ReadGradient& gradient) {
+int count_sums_by(const Mod& mod, GradientSum sum, TileSums tile) {
+    return static_cast<int>(std::ranges::count_if(mod.gradients, [&](const ReadGradient& gradient) {
         return gradient_sum(mod, gradient, tile) == sum;
-    });
+    }));
+}
+
+bool sums_by(const Mod& mod, GradientSum sum, TileSums tile) {
+    return count_sums_by(mod, sum, tile) > 0;
 }
 
 int key_width_of_gradients(const Mod& mod) {

@@ -31,7 +31,8 @@ struct TileSums {
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile = {});
 // Whether d score_mod / d read and d score_mod / d score are the same everywhere.
 bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient);
-bool sums_by(const Mod& mod, GradientSum sum, TileSums tile = {}); // any gradient
+int count_sums_by(const Mod& mod, GradientSum sum, TileSums tile = {}); // of gradients
+bool sums_by(const Mod& mod, GradientSum sum, TileSums tile = {});      // any gradient
 // The width for which most gradients are summed by such a grid; 0 where none is.
 int key_width_of_gradients(const Mod& mod);
 // Real reads of single elements that depend on their distance q - kv alone, and on the head.

@@ -34,18 +34,4 @@ template <int kCount> __device__ inline void accumulate_together(float* to, cons
         atomicAdd(reinterpret_cast<float2*>(to), float2{x[0], x[1]});
 }
 
-// Sums with the lane at kDistance, which has other keys of the same queries, for half of the
-// queries each: the first of two lanes keeps the first kHalf, the other those behind, at the same
-// places.
-template <int kHalf, int kDistance, int kCount>
-__device__ inline void exchange(float (&sums)[kCount]) {
-    const bool upper = (threadIdx.x & kDistance) != 0;
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) {
-        const float mine = upper ? sums[i + kHalf] : sums[i];
-        const float other = upper ? sums[i] : sums[i + kHalf];
-        sums[i] = mine + __shfl_xor_sync(0xffffffffu, other, kDistance);
-    }
-}
-
 } // namespace sm90

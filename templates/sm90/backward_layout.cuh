@@ -194,6 +194,10 @@ constexpr bool kSumsByProducts = kSumsGrid && mod::kStagesSums;
 constexpr int kSumsRowBytes = 4 * mod::kKeyWidth;
 constexpr int kSumsBytes =
     kSumsByProducts && mod::kSumsRemainders ? mod::kQueryTile * kSumsRowBytes : 0;
+// A float for each query from each warp, in as many slots as keep those who write apart from those
+// who read: see backward_query_sums.cuh.
+constexpr int kQuerySumSlots = 4, kQuerySumsBytes = 4 * kConsumers * mod::kQueryTile * 4;
+static_assert(!kSharesKeys || mod::kQuerySums == 0);
 constexpr int kDScoresThreads = 128 * kConsumers + (kReadsTile ? 32 * kSumWarps : 0);
 
 // What a program reads by a query and a row or column of keys as a grid (mod::kKeyWidth) is staged
@@ -210,7 +214,8 @@ constexpr int kGridBytes = // of a stage
     mod::kRowReads * kRowReadBytes + mod::kColumnReads * kColumnReadBytes;
 
 // Those of blocks that stay come last.
-constexpr int kOwnBarriers = 14 + 2 * mod::kBiasStages + (mod::kDScoresStages == 1);
+constexpr int kOwnBarriers =
+    14 + 2 * mod::kBiasStages + (mod::kDScoresStages == 1) + (mod::kQuerySums > 0);
 constexpr int kBarriers = kOwnBarriers + (mod::kBlocksStay ? 8 : 0);
 
 // Byte offsets in shared memory.
@@ -235,7 +240,9 @@ constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kRowsBytes;
 constexpr int kMappedTiles = kBarriers + sm90::kBarriers * 8;
 constexpr int kGrid = kMappedTiles + (mod::kHasMap ? 16 : 0); // two stages
 constexpr int kSums = kGrid + 2 * kGridBytes;
-constexpr int kKeyTiles = (kSums + kSumsBytes + 15) / 16 * 16; // where blocks stay, one a slot
+constexpr int kQuerySums = kSums + kSumsBytes;
+constexpr int kSumsEnd = kQuerySums + mod::kQuerySums * kQuerySumSlots * kQuerySumsBytes;
+constexpr int kKeyTiles = (kSumsEnd + 15) / 16 * 16; // where blocks stay, one a slot
 constexpr int kEnd = kKeyTiles + (mod::kBlocksStay ? 2 * 16 : 0);
 constexpr int kSpareKeys = (kEnd + 1023) / 1024 * 1024;
 } // namespace at
@@ -261,6 +268,9 @@ struct Shared {
     __device__ Barrier biases_empty(int stage) const { return barrier(15 + 2 * stage); }
     // Where there is one stage of dS: all have multiplied what is in it.
     __device__ Barrier d_scores_empty() const { return barrier(14 + 2 * mod::kBiasStages); }
+
+    // Where sums of queries are gathered: those of a step are here.
+    __device__ Barrier query_sums() const { return barrier(kOwnBarriers - 1); }
 
     // Which tile of queries a stage holds, where a map chooses them.
     __device__ unsigned mapped_tile(int stage) const { return base + at::kMappedTiles + 4 * stage; }
@@ -310,6 +320,7 @@ struct Shared {
             piece_empty(i).initialise(kAddsMatrices ? 32 : 1);
         }
         if constexpr (mod::kDScoresStages == 1) d_scores_empty().initialise(128 * kConsumers);
+        if constexpr (mod::kQuerySums > 0) query_sums().initialise(128 * kConsumers);
         for (int i = 0; i < mod::kBiasStages; ++i) {
             biases_full(i).initialise(32);
             biases_empty(i).initialise(128 * kConsumers);

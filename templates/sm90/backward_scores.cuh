@@ -9,6 +9,7 @@
 #include "sm90/backward_fragments.cuh"
 #include "sm90/backward_gradients.cuh"
 #include "sm90/backward_layout.cuh"
+#include "sm90/backward_query_sums.cuh"
 #include "sm90/backward_staging.cuh"
 #include "sm90/key_columns.cuh"
 #include "sm90/pack.cuh"
@@ -49,6 +50,9 @@ class ScoreGradients {
     }
 
     __device__ const TileMatrices& matrices() const { return matrices_; }
+    __device__ QuerySummation query_sums(const Shared& shared) const {
+        return {attention_, arguments_, place_, shared};
+    }
 
     // Whether the mask's map says that nothing of the tile is hidden.
     __device__ void use_map(bool shows_all) { map_shows_all_ = shows_all; }
@@ -162,30 +166,8 @@ class ScoreGradients {
 #pragma unroll
             for (int gradient = 0; gradient < mod::kGradients; ++gradient)
                 if (mod::sum_of(gradient) == mod::Sum::query)
-                    exchange<kQueries / 2, 16>(query_sums.of_query[gradient]);
-    }
-
-    // Sums over the warp's keys of a tile of queries.
-    __device__ void flush(QuerySums& sums, int tile_query) const {
-#pragma unroll
-        for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
-            if (mod::sum_of(gradient) != mod::Sum::query) continue;
-            float(&of_query)[kQueries] = sums.of_query[gradient];
-            if constexpr (!kExchangesEarly) exchange<kQueries / 2, 16>(of_query);
-            exchange<kQueries / 4, 8>(of_query);
-            exchange<kQueries / 8, 4>(of_query);
-            // Of its queries, those that the lane has kept.
-            const int first = (lane_bit(16) * 4 + lane_bit(8) * 2 + lane_bit(4)) * (kQueries / 8);
-#pragma unroll
-            for (int i = 0; i < kQueries / 8; ++i) {
-                const int odd = kQueries < 16 ? first % 2 : 0;
-                const int position = tile_query + first_query_ + first / 2 * 8 + odd + query_of(i);
-                if (position >= attention_.q_len) continue;
-                const int q = position + static_cast<int>(attention_.q_offset);
-                const mod::Row row = row_of(position - tile_query, q);
-                add(element(row, 0, q, position, 0), gradient, sums.of_query[gradient][i]);
-            }
-        }
+                    exchange<kQueries / 2, 16>(query_sums.of_query[gradient],
+                                               static_cast<int>(threadIdx.x));
     }
 
     // Sums over the queries of this head.
@@ -377,7 +359,6 @@ class ScoreGradients {
             }
         }
     }
-    static __device__ int lane_bit(int bit) { return (threadIdx.x & bit) != 0; }
 
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;

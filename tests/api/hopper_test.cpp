@@ -142,6 +142,7 @@ TEST_CASE("blocks that stay, gradients" * doctest::skip()) {
     for (const char* score :
          {"score_mod = score", "buffer s: f32[H] grad\nscore_mod = score * s[h]",
           "buffer r: f32[Q_LEN] grad\nscore_mod = score + r[q_idx]",
+          "buffer g: f32[H, Q_LEN] grad\nscore_mod = score * tanh(g[h, q_idx])",
           "buffer c: f32[KV_LEN] grad\nscore_mod = score + c[kv_idx]",
           "buffer d: bf16[Q_LEN, KV_LEN]\nscore_mod = score + d[q_idx, kv_idx]",
           "score_mod = 3 * tanh(score / 3)"})
@@ -320,8 +321,9 @@ TEST_CASE("gradients of buffers, by what their indices use" * doctest::skip()) {
 // A backward whose warpgroups share their keys. Kernels are the same on every run, so that they can
 // be compiled before.
 TEST_CASE("heads wider than 128: sizes" * doctest::skip()) {
-    constexpr std::pair<int, int> kHeadDims[] = {{136, 136}, {160, 160}, {192, 192}, {256, 256},
-                                                 {192, 128}, {64, 256},  {256, 40},  {248, 144}};
+    constexpr std::pair<int, int> kHeadDims[] = {{136, 136}, {160, 160}, {192, 192},
+                                                 {256, 256}, {192, 128}, {64, 256},
+                                                 {256, 40},  {248, 144}, {240, 216}};
     int turn = 0;
     for (const auto& [d, dv] : kHeadDims) {
         check_wide(d, dv, DType::bf16, "score_mod = score");

@@ -157,11 +157,15 @@ std::vector<KernelCase> compile_matrix() {
     const std::string row_bias = "buffer bias: bf16[Q_LEN] grad\nbuffer offset: i64[Q_LEN]\n"
                                  "score_mod = score + bias[offset[q_idx]]\n";
     const std::string gate = "buffer g: f32[H, Q_LEN] grad\nscore_mod = score * g[h, q_idx]\n";
+    // Rows and sums of queries that take all the memory they may.
+    const std::string gates = "buffer g: f32[H, Q_LEN] grad\nbuffer at: i64[Q_LEN]\n"
+                              "score_mod = score * tanh(g[h, q_idx] + g[0, at[q_idx]])\n";
     const std::string temperature = "buffer t: f32[B, H] grad\nscore_mod = score * t[b, h]\n";
     cases.push_back(hopper_backward(KernelKind::delta, "row_bias", row_bias, 128, 128));
     cases.push_back(hopper_backward(KernelKind::convert, "gate", gate, 128, 128));
     for (const int head_dim : {64, 128})
-        for (const auto& [mod, text] : {std::pair{"gate", gate}, {"temperature", temperature}})
+        for (const auto& [mod, text] :
+             {std::pair{"gate", gate}, {"gates", gates}, {"temperature", temperature}})
             cases.push_back(
                 hopper_backward(KernelKind::backward_fused, mod, text, head_dim, head_dim));
     // Keys as a grid, whose rows are whole tiles and are not.

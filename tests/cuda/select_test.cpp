@@ -330,6 +330,26 @@ TEST_CASE("tiles of Hopper's backward are short where the derivative needs each 
     }
 }
 
+TEST_CASE("sums of queries are gathered where all of them have memory") {
+    KernelRequest request = forward(90, DType::bf16, 128, 128, true);
+    request.kind = KernelKind::backward_fused;
+    request.derivative_uses_score = true;
+    const int without = select_kernel(request).shared_bytes;
+    for (int sums = 1; sums <= 8; ++sums) {
+        CAPTURE(sums);
+        request.query_sums = sums;
+        const KernelConfig config = select_kernel(request);
+        const int bytes = sums * 4 * 8 * config.query_tile * 4 + 16; // slots, warps, floats
+        const bool fits = without + bytes <= shared_memory_limit(90);
+        CHECK(fits == (sums <= 3));
+        CHECK(config.query_sums == (fits ? sums : 0));
+        CHECK(config.shared_bytes == without + (fits ? bytes : 0));
+    }
+    request.query_sums = 1;
+    request.head_dim = 192;
+    CHECK(select_kernel(request).query_sums == 0); // keys are shared
+}
+
 TEST_CASE("Hopper's backward of wide heads shares the keys of a tile between warpgroups") {
     for (int head_dim = 8; head_dim <= 256; head_dim += 8)
         for (const int head_dim_v : {8, 64, 120, 128, 136, 192, 256}) {
