@@ -9,9 +9,9 @@
 // Scores are transposed, so that P' and dS' are in registers what the products for dv and dk ask
 // of their left operand. dS alone goes through shared memory, for dq, at which warpgroups take
 // turns, or which both compute a part of; another thread adds it to memory. Gradients of captured
-// buffers are summed in registers where what they read is one number for a query, a key or the
-// head, over diagonals of dS where it depends on the distance, over rows or columns of keys as a
-// grid where it depends on these, and one by one otherwise.
+// buffers are summed in registers where what they read is one number for a key or the head, over a
+// tile's keys where it is one for a query, over diagonals of dS where it depends on the distance,
+// over rows or columns of keys as a grid where it depends on these, and one by one otherwise.
 #include "mod.cuh"
 
 #include "sm90/backward_layout.cuh"
@@ -113,13 +113,13 @@ struct Consumer {
             meet_at_d_scores(step, takes_query_gradient());
         else
             meet_at_d_scores();
-        gradients.query_sums(shared).hand_over_nothing(step);
+        gradients.summation(shared).hand_over_nothing(step);
         if (takes_query_gradient()) {
             QueryGradient dq;
             begin_products();
             piece().multiply_keys_of(dq, stage, 1 - warpgroup);
             end_products();
-            if (has_turn()) gradients.query_sums(shared).add_gathered(step, tile * mod::kQueryTile);
+            if (has_turn()) gradients.summation(shared).add_gathered(step, tile * mod::kQueryTile);
             wait_for_products<0>();
             QueryPiece::settle(dq);
             piece().hand_over(dq, step);
@@ -244,7 +244,7 @@ struct Consumer {
             issue_dk();
             if constexpr (!kSettlesEarly) finish_values<1>(dv, weights, stage);
             if constexpr (!kTakes)
-                gradients.query_sums(shared).hand_over(query_sums, step, tile_query);
+                gradients.summation(shared).hand_over(query_sums, step, tile_query);
             if constexpr (kTakes && kOverlapsSums) {
                 meet_at_d_scores(step, true);
                 issue_dq();
@@ -259,8 +259,8 @@ struct Consumer {
                     meet_at_d_scores(step, true);
                     issue_dq();
                 }
-                gradients.query_sums(shared).hand_over(query_sums, step, tile_query);
-                gradients.query_sums(shared).add_gathered(step, tile_query);
+                gradients.summation(shared).hand_over(query_sums, step, tile_query);
+                gradients.summation(shared).add_gathered(step, tile_query);
                 look_ahead();
                 wait_for_products<0>();
                 finish_dq();
@@ -276,8 +276,8 @@ struct Consumer {
                 shared.piece_full(warpgroup).arrive();
             }
             // Under the products.
-            gradients.query_sums(shared).hand_over(query_sums, step, tile_query);
-            if (has_turn()) gradients.query_sums(shared).add_gathered(step, tile_query);
+            gradients.summation(shared).hand_over(query_sums, step, tile_query);
+            if (has_turn()) gradients.summation(shared).add_gathered(step, tile_query);
             wait_for_products<1>();
             finish_dq();
             look_ahead();

@@ -128,7 +128,7 @@ struct Consumer {
         KeyShare{warpgroup}.issue<at::kDScores, 16 * kRowBytes, true, at::kQueries, true>(
             dk, tile_word, query_word);
         end_products();
-        gradients.query_sums(shared).hand_over(query_sums, step, tile_query);
+        gradients.summation(shared).hand_over(query_sums, step, tile_query);
         wait_for_products<1>();
         pin(dv);
         if (lane == 0) shared.d_out_empty(stage).arrive();

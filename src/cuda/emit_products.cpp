@@ -13,7 +13,7 @@ constexpr int kPanelColumns = 64; // of shared memory, see sm90/wgmma.cuh
 constexpr int kPanelSteps = kPanelColumns / kSummed;
 constexpr int kRowUnits = 8; // of 16 bytes, in a panel
 // Columns of the output in one instruction: ptxas walks along all accumulators of an instruction
-// for each register that lives beside them, which took a seventh of a compile with 256 columns.
+// for each register that lives beside them, which took an eighth of a compile with 256 columns.
 constexpr int kWidest = 192, kTwoPanels = 2 * kPanelColumns;
 
 std::string operands(int first, int count) {

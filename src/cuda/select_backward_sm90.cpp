@@ -84,8 +84,10 @@ int shared_bytes(const KernelRequest& request, const FusedTile& tile) {
     const int barriers =
         kBarrierBytes * (kBarriers + 2 * tile.bias_stages + (tile.d_scores_stages == 1 ? 1 : 0));
     const int mapped_tiles = request.has_map ? 16 : 0;
-    return operands + pieces + sums + biases + kRingStages * rows * fact_bytes + barriers +
-           mapped_tiles + kRingStages * grid_bytes(grid, tile);
+    const int bytes = operands + pieces + sums + biases + kRingStages * rows * fact_bytes +
+                      barriers + mapped_tiles + kRingStages * grid_bytes(grid, tile);
+    constexpr int kAlignment = 16;
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 // Sums of queries that the block's warps put together: all, where there is room for them.

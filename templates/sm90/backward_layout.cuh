@@ -238,7 +238,7 @@ constexpr int kRowsBytes = kStagesRows ? (sizeof(mod::Row) + 7) / 8 * 8 : 0;
 constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kRowsBytes;
 // Two stages of a word, where the mask has a map.
 constexpr int kMappedTiles = kBarriers + sm90::kBarriers * 8;
-constexpr int kGrid = kMappedTiles + (mod::kHasMap ? 16 : 0); // two stages
+constexpr int kGrid = (kMappedTiles + (mod::kHasMap ? 16 : 0) + 15) / 16 * 16; // two stages
 constexpr int kSums = kGrid + 2 * kGridBytes;
 constexpr int kQuerySums = kSums + kSumsBytes;
 constexpr int kSumsEnd = kQuerySums + mod::kQuerySums * kQuerySumSlots * kQuerySumsBytes;
@@ -250,6 +250,8 @@ constexpr int kSpareKeys = (kEnd + 1023) / 1024 * 1024;
 constexpr int kKeySlots =
     mod::kBlocksStay && at::kSpareKeys + kPanels * kKeyPanel <= mod::kSharedBytes ? 2 : 1;
 static_assert(at::kEnd <= mod::kSharedBytes);
+// The copy engine and matrices of eight rows find them by 16 bytes.
+static_assert(at::kGrid % 16 == 0 && at::kSums % 16 == 0);
 static_assert(!mod::kBlocksStay || (kTakesTurns && !kStagesGrid));
 
 // Barriers by pairs: of the stages of a ring, or of the warpgroups.
@@ -270,7 +272,7 @@ struct Shared {
     __device__ Barrier d_scores_empty() const { return barrier(14 + 2 * mod::kBiasStages); }
 
     // Where sums of queries are gathered: those of a step are here.
-    __device__ Barrier query_sums() const { return barrier(kOwnBarriers - 1); }
+    __device__ Barrier sums_full() const { return barrier(kOwnBarriers - 1); }
 
     // Which tile of queries a stage holds, where a map chooses them.
     __device__ unsigned mapped_tile(int stage) const { return base + at::kMappedTiles + 4 * stage; }
@@ -320,7 +322,7 @@ struct Shared {
             piece_empty(i).initialise(kAddsMatrices ? 32 : 1);
         }
         if constexpr (mod::kDScoresStages == 1) d_scores_empty().initialise(128 * kConsumers);
-        if constexpr (mod::kQuerySums > 0) query_sums().initialise(128 * kConsumers);
+        if constexpr (mod::kQuerySums > 0) sums_full().initialise(128 * kConsumers);
         for (int i = 0; i < mod::kBiasStages; ++i) {
             biases_full(i).initialise(32);
             biases_empty(i).initialise(128 * kConsumers);

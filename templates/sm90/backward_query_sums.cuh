@@ -4,10 +4,11 @@
 // the warpgroup whose turn it is adds one number for each query to the gradient: an eighth of the
 // additions, each of which is two of integers where sums are exact.
 //
-// One barrier serves all steps: whose turn it is arrives there after it has met the others at dS,
-// when everyone has arrived for the step before. A slot is written again four steps later: one step
-// after it was read, the other warpgroup waits for those who have read it; two steps after, these
-// wait for each other.
+// One barrier serves all steps. Nobody arrives for a step before everyone has for the one before:
+// whose turn it is has met the others at dS by then, and the other warpgroup had the turn before,
+// when it waited for all. A slot is written again four steps later: one step after it was read, the
+// other warpgroup waits for those who have read it; two steps after, these wait for each other. By
+// the meetings at dS two slots would do, but tools see no order in them.
 #pragma once
 
 #include "common/place.cuh"
@@ -59,18 +60,18 @@ class GatheredSums {
                 (slot * mod::kQuerySums + before) * kQuerySumsBytes;
     }
     __device__ void store(int query, float sum) const {
-        store_shared_word(at(thread_again() / 32 - 4, query), __float_as_uint(sum));
+        store_shared_word(place(thread_again() / 32 - 4, query), __float_as_uint(sum));
     }
     __device__ float load(int query) const {
         float sum = 0;
 #pragma unroll
         for (int warp = 0; warp < 4 * kConsumers; ++warp)
-            sum += __uint_as_float(load_shared_word(at(warp, query)));
+            sum += __uint_as_float(load_shared_word(place(warp, query)));
         return sum;
     }
 
   private:
-    __device__ unsigned at(int warp, int query) const {
+    __device__ unsigned place(int warp, int query) const {
         return base_ + 4 * (warp * mod::kQueryTile + query);
     }
 
@@ -97,7 +98,7 @@ struct QuerySummation {
                     add_sum(gradient, tile_query + query, sum);
             });
         });
-        if constexpr (kGathers) shared.query_sums().arrive();
+        if constexpr (kGathers) shared.sums_full().arrive();
     }
     // Of a warp whose keys see nothing of the tile.
     __device__ void hand_over_nothing(unsigned step) const {
@@ -106,13 +107,13 @@ struct QuerySummation {
                 for (int query = lane_again(); query < mod::kQueryTile; query += 32)
                     GatheredSums(gradient, step).store(query, 0);
             });
-            shared.query_sums().arrive();
+            shared.sums_full().arrive();
         }
     }
     // Of all the block's keys, by one warpgroup.
     __device__ void add_gathered(unsigned step, int tile_query) const {
         if constexpr (kGathers) {
-            shared.query_sums().wait(step % 2);
+            shared.sums_full().wait(step % 2);
             visit_gradients([&](int gradient) {
                 const int query = thread_again() % 128;
                 if (query < mod::kQueryTile)
@@ -127,7 +128,7 @@ struct QuerySummation {
         for (int gradient = 0; gradient < mod::kGradients; ++gradient)
             if (mod::sum_of(gradient) == mod::Sum::query) visit_gradient(gradient);
     }
-    // What was staged for the tile may be another's by now.
+    // Its row is found anew: where warpgroups take turns, what was staged may be another tile's.
     __device__ void add_sum(int gradient, int position, float sum) const {
         if (position >= attention.q_len) return;
         const int q = position + static_cast<int>(attention.q_offset);

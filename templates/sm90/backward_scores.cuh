@@ -50,7 +50,7 @@ class ScoreGradients {
     }
 
     __device__ const TileMatrices& matrices() const { return matrices_; }
-    __device__ QuerySummation query_sums(const Shared& shared) const {
+    __device__ QuerySummation summation(const Shared& shared) const {
         return {attention_, arguments_, place_, shared};
     }
 

@@ -25,8 +25,10 @@ TEST_CASE("keys as a grid" * doctest::skip()) {
         const std::string columns = below(2) == 0 ? w : "COLUMNS";
         Case one = {.text = "buffer rel_h: " + std::string(below(2) == 0 ? "f32" : "bf16") +
                             "[B, H, Q_LEN, ROWS] grad\nbuffer rel_w: f32[B, H, Q_LEN, " + columns +
-                            "] grad\nscore_mod = score + rel_h" + index + "// " + w + "] + rel_w" +
-                            index + "% " + w + "]\n" + masks[below(4)],
+                            "] grad\nbuffer r: f32[Q_LEN] grad\nbuffer c: f32[KV_LEN]\n" +
+                            "score_mod = score + rel_h" + index + "// " + w + "] + rel_w" + index +
+                            "% " + w + "]" + (below(2) == 0 ? " + r[q_idx] * c[kv_idx]\n" : "\n") +
+                            masks[below(4)],
                     .dtype = below(2) == 0 ? DType::bf16 : DType::f16,
                     .batch = 2,
                     .heads = 4,

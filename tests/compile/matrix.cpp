@@ -168,6 +168,21 @@ std::vector<KernelCase> compile_matrix() {
              {std::pair{"gate", gate}, {"gates", gates}, {"temperature", temperature}})
             cases.push_back(
                 hopper_backward(KernelKind::backward_fused, mod, text, head_dim, head_dim));
+    // Biases as floats, with as much for each query as is staged: all of one stage of dS.
+    const std::string floats_and_rows =
+        "buffer bias: f32[H, Q_LEN, KV_LEN] grad\nbuffer a: f32[Q_LEN]\nbuffer c: f32[Q_LEN]\n"
+        "buffer d: f32[Q_LEN]\nscore_mod = score + bias[h, q_idx, kv_idx] + a[q_idx] * kv_idx + "
+        "c[q_idx] * (kv_idx % 7) + d[q_idx] * (kv_idx % 5)\n";
+    for (const int head_dim : {80, 128})
+        cases.push_back(hopper_backward(KernelKind::backward_fused, "floats_and_rows",
+                                        floats_and_rows, head_dim, head_dim));
+    // Keys as a grid, beside sums of queries.
+    const std::string grid_and_rows =
+        "buffer s: bf16[B, H, Q_LEN, ROWS] grad\nbuffer t: bf16[B, H, Q_LEN, 16] grad\n"
+        "buffer r: f32[Q_LEN] grad\nbuffer c: f32[KV_LEN]\nscore_mod = score + "
+        "s[b, h, q_idx, kv_idx // 16] + t[b, h, q_idx, kv_idx % 16] + r[q_idx] * c[kv_idx]\n";
+    cases.push_back(
+        hopper_backward(KernelKind::backward_fused, "grid_and_rows", grid_and_rows, 128, 128));
     // Keys as a grid, whose rows are whole tiles and are not.
     for (const char* width : {"64", "14"}) {
         const std::string name = std::string("decomposed_") + width;
