@@ -370,7 +370,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 
         const int first_kv = walk.tile() * mod::kKeyTile;
         const int last_kv = first_kv + mod::kKeyTile - 1;
-        rows.find(attention, first_row, lane_index_again());
+        rows.find(attention, first_row, lane_again());
         if (scale_early)
             change_scores(scores, attention.scale, attention, arguments, place, rows, first_kv);
         const bool wholly_visible =

@@ -8,8 +8,6 @@
 namespace flexc::cuda {
 namespace {
 
-int padded(int columns) { return (columns + 15) / 16 * 16; }
-
 // Accumulators that one thread may hold, of 255 registers. More spill, or leave no room for what a
 // program keeps in its rows. Floats need room for operands that are split in two.
 int accumulator_limit(DType dtype) { return dtype == DType::f32 ? 140 : 176; }
@@ -42,13 +40,13 @@ int shared_bytes(const KernelRequest& request, const Shape& shape) {
 
 int accumulators(const KernelRequest& request, const Shape& shape) {
     const int rows = shape.query_tile / shape.warps;
-    return rows * (padded(request.head_dim_v) + shape.key_tile) / 32;
+    return rows * (padded_columns(request.head_dim_v) + shape.key_tile) / 32;
 }
 
 bool suits(const KernelRequest& request, const Shape& shape) {
     // Wide tiles pay where little else is done per element. A score mod is unrolled over the scores
     // of a thread, so that they would cost compile time and gain nothing.
-    if (shape.key_tile > 64 && (request.has_score_mod || padded(request.head_dim_v) > 64))
+    if (shape.key_tile > 64 && (request.has_score_mod || padded_columns(request.head_dim_v) > 64))
         return false;
     return accumulators(request, shape) <= accumulator_limit(request.dtype) &&
            shared_bytes(request, shape) <= shared_memory_limit(request.arch);
@@ -89,7 +87,7 @@ int shared_memory_limit(int arch) {
 }
 
 int tile_row_bytes(int columns, DType dtype) {
-    return padded(columns) * static_cast<int>(size_of(dtype)) + 16;
+    return padded_columns(columns) * static_cast<int>(size_of(dtype)) + 16;
 }
 
 KernelConfig select_kernel(const KernelRequest& request) {

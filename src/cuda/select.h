@@ -18,8 +18,9 @@ int shared_memory_limit(int arch);
 // keep eight consecutive rows in different banks. The device's Tile lays rows out the same way.
 int tile_row_bytes(int columns, DType dtype);
 
+constexpr int round_up_16(int x) { return (x + 15) / 16 * 16; }
 // Columns of the matrix instructions, and panels of 64 columns in shared memory, of a row.
-constexpr int padded_columns(int columns) { return (columns + 15) / 16 * 16; }
+constexpr int padded_columns(int columns) { return round_up_16(columns); }
 constexpr int panels(int columns) { return (columns + 63) / 64; }
 
 // Fits every request within the language's limits: any head dim from 1 to 256, arch >= 80.

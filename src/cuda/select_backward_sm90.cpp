@@ -41,7 +41,7 @@ int grid_bytes(const GridReads& reads, const FusedTile& tile) {
     constexpr int kKeyTile = 64 * kConsumers;
     if (reads.width == 0 || tile.has_matrix()) return 0;
     const int rows = kKeyTile / reads.width + (kKeyTile % reads.width == 0 ? 0 : 2);
-    const int pitch = (reads.width * reads.column_bytes + 15) / 16 * 16 + 16;
+    const int pitch = round_up_16(reads.width * reads.column_bytes) + 16;
     return tile.query_tile *
            (reads.by_row * rows * 4 + (tile.stages_columns ? reads.by_column * pitch : 0));
 }
@@ -84,10 +84,8 @@ int shared_bytes(const KernelRequest& request, const FusedTile& tile) {
     const int barriers =
         kBarrierBytes * (kBarriers + 2 * tile.bias_stages + (tile.d_scores_stages == 1 ? 1 : 0));
     const int mapped_tiles = request.has_map ? 16 : 0;
-    const int bytes = operands + pieces + sums + biases + kRingStages * rows * fact_bytes +
-                      barriers + mapped_tiles + kRingStages * grid_bytes(grid, tile);
-    constexpr int kAlignment = 16;
-    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return round_up_16(operands + pieces + sums + biases + kRingStages * rows * fact_bytes +
+                       barriers + mapped_tiles + kRingStages * grid_bytes(grid, tile));
 }
 
 // Sums of queries that the block's warps put together: all, where there is room for them.

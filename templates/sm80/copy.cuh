@@ -2,26 +2,13 @@
 // Shared memory is named by its 32-bit address in the shared window.
 #pragma once
 
+#include "common/again.cuh"
 #include "common/element.cuh"
 
 namespace sm80 {
 
 __device__ inline unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
-
-// blockIdx.x and the lane, unknown to the compiler as values that it has read before: what is
-// computed from them is computed again, not kept in registers.
-__device__ inline int block_index_again() {
-    int index;
-    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));
-    return index;
-}
-
-__device__ inline int lane_index_again() {
-    int index;
-    asm volatile("mov.u32 %0, %%laneid;" : "=r"(index));
-    return index;
 }
 
 // Copies kBytes (4, 8 or 16); writes zeros and reads nothing when !valid.

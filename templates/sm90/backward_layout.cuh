@@ -208,7 +208,7 @@ constexpr int kGridRows = mod::kKeyTile % mod::kKeyWidth == 0 ? mod::kKeyTile / 
                                                               : mod::kKeyTile / mod::kKeyWidth + 2;
 constexpr int kRowReadBytes = kGridRows * mod::kQueryTile * 4;
 // Eight queries apart, threads find their columns in different banks.
-constexpr int kColumnPitch = (mod::kKeyWidth * mod::kColumnBytes + 15) / 16 * 16 + 16;
+constexpr int kColumnPitch = round_up_16(mod::kKeyWidth * mod::kColumnBytes) + 16;
 constexpr int kColumnReadBytes = mod::kQueryTile * kColumnPitch;
 constexpr int kGridBytes = // of a stage
     mod::kRowReads * kRowReadBytes + mod::kColumnReads * kColumnReadBytes;
@@ -238,11 +238,11 @@ constexpr int kRowsBytes = kStagesRows ? (sizeof(mod::Row) + 7) / 8 * 8 : 0;
 constexpr int kBarriers = kRows + 2 * mod::kQueryTile * kRowsBytes;
 // Two stages of a word, where the mask has a map.
 constexpr int kMappedTiles = kBarriers + sm90::kBarriers * 8;
-constexpr int kGrid = (kMappedTiles + (mod::kHasMap ? 16 : 0) + 15) / 16 * 16; // two stages
+constexpr int kGrid = round_up_16(kMappedTiles + (mod::kHasMap ? 16 : 0)); // two stages
 constexpr int kSums = kGrid + 2 * kGridBytes;
 constexpr int kQuerySums = kSums + kSumsBytes;
 constexpr int kSumsEnd = kQuerySums + mod::kQuerySums * kQuerySumSlots * kQuerySumsBytes;
-constexpr int kKeyTiles = (kSumsEnd + 15) / 16 * 16; // where blocks stay, one a slot
+constexpr int kKeyTiles = round_up_16(kSumsEnd); // where blocks stay, one a slot
 constexpr int kEnd = kKeyTiles + (mod::kBlocksStay ? 2 * 16 : 0);
 constexpr int kSpareKeys = (kEnd + 1023) / 1024 * 1024;
 } // namespace at

@@ -2,6 +2,8 @@
 // moving work across its products.
 #pragma once
 
+#include "common/again.cuh"
+
 namespace sm90 {
 
 __device__ inline unsigned shared_address(const void* pointer) {
@@ -126,18 +128,6 @@ template <int kCount> __device__ inline void claim_registers() {
 __device__ inline int computed_again(int x) {
     asm volatile("" : "+r"(x));
     return x;
-}
-
-// The caller's lane, and its place in the block, asked of the hardware each time.
-__device__ inline int lane_again() {
-    int lane;
-    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
-    return lane;
-}
-__device__ inline int thread_again() {
-    int thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return thread;
 }
 
 // The same value. While products are under way, ptxas waits for all of them before it reads a

@@ -1,0 +1,19 @@
+// Where a thread is, asked of the hardware each time: unknown to the compiler as values that it has
+// read before, so that what is computed from them is computed again, not kept in registers.
+#pragma once
+
+__device__ inline int block_index_again() {
+    int index;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));
+    return index;
+}
+__device__ inline int thread_again() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+__device__ inline int lane_again() {
+    int lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
