@@ -27,11 +27,6 @@ namespace {
 
 extern __shared__ __align__(1024) unsigned char shared_memory[];
 
-__device__ void issue_scores(Scores& scores, Operand query, Operand key) {
-    mod::multiply_scores<(kQueryPanel >> 4), (kKeyPanel >> 4), Logits::kStartsWithBias>(
-        scores, query.low, key.low);
-}
-
 __device__ void issue_output(Output& output, const Weights& weights, Operand value) {
     mod::multiply_output(output, weights, value.low);
 }
@@ -47,6 +42,7 @@ struct Consumer {
     const Shared& shared;
     const int warpgroup, lane, warp; // among the consumers, in the warp, in the warpgroup
     const Turn turn;
+    const unsigned grid_rows_low, grid_unit_low; // of the operands, without a swizzle
     Position<Queries> query{};
     Position<Keys> key{};
     Position<Values> value{};
@@ -67,6 +63,11 @@ struct Consumer {
         value.advance();
     }
     __device__ Operand key_operand() const { return {shared.keys.at(key.stage), 16}; }
+    __device__ void issue_scores(Scores& scores, Operand queries) const {
+        mod::multiply_scores<Logits::kStartsWithBias>(
+            scores, queries.low, key_operand().low,
+            grid_rows_low + key.stage * (GridRows::kBytes >> 4), grid_unit_low);
+    }
     __device__ Operand value_operand() const { return {shared.values.at(value.stage), kKeyPanel}; }
     __device__ void wait_for_key() const { shared.keys.full(key.stage).wait(key.parity); }
     __device__ void wait_for_value() const { shared.values.full(value.stage).wait(value.parity); }
@@ -82,7 +83,7 @@ struct Consumer {
                                          int next) {
         wait_for_key();
         const MappedTile block = key_block(next);
-        issue_scores(scores, queries, key_operand());
+        issue_scores(scores, queries);
         look(logits, block);
         if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
         wait_for_products<0>();
@@ -107,7 +108,7 @@ struct Consumer {
             logits.load_biases(biases());
             release_biases();
         }
-        if constexpr (kGridRows > 0) {
+        if constexpr (kLoadsGridRows) {
             shared.grid_rows.full(grid_rows.stage).wait(grid_rows.parity);
             logits.load_grid_rows(shared.grid_rows.at(grid_rows.stage) +
                                   4 * (64 * warpgroup + 16 * warp + lane / 4));
@@ -190,7 +191,7 @@ struct Consumer {
             wait_for_key();
             const MappedTile block = key_block(next);
             turn.take(mod::Turns::products);
-            issue_scores(scores, queries, key_operand());
+            issue_scores(scores, queries);
             wait_for_value();
             issue_output(output, weights, value_operand());
             turn.pass(mod::Turns::products);
@@ -249,7 +250,7 @@ struct Consumer {
             wait_for_key();
             const MappedTile block = key_block(next);
             turn.take(mod::Turns::products);
-            issue_scores(scores, queries, key_operand());
+            issue_scores(scores, queries);
             turn.pass(mod::Turns::products);
             look(logits, block);
             if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
@@ -304,6 +305,13 @@ struct Consumer {
     }
 };
 
+// The low word of an operand for rows of the grid, which the compiler would compute again for every
+// product otherwise.
+__device__ unsigned held(unsigned address) {
+    if constexpr (!mod::kMultipliesGridRows) return 0;
+    return static_cast<unsigned>(uniform(static_cast<int>(Operand(address, 0).low)));
+}
+
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
@@ -314,6 +322,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int warpgroup = uniform(static_cast<int>(threadIdx.x) / 128);
     const int bias_threads = maps.biases_from == nullptr ? kBiasThreads : 1;
     if (threadIdx.x == 0) shared.initialise(bias_threads);
+    if constexpr (mod::kMultipliesGridRows) {
+        if (threadIdx.x < 8) {
+            store_grid_unit(shared.grid_unit + kGridRowBytes * threadIdx.x, attention.scale);
+            publish_shared();
+        }
+    }
     __syncthreads();
     if (warpgroup == 0) {
         release_registers_to<kProducerRegisters>();
@@ -336,7 +350,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                           index,
                           static_cast<int>(threadIdx.x) % 32,
                           static_cast<int>(threadIdx.x) / 32 % 4,
-                          Turn(index)};
+                          Turn(index),
+                          held(shared.grid_rows.at(0) + 64 * index * kGridRowBytes),
+                          held(shared.grid_unit)};
         while (consumer.consume()) {
         }
     }

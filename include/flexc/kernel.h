@@ -113,8 +113,8 @@ class Kernel {
 
     // Asynchronous on CUDA, allocates nothing, compiles nothing, may be captured in a graph. But on
     // Hopper the first call whose tensors the copy engine cannot walk (16-byte aligned bases and
-    // strides) or whose scale is not positive compiles the generic kernel, unless
-    // ForwardKernel::generic was asked for.
+    // strides) or whose scale is not positive (or below 2^-20, with keys as a grid) compiles the
+    // generic kernel, unless ForwardKernel::generic was asked for.
     Result<void> forward(const Plan& plan, const ForwardTensors& tensors,
                          std::span<const NamedTensor> buffers = {}, Workspace workspace = {},
                          Stream stream = {}) const;

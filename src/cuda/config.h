@@ -29,6 +29,8 @@ enum class KernelKind : std::uint8_t {
 struct KeyGrid {
     int width = 0; // 0: none
     bool quotients = false, remainders = false;
+    // Beside columns, rows are all that is added to products, and nothing multiplies these.
+    bool adds_to_products = false;
 };
 
 // What Hopper's backward reads, and adds to, by a row or a column of keys as a grid.
@@ -83,6 +85,8 @@ struct KernelRequest {
 struct HopperForward {
     ForwardSchedule schedule;
     bool has_registers_for_columns = false; // for a value of each of a thread's columns
+    // What is added for rows of keys as a grid comes with the products, divided by softmax_scale.
+    bool multiplies_grid_rows = false;
     ExpandedValues expanded;
 };
 

@@ -32,10 +32,6 @@ int exponent_bound(const passes::Mod& mod) {
     return bound < kUseless ? std::max(1, static_cast<int>(bound)) : 0;
 }
 
-bool is_one(const ir::Graph& graph, NodeId id) {
-    return id != kNoNode && graph[id].op == ir::Op::const_real && graph[id].real == 1;
-}
-
 // What is computed before the kernel is kept as floats; integers as their bits.
 std::string as_float(const Layout& layout, NodeId id, const std::string& text) {
     switch (layout.type(id)) {
@@ -111,7 +107,7 @@ std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& fo
     constant("kReadsKeys", reads_keys(folded.mod));
     constant("kScoreIsAffine", parts.found());
     constant("kScoreIsCapped", parts.cap != kNoNode);
-    constant("kMultiplierIsOne", is_one(folded.mod.program.graph, parts.multiplier));
+    constant("kMultiplierIsOne", multiplies_by_one(folded.mod.program.graph, parts));
     text += formatted("constexpr int kExponentBound = {};\n", exponent_bound(folded.mod));
     constant("kHasRowAddend", parts.row_addend != kNoNode);
     constant("kHasSlope", parts.slope != kNoNode);
@@ -124,6 +120,7 @@ std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& fo
     constant("kHasQuotientAddend", parts.quotient_addend != kNoNode);
     constant("kHasRemainderAddend", parts.remainder_addend != kNoNode);
     constant("kKeysAreGrid", config.key_width != 0);
+    constant("kMultipliesGridRows", hopper.multiplies_grid_rows);
     text += formatted("constexpr int kKeyWidth = {};\n",
                       config.key_width == 0 ? config.key_tile : config.key_width);
     constant("kReadsBias", parts.bias_read != kNoNode);
@@ -143,6 +140,8 @@ std::string emit_logit_functions(const Layout& layout, const ScoreParts& parts) 
         Body body(layout, passes::Place::element, "at.");
         if (parts.bias_read != kNoNode && !more.empty()) body.provide(parts.bias_read, "bias");
         if (!more.empty()) provide_expanded(body, layout, parts);
+        if (value != kNoNode && (value == parts.quotient_addend || value == parts.remainder_addend))
+            body.read_without_branches();
         if (value != kNoNode) body.compute({value});
         body.line(
             formatted("return {};", value == kNoNode ? "0.0f" : unbracketed(body.text(value))));

@@ -45,31 +45,44 @@ std::string statement(std::string_view declarations, std::string_view text, int 
                      declarations, text, outputs, inputs);
 }
 
-std::string multiply_scores(DType dtype, int head_dim, int keys) {
-    const int from = keys / 2;
+int steps_of(int columns) { return (columns + kSummed - 1) / kSummed; }
+
+// Of the columns of a step, in panels of so many rows.
+int units_before(int step, int rows) {
+    return step / kPanelSteps * rows * kRowUnits + step % kPanelSteps * 2;
+}
+
+std::string multiply_scores(DType dtype, int head_dim, const KernelConfig& config) {
+    const int steps = steps_of(head_dim), from = config.key_tile / 2; // of the inputs
+    const int queries = from, keys = from + 1, adds = from + 2, rows = from + 3, unit = from + 4;
     std::string text;
-    for (int step = 0; step < (head_dim + kSummed - 1) / kSummed; ++step) {
-        const int panel = step / kPanelSteps, inside = step % kPanelSteps * 2;
-        text += formatted("add.u32 x, %{}, %{} * {} + {};\\nmov.b64 a, {{x, 0x40000040}};\\n"
-                          "add.u32 y, %{}, %{} * {} + {};\\nmov.b64 b, {{y, 0x40000040}};\\n",
-                          from, from + 2, panel, inside, from + 1, from + 3, panel, inside) +
-                product(dtype, 0, keys, "a", step == 0 ? "p" : "1", "0, 0");
+    std::string inputs = "\"r\"(queries), \"r\"(keys), \"n\"(static_cast<int>(kAdds))";
+    for (int step = 0; step < steps; ++step)
+        text += formatted("add.u32 x, %{}, {};\\nmov.b64 a, {{x, 0x40000040}};\\n"
+                          "add.u32 y, %{}, {};\\nmov.b64 b, {{y, 0x40000040}};\\n",
+                          queries, units_before(step, config.query_tile), keys,
+                          units_before(step, config.key_tile)) +
+                product(dtype, 0, config.key_tile, "a", step == 0 ? "p" : "1", "0, 0");
+    // 16 bytes for each query, and for each of eight keys that stand for all, without a swizzle.
+    // Both halves of the columns that are summed are the same memory.
+    if (config.hopper->multiplies_grid_rows) {
+        inputs += ", \"r\"(grid_rows), \"r\"(grid_unit)";
+        text += formatted("mov.b64 a, {{%{}, 8}};\\nmov.b64 b, {{%{}, 0}};\\n", rows, unit) +
+                product(dtype, 0, config.key_tile, "a", "1", "0, 0");
     }
-    return "template <int kQueryUnits, int kKeyUnits, bool kAdds>\n" +
+    return "template <bool kAdds>\n" +
            formatted("__device__ inline void multiply_scores(float (&d)[{}], unsigned queries, "
-                     "unsigned keys) {{\n",
-                     keys / 2) +
+                     "unsigned keys, unsigned grid_rows, unsigned grid_unit) {{\n",
+                     from) +
            statement(formatted(".reg .b32 x, y;\\n.reg .b64 a, b;\\n.reg .pred p;\\n"
                                "setp.ne.b32 p, %{}, 0;\\n",
-                               from + 4),
-                     text, keys / 2,
-                     "\"r\"(queries), \"r\"(keys), \"n\"(kQueryUnits), \"n\"(kKeyUnits), "
-                     "\"n\"(static_cast<int>(kAdds))") +
+                               adds),
+                     text, from, inputs) +
            "}\n";
 }
 
 std::string multiply_output(DType dtype, int columns, int keys) {
-    const int steps = keys / kSummed, from = columns / 2, values = from + 4 * steps;
+    const int steps = steps_of(keys), from = columns / 2, values = from + 4 * steps;
     const int at_once = columns > kWidest ? kTwoPanels : columns;
     std::string text, inputs;
     for (int first = 0; first < columns; first += at_once)
@@ -92,8 +105,8 @@ std::string multiply_output(DType dtype, int columns, int keys) {
 } // namespace
 
 std::string emit_products(const KernelConfig& config, const EmitOptions& options) {
-    const int columns = (options.head_dim_v + kSummed - 1) / kSummed * kSummed;
-    return multiply_scores(options.dtype, options.head_dim, config.key_tile) +
+    const int columns = steps_of(options.head_dim_v) * kSummed;
+    return multiply_scores(options.dtype, options.head_dim, config) +
            multiply_output(options.dtype, columns, config.key_tile) + "\n";
 }
 

@@ -260,9 +260,12 @@ std::string Body::read(NodeId id) const {
     const ir::Node& node = layout_->node(id);
     const std::string data = argument({Kind::buffer_data, node.symbol});
     const std::string offset = this->offset(id, Kind::buffer_stride);
-    std::string element = "flexc_read(" + data + (offset.empty() ? "" : " + " + offset) + ")";
+    const std::string address = data + (offset.empty() ? "" : " + " + offset);
+    std::string element = "flexc_read(" + address + ")";
     const std::string inside = this->inside(id);
     if (inside.empty()) return element;
+    if (reads_without_branches_ && layout_->type(id) == CType::real)
+        return "flexc_read_if(" + unbracketed(inside) + ", " + address + ")";
     switch (layout_->type(id)) {
     case CType::real: return inside + " ? " + element + " : 0.0f";
     case CType::boolean: return inside + " ? " + element + " : false";

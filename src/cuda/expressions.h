@@ -76,6 +76,10 @@ class Body {
 
     // The node is there already, under this name, whatever its place. Before compute().
     void provide(ir::NodeId id, std::string name) { values_[id] = std::move(name); }
+    // Reads of floats that may be outside their buffers load nothing then, instead of being
+    // branched around: for functions of many elements, whose addresses and loads do not depend on
+    // each other.
+    void read_without_branches() { reads_without_branches_ = true; }
     // Declares what the roots need. Once, before the texts are asked for.
     void compute(const std::vector<ir::NodeId>& roots);
     // A loop over a counter. What its nodes need of this body has been declared; `fill` adds
@@ -108,7 +112,8 @@ class Body {
     const Layout* layout_;
     passes::Place here_;
     std::string access_;
-    ir::NodeId counter_ = ir::kNoNode;         // whose loop this is the body of
+    ir::NodeId counter_ = ir::kNoNode; // whose loop this is the body of
+    bool reads_without_branches_ = false;
     std::map<ir::NodeId, std::string> values_; // name or expression of each local node
     std::string text_;
 };

@@ -307,6 +307,12 @@ FoldedMod fold_score(const passes::Mod& mod, int key_width) {
     return folded;
 }
 
+bool multiplies_by_one(const ir::Graph& graph, const ScoreParts& parts) {
+    if (!parts.found()) return false;
+    const ir::Node& multiplier = graph[parts.multiplier];
+    return multiplier.op == ir::Op::const_real && multiplier.real == 1;
+}
+
 KeyGrid key_grid(const passes::Mod& mod) {
     KeyGrid best;
     // Biases that are copied need the registers, and their elements what the grid would save.
@@ -317,8 +323,10 @@ KeyGrid key_grid(const passes::Mod& mod) {
         if (!fits_tiles(width)) continue;
         ir::Graph graph = mod.program.graph;
         const ScoreParts parts = Folder(graph, static_cast<int>(width)).fold(mod.score);
+        const bool adds_to_products =
+            multiplies_by_one(graph, parts) && parts.are_exponents() && parts.row_addend == kNoNode;
         const KeyGrid grid{static_cast<int>(width), parts.quotient_addend != kNoNode,
-                           parts.remainder_addend != kNoNode};
+                           parts.remainder_addend != kNoNode, adds_to_products};
         const bool is_whole = parts.element_addend == kNoNode;
         const auto count = [](const KeyGrid& of) { return of.quotients + of.remainders; };
         if ((grid.remainders && !fits_registers(width)) || count(grid) == 0) continue;

@@ -42,6 +42,8 @@ struct FoldedMod {
 // No parts are found where the score enters otherwise, or not at all. key_width: of the grid, or 0
 // for none.
 FoldedMod fold_score(const passes::Mod& mod, int key_width = 0);
+// Nothing is multiplied with scores.
+bool multiplies_by_one(const ir::Graph& graph, const ScoreParts& parts);
 // The grid of keys of which most is the same for a whole row or column.
 KeyGrid key_grid(const passes::Mod& mod);
 // Bytes of an element of such a matrix; 0 without one.

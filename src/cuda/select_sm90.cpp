@@ -30,6 +30,8 @@ constexpr std::array kGridShapes = {
 };
 constexpr int kForwardStages = 2;
 constexpr int kBarrierBytes = 1024;
+constexpr int kOperandBytes = 16; // of what is added for a query and a row of the grid
+constexpr int kOperandReach = 1024;
 constexpr int kLeastStep = 16; // keys by which the next smaller configuration is smaller
 
 // Slices of what was expanded, as in sm90/forward_terms.cuh.
@@ -43,6 +45,15 @@ const ExpandedValues& expanded_of(const KernelRequest& request, bool by_grid) {
     return by_grid ? request.grid_expanded : request.expanded;
 }
 
+// Whether what is added for a row of the grid comes with the products: where tiles are single rows,
+// so that an infinite number meets no zero, and numbers of 16 bits are as large as floats.
+bool multiplies_grid_rows(const KernelRequest& request, const ForwardSchedule& shape,
+                          bool by_grid) {
+    const KeyGrid& grid = request.key_grid;
+    return by_grid && grid.quotients && grid.adds_to_products && shape.key_tile == grid.width &&
+           request.dtype == DType::bf16;
+}
+
 // The layout at the top of forward_sm90.cu.
 int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape, bool by_grid) {
     constexpr int kRowBytes = 128; // of a panel
@@ -53,7 +64,10 @@ int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape, boo
         bias_bytes + (bias_bytes % kRowBytes == 0 ? 0 : 8 * request.bias_bytes);
     const KeyGrid& grid = request.key_grid;
     const int grid_rows = by_grid && grid.quotients ? shape.key_tile / grid.width : 0;
-    return kBarrierBytes + kForwardStages * query_tile * (bias_row_bytes + 4 * grid_rows) +
+    const bool multiplies = multiplies_grid_rows(request, shape, by_grid);
+    const int grid_bytes = grid_rows * (multiplies ? kOperandBytes : 4);
+    return kBarrierBytes + (multiplies ? kOperandReach : 0) +
+           kForwardStages * query_tile * (bias_row_bytes + grid_bytes) +
            kForwardStages * term_bytes(expanded_of(request, by_grid), shape) +
            kRowBytes * (shape.query_stages * query_tile * std::max(key, value) +
                         kForwardStages * shape.key_tile * (key + value));
@@ -135,6 +149,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
         .schedule = schedule,
         .has_registers_for_columns = schedule.consumers == 2 && !is_wide(request) &&
                                      accumulators(request, schedule) + schedule.key_tile / 4 <= 192,
+        .multiplies_grid_rows = multiplies_grid_rows(request, schedule, by_grid),
         .expanded = expanded};
     config.has_next = true; // the generic kernel is the last
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +

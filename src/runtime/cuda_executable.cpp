@@ -72,8 +72,8 @@ class CudaExecutable final : public Executable {
         const Loaded* kernel = find(KernelKind::forward);
         if (kernel == nullptr || !kernel->config.hopper)
             return launch(kernel, call.attention, call);
-        // A maximum of products is one of scores only when the scale is positive.
-        if (call.attention.scale > 0 && starts_grid(kernel->config, call.attention))
+        if (suits_scale(kernel->config, call.attention.scale) &&
+            starts_grid(kernel->config, call.attention))
             if (auto maps = cuda::forward_maps(kernel->config, call.attention, options_.dtype,
                                                options_.head_dim, options_.head_dim_v)) {
                 AttentionArguments attention = call.attention;
@@ -291,6 +291,12 @@ class CudaExecutable final : public Executable {
         const Loaded* fused = find(KernelKind::backward_fused);
         if (fused == nullptr) return BackwardForm::split;
         return fused->config.is_hopper_backward ? BackwardForm::hopper : BackwardForm::fused;
+    }
+
+    // A maximum of products is one of scores only when the scale is positive, and what is added to
+    // products is divided by it.
+    static bool suits_scale(const cuda::KernelConfig& config, float scale) {
+        return config.hopper->multiplies_grid_rows ? scale >= 0x1p-20F : scale > 0;
     }
 
     // Keys as a grid have to start with a row of it.

@@ -125,6 +125,15 @@ __device__ inline bool flexc_read(const bool* p) {
     return __ldg(reinterpret_cast<const unsigned char*>(p)) != 0;
 }
 
+// The same, or 0, without a branch.
+__device__ inline float flexc_read_if(bool inside, const double* p) {
+    return static_cast<float>(load_if(inside, p));
+}
+__device__ inline float flexc_read_if(bool inside, const float* p) { return load_if(inside, p); }
+template <typename Float16> __device__ inline float flexc_read_if(bool inside, const Float16* p) {
+    return flexc_to_float(Float16{load_if(inside, &p->bits)});
+}
+
 // 0 <= index < extent
 __device__ inline bool flexc_inside(long long index, long long extent) {
     return static_cast<unsigned long long>(index) < static_cast<unsigned long long>(extent);

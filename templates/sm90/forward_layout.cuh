@@ -38,9 +38,15 @@ using TermSlices = Stages<mod::kStages, kTermBytes>;
 // That copy them, where there are any and the copy engine does not, beside the producer.
 constexpr int kBiasThreads = 64;
 
-// What is added for rows of keys as a grid: floats by row, then by query.
+// What is added for rows of keys as a grid, by row, then by query. Where tiles are single rows it
+// is an operand of products, see forward_grid.cuh, full and empty with its keys. Else floats.
 constexpr int kGridRows = mod::kHasQuotientAddend ? mod::kKeyTile / mod::kKeyWidth : 0;
-using GridRows = Stages<mod::kStages, kGridRows * mod::kQueryTile * 4>;
+constexpr int kGridRowBytes = mod::kMultipliesGridRows ? 16 : 4; // of a query
+using GridRows = Stages<mod::kStages, kGridRows * mod::kQueryTile * kGridRowBytes>;
+constexpr bool kLoadsGridRows = kGridRows > 0 && !mod::kMultipliesGridRows;
+// The last operand ends so much earlier than it would if the two halves of its columns, which are
+// the same memory, lay side by side: compute-sanitizer sees it so.
+constexpr int kGridRowsReach = mod::kMultipliesGridRows ? 1024 : 0;
 constexpr int kGridThreads =
     32 * kConsumers; // that stage it, where there is any, beside the producer
 
@@ -75,14 +81,17 @@ struct Shared {
     Biases biases;
     TermSlices terms;
     GridRows grid_rows;
-    unsigned tasks; // one for each stage of queries
-    unsigned spare; // a word that is never read
+    unsigned grid_unit; // what rows of the grid are multiplied with, for eight keys
+    unsigned tasks;     // one for each stage of queries
+    unsigned spare;     // a word that is never read
 
     static constexpr int kTiles = 1024; // where tiles start, aligned for the swizzle
-    static constexpr int kBytes =
-        kTiles + Queries::kStages * Queries::kBytes + Keys::kStages * Keys::kBytes +
-        Values::kStages * Values::kBytes + Biases::kStages * Biases::kBytes +
-        TermSlices::kStages * TermSlices::kBytes + GridRows::kStages * GridRows::kBytes;
+    static constexpr int kGridUnitBytes = 128;
+    static constexpr int kBytes = kTiles + Queries::kStages * Queries::kBytes +
+                                  Keys::kStages * Keys::kBytes + Values::kStages * Values::kBytes +
+                                  Biases::kStages * Biases::kBytes +
+                                  TermSlices::kStages * TermSlices::kBytes +
+                                  GridRows::kStages * GridRows::kBytes + kGridRowsReach;
 
     __device__ explicit Shared(unsigned memory)
         : queries{memory + kTiles, memory + Queries::kStages * Task::kBytes},
@@ -91,7 +100,8 @@ struct Shared {
           biases{values.at(Values::kStages), values.barriers + Values::kBarrierBytes},
           terms{biases.at(Biases::kStages), biases.barriers + Biases::kBarrierBytes},
           grid_rows{terms.at(TermSlices::kStages), terms.barriers + TermSlices::kBarrierBytes},
-          tasks(memory), spare(grid_rows.barriers + GridRows::kBarrierBytes) {}
+          grid_unit(memory + kTiles - kGridUnitBytes), tasks(memory),
+          spare(grid_rows.barriers + GridRows::kBarrierBytes) {}
 
     __device__ unsigned task(int stage) const { return tasks + stage * Task::kBytes; }
     // Where a map chooses the tiles of keys: which one each stage holds.
@@ -102,10 +112,10 @@ struct Shared {
         // What threads read they release themselves; for what products read, a warp arrives once.
         queries.initialise(1, 32 * kConsumerWarps + (mod::kReadsBias ? bias_threads : 0) +
                                   (kGridRows > 0 ? kGridThreads : 0));
-        keys.initialise(1, kConsumerWarps);
+        keys.initialise(1 + (mod::kMultipliesGridRows ? kGridThreads : 0), kConsumerWarps);
         values.initialise(1, kConsumerWarps);
         if constexpr (mod::kReadsBias) biases.initialise(bias_threads, 32 * kConsumerWarps);
-        if constexpr (kGridRows > 0) grid_rows.initialise(kGridThreads, 32 * kConsumerWarps);
+        if constexpr (kLoadsGridRows) grid_rows.initialise(kGridThreads, 32 * kConsumerWarps);
         if constexpr (kHasTerms) terms.initialise(1, 32 * kConsumerWarps);
         publish_barriers();
     }

@@ -43,9 +43,10 @@ template <> constexpr bool kExponentsAreWide<flexc_f16> = false;
 class Logits {
     // Rows of the grid of keys that a tile has; what is added for one of them is part of the base
     // where all threads agree on which of their columns are in it.
-    static constexpr int kGridRows = mod::kHasQuotientAddend ? mod::kKeyTile / mod::kKeyWidth : 1;
-    static constexpr bool kRowsAreAligned = mod::kHasQuotientAddend && mod::kKeyWidth % 8 == 0;
-    static constexpr bool kSelectsRows = mod::kHasQuotientAddend && !kRowsAreAligned;
+    static constexpr bool kHasGridRows = mod::kHasQuotientAddend && !mod::kMultipliesGridRows;
+    static constexpr int kGridRows = kHasGridRows ? mod::kKeyTile / mod::kKeyWidth : 1;
+    static constexpr bool kRowsAreAligned = kHasGridRows && mod::kKeyWidth % 8 == 0;
+    static constexpr bool kSelectsRows = kHasGridRows && !kRowsAreAligned;
     static constexpr bool kHasBase = mod::kHasRowAddend || kRowsAreAligned;
     static constexpr int kBases = kRowsAreAligned ? kGridRows : 1;
     static constexpr __device__ int base_of(int j) { return j / (kFragmentColumns / kBases); }
@@ -63,6 +64,9 @@ class Logits {
     // Weights are relative to a level that does not change, see Softmax. Those of f16 would vanish.
     static constexpr bool kAreBounded = mod::kExponentBound > 0 && mod::kExponentBound <= 74 &&
                                         kExponentsAreWide<mod::Element> && !kHasOffset;
+    // apply() gives exponents relative to the levels so far, which lower() changes: no part of a
+    // logit is left to the softmax, and the levels are in what repeats.
+    static constexpr bool kAreRelative = mod::kMultipliesGridRows && !kAreBounded;
     // As many parts of a tile's columns have offsets of their own, in each row.
     static constexpr int kOffsets = kAffine && !kCapped ? kBases : 1;
     static constexpr __device__ int offset_of(int j) { return kOffsets == 1 ? 0 : base_of(j); }
@@ -155,6 +159,13 @@ class Logits {
         if (kMaskIsBand ? !keys_.are_all(first_key, false) : hides_) hide(scores, first_key);
     }
 
+    // The level of a row rises by so much.
+    __device__ void lower(int r, float by) {
+#pragma unroll
+        for (int j = 0; j < kPeriodColumns; ++j)
+            repeated_[r][j] -= by;
+    }
+
   private:
     static constexpr bool kHasScoreMod = mod::kHasScoreMod;
     static constexpr bool kMaskIsBand = VisibleKeys::kMaskIsBand;
@@ -191,6 +202,8 @@ class Logits {
     __device__ void visit_rows(int position, Find values_of, Visit visit) const {
         const int inside = mod::kReadsKeys ? min(position, attention_.kv_len - 1) : position;
         const int kv = inside + static_cast<int>(attention_.kv_offset);
+        // Quotients and remainders are shifts and masks then.
+        if constexpr (mod::kKeysAreGrid) __builtin_assume(kv >= 0);
         const mod::Column column = mod::at_column(arguments_, place_.launch, place_.head, place_.b,
                                                   place_.h, place_.h_kv, kv);
 #pragma unroll
@@ -251,6 +264,8 @@ class Logits {
                 visit_column(first_column_ + column_of(j), [&](int r, const mod::At& at) {
                     repeated_[r][j] = mod::remainder_addend(at) * unit_;
                 });
+        } else if constexpr (kAreRelative) {
+            repeated_[0][0] = repeated_[1][0] = 0;
         }
     }
 
@@ -266,7 +281,8 @@ class Logits {
                                             : slope_[mod::kSlopeIsOfHead ? 0 : r] *
                                                   static_cast<float>(column_of(j));
                 if constexpr (mod::kHasKeyAddend || mod::kHasDistanceAddend) addend += term(r, j);
-                if constexpr (mod::kHasRemainderAddend) addend += repeated_[r][j % kPeriodColumns];
+                if constexpr (mod::kHasRemainderAddend || kAreRelative)
+                    addend += repeated_[r][j % kPeriodColumns];
                 if constexpr (kSelectsRows) addend += grid_row(r, j);
                 if constexpr (!kHasOffset && kHasBase) addend += base_[r][base_of(j)];
                 score = fmaf(score, before_[r], addend);
@@ -338,7 +354,7 @@ class Logits {
     float before_[2], slope_[2]; // what scores, or biases that come before, are multiplied by
     float grid_rows_[2][kSelectsRows ? kGridRows : 1]; // what is added for rows of the grid of keys
     // What is added for columns of that grid: of the thread's columns in a period of eight keys
-    // and of the grid.
+    // and of the grid. Less the level so far where logits are relative.
     static constexpr int kPeriodColumns =
         mod::kHasRemainderAddend ? least_common_multiple(mod::kKeyWidth, 8) / 4 : 1;
     float repeated_[2][kPeriodColumns];

@@ -10,7 +10,7 @@ namespace sm90 {
 struct Softmax {
     // Weights are at most 2 to the power of it. The higher, the further o is from float64: a row's
     // largest weight has no rounding error if it is 1.
-    static constexpr float kHeadroom = 3;
+    static constexpr float kHeadroom = mod::kKeysAreGrid ? 5 : 3;
     // Of bounded logits, so that weights are at most 2^54.
     static constexpr float kLeastLevel = mod::kExponentBound - 54;
     // With a grid of keys, logits become exponents relative to the levels so far before it is asked
@@ -37,13 +37,13 @@ struct Softmax {
     // All that exponents of this block are taken relative to; is_first: of the rows' blocks.
     // `between` comes before levels rise for certain.
     template <typename Between>
-    __device__ void find_level(Scores& logits, const Logits& form, bool is_first, Between between) {
+    __device__ void find_level(Scores& logits, Logits& form, bool is_first, Between between) {
         if constexpr (Logits::kAreBounded) {
             if (is_first) settle_level(logits, form);
         } else if constexpr (kAsksLate) {
             find_exponents(logits, form);
             between();
-            if (rises) rise(logits);
+            if (rises) rise(logits, form);
         } else {
             raise_maximum(logits, form);
         }
@@ -68,8 +68,10 @@ struct Softmax {
                 float& left = logits[accumulator(r, j)];
                 float& right = logits[accumulator(r, j + 1)];
                 const float from = origin[r][Logits::offset_of(j)];
-                left = form.exponent_below(left, from);
-                right = form.exponent_below(right, from);
+                if constexpr (!Logits::kAreRelative) {
+                    left = form.exponent_below(left, from);
+                    right = form.exponent_below(right, from);
+                }
                 most[r] = max(max(most[r], __float_as_int(left)), __float_as_int(right));
             }
         }
@@ -79,7 +81,7 @@ struct Softmax {
     }
 
     // Levels of rows whose exponents are beyond kHeadroom become their maximum.
-    __device__ void rise(Scores& exponents) {
+    __device__ void rise(Scores& exponents, Logits& form) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             float even = exponents[accumulator(r, 0)], odd = exponents[accumulator(r, 1)];
@@ -96,6 +98,7 @@ struct Softmax {
             shrink[r] = saw_something(r) ? exp2_fast(-by) : 1;
             sum[r] *= shrink[r];
             if (!stays) maximum[r] = after;
+            if constexpr (Logits::kAreRelative) form.lower(r, by);
 #pragma unroll
             for (int j = 0; j < kFragmentColumns; ++j)
                 exponents[accumulator(r, j)] -= by;

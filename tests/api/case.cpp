@@ -110,7 +110,9 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed) {
               .head_dim_v = head_dim_v,
               .q_offset = one.q_offset,
               .kv_offset = one.kv_offset,
-              .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(one.head_dim)))};
+              .scale = one.scale != 0
+                           ? one.scale
+                           : static_cast<float>(1 / std::sqrt(static_cast<double>(one.head_dim)))};
     const std::int64_t q_rows = p.batch * p.heads * p.q_len;
     const std::int64_t kv_rows = p.batch * p.kv_heads * p.kv_len;
     p.q = draw(q_rows * p.head_dim, one.dtype, 1);
@@ -189,13 +191,14 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed) {
     d_out.set(p.d_out);
     if (one.with_d_lse) d_lse.set(p.d_lse);
 
-    auto plan = kernel->plan({.batch = p.batch,
-                              .heads = p.heads,
-                              .kv_heads = p.kv_heads,
-                              .q_len = p.q_len,
-                              .kv_len = p.kv_len},
-                             buffers, {},
-                             {.params = params, .q_offset = p.q_offset, .kv_offset = p.kv_offset});
+    auto plan = kernel->plan(
+        {.batch = p.batch,
+         .heads = p.heads,
+         .kv_heads = p.kv_heads,
+         .q_len = p.q_len,
+         .kv_len = p.kv_len},
+        buffers, {},
+        {.scale = p.scale, .params = params, .q_offset = p.q_offset, .kv_offset = p.kv_offset});
     if (!plan) return plan.error().message;
     auto memory = DeviceMemory::allocate(device, std::max<std::size_t>(plan->workspace_bytes(), 1));
     if (!memory) return memory.error().message;

@@ -25,6 +25,7 @@ struct Case {
     // The same for real numbers; default: random.
     std::map<std::string, std::function<double(std::int64_t)>> reals = {};
     std::int64_t q_offset = 0, kv_offset = 0;
+    float scale = 0; // 0: 1 / sqrt(head_dim)
     bool with_d_lse = false;
     bool strided = false;     // [B, S, H, D] storage and a padded row
     std::int64_t padding = 3; // of that row, in elements; 8 keeps 16-bit rows aligned

@@ -99,6 +99,9 @@ TEST_CASE("keys as a grid, in other mods" * doctest::skip()) {
         slabs + "score_mod = score + s[b, h, q_idx // 14, kv_idx // 28] - "
                 "t[h, q_idx % 14, kv_idx % 7]",
         slabs + "score_mod = score + s[b, h, q_idx, kv_idx // 64] if q_idx != 20 else -inf",
+        slabs +
+            "score_mod = score + (s[b, h, q_idx, kv_idx // 64] if (q_idx + kv_idx // 64) % 2 == 0 "
+            "else -inf) + t[h, q_idx, kv_idx % 64]",
         "buffer t: f32[H, 27, 27] grad\n"
         "score_mod = score + t[h, q_idx // 14 - kv_idx // 14 + 13, q_idx % 14 - kv_idx % 14 + 13]",
         "buffer c: f32[H] grad\nscore_mod = score - c[h] * (abs(q_idx // 16 - kv_idx // 16) + "
@@ -118,6 +121,16 @@ TEST_CASE("keys as a grid, in other mods" * doctest::skip()) {
         one.q_len = 141;
         one.kv_len = 203;
         one.head_dim = 64;
+        test::check_on_hopper(one);
+    }
+    // What is added for rows is divided by the scale, unless that is too small.
+    for (const float scale : {0.4F, 1e-3F, 1e-7F}) {
+        Case one = {.text = slabs + "score_mod = score + s[b, h, q_idx, kv_idx // 64]",
+                    .dtype = DType::bf16};
+        one.q_len = one.kv_len = 196;
+        one.head_dim = 64;
+        one.dims = {{"N", 15}, {"M", 32}};
+        one.scale = scale;
         test::check_on_hopper(one);
     }
 }

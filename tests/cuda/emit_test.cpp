@@ -139,10 +139,11 @@ TEST_CASE("each product of Hopper's forward is one statement") {
     REQUIRE(mod.has_value());
     cuda::KernelConfig config;
     config.kind = cuda::KernelKind::forward;
+    config.query_tile = 192;
     config.key_tile = 80;
     config.hopper.emplace();
-    const std::string text =
-        cuda::emit_mod(*mod, config, {.dtype = DType::f16, .head_dim = 96, .head_dim_v = 40});
+    const cuda::EmitOptions options{.dtype = DType::f16, .head_dim = 96, .head_dim_v = 40};
+    std::string text = cuda::emit_mod(*mod, config, options);
     const auto count = [&](std::string_view part) {
         int found = 0;
         for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at)
@@ -152,7 +153,13 @@ TEST_CASE("each product of Hopper's forward is one statement") {
     CHECK(count("asm volatile(") == 2);
     CHECK(count("wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 {%0, ") == 6);
     CHECK(count("wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 {%0, ") == 5);
-    CHECK(has(text, "add.u32 x, %40, %42 * 1 + 2;")); // the second sixteen of the second panel
-    CHECK(has(text, "{%24, %25, %26, %27}, b, 1"));   // weights after 24 accumulators
-    CHECK(has(text, "add.u32 y, %44, 512;"));         // the last 16 rows of values
+    CHECK(has(text, "add.u32 x, %40, 1538;"));      // the second sixteen of the second panel
+    CHECK(has(text, "{%24, %25, %26, %27}, b, 1")); // weights after 24 accumulators
+    CHECK(has(text, "add.u32 y, %44, 512;"));       // the last 16 rows of values
+
+    config.hopper->multiplies_grid_rows = true;
+    text = cuda::emit_mod(*mod, config, options);
+    CHECK(count("asm volatile(") == 2);
+    CHECK(count("wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 {%0, ") == 7);
+    CHECK(has(text, "mov.b64 a, {%43, 8};")); // rows of the grid, after what there is otherwise
 }

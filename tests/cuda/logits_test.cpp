@@ -72,6 +72,19 @@ void copy_terms(const AttentionArguments& attention, int head, int first_row, in
             std::memcpy(to + 4 * copy * kTwinDistances,
                         distance_vector(attention, at, 2 * i + copy) + first, 4 * kTileDistances);
 }
+float bf16_at(unsigned from) {
+    return __uint_as_float(static_cast<unsigned>(load_shared_half(from)) << 16);
+}
+// As the products do: the eight products of a query and a key are summed twice.
+void add_grid_rows(Scores& scores, float scale, int lane) {
+    constexpr unsigned kUnit = 1 << 16;
+    store_grid_unit(kUnit, scale);
+    for (int i = 0; i < kScores; ++i) {
+        const int query = lane / 4 + 8 * fragment_row(i);
+        for (int part = 0; part < 8; ++part)
+            scores[i] += 2 * bf16_at(kGridRowBytes * query + 2 * part) * bf16_at(kUnit + 2 * part);
+    }
+}
 extern "C" void run(const unsigned long long* words, const AttentionArguments* attention, int head,
                     int warp_row, int tiles, const float* products, float* weights, float* levels) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
@@ -91,8 +104,9 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* a
             logits.prepare(first_key);
             for (int thread = 0; thread < kGridThreads; ++thread)
                 GridQueries(*attention, arguments, place, warp_row + thread)
-                    .store(*attention, arguments, place, first_key, 4 * thread, [] {});
-            if (kGridRows > 0) logits.load_grid_rows(4 * (lane / 4));
+                    .store(*attention, arguments, place, first_key, kGridRowBytes * thread, [] {});
+            if (kLoadsGridRows) logits.load_grid_rows(4 * (lane / 4));
+            if (mod::kMultipliesGridRows) add_grid_rows(scores, attention->scale, lane);
             const int tile_row = warp_row / mod::kQueryTile * mod::kQueryTile;
             copy_terms(*attention, head, tile_row, first_key);
             logits.find_terms(0, warp_row - tile_row + lane / 4);
@@ -142,7 +156,7 @@ void check(const Case& one, std::mt19937& random) {
     attention.kv_heads = 2;
     attention.q_len = 40 + below(300);
     attention.kv_len = kv_len;
-    attention.scale = 0.5f;
+    attention.scale = below(2) == 0 ? 0.5f : 0.3f;
     attention.q_offset = below(5);
     attention.kv_offset = std::max(one.width, 1) * below(3);
 
@@ -193,8 +207,10 @@ void check(const Case& one, std::mt19937& random) {
                 double expected = 0;
                 if (kv < kv_len && ir::evaluate_boolean(mod->program, mod->mask, at)) {
                     const double score = ir::evaluate_real(mod->program, mod->score, at);
-                    expected =
-                        std::exp2(score * 1.4426950408889634 - static_cast<double>(levels[level]));
+                    // A row that has seen nothing yet has no level.
+                    if (!std::isinf(score))
+                        expected = std::exp2(score * 1.4426950408889634 -
+                                             static_cast<double>(levels[level]));
                     ++seen;
                     float& most = largest[static_cast<std::size_t>(lane * 2 + row / 8)];
                     if (tile == tiles - 1) most = std::max(most, weights[place]);
@@ -241,6 +257,9 @@ TEST_CASE("what is staged for a grid of keys adds up to the mod") {
          "* (h + 1) * 0.1",
          16},
         {slabs + "score_mod = score + s[b, h, q_idx % 4, kv_idx // 96]", 96},
+        {slabs + "score_mod = score + (-inf if (q_idx + kv_idx // 64) % 2 == 0 else s[b, h, q_idx, "
+                 "kv_idx // 64]) + t[b, h, q_idx, kv_idx % 64]",
+         64},
         {both(14) + " + s[b, 1, 3, kv_idx // 9] - t[b, h, min(abs(q_idx - kv_idx), 5), h]", 14},
         {slabs + "score_mod = score - (t[b, h, q_idx, kv_idx % 48] + 1) / 4", 48},
         {slabs + "score_mod = score + s[b, h, q_idx, kv_idx // 64 % 3] + "
@@ -273,6 +292,33 @@ TEST_CASE("what is computed before for keys and distances adds up to the mod") {
     std::mt19937 random(seed);
     for (const std::string& text : texts)
         check({text, 0}, random);
+}
+
+TEST_CASE("what is added for rows of a grid comes with the products") {
+    struct Decision {
+        std::string score;
+        bool multiplies;
+    };
+    const std::string row = "s[b, h, q_idx, kv_idx // 64]";
+    for (const Decision& one : {Decision{"score + " + row, true},
+                                {"score + 2 * " + row + " + s[b, h, q_idx, kv_idx % 64]", true},
+                                {"score + " + row + " + s[b, h, 0, kv_idx]", true},
+                                {"score + s[b, h, q_idx, kv_idx % 64]", false},
+                                {"score + s[b, h, q_idx, kv_idx // 32]", false},
+                                {"score * 2 + " + row, false},
+                                {"score * s[b, h, q_idx, 0] + " + row, false},
+                                {"score + " + row + " + q_idx * 0.1", false},
+                                {"9 * tanh((score + " + row + ") / 9)", false}}) {
+        CAPTURE(one.score);
+        const auto mod = test::lower_text(
+            "buffer s: bf16[B, H, Q_LEN, N]\nscore_mod = " + one.score, 64, 64, false);
+        REQUIRE(mod.has_value());
+        cuda::KernelRequest request{.arch = 90, .dtype = DType::bf16, .has_score_mod = true};
+        request.key_grid = cuda::key_grid(*mod);
+        CHECK(cuda::select_kernel(request).hopper->multiplies_grid_rows == one.multiplies);
+        request.dtype = DType::f16; // whose range is that of no float
+        CHECK(!cuda::select_kernel(request).hopper->multiplies_grid_rows);
+    }
 }
 
 TEST_CASE("tiles of keys that no grid fits") {

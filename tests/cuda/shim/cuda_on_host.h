@@ -46,6 +46,7 @@ template <typename Int> Int saturated(float x) {
 inline long long __float2ll_rz(float x) { return saturated<long long>(x); }
 inline int __float2int_rz(float x) { return saturated<int>(x); }
 
+#define __builtin_assume(condition)
 template <typename T> T __ldg(const T* p) { return *p; }
 inline float atomicAdd(float* p, float x) {
     const float before = *p;

@@ -4,3 +4,4 @@
 inline float min_nan(float x, float y) { return x != x || y != y ? NAN : x < y ? x : y; }
 inline float max_nan(float x, float y) { return x != x || y != y ? NAN : x < y ? y : x; }
 inline float divide_full(float x, float y) { return x / y; }
+template <typename T> T load_if(bool condition, const T* p) { return condition ? *p : T(0); }
