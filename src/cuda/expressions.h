@@ -121,9 +121,9 @@ class Body {
 // What terms use that does not change with their counter, once each.
 std::vector<ir::NodeId> entering(const Layout& layout, const std::vector<ir::NodeId>& terms);
 
-// Drops brackets around the whole text.
 // A function of the device; the signature is without what comes before its type.
 std::string device_function(std::string_view signature, const Body& body);
+// Drops brackets around the whole text.
 std::string unbracketed(std::string text);
 std::string real_literal(double value);
 std::string integer_literal(std::int64_t value, CType type);

@@ -30,9 +30,9 @@ constexpr std::array kGridShapes = {
 };
 constexpr int kForwardStages = 2;
 constexpr int kBarrierBytes = 1024;
-constexpr int kOperandBytes = 16; // of what is added for a query and a row of the grid
-constexpr int kOperandReach = 1024;
-constexpr int kLeastStep = 16; // keys by which the next smaller configuration is smaller
+constexpr int kOperandBytes = 16;   // of what is added for a query and a row of the grid
+constexpr int kOperandReach = 1024; // and past the last, see kGridRowsReach on the device
+constexpr int kLeastStep = 16;      // keys by which the next smaller configuration is smaller
 
 // Slices of what was expanded, as in sm90/forward_terms.cuh.
 int term_bytes(const ExpandedValues& expanded, const ForwardSchedule& shape) {

@@ -26,24 +26,16 @@ __device__ inline float divide_full(float x, float y) {
 }
 // *p of a constant buffer, or 0, without a branch: loads that follow each other are in flight
 // together.
-__device__ inline unsigned short load_if(bool condition, const unsigned short* p) {
-    unsigned short x;
-    asm("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\nmov.b16 %0, 0;\n@p ld.global.nc.b16 %0, [%1];\n}"
-        : "=h"(x)
-        : "l"(p), "r"(static_cast<int>(condition)));
-    return x;
-}
-__device__ inline float load_if(bool condition, const float* p) {
-    float x;
-    asm("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\nmov.b32 %0, 0;\n@p ld.global.nc.b32 %0, [%1];\n}"
-        : "=f"(x)
-        : "l"(p), "r"(static_cast<int>(condition)));
-    return x;
-}
-__device__ inline double load_if(bool condition, const double* p) {
-    double x;
-    asm("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\nmov.b64 %0, 0;\n@p ld.global.nc.b64 %0, [%1];\n}"
-        : "=d"(x)
-        : "l"(p), "r"(static_cast<int>(condition)));
-    return x;
-}
+#define FLEXC_LOAD_IF(Type, bits, constraint)                                                      \
+    __device__ inline Type load_if(bool condition, const Type* p) {                                \
+        Type x;                                                                                    \
+        asm("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\nmov." bits " %0, 0;\n"                       \
+            "@p ld.global.nc." bits " %0, [%1];\n}"                                                \
+            : constraint(x)                                                                        \
+            : "l"(p), "r"(static_cast<int>(condition)));                                           \
+        return x;                                                                                  \
+    }
+FLEXC_LOAD_IF(unsigned short, "b16", "=h")
+FLEXC_LOAD_IF(float, "b32", "=f")
+FLEXC_LOAD_IF(double, "b64", "=d")
+#undef FLEXC_LOAD_IF

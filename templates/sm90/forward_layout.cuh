@@ -87,6 +87,11 @@ struct Shared {
 
     static constexpr int kTiles = 1024; // where tiles start, aligned for the swizzle
     static constexpr int kGridUnitBytes = 128;
+    static constexpr int kHeaderBytes = // tasks, barriers, a spare word, and keys that a map chose
+        Queries::kStages * Task::kBytes + Queries::kBarrierBytes + Keys::kBarrierBytes +
+        Values::kBarrierBytes + Biases::kBarrierBytes + TermSlices::kBarrierBytes +
+        GridRows::kBarrierBytes + 4 + 4 * Keys::kStages;
+    static_assert(kHeaderBytes <= kTiles - kGridUnitBytes);
     static constexpr int kBytes = kTiles + Queries::kStages * Queries::kBytes +
                                   Keys::kStages * Keys::kBytes + Values::kStages * Values::kBytes +
                                   Biases::kStages * Biases::kBytes +

@@ -191,14 +191,17 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed) {
     d_out.set(p.d_out);
     if (one.with_d_lse) d_lse.set(p.d_lse);
 
-    auto plan = kernel->plan(
-        {.batch = p.batch,
-         .heads = p.heads,
-         .kv_heads = p.kv_heads,
-         .q_len = p.q_len,
-         .kv_len = p.kv_len},
-        buffers, {},
-        {.scale = p.scale, .params = params, .q_offset = p.q_offset, .kv_offset = p.kv_offset});
+    auto plan =
+        kernel->plan({.batch = p.batch,
+                      .heads = p.heads,
+                      .kv_heads = p.kv_heads,
+                      .q_len = p.q_len,
+                      .kv_len = p.kv_len},
+                     buffers, {},
+                     {.scale = one.scale != 0 ? std::optional<double>(one.scale) : std::nullopt,
+                      .params = params,
+                      .q_offset = p.q_offset,
+                      .kv_offset = p.kv_offset});
     if (!plan) return plan.error().message;
     auto memory = DeviceMemory::allocate(device, std::max<std::size_t>(plan->workspace_bytes(), 1));
     if (!memory) return memory.error().message;
