@@ -122,9 +122,16 @@ class DeviceMemory {
     std::size_t bytes_ = 0;
 };
 Result<void> synchronize(Device device);
-// Milliseconds that `work` takes on the device, once; L2 is flushed before on CUDA.
+// Milliseconds that calls of `work` take on the device, one number each: as triton.testing.do_bench
+// measures PyTorch's kernels. After an estimate from five calls come as many as take warm_up_ms and
+// then those that are timed, as many as take load_ms but at least five; on CUDA without a pause,
+// and those that are timed with the L2 flushed before. A chip that is limited by its power slows
+// down after some milliseconds of a load, so times compare only where loads are equal.
 struct Timer {
-    static Result<std::vector<double>> measure(Device device, int repeats,
+    struct Load {
+        double warm_up_ms = 15, load_ms = 60;
+    };
+    static Result<std::vector<double>> measure(Device device, Load load,
                                                Result<void> (*work)(void*), void* user);
 };
 // The device that "automatic" means here: the first GPU that flexc can use, else the CPU.

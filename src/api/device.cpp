@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <numeric>
 #include <utility>
 
 #include "api/frontend.h"
@@ -149,8 +150,16 @@ class EventPair {
     void* events_[2] = {};
 };
 
-Result<std::vector<double>> measure_cuda(Device device, int repeats, Result<void> (*work)(void*),
-                                         void* user) {
+using Work = Result<void> (*)(void*);
+
+// Calls that fill so much time.
+int calls_for(double total_ms, double one_ms, int least) {
+    constexpr double kMost = 1000;
+    return std::max(least, static_cast<int>(std::min(total_ms / std::max(one_ms, 1e-3), kMost)));
+}
+constexpr int kEstimated = 5, kLeastTimed = 5;
+
+Result<std::vector<double>> measure_cuda(Device device, Timer::Load load, Work work, void* user) {
     auto info = cuda::device_info(device.index);
     if (!info) return info.error();
     // Writing four times the L2 leaves nothing of the inputs in it.
@@ -158,30 +167,51 @@ Result<std::vector<double>> measure_cuda(Device device, int repeats, Result<void
     if (!flush) return flush.error();
     auto scope = cuda::ContextScope::enter(device.index);
     if (!scope) return scope.error();
-    auto events = EventPair::create();
-    if (!events) return events.error();
-    std::vector<double> times;
-    for (int i = 0; i < repeats; ++i) {
-        if (auto done = cuda::fill_async(flush->data(), 0, flush->bytes(), nullptr); !done)
-            return done.error();
-        if (auto done = cuda::record_event(events->start(), nullptr); !done) return done.error();
+    const auto flush_cache = [&] {
+        return cuda::fill_async(flush->data(), 0, flush->bytes(), nullptr);
+    };
+    const auto record = [](void* event) { return cuda::record_event(event, nullptr); };
+
+    if (auto done = work(user); !done) return done.error();
+    auto all = EventPair::create();
+    if (!all) return all.error();
+    if (auto done = record(all->start()); !done) return done.error();
+    for (int i = 0; i < kEstimated; ++i) {
+        if (auto done = flush_cache(); !done) return done.error();
         if (auto done = work(user); !done) return done.error();
-        if (auto done = cuda::record_event(events->stop(), nullptr); !done) return done.error();
-        auto elapsed = cuda::elapsed_ms(events->start(), events->stop());
-        if (!elapsed) return elapsed.error();
-        times.push_back(*elapsed);
+    }
+    if (auto done = record(all->stop()); !done) return done.error();
+    auto elapsed = cuda::elapsed_ms(all->start(), all->stop());
+    if (!elapsed) return elapsed.error();
+    const double one_ms = *elapsed / kEstimated;
+
+    for (int i = calls_for(load.warm_up_ms, one_ms, 1); i > 0; --i)
+        if (auto done = work(user); !done) return done.error();
+    std::vector<EventPair> events;
+    for (int i = calls_for(load.load_ms, one_ms, kLeastTimed); i > 0; --i) {
+        auto pair = EventPair::create();
+        if (!pair) return pair.error();
+        events.push_back(std::move(*pair));
+    }
+    for (const EventPair& pair : events) {
+        if (auto done = flush_cache(); !done) return done.error();
+        if (auto done = record(pair.start()); !done) return done.error();
+        if (auto done = work(user); !done) return done.error();
+        if (auto done = record(pair.stop()); !done) return done.error();
+    }
+    std::vector<double> times;
+    for (const EventPair& pair : events) {
+        auto time = cuda::elapsed_ms(pair.start(), pair.stop());
+        if (!time) return time.error();
+        times.push_back(*time);
     }
     return times;
 }
 
-} // namespace
-
-Result<std::vector<double>> Timer::measure(Device device, int repeats, Result<void> (*work)(void*),
-                                           void* user) {
-    return api::guarded([&]() -> Result<std::vector<double>> {
-        if (on_cuda(device)) return measure_cuda(device, repeats, work, user);
+Result<std::vector<double>> measure_host(Timer::Load load, Work work, void* user) {
+    const auto time = [&](int calls) -> Result<std::vector<double>> {
         std::vector<double> times;
-        for (int i = 0; i < repeats; ++i) {
+        for (int i = 0; i < calls; ++i) {
             const auto start = std::chrono::steady_clock::now();
             if (auto done = work(user); !done) return done.error();
             times.push_back(
@@ -189,6 +219,22 @@ Result<std::vector<double>> Timer::measure(Device device, int repeats, Result<vo
                     .count());
         }
         return times;
+    };
+    if (auto first = time(1); !first) return first.error();
+    auto estimated = time(kEstimated);
+    if (!estimated) return estimated.error();
+    const double one_ms = std::accumulate(estimated->begin(), estimated->end(), 0.0) / kEstimated;
+    if (auto warm = time(calls_for(load.warm_up_ms, one_ms, 1)); !warm) return warm.error();
+    return time(calls_for(load.load_ms, one_ms, kLeastTimed));
+}
+
+} // namespace
+
+Result<std::vector<double>> Timer::measure(Device device, Load load, Result<void> (*work)(void*),
+                                           void* user) {
+    return api::guarded([&]() -> Result<std::vector<double>> {
+        return on_cuda(device) ? measure_cuda(device, load, work, user)
+                               : measure_host(load, work, user);
     });
 }
 

@@ -81,6 +81,14 @@ class Reports(CommandTest):
         self.assertEqual(value["fills"], {"slopes": "normal:0.1"})
 
     @needs_cpu
+    def test_bench_after_rests(self):
+        text = self.expect(0, "bench", self.write("mod.flex", ALIBI), "--shape", "1,2,1,64,64,16", "--dtype", "f32",
+                           "--device", "cpu", "--rested", "--json")
+        value = json.loads(text.strip().splitlines()[-1])
+        self.assertGreater(value["forward_ms"], 0)
+        self.assertIsNone(value["backward_ms"])
+
+    @needs_cpu
     def test_bench_counts_what_is_visible(self):
         def fraction(program, *arguments):
             text = self.expect(0, "bench", self.write("mod.flex", program), "--shape", "1,1,1,100,100,8",

@@ -21,7 +21,7 @@ struct BenchOptions {
     BenchOption bench;
     ChoiceOption choice;
     std::string schedule, output_type = "input";
-    bool backward = false, json = false;
+    bool backward = false, rested = false, json = false;
 };
 
 template <typename Work> double milliseconds(Work work) {
@@ -83,16 +83,19 @@ void run(const BenchOptions& options) {
     const auto call = make_call(bench, value_of(compile(bench.mod.text, compile_options)),
                                 options.backward, output_type);
     const auto device = call.kernel().device();
-    const double forward_ms = median_time(call, run_forward);
+    const auto time = [&](Result<void> (*work)(void*)) {
+        constexpr int kLoads = 6;
+        return options.rested ? rested_time(call, work, kLoads) : median_time(call, work);
+    };
+    const double forward_ms = time(run_forward);
     std::optional<double> backward_ms;
     if (options.backward) {
-        backward_ms = median_time(
-            call, [](void* user) { return static_cast<AttentionCall*>(user)->backward(); });
+        backward_ms =
+            time([](void* user) { return static_cast<AttentionCall*>(user)->backward(); });
     }
     std::optional<double> map_ms;
     if (call.map_bytes() > 0) {
-        map_ms = median_time(
-            call, [](void* user) { return static_cast<AttentionCall*>(user)->update_map(); });
+        map_ms = time([](void* user) { return static_cast<AttentionCall*>(user)->update_map(); });
     }
     std::vector<double> plan_times;
     for (int i = 0; i < 11; ++i) {
@@ -145,6 +148,8 @@ void add_bench(CommandLine program) {
                         "flexc bench alibi --shape 2,16,16,8192,8192,128 --dtype bf16 --backward");
     add_bench_options(command, options->bench);
     command.flag("--backward", options->backward, "Time the backward too");
+    command.flag("--rested", options->rested,
+                 "Short loads with rests between them, whose times repeat, not one of 60 ms");
     add_choice_options(command, options->choice);
     command.option("--schedule", options->schedule,
                    "How the forward kernel divides its work; `flexc tune` shows those there are");

@@ -1,7 +1,9 @@
 #include "flexc/bench_case.h"
 
 #include <algorithm>
+#include <chrono>
 #include <sstream>
+#include <thread>
 
 #include "flexc/command.h"
 #include "flexc/fill.h"
@@ -64,6 +66,12 @@ std::vector<BufferContents> make_buffers(const BenchOption& options, const Signa
             formatted("--fill {}: the program has no buffer of this name", fills.begin()->first));
     }
     return buffers;
+}
+
+std::vector<double> times_of(const AttentionCall& call, Result<void> (*work)(void*),
+                             Timer::Load load) {
+    return value_of(
+        Timer::measure(call.kernel().device(), load, work, const_cast<AttentionCall*>(&call)));
 }
 
 } // namespace
@@ -130,24 +138,19 @@ double median(std::vector<double> values) {
     return *middle;
 }
 
-// The peers' protocol (triton.testing.do_bench as attention kernels are compared with it): a chip
-// that is limited by its power slows down under a longer load, so times compare only after the same
-// warm-up and the same load.
 double median_time(const AttentionCall& call, Result<void> (*work)(void*)) {
-    constexpr double warm_up_ms = 15, load_ms = 60;
-    auto* user = const_cast<AttentionCall*>(&call);
-    const auto measure = [&](int repeats) {
-        return median(value_of(Timer::measure(call.kernel().device(), repeats, work, user)));
-    };
-    const auto repeats_of = [](double total_ms, double one_ms, int least) {
-        return std::max(least,
-                        static_cast<int>(std::min(total_ms / std::max(one_ms, 1e-3), 1000.0)));
-    };
-    require(work(user));
-    call.synchronize();
-    const double first_ms = measure(3);
-    measure(repeats_of(warm_up_ms, first_ms, 1));
-    return measure(repeats_of(load_ms, first_ms, 5));
+    return median(times_of(call, work, {}));
+}
+
+double rested_time(const AttentionCall& call, Result<void> (*work)(void*), int loads) {
+    constexpr std::chrono::milliseconds kRest{60};
+    std::vector<double> all;
+    for (int i = 0; i < loads; ++i) {
+        std::this_thread::sleep_for(kRest);
+        const auto times = times_of(call, work, {.warm_up_ms = 2, .load_ms = 10});
+        all.insert(all.end(), times.begin(), times.end());
+    }
+    return median(std::move(all));
 }
 
 Result<void> run_forward(void* call) { return static_cast<AttentionCall*>(call)->forward(); }

@@ -43,6 +43,10 @@ AttentionCall make_call(const BenchCase& bench, Kernel kernel, bool backward,
 
 // In milliseconds. `work` is given the call.
 double median_time(const AttentionCall& call, Result<void> (*work)(void*));
+// The median over short loads, with a rest before each: a chip that is limited by its power slows
+// down under longer ones, at some point of theirs, and times of the same kernel differ by 5 % then.
+// With rests it is less than 1 %.
+double rested_time(const AttentionCall& call, Result<void> (*work)(void*), int loads);
 double median(std::vector<double> values);
 Result<void> run_forward(void* call);
 

@@ -54,7 +54,7 @@ void compile_all(const BenchCase& bench, const std::vector<std::string>& schedul
 
 double time_of(AttentionCall& call, const BenchCase& bench, const std::string& schedule) {
     call.use(value_of(compile(bench.mod.text, with_schedule(bench, schedule))));
-    return median_time(call, run_forward);
+    return rested_time(call, run_forward, 1);
 }
 
 // The first stays first: it is what the others must beat.
@@ -70,7 +70,7 @@ std::vector<Candidate> measure(const BenchCase& bench, const std::vector<std::st
         return one.milliseconds < other.milliseconds;
     };
     std::sort(candidates.begin() + 1, candidates.end(), faster);
-    // A chip's clock changes while it gets warm: those that matter are timed again in turns.
+    // A chip also changes while it gets warm: those that matter are timed again in turns.
     const auto count = std::min(candidates.size(), kFinalists + 1);
     std::vector<std::vector<double>> times(count);
     for (int round = 0; round < kRounds; ++round) {
