@@ -31,10 +31,6 @@ __device__ void issue_output(Output& output, const Weights& weights, Operand val
     mod::multiply_output(output, weights, value.low);
 }
 
-// Nothing but keys and values comes with them.
-constexpr bool kKeysMayPass =
-    mod::kHasBand && !mod::kHasMap && !mod::kReadsBias && !kHasTerms && kGridRows == 0;
-
 struct Consumer {
     const AttentionArguments& attention;
     const mod::Arguments& arguments;
@@ -148,21 +144,33 @@ struct Consumer {
         release_value();
     }
 
+    __device__ void pass_keys() {
+        wait_for_key();
+        __syncwarp();
+        release_key();
+        wait_for_value();
+        __syncwarp();
+        release_value();
+    }
+    // All of a tile that has no rows for this warpgroup.
+    __device__ void pass_tile(const Task& task) {
+#pragma unroll 1
+        for (int next = task.begin; next < task.end; ++next) {
+            pass_keys();
+            // Products that are under no softmax take no turn.
+            if (!mod::kOverlaps || next > task.begin) turn.skip();
+        }
+    }
     // Of a range of keys, only later rows of the tile may see the last: a warpgroup that sees
     // nothing of them lets them pass. The last tile that is left, of at least one.
     __device__ int pass_hidden_keys(const Task& task, const HeadPlace& place) {
         int last = task.end - 1;
-        if constexpr (kKeysMayPass) {
+        if constexpr (kKeysMayPass && mod::kHasBand && !mod::kHasMap) {
             const int first_row = task.first_row + 64 * warpgroup;
             const int last_key = place.keys_of(first_row, first_row + 63).last;
 #pragma unroll 1
             for (; last > task.begin && last * mod::kKeyTile > last_key; --last) {
-                wait_for_key();
-                __syncwarp();
-                release_key();
-                wait_for_value();
-                __syncwarp();
-                release_value();
+                pass_keys();
                 turn.skip();
             }
         }
@@ -180,15 +188,14 @@ struct Consumer {
         {
             const MappedTile block = compute_scores(scores, queries, logits, last);
             apply(logits, scores, block.index * mod::kKeyTile);
-            softmax.find_level(scores, logits, true, [] {});
-            softmax.exponentiate(scores, logits, 0);
-            softmax.exponentiate(scores, logits, 1);
-            to_weights(weights, scores);
+            softmax.weigh<Softmax::kNever>(
+                scores, logits, true, [](float) {}, [] {}, packed_into(weights));
         }
         if (task.begin < last) start(scores, logits, last - 1);
+        unsigned key_is_there = 0;
 #pragma unroll 1
         for (int next = last - 1; next >= task.begin; --next) {
-            wait_for_key();
+            if (key_is_there == 0) wait_for_key();
             const MappedTile block = key_block(next);
             turn.take(mod::Turns::products);
             issue_scores(scores, queries);
@@ -210,20 +217,13 @@ struct Consumer {
                 softmax.follow(settled);
                 turn.pass(mod::Turns::softmax);
                 finish_output(output, weights);
+                // The answer takes as long as several exponents.
+                key_is_there = shared.keys.full(key.stage).is_complete(key.parity);
                 if (Logits::kStartsWithBias && has_more) wait_for_biases();
             };
-            // Where levels are asked for late, nothing holds exponents that follow.
-            constexpr bool kFinishesFirst = Softmax::kAsksLate && mod::kSettlesAfter == 0;
-            softmax.find_level(scores, logits, false, [&] {
-                if constexpr (kFinishesFirst) finish(softmax.highest);
-            });
-            softmax.exponentiate(
-                scores, logits, 0, kFinishesFirst ? kFragmentColumns : mod::kSettlesAfter,
-                [&](float done) {
-                    finish(mod::kSettlesAfter == 0 ? softmax.anchor(scores) : done);
-                });
-            softmax.exponentiate(scores, logits, 1);
-            to_weights(weights, scores);
+            softmax.weigh<mod::kSettlesAfter>(
+                scores, logits, false, finish, [&] { multiply_rows(output, softmax.shrink); },
+                packed_into(weights));
             if constexpr (Logits::kStartsWithBias) {
                 // After the last block of keys comes nothing; what is read then does not matter,
                 // and a branch would take it out of the exponents' shadow.
@@ -232,7 +232,7 @@ struct Consumer {
                 pin(scores);
                 if (has_more) release_biases();
             }
-            if (!Logits::kAreBounded && softmax.shrinks()) multiply_rows(output, softmax.shrink);
+            if (softmax.shrinks()) multiply_rows(output, softmax.shrink);
         }
         wait_for_value();
         issue_output(output, weights, value_operand());
@@ -260,12 +260,11 @@ struct Consumer {
             turn.take(mod::Turns::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
             apply(logits, scores, block.index * mod::kKeyTile);
-            softmax.find_level(scores, logits, next + 1 == task.end, [] {});
-            softmax.exponentiate(scores, logits, 0);
-            softmax.exponentiate(scores, logits, 1);
+            softmax.weigh<Softmax::kNever>(
+                scores, logits, next + 1 == task.end, [](float) {},
+                [&] { multiply_rows(output, softmax.shrink); }, packed_into(weights));
             turn.pass(mod::Turns::softmax);
-            to_weights(weights, scores);
-            if (!Logits::kAreBounded && softmax.shrinks()) multiply_rows(output, softmax.shrink);
+            if (softmax.shrinks()) multiply_rows(output, softmax.shrink);
             wait_for_value();
             issue_output(output, weights, value_operand());
             finish_output(output, weights);
@@ -278,10 +277,15 @@ struct Consumer {
         read_again(attention);
         const Task task = Task::load(shared.task(query.stage));
         if (task.is_none()) return false;
+        const int first_row = task.first_row + 64 * warpgroup;
+        if (kKeysMayPass && first_row >= task.end_row) {
+            pass_tile(task);
+            leave_queries();
+            return true;
+        }
         const HeadPlace place(attention, arguments, task.b, task.h, task.h_kv, task.low, task.high);
-        const int warp_row = task.first_row + 64 * warpgroup + 16 * warp;
         const unsigned queries = shared.queries.at(query.stage) + warpgroup * 64 * kRowBytes;
-        Logits logits(attention, arguments, place, warp_row, lane);
+        Logits logits(attention, arguments, place, first_row + 16 * warp, lane);
         Softmax softmax;
         Output output;
 #pragma unroll
@@ -291,17 +295,24 @@ struct Consumer {
             attend_overlapped(task, place, Operand(queries, 16), logits, softmax, output);
         else
             attend_in_order(task, Operand(queries, 16), logits, softmax, output);
-        normalise(attention, place, warp_row + lane / 4, logits, softmax, output);
+        // Known from here on only, so that no register keeps it while keys are visited.
+        const int thread = computed_again(static_cast<int>(threadIdx.x)) % 128;
+        const int warp_row = thread / 32 * 16, row = first_row + warp_row + thread % 32 / 4;
+        normalise(attention, place, row, logits, softmax, output);
         if (attention.o_flags & kOutputF32) {
-            store_floats(attention, place, warp_row + lane / 4, output);
+            store_floats(attention, place, row, output);
         } else {
             // Through the warp's own rows of the queries, when all of the warpgroup have read them.
             synchronize(1 + kConsumers + warpgroup, 128);
-            store(maps.o, {task.b, task.h, warp_row, 0}, queries + 16 * warp * kRowBytes, output);
+            store(maps.o, {task.b, task.h, first_row + warp_row, 0}, queries + warp_row * kRowBytes,
+                  output);
         }
+        leave_queries();
+        return true;
+    }
+    __device__ void leave_queries() {
         shared.queries.empty(query.stage).arrive();
         query.advance();
-        return true;
     }
 };
 

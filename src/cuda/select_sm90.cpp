@@ -118,18 +118,15 @@ bool suits_grid(const KernelRequest& request, const ForwardSchedule& shape) {
            accumulators(request, shape) + rows + period <= accumulator_limit(request, shape);
 }
 
-// Measured on an H200. Heads of 128 columns and more multiply most of the time and mods lengthen
-// the softmax, so that turns at products suffice.
+// Measured on an H200, with rests between loads. What is read for each element is read in a
+// warpgroup's turn.
 ForwardSchedule with_turns(const KernelRequest& request, ForwardSchedule schedule, bool by_grid) {
     const bool wide = is_wide(request), narrow = schedule.consumers == 3;
-    const bool plain = !request.has_score_mod && !request.has_map;
-    const bool multiplies = wide || (plain && padded_columns(request.head_dim_v) == 128);
-    // What is read for each element is read in a warpgroup's turn.
     const bool adds_terms = request.expanded.any() && !narrow;
-    const bool has_mod = request.has_score_mod && !adds_terms;
-    schedule.turns = multiplies || has_mod ? Turns::products : Turns::softmax;
+    const bool multiplies_little = !narrow && !request.has_score_mod && request.head_dim_v <= 64;
+    schedule.turns = !wide && (adds_terms || multiplies_little) ? Turns::softmax : Turns::products;
     const bool settles_first = wide || (narrow && (by_grid || !request.has_score_mod));
-    schedule.settles_after = settles_first ? 0 : has_mod ? 8 : 4;
+    schedule.settles_after = settles_first ? 0 : by_grid || adds_terms ? 4 : 8;
     return schedule;
 }
 
@@ -166,10 +163,11 @@ struct Choice {
     bool by_grid;
 };
 
-// A stage of queries more or less needs the same registers.
+// A stage of queries more or less needs the same registers. What spills with three warpgroups does
+// with shorter tiles too.
 bool needs_fewer_registers(const ForwardSchedule& shape, const ForwardSchedule& than) {
-    return shape.consumers < than.consumers || shape.key_tile <= than.key_tile - kLeastStep ||
-           shape.overlaps != than.overlaps;
+    const bool is_shorter = shape.consumers == 2 && shape.key_tile <= than.key_tile - kLeastStep;
+    return shape.consumers < than.consumers || is_shorter || shape.overlaps != than.overlaps;
 }
 
 // The best, one that is a step smaller, and the smallest: each costs a compile.

@@ -20,7 +20,19 @@ struct Barrier {
                      "r"(bytes)
                      : "memory");
     }
-    // Returns when the phase of this parity is complete.
+    // Not 0 where the phase of this parity is complete. No bool, which a loop would make of it
+    // anew.
+    __device__ unsigned is_complete(unsigned parity) const {
+        unsigned complete;
+        asm volatile("{\n.reg .pred p;\n"
+                     "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(complete)
+                     : "r"(address), "r"(parity)
+                     : "memory");
+        return complete;
+    }
+    // Returns when it is.
     __device__ void wait(unsigned parity) const {
         unsigned complete;
         do {

@@ -44,6 +44,9 @@ constexpr int kGridRows = mod::kHasQuotientAddend ? mod::kKeyTile / mod::kKeyWid
 constexpr int kGridRowBytes = mod::kMultipliesGridRows ? 16 : 4; // of a query
 using GridRows = Stages<mod::kStages, kGridRows * mod::kQueryTile * kGridRowBytes>;
 constexpr bool kLoadsGridRows = kGridRows > 0 && !mod::kMultipliesGridRows;
+// Nothing comes with keys and values but what is full and empty with them: a warpgroup may let them
+// pass.
+constexpr bool kKeysMayPass = !mod::kReadsBias && !kHasTerms && !kLoadsGridRows;
 // The last operand ends so much earlier than it would if the two halves of its columns, which are
 // the same memory, lay side by side: compute-sanitizer sees it so.
 constexpr int kGridRowsReach = mod::kMultipliesGridRows ? 1024 : 0;
@@ -55,22 +58,26 @@ struct Task {
     int b, h, h_kv, first_row;
     int begin, end; // tiles of keys; where there is a map, 0 and their number
     int low, high;  // of the mask's band, see HeadPlace
+    int end_row;    // after the last
 
-    static constexpr int kBytes = 32;
+    static constexpr int kBytes = 48;
     __device__ void store(unsigned to) const {
         store_shared(to, b, h, h_kv, first_row);
         store_shared(to + 16, begin, end, low, high);
+        store_shared_word(to + 32, static_cast<unsigned>(end_row));
     }
     // The same for the whole warp.
     static __device__ Task load(unsigned from) {
         Task task;
         load_shared(from, task.b, task.h, task.h_kv, task.first_row);
         load_shared(from + 16, task.begin, task.end, task.low, task.high);
-        return {uniform(task.b),     uniform(task.h),   uniform(task.h_kv), uniform(task.first_row),
-                uniform(task.begin), uniform(task.end), uniform(task.low),  uniform(task.high)};
+        task.end_row = static_cast<int>(load_shared_word(from + 32));
+        return {uniform(task.b),         uniform(task.h),     uniform(task.h_kv),
+                uniform(task.first_row), uniform(task.begin), uniform(task.end),
+                uniform(task.low),       uniform(task.high),  uniform(task.end_row)};
     }
     // After the last tile.
-    static __device__ Task none() { return {-1, 0, 0, 0, 0, 0, 0, 0}; }
+    static __device__ Task none() { return {-1, 0, 0, 0, 0, 0, 0, 0, 0}; }
     __device__ bool is_none() const { return b < 0; }
 };
 

@@ -12,10 +12,11 @@ constexpr int kOutputs = round_up_16(mod::kHeadDimV) / 2; // accumulators of a t
 using Output = float[kOutputs];
 using Weights = unsigned[mod::kKeyTile / 16][4]; // left operands, 16 keys each
 
-__device__ inline void to_weights(Weights& weights, const Scores& scores) {
-#pragma unroll
-    for (int i = 0; i < kScores / 2; ++i)
-        weights[i / 4][i % 4] = pack(mod::Element{}, scores[2 * i], scores[2 * i + 1]);
+// Takes pairs of accumulators as Softmax::weigh gives them.
+__device__ inline auto packed_into(Weights& weights) {
+    return [&weights](int i, float left, float right) {
+        weights[i / 4][i % 4] = pack(mod::Element{}, left, right);
+    };
 }
 
 __device__ inline void multiply_rows(Output& output, const float (&factor)[2]) {
@@ -78,12 +79,12 @@ __device__ inline void store(const TensorMap& map, Corner corner, unsigned memor
 __device__ inline void store_floats(const AttentionArguments& attention, const HeadPlace& place,
                                     int row, const Output& output) {
     const TensorArgument& o = attention.o;
+    const int column = computed_again(static_cast<int>(threadIdx.x)) % 4 * 2;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         if (row + 8 * r >= attention.q_len) continue;
         float* const to = static_cast<float*>(o.data) + place.b * o.stride_b +
-                          place.h * o.stride_h + (row + 8 * r) * o.stride_s +
-                          static_cast<int>(threadIdx.x) % 4 * 2;
+                          place.h * o.stride_h + (row + 8 * r) * o.stride_s + column;
 #pragma unroll
         for (int i = 2 * r; i < mod::kHeadDimV / 2; i += 4)
             store_pair(to + fragment_column(i), output[i], output[i + 1]);

@@ -60,14 +60,14 @@ __device__ inline Task task_of(const Tile& tile, const AttentionArguments& atten
     if constexpr (mod::kHasMap) {
         const long long row =
             rows_before(attention.map, place.b, place.h) + tile.first_row / mod::kQueryTile;
-        return {place.b,   place.h,   place.h_kv, tile.first_row, 0, attention.map.rows[row].count,
-                place.low, place.high};
+        return {place.b,        place.h,    place.h_kv,
+                tile.first_row, 0,          attention.map.rows[row].count,
+                place.low,      place.high, tile.end_row};
     }
-    const int last_row = min(tile.first_row + mod::kQueryTile, attention.q_len) - 1;
-    const TileRange range =
-        tiles_between(place.keys_of(tile.first_row, last_row), attention.kv_len, mod::kKeyTile);
-    return {place.b,     place.h,   place.h_kv, tile.first_row,
-            range.begin, range.end, place.low,  place.high};
+    const TileRange range = tiles_between(place.keys_of(tile.first_row, tile.end_row - 1),
+                                          attention.kv_len, mod::kKeyTile);
+    return {place.b,   place.h,   place.h_kv, tile.first_row, range.begin,
+            range.end, place.low, place.high, tile.end_row};
 }
 
 __device__ inline void produce(const AttentionArguments& attention, const mod::Arguments& arguments,

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/tile_walk.cuh"
-#include "mod.cuh"
+#include "sm90/forward_layout.cuh"
 
 namespace sm90 {
 
@@ -11,19 +11,24 @@ constexpr bool kRowsDiffer = mod::kHasBand || mod::kHasMap;
 
 struct Tile {
     int head; // over batch and query heads
-    int first_row;
+    int first_row, end_row;
 };
 
 // Where a mask gives rows different amounts of work, tiles are in order of length among heads whose
 // keys and values share the L2 cache: lengths fall in the last such group, so that blocks end
 // together, rise in the group before it, and so on, so that there is no step between groups. A map
 // has an order of its own of each head's tiles.
+//
+// Where tiles are alike but for a head's last, and that has rows for one warpgroup of three, the
+// tile before gives it a warpgroup's rows, and these short tiles of all heads come last.
 class Schedule {
   public:
     __device__ explicit Schedule(const AttentionArguments& attention)
         : map_(attention.map), tiles_((attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile),
-          heads_(attention.batch * attention.heads), batch_(attention.batch), group_(1),
-          groups_(1) {
+          heads_(attention.batch * attention.heads), batch_(attention.batch),
+          q_len_(attention.q_len), whole_(tiles_), group_(1), groups_(1) {
+        if constexpr (kTilesMayBeShort)
+            if (tiles_ > 1 && q_len_ <= (tiles_ - 1) * mod::kQueryTile + 64) whole_ = tiles_ - 2;
         if constexpr (kRowsDiffer) {
             constexpr int kCacheKeys = (32 << 20) / ((mod::kHeadDim + mod::kHeadDimV) * 2);
             const int sharers = attention.heads / attention.kv_heads;
@@ -41,10 +46,15 @@ class Schedule {
         // Batches that read the same biases read them together.
         if constexpr (mod::kReadsBias) {
             const int tile = index / batch_;
-            return {index % batch_ * (heads_ / batch_) + tile / tiles_,
-                    tile % tiles_ * mod::kQueryTile};
+            return rows_of(index % batch_ * (heads_ / batch_) + tile / tiles_,
+                           tile % tiles_ * mod::kQueryTile);
         }
-        if constexpr (!kRowsDiffer) return {index / tiles_, index % tiles_ * mod::kQueryTile};
+        if constexpr (!kRowsDiffer) {
+            const int rest = index - whole_ * heads_;
+            if (!kTilesMayBeShort || rest < 0)
+                return rows_of(index / whole_, index % whole_ * mod::kQueryTile);
+            return rows_of(rest / 2, whole_ * mod::kQueryTile + rest % 2 * kShortTile, kShortTile);
+        }
         const int group = index / (group_ * tiles_);
         const int first_head = group * group_;
         const int width = min(group_, heads_ - first_head);
@@ -57,12 +67,21 @@ class Schedule {
             const int of_batch = heads_ / batch_;
             tile = row_in_order(map_, head / of_batch, head % of_batch, tiles_ - 1 - tile);
         }
-        return {head, tile * mod::kQueryTile};
+        return rows_of(head, tile * mod::kQueryTile);
     }
 
   private:
+    static constexpr int kShortTile = mod::kQueryTile - 64;
+    static constexpr bool kTilesMayBeShort = mod::kQueryTile == 192 && kKeysMayPass && !kRowsDiffer;
+
+    __device__ Tile rows_of(int head, int first_row, int rows = mod::kQueryTile) const {
+        return {head, first_row, min(first_row + rows, q_len_)};
+    }
+
     const TileMap& map_;
-    int tiles_, heads_, batch_, group_, groups_;
+    int tiles_, heads_, batch_, q_len_;
+    int whole_; // tiles of a head that are not short
+    int group_, groups_;
 };
 
 // Blocks stay for the whole launch. Their first tile goes by their number; each later one is the

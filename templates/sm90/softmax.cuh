@@ -10,12 +10,17 @@ namespace sm90 {
 struct Softmax {
     // Weights are at most 2 to the power of it. The higher, the further o is from float64: a row's
     // largest weight has no rounding error if it is 1.
-    static constexpr float kHeadroom = mod::kKeysAreGrid ? 5 : 3;
+    static constexpr float kHeadroom = 3;
     // Of bounded logits, so that weights are at most 2^54.
     static constexpr float kLeastLevel = mod::kExponentBound - 54;
-    // With a grid of keys, logits become exponents relative to the levels so far before it is asked
-    // whether one rises. That is a comparison of integers then, of which one instruction does two.
-    static constexpr bool kAsksLate = mod::kKeysAreGrid && !Logits::kAreBounded;
+    // Logits become weights relative to the levels so far, and then it is asked whether a level has
+    // to rise: that needs no maximum, and no weight waits for it. A block whose levels rise takes
+    // longer, and the scores of other mods may rise all along a row, as a slope's do.
+    static constexpr bool kAsksLate =
+        !Logits::kAreBounded && (mod::kKeysAreGrid || !mod::kHasScoreMod);
+    // So much a thread's weights of a row and block may be together then.
+    static constexpr float kMostWeight = 2 * kFragmentColumns;
+    static constexpr int kNever = -1; // a pause of weigh() that does not come
 
     // Of logits with their offsets, or a little less; none where they are bounded. An exponent,
     // where it is asked late.
@@ -23,10 +28,8 @@ struct Softmax {
     float sum[2];                      // of this thread's columns
     float shrink[2];                   // what the last change of the maximum makes of earlier sums
     float origin[2][Logits::kOffsets]; // what is taken off an exponent
-    float highest;                     // of this thread's exponents, at least 0
-    bool rises;                        // some level of the warp does
 
-    __device__ Softmax() : highest(0), rises(false) {
+    __device__ Softmax() {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             maximum[r] = negative_infinity();
@@ -34,25 +37,46 @@ struct Softmax {
         }
     }
 
-    // All that exponents of this block are taken relative to; is_first: of the rows' blocks.
-    // `between` comes before levels rise for certain.
-    template <typename Between>
-    __device__ void find_level(Scores& logits, Logits& form, bool is_first, Between between) {
-        if constexpr (Logits::kAreBounded) {
-            if (is_first) settle_level(logits, form);
-        } else if constexpr (kAsksLate) {
+    // Logits of a block of keys become weights: take(i, left, right) gets accumulators 2 i and
+    // 2 i + 1; is_first: of the rows' blocks. between(value) comes once, before anything is taken
+    // and after kPause columns of a row, or none, on which `value` depends. rescale() comes where
+    // levels rise that are asked for late; of others shrinks() tells afterwards.
+    template <int kPause, typename Between, typename Rescale, typename Take>
+    __device__ void weigh(Scores& logits, Logits& form, bool is_first, Between between,
+                          Rescale rescale, Take take) {
+        static_assert(kPause < kFragmentColumns, "the pause has to come");
+        if constexpr (kAsksLate) {
             find_exponents(logits, form);
-            between();
-            if (rises) rise(logits, form);
+            bool rises = is_first;
+            float total[2];
+            if (!is_first) {
+                exponentiate<kPause>(logits, total, between, take);
+                rises = has_too_much(total);
+            }
+            if (rises) {
+                rise(logits, form);
+                rescale();
+                exponentiate<kNever>(logits, total, [](float) {}, take);
+            }
+            sum[0] += total[0];
+            sum[1] += total[1];
         } else {
-            raise_maximum(logits, form);
+            if constexpr (!Logits::kAreBounded)
+                raise_maximum(logits, form);
+            else if (is_first)
+                settle_level(logits, form);
+            exponentiate(logits, form, 0, kPause,
+                         [&](float done) { between(kPause == 0 ? anchor(logits) : done); });
+            exponentiate(logits, form, 1, kNever, [](float) {});
+#pragma unroll
+            for (int i = 0; i < kScores / 2; ++i)
+                take(i, logits[2 * i], logits[2 * i + 1]);
         }
     }
 
     // Logits become exponents relative to the levels so far.
     __device__ void find_exponents(Scores& logits, const Logits& form) {
-        // Positive floats are in the order of their bits, and those of negative ones are below 0.
-        int most[2] = {0, 0};
+        if constexpr (Logits::kAreRelative) return;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const float at = level_so_far(r);
@@ -62,25 +86,54 @@ struct Softmax {
                     Logits::kHasOffset ? at - form.exponent(form.offset(r, part)) : at;
         }
 #pragma unroll
-        for (int j = 0; j < kFragmentColumns; j += 2) {
+        for (int j = 0; j < kFragmentColumns; ++j) {
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
-                float& left = logits[accumulator(r, j)];
-                float& right = logits[accumulator(r, j + 1)];
-                const float from = origin[r][Logits::offset_of(j)];
-                if constexpr (!Logits::kAreRelative) {
-                    left = form.exponent_below(left, from);
-                    right = form.exponent_below(right, from);
-                }
-                most[r] = max(max(most[r], __float_as_int(left)), __float_as_int(right));
+                float& logit = logits[accumulator(r, j)];
+                logit = form.exponent_below(logit, origin[r][Logits::offset_of(j)]);
             }
         }
-        highest = __int_as_float(max(most[0], most[1]));
-        rises = __any_sync(0xffffffffu, __float_as_int(highest) > __float_as_int(kHeadroom) ||
-                                            !saw_something(0) || !saw_something(1));
     }
 
-    // Levels of rows whose exponents are beyond kHeadroom become their maximum.
+    // Exponents become weights, and `total` the rows' sums of this block.
+    template <int kPause, typename Between, typename Take>
+    static __device__ void exponentiate(const Scores& exponents, float (&total)[2], Between between,
+                                        Take take) {
+        // Pairs that wait to be taken: as many columns of each row.
+        constexpr int kHeld = kPause == kNever ? 0 : kPause;
+        float held[kHeld == 0 ? 1 : 2 * kHeld], even[2], odd[2];
+        if constexpr (kPause == 0) between(exponents[kScores - 1]);
+#pragma unroll
+        for (int i = 0; i < kScores / 2; ++i) {
+            const int r = fragment_row(2 * i);
+            const float left = exp2_fast(exponents[2 * i]);
+            const float right = exp2_fast(exponents[2 * i + 1]);
+            even[r] = i < 2 ? left : even[r] + left;
+            odd[r] = i < 2 ? right : odd[r] + right;
+            if (i >= kHeld) {
+                take(i, left, right);
+                continue;
+            }
+            held[2 * i] = left;
+            held[2 * i + 1] = right;
+            if (i < kHeld - 1) continue;
+            between(even[0] + even[1] + odd[0] + odd[1]);
+#pragma unroll
+            for (int k = 0; k < kHeld; ++k)
+                take(k, held[2 * k], held[2 * k + 1]);
+        }
+        total[0] = even[0] + odd[0];
+        total[1] = even[1] + odd[1];
+    }
+
+    // Whether some level of the warp has to rise.
+    __device__ bool has_too_much(const float (&total)[2]) const {
+        // What is no number is not below anything.
+        const bool stays = fmaxf(total[0], total[1]) <= kMostWeight;
+        return __any_sync(0xffffffffu, !stays || !saw_something(0) || !saw_something(1));
+    }
+
+    // Levels become the maximum of rows that are above them.
     __device__ void rise(Scores& exponents, Logits& form) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -91,7 +144,7 @@ struct Softmax {
                 odd = fmaxf(odd, exponents[accumulator(r, j + 1)]);
             }
             const float most = quad_max(fmaxf(even, odd));
-            const bool stays = saw_something(r) ? most <= kHeadroom : most == negative_infinity();
+            const bool stays = saw_something(r) ? most <= 0 : most == negative_infinity();
             // Levels and exponents have to change by the same number.
             const float before = level_so_far(r), after = stays ? before : before + most;
             const float by = after - before;
@@ -132,7 +185,7 @@ struct Softmax {
 
     // Whether earlier sums change, in any row of the warp.
     __device__ bool shrinks() const {
-        if constexpr (kAsksLate) return rises;
+        if constexpr (Logits::kAreBounded || kAsksLate) return false;
         return __any_sync(0xffffffffu, shrink[0] != 1 || shrink[1] != 1);
     }
 
@@ -147,7 +200,6 @@ struct Softmax {
     }
     // Depends on everything that exponents of this block are taken relative to.
     __device__ float anchor(const Scores& logits) const {
-        if constexpr (kAsksLate) return highest;
         return Logits::kAreBounded ? logits[kScores - 1] : maximum[0] + maximum[1];
     }
 
@@ -165,22 +217,19 @@ struct Softmax {
     template <typename Between>
     __device__ void exponentiate(Scores& logits, const Logits& form, int r, int pause,
                                  Between between) {
-        float even = Logits::kAreBounded || kAsksLate ? sum[r] : sum[r] * shrink[r], odd = 0;
+        float even = Logits::kAreBounded ? sum[r] : sum[r] * shrink[r], odd = 0;
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; j += 2) {
             if (j == pause) between(even);
             float& left = logits[accumulator(r, j)];
             float& right = logits[accumulator(r, j + 1)];
             const float from = origin[r][Logits::offset_of(j)];
-            left = exp2_fast(kAsksLate ? left : form.exponent_below(left, from));
-            right = exp2_fast(kAsksLate ? right : form.exponent_below(right, from));
+            left = exp2_fast(form.exponent_below(left, from));
+            right = exp2_fast(form.exponent_below(right, from));
             even += left;
             odd += right;
         }
         sum[r] = even + odd;
-    }
-    __device__ void exponentiate(Scores& logits, const Logits& form, int r) {
-        exponentiate(logits, form, r, kFragmentColumns, [](float) {});
     }
 
   private:

@@ -17,7 +17,7 @@ TEST_CASE("keys as a grid" * doctest::skip()) {
     static std::random_device source;
     const auto below = [&](unsigned n) { return static_cast<int>(source() % n); };
     constexpr int kHeadDims[] = {64, 80, 128};
-    const std::string masks[] = {"", "mask_mod = q_idx + 50 >= kv_idx",
+    const std::string masks[] = {"", "mask_mod = q_idx + 150 >= kv_idx",
                                  "mask_mod = abs(q_idx - kv_idx) < 200",
                                  "mask_mod = kv_idx % 3 != q_idx % 5"};
     for (const int width : {7, 10, 14, 14, 16, 48, 64, 64, 100}) {

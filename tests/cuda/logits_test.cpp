@@ -111,10 +111,11 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* a
             copy_terms(*attention, head, tile_row, first_key);
             logits.find_terms(0, warp_row - tile_row + lane / 4);
             logits.apply(scores, first_key);
-            softmax.find_level(scores, logits, tile == tiles - 1, [] {});
-            softmax.exponentiate(scores, logits, 0);
-            softmax.exponentiate(scores, logits, 1);
-            for (int i = 0; i < kScores; ++i) weights[at(i)] = scores[i];
+            const auto keep = [&](int i, float left, float right) {
+                weights[at(2 * i)] = left;
+                weights[at(2 * i + 1)] = right;
+            };
+            softmax.weigh<2>(scores, logits, tile == tiles - 1, [](float) {}, [] {}, keep);
             for (int r = 0; r < 2; ++r)
                 levels[(tile * 32 + lane) * 2 + r] = softmax.level(r, logits);
         }
@@ -124,7 +125,8 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* a
 
 struct Case {
     std::string text;
-    int width; // of the grid; 0 for none
+    int width;         // of the grid; 0 for none
+    double spread = 1; // of products
 };
 
 void check(const Case& one, std::mt19937& random) {
@@ -184,13 +186,15 @@ void check(const Case& one, std::mt19937& random) {
     const auto count = static_cast<std::size_t>(tiles * kRows * keys);
     std::vector<float> products(count), weights(count), levels(tiles * 32 * 2);
     for (float& product : products)
-        product = static_cast<float>(test::random_real(random));
+        product = static_cast<float>(test::random_real(random) * one.spread);
     module.function<Function>("run")(arguments.words(), &attention, head, warp_row, tiles,
                                      products.data(), weights.data(), levels.data());
 
     at.b = head / 4;
     at.h = head % 4;
     at.h_kv = at.h / 2;
+    // A float's exponent leaves less than a millionth of a weight, and of large scores more.
+    const double rounding = 5e-6 * std::max(1.0, one.spread / 4);
     int wrong = 0, seen = 0;
     std::array<float, 64> largest{}; // of a thread's row in the block of keys that comes first
     for (int tile = 0; tile < tiles; ++tile)
@@ -215,15 +219,18 @@ void check(const Case& one, std::mt19937& random) {
                     float& most = largest[static_cast<std::size_t>(lane * 2 + row / 8)];
                     if (tile == tiles - 1) most = std::max(most, weights[place]);
                 }
-                // Of weights up to 2^3; a float's exponent leaves less than a millionth of each.
-                const double tolerance = 5e-6 * std::max(1.0, expected);
+                // Of weights up to 2^6; a float's exponent leaves less than a millionth of each,
+                // and of large scores more.
+                const double tolerance = rounding * std::max(1.0, expected);
+                // Levels rise before weights are more than f16 holds.
+                if (weights[place] > 128) ++wrong;
                 if (!(std::abs(expected - weights[place]) <= tolerance)) ++wrong;
             }
     CHECK(wrong == 0);
     CHECK(seen > 0);
     // Else it would be rounded, and with it all there is of rows that see few keys.
-    CHECK(std::ranges::all_of(largest,
-                              [](float most) { return most == 0 || std::abs(most - 1) <= 5e-6F; }));
+    CHECK(std::ranges::all_of(
+        largest, [&](float most) { return most == 0 || std::abs(most - 1) <= rounding; }));
 }
 
 } // namespace
@@ -266,6 +273,25 @@ TEST_CASE("what is staged for a grid of keys adds up to the mod") {
                  "t[b, h, kv_idx // 128, kv_idx % 64]",
          64},
     };
+    for (const Case& one : cases)
+        check(one, random);
+}
+
+TEST_CASE("levels rise with the scores of later blocks, by more than weights may be") {
+    const std::string slabs = "buffer s: f32[B, H, Q_LEN, N]\nbuffer t: bf16[B, H, Q_LEN, M]\n";
+    const Case cases[] = {
+        {"score_mod = score", 0, 4},
+        {"score_mod = score", 0, 100},
+        {"mask_mod = q_idx + 20 >= kv_idx", 0, 100},
+        {slabs + "score_mod = score + s[b, h, q_idx, kv_idx // 64] + t[b, h, q_idx, kv_idx % 64]",
+         64, 100},
+        {slabs + "score_mod = score - s[b, h, q_idx, kv_idx // 14]", 14, 100},
+        {"score_mod = score + (q_idx - kv_idx) * 0.01", 0, 100},
+    };
+    std::random_device source;
+    const unsigned seed = source();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
     for (const Case& one : cases)
         check(one, random);
 }

@@ -110,7 +110,7 @@ TEST_CASE(
             CHECK(config.query_tile == (is_short ? 192 : 128));
             CHECK(schedule.key_tile == (is_short ? 64 : 128));
             CHECK(schedule.turns == Turns::products);
-            CHECK(schedule.settles_after == (is_short ? 0 : 8));
+            CHECK(schedule.settles_after == (is_short ? 0 : 4));
         }
 }
 
