@@ -1,5 +1,5 @@
-// What Hopper's forward leaves out: shrinking sums that stay, and keys that a warpgroup does not
-// see. Skipped unless asked for, because they need that GPU.
+// What Hopper's forward leaves out: shrinking sums that stay, keys that a warpgroup does not see,
+// and rows that there are not. Skipped unless asked for, because they need that GPU.
 #include <random>
 #include <string_view>
 
@@ -56,6 +56,34 @@ TEST_CASE("warpgroups that see nothing of a tile's last keys" * doctest::skip())
             one.kv_offset = below(100);
             test::check_on_hopper(one);
         }
+}
+
+// Three warpgroups, or two at 128 columns, compute a tile, and each sees whether it has rows; where
+// one of three would, two tiles share the rows.
+TEST_CASE("tiles of queries with rows for some warpgroups alone" * doctest::skip()) {
+    static std::random_device source;
+    const std::pair<int, const char*> mods[] = {
+        {64, "score_mod = score"},
+        {128, "score_mod = score"},
+        {80, "mask_mod = q_idx + 30 >= kv_idx"},
+        {64, "mask_mod = q_idx % 5 != kv_idx % 3"},
+        {80, "buffer s: bf16[B, H, Q_LEN, 9] grad\nbuffer t: bf16[H, Q_LEN, 64] grad\n"
+             "score_mod = score + s[b, h, q_idx, kv_idx // 64] + t[h, q_idx, kv_idx % 64]"},
+        {64, "buffer c: f32[KV_LEN] grad\nscore_mod = score + c[kv_idx]"},
+    };
+    for (const auto& [head_dim, text] : mods) {
+        Case one = {.text = text, .dtype = DType::bf16, .kv_heads = 2};
+        one.head_dim = one.head_dim_v = head_dim;
+        for (const int q_len : {1, 64, 65, 128, 129, 192, 193, 256, 257, 385, 449}) {
+            one.q_len = q_len;
+            one.kv_len = 100 + static_cast<int>(source() % 150);
+            test::check_on_hopper(one);
+        }
+        // More tiles than a GPU has multiprocessors.
+        one.batch = 20;
+        one.q_len = 194;
+        test::check_on_hopper(one);
+    }
 }
 
 TEST_SUITE_END();
