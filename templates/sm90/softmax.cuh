@@ -129,7 +129,7 @@ struct Softmax {
     // Whether some level of the warp has to rise.
     __device__ bool has_too_much(const float (&total)[2]) const {
         // What is no number is not below anything.
-        const bool stays = fmaxf(total[0], total[1]) <= kMostWeight;
+        const bool stays = total[0] <= kMostWeight && total[1] <= kMostWeight;
         return __any_sync(0xffffffffu, !stays || !saw_something(0) || !saw_something(1));
     }
 
