@@ -284,8 +284,9 @@ struct Consumer {
             return true;
         }
         const HeadPlace place(attention, arguments, task.b, task.h, task.h_kv, task.low, task.high);
+        const int warp_row = first_row + 16 * warp;
         const unsigned queries = shared.queries.at(query.stage) + warpgroup * 64 * kRowBytes;
-        Logits logits(attention, arguments, place, first_row + 16 * warp, lane);
+        Logits logits(attention, arguments, place, warp_row, lane);
         Softmax softmax;
         Output output;
 #pragma unroll
@@ -295,17 +296,13 @@ struct Consumer {
             attend_overlapped(task, place, Operand(queries, 16), logits, softmax, output);
         else
             attend_in_order(task, Operand(queries, 16), logits, softmax, output);
-        // Known from here on only, so that no register keeps it while keys are visited.
-        const int thread = computed_again(static_cast<int>(threadIdx.x)) % 128;
-        const int warp_row = thread / 32 * 16, row = first_row + warp_row + thread % 32 / 4;
-        normalise(attention, place, row, logits, softmax, output);
+        normalise(attention, place, warp_row + lane / 4, logits, softmax, output);
         if (attention.o_flags & kOutputF32) {
-            store_floats(attention, place, row, output);
+            store_floats(attention, place, warp_row + lane / 4, output);
         } else {
             // Through the warp's own rows of the queries, when all of the warpgroup have read them.
             synchronize(1 + kConsumers + warpgroup, 128);
-            store(maps.o, {task.b, task.h, first_row + warp_row, 0}, queries + warp_row * kRowBytes,
-                  output);
+            store(maps.o, {task.b, task.h, warp_row, 0}, queries + 16 * warp * kRowBytes, output);
         }
         leave_queries();
         return true;

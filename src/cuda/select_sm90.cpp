@@ -163,11 +163,10 @@ struct Choice {
     bool by_grid;
 };
 
-// A stage of queries more or less needs the same registers. What spills with three warpgroups does
-// with shorter tiles too.
+// A stage of queries more or less needs the same registers.
 bool needs_fewer_registers(const ForwardSchedule& shape, const ForwardSchedule& than) {
-    const bool is_shorter = shape.consumers == 2 && shape.key_tile <= than.key_tile - kLeastStep;
-    return shape.consumers < than.consumers || is_shorter || shape.overlaps != than.overlaps;
+    return shape.consumers < than.consumers || shape.key_tile <= than.key_tile - kLeastStep ||
+           shape.overlaps != than.overlaps;
 }
 
 // The best, one that is a step smaller, and the smallest: each costs a compile.

@@ -79,12 +79,12 @@ __device__ inline void store(const TensorMap& map, Corner corner, unsigned memor
 __device__ inline void store_floats(const AttentionArguments& attention, const HeadPlace& place,
                                     int row, const Output& output) {
     const TensorArgument& o = attention.o;
-    const int column = computed_again(static_cast<int>(threadIdx.x)) % 4 * 2;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         if (row + 8 * r >= attention.q_len) continue;
         float* const to = static_cast<float*>(o.data) + place.b * o.stride_b +
-                          place.h * o.stride_h + (row + 8 * r) * o.stride_s + column;
+                          place.h * o.stride_h + (row + 8 * r) * o.stride_s +
+                          static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
         for (int i = 2 * r; i < mod::kHeadDimV / 2; i += 4)
             store_pair(to + fragment_column(i), output[i], output[i + 1]);

@@ -95,21 +95,21 @@ struct Softmax {
         }
     }
 
-    // Exponents become weights, and `total` the rows' sums of this block.
+    // Exponents become weights, and `total` the rows' sums of this block: one sum each, because two
+    // for every row take the registers that three warpgroups have left.
     template <int kPause, typename Between, typename Take>
     static __device__ void exponentiate(const Scores& exponents, float (&total)[2], Between between,
                                         Take take) {
         // Pairs that wait to be taken: as many columns of each row.
         constexpr int kHeld = kPause == kNever ? 0 : kPause;
-        float held[kHeld == 0 ? 1 : 2 * kHeld], even[2], odd[2];
+        float held[kHeld == 0 ? 1 : 2 * kHeld];
         if constexpr (kPause == 0) between(exponents[kScores - 1]);
 #pragma unroll
         for (int i = 0; i < kScores / 2; ++i) {
             const int r = fragment_row(2 * i);
             const float left = exp2_fast(exponents[2 * i]);
             const float right = exp2_fast(exponents[2 * i + 1]);
-            even[r] = i < 2 ? left : even[r] + left;
-            odd[r] = i < 2 ? right : odd[r] + right;
+            total[r] = i < 2 ? left + right : total[r] + (left + right);
             if (i >= kHeld) {
                 take(i, left, right);
                 continue;
@@ -117,19 +117,17 @@ struct Softmax {
             held[2 * i] = left;
             held[2 * i + 1] = right;
             if (i < kHeld - 1) continue;
-            between(even[0] + even[1] + odd[0] + odd[1]);
+            between(total[0] + total[1]);
 #pragma unroll
             for (int k = 0; k < kHeld; ++k)
                 take(k, held[2 * k], held[2 * k + 1]);
         }
-        total[0] = even[0] + odd[0];
-        total[1] = even[1] + odd[1];
     }
 
     // Whether some level of the warp has to rise.
     __device__ bool has_too_much(const float (&total)[2]) const {
-        // What is no number is not below anything.
-        const bool stays = total[0] <= kMostWeight && total[1] <= kMostWeight;
+        // NaN, which a maximum passes over, stays what it is at any level.
+        const bool stays = fmaxf(total[0], total[1]) <= kMostWeight;
         return __any_sync(0xffffffffu, !stays || !saw_something(0) || !saw_something(1));
     }
 
