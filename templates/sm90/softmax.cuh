@@ -8,8 +8,8 @@
 namespace sm90 {
 
 struct Softmax {
-    // Weights are at most 2 to the power of it. The higher, the further o is from float64: a row's
-    // largest weight has no rounding error if it is 1.
+    // Weights are at most 2 to the power of it, where a maximum is found. The higher, the further o
+    // is from float64: a row's largest weight has no rounding error if it is 1.
     static constexpr float kHeadroom = 3;
     // Of bounded logits, so that weights are at most 2^54.
     static constexpr float kLeastLevel = mod::kExponentBound - 54;
@@ -78,13 +78,8 @@ struct Softmax {
     __device__ void find_exponents(Scores& logits, const Logits& form) {
         if constexpr (Logits::kAreRelative) return;
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const float at = level_so_far(r);
-#pragma unroll
-            for (int part = 0; part < Logits::kOffsets; ++part)
-                origin[r][part] =
-                    Logits::kHasOffset ? at - form.exponent(form.offset(r, part)) : at;
-        }
+        for (int r = 0; r < 2; ++r)
+            place_origin(r, level_so_far(r), form);
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j) {
 #pragma unroll
@@ -174,10 +169,7 @@ struct Softmax {
             // Nothing visible yet: any finite origin gives 2^-inf = 0.
             const float at = maximum[r] == negative_infinity() ? 0 : form.exponent(maximum[r]);
             shrink[r] = exp2_fast(form.exponent(before) - at);
-#pragma unroll
-            for (int part = 0; part < Logits::kOffsets; ++part)
-                origin[r][part] =
-                    Logits::kHasOffset ? at - form.exponent(form.offset(r, part)) : at;
+            place_origin(r, at, form);
         }
     }
 
@@ -231,6 +223,12 @@ struct Softmax {
     }
 
   private:
+    // Of a row whose level is `at`.
+    __device__ void place_origin(int r, float at, const Logits& form) {
+#pragma unroll
+        for (int part = 0; part < Logits::kOffsets; ++part)
+            origin[r][part] = Logits::kHasOffset ? at - form.exponent(form.offset(r, part)) : at;
+    }
     // Of a row, with offsets, and at least `highest`.
     static __device__ float highest_of(const Scores& logits, const Logits& form, int r,
                                        float highest) {

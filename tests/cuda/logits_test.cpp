@@ -219,8 +219,6 @@ void check(const Case& one, std::mt19937& random) {
                     float& most = largest[static_cast<std::size_t>(lane * 2 + row / 8)];
                     if (tile == tiles - 1) most = std::max(most, weights[place]);
                 }
-                // Of weights up to 2^6; a float's exponent leaves less than a millionth of each,
-                // and of large scores more.
                 const double tolerance = rounding * std::max(1.0, expected);
                 // Levels follow, but for logits that are known to be small.
                 if (one.spread > 1 && weights[place] > 128) ++wrong;
