@@ -10,6 +10,9 @@ endif()
 
 # A project without C++ links with the C compiler, which does not know C++'s library.
 get_property(flexc_languages GLOBAL PROPERTY ENABLED_LANGUAGES)
-if(NOT CXX IN_LIST flexc_languages)
+get_target_property(flexc_KIND flexc::flexc TYPE)
+if(CXX IN_LIST flexc_languages)
+  target_compile_features(flexc::flexc INTERFACE cxx_std_20)
+elseif(flexc_KIND STREQUAL "STATIC_LIBRARY")
   target_link_libraries(flexc::flexc INTERFACE stdc++ m)
 endif()

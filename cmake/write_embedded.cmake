@@ -12,8 +12,9 @@ foreach(file ${FILES})
   file(READ ${FOLDER}/${file} hex HEX)
   string(REGEX REPLACE "(..)" "0x\\1," bytes "${hex}")
   string(APPEND text "    static constexpr unsigned char kFile${count}[] = {${bytes}0};\n")
-  string(APPEND rows
-    "        {\"${file}\", {reinterpret_cast<const char*>(kFile${count}), sizeof(kFile${count}) - 1}},\n")
+  file(SHA256 ${FOLDER}/${file} digest)
+  string(APPEND rows "        {\"${file}\", {reinterpret_cast<const char*>(kFile${count}), "
+    "sizeof(kFile${count}) - 1},\n         \"${digest}\"},\n")
   math(EXPR count "${count} + 1")
 endforeach()
 if(count EQUAL 0)

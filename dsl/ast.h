@@ -71,7 +71,7 @@ struct Expr {
     std::vector<Span> argument_spans;  // call: keywords included
 };
 
-enum class StatementKind : std::uint8_t { assign, augment, result };
+enum class StatementKind : std::uint8_t { assign, augment, function, result };
 
 struct Statement {
     StatementKind kind = StatementKind::result;
@@ -80,6 +80,7 @@ struct Statement {
     Span name_span;
     std::string name;
     ExprId value = kNoExpr;
+    std::uint32_t function = 0; // in Ast::functions: a def inside a body
 };
 
 // The last statement, and only that one, is the result.
@@ -98,6 +99,7 @@ enum class ItemKind : std::uint8_t {
     function,   // name(parameters) body; python: written with def
     score_mod,  // body
     mask_mod,   // body
+    sink,       // body; value: that of "sink = value", which is a constant's if something reads it
     expression, // value: a program of one expression
 };
 
@@ -121,6 +123,7 @@ struct Item {
 struct Ast {
     std::vector<Expr> exprs;
     std::vector<Item> items;
+    std::vector<Item> functions; // that stand inside bodies
 
     const Expr& operator[](ExprId id) const { return exprs[id]; }
 };

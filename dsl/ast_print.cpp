@@ -43,19 +43,19 @@ class Printer {
             parameters(item.parameters);
             out += ")";
             if (item.python)
-                indented(item.body);
+                indented(item.body, "  ");
             else
                 body(item.body);
             break;
         case ItemKind::score_mod:
         case ItemKind::mask_mod:
-            out += item.kind == ItemKind::score_mod ? "score_mod" : "mask_mod";
+        case ItemKind::sink:
+            out += item.kind == ItemKind::score_mod  ? "score_mod"
+                   : item.kind == ItemKind::mask_mod ? "mask_mod"
+                                                     : "sink";
             body(item.body);
             break;
-        case ItemKind::expression:
-            expression(item.value);
-            out += '\n';
-            break;
+        case ItemKind::expression: bare(item.value); break;
         }
     }
 
@@ -139,6 +139,19 @@ class Printer {
         }
     }
 
+    // Where a line starts, the word of a mod declares one: there a name of that kind stands in
+    // parentheses.
+    void bare(ExprId id) {
+        const std::size_t start = out.size();
+        expression(id);
+        const std::string_view text = std::string_view(out).substr(start);
+        if (text.starts_with("score_mod") || text.starts_with("mask_mod")) {
+            out.insert(start, 1, '(');
+            out += ')';
+        }
+        out += '\n';
+    }
+
     void parameters(const std::vector<Parameter>& all) {
         for (std::size_t i = 0; i < all.size(); ++i) {
             out += (i > 0 ? ", " : "") + all[i].name;
@@ -148,7 +161,15 @@ class Printer {
         }
     }
 
-    void statement(const Statement& statement) {
+    void statement(const Statement& statement, const std::string& indent) {
+        if (statement.kind == StatementKind::function) {
+            const Item& inner = ast_.functions[statement.function];
+            out += "def " + inner.name + "(";
+            parameters(inner.parameters);
+            out += ")";
+            indented(inner.body, indent + "  ");
+            return;
+        }
         if (statement.kind == StatementKind::assign)
             out += statement.name + " = ";
         else if (statement.kind == StatementKind::augment)
@@ -160,22 +181,23 @@ class Printer {
     void body(const Body& body) {
         if (body.size() == 1) {
             out += " = ";
-            statement(body[0]);
+            statement(body[0], "");
             return;
         }
         out += " {\n";
         for (const Statement& entry : body) {
             out += "  ";
-            statement(entry);
+            statement(entry, "  ");
         }
         out += "}\n";
     }
 
-    void indented(const Body& body) {
+    void indented(const Body& body, const std::string& indent) {
         out += ":\n";
         for (const Statement& entry : body) {
-            out += entry.kind == StatementKind::result ? "  return " : "  ";
-            statement(entry);
+            out += indent;
+            if (entry.kind == StatementKind::result) out += "return ";
+            statement(entry, indent);
         }
     }
 

@@ -46,7 +46,7 @@ void Parser::item() {
         advance(); // a docstring
         return;
     }
-    if (refuse_statement()) return;
+    if (refuse_statement() || skip_attribute_assignment()) return;
     switch (token().kind) {
     case TokenKind::right_brace: error(token().span, "unexpected '}'"); return;
     case TokenKind::at:
@@ -73,6 +73,8 @@ bool Parser::declaration() {
     if (named && word == "def") return python_item(), true;
     if (word == "score_mod") return mod_item(ItemKind::score_mod), true;
     if (word == "mask_mod") return mod_item(ItemKind::mask_mod), true;
+    if (word == "sink" && (next == TokenKind::assign || next == TokenKind::left_brace))
+        return mod_item(ItemKind::sink), true;
     const bool annotated = next == TokenKind::colon && at(TokenKind::assign, 3);
     if (next == TokenKind::assign || annotated) return constant_item(true), true;
     if (next == TokenKind::colon) {
@@ -89,7 +91,7 @@ bool Parser::declaration() {
     return false;
 }
 
-// mod = ( "score_mod" | "mask_mod" ) body
+// mod = ( "score_mod" | "mask_mod" | "sink" ) body
 void Parser::mod_item(ItemKind kind) {
     const Token first = advance();
     Item item;
@@ -102,6 +104,10 @@ void Parser::mod_item(ItemKind kind) {
         return;
     }
     body(item, item.name);
+    if (kind == ItemKind::sink && item.body.size() == 1) {
+        item.bare = true;
+        item.value = item.body.front().value;
+    }
     finish_item(std::move(item), first.span.begin);
 }
 

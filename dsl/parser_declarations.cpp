@@ -82,17 +82,23 @@ void Parser::function_item() {
 
 // def = "def" name "(" parameters ")" [ "->" type ] ":" indented-statements
 void Parser::python_item() {
+    const std::uint32_t begin = token().span.begin;
+    finish_item(python_function(), begin);
+}
+
+Item Parser::python_function() {
     const Token first = advance();
     Item item;
     item.kind = ItemKind::function;
     item.python = true;
-    if (!name_of(item, "def") || !parameter_list(item)) return;
+    if (!name_of(item, "def") || !parameter_list(item)) return item;
     if (at(TokenKind::arrow)) skip_annotation();
-    if (failed_ || !expect(TokenKind::colon, "after the parameters of a def")) return;
+    if (failed_ || !expect(TokenKind::colon, "after the parameters of a def")) return item;
     const std::size_t errors_before = result_.diagnostics.size();
     indented_body(item, first.indent);
     if (result_.diagnostics.size() == errors_before) check_body(item);
-    finish_item(std::move(item), first.span.begin);
+    item.span = span_from(first.span);
+    return item;
 }
 
 bool Parser::parameter_list(Item& item) {

@@ -67,9 +67,13 @@ const Infix* infix(TokenKind kind) {
 ExprId Parser::expression() {
     const ExprId first = binary(kOr);
     if (failed_) return kNoExpr;
+    const bool is_conditional = at(TokenKind::kw_if) || at(TokenKind::question);
+    return is_conditional ? conditional(first) : first;
+}
+
+ExprId Parser::conditional(ExprId first) {
     const Token question = token();
     const bool python = question.kind == TokenKind::kw_if;
-    if (!python && question.kind != TokenKind::question) return first;
     if (!enter(question.span)) return kNoExpr;
     advance();
     skip_newlines();
@@ -111,14 +115,18 @@ ExprId Parser::binary(int minimum) {
         const ExprId right = binary(power ? static_cast<int>(kUnary) : row->precedence + 1);
         if (power) leave();
         if (failed_) return kNoExpr;
-        Expr expr;
-        expr.kind = ExprKind::binary;
-        expr.op = row->op;
-        expr.span = {result_.ast[left].span.begin, result_.ast[right].span.end};
-        expr.operands = {left, right};
-        left = add(std::move(expr));
+        left = add_binary(row->op, left, right);
     }
     return failed_ ? kNoExpr : left;
+}
+
+ExprId Parser::add_binary(Operator op, ExprId left, ExprId right) {
+    Expr expr;
+    expr.kind = ExprKind::binary;
+    expr.op = op;
+    expr.span = {result_.ast[left].span.begin, result_.ast[right].span.end};
+    expr.operands = {left, right};
+    return add(std::move(expr));
 }
 
 // comparison = bit_or { ("<" | "<=" | ">" | ">=" | "==" | "!=") bit_or }
@@ -155,7 +163,7 @@ ExprId Parser::prefix(int minimum) {
     case TokenKind::tilde: return unary(Operator::invert, kUnary);
     default: break;
     }
-    ExprId base = primary();
+    ExprId base = at(TokenKind::left_paren) ? parenthesised() : primary();
     if (!failed_) base = postfix(base);
     return failed_ ? kNoExpr : base;
 }
@@ -189,7 +197,13 @@ ExprId Parser::postfix(ExprId base) {
             ++levels;
             base = index(base);
         } else if (at(TokenKind::dot)) {
-            refuse_attribute(base);
+            if (!at_method(base)) {
+                refuse_attribute(base);
+                break;
+            }
+            if (!enter(token().span)) break;
+            ++levels;
+            base = method_call(base);
         } else {
             break;
         }
@@ -213,6 +227,31 @@ ExprId Parser::call(ExprId callee) {
     Expr expr;
     expr.kind = ExprKind::call;
     expr.operands = {callee};
+    return arguments(std::move(expr), opener, result_.ast[callee].span);
+}
+
+// x.tanh() is torch.tanh(x), which no function of the program hides.
+ExprId Parser::method_call(ExprId object) {
+    advance(); // '.'
+    Expr name;
+    name.kind = ExprKind::name;
+    name.qualified = true;
+    name.span = token().span;
+    name.name = text(advance());
+    const Token opener = token();
+    const Span from = result_.ast[object].span;
+    if (!open(TokenKind::left_paren)) return kNoExpr;
+    Expr expr;
+    expr.kind = ExprKind::call;
+    expr.operands = {add(std::move(name)), object};
+    expr.keywords = {""};
+    expr.argument_spans = {from};
+    return arguments(std::move(expr), opener, from);
+}
+
+// The rest of a call, from behind its '('.
+ExprId Parser::arguments(Expr expr, const Token& opener, Span from) {
+    const ExprId callee = expr.operands[0];
     while (!at(TokenKind::right_paren)) {
         std::string keyword;
         const Span argument = token().span;
@@ -245,7 +284,7 @@ ExprId Parser::call(ExprId callee) {
         accept(TokenKind::comma);
     }
     close(TokenKind::right_paren, opener);
-    expr.span = span_from(result_.ast[callee].span);
+    expr.span = span_from(from);
     return add(std::move(expr));
 }
 

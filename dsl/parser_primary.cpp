@@ -5,7 +5,7 @@
 
 namespace flexc::dsl {
 
-// primary = integer | real | "true" | "false" | name | "(" expression ")"
+// primary = integer | real | "true" | "false" | name | "(" expression ")": all but the last
 ExprId Parser::primary() {
     Expr expr;
     expr.span = token().span;
@@ -18,7 +18,6 @@ ExprId Parser::primary() {
         expr.integer = advance().kind == TokenKind::kw_true;
         return add(std::move(expr));
     case TokenKind::identifier: return dotted_name();
-    case TokenKind::left_paren: return parenthesised();
     case TokenKind::string: {
         const std::string string = text(token());
         const bool formatted = string.find_first_of("fF") < string.find_first_of("\"'");
@@ -48,7 +47,10 @@ ExprId Parser::parenthesised() {
     if (!enter(opener.span) || !open(TokenKind::left_paren)) return kNoExpr;
     const ExprId inner = expression();
     leave();
-    if (failed_) return kNoExpr;
+    return failed_ ? kNoExpr : end_parenthesised(opener, inner);
+}
+
+ExprId Parser::end_parenthesised(const Token& opener, ExprId inner) {
     if (at(TokenKind::comma))
         error(token().span, "tuples are not supported", "an expression has one value");
     else if (at(TokenKind::assign))

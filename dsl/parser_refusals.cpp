@@ -27,8 +27,8 @@ constexpr auto kStatements = std::to_array<Refusal>({
     {"import", "imports are not supported",
      "delete the line: torch. and math. prefixes are dropped"},
     {"from", "imports are not supported", "delete the line: torch. and math. prefixes are dropped"},
-    {"def", "a function inside a body is not supported",
-     "define it at the top level; what it captures becomes a parameter, const or buffer"},
+    {"def", "a function inside a function inside a body is not supported",
+     "define it in the outer function, or at the top level"},
     {"fn", "a function inside a body is not supported", "define it at the top level"},
     {"buffer", "buffers are declared outside bodies", "move the line above the body"},
     {"param", "params are declared outside bodies", "move the line above the body"},
@@ -52,12 +52,13 @@ constexpr auto kStatements = std::to_array<Refusal>({
 constexpr std::array<std::string_view, 8> kModules = {"np", "numpy", "jnp", "jax",
                                                       "F",  "nn",    "tl",  "cmath"};
 
-// Methods of tensors that are functions here.
+// Methods of tensors that are functions here. Not min and max, which reduce a tensor.
 constexpr std::array<std::string_view, 34> kMethods = {
-    "abs",   "sign",  "floor", "ceil",    "round",   "trunc", "exp",     "exp2", "expm1",
-    "log",   "log2",  "log1p", "sqrt",    "rsqrt",   "pow",   "sin",     "cos",  "tan",
-    "tanh",  "erf",   "clamp", "sigmoid", "minimum", "relu",  "maximum", "min",  "max",
-    "isnan", "isinf", "bool",  "int",     "float",   "clip",  "softplus"};
+    "abs",     "sign",    "floor", "ceil",    "round",       "trunc",      "exp",
+    "exp2",    "expm1",   "log",   "log2",    "log1p",       "sqrt",       "rsqrt",
+    "pow",     "sin",     "cos",   "tan",     "tanh",        "erf",        "clamp",
+    "sigmoid", "minimum", "relu",  "maximum", "logical_and", "logical_or", "isnan",
+    "isinf",   "bool",    "int",   "float",   "fma",         "logical_not"};
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 
@@ -85,7 +86,10 @@ std::string method_hint(const std::string& object, std::string_view method,
             return "write where(" + std::string(arguments.substr(0, comma)) + "," +
                    std::string(arguments.substr(comma + 1)) + ", " + object + ")";
     }
-    if (std::find(kMethods.begin(), kMethods.end(), method) != kMethods.end())
+    if (method == "sum" || method == "mean")
+        return "write sum(i in 0..R: ...) with the term for one i in it, where R is the name of "
+               "the buffer's dim";
+    if (method == "min" || method == "max" || method == "clip")
         return "write " + std::string(method == "clip" ? "clamp" : method) + "(" + object + rest +
                ")";
     return "a value has no attributes";
@@ -117,6 +121,15 @@ bool Parser::refuse_operator() {
 }
 
 // At the '.' after a value.
+bool Parser::at_method(ExprId base) const {
+    const Expr& object = result_.ast[base];
+    const bool is_module = object.kind == ExprKind::name &&
+                           (object.name == "self" || std::ranges::count(kModules, object.name) > 0);
+    return !is_module && at(TokenKind::identifier, 1) && at(TokenKind::left_paren, 2) &&
+           std::find(kMethods.begin(), kMethods.end(), source_.slice(token(1).span)) !=
+               kMethods.end();
+}
+
 void Parser::refuse_attribute(ExprId base) {
     const Span object_span = result_.ast[base].span;
     const bool grouped = result_.ast[base].parenthesised;

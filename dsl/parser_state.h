@@ -29,6 +29,7 @@ class Parser {
     void constant_item(bool bare);
     void function_item();
     void python_item();
+    Item python_function();
     void mod_item(ItemKind kind);
     void expression_item();
     bool parameter_list(Item& item);
@@ -36,6 +37,7 @@ class Parser {
     bool typed_name(Item& item, std::string_view form);
     bool name_of(Item& item, std::string_view what);
     void finish_item(Item item, std::size_t first);
+    bool skip_attribute_assignment();
 
     // --- bodies
     void body(Item& item, std::string_view what);
@@ -44,6 +46,7 @@ class Parser {
     void statement(Item& item);
     void result_statement(Item& item, Span from, bool is_return);
     void assignment(Item& item);
+    void inner_function(Item& item);
     void check_body(Item& item);
     bool refuse_statement();
     void skip_statement();
@@ -52,21 +55,29 @@ class Parser {
     void end_statement();
 
     // --- expressions
+    // What these do beside calling each other has functions of its own: their frames are the stack
+    // that a deep program needs.
     ExprId expression();
+    ExprId conditional(ExprId first);
     ExprId binary(int minimum);
+    ExprId add_binary(Operator op, ExprId left, ExprId right);
     ExprId prefix(int minimum);
     ExprId unary(Operator op, int operand_minimum);
     ExprId comparison(ExprId first);
     ExprId postfix(ExprId base);
     ExprId call(ExprId callee);
+    ExprId method_call(ExprId object);
+    ExprId arguments(Expr call, const Token& opener, Span from);
     ExprId sum(Span callee, const Token& opener);
     ExprId index(ExprId base);
     ExprId primary();
     ExprId parenthesised();
+    ExprId end_parenthesised(const Token& opener, ExprId inner);
     ExprId dotted_name();
     ExprId integer_literal();
     ExprId real_literal();
     ExprId string_as_number(Span call_span, std::size_t token);
+    bool at_method(ExprId base) const;
     void refuse_attribute(ExprId base);
     bool refuse_operator();
 
@@ -99,6 +110,7 @@ class Parser {
     std::size_t next_ = 0;
     int depth_ = 0;
     bool failed_ = false;
+    bool is_inner_ = false; // in a function inside a body
     Parsed result_;
 };
 

@@ -34,6 +34,11 @@ Operator augmented(TokenKind kind) {
     return Operator::none;
 }
 
+// Its block has ended where the line that follows starts.
+bool ends_with_function(const Item& item) {
+    return !item.body.empty() && item.body.back().kind == StatementKind::function;
+}
+
 } // namespace
 
 // body = "=" expression | "{" statements "}"
@@ -70,7 +75,7 @@ void Parser::braced_body(Item& item) {
             advance();
         if (at(TokenKind::right_brace) || at(TokenKind::end)) break;
         statement(item);
-        if (!failed_) end_statement();
+        if (!failed_ && !ends_with_function(item)) end_statement();
         if (failed_) {
             skip_statement();
             failed_ = false;
@@ -109,7 +114,7 @@ void Parser::indented_body(Item& item, std::uint32_t outer_indent) {
             error(first.span, "this line's indentation does not match the lines above it");
         else
             statement(item);
-        if (!failed_) end_statement();
+        if (!failed_ && !ends_with_function(item)) end_statement();
         if (failed_) {
             skip_statement();
             skip_block(first.indent);
@@ -127,7 +132,11 @@ void Parser::statement(Item& item) {
         advance(); // a docstring
         return;
     }
-    if (refuse_statement()) return;
+    if (at_word("def") && at(TokenKind::identifier, 1) && !is_inner_) {
+        inner_function(item);
+        return;
+    }
+    if (refuse_statement() || skip_attribute_assignment()) return;
     if (first.kind == TokenKind::identifier) {
         const TokenKind next = token(1).kind;
         if (next == TokenKind::assign || next == TokenKind::colon ||
@@ -145,6 +154,31 @@ void Parser::statement(Item& item) {
         return;
     }
     result_statement(item, first.span, false);
+}
+
+// def inside a body: a function that sees the names of the body
+void Parser::inner_function(Item& item) {
+    is_inner_ = true;
+    Item inner = python_function();
+    is_inner_ = false;
+    if (failed_) return;
+    Statement statement;
+    statement.kind = StatementKind::function;
+    statement.span = inner.span;
+    statement.name_span = inner.name_span;
+    statement.name = inner.name;
+    statement.function = static_cast<std::uint32_t>(result_.ast.functions.size());
+    result_.ast.functions.push_back(std::move(inner));
+    item.body.push_back(std::move(statement));
+}
+
+// mask.__name__ = ... says nothing about what is computed.
+bool Parser::skip_attribute_assignment() {
+    const bool names = at(TokenKind::identifier) && at(TokenKind::dot, 1) &&
+                       (at_word("__name__", 2) || at_word("__doc__", 2)) &&
+                       at(TokenKind::assign, 3);
+    if (names) skip_statement();
+    return names;
 }
 
 void Parser::result_statement(Item& item, Span from, bool is_return) {

@@ -1,15 +1,15 @@
 // After Hopper's backward kernel: dq from its accumulator, in the type and layout that the caller
 // wants. The accumulator holds slabs of 64 queries, groups of eight columns in each, and in a group
 // what each thread of a warpgroup had: two columns of a row, and of the row eight below. One block
-// does a slab, which the copy engine brings. Blocks that start while the last ones of that kernel
+// does a slab, which TMA brings. Blocks that start while the last ones of that kernel
 // run wait for those of their head alone.
 #include "mod.cuh"
 
 #include "sm80/backward_output.cuh"
 #include "sm90/dependence.cuh"
 #include "sm90/pack.cuh"
+#include "sm90/semaphore.cuh"
 #include "sm90/tma.cuh"
-#include "sm90/turn.cuh"
 
 using namespace sm80;
 using mod::Element;

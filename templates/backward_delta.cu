@@ -1,7 +1,8 @@
-// Before the backward kernels: delta = sum over d of d_out * o, less d_lse, for every query.
-// One block does kQueryTile rows of one head.
+// Before the backward kernels: delta = sum over d of d_out * o, less d_lse, for every query; and
+// what its sink changes. One block does kQueryTile rows of one head.
 #include "mod.cuh"
 
+#include "common/sink.cuh"
 #include "sm80/row_products.cuh"
 
 using namespace sm80;
@@ -13,7 +14,7 @@ static_assert(mod::kQueryTile % (kThreads / kRowLanes) == 0); // so that warps s
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_backward_delta(const __grid_constant__ AttentionArguments attention,
-                         const __grid_constant__ mod::Arguments) {
+                         const __grid_constant__ mod::Arguments arguments) {
     const int query_tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
     const int head = static_cast<int>(blockIdx.x) / query_tiles;
     const int b = head / attention.heads, h = head % attention.heads;
@@ -23,7 +24,20 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 
     for (int i = static_cast<int>(threadIdx.x) / kRowLanes; i < mod::kQueryTile;
          i += kThreads / kRowLanes) {
-        const float delta = delta_of(attention, b, h, first_row + min(i, row_count - 1));
+        const int row = first_row + min(i, row_count - 1);
+        if constexpr (mod::kHasSink) {
+            const bool is_first = threadIdx.x % kRowLanes == 0 && i < row_count;
+            const RowOfSink at{b, h, row, static_cast<long long>(head) * attention.fact_rows + row,
+                               is_first};
+            const float product = row_product(attention, b, h, row);
+            float d_lse = d_lse_of(attention, b, h, row);
+            const float weight = add_sink(attention, arguments, at, d_lse);
+            if (is_first) attention.delta[first_of_all + i] = product - d_lse;
+            if constexpr (mod::kLearnsSink)
+                add_sink_gradients(attention, arguments, at, is_first ? -weight * product : 0);
+            continue;
+        }
+        const float delta = delta_of(attention, b, h, row);
         if (threadIdx.x % kRowLanes == 0 && i < row_count)
             attention.delta[first_of_all + i] = delta;
     }

@@ -1,14 +1,15 @@
 // Before Hopper's backward kernel, for every query: delta = sum over d of d_out * o, less d_lse;
-// the lse in the exponent's units; zeros in dq's accumulator; and gradients of buffers that follow
-// from d_lse alone. One block does kQueryTile rows of one head, those past the end included: the
-// copy engine reads whole tiles of all three. Zeros also for how many blocks are done with a head.
-// Where that kernel stores what it has first, dq's accumulator is left as it is, and said to be
-// untouched.
+// zeros in dq's accumulator; what a sink changes; and gradients of buffers that follow from sums
+// over rows alone. One block does kQueryTile rows of one head, those past the end included: TMA
+// moves whole tiles of deltas and of the accumulator. Zeros also for how many blocks are done with
+// a head. Where that kernel stores what it has first, dq's accumulator is left as it is, and said
+// to be untouched.
 #include "mod.cuh"
 
 #include "common/math.cuh"
+#include "common/sink.cuh"
 #include "sm90/dependence.cuh"
-#include "sm90/row_gradients.cuh"
+#include "sm90/gradients/row.cuh"
 #include "sm90/row_products.cuh"
 
 using namespace sm80;
@@ -40,12 +41,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     // Each thread has the row whose sum it is given at the end.
     const int row = first_row + static_cast<int>(threadIdx.x);
     const bool inside = row < attention.q_len;
-    float lse = negative_infinity(), d_lse = 0;
-    if (inside) {
-        lse = *Plane<float>(attention.lse, b, h).at(row, 0);
-        if (attention.d_lse.data != nullptr)
-            d_lse = *Plane<float>(attention.d_lse, b, h).at(row, 0);
-    }
+    float d_lse = 0;
+    if (inside && attention.d_lse.data != nullptr)
+        d_lse = *Plane<float>(attention.d_lse, b, h).at(row, 0);
 
     if (attention.slab_states != nullptr) {
         constexpr int kSlabs = mod::kQueryTile / 64;
@@ -61,13 +59,21 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 
     const float product = sm90::row_product_of(attention, b, h, first_row);
     const long long of_all = first_of_all + threadIdx.x;
-    attention.delta[of_all] = inside ? product - d_lse : 0;
-    // Where nothing is visible, an infinite origin makes every weight zero.
-    attention.origins[of_all] = lse == negative_infinity() ? -lse : lse * kLog2E;
-
-    if (mod::kGradients == 0 || attention.d_lse.data == nullptr) return;
     const int counted = min(row, attention.q_len - 1);
-    const float sum = inside ? sm90::row_sum(attention, b, h, row) : 0;
+    float of_sink = 0; // what the sink takes from the gradients of the row's scores
+    if constexpr (mod::kHasSink) {
+        sm90::wait_for_kernel_ahead();
+        const RowOfSink at{b, h, counted, of_all, inside};
+        of_sink = add_sink(attention, arguments, at, d_lse) * product;
+        if constexpr (mod::kLearnsSink)
+            add_sink_gradients(attention, arguments, at, inside ? -of_sink : 0);
+    }
+    attention.row_facts[row_fact_place(of_all, kDeltaFact)] = inside ? product - d_lse : 0;
+
+    // The next kernel, which waits for this one alone, reads what the one ahead wrote.
+    if constexpr (!mod::kHasSink) sm90::wait_for_kernel_ahead();
+    if (mod::kGradients == 0 || (!mod::kHasSink && attention.d_lse.data == nullptr)) return;
+    const float sum = inside ? sm90::row_sum(attention, b, h, row) + of_sink : 0;
     sm90::visit_row(attention, arguments, b, h, counted,
                     [&](const mod::At& at) { sm90::add_row_gradients(at, sum); });
 }

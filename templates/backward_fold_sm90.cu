@@ -2,7 +2,7 @@
 // alone, from the sums of dS over diagonals. One thread does one distance of one head.
 #include "mod.cuh"
 
-#include "sm90/distance_sums.cuh"
+#include "sm90/gradients/distance_sums.cuh"
 #include "sm90/warp_additions.cuh"
 
 namespace {

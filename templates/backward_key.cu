@@ -11,6 +11,7 @@
 #include "common/tile_walk.cuh"
 #include "sm80/backward_output.cuh"
 #include "sm80/backward_scores.cuh"
+#include "sm80/row_references.cuh"
 
 using namespace sm80;
 using mod::Element;
@@ -23,7 +24,7 @@ using KeyTile = Tile<Element, mod::kKeyTile, mod::kHeadDim>;
 using ValueTile = Tile<Element, mod::kKeyTile, mod::kHeadDimV>;
 using QueryTile = Tile<Element, mod::kQueryTile, mod::kHeadDim>;
 using DOutTile = Tile<Element, mod::kQueryTile, mod::kHeadDimV>;
-using WeightTile = Tile<Element, mod::kQueryTile, mod::kKeyTile>;
+using PTile = Tile<Element, mod::kQueryTile, mod::kKeyTile>;
 
 using KeyGradient = WarpResult<mod::kKeyTile, mod::kHeadDim, mod::kWarps>;
 using ValueGradient = WarpResult<mod::kKeyTile, mod::kHeadDimV, mod::kWarps>;
@@ -46,11 +47,11 @@ constexpr int kGradientRows =
 using Scores = WarpResult<kScoreRows, mod::kKeyTile, mod::kWarps>;
 using QueryGradient = WarpResult<kGradientRows, mod::kHeadDim, mod::kWarps>;
 
-// Shared memory, in this order: keys, values, weights, dS, and the stages: queries, d_out, lse and
+// Shared memory, in this order: keys, values, p, dS, and the stages: queries, d_out, lse and
 // delta. When all is done, gradients pass through it on their way out.
 constexpr int kRowSumBytes = 2 * 4 * mod::kQueryTile;
 constexpr int kStageBytes = QueryTile::kBytes + DOutTile::kBytes + kRowSumBytes;
-constexpr int kFirstStage = KeyTile::kBytes + ValueTile::kBytes + 2 * WeightTile::kBytes;
+constexpr int kFirstStage = KeyTile::kBytes + ValueTile::kBytes + 2 * PTile::kBytes;
 constexpr int kUsedBytes = kFirstStage + mod::kStages * kStageBytes;
 using KeyGradientTile = Tile<float, mod::kKeyTile, mod::kHeadDim>;
 using ValueGradientTile = Tile<float, mod::kKeyTile, mod::kHeadDimV>;
@@ -72,8 +73,8 @@ struct Shared {
     unsigned base;
     __device__ KeyTile key() const { return {base}; }
     __device__ ValueTile value() const { return {base + KeyTile::kBytes}; }
-    __device__ WeightTile weights() const { return {base + KeyTile::kBytes + ValueTile::kBytes}; }
-    __device__ WeightTile d_scores() const { return {weights().base + WeightTile::kBytes}; }
+    __device__ PTile p() const { return {base + KeyTile::kBytes + ValueTile::kBytes}; }
+    __device__ PTile d_scores() const { return {p().base + PTile::kBytes}; }
     __device__ Stage stage(int step) const {
         return {base + kFirstStage + step % mod::kStages * kStageBytes};
     }
@@ -134,17 +135,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_backward_key(const __grid_constant__ AttentionArguments attention,
                        const __grid_constant__ mod::Arguments arguments) {
     // Tiles of one head are neighbours, so that its queries stay in L2. Where a band makes early
-    // keys seen by more queries, they go first, and where there is a map, the longest.
+    // keys seen by more queries, they go first, and where there is a block mask, the longest.
     const int block = static_cast<int>(blockIdx.x);
     const int key_tiles = (attention.kv_len + mod::kKeyTile - 1) / mod::kKeyTile;
-    const int kv_heads = mod::kTakesHeadsInTurn ? static_cast<int>(gridDim.x) / key_tiles
-                                                : attention.batch * attention.kv_heads;
+    const int kv_heads = mod::kLoopsOverHeads ? static_cast<int>(gridDim.x) / key_tiles
+                                              : attention.batch * attention.kv_heads;
     const int kv_head =
-        mod::first_kv_head(arguments) + (mod::kHasMap ? block % kv_heads : block / key_tiles);
+        mod::first_kv_head(arguments) + (mod::kHasBlockMask ? block % kv_heads : block / key_tiles);
     const int b = kv_head / attention.kv_heads, h_kv = kv_head % attention.kv_heads;
     const int group = attention.heads / attention.kv_heads;
-    const int key_tile = mod::kHasMap
-                             ? row_in_order(attention.map, b, h_kv * group, block / kv_heads)
+    const int key_tile = mod::kHasBlockMask
+                             ? row_in_order(attention.block_mask, b, h_kv * group, block / kv_heads)
                              : block % key_tiles;
     const int first_kv = key_tile * mod::kKeyTile;
     const int last_kv = min(first_kv + mod::kKeyTile, attention.kv_len) - 1;
@@ -167,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 
         __syncthreads(); // everyone has left the head before
         TileWalk walk(
-            attention.map, b, h, key_tile,
+            attention.block_mask, b, h, key_tile,
             tiles_between(place.queries_of(first_kv, last_kv), attention.q_len, mod::kQueryTile));
         if (mod::kStages == 2) start_loading(walk);
         for (TileWalk next = walk; !walk.is_done(); walk = next) {
@@ -187,20 +188,19 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                 Scores scores, d_scores;
                 scores.clear();
                 d_scores.clear();
-                add_product_of_rows(scores, rows_of<kScoreRows>(stage.query(), row), shared.key());
-                add_product_of_rows(d_scores, rows_of<kScoreRows>(stage.d_out(), row),
-                                    shared.value());
+                mma_rows(scores, rows_of<kScoreRows>(stage.query(), row), shared.key());
+                mma_rows(d_scores, rows_of<kScoreRows>(stage.d_out(), row), shared.value());
                 differentiate_tile(scores, d_scores, {attention, arguments, place},
                                    {first_q + row, first_kv, stage.row_sums() + 4 * row,
                                     4 * mod::kQueryTile, walk.is_full()},
                                    sums);
-                store_result(rows_of<kScoreRows>(shared.weights(), row), scores);
+                store_result(rows_of<kScoreRows>(shared.p(), row), scores);
                 store_result(rows_of<kScoreRows>(shared.d_scores(), row), d_scores);
             }
             __syncthreads(); // P and dS are here
 
-            add_product_of_columns(dv, shared.weights(), stage.d_out());
-            add_product_of_columns(dk, shared.d_scores(), stage.query());
+            mma_columns(dv, shared.p(), stage.d_out());
+            mma_columns(dk, shared.d_scores(), stage.query());
             if constexpr (mod::kAccumulatesQueryGradient) {
 #pragma unroll 1
                 for (int row = 0; row < mod::kQueryTile; row += kGradientRows) {

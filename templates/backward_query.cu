@@ -83,19 +83,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_backward_query(const __grid_constant__ AttentionArguments attention,
                          const __grid_constant__ mod::Arguments arguments) {
     // Tiles of one head are neighbours, so that its keys and values stay in L2; where a band makes
-    // later rows see more, they go first, and where there is a map, the longest.
+    // later rows see more, they go first, and where there is a block mask, the longest.
     const int block = static_cast<int>(blockIdx.x);
     const int query_tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
     const int heads = attention.batch * attention.heads;
-    const HeadPlace place(attention, arguments, mod::kHasMap ? block % heads : block / query_tiles);
-    const int query_tile = mod::kHasMap
-                               ? row_in_order(attention.map, place.b, place.h, block / heads)
+    const HeadPlace place(attention, arguments,
+                          mod::kHasBlockMask ? block % heads : block / query_tiles);
+    const int query_tile = mod::kHasBlockMask
+                               ? row_in_order(attention.block_mask, place.b, place.h, block / heads)
                            : mod::kHasBand ? query_tiles - 1 - block % query_tiles
                                            : block % query_tiles;
     const int first_q = query_tile * mod::kQueryTile;
     const int last_q = min(first_q + mod::kQueryTile, attention.q_len) - 1;
 
-    TileWalk walk(attention.map, place.b, place.h, query_tile,
+    TileWalk walk(attention.block_mask, place.b, place.h, query_tile,
                   tiles_between(place.keys_of(first_q, last_q), attention.kv_len, mod::kKeyTile));
     TileSource<kThreads, KeyTile> keys(Plane<Element>(attention.k, place.b, place.h_kv),
                                        walk.tile() * mod::kKeyTile);
@@ -124,8 +125,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         Scores scores, d_scores;
         scores.clear();
         d_scores.clear();
-        add_product_of_rows(scores, shared.query(), shared.key(walk.step()));
-        add_product_of_rows(d_scores, shared.d_out(), shared.value(walk.step()));
+        mma_rows(scores, shared.query(), shared.key(walk.step()));
+        mma_rows(d_scores, shared.d_out(), shared.value(walk.step()));
         differentiate_tile(scores, d_scores, {attention, arguments, place},
                            {first_q, walk.tile() * mod::kKeyTile, shared.row_sums(),
                             4 * mod::kQueryTile, walk.is_full()},

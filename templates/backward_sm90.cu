@@ -1,9 +1,9 @@
 // Attention, backward, for Hopper: a block computes dk and dv for kKeyTile keys of one head of
-// keys, or where blocks stay for one such tile after another, and adds their share of dq to its
-// accumulator.
+// keys, or where the kernel is persistent for one such tile after another, and adds their share of
+// dq to its accumulator.
 //
 // Keys and values stay on chip; queries and d_out of every query head of the group pass by. One
-// thread loads them through the copy engine. Two warpgroups of 64 keys each multiply:
+// thread loads them through TMA. Two warpgroups of 64 keys each multiply:
 //     S' = K Q'      P' = exp(modified' - lse)                dv += P' d_out
 //     W' = V d_out'  dS' = P' * (W' - delta) * mod'           dk += dS' Q      dq += dS K
 // Scores are transposed, so that P' and dS' are in registers what the products for dv and dk ask
@@ -11,17 +11,18 @@
 // turns, or which both compute a part of; another thread adds it to memory. Gradients of captured
 // buffers are summed in registers where what they read is one number for a key or the head, over a
 // tile's keys where it is one for a query, over diagonals of dS where it depends on the distance,
-// over rows or columns of keys as a grid where it depends on these, and one by one otherwise.
+// over rows or columns of the 2-D key index where it depends on these, and one by one otherwise.
 #include "mod.cuh"
 
+#include "sm80/row_references.cuh"
+#include "sm90/backward_dq_sink.cuh"
+#include "sm90/backward_key_tiles.cuh"
 #include "sm90/backward_layout.cuh"
+#include "sm90/backward_mma.cuh"
 #include "sm90/backward_output.cuh"
-#include "sm90/backward_products.cuh"
-#include "sm90/backward_query_gradient.cuh"
 #include "sm90/backward_roles.cuh"
 #include "sm90/backward_scores.cuh"
 #include "sm90/backward_seen.cuh"
-#include "sm90/backward_tiles.cuh"
 
 using namespace sm90;
 
@@ -33,39 +34,26 @@ using ValueGradient = float[round_up_16(mod::kHeadDimV) / 2];
 struct Consumer {
     const AttentionArguments& attention;
     const mod::Arguments& arguments;
-    const BackwardMaps& maps;
+    const BackwardTensorMaps& maps;
     const Shared shared;
-    const KeyTile only;                   // where blocks do not stay
+    KeyTiles key_tiles;
     const int warpgroup, warp, held_lane; // among the consumers, in the warpgroup, in the warp
     unsigned step = 0;
-    unsigned tiles = 0;      // of keys, before these
-    unsigned first_step = 0; // with these keys
-    bool starts = true;      // where blocks stay: no step yet with these keys
-    Seen seen = Seen::both;  // of the tile that comes, where the band says so before it is here
+    Seen seen = Seen::both;
 
-    __device__ bool is_first() const {
-        return kSavesRegisters || !mod::kBlocksStay ? step == first_step : starts;
-    }
-    __device__ int lane() const { return kAsksForLane ? lane_again() : held_lane; }
-    __device__ int slot() const { return static_cast<int>(tiles % kKeySlots); }
-    __device__ const KeyTile& keys() const {
-        return mod::kBlocksStay ? KeyTile::in_shared(slot()) : only;
-    }
+    __device__ int lane() const { return lane_of_form(held_lane); }
+    __device__ const KeyTile& keys() const { return key_tiles.keys(); }
     __device__ QueryPiece piece() const {
-        return {shared, warpgroup, warp, lane(), Shared::slot_words(slot())};
+        return {shared, warpgroup, warp, lane(), Shared::slot_words(key_tiles.slot())};
     }
     __device__ int warp_key() const { return keys().first_kv + 64 * warpgroup + 16 * warp; }
 
-    // `tile`: of queries, unless a map chose the one that is here.
+    // `tile`: of queries, unless a block mask chose the one that is here.
     // dq_accumulator: of the head.
     __device__ void consume(ScoreGradients& gradients, GradientSums& sums, const HeadPlace& place,
                             int tile, bool is_last, float* dq_accumulator, KeyGradient& dk,
                             ValueGradient& dv) {
-        if constexpr (mod::kHasMap) {
-            const MappedTile arrived = MappedTile::load(shared.mapped_tile(step % 2));
-            gradients.use_map(arrived.is_full);
-            tile = arrived.index;
-        }
+        tile = StageTile::arrived(shared, step % 2, tile, gradients);
         if constexpr (kSkipsHidden && !kSeesAhead) seen = seen_of(place, keys(), warpgroup, tile);
         const auto look_ahead = [&] {
             if (!is_last) await(place, tile + kTileStep, step + 1);
@@ -89,43 +77,45 @@ struct Consumer {
             multiply_for(SeenKeys<Seen::both>{});
         }
         ++step;
-        if constexpr (mod::kBlocksStay) starts = false;
+        key_tiles.end_step();
     }
 
-    // The queries of a step, of this tile unless a map chose another. What can be known of them
-    // before their products is found out here, under those of the tile before.
+    // The queries of a step, of this tile unless a block mask chose another. What can be known of
+    // them before their MMAs is found out here, under those of the tile before.
     __device__ void await(const HeadPlace& place, int tile, unsigned which_step) {
         shared.queries_full(which_step % 2).wait(which_step / 2 % 2);
         if constexpr (kSkipsHidden && kSeesAhead) seen = seen_of(place, keys(), warpgroup, tile);
     }
 
-    // Whether the warpgroup multiplies for dq at this step: a piece, or all where they take turns.
-    __device__ bool takes_query_gradient() const { return !kTakesTurns || has_turn(); }
-    __device__ bool has_turn() const { return step % 2 == static_cast<unsigned>(warpgroup); }
+    // Whether the warpgroup multiplies for dq at this step: a piece, or all where they alternate.
+    __device__ bool takes_query_gradient() const { return !kAlternatesDq || adds_query_sums(); }
+    // Whether it adds the block's sums of queries.
+    __device__ bool adds_query_sums() const { return step % 2 == static_cast<unsigned>(warpgroup); }
 
     // A tile of queries that sees the other warpgroup's keys alone.
     template <typename LookAhead>
     __device__ void skip(const ScoreGradients& gradients, int tile, LookAhead look_ahead) {
         const int stage = static_cast<int>(step % 2);
-        if (is_first()) shared.values().wait(tiles % 2);
+        key_tiles.wait_for_values(shared, step);
         if (lane() == 0) shared.d_out_empty(stage).arrive();
-        if constexpr (kTakesTurns)
+        if constexpr (kAlternatesDq)
             meet_at_d_scores(step, takes_query_gradient());
         else
             meet_at_d_scores();
         gradients.summation(shared).hand_over_nothing(step);
         if (takes_query_gradient()) {
             QueryGradient dq;
-            begin_products();
+            fence_wgmma();
             piece().multiply_keys_of(dq, stage, 1 - warpgroup);
-            end_products();
-            if (has_turn()) gradients.summation(shared).add_gathered(step, tile * mod::kQueryTile);
-            wait_for_products<0>();
-            QueryPiece::settle(dq);
+            commit_wgmma();
+            if (adds_query_sums())
+                gradients.summation(shared).add_gathered(step, tile * mod::kQueryTile);
+            wait_for_wgmma<0>();
+            QueryPiece::wait_for_dq(dq);
             piece().hand_over(dq, step);
         }
         give_back_queries(stage);
-        wait_for_d_scores();
+        key_tiles.wait_for_d_scores(shared, step);
         look_ahead();
     }
 
@@ -141,89 +131,86 @@ struct Consumer {
         const unsigned rows = word + warpgroup * (64 * kRowBytes >> 4);
         const unsigned query_word = word + stage * (kPanels * kQueryPanel >> 4);
         const unsigned d_out_word = word + stage * (kValuePanels * kQueryPanel >> 4);
-        const unsigned origins = base + at::kOrigins + stage * (4 * mod::kQueryTile);
-        const unsigned deltas = base + at::kDeltas + stage * (4 * mod::kQueryTile);
+        const RowFacts facts{base + kLayout.facts + stage * kFactBytes};
         Scores scores, d_scores;
-        Fragments weights, d_fragments;
+        Fragments p, d_fragments;
         QuerySums query_sums{};
 
         gradients.use_stage(shared, stage, 0);
         const int bias_stage = static_cast<int>(step % kBiasRing);
-        gradients.use_matrices(base + at::kBiases + bias_stage * kBiasTileBytes,
-                               base + at::kMatrixGradients + warpgroup * kPartBytes,
-                               64 * warpgroup + 16 * warp);
+        gradients.use_biases(base + kLayout.biases + bias_stage * kBiasTileBytes,
+                             base + kLayout.query_gradient + warpgroup * kPartBytes,
+                             64 * warpgroup + 16 * warp);
         const int tile_query = tile * mod::kQueryTile;
-        begin_products();
-        issue_scores<at::kKeys, at::kQueries, mod::kHeadDim, kKeyPanelColumns>(
-            scores, rows + Shared::slot_words(slot()), query_word);
-        end_products();
+        fence_wgmma();
+        issue_scores<kLayout.keys, kLayout.queries, mod::kHeadDim, kKeyPanelColumns>(
+            scores, rows + Shared::slot_words(key_tiles.slot()), query_word);
+        commit_wgmma();
         Sight sight;
         if constexpr (kLooksBetween) sight = gradients.look_early(tile_query);
-        if (is_first()) shared.values().wait(tiles % 2);
+        key_tiles.wait_for_values(shared, step);
         shared.d_out_full(stage).wait(parity);
-        begin_products();
-        issue_scores<at::kValues, at::kDOut, mod::kHeadDimV>(d_scores, rows, d_out_word);
-        end_products();
+        fence_wgmma();
+        issue_scores<kLayout.values, kLayout.d_out, mod::kHeadDimV>(d_scores, rows, d_out_word);
+        commit_wgmma();
         if constexpr (!kLooksBetween) sight = gradients.look_early(tile_query);
-        if constexpr (kCopiesBiases) shared.biases_full(bias_stage).wait(step / kBiasRing % 2);
+        CopiedBias::wait(shared, step);
         if constexpr (kAtOnce) {
-            wait_for_products<0>();
+            wait_for_wgmma<0>();
             pin(scores);
             pin(d_scores);
-            wait_for_part(0);
-            gradients.weigh_and_differentiate(scores, d_scores, weights, d_fragments, tile_query,
-                                              origins, deltas, sums, query_sums);
+            BiasGradient::wait(shared, warpgroup, step, 0);
+            gradients.compute_p_and_ds(scores, d_scores, p, d_fragments, tile_query, facts, sums,
+                                       query_sums);
         } else {
-            wait_for_products<1>();
+            wait_for_wgmma<1>();
             pin(scores);
-            gradients.weigh(scores, weights, tile_query, origins, sight);
+            gradients.compute_p(scores, p, tile_query, facts, sight);
             if constexpr (kDifferentiatesFirst) {
-                wait_for_products<0>();
+                wait_for_wgmma<0>();
                 pin(d_scores);
-                to_fragments(weights, scores);
-                gradients.differentiate(d_scores, scores, weights, deltas);
+                to_fragments(p, scores);
+                gradients.differentiate(d_scores, scores, p, facts);
             }
         }
-        if constexpr (kCopiesBiases && !kHoldsBiases) shared.biases_empty(bias_stage).arrive();
+        CopiedBias::leave_after_p(shared, step);
         pin(dv);
-        pin(weights);
-        begin_products();
-        issue_sums<at::kDOut>(dv, weights, d_out_word);
-        end_products();
+        pin(p);
+        fence_wgmma();
+        issue_sums<kLayout.d_out>(dv, p, d_out_word);
+        commit_wgmma();
         if constexpr (!kAtOnce) {
             if constexpr (!kDifferentiatesFirst) {
-                wait_for_products<1>();
+                wait_for_wgmma<1>();
                 pin(d_scores);
-                gradients.differentiate(d_scores, scores, weights, deltas);
+                gradients.differentiate(d_scores, scores, p, facts);
             }
-            if constexpr (kSettlesEarly) finish_values<0>(dv, weights, stage);
-            wait_for_part(0);
+            if constexpr (kFinishesDvEarly) finish_values<0>(dv, p, stage);
+            BiasGradient::wait(shared, warpgroup, step, 0);
             gradients.finish(d_scores, tile_query, sums, query_sums);
-            if constexpr (kAddsScores) gradients.matrices().store_part(d_scores, 0);
-            if constexpr (kHoldsBiases) shared.biases_empty(bias_stage).arrive();
+            BiasGradient::store(gradients.matrices(), d_scores, 0);
+            CopiedBias::leave_after_d_scores(shared, step);
             to_fragments(d_fragments, d_scores);
         }
         store_for_queries(d_fragments, stage);
         publish_shared();
-        if constexpr (kAddsParts) shared.piece_full(warpgroup).arrive();
-        // dS is here, and everyone has left the one before.
-        if constexpr (!kTakesTurns) meet_at_d_scores();
+        BiasGradient::hand_over(shared, warpgroup);
 
         QueryGradient dq;
         const auto issue_dq = [&] {
-            begin_products();
+            fence_wgmma();
             if constexpr (kSeen == Seen::own)
                 piece().multiply_keys_of(dq, stage, warpgroup);
             else
                 piece().multiply_keys(dq, stage);
-            end_products();
+            commit_wgmma();
         };
         const auto issue_dk = [&] {
             pin(dk);
             pin(d_fragments);
-            begin_products();
-            issue_sums<at::kQueries>(dk, d_fragments, query_word);
-            end_products();
+            fence_wgmma();
+            issue_sums<kLayout.queries>(dk, d_fragments, query_word);
+            commit_wgmma();
         };
         const auto finish_dk = [&] {
             pin(dk);
@@ -231,27 +218,28 @@ struct Consumer {
             give_back_queries(stage);
         };
         const auto finish_dq = [&] {
-            QueryPiece::settle(dq);
-            if constexpr (mod::kDScoresStages == 1) shared.d_scores_empty().arrive();
-            if constexpr (kAddsMatrices)
-                piece().add(dq, dq_accumulator + static_cast<long long>(tile) *
-                                                     (mod::kQueryTile * mod::kHeadDim));
-            else
-                piece().hand_over(dq, step);
+            QueryPiece::wait_for_dq(dq);
+            DScoresRing::leave(shared);
+            DqSink::give(piece(), dq, step, dq_accumulator, tile);
         };
-        if constexpr (kTakesTurns) {
+        const auto finish_dv = [&] {
+            if constexpr (!kFinishesDvEarly) finish_values<1>(dv, p, stage);
+        };
+        const auto hand_over_sums = [&] {
+            gradients.summation(shared).hand_over(query_sums, step, tile_query);
+        };
+        if constexpr (kAlternatesDq) {
             if constexpr (!kTakes) meet_at_d_scores(step, false);
             issue_dk();
-            if constexpr (!kSettlesEarly) finish_values<1>(dv, weights, stage);
-            if constexpr (!kTakes)
-                gradients.summation(shared).hand_over(query_sums, step, tile_query);
+            finish_dv();
+            if constexpr (!kTakes) hand_over_sums();
             if constexpr (kTakes && kOverlapsSums) {
                 meet_at_d_scores(step, true);
                 issue_dq();
-                wait_for_products<1>();
+                wait_for_wgmma<1>();
             } else {
                 if constexpr (!kTakes) look_ahead();
-                wait_for_products<0>();
+                wait_for_wgmma<0>();
             }
             finish_dk();
             if constexpr (kTakes) {
@@ -259,29 +247,26 @@ struct Consumer {
                     meet_at_d_scores(step, true);
                     issue_dq();
                 }
-                gradients.summation(shared).hand_over(query_sums, step, tile_query);
+                hand_over_sums();
                 gradients.summation(shared).add_gathered(step, tile_query);
                 look_ahead();
-                wait_for_products<0>();
+                wait_for_wgmma<0>();
                 finish_dq();
             }
         } else {
+            meet_at_d_scores();
             issue_dq();
-            if constexpr (!kSettlesEarly) finish_values<1>(dv, weights, stage);
+            finish_dv();
             issue_dk();
-            if constexpr (kParts == 2 && kAddsScores) {
-                wait_for_part(1);
-                gradients.matrices().store_part(d_scores, 1);
-                publish_shared();
-                shared.piece_full(warpgroup).arrive();
-            }
+            BiasGradient::hand_over_second_half(shared, warpgroup, step, gradients.matrices(),
+                                                d_scores);
             // Under the products.
-            gradients.summation(shared).hand_over(query_sums, step, tile_query);
-            if (has_turn()) gradients.summation(shared).add_gathered(step, tile_query);
-            wait_for_products<1>();
+            hand_over_sums();
+            if (adds_query_sums()) gradients.summation(shared).add_gathered(step, tile_query);
+            wait_for_wgmma<1>();
             finish_dq();
             look_ahead();
-            wait_for_products<0>();
+            wait_for_wgmma<0>();
             finish_dk();
         }
     }
@@ -292,52 +277,29 @@ struct Consumer {
     // dv has its part of the tile. Products alone have read d_out: a warp's last ends for all of
     // it.
     template <int kPending>
-    __device__ void finish_values(ValueGradient& dv, Fragments& weights, int stage) const {
-        wait_for_products<kPending>();
+    __device__ void finish_values(ValueGradient& dv, Fragments& p, int stage) const {
+        wait_for_wgmma<kPending>();
         pin(dv);
-        pin(weights);
+        pin(p);
         if (lane() == 0) shared.d_out_empty(stage).arrive();
     }
 
     // dS, for dq and sums over tiles.
     __device__ void store_for_queries(const Fragments& d_scores, int stage) const {
-        wait_for_d_scores();
-        if constexpr (mod::kDScoresStages == 1) shared.d_scores_empty().wait((step & 1) ^ 1);
-        store_by_queries(shared.base + at::kDScores + stage % mod::kDScoresStages * kDScoresBytes +
-                             warpgroup * kQueryPanel,
+        key_tiles.wait_for_d_scores(shared, step);
+        DScoresRing::wait(shared, step);
+        store_by_queries(shared.base + kLayout.d_scores +
+                             stage % mod::kDScoresStages * kDScoresBytes + warpgroup * kQueryPanel,
                          d_scores, warp, lane());
     }
 
-    // Until the part of gradients before this one has been added.
-    __device__ void wait_for_part(int part) const {
-        if constexpr (kAddsParts)
-            shared.piece_empty(warpgroup).wait(((step * kParts + part) & 1) ^ 1);
-    }
-
-    // Until dv of the keys before these has left the memory that tiles of dS need.
-    __device__ void wait_for_d_scores() const {
-        if constexpr (mod::kBlocksStay)
-            if (is_first() && tiles > 0) shared.d_values_read().wait(tiles % 2 ^ 1);
-    }
-
-    // Where blocks stay: every tile of keys.
-    __device__ void run_on() {
-#pragma unroll 1
-        for (;; ++tiles) {
-            shared.keys(slot()).wait(tiles / kKeySlots % 2);
-            if (keys().is_none()) return;
-            starts = true;
-            if constexpr (kSavesRegisters) first_step = step;
-            run();
-        }
-    }
-
-    __device__ void run() {
+    // All queries that see one tile of keys.
+    __device__ void visit_queries() {
         KeyGradient dk;
         ValueGradient dv;
         clear(dk);
         clear(dv);
-        constexpr HeadLoop kLoop = kFindsHeads ? HeadLoop::finds_again : HeadLoop::keeps;
+        constexpr HeadLoop kLoop = kSaves.heads_again ? HeadLoop::finds_again : HeadLoop::keeps;
         visit_heads<kLoop>(
             attention, arguments, keys(), [&](const HeadPlace& place, TileRange tiles) {
                 ScoreGradients gradients(attention, arguments, place, keys().first_kv, warp_key(),
@@ -347,11 +309,11 @@ struct Consumer {
                     attention.dq_accumulator +
                     static_cast<long long>(place.b * attention.heads + place.h) *
                         padded(attention.q_len) * mod::kHeadDim;
-                // Held, or they would be found again between the products of two tiles.
+                // Held, or they would be found again between the MMAs of two tiles.
                 int left = computed_again(tiles.end - tiles.begin);
                 int tile = computed_again(tile_in_order(tiles, tiles.begin));
                 if (left > 0) {
-                    if (!mod::kBlocksStay && step == 0) shared.keys().wait(0);
+                    key_tiles.wait_for_keys(shared, step);
                     await(place, tile, step);
                 }
 #pragma unroll 1
@@ -359,15 +321,11 @@ struct Consumer {
                     consume(gradients, sums, place, tile, left == 1, dq_accumulator, dk, dv);
                 gradients.flush(sums);
             });
-        if constexpr (mod::kBlocksStay) {
-            if (is_first()) shared.values().wait(tiles % 2);
-            wait_for_d_scores();
-            if (lane() == 0) shared.values_empty().arrive();
-        }
+        key_tiles.leave_values(shared, step, [&] { return lane(); });
         const WarpOutput output{attention, maps, shared, warpgroup, warp, lane()};
         output.store_values(keys(), dv);
-        synchronize(kLastProductBarrier, 128 * kConsumers);
-        output.store_keys(keys(), slot(), dk);
+        synchronize(kLastMmaBarrier, 128 * kConsumers);
+        output.store_keys(keys(), key_tiles.slot(), dk);
     }
 };
 
@@ -376,7 +334,7 @@ struct Consumer {
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_backward_sm90(const __grid_constant__ AttentionArguments attention,
                         const __grid_constant__ mod::Arguments arguments,
-                        const __grid_constant__ BackwardMaps maps) {
+                        const __grid_constant__ BackwardTensorMaps maps) {
     let_next_start();
     const Shared shared{shared_address(shared_memory)};
     const KeyTile keys = KeyTile::only(attention, arguments);
@@ -388,8 +346,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         serve_consumers(attention, arguments, maps, shared, keys, warp);
     } else {
         claim_registers<kConsumerRegisters>();
-        Consumer consumer{attention, arguments,    maps,     shared,
-                          keys,      warp / 4 - 1, warp % 4, static_cast<int>(threadIdx.x) % 32};
-        mod::kBlocksStay ? consumer.run_on() : consumer.run();
+        Consumer consumer{
+            attention,      arguments,    maps,     shared,
+            KeyTiles(keys), warp / 4 - 1, warp % 4, static_cast<int>(threadIdx.x) % 32};
+        // Called as it is where there is one tile, so that inlining stays as it was measured.
+        if constexpr (mod::kPersistent)
+            consumer.key_tiles.visit(shared, consumer.step, [&] { consumer.visit_queries(); });
+        else
+            consumer.visit_queries();
     }
 }

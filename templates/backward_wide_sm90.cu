@@ -10,21 +10,22 @@
 // parts are added to memory from registers.
 #include "mod.cuh"
 
-#include "sm90/backward_distances.cuh"
+#include "sm80/row_references.cuh"
 #include "sm90/backward_layout.cuh"
+#include "sm90/backward_mma.cuh"
 #include "sm90/backward_output.cuh"
 #include "sm90/backward_producer.cuh"
-#include "sm90/backward_products.cuh"
 #include "sm90/backward_scores.cuh"
 #include "sm90/backward_share.cuh"
+#include "sm90/gradients/distance.cuh"
 
 using namespace sm90;
 using mod::Element;
 
 namespace {
 
-static_assert(kSharesKeys && mod::kQueryTile == 64 && !mod::kDeterministic && !kStagesGrid &&
-              !kSumsGrid);
+static_assert(kSharesKeys && mod::kQueryTile == 64 && !mod::kDeterministic && !kStagesIndex2d &&
+              !kSumsIndex2d);
 
 using KeyShare = Share<kPanels>;
 using ValueShare = Share<kValuePanels>;
@@ -43,7 +44,7 @@ struct HeldGradient {
 struct Consumer {
     const AttentionArguments& attention;
     const mod::Arguments& arguments;
-    const BackwardMaps& maps;
+    const BackwardTensorMaps& maps;
     const Shared shared;
     const KeyTile keys;
     const int warpgroup, warp, lane; // among the consumers, in the warpgroup, in the warp
@@ -52,7 +53,7 @@ struct Consumer {
     __device__ int warp_key() const { return keys.first_kv + 16 * warp; }
     __device__ int first_query() const { return kScoreQueries * warpgroup; }
 
-    // `tile`: of queries, unless a map chose the one that arrives. dq: of the head, for this
+    // `tile`: of queries, unless a block mask chose the one that arrives. dq: of the head, for this
     // thread.
     __device__ void consume(ScoreGradients& gradients, GradientSums& sums, int tile, float* dq_head,
                             KeyGradient& dk, ValueGradient& dv, HeldGradient& held) {
@@ -63,73 +64,74 @@ struct Consumer {
         const unsigned d_out_word = word + stage * (kValuePanels * kQueryPanel >> 4);
         const unsigned tile_word = word + stage * (kDScoresBytes >> 4);
         const unsigned half = first_query() * kRowBytes >> 4;
-        const unsigned facts = shared.base + 4 * (stage * mod::kQueryTile + first_query());
+        const RowFacts facts{shared.base + kLayout.facts + stage * kFactBytes + 4 * first_query()};
         Scores scores, d_scores;
-        Fragments weights, d_fragments;
+        Fragments p, d_fragments;
         QuerySums query_sums{};
 
         gradients.use_stage(shared, stage, first_query());
         if (step == 0) shared.keys().wait(0);
         shared.queries_full(stage).wait(parity);
-        if constexpr (mod::kHasMap) {
-            const MappedTile arrived = MappedTile::load(shared.mapped_tile(stage));
-            gradients.use_map(arrived.is_full);
+        if constexpr (mod::kHasBlockMask) {
+            const MaskTile arrived = MaskTile::load(shared.mask_tile(stage));
+            gradients.use_block_mask(arrived.is_full);
             tile = arrived.index;
         }
         const int tile_query = tile * mod::kQueryTile + first_query();
-        begin_products();
-        issue_scores<at::kKeys, at::kQueries, mod::kHeadDim>(scores, word, query_word + half);
-        end_products();
+        fence_wgmma();
+        issue_scores<kLayout.keys, kLayout.queries, mod::kHeadDim>(scores, word, query_word + half);
+        commit_wgmma();
         if (step == 0) shared.values().wait(0);
         shared.d_out_full(stage).wait(parity);
-        begin_products();
-        issue_scores<at::kValues, at::kDOut, mod::kHeadDimV>(d_scores, word, d_out_word + half);
-        end_products();
+        fence_wgmma();
+        issue_scores<kLayout.values, kLayout.d_out, mod::kHeadDimV>(d_scores, word,
+                                                                    d_out_word + half);
+        commit_wgmma();
         const Sight sight = gradients.look_early(tile_query);
         add_groups<kGroupsAtOnce, kGroupsOfShare>(held.to, held.sums);
         if constexpr (kAtOnce) {
-            wait_for_products<0>();
+            wait_for_wgmma<0>();
             pin(scores);
             pin(d_scores);
-            gradients.weigh_and_differentiate(scores, d_scores, weights, d_fragments, tile_query,
-                                              facts + at::kOrigins, facts + at::kDeltas, sums,
-                                              query_sums);
+            gradients.compute_p_and_ds(scores, d_scores, p, d_fragments, tile_query, facts, sums,
+                                       query_sums);
         } else {
-            wait_for_products<1>();
+            wait_for_wgmma<1>();
             pin(scores);
-            gradients.weigh(scores, weights, tile_query, facts + at::kOrigins, sight);
+            gradients.compute_p(scores, p, tile_query, facts, sight);
         }
-        store_by_queries(half_of(at::kWeights, stage), weights, warp, lane);
+        store_by_queries(half_of(kLayout.p, stage), p, warp, lane);
         publish_shared();
-        synchronize(kWeightsBarrier, 128 * kConsumers);
+        synchronize(kPBarrier, 128 * kConsumers);
         pin(dv);
-        begin_products();
-        ValueShare{warpgroup}.issue<at::kWeights, 16 * kRowBytes, true, at::kDOut, true>(
+        fence_wgmma();
+        ValueShare{warpgroup}.issue<kLayout.p, 16 * kRowBytes, true, kLayout.d_out, true>(
             dv, tile_word, d_out_word);
-        end_products();
+        commit_wgmma();
         if constexpr (!kAtOnce) {
-            wait_for_products<1>();
+            wait_for_wgmma<1>();
             pin(d_scores);
-            gradients.differentiate(d_scores, scores, weights, facts + at::kDeltas);
+            gradients.differentiate(d_scores, scores, p, facts);
             gradients.finish(d_scores, tile_query, sums, query_sums);
             to_fragments(d_fragments, d_scores);
         }
-        store_by_queries(half_of(at::kDScores, stage), d_fragments, warp, lane);
+        store_by_queries(half_of(kLayout.d_scores, stage), d_fragments, warp, lane);
         publish_shared();
         // dS is here, and everyone has left the one before.
         meet_at_d_scores();
 
         QueryGradient dq;
-        begin_products();
-        KeyShare{warpgroup}.issue<at::kDScores, 32, false, at::kKeys, false>(dq, tile_word, word);
-        end_products();
+        fence_wgmma();
+        KeyShare{warpgroup}.issue<kLayout.d_scores, 32, false, kLayout.keys, false>(dq, tile_word,
+                                                                                    word);
+        commit_wgmma();
         pin(dk);
-        begin_products();
-        KeyShare{warpgroup}.issue<at::kDScores, 16 * kRowBytes, true, at::kQueries, true>(
+        fence_wgmma();
+        KeyShare{warpgroup}.issue<kLayout.d_scores, 16 * kRowBytes, true, kLayout.queries, true>(
             dk, tile_word, query_word);
-        end_products();
+        commit_wgmma();
         gradients.summation(shared).hand_over(query_sums, step, tile_query);
-        wait_for_products<1>();
+        wait_for_wgmma<1>();
         pin(dv);
         if (lane == 0) shared.d_out_empty(stage).arrive();
         pin(dq);
@@ -138,7 +140,7 @@ struct Consumer {
         for (int i = 4 * kGroupsAtOnce; i < 4 * kGroupsOfShare; ++i)
             held.sums[i - 4 * kGroupsAtOnce] = in_another_register(dq[i]);
         add_groups<0, kGroupsAtOnce>(held.to, dq);
-        wait_for_products<0>();
+        wait_for_wgmma<0>();
         pin(dk);
         // Each thread for itself: it has read the tile's lse and delta.
         shared.queries_empty(stage).arrive();
@@ -169,26 +171,27 @@ struct Consumer {
         const unsigned rows = shared.base + 16 * warp * kRowBytes;
         const bool dk_is_float = (attention.dk_flags & kOutputF32) != 0;
         const bool dv_is_float = (attention.dv_flags & kOutputF32) != 0;
-        // The last products of both warpgroups have read keys and values.
-        synchronize(kLastProductBarrier, kThreadsOfBoth);
+        // The last MMAs of both warpgroups have read keys and values.
+        synchronize(kLastMmaBarrier, kThreadsOfBoth);
         if (dv_is_float)
             store_floats(attention.dv, attention.dv_flags, corner, mod::kHeadDimV, attention.kv_len,
                          ValueShare{warpgroup}, dv, 1);
         else
-            write_rows<kValuePanels, kKeyPanel>(rows + at::kValues, ValueShare{warpgroup}, dv, 1);
+            write_rows<kValuePanels, kKeyPanel>(rows + kLayout.values, ValueShare{warpgroup}, dv,
+                                                1);
         if (dk_is_float)
             store_floats(attention.dk, attention.dk_flags, corner, mod::kHeadDim, attention.kv_len,
                          KeyShare{warpgroup}, dk, attention.scale);
         else
-            write_rows<kPanels, kKeyPanel>(rows + at::kKeys, KeyShare{warpgroup}, dk,
+            write_rows<kPanels, kKeyPanel>(rows + kLayout.keys, KeyShare{warpgroup}, dk,
                                            attention.scale);
         // Both have written their columns of a row.
-        synchronize(kLastProductBarrier, kThreadsOfBoth);
+        synchronize(kLastMmaBarrier, kThreadsOfBoth);
         if (lane != 0) return;
         if (warpgroup == 0 && !dv_is_float)
-            store_rows<kValuePanels, kKeyPanel>(maps.dv, corner, rows + at::kValues);
+            store_rows<kValuePanels, kKeyPanel>(maps.dv, corner, rows + kLayout.values);
         if (warpgroup == 1 && !dk_is_float)
-            store_rows<kPanels, kKeyPanel>(maps.dk, corner, rows + at::kKeys);
+            store_rows<kPanels, kKeyPanel>(maps.dk, corner, rows + kLayout.keys);
         wait_for_store_reads();
     }
 
@@ -224,7 +227,7 @@ struct Consumer {
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_backward_wide_sm90(const __grid_constant__ AttentionArguments attention,
                              const __grid_constant__ mod::Arguments arguments,
-                             const __grid_constant__ BackwardMaps maps) {
+                             const __grid_constant__ BackwardTensorMaps maps) {
     let_next_start();
     const Shared shared{shared_address(shared_memory)};
     const KeyTile keys(attention, arguments, static_cast<int>(blockIdx.x));

@@ -34,15 +34,16 @@ using Scores = float[kSlabs][kKeyColumns][4];
 using Output = float[kSlabs][kValueColumns][4];
 
 // What a block computes. Tiles of one head are neighbours, so that its keys and values stay in L2;
-// where a band lets later rows see more, they go first, and where there is a map, the longest.
+// where a band lets later rows see more, they go first, and where there is a block mask, the
+// longest.
 struct Work {
     int head; // over batch and query heads
     int first_row;
     __device__ Work(const AttentionArguments& attention, int block) {
-        if constexpr (mod::kHasMap) {
+        if constexpr (mod::kHasBlockMask) {
             const int heads = attention.batch * attention.heads;
             head = block % heads;
-            first_row = mod::kQueryTile * row_in_order(attention.map, head / attention.heads,
+            first_row = mod::kQueryTile * row_in_order(attention.block_mask, head / attention.heads,
                                                        head % attention.heads, block / heads);
             return;
         }
@@ -66,10 +67,22 @@ struct Rows {
                    static_cast<int>(attention.q_offset);
     }
 };
+// The scale rides on the exponent where nothing needs the true score. A maximum of unscaled
+// products is one of scores only when the scale is positive.
+__device__ bool scales_early(const AttentionArguments& attention) {
+    return mod::kHasScoreMod || mod::kReportsOutOfRange || !(attention.scale > 0);
+}
 struct Softmax {
     float maximum[kRows]; // of scores so far
     float sum[kRows];     // of exp(score - maximum), this thread's columns only
     float to_log2;        // score to exponent of 2
+
+    // Natural; total: of all threads' columns.
+    __device__ float lse(int row, float total) const {
+        const float max_log2 = __fmul_rn(maximum[row], to_log2), more = log2_fast(total);
+        return fabsf(max_log2) < kLargeExponent ? (max_log2 + more) * kLn2
+                                                : maximum[row] * (to_log2 * kLn2) + more * kLn2;
+    }
 };
 
 __device__ void multiply_query_key(Scores& scores, QueryTile query, int first_row, KeyTile key) {
@@ -176,18 +189,27 @@ __device__ void update_softmax(Scores& scores, Softmax& softmax, Output& output)
         maximum = quad_max(maximum);
         softmax.maximum[row] = maximum;
         moved |= maximum != before;
-        // Nothing visible yet: any finite origin gives exp(-inf) = 0. Products are rounded alike,
+        // Nothing visible yet: any finite max_log2 gives exp(-inf) = 0. Products are rounded alike,
         // so that a maximum that stays shrinks by exactly 1.
-        const float origin =
-            maximum == negative_infinity() ? 0 : __fmul_rn(maximum, softmax.to_log2);
-        shrink[row] = exp2_fast(__fmul_rn(before, softmax.to_log2) - origin);
+        const float reference = maximum == negative_infinity() ? 0 : maximum;
+        float max_log2 = __fmul_rn(reference, softmax.to_log2);
+        shrink[row] = exp2_fast(__fmul_rn(before, softmax.to_log2) - max_log2);
+        if (__any_sync(0xffffffffu, fabsf(max_log2) >= kLargeExponent)) {
+            shrink[row] = exp2_fast((before - reference) * softmax.to_log2);
+            max_log2 = 0;
+#pragma unroll
+            for (int column = 0; column < kKeyColumns; ++column)
+#pragma unroll
+                for (int side = 0; side < 2; ++side)
+                    scores[row / 2][column][row % 2 * 2 + side] -= reference;
+        }
         float sum = 0;
 #pragma unroll
         for (int column = 0; column < kKeyColumns; ++column)
 #pragma unroll
             for (int side = 0; side < 2; ++side) {
                 float& s = scores[row / 2][column][row % 2 * 2 + side];
-                s = exp2_fast(s * softmax.to_log2 - origin);
+                s = exp2_fast(s * softmax.to_log2 - max_log2);
                 sum += s;
             }
         softmax.sum[row] = softmax.sum[row] * shrink[row] + sum;
@@ -204,7 +226,7 @@ __device__ void update_softmax(Scores& scores, Softmax& softmax, Output& output)
 }
 
 // output += weights * V.
-__device__ void add_values(Output& output, const Scores& weights, ValueTile value) {
+__device__ void add_values(Output& output, const Scores& p, ValueTile value) {
     // The matrix units round their sums toward zero. Floats are summed over one tile there, and
     // over tiles by rounded additions, so that long sequences keep f32 accuracy.
     constexpr bool kSeparateSum = sizeof(Element) == 4;
@@ -215,7 +237,7 @@ __device__ void add_values(Output& output, const Scores& weights, ValueTile valu
     for (int step = 0; step < kSteps; ++step)
 #pragma unroll
         for (int slab = 0; slab < kSlabs; ++slab)
-            a[step][slab] = operand_from_accumulators<Element>(weights[slab], step);
+            a[step][slab] = operand_from_accumulators<Element>(p[slab], step);
 #pragma unroll
     for (int first = 0; first < kValueColumns; first += kGroup) {
         float sum[kSlabs][kGroup][4];
@@ -255,8 +277,18 @@ __device__ void add_values(Output& output, const Scores& weights, ValueTile valu
 using Staging = Tile<float, 16 * kSlabs, mod::kHeadDimV>;
 static_assert(mod::kWarps * Staging::kBytes <= mod::kSharedBytes);
 
+// Of a sink's weight, relative to the maximum of its row.
+__device__ float exponent_of_sink(const AttentionArguments& attention,
+                                  const mod::Arguments& arguments, int b, int h, int row,
+                                  float maximum) {
+    const int q = min(row, attention.q_len - 1) + static_cast<int>(attention.q_offset);
+    const float sink = mod::sink(arguments, b, h, h / (attention.heads / attention.kv_heads), q);
+    return (sink - (scales_early(attention) ? maximum : maximum * attention.scale)) * kLog2E;
+}
+
 __device__ void store_results(const AttentionArguments& attention, const Softmax& softmax,
-                              const Output& output, unsigned shared) {
+                              const mod::Arguments& arguments, const Output& output,
+                              unsigned shared) {
     // Found again, so that the loop need not keep them in registers.
     const Work work(attention, block_index_again());
     const int b = work.head / attention.heads, h = work.head % attention.heads;
@@ -269,7 +301,11 @@ __device__ void store_results(const AttentionArguments& attention, const Softmax
     for (int i = 0; i < kRows; ++i) {
         const float sum = quad_sum(softmax.sum[i]);
         const bool nothing_visible = softmax.maximum[i] == negative_infinity();
-        const float factor = nothing_visible ? 0 : reciprocal_fast(sum);
+        float whole = sum;
+        if constexpr (mod::kHasSink)
+            whole += exp2_fast(exponent_of_sink(attention, arguments, b, h,
+                                                first_row + 8 * i + lane / 4, softmax.maximum[i]));
+        const float factor = nothing_visible ? 0 : reciprocal_fast(whole);
 #pragma unroll
         for (int column = 0; column < kValueColumns; ++column) {
             const float(&o)[4] = output[i / 2][column];
@@ -279,9 +315,7 @@ __device__ void store_results(const AttentionArguments& attention, const Softmax
         const int row = first_row + 8 * i + lane / 4;
         if (attention.lse.data && lane % 4 == 0 && row < attention.q_len)
             lse[row * attention.lse.stride_s] =
-                nothing_visible
-                    ? negative_infinity()
-                    : (__fmul_rn(softmax.maximum[i], softmax.to_log2) + log2_fast(sum)) * kLn2;
+                nothing_visible ? negative_infinity() : softmax.lse(i, sum);
     }
     __syncwarp();
     if (attention.o_flags & kOutputF32)
@@ -306,7 +340,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         return shared + QueryTile::kBytes + step % mod::kStages * kStageBytes;
     };
     TileWalk walk(
-        attention.map, place.b, place.h, work.first_row / mod::kQueryTile,
+        attention.block_mask, place.b, place.h, work.first_row / mod::kQueryTile,
         tiles_between(place.keys_of(work.first_row,
                                     min(work.first_row + mod::kQueryTile, attention.q_len) - 1),
                       attention.kv_len, mod::kKeyTile));
@@ -336,9 +370,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     Rows rows;
     Softmax softmax;
     Output output;
-    // The scale rides on the exponent where nothing needs the true score. A maximum of unscaled
-    // products is one of scores only when the scale is positive.
-    const bool scale_early = mod::kHasScoreMod || mod::kReportsOutOfRange || !(attention.scale > 0);
+    const bool scale_early = scales_early(attention);
     rows.find(attention, first_row, lane_index());
     softmax.to_log2 = scale_early ? kLog2E : attention.scale * kLog2E;
 #pragma unroll
@@ -385,5 +417,5 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     }
     wait_for_copies();
     __syncthreads(); // the tiles make room for the output
-    store_results(attention, softmax, output, shared);
+    store_results(attention, softmax, arguments, output, shared);
 }

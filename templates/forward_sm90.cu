@@ -1,23 +1,22 @@
-// Attention, forward, for Hopper: blocks that stay on their multiprocessor and compute one tile of
+// Attention, forward, for Hopper: persistent blocks that compute one tile of
 // kQueryTile rows of one head after another.
 //
-// One thread loads queries, keys and values through the copy engine, keys last first. Two or three
+// One thread loads queries, keys and values through TMA, keys last first. Two or three
 // warpgroups of 64 rows each multiply: scores = Q K' from shared memory, softmax in registers,
-// output += weights V with the weights from registers, where they are in the layout that the
+// output += P V with the P from registers, where they are in the layout that the
 // instruction asks for. The output of one block of keys is computed under the softmax of the next,
-// and warpgroups take turns, so that one multiplies while another exponentiates.
+// and warpgroups alternate, so that one multiplies while another exponentiates.
 #include "mod.cuh"
 
 #include "common/place.cuh"
 #include "sm90/expand_distances.cuh"
 #include "sm90/expand_keys.cuh"
-#include "sm90/forward_biases.cuh"
-#include "sm90/forward_grid.cuh"
+#include "sm90/forward_features.cuh"
 #include "sm90/forward_layout.cuh"
 #include "sm90/forward_output.cuh"
 #include "sm90/forward_producer.cuh"
-#include "sm90/forward_turn.cuh"
 #include "sm90/logits.cuh"
+#include "sm90/ping_pong.cuh"
 #include "sm90/softmax.cuh"
 
 using namespace sm90;
@@ -27,28 +26,28 @@ namespace {
 
 extern __shared__ __align__(1024) unsigned char shared_memory[];
 
-__device__ void issue_output(Output& output, const Weights& weights, Operand value) {
-    mod::multiply_output(output, weights, value.low);
+__device__ void issue_output(Output& output, const P& p, Operand value) {
+    mod::mma_pv(output, p, value.low);
 }
 
+// A thread of a warpgroup that multiplies, with its places in the rings.
 struct Consumer {
     const AttentionArguments& attention;
     const mod::Arguments& arguments;
-    const ForwardMaps& maps;
+    const ForwardTensorMaps& maps;
     const Shared& shared;
-    const int warpgroup, lane, warp; // among the consumers, in the warp, in the warpgroup
-    const Turn turn;
-    const unsigned grid_rows_low, grid_unit_low; // of the operands, without a swizzle
+    const ConsumerThread thread;
+    const PingPongOrder order;
     Position<Queries> query{};
     Position<Keys> key{};
     Position<Values> value{};
-    Position<Biases> bias{};
-    Position<GridRows> grid_rows{};
-    Position<TermSlices> term{};
+    DenseBias bias{};
+    Index2dRows index_2d_rows{shared, thread};
+    TabulatedTerms terms{};
 
-    // Of what products alone have read: one arrival for each warp.
+    // Of what MMAs alone have read: one arrival for each warp.
     __device__ void release(Barrier empty) const {
-        if (lane == 0) empty.arrive();
+        if (thread.lane == 0) empty.arrive();
     }
     __device__ void release_key() {
         release(shared.keys.empty(key.stage));
@@ -60,214 +59,138 @@ struct Consumer {
     }
     __device__ Operand key_operand() const { return {shared.keys.at(key.stage), 16}; }
     __device__ void issue_scores(Scores& scores, Operand queries) const {
-        mod::multiply_scores<Logits::kStartsWithBias>(
-            scores, queries.low, key_operand().low,
-            grid_rows_low + key.stage * (GridRows::kBytes >> 4), grid_unit_low);
+        mod::mma_qk<Logits::kStartsWithBias>(scores, queries.low, key_operand().low,
+                                             index_2d_rows.operand(key.stage),
+                                             index_2d_rows.unit());
     }
     __device__ Operand value_operand() const { return {shared.values.at(value.stage), kKeyPanel}; }
     __device__ void wait_for_key() const { shared.keys.full(key.stage).wait(key.parity); }
     __device__ void wait_for_value() const { shared.values.full(value.stage).wait(value.parity); }
 
-    // Of the keys that have arrived: the next of a range, or what a map chose.
-    __device__ MappedTile key_block(int next) const {
-        if constexpr (mod::kHasMap) return MappedTile::load(shared.key_block(key.stage));
-        return {next, false};
-    }
+    // Of the keys that have arrived. `next`: where consumers count tiles of a range.
+    __device__ MaskTile key_block(int next) const { return KeyBlocks::at(shared, key.stage, next); }
 
     // Scores of a block of keys, alone.
-    __device__ MappedTile compute_scores(Scores& scores, Operand queries, Logits& logits,
-                                         int next) {
+    __device__ MaskTile compute_scores(Scores& scores, Operand queries, Logits& logits, int next) {
         wait_for_key();
-        const MappedTile block = key_block(next);
+        const MaskTile block = key_block(next);
         issue_scores(scores, queries);
         look(logits, block);
         if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
-        wait_for_products<0>();
+        wait_for_wgmma<0>();
         pin(scores);
         release_key();
         if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
         return block;
     }
-    __device__ void look(Logits& logits, MappedTile block) const {
+    __device__ void look(Logits& logits, MaskTile block) const {
         logits.look(block.index * mod::kKeyTile, block.is_full);
     }
-    // What the next logits need beside their products, which it runs under where there are
+    // What the next logits need beside their MMAs, which it runs under where there are
     // registers to spare.
     __device__ void prepare_logits(Logits& logits, int first_key) {
         logits.prepare(first_key);
-        if constexpr (kHasTerms) {
-            shared.terms.full(term.stage).wait(term.parity);
-            logits.find_terms(shared.terms.at(term.stage), 64 * warpgroup + 16 * warp + lane / 4);
-        }
-        if constexpr (mod::kReadsBias && !Logits::kStartsWithBias) {
-            wait_for_biases();
-            logits.load_biases(biases());
-            release_biases();
-        }
-        if constexpr (kLoadsGridRows) {
-            shared.grid_rows.full(grid_rows.stage).wait(grid_rows.parity);
-            logits.load_grid_rows(shared.grid_rows.at(grid_rows.stage) +
-                                  4 * (64 * warpgroup + 16 * warp + lane / 4));
-            shared.grid_rows.empty(grid_rows.stage).arrive();
-            grid_rows.advance();
-        }
-    }
-    __device__ void wait_for_biases() const { shared.biases.full(bias.stage).wait(bias.parity); }
-    __device__ unsigned biases() const {
-        return shared.biases.at(bias.stage) + (64 * warpgroup + 16 * warp) * kBiasRowBytes;
-    }
-    __device__ void release_biases() {
-        shared.biases.empty(bias.stage).arrive();
-        bias.advance();
-    }
-    // What the products of the first block of keys are added to, where anything is.
-    __device__ void start(Scores& scores, Logits& logits, int block) {
-        if constexpr (Logits::kStartsWithBias) {
-            wait_for_biases();
-            logits.start(scores, biases(), block * mod::kKeyTile);
-            release_biases();
-        }
+        terms.find(logits, shared, thread);
+        bias.load(logits, shared, thread);
+        index_2d_rows.load(logits, shared, thread);
     }
     // Products become logits.
     __device__ void apply(Logits& logits, Scores& scores, int first_key) {
         logits.apply(scores, first_key);
-        if constexpr (kHasTerms) {
-            shared.terms.empty(term.stage).arrive();
-            term.advance();
-        }
+        terms.release(shared);
     }
     // The output that is under way, complete.
-    __device__ void finish_output(Output& output, Weights& weights) {
-        wait_for_products<0>();
+    __device__ void finish_output(Output& output, P& p) {
+        wait_for_wgmma<0>();
         pin(output);
-        pin(weights);
+        pin(p);
         release_value();
-    }
-
-    __device__ void pass_keys() {
-        wait_for_key();
-        __syncwarp();
-        release_key();
-        wait_for_value();
-        __syncwarp();
-        release_value();
-    }
-    // All of a tile that has no rows for this warpgroup.
-    __device__ void pass_tile(const Task& task) {
-#pragma unroll 1
-        for (int next = task.begin; next < task.end; ++next) {
-            pass_keys();
-            // Products that are under no softmax take no turn.
-            if (!mod::kOverlaps || next > task.begin) turn.skip();
-        }
-    }
-    // Of a range of keys, only later rows of the tile may see the last: a warpgroup that sees
-    // nothing of them lets them pass. The last tile that is left, of at least one.
-    __device__ int pass_hidden_keys(const Task& task, const HeadPlace& place) {
-        int last = task.end - 1;
-        if constexpr (kKeysMayPass && mod::kHasBand && !mod::kHasMap) {
-            const int first_row = task.first_row + 64 * warpgroup;
-            const int last_key = place.keys_of(first_row, first_row + 63).last;
-#pragma unroll 1
-            for (; last > task.begin && last * mod::kKeyTile > last_key; --last) {
-                pass_keys();
-                turn.skip();
-            }
-        }
-        return last;
     }
 
     // The output of one block of keys is computed under the softmax of the next.
     __device__ void attend_overlapped(const Task& task, const HeadPlace& place, Operand queries,
                                       Logits& logits, Softmax& softmax, Output& output) {
         if (task.begin == task.end) return;
-        const int last = pass_hidden_keys(task, place);
-        Weights weights;
+        const int last = Skips::last_block(*this, task, place);
+        P p;
         Scores scores;
-        start(scores, logits, last);
+        bias.start(scores, logits, shared, thread, last);
         {
-            const MappedTile block = compute_scores(scores, queries, logits, last);
+            const MaskTile block = compute_scores(scores, queries, logits, last);
             apply(logits, scores, block.index * mod::kKeyTile);
-            softmax.weigh<Softmax::kNever>(
-                scores, logits, true, [](float) {}, [] {}, packed_into(weights));
+            softmax.compute_p<kNever>(
+                scores, logits, true, [](float) {}, [](const float(&)[2]) {}, packed_into(p));
         }
-        if (task.begin < last) start(scores, logits, last - 1);
+        if (task.begin < last) bias.start(scores, logits, shared, thread, last - 1);
+        const auto rescale = [&](const float(&shrink)[2]) { multiply_rows(output, shrink); };
         unsigned key_is_there = 0;
 #pragma unroll 1
         for (int next = last - 1; next >= task.begin; --next) {
             if (key_is_there == 0) wait_for_key();
-            const MappedTile block = key_block(next);
-            turn.take(mod::Turns::products);
+            const MaskTile block = key_block(next);
+            order.take(mod::PingPong::mma);
             issue_scores(scores, queries);
             wait_for_value();
-            issue_output(output, weights, value_operand());
-            turn.pass(mod::Turns::products);
+            issue_output(output, p, value_operand());
+            order.pass(mod::PingPong::mma);
             look(logits, block);
             if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
-            wait_for_products<1>();
+            wait_for_wgmma<1>();
             pin(scores);
             release_key();
 
-            turn.take(mod::Turns::softmax);
+            order.take(mod::PingPong::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
             apply(logits, scores, block.index * mod::kKeyTile);
             const bool has_more = next > task.begin;
-            const auto finish = [&](float settled) {
-                settle(settled, shared.spare);
-                softmax.follow(settled);
-                turn.pass(mod::Turns::softmax);
-                finish_output(output, weights);
+            const auto finish = [&](float done) {
+                complete(done, shared.spare);
+                softmax.follow(done);
+                order.pass(mod::PingPong::softmax);
+                finish_output(output, p);
                 // The answer takes as long as several exponents.
                 key_is_there = shared.keys.full(key.stage).is_complete(key.parity);
-                if (Logits::kStartsWithBias && has_more) wait_for_biases();
+                bias.await_next(shared, has_more);
             };
-            softmax.weigh<mod::kSettlesAfter>(
-                scores, logits, false, finish, [&] { multiply_rows(output, softmax.shrink); },
-                packed_into(weights));
-            if constexpr (Logits::kStartsWithBias) {
-                // After the last block of keys comes nothing; what is read then does not matter,
-                // and a branch would take it out of the exponents' shadow.
-                const unsigned from = has_more ? biases() : shared.keys.at(0);
-                logits.start(scores, from, (has_more ? next - 1 : next) * mod::kKeyTile);
-                pin(scores);
-                if (has_more) release_biases();
-            }
-            if (softmax.shrinks()) multiply_rows(output, softmax.shrink);
+            softmax.compute_p<mod::kRescalesAfter>(scores, logits, false, finish, rescale,
+                                                   packed_into(p));
+            bias.start_next(scores, logits, shared, thread, next, has_more);
+            softmax.rescale_after(rescale);
         }
         wait_for_value();
-        issue_output(output, weights, value_operand());
-        finish_output(output, weights);
+        issue_output(output, p, value_operand());
+        finish_output(output, p);
     }
 
-    // One product after the other, in fewer registers.
+    // One MMA after the other, in fewer registers.
     __device__ void attend_in_order(const Task& task, Operand queries, Logits& logits,
                                     Softmax& softmax, Output& output) {
+        const auto rescale = [&](const float(&shrink)[2]) { multiply_rows(output, shrink); };
 #pragma unroll 1
         for (int next = task.end - 1; next >= task.begin; --next) {
             Scores scores;
-            Weights weights;
-            start(scores, logits, next);
+            P p;
+            bias.start(scores, logits, shared, thread, next);
             wait_for_key();
-            const MappedTile block = key_block(next);
-            turn.take(mod::Turns::products);
+            const MaskTile block = key_block(next);
+            order.take(mod::PingPong::mma);
             issue_scores(scores, queries);
-            turn.pass(mod::Turns::products);
+            order.pass(mod::PingPong::mma);
             look(logits, block);
             if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
-            wait_for_products<0>();
+            wait_for_wgmma<0>();
             pin(scores);
             release_key();
-            turn.take(mod::Turns::softmax);
+            order.take(mod::PingPong::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
             apply(logits, scores, block.index * mod::kKeyTile);
-            softmax.weigh<Softmax::kNever>(
-                scores, logits, next + 1 == task.end, [](float) {},
-                [&] { multiply_rows(output, softmax.shrink); }, packed_into(weights));
-            turn.pass(mod::Turns::softmax);
-            if (softmax.shrinks()) multiply_rows(output, softmax.shrink);
+            softmax.compute_p<kNever>(
+                scores, logits, next + 1 == task.end, [](float) {}, rescale, packed_into(p));
+            order.pass(mod::PingPong::softmax);
+            softmax.rescale_after(rescale);
             wait_for_value();
-            issue_output(output, weights, value_operand());
-            finish_output(output, weights);
+            issue_output(output, p, value_operand());
+            finish_output(output, p);
         }
     }
 
@@ -277,16 +200,15 @@ struct Consumer {
         read_again(attention);
         const Task task = Task::load(shared.task(query.stage));
         if (task.is_none()) return false;
-        const int first_row = task.first_row + 64 * warpgroup;
-        if (kKeysMayPass && first_row >= task.end_row) {
-            pass_tile(task);
+        const int first_row = task.first_row + 64 * thread.warpgroup;
+        if (Skips::skips_tile(*this, task, first_row)) {
             leave_queries();
             return true;
         }
         const HeadPlace place(attention, arguments, task.b, task.h, task.h_kv, task.low, task.high);
-        const int warp_row = first_row + 16 * warp;
-        const unsigned queries = shared.queries.at(query.stage) + warpgroup * 64 * kRowBytes;
-        Logits logits(attention, arguments, place, warp_row, lane);
+        const int warp_row = first_row + 16 * thread.warp;
+        const unsigned queries = shared.queries.at(query.stage) + thread.warpgroup * 64 * kRowBytes;
+        Logits logits(attention, arguments, place, warp_row, thread.lane);
         Softmax softmax;
         Output output;
 #pragma unroll
@@ -296,13 +218,14 @@ struct Consumer {
             attend_overlapped(task, place, Operand(queries, 16), logits, softmax, output);
         else
             attend_in_order(task, Operand(queries, 16), logits, softmax, output);
-        normalise(attention, place, warp_row + lane / 4, logits, softmax, output);
+        normalise(attention, arguments, place, warp_row + thread.lane / 4, logits, softmax, output);
         if (attention.o_flags & kOutputF32) {
-            store_floats(attention, place, warp_row + lane / 4, output);
+            store_floats(attention, place, warp_row + thread.lane / 4, output);
         } else {
             // Through the warp's own rows of the queries, when all of the warpgroup have read them.
-            synchronize(1 + kConsumers + warpgroup, 128);
-            store(maps.o, {task.b, task.h, warp_row, 0}, queries + 16 * warp * kRowBytes, output);
+            synchronize(1 + kConsumers + thread.warpgroup, 128);
+            store(maps.o, {task.b, task.h, warp_row, 0}, queries + 16 * thread.warp * kRowBytes,
+                  output);
         }
         leave_queries();
         return true;
@@ -313,54 +236,29 @@ struct Consumer {
     }
 };
 
-// The low word of an operand for rows of the grid, which the compiler would compute again for every
-// product otherwise.
-__device__ unsigned held(unsigned address) {
-    if constexpr (!mod::kMultipliesGridRows) return 0;
-    return static_cast<unsigned>(uniform(static_cast<int>(Operand(address, 0).low)));
-}
-
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_forward_sm90(const __grid_constant__ AttentionArguments attention,
                        const __grid_constant__ mod::Arguments arguments,
-                       const __grid_constant__ ForwardMaps maps, int* queue) {
+                       const __grid_constant__ ForwardTensorMaps maps, int* queue) {
     const Shared shared(shared_address(shared_memory));
     const int warpgroup = uniform(static_cast<int>(threadIdx.x) / 128);
-    const int bias_threads = maps.biases_from == nullptr ? kBiasThreads : 1;
-    if (threadIdx.x == 0) shared.initialise(bias_threads);
-    if constexpr (mod::kMultipliesGridRows) {
-        if (threadIdx.x < 8) {
-            store_grid_unit(shared.grid_unit + kGridRowBytes * threadIdx.x, attention.scale);
-            publish_shared();
-        }
-    }
+    const int bias_producers = DenseBias::producers(maps);
+    if (threadIdx.x == 0) initialise_barriers(shared, bias_producers);
+    Index2dRows::store_unit(attention, shared);
     __syncthreads();
     if (warpgroup == 0) {
         release_registers_to<kProducerRegisters>();
         if (threadIdx.x == 0) produce(attention, arguments, maps, queue, shared);
-        if constexpr (mod::kReadsBias)
-            if (threadIdx.x >= 64 && threadIdx.x < 64 + bias_threads)
-                produce_biases(attention, arguments, maps, shared,
-                               static_cast<int>(threadIdx.x) - 64);
-        if constexpr (kGridRows > 0)
-            if (threadIdx.x >= 128 - kGridThreads)
-                produce_grid_rows(attention, arguments, shared,
-                                  static_cast<int>(threadIdx.x) - (128 - kGridThreads));
+        DenseBias::produce(attention, arguments, maps, shared, bias_producers);
+        Index2dRows::produce(attention, arguments, shared);
     } else {
         claim_registers<kConsumerRegisters>();
-        const int index = warpgroup - 1;
-        Consumer consumer{attention,
-                          arguments,
-                          maps,
-                          shared,
-                          index,
-                          static_cast<int>(threadIdx.x) % 32,
-                          static_cast<int>(threadIdx.x) / 32 % 4,
-                          Turn(index),
-                          held(shared.grid_rows.at(0) + 64 * index * kGridRowBytes),
-                          held(shared.grid_unit)};
+        const ConsumerThread thread{warpgroup - 1, static_cast<int>(threadIdx.x) % 32,
+                                    static_cast<int>(threadIdx.x) / 32 % 4};
+        Consumer consumer{attention, arguments, maps,
+                          shared,    thread,    PingPongOrder(thread.warpgroup)};
         while (consumer.consume()) {
         }
     }

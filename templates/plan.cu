@@ -1,5 +1,5 @@
-// Tile maps: which tiles of the score matrix the attention kernels visit, and which of those hold
-// nothing hidden. Three launches build the maps of all kernels (blockIdx.y), for each b and h that
+// Block masks: which tiles of the score matrix the attention kernels visit, and which of those hold
+// nothing hidden. Three launches build the masks of all kernels (blockIdx.y), for each b and h that
 // the mask tells apart.
 //
 // What the mask computes from queries alone or keys alone is reduced to its least and greatest
@@ -9,8 +9,8 @@
 #include "mod.cuh"
 
 #include "common/arguments.h"
+#include "common/block_mask.h"
 #include "common/corners.cuh"
-#include "common/tile_map.h"
 
 using interval::Fact;
 
@@ -22,19 +22,19 @@ constexpr int kAtLeastOne = 1; // entry, in arrays that may be empty
 __device__ int lane_index() { return static_cast<int>(threadIdx.x) % 32; }
 __device__ int warp_index() { return static_cast<int>(threadIdx.x) / 32; }
 
-// One (b, h) that stands for all that share its map.
-struct MapHead {
+// One (b, h) that stands for all that share its mask.
+struct BlockMaskHead {
     const AttentionArguments& attention;
     const mod::Arguments& arguments;
     int b, h, h_kv;
     mod::Launch launch;
     mod::Head head;
 
-    __device__ MapHead(const AttentionArguments& a, const mod::Arguments& words,
-                       const PlanArguments& plan, int map)
-        : attention(a), arguments(words), b(map / plan.maps_of_heads), h(map % plan.maps_of_heads),
-          h_kv(h / (a.heads / a.kv_heads)), launch(mod::at_launch(words)),
-          head(mod::at_head(words, launch, b, h, h_kv)) {}
+    __device__ BlockMaskHead(const AttentionArguments& a, const mod::Arguments& words,
+                             const PlanArguments& plan, int mask)
+        : attention(a), arguments(words), b(mask / plan.masks_of_heads),
+          h(mask % plan.masks_of_heads), h_kv(h / (a.heads / a.kv_heads)),
+          launch(mod::at_launch(words)), head(mod::at_head(words, launch, b, h, h_kv)) {}
 
     // Positions of the tensors become those that the program sees.
     __device__ int q(int row) const { return row + static_cast<int>(attention.q_offset); }
@@ -92,7 +92,7 @@ __device__ void reduce_facts(Span span, double* to, FactsAt facts_at) {
 
 // What a warp finds when it looks at the elements of a tile, from both ends of its rows, where
 // edges are found early.
-__device__ TileWord look(const MapHead& head, Span queries, Span keys) {
+__device__ TileWord look(const BlockMaskHead& head, Span queries, Span keys) {
     bool visible = false, hidden = false;
     const int rows = queries.last - queries.first + 1;
     for (int i = 0; i < rows; ++i) {
@@ -114,26 +114,26 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_plan_facts(const __grid_constant__ AttentionArguments attention,
                      const __grid_constant__ mod::Arguments arguments,
                      const __grid_constant__ PlanArguments plan) {
-    const PlannedMap& planned = plan.maps[blockIdx.y];
+    const PlannedBlockMask& planned = plan.masks[blockIdx.y];
     const int tiles = planned.query_tiles + planned.key_tiles;
     const long long unit = static_cast<long long>(blockIdx.x) * kWarps + warp_index();
-    const int map = static_cast<int>(unit / tiles);
-    if (map >= plan.maps_of_heads * plan.maps_of_batches) return;
-    const MapHead head(attention, arguments, plan, map);
+    const int mask = static_cast<int>(unit / tiles);
+    if (mask >= plan.masks_of_heads * plan.masks_of_batches) return;
+    const BlockMaskHead head(attention, arguments, plan, mask);
     const int index = static_cast<int>(unit % tiles);
     const bool is_key = index >= planned.query_tiles;
     const int tile = is_key ? index - planned.query_tiles : index;
     if (lane_index() == 0 && is_key == (planned.by_keys != 0))
-        planned.map.rows[static_cast<long long>(map) * planned.map.row_count + tile] = {0, 1 << 30,
-                                                                                        0};
+        planned.mask.rows[static_cast<long long>(mask) * planned.mask.row_count + tile] = {
+            0, 1 << 30, 0};
     if (is_key) {
-        const long long at = static_cast<long long>(map) * planned.key_tiles + tile;
+        const long long at = static_cast<long long>(mask) * planned.key_tiles + tile;
         reduce_facts<mod::kKeyFacts>(
             Span(tile, planned.key_tile, attention.kv_len),
             planned.key_facts + 2 * mod::kKeyFacts * at,
             [&](int position, Fact* facts) { mod::key_facts(head.column(position), facts); });
     } else {
-        const long long at = static_cast<long long>(map) * planned.query_tiles + tile;
+        const long long at = static_cast<long long>(mask) * planned.query_tiles + tile;
         reduce_facts<mod::kQueryFacts>(
             Span(tile, planned.query_tile, attention.q_len),
             planned.query_facts + 2 * mod::kQueryFacts * at,
@@ -146,15 +146,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_plan_tiles(const __grid_constant__ AttentionArguments attention,
                      const __grid_constant__ mod::Arguments arguments,
                      const __grid_constant__ PlanArguments plan) {
-    const PlannedMap& planned = plan.maps[blockIdx.y];
-    const TileMap& tiles = planned.map;
+    const PlannedBlockMask& planned = plan.masks[blockIdx.y];
+    const BlockMask& tiles = planned.mask;
     const int parts = (tiles.word_count + kWarps - 1) / kWarps;
     const long long row_index = blockIdx.x / static_cast<unsigned>(parts);
-    const int map = static_cast<int>(row_index / tiles.row_count);
-    if (map >= plan.maps_of_heads * plan.maps_of_batches) return;
+    const int mask = static_cast<int>(row_index / tiles.row_count);
+    if (mask >= plan.masks_of_heads * plan.masks_of_batches) return;
     const int row = static_cast<int>(row_index % tiles.row_count);
     const int first_word = static_cast<int>(blockIdx.x % static_cast<unsigned>(parts)) * kWarps;
-    const MapHead head(attention, arguments, plan, map);
+    const BlockMaskHead head(attention, arguments, plan, mask);
     const auto queries_of = [&](int column) {
         return Span(planned.by_keys ? column : row, planned.query_tile, attention.q_len);
     };
@@ -170,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         const auto load = [&](const double* facts, int count, int tiles_of_side, int tile,
                               Fact* to) {
             const double* const from =
-                facts + 2 * count * (static_cast<long long>(map) * tiles_of_side + tile);
+                facts + 2 * count * (static_cast<long long>(mask) * tiles_of_side + tile);
             for (int i = 0; i < count; ++i)
                 to[i] = {from[2 * i], from[2 * i + 1]};
         };
@@ -225,14 +225,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_plan_order(const __grid_constant__ AttentionArguments attention,
                      const __grid_constant__ mod::Arguments arguments,
                      const __grid_constant__ PlanArguments plan) {
-    const TileMap& tiles = plan.maps[blockIdx.y].map;
+    const BlockMask& tiles = plan.masks[blockIdx.y].mask;
     const int blocks = (tiles.row_count + kThreads - 1) / kThreads;
-    const long long map = blockIdx.x / static_cast<unsigned>(blocks);
-    if (map >= plan.maps_of_heads * plan.maps_of_batches) return;
+    const long long mask = blockIdx.x / static_cast<unsigned>(blocks);
+    if (mask >= plan.masks_of_heads * plan.masks_of_batches) return;
     const int thread = static_cast<int>(threadIdx.x);
     const int row =
         static_cast<int>(blockIdx.x % static_cast<unsigned>(blocks)) * kThreads + thread;
-    const TileRow* const rows = tiles.rows + map * tiles.row_count;
+    const TileRow* const rows = tiles.rows + mask * tiles.row_count;
     __shared__ int counts[kThreads];
     const int mine = row < tiles.row_count ? rows[row].count : 0;
     int place = 0;
@@ -244,5 +244,5 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         for (int i = 0; i < kThreads; ++i)
             place += counts[i] > mine || (counts[i] == mine && first + i < row);
     }
-    if (row < tiles.row_count) tiles.order[map * tiles.row_count + place] = row;
+    if (row < tiles.row_count) tiles.order[mask * tiles.row_count + place] = row;
 }

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <limits>
 
+#include "tape.h"
+
 namespace flexc::test {
 
 namespace {
@@ -12,9 +14,9 @@ constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 struct Element {
     bool visible = false;
     double score = kMinusInfinity;
-    double probability = 0;
+    double probability = 0, without_sink = 0;
     double d_score = 0;
-    // One per gradient read, and per value of the counter where it is in the term of a sum.
+    // One per gradient read inside its buffer, and per value of the counter in the term of a sum.
     struct Partial {
         ir::NodeId read;
         double slope;
@@ -23,30 +25,13 @@ struct Element {
     std::vector<Partial> partials;
 };
 
-// Row-major position of a read, or -1 outside the buffer.
-std::int64_t position(const ir::Program& program, const Problem& problem, ir::NodeId read,
-                      const std::vector<ir::Value<double>>& values) {
-    const ir::Node& node = program.graph[read];
-    const auto& extents = problem.buffers[node.symbol].extents;
+// Row-major position of what a read names.
+std::int64_t position(const ir::Program& program, const Problem& problem, const ReadSlope& read) {
+    const auto& extents = problem.buffers[program.graph[read.read].symbol].extents;
     std::int64_t at = 0;
-    for (std::size_t i = 0; i < node.operands.size(); ++i) {
-        const std::int64_t index = values[node.operands[i]].integer;
-        if (index < 0 || index >= extents[i]) return -1;
-        at = at * extents[i] + index;
-    }
+    for (std::size_t i = 0; i < extents.size(); ++i)
+        at = at * extents[i] + read.indices[i];
     return at;
-}
-
-// One value, which nothing uses, outside of sums.
-std::vector<std::int64_t> counter_values(const ir::Program& program, ir::NodeId read,
-                                         const std::vector<ir::Value<double>>& values) {
-    const ir::NodeId counter = ir::counters_of(program.graph)[read];
-    if (counter == ir::kNoNode) return {0};
-    std::vector<std::int64_t> all;
-    const auto& range = program.graph[counter].operands;
-    for (std::int64_t i = values[range[0]].integer; i < values[range[1]].integer; ++i)
-        all.push_back(i);
-    return all;
 }
 
 } // namespace
@@ -60,12 +45,6 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
     answer.dq_absolute = answer.dq;
     answer.dk_absolute = answer.dk;
     answer.dv.assign(p.v.size(), 0);
-    std::vector<ir::NodeId> reads;
-    const std::vector<ir::NodeId> roots = {program.score, program.mask};
-    for (const ir::NodeId node : ir::reachable(program.graph, roots))
-        if (program.graph[node].op == ir::Op::read &&
-            program.buffers[program.graph[node].symbol].grad)
-            reads.push_back(node);
     for (std::size_t i = 0; i < program.buffers.size(); ++i)
         if (program.buffers[i].grad) {
             std::int64_t count = 1;
@@ -74,15 +53,15 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
             answer.d_buffers[program.buffers[i].name].assign(static_cast<std::size_t>(count), 0);
             answer.d_buffers_absolute = answer.d_buffers;
         }
-    ir::NodeId score_leaf = ir::kNoNode;
-    for (const ir::NodeId node : ir::reachable(program.graph, roots))
-        if (program.graph[node].op == ir::Op::score) score_leaf = node;
-
     ir::Environment environment;
     environment.sizes = p.sizes;
     environment.params = p.params;
     for (const ir::BufferData& buffer : p.buffers)
         environment.buffers.push_back(&buffer);
+
+    // The sink as a score of its own.
+    ir::Program of_sink = program;
+    of_sink.score = program.sink;
 
     const std::int64_t group = p.heads / p.kv_heads;
     std::vector<Element> row(static_cast<std::size_t>(p.kv_len));
@@ -108,24 +87,16 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
                     environment.q_idx = i + p.q_offset;
                     environment.kv_idx = j + p.kv_offset;
                     if (!ir::evaluate_boolean(program, program.mask, environment)) continue;
-                    const auto values = ir::evaluate<double>(program, roots, environment);
-                    element.score = values[program.score].real;
+                    const TapeResult tape = differentiate(program, environment);
+                    element.score = tape.score;
+                    if (p.rounds_scores) element.score = static_cast<float>(element.score);
                     element.visible = element.score != kMinusInfinity;
                     if (!element.visible) continue;
                     highest = std::max(highest, element.score);
-                    if (score_leaf != ir::kNoNode)
-                        element.d_score =
-                            ir::evaluate_slope(program, program.score, environment, score_leaf);
-                    for (const ir::NodeId read : reads)
-                        for (const std::int64_t counter : counter_values(program, read, values)) {
-                            environment.counter = counter;
-                            const double slope =
-                                ir::evaluate_slope(program, program.score, environment, read);
-                            const std::vector<ir::NodeId> one = {read};
-                            const auto there = ir::evaluate<double>(program, one, environment);
-                            element.partials.push_back(
-                                {read, slope, position(program, p, read, there)});
-                        }
+                    element.d_score = tape.d_score;
+                    for (const ReadSlope& read : tape.reads)
+                        element.partials.push_back(
+                            {read.read, read.slope, position(program, p, read)});
                 }
                 if (highest == kMinusInfinity) continue;
                 double sum = 0;
@@ -133,12 +104,19 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
                     if (element.visible) sum += std::exp(element.score - highest);
                 const double lse = highest + std::log(sum);
                 answer.lse[static_cast<std::size_t>(q_row)] = lse;
+                TapeResult sink;
+                sink.score = kMinusInfinity;
+                if (program.sink != ir::kNoNode) sink = differentiate(of_sink, environment);
+                const double sink_weight = sink.score == kMinusInfinity
+                                               ? 0
+                                               : 1 / (1 + sum * std::exp(highest - sink.score));
                 double* o = &answer.o[static_cast<std::size_t>(q_row * p.head_dim_v)];
                 const double* d_out = &p.d_out[static_cast<std::size_t>(q_row * p.head_dim_v)];
                 for (std::int64_t j = 0; j < p.kv_len; ++j) {
                     Element& element = row[static_cast<std::size_t>(j)];
                     if (!element.visible) continue;
-                    element.probability = std::exp(element.score - lse);
+                    element.without_sink = std::exp(element.score - highest) / sum;
+                    element.probability = element.without_sink * (1 - sink_weight);
                     const auto v =
                         static_cast<std::size_t>((kv_head * p.kv_len + j) * p.head_dim_v);
                     for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
@@ -147,7 +125,8 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
                             element.probability * d_out[d];
                     }
                 }
-                double delta = p.d_lse.empty() ? 0 : -p.d_lse[static_cast<std::size_t>(q_row)];
+                const double d_lse = p.d_lse.empty() ? 0 : p.d_lse[static_cast<std::size_t>(q_row)];
+                double delta = 0;
                 for (std::int64_t d = 0; d < p.head_dim_v; ++d)
                     delta += o[d] * d_out[d];
                 for (std::int64_t j = 0; j < p.kv_len; ++j) {
@@ -159,7 +138,8 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
                         d_probability +=
                             d_out[d] * p.v[kv_row * static_cast<std::size_t>(p.head_dim_v) +
                                            static_cast<std::size_t>(d)];
-                    const double d_modified = element.probability * (d_probability - delta);
+                    const double d_modified = element.probability * (d_probability - delta) +
+                                              element.without_sink * d_lse;
                     for (std::int64_t d = 0; d < p.head_dim; ++d) {
                         const auto at = static_cast<std::size_t>(d);
                         const auto kv_at = kv_row * static_cast<std::size_t>(p.head_dim) + at;
@@ -171,7 +151,6 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
                         answer.dk_absolute[kv_at] += std::abs(d_dot * q[d]);
                     }
                     for (const Element::Partial& partial : element.partials) {
-                        if (partial.target < 0) continue;
                         const auto at = static_cast<std::size_t>(partial.target);
                         const std::string& name =
                             program.buffers[program.graph[partial.read].symbol].name;
@@ -179,6 +158,14 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
                         answer.d_buffers[name][at] += term;
                         answer.d_buffers_absolute[name][at] += std::abs(term);
                     }
+                }
+                if (sink_weight == 0) continue;
+                for (const ReadSlope& read : sink.reads) {
+                    const auto at = static_cast<std::size_t>(position(program, p, read));
+                    const std::string& name = program.buffers[program.graph[read.read].symbol].name;
+                    const double term = -sink_weight * delta * read.slope;
+                    answer.d_buffers[name][at] += term;
+                    answer.d_buffers_absolute[name][at] += std::abs(term);
                 }
             }
     return answer;

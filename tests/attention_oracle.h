@@ -1,5 +1,5 @@
-// Attention by its definition, in double, with the interpreter's scores and the derivatives of dual
-// numbers: slow, and shares no code with any backend.
+// Attention by its definition, in double, with scores and derivatives of the tape: slow, and shares
+// no code with any backend or pass.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@ struct Problem {
     std::int64_t head_dim = 16, head_dim_v = 16;
     std::int64_t q_offset = 0, kv_offset = 0;
     double scale = 1;
+    bool rounds_scores = false; // modified scores to f32, as kernels hold them
     std::vector<double> q, k, v, d_out; // [B, H, S, D], row-major
     std::vector<double> d_lse;          // empty: none
     std::vector<ir::Value<double>> params;

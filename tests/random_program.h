@@ -9,13 +9,13 @@
 #include <cstdlib>
 #include <limits>
 #include <memory>
-#include <random>
 #include <ranges>
 #include <string>
 #include <vector>
 
 #include "ir/interp.h"
 #include "ir/program.h"
+#include "random.h"
 
 namespace flexc::test {
 
@@ -39,29 +39,6 @@ inline auto seeds(int count) {
     return std::views::iota(first, first + static_cast<std::uint64_t>(trials(count)));
 }
 
-class Random {
-  public:
-    explicit Random(std::uint64_t seed) : engine_(seed * 0x9e3779b97f4a7c15ULL + 1) {}
-
-    // In [low, high].
-    std::int64_t integer(std::int64_t low, std::int64_t high) {
-        const auto span = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low) + 1;
-        const std::uint64_t bits = engine_();
-        return static_cast<std::int64_t>(static_cast<std::uint64_t>(low) +
-                                         (span == 0 ? bits : bits % span));
-    }
-    bool chance(int percent) { return integer(0, 99) < percent; }
-    // Multiples of 1/16 in [-2, 2].
-    double real() { return static_cast<double>(integer(-32, 32)) / 16; }
-    template <typename Container> const auto& pick(const Container& container) {
-        return container[static_cast<std::size_t>(
-            integer(0, static_cast<std::int64_t>(container.size()) - 1))];
-    }
-
-  private:
-    std::mt19937_64 engine_;
-};
-
 struct RandomOptions {
     int operators = 30;     // how many are drawn
     bool buffers = true;    // reads of captured buffers
@@ -71,9 +48,11 @@ struct RandomOptions {
     bool kinks = true;      // abs, min, max, clamp, real comparisons and what they select
     bool steps = true;      // floor and its kind, sign, modulo, real to integer
     bool mask = true;       // else everything is visible
+    bool sinks = true;      // some programs have one
     bool wild_reads = true; // indices that may be outside
     bool sums = true;       // over a counter
     bool sized_sums = true; // up to a size
+    bool cuts = false;      // choices of zero below functions with poles, and ties
     bool tame = true;       // keeps reals finite and moderate; integers may still be large
 };
 
@@ -93,6 +72,7 @@ class ProgramGenerator {
             score = apply(ir::Op::fadd, {score, settled(recent(reals_))});
         program_.score = score;
         program_.mask = options_.mask ? mask() : graph_.boolean(true);
+        if (options_.sinks && random_.chance(50)) program_.sink = sink();
         return std::move(program_);
     }
 
@@ -188,7 +168,35 @@ class ProgramGenerator {
         }
     }
 
+    // Zeros that rules choose, below functions whose slope is infinite there.
+    void draw_cut() {
+        const NodeId zero = graph_.real(0), x = recent(reals_), y = recent(reals_);
+        const NodeId condition = apply(Op::fle, {x, zero});
+        const NodeId relu = apply(Op::fselect, {condition, zero, x});
+        const NodeId half = graph_.real(0.5);
+        const std::array<NodeId, 8> zeros = {
+            relu,
+            apply(Op::fselect, {recent(booleans_), relu, zero}),
+            apply(Op::fclamp, {x, zero, graph_.real(2)}),
+            apply(Op::fclamp, {x, half, half}),
+            apply(Op::fclamp, {x, settled(y), settled(y)}),
+            apply(Op::fadd, {relu, apply(Op::fselect, {recent(booleans_), zero, relu})}),
+            apply(Op::fmax, {zero, apply(Op::fmul, {x, half})}),
+            apply(Op::fmul, {relu, apply(Op::fabs, {settled(y)})})};
+        const NodeId value = random_.pick(zeros);
+        const std::array<NodeId, 7> poles = {
+            value,
+            value,
+            apply(Op::sqrt, {value}),
+            apply(Op::sqrt, {apply(Op::fabs, {value})}),
+            apply(Op::pow, {value, graph_.real(0.25)}),
+            apply(Op::fmul, {settled(y), apply(Op::sqrt, {value})}),
+            apply(Op::fmin, {graph_.real(4), apply(Op::rsqrt, {value})})};
+        reals_.push_back(random_.pick(poles));
+    }
+
     void draw() {
+        if (options_.cuts && random_.chance(20)) return draw_cut();
         if (options_.sums && !is_in_sum_ && random_.chance(6)) return draw_sum();
         if (!program_.buffers.empty() && random_.chance(20)) return draw_read();
         const auto operators = ir::all_operators();
@@ -283,14 +291,33 @@ class ProgramGenerator {
             case ir::kH: return ambient(Op::h);
             case ir::kHKv: return ambient(Op::h_kv);
             case ir::kQLen: return ambient(Op::q_idx);
-            case ir::kKvLen: return ambient(Op::kv_idx);
+            case ir::kKvLen:
+                if (is_in_sink_) break;
+                return ambient(Op::kv_idx);
             default: break;
             }
         }
         const NodeId extent =
             dim.is_constant() ? graph_.integer(dim.constant) : graph_.size_of(dim.size);
-        const NodeId any = options_.integers ? recent(integers_) : ambient(Op::kv_idx);
+        const NodeId any = options_.integers ? recent(integers_)
+                           : is_in_sink_     ? ambient(Op::q_idx)
+                                             : ambient(Op::kv_idx);
         return apply(Op::imod, {any, extent});
+    }
+
+    // Of what is the same for a whole row.
+    NodeId sink() {
+        is_in_sink_ = true;
+        seed_pools();
+        std::erase(reals_, ambient(Op::score));
+        std::erase(integers_, ambient(Op::kv_idx));
+        booleans_ = {apply(Op::ile, {ambient(Op::q_idx), ambient(Op::h)})};
+        for (int i = 0; i < 8; ++i) {
+            draw();
+            if (!program_.buffers.empty()) draw_read();
+        }
+        const NodeId sum = apply(Op::fadd, {settled(recent(reals_)), settled(recent(reals_))});
+        return apply(Op::fmul, {sum, graph_.real(1.5)});
     }
 
     bool reads_gradient_buffer(NodeId root) const {
@@ -312,7 +339,7 @@ class ProgramGenerator {
     ir::Program program_;
     ir::Graph& graph_;
     Pool reals_, integers_, booleans_;
-    bool is_in_sum_ = false;
+    bool is_in_sum_ = false, is_in_sink_ = false;
 };
 
 inline ir::Program random_program(std::uint64_t seed, const RandomOptions& options = {}) {

@@ -28,9 +28,10 @@ score_mod = softcap(alibi(score, slopes), 30.0)
 mask_mod  = causal() and sliding_window(1024)
 ```
 
-`flexc list WORD` searches their descriptions; those that xformers has a class for are found by its name. `flexc show
-NAME` prints one with what depends on what. Pictures have keys to the right and queries down, for the sizes in the
-mod's example: dark is seen, and for scores the darker the more. This page is written by `tools/library_page.py`.
+`flexc list WORD` searches their descriptions; a mod that is a class in xformers is found by the name of the class.
+`flexc show NAME` prints one mod and what its values depend on. In the pictures keys go to the right and queries go
+down, for the sizes in the mod's example. In pictures of masks, dark elements are visible; in pictures of scores, darker
+is larger. `tools/library_page.py` writes this page.
 """
 
 

@@ -83,14 +83,14 @@ setup_build() {
     mkdir -p "$root/build"
     command -v apt-get >/dev/null || { say "no apt-get here: the packages of tools/setup.sh are assumed"; return 0; }
     apt_need cmake ninja-build g++ ccache mold python3 libfmt-dev libspdlog-dev doctest-dev \
-        libcli11-dev nlohmann-json3-dev libtbb-dev libxsmm-dev libxxhash-dev zlib1g-dev libzstd-dev
+        libcli11-dev nlohmann-json3-dev libtbb-dev libxsmm-dev libxxhash-dev libssl-dev zlib1g-dev libzstd-dev
     need_llvm
 }
 
 setup_lint() {
     setup_build
     command -v apt-get >/dev/null || return 0
-    [ -z "$(newest_tool clang-format)" ] || [ -z "$(newest_tool clang-tidy)" ] || return 0
+    # Those of the installed LLVM: a machine's own may be older, and lay files out in another way.
     local version
     version=$(installed_llvm)
     apt_need "clang-format-$version" "clang-tidy-$version"

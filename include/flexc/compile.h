@@ -32,12 +32,23 @@ struct ParamInfo {
 struct Signature {
     std::vector<BufferInfo> buffers;
     std::vector<ParamInfo> params;
-    std::vector<std::string> sizes;    // that the program reads
-    std::string score_depends_on;      // "score, h, q_idx, kv_idx"
-    std::string mask_depends_on;       // "" when there is no mask
-    std::vector<std::string> warnings; // as a user reads them
+    std::vector<std::string> sizes;      // that the program reads
+    std::vector<std::string> mask_sizes; // those of them that the mask reads
+    std::string score_depends_on;        // "score, h, q_idx, kv_idx"
+    std::string mask_depends_on;         // "" when there is no mask
+    std::string sink_depends_on;         // "" when there is no sink
+    std::vector<std::string> warnings;   // as a user reads them
 };
 Result<Signature> check(std::string_view text, const CompileOptions& options = {});
+
+// Whether compile(), or with an architecture compile_offline(), has kernels for this program with
+// these options here: the error is the one that it would give. No backend compiler runs, so that
+// all but a process's first call, which opens the backend, are as fast as check(). What only that
+// compiler finds stays unknown: that it refuses a program, takes more than the limits, or leaves
+// Hopper's kernels, where they were asked for, without enough registers. Where NVRTC is missing,
+// kernels of a pack or of the cache count.
+Result<void> supports(std::string_view text, const CompileOptions& options = {},
+                      std::string_view arch = {});
 
 // Any stage as stable text: tokens, ast, ir, grad, deps, mask, plan, cuda, llvm.
 Result<std::string> explain(std::string_view text, std::string_view stage,
@@ -76,12 +87,15 @@ Result<void> keep_schedule(std::string_view text, const CompileOptions& options,
 // The library of mods that ships inside flexc.
 struct LibraryEntry {
     std::string name;
-    std::string group;   // "mask" or "score"
-    std::string page;    // what it is listed under: "Windows"
-    std::string summary; // one line
-    std::string text;    // whole source
+    std::string group;                    // "mask" or "score"
+    std::string page;                     // what it is listed under: "Windows"
+    std::string summary;                  // one line
+    std::string text;                     // whole source
+    std::vector<std::string> also_called; // what others call it, such as "natten"
 };
 std::vector<LibraryEntry> library();
+// By its name, or by what others call it; the error has the name that is nearest.
+Result<LibraryEntry> library_mod(std::string_view name);
 
 struct CacheStatistics {
     std::uint64_t memory_hits = 0, disk_hits = 0, misses = 0, corrupt = 0, evicted = 0;

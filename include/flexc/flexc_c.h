@@ -7,7 +7,9 @@
  * A call that can fail returns a status. If its `error` is not NULL and it fails, *error is set to
  * an object that holds the text and is to be freed; if it succeeds, *error is set to NULL.
  *
- * Handles may be used by many threads at once and are freed once. Freeing NULL does nothing. */
+ * Handles may be used by many threads at once and are freed once. Freeing NULL does nothing. What
+ * a call creates is an object of the caller's, and strings in it live as long as it does; no call
+ * keeps a pointer that it was given, but a plan keeps its parallel_for. */
 #ifndef FLEXC_C_H
 #define FLEXC_C_H
 
@@ -43,12 +45,14 @@ enum {
     FLEXC_ERROR_COMPILE_FAILED = 6,
     FLEXC_ERROR_DEVICE = 7,
     FLEXC_ERROR_IO = 8,
-    FLEXC_ERROR_INTERNAL = 9 /* a bug in flexc */
+    FLEXC_ERROR_INTERNAL = 9, /* a bug in flexc */
+    FLEXC_ERROR_CANCELLED = 10
 };
 
 typedef struct flexc_error flexc_error;
 FLEXC_API flexc_status flexc_error_status(const flexc_error* error);
 FLEXC_API const char* flexc_error_message(const flexc_error* error); /* lives as long as error */
+FLEXC_API const char* flexc_status_name(flexc_status status); /* "syntax"; NULL: no such status */
 FLEXC_API void flexc_error_free(flexc_error* error);
 
 /* --- values ---------------------------------------------------------------------------------- */
@@ -67,25 +71,36 @@ enum {
     FLEXC_U8 = 9,
     FLEXC_BOOL = 10
 };
+FLEXC_API const char* flexc_dtype_name(int32_t dtype); /* "f32"; NULL: no such dtype */
+FLEXC_API size_t flexc_dtype_size(int32_t dtype);      /* bytes; 0: no such dtype */
+FLEXC_API int32_t flexc_dtype_of(const char* name);    /* FLEXC_DEFAULT_DTYPE: no such name */
 
 enum { FLEXC_DEVICE_AUTOMATIC = 0, FLEXC_DEVICE_CPU = 1, FLEXC_DEVICE_CUDA = 2 };
-enum { FLEXC_FORWARD_AUTOMATIC = 0, FLEXC_FORWARD_GENERIC = 1, FLEXC_FORWARD_HOPPER = 2 };
+enum { FLEXC_FORWARD_AUTOMATIC = 0, FLEXC_FORWARD_GENERIC = 1, FLEXC_FORWARD_SPECIALIZED = 2 };
 enum {
     FLEXC_BACKWARD_AUTOMATIC = 0,
     FLEXC_BACKWARD_FUSED = 1,
     FLEXC_BACKWARD_SPLIT = 2,
     FLEXC_BACKWARD_GENERIC = 3,
-    FLEXC_BACKWARD_HOPPER = 4
+    FLEXC_BACKWARD_SPECIALIZED = 4
 };
+enum { FLEXC_LAYOUT_DENSE = 0, FLEXC_LAYOUT_RAGGED = 1, FLEXC_LAYOUT_PAGED = 2 };
+/* Where q_idx of a request begins: automatic is the end with paged keys, else 0. */
+enum { FLEXC_QUERY_START_AUTOMATIC = 0, FLEXC_QUERY_START_ZERO = 1, FLEXC_QUERY_START_END = 2 };
 enum { FLEXC_GRADIENT_F32 = 0, FLEXC_GRADIENT_BUFFER = 1 };
 /* Where a kernel knows the tiles of a prefix or padding from. */
-enum { FLEXC_MASK_TILES_AUTOMATIC = 0, FLEXC_MASK_TILES_RANGES = 1, FLEXC_MASK_TILES_MAPS = 2 };
+enum {
+    FLEXC_MASK_TILES_AUTOMATIC = 0,
+    FLEXC_MASK_TILES_RANGES = 1,
+    FLEXC_MASK_TILES_BLOCK_MASK = 2
+};
 enum { FLEXC_LOG_DEBUG = 0, FLEXC_LOG_INFO = 1, FLEXC_LOG_WARNING = 2, FLEXC_LOG_ERROR = 3 };
 
 #define FLEXC_MAX_DIMS 8
 
-/* Memory that the caller owns, on the kernel's device. data == NULL means "not given". Without
- * has_strides it is contiguous; strides are in elements and may be zero or negative. */
+/* Memory that the caller owns, on the kernel's device. Without data and const_data it is "not
+ * given". Without has_strides it is contiguous; strides are in elements and may be zero or
+ * negative. */
 typedef struct flexc_tensor {
     uint32_t struct_size;
     int32_t dtype;
@@ -94,6 +109,7 @@ typedef struct flexc_tensor {
     int32_t has_strides;
     int64_t shape[FLEXC_MAX_DIMS];
     int64_t strides[FLEXC_MAX_DIMS];
+    const void* const_data; /* instead of data: a call that would write to it refuses it */
 } flexc_tensor;
 
 typedef struct flexc_named_tensor {
@@ -125,6 +141,13 @@ typedef struct flexc_param_declaration {
 /* Called from any thread with no lock held. The text is not terminated by a zero. */
 typedef void (*flexc_log_function)(void* user, int32_t level, const char* text, size_t length);
 
+/* Stops compiles that were given it, from any thread. Freed when none of them runs any more. */
+typedef struct flexc_cancel_token flexc_cancel_token;
+FLEXC_API flexc_cancel_token* flexc_cancel_token_create(void); /* NULL: there is no memory */
+FLEXC_API void flexc_cancel(flexc_cancel_token* token);
+FLEXC_API int32_t flexc_is_cancelled(const flexc_cancel_token* token);
+FLEXC_API void flexc_cancel_token_free(flexc_cancel_token* token);
+
 typedef struct flexc_compile_options {
     uint32_t struct_size;
     int32_t dtype;      /* of q, k and v: f32, f16 or bf16 (the default) */
@@ -152,7 +175,16 @@ typedef struct flexc_compile_options {
     int32_t gradient_type; /* of captured buffers */
     const char* schedule;  /* of the forward kernel; NULL: flexc chooses, or what was kept */
     int32_t mask_tiles;
-    int32_t reserved;
+    int32_t count_visible; /* what is visible instead of attention, without a backward */
+    /* As CompileLimits in flexc/options.h has them; negative and UINT64_MAX: none. */
+    double max_compile_seconds;
+    uint64_t max_compile_memory; /* bytes */
+    const flexc_cancel_token* cancel;
+    const char* pack; /* a folder of compiled kernels, looked at first; NULL: FLEXC_PACK, if set */
+    const char* sink; /* used when the text has none */
+    /* Other than dense is, for now, for the CPU. Paged is for keys, and forward only. */
+    int32_t query_layout;
+    int32_t key_layout;
 } flexc_compile_options;
 
 typedef struct flexc_kernel flexc_kernel;
@@ -160,6 +192,14 @@ typedef struct flexc_kernel flexc_kernel;
 FLEXC_API flexc_status flexc_compile(const char* text, const flexc_compile_options* options,
                                      flexc_kernel** kernel, flexc_error** error);
 FLEXC_API void flexc_kernel_free(flexc_kernel* kernel);
+
+/* Whether flexc_compile, or with `arch` flexc_compile_offline, would begin to compile this here;
+ * the error is the one that it would give. No backend compiler runs. */
+FLEXC_API flexc_status flexc_supports(const char* text, const flexc_compile_options* options,
+                                      const char* arch, flexc_error** error);
+/* The device that FLEXC_DEVICE_AUTOMATIC means here. */
+FLEXC_API flexc_status flexc_default_device(int32_t* device, int32_t* device_index,
+                                            flexc_error** error);
 
 /* What a program declares. The pointers in what is filled in live as long as the signature. */
 typedef struct flexc_signature flexc_signature;
@@ -172,6 +212,8 @@ typedef struct flexc_signature_info {
     size_t warning_count;
     const char* score_depends_on; /* "score, h, q_idx, kv_idx" */
     const char* mask_depends_on;  /* "" when there is no mask */
+    size_t mask_size_count;       /* of the size names those that the mask reads */
+    const char* sink_depends_on;  /* "" when there is no sink */
 } flexc_signature_info;
 typedef struct flexc_buffer_info {
     uint32_t struct_size;
@@ -201,6 +243,7 @@ FLEXC_API flexc_status flexc_signature_param(const flexc_signature* signature, s
                                              flexc_param_info* info, flexc_error** error);
 /* NULL when there is no such index. */
 FLEXC_API const char* flexc_signature_size(const flexc_signature* signature, size_t index);
+FLEXC_API const char* flexc_signature_mask_size(const flexc_signature* signature, size_t index);
 FLEXC_API const char* flexc_signature_warning(const flexc_signature* signature, size_t index);
 
 /* --- info ------------------------------------------------------------------------------------ */
@@ -212,6 +255,10 @@ typedef struct flexc_kernel_info {
     int32_t from_cache; /* no backend compiler ran */
     double compile_ms;
     size_t function_count;
+    int32_t dtype;
+    int32_t head_dim;
+    int32_t head_dim_v;
+    int32_t forward_only;
 } flexc_kernel_info;
 /* One function of the compiled code; strings live as long as the kernel. */
 typedef struct flexc_function_info {
@@ -235,7 +282,8 @@ FLEXC_API flexc_status flexc_kernel_out_of_range(const flexc_kernel* kernel, int
 
 /* --- plan and launch ------------------------------------------------------------------------- */
 
-/* All are needed: here zero is an error. */
+/* All are needed: here zero is an error. With layouts other than dense, batch is the number of
+ * requests, q_len and kv_len the most that one may have, and those three may be zero. */
 typedef struct flexc_sizes {
     uint32_t struct_size;
     uint32_t reserved;
@@ -253,6 +301,66 @@ typedef struct flexc_param_value {
     double value;
 } flexc_param_value;
 
+/* Calls work(context, i) for each i from 0 to count - 1, in any order on any threads, and returns
+ * when all have returned. */
+typedef void (*flexc_parallel_for)(void* user, int32_t count,
+                                   void (*work)(void* context, int32_t index), void* context);
+
+/* Where the requests of ragged and paged layouts lie, as Lengths in flexc/kernel.h has it: host
+ * memory, which is copied. What is not named for the kernel's layouts is NULL with a count of 0. */
+typedef struct flexc_lengths {
+    uint32_t struct_size;
+    int32_t query_start;
+    const int32_t* cu_seqlens_q; /* [B + 1]: of ragged tensors */
+    size_t cu_seqlens_q_count;
+    const int32_t* cu_seqlens_k;
+    size_t cu_seqlens_k_count;
+    const int32_t* seqused_q; /* [B]: how many of them are used; none: all */
+    size_t seqused_q_count;
+    const int32_t* seqused_k;
+    size_t seqused_k_count;
+    const int32_t* page_table; /* [B, MAX_PAGES] */
+    size_t page_table_count;
+    const int32_t* page_indptr; /* or [B + 1], into page_indices */
+    size_t page_indptr_count;
+    const int32_t* page_indices;
+    size_t page_indices_count;
+    const int32_t* last_page_len; /* [B] */
+    size_t last_page_len_count;
+    const int32_t* query_starts; /* [B]: instead of query_start */
+    size_t query_starts_count;
+    int64_t page_size; /* 1 to 1024 */
+    int64_t pages;     /* of the cache */
+} flexc_lengths;
+
+/* The same as memory of the kernel's device, contiguous i32, each of them optional: a call is an
+ * error where the plan has other lengths. */
+typedef struct flexc_length_tensors {
+    uint32_t struct_size;
+    uint32_t reserved;
+    const flexc_tensor *cu_seqlens_q, *cu_seqlens_k, *seqused_q, *seqused_k;
+    const flexc_tensor *page_table, *page_indptr, *page_indices, *last_page_len;
+} flexc_length_tensors;
+
+/* Ragged: q, o [TOTAL_Q,H,.], lse [TOTAL_Q,H], k, v [TOTAL_K,H_KV,.]. Paged: k, v
+ * [PAGES,PAGE_SIZE,H_KV,.]. Dense: q [B,H,Q,D], k [B,H_KV,KV,D], v [B,H_KV,KV,DV], o [B,H,Q,DV],
+ * lse [B,H,Q]; lse may be absent. */
+typedef struct flexc_forward_tensors {
+    uint32_t struct_size;
+    uint32_t reserved;
+    const flexc_tensor *q, *k, *v, *o, *lse;
+    const flexc_length_tensors* lengths; /* may be NULL */
+} flexc_forward_tensors;
+
+/* o and lse as forward gave them; d_lse may be absent. Gradients of buffers are closer with o in
+   f32. */
+typedef struct flexc_backward_tensors {
+    uint32_t struct_size;
+    uint32_t reserved;
+    const flexc_tensor *q, *k, *v, *o, *lse, *d_out, *d_lse, *dq, *dk, *dv;
+    const flexc_length_tensors* lengths; /* may be NULL */
+} flexc_backward_tensors;
+
 typedef struct flexc_plan_options {
     uint32_t struct_size;
     int32_t has_scale; /* else 1/sqrt(D) */
@@ -264,23 +372,18 @@ typedef struct flexc_plan_options {
     int64_t global_q_len; /* default: what is given in sizes */
     int64_t global_kv_len;
     int32_t accumulate_gradients;
-    int32_t reserved;
+    /* Of the plan's calls on a CPU; results do not depend on them. Zero: as many as the kernel has,
+     * and flexc's own threads. The caller's must work as long as the plan is used. */
+    int32_t cpu_threads;
+    flexc_parallel_for parallel_for;
+    void* parallel_user;
+    /* Tensors like those of later calls, read here alone: their strides, alignment and types choose
+     * the kernels. NULL: tensors without gaps that start at 16 aligned bytes. A call whose tensors
+     * the plan's kernels cannot take is an error. */
+    const flexc_forward_tensors* forward;
+    const flexc_backward_tensors* backward;
+    const flexc_lengths* lengths; /* of a kernel with ragged or paged layouts */
 } flexc_plan_options;
-
-/* q [B,H,Q,D], k [B,H_KV,KV,D], v [B,H_KV,KV,DV], o [B,H,Q,DV], lse [B,H,Q]; lse may be absent. */
-typedef struct flexc_forward_tensors {
-    uint32_t struct_size;
-    uint32_t reserved;
-    const flexc_tensor *q, *k, *v, *o, *lse;
-} flexc_forward_tensors;
-
-/* o and lse as forward gave them; d_lse may be absent. Gradients of buffers are closer with o in
-   f32. */
-typedef struct flexc_backward_tensors {
-    uint32_t struct_size;
-    uint32_t reserved;
-    const flexc_tensor *q, *k, *v, *o, *lse, *d_out, *d_lse, *dq, *dk, *dv;
-} flexc_backward_tensors;
 
 /* Memory on the kernel's device, 256-byte aligned. */
 typedef struct flexc_workspace {
@@ -296,14 +399,20 @@ FLEXC_API flexc_status flexc_plan_create(const flexc_kernel* kernel, const flexc
                                          const flexc_named_tensor* buffers, size_t buffer_count,
                                          void* stream, const flexc_plan_options* options,
                                          flexc_plan** plan, flexc_error** error);
-/* Builds the plan's map of visible tiles again, for buffers that hold something else. */
+/* Builds the plan's block mask again, for buffers that hold something else. */
 FLEXC_API flexc_status flexc_plan_update(const flexc_kernel* kernel, const flexc_plan* plan,
                                          const flexc_named_tensor* buffers, size_t buffer_count,
                                          void* stream, flexc_error** error);
+/* Other lengths, no longer than the plan's sizes and for as many requests. */
+FLEXC_API flexc_status flexc_plan_update_lengths(const flexc_kernel* kernel, const flexc_plan* plan,
+                                                 const flexc_lengths* lengths, void* stream,
+                                                 flexc_error** error);
 FLEXC_API void flexc_plan_free(flexc_plan* plan);
 FLEXC_API size_t flexc_plan_workspace_bytes(const flexc_plan* plan);
-/* Of the map of visible tiles; 0 where the mask needs none. */
-FLEXC_API size_t flexc_plan_map_bytes(const flexc_plan* plan);
+/* Of the block mask; 0 where the mask needs none. */
+FLEXC_API size_t flexc_plan_block_mask_bytes(const flexc_plan* plan);
+FLEXC_API flexc_status flexc_plan_sizes(const flexc_plan* plan, flexc_sizes* sizes,
+                                        flexc_error** error);
 
 /* workspace may be NULL when the plan needs none. */
 FLEXC_API flexc_status flexc_forward(const flexc_kernel* kernel, const flexc_plan* plan,
@@ -317,6 +426,196 @@ FLEXC_API flexc_status flexc_backward(const flexc_kernel* kernel, const flexc_pl
                                       const flexc_named_tensor* gradients, size_t gradient_count,
                                       const flexc_workspace* workspace, void* stream,
                                       flexc_error** error);
+
+/* Results over disjoint keys of the same queries, o [...,DV] and lse [...], become one, in host
+ * memory; lse may be NULL. */
+typedef struct flexc_partial_result {
+    uint32_t struct_size;
+    uint32_t reserved;
+    const flexc_tensor *o, *lse;
+} flexc_partial_result;
+FLEXC_API flexc_status flexc_merge_states(const flexc_partial_result* parts, size_t part_count,
+                                          const flexc_tensor* o, const flexc_tensor* lse,
+                                          flexc_error** error);
+
+/* --- what a compiler sees and makes ----------------------------------------------------------- */
+
+/* A text of any length, with a zero behind it. */
+typedef struct flexc_text flexc_text;
+FLEXC_API const char* flexc_text_data(const flexc_text* text); /* "" for NULL */
+FLEXC_API size_t flexc_text_size(const flexc_text* text);
+FLEXC_API void flexc_text_free(flexc_text* text);
+
+/* stage: tokens, ast, ir, grad, deps, mask, plan, cuda or llvm. arch may be NULL: sm_90a. */
+FLEXC_API flexc_status flexc_explain(const char* text, const char* stage,
+                                     const flexc_compile_options* options, const char* arch,
+                                     flexc_text** explanation, flexc_error** error);
+
+/* Compiles for an architecture that need not be here. Files of the names and bytes that are called
+ * pack below make a folder a pack, which flexc_compile_options takes. any_layout: also the kernels
+ * that only calls with unusual strides or alignment need, as a pack should have them. */
+typedef struct flexc_offline flexc_offline;
+typedef struct flexc_offline_info {
+    uint32_t struct_size;
+    int32_t from_cache;
+    double compile_ms;
+    size_t cubin_count;
+} flexc_offline_info;
+typedef struct flexc_cubin_info {
+    uint32_t struct_size;
+    int32_t registers;
+    int32_t spill_bytes;
+    int32_t shared_bytes;
+    double compile_ms;
+    const char* name;
+    const char* reason;
+    const char* schedule;
+    const void* data; /* the module, an ELF file */
+    size_t size;
+    const char* pack_name;
+    const void* pack_data;
+    size_t pack_size;
+} flexc_cubin_info;
+FLEXC_API flexc_status flexc_compile_offline(const char* text, const flexc_compile_options* options,
+                                             const char* arch, int32_t any_layout,
+                                             flexc_offline** offline, flexc_error** error);
+FLEXC_API void flexc_offline_free(flexc_offline* offline);
+FLEXC_API flexc_status flexc_offline_get(const flexc_offline* offline, flexc_offline_info* info,
+                                         flexc_error** error);
+FLEXC_API flexc_status flexc_offline_cubin(const flexc_offline* offline, size_t index,
+                                           flexc_cubin_info* info, flexc_error** error);
+
+/* Ways in which the forward kernel of a program may divide its work on `arch` (NULL: on the device
+ * of the options), flexc's own choice first; none where there is only one way. */
+typedef struct flexc_schedules flexc_schedules;
+FLEXC_API flexc_status flexc_schedules_create(const char* text,
+                                              const flexc_compile_options* options,
+                                              const char* arch, flexc_schedules** schedules,
+                                              flexc_error** error);
+FLEXC_API void flexc_schedules_free(flexc_schedules* schedules);
+FLEXC_API size_t flexc_schedules_count(const flexc_schedules* schedules);
+/* NULL when there is no such index. */
+FLEXC_API const char* flexc_schedules_get(const flexc_schedules* schedules, size_t index);
+/* Compiles with the schedule of the options, and keeps that on disk for compiles without one. */
+FLEXC_API flexc_status flexc_keep_schedule(const char* text, const flexc_compile_options* options,
+                                           const char* arch, flexc_error** error);
+
+/* --- masks ------------------------------------------------------------------------------------ */
+
+/* One map per batch and head that the mask can tell apart: 1 of them where it does not read b or h.
+ * tiles: [batches][heads][query_tiles][key_tiles], '#' full, '/' partial, '.' empty, with a zero
+ * behind it. */
+typedef struct flexc_mask_map flexc_mask_map;
+typedef struct flexc_mask_info {
+    uint32_t struct_size;
+    uint32_t reserved;
+    int64_t batches;
+    int64_t heads;
+    int64_t query_tiles;
+    int64_t key_tiles;
+    const char* tiles;
+} flexc_mask_info;
+typedef struct flexc_mask_tile {
+    uint32_t struct_size;
+    uint32_t reserved;
+    int64_t queries; /* default 128; 1 by 1 shows each element */
+    int64_t keys;
+} flexc_mask_tile;
+/* Buffers are in host memory; those that the mask does not read may be absent. tile and plan may be
+ * NULL. */
+FLEXC_API flexc_status flexc_mask_map_create(const char* text, const flexc_compile_options* options,
+                                             const flexc_sizes* sizes,
+                                             const flexc_named_tensor* buffers, size_t buffer_count,
+                                             const flexc_mask_tile* tile,
+                                             const flexc_plan_options* plan, flexc_mask_map** map,
+                                             flexc_error** error);
+FLEXC_API void flexc_mask_map_free(flexc_mask_map* map);
+FLEXC_API flexc_status flexc_mask_map_get(const flexc_mask_map* map, flexc_mask_info* info,
+                                          flexc_error** error);
+
+/* --- the library of mods ---------------------------------------------------------------------- */
+
+typedef struct flexc_library flexc_library;
+typedef struct flexc_library_entry {
+    uint32_t struct_size;
+    uint32_t reserved;
+    const char* name;
+    const char* group;   /* "mask" or "score" */
+    const char* page;    /* what it is listed under: "Windows" */
+    const char* summary; /* one line */
+    const char* text;    /* whole source */
+    const char* const* also_called;
+    size_t also_called_count;
+} flexc_library_entry;
+FLEXC_API flexc_status flexc_library_create(flexc_library** library, flexc_error** error);
+FLEXC_API void flexc_library_free(flexc_library* library);
+FLEXC_API size_t flexc_library_count(const flexc_library* library);
+FLEXC_API flexc_status flexc_library_get(const flexc_library* library, size_t index,
+                                         flexc_library_entry* entry, flexc_error** error);
+/* By its name, or by what others call it; the error has the name that is nearest. */
+FLEXC_API flexc_status flexc_library_find(const flexc_library* library, const char* name,
+                                          flexc_library_entry* entry, flexc_error** error);
+
+/* --- the cache, and what is on this machine --------------------------------------------------- */
+
+/* Of the process, and of the folder that a compile with these options uses. */
+typedef struct flexc_cache_info {
+    uint32_t struct_size;
+    int32_t has_directory; /* 0: the cache on disk is off */
+    uint64_t memory_hits;
+    uint64_t disk_hits;
+    uint64_t misses;
+    uint64_t corrupt;
+    uint64_t evicted;
+    uint64_t disk_entries;
+    uint64_t disk_bytes;
+} flexc_cache_info;
+FLEXC_API flexc_status flexc_cache_get(const flexc_compile_options* options, flexc_cache_info* info,
+                                       flexc_error** error);
+FLEXC_API flexc_status flexc_cache_directory(const flexc_compile_options* options,
+                                             flexc_text** directory, flexc_error** error);
+FLEXC_API flexc_status flexc_cache_clear(const flexc_compile_options* options, flexc_error** error);
+
+/* Driver, NVRTC, CPU backend, GPUs. */
+typedef struct flexc_doctor flexc_doctor;
+typedef struct flexc_finding {
+    uint32_t struct_size;
+    int32_t found;
+    const char* what;
+    const char* detail; /* version and path, or every path that was tried */
+    const char* remedy; /* how to get it; "" when found */
+} flexc_finding;
+FLEXC_API flexc_status flexc_doctor_create(flexc_doctor** doctor, flexc_error** error);
+FLEXC_API void flexc_doctor_free(flexc_doctor* doctor);
+FLEXC_API size_t flexc_doctor_count(const flexc_doctor* doctor);
+FLEXC_API flexc_status flexc_doctor_get(const flexc_doctor* doctor, size_t index,
+                                        flexc_finding* finding, flexc_error** error);
+
+/* --- memory and time, for programs without CUDA of their own ---------------------------------- */
+
+/* Zero-filled, 256-byte aligned. One thread at a time may upload or fill. */
+typedef struct flexc_memory flexc_memory;
+FLEXC_API flexc_status flexc_memory_create(int32_t device, int32_t device_index, size_t bytes,
+                                           flexc_memory** memory, flexc_error** error);
+FLEXC_API void flexc_memory_free(flexc_memory* memory);
+FLEXC_API void* flexc_memory_data(const flexc_memory* memory);
+FLEXC_API size_t flexc_memory_bytes(const flexc_memory* memory);
+/* From and to its start; they return when the bytes are there. */
+FLEXC_API flexc_status flexc_memory_upload(flexc_memory* memory, const void* host, size_t bytes,
+                                           flexc_error** error);
+FLEXC_API flexc_status flexc_memory_download(const flexc_memory* memory, void* host, size_t bytes,
+                                             flexc_error** error);
+FLEXC_API flexc_status flexc_memory_fill(flexc_memory* memory, uint8_t byte, flexc_error** error);
+/* Waits for all streams of the device. */
+FLEXC_API flexc_status flexc_synchronize(int32_t device, int32_t device_index, flexc_error** error);
+
+/* Milliseconds that calls of `work` take on the device, as Timer in flexc/compile.h measures them.
+ * Of `count` times, at most 1000, as many are written as there is room for. A work that returns
+ * another status than FLEXC_OK ends it. Zero for a load is its default. */
+FLEXC_API flexc_status flexc_measure(int32_t device, int32_t device_index, double warm_up_ms,
+                                     double load_ms, flexc_status (*work)(void* user), void* user,
+                                     double* times, size_t room, size_t* count,
+                                     flexc_error** error);
 
 #ifdef __cplusplus
 }

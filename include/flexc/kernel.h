@@ -21,6 +21,9 @@ struct Stream {
     void* handle = nullptr;
 };
 
+// With layouts other than dense, batch is the number of requests, q_len and kv_len the most that
+// one of them may have, and each of the three may be 0. All are from 1 to 2^30 - 1, and batch *
+// heads below 2^31. Each of q, k, v and o has at most kMaxTensorElements.
 struct Sizes {
     std::int64_t batch = 1;
     std::int64_t heads = 1;
@@ -29,33 +32,83 @@ struct Sizes {
     std::int64_t kv_len = 1;   // rows of k and v given here
 };
 
+// Where the first query of a request is: q_idx begins at 0, or ends where the request's keys end,
+// at KV_LEN - 1; automatic is the end with paged keys, else 0.
+enum class QueryStart : std::uint8_t { automatic, zero, end };
+
+// Where the requests of a kernel with ragged or paged layouts lie. Host memory, which plan() and
+// update() copy; what is not named for the kernel's layouts stays empty.
+struct Lengths {
+    // [B + 1], ascending: request b has the rows from cu_seqlens[b] to cu_seqlens[b + 1] of ragged
+    // tensors.
+    std::span<const std::int32_t> cu_seqlens_q, cu_seqlens_k;
+    // [B]: how many of them it uses, or of the rows of dense tensors, or of the slots of its pages.
+    // Empty: all, as last_page_len says of the last page.
+    std::span<const std::int32_t> seqused_q, seqused_k;
+    // Pages of request b in order, as a table [B, MAX_PAGES] whose entries beyond its keys nobody
+    // reads, or from page_indptr[b] to page_indptr[b + 1] of page_indices. Requests may share
+    // pages.
+    std::span<const std::int32_t> page_table;
+    std::span<const std::int32_t> page_indptr, page_indices; // [B + 1], [TOTAL_PAGES]
+    std::span<const std::int32_t> last_page_len;             // [B]: slots used of the last page
+    std::int64_t page_size = 0;                              // 1 to 1024
+    std::int64_t pages = 0;                                  // of the cache
+    QueryStart query_start = QueryStart::automatic;
+    std::span<const std::int32_t> query_starts; // [B]: instead of it
+};
+
+inline constexpr std::int64_t kMaxPageSize = 1024;
+
+// Lengths as memory of the kernel's device, contiguous i32, each of them optional: a call that is
+// given some asks whether the plan was made, or updated last, for these very numbers, and is an
+// error where it was not.
+struct LengthTensors {
+    TensorView cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
+    TensorView page_table, page_indptr, page_indices, last_page_len;
+};
+
 struct ParamValue {
     std::string_view name;
     double value = 0;
 };
 
-// Run-time values of a call. Changing any of them never compiles.
-struct PlanOptions {
-    std::optional<double> scale; // default 1/sqrt(D)
-    std::span<const ParamValue> params;
-    // A shard of a longer sequence: q_idx and kv_idx start here, and Q_LEN and KV_LEN read these.
-    std::int64_t q_offset = 0;
-    std::int64_t kv_offset = 0;
-    std::optional<std::int64_t> global_q_len;
-    std::optional<std::int64_t> global_kv_len;
-    bool accumulate_gradients = false; // add into f32 dq, dk, dv and buffer gradients
-};
-
 // q [B, H, Q, D], k [B, H_KV, KV, D], v [B, H_KV, KV, DV], o [B, H, Q, DV] in the kernel's type
 // (o also in f32, a partial result), lse [B, H, Q] f32, natural log; lse may be absent.
+// Ragged: q, o [TOTAL_Q, H, .], lse [TOTAL_Q, H], k, v [TOTAL_K, H_KV, .], where tensors may have
+// more rows than the requests, which are left alone; rows of a request that it does not use get o =
+// 0 and lse = -inf. Paged: k, v [PAGES, PAGE_SIZE, H_KV, .]; other orders are other strides.
 struct ForwardTensors {
     TensorView q, k, v, o, lse;
+    const LengthTensors* lengths = nullptr;
 };
 
 // o and lse as forward gave them; d_lse may be absent. dq, dk, dv in the kernel's type or f32.
 // Gradients of buffers are closer with o in f32.
 struct BackwardTensors {
     TensorView q, k, v, o, lse, d_out, d_lse, dq, dk, dv;
+    const LengthTensors* lengths = nullptr;
+};
+
+// Run-time values of a call. Changing any of them never compiles, but for tensors of a form that no
+// plan of the kernel had before.
+struct PlanOptions {
+    std::optional<double> scale; // default 1/sqrt(D)
+    std::span<const ParamValue> params;
+    // A shard of a longer sequence: q_idx and kv_idx start here, and Q_LEN and KV_LEN read these.
+    // Offsets are at least 0, the whole is below 2^30 and holds the rows that are given.
+    std::int64_t q_offset = 0;
+    std::int64_t kv_offset = 0;
+    std::optional<std::int64_t> global_q_len;
+    std::optional<std::int64_t> global_kv_len;
+    // Of a kernel with ragged or paged layouts, which takes no offsets.
+    Lengths lengths;
+    CpuThreads cpu_threads;            // of the plan's calls on a CPU
+    bool accumulate_gradients = false; // add into f32 dq, dk, dv and buffer gradients
+    // Tensors like those of later calls, read by plan() alone: their strides, alignment and types
+    // choose the kernels. Null: tensors without gaps that start at 16 aligned bytes. A call whose
+    // tensors the plan's kernels cannot take is an error.
+    const ForwardTensors* forward = nullptr;
+    const BackwardTensors* backward = nullptr;
 };
 
 // Memory on the kernel's device, at least plan.workspace_bytes() long, 256-byte aligned.
@@ -63,6 +116,17 @@ struct Workspace {
     void* data = nullptr;
     std::size_t bytes = 0;
 };
+
+// One of several results over disjoint keys of the same queries: o [..., DV], in f32, f16 or bf16,
+// and lse [...] in f32.
+struct PartialResult {
+    TensorView o, lse;
+};
+// Of all keys together, in the order given; a part whose lse is -inf adds nothing, whatever its o
+// is. Host memory. o may have another type than the parts, and o and lse may be those of a part;
+// lse may be absent.
+Result<void> merge_states(std::span<const PartialResult> parts, const TensorView& o,
+                          const TensorView& lse = {});
 
 namespace detail {
 struct KernelState;
@@ -73,9 +137,8 @@ struct PlanState;
 class Plan {
   public:
     Plan() = default;
-    std::size_t workspace_bytes() const; // for forward or backward, whichever needs more
-    std::size_t
-    map_bytes() const; // of the map of tiles that the mask shows; 0 where none is needed
+    std::size_t workspace_bytes() const;  // for forward or backward, whichever needs more
+    std::size_t block_mask_bytes() const; // of the block mask; 0 where none is needed
     const Sizes& sizes() const;
     const detail::PlanState& state() const { return *state_; }
 
@@ -100,21 +163,24 @@ class Kernel {
   public:
     Kernel() = default;
 
-    // Where the mask needs a map of tiles, and all buffers that it reads are given, launches on the
-    // stream build it in memory of the plan: it then stands for what those buffers hold, for any
-    // number of calls. Without them each call builds a map in its workspace.
+    // Compiles the kernels that the tensors need where the usual ones cannot take them: those of
+    // Hopper want tensors that TMA can walk (16-byte aligned bases and strides) and a positive
+    // scale. Where the mask needs a block mask, and all buffers that it reads are given, launches
+    // on the stream build it in memory of the plan: it then stands for what those buffers hold, for
+    // any number of calls. Without them each call builds a block mask in its workspace.
     Result<Plan> plan(const Sizes& sizes, std::span<const NamedTensor> buffers = {},
                       Stream stream = {}, const PlanOptions& options = {}) const;
 
-    // Builds the plan's map again, for buffers that hold something else: allocates nothing,
-    // compiles nothing, may be captured in a graph. All copies of the plan see the new map.
+    // Builds the plan's block mask again, for buffers that hold something else: allocates nothing,
+    // compiles nothing, may be captured in a graph. All copies of the plan see the new block mask.
     Result<void> update(const Plan& plan, std::span<const NamedTensor> buffers,
                         Stream stream = {}) const;
 
-    // Asynchronous on CUDA, allocates nothing, compiles nothing, may be captured in a graph. But on
-    // Hopper the first call whose tensors the copy engine cannot walk (16-byte aligned bases and
-    // strides) or whose scale is not positive (or below 2^-20, with keys as a grid) compiles the
-    // generic kernel, unless ForwardKernel::generic was asked for.
+    // Other lengths, no longer than the plan's sizes and for as many requests. All copies of the
+    // plan have them from then on; calls that run meanwhile have the old ones.
+    Result<void> update(const Plan& plan, const Lengths& lengths, Stream stream = {}) const;
+
+    // Asynchronous on CUDA, allocates nothing, compiles nothing, may be captured in a graph.
     Result<void> forward(const Plan& plan, const ForwardTensors& tensors,
                          std::span<const NamedTensor> buffers = {}, Workspace workspace = {},
                          Stream stream = {}) const;

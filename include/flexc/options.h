@@ -1,7 +1,9 @@
 // What a compile can be told. All aggregates: designated initialisers read as named arguments.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,21 +25,30 @@ struct ParamDeclaration {
     DType type = DType::f32; // f32, i64 or boolean
 };
 
-// hopper: wgmma and the copy engine, on sm_90a, for f16 and bf16 and head dims in steps of 8;
-// generic: any GPU from sm_80 up. automatic is hopper where that is possible.
-enum class ForwardKernel : std::uint8_t { automatic, generic, hopper };
-// fused: dq is added up beside dk and dv, on Hopper by a kernel of its own where it can; split: dq
-// in a second kernel; generic: fused, for any GPU from sm_80 up; hopper: that of Hopper or none.
-// Fused kernels other than Hopper's add in no fixed order: CompileOptions::deterministic makes them
-// split.
-enum class BackwardKernel : std::uint8_t { automatic, fused, split, generic, hopper };
+// specialized: made for the target's architecture, or an error. sm_90a has one, with wgmma and TMA,
+// for f16 and bf16 and head dims in steps of 8. generic: any GPU from sm_80 up. automatic:
+// specialized where that is possible.
+enum class ForwardKernel : std::uint8_t { automatic, generic, specialized };
+// fused: dq is added up beside dk and dv, by the specialized kernel where it can; split: dq in a
+// second kernel; generic: fused, for any GPU from sm_80 up; specialized: made for the target's
+// architecture, or an error. Generic fused kernels add in no fixed order:
+// CompileOptions::deterministic makes them split.
+enum class BackwardKernel : std::uint8_t { automatic, fused, split, generic, specialized };
 // How a kernel knows the tiles of a mask that is a prefix, padding, or one of them with a band:
-// ranges: computed in the kernel; maps: built beside it, as for masks of other forms. automatic is
-// ranges, but for deterministic CUDA kernels and where reads outside buffers are reported.
-enum class TileSource : std::uint8_t { automatic, ranges, maps };
+// ranges: computed in the kernel; block_mask: built beside it, as for masks of other forms.
+// automatic is ranges, but for deterministic CUDA kernels and where reads outside buffers are
+// reported.
+enum class TileSource : std::uint8_t { automatic, ranges, block_mask };
 // In which gradients of captured buffers are returned: buffer is the buffer's own type. Sums are
 // f32 in any case; for narrower types they take 4 bytes more of workspace for each element.
 enum class GradientType : std::uint8_t { f32, buffer };
+
+// How the tensors of several requests lie. dense: [B, H, S, D], all of one length. ragged: the rows
+// of all requests one after another, [TOTAL, H, D]. paged, of keys alone: in pages of a cache,
+// [PAGES, PAGE_SIZE, H_KV, D], that a table lists for each request. Lengths come with the plan: see
+// Lengths.
+enum class Layout : std::uint8_t { dense, ragged, paged };
+std::string_view name(Layout layout); // "dense", ...
 
 enum class LogLevel : std::uint8_t { debug, info, warning, error };
 
@@ -58,15 +69,43 @@ struct CacheOptions {
     std::string pack;
 };
 
+// Of one compile, with all of its kernels; 0: none. It fails with ErrorCode::limit then, within two
+// seconds: work of a backend compiler that does not end by then is left to end by itself, in a
+// thread of its own, and while four of those run, no other compile that has limits begins.
+struct CompileLimits {
+    double seconds = 120;
+    // By how much the process may grow meanwhile, whoever it is that takes the memory: raise it
+    // where others do. Pages of files do not count. Only where there is /proc.
+    std::uint64_t memory_bytes = 8ull << 30;
+};
+
+// Copies are one token. A compile that was given it fails with ErrorCode::cancelled soon after
+// cancel(), which any thread may call, and which nothing takes back.
+class CancelToken {
+  public:
+    CancelToken() = default; // never cancels
+    static CancelToken create();
+    void cancel() const;
+    bool is_cancelled() const;
+    explicit operator bool() const { return flag_ != nullptr; }
+
+  private:
+    std::shared_ptr<std::atomic<bool>> flag_;
+};
+
 struct CompileOptions {
     std::string source_name = "<text>"; // how errors name the text
     std::string mask_mod;               // used when the text has none
+    std::string sink;                   // likewise
     std::vector<BufferDeclaration> buffers;
     std::vector<ParamDeclaration> params;
 
     DType dtype = DType::bf16; // of q, k, v: f32, f16 or bf16
     int head_dim = 64;         // D, 1 to 256
     int head_dim_v = 0;        // DV; 0 means D
+    // Anything but dense and dense is, for now, for the CPU. Paged keys have no backward.
+    Layout query_layout = Layout::dense; // of q, o, lse and their gradients
+    Layout key_layout = Layout::dense;   // of k, v and their gradients
     Device device;
     bool backward = true;
     ForwardKernel forward_kernel = ForwardKernel::automatic;
@@ -77,10 +116,17 @@ struct CompileOptions {
     // keep_schedule() kept for the program, else flexc's own choice.
     std::string schedule;
     // The same bits on every run, for dq, dk, dv and the gradients of buffers. Takes more
-    // workspace: 80 bytes for each element of most of those gradients.
+    // workspace: 80 bytes for each element of most of those gradients. A CPU does without it.
     bool deterministic = false;
+    // What is visible, instead of attention: every score is 0 but those that the score_mod makes
+    // -inf, so that lse is the logarithm of how many keys a row sees. There is no backward then.
+    bool count_visible = false;
     bool report_out_of_range = false; // for Kernel::out_of_range; costs speed
     CacheOptions cache;
+    // A compile that failed for them, or that a backend compiler refused, is remembered for five
+    // minutes where cache.memory is set: until then the same with no wider limits fails at once.
+    CompileLimits limits;
+    CancelToken cancel;
     LogSink log;
 };
 

@@ -20,6 +20,7 @@ enum class ErrorCode : std::uint8_t {
     device,          // the driver reported an error
     io,              // a file could not be read or written
     internal,        // a bug in flexc
+    cancelled,       // by the caller's CancelToken
 };
 
 std::string_view name(ErrorCode code);

@@ -27,7 +27,21 @@ struct Device {
     static Device cuda(int index = 0) { return {Kind::cuda, index}; }
 };
 
+// Threads for kernels on the CPU. Results do not depend on them.
+struct CpuThreads {
+    int count = 0; // at most so many at a time; 0: as many as the kernel has
+    // Calls work(context, i) for each i from 0 to count - 1, in any order on any threads, and
+    // returns when all have returned; neither throws. Null: flexc's own threads, by oneTBB.
+    void (*parallel_for)(void* user, int count, void (*work)(void* context, int index),
+                         void* context) = nullptr;
+    void* user = nullptr; // must live as long as the plan
+};
+
 inline constexpr int kMaxDims = 8;
+inline constexpr int kMaxHeadDim = 256;
+// Of a tensor: its elements, and how many lie between its first and its last in memory. More, or
+// another rank than 0 to kMaxDims, is an error of the call that the tensor is passed to.
+inline constexpr std::int64_t kMaxTensorElements = std::int64_t{1} << 48;
 
 // A view of memory that the caller owns: on the CPU a host pointer, on CUDA a device pointer.
 // Strides are in elements and may be zero or negative; data == nullptr means "not given".
@@ -37,14 +51,21 @@ struct TensorView {
     int rank = 0;
     std::array<std::int64_t, kMaxDims> shape{};
     std::array<std::int64_t, kMaxDims> strides{};
+    bool is_read_only = false; // a call that would write to it refuses it
 
     static TensorView contiguous(void* data, DType dtype, std::span<const std::int64_t> shape);
     static TensorView contiguous(void* data, DType dtype,
                                  std::initializer_list<std::int64_t> shape) {
         return contiguous(data, dtype, std::span(shape.begin(), shape.size()));
     }
+    // Contiguous too: an input that the caller may not write to.
+    static TensorView read_only(const void* data, DType dtype, std::span<const std::int64_t> shape);
+    static TensorView read_only(const void* data, DType dtype,
+                                std::initializer_list<std::int64_t> shape) {
+        return read_only(data, dtype, std::span(shape.begin(), shape.size()));
+    }
     explicit operator bool() const { return data != nullptr; }
-    std::int64_t elements() const;
+    std::int64_t elements() const; // INT64_MAX where there are more, 0 for a rank beyond kMaxDims
 };
 
 struct NamedTensor {

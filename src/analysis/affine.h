@@ -1,8 +1,10 @@
-// Comparisons of integers that are affine in q_idx and kv_idx, taken apart.
+// Integers as sums: what each one gains from one query or key to the next, and what else it is.
+//
+// The whole of what is known about how an integer is affine in something is here. What asks for it
+// (bands, distances, slopes in kv, evenly spaced indices) looks at coefficients and at the rest.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <vector>
 
@@ -11,66 +13,52 @@
 
 namespace flexc::analysis {
 
-// q * q_idx + kv * kv_idx + constant + the sum of coefficient * node, whose nodes use neither q nor
-// kv nor score.
-struct Affine {
+// q * q_idx + kv * kv_idx + constant + the sum of coefficient * node over the rest. The integer has
+// this value wherever it is evaluated, as 64-bit integers wrap.
+struct AffineForm {
+    // No position, constant, sum, difference, negation or product with a constant: a size, a read,
+    // kv_idx // 12, abs(q_idx - kv_idx), ... Also what is beyond the limits below.
+    struct Term {
+        ir::NodeId node = ir::kNoNode;
+        Dependence uses; // of the node
+        std::int64_t coefficient = 0;
+        friend bool operator==(const Term&, const Term&) = default;
+    };
+
     std::int64_t q = 0, kv = 0, constant = 0;
-    std::map<ir::NodeId, std::int64_t> others;
+    std::vector<Term> rest; // by node, each once, and none with the coefficient 0
 
-    bool is_plain() const { return q == 0 && kv == 0 && others.empty(); }
+    bool is_constant() const { return q == 0 && kv == 0 && rest.empty(); }
+    // Any term of the rest uses one of these (bits of Dependence): then q and kv are not all that
+    // the integer gains by them.
+    bool rest_uses(unsigned bits) const;
+    friend bool operator==(const AffineForm&, const AffineForm&) = default;
 };
 
-// Takes a mask apart into conjuncts and those into affine forms, and builds nodes from what is left
-// of these. Does so much work and no more, whatever the mask.
-class AffineForms {
-  public:
-    explicit AffineForms(ir::Graph& graph) : graph_(graph), dependence_(dependences(graph)) {}
+// No number in a form is greater, so that sums of two fit in int64 with room to spare.
+inline constexpr std::int64_t kMaxCoefficient = std::int64_t{1} << 31;
+// More than any program has that is not made to be slow.
+inline constexpr std::size_t kMaxTerms = 16;
 
-    // Operands of `and`, as far as there are not too many.
-    std::vector<ir::NodeId> conjuncts_of(ir::NodeId mask) const;
+// x + factor * y; nothing beyond the limits.
+std::optional<AffineForm> sum(const AffineForm& x, const AffineForm& y, std::int64_t factor = 1);
 
-    // left + gap <= right as a conjunction of comparisons without min, max and abs:
-    // use(difference), which is <= 0, for each. False where one is not affine or use() says so.
-    template <typename Use>
-    bool compare(ir::NodeId left, ir::NodeId right, std::int64_t gap, int depth, Use use) {
-        if (!may_go_on(depth)) return false;
-        // Copies: what is built may move the graph's nodes.
-        const ir::Node smaller = graph_[left], larger = graph_[right];
-        const auto both = [&](ir::NodeId x, ir::NodeId y, ir::NodeId z, ir::NodeId w) {
-            const bool first = compare(x, y, gap, depth + 1, use);
-            return compare(z, w, gap, depth + 1, use) && first;
-        };
-        if (smaller.op == ir::Op::imax && uses_inner(left))
-            return both(smaller.operands[0], right, smaller.operands[1], right);
-        if (smaller.op == ir::Op::iabs && uses_inner(left))
-            return both(smaller.operands[0], right, make(ir::Op::ineg, {smaller.operands[0]}),
-                        right);
-        if (larger.op == ir::Op::imin && uses_inner(right))
-            return both(left, larger.operands[0], left, larger.operands[1]);
-        const auto sum = difference(left, right, gap);
-        return sum && use(*sum);
-    }
+// The forms of all nodes, operands first, each from those of its operands: nodes times kMaxTerms is
+// all the work there is, however much a program shares. A node that would be beyond a limit is a
+// term itself. `dependence` has an entry for every node; nodes that are no integers have the form
+// 0.
+std::vector<AffineForm> affine_forms(const ir::Graph& graph,
+                                     const std::vector<Dependence>& dependence);
+// Of the nodes that were made since.
+void extend_affine_forms(std::vector<AffineForm>& forms, const ir::Graph& graph,
+                         const std::vector<Dependence>& dependence);
 
-    // The bound that factor * x + rest <= 0 puts on x, above for a positive factor, else below;
-    // `rest` is `sum` without q and kv.
-    ir::NodeId bound(const Affine& sum, std::int64_t factor);
-    ir::NodeId fold(ir::Op op, const std::vector<ir::NodeId>& nodes);
-    ir::NodeId make(ir::Op op, std::vector<ir::NodeId> operands);
-
-    // Of a conjunct or a comparison at this depth.
-    bool may_go_on(int depth);
-    const ir::Node& node(ir::NodeId id) const { return graph_[id]; }
-
-  private:
-    bool uses_inner(ir::NodeId id) const;
-    std::optional<Affine> difference(ir::NodeId left, ir::NodeId right, std::int64_t gap);
-    std::optional<Affine> affine(ir::NodeId id, int depth);
-    // sign * (what is left when q and kv are taken away).
-    ir::NodeId value(const Affine& rest, std::int64_t sign);
-
-    ir::Graph& graph_;
-    std::vector<Dependence> dependence_;
-    int work_ = 20000; // nodes looked at: shared expressions are walked once for each use
-};
+// Whether an integer gains the same from each query to the next.
+inline bool is_linear_by_query(const AffineForm& form) { return !form.rest_uses(Dependence::q); }
+// kv's coefficient, where kv enters in no other way and the score in none; 0 without kv. Nothing
+// for those too great to be of use.
+std::optional<std::int64_t> slope_in_kv(const AffineForm& form);
+// The integer is q_idx, or kv_idx, plus what uses neither.
+bool is_shifted_position(const AffineForm& form);
 
 } // namespace flexc::analysis

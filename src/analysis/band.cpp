@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "analysis/affine.h"
+#include "analysis/comparison.h"
 
 namespace flexc::analysis {
 
@@ -13,12 +13,12 @@ namespace {
 
 class Finder {
   public:
-    explicit Finder(ir::Graph& graph) : forms_(graph) {}
+    explicit Finder(ir::Graph& graph) : comparisons_(graph) {}
 
     Band find(NodeId mask, int depth) {
         Band band;
         band.exact = true;
-        for (NodeId conjunct : forms_.conjuncts_of(mask))
+        for (NodeId conjunct : comparisons_.conjuncts_of(mask))
             if (use(conjunct, band, depth))
                 band.said.push_back(conjunct);
             else
@@ -36,8 +36,8 @@ class Finder {
 
     // Whether the conjunct says no more than the bounds that it adds.
     bool use(NodeId conjunct, Band& band, int depth) {
-        if (!forms_.may_go_on(depth)) return false;
-        const ir::Node node = forms_.node(conjunct);
+        if (!comparisons_.may_go_on(depth)) return false;
+        const ir::Node node = comparisons_.node(conjunct);
         switch (node.op) {
         case Op::const_bool: return node.integer != 0;
         case Op::ilt: return compare(node.operands[0], node.operands[1], 1, band, depth);
@@ -57,8 +57,8 @@ class Finder {
         auto join = [&](const std::vector<NodeId>& of_x, const std::vector<NodeId>& of_y,
                         std::vector<NodeId>& bounds, Op inner, Op outer) {
             if (of_x.empty() || of_y.empty()) return false;
-            bounds.push_back(
-                forms_.make(outer, {forms_.fold(inner, of_x), forms_.fold(inner, of_y)}));
+            bounds.push_back(comparisons_.make(
+                outer, {comparisons_.fold(inner, of_x), comparisons_.fold(inner, of_y)}));
             return true;
         };
         const bool high = join(x.high, y.high, band.high, Op::imin, Op::imax);
@@ -70,14 +70,14 @@ class Finder {
 
     // left + gap <= right, where it bounds kv - q.
     bool compare(NodeId left, NodeId right, std::int64_t gap, Band& band, int depth) {
-        return forms_.compare(left, right, gap, depth, [&](const Affine& sum) {
-            if (sum.q == 0 || sum.kv != -sum.q) return false;
-            (sum.kv > 0 ? band.high : band.low).push_back(forms_.bound(sum, sum.kv));
+        return comparisons_.compare(left, right, gap, depth, [&](const AffineForm& form) {
+            if (form.q == 0 || form.kv != -form.q) return false;
+            (form.kv > 0 ? band.high : band.low).push_back(comparisons_.bound(form, form.kv));
             return true;
         });
     }
 
-    AffineForms forms_;
+    Comparisons comparisons_;
 };
 
 } // namespace

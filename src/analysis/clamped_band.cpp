@@ -1,7 +1,7 @@
 #include <optional>
 
-#include "analysis/affine.h"
 #include "analysis/band.h"
+#include "analysis/comparison.h"
 
 namespace flexc::analysis {
 
@@ -27,22 +27,22 @@ struct Shown {
 
 class ClampFinder {
   public:
-    explicit ClampFinder(ir::Graph& graph) : forms_(graph) {}
+    explicit ClampFinder(ir::Graph& graph) : comparisons_(graph) {}
 
     std::optional<Shown> find(NodeId mask, int depth) {
         Shown shown;
-        for (NodeId conjunct : forms_.conjuncts_of(mask))
+        for (NodeId conjunct : comparisons_.conjuncts_of(mask))
             if (!use(conjunct, shown, depth)) return {};
         return shown;
     }
 
   private:
     bool use(NodeId conjunct, Shown& shown, int depth) {
-        if (!forms_.may_go_on(depth)) return false;
-        const ir::Node node = forms_.node(conjunct);
+        if (!comparisons_.may_go_on(depth)) return false;
+        const ir::Node node = comparisons_.node(conjunct);
         const auto compare = [&](NodeId left, NodeId right, std::int64_t gap) {
-            return forms_.compare(left, right, gap, depth,
-                                  [&](const Affine& sum) { return bound(sum, shown); });
+            return comparisons_.compare(left, right, gap, depth,
+                                        [&](const AffineForm& form) { return bound(form, shown); });
         };
         switch (node.op) {
         case Op::const_bool: return node.integer != 0;
@@ -56,21 +56,21 @@ class ClampFinder {
         }
     }
 
-    // sum <= 0
-    bool bound(const Affine& sum, Shown& shown) {
-        if (sum.kv == 0) {
-            if (sum.q == 0) return false;
-            const NodeId node = forms_.bound(sum, sum.q);
-            if (sum.q > 0)
+    // form <= 0
+    bool bound(const AffineForm& form, Shown& shown) {
+        if (form.kv == 0) {
+            if (form.q == 0) return false;
+            const NodeId node = comparisons_.bound(form, form.q);
+            if (form.q > 0)
                 shown.most_query = joined(Op::imin, shown.most_query, node);
             else
                 shown.least_query = joined(Op::imax, shown.least_query, node);
             return true;
         }
-        if (sum.q != 0 && sum.q != -sum.kv) return false;
-        const NodeId node = forms_.bound(sum, sum.kv);
-        const End end = sum.q == 0 ? End{.least = node, .most = node} : End{.shift = node};
-        return sum.kv > 0 ? meet(shown.last, end, Op::imin) : meet(shown.first, end, Op::imax);
+        if (form.q != 0 && form.q != -form.kv) return false;
+        const NodeId node = comparisons_.bound(form, form.kv);
+        const End end = form.q == 0 ? End{.least = node, .most = node} : End{.shift = node};
+        return form.kv > 0 ? meet(shown.last, end, Op::imin) : meet(shown.first, end, Op::imax);
     }
 
     // Two masks that both bound the last key alone, or both the first.
@@ -90,11 +90,11 @@ class ClampFinder {
 
     NodeId joined(Op op, NodeId x, NodeId y) {
         if (x == kNoNode || y == kNoNode) return x == kNoNode ? y : x;
-        return forms_.make(op, {x, y});
+        return comparisons_.make(op, {x, y});
     }
     // Of two nodes, of which one that is missing hides the other.
     NodeId if_both(Op op, NodeId x, NodeId y) {
-        return x == kNoNode || y == kNoNode ? kNoNode : forms_.make(op, {x, y});
+        return x == kNoNode || y == kNoNode ? kNoNode : comparisons_.make(op, {x, y});
     }
 
     // The smaller (imin) or the greater (imax) of two ends, where that is an end again: of two ends
@@ -121,12 +121,12 @@ class ClampFinder {
             return (op == Op::imin ? end.least : end.most) != kNoNode;
         };
         if (is_clamped(x) || is_clamped(y)) return false;
-        to = End{forms_.make(op, {x.shift, y.shift}), joined(op, x.least, y.least),
+        to = End{comparisons_.make(op, {x.shift, y.shift}), joined(op, x.least, y.least),
                  joined(op, x.most, y.most)};
         return true;
     }
 
-    AffineForms forms_;
+    Comparisons comparisons_;
 };
 
 } // namespace

@@ -10,7 +10,11 @@ namespace {
 Dependence of_leaf(ir::Op op) {
     switch (op) {
     case ir::Op::score: return {Dependence::score};
+    case ir::Op::q_len:
+    case ir::Op::kv_len:
     case ir::Op::b: return {Dependence::b};
+    case ir::Op::q_row: return {Dependence::b | Dependence::q};
+    case ir::Op::kv_row: return {Dependence::b | Dependence::kv};
     case ir::Op::h:
     case ir::Op::h_kv: return {Dependence::h};
     case ir::Op::q_idx: return {Dependence::q};
@@ -22,13 +26,19 @@ Dependence of_leaf(ir::Op op) {
 } // namespace
 
 std::vector<Dependence> dependences(const ir::Graph& graph) {
-    std::vector<Dependence> result(graph.size());
-    for (ir::NodeId id = 0; id < graph.size(); ++id) {
-        result[id] = of_leaf(graph[id].op);
-        for (ir::NodeId operand : graph[id].operands)
-            result[id] = result[id] | result[operand];
-    }
+    std::vector<Dependence> result;
+    result.reserve(graph.size());
+    extend_dependences(result, graph);
     return result;
+}
+
+void extend_dependences(std::vector<Dependence>& dependence, const ir::Graph& graph) {
+    for (auto id = static_cast<ir::NodeId>(dependence.size()); id < graph.size(); ++id) {
+        Dependence uses = of_leaf(graph[id].op);
+        for (const ir::NodeId operand : graph[id].operands)
+            uses = uses | dependence[operand];
+        dependence.push_back(uses);
+    }
 }
 
 std::string describe(Dependence dependence) {

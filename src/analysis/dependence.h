@@ -20,8 +20,14 @@ struct Dependence {
     }
 };
 
-// One entry per node of the graph. h_kv counts as h.
+inline constexpr unsigned kPositions = Dependence::q | Dependence::kv;
+// What changes inside of a head.
+inline constexpr unsigned kInsideHead = kPositions | Dependence::score;
+
+// One entry per node of the graph. h_kv counts as h, and what differs from request to request as b.
 std::vector<Dependence> dependences(const ir::Graph& graph);
+// Of the nodes that were made since.
+void extend_dependences(std::vector<Dependence>& dependence, const ir::Graph& graph);
 std::string describe(Dependence dependence); // "b, h, q_idx"; "nothing"
 
 } // namespace flexc::analysis

@@ -1,59 +1,35 @@
 #include "analysis/distance.h"
 
 #include <algorithm>
-#include <optional>
 
 namespace flexc::analysis {
 
 using ir::NodeId;
-using ir::Op;
 
-namespace {
+std::vector<bool> of_distance(const ir::Graph& graph, const std::vector<Dependence>& dependence,
+                              const std::vector<AffineForm>& forms) {
+    std::vector<bool> result;
+    extend_of_distance(result, graph, dependence, forms);
+    return result;
+}
 
-class DistanceFinder {
-  public:
-    DistanceFinder(const ir::Graph& graph, const std::vector<Dependence>& dependence)
-        : graph_(graph), dependence_(dependence) {}
-
-    bool is_of_distance(NodeId id) {
-        if (++work_ > kMaxWork || dependence_[id].has(Dependence::score)) return false;
-        if (!uses_positions(id)) return true;
-        if (const auto gain = sum_of_gains(id)) return *gain == 0;
-        const ir::Node& node = graph_[id];
-        return !node.operands.empty() && std::ranges::all_of(node.operands, [this](NodeId operand) {
-            return is_of_distance(operand);
-        });
-    }
-
-  private:
-    // Nodes looked at: shared expressions are walked once for each use.
-    static constexpr int kMaxWork = 2000;
-
-    bool uses_positions(NodeId id) const {
-        return dependence_[id].has(Dependence::q) || dependence_[id].has(Dependence::kv);
-    }
-    // Of an integer that is a sum of positions and of what uses none: what it gains when both
-    // positions grow by one.
-    std::optional<int> sum_of_gains(NodeId id) {
-        if (++work_ > kMaxWork) return {};
-        if (!uses_positions(id)) return 0;
-        const ir::Node& node = graph_[id];
-        if (node.op == Op::q_idx || node.op == Op::kv_idx) return 1;
-        if (node.op != Op::iadd && node.op != Op::isub) return {};
-        const auto x = sum_of_gains(node.operands[0]), y = sum_of_gains(node.operands[1]);
-        if (!x || !y) return {};
-        return node.op == Op::iadd ? *x + *y : *x - *y;
-    }
-
-    const ir::Graph& graph_;
-    const std::vector<Dependence>& dependence_;
-    int work_ = 0;
-};
-
-} // namespace
-
-bool is_of_distance(const ir::Graph& graph, const std::vector<Dependence>& dependence, NodeId id) {
-    return DistanceFinder(graph, dependence).is_of_distance(id);
+void extend_of_distance(std::vector<bool>& of_distance, const ir::Graph& graph,
+                        const std::vector<Dependence>& dependence,
+                        const std::vector<AffineForm>& forms) {
+    const auto find = [&](NodeId id) {
+        const ir::Node& node = graph[id];
+        const Dependence uses = dependence[id];
+        if (uses.has(Dependence::score)) return false;
+        if ((uses.bits & kPositions) == 0) return true;
+        const auto is = [&](NodeId part) { return static_cast<bool>(of_distance[part]); };
+        const bool is_sum = node.type == ir::Type::integer &&
+                            (forms[id].rest.size() != 1 || forms[id].rest[0].node != id);
+        if (!is_sum) return std::ranges::all_of(node.operands, is);
+        return forms[id].q + forms[id].kv == 0 &&
+               std::ranges::all_of(forms[id].rest, is, &AffineForm::Term::node);
+    };
+    for (auto id = static_cast<NodeId>(of_distance.size()); id < graph.size(); ++id)
+        of_distance.push_back(find(id));
 }
 
 } // namespace flexc::analysis

@@ -3,14 +3,19 @@
 
 #include <vector>
 
+#include "analysis/affine.h"
 #include "analysis/dependence.h"
 #include "ir/graph.h"
 
 namespace flexc::analysis {
 
-// Whether moving both positions by the same amount changes nothing. Of values that use the score,
-// no. `dependence` has an entry for each node that is reached.
-bool is_of_distance(const ir::Graph& graph, const std::vector<Dependence>& dependence,
-                    ir::NodeId id);
+// Of each node, whether moving both positions by the same amount changes nothing. Of values that
+// use the score, no.
+std::vector<bool> of_distance(const ir::Graph& graph, const std::vector<Dependence>& dependence,
+                              const std::vector<AffineForm>& forms);
+// Of the nodes that were made since.
+void extend_of_distance(std::vector<bool>& of_distance, const ir::Graph& graph,
+                        const std::vector<Dependence>& dependence,
+                        const std::vector<AffineForm>& forms);
 
 } // namespace flexc::analysis

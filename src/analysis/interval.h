@@ -1,5 +1,7 @@
 // Interval arithmetic for ranges: every function contains all results that operands inside their
-// intervals can give.
+// intervals can give. Of an operator that is not in a table nothing is known.
+//
+// Tiles of masks have a table of their own, common/interval.h, which says why.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +27,7 @@ constexpr bool contains(Interval x, std::int64_t value) {
 Interval transfer(ir::Op op, std::span<const Interval> operands);
 
 // Values of a real node as f32 arithmetic gives them, rounding and approximate functions included.
+// Where zero is inside, a denormal number of either sign may stand for it.
 struct RealInterval {
     double low = -std::numeric_limits<double>::infinity();
     double high = std::numeric_limits<double>::infinity();

@@ -18,7 +18,6 @@ namespace {
 constexpr std::int64_t kMaxParam = std::int64_t{1} << 53;
 // Extents of captured buffers; far from the ends of int64, so that N + 1 is not "any".
 constexpr std::int64_t kMaxExtent = std::int64_t{1} << 61;
-constexpr std::int64_t kMaxHeadDim = 256;
 constexpr std::size_t kMaxBounds = 8;
 
 // value <= size + offset, or value >= size + offset.
@@ -86,10 +85,14 @@ Bounds hull_lower(const Fact& x, const Fact& y) {
     return result;
 }
 
+// Whether reals that a caller chooses, or that only a function's own bounds bound, say anything.
+enum class Trust : std::uint8_t { all_reals, reals_of_positions };
+
 class Analysis {
   public:
-    explicit Analysis(const ir::Program& program)
-        : program_(program), graph_(program.graph), facts_(graph_.size()), reals_(graph_.size()) {}
+    Analysis(const ir::Program& program, Trust trust)
+        : program_(program), graph_(program.graph), trust_(trust), facts_(graph_.size()),
+          reals_(graph_.size()), is_data_(graph_.size()) {}
 
     Ranges run() {
         Ranges ranges;
@@ -106,7 +109,8 @@ class Analysis {
                 facts_[id] = integer(node);
                 ranges.of_node[id] = facts_[id].range;
             } else if (node.type == Type::real) {
-                reals_[id] = real(node);
+                is_data_[id] = is_data(node);
+                if (!is_data_[id]) reals_[id] = real(node);
                 ranges.magnitude[id] =
                     std::max(std::fabs(reals_[id].low), std::fabs(reals_[id].high));
                 ranges.finite[id] = std::isfinite(ranges.magnitude[id]) && !reals_[id].nan;
@@ -199,7 +203,16 @@ class Analysis {
         case Op::b: return position({ir::kB});
         case Op::h: return position({ir::kH});
         case Op::h_kv: return position({ir::kHKv, ir::kH});
-        case Op::q_idx: return position({ir::kQLen});
+        case Op::q_idx:
+            // Where a request's queries begin is chosen by callers; at its end, that may be before
+            // 0.
+            if (!program_.is_dense()) return {{-(kMaxLength - 2), kMaxLength - 2}, {}, {}};
+            return position({ir::kQLen});
+        case Op::q_row:
+        case Op::kv_row: return {{0, kMaxRows - 1}, {}, {}};
+        // Of a request that has elements; sizes are the longest's.
+        case Op::q_len: return {{1, kMaxLength - 1}, {{ir::kQLen, 0}}, {}};
+        case Op::kv_len: return {{1, kMaxLength - 1}, {{ir::kKvLen, 0}}, {}};
         case Op::kv_idx: return position({ir::kKvLen});
         case Op::size: return size_fact(node.symbol);
         case Op::param: return {{-kMaxParam, kMaxParam}, {}, {}};
@@ -310,17 +323,27 @@ class Analysis {
         insert_shifted(fact.lower, limit.lower, shift, false);
     }
 
+    // What shares operands is looked at once, and no more than so many nodes of a condition.
     void refine(Fact& fact, NodeId arm, NodeId condition, bool holds) const {
-        const ir::Node& node = graph_[condition];
-        if (node.op == (holds ? Op::band : Op::bor)) {
+        constexpr std::size_t kMostNodes = 64;
+        std::vector<NodeId> seen = {condition};
+        for (std::size_t next = 0; next < seen.size(); ++next) {
+            const ir::Node& node = graph_[seen[next]];
+            if (node.op != (holds ? Op::band : Op::bor)) {
+                refine_by(fact, arm, node, holds);
+                continue;
+            }
             for (NodeId operand : node.operands)
-                refine(fact, arm, operand, holds);
-            return;
+                if (seen.size() < kMostNodes && std::ranges::find(seen, operand) == seen.end())
+                    seen.push_back(operand);
         }
-        if (node.op != Op::ilt && node.op != Op::ile) return;
-        const NodeId left = node.operands[0], right = node.operands[1];
+    }
+
+    void refine_by(Fact& fact, NodeId arm, const ir::Node& comparison, bool holds) const {
+        if (comparison.op != Op::ilt && comparison.op != Op::ile) return;
+        const NodeId left = comparison.operands[0], right = comparison.operands[1];
         // x < y, or without it y <= x; x <= y, or without it y < x.
-        const std::int64_t gap = (node.op == Op::ilt) == holds ? 1 : 0;
+        const std::int64_t gap = (comparison.op == Op::ilt) == holds ? 1 : 0;
         const NodeId smaller = holds ? left : right, larger = holds ? right : left;
         if (arm == smaller) at_most(fact, facts_[larger], -gap);
         if (arm == larger) at_least(fact, facts_[smaller], gap);
@@ -338,6 +361,25 @@ class Analysis {
     }
 
     // --- reals: to bound what is truncated to an integer, and logits -------------------------
+    bool is_data(const ir::Node& node) const {
+        if (trust_ == Trust::all_reals) return false;
+        switch (node.op) {
+        case Op::score:
+        case Op::read:
+        case Op::param:
+        case Op::sum:
+        case Op::sin:
+        case Op::cos:
+        case Op::tanh:
+        case Op::sigmoid:
+        case Op::erf: return true;
+        default: break;
+        }
+        return std::ranges::any_of(node.operands, [&](NodeId operand) {
+            return graph_[operand].type == Type::real && is_data_[operand];
+        });
+    }
+
     RealInterval real(const ir::Node& node) const {
         switch (node.op) {
         case Op::const_real:
@@ -358,12 +400,18 @@ class Analysis {
 
     const ir::Program& program_;
     const ir::Graph& graph_;
+    Trust trust_;
     std::vector<Fact> facts_;
     std::vector<RealInterval> reals_;
+    std::vector<bool> is_data_;
 };
 
 } // namespace
 
-Ranges ranges(const ir::Program& program) { return Analysis(program).run(); }
+Ranges ranges(const ir::Program& program) {
+    Ranges ranges = Analysis(program, Trust::all_reals).run();
+    ranges.in_range = Analysis(program, Trust::reals_of_positions).run().in_range;
+    return ranges;
+}
 
 } // namespace flexc::analysis

@@ -12,6 +12,8 @@ namespace flexc::analysis {
 // fit in 32 bits. Every size, extents of buffers too, is at least 1; integer parameters are within
 // 2^53. All are checked at plan time.
 inline constexpr std::int64_t kMaxLength = std::int64_t{1} << 30;
+// Rows of packed tensors and of caches are below this.
+inline constexpr std::int64_t kMaxRows = std::int64_t{1} << 48;
 
 // Closed; saturated at the ends of int64, which then stand for "any".
 struct Interval {
@@ -30,7 +32,10 @@ struct Ranges {
     std::vector<bool> finite; // real nodes that can be neither infinite nor NaN
     // Of integer comparisons, min and max: first operand - second operand.
     std::vector<Interval> difference;
-    // read node -> per index, whether it is proven inside the buffer (empty for other nodes)
+    // read node -> per index, whether it is proven inside the buffer (empty for other nodes). A
+    // proof never rests on what arithmetic makes of numbers that a caller chooses: score, elements
+    // of buffers, parameters. A wrong one would read memory of others, and a check of such an index
+    // costs next to nothing.
     std::vector<std::vector<bool>> in_range;
 };
 

@@ -17,16 +17,32 @@ constexpr RealInterval kUnknown{};
 // hyperbolic functions of a GPU.
 constexpr double kRounding = 1e-6, kFunction = 1e-5, kFastFunction = 2e-3;
 
+// Just below the greatest f32: what is beyond may be that, or infinite.
+constexpr double kGreatest = 3.4e38;
+// The CPU takes f32 numbers below this for zero, and so may a result be.
+constexpr double kLeastNormal = 0x1p-126;
+
 RealInterval widen(RealInterval x, double slack) {
-    auto moved = [&](double value, double direction) {
-        const double distance = std::fabs(value) * slack + slack * (slack > kRounding ? 1 : 1e-30);
-        const double result = value + direction * distance;
-        // What f32 cannot hold is infinite.
-        return std::fabs(result) > 3.4e38 ? std::copysign(kInfinity, result) : result;
+    const auto distance = [&](double value) {
+        return std::fabs(value) * slack + slack * (slack > kRounding ? 1 : 1e-30);
     };
     if (std::isnan(x.low) || std::isnan(x.high)) return kUnknown;
-    return {std::isinf(x.low) ? x.low : moved(x.low, -1),
-            std::isinf(x.high) ? x.high : moved(x.high, 1), x.nan};
+    if (!std::isinf(x.low)) {
+        x.low = std::min(x.low - distance(x.low), kGreatest);
+        if (x.low < -kGreatest) x.low = -kInfinity;
+    }
+    if (!std::isinf(x.high)) {
+        x.high = std::max(x.high + distance(x.high), -kGreatest);
+        if (x.high > kGreatest) x.high = kInfinity;
+    }
+    return x;
+}
+
+// An operand as the CPU may see it.
+RealInterval flushed(RealInterval x) {
+    if (x.low > 0 && x.low < kLeastNormal) x.low = 0;
+    if (x.high < 0 && x.high > -kLeastNormal) x.high = 0;
+    return x;
 }
 
 bool finite(RealInterval x) { return std::isfinite(x.low) && std::isfinite(x.high); }
@@ -72,7 +88,10 @@ RealInterval unary(Op op, RealInterval x) {
         const bool spans_zero = x.low <= 0 && x.high >= 0;
         return {spans_zero ? 0 : std::min(std::fabs(x.low), std::fabs(x.high)), magnitude, x.nan};
     }
-    case Op::fsign: return {reference::sign(x.low), reference::sign(x.high), false};
+    case Op::fsign: {
+        const RealInterval signs = {reference::sign(x.low), reference::sign(x.high), false};
+        return x.nan ? hull(signs, {0, 0, false}) : signs; // that of NaN is 0
+    }
     case Op::ffloor: return increasing(x, [](double v) { return std::floor(v); }, 0);
     case Op::fceil: return increasing(x, [](double v) { return std::ceil(v); }, 0);
     case Op::fround: return increasing(x, [](double v) { return reference::round_even(v); }, 0);
@@ -120,19 +139,19 @@ Interval truncated(RealInterval x) {
 }
 
 RealInterval transfer(Op op, std::span<const RealInterval> operands) {
-    if (operands.size() == 1) return unary(op, operands[0]);
-    const RealInterval x = operands[0], y = operands[1];
+    if (operands.size() == 1) return unary(op, flushed(operands[0]));
+    const RealInterval x = flushed(operands[0]), y = flushed(operands[1]);
     const bool nan = x.nan || y.nan;
     switch (op) {
     case Op::fadd: return add(x, y);
     case Op::fsub: return add(x, negate(y));
     case Op::fmul: return multiply(x, y);
     case Op::fdiv: return divide(x, y);
-    case Op::fma: return add(multiply(x, y), operands[2]);
+    case Op::fma: return add(multiply(x, y), flushed(operands[2]));
     case Op::fmin: return {std::min(x.low, y.low), std::min(x.high, y.high), nan};
     case Op::fmax: return {std::max(x.low, y.low), std::max(x.high, y.high), nan};
     case Op::fclamp: {
-        const RealInterval z = operands[2];
+        const RealInterval z = flushed(operands[2]);
         return {std::min(std::max(x.low, y.low), z.low), std::min(std::max(x.high, y.high), z.high),
                 nan || z.nan};
     }

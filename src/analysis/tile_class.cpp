@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <type_traits>
 
 namespace flexc::analysis {
 
@@ -12,8 +13,6 @@ using ir::Op;
 
 namespace {
 
-constexpr std::uint8_t kPositions = Dependence::q | Dependence::kv;
-
 // Which positions each node uses. What changes with a counter has no value of its own for a
 // position: it counts as one that uses both.
 std::vector<std::uint8_t> positions_of(const ir::Graph& graph) {
@@ -21,31 +20,37 @@ std::vector<std::uint8_t> positions_of(const ir::Graph& graph) {
     const std::vector<NodeId> counters = ir::counters_of(graph);
     std::vector<std::uint8_t> positions(graph.size());
     for (NodeId id = 0; id < graph.size(); ++id)
-        positions[id] = counters[id] != ir::kNoNode ? kPositions : uses[id].bits & kPositions;
+        positions[id] = static_cast<std::uint8_t>(
+            kPositions & (counters[id] != ir::kNoNode ? ~0u : uses[id].bits));
     return positions;
 }
 
+// Nothing where there is no such function.
 template <int kArity, typename Function>
-Fact call(Function function, const std::array<Fact, 3>& x) {
-    if constexpr (kArity == 1)
+std::optional<Fact> call(Function function, const std::array<Fact, 3>& x) {
+    if constexpr (kArity == 1 && std::is_invocable_v<Function, Fact>)
         return function(x[0]);
-    else if constexpr (kArity == 2)
+    else if constexpr (kArity == 2 && std::is_invocable_v<Function, Fact, Fact>)
         return function(x[0], x[1]);
-    else
+    else if constexpr (kArity == 3 && std::is_invocable_v<Function, Fact, Fact, Fact>)
         return function(x[0], x[1], x[2]);
+    else
+        return {};
 }
 
 constexpr int arity(std::string_view signature) { return static_cast<int>(signature.find('>')); }
 
-Fact interval_of(Op op, const std::array<Fact, 3>& operands) {
+// By the function of common/interval.h that is named as the operator is, if there is one.
+std::optional<Fact> known_interval(Op op, const std::array<Fact, 3>& operands) {
     switch (op) {
     case Op::counter: return interval::counter(operands[0], operands[1]);
     case Op::sum: return interval::sum(operands[0], operands[1]);
 #define FLEXC_OP(name, signature, derivative, reference, cuda, llvm)                               \
     case Op::name:                                                                                 \
-        return call<arity(signature)>([](auto... x) { return interval::name(x...); }, operands);
+        return call<arity(signature)>(                                                             \
+            [](auto... x) -> decltype(name(x...)) { return name(x...); }, operands);
 #include "ir/ops.def"
-    default: return interval::anything();
+    default: return {};
     }
 }
 
@@ -84,12 +89,8 @@ class Informative {
         case Op::bor: return std::ranges::any_of(node.operands, known);
         default: break;
         }
-        // An operator that nothing is known of, whatever its operands are.
-        std::array<Fact, 3> ones;
-        ones.fill({1, 1});
-        return node.type == ir::Type::boolean || interval::is_finite(interval_of(node.op, ones))
-                   ? std::ranges::all_of(node.operands, known)
-                   : false;
+        return (node.type == ir::Type::boolean || has_tile_interval(node.op)) &&
+               std::ranges::all_of(node.operands, known);
     }
 
     const ir::Graph& graph_;
@@ -98,6 +99,18 @@ class Informative {
 };
 
 } // namespace
+
+bool has_tile_interval(Op op) {
+    constexpr std::array<Fact, 3> kOnes = {Fact{1, 1}, Fact{1, 1}, Fact{1, 1}};
+    const std::optional<Fact> known = known_interval(op, kOnes);
+    return known && interval::is_finite(*known);
+}
+
+Fact tile_interval(Op op, ir::Type type, const std::array<Fact, 3>& operands) {
+    const std::optional<Fact> known = known_interval(op, operands);
+    if (known) return *known;
+    return type == ir::Type::boolean ? interval::any_truth() : interval::anything();
+}
 
 MaskTier tier_of(const ir::Graph& graph, NodeId mask, const Band& band) {
     if (graph[mask].op == Op::const_bool) return MaskTier::constant;
@@ -193,7 +206,7 @@ std::optional<TileClass> TileClassifier::test(std::int64_t query_tile,
         std::array<Fact, 3> operands{};
         for (std::size_t i = 0; i < node.operands.size(); ++i)
             operands[i] = facts_[node.operands[i]];
-        facts_[id] = interval_of(node.op, operands);
+        facts_[id] = tile_interval(node.op, node.type, operands);
     }
     if (facts_[mask_].high == 0) return TileClass::empty;
     if (facts_[mask_].low == 1) return TileClass::full;

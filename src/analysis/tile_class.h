@@ -6,6 +6,7 @@
 // and one is hidden.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -40,6 +41,12 @@ struct TiledAxis {
         return index + 1 == tiles() ? length : (index + 1) * tile;
     }
 };
+
+// What an operator of this type gives in a tile, from what its operands can be there; and whether
+// anything is ever known of that.
+interval::Fact tile_interval(ir::Op op, ir::Type type,
+                             const std::array<interval::Fact, 3>& operands);
+bool has_tile_interval(ir::Op op);
 
 // The tiles of one (b, h).
 class TileClassifier {

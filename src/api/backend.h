@@ -7,6 +7,7 @@
 #include "api/frontend.h"
 #include "cache/store.h"
 #include "runtime/executable.h"
+#include "support/watch.h"
 
 namespace flexc::api {
 
@@ -16,12 +17,19 @@ struct Built {
     std::uint64_t bytes = 0;
 };
 
-Result<Built> build_cpu(const passes::Mod& mod, const CompileOptions& options, cache::Store& store);
+Result<Built> build_cpu(const passes::Mod& mod, const CompileOptions& options, cache::Store& store,
+                        const support::Watch& watch);
 Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, int device_index,
-                         cache::Store& store);
+                         cache::Store& store, const support::Watch& watch);
 // any_layout: also what only calls with unusual strides or alignment will ask for.
 Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions& options,
-                                   std::string_view arch, bool any_layout, cache::Store& store);
+                                   std::string_view arch, bool any_layout, cache::Store& store,
+                                   const support::Watch& watch);
+
+// What these would say before a backend compiler runs; an empty `arch` is that of the device.
+Result<void> check_cpu(const CompileOptions& options);
+Result<void> check_cuda(const passes::Mod& mod, const CompileOptions& options,
+                        std::string_view arch, cache::Store& store);
 
 // Text forms for explain.
 Result<std::string> explain_cuda(const passes::Mod& mod, const CompileOptions& options,

@@ -1,5 +1,8 @@
 #include "api/c_convert.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace flexc::api {
 
 namespace {
@@ -15,11 +18,14 @@ static_assert(FLEXC_I8 == static_cast<int>(DType::i8) + 1);
 static_assert(FLEXC_U8 == static_cast<int>(DType::u8) + 1);
 static_assert(FLEXC_BOOL == static_cast<int>(DType::boolean) + 1);
 static_assert(FLEXC_DEVICE_CUDA == static_cast<int>(Device::Kind::cuda));
-static_assert(FLEXC_BACKWARD_HOPPER == static_cast<int>(BackwardKernel::hopper));
+static_assert(FLEXC_BACKWARD_SPECIALIZED == static_cast<int>(BackwardKernel::specialized));
 static_assert(FLEXC_GRADIENT_BUFFER == static_cast<int>(GradientType::buffer));
-static_assert(FLEXC_MASK_TILES_MAPS == static_cast<int>(TileSource::maps));
+static_assert(FLEXC_MASK_TILES_BLOCK_MASK == static_cast<int>(TileSource::block_mask));
+static_assert(FLEXC_LAYOUT_PAGED == static_cast<int>(Layout::paged));
+static_assert(FLEXC_QUERY_START_END == static_cast<int>(QueryStart::end));
 static_assert(FLEXC_LOG_ERROR == static_cast<int>(LogLevel::error));
 static_assert(FLEXC_ERROR_SYNTAX == static_cast<int>(ErrorCode::syntax) + 1);
+static_assert(FLEXC_ERROR_CANCELLED == static_cast<int>(ErrorCode::cancelled) + 1);
 static_assert(FLEXC_ERROR_INTERNAL == static_cast<int>(ErrorCode::internal) + 1);
 static_assert(FLEXC_MAX_DIMS == kMaxDims);
 
@@ -35,10 +41,6 @@ Result<Enum> read_enum(std::int32_t given, std::int32_t last, const char* what) 
     if (given < 0 || given > last)
         return invalid(std::string(what) + " has no value " + std::to_string(given));
     return static_cast<Enum>(given);
-}
-
-std::string text_or(const char* given, std::string fallback) {
-    return given == nullptr ? std::move(fallback) : std::string(given);
 }
 
 Result<BufferDeclaration> read_buffer(const flexc_buffer_declaration& given) {
@@ -96,6 +98,10 @@ void read_common(TensorReader& reader, const Given& given, Tensors& tensors) {
 
 } // namespace
 
+std::string text_or(const char* given, std::string fallback) {
+    return given == nullptr ? std::move(fallback) : std::string(given);
+}
+
 Error invalid(std::string message) { return {ErrorCode::invalid_option, std::move(message)}; }
 
 Result<CompileOptions> read_options(const flexc_compile_options* given) {
@@ -106,22 +112,30 @@ Result<CompileOptions> read_options(const flexc_compile_options* given) {
 
     const auto dtype = read_dtype(read->dtype, options.dtype, "options");
     if (!dtype) return dtype.error();
-    const auto device = read_enum<Device::Kind>(read->device, FLEXC_DEVICE_CUDA, "device");
+    const auto device = read_device(read->device, read->device_index);
     if (!device) return device.error();
     const auto forward =
-        read_enum<ForwardKernel>(read->forward_kernel, FLEXC_FORWARD_HOPPER, "forward_kernel");
+        read_enum<ForwardKernel>(read->forward_kernel, FLEXC_FORWARD_SPECIALIZED, "forward_kernel");
     if (!forward) return forward.error();
-    const auto backward =
-        read_enum<BackwardKernel>(read->backward_kernel, FLEXC_BACKWARD_HOPPER, "backward_kernel");
+    const auto backward = read_enum<BackwardKernel>(read->backward_kernel,
+                                                    FLEXC_BACKWARD_SPECIALIZED, "backward_kernel");
     if (!backward) return backward.error();
     const auto gradient_type =
         read_enum<GradientType>(read->gradient_type, FLEXC_GRADIENT_BUFFER, "gradient_type");
     if (!gradient_type) return gradient_type.error();
-    const auto tiles = read_enum<TileSource>(read->mask_tiles, FLEXC_MASK_TILES_MAPS, "mask_tiles");
+    const auto tiles =
+        read_enum<TileSource>(read->mask_tiles, FLEXC_MASK_TILES_BLOCK_MASK, "mask_tiles");
     if (!tiles) return tiles.error();
 
+    const auto queries = read_enum<Layout>(read->query_layout, FLEXC_LAYOUT_PAGED, "query_layout");
+    if (!queries) return queries.error();
+    const auto keys = read_enum<Layout>(read->key_layout, FLEXC_LAYOUT_PAGED, "key_layout");
+    if (!keys) return keys.error();
+
+    options.query_layout = *queries;
+    options.key_layout = *keys;
     options.dtype = *dtype;
-    options.device = {*device, read->device_index};
+    options.device = *device;
     options.forward_kernel = *forward;
     options.backward_kernel = *backward;
     options.gradient_type = *gradient_type;
@@ -133,11 +147,21 @@ Result<CompileOptions> read_options(const flexc_compile_options* given) {
     options.report_out_of_range = read->report_out_of_range != 0;
     options.source_name = text_or(read->source_name, options.source_name);
     options.mask_mod = text_or(read->mask_mod, "");
+    options.sink = text_or(read->sink, "");
     options.schedule = text_or(read->schedule, "");
     options.cache.memory = read->no_memory_cache == 0;
     options.cache.disk = read->no_disk_cache == 0;
     options.cache.directory = text_or(read->cache_directory, "");
+    options.cache.pack = text_or(read->pack, "");
+    options.count_visible = read->count_visible != 0;
     if (read->cache_max_bytes != 0) options.cache.max_bytes = read->cache_max_bytes;
+    if (std::isnan(read->max_compile_seconds)) return invalid("max_compile_seconds is NaN");
+    if (read->max_compile_seconds != 0)
+        options.limits.seconds = std::max(read->max_compile_seconds, 0.0);
+    if (read->max_compile_memory != 0)
+        options.limits.memory_bytes =
+            read->max_compile_memory == UINT64_MAX ? 0 : read->max_compile_memory;
+    if (read->cancel != nullptr) options.cancel = token_of(read->cancel);
 
     for (std::size_t i = 0; i < read->buffer_count; ++i) {
         const auto element = read_element(read->buffers, i, "buffers");
@@ -156,6 +180,12 @@ Result<CompileOptions> read_options(const flexc_compile_options* given) {
     return options;
 }
 
+Result<Device> read_device(std::int32_t device, std::int32_t index) {
+    const auto kind = read_enum<Device::Kind>(device, FLEXC_DEVICE_CUDA, "device");
+    if (!kind) return kind.error();
+    return Device{*kind, index};
+}
+
 Result<Sizes> read_sizes(const flexc_sizes* given) {
     const auto read = read_struct(given, "sizes");
     if (!read) return read.error();
@@ -166,19 +196,32 @@ Result<Sizes> read_sizes(const flexc_sizes* given) {
                  .kv_len = read->kv_len};
 }
 
+Result<MaskTiles> read_mask_tile(const flexc_mask_tile* given) {
+    MaskTiles tile;
+    if (given == nullptr) return tile;
+    const auto read = read_struct(given, "tile");
+    if (!read) return read.error();
+    if (read->queries != 0) tile.queries = read->queries;
+    if (read->keys != 0) tile.keys = read->keys;
+    return tile;
+}
+
 Result<TensorView> read_tensor(const flexc_tensor* given, const char* what) {
     const auto read = read_struct(given, what);
     if (!read) return read.error();
-    if (read->data == nullptr) return TensorView{};
+    const void* data = read->data != nullptr ? read->data : read->const_data;
+    if (data == nullptr) return TensorView{};
+    if (read->data != nullptr && read->const_data != nullptr)
+        return invalid(std::string(what) + " has data and const_data: give one of them");
     if (read->dtype == FLEXC_DEFAULT_DTYPE) return invalid(std::string(what) + " has no dtype");
     const auto dtype = read_dtype(read->dtype, DType::f32, what);
     if (!dtype) return dtype.error();
     if (read->rank < 0 || read->rank > FLEXC_MAX_DIMS)
         return invalid(std::string(what) + " has rank " + std::to_string(read->rank) +
                        ", which is not 0 to " + std::to_string(FLEXC_MAX_DIMS));
-    auto view = TensorView::contiguous(
-        read->data, *dtype,
-        std::span<const std::int64_t>(read->shape, static_cast<std::size_t>(read->rank)));
+    const std::span<const std::int64_t> shape(read->shape, static_cast<std::size_t>(read->rank));
+    auto view = read->data != nullptr ? TensorView::contiguous(read->data, *dtype, shape)
+                                      : TensorView::read_only(data, *dtype, shape);
     if (read->has_strides != 0) std::copy_n(read->strides, read->rank, view.strides.begin());
     return view;
 }
@@ -219,6 +262,57 @@ Result<BackwardTensors> read_backward(const flexc_backward_tensors* given) {
     return reader.finish(tensors);
 }
 
+Result<Lengths> read_lengths(const flexc_lengths* given) {
+    const auto read = read_struct(given, "lengths");
+    if (!read) return read.error();
+    const auto start =
+        read_enum<QueryStart>(read->query_start, FLEXC_QUERY_START_END, "query_start");
+    if (!start) return start.error();
+    Lengths lengths;
+    struct Array {
+        const char* name;
+        const std::int32_t* numbers;
+        std::size_t count;
+        std::span<const std::int32_t>& into;
+    };
+    for (const Array& array :
+         {Array{"cu_seqlens_q", read->cu_seqlens_q, read->cu_seqlens_q_count, lengths.cu_seqlens_q},
+          Array{"cu_seqlens_k", read->cu_seqlens_k, read->cu_seqlens_k_count, lengths.cu_seqlens_k},
+          Array{"seqused_q", read->seqused_q, read->seqused_q_count, lengths.seqused_q},
+          Array{"seqused_k", read->seqused_k, read->seqused_k_count, lengths.seqused_k},
+          Array{"page_table", read->page_table, read->page_table_count, lengths.page_table},
+          Array{"page_indptr", read->page_indptr, read->page_indptr_count, lengths.page_indptr},
+          Array{"page_indices", read->page_indices, read->page_indices_count, lengths.page_indices},
+          Array{"last_page_len", read->last_page_len, read->last_page_len_count,
+                lengths.last_page_len},
+          Array{"query_starts", read->query_starts, read->query_starts_count,
+                lengths.query_starts}}) {
+        if (array.numbers == nullptr && array.count != 0)
+            return invalid(std::string(array.name) + " is NULL");
+        array.into = {array.numbers, array.count};
+    }
+    lengths.page_size = read->page_size;
+    lengths.pages = read->pages;
+    lengths.query_start = *start;
+    return lengths;
+}
+
+Result<LengthTensors> read_length_tensors(const flexc_length_tensors* given) {
+    const auto read = read_struct(given, "lengths");
+    if (!read) return read.error();
+    LengthTensors tensors;
+    TensorReader reader;
+    reader.read(read->cu_seqlens_q, "cu_seqlens_q", tensors.cu_seqlens_q);
+    reader.read(read->cu_seqlens_k, "cu_seqlens_k", tensors.cu_seqlens_k);
+    reader.read(read->seqused_q, "seqused_q", tensors.seqused_q);
+    reader.read(read->seqused_k, "seqused_k", tensors.seqused_k);
+    reader.read(read->page_table, "page_table", tensors.page_table);
+    reader.read(read->page_indptr, "page_indptr", tensors.page_indptr);
+    reader.read(read->page_indices, "page_indices", tensors.page_indices);
+    reader.read(read->last_page_len, "last_page_len", tensors.last_page_len);
+    return reader.finish(tensors);
+}
+
 Result<Workspace> read_workspace(const flexc_workspace* given) {
     if (given == nullptr) return Workspace{};
     const auto read = read_struct(given, "workspace");
@@ -244,7 +338,25 @@ Result<ReadPlanOptions> read_plan_options(const flexc_plan_options* given) {
     if (read->global_q_len != 0) options.global_q_len = read->global_q_len;
     if (read->global_kv_len != 0) options.global_kv_len = read->global_kv_len;
     options.accumulate_gradients = read->accumulate_gradients != 0;
+    options.cpu_threads = {read->cpu_threads, read->parallel_for, read->parallel_user};
+    if (read->lengths != nullptr) {
+        auto lengths = read_lengths(read->lengths);
+        if (!lengths) return lengths.error();
+        options.lengths = *lengths;
+    }
     options.params = result.params; // the vector's memory moves with it
+    if (read->forward != nullptr) {
+        auto tensors = read_forward(read->forward);
+        if (!tensors) return tensors.error();
+        result.forward = std::make_unique<const ForwardTensors>(*tensors);
+        options.forward = result.forward.get();
+    }
+    if (read->backward != nullptr) {
+        auto tensors = read_backward(read->backward);
+        if (!tensors) return tensors.error();
+        result.backward = std::make_unique<const BackwardTensors>(*tensors);
+        options.backward = result.backward.get();
+    }
     return result;
 }
 

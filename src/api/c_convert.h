@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +25,9 @@ template <typename Struct> Result<Struct> read_struct(const Struct* given, const
     const std::uint32_t size = given->struct_size;
     if (size < sizeof(std::uint32_t) || size > kLargestStruct)
         return invalid(std::string(what) + ": struct_size is not set");
+    // Or a part of a pointer would be read.
+    if (size % alignof(Struct) != 0)
+        return invalid(std::string(what) + ": struct_size is not the size of a struct");
     const auto* bytes = reinterpret_cast<const unsigned char*>(given);
     for (std::uint32_t at = sizeof(Struct); at < size; ++at)
         if (bytes[at] != 0)
@@ -52,17 +56,27 @@ Result<Struct> read_element(const Struct* array, std::size_t index, const char* 
         reinterpret_cast<const Struct*>(bytes + index * std::size_t{array->struct_size}), what);
 }
 
+std::string text_or(const char* given, std::string fallback);
+
+// Of flexc_cancel_token, which only C sees.
+CancelToken token_of(const flexc_cancel_token* token);
 Result<CompileOptions> read_options(const flexc_compile_options* given);
+Result<Device> read_device(std::int32_t device, std::int32_t index);
 Result<Sizes> read_sizes(const flexc_sizes* given);
+Result<MaskTiles> read_mask_tile(const flexc_mask_tile* given);
 Result<TensorView> read_tensor(const flexc_tensor* given, const char* what);
 Result<std::vector<NamedTensor>> read_tensors(const flexc_named_tensor* given, std::size_t count);
 Result<ForwardTensors> read_forward(const flexc_forward_tensors* given);
 Result<BackwardTensors> read_backward(const flexc_backward_tensors* given);
+Result<Lengths> read_lengths(const flexc_lengths* given);
+Result<LengthTensors> read_length_tensors(const flexc_length_tensors* given);
 Result<Workspace> read_workspace(const flexc_workspace* given);
 
 // The options, and the storage that they point into.
 struct ReadPlanOptions {
     std::vector<ParamValue> params;
+    std::unique_ptr<const ForwardTensors> forward; // these two where options says so
+    std::unique_ptr<const BackwardTensors> backward;
     PlanOptions options;
 };
 Result<ReadPlanOptions> read_plan_options(const flexc_plan_options* given);

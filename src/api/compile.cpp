@@ -8,6 +8,7 @@
 #include "api/frontend.h"
 #include "cache/digest.h"
 #include "flexc/version.h"
+#include "support/env.h"
 #include "support/log.h"
 #include "support/text.h"
 
@@ -21,10 +22,11 @@ double milliseconds_since(Clock::time_point start) {
     return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-// Of the question, not of the generated code: a repeated compile() is one look-up, no parse.
-cache::Digest key_of(std::string_view text, const CompileOptions& options) {
-    cache::DigestBuilder key;
-    key.field("text", text).field("mask_mod", options.mask_mod);
+// Of the question, not of the generated code: a repeated compile() is one look-up, no parse. The
+// whole text, so that no two questions have one key.
+std::string key_of(std::string_view text, const CompileOptions& options) {
+    cache::KeyBuilder key;
+    key.field("text", text).field("mask_mod", options.mask_mod).field("sink", options.sink);
     for (const BufferDeclaration& buffer : options.buffers) {
         key.field("buffer", buffer.name).field("type", name(buffer.type));
         for (const std::string& dim : buffer.dims)
@@ -40,6 +42,8 @@ cache::Digest key_of(std::string_view text, const CompileOptions& options) {
         .field("head_dim_v", static_cast<std::uint64_t>(options.head_dim_v))
         .field("device", static_cast<std::uint64_t>(options.device.kind))
         .field("index", static_cast<std::uint64_t>(options.device.index))
+        .field("query_layout", static_cast<std::uint64_t>(options.query_layout))
+        .field("key_layout", static_cast<std::uint64_t>(options.key_layout))
         .field("backward", std::uint64_t{options.backward})
         .field("forward_kernel", static_cast<std::uint64_t>(options.forward_kernel))
         .field("backward_kernel", static_cast<std::uint64_t>(options.backward_kernel))
@@ -47,29 +51,34 @@ cache::Digest key_of(std::string_view text, const CompileOptions& options) {
         .field("gradient_type", static_cast<std::uint64_t>(options.gradient_type))
         .field("schedule", options.schedule)
         .field("deterministic", std::uint64_t{options.deterministic})
+        .field("count_visible", std::uint64_t{options.count_visible})
         .field("report", std::uint64_t{options.report_out_of_range})
-        .finish();
+        .text();
 }
 
-Result<cache::Modules<detail::KernelState>::Made> make_kernel(std::string_view text,
-                                                              const CompileOptions& options) {
+Result<cache::Modules<detail::KernelState>::Made>
+make_kernel(std::string_view text, const CompileOptions& options, const support::Watch& watch) {
     const auto start = Clock::now();
     auto front = api::read_program(text, options);
     if (!front) return front.error();
     const support::Log log(options.log);
     if (!front->warnings.empty()) log.warn("{}", front->warnings);
-    auto mod = api::lower_program(std::move(front->program), options);
+    for (const std::string& problem : support::environment_problems())
+        log.warn("{}; it has no effect", problem);
+    auto mod = api::lower_program(std::move(*front), options);
     if (!mod) return mod.error();
+    if (auto checked = watch.check(); !checked) return checked.error();
 
     const auto store = api::Context::instance().stores.get(options.cache);
     auto built = options.device.kind == Device::Kind::cuda
-                     ? api::build_cuda(*mod, options, options.device.index, *store)
-                     : api::build_cpu(*mod, options, *store);
+                     ? api::build_cuda(*mod, options, options.device.index, *store, watch)
+                     : api::build_cpu(*mod, options, *store, watch);
     if (!built) return built.error();
 
     auto state = std::make_shared<detail::KernelState>();
     state->options = options;
     state->options.log = {}; // the caller's sink may die before the kernel
+    state->options.cancel = {};
     state->device = options.device;
     state->slots = passes::argument_slots(*mod);
     state->mod = std::move(*mod);
@@ -83,35 +92,66 @@ Result<cache::Modules<detail::KernelState>::Made> make_kernel(std::string_view t
                                                      .bytes = built->bytes};
 }
 
+std::vector<std::string> sizes_read(const ir::Program& program, std::span<const ir::NodeId> roots) {
+    std::vector<bool> is_read(program.sizes.size(), false);
+    for (const ir::NodeId node : ir::reachable(program.graph, roots))
+        if (program.graph[node].op == ir::Op::size) is_read[program.graph[node].symbol] = true;
+    std::vector<std::string> sizes;
+    for (std::size_t i = 0; i < program.sizes.size(); ++i)
+        if (is_read[i]) sizes.push_back(program.sizes[i]);
+    return sizes;
+}
+
 } // namespace
 
 Result<Kernel> compile(std::string_view text, const CompileOptions& given) {
-    return api::guarded([&]() -> Result<Kernel> {
+    return guarded([&]() -> Result<Kernel> {
         auto options = api::complete(given);
         if (!options) return options.error();
         if (options->device.kind == Device::Kind::automatic) options->device = default_device();
+        api::Context& context = api::Context::instance();
+        const support::Watch watch = context.watch(*options);
         if (!options->cache.memory) {
-            auto made = make_kernel(text, *options);
+            auto made = make_kernel(text, *options, watch);
             if (!made) return made.error();
             return Kernel(made->value);
         }
-        auto state = api::Context::instance().kernels.get(
-            key_of(text, *options), [&] { return make_kernel(text, *options); });
-        if (!state) return state.error();
-        return Kernel(*state);
+        const std::string key = key_of(text, *options);
+        while (true) {
+            if (auto failed = context.failures.find(key, options->limits)) return *failed;
+            bool is_mine = false;
+            auto state = context.kernels.get(
+                key,
+                [&] {
+                    is_mine = true;
+                    auto made = make_kernel(text, *options, watch);
+                    if (!made &&
+                        (watch.has_stopped() || made.error().code == ErrorCode::compile_failed))
+                        context.failures.remember(key, made.error(), options->limits);
+                    return made;
+                },
+                [&] { return watch.check(); });
+            if (state) return Kernel(*state);
+            // Another caller's compile may have been cancelled, or had less time.
+            const ErrorCode code = state.error().code;
+            const bool was_stopped = code == ErrorCode::cancelled || code == ErrorCode::limit;
+            if (is_mine || !was_stopped || !watch.check()) return state.error();
+        }
     });
 }
 
 Result<OfflineResult> compile_offline(std::string_view text, const CompileOptions& given,
                                       std::string_view arch, bool any_layout) {
-    return api::guarded([&]() -> Result<OfflineResult> {
+    return guarded([&]() -> Result<OfflineResult> {
         const auto start = Clock::now();
         auto options = api::complete(given);
         if (!options) return options.error();
         auto mod = api::lower_text(text, *options);
         if (!mod) return mod.error();
-        const auto store = api::Context::instance().stores.get(options->cache);
-        auto result = api::build_cubins(*mod, *options, arch, any_layout, *store);
+        api::Context& context = api::Context::instance();
+        const auto store = context.stores.get(options->cache);
+        auto result =
+            api::build_cubins(*mod, *options, arch, any_layout, *store, context.watch(*options));
         if (!result) return result.error();
         result->compile_ms = milliseconds_since(start);
         return result;
@@ -119,7 +159,7 @@ Result<OfflineResult> compile_offline(std::string_view text, const CompileOption
 }
 
 Result<Signature> check(std::string_view text, const CompileOptions& given) {
-    return api::guarded([&]() -> Result<Signature> {
+    return guarded([&]() -> Result<Signature> {
         auto options = api::complete(given);
         if (!options) return options.error();
         auto front = api::read_program(text, *options);
@@ -138,22 +178,34 @@ Result<Signature> check(std::string_view text, const CompileOptions& given) {
                                         .type = std::string(name(param.type)),
                                         .default_value = param.default_value,
                                         .has_default = param.has_default});
-        const std::array roots = {program.score, program.mask};
-        std::vector<bool> reads_size(program.sizes.size(), false);
-        for (const ir::NodeId node : ir::reachable(program.graph, roots))
-            if (program.graph[node].op == ir::Op::size)
-                reads_size[program.graph[node].symbol] = true;
-        for (std::size_t i = 0; i < program.sizes.size(); ++i)
-            if (reads_size[i]) signature.sizes.push_back(program.sizes[i]);
+        const std::array roots = {program.score, program.sink, program.mask};
+        signature.sizes = sizes_read(program, roots);
+        signature.mask_sizes = sizes_read(program, std::span(roots).subspan(2));
         const auto dependence = analysis::dependences(program.graph);
         signature.score_depends_on = analysis::describe(dependence[program.score]);
         if (program.graph[program.mask].op != ir::Op::const_bool)
             signature.mask_depends_on = analysis::describe(dependence[program.mask]);
+        if (program.sink != ir::kNoNode)
+            signature.sink_depends_on = analysis::describe(dependence[program.sink]);
         if (!front->warnings.empty()) signature.warnings.push_back(front->warnings);
         // Errors that only the passes find, such as a derivative beyond the limits.
-        if (auto mod = api::lower_program(std::move(front->program), *options); !mod)
-            return mod.error();
+        if (auto mod = api::lower_program(std::move(*front), *options); !mod) return mod.error();
         return signature;
+    });
+}
+
+Result<void> supports(std::string_view text, const CompileOptions& given, std::string_view arch) {
+    return guarded([&]() -> Result<void> {
+        auto options = api::complete(given);
+        if (!options) return options.error();
+        if (options->device.kind == Device::Kind::automatic && arch.empty())
+            options->device = default_device();
+        auto mod = api::lower_text(text, *options);
+        if (!mod) return mod.error();
+        if (arch.empty() && options->device.kind != Device::Kind::cuda)
+            return api::check_cpu(*options);
+        const auto store = api::Context::instance().stores.get(options->cache);
+        return api::check_cuda(*mod, *options, arch, *store);
     });
 }
 

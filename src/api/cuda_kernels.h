@@ -1,53 +1,52 @@
-// The CUDA kernels of a program: which there are, in which configuration, and their machine code
-// from the cache or the compiler.
+// Machine code for the kernels of a plan, from the cache or the compiler.
 #pragma once
 
-#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "api/kernel_entry.h"
 #include "cache/store.h"
-#include "cuda/config.h"
-#include "flexc/options.h"
 #include "flexc/result.h"
-#include "passes/mod.h"
+#include "plan/plan.h"
+#include "support/watch.h"
 
 namespace flexc::api {
 
-struct Target {
-    std::string arch; // "sm_90a"
-    int number = 0;   // 90
+// make_plan(), with what only the text of the kernels tells of a mask.
+Result<plan::KernelPlan> plan_of(const plan::Program& program);
+
+std::string mod_text(const plan::Program& program, const plan::KernelConfig& config);
+
+// The first of the candidates that does not spill. `variant`: whose main kernel it is, if so.
+Result<CompiledKernel> compile_kernel(const plan::Program& program,
+                                      std::span<const plan::KernelConfig> candidates,
+                                      const plan::Variant* variant, cache::Store& store,
+                                      const support::Watch& watch = {});
+
+// Kernels in the order of PassPlan::kernels.
+struct CompiledPass {
+    plan::PassPlan plan;
+    std::vector<CompiledKernel> kernels;
 };
-Result<Target> target_of(std::string_view arch);
+Result<CompiledPass> compile_pass(const plan::Program& program, const plan::Variant& variant,
+                                  cache::Store& store, const support::Watch& watch);
 
-// The forward, and with options.backward the kernels of the backward in the order of their launch.
-Result<std::vector<cuda::KernelKind>> kinds_of(const passes::Mod& mod,
-                                               const CompileOptions& options, const Target& target);
-
-// What a choice of configuration starts from.
-struct Preference {
-    bool generic = false;        // only kernels that take tensors of any layout
-    bool copies_matrices = true; // whose rows are aligned
-    int refused = 0;             // configurations that compiled badly before
-    std::optional<cuda::ForwardSchedule> schedule = {}; // asked for, or kept in the cache
+// The first variant of each pass, and the builder of block masks if there is one.
+struct CompiledPlan {
+    CompiledPass forward;
+    std::vector<CompiledPass> backward;      // none or one
+    std::vector<CompiledKernel> block_masks; // none or one
 };
-cuda::KernelRequest request_for(const passes::Mod& mod, const CompileOptions& options,
-                                cuda::KernelKind kind, const Target& target,
-                                const Preference& preference);
-cuda::KernelConfig configure(const passes::Mod& mod, const CompileOptions& options,
-                             cuda::KernelKind kind, const Target& target,
-                             Preference preference = {});
-std::string mod_text(const passes::Mod& mod, const CompileOptions& options,
-                     const cuda::KernelConfig& config);
+Result<CompiledPlan> compile_plan(const plan::Program& program, const plan::KernelPlan& plan,
+                                  cache::Store& store, const support::Watch& watch);
 
-Result<CompiledKernel> compile_kernel(const passes::Mod& mod, const CompileOptions& options,
-                                      cuda::KernelKind kind, const Target& target,
-                                      cache::Store& store, Preference preference = {});
-// All that kinds_of names, in parallel.
-Result<std::vector<CompiledKernel>> compile_kernels(const passes::Mod& mod,
-                                                    const CompileOptions& options,
-                                                    const Target& target, cache::Store& store);
+// What compile_plan() would say before a compiler runs.
+Result<void> check_kernels(const plan::Program& program, cache::Store& store);
+
+// Whether compiler and driver, of this version, take kernels with as many arguments as the program
+// needs.
+Result<void> check_argument_bytes(const passes::Mod& mod, int version, std::string_view whose);
 
 } // namespace flexc::api

@@ -22,35 +22,39 @@ bool on_cuda(Device device) { return device.kind == Device::Kind::cuda; }
 } // namespace
 
 Device default_device() {
-    const auto driver = cuda::driver_info();
-    if (driver && driver->device_count > 0)
-        if (const auto info = cuda::device_info(0); info && info->arch >= 80)
-            return Device::cuda(0);
-    return Device::cpu();
+    return guarded_or(Device::cpu(), [] {
+        const auto driver = cuda::driver_info();
+        if (driver && driver->device_count > 0)
+            if (const auto info = cuda::device_info(0); info && info->arch >= 80)
+                return Device::cuda(0);
+        return Device::cpu();
+    });
 }
 
 Result<DeviceMemory> DeviceMemory::allocate(Device device, std::size_t bytes) {
-    DeviceMemory memory;
-    if (device.kind == Device::Kind::automatic) device = default_device();
-    memory.device_ = device;
-    memory.bytes_ = bytes;
-    if (bytes == 0) return memory;
-    if (on_cuda(device)) {
-        auto scope = cuda::ContextScope::enter(device.index);
-        if (!scope) return scope.error();
-        auto data = cuda::allocate(bytes);
-        if (!data) return data.error();
-        memory.data_ = *data;
-        if (auto done = cuda::fill_async(memory.data_, 0, bytes, nullptr); !done)
-            return done.error();
-        if (auto done = cuda::synchronize_context(); !done) return done.error();
+    return guarded([&]() -> Result<DeviceMemory> {
+        DeviceMemory memory;
+        if (device.kind == Device::Kind::automatic) device = default_device();
+        memory.device_ = device;
+        memory.bytes_ = bytes;
+        if (bytes == 0) return memory;
+        if (on_cuda(device)) {
+            auto scope = cuda::ContextScope::enter(device.index);
+            if (!scope) return scope.error();
+            auto data = cuda::allocate(bytes);
+            if (!data) return data.error();
+            memory.data_ = *data;
+            if (auto done = cuda::fill_async(memory.data_, 0, bytes, nullptr); !done)
+                return done.error();
+            if (auto done = cuda::synchronize_context(); !done) return done.error();
+            return memory;
+        }
+        memory.data_ = std::aligned_alloc(runtime::kAlignment, runtime::aligned(bytes));
+        if (memory.data_ == nullptr)
+            return Error{ErrorCode::limit, formatted("out of memory: {} bytes", bytes)};
+        std::memset(memory.data_, 0, runtime::aligned(bytes));
         return memory;
-    }
-    memory.data_ = std::aligned_alloc(runtime::kAlignment, runtime::aligned(bytes));
-    if (memory.data_ == nullptr)
-        return Error{ErrorCode::limit, formatted("out of memory: {} bytes", bytes)};
-    std::memset(memory.data_, 0, runtime::aligned(bytes));
-    return memory;
+    });
 }
 
 DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept
@@ -70,54 +74,65 @@ DeviceMemory::~DeviceMemory() {
         std::free(data_);
         return;
     }
-    if (auto scope = cuda::ContextScope::enter(device_.index)) (void)cuda::release(data_);
+    (void)guarded([&]() -> Result<void> {
+        auto scope = cuda::ContextScope::enter(device_.index);
+        return scope ? cuda::release(data_) : scope.error();
+    });
 }
 
 Result<void> DeviceMemory::upload(const void* host, std::size_t bytes) {
-    if (bytes > bytes_)
-        return Error{ErrorCode::invalid_option,
-                     formatted("{} bytes do not fit into {}", bytes, bytes_)};
-    if (bytes == 0) return {};
-    if (!on_cuda(device_)) {
-        std::memcpy(data_, host, bytes);
-        return {};
-    }
-    auto scope = cuda::ContextScope::enter(device_.index);
-    if (!scope) return scope.error();
-    return cuda::copy_to_device(data_, host, bytes);
+    return guarded([&]() -> Result<void> {
+        if (bytes > bytes_)
+            return Error{ErrorCode::invalid_option,
+                         formatted("{} bytes do not fit into {}", bytes, bytes_)};
+        if (bytes == 0) return {};
+        if (!on_cuda(device_)) {
+            std::memcpy(data_, host, bytes);
+            return {};
+        }
+        auto scope = cuda::ContextScope::enter(device_.index);
+        if (!scope) return scope.error();
+        return cuda::copy_to_device(data_, host, bytes);
+    });
 }
 
 Result<void> DeviceMemory::download(void* host, std::size_t bytes) const {
-    if (bytes > bytes_)
-        return Error{ErrorCode::invalid_option,
-                     formatted("{} bytes were asked of {}", bytes, bytes_)};
-    if (bytes == 0) return {};
-    if (!on_cuda(device_)) {
-        std::memcpy(host, data_, bytes);
-        return {};
-    }
-    auto scope = cuda::ContextScope::enter(device_.index);
-    if (!scope) return scope.error();
-    return cuda::copy_to_host(host, data_, bytes);
+    return guarded([&]() -> Result<void> {
+        if (bytes > bytes_)
+            return Error{ErrorCode::invalid_option,
+                         formatted("{} bytes were asked of {}", bytes, bytes_)};
+        if (bytes == 0) return {};
+        if (!on_cuda(device_)) {
+            std::memcpy(host, data_, bytes);
+            return {};
+        }
+        auto scope = cuda::ContextScope::enter(device_.index);
+        if (!scope) return scope.error();
+        return cuda::copy_to_host(host, data_, bytes);
+    });
 }
 
 Result<void> DeviceMemory::fill(std::uint8_t byte) {
-    if (bytes_ == 0) return {};
-    if (!on_cuda(device_)) {
-        std::memset(data_, byte, bytes_);
-        return {};
-    }
-    auto scope = cuda::ContextScope::enter(device_.index);
-    if (!scope) return scope.error();
-    if (auto done = cuda::fill_async(data_, byte, bytes_, nullptr); !done) return done;
-    return cuda::synchronize_context();
+    return guarded([&]() -> Result<void> {
+        if (bytes_ == 0) return {};
+        if (!on_cuda(device_)) {
+            std::memset(data_, byte, bytes_);
+            return {};
+        }
+        auto scope = cuda::ContextScope::enter(device_.index);
+        if (!scope) return scope.error();
+        if (auto done = cuda::fill_async(data_, byte, bytes_, nullptr); !done) return done;
+        return cuda::synchronize_context();
+    });
 }
 
 Result<void> synchronize(Device device) {
-    if (!on_cuda(device)) return {};
-    auto scope = cuda::ContextScope::enter(device.index);
-    if (!scope) return scope.error();
-    return cuda::synchronize_context();
+    return guarded([&]() -> Result<void> {
+        if (!on_cuda(device)) return {};
+        auto scope = cuda::ContextScope::enter(device.index);
+        if (!scope) return scope.error();
+        return cuda::synchronize_context();
+    });
 }
 
 namespace {
@@ -232,7 +247,11 @@ Result<std::vector<double>> measure_host(Timer::Load load, Work work, void* user
 
 Result<std::vector<double>> Timer::measure(Device device, Load load, Result<void> (*work)(void*),
                                            void* user) {
-    return api::guarded([&]() -> Result<std::vector<double>> {
+    return guarded([&]() -> Result<std::vector<double>> {
+        if (!(load.warm_up_ms >= 0) || !(load.load_ms >= 0))
+            return Error{ErrorCode::invalid_option,
+                         formatted("loads of {} and {} ms: expected no less than 0",
+                                   load.warm_up_ms, load.load_ms)};
         return on_cuda(device) ? measure_cuda(device, load, work, user)
                                : measure_host(load, work, user);
     });

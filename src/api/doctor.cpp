@@ -1,9 +1,12 @@
 #include <algorithm>
 
+#include "cache/pack.h"
 #include "cpu/executable.h"
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
 #include "flexc/compile.h"
+#include "support/env.h"
+#include "support/guarded.h"
 #include "support/text.h"
 
 namespace flexc {
@@ -24,9 +27,7 @@ std::string summary(std::string_view identity) {
     return text;
 }
 
-} // namespace
-
-std::vector<Finding> doctor() {
+std::vector<Finding> look() {
     std::vector<Finding> findings;
     if (const auto driver = cuda::driver_info()) {
         findings.push_back({.what = "CUDA driver",
@@ -71,7 +72,27 @@ std::vector<Finding> doctor() {
                             .detail = identity.error().message,
                             .remedy = "build with FLEXC_CPU=ON and keep libflexc_cpu.so beside the "
                                       "program, or set FLEXC_CPU_BACKEND to it"});
+    for (const std::string& problem : support::environment_problems())
+        findings.push_back({.what = "environment",
+                            .detail = problem,
+                            .remedy = "it has no effect now: correct or unset it"});
+    if (const std::string folder = cache::pack_folder({}); !folder.empty()) {
+        const cache::PackState pack = cache::look_at_pack(folder);
+        findings.push_back(
+            {.what = "pack",
+             .found = pack.problem.empty(),
+             .detail = pack.problem.empty() ? formatted("{} kernels in {}", pack.kernels, folder)
+                                            : formatted("{}: {}", folder, pack.problem),
+             .remedy = pack.problem.empty()
+                           ? ""
+                           : "set FLEXC_PACK to a folder that flexc compile -o wrote "
+                             "with this version of flexc, or unset it"});
+    }
     return findings;
 }
+
+} // namespace
+
+std::vector<Finding> doctor() { return guarded_or(std::vector<Finding>(), look); }
 
 } // namespace flexc

@@ -26,7 +26,7 @@ Result<std::string> explain_text(std::string_view text, std::string_view stage,
 
 Result<std::string> explain(std::string_view text, std::string_view stage,
                             const CompileOptions& given, std::string_view arch) {
-    return api::guarded([&]() -> Result<std::string> {
+    return guarded([&]() -> Result<std::string> {
         auto options = api::complete(given);
         if (!options) return options.error();
         if (stage == "tokens" || stage == "ast") return explain_text(text, stage, *options);
@@ -37,7 +37,7 @@ Result<std::string> explain(std::string_view text, std::string_view stage,
         if (stage == "grad") return passes::describe_gradient(*mod);
         if (stage == "deps") return passes::describe_dependence(*mod);
         if (stage == "mask") return passes::describe_mask(*mod);
-        if (stage == "llvm") return cpu::explain_llvm(*mod);
+        if (stage == "llvm") return cpu::generated_llvm(*mod);
         if (stage == "cuda") return api::explain_cuda(*mod, *options, arch);
         if (stage == "plan") return api::explain_plan(*mod, *options, arch);
         return Error{ErrorCode::invalid_option,

@@ -1,5 +1,7 @@
 #include "api/frontend.h"
 
+#include <limits>
+
 #include "front/compile_text.h"
 #include "passes/pipeline.h"
 #include "support/log.h"
@@ -13,22 +15,37 @@ Result<CompileOptions> complete(CompileOptions options) {
     };
     if (options.head_dim_v == 0) options.head_dim_v = options.head_dim;
     for (const int dim : {options.head_dim, options.head_dim_v})
-        if (dim < 1 || dim > 256)
-            return invalid(formatted("head dim {} is not between 1 and 256", dim));
+        if (dim < 1 || dim > kMaxHeadDim)
+            return invalid(formatted("head dim {} is not between 1 and {}", dim, kMaxHeadDim));
     if (options.dtype != DType::f32 && options.dtype != DType::f16 && options.dtype != DType::bf16)
         return invalid(formatted("q, k and v of type {} are not supported; use f32, f16 or bf16",
                                  name(options.dtype)));
+    if (options.query_layout == Layout::paged)
+        return invalid("queries are dense or ragged: pages are for keys");
+    if (options.count_visible || options.key_layout == Layout::paged) options.backward = false;
     return options;
 }
 
+Result<void> check_layouts(const CompileOptions& options) {
+    if (options.query_layout == Layout::dense && options.key_layout == Layout::dense) return {};
+    return Error{
+        ErrorCode::unsupported,
+        formatted("queries are {} and keys {}: on CUDA both have to be dense for now; other "
+                  "layouts are for Device::cpu()",
+                  name(options.query_layout), name(options.key_layout))};
+}
+
 Result<Front> read_program(std::string_view text, const CompileOptions& options) {
-    front::Output output =
-        front::compile_text({.source = dsl::Source(options.source_name, std::string(text)),
-                             .buffers = options.buffers,
-                             .params = options.params,
-                             .mask_mod = options.mask_mod});
+    const dsl::Source source(options.source_name, std::string(text));
+    front::Output output = front::compile_text({.source = source,
+                                                .buffers = options.buffers,
+                                                .params = options.params,
+                                                .query_layout = options.query_layout,
+                                                .key_layout = options.key_layout,
+                                                .mask_mod = options.mask_mod,
+                                                .sink = options.sink});
     if (!output.program) return Error{ErrorCode::syntax, std::move(output.rendered)};
-    return Front{std::move(*output.program), std::move(output.rendered)};
+    return Front{source, std::move(*output.program), std::move(output.rendered)};
 }
 
 namespace {
@@ -38,17 +55,27 @@ bool takes_ranges(const CompileOptions& options) {
     if (options.report_out_of_range) return false; // where a length is read that hides its reader
     // On a GPU turns at dq are counted for bands.
     if (options.deterministic && options.device.kind != Device::Kind::cpu) return false;
-    return options.tile_source != TileSource::maps;
+    return options.tile_source != TileSource::block_mask;
+}
+
+void count_visible(ir::Program& program) {
+    ir::Graph& graph = program.graph;
+    const ir::NodeId hidden = graph.real(-std::numeric_limits<double>::infinity());
+    const ir::NodeId is_hidden = graph.apply(ir::Op::feq, {program.score, hidden});
+    program.score = graph.apply(ir::Op::fselect, {is_hidden, hidden, graph.real(0)});
+    program.sink = ir::kNoNode;
 }
 
 } // namespace
 
-Result<passes::Mod> lower_program(ir::Program program, const CompileOptions& options) {
+Result<passes::Mod> lower_program(Front front, const CompileOptions& options) {
+    if (options.count_visible) count_visible(front.program);
     const support::Log log(options.log);
     passes::PipelineOptions pipeline{.backward = options.backward,
                                      .report_out_of_range = options.report_out_of_range,
                                      .deterministic = options.deterministic,
                                      .clamps_bands = takes_ranges(options),
+                                     .source = &front.source,
                                      .head_dim = options.head_dim,
                                      .head_dim_v = options.head_dim_v,
                                      .trace = {}};
@@ -56,13 +83,13 @@ Result<passes::Mod> lower_program(ir::Program program, const CompileOptions& opt
         pipeline.trace = [&log](std::string_view pass, std::string_view ir, double ms) {
             log.debug("{} ({:.3f} ms)\n{}", pass, ms, ir);
         };
-    return passes::lower(std::move(program), pipeline);
+    return passes::lower(std::move(front.program), pipeline);
 }
 
 Result<passes::Mod> lower_text(std::string_view text, const CompileOptions& options) {
     auto front = read_program(text, options);
     if (!front) return front.error();
-    return lower_program(std::move(front->program), options);
+    return lower_program(std::move(*front), options);
 }
 
 } // namespace flexc::api

@@ -8,29 +8,43 @@
 
 namespace flexc::api {
 
-// Digests of files, so that half a megabyte of templates is not copied for each kernel.
-cache::Digest source_of(const cuda::Translation& translation) {
-    cache::DigestBuilder text;
-    text.field("main", cache::digest_of(translation.text));
+namespace {
+
+// Of flexc's own files a digest, which was computed when flexc was built; of all else the text.
+void add_file(cache::KeyBuilder& key, std::string_view path, const cuda::SourceFile& file) {
+    const bool is_ours = !file.digest.empty();
+    key.field(path, is_ours ? "sha256" : "text").field("", is_ours ? file.digest : file.text);
+}
+
+cache::KeyBuilder sources(const cuda::Translation& translation) {
+    cache::KeyBuilder all;
+    add_file(all, "main", translation.main);
     for (const cuda::SourceFile& header : translation.headers)
-        text.field(header.path, cache::digest_of(header.text));
-    return text.finish();
+        add_file(all, header.path, header);
+    return all;
+}
+
+} // namespace
+
+cache::Digest source_of(const cuda::Translation& translation) {
+    return cache::digest_of(sources(translation).text());
 }
 
 // Whatever reaches the compiler. Its own version is not here: a cubin stays right when NVRTC is
 // updated, and finding the version would load a library of 100 MB that a hit does not need.
 Identity identify(const cuda::Translation& translation, std::string_view arch) {
-    const cache::Digest source = source_of(translation);
-    cache::DigestBuilder key;
-    key.field("kind", "cubin").field("flexc", FLEXC_VERSION).field("source", source);
+    cache::KeyBuilder key;
+    key.field("kind", "cubin").field("flexc", FLEXC_VERSION);
     for (const std::string& option : cuda::nvrtc_options(arch))
         key.field("option", option);
-    return {.key = key.finish(), .source = source};
+    const cache::KeyBuilder source = sources(translation);
+    return {.key = key.field("source", source.text()).finish(),
+            .source = cache::digest_of(source.text())};
 }
 
 // Registers, spills, shared bytes and compile time, how many configurations were refused before
-// this one, the source of this one, and its schedule if that was given, as text:
-// "168 0 98304 412.5 0 0123456789abcdef0123456789abcdef "
+// this one, the source of this one (64 digits), and its schedule if that was given, as text:
+// "168 0 98304 412.5 0 0123...cdef "
 cache::Entry entry_of(const CompiledKernel& one) {
     const KernelInfo& info = one.kernel.info;
     return {.metadata = formatted("{} {} {} {} {} {} {}", info.registers, info.spill_bytes,
@@ -58,7 +72,7 @@ std::optional<CompiledKernel> read_entry(cache::Entry entry) {
     if (!made_of || space == std::string_view::npos) return {};
     one.made_of = *made_of;
     text.remove_prefix(space + 1);
-    one.schedule = cuda::read_schedule(text);
+    one.schedule = plan::read_schedule(text);
     if (!one.schedule && !text.empty()) return {};
     one.kernel.cubin = std::move(entry.payload);
     return one;

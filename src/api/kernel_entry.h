@@ -7,14 +7,15 @@
 #include "cache/digest.h"
 #include "cache/entry_format.h"
 #include "cuda/fill.h"
-#include "cuda/schedule.h"
+#include "plan/schedule.h"
 #include "runtime/cuda_executable.h"
 
 namespace flexc::api {
 
 // Where the cache has a kernel.
 struct Identity {
-    cache::Digest key, source;
+    cache::Key key;
+    cache::Digest source;
 };
 Identity identify(const cuda::Translation& translation, std::string_view arch);
 // The source alone.
@@ -25,7 +26,7 @@ struct CompiledKernel {
     Identity id;           // of the first choice
     cache::Digest made_of; // the source of the configuration that it became
     int refused = 0;       // configurations that compiled badly before this one
-    std::optional<cuda::ForwardSchedule> schedule; // that was not flexc's own choice
+    std::optional<plan::ForwardSchedule> schedule; // that was not flexc's own choice
     bool cached = false;
 };
 

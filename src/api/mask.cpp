@@ -1,5 +1,7 @@
 #include "flexc/mask.h"
 
+#include <algorithm>
+
 #include "analysis/tile_class.h"
 #include "api/frontend.h"
 #include "runtime/bind.h"
@@ -50,12 +52,15 @@ Result<void> check_reads(const passes::Mod& mod, std::span<const TensorView> vie
 Result<MaskMap> mask_map(std::string_view text, const CompileOptions& given, const Sizes& sizes,
                          std::span<const NamedTensor> buffers, const MaskTiles& tile,
                          const PlanOptions& plan_options) {
-    return api::guarded([&]() -> Result<MaskMap> {
+    return guarded([&]() -> Result<MaskMap> {
         if (tile.queries < 1 || tile.keys < 1)
             return runtime::invalid(
                 formatted("a tile of {} x {} is empty", tile.queries, tile.keys));
         auto options = api::complete(given);
         if (!options) return options.error();
+        if (options->query_layout != Layout::dense || options->key_layout != Layout::dense)
+            return Error{ErrorCode::unsupported,
+                         "a mask map is of one dense batch: ask for each request's lengths"};
         options->backward = false;
         auto mod = api::lower_text(text, *options);
         if (!mod) return mod.error();
@@ -67,8 +72,9 @@ Result<MaskMap> mask_map(std::string_view text, const CompileOptions& given, con
             return checked.error();
 
         const analysis::Dependence reads = mod->dependence[mod->mask];
-        const TiledAxis queries{sizes.q_len, plan->q_offset, tile.queries};
-        const TiledAxis keys{sizes.kv_len, plan->kv_offset, tile.keys};
+        // A tile beyond its axis is the whole axis.
+        const TiledAxis queries{sizes.q_len, plan->q_offset, std::min(tile.queries, sizes.q_len)};
+        const TiledAxis keys{sizes.kv_len, plan->kv_offset, std::min(tile.keys, sizes.kv_len)};
         MaskMap map{.batches = reads.has(analysis::Dependence::b) ? sizes.batch : 1,
                     .heads = reads.has(analysis::Dependence::h) ? sizes.heads : 1,
                     .query_tiles = queries.tiles(),

@@ -1,7 +1,12 @@
 #include "cache/digest.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+// The names that cmake/sha256.cmake gives them. libcrypto's newer interface would bring all of
+// libcrypto with it, these three functions alone need nothing else.
+#define SHA256_Init flexc_SHA256_Init
+#define SHA256_Update flexc_SHA256_Update
+#define SHA256_Final flexc_SHA256_Final
+#define OPENSSL_SUPPRESS_DEPRECATED
+#include <openssl/sha.h>
 
 namespace flexc::cache {
 
@@ -22,55 +27,52 @@ int digit_value(char c) {
 } // namespace
 
 std::string Digest::hex() const {
-    constexpr std::string_view kDigits = "0123456789abcdef";
+    constexpr std::string_view kHexDigits = "0123456789abcdef";
     std::string text;
-    for (const std::uint64_t half : {high, low})
-        for (int shift = 60; shift >= 0; shift -= 4)
-            text += kDigits[(half >> shift) & 15];
+    text.reserve(kDigits);
+    for (const unsigned char byte : bytes) {
+        text += kHexDigits[byte >> 4];
+        text += kHexDigits[byte & 15];
+    }
     return text;
 }
 
 std::optional<Digest> Digest::parse(std::string_view hex) {
-    if (hex.size() != 32) return std::nullopt;
+    if (hex.size() != kDigits) return std::nullopt;
     Digest digest;
-    for (std::size_t i = 0; i < hex.size(); ++i) {
-        const int value = digit_value(hex[i]);
-        if (value < 0) return std::nullopt;
-        std::uint64_t& half = i < 16 ? digest.high : digest.low;
-        half = half << 4 | static_cast<std::uint64_t>(value);
+    for (std::size_t i = 0; i < kSize; ++i) {
+        const int high = digit_value(hex[2 * i]);
+        const int low = digit_value(hex[2 * i + 1]);
+        if (high < 0 || low < 0) return std::nullopt;
+        digest.bytes[i] = static_cast<unsigned char>(high << 4 | low);
     }
     return digest;
 }
 
 Digest digest_of(std::string_view bytes) {
-    const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
-    return {hash.high64, hash.low64};
+    Digest digest;
+    SHA256_CTX state;
+    SHA256_Init(&state);
+    SHA256_Update(&state, bytes.data(), bytes.size());
+    SHA256_Final(digest.bytes.data(), &state);
+    return digest;
 }
 
-void DigestBuilder::append(std::string_view bytes) {
-    append_number(message_, bytes.size());
-    message_ += bytes;
+void KeyBuilder::append(std::string_view bytes) {
+    append_number(text_, bytes.size());
+    text_ += bytes;
 }
 
-DigestBuilder& DigestBuilder::field(std::string_view label, std::string_view bytes) {
+KeyBuilder& KeyBuilder::field(std::string_view label, std::string_view bytes) {
     append(label);
     append(bytes);
     return *this;
 }
 
-DigestBuilder& DigestBuilder::field(std::string_view label, std::uint64_t number) {
+KeyBuilder& KeyBuilder::field(std::string_view label, std::uint64_t number) {
     std::string bytes;
     append_number(bytes, number);
     return field(label, std::string_view(bytes));
 }
-
-DigestBuilder& DigestBuilder::field(std::string_view label, const Digest& digest) {
-    std::string bytes;
-    append_number(bytes, digest.high);
-    append_number(bytes, digest.low);
-    return field(label, std::string_view(bytes));
-}
-
-Digest DigestBuilder::finish() const { return digest_of(message_); }
 
 } // namespace flexc::cache

@@ -1,8 +1,8 @@
-// 128-bit names for content: XXH3 over labelled, length-prefixed fields.
+// Names for content: SHA-256, because strangers choose the text and a name decides what code runs.
 #pragma once
 
+#include <array>
 #include <compare>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,39 +11,46 @@
 namespace flexc::cache {
 
 struct Digest {
-    std::uint64_t high = 0;
-    std::uint64_t low = 0;
+    static constexpr std::size_t kSize = 32;
+    static constexpr std::size_t kDigits = 2 * kSize;
+    std::array<unsigned char, kSize> bytes{};
 
     friend auto operator<=>(const Digest&, const Digest&) = default;
-    std::string hex() const; // 32 lower-case digits
+    std::string_view view() const {
+        return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+    }
+    std::string hex() const; // 64 lower-case digits
     static std::optional<Digest> parse(std::string_view hex);
 };
 
-struct DigestHash {
-    std::size_t operator()(const Digest& digest) const noexcept {
-        return static_cast<std::size_t>(digest.low);
-    }
-};
-
-// Of bytes alone.
 Digest digest_of(std::string_view bytes);
+
+// All that decides an answer, and its digest. What is found under the digest is compared with the
+// text, so that no two questions can share an answer.
+struct Key {
+    std::string text;
+    Digest digest;
+};
 
 // Labels and lengths keep fields apart: ("a", "bc") and ("ab", "c") differ, and so does their
 // order. Put a schema number first, and a field for everything that decides the bytes of the
 // result.
-class DigestBuilder {
+class KeyBuilder {
   public:
-    DigestBuilder& field(std::string_view label, std::string_view bytes);
-    DigestBuilder& field(std::string_view label, const char* text) {
+    KeyBuilder& field(std::string_view label, std::string_view bytes);
+    KeyBuilder& field(std::string_view label, const char* text) {
         return field(label, std::string_view(text));
     }
-    DigestBuilder& field(std::string_view label, std::uint64_t number);
-    DigestBuilder& field(std::string_view label, const Digest& digest);
-    Digest finish() const;
+    KeyBuilder& field(std::string_view label, std::uint64_t number);
+    KeyBuilder& field(std::string_view label, const Digest& digest) {
+        return field(label, digest.view());
+    }
+    const std::string& text() const { return text_; }
+    Key finish() const { return {text_, digest_of(text_)}; }
 
   private:
     void append(std::string_view bytes);
-    std::string message_;
+    std::string text_;
 };
 
 } // namespace flexc::cache

@@ -1,5 +1,10 @@
 #include "cache/entry_format.h"
 
+#include <algorithm>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include "support/text.h"
 
 namespace flexc::cache {
@@ -9,23 +14,25 @@ namespace {
 // A text-mode copy would break the line ends, and the magic with them.
 constexpr std::string_view kMagic("flexc\r\n\x1a", 8);
 
+// Against accidents, not attacks: who can write to the folder can write any code into it.
+struct Checksum {
+    std::uint64_t high = 0, low = 0;
+    bool operator==(const Checksum&) const = default;
+};
+
 struct Header {
-    std::uint32_t version = kEntryVersion;
-    Digest key;
-    Digest source;
+    Digest digest;
+    std::uint64_t text_size = 0;
     std::uint64_t metadata_size = 0;
     std::uint64_t payload_size = 0;
-    Digest checksum;
+    Checksum checksum;
 };
+
+constexpr std::size_t kChecksumSize = 16;
 
 void write_number(std::string& bytes, std::uint64_t value, std::size_t size = 8) {
     for (std::size_t i = 0; i < size; ++i)
         bytes += static_cast<char>(static_cast<unsigned char>(value >> (8 * i)));
-}
-
-void write_digest(std::string& bytes, const Digest& value) {
-    write_number(bytes, value.high);
-    write_number(bytes, value.low);
 }
 
 class Reader {
@@ -41,26 +48,20 @@ class Reader {
             value |= std::uint64_t{static_cast<unsigned char>(bytes_[at_++])} << (8 * i);
         return value;
     }
-    Digest digest() {
-        const std::uint64_t high = number();
-        return {high, number()};
-    }
 
   private:
     std::string_view bytes_;
     std::size_t at_ = 0;
 };
 
-Digest checksum(const Header& header, std::string_view metadata, std::string_view payload) {
-    return DigestBuilder()
-        .field("version", header.version)
-        .field("key", header.key)
-        .field("source", header.source)
-        .field("metadata size", header.metadata_size)
-        .field("payload size", header.payload_size)
-        .field("metadata", digest_of(metadata))
-        .field("payload", digest_of(payload))
-        .finish();
+// Of a whole file but the checksum itself, which ends its header.
+Checksum checksum_of(std::string_view file) {
+    XXH3_state_t state;
+    XXH3_128bits_reset(&state);
+    XXH3_128bits_update(&state, file.data(), kHeaderSize - kChecksumSize);
+    XXH3_128bits_update(&state, file.data() + kHeaderSize, file.size() - kHeaderSize);
+    const XXH128_hash_t hash = XXH3_128bits_digest(&state);
+    return {hash.high64, hash.low64};
 }
 
 // Nothing when the magic or the version is another's.
@@ -69,49 +70,69 @@ std::optional<Header> decode_header(std::string_view bytes) {
     Reader reader(bytes);
     Header header;
     if (reader.text(kMagic.size()) != kMagic) return std::nullopt;
-    header.version = static_cast<std::uint32_t>(reader.number(4));
-    if (header.version != kEntryVersion || reader.number(4) != kHeaderSize) return std::nullopt;
-    header.key = reader.digest();
-    header.source = reader.digest();
+    if (reader.number(4) != kEntryVersion || reader.number(4) != kHeaderSize) return std::nullopt;
+    const std::string_view digest = reader.text(Digest::kSize);
+    std::ranges::copy(digest, header.digest.bytes.begin());
+    header.text_size = reader.number();
     header.metadata_size = reader.number();
     header.payload_size = reader.number();
-    header.checksum = reader.digest();
+    header.checksum.high = reader.number();
+    header.checksum.low = reader.number();
     return header;
 }
 
 } // namespace
 
-std::string encode_entry(const Digest& key, const Digest& source, const Entry& entry) {
-    const Header header{kEntryVersion,        key, source, entry.metadata.size(),
-                        entry.payload.size(), {}};
+std::string encode_entry(const Key& key, const Entry& entry) {
+    std::string file;
+    file.reserve(kHeaderSize + key.text.size() + entry.metadata.size() + entry.payload.size());
+    file += kMagic;
+    write_number(file, kEntryVersion, 4);
+    write_number(file, kHeaderSize, 4);
+    file += key.digest.view();
+    write_number(file, key.text.size());
+    write_number(file, entry.metadata.size());
+    write_number(file, entry.payload.size());
+    file.append(kChecksumSize, '\0');
+    file += key.text;
+    file += entry.metadata;
+    file += entry.payload;
+    const Checksum checksum = checksum_of(file);
     std::string bytes;
-    bytes.reserve(kHeaderSize + entry.metadata.size() + entry.payload.size());
-    bytes += kMagic;
-    write_number(bytes, header.version, 4);
-    write_number(bytes, kHeaderSize, 4);
-    write_digest(bytes, header.key);
-    write_digest(bytes, header.source);
-    write_number(bytes, header.metadata_size);
-    write_number(bytes, header.payload_size);
-    write_digest(bytes, checksum(header, entry.metadata, entry.payload));
-    return bytes + entry.metadata + entry.payload;
+    write_number(bytes, checksum.high);
+    write_number(bytes, checksum.low);
+    file.replace(kHeaderSize - kChecksumSize, kChecksumSize, bytes);
+    return file;
 }
 
-std::optional<Entry> decode_entry(std::string_view bytes, const Digest& key, const Digest& source) {
+std::optional<Entry> decode_entry(std::string_view bytes, const Key& key) {
     const auto header = decode_header(bytes);
-    if (!header || header->key != key || header->source != source) return std::nullopt;
-    const std::string_view body = bytes.substr(kHeaderSize);
-    if (header->metadata_size > body.size() ||
-        header->payload_size != body.size() - header->metadata_size)
+    if (!header || header->digest != key.digest || header->text_size != key.text.size())
         return std::nullopt;
-    const std::string_view metadata = body.substr(0, header->metadata_size);
-    const std::string_view payload = body.substr(header->metadata_size);
-    if (header->checksum != checksum(*header, metadata, payload)) return std::nullopt;
-    return Entry{std::string(metadata), std::string(payload)};
+    const std::string_view body = bytes.substr(kHeaderSize);
+    if (header->text_size > body.size() ||
+        header->metadata_size > body.size() - header->text_size ||
+        header->payload_size != body.size() - header->text_size - header->metadata_size)
+        return std::nullopt;
+    if (body.substr(0, header->text_size) != key.text || header->checksum != checksum_of(bytes))
+        return std::nullopt;
+    return Entry{std::string(body.substr(header->text_size, header->metadata_size)),
+                 std::string(body.substr(header->text_size + header->metadata_size))};
 }
 
-std::string entry_name(const Digest& key) {
-    return formatted("{}{}{}", key.hex(), kEntrySuffix, kEntryVersion);
+// Versions before 3 had digests of half as many digits.
+bool is_entry_name(std::string_view name, std::optional<std::uint32_t> version) {
+    const std::size_t digits = name.find_first_not_of("0123456789abcdef");
+    if (digits != Digest::kDigits && digits != Digest::kDigits / 2) return false;
+    std::string_view rest = name.substr(digits);
+    if (!rest.starts_with(kEntrySuffix)) return false;
+    rest.remove_prefix(kEntrySuffix.size());
+    return version ? rest == std::to_string(*version)
+                   : !rest.empty() && rest.find_first_not_of("0123456789") == rest.npos;
+}
+
+std::string entry_name(const Digest& digest) {
+    return formatted("{}{}{}", digest.hex(), kEntrySuffix, kEntryVersion);
 }
 
 } // namespace flexc::cache

@@ -1,6 +1,8 @@
-// What this process has compiled, by key. Callers that ask for one key at once share one compile.
+// What this process has compiled, by the whole text of a key. Callers that ask for one key at once
+// share one compile.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -18,8 +21,8 @@
 
 #include <unistd.h>
 
-#include "cache/digest.h"
 #include "flexc/result.h"
+#include "support/guarded.h"
 
 namespace flexc::cache {
 
@@ -53,7 +56,10 @@ template <typename T> class Modules {
     // The value of `key`; calls `make` unless it is known or another thread is making it. A
     // failure, be it an Error or an exception, goes to everyone who waits for it and is not
     // remembered.
-    Result<Value> get(const Digest& key, const Make& make) {
+    // keep_waiting is asked now and then, without a lock, by callers that wait: an error ends it.
+    using KeepWaiting = std::function<Result<void>()>;
+    Result<Value> get(const std::string& key, const Make& make,
+                      const KeepWaiting& keep_waiting = {}) {
         std::unique_lock lock(mutex_);
         if (const auto found = entries_.find(key); found != entries_.end()) {
             ++statistics_.hits;
@@ -63,7 +69,7 @@ template <typename T> class Modules {
         // After fork, what the parent's threads were making will never be finished here.
         if (const auto flight = flights_.find(key);
             flight != flights_.end() && flight->second->process == ::getpid())
-            return wait_for(flight->second, lock);
+            return wait_for(flight->second, lock, keep_waiting);
         const auto flight = std::make_shared<Flight>();
         flights_[key] = flight;
         ++statistics_.made;
@@ -71,7 +77,7 @@ template <typename T> class Modules {
         return fly(key, flight, make);
     }
 
-    Value find(const Digest& key) {
+    Value find(const std::string& key) {
         const std::lock_guard lock(mutex_);
         const auto found = entries_.find(key);
         return found == entries_.end() ? nullptr : found->second->made.value;
@@ -94,8 +100,9 @@ template <typename T> class Modules {
     }
 
   private:
+    static constexpr auto kPoll = std::chrono::milliseconds(50);
     struct Item {
-        Digest key;
+        std::string key;
         Made made;
     };
     struct Flight {
@@ -109,14 +116,22 @@ template <typename T> class Modules {
     using FlightPointer = std::shared_ptr<Flight>;
 
     // By value: the map's own pointer is gone once the flight lands.
-    Result<Value> wait_for(FlightPointer flight, std::unique_lock<std::mutex>& lock) {
+    Result<Value> wait_for(FlightPointer flight, std::unique_lock<std::mutex>& lock,
+                           const KeepWaiting& keep_waiting) {
         if (waits_for_me(flight))
             return Error{ErrorCode::internal, "a compile asked for its own result"};
         ++statistics_.waits;
         const auto me = std::this_thread::get_id();
         waiting_[me] = flight;
-        flight->landed.wait(lock, [&] { return flight->done(); });
+        Result<void> keeps;
+        while (!flight->landed.wait_for(lock, kPoll, [&] { return flight->done(); }) && keeps) {
+            if (!keep_waiting) continue;
+            lock.unlock();
+            keeps = guarded(keep_waiting);
+            lock.lock();
+        }
         waiting_.erase(me);
+        if (!flight->done()) return keeps.error();
         if (flight->exception) std::rethrow_exception(flight->exception);
         return *flight->result;
     }
@@ -134,7 +149,7 @@ template <typename T> class Modules {
         }
     }
 
-    Result<Value> fly(const Digest& key, const FlightPointer& flight, const Make& make) {
+    Result<Value> fly(const std::string& key, const FlightPointer& flight, const Make& make) {
         std::optional<Result<Made>> outcome;
         std::exception_ptr exception;
         try {
@@ -158,10 +173,14 @@ template <typename T> class Modules {
         return *flight->result;
     }
 
-    void remember(const Digest& key, Made made, std::list<Item>& dead) {
-        bytes_ += made.bytes;
-        recent_.push_front({key, std::move(made)});
-        entries_[key] = recent_.begin();
+    void remember(const std::string& key, Made made, std::list<Item>& dead) {
+        made.bytes += key.size();
+        std::list<Item> newest;
+        newest.push_front({key, std::move(made)});
+        // All that can fail comes before what is kept changes.
+        entries_[newest.front().key] = newest.begin();
+        bytes_ += newest.front().made.bytes;
+        recent_.splice(recent_.begin(), newest);
         // The newest stays, even if it is larger than the bound: its caller is about to use it.
         while (recent_.size() > 1 && (recent_.size() > limits_.count || bytes_ > limits_.bytes)) {
             bytes_ -= recent_.back().made.bytes;
@@ -174,8 +193,9 @@ template <typename T> class Modules {
     const ModulesLimits limits_;
     mutable std::mutex mutex_;
     std::list<Item> recent_; // the latest used first
-    std::unordered_map<Digest, typename std::list<Item>::iterator, DigestHash> entries_;
-    std::unordered_map<Digest, FlightPointer, DigestHash> flights_;
+    // Views of the keys in recent_, whose items never move.
+    std::unordered_map<std::string_view, typename std::list<Item>::iterator> entries_;
+    std::unordered_map<std::string, FlightPointer> flights_;
     std::unordered_map<std::thread::id, FlightPointer> waiting_;
     std::uint64_t bytes_ = 0;
     ModulesStatistics statistics_;

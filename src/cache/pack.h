@@ -2,6 +2,7 @@
 // is needed. It is only read, and trusted because its user names it.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 
@@ -15,8 +16,14 @@ namespace flexc::cache {
 // CacheOptions::pack, else FLEXC_PACK; empty when there is none.
 std::string pack_folder(const CacheOptions& options);
 
-// Nothing when there is no pack, or no whole entry for this key and source in it.
-std::optional<Entry> load_from_pack(const std::string& folder, const Digest& key,
-                                    const Digest& source, const support::Log& log = {});
+struct PackState {
+    std::size_t kernels = 0; // of this version of flexc
+    std::string problem;     // why there are none, for the user
+};
+PackState look_at_pack(const std::string& folder);
+
+// Nothing when there is no pack, or no whole entry for this key in it.
+std::optional<Entry> load_from_pack(const std::string& folder, const Key& key,
+                                    const support::Log& log = {});
 
 } // namespace flexc::cache

@@ -20,16 +20,6 @@ namespace flexc::cache {
 
 namespace {
 
-constexpr std::size_t kDigits = 32;
-
-// Of any version: an old flexc's files count towards the budget and go when they are oldest.
-bool is_entry(std::string_view name) {
-    return name.size() > kDigits + kEntrySuffix.size() && Digest::parse(name.substr(0, kDigits)) &&
-           name.substr(kDigits, kEntrySuffix.size()) == kEntrySuffix &&
-           name.find_first_not_of("0123456789", kDigits + kEntrySuffix.size()) ==
-               std::string_view::npos;
-}
-
 bool is_temporary(std::string_view name) { return name.starts_with(kTemporaryPrefix); }
 
 std::int64_t age_in_seconds(const FileStamp& stamp) {
@@ -45,15 +35,15 @@ std::int64_t steady_seconds() {
 
 enum class Reading { whole, damaged, unreadable };
 
-Reading read_entry(const Folder::File& file, const Digest& key, const Digest& source,
-                   Entry& entry) {
+Reading read_entry(const Folder::File& file, const Key& key, Entry& entry) {
     if (!S_ISREG(file.status.st_mode) || file.status.st_uid != ::geteuid() ||
         (file.status.st_mode & (S_IWGRP | S_IWOTH)) != 0)
         return Reading::damaged;
+    if (static_cast<std::uint64_t>(file.status.st_size) > kMaxEntryBytes) return Reading::damaged;
     std::string bytes(static_cast<std::size_t>(file.status.st_size), '\0');
     if (const int error = read_all(file.descriptor.number(), bytes.data(), bytes.size(), 0))
         return error < 0 ? Reading::damaged : Reading::unreadable;
-    auto decoded = decode_entry(bytes, key, source);
+    auto decoded = decode_entry(bytes, key);
     if (!decoded) return Reading::damaged;
     entry = std::move(*decoded);
     return Reading::whole;
@@ -61,9 +51,9 @@ Reading read_entry(const Folder::File& file, const Digest& key, const Digest& so
 
 // 0 or errno. What is written is on the disk before it has its name: a power cut must not leave a
 // name without its bytes.
-int write_entry(Folder::File& file, const Digest& key, const Digest& source, const Entry& entry) {
+int write_entry(Folder::File& file, const Key& key, const Entry& entry) {
     const int descriptor = file.descriptor.number();
-    if (const int error = write_all(descriptor, encode_entry(key, source, entry))) return error;
+    if (const int error = write_all(descriptor, encode_entry(key, entry))) return error;
     // EINVAL: a file system that has no such thing.
     if (::fdatasync(descriptor) != 0 && errno != EINVAL) return errno;
     return file.descriptor.close();
@@ -119,24 +109,26 @@ std::optional<Folder> Store::enter(bool create, const support::Log& log) {
     return std::move(opened.folder);
 }
 
-std::optional<Entry> Store::load(const Digest& key, const Digest& source, const support::Log& log) {
+std::optional<Entry> Store::load(const Key& key, const support::Log& log) {
     std::optional<Entry> entry;
     try {
-        entry = load_from_pack(pack_, key, source, log);
+        if (!pack_.empty() && !looked_at_pack_.exchange(true))
+            if (const PackState pack = look_at_pack(pack_); !pack.problem.empty())
+                log.warn("the pack {} gives no kernels: {}", pack_, pack.problem);
+        entry = load_from_pack(pack_, key, log);
         if (entry) return entry;
-        entry = lookup(key, source, log);
+        entry = lookup(key, log);
     } catch (const std::exception& exception) {
-        log.debug("cache: {}: {}", key.hex(), exception.what());
+        log.debug("cache: {}: {}", key.digest.hex(), exception.what());
     }
     if (wanted_) ++(entry ? hits_ : misses_);
     return entry;
 }
 
-std::optional<Entry> Store::lookup(const Digest& key, const Digest& source,
-                                   const support::Log& log) {
+std::optional<Entry> Store::lookup(const Key& key, const support::Log& log) {
     const auto folder = enter(false, log);
     if (!folder) return std::nullopt;
-    const std::string name = entry_name(key);
+    const std::string name = entry_name(key.digest);
     const Folder::File file = folder->open_file(name);
     // ELOOP: a symbolic link where we only ever put files.
     if (!file.descriptor && file.error == ELOOP) {
@@ -150,7 +142,7 @@ std::optional<Entry> Store::lookup(const Digest& key, const Digest& source,
     }
     Entry entry;
     const FileStamp stamp = FileStamp::of(file.status);
-    switch (read_entry(file, key, source, entry)) {
+    switch (read_entry(file, key, entry)) {
     case Reading::whole: break;
     case Reading::damaged:
         ++corrupt_;
@@ -165,10 +157,10 @@ std::optional<Entry> Store::lookup(const Digest& key, const Digest& source,
     return entry;
 }
 
-void Store::publish(const Digest& key, const Digest& source, const Entry& entry,
-                    const support::Log& log) {
-    const std::uint64_t size = kHeaderSize + entry.metadata.size() + entry.payload.size();
-    if (size > max_bytes_) return;
+void Store::publish(const Key& key, const Entry& entry, const support::Log& log) {
+    const std::uint64_t size =
+        kHeaderSize + key.text.size() + entry.metadata.size() + entry.payload.size();
+    if (size > std::min(max_bytes_, kMaxEntryBytes)) return;
     try {
         const auto folder = enter(true, log);
         if (!folder) return;
@@ -176,9 +168,9 @@ void Store::publish(const Digest& key, const Digest& source, const Entry& entry,
         Folder::File file = folder->create_temporary(temporary);
         int error = file.error;
         if (error == 0) {
-            error = write_entry(file, key, source, entry);
+            error = write_entry(file, key, entry);
             if (error == 0)
-                error = folder->publish(temporary, entry_name(key), settings_.hard_links);
+                error = folder->publish(temporary, entry_name(key.digest), settings_.hard_links);
             if (error != 0) folder->remove(temporary);
         }
         // EEXIST: another made the same. ENOENT: somebody cleared the cache meanwhile.
@@ -190,15 +182,15 @@ void Store::publish(const Digest& key, const Digest& source, const Entry& entry,
         ++published_;
         if (claim_measuring(size)) make_room(*folder);
     } catch (const std::exception& exception) {
-        log.debug("cache: {}: {}", key.hex(), exception.what());
+        log.debug("cache: {}: {}", key.digest.hex(), exception.what());
     }
 }
 
-void Store::remove(const Digest& key, const support::Log& log) {
-    if (const auto folder = enter(false, log)) folder->remove(entry_name(key));
+void Store::remove(const Key& key, const support::Log& log) {
+    if (const auto folder = enter(false, log)) folder->remove(entry_name(key.digest));
 }
 
-void Store::discard(const Digest& key, const support::Log& log) {
+void Store::discard(const Key& key, const support::Log& log) {
     ++corrupt_;
     remove(key, log);
 }
@@ -220,7 +212,7 @@ void Store::make_room(const Folder& folder) {
             // A process that was killed left it; a living one is done within seconds.
             if (age_in_seconds(file.stamp) > settings_.stale_temporary.count())
                 folder.remove(file.name);
-        } else if (is_entry(file.name)) {
+        } else if (is_entry_name(file.name)) {
             total += file.stamp.size;
             entries.push_back(std::move(file));
         }
@@ -258,7 +250,7 @@ StoreStatistics Store::statistics(const support::Log& log) {
     result.directory = directory_;
     if (!opened.folder) return result;
     for (const auto& file : opened.folder->files()) {
-        if (!is_entry(file.name)) continue;
+        if (!is_entry_name(file.name)) continue;
         ++result.entries;
         result.bytes += file.stamp.size;
     }
@@ -270,7 +262,7 @@ bool Store::clear(const support::Log& log) {
     if (!folder) return true;
     bool all = true;
     for (const auto& file : folder->files())
-        if (is_entry(file.name) || is_temporary(file.name))
+        if (is_entry_name(file.name) || is_temporary(file.name))
             all = (folder->remove(file.name) || !folder->look(file.name)) && all;
     believed_bytes_ = 0;
     return all;

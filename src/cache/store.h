@@ -43,17 +43,15 @@ class Store {
                                        const StoreSettings& settings = {});
 
     // From the pack, if there is one, else from the folder. Nothing unless the entry is whole and
-    // was made for the same key and source. What is damaged in the folder is removed, so that the
-    // next publish can replace it.
-    std::optional<Entry> load(const Digest& key, const Digest& source,
-                              const support::Log& log = {});
+    // was made for the same text. What is damaged in the folder is removed, so that the next
+    // publish can replace it.
+    std::optional<Entry> load(const Key& key, const support::Log& log = {});
     // Leaves an entry that is there already, as another process then made the same one.
-    void publish(const Digest& key, const Digest& source, const Entry& entry,
-                 const support::Log& log = {});
+    void publish(const Key& key, const Entry& entry, const support::Log& log = {});
     // So that the next publish replaces it.
-    void remove(const Digest& key, const support::Log& log = {});
+    void remove(const Key& key, const support::Log& log = {});
     // For a whole entry that its user cannot use after all: the next publish replaces it.
-    void discard(const Digest& key, const support::Log& log = {});
+    void discard(const Key& key, const support::Log& log = {});
 
     StoreStatistics statistics(const support::Log& log = {});
     // Removes entries of every version, and nothing that is not ours. False if one would not go.
@@ -65,7 +63,7 @@ class Store {
     Store(std::string directory, const CacheOptions& options, const StoreSettings& settings);
     void warn_once(const support::Log& log, const std::string& problem);
     std::optional<Folder> enter(bool create, const support::Log& log);
-    std::optional<Entry> lookup(const Digest& key, const Digest& source, const support::Log& log);
+    std::optional<Entry> lookup(const Key& key, const support::Log& log);
     bool claim_measuring(std::uint64_t added);
     void make_room(const Folder& folder);
 
@@ -75,7 +73,7 @@ class Store {
     const std::uint64_t max_bytes_;
     const StoreSettings settings_;
 
-    std::atomic<bool> warned_ = false;
+    std::atomic<bool> warned_ = false, looked_at_pack_ = false;
     std::atomic<std::uint64_t> hits_ = 0, misses_ = 0, corrupt_ = 0, published_ = 0, evicted_ = 0;
     // What the folder is believed to hold, and when it was last measured (steady clock, 0: never).
     std::atomic<std::uint64_t> believed_bytes_ = 0;

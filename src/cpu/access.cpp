@@ -7,61 +7,29 @@
 
 namespace flexc::cpu {
 
+using ir::Op;
+
 namespace {
 
-using ir::Op;
-using Slope = std::optional<std::int64_t>;
-
-// Coefficients beyond this are of no use and could overflow.
-constexpr std::int64_t kMaxSlope = 1 << 20;
-
-Slope bounded(std::int64_t slope) {
-    return slope >= -kMaxSlope && slope <= kMaxSlope ? Slope(slope) : std::nullopt;
-}
-
-Slope slope_of(const ir::Graph& graph, const ir::Node& node, const std::vector<Slope>& known) {
-    if (node.op == Op::kv_idx) return 1;
-    if (node.op == Op::score) return std::nullopt;
-    bool all_fixed = true;
-    for (ir::NodeId operand : node.operands)
-        all_fixed = all_fixed && known[operand] == Slope(0);
-    if (all_fixed) return 0;
-    auto operand = [&](std::size_t i) { return known[node.operands[i]]; };
-    switch (node.op) {
-    case Op::iadd:
-        if (operand(0) && operand(1)) return bounded(*operand(0) + *operand(1));
-        break;
-    case Op::isub:
-        if (operand(0) && operand(1)) return bounded(*operand(0) - *operand(1));
-        break;
-    case Op::ineg:
-        if (operand(0)) return -*operand(0);
-        break;
-    case Op::imul:
-        for (std::size_t i = 0; i < 2; ++i) {
-            const ir::Node& factor = graph[node.operands[1 - i]];
-            if (operand(i) && factor.op == Op::const_int && bounded(factor.integer))
-                return bounded(*operand(i) * factor.integer);
-        }
-        break;
-    default: break;
-    }
-    return std::nullopt;
+// What an index gains from one key to the next; nothing where that differs.
+std::optional<std::int64_t> slope_of(const passes::Mod& mod, ir::NodeId index) {
+    analysis::AffineForm form = mod.affine[index];
+    // Rows of packed keys follow each other as the keys do; those of pages do not.
+    if (mod.program.key_layout != Layout::paged)
+        std::erase_if(form.rest, [&](const analysis::AffineForm::Term& term) {
+            if (mod.program.graph[term.node].op != Op::kv_row) return false;
+            form.kv += term.coefficient;
+            return true;
+        });
+    return analysis::slope_in_kv(form);
 }
 
 } // namespace
 
-KvSlopes::KvSlopes(const passes::Mod& mod) {
-    const ir::Graph& graph = mod.program.graph;
-    slopes_.resize(graph.size());
-    for (ir::NodeId id = 0; id < graph.size(); ++id)
-        slopes_[id] = slope_of(graph, graph[id], slopes_);
-}
-
-int KvSlopes::moving_dim(const ir::Node& read) const {
+int moving_dim(const passes::Mod& mod, const ir::Node& read) {
     int moving = -1;
     for (std::size_t dim = 0; dim < read.operands.size(); ++dim) {
-        const Slope slope = of(read.operands[dim]);
+        const auto slope = slope_of(mod, read.operands[dim]);
         if (!slope) return -1;
         if (*slope == 0) continue;
         if (moving >= 0) return -1;
@@ -70,7 +38,7 @@ int KvSlopes::moving_dim(const ir::Node& read) const {
     return moving;
 }
 
-std::vector<GradientPlan> plan_gradients(const passes::Mod& mod, const KvSlopes& slopes) {
+std::vector<GradientPlan> plan_gradients(const passes::Mod& mod) {
     const ir::Graph& graph = mod.program.graph;
     std::vector<GradientPlan> plans;
     for (const passes::ReadGradient& gradient : mod.gradients) {
@@ -82,7 +50,7 @@ std::vector<GradientPlan> plan_gradients(const passes::Mod& mod, const KvSlopes&
                        ? mod.place[index] <= passes::Place::row
                        : passes::place_of(mod.dependence[index]) <= passes::Place::row;
         });
-        const int moving = slopes.moving_dim(read);
+        const int moving = moving_dim(mod, read);
         if (fixed)
             plan.scatter = Scatter::row;
         else if (moving >= 0 &&
@@ -107,25 +75,32 @@ std::vector<GradientPlan> plan_gradients(const passes::Mod& mod, const KvSlopes&
 
 std::uint32_t separation(const passes::Mod& mod, std::uint32_t buffer) {
     const ir::Graph& graph = mod.program.graph;
-    std::uint32_t common = kSeparatesB | kSeparatesHKv | kSeparatesKv;
-    // An index expression stands at the same dim in every read, or two reads of different values of
-    // the variable could meet.
-    std::vector<std::uint32_t> by_dim;
-    for (const passes::ReadGradient& gradient : mod.gradients) {
-        const ir::Node& read = graph[gradient.read];
+    // The variable that is an index of each dim, the same one in every read: h of one read and h_kv
+    // of another take equal values for different heads, and these would meet.
+    std::vector<std::optional<Op>> by_dim;
+    std::vector<ir::NodeId> reads;
+    for (const auto* gradients : {&mod.gradients, &mod.sink_gradients})
+        for (const passes::ReadGradient& gradient : *gradients)
+            reads.push_back(gradient.read);
+    for (const ir::NodeId id : reads) {
+        const ir::Node& read = graph[id];
         if (read.symbol != buffer) continue;
-        if (by_dim.empty()) by_dim.assign(read.operands.size(), common);
+        const bool is_first = by_dim.empty();
+        by_dim.resize(read.operands.size());
         for (std::size_t dim = 0; dim < read.operands.size(); ++dim) {
             const Op op = graph[read.operands[dim]].op;
-            by_dim[dim] &= op == Op::b                     ? kSeparatesB
-                           : op == Op::h || op == Op::h_kv ? kSeparatesHKv
-                           : op == Op::kv_idx              ? kSeparatesKv
-                                                           : 0u;
+            if (is_first)
+                by_dim[dim] = op;
+            else if (by_dim[dim] != op)
+                by_dim[dim] = std::nullopt;
         }
     }
     std::uint32_t bits = 0;
-    for (std::uint32_t dim : by_dim)
-        bits |= dim;
+    for (const std::optional<Op>& op : by_dim)
+        bits |= op == Op::b                     ? kSeparatesB
+                : op == Op::h || op == Op::h_kv ? kSeparatesHKv
+                : op == Op::kv_idx              ? kSeparatesKv
+                                                : 0u;
     return bits;
 }
 

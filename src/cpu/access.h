@@ -9,19 +9,8 @@
 
 namespace flexc::cpu {
 
-// kv's coefficient in an integer node that is affine in kv with a constant one; 0 when it does not
-// use kv; nothing when it uses kv in another way.
-class KvSlopes {
-  public:
-    explicit KvSlopes(const passes::Mod& mod);
-    std::optional<std::int64_t> of(ir::NodeId id) const { return slopes_[id]; }
-
-    // The one index of a read that moves with kv, when that index is affine; -1 otherwise.
-    int moving_dim(const ir::Node& read) const;
-
-  private:
-    std::vector<std::optional<std::int64_t>> slopes_;
-};
+// The one index of a read that moves with kv, when that index is affine; -1 otherwise.
+int moving_dim(const passes::Mod& mod, const ir::Node& read);
 
 // How the contributions of one row of a tile reach the gradient buffer.
 enum class Scatter : std::uint8_t {
@@ -34,7 +23,7 @@ struct GradientPlan {
     passes::ReadGradient gradient;
     Scatter scatter = Scatter::element;
 };
-std::vector<GradientPlan> plan_gradients(const passes::Mod& mod, const KvSlopes& slopes);
+std::vector<GradientPlan> plan_gradients(const passes::Mod& mod);
 
 // Separation bits of a buffer: variables that are, for every read with a gradient, an index alone.
 std::uint32_t separation(const passes::Mod& mod, std::uint32_t buffer);

@@ -6,20 +6,30 @@
 #include <cstdint>
 
 #include "common/arguments.h"
+#include "common/sequences.h"
 #include "flexc/types.h"
 
 namespace flexc::cpu {
 
-inline constexpr std::uint32_t kBackendVersion = 4;
+inline constexpr std::uint32_t kBackendVersion = 9;
 inline constexpr char kBackendSymbol[] = "flexc_cpu_backend";
 
-// Of AttentionArguments::map, whose rows are tiles of queries. Loops find their tiles by position.
-inline constexpr int kMapQueryTile = 64, kMapKeyTile = 128;
+// Of AttentionArguments::block_mask, whose rows are tiles of queries, and of looks. Loops find
+// their tiles by position.
+inline constexpr int kMaskQueryTile = 64, kMaskKeyTile = 128;
 
-// Receives bytes during the call that it is handed to.
+// Receives bytes during the call that it is handed to. Throws nothing.
 struct ByteSink {
     void (*write)(void* user, const char* data, std::size_t size) = nullptr;
     void* user = nullptr;
+};
+
+// Asked often by a compile: whether nobody waits for it any more. Throws nothing.
+struct StopQuery {
+    bool (*is_over)(void* user) = nullptr; // nullptr: goes on
+    void* user = nullptr;
+
+    bool operator()() const { return is_over != nullptr && is_over(user); }
 };
 
 // Variables of the loops over tiles; a read that has one of them as an index of its own reaches
@@ -33,9 +43,11 @@ struct KernelShape {
     int head_dim_v = 0;
     int threads = 1;
     int scratch_arrays = 0;
-    bool has_mask = false;
     bool has_band = false;
     bool band_is_exact = false;
+    bool hides_scores = false;   // looks find more than the mask tells
+    bool reads_key_rows = false; // Tile::kv_rows
+    bool learns_sink = false;    // there is kSinkBackwardFunction
 };
 
 // The gradient of one captured buffer: f32, added to. Its words are where the emitted code finds
@@ -53,10 +65,16 @@ struct GradientTarget {
 struct Launch {
     const KernelShape* shape = nullptr;
     const AttentionArguments* arguments = nullptr;
+    // Null: dense. Else the lengths of `arguments` are the most that a request may have.
+    const SequenceArguments* sequences = nullptr;
+    // Of a launch that is one request of those: b, and its first rows of packed tensors.
+    std::int64_t request = 0, q_row = 0, kv_row = 0;
     const std::uint64_t* words = nullptr;
     std::size_t word_count = 0;
     const GradientTarget* gradients = nullptr; // backward
     std::size_t gradient_count = 0;
+    int threads = 1;
+    const CpuThreads* pool = nullptr;
     bool backward = false;
     void* workspace = nullptr; // 64-byte aligned
 };
@@ -75,7 +93,7 @@ struct BackendTable {
     int (*default_threads)() = nullptr; // what oneTBB finds
 
     // nullptr on failure, with the reason in `error`. `compile` hands out the relocatable object.
-    BackendModule* (*compile)(const char* text, std::size_t size, ByteSink object,
+    BackendModule* (*compile)(const char* text, std::size_t size, StopQuery stop, ByteSink object,
                               ByteSink error) = nullptr;
     BackendModule* (*load)(const char* object, std::size_t size, ByteSink error) = nullptr;
     void (*release)(BackendModule* module) = nullptr;

@@ -192,7 +192,8 @@ std::string backward_element(const passes::Mod& mod, const Values& values,
     text += formatted(
         "  %is_number = fcmp une float %modified, {0}\n"
         "  %shown = select i1 %visible, i1 %is_number, i1 false\n"
-        "  %exponent = call float @llvm.fmuladd.f32(float %modified, float {1}, float %minus_lse)\n"
+        "  %below = fsub float %modified, %row_reference\n"
+        "  %exponent = call float @llvm.fmuladd.f32(float %below, float {1}, float %minus_log2)\n"
         "  %weight = call float @flexc_softmax_exp2(float %exponent)\n"
         "  %probability = select i1 %shown, float %weight, float {2}\n"
         "  %centered = fsub float %d_probability, %row_delta\n"
@@ -209,8 +210,7 @@ std::string backward_element(const passes::Mod& mod, const Values& values,
 } // namespace
 
 FunctionText emit_backward(const passes::Mod& mod, const FunctionRequest& request) {
-    const KvSlopes slopes(mod);
-    const std::vector<GradientPlan> plans = plan_gradients(mod, slopes);
+    const std::vector<GradientPlan> plans = plan_gradients(mod);
     const bool has_terms = passes::has_gradients_of_terms(mod);
     const auto scattered =
         static_cast<int>(std::ranges::count(plans, Scatter::element, &GradientPlan::scatter));
@@ -219,7 +219,7 @@ FunctionText emit_backward(const passes::Mod& mod, const FunctionRequest& reques
         const LoopMetadata metadata(first_metadata);
         const std::string access = metadata.access(VectorLoop::elements);
         const int given_arrays = 2 * scattered;
-        Values values(mod, slopes, dense, given_arrays + (has_terms ? 2 : 0), metadata);
+        Values values(mod, dense, given_arrays + (has_terms ? 2 : 0), metadata);
         values.need(mod.score, Block::element);
         values.need(mod.d_score, Block::element);
         if (request.masked) values.need(mod.mask, Block::element);
@@ -251,13 +251,14 @@ FunctionText emit_backward(const passes::Mod& mod, const FunctionRequest& reques
         std::string row =
             "  %row_scores = getelementptr float, ptr %scores, i64 %row_offset\n"
             "  %row_gradients = getelementptr float, ptr %gradients, i64 %row_offset\n"
-            "  %lse_p = getelementptr float, ptr %lse, i64 %row64\n"
-            "  %row_lse = load float, ptr %lse_p\n"
+            "  %reference_p = getelementptr float, ptr %reference, i64 %row64\n"
+            "  %row_reference = load float, ptr %reference_p\n"
+            "  %log2_sum_p = getelementptr float, ptr %log2_sum, i64 %row64\n"
+            "  %row_log2_sum = load float, ptr %log2_sum_p\n"
+            "  %minus_log2 = fneg float %row_log2_sum\n"
             "  %delta_p = getelementptr float, ptr %delta, i64 %row64\n"
             "  %row_delta = load float, ptr %delta_p\n";
-        row += formatted("  %scaled_lse = fmul float %row_lse, {}\n"
-                         "  %minus_lse = fneg float %scaled_lse\n"
-                         "  br label %element_loop\nelement_loop:\n"
+        row += formatted("  br label %element_loop\nelement_loop:\n"
                          "  %j_element = phi i32 [ 0, %row_ready ], [ %j_element_next, "
                          "%element_loop ]\n{}{}"
                          "  %score_p = getelementptr float, ptr %row_scores, i32 %j_element\n"
@@ -265,7 +266,7 @@ FunctionText emit_backward(const passes::Mod& mod, const FunctionRequest& reques
                          "  %raw = load float, ptr %score_p{}\n"
                          "  %d_probability = load float, ptr %gradient_p{}\n"
                          "  %score = fmul float %raw, %scale\n",
-                         kLog2E, gradients.phis, outside.phi, access, access);
+                         gradients.phis, outside.phi, access, access);
         row += values.text(Block::element) + backward_element(mod, values, access, request.masked);
         row += gradients.steps + of_terms.store(given_arrays, access) + outside.step;
         row += kElementStep;

@@ -24,7 +24,8 @@ constexpr Field kFields[] = {
     {"row_max", kTileRowMax, "ptr"},
     {"row_sum", kTileRowSum, "ptr"},
     {"row_correction", kTileRowCorrection, "ptr"},
-    {"lse", kTileLse, "ptr"},
+    {"reference", kTileReference, "ptr"},
+    {"log2_sum", kTileLog2Sum, "ptr"},
     {"delta", kTileDelta, "ptr"},
     {"scratch", kTileScratch, "ptr"},
     {"b", kTileB, "i32"},
@@ -94,7 +95,10 @@ std::string frame(std::string_view name, std::string_view linkage, const Values&
                   const LoopMetadata& metadata, std::string_view row) {
     std::string text =
         formatted("define {}void @{}(ptr %args, ptr %tile) nounwind {{\nentry:\n", linkage, name);
-    text += load_fields() + values.text(Block::entry) + values.sums(Block::entry);
+    text += load_fields();
+    text += formatted("  %nowhere = getelementptr i8, ptr %scratch, i64 {}\n",
+                      values.scratch_arrays() * kArrayBytes);
+    text += values.text(Block::entry) + values.sums(Block::entry);
     if (values.has_columns()) {
         text += "  br label %entry_ready\nentry_ready:\n  br label %column_loop\ncolumn_loop:\n"
                 "  %j_column = phi i32 [ 0, %entry_ready ], [ %j_column_next, %column_loop ]\n";

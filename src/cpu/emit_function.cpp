@@ -44,7 +44,8 @@ std::string score_loop(const passes::Mod& mod, const Values& values, const Outsi
 }
 
 // Second loop of a row: probabilities relative to the running maximum, and their sum. A row with
-// nothing visible so far is relative to 0, where exp(-inf) is 0.
+// nothing visible so far is relative to 0, where exp(-inf) is 0. The difference comes before the
+// factor: of equal scores it is 0 however large they are.
 std::string probability_loop(const Outside& outside, const LoopMetadata& metadata) {
     const std::string access = metadata.access(VectorLoop::probabilities);
     std::string text = "row_softmax:\n"
@@ -56,11 +57,9 @@ std::string probability_loop(const Outside& outside, const LoopMetadata& metadat
                        "  %rises = fcmp ogt float %max_next, %old_max\n"
                        "  %new_max = select i1 %rises, float %max_next, float %old_max\n";
     text += formatted("  %is_empty = fcmp oeq float %new_max, {0}\n"
-                      "  %reference = select i1 %is_empty, float {1}, float %new_max\n"
-                      "  %scaled_reference = fmul float %reference, {2}\n"
-                      "  %minus_reference = fneg float %scaled_reference\n"
-                      "  %old_exponent = call float @llvm.fmuladd.f32(float %old_max, float {2}, "
-                      "float %minus_reference)\n"
+                      "  %row_reference = select i1 %is_empty, float {1}, float %new_max\n"
+                      "  %old_below = fsub float %old_max, %row_reference\n"
+                      "  %old_exponent = fmul float %old_below, {2}\n"
                       "  %correction = call float @flexc_softmax_exp2(float %old_exponent)\n"
                       "  br label %probability_loop\nprobability_loop:\n"
                       "  %j_probability = phi i32 [ 0, %row_softmax ], [ %j_probability_next, "
@@ -68,8 +67,8 @@ std::string probability_loop(const Outside& outside, const LoopMetadata& metadat
                       "  %sum = phi float [ {1}, %row_softmax ], [ %sum_next, %probability_loop ]\n"
                       "  %entry_p = getelementptr float, ptr %row_scores, i32 %j_probability\n"
                       "  %exponent_score = load float, ptr %entry_p{3}\n"
-                      "  %exponent = call float @llvm.fmuladd.f32(float %exponent_score, "
-                      "float {2}, float %minus_reference)\n"
+                      "  %below = fsub float %exponent_score, %row_reference\n"
+                      "  %exponent = fmul float %below, {2}\n"
                       "  %probability = call float @flexc_softmax_exp2(float %exponent)\n"
                       "  store float %probability, ptr %entry_p{3}\n"
                       "  %sum_next = fadd reassoc float %sum, %probability\n",
@@ -90,11 +89,10 @@ std::string probability_loop(const Outside& outside, const LoopMetadata& metadat
 } // namespace
 
 FunctionText emit_forward(const passes::Mod& mod, const FunctionRequest& request) {
-    const KvSlopes slopes(mod);
     return versions(request, [&](std::string_view name, std::string_view linkage, bool dense,
                                  int first_metadata, std::vector<int>& stride_slots) {
         const LoopMetadata metadata(first_metadata);
-        Values values(mod, slopes, dense, 0, metadata);
+        Values values(mod, dense, 0, metadata);
         values.need(mod.score, Block::element);
         if (request.masked) values.need(mod.mask, Block::element);
         if (mod.out_of_range != ir::kNoNode) values.need(mod.out_of_range, Block::element);
@@ -108,9 +106,8 @@ FunctionText emit_forward(const passes::Mod& mod, const FunctionRequest& request
 }
 
 FunctionText emit_band(const passes::Mod& mod, const FunctionRequest& request) {
-    const KvSlopes slopes(mod);
     const LoopMetadata metadata(request.first_metadata);
-    Values values(mod, slopes, false, 0, metadata);
+    Values values(mod, false, 0, metadata);
     for (NodeId bound : mod.band.low)
         values.need(bound, Block::entry);
     for (NodeId bound : mod.band.high)

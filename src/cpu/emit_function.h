@@ -1,9 +1,11 @@
 // Whole functions over a tile: the loops around a mod's values.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "passes/hidden_scores.h"
 #include "passes/mod.h"
 
 namespace flexc::cpu {
@@ -23,5 +25,10 @@ inline constexpr int kMetadataPerFunction = 26;
 FunctionText emit_forward(const passes::Mod& mod, const FunctionRequest& request);
 FunctionText emit_backward(const passes::Mod& mod, const FunctionRequest& request);
 FunctionText emit_band(const passes::Mod& mod, const FunctionRequest& request);
+
+// What the mask shows of a tile, and what a score of -inf hides of that, without any score.
+// `hidden`: of mod; nothing where only the mask hides.
+FunctionText emit_look(const passes::Mod& mod, const std::optional<passes::HiddenScores>& hidden,
+                       const FunctionRequest& request);
 
 } // namespace flexc::cpu

@@ -4,36 +4,49 @@
 
 #include "cpu/emit_function.h"
 #include "cpu/function_names.h"
+#include "passes/sink.h"
 #include "support/embedded.h"
 
 namespace flexc::cpu {
 
 namespace {
 
-struct Functions {
-    std::string text;
-    int scratch_arrays = 0;
-};
-
-Functions functions(const passes::Mod& mod) {
-    Functions all;
+Emitted functions(const passes::Mod& mod) {
+    Emitted all;
     int metadata = 2;
-    auto add = [&](auto* emit, std::string_view name, bool masked) {
-        const FunctionText one = emit(mod, {name, masked, metadata});
+    auto add = [&](const FunctionText& one) {
         metadata += kMetadataPerFunction;
         all.text += one.text + "\n";
         all.scratch_arrays = std::max(all.scratch_arrays, one.scratch_arrays);
     };
     const bool has_mask = mod.program.graph[mod.mask].op != ir::Op::const_bool ||
                           mod.program.graph[mod.mask].integer == 0;
-    const bool has_full = has_mask && ((mod.band.found() && mod.band.exact) || has_map(mod));
-    add(emit_forward, kForwardFunction, has_mask);
-    if (has_full) add(emit_forward, kForwardFullFunction, false);
+    const bool has_exact_band = mod.band.found() && mod.band.exact;
+    // Reads outside are reported for every element: all tiles are visited.
+    const bool may_look = mod.out_of_range == ir::kNoNode;
+    const bool has_full = has_mask && (has_exact_band || may_look);
+    add(emit_forward(mod, {kForwardFunction, has_mask, metadata}));
+    if (has_full) add(emit_forward(mod, {kForwardFullFunction, false, metadata}));
     if (mod.d_score != ir::kNoNode) {
-        add(emit_backward, kBackwardFunction, has_mask);
-        if (has_full) add(emit_backward, kBackwardFullFunction, false);
+        add(emit_backward(mod, {kBackwardFunction, has_mask, metadata}));
+        if (has_full) add(emit_backward(mod, {kBackwardFullFunction, false, metadata}));
     }
-    if (mod.band.found()) add(emit_band, kBandFunction, false);
+    if (mod.sink != ir::kNoNode) {
+        passes::Mod sink = passes::sink_mod(mod);
+        add(emit_forward(sink, {kSinkFunction, false, metadata}));
+        // Its weight is a part of what it is given.
+        sink.score = sink.d_score;
+        if (!sink.gradients.empty())
+            add(emit_backward(sink, {kSinkBackwardFunction, false, metadata}));
+    }
+    if (mod.band.found()) add(emit_band(mod, {kBandFunction, false, metadata}));
+    if (may_look) {
+        const bool masked = has_mask && !has_exact_band;
+        passes::Mod looked_at = mod;
+        const auto hidden = passes::find_hidden_scores(looked_at);
+        all.hides_scores = hidden.has_value();
+        if (masked || hidden) add(emit_look(looked_at, hidden, {kLookFunction, masked, metadata}));
+    }
     all.text += "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)\n"
                 "@flexc_zero = internal constant i64 0\n"
                 "!0 = !{!\"llvm.loop.vectorize.enable\", i1 true}\n"
@@ -43,20 +56,21 @@ Functions functions(const passes::Mod& mod) {
 
 } // namespace
 
-bool has_map(const passes::Mod& mod) {
+bool has_block_mask(const passes::Mod& mod) {
     return mod.out_of_range == ir::kNoNode && // reported for every element
            mod.mask_tier == analysis::MaskTier::tile_tests &&
            !analysis::uses_real_arithmetic(mod.program.graph, mod.mask);
 }
 
 Emitted emit_llvm(const passes::Mod& mod) {
-    Functions emitted = functions(mod);
-    std::string text;
+    Emitted emitted = functions(mod);
+    std::string mathematics;
     for (const embedded::EmbeddedFile& file : embedded::cpu_math())
-        text += file.text;
-    return {text + emitted.text, emitted.scratch_arrays};
+        mathematics += file.text;
+    emitted.text = mathematics + emitted.text;
+    return emitted;
 }
 
-std::string explain_llvm(const passes::Mod& mod) { return functions(mod).text; }
+std::string generated_llvm(const passes::Mod& mod) { return functions(mod).text; }
 
 } // namespace flexc::cpu

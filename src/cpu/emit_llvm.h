@@ -7,18 +7,18 @@
 
 namespace flexc::cpu {
 
-// Whether callers may give a map of the tiles that the mask shows, and full ones have functions of
-// their own.
-bool has_map(const passes::Mod& mod);
+// Whether callers may give a block mask.
+bool has_block_mask(const passes::Mod& mod);
 
 struct Emitted {
     std::string text;
-    int scratch_arrays = 0; // Tile::scratch
+    int scratch_arrays = 0;    // Tile::scratch
+    bool hides_scores = false; // looks find scores of -inf too
 };
 
 Emitted emit_llvm(const passes::Mod& mod);
 
 // Without the mathematical functions: what a reader wants to see.
-std::string explain_llvm(const passes::Mod& mod);
+std::string generated_llvm(const passes::Mod& mod);
 
 } // namespace flexc::cpu

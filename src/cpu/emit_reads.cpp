@@ -19,7 +19,7 @@ Values::Offset Values::offset(NodeId read, Block block, bool gradient, const std
                               std::string& out) {
     const ir::Node& node = mod_.program.graph[read];
     const std::vector<bool>& proven = mod_.ranges.in_range[read];
-    const int moving = slopes_.moving_dim(node);
+    const int moving = moving_dim(mod_, node);
     std::vector<std::uint32_t> dims(node.operands.size());
     for (std::uint32_t dim = 0; dim < dims.size(); ++dim)
         dims[dim] = dim;
@@ -80,7 +80,7 @@ void Values::emit_read(NodeId id, Block block, std::string& out) {
         "double", "float", "half", "i16", "i64", "i32", "i16", "i8", "i8", "i8"};
     const DType dtype = mod_.program.buffers[node.symbol].dtype;
     out += formatted("  {}a = getelementptr {}, ptr {}, i64 {}\n", result,
-                     kMemoryTypes[static_cast<std::size_t>(dtype)], base(id, false), place.offset);
+                     kMemoryTypes[static_cast<std::size_t>(dtype)], base(id), place.offset);
     emit_load(id, result + "a", block, out);
     if (!place.condition.empty())
         out += formatted("  {0} = select i1 {1}, {2} {0}l, {2} {3}\n", result, place.condition,
@@ -132,21 +132,30 @@ Values::Address Values::gradient_address(NodeId read, Block block, std::string& 
     const std::string prefix = formatted("%g{}", read);
     const Offset place = offset(read, block, true, prefix + "o", out);
     Address address{prefix + "a", place.condition, place.offset};
-    if (!place.condition.empty()) {
-        out += formatted("  {0}i = select i1 {1}, i64 {2}, i64 0\n", prefix, place.condition,
+    const std::string data = gradient_base(read);
+    if (place.condition.empty()) {
+        out += formatted("  {} = getelementptr float, ptr {}, i64 {}\n", address.pointer, data,
                          place.offset);
-        address.offset = prefix + "i";
+        return address;
     }
-    out += formatted("  {} = getelementptr float, ptr {}, i64 {}\n", address.pointer,
-                     base(read, true), address.offset);
+    // An index outside adds nothing, but not to an element of the buffer either: another thread may
+    // be adding to it.
+    out += formatted("  {0}i = select i1 {1}, i64 {2}, i64 0\n"
+                     "  {0}e = getelementptr float, ptr {3}, i64 {0}i\n"
+                     "  {0}a = select i1 {1}, ptr {0}e, ptr %nowhere\n",
+                     prefix, place.condition, place.offset, data);
+    address.offset = prefix + "i";
     return address;
 }
 
+std::string Values::gradient_base(NodeId read) {
+    return pointer(slot(Kind::gradient_data, mod_.program.graph[read].symbol));
+}
+
 // The array of a read. One without elements may have no address at all: memory of ours stands in.
-std::string Values::base(NodeId read, bool gradient) {
+std::string Values::base(NodeId read) {
     const ir::Node& node = mod_.program.graph[read];
-    std::string data =
-        pointer(slot(gradient ? Kind::gradient_data : Kind::buffer_data, node.symbol));
+    std::string data = pointer(slot(Kind::buffer_data, node.symbol));
     std::string guarded = formatted("{}g{}", data, read);
     std::string empty = "false";
     for (std::uint32_t dim = 0; dim < node.operands.size(); ++dim) {
@@ -160,8 +169,8 @@ std::string Values::base(NodeId read, bool gradient) {
     }
     if (empty == "false") return data;
     if (guarded_.insert(guarded).second)
-        texts_[0] += formatted("  {} = select i1 {}, ptr {}, ptr {}\n", guarded, empty,
-                               gradient ? "%scratch" : "@flexc_zero", data);
+        texts_[0] +=
+            formatted("  {} = select i1 {}, ptr @flexc_zero, ptr {}\n", guarded, empty, data);
     return guarded;
 }
 

@@ -18,6 +18,18 @@ using Kind = passes::ArgumentSlot::Kind;
 
 std::size_t at(Block block) { return static_cast<std::size_t>(block); }
 
+// Functions of angles have another for those that are known to be below this.
+constexpr double kBoundedAngle = 0x1p50;
+
+std::string_view spelling(const passes::Mod& mod, const ir::Node& node) {
+    if (node.operands.size() == 1 && mod.ranges.magnitude[node.operands[0]] < kBoundedAngle) {
+        if (node.op == Op::sin) return "call float @flexc_bounded_sin(float $x)";
+        if (node.op == Op::cos) return "call float @flexc_bounded_cos(float $x)";
+        if (node.op == Op::tan) return "call float @flexc_bounded_tan(float $x)";
+    }
+    return ir::info(node.op).llvm;
+}
+
 // Operators that cost no more than reading an array would.
 bool is_cheap(Op op) {
     const std::string_view text = ir::info(op).llvm;
@@ -32,9 +44,9 @@ std::string literal(double value) {
     return formatted("0x{:016X}", std::bit_cast<std::uint64_t>(narrowed));
 }
 
-Values::Values(const passes::Mod& mod, const KvSlopes& slopes, bool dense, int first_scratch_array,
+Values::Values(const passes::Mod& mod, bool dense, int first_scratch_array,
                const LoopMetadata& metadata)
-    : mod_(mod), slopes_(slopes), dense_(dense), slots_(passes::argument_slots(mod)),
+    : mod_(mod), dense_(dense), slots_(passes::argument_slots(mod)),
       needed_(kBlocks, std::vector<bool>(mod.program.graph.size())),
       next_array_(first_scratch_array), texts_(kBlocks), metadata_(metadata) {
     const ir::Graph& graph = mod.program.graph;
@@ -82,7 +94,9 @@ int Values::width(NodeId id) const {
     case Op::h:
     case Op::h_kv:
     case Op::q_idx:
-    case Op::kv_idx: return 32;
+    case Op::kv_idx:
+    case Op::q_len:
+    case Op::kv_len: return 32;
     case Op::const_int: return node.integer == static_cast<std::int32_t>(node.integer) ? 32 : 64;
     case Op::read: return mod_.program.buffers[node.symbol].dtype == DType::i64 ? 64 : 32;
     default: return mod_.ranges.narrow[id] ? 32 : 64;
@@ -142,6 +156,15 @@ std::string Values::pointer(int slot) {
                                               "  %w{0} = load ptr, ptr %w{0}p\n",
                                               slot);
     return entry->second;
+}
+
+std::string Values::field(int field, std::string_view type) {
+    const std::string name = formatted("%t{}", field);
+    if (fields_.insert(field).second)
+        texts_[at(Block::entry)] += formatted("  {0}p = getelementptr i64, ptr %tile, i64 {1}\n"
+                                              "  {0} = load {2}, ptr {0}p\n",
+                                              name, field, type);
+    return name;
 }
 
 bool Values::is_in_row(Block block) const {
@@ -286,6 +309,24 @@ void Values::emit_leaf(NodeId id, Block block, std::string& out) {
     case Op::h_kv: return index("%h_kv", "0");
     case Op::q_idx: return index("%q_begin", "%row");
     case Op::kv_idx: return index("%kv_begin", column(block));
+    case Op::q_len:
+    case Op::kv_len:
+        out += formatted("  {} = trunc i64 {} to i32\n", result,
+                         field(node.op == Op::q_len ? kTileQLen : kTileKvLen, "i64"));
+        return;
+    case Op::q_row:
+        out += formatted("  {0}x = sext i32 %row to i64\n  {0} = add nsw i64 {1}, {0}x\n", result,
+                         field(kTileQRow, "i64"));
+        return;
+    case Op::kv_row:
+        if (mod_.program.key_layout == flexc::Layout::paged)
+            out += formatted("  {0}p = getelementptr i64, ptr {1}, i32 {2}\n"
+                             "  {0} = load i64, ptr {0}p{3}\n",
+                             result, field(kTileKvRows, "ptr"), column(block), group(block));
+        else
+            out += formatted("  {0}x = sext i32 {2} to i64\n  {0} = add nsw i64 {1}, {0}x\n",
+                             result, field(kTileKvRow, "i64"), column(block));
+        return;
     default: break;
     }
     const bool is_size = node.op == Op::size;
@@ -349,12 +390,13 @@ void Values::emit_operator(NodeId id, Block block, std::string& out) {
         operands[i] = info.signature[i] == 'i' ? integer(node.operands[i], bits, block, out)
                                                : value(node.operands[i], block);
     std::string text;
-    for (std::size_t i = 0; i < info.llvm.size(); ++i) {
-        if (info.llvm[i] != '$') {
-            text += info.llvm[i];
+    const std::string_view pattern = spelling(mod_, node);
+    for (std::size_t i = 0; i < pattern.size(); ++i) {
+        if (pattern[i] != '$') {
+            text += pattern[i];
             continue;
         }
-        const char hole = info.llvm[++i];
+        const char hole = pattern[++i];
         text +=
             hole == 'i' ? formatted("i{}", bits) : operands[static_cast<std::size_t>(hole - 'x')];
     }

@@ -22,12 +22,12 @@ enum class Block : std::uint8_t { entry, column, row, element };
 inline constexpr std::size_t kBlocks = 4;
 
 // What one function is made of. Names that the blocks may use: %args, and as i32 %b %h %h_kv
-// %q_begin %kv_begin %row (the row's number) %j_column %j_element (the column's); %scratch; in
-// element %score.
+// %q_begin %kv_begin %row (the row's number) %j_column %j_element (the column's); %scratch and,
+// behind the arrays in it, %nowhere, which is written and never read; in element %score.
 class Values {
   public:
     // `dense`: reads and gradients that move with kv by one index are taken to have stride 1 there.
-    Values(const passes::Mod& mod, const KvSlopes& slopes, bool dense, int first_scratch_array,
+    Values(const passes::Mod& mod, bool dense, int first_scratch_array,
            const LoopMetadata& metadata);
 
     // Asks for a node's value in a block; all asks come before emit().
@@ -61,7 +61,7 @@ class Values {
     };
     Address gradient_address(ir::NodeId read, Block block, std::string& out);
     void need_indices(ir::NodeId read, Block block);
-    std::string gradient_base(ir::NodeId read) { return base(read, true); }
+    std::string gradient_base(ir::NodeId read);
     std::string wide_integer(ir::NodeId id, Block block, std::string& out) {
         return integer(id, 64, block, out);
     }
@@ -102,6 +102,7 @@ class Values {
     int slot(passes::ArgumentSlot::Kind kind, std::uint32_t index, std::uint32_t dim = 0) const;
     std::string word(int slot); // an i64 of the launch arguments
     std::string pointer(int slot);
+    std::string field(int field, std::string_view type); // a TileField, where few programs read it
 
     void emit_node(ir::NodeId id, Block block);
     void emit_leaf(ir::NodeId id, Block block, std::string& out);
@@ -118,11 +119,10 @@ class Values {
     };
     Offset offset(ir::NodeId read, Block block, bool gradient, const std::string& prefix,
                   std::string& out);
-    std::string base(ir::NodeId read, bool gradient);
+    std::string base(ir::NodeId read);
     std::string group(Block block) const;
 
     const passes::Mod& mod_;
-    const KvSlopes& slopes_;
     bool dense_;
     std::vector<passes::ArgumentSlot> slots_;
     std::vector<bool> costly_; // a column value that is kept instead of computed in every row
@@ -136,6 +136,7 @@ class Values {
     std::map<ir::NodeId, Block> loop_of_; // of each sum
     LoopMetadata metadata_;
     std::map<int, std::string> words_;
+    std::set<int> fields_;
     std::set<std::string> widened_, guarded_;
     std::vector<int> dense_slots_;
 };

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <utility>
 #include <vector>
 
 #include "cpu/access.h"
 #include "cpu/emit_llvm.h"
 #include "cpu/loader.h"
+#include "cpu/tile.h"
+#include "passes/hidden_scores.h"
 #include "support/env.h"
 
 namespace flexc::cpu {
@@ -17,38 +18,38 @@ namespace {
 
 using Kind = passes::ArgumentSlot::Kind;
 
-ByteSink sink_into(std::string& text) {
-    return {.write = [](void* user, const char* data,
-                        std::size_t size) { static_cast<std::string*>(user)->append(data, size); },
-            .user = &text};
-}
+static_assert(double{kModerateInput} * kModerateInput * kMaxHeadDim * kModerateScale <=
+              passes::kModerateScore);
 
 // More threads than this help no machine and would only make the workspace large.
 constexpr int kMaxThreads = 1024;
 
 int thread_count(int asked, const BackendTable& table) {
-    if (asked <= 0) {
-        if (const auto text = support::environment(support::Variable::threads))
-            std::from_chars(text->data(), text->data() + text->size(), asked);
-    }
+    if (asked <= 0) asked = support::environment_count(support::Variable::threads).value_or(0);
     if (asked <= 0) asked = table.default_threads();
     return std::clamp(asked, 1, kMaxThreads);
+}
+
+bool reads_key_rows(const passes::Mod& mod) {
+    return std::ranges::any_of(
+        mod.order, [&](ir::NodeId id) { return mod.program.graph[id].op == ir::Op::kv_row; });
 }
 
 class CompiledMod final : public Executable {
   public:
     CompiledMod(const passes::Mod& mod, const ExecutableOptions& options, const Backend& backend,
-                int scratch_arrays)
+                const Emitted& emitted)
         : table_(*backend.table) {
-        const ir::Node& mask = mod.program.graph[mod.mask];
         shape_ = {.dtype = options.dtype,
                   .head_dim = options.head_dim,
                   .head_dim_v = options.head_dim_v > 0 ? options.head_dim_v : options.head_dim,
                   .threads = thread_count(options.threads, table_),
-                  .scratch_arrays = scratch_arrays,
-                  .has_mask = mask.op != ir::Op::const_bool || mask.integer == 0,
+                  .scratch_arrays = emitted.scratch_arrays,
                   .has_band = mod.band.found(),
-                  .band_is_exact = mod.band.found() && mod.band.exact};
+                  .band_is_exact = mod.band.found() && mod.band.exact,
+                  .hides_scores = emitted.hides_scores,
+                  .reads_key_rows = reads_key_rows(mod),
+                  .learns_sink = !mod.sink_gradients.empty()};
         has_backward_ = mod.d_score != ir::kNoNode;
         find_gradients(mod);
     }
@@ -59,18 +60,30 @@ class CompiledMod final : public Executable {
     CompiledMod& operator=(const CompiledMod&) = delete;
 
     bool load(std::string_view object) {
-        std::string ignored;
-        module_ = table_.load(object.data(), object.size(), sink_into(ignored));
+        Received ignored;
+        module_ = table_.load(object.data(), object.size(), ignored.sink());
         object_ = object;
         from_object_ = module_ != nullptr;
         return from_object_;
     }
 
-    Result<void> build(const std::string& text) {
-        std::string error;
-        object_.clear();
-        module_ = table_.compile(text.data(), text.size(), sink_into(object_), sink_into(error));
-        if (module_ == nullptr) return Error{ErrorCode::compile_failed, error};
+    Result<void> build(const std::string& text, const support::Watch& watch) {
+        auto built = watch.run<Built>([&table = table_, text, watch]() -> Result<Built> {
+            Received object, error;
+            Built result{{nullptr, table.release}, {}};
+            const StopQuery stop = {
+                [](void* user) { return static_cast<const support::Watch*>(user)->was_ended(); },
+                const_cast<support::Watch*>(&watch)};
+            result.module.reset(
+                table.compile(text.data(), text.size(), stop, object.sink(), error.sink()));
+            if (!result.module) return error.failure(ErrorCode::compile_failed, "");
+            if (object.lost) return out_of_memory();
+            result.object = std::move(object.text);
+            return result;
+        });
+        if (!built) return built.error();
+        module_ = built->module.release();
+        object_ = std::move(built->object);
         return {};
     }
 
@@ -94,18 +107,18 @@ class CompiledMod final : public Executable {
     int threads() const override { return shape_.threads; }
 
   private:
-    static constexpr std::size_t kMaxBuffers = 32;
+    struct Built {
+        std::unique_ptr<BackendModule, void (*)(BackendModule*)> module;
+        std::string object;
+    };
     struct Prepared {
-        std::array<GradientTarget, kMaxBuffers> gradients;
+        std::array<GradientTarget, ir::kMaxBuffers> gradients;
         Launch launch;
     };
 
     void find_gradients(const passes::Mod& mod) {
-        for (const passes::ReadGradient& gradient : mod.gradients)
-            buffers_.push_back(mod.program.graph[gradient.read].symbol);
-        std::ranges::sort(buffers_);
-        const auto repeated = std::ranges::unique(buffers_);
-        buffers_.erase(repeated.begin(), repeated.end());
+        for (std::uint32_t buffer = 0; buffer < mod.program.buffers.size(); ++buffer)
+            if (passes::has_gradient(mod, buffer)) buffers_.push_back(buffer);
         const std::vector<passes::ArgumentSlot> slots = passes::argument_slots(mod);
         for (std::uint32_t buffer : buffers_) {
             GradientTarget target;
@@ -124,7 +137,7 @@ class CompiledMod final : public Executable {
 
     void prepare(const Call& call, bool backward, Prepared& out) const {
         const std::size_t count =
-            backward ? std::min({call.gradients.size(), targets_.size(), kMaxBuffers}) : 0;
+            backward ? std::min({call.gradients.size(), targets_.size(), ir::kMaxBuffers}) : 0;
         for (std::size_t i = 0; i < count; ++i) {
             const TensorView& view = call.gradients[i];
             GradientTarget& target = out.gradients[i];
@@ -136,10 +149,14 @@ class CompiledMod final : public Executable {
         }
         out.launch = {.shape = &shape_,
                       .arguments = &call.arguments,
+                      .sequences = call.sequences,
                       .words = call.words.data(),
                       .word_count = call.words.size(),
                       .gradients = out.gradients.data(),
                       .gradient_count = count,
+                      .threads = call.threads.count > 0 ? std::min(call.threads.count, kMaxThreads)
+                                                        : shape_.threads,
+                      .pool = &call.threads,
                       .backward = backward,
                       .workspace = call.workspace};
     }
@@ -149,10 +166,10 @@ class CompiledMod final : public Executable {
             return Error{ErrorCode::internal, "a gradient of a captured buffer has no tensor"};
         Prepared prepared;
         prepare(call, backward, prepared);
-        std::string error;
+        Received error;
         auto* function = backward ? table_.backward : table_.forward;
-        if (!function(module_, prepared.launch, sink_into(error)))
-            return Error{ErrorCode::device, "the CPU kernel failed: " + error};
+        if (!function(module_, prepared.launch, error.sink()))
+            return error.failure(ErrorCode::device, "the CPU kernel failed: ");
         return {};
     }
 
@@ -170,13 +187,14 @@ class CompiledMod final : public Executable {
 
 Result<std::shared_ptr<const Executable>> compile(const passes::Mod& mod,
                                                   const ExecutableOptions& options,
-                                                  std::optional<std::string_view> object) {
+                                                  std::optional<std::string_view> object,
+                                                  const support::Watch& watch) {
     auto found = backend();
     if (!found) return found.error();
     const Emitted emitted = emit_llvm(mod);
-    auto compiled = std::make_shared<CompiledMod>(mod, options, **found, emitted.scratch_arrays);
+    auto compiled = std::make_shared<CompiledMod>(mod, options, **found, emitted);
     if (!object || !compiled->load(*object))
-        if (auto built = compiled->build(emitted.text); !built) return built.error();
+        if (auto built = compiled->build(emitted.text, watch); !built) return built.error();
     return std::shared_ptr<const Executable>(std::move(compiled));
 }
 

@@ -10,9 +10,11 @@
 #include <string_view>
 
 #include "common/arguments.h"
+#include "common/sequences.h"
 #include "flexc/result.h"
 #include "flexc/types.h"
 #include "passes/mod.h"
+#include "support/watch.h"
 
 namespace flexc::cpu {
 
@@ -24,12 +26,14 @@ struct ExecutableOptions {
 };
 
 struct Call {
+    const SequenceArguments* sequences = nullptr; // null: dense
     AttentionArguments arguments; // host pointers; delta and dq_accumulator are not used
     // passes::argument_slots(mod) order. Words of gradient slots are not read: see `gradients`.
     std::span<const std::uint64_t> words;
     // Backward: one per buffer that has captured gradients (Executable::gradient_buffers order),
     // f32, of the buffer's shape, any strides. What is there is added to, so the caller zeroes it.
     std::span<const TensorView> gradients;
+    CpuThreads threads;        // none: the executable's own
     void* workspace = nullptr; // workspace_bytes(call), 64-byte aligned
 };
 
@@ -53,7 +57,8 @@ class Executable {
 // With `object`, links those bytes; bytes that do not link are ignored and the mod is compiled.
 Result<std::shared_ptr<const Executable>> compile(const passes::Mod& mod,
                                                   const ExecutableOptions& options,
-                                                  std::optional<std::string_view> object = {});
+                                                  std::optional<std::string_view> object = {},
+                                                  const support::Watch& watch = {});
 
 // What decides object bytes beside the mod: versions and processor. For cache keys.
 Result<std::string> backend_identity();

@@ -1,5 +1,5 @@
 // Functions of an emitted module, all of type TileFunction. The `full` ones leave the mask out: for
-// tiles that the band proves visible.
+// tiles that it is known to leave whole.
 #pragma once
 
 namespace flexc::cpu {
@@ -9,5 +9,9 @@ inline constexpr char kForwardFullFunction[] = "flexc_forward_full";
 inline constexpr char kBackwardFunction[] = "flexc_backward";
 inline constexpr char kBackwardFullFunction[] = "flexc_backward_full";
 inline constexpr char kBandFunction[] = "flexc_band";
+// Of a sink, as of a tile of one key whose score it is.
+inline constexpr char kSinkFunction[] = "flexc_sink";
+inline constexpr char kSinkBackwardFunction[] = "flexc_sink_backward";
+inline constexpr char kLookFunction[] = "flexc_look";
 
 } // namespace flexc::cpu

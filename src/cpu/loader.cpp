@@ -1,7 +1,10 @@
 #include "cpu/loader.h"
 
+#include <iterator>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <vector>
 
 #include "support/dynlib.h"
 
@@ -9,7 +12,17 @@ namespace flexc::cpu {
 
 namespace {
 
-constexpr char kFileName[] = "libflexc_cpu.so";
+// Of this version's interface; then the plain name, which a single file that was copied has.
+constexpr const char* kFileNames[] = {"libflexc_cpu.so." FLEXC_SOVERSION, "libflexc_cpu.so"};
+
+std::vector<std::string> near_paths() {
+    std::vector<std::string> paths;
+    for (const std::string folder : {"${ORIGIN}/", "${ORIGIN}/../lib/", "${ORIGIN}/../lib/*/",
+                                     "${ORIGIN}/../lib64/", FLEXC_INSTALL_LIBDIR "/"})
+        for (const char* name : kFileNames)
+            paths.push_back(folder + name);
+    return paths;
+}
 
 const BackendTable* table_of(const support::DynamicLibrary& library) {
     const BackendTable* (*entry)() = nullptr;
@@ -30,18 +43,14 @@ std::string objection(const support::DynamicLibrary& library) {
 // Beside the program or library first, so that a build never opens an installed copy of another
 // version; the loader's own search comes last.
 support::LibrarySearch search() {
-    auto near =
-        support::find_library({.name = "the CPU backend",
-                               .exact_path = support::Variable::cpu_backend,
-                               .patterns = {std::string("${ORIGIN}/") + kFileName,
-                                            std::string("${ORIGIN}/../lib/") + kFileName,
-                                            std::string("${ORIGIN}/../lib/*/") + kFileName,
-                                            std::string("${ORIGIN}/../lib64/") + kFileName,
-                                            std::string(FLEXC_INSTALL_LIBDIR "/") + kFileName},
-                               .objection = objection});
+    auto near = support::find_library({.name = "the CPU backend",
+                                       .exact_path = support::Variable::cpu_backend,
+                                       .patterns = near_paths(),
+                                       .objection = objection});
     if (near || support::environment(support::Variable::cpu_backend)) return near;
-    auto far = support::find_library(
-        {.name = "the CPU backend", .sonames = {kFileName}, .objection = objection});
+    auto far = support::find_library({.name = "the CPU backend",
+                                      .sonames = {std::begin(kFileNames), std::end(kFileNames)},
+                                      .objection = objection});
     far.attempts.insert(far.attempts.begin(), near.attempts.begin(), near.attempts.end());
     return far;
 }
@@ -49,10 +58,11 @@ support::LibrarySearch search() {
 } // namespace
 
 Result<const Backend*> backend() {
-    static std::mutex mutex;
-    static std::unique_ptr<const Backend> found;
+    // Never destroyed: kernels may run while the process ends.
+    static auto& mutex = *new std::mutex;
+    static const Backend* found = nullptr;
     const std::lock_guard lock(mutex);
-    if (found) return found.get();
+    if (found != nullptr) return found;
     const support::LibrarySearch result = search();
     if (!result)
         return Error{ErrorCode::library_missing,
@@ -60,12 +70,12 @@ Result<const Backend*> backend() {
     auto fresh = std::make_unique<Backend>();
     fresh->table = table_of(*result.library);
     fresh->path = result.library->path();
-    fresh->table->describe(
-        {.write = [](void* user, const char* data,
-                     std::size_t size) { static_cast<std::string*>(user)->append(data, size); },
-         .user = &fresh->description});
-    found = std::move(fresh);
-    return found.get();
+    Received description;
+    fresh->table->describe(description.sink());
+    if (description.lost) return out_of_memory();
+    fresh->description = std::move(description.text);
+    found = fresh.release();
+    return found;
 }
 
 } // namespace flexc::cpu

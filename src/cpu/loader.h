@@ -5,8 +5,35 @@
 
 #include "cpu/backend_table.h"
 #include "flexc/result.h"
+#include "support/guarded.h"
 
 namespace flexc::cpu {
+
+// What the backend says, as far as there is memory for it.
+struct Received {
+    std::string text;
+    bool lost = false;
+
+    ByteSink sink() {
+        return {.write = [](void* user, const char* data,
+                            std::size_t size) { static_cast<Received*>(user)->take(data, size); },
+                .user = this};
+    }
+    Error failure(ErrorCode code, const char* what) const {
+        // The backend's own words for it.
+        if (lost || text == out_of_memory().message) return out_of_memory();
+        return {code, what + text};
+    }
+
+  private:
+    void take(const char* data, std::size_t size) noexcept {
+        try {
+            text.append(data, size);
+        } catch (...) {
+            lost = true;
+        }
+    }
+};
 
 struct Backend {
     const BackendTable* table = nullptr;

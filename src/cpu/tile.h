@@ -15,9 +15,11 @@ struct Tile {
     float* row_max;        // forward: running maximum of the modified scores, natural units
     float* row_sum;        // forward: running sum of exp(score - maximum)
     float* row_correction; // forward, out: factor for what was accumulated before this tile
-    const float* lse;      // backward, per row
-    const float* delta;    // backward, per row: rowsum(d_out * o) - d_lse
-    void* scratch;         // scratch_arrays of the module, each kMaxColumns 8-byte words
+    // Backward, per row: a weight is 2^((score - reference) log2(e) - log2_sum), at most about 1.
+    const float* reference;
+    const float* log2_sum;
+    const float* delta; // backward, per row: rowsum(d_out * o) - d_lse
+    void* scratch; // scratch_arrays of the module, each kMaxColumns 8-byte words, and a word more
     std::int64_t b, h, h_kv;
     std::int64_t q_begin, kv_begin; // as the program sees them: offsets are added
     std::int64_t rows, columns;
@@ -26,6 +28,21 @@ struct Tile {
     // Likewise, where the band's ends are clamped; left alone where they are not. In the order of
     // analysis::Clamps, which says what they are.
     std::int64_t first_least, first_most, last_least, last_most, least_query, most_query;
+    std::int64_t is_moderate; // look: whether all scores are up to passes::kModerateScore; 0 or 1
+    std::int64_t seen;        // look: bits of Seen, added to those that are there
+    // Of layouts that are not dense: lengths of request b, the first query's row, and the first
+    // key's, or of paged keys all of them.
+    std::int64_t q_len, kv_len, q_row, kv_row;
+    const std::int64_t* kv_rows;
+};
+// Scores of q and k below the one, with a scale below the other, are up to passes::kModerateScore.
+inline constexpr float kModerateInput = 0x1p20f;
+inline constexpr double kModerateScale = 0x1p10;
+
+// What a look finds in a tile.
+enum Seen : int {
+    kSeenShown = 1, // an element that neither the mask hides nor a score of -inf, as far as known
+    kSeenMasked = 2 // one that the mask hides; without a mask always
 };
 
 enum TileField : int {
@@ -35,7 +52,8 @@ enum TileField : int {
     kTileRowMax,
     kTileRowSum,
     kTileRowCorrection,
-    kTileLse,
+    kTileReference,
+    kTileLog2Sum,
     kTileDelta,
     kTileScratch,
     kTileB,
@@ -49,7 +67,14 @@ enum TileField : int {
     kTileBandLow,
     kTileBandHigh,
     kTileFirstClamp, // first_least, and five more
-    kTileFields = kTileFirstClamp + 6
+    kTileIsModerate = kTileFirstClamp + 6,
+    kTileSeen,
+    kTileQLen,
+    kTileKvLen,
+    kTileQRow,
+    kTileKvRow,
+    kTileKvRows,
+    kTileFields
 };
 static_assert(sizeof(Tile) == std::size_t{8} * kTileFields);
 

@@ -108,7 +108,7 @@ struct DriverApi {
     int (*stream_capturing)(void*, int*) = nullptr;
     // With attributes, CUDA 11.8 and later.
     int (*launch_with)(const LaunchConfig*, void*, void**, void**) = nullptr;
-    // Hopper's copy engine, CUDA 12.0 and later.
+    // Tensor maps for TMA, CUDA 12.0 and later.
     int (*tensor_map)(void* map, int type, std::uint32_t rank, void* data,
                       const std::uint64_t* dims, const std::uint64_t* strides,
                       const std::uint32_t* box, const std::uint32_t* steps, int interleave,

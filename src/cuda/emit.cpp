@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <array>
 
+#include "cuda/emit_dense_bias.h"
 #include "cuda/emit_derivative.h"
 #include "cuda/emit_gradients.h"
 #include "cuda/emit_logits.h"
 #include "cuda/emit_mask.h"
-#include "cuda/emit_matrix.h"
-#include "cuda/emit_products.h"
+#include "cuda/emit_mma.h"
+#include "cuda/emit_sink.h"
 #include "cuda/emit_tiles.h"
 #include "cuda/expressions.h"
 #include "cuda/names.h"
@@ -27,19 +28,19 @@ namespace {
 
 constexpr std::string_view kHeadParameters = "int b, int h, int h_kv";
 
-bool is_backward(KernelKind kind) {
-    return kind == KernelKind::backward_dq || kind == KernelKind::backward_dkdv ||
-           kind == KernelKind::backward_fused || kind == KernelKind::expand ||
-           kind == KernelKind::fold;
+bool is_backward(plan::KernelKind kind) {
+    return kind == plan::KernelKind::backward_dq || kind == plan::KernelKind::backward_dkdv ||
+           kind == plan::KernelKind::backward_fused || kind == plan::KernelKind::expand ||
+           kind == plan::KernelKind::fold;
 }
 
 class Emitter {
   public:
-    Emitter(const passes::Mod& mod, const KernelConfig& config, const EmitOptions& options)
-        : folded_(config.hopper ? fold_score(mod, config.key_width) : FoldedMod{mod, {}}),
-          mod_(folded_.mod), config_(config), options_(options),
+    Emitter(const passes::Mod& mod, const passes::ScoreParts& parts,
+            const plan::KernelConfig& config, const EmitOptions& options)
+        : mod_(mod), parts_(parts), config_(config), options_(options),
           layout_(mod_, roots(), options.dtype != DType::f32) {
-        if (config.is_hopper_backward && is_backward(config.kind))
+        if (config.is_warp_specialized && is_backward(config.kind))
             layout_.split_positions(options.dtype == DType::bf16);
     }
 
@@ -48,6 +49,8 @@ class Emitter {
                 quoted(options_.source_text);
         text_ += "#pragma once\n#include \"common/mod_prelude.cuh\"\n";
         if (is_plan()) text_ += "#include \"common/interval.h\"\n";
+        if (config_.specialized)
+            text_ += "#include \"sm90/forward_layout.h\"\n#include \"sm90/score_form.h\"\n";
         if (sums_exactly()) text_ += "#include \"common/exact_sum.cuh\"\n";
         text_ += "\nnamespace mod {\n\n";
         constants();
@@ -57,42 +60,42 @@ class Emitter {
         clamps();
         element();
         if (is_plan()) text_ += emit_tile_functions(layout_);
-        if (config_.hopper)
-            text_ +=
-                emit_logit_functions(layout_, folded_.parts) + emit_products(config_, options_);
+        if (config_.specialized)
+            text_ += emit_logit_functions(layout_, parts_) + emit_mma(config_, options_);
         text_ += emit_mask_parts(layout_, config_);
         if (is_backward(config_.kind)) {
             joint();
-            if (config_.is_hopper_backward)
+            if (config_.is_warp_specialized)
                 text_ += emit_staged_reads(layout_, config_) +
                          emit_bias_functions(layout_, copied_bias(mod_, config_));
-            if (config_.kind == KernelKind::expand) text_ += emit_distance_values(layout_);
-            if (!config_.is_hopper_backward) {
+            if (config_.kind == plan::KernelKind::expand) text_ += emit_distance_values(layout_);
+            if (!config_.is_warp_specialized) {
                 first_kv_head();
                 text_ += emit_gradients(layout_, gradients());
             }
         }
-        if (config_.is_hopper_backward)
+        if (config_.is_warp_specialized)
             text_ += emit_gradient_addresses(layout_, gradients(), tile_sums(config_));
         if (is_delta()) text_ += emit_row_gradients(layout_, gradients());
+        text_ += emit_sink(mod_, config_, options_.dtype != DType::f32);
         text_ += "} // namespace mod\n";
         return std::move(text_);
     }
 
   private:
     // Kernels that only pass over rows know no program, so that all programs share them, unless
-    // they have gradients of rows.
+    // they have gradients of rows or sinks.
     bool has_program() const {
-        return config_.kind == KernelKind::forward || is_backward(config_.kind) || is_plan() ||
-               has_row_gradients();
+        return config_.kind == plan::KernelKind::forward || is_backward(config_.kind) ||
+               is_plan() || has_row_gradients() || knows_sink(mod_, config_);
     }
-    // Of Hopper's backward.
+    // Of a warp-specialized backward.
     bool is_delta() const {
-        return config_.is_hopper_backward && config_.kind == KernelKind::delta;
+        return config_.is_warp_specialized && config_.kind == plan::KernelKind::delta;
     }
     bool has_row_gradients() const { return is_delta() && !gradients().empty(); }
-    bool has_elements() const { return has_program() && !has_row_gradients(); }
-    bool is_plan() const { return config_.kind == KernelKind::plan; }
+    bool has_elements() const { return has_program() && config_.kind != plan::KernelKind::delta; }
+    bool is_plan() const { return config_.kind == plan::KernelKind::block_mask; }
     bool adds_gradients() const { return is_backward(config_.kind) && !gradients().empty(); }
     bool adds_elements() const {
         return std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
@@ -103,8 +106,8 @@ class Emitter {
     // Arguments name exact sums where gradients would be.
     bool sums_exactly() const { return has_program() && mod_.deterministic; }
     // Launches have some heads each, one after the other.
-    bool takes_heads_in_turn() const {
-        return config_.kind == KernelKind::backward_dkdv && mod_.deterministic &&
+    bool loops_over_heads() const {
+        return config_.kind == plan::KernelKind::backward_dkdv && mod_.deterministic &&
                passes::heads_at_once(mod_) != passes::HeadsAtOnce::all;
     }
     bool has_mask() const {
@@ -128,14 +131,14 @@ class Emitter {
         return bits;
     }
     bool reports() const {
-        return config_.kind == KernelKind::forward && mod_.out_of_range != ir::kNoNode;
+        return config_.kind == plan::KernelKind::forward && mod_.out_of_range != ir::kNoNode;
     }
 
     std::vector<NodeId> roots() const {
         std::vector<NodeId> result;
         if (!has_program()) return result;
         if (is_plan()) return {mod_.mask};
-        if (has_row_gradients()) return row_gradient_roots(mod_, gradients());
+        if (!has_elements()) return row_gradient_roots(mod_, gradients());
         result = {mod_.mask, mod_.score};
         if (has_band()) {
             result.insert(result.end(), mod_.band.low.begin(), mod_.band.low.end());
@@ -144,7 +147,7 @@ class Emitter {
                 if (bound != ir::kNoNode) result.push_back(bound);
         }
         if (reports()) result.push_back(mod_.out_of_range);
-        const std::vector<NodeId> parts = logit_roots(folded_.parts);
+        const std::vector<NodeId> parts = logit_roots(parts_);
         result.insert(result.end(), parts.begin(), parts.end());
         if (is_backward(config_.kind)) {
             result.push_back(mod_.d_score);
@@ -176,21 +179,21 @@ class Emitter {
         constant("bool", "kHasBand", has_band());
         constant("bool", "kBandIsExact", has_band() && mod_.band.exact);
         constant("int", "kClamps", clamp_bits());
-        constant("bool", "kHasMap", config_.has_map);
-        constant("bool", "kBlocksStay", config_.blocks_stay);
+        constant("bool", "kHasBlockMask", config_.has_block_mask);
+        constant("bool", "kPersistent", config_.is_persistent);
         constant("bool", "kReportsOutOfRange", reports());
         constant("int", "kGradients", gradients().size());
         if (is_backward(config_.kind)) {
             constant("bool", "kAccumulatesQueryGradient",
-                     config_.kind == KernelKind::backward_fused);
+                     config_.kind == plan::KernelKind::backward_fused);
             constant("bool", "kAddsGradients",
-                     config_.is_hopper_backward ? adds_elements() : adds_gradients());
-            constant("bool", config_.is_hopper_backward ? "kDeterministic" : "kTakesHeadsInTurn",
-                     config_.is_hopper_backward ? mod_.deterministic : takes_heads_in_turn());
+                     config_.is_warp_specialized ? adds_elements() : adds_gradients());
+            constant("bool", config_.is_warp_specialized ? "kDeterministic" : "kLoopsOverHeads",
+                     config_.is_warp_specialized ? mod_.deterministic : loops_over_heads());
         }
-        if (config_.is_hopper_backward && is_backward(config_.kind))
+        if (config_.is_warp_specialized && is_backward(config_.kind))
             text_ += emit_derivative_constants(mod_, config_, gradients(), roots());
-        if (config_.hopper) text_ += emit_logit_constants(config_, folded_);
+        if (config_.specialized) text_ += emit_logit_constants(config_, mod_, parts_);
         text_ += "\n";
     }
 
@@ -198,7 +201,7 @@ class Emitter {
     void first_kv_head() {
         Body body = Body::after_head(layout_);
         body.line("return " +
-                  (takes_heads_in_turn()
+                  (loops_over_heads()
                        ? "static_cast<int>(" +
                              body.argument({passes::ArgumentSlot::Kind::first_kv_head}) + ")"
                        : "0") +
@@ -229,7 +232,7 @@ class Emitter {
                    "    int from_first = 0;\n"
                    "    const float* staged = nullptr;\n"
                    "    float bias = 0;\n";
-        else if (config_.hopper)
+        else if (config_.specialized)
             more = "    const float* key_values = nullptr;\n"
                    "    const float* distance_values = nullptr;\n";
         text_ += "struct At {\n"
@@ -304,14 +307,14 @@ class Emitter {
         if (has_mask()) visible.compute({mod_.mask});
         visible.line("return " + (has_mask() ? unbracketed(visible.text(mod_.mask)) : "true") +
                      ";");
-        text_ += device_function("bool visible(const At& at)", visible);
+        text_ += element_function("bool", "visible", "", visible);
 
         Body score(layout_, Place::element, "at.");
-        if (config_.hopper) provide_expanded(score, layout_, folded_.parts);
+        if (config_.specialized) provide_expanded(score, layout_, parts_);
         if (has_score_mod()) score.compute({mod_.score});
         score.line("return " + (has_score_mod() ? unbracketed(score.text(mod_.score)) : "score") +
                    ";");
-        text_ += device_function("float score(const At& at, float score)", score);
+        text_ += element_function("float", "score", "score", score);
 
         Body report(layout_, Place::element, "at.");
         if (reports()) {
@@ -333,7 +336,7 @@ class Emitter {
         text_ += "};\n";
         roots.insert(roots.end(), shared.begin(), shared.end());
         Body body(layout_, Place::element, "at.");
-        if (config_.is_hopper_backward)
+        if (config_.is_warp_specialized)
             for (std::size_t i = 0; const NodeId read : passes::distance_reads(mod_))
                 body.provide(read, formatted("__ldg(at.expanded + {} * at.expanded_count + "
                                              "at.from_first)",
@@ -354,12 +357,12 @@ class Emitter {
         for (std::size_t i = 0; const NodeId id : shared)
             body.line(formatted("joint.carried[{}] = {};", i++, unbracketed(body.text(id))));
         body.line("return joint;");
-        text_ += device_function("Joint joint(const At& at, float score)", body);
+        text_ += element_function("Joint", "joint", "score", body);
     }
 
-    const FoldedMod folded_;
     const passes::Mod& mod_;
-    const KernelConfig& config_;
+    const passes::ScoreParts& parts_;
+    const plan::KernelConfig& config_;
     const EmitOptions& options_;
     Layout layout_;
     std::string text_;
@@ -367,9 +370,9 @@ class Emitter {
 
 } // namespace
 
-std::string emit_mod(const passes::Mod& mod, const KernelConfig& config,
-                     const EmitOptions& options) {
-    return Emitter(mod, config, options).run();
+std::string emit_mod(const passes::Mod& mod, const passes::ScoreParts& parts,
+                     const plan::KernelConfig& config, const EmitOptions& options) {
+    return Emitter(mod, parts, config, options).run();
 }
 
 } // namespace flexc::cuda

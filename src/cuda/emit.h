@@ -4,9 +4,9 @@
 #include <string>
 #include <string_view>
 
-#include "cuda/config.h"
 #include "flexc/types.h"
 #include "passes/mod.h"
+#include "plan/kernel.h"
 
 namespace flexc::cuda {
 
@@ -18,8 +18,9 @@ struct EmitOptions {
     std::string_view source_text;
 };
 
-// Backward kinds need a mod with a derivative.
-std::string emit_mod(const passes::Mod& mod, const KernelConfig& config,
-                     const EmitOptions& options);
+// Backward kinds need a mod with a derivative. `parts` are those of the mod's score, for kernels
+// that take it decomposed (KernelConfig::specialized); for others there are none.
+std::string emit_mod(const passes::Mod& mod, const passes::ScoreParts& parts,
+                     const plan::KernelConfig& config, const EmitOptions& options);
 
 } // namespace flexc::cuda

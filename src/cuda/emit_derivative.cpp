@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "cuda/emit_dense_bias.h"
 #include "cuda/emit_gradients.h"
-#include "cuda/emit_matrix.h"
-#include "passes/matrix_read.h"
+#include "passes/dense_bias.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -28,7 +28,7 @@ bool reads_elements(const passes::Mod& mod, const std::vector<NodeId>& roots,
 
 // By what is not the mask. Expanded reads are looked up by distance, staged ones and a copied
 // matrix in shared memory.
-bool scores_read_elements(const passes::Mod& mod, const KernelConfig& config,
+bool scores_read_elements(const passes::Mod& mod, const plan::KernelConfig& config,
                           std::vector<NodeId> roots) {
     std::erase(roots, mod.mask);
     std::vector<NodeId> elsewhere = passes::distance_reads(mod);
@@ -40,19 +40,19 @@ bool scores_read_elements(const passes::Mod& mod, const KernelConfig& config,
 
 } // namespace
 
-passes::TileSums tile_sums(const KernelConfig& config) {
-    return {.key_width = config.key_width, .adds_matrices = config.adds_matrices};
+passes::TileSums tile_sums(const plan::KernelConfig& config) {
+    return {.key_width = config.key_width, .adds_bias_gradients = config.adds_bias_gradients};
 }
 
-bool is_of_d_scores(const passes::Mod& mod, const KernelConfig& config,
+bool is_of_d_scores(const passes::Mod& mod, const plan::KernelConfig& config,
                     const passes::ReadGradient& gradient) {
     using enum passes::GradientSum;
     const passes::GradientSum sum = passes::gradient_sum(mod, gradient, tile_sums(config));
     return sum == distance || sum == quotient || sum == remainder ||
-           (sum == matrix && passes::are_matrices_of_scores(mod));
+           (sum == matrix && passes::are_biases_of_scores(mod));
 }
 
-std::string emit_derivative_constants(const passes::Mod& mod, const KernelConfig& config,
+std::string emit_derivative_constants(const passes::Mod& mod, const plan::KernelConfig& config,
                                       const std::vector<passes::ReadGradient>& gradients,
                                       const std::vector<NodeId>& roots) {
     std::string text;
@@ -95,7 +95,7 @@ std::string emit_derivative_constants(const passes::Mod& mod, const KernelConfig
                      "constexpr bool kVectorsUseBatch = true, kVectorsUseHead = true;\n",
                      config.key_width == 0 ? config.key_tile : config.key_width,
                      passes::distance_reads(mod).size(), config.query_sums) +
-           emit_matrix_constants(mod, config, gradients);
+           emit_dense_bias_constants(mod, config, gradients);
 }
 
 } // namespace flexc::cuda

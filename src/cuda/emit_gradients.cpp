@@ -37,15 +37,6 @@ void add(Body& body, const Layout& layout, NodeId read, const std::string& value
               data + (offset.empty() ? "" : " + " + offset) + ", " + value + ");");
 }
 
-// Of what a read names; null outside its buffer.
-std::string element_address(const Body& body, NodeId read, passes::ArgumentSlot base, Kind stride) {
-    const std::string offset = body.offset(read, stride);
-    const std::string data = body.argument(base);
-    const std::string inside = body.inside(read);
-    const std::string to = data + (offset.empty() ? "" : " + " + offset);
-    return inside.empty() ? to : unbracketed(inside) + " ? " + to + " : nullptr";
-}
-
 bool is_of_term(const Layout& layout, const passes::ReadGradient& gradient) {
     return layout.is_of_term(gradient.read);
 }
@@ -87,24 +78,33 @@ std::string values_of(const Layout& layout, const std::vector<NodeId>& reads,
     return device_function(signature, body);
 }
 
-std::vector<NodeId> staged_columns(const passes::Mod& mod, const KernelConfig& config) {
+std::vector<NodeId> staged_columns(const passes::Mod& mod, const plan::KernelConfig& config) {
     return config.stages_columns ? passes::column_reads(mod, config.key_width)
                                  : std::vector<NodeId>{};
 }
 
 } // namespace
 
-std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod, const KernelConfig& config) {
+std::string element_address(const Body& body, NodeId read, passes::ArgumentSlot base, Kind stride) {
+    const std::string offset = body.offset(read, stride);
+    const std::string data = body.argument(base);
+    const std::string inside = body.inside(read);
+    const std::string to = data + (offset.empty() ? "" : " + " + offset);
+    return inside.empty() ? to : unbracketed(inside) + " ? " + to + " : nullptr";
+}
+
+std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod,
+                                               const plan::KernelConfig& config) {
     using enum passes::GradientSum;
     const auto is_added = [&](const passes::ReadGradient& gradient) {
-        const bool hopper = config.is_hopper_backward;
+        const bool by_rows = config.is_warp_specialized;
         const passes::GradientSum sum = passes::gradient_sum(mod, gradient, tile_sums(config));
         switch (config.kind) {
-        case KernelKind::delta: return hopper && sum == row;
-        case KernelKind::backward_dkdv:
-        case KernelKind::backward_fused:
-        case KernelKind::expand:
-        case KernelKind::fold: return !hopper || sum != row;
+        case plan::KernelKind::delta: return by_rows && sum == row;
+        case plan::KernelKind::backward_dkdv:
+        case plan::KernelKind::backward_fused:
+        case plan::KernelKind::expand:
+        case plan::KernelKind::fold: return !by_rows || sum != row;
         default: return false;
         }
     };
@@ -157,7 +157,7 @@ std::string emit_gradient_addresses(const Layout& layout,
     }
     each.line("return nullptr;");
     text = formatted("enum class Sum {{ head, query, key, distance, quotient, remainder, matrix, "
-                     "row, product, element }};\n"
+                     "row, element }};\n"
                      "constexpr __device__ Sum sum_of(int gradient) {{\n"
                      "    return {}Sum::element;\n}}\n"
                      "constexpr __device__ bool is_finite_partial(int gradient) {{\n"
@@ -259,34 +259,15 @@ std::string emit_gradients(const Layout& layout,
     return text;
 }
 
-GridReads grid_reads(const passes::Mod& mod) {
-    GridReads reads;
-    // The warps that sum by the grid of keys are those that sum by distance elsewhere.
-    if (passes::sums_by(mod, passes::GradientSum::distance) || mod.deterministic) return reads;
-    reads.width = passes::key_width_of_gradients(mod);
-    if (reads.width == 0) return reads;
-    reads.sums_columns =
-        passes::sums_by(mod, passes::GradientSum::remainder, {.key_width = reads.width});
-    reads.sums_are_linear = passes::are_queries_linear(mod, reads.width);
-    const std::vector<NodeId> by_column = passes::column_reads(mod, reads.width);
-    reads.by_row = static_cast<int>(passes::row_reads(mod, reads.width).size());
-    reads.by_column = static_cast<int>(by_column.size());
-    for (const NodeId read : by_column) {
-        const DType dtype = mod.program.buffers[mod.program.graph[read].symbol].dtype;
-        reads.column_bytes = std::max(reads.column_bytes, static_cast<int>(size_of(dtype)));
-    }
-    return reads;
-}
-
-std::vector<NodeId> staged_reads(const passes::Mod& mod, const KernelConfig& config) {
-    if (!config.is_hopper_backward || config.key_width == 0) return {};
+std::vector<NodeId> staged_reads(const passes::Mod& mod, const plan::KernelConfig& config) {
+    if (!config.is_warp_specialized || config.key_width == 0) return {};
     std::vector<NodeId> reads = passes::row_reads(mod, config.key_width);
     const std::vector<NodeId> columns = staged_columns(mod, config);
     reads.insert(reads.end(), columns.begin(), columns.end());
     return reads;
 }
 
-std::string emit_staged_reads(const Layout& layout, const KernelConfig& config) {
+std::string emit_staged_reads(const Layout& layout, const plan::KernelConfig& config) {
     const std::vector<NodeId> columns = staged_columns(layout.mod(), config);
     std::vector<NodeId> rows = staged_reads(layout.mod(), config);
     rows.resize(rows.size() - columns.size());

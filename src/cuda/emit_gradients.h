@@ -4,11 +4,15 @@
 
 #include <string>
 
-#include "cuda/config.h"
 #include "cuda/expressions.h"
 #include "passes/gradient_sum.h"
+#include "plan/kernel.h"
 
 namespace flexc::cuda {
+
+// Of what a read names in an array of `base`; null outside its buffer.
+std::string element_address(const Body& body, ir::NodeId read, passes::ArgumentSlot base,
+                            passes::ArgumentSlot::Kind stride);
 
 // Real values of an element that partials of terms share: they come with its joint values.
 std::vector<ir::NodeId> carried(const Layout& layout,
@@ -17,28 +21,27 @@ std::vector<ir::NodeId> carried(const Layout& layout,
 std::string emit_gradients(const Layout& layout,
                            const std::vector<passes::ReadGradient>& gradients);
 
-// For Hopper's backward: how each read's gradient is summed, and where the sum goes.
+// For a warp-specialized backward: how each read's gradient is summed, and where the sum goes.
 std::string emit_gradient_addresses(const Layout& layout,
                                     const std::vector<passes::ReadGradient>& gradients,
                                     passes::TileSums tile);
 
 // Those that the kernel adds.
-std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod, const KernelConfig& config);
+std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod,
+                                               const plan::KernelConfig& config);
 
-// For kernels of Hopper's backward that pass over rows: what d score_mod / d score is for a row
-// where some partial has a factor, and each read's partial as a function of the score. The layout
-// has these roots.
+// For kernels of a warp-specialized backward that pass over rows: what d score_mod / d score is for
+// a row where some partial has a factor, and each read's partial as a function of the score. The
+// layout has these roots.
 std::vector<ir::NodeId> row_gradient_roots(const passes::Mod& mod,
                                            const std::vector<passes::ReadGradient>& gradients);
 std::string emit_row_gradients(const Layout& layout,
                                const std::vector<passes::ReadGradient>& gradients);
 
-// Of Hopper's backward.
-GridReads grid_reads(const passes::Mod& mod);
-// Reads by a row, then those by a column of keys as a grid, that Hopper's backward has from shared
-// memory.
-std::vector<ir::NodeId> staged_reads(const passes::Mod& mod, const KernelConfig& config);
-std::string emit_staged_reads(const Layout& layout, const KernelConfig& config);
+// Reads by a row, then those by a column of the 2-D key index, that a warp-specialized
+// backward has from shared memory.
+std::vector<ir::NodeId> staged_reads(const passes::Mod& mod, const plan::KernelConfig& config);
+std::string emit_staged_reads(const Layout& layout, const plan::KernelConfig& config);
 // What each expanded read gives at a distance.
 std::string emit_distance_values(const Layout& layout);
 

@@ -5,8 +5,9 @@
 #include <numbers>
 
 #include "common/expanded.h"
-#include "cuda/emit_matrix.h"
+#include "cuda/emit_dense_bias.h"
 #include "cuda/names.h"
+#include "sm90/score_form.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -52,16 +53,92 @@ std::string from_float(const Layout& layout, NodeId id, const std::string& text)
     return text;
 }
 
+// Those that the program needs after all: its decomposition decides.
+::sm90::ForwardSizes sizes_of(const plan::WarpSpecializedForward& forward,
+                              const passes::ScoreParts& parts) {
+    ::sm90::ForwardSizes sizes = forward.sizes;
+    if (parts.bias_read == kNoNode) sizes.bias_bytes = 0;
+    if (parts.quotient_addend == kNoNode) sizes.index_2d_rows = 0;
+    return sizes;
+}
+::sm90::ScoreForm form_of(const passes::Mod& mod, const passes::ScoreParts& parts) {
+    const auto has = [](NodeId part) { return part != kNoNode; };
+    return {.is_affine = parts.found(),
+            .is_capped = has(parts.cap),
+            .multiplier_is_one = passes::multiplies_by_one(mod.program.graph, parts),
+            .has_row_addend = has(parts.row_addend),
+            .has_remainder_addend = has(parts.remainder_addend),
+            .has_element_addend = has(parts.element_addend),
+            .has_key_addend = has(parts.key_addend),
+            .has_distance_addend = has(parts.distance_addend),
+            .has_slope = has(parts.slope),
+            .slope_is_of_head = has(parts.slope) && mod.place[parts.slope] <= passes::Place::head,
+            .are_exponents = parts.are_exponents(),
+            .reads_keys = reads_keys(mod),
+            .exponent_bound = exponent_bound(mod)};
+}
+
+// A constant of a type that host and device share. Members that are zero are left out.
+class SharedConstant {
+  public:
+    SharedConstant(std::string_view type, std::string_view made_by)
+        : text_(formatted("constexpr sm90::{0} {1}() {{\n    sm90::{0} made;\n", type, made_by)) {}
+
+    template <typename Value> void member(std::string_view called, Value value) {
+        if (value != Value{}) text_ += formatted("    made.{} = {};\n", called, value);
+    }
+    std::string text() const { return text_ + "    return made;\n}\n"; }
+
+  private:
+    std::string text_;
+};
+
+std::string emit_sizes(const ::sm90::ForwardSizes& sizes) {
+    SharedConstant constant("ForwardSizes", "sizes");
+    constant.member("query_tile", sizes.query_tile);
+    constant.member("key_tile", sizes.key_tile);
+    constant.member("head_dim", sizes.head_dim);
+    constant.member("head_dim_v", sizes.head_dim_v);
+    constant.member("query_stages", sizes.query_stages);
+    constant.member("stages", sizes.stages);
+    constant.member("bias_bytes", sizes.bias_bytes);
+    constant.member("key_values", sizes.key_values);
+    constant.member("distance_values", sizes.distance_values);
+    constant.member("index_2d_rows", sizes.index_2d_rows);
+    constant.member("multiplies_index_2d_rows", sizes.multiplies_index_2d_rows);
+    return constant.text() + "constexpr sm90::ForwardSizes kSizes = sizes();\n";
+}
+
+std::string emit_form(const ::sm90::ScoreForm& form) {
+    SharedConstant constant("ScoreForm", "score_form");
+    constant.member("is_affine", form.is_affine);
+    constant.member("is_capped", form.is_capped);
+    constant.member("multiplier_is_one", form.multiplier_is_one);
+    constant.member("has_row_addend", form.has_row_addend);
+    constant.member("has_remainder_addend", form.has_remainder_addend);
+    constant.member("has_element_addend", form.has_element_addend);
+    constant.member("has_key_addend", form.has_key_addend);
+    constant.member("has_distance_addend", form.has_distance_addend);
+    constant.member("has_slope", form.has_slope);
+    constant.member("slope_is_of_head", form.slope_is_of_head);
+    constant.member("are_exponents", form.are_exponents);
+    constant.member("reads_keys", form.reads_keys);
+    constant.member("exponent_bound", form.exponent_bound);
+    return constant.text() + "constexpr sm90::ScoreForm kScoreForm = score_form();\n";
+}
+
 // Addends as the kernel adds them.
-std::string value_function(const Layout& layout, const ScoreParts& parts,
+std::string value_function(const Layout& layout, const passes::ScoreParts& parts,
                            const std::vector<NodeId>& values, std::string_view called) {
     Body body(layout, passes::Place::element, "at.");
     body.compute(values);
     for (std::size_t i = 0; i < values.size(); ++i) {
         const bool is_addend = values[i] == parts.key_addend || values[i] == parts.distance_addend;
-        body.line(formatted("if (value == {}) return {}{};", i,
-                            as_float(layout, values[i], body.text(values[i])),
-                            i == 0 && is_addend && parts.are_exponents() ? " * 1.44269504f" : ""));
+        const std::string value = as_float(layout, values[i], body.text(values[i]));
+        // In exponents, finite numbers stay finite: only -inf hides.
+        const bool becomes_exponent = i == 0 && is_addend && parts.are_exponents();
+        body.line(formatted("if (value == {}) return {};", i,
+                            becomes_exponent ? "__fmul_rz(" + value + ", 1.44269504f)" : value));
     }
     body.line("return 0;");
     return device_function(formatted("float {}(const At& at, int value)", called), body);
@@ -69,7 +146,7 @@ std::string value_function(const Layout& layout, const ScoreParts& parts,
 
 } // namespace
 
-void provide_expanded(Body& body, const Layout& layout, const ScoreParts& parts) {
+void provide_expanded(Body& body, const Layout& layout, const passes::ScoreParts& parts) {
     const auto provide = [&](const std::vector<NodeId>& values, std::string_view from) {
         for (std::size_t i = 0; i < values.size(); ++i)
             body.provide(values[i], from_float(layout, values[i], formatted("at.{}[{}]", from, i)));
@@ -78,7 +155,7 @@ void provide_expanded(Body& body, const Layout& layout, const ScoreParts& parts)
     provide(parts.distance_values, "distance_values");
 }
 
-std::vector<NodeId> logit_roots(const ScoreParts& parts) {
+std::vector<NodeId> logit_roots(const passes::ScoreParts& parts) {
     std::vector<NodeId> roots = parts.key_values;
     roots.insert(roots.end(), parts.distance_values.begin(), parts.distance_values.end());
     for (const NodeId id :
@@ -88,53 +165,36 @@ std::vector<NodeId> logit_roots(const ScoreParts& parts) {
     return roots;
 }
 
-std::string emit_logit_constants(const KernelConfig& config, const FoldedMod& folded) {
-    const HopperForward& hopper = *config.hopper;
-    const ScoreParts& parts = folded.parts;
-    std::string text = formatted(
-        "constexpr int kQueryStages = {};\nconstexpr int kSettlesAfter = {};\n"
-        "enum class Turns {{ none, products, softmax }};\n"
-        "constexpr Turns kTurns = Turns::{};\n",
-        hopper.schedule.query_stages, hopper.schedule.settles_after, name(hopper.schedule.turns));
+std::string emit_logit_constants(const plan::KernelConfig& config, const passes::Mod& mod,
+                                 const passes::ScoreParts& parts) {
+    const plan::WarpSpecializedForward& forward = *config.specialized;
+    std::string text = emit_sizes(sizes_of(forward, parts)) + emit_form(form_of(mod, parts)) +
+                       formatted("constexpr int kRescalesAfter = {};\n"
+                                 "enum class PingPong {{ none, mma, softmax }};\n"
+                                 "constexpr PingPong kPingPong = PingPong::{};\n",
+                                 forward.schedule.rescales_after, name(forward.schedule.ping_pong));
     const auto constant = [&](std::string_view called, bool value) {
         text += formatted("constexpr bool {} = {};\n", called, value);
     };
-    constant("kOverlaps", hopper.schedule.overlaps);
-    constant("kHasRegistersForColumns", hopper.has_registers_for_columns);
-    const analysis::Band& band = folded.mod.band;
+    constant("kOverlaps", forward.schedule.overlaps);
+    constant("kHasRegistersForColumns", forward.has_registers_for_columns);
+    const analysis::Band& band = mod.band;
     constant("kBandHasLow",
              !band.low.empty() || (band.clamps && band.clamps->first_least != ir::kNoNode));
-    constant("kReadsKeys", reads_keys(folded.mod));
-    constant("kScoreIsAffine", parts.found());
-    constant("kScoreIsCapped", parts.cap != kNoNode);
-    constant("kMultiplierIsOne", multiplies_by_one(folded.mod.program.graph, parts));
-    text += formatted("constexpr int kExponentBound = {};\n", exponent_bound(folded.mod));
-    constant("kHasRowAddend", parts.row_addend != kNoNode);
-    constant("kHasSlope", parts.slope != kNoNode);
-    constant("kSlopeIsOfHead",
-             parts.slope != kNoNode && folded.mod.place[parts.slope] <= passes::Place::head);
-    constant("kHasElementAddend", parts.element_addend != kNoNode);
-    constant("kHasKeyAddend", parts.key_addend != kNoNode);
-    constant("kHasDistanceAddend", parts.distance_addend != kNoNode);
-    constant("kLogitsAreExponents", parts.are_exponents());
-    constant("kHasQuotientAddend", parts.quotient_addend != kNoNode);
-    constant("kHasRemainderAddend", parts.remainder_addend != kNoNode);
-    constant("kKeysAreGrid", config.key_width != 0);
-    constant("kMultipliesGridRows", hopper.multiplies_grid_rows);
+    constant("kHasKeyIndex2d", config.key_width != 0);
     text += formatted("constexpr int kKeyWidth = {};\n",
                       config.key_width == 0 ? config.key_tile : config.key_width);
-    constant("kReadsBias", parts.bias_read != kNoNode);
     text += formatted("constexpr int kTileOverhang = {};\n"
                       "constexpr int kKeyValues = {}, kDistanceValues = {}, kDistanceCopies = 2;\n",
-                      kForwardOverhang, hopper.expanded.keys, hopper.expanded.distances);
-    constant("kVectorsUseBatch", hopper.expanded.by_batch);
-    constant("kVectorsUseHead", hopper.expanded.by_head);
+                      kForwardOverhang, forward.tabulated.keys, forward.tabulated.distances);
+    constant("kVectorsUseBatch", forward.tabulated.by_batch);
+    constant("kVectorsUseHead", forward.tabulated.by_head);
     // A macro: an entry of a template is there or not.
-    if (hopper.expanded.any()) text += "#define FLEXC_EXPANDS\n";
+    if (forward.tabulated.any()) text += "#define FLEXC_EXPANDS\n";
     return text;
 }
 
-std::string emit_logit_functions(const Layout& layout, const ScoreParts& parts) {
+std::string emit_logit_functions(const Layout& layout, const passes::ScoreParts& parts) {
     std::string text;
     const auto function = [&](std::string_view called, NodeId value, std::string_view more = "") {
         Body body(layout, passes::Place::element, "at.");

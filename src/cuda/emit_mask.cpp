@@ -34,14 +34,26 @@ constexpr std::size_t kMostParts = 4;
 constexpr std::int64_t kLongestPeriod = 2;
 
 // A backward pass keeps keys, and queries pass by.
-bool keys_pass(const KernelConfig& config) { return config.kind == KernelKind::forward; }
+bool keys_pass(const plan::KernelConfig& config) {
+    return config.kind == plan::KernelKind::forward;
+}
 
 class MaskParts {
   public:
-    MaskParts(const Layout& layout, const KernelConfig& config)
+    MaskParts(const Layout& layout, const plan::KernelConfig& config)
         : layout_(layout), passing_(keys_pass(config) ? Op::kv_idx : Op::q_idx),
           tile_(keys_pass(config) ? config.key_tile : config.query_tile) {
-        add(layout.mod().mask);
+        // Each conjunct once, however many terms share it. What rows or columns decide alone is one
+        // value of theirs, however many conjuncts it has.
+        visit(layout.mod().mask, [&](NodeId id) {
+            const std::vector<NodeId>& said = layout_.mod().band.said;
+            if (std::ranges::find(said, id) != said.end()) return false;
+            const ir::Node& node = layout_.node(id);
+            if (node.op == Op::const_bool && node.integer != 0) return false;
+            if (node.op == Op::band && layout_.place(id) == Place::element) return true;
+            add(id);
+            return false;
+        });
     }
 
     const std::vector<Part>& parts() const { return parts_; }
@@ -57,17 +69,7 @@ class MaskParts {
         return tiles <= kLongestPeriod ? static_cast<int>(tiles) : 0;
     }
 
-    // What rows or columns decide alone is one value of theirs, however many conjuncts it has.
     void add(NodeId id) {
-        const ir::Node& node = layout_.node(id);
-        const std::vector<NodeId>& said = layout_.mod().band.said;
-        if (std::ranges::find(said, id) != said.end()) return;
-        if (node.op == Op::const_bool && node.integer != 0) return;
-        if (node.op == Op::band && layout_.place(id) == Place::element) {
-            for (const NodeId operand : node.operands)
-                add(operand);
-            return;
-        }
         Part part{.conjuncts = {id},
                   .rows = taken(id, Place::row, Op::q_idx),
                   .columns = taken(id, Place::column, Op::kv_idx),
@@ -116,7 +118,7 @@ class MaskParts {
         return all;
     }
 
-    // enter(node) says whether its operands are visited too.
+    // Each once, from left to right; enter(node) says whether its operands are visited too.
     template <typename Enter> void visit(NodeId root, Enter enter) const {
         std::vector<NodeId> pending = {root};
         std::set<NodeId> seen;
@@ -125,7 +127,7 @@ class MaskParts {
             pending.pop_back();
             if (!seen.insert(id).second || !enter(id)) continue;
             const auto& operands = layout_.node(id).operands;
-            pending.insert(pending.end(), operands.begin(), operands.end());
+            pending.insert(pending.end(), operands.rbegin(), operands.rend());
         }
     }
 
@@ -159,10 +161,10 @@ std::string visible(const Layout& layout, const Part& part) {
 
 } // namespace
 
-std::string emit_mask_parts(const Layout& layout, const KernelConfig& config) {
+std::string emit_mask_parts(const Layout& layout, const plan::KernelConfig& config) {
     const bool visits_queries =
-        config.is_hopper_backward && config.kind == KernelKind::backward_fused;
-    if (!config.hopper && !visits_queries) return "";
+        config.is_warp_specialized && config.kind == plan::KernelKind::backward_fused;
+    if (!config.specialized && !visits_queries) return "";
     const MaskParts mask(layout, config);
     std::string text = formatted("constexpr int kMaskParts = {};\n"
                                  "template <int kIndex> struct MaskPart;\n",

@@ -42,7 +42,8 @@ class TileTest {
 
     std::string value(NodeId id) const {
         const ir::Node& node = layout_.node(id);
-        if (node.op == Op::read || (node.op == Op::sum && node.type == ir::Type::real))
+        if (node.op == Op::read || (node.op == Op::sum && node.type == ir::Type::real) ||
+            !analysis::has_tile_interval(node.op))
             return node.type == ir::Type::boolean ? "interval::any_truth()"
                                                   : "interval::anything()";
         std::vector<std::string> operands;

@@ -1,10 +1,12 @@
 #include "cuda/expressions.h"
 
 #include <algorithm>
+#include <cctype>
 #include <iterator>
 #include <optional>
 #include <set>
 
+#include "plan/work.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -41,29 +43,64 @@ bool is_call_argument(std::string_view pattern, std::size_t dollar) {
            (after == ')' || after == ',');
 }
 
-// An integer as a function of q and kv: its text at first_q and first_kv, and what it gains from
-// one position to the next.
-struct AffinePosition {
-    std::string at_first;
-    int per_q = 0, per_kv = 0;
+// An integer at first_q and first_kv: sums as they stand, with everything else by its text.
+class TextAtFirst {
+  public:
+    TextAtFirst(const Body& body, const Layout& layout) : body_(body), layout_(layout) {}
 
-    static std::optional<AffinePosition> of(const Body& body, const Layout& layout, NodeId id) {
-        const ir::Node& node = layout.node(id);
-        if (node.op == Op::q_idx) return AffinePosition{"at.first_q", 1, 0};
-        if (node.op == Op::kv_idx) return AffinePosition{"at.first_kv", 0, 1};
-        const analysis::Dependence dependence = layout.mod().dependence[id];
-        if (layout.type(id) != CType::narrow) return {};
-        if (!dependence.has(analysis::Dependence::q) && !dependence.has(analysis::Dependence::kv))
-            return AffinePosition{body.text_as(id, CType::narrow), 0, 0};
+    // Nothing where that is no sum, or one that needs 64 bits.
+    std::optional<std::string> of(NodeId id) {
+        if (++work_ > kMaxWork) return {};
+        const ir::Node& node = layout_.node(id);
+        if (node.op == Op::q_idx) return "at.first_q";
+        if (node.op == Op::kv_idx) return "at.first_kv";
+        if (layout_.type(id) != CType::narrow) return {};
+        const analysis::Dependence uses = layout_.mod().dependence[id];
+        if ((uses.bits & analysis::kPositions) == 0) return body_.text_as(id, CType::narrow);
         if (node.op != Op::iadd && node.op != Op::isub) return {};
-        auto x = of(body, layout, node.operands[0]), y = of(body, layout, node.operands[1]);
-        if (!x || !y) return {};
-        const int sign = node.op == Op::iadd ? 1 : -1;
-        return AffinePosition{
-            formatted("({} {} {})", x->at_first, sign > 0 ? '+' : '-', y->at_first),
-            x->per_q + sign * y->per_q, x->per_kv + sign * y->per_kv};
+        const auto x = of(node.operands[0]);
+        if (!x) return {};
+        const auto y = of(node.operands[1]);
+        if (!y) return {};
+        return formatted("({} {} {})", *x, node.op == Op::iadd ? '+' : '-', *y);
     }
+
+  private:
+    // Nodes looked at: shared expressions are written once for each use.
+    static constexpr int kMaxWork = 64;
+
+    const Body& body_;
+    const Layout& layout_;
+    int work_ = 0;
 };
+
+// The text with each value of `at` replaced by a name, and the values in the order of their names.
+std::pair<std::string, std::vector<std::string>> without_at(const std::string& text) {
+    constexpr std::string_view kAt = "at.";
+    const auto is_name = [](char c) {
+        return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+    };
+    std::string result;
+    std::vector<std::string> values;
+    for (std::size_t i = 0; i < text.size();) {
+        if (text.compare(i, kAt.size(), kAt) != 0 ||
+            (i > 0 && (is_name(text[i - 1]) || text[i - 1] == '.'))) {
+            result += text[i++];
+            continue;
+        }
+        std::size_t end = i + kAt.size();
+        while (end < text.size() && (is_name(text[end]) || text[end] == '.'))
+            ++end;
+        // An element, not the address of all: what is not inlined would need them in memory.
+        if (end < text.size() && text[end] == '[') end = text.find(']', end) + 1;
+        const std::string value = text.substr(i, end - i);
+        const auto known = std::ranges::find(values, value);
+        result += formatted("at{}", known - values.begin());
+        if (known == values.end()) values.push_back(value);
+        i = end;
+    }
+    return {result, values};
+}
 
 } // namespace
 
@@ -94,6 +131,8 @@ void Body::compute(const std::vector<NodeId>& roots) {
     for (const auto& [id, count] : uses) {
         std::string expression = this->expression(id);
         const Op op = layout_->node(id).op;
+        instructions_ +=
+            plan::instructions_of(op, layout_->is_fast(id), layout_->type(id) == CType::wide);
         const bool is_long = count > 1 || op == Op::read || expression.size() > kLongExpression;
         if (is_long && op != Op::sum) {
             const std::string name = value_name(layout_->mod().program, id);
@@ -184,6 +223,7 @@ void Body::loop(NodeId counter, const std::function<void(Body&)>& fill) {
     inside.counter_ = counter;
     inside.values_[counter] = name;
     fill(inside);
+    instructions_ = inside.instructions_;
     line("#pragma unroll 1");
     line(formatted("for ({0} {1} = {2}; {1} < {3}; ++{1}) {{", spelling(type), name,
                    unbracketed(text_as(range.operands[0], type)),
@@ -249,11 +289,13 @@ std::string Body::operation(NodeId id) const {
 std::string Body::split_position(NodeId integer) const {
     if (!layout_->splits_positions() || here_ != Place::element || access_.empty()) return "";
     if (layout_->type(integer) != CType::narrow) return "";
-    const auto affine = AffinePosition::of(*this, *layout_, integer);
-    if (!affine || (affine->per_q == 0 && affine->per_kv == 0)) return "";
+    const analysis::AffineForm& form = layout_->mod().affine[integer];
+    if ((form.q == 0 && form.kv == 0) || form.rest_uses(analysis::kPositions)) return "";
+    const auto at_first = TextAtFirst(*this, *layout_).of(integer);
+    if (!at_first) return "";
     return formatted("(static_cast<float>({}) + static_cast<float>({} * (at.q - at.first_q) + {} * "
                      "(at.kv - at.first_kv)))",
-                     affine->at_first, affine->per_q, affine->per_kv);
+                     *at_first, form.q, form.kv);
 }
 
 std::string Body::read(NodeId id) const {
@@ -331,6 +373,29 @@ std::string Body::offset(NodeId read, Kind stride) const {
     // A bracket of its own, unless one place has all of it.
     if (result.empty() || unbracketed(result) != result) return result;
     return "(" + result + ")";
+}
+
+std::string element_function(std::string_view type, std::string_view name,
+                             std::string_view parameter, const Body& body) {
+    const std::string more = parameter.empty() ? "" : formatted(", float {}", parameter);
+    const std::string signature = formatted("{} {}(const At& at{})", type, name, more);
+    if (body.instructions() <= plan::kMostWrittenOut) return device_function(signature, body);
+    const auto [text, values] = without_at(body.statements());
+    std::vector<std::string> types, parameters, arguments;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        types.push_back(formatted("typename T{}", i));
+        parameters.push_back(formatted("T{0} at{0}", i));
+        arguments.push_back(values[i]);
+    }
+    if (!parameter.empty()) {
+        parameters.push_back(formatted("float {}", parameter));
+        arguments.emplace_back(parameter);
+    }
+    return formatted("{}static __device__ __noinline__ {} long_{}({}) {{\n{}}}\n"
+                     "__device__ inline {} {{\n    return long_{}({});\n}}\n\n",
+                     types.empty() ? "" : formatted("template <{}>\n", joined(types, ", ")), type,
+                     name, joined(parameters, ", "), text, signature, name,
+                     joined(arguments, ", "));
 }
 
 std::string device_function(std::string_view signature, const Body& body) {

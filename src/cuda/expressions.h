@@ -96,6 +96,8 @@ class Body {
     std::string argument(passes::ArgumentSlot slot) const;
     void line(const std::string& statement) { text_ += "    " + statement + "\n"; }
     const std::string& statements() const { return text_; }
+    // About how many instructions what compute() declared takes.
+    int instructions() const { return instructions_; }
 
   private:
     bool is_local(ir::NodeId id) const;
@@ -116,6 +118,7 @@ class Body {
     bool reads_without_branches_ = false;
     std::map<ir::NodeId, std::string> values_; // name or expression of each local node
     std::string text_;
+    int instructions_ = 0;
 };
 
 // What terms use that does not change with their counter, once each.
@@ -123,6 +126,12 @@ std::vector<ir::NodeId> entering(const Layout& layout, const std::vector<ir::Nod
 
 // A function of the device; the signature is without what comes before its type.
 std::string device_function(std::string_view signature, const Body& body);
+// A function of an element, "TYPE NAME(const At& at, ...)", which kernels call for each of a
+// thread's. Where it is longer than what they write out, it calls one that is not inlined and takes
+// the values of `at` as arguments, so that these can stay in registers. parameter: of a float
+// beside `at`, or "".
+std::string element_function(std::string_view type, std::string_view name,
+                             std::string_view parameter, const Body& body);
 // Drops brackets around the whole text.
 std::string unbracketed(std::string text);
 std::string real_literal(double value);

@@ -2,15 +2,16 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "support/embedded.h"
 #include "support/env.h"
+#include "support/files.h"
 
 namespace flexc::cuda {
 
 namespace {
+
+constexpr std::uint64_t kMaxTemplateBytes = 1 << 24;
 
 Result<std::vector<SourceFile>> files_below(const std::filesystem::path& folder) {
     std::vector<SourceFile> files;
@@ -19,12 +20,12 @@ Result<std::vector<SourceFile>> files_below(const std::filesystem::path& folder)
     for (; !failure && entry != end; entry.increment(failure)) {
         const std::string extension = entry->path().extension().string();
         if (extension != ".cu" && extension != ".cuh" && extension != ".h") continue;
-        std::ifstream stream(entry->path(), std::ios::binary);
-        std::ostringstream text;
-        text << stream.rdbuf();
-        if (!stream)
-            return Error{ErrorCode::io, "cannot read the template " + entry->path().string()};
-        files.push_back({entry->path().lexically_relative(folder).generic_string(), text.str()});
+        support::FileRead file = support::read_file(entry->path().string(), kMaxTemplateBytes);
+        if (!file.problem.empty())
+            return Error{ErrorCode::io, "cannot read the template " + entry->path().string() +
+                                            ": " + file.problem};
+        files.push_back(
+            {entry->path().lexically_relative(folder).generic_string(), std::move(file.bytes)});
     }
     if (failure)
         return Error{ErrorCode::io,
@@ -42,20 +43,20 @@ Result<std::vector<SourceFile>> template_files() {
         files = std::move(*found);
     } else {
         for (const embedded::EmbeddedFile& file : embedded::templates())
-            files.push_back({std::string(file.path), std::string(file.text)});
+            files.push_back({std::string(file.path), std::string(file.text), file.digest});
     }
     std::ranges::sort(files, {}, &SourceFile::path);
     return files;
 }
 
-Result<Translation> fill_template(const KernelConfig& config, std::string mod_text) {
+Result<Translation> fill_template(const plan::KernelConfig& config, std::string mod_text) {
     auto files = template_files();
     if (!files) return files.error();
-    Translation translation{.name = std::string(config.template_path), .text = {}, .headers = {}};
+    Translation translation;
     bool found = false;
     for (SourceFile& file : *files) {
         if (file.path == config.template_path) {
-            translation.text = std::move(file.text);
+            translation.main = std::move(file);
             found = true;
         } else if (!file.path.ends_with(".cu")) {
             translation.headers.push_back(std::move(file));

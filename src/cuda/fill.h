@@ -2,26 +2,27 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "cuda/config.h"
 #include "flexc/result.h"
+#include "plan/kernel.h"
 
 namespace flexc::cuda {
 
 struct SourceFile {
     std::string path; // as #include names it
     std::string text;
+    std::string_view digest = {}; // of a file inside flexc; else empty
 };
 
 struct Translation {
-    std::string name; // of the main file, for messages
-    std::string text;
+    SourceFile main;                 // its path is for messages
     std::vector<SourceFile> headers; // sorted by path
 };
 
 // Templates are those inside flexc, or the files below FLEXC_TEMPLATE_DIR when it is set.
-Result<Translation> fill_template(const KernelConfig& config, std::string mod_text);
+Result<Translation> fill_template(const plan::KernelConfig& config, std::string mod_text);
 
 // The files alone: what a cache key has to hold beside the generated text.
 Result<std::vector<SourceFile>> template_files();

@@ -83,7 +83,11 @@ CType Layout::type_of(NodeId id) const {
     case Op::h_kv:
     case Op::q_idx:
     case Op::kv_idx:
+    case Op::q_len:
+    case Op::kv_len:
     case Op::bool_to_int: return CType::narrow;
+    case Op::q_row:
+    case Op::kv_row:
     case Op::size:
     case Op::param: return CType::wide;
     case Op::read:

@@ -1,11 +1,12 @@
 #include "cuda/nvrtc.h"
 
+#include <algorithm>
 #include <array>
-#include <charconv>
 #include <chrono>
 #include <filesystem>
 #include <utility>
 
+#include "plan/target.h"
 #include "support/dynlib.h"
 #include "support/env.h"
 #include "support/text.h"
@@ -32,8 +33,10 @@ struct Nvrtc {
     int (*log)(Program, char*) = nullptr;
     int (*cubin_size)(Program, std::size_t*) = nullptr;
     int (*cubin)(Program, char*) = nullptr;
-    int (*architecture_count)(int*) = nullptr; // the last two may be missing
+    int (*architecture_count)(int*) = nullptr; // this one and the next may be missing
     int (*architectures)(int*) = nullptr;
+    // Since 12.8: asked between its steps whether to stop, of which the last can take long.
+    int (*set_flow_callback)(Program, int (*)(void* payload, void*), void* payload) = nullptr;
     NvrtcInfo info;
 };
 
@@ -54,6 +57,7 @@ std::string bind(const support::DynamicLibrary& library, Nvrtc& api) {
                          kOldestMajor);
     library.symbol("nvrtcGetNumSupportedArchs", api.architecture_count);
     library.symbol("nvrtcGetSupportedArchs", api.architectures);
+    library.symbol("nvrtcSetFlowCallback", api.set_flow_callback);
     return "";
 }
 
@@ -139,9 +143,18 @@ Error failure(const Nvrtc& api, int status, const Translation& translation, std:
               const std::string& log) {
     std::string message =
         formatted("NVRTC {}.{} could not compile {} for {}: {}", api.info.major, api.info.minor,
-                  translation.name, arch, api.error_string(status));
+                  translation.main.path, arch, api.error_string(status));
     if (!log.empty()) message += "\n" + log;
     return {status == kCompilationError ? ErrorCode::compile_failed : ErrorCode::internal, message};
+}
+
+Result<void> check_arch(const NvrtcInfo& nvrtc, std::string_view arch) {
+    const std::vector<int>& known = nvrtc.architectures;
+    if (known.empty() || std::ranges::find(known, plan::arch_number(arch)) != known.end())
+        return {};
+    return Error{ErrorCode::invalid_option,
+                 formatted("NVRTC {}.{} has no architecture {}; it has sm_{}", nvrtc.major,
+                           nvrtc.minor, arch, joined(known, ", sm_"))};
 }
 
 } // namespace
@@ -152,17 +165,25 @@ Result<NvrtcInfo> nvrtc_info() {
     return api->info;
 }
 
+Result<void> check_nvrtc(std::string_view arch) {
+    const Result<Nvrtc>& api = nvrtc();
+    if (!api) return api.error();
+    return check_arch(api->info, arch);
+}
+
 std::vector<std::string> nvrtc_options(std::string_view arch) {
     std::vector<std::string> options = {formatted("--gpu-architecture={}", arch), "--std=c++17",
                                         "-default-device", "--ptxas-options=-v"};
-    if (support::environment(support::Variable::lineinfo) == "1") options.push_back("-lineinfo");
+    if (support::environment_flag(support::Variable::lineinfo)) options.push_back("-lineinfo");
     return options;
 }
 
-Result<NvrtcOutput> compile_cubin(const Translation& translation, std::string_view arch) {
-    const Result<Nvrtc>& loaded = nvrtc();
-    if (!loaded) return loaded.error();
-    const Nvrtc& api = *loaded;
+namespace {
+
+Result<NvrtcOutput> compile_now(const Translation& translation, std::string_view arch,
+                                const support::Watch& watch) {
+    if (auto checked = check_nvrtc(arch); !checked) return checked.error();
+    const Nvrtc& api = *nvrtc();
 
     std::vector<const char*> names, texts, options;
     for (const SourceFile& header : translation.headers) {
@@ -178,10 +199,20 @@ Result<NvrtcOutput> compile_cubin(const Translation& translation, std::string_vi
 
     const auto start = std::chrono::steady_clock::now();
     OwnedProgram program(api);
-    int status = api.create(&program.handle, translation.text.c_str(), translation.name.c_str(),
-                            static_cast<int>(names.size()), texts.data(), names.data());
+    int status =
+        api.create(&program.handle, translation.main.text.c_str(), translation.main.path.c_str(),
+                   static_cast<int>(names.size()), texts.data(), names.data());
     if (status != kSuccess) return failure(api, status, translation, arch, "");
+    if (api.set_flow_callback != nullptr)
+        api.set_flow_callback(
+            program.handle,
+            [](void* payload, void*) {
+                return static_cast<const support::Watch*>(payload)->is_over() ? 1 : 0;
+            },
+            const_cast<support::Watch*>(&watch));
     status = api.compile(program.handle, static_cast<int>(options.size()), options.data());
+    if (status != kSuccess)
+        if (auto checked = watch.check(); !checked) return checked.error();
     NvrtcOutput output;
     output.log = log_of(api, program.handle);
     if (status != kSuccess) return failure(api, status, translation, arch, output.log);
@@ -197,18 +228,13 @@ Result<NvrtcOutput> compile_cubin(const Translation& translation, std::string_vi
     return output;
 }
 
-std::string arch_name(int arch) {
-    // Hopper's templates will use instructions that only its own target has.
-    return formatted("sm_{}{}", arch, arch == 90 ? "a" : "");
-}
+} // namespace
 
-int arch_number(std::string_view name) {
-    if (!name.starts_with("sm_")) return 0;
-    name.remove_prefix(3);
-    if (name.ends_with('a') || name.ends_with('f')) name.remove_suffix(1);
-    int number = 0;
-    const auto [end, failed] = std::from_chars(name.data(), name.data() + name.size(), number);
-    return failed == std::errc{} && end == name.data() + name.size() && number > 0 ? number : 0;
+Result<NvrtcOutput> compile_cubin(const Translation& translation, std::string_view arch,
+                                  const support::Watch& watch) {
+    return watch.run<NvrtcOutput>([translation, arch = std::string(arch), watch] {
+        return compile_now(translation, arch, watch);
+    });
 }
 
 } // namespace flexc::cuda

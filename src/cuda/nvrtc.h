@@ -1,6 +1,7 @@
 // NVIDIA's run-time compiler, opened when first needed. Knows text and bytes only.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "cuda/fill.h"
 #include "cuda/ptxas_log.h"
 #include "flexc/result.h"
+#include "support/watch.h"
 
 namespace flexc::cuda {
 
@@ -21,6 +23,9 @@ struct NvrtcInfo {
 // Searches once in the life of the process; the error lists every path that was tried.
 Result<NvrtcInfo> nvrtc_info();
 
+// Whether it is there, and knows the architecture, as far as it tells.
+Result<void> check_nvrtc(std::string_view arch);
+
 struct NvrtcOutput {
     std::string cubin;
     std::string log;
@@ -28,16 +33,16 @@ struct NvrtcOutput {
     double milliseconds = 0;
 };
 
+// The most that all arguments of a kernel take, by the version of the compiler or the driver, which
+// is as the driver tells it: 12040 is 12.4.
+constexpr std::size_t most_argument_bytes(int version) { return version < 12010 ? 4096 : 32764; }
+
 // Options in the order in which they are passed, for compile and for cache keys.
 std::vector<std::string> nvrtc_options(std::string_view arch);
 
 // arch as ptxas names it: "sm_90a". May be called from many threads at once. The error carries the
 // compiler's log.
-Result<NvrtcOutput> compile_cubin(const Translation& translation, std::string_view arch);
-
-// "sm_80", "sm_90a", ...: the target for a device of this compute capability times ten.
-std::string arch_name(int arch);
-// 90 from "sm_90a"; 0 when it is no such name.
-int arch_number(std::string_view name);
+Result<NvrtcOutput> compile_cubin(const Translation& translation, std::string_view arch,
+                                  const support::Watch& watch = {});
 
 } // namespace flexc::cuda

@@ -1,6 +1,7 @@
 #include "cuda/tensor_maps.h"
 
 #include <array>
+#include <initializer_list>
 
 #include "cuda/driver_api.h"
 
@@ -21,33 +22,44 @@ struct Extents {
     int columns, rows, heads, batch;
 };
 
+struct Walk {
+    std::array<std::uint64_t, 4> dims;
+    std::array<std::uint64_t, 3> strides; // in bytes
+};
+
 // The driver checks most of this too, but its answers are not part of its contract.
-bool encode(const DriverApi& api, const TensorArgument& tensor, const Extents& extents, int type,
-            unsigned box_rows, TensorMap& map) {
+std::optional<Walk> walk_of(const TensorArgument& tensor, const Extents& extents) {
     if (tensor.stride_d != 1 || reinterpret_cast<std::uintptr_t>(tensor.data) % kAlignment != 0)
-        return false;
-    const std::array<std::uint64_t, 4> dims = {
-        static_cast<std::uint64_t>(extents.columns), static_cast<std::uint64_t>(extents.rows),
-        static_cast<std::uint64_t>(extents.heads), static_cast<std::uint64_t>(extents.batch)};
+        return {};
+    Walk walk{{static_cast<std::uint64_t>(extents.columns),
+               static_cast<std::uint64_t>(extents.rows), static_cast<std::uint64_t>(extents.heads),
+               static_cast<std::uint64_t>(extents.batch)},
+              {}};
     const std::array<long long, 3> steps = {tensor.stride_s, tensor.stride_h, tensor.stride_b};
-    std::array<std::uint64_t, 3> strides{};
-    for (std::size_t i = 0; i < strides.size(); ++i) {
+    for (std::size_t i = 0; i < walk.strides.size(); ++i) {
         // One row, head or batch: whatever its stride is, nothing is there to step to.
-        if (dims[i + 1] == 1) {
-            strides[i] = kAlignment;
+        if (walk.dims[i + 1] == 1) {
+            walk.strides[i] = kAlignment;
             continue;
         }
-        if (steps[i] <= 0) return false;
-        strides[i] = static_cast<std::uint64_t>(steps[i]) * kElementBytes;
-        if (strides[i] % kAlignment != 0 || strides[i] >= kStrideLimit) return false;
+        if (steps[i] <= 0) return {};
+        walk.strides[i] = static_cast<std::uint64_t>(steps[i]) * kElementBytes;
+        if (walk.strides[i] % kAlignment != 0 || walk.strides[i] >= kStrideLimit) return {};
     }
-    const std::array<std::uint32_t, 4> box = {kBoxColumns, box_rows, 1, 1}, every = {1, 1, 1, 1};
-    return api.tensor_map(&map, type, dims.size(), tensor.data, dims.data(), strides.data(),
-                          box.data(), every.data(), 0, kSwizzle128, kPromote256,
-                          0) == kDriverSuccess;
+    return walk;
 }
 
-int map_type(DType dtype) { return dtype == DType::bf16 ? kBfloat16 : kFloat16; }
+bool encode(const DriverApi& api, const TensorArgument& tensor, const Extents& extents, int type,
+            unsigned box_rows, TensorMap& map) {
+    const auto walk = walk_of(tensor, extents);
+    if (!walk) return false;
+    const std::array<std::uint32_t, 4> box = {kBoxColumns, box_rows, 1, 1}, every = {1, 1, 1, 1};
+    return api.tensor_map(&map, type, walk->dims.size(), tensor.data, walk->dims.data(),
+                          walk->strides.data(), box.data(), every.data(), 0, kSwizzle128,
+                          kPromote256, 0) == kDriverSuccess;
+}
+
+int tensor_map_type(DType dtype) { return dtype == DType::bf16 ? kBfloat16 : kFloat16; }
 
 struct Shapes {
     Extents q, k, v, o;
@@ -61,7 +73,7 @@ struct Shapes {
 
 // Both passes load whole tiles of queries, keys and values.
 template <typename Maps>
-bool encode_inputs(const DriverApi& api, const KernelConfig& config,
+bool encode_inputs(const DriverApi& api, const plan::KernelConfig& config,
                    const AttentionArguments& arguments, const Shapes& shapes, int type,
                    Maps& maps) {
     const auto query_tile = static_cast<unsigned>(config.query_tile);
@@ -78,16 +90,54 @@ bool takes_pairs(const TensorArgument& tensor) {
            tensor.stride_s % 2 == 0 && tensor.stride_h % 2 == 0 && tensor.stride_b % 2 == 0;
 }
 
+struct Named {
+    std::string_view name;
+    const TensorArgument* tensor;
+    Extents extents;
+};
+std::string_view first_that_tma_cannot_take(std::initializer_list<Named> tensors) {
+    for (const Named& one : tensors)
+        if (!walk_of(*one.tensor, one.extents)) return one.name;
+    return "";
+}
+
 } // namespace
 
-std::optional<ForwardMaps> forward_maps(const KernelConfig& config,
-                                        const AttentionArguments& arguments, DType dtype,
-                                        int head_dim, int head_dim_v) {
+std::string_view forward_tensor_without_tma(const AttentionArguments& arguments, int head_dim,
+                                            int head_dim_v) {
+    const Shapes shapes(arguments, head_dim, head_dim_v);
+    if (const std::string_view name = first_that_tma_cannot_take({{"q", &arguments.q, shapes.q},
+                                                                  {"k", &arguments.k, shapes.k},
+                                                                  {"v", &arguments.v, shapes.v}});
+        !name.empty())
+        return name;
+    if ((arguments.o_flags & kOutputF32) != 0) return takes_pairs(arguments.o) ? "" : "o";
+    return first_that_tma_cannot_take({{"o", &arguments.o, shapes.o}});
+}
+
+std::string_view backward_tensor_without_tma(const AttentionArguments& arguments, int head_dim,
+                                             int head_dim_v) {
+    const Shapes shapes(arguments, head_dim, head_dim_v);
+    if (const std::string_view name =
+            first_that_tma_cannot_take({{"q", &arguments.q, shapes.q},
+                                        {"k", &arguments.k, shapes.k},
+                                        {"v", &arguments.v, shapes.v},
+                                        {"d_out", &arguments.d_out, shapes.o}});
+        !name.empty())
+        return name;
+    if ((arguments.dk_flags & kOutputF32) == 0 && !walk_of(arguments.dk, shapes.k)) return "dk";
+    if ((arguments.dv_flags & kOutputF32) == 0 && !walk_of(arguments.dv, shapes.v)) return "dv";
+    return "";
+}
+
+std::optional<ForwardTensorMaps> forward_maps(const plan::KernelConfig& config,
+                                              const AttentionArguments& arguments, DType dtype,
+                                              int head_dim, int head_dim_v) {
     const Result<DriverApi>& api = driver_api();
     if (!api || api->tensor_map == nullptr) return {};
     const Shapes shapes(arguments, head_dim, head_dim_v);
-    const int type = map_type(dtype);
-    ForwardMaps maps{};
+    const int type = tensor_map_type(dtype);
+    ForwardTensorMaps maps{};
     if (!encode_inputs(*api, config, arguments, shapes, type, maps)) return {};
     if ((arguments.o_flags & kOutputF32) != 0) {
         // Floats are not written through a map; the kernel's prefetch still needs one.
@@ -98,7 +148,8 @@ std::optional<ForwardMaps> forward_maps(const KernelConfig& config,
     return maps;
 }
 
-void add_bias_map(const KernelConfig& config, const MatrixLayout& biases, ForwardMaps& maps) {
+void add_bias_tensor_map(const plan::KernelConfig& config, const BiasLayout& biases,
+                         ForwardTensorMaps& maps) {
     const Result<DriverApi>& api = driver_api();
     const std::uint64_t stride = biases.row_step * static_cast<unsigned>(biases.element_bytes);
     if (!api || config.key_tile * biases.element_bytes % static_cast<int>(kBoxBytes) != 0 ||
@@ -119,20 +170,20 @@ void add_bias_map(const KernelConfig& config, const MatrixLayout& biases, Forwar
     maps.bias_row_step = static_cast<long long>(biases.row_step);
 }
 
-std::optional<BackwardMaps> backward_maps(const KernelConfig& config,
-                                          const AttentionArguments& arguments, DType dtype,
-                                          int head_dim, int head_dim_v) {
+std::optional<BackwardTensorMaps> backward_maps(const plan::KernelConfig& config,
+                                                const AttentionArguments& arguments, DType dtype,
+                                                int head_dim, int head_dim_v) {
     const Result<DriverApi>& api = driver_api();
     if (!api || api->tensor_map == nullptr) return {};
     const Shapes shapes(arguments, head_dim, head_dim_v);
-    const int type = map_type(dtype);
-    BackwardMaps maps;
+    const int type = tensor_map_type(dtype);
+    BackwardTensorMaps maps;
     if (!encode_inputs(*api, config, arguments, shapes, type, maps) ||
         !encode(*api, arguments.d_out, shapes.o, type, static_cast<unsigned>(config.query_tile),
                 maps.d_out))
         return {};
     // Of a warp, or of a warpgroup.
-    const unsigned rows = config.blocks_stay ? 4 * kOutputRows : kOutputRows;
+    const unsigned rows = config.is_persistent ? 4 * kOutputRows : kOutputRows;
     // Floats are not written through a map.
     maps.dk = maps.k;
     maps.dv = maps.v;

@@ -1,33 +1,42 @@
-// What the copy engine needs to know of a launch's tensors.
+// Tensor maps: what TMA needs to know of a launch's tensors.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "common/arguments.h"
 #include "common/tensor_maps.h"
-#include "cuda/config.h"
+#include "plan/kernel.h"
 
 namespace flexc::cuda {
 
 // A matrix in memory: rows of so many columns, row_step elements apart.
-struct MatrixLayout {
+struct BiasLayout {
     void* data;
     int element_bytes;
     std::uint64_t columns, rows, row_step;
 };
 
-// For forward_sm90.cu. Empty where a tensor's alignment or strides, or the driver, rule it out.
-std::optional<ForwardMaps> forward_maps(const KernelConfig& config,
-                                        const AttentionArguments& arguments, DType dtype,
-                                        int head_dim, int head_dim_v);
+// The tensor of a forward, or of a backward, that TMA cannot walk: bases and strides of 16 aligned
+// bytes, none negative, elements of a row side by side. Empty: it can walk all.
+std::string_view forward_tensor_without_tma(const AttentionArguments& arguments, int head_dim,
+                                            int head_dim_v);
+std::string_view backward_tensor_without_tma(const AttentionArguments& arguments, int head_dim,
+                                             int head_dim_v);
+
+// For a forward. Empty where a tensor's alignment or strides, or the driver, rule it out.
+std::optional<ForwardTensorMaps> forward_maps(const plan::KernelConfig& config,
+                                              const AttentionArguments& arguments, DType dtype,
+                                              int head_dim, int head_dim_v);
 
 // Adds that of biases, where the kernel's tiles and the matrix allow it.
-void add_bias_map(const KernelConfig& config, const MatrixLayout& biases, ForwardMaps& maps);
+void add_bias_tensor_map(const plan::KernelConfig& config, const BiasLayout& biases,
+                         ForwardTensorMaps& maps);
 
-// For backward_sm90.cu, likewise.
-std::optional<BackwardMaps> backward_maps(const KernelConfig& config,
-                                          const AttentionArguments& arguments, DType dtype,
-                                          int head_dim, int head_dim_v);
+// For a backward, likewise.
+std::optional<BackwardTensorMaps> backward_maps(const plan::KernelConfig& config,
+                                                const AttentionArguments& arguments, DType dtype,
+                                                int head_dim, int head_dim_v);
 
 } // namespace flexc::cuda

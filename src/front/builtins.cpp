@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <vector>
 
 #include "front/operators.h"
 
@@ -155,6 +156,7 @@ template <Operator op> NodeId logical(Builder& build, Arguments arguments, dsl::
         return lower_binary(build, op, arguments[0], arguments[1], span);
 }
 
+// All others than operators that take one f32 and give one.
 constexpr auto kBuiltins = std::to_array<Builtin>({
     {"where", "condition x y", 3, 3, where},
     {"min", "x y", 2, kAnyNumber, extreme<Op::imin, Op::fmin>},
@@ -171,32 +173,31 @@ constexpr auto kBuiltins = std::to_array<Builtin>({
     {"float", "x", 1, 1, to_float},
     {"int", "x", 1, 1, to_int},
     {"bool", "x", 1, 1, to_bool},
-    {"exp", "x", 1, 1, real_function<Op::exp>},
-    {"exp2", "x", 1, 1, real_function<Op::exp2>},
-    {"expm1", "x", 1, 1, real_function<Op::expm1>},
-    {"log", "x", 1, 1, real_function<Op::log>},
-    {"log2", "x", 1, 1, real_function<Op::log2>},
-    {"log1p", "x", 1, 1, real_function<Op::log1p>},
-    {"sqrt", "x", 1, 1, real_function<Op::sqrt>},
-    {"rsqrt", "x", 1, 1, real_function<Op::rsqrt>},
     {"pow", "x exponent", 2, 2, power},
     {"fma", "x y z", 3, 3, fused_multiply_add},
-    {"sin", "x", 1, 1, real_function<Op::sin>},
-    {"cos", "x", 1, 1, real_function<Op::cos>},
-    {"tan", "x", 1, 1, real_function<Op::tan>},
-    {"tanh", "x", 1, 1, real_function<Op::tanh>},
-    {"sigmoid", "x", 1, 1, real_function<Op::sigmoid>},
     {"relu", "x", 1, 1, relu},
     {"silu", "x", 1, 1, silu},
     {"gelu", "x", 1, 1, gelu},
-    {"softplus", "x", 1, 1, real_function<Op::softplus>},
-    {"erf", "x", 1, 1, real_function<Op::erf>},
     {"isnan", "x", 1, 1, is_nan},
     {"isinf", "x", 1, 1, is_inf},
     {"logical_and", "x y", 2, 2, logical<Operator::logical_and>},
     {"logical_or", "x y", 2, 2, logical<Operator::logical_or>},
     {"logical_not", "x", 1, 1, logical<Operator::logical_not>},
 });
+
+// An operator of one f32 is written by its name. Where that starts with f, the same function is one
+// of integers too, and is among the others.
+constexpr bool is_function(std::string_view name, std::string_view signature) {
+    return signature == "f>f" && !name.starts_with('f');
+}
+
+std::vector<Builtin> all_builtins() {
+    std::vector<Builtin> all(kBuiltins.begin(), kBuiltins.end());
+#define FLEXC_OP(name, signature, derivative, reference, cuda, llvm)                               \
+    if (is_function(#name, signature)) all.push_back({#name, "x", 1, 1, real_function<Op::name>});
+#include "ir/ops.def"
+    return all;
+}
 
 struct Advice {
     std::string_view name;
@@ -236,6 +237,12 @@ constexpr auto kAdvice = std::to_array<Advice>({
     {"zeros_like", "write 0.0"},
     {"ones_like", "write 1.0"},
     {"sum", "write sum(i in 0..4: x[i]), with the term in it"},
+    {"dot", "write sum(i in 0..4: x[i] * y[i]), or R for 4 where a buffer has a dim R"},
+    {"vdot", "write sum(i in 0..4: x[i] * y[i]), or R for 4 where a buffer has a dim R"},
+    {"inner", "write sum(i in 0..4: x[i] * y[i]), or R for 4 where a buffer has a dim R"},
+    {"matmul", "write sum(i in 0..4: x[i] * y[i]), or R for 4 where a buffer has a dim R"},
+    {"einsum", "write sum(i in 0..4: x[i] * y[i]), or R for 4 where a buffer has a dim R"},
+    {"mean", "write sum(i in 0..4: x[i]) / 4, with the term in it"},
     {"finfo", "write -inf"},
     {"range", "loops are not supported: write the terms out"},
     {"len", "sizes have names: B H H_KV Q_LEN KV_LEN D DV, and those in a buffer's dims"},
@@ -243,12 +250,14 @@ constexpr auto kAdvice = std::to_array<Advice>({
 
 } // namespace
 
-std::span<const Builtin> builtins() { return kBuiltins; }
+std::span<const Builtin> builtins() {
+    static const std::vector<Builtin> kAll = all_builtins();
+    return kAll;
+}
 
 const Builtin* find_builtin(std::string_view name) {
-    const auto* found = std::find_if(kBuiltins.begin(), kBuiltins.end(),
-                                     [&](const Builtin& row) { return row.name == name; });
-    return found == kBuiltins.end() ? nullptr : found;
+    const auto found = std::ranges::find(builtins(), name, &Builtin::name);
+    return found == builtins().end() ? nullptr : &*found;
 }
 
 std::string_view builtin_advice(std::string_view name) {

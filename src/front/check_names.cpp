@@ -13,16 +13,22 @@ using dsl::Item;
 void Lowering::check_uncalled_functions() {
     for (const Item& item : main_.ast.items)
         if (item.kind == dsl::ItemKind::function && !called_.contains(&item))
-            check_names(main_, item);
+            check_names(main_, item, nullptr);
 }
 
-void Lowering::check_names(const Module& module, const Item& item) {
-    Scope scope{.module = &module, .body = &item.body, .locals = {}};
+// NOLINTNEXTLINE(misc-no-recursion): as deep as functions in functions
+void Lowering::check_names(const Module& module, const Item& item, const Scope* enclosing) {
+    Scope scope{.module = &module, .body = &item.body, .locals = {}, .enclosing = enclosing};
     Scope* const outer = scope_;
     scope_ = &scope;
     for (const dsl::Parameter& parameter : item.parameters)
         scope.locals[parameter.name] = {};
     for (const dsl::Statement& statement : item.body) {
+        if (statement.kind == dsl::StatementKind::function) {
+            scope.locals[statement.name] = {};
+            check_names(module, module.ast.functions[statement.function], &scope);
+            continue;
+        }
         std::vector<dsl::ExprId> open = {statement.value};
         while (!open.empty()) {
             const Expr& expr = module.ast[open.back()];
@@ -31,8 +37,8 @@ void Lowering::check_names(const Module& module, const Item& item) {
             if (is_call) {
                 const Expr& callee = module.ast[expr.operands[0]];
                 const bool known =
-                    symbols_.contains(callee.name) || scope.locals.contains(callee.name) ||
-                    find_builtin(callee.name) != nullptr ||
+                    symbols_.contains(callee.name) || find_local(callee.name) != nullptr ||
+                    combination_of(callee.name) || find_builtin(callee.name) != nullptr ||
                     find_library_mod(callee.name) != nullptr || is_reserved(callee.name);
                 if (callee.name == item.name)
                     report_.error(
@@ -41,7 +47,8 @@ void Lowering::check_names(const Module& module, const Item& item) {
                 else if (!known)
                     unknown_function(callee);
             } else if (expr.kind == dsl::ExprKind::name) {
-                const bool known = scope.locals.contains(expr.name) ||
+                const bool known = find_local(expr.name) != nullptr ||
+                                   find_library_mod(expr.name) != nullptr ||
                                    symbols_.contains(expr.name) || is_reserved(expr.name) ||
                                    number_named(expr.name, expr.qualified);
                 if (!known && !names_function(expr)) unknown_name(expr, false);

@@ -18,7 +18,9 @@ struct Input {
     // declaring one twice is an error.
     std::vector<BufferDeclaration> buffers;
     std::vector<ParamDeclaration> params;
+    Layout query_layout = Layout::dense, key_layout = Layout::dense;
     std::string mask_mod; // an expression; empty when the text has its own or none
+    std::string sink;     // likewise
 };
 
 struct Output {

@@ -10,13 +10,14 @@ namespace flexc::front {
 using dsl::Expr;
 using dsl::ExprId;
 using dsl::ExprKind;
+using dsl::Item;
 using dsl::Operator;
 using ir::kNoNode;
 using ir::NodeId;
 
 namespace {
 // Inlined calls nest expressions deeper than the parser allows in one text.
-constexpr int kMaxDepth = 1024;
+constexpr int kMaxDepth = 320;
 // Equal nodes are shared, so a small graph can still take very long to build.
 constexpr std::size_t kMaxSteps = 1 << 17;
 } // namespace
@@ -26,7 +27,7 @@ Value Lowering::lower(ExprId id) {
     if (build().exhausted()) return {};
     if (depth_ >= kMaxDepth) {
         build().exhaust(expr.span, "calls and expressions are nested too deeply",
-                        "the limit is 256 levels in a text, and 1,024 with the functions it calls");
+                        "the limit is 256 levels in a text, and 320 with the functions it calls");
         return {};
     }
     if (++steps_ > kMaxSteps) {
@@ -41,18 +42,10 @@ Value Lowering::lower(ExprId id) {
     case ExprKind::integer: value.node = build().integer(expr.integer, expr.span); break;
     case ExprKind::real: value.node = build().real(expr.real, expr.span); break;
     case ExprKind::name: value = lower_name(expr); break;
-    case ExprKind::unary:
-        value.node = lower_unary(build(), expr.op, number(expr.operands[0]), expr.span);
-        break;
+    case ExprKind::unary: value.node = lower_operand(expr); break;
     case ExprKind::binary: value.node = lower_binary_chain(id); break;
     case ExprKind::compare: value.node = lower_comparisons(expr); break;
-    case ExprKind::conditional: {
-        const Operand condition = number(expr.operands[0]);
-        const Operand then = number(expr.operands[1]);
-        const Operand otherwise = number(expr.operands[2]);
-        value.node = lower_select(build(), "the condition", condition, then, otherwise, expr.span);
-        break;
-    }
+    case ExprKind::conditional: value.node = lower_conditional(expr); break;
     case ExprKind::call: value = lower_call(expr); break;
     case ExprKind::index: value = lower_index(expr); break;
     case ExprKind::sum: value.node = lower_sum(expr); break;
@@ -61,16 +54,30 @@ Value Lowering::lower(ExprId id) {
     return value;
 }
 
+NodeId Lowering::lower_operand(const Expr& expr) {
+    return lower_unary(build(), expr.op, number(expr.operands[0]), expr.span);
+}
+
+NodeId Lowering::lower_conditional(const Expr& expr) {
+    const Operand condition = number(expr.operands[0]);
+    const Operand then = number(expr.operands[1]);
+    const Operand otherwise = number(expr.operands[2]);
+    return lower_select(build(), "the condition", condition, then, otherwise, expr.span);
+}
+
 Operand Lowering::number(ExprId id) { return number_of(lower(id), expr_of(id).span); }
 
 // A buffer is a number once all its dimensions are indexed; one without dimensions is by itself.
 Operand Lowering::number_of(const Value& value, dsl::Span span) {
+    if (value.function != nullptr) {
+        report_.error(span, "'" + value.function->name + "' is a function, not a value",
+                      "call it: " + value.function->name + "(...)");
+        return {.node = kNoNode, .span = span};
+    }
     if (!value.is_buffer()) return {.node = value.node, .span = span};
     const ir::Buffer& buffer = program_.buffers[value.buffer];
     const std::size_t rank = buffer.dims.size(), given = value.indices.size();
-    if (given == rank)
-        return {.node = build().read(value.buffer, ir::type_of(buffer.dtype), value.indices, span),
-                .span = span};
+    if (given == rank) return {.node = read(value, span), .span = span};
     const std::string dims = std::to_string(rank) + (rank == 1 ? " dimension" : " dimensions");
     report_.error(
         span,
@@ -79,6 +86,12 @@ Operand Lowering::number_of(const Value& value, dsl::Span span) {
                          (given == 1 ? " is" : " are") + " indexed",
         "index " + std::string(rank == 1 ? "it" : "all of them") + ": " + index_example(value));
     return {.node = kNoNode, .span = span};
+}
+
+NodeId Lowering::read(const Value& value, dsl::Span span) {
+    if (in_mask_) mask_reads_.try_emplace(value.buffer, report_.place(), span);
+    return build().read(value.buffer, ir::type_of(program_.buffers[value.buffer].dtype),
+                        value.indices, span);
 }
 
 // Sums of thousands of terms lean to the left: walk down, then build up.
@@ -123,6 +136,16 @@ NodeId Lowering::lower_comparisons(const Expr& expr) {
 Value Lowering::lower_body(const dsl::Body& body) {
     for (const dsl::Statement& statement : body) {
         if (statement.kind == dsl::StatementKind::result) return lower(statement.value);
+        if (statement.kind == dsl::StatementKind::function) {
+            const Item& item = scope_->module->ast.functions[statement.function];
+            callables_.push_back({.module = scope_->module,
+                                  .item = &item,
+                                  .enclosing = scope_,
+                                  .name = item.name,
+                                  .parts = {}});
+            if (may_assign(statement)) scope_->locals[item.name] = {.function = &callables_.back()};
+            continue;
+        }
         assign(statement);
     }
     return {};
@@ -163,7 +186,10 @@ bool Lowering::may_assign(const dsl::Statement& statement) {
         switch (found->second.kind) {
         case SymbolKind::buffer: what = "a buffer"; break;
         case SymbolKind::param: what = "a param"; break;
-        case SymbolKind::constant: what = "a const"; break;
+        case SymbolKind::constant:
+            if (scope_->is_python) return true;
+            what = "a const";
+            break;
         case SymbolKind::size: what = "a size"; break;
         case SymbolKind::function: return true;
         }
@@ -172,7 +198,10 @@ bool Lowering::may_assign(const dsl::Statement& statement) {
     }
     if (what.empty()) return true;
     report_.error(statement.name_span, "'" + name + "' is " + what + " and cannot be assigned",
-                  "use another name", std::move(notes));
+                  standard_size_of(name)
+                      ? "it is as the tensors are: leave the line out, or use another name"
+                      : "use another name",
+                  std::move(notes));
     return false;
 }
 

@@ -32,6 +32,12 @@ std::string signature(const std::string& name, const std::vector<std::string>& p
     return text + (open_ended ? ", ...)" : ")");
 }
 
+bool has_functions(const dsl::Body& body) {
+    return std::ranges::any_of(body, [](const dsl::Statement& statement) {
+        return statement.kind == dsl::StatementKind::function;
+    });
+}
+
 std::string count_of(std::size_t count) { return count == 0 ? "none" : std::to_string(count); }
 
 } // namespace
@@ -40,40 +46,69 @@ std::string count_of(std::size_t count) { return count == 0 ? "none" : std::to_s
 Value Lowering::lower_call(const Expr& expr) {
     const Expr& callee = expr_of(expr.operands[0]);
     if (!callee.qualified) {
-        if (scope_->locals.contains(callee.name)) {
-            report_.error(callee.span, "'" + callee.name + "' is a value here, not a function",
-                          "a product needs '*', a read of a buffer needs '[ ]'");
+        if (const Value* local = find_local(callee.name)) {
+            if (local->function != nullptr) return call_function(*local->function, expr);
+            refuse_call(callee, "a value here",
+                        "a product needs '*', a read of a buffer needs '[ ]'");
             return {};
         }
         const auto own = scope_->module->functions.find(callee.name);
         if (own != scope_->module->functions.end())
-            return call_function(*scope_->module, *own->second, expr);
-        // The mask_mod option sees the program's functions.
-        if (scope_->module == &option_) {
+            return call_function(callable_of(*scope_->module, *own->second), expr);
+        // Options see the program's functions.
+        if (scope_->module == &option_ || scope_->module == &option_sink_) {
             const auto outer = main_.functions.find(callee.name);
-            if (outer != main_.functions.end()) return call_function(main_, *outer->second, expr);
+            if (outer != main_.functions.end())
+                return call_function(callable_of(main_, *outer->second), expr);
         }
         const auto symbol = symbols_.find(callee.name);
         const bool declared = symbol != symbols_.end() && !scope_->module->in_library;
+        if (declared && symbol->second.kind == SymbolKind::constant &&
+            named_constant(symbol->second.index).state == NamedConstant::State::function) {
+            const Value value = function_constant(symbol->second.index);
+            return value.function != nullptr ? call_function(*value.function, expr) : Value{};
+        }
         if (declared || ambient_of(callee.name) || standard_size_of(callee.name) ||
             number_named(callee.name, false)) {
-            const bool buffer = declared && symbol->second.kind == SymbolKind::buffer;
-            report_.error(callee.span,
-                          "'" + callee.name + "' is " + (buffer ? "a buffer" : "a value") +
-                              ", not a function",
-                          buffer ? "read it with brackets: " +
-                                       index_example(Value{.buffer = symbol->second.index})
-                                 : "a product needs '*'");
+            if (declared && symbol->second.kind == SymbolKind::buffer)
+                refuse_call_of_buffer(callee, symbol->second.index);
+            else
+                refuse_call(callee, "a value", "a product needs '*'");
             return {};
         }
     }
+    if (const auto combine = combination_of(callee.name)) return lower_combination(expr, *combine);
     if (const Builtin* builtin = find_builtin(callee.name))
         return value_of(call_builtin(*builtin, expr));
     if (!callee.qualified)
         if (const Module* module = library_module(callee.name))
-            return call_function(*module, *module->functions.at(callee.name), expr);
+            return call_function(callable_of(*module, *module->functions.at(callee.name)), expr);
     unknown_function(callee);
     return {};
+}
+
+// Errors are apart from what calls itself for nested calls: its frames are the stack that a deep
+// program needs.
+void Lowering::refuse_call(const Expr& callee, std::string_view what, std::string hint) {
+    report_.error(callee.span, "'" + callee.name + "' is " + std::string(what) + ", not a function",
+                  std::move(hint));
+}
+
+void Lowering::refuse_call_of_buffer(const Expr& callee, std::uint32_t buffer) {
+    refuse_call(callee, "a buffer",
+                "read it with brackets: " + index_example(Value{.buffer = buffer}));
+}
+
+void Lowering::refuse_count(const Expr& expr, const std::string& name,
+                            const std::vector<std::string>& parameters, std::size_t required,
+                            bool open_ended) {
+    const std::size_t given = expr.operands.size() - 1;
+    report_.error(expr.span,
+                  "'" + name + "' takes " + (open_ended ? "at least " : "") +
+                      count_of(open_ended ? required : parameters.size()) +
+                      (parameters.size() == 1 ? " argument, but " : " arguments, but ") +
+                      std::to_string(given) + (given == 1 ? " is given" : " are given"),
+                  "its form is " + signature(name, parameters, open_ended));
 }
 
 NodeId Lowering::call_builtin(const Builtin& builtin, const Expr& expr) {
@@ -99,7 +134,15 @@ NodeId Lowering::call_builtin(const Builtin& builtin, const Expr& expr) {
     return complete ? builtin.lower(build(), operands, expr.span) : kNoNode;
 }
 
-Value Lowering::call_function(const Module& module, const Item& item, const Expr& expr) {
+Value Lowering::call_function(const Callable& function, const Expr& expr) {
+    if (function.item == nullptr) {
+        std::vector<Argument> arguments;
+        if (!bind_arguments(expr, function.name, {"b", "h", "q_idx", "kv_idx"}, kMaskParameters,
+                            false, arguments))
+            return {};
+        return apply(function, arguments, false, expr.span);
+    }
+    const Item& item = *function.item;
     std::vector<std::string> parameters;
     std::size_t required = 0;
     for (const dsl::Parameter& parameter : item.parameters) {
@@ -109,7 +152,7 @@ Value Lowering::call_function(const Module& module, const Item& item, const Expr
     std::vector<Argument> arguments;
     called_.insert(&item);
     if (!bind_arguments(expr, item.name, parameters, required, false, arguments)) return {};
-    return inline_function(module, item, std::move(arguments), expr.span);
+    return inline_function(function, std::move(arguments), expr.span);
 }
 
 // Puts each argument of the call at its parameter. Unless open-ended, bound has one entry a
@@ -119,12 +162,7 @@ bool Lowering::bind_arguments(const Expr& expr, const std::string& name,
                               bool open_ended, std::vector<Argument>& bound) {
     const std::size_t given = expr.operands.size() - 1;
     if (open_ended ? given < required : given > parameters.size()) {
-        report_.error(expr.span,
-                      "'" + name + "' takes " + (open_ended ? "at least " : "") +
-                          count_of(open_ended ? required : parameters.size()) +
-                          (parameters.size() == 1 ? " argument, but " : " arguments, but ") +
-                          std::to_string(given) + (given == 1 ? " is given" : " are given"),
-                      "its form is " + signature(name, parameters, open_ended));
+        refuse_count(expr, name, parameters, required, open_ended);
         return false;
     }
     bound.resize(open_ended ? given : parameters.size());
@@ -164,8 +202,10 @@ bool Lowering::bind_arguments(const Expr& expr, const std::string& name,
 }
 
 // The body is lowered again for each call, with the arguments' values as its names.
-Value Lowering::inline_function(const Module& module, const Item& item,
-                                std::vector<Argument> arguments, dsl::Span call) {
+Value Lowering::inline_function(const Callable& function, std::vector<Argument> arguments,
+                                dsl::Span call) {
+    const Module& module = *function.module;
+    const Item& item = *function.item;
     if (std::find(active_.begin(), active_.end(), &item) != active_.end()) {
         report_.error(call, "'" + item.name + "' calls itself",
                       "functions are copied into their calls, so recursion is not possible");
@@ -185,7 +225,14 @@ Value Lowering::inline_function(const Module& module, const Item& item,
     else if (!place.in_library)
         report_.set_place({.source = module.source});
 
-    Scope scope{.module = &module, .body = &item.body, .locals = {}};
+    Scope own{.module = &module,
+              .body = &item.body,
+              .locals = {},
+              .enclosing = function.enclosing,
+              .is_python = item.python};
+    const bool is_kept = has_functions(item.body);
+    if (is_kept) kept_scopes_.push_back(own);
+    Scope& scope = is_kept ? kept_scopes_.back() : own;
     Scope* const outer = scope_;
     scope_ = &scope;
     active_.push_back(&item);

@@ -4,6 +4,8 @@
 
 #include "front/lower.h"
 #include "front/names.h"
+#include "support/amounts.h"
+#include "support/usual_types.h"
 
 namespace flexc::front {
 
@@ -13,7 +15,6 @@ using ir::Type;
 
 namespace {
 
-constexpr std::size_t kMaxBuffers = 32;
 // A const that reads a const takes more of the stack than an expression inside an expression.
 constexpr int kEvaluationDepth = 3;
 constexpr std::string_view kBufferTypes = "f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool";
@@ -32,6 +33,16 @@ std::optional<Type> param_type(std::string_view name) {
     if (name == "i32" || name == "i64" || name == "int") return Type::integer;
     if (name == "bool") return Type::boolean;
     return std::nullopt;
+}
+
+std::string reserved_advice(const std::string& name, bool is_function) {
+    if (standard_size_of(name))
+        return "every program has it, as the tensors are: leave the line out, or use another name";
+    if (is_function && (name == "score_mod" || name == "mask_mod"))
+        return name == "score_mod" ? "a def of this name has five parameters: score, b, h, q_idx, "
+                                     "kv_idx"
+                                   : "a def of this name has four parameters: b, h, q_idx, kv_idx";
+    return "use another name";
 }
 
 // PyTorch programs often call a mod what it is; it needs no name of its own then.
@@ -56,7 +67,7 @@ void Lowering::declare_all() {
             if (is_named_after_its_kind(item) ||
                 declare(item.name, {SymbolKind::function, 0, item.name_span}))
                 main_.functions.emplace(item.name, &item);
-        } else if (item.kind == ItemKind::constant) {
+        } else if (item.kind == ItemKind::constant || &item == sink_constant_) {
             const auto index = static_cast<std::uint32_t>(constants_.size());
             if (declare(item.name, {SymbolKind::constant, index, item.name_span}))
                 constants_.push_back({.item = &item});
@@ -68,10 +79,14 @@ void Lowering::declare_all() {
     }
     declare_option_buffers();
     declare_option_params();
-    if (program_.buffers.size() > kMaxBuffers)
-        report_.error(program_.buffers[kMaxBuffers].span,
-                      "the program has " + std::to_string(program_.buffers.size()) +
-                          " buffers; the limit is 32");
+    const auto check_count = [&](const auto& declared, std::size_t most, const char* what) {
+        if (declared.size() > most)
+            report_.error(declared[most].span, "the program has " +
+                                                   std::to_string(declared.size()) + " " + what +
+                                                   "; the limit is " + std::to_string(most));
+    };
+    check_count(program_.buffers, ir::kMaxBuffers, "buffers");
+    check_count(program_.params, ir::kMaxParams, "params");
     for (std::uint32_t i = 0; i < constants_.size(); ++i)
         named_constant(i);
 }
@@ -80,7 +95,7 @@ bool Lowering::declare(const std::string& name, Symbol symbol) {
     if (is_reserved(name)) {
         report_.error(symbol.span,
                       "'" + name + "' is a name of the language and cannot be declared",
-                      "use another name");
+                      reserved_advice(name, symbol.kind == SymbolKind::function));
         return false;
     }
     const auto [found, is_new] = symbols_.emplace(name, symbol);
@@ -108,7 +123,7 @@ void Lowering::declare_buffer(const Item& item) {
     buffer.grad = item.grad;
     buffer.span = item.span;
     if (!parse_dtype(item.type, buffer.dtype)) {
-        const std::string_view usual = usual_type(item.type);
+        const std::string_view usual = support::usual_type(item.type);
         report_.error(item.type_span, "unknown type '" + item.type + "'",
                       usual.empty() ? "the types are " + std::string(kBufferTypes)
                                     : "did you mean '" + std::string(usual) + "'?");
@@ -124,9 +139,18 @@ void Lowering::declare_buffer(const Item& item) {
     }
     for (const dsl::ExprId dim : item.dims)
         buffer.dims.push_back(dim_of(dim));
+    check_elements(buffer, item.span);
     const auto index = static_cast<std::uint32_t>(program_.buffers.size());
     if (declare(item.name, {SymbolKind::buffer, index, item.name_span}))
         program_.buffers.push_back(std::move(buffer));
+}
+
+void Lowering::check_elements(const ir::Buffer& buffer, dsl::Span span) {
+    std::int64_t elements = 1;
+    for (const ir::Dim& dim : buffer.dims)
+        if (dim.is_constant()) elements = support::times(elements, dim.constant);
+    if (elements > kMaxTensorElements)
+        report_.error(span, "'" + buffer.name + "' has more than 2^48 elements");
 }
 
 // A number, a size, or a new name that the passed tensor binds.
@@ -179,7 +203,7 @@ void Lowering::declare_param(const Item& item) {
     param.span = item.span;
     const auto type = param_type(item.type);
     if (!type) {
-        const std::string_view usual = usual_type(item.type);
+        const std::string_view usual = support::usual_type(item.type);
         report_.error(item.type_span, "unknown type '" + item.type + "' for a param",
                       param_type(usual) ? "did you mean '" + std::string(usual) + "'?"
                                         : "params are " + std::string(kParamTypes));
@@ -224,6 +248,7 @@ void Lowering::declare_option_buffers() {
                 report_.error({}, std::string(what).append("'").append(dim).append(
                                       "' is neither a size of at least 1 nor a name"));
         }
+        check_elements(buffer, {});
         const auto index = static_cast<std::uint32_t>(program_.buffers.size());
         if (declare(given.name, {SymbolKind::buffer, index, {}}))
             program_.buffers.push_back(std::move(buffer));
@@ -250,7 +275,7 @@ void Lowering::declare_option_params() {
 }
 
 bool Lowering::evaluate(dsl::ExprId id, const std::string& what, const std::string& hint,
-                        Type& type, Constant& value) {
+                        Type& type, Constant& value, bool* is_function) {
     const std::size_t errors_before = report_.errors();
     ir::Graph graph;
     Builder apart(graph, report_);
@@ -260,13 +285,17 @@ bool Lowering::evaluate(dsl::ExprId id, const std::string& what, const std::stri
     build_ = &apart;
     scope_ = &scope;
     depth_ += kEvaluationDepth;
-    const Operand result = number(id);
+    const Value lowered = lower(id);
+    const bool found_function = is_function != nullptr && lowered.function != nullptr;
+    if (is_function != nullptr) *is_function = found_function;
+    const Operand result = found_function ? Operand{} : number_of(lowered, main_.ast[id].span);
     const auto known = apart.constant(result.node);
     if (result.node != ir::kNoNode) type = apart.type(result.node);
     depth_ -= kEvaluationDepth;
     build_ = outer_builder;
     scope_ = outer_scope;
     if (report_.errors() != errors_before) return false;
+    if (found_function) return true;
     if (result.node == ir::kNoNode || !known) {
         report_.error(main_.ast[id].span, what + " must be known at compile time", hint);
         return false;
@@ -286,14 +315,19 @@ Lowering::NamedConstant& Lowering::named_constant(std::uint32_t index) {
     if (constant.state != State::unknown) return constant;
     constant.state = State::busy;
     const Item& item = *constant.item;
+    bool is_function = false;
     const bool good =
         evaluate(item.value, "'" + item.name + "'",
-                 item.bare ? "outside a body only constants can be named: move the line "
-                             "into score_mod { ... }, or write fn " +
-                                 item.name + "() = ..."
-                           : "write fn " + item.name + "() = ..., or a param",
-                 constant.type, constant.value);
-    if (constant.state == State::busy) constant.state = good ? State::known : State::wrong;
+                 &item == sink_constant_
+                     ? "something reads the name, which makes it a constant: write a function that "
+                       "both call"
+                 : item.bare ? "outside a body only constants can be named: move the line "
+                               "into score_mod { ... }, or write fn " +
+                                   item.name + "() = ..."
+                             : "write fn " + item.name + "() = ..., or a param",
+                 constant.type, constant.value, &is_function);
+    if (constant.state == State::busy)
+        constant.state = !good ? State::wrong : is_function ? State::function : State::known;
     return constant;
 }
 

@@ -24,6 +24,10 @@ Value Lowering::lower_index(const Expr& expr) {
     } else {
         base = lower(expr.operands[0]);
     }
+    if (base.function != nullptr) {
+        number_of(base, base_expr.span);
+        return {};
+    }
     if (!base.is_buffer()) {
         if (base.node != kNoNode)
             report_.error(
@@ -53,8 +57,7 @@ Value Lowering::lower_index(const Expr& expr) {
     }
     if (!complete) return {};
     if (base.indices.size() < rank) return base;
-    return value_of(
-        build().read(base.buffer, ir::type_of(buffer.dtype), std::move(base.indices), expr.span));
+    return value_of(read(base, expr.span));
 }
 
 NodeId Lowering::lower_one_index(dsl::ExprId id, const Value& base) {

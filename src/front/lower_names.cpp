@@ -11,14 +11,15 @@ using dsl::Expr;
 
 Value Lowering::lower_name(const Expr& expr) {
     if (std::optional<Value> value = find_value(expr)) return std::move(*value);
-    if (!names_function(expr)) unknown_name(expr, false);
+    if (const Callable* function = find_function(expr)) return {.function = function};
+    const bool is_told = report_.full() || report_.has_error_at(expr.span);
+    if (!is_told && !names_function(expr)) unknown_name(expr, false);
     return {};
 }
 
 std::optional<Value> Lowering::find_value(const Expr& expr) {
     if (!expr.qualified) {
-        if (const auto local = scope_->locals.find(expr.name); local != scope_->locals.end())
-            return local->second;
+        if (const Value* local = find_local(expr.name)) return *local;
         const auto symbol = symbols_.find(expr.name);
         if (symbol != symbols_.end() && !scope_->module->in_library) {
             const std::uint32_t index = symbol->second.index;
@@ -29,6 +30,8 @@ std::optional<Value> Lowering::find_value(const Expr& expr) {
             case SymbolKind::size: return value_of(build().size_of(index, expr.span));
             case SymbolKind::constant: {
                 const NamedConstant& constant = named_constant(index);
+                if (constant.state == NamedConstant::State::function)
+                    return function_constant(index);
                 if (constant.state != NamedConstant::State::known) return Value{};
                 return value_of(build().literal(constant.type, constant.value, expr.span));
             }
@@ -42,7 +45,19 @@ std::optional<Value> Lowering::find_value(const Expr& expr) {
                     "to hide scores by their value, use where(..., score, -inf) in score_mod");
                 return Value{};
             }
-            return value_of(build().ambient(*op, expr.span));
+            if (in_sink_ &&
+                (*op == ir::Op::score || *op == ir::Op::kv_idx || *op == ir::Op::kv_row)) {
+                report_.error(expr.span, "sink cannot use " + expr.name,
+                              "a sink is one number for all keys of a row: an expression of b, h, "
+                              "q_idx, buffers and params");
+                return Value{};
+            }
+            return value_of(build().ambient(in_layout(*op), expr.span));
+        }
+        if (const auto size = standard_size_of(expr.name); size && !program_.is_dense()) {
+            // Of request b.
+            if (*size == ir::kQLen) return value_of(build().ambient(ir::Op::q_len, expr.span));
+            if (*size == ir::kKvLen) return value_of(build().ambient(ir::Op::kv_len, expr.span));
         }
         if (const auto size = standard_size_of(expr.name))
             return value_of(build().size_of(*size, expr.span));
@@ -50,6 +65,13 @@ std::optional<Value> Lowering::find_value(const Expr& expr) {
     if (const auto value = number_named(expr.name, expr.qualified))
         return value_of(build().real(*value, expr.span));
     return std::nullopt;
+}
+
+// In dense layouts a row's index is its place.
+ir::Op Lowering::in_layout(ir::Op op) const {
+    if (op == ir::Op::q_row && program_.is_dense()) return ir::Op::q_idx;
+    if (op == ir::Op::kv_row && program_.is_dense()) return ir::Op::kv_idx;
+    return op;
 }
 
 // True and an error when the name is a function's.
@@ -69,6 +91,7 @@ bool Lowering::names_function(const Expr& expr) {
 }
 
 void Lowering::unknown_name(const Expr& expr, bool indexed) {
+    if (report_.has_error_at(expr.span)) return;
     const std::string quoted = "'" + expr.name + "'";
     if (report_.full()) return report_.error(expr.span, "unknown name " + quoted);
     if (!expr.qualified && scope_->body != nullptr) {
@@ -110,6 +133,7 @@ void Lowering::unknown_name(const Expr& expr, bool indexed) {
 }
 
 void Lowering::unknown_function(const Expr& expr) {
+    if (report_.has_error_at(expr.span)) return;
     if (report_.full()) return report_.error(expr.span, "unknown function '" + expr.name + "'");
     std::string hint(builtin_advice(expr.name));
     if (hint.empty()) {
@@ -123,13 +147,16 @@ void Lowering::unknown_function(const Expr& expr) {
 std::vector<std::string> Lowering::visible_values() const {
     std::vector<std::string> names;
     names.reserve(scope_->locals.size() + symbols_.size());
-    for (const auto& [name, value] : scope_->locals)
-        names.push_back(name);
+    for (const Scope* scope = scope_; scope != nullptr; scope = scope->enclosing)
+        for (const auto& [name, value] : scope->locals)
+            names.push_back(name);
     if (!scope_->module->in_library)
         for (const auto& [name, symbol] : symbols_)
             if (symbol.kind != SymbolKind::function) names.push_back(name);
     for (const std::string_view name : reserved_names())
-        if (!name.ends_with("_mod") && !(in_mask_ && name == "score")) names.emplace_back(name);
+        if (!name.ends_with("_mod") && !((in_mask_ || in_sink_) && name == "score") &&
+            !(in_sink_ && name == "kv_idx"))
+            names.emplace_back(name);
     std::sort(names.begin(), names.end());
     return names;
 }
@@ -143,6 +170,11 @@ std::vector<std::string> Lowering::visible_functions() const {
         names.emplace_back(builtin.name);
     for (const LibraryMod& mod : library())
         names.emplace_back(mod.name);
+    for (const std::string_view name : {"and_masks", "or_masks"})
+        names.emplace_back(name);
+    for (const Scope* scope = scope_; scope != nullptr; scope = scope->enclosing)
+        for (const auto& [name, value] : scope->locals)
+            if (value.function != nullptr) names.push_back(name);
     std::sort(names.begin(), names.end());
     return names;
 }

@@ -18,7 +18,6 @@ namespace {
 constexpr std::int64_t kFewTerms = 8, kFewLearnedTerms = 4;
 // Of a sum inside the term of another, which has to be written out.
 constexpr std::int64_t kMostInner = 16;
-constexpr std::int64_t kMostTerms = 65536;
 
 } // namespace
 
@@ -31,7 +30,8 @@ std::optional<Lowering::SumBound> Lowering::sum_bound(dsl::ExprId id) {
         const ir::Graph& graph = build().graph();
         if (std::ranges::all_of(ir::reachable(graph, std::span(&bound.node, 1)), [&](NodeId node) {
                 return !ir::info(graph[node].op).is_leaf() || graph[node].op == Op::const_int ||
-                       graph[node].op == Op::size;
+                       graph[node].op == Op::size || graph[node].op == Op::q_len ||
+                       graph[node].op == Op::kv_len;
             }))
             return SumBound{bound.node, std::nullopt};
     }
@@ -55,7 +55,7 @@ NodeId Lowering::lower_sum(const dsl::Expr& expr) {
     if (!first || !end) return kNoNode;
     const bool is_known = first->value && end->value;
     if (is_known && *end->value <= *first->value) return build().integer(0, expr.span);
-    if (is_known && *end->value > *first->value + kMostTerms) {
+    if (is_known && *end->value > *first->value + ir::kMaxTerms) {
         report_.error(expr.span, "a sum has at most 65,536 terms");
         return kNoNode;
     }

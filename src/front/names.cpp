@@ -20,6 +20,8 @@ constexpr auto kAmbient = std::to_array<Ambient>({
     {"h_kv", ir::Op::h_kv},
     {"q_idx", ir::Op::q_idx},
     {"kv_idx", ir::Op::kv_idx},
+    {"q_row", ir::Op::q_row},
+    {"kv_row", ir::Op::kv_row},
 });
 
 constexpr std::array<std::string_view, ir::kStandardSizes> kSizes = {"B",      "H", "H_KV", "Q_LEN",
@@ -39,8 +41,8 @@ constexpr auto kNumbers = std::to_array<Number>({
 });
 
 constexpr auto kReserved = std::to_array<std::string_view>(
-    {"score", "b", "h", "h_kv", "q_idx", "kv_idx", "B", "H", "H_KV", "Q_LEN", "KV_LEN", "D", "DV",
-     "pi", "inf", "score_mod", "mask_mod"});
+    {"score", "b", "h", "h_kv", "q_idx", "kv_idx", "q_row", "kv_row", "B", "H", "H_KV", "Q_LEN",
+     "KV_LEN", "D", "DV", "pi", "inf", "score_mod", "mask_mod"});
 
 struct Synonym {
     std::string_view from;
@@ -56,15 +58,6 @@ constexpr auto kUsualNames = std::to_array<Synonym>({
     {"Q", "Q_LEN"},      {"KV", "KV_LEN"},      {"q_len", "Q_LEN"},    {"kv_len", "KV_LEN"},
     {"head_dim", "D"},   {"HEAD_DIM", "D"},     {"scores", "score"},   {"s", "score"},
     {"infinity", "inf"}, {"INF", "inf"},        {"NEG_INF", "-inf"},
-});
-
-constexpr auto kUsualTypes = std::to_array<Synonym>({
-    {"float64", "f64"},   {"double", "f64"},  {"float32", "f32"},  {"float", "f32"},
-    {"fp32", "f32"},      {"float16", "f16"}, {"half", "f16"},     {"fp16", "f16"},
-    {"bfloat16", "bf16"}, {"int64", "i64"},   {"long", "i64"},     {"int32", "i32"},
-    {"int", "i32"},       {"int16", "i16"},   {"short", "i16"},    {"int8", "i8"},
-    {"uint8", "u8"},      {"byte", "u8"},     {"boolean", "bool"}, {"i1", "bool"},
-    {"Tensor", "f32"},
 });
 
 template <typename Rows, typename Key> const auto* find_row(const Rows& rows, Key matches) {
@@ -119,6 +112,12 @@ std::optional<double> number_named(std::string_view name, bool qualified) {
     return row != nullptr ? std::optional(row->value) : std::nullopt;
 }
 
+std::optional<ir::Op> combination_of(std::string_view name) {
+    if (name == "and_masks") return ir::Op::band;
+    if (name == "or_masks") return ir::Op::bor;
+    return std::nullopt;
+}
+
 bool is_reserved(std::string_view name) {
     return find_row(kReserved, [&](std::string_view entry) { return entry == name; }) != nullptr;
 }
@@ -143,12 +142,6 @@ std::string nearest_name(std::string_view name, std::span<const std::string> can
 std::string_view usual_name(std::string_view name) {
     const auto* row =
         find_row(kUsualNames, [&](const Synonym& entry) { return entry.from == name; });
-    return row != nullptr ? row->to : std::string_view();
-}
-
-std::string_view usual_type(std::string_view name) {
-    const auto* row =
-        find_row(kUsualTypes, [&](const Synonym& entry) { return entry.from == name; });
     return row != nullptr ? row->to : std::string_view();
 }
 

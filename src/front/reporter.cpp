@@ -59,6 +59,14 @@ void Reporter::report(dsl::Diagnostic diagnostic) {
 
 bool Reporter::full() const { return errors_ >= kMaxErrors; }
 
+bool Reporter::has_error_at(dsl::Span span) const {
+    if (place_.in_library) span = place_.call;
+    return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+        return entry.source == place_.source && entry.diagnostic.severity == dsl::Severity::error &&
+               entry.diagnostic.span.begin == span.begin && entry.diagnostic.span.end == span.end;
+    });
+}
+
 dsl::Span Reporter::node_span(dsl::Span span) const {
     if (place_.source != program_) return {};
     return place_.in_library ? place_.call : span;

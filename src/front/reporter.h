@@ -39,6 +39,9 @@ class Reporter {
 
     // Further errors are not kept: no need to look for a hint.
     bool full() const;
+    // An error at this span of the current place has been reported already, from another copy of a
+    // function: no need to look for a hint again.
+    bool has_error_at(dsl::Span span) const;
     bool failed() const { return errors_ > 0; }
     std::size_t errors() const { return errors_; }
     // Sorted by place, each once.

@@ -133,7 +133,11 @@ NodeId copy_node(Graph& to, const Node& node, std::span<const NodeId> renamed) {
     case Op::h:
     case Op::h_kv:
     case Op::q_idx:
-    case Op::kv_idx: return to.ambient(node.op, node.span);
+    case Op::kv_idx:
+    case Op::q_row:
+    case Op::kv_row:
+    case Op::q_len:
+    case Op::kv_len: return to.ambient(node.op, node.span);
     case Op::size: return to.size_of(node.symbol, node.span);
     case Op::param: return to.param(node.symbol, node.type, node.span);
     case Op::read: return to.read(node.symbol, node.type, std::move(operands), node.span);

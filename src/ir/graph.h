@@ -57,7 +57,7 @@ class Graph {
     NodeId boolean(bool value, dsl::Span span = {});
     NodeId integer(std::int64_t value, dsl::Span span = {});
     NodeId real(double value, dsl::Span span = {});
-    NodeId ambient(Op op, dsl::Span span = {}); // score b h h_kv q_idx kv_idx
+    NodeId ambient(Op op, dsl::Span span = {}); // score b h h_kv q_idx kv_idx and others
     NodeId size_of(std::uint32_t size_symbol, dsl::Span span = {});
     NodeId param(std::uint32_t param_symbol, Type type, dsl::Span span = {});
     NodeId read(std::uint32_t buffer_symbol, Type type, std::vector<NodeId> indices,

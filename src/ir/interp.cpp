@@ -87,6 +87,10 @@ Value<T> leaf(const Program& program, const Node& node, const Environment& envir
     case Op::h_kv: return {.integer = environment.h_kv};
     case Op::q_idx: return {.integer = environment.q_idx};
     case Op::kv_idx: return {.integer = environment.kv_idx};
+    case Op::q_row: return {.integer = environment.q_row};
+    case Op::kv_row: return {.integer = environment.kv_row};
+    case Op::q_len: return {.integer = environment.q_len};
+    case Op::kv_len: return {.integer = environment.kv_len};
     case Op::counter: return {.integer = environment.counter};
     case Op::size: return {.integer = environment.sizes[node.symbol]};
     case Op::param: return widen<T>(environment.params[node.symbol]);

@@ -35,6 +35,7 @@ struct BufferData {
 struct Environment {
     double score = 0;
     std::int64_t b = 0, h = 0, h_kv = 0, q_idx = 0, kv_idx = 0;
+    std::int64_t q_row = 0, kv_row = 0, q_len = 0, kv_len = 0; // of layouts that are not dense
     std::int64_t counter = 0;               // of roots and seeds that are in the term of a sum
     std::vector<std::int64_t> sizes;        // one per Program::sizes
     std::vector<Value<double>> params;      // one per Program::params

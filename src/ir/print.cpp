@@ -74,7 +74,8 @@ std::string print(const Program& program, std::span<const NamedRoot> roots) {
 }
 
 std::string print(const Program& program) {
-    const std::array roots = {NamedRoot{"score", program.score}, NamedRoot{"mask", program.mask}};
+    std::vector<NamedRoot> roots = {{"score", program.score}, {"mask", program.mask}};
+    if (program.sink != kNoNode) roots.push_back({"sink", program.sink});
     return print(program, roots);
 }
 

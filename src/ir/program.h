@@ -1,11 +1,13 @@
 // A whole program after the front end: declarations and the roots of its graph.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "flexc/options.h"
 #include "flexc/types.h"
 #include "ir/graph.h"
 
@@ -38,13 +40,26 @@ struct Param {
 // passed.
 enum StandardSize : std::uint32_t { kB, kH, kHKv, kQLen, kKvLen, kD, kDv, kStandardSizes };
 
+// Limits of the language. What has a place for each of a program's buffers, params or sizes relies
+// on them.
+inline constexpr std::size_t kMaxBuffers = 32, kMaxParams = 256;
+inline constexpr std::size_t kMaxSizes = kStandardSizes + kMaxBuffers * std::size_t{kMaxDims};
+// Of a sum: where its range is made of sizes, checked at plan time.
+inline constexpr std::int64_t kMaxTerms = 65536;
+
 struct Program {
     Graph graph;
     std::vector<std::string> sizes = {"B", "H", "H_KV", "Q_LEN", "KV_LEN", "D", "DV"};
     std::vector<Buffer> buffers;
     std::vector<Param> params;
+    // With others than dense, q_len and kv_len are leaves of their own, and the sizes Q_LEN and
+    // KV_LEN the longest request's; q_idx is then bounded by neither.
+    Layout query_layout = Layout::dense, key_layout = Layout::dense;
+    bool is_dense() const { return query_layout == Layout::dense && key_layout == Layout::dense; }
     NodeId score = kNoNode; // always set by the front end: real
     NodeId mask = kNoNode;  // always set by the front end: bool; constant true when there is none
+    // Real, and the same for a whole row: exp(sink) joins the sum that weights are divided by.
+    NodeId sink = kNoNode;
 };
 
 inline Type type_of(DType dtype) {

@@ -152,6 +152,7 @@ class Reader {
         result.roots.push_back({label, *target});
         if (label == "score") result.program.score = *target;
         if (label == "mask") result.program.mask = *target;
+        if (label == "sink") result.program.sink = *target;
         return end();
     }
 

@@ -183,7 +183,7 @@ inline Dual maximum(Dual x, Dual y) {
 inline Dual clamp(Dual x, Dual low, Dual high) {
     double slope = 0;
     if (low <= x && x <= high) slope += x.slope;
-    if (x < low && low < high) slope += low.slope;
+    if (x < low && low <= high) slope += low.slope;
     if (high < x || high < low) slope += high.slope;
     return {clamp(x.value, low.value, high.value), slope};
 }

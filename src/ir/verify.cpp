@@ -1,6 +1,7 @@
 #include "ir/verify.h"
 
 #include <array>
+#include <span>
 
 namespace flexc::ir {
 
@@ -12,7 +13,8 @@ std::string describe(NodeId id, const Node& node) {
 
 bool is_ambient(Op op) {
     return op == Op::score || op == Op::b || op == Op::h || op == Op::h_kv || op == Op::q_idx ||
-           op == Op::kv_idx;
+           op == Op::kv_idx || op == Op::q_row || op == Op::kv_row || op == Op::q_len ||
+           op == Op::kv_len;
 }
 
 std::string check_counter(const Graph& graph, const Node& node) {
@@ -127,10 +129,15 @@ std::string verify(const Program& program, std::span<const NodeId> roots) {
 
 std::string verify(const Program& program) {
     if (program.score == kNoNode || program.mask == kNoNode) return "score or mask is missing";
-    const std::array roots = {program.score, program.mask};
+    const std::array roots = {program.score, program.mask, program.sink};
     if (std::string message = verify(program, roots); !message.empty()) return message;
     if (program.graph[program.score].type != Type::real) return "score is not real";
     if (program.graph[program.mask].type != Type::boolean) return "mask is not bool";
+    if (program.sink == kNoNode) return "";
+    if (program.graph[program.sink].type != Type::real) return "sink is not real";
+    for (NodeId id : reachable(program.graph, std::span(&program.sink, 1)))
+        if (program.graph[id].op == Op::score || program.graph[id].op == Op::kv_idx)
+            return "sink is not the same for a whole row";
     return "";
 }
 

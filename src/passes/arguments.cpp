@@ -27,13 +27,21 @@ Uses uses_of(const Mod& mod) {
     return uses;
 }
 
-bool has_gradient(const Mod& mod, std::uint32_t buffer) {
-    return std::ranges::any_of(mod.gradients, [&](const ReadGradient& gradient) {
+bool holds(const Mod& mod, const std::vector<ReadGradient>& gradients, std::uint32_t buffer) {
+    return std::ranges::any_of(gradients, [&](const ReadGradient& gradient) {
         return mod.program.graph[gradient.read].symbol == buffer;
     });
 }
 
 } // namespace
+
+bool has_gradient(const Mod& mod, std::uint32_t buffer) {
+    return holds(mod, mod.gradients, buffer) || has_sink_gradient(mod, buffer);
+}
+
+bool has_sink_gradient(const Mod& mod, std::uint32_t buffer) {
+    return holds(mod, mod.sink_gradients, buffer);
+}
 
 bool has_gradients_of_terms(const Mod& mod) {
     return std::ranges::any_of(mod.gradients, [&](const ReadGradient& gradient) {

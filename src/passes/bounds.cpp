@@ -81,11 +81,14 @@ class Faults {
 
 } // namespace
 
-NodeId out_of_range(ir::Program& program, NodeId score, NodeId mask) {
+NodeId out_of_range(ir::Program& program, NodeId score, NodeId mask, NodeId sink) {
     Faults faults(program);
     faults.find(mask);
     faults.find(score);
-    return faults.either(faults.of(mask), faults.both(mask, faults.of(score)));
+    const NodeId result = faults.either(faults.of(mask), faults.both(mask, faults.of(score)));
+    if (sink == ir::kNoNode) return result;
+    faults.find(sink);
+    return faults.either(result, faults.of(sink));
 }
 
 } // namespace flexc::passes

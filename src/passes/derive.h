@@ -1,21 +1,19 @@
-// Symbolic derivatives, forward mode: one leaf at a time, so that a branch that is not taken never
-// multiplies anything. The rules are the `derivative` column of ops.def.
+// Symbolic derivatives, forward mode: one leaf at a time. Where a rule chooses zero, nothing that
+// the zero would be multiplied by has a say. The rules are the `derivative` column of ops.def.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
-#include "flexc/result.h"
 #include "ir/program.h"
 
 namespace flexc::passes {
 
-// All of a program's derivatives together may add this many nodes.
-inline constexpr ir::NodeId kMaxDerivativeNodes = 32768;
-
 // d root / d leaf for each leaf (the score or a real read); kNoNode where it is 0 by structure:
-// nothing flows through integers, comparisons, conditions or the indices of reads.
-Result<std::vector<ir::NodeId>> derive(ir::Graph& graph, ir::NodeId root,
+// nothing flows through integers, comparisons, conditions or the indices of reads. Nothing at all
+// beyond kMaxDerivativeNodes.
+std::optional<std::vector<ir::NodeId>> derive(ir::Graph& graph, ir::NodeId root,
                                        std::span<const ir::NodeId> leaves);
 
 } // namespace flexc::passes

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 
-#include "analysis/distance.h"
-#include "analysis/key_grid.h"
+#include "analysis/key_index_2d.h"
 #include "passes/gradient_sum.h"
+#include "passes/hidden_scores.h"
 #include "passes/roots.h"
 #include "support/text.h"
 
@@ -17,8 +17,8 @@ using ir::Op;
 
 namespace {
 
-const ReadGradient* gradient_of(const Mod& mod, NodeId read) {
-    for (const ReadGradient& gradient : mod.gradients)
+const ReadGradient* gradient_of(const std::vector<ReadGradient>& gradients, NodeId read) {
+    for (const ReadGradient& gradient : gradients)
         if (gradient.read == read) return &gradient;
     return nullptr;
 }
@@ -55,11 +55,11 @@ std::string summed_over(const Mod& mod, NodeId read) {
 // Which elements read the same: those of a distance, or neighbouring keys, or some far apart.
 std::string pattern(const Mod& mod, NodeId read) {
     if (mod.place[read] == Place::element && mod.counters[read] == ir::kNoNode &&
-        analysis::is_of_distance(mod.program.graph, mod.dependence, read))
+        mod.of_distance[read])
         return "; one for each distance q_idx - kv_idx";
     const std::array roots = {read};
     for (const std::int64_t width : analysis::key_divisors(mod.program.graph, roots)) {
-        const analysis::KeyUse use = analysis::key_uses(mod.program.graph, width)[read];
+        const analysis::KeyUse use = mod.key_uses[read].with(width);
         const std::string keys = std::to_string(width) + " keys";
         if (use == analysis::KeyUse::quotient) return "; one for each row of " + keys;
         if (use == analysis::KeyUse::remainder) return "; repeats every " + keys;
@@ -72,13 +72,15 @@ std::string describe_read(const Mod& mod, NodeId read) {
                        analysis::describe(mod.dependence[read]) + "; computed per " +
                        std::string(name(mod.place[read])) + pattern(mod, read) + "; " +
                        checks(mod, read) + "\n";
-    if (const ReadGradient* gradient = gradient_of(mod, read))
+    if (const ReadGradient* gradient = gradient_of(mod.gradients, read))
         text += "  gradient: " + summed_over(mod, read) +
                 (mod.counters[read] != ir::kNoNode
                      ? std::string("; in a loop over the terms, one by one")
-                     : "; in Hopper's fused backward " +
+                     : "; in a warp-specialized fused backward " +
                            std::string(description(gradient_sum(mod, *gradient)))) +
                 "\n";
+    if (gradient_of(mod.sink_gradients, read) != nullptr)
+        text += "  gradient of the sink: once for each row, before the other gradients\n";
     return text;
 }
 
@@ -93,10 +95,12 @@ std::string tiles_of(const Mod& mod) {
     switch (mod.mask_tier) {
     case MaskTier::constant:
     case MaskTier::closed_form:
-        return "tiles: a range for each row of tiles, computed in the kernel; no map\n";
+        return "tiles: a range for each row of tiles, computed in the kernel; no block mask\n";
     case MaskTier::tile_tests:
-        return "tiles: a map, by intervals of what queries and keys alone give in each tile\n";
-    case MaskTier::exhaustive: return "tiles: a map, by a look at the elements of each tile\n";
+        return "tiles: a block mask, by intervals of what queries and keys alone give in each "
+               "tile\n";
+    case MaskTier::exhaustive:
+        return "tiles: a block mask, by a look at the elements of each tile\n";
     }
     return "";
 }
@@ -130,7 +134,8 @@ std::string describe_clamps(const Mod& mod) {
 } // namespace
 
 std::string describe_ir(const Mod& mod) {
-    const std::array roots = {ir::NamedRoot{"score", mod.score}, ir::NamedRoot{"mask", mod.mask}};
+    std::vector<ir::NamedRoot> roots = {{"score", mod.score}, {"mask", mod.mask}};
+    if (mod.sink != ir::kNoNode) roots.push_back({"sink", mod.sink});
     return ir::print(mod.program, roots);
 }
 
@@ -144,12 +149,16 @@ std::string describe_gradient(const Mod& mod) {
         roots.push_back({"d_" + read, mod.gradients[i].partial});
         reads += "# " + read + " is " + formula(mod.program, mod.gradients[i].read) + "\n";
     }
+    if (mod.sink != ir::kNoNode) roots.push_back({"sink", mod.sink});
+    for (std::size_t i = 0; i < mod.sink_gradients.size(); ++i) {
+        const std::string read = "sink_read_" + std::to_string(i);
+        roots.push_back({read, mod.sink_gradients[i].read});
+        roots.push_back({"d_" + read, mod.sink_gradients[i].partial});
+        reads += "# " + read + " is " + formula(mod.program, mod.sink_gradients[i].read) + "\n";
+    }
     std::string text = ir::print(mod.program, roots) + reads;
     for (std::uint32_t i = 0; i < mod.program.buffers.size(); ++i) {
-        const bool reached = std::ranges::any_of(mod.gradients, [&](const ReadGradient& gradient) {
-            return mod.program.graph[gradient.read].symbol == i;
-        });
-        if (mod.program.buffers[i].grad && !reached)
+        if (mod.program.buffers[i].grad && !has_gradient(mod, i))
             text += "# the gradient of " + mod.program.buffers[i].name + " is zero\n";
     }
     return text;
@@ -158,6 +167,9 @@ std::string describe_gradient(const Mod& mod) {
 std::string describe_dependence(const Mod& mod) {
     std::string text = "score_mod uses " + analysis::describe(mod.dependence[mod.score]) + "\n";
     text += "mask_mod uses " + analysis::describe(mod.dependence[mod.mask]) + "\n";
+    if (mod.sink != ir::kNoNode)
+        text += "sink uses " + analysis::describe(mod.dependence[mod.sink]) + "; computed per " +
+                std::string(name(mod.place[mod.sink])) + ", when a row ends\n";
     if (mod.d_score != ir::kNoNode)
         text +=
             "d score_mod / d score uses " + analysis::describe(mod.dependence[mod.d_score]) + "\n";
@@ -166,7 +178,9 @@ std::string describe_dependence(const Mod& mod) {
     return text;
 }
 
-std::string describe_mask(const Mod& mod) {
+namespace {
+
+std::string describe_visible(const Mod& mod) {
     if (is_constant(mod, mod.mask, true)) return "everything is visible\n";
     if (is_constant(mod, mod.mask, false)) return "nothing is visible\n";
     std::string text = "visible where " + formula(mod.program, mod.mask) + "\n";
@@ -181,5 +195,25 @@ std::string describe_mask(const Mod& mod) {
     return text + (mod.band.exact ? "everything in the band is visible\n"
                                   : "in the band the mask decides\n");
 }
+
+// What the CPU asks of each tile beside.
+std::string describe_looks(const Mod& mod) {
+    if (mod.out_of_range != ir::kNoNode) return "";
+    std::string text;
+    if (!is_constant(mod, mod.mask, true) && !is_constant(mod, mod.mask, false) &&
+        !(mod.band.found() && mod.band.exact))
+        text += "on a CPU: the elements of each tile that is left open are looked at before its "
+                "scores are computed\n";
+    Mod looked_at = mod;
+    if (const auto hidden = find_hidden_scores(looked_at))
+        text += formatted("on a CPU: so are those of tiles that -inf may hide: where {}, if scores "
+                          "are finite\n",
+                          formula(looked_at.program, hidden->of_moderate));
+    return text;
+}
+
+} // namespace
+
+std::string describe_mask(const Mod& mod) { return describe_visible(mod) + describe_looks(mod); }
 
 } // namespace flexc::passes

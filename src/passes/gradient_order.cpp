@@ -1,33 +1,21 @@
 #include "passes/gradient_order.h"
 
 #include <algorithm>
-#include <optional>
 
 namespace flexc::passes {
 
-using analysis::Dependence;
+using analysis::AffineForm;
 using ir::NodeId;
 using ir::Op;
 
 namespace {
 
-// What an integer gains from one position to the next, if it is a sum of that position and of what
-// a head has for all of its elements.
-std::optional<int> gain(const Mod& mod, NodeId id, Op position) {
-    const Dependence uses = mod.dependence[id];
-    if (!uses.has(Dependence::q) && !uses.has(Dependence::kv) && !uses.has(Dependence::score))
-        return 0;
-    const ir::Node& node = mod.program.graph[id];
-    if (node.op == position) return 1;
-    if (node.op != Op::iadd && node.op != Op::isub) return {};
-    const auto x = gain(mod, node.operands[0], position), y = gain(mod, node.operands[1], position);
-    if (!x || !y) return {};
-    return node.op == Op::iadd ? *x + *y : *x - *y;
-}
-
-bool tells_apart(const Mod& mod, NodeId read, Op position) {
+// Whether one index of the read changes with this position alone, and by as much for each.
+bool tells_apart(const Mod& mod, NodeId read, std::int64_t AffineForm::*position) {
     return std::ranges::any_of(mod.program.graph[read].operands, [&](NodeId index) {
-        return gain(mod, index, position).value_or(0) != 0;
+        const AffineForm& form = mod.affine[index];
+        return form.*position != 0 && form.q * form.kv == 0 &&
+               !form.rest_uses(analysis::kInsideHead);
     });
 }
 
@@ -43,6 +31,7 @@ std::uint32_t buffer_of(const Mod& mod, const ReadGradient& gradient) {
 } // namespace
 
 bool is_dense_gradient(const Mod& mod, std::uint32_t buffer) {
+    if (has_sink_gradient(mod, buffer)) return false;
     const ReadGradient* only = nullptr;
     for (const ReadGradient& gradient : mod.gradients) {
         if (buffer_of(mod, gradient) != buffer) continue;
@@ -51,17 +40,19 @@ bool is_dense_gradient(const Mod& mod, std::uint32_t buffer) {
     }
     // Elements may meet where their terms differ.
     if (only != nullptr && mod.counters[only->read] != ir::kNoNode) return false;
-    return only != nullptr && tells_apart(mod, only->read, Op::q_idx) &&
-           tells_apart(mod, only->read, Op::kv_idx);
+    return only != nullptr && tells_apart(mod, only->read, &AffineForm::q) &&
+           tells_apart(mod, only->read, &AffineForm::kv);
 }
 
 std::vector<std::uint32_t> exact_gradients(const Mod& mod) {
     std::vector<std::uint32_t> buffers;
-    for (const ReadGradient& gradient : mod.gradients) {
-        const std::uint32_t buffer = buffer_of(mod, gradient);
-        if (!is_dense_gradient(mod, buffer) && std::ranges::find(buffers, buffer) == buffers.end())
-            buffers.push_back(buffer);
-    }
+    for (const std::vector<ReadGradient>* gradients : {&mod.gradients, &mod.sink_gradients})
+        for (const ReadGradient& gradient : *gradients) {
+            const std::uint32_t buffer = buffer_of(mod, gradient);
+            if (!is_dense_gradient(mod, buffer) &&
+                std::ranges::find(buffers, buffer) == buffers.end())
+                buffers.push_back(buffer);
+        }
     return buffers;
 }
 

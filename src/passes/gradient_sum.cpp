@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "analysis/distance.h"
-#include "analysis/key_grid.h"
-#include "passes/matrix_read.h"
+#include "analysis/key_index_2d.h"
+#include "passes/dense_bias.h"
 
 namespace flexc::passes {
 
+using analysis::AffineForm;
 using analysis::Dependence;
 using analysis::KeyUse;
 using ir::NodeId;
@@ -16,30 +16,28 @@ using ir::Op;
 namespace {
 
 bool is_of_distance(const Mod& mod, NodeId read) {
-    if (mod.counters[read] != ir::kNoNode) return false;
-    return analysis::is_of_distance(mod.program.graph, mod.dependence, read);
+    return mod.counters[read] == ir::kNoNode && mod.of_distance[read];
 }
 
-bool is_matrix_gradient(const Mod& mod, const ReadGradient& gradient) {
-    return mod.place[gradient.read] == Place::element && is_matrix_read(mod, gradient.read);
+bool is_dense_bias_gradient(const Mod& mod, const ReadGradient& gradient) {
+    return mod.place[gradient.read] == Place::element && is_dense_bias(mod, gradient.read);
 }
 
-// Real reads of single elements that use keys as a grid in one way.
-std::vector<NodeId> grid_reads(const Mod& mod, int key_width, KeyUse use) {
-    const std::vector<KeyUse> uses = analysis::key_uses(mod.program.graph, key_width);
+// Real reads of single elements that use a 2-D key index in one way.
+std::vector<NodeId> index_2d_reads(const Mod& mod, int key_width, KeyUse use) {
     std::vector<NodeId> reads;
     for (const NodeId id : mod.order) {
         const ir::Node& node = mod.program.graph[id];
         if (node.op == Op::read && node.type == ir::Type::real && mod.place[id] == Place::element &&
             mod.counters[id] == ir::kNoNode && !mod.dependence[id].has(Dependence::score) &&
-            uses[id] == use)
+            mod.key_uses[id].with(key_width) == use)
             reads.push_back(id);
     }
     return reads;
 }
 
-// Without regard to matrices.
-GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, TileSums tile) {
+// Without regard to dense biases. key_width: of the tile's keys as a 2-D index; 0 without.
+GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, int key_width) {
     if (gradient.is_of_row) return GradientSum::row;
     switch (mod.place[gradient.read]) {
     case Place::launch:
@@ -52,18 +50,19 @@ GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, TileSums tile) 
         mod.dependence[gradient.read].has(Dependence::score))
         return GradientSum::element;
     if (is_of_distance(mod, gradient.read)) return GradientSum::distance;
-    if (tile.key_width == 0) return GradientSum::element;
-    const KeyUse use = analysis::key_uses(mod.program.graph, tile.key_width)[gradient.read];
+    if (key_width == 0) return GradientSum::element;
+    const KeyUse use = mod.key_uses[gradient.read].with(key_width);
     if (use == KeyUse::quotient) return GradientSum::quotient;
     return use == KeyUse::remainder ? GradientSum::remainder : GradientSum::element;
 }
 
 // Whether every index of these reads is linear in some way.
 template <typename IsLinear>
-bool have_linear_indices(const ir::Graph& graph, const std::vector<NodeId>& reads,
-                         IsLinear is_linear) {
-    return std::ranges::all_of(
-        reads, [&](NodeId read) { return std::ranges::all_of(graph[read].operands, is_linear); });
+bool have_linear_indices(const Mod& mod, const std::vector<NodeId>& reads, IsLinear is_linear) {
+    return std::ranges::all_of(reads, [&](NodeId read) {
+        return std::ranges::all_of(mod.program.graph[read].operands,
+                                   [&](NodeId index) { return is_linear(mod.affine[index]); });
+    });
 }
 
 } // namespace
@@ -75,17 +74,18 @@ bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient) {
 }
 
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile) {
-    const GradientSum sum = sum_of(mod, gradient, tile);
-    // The warps that add tiles of a matrix are those that sum tiles of dS elsewhere.
-    const bool takes_matrices = tile.adds_matrices && tile.key_width == 0 && !mod.deterministic &&
-                                std::ranges::none_of(mod.gradients, [&](const ReadGradient& other) {
-                                    return sum_of(mod, other, {}) == GradientSum::distance;
-                                });
-    if (sum != GradientSum::element || !takes_matrices) return sum;
-    // One tile serves all matrices with the same derivative.
+    const GradientSum sum = sum_of(mod, gradient, tile.key_width);
+    // The warps that add tiles of a dense bias are those that sum tiles of dS elsewhere.
+    const bool takes_dense_biases =
+        tile.adds_bias_gradients && tile.key_width == 0 && !mod.deterministic &&
+        std::ranges::none_of(mod.gradients, [&](const ReadGradient& other) {
+            return sum_of(mod, other, 0) == GradientSum::distance;
+        });
+    if (sum != GradientSum::element || !takes_dense_biases) return sum;
+    // One tile serves all dense biases with the same derivative.
     for (const ReadGradient& first : mod.gradients)
-        if (is_matrix_gradient(mod, first))
-            return is_matrix_gradient(mod, gradient) && gradient.partial == first.partial
+        if (is_dense_bias_gradient(mod, first))
+            return is_dense_bias_gradient(mod, gradient) && gradient.partial == first.partial
                        ? GradientSum::matrix
                        : sum;
     return sum;
@@ -113,7 +113,7 @@ int key_width_of_gradients(const Mod& mod) {
         if (divisor > kWidest) continue;
         const int width = static_cast<int>(divisor);
         const auto count = std::ranges::count_if(mod.gradients, [&](const ReadGradient& gradient) {
-            const GradientSum sum = sum_of(mod, gradient, {.key_width = width});
+            const GradientSum sum = sum_of(mod, gradient, width);
             return sum == GradientSum::quotient || sum == GradientSum::remainder;
         });
         if (count <= most) continue;
@@ -135,39 +135,35 @@ std::vector<NodeId> distance_reads(const Mod& mod) {
 }
 
 std::vector<NodeId> row_reads(const Mod& mod, int key_width) {
-    return grid_reads(mod, key_width, KeyUse::quotient);
+    return index_2d_reads(mod, key_width, KeyUse::quotient);
 }
 std::vector<NodeId> column_reads(const Mod& mod, int key_width) {
-    return grid_reads(mod, key_width, KeyUse::remainder);
+    return index_2d_reads(mod, key_width, KeyUse::remainder);
 }
 
 bool are_columns_linear(const Mod& mod, int key_width) {
-    const ir::Graph& graph = mod.program.graph;
-    return have_linear_indices(graph, column_reads(mod, key_width), [&](NodeId index) {
-        return analysis::is_linear_by_column(graph, index, key_width);
+    return have_linear_indices(mod, column_reads(mod, key_width), [&](const AffineForm& index) {
+        return analysis::is_linear_by_column(mod.program.graph, index, key_width);
     });
 }
 
 bool are_queries_linear(const Mod& mod, int key_width) {
-    const ir::Graph& graph = mod.program.graph;
     std::vector<NodeId> reads;
     for (const ReadGradient& gradient : mod.gradients) {
-        const GradientSum sum = sum_of(mod, gradient, {.key_width = key_width});
+        const GradientSum sum = sum_of(mod, gradient, key_width);
         if (sum == GradientSum::quotient || sum == GradientSum::remainder)
             reads.push_back(gradient.read);
     }
-    return have_linear_indices(
-        graph, reads, [&](NodeId index) { return analysis::is_linear_by_query(graph, index); });
+    return have_linear_indices(mod, reads, analysis::is_linear_by_query);
 }
 
 bool are_reads_linear(const Mod& mod, int key_width) {
-    const ir::Graph& graph = mod.program.graph;
-    const auto by_query = [&](NodeId index) { return analysis::is_linear_by_query(graph, index); };
     const std::vector<NodeId> rows = row_reads(mod, key_width);
-    return are_columns_linear(mod, key_width) && have_linear_indices(graph, rows, by_query) &&
-           have_linear_indices(graph, column_reads(mod, key_width), by_query) &&
-           have_linear_indices(graph, rows, [&](NodeId index) {
-               return analysis::is_linear_by_row(graph, index, key_width);
+    return are_columns_linear(mod, key_width) &&
+           have_linear_indices(mod, rows, analysis::is_linear_by_query) &&
+           have_linear_indices(mod, column_reads(mod, key_width), analysis::is_linear_by_query) &&
+           have_linear_indices(mod, rows, [&](const AffineForm& index) {
+               return analysis::is_linear_by_row(mod.program.graph, index, key_width);
            });
 }
 
@@ -200,6 +196,24 @@ std::string_view description(GradientSum sum) {
     case GradientSum::element: return "in memory, element by element";
     }
     return "";
+}
+
+Index2dReads index_2d_reads(const Mod& mod) {
+    Index2dReads reads;
+    // The warps that sum by the 2-D key index are those that sum by distance elsewhere.
+    if (sums_by(mod, GradientSum::distance) || mod.deterministic) return reads;
+    reads.width = key_width_of_gradients(mod);
+    if (reads.width == 0) return reads;
+    reads.sums_columns = sums_by(mod, GradientSum::remainder, {.key_width = reads.width});
+    reads.sums_are_linear = are_queries_linear(mod, reads.width);
+    const std::vector<ir::NodeId> by_column = column_reads(mod, reads.width);
+    reads.by_row = static_cast<int>(row_reads(mod, reads.width).size());
+    reads.by_column = static_cast<int>(by_column.size());
+    for (const ir::NodeId read : by_column) {
+        const DType dtype = mod.program.buffers[mod.program.graph[read].symbol].dtype;
+        reads.column_bytes = std::max(reads.column_bytes, static_cast<int>(size_of(dtype)));
+    }
+    return reads;
 }
 
 } // namespace flexc::passes

@@ -16,7 +16,7 @@ enum class GradientSum : std::uint8_t {
     key,      // and kv
     distance, // and q - kv: its gradient is that of the score, summed over diagonals of a tile
     // The same, with q and kv // width, or kv % width: summed over keys in a row, or in a column,
-    // of the grid that has `width` keys in a row.
+    // of the 2-D key index that has `width` keys in a row.
     quotient,
     remainder,
     matrix, // of q and kv themselves: each element by itself, all of a tile at once
@@ -25,15 +25,15 @@ enum class GradientSum : std::uint8_t {
 };
 // What a kernel does with whole tiles.
 struct TileSums {
-    int key_width = 0; // of that grid; 0 for none
-    bool adds_matrices = true;
+    int key_width = 0; // of that index_2d; 0 for none
+    bool adds_bias_gradients = true;
 };
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile = {});
 // Whether d score_mod / d read and d score_mod / d score are the same everywhere.
 bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient);
 int count_sums_by(const Mod& mod, GradientSum sum, TileSums tile = {}); // of gradients
 bool sums_by(const Mod& mod, GradientSum sum, TileSums tile = {});      // any gradient
-// The width for which most gradients are summed by such a grid; 0 where none is.
+// The width for which most gradients are summed by such a index_2d; 0 where none is.
 int key_width_of_gradients(const Mod& mod);
 // Real reads of single elements that depend on their distance q - kv alone, and on the head.
 std::vector<ir::NodeId> distance_reads(const Mod& mod);
@@ -41,11 +41,20 @@ std::vector<ir::NodeId> distance_reads(const Mod& mod);
 std::vector<ir::NodeId> row_reads(const Mod& mod, int key_width);
 std::vector<ir::NodeId> column_reads(const Mod& mod, int key_width);
 // Whether the latter and their gradients are evenly spaced in memory from column to column; and
-// whether all gradients that are summed by that grid are, from query to query.
+// whether all gradients that are summed by that 2-D key index are, from query to query.
 bool are_columns_linear(const Mod& mod, int key_width);
 bool are_queries_linear(const Mod& mod, int key_width);
 // Whether all those reads are evenly spaced in both directions.
 bool are_reads_linear(const Mod& mod, int key_width);
+// What a backward kernel reads, and adds to, by a row or a column of keys as a index_2d.
+struct Index2dReads {
+    int width = 0;                 // of the index_2d; 0: none
+    int by_row = 0, by_column = 0; // reads
+    bool sums_columns = false;     // gradients of such
+    bool sums_are_linear = false;  // in memory, from query to query
+    int column_bytes = 0;          // of the largest element that is read by column
+};
+Index2dReads index_2d_reads(const Mod& mod);
 std::string_view name(GradientSum sum);        // as in this enumeration
 std::string_view description(GradientSum sum); // how its tile is summed, for people
 

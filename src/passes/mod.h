@@ -5,8 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "analysis/affine.h"
 #include "analysis/band.h"
 #include "analysis/dependence.h"
+#include "analysis/key_index_2d.h"
 #include "analysis/range.h"
 #include "analysis/tile_class.h"
 #include "ir/program.h"
@@ -34,11 +36,14 @@ struct ReadGradient {
 };
 
 struct Mod {
-    ir::Program program;              // graph holds every node below
-    ir::NodeId score = ir::kNoNode;   // modified score
-    ir::NodeId mask = ir::kNoNode;    // visible
+    ir::Program program;            // graph holds every node below
+    ir::NodeId score = ir::kNoNode; // modified score
+    ir::NodeId mask = ir::kNoNode;  // visible
+    // Of a row, see passes/sink.h; kNoNode where there is none.
+    ir::NodeId sink = ir::kNoNode;
     ir::NodeId d_score = ir::kNoNode; // d score_mod / d score; kNoNode without backward
     std::vector<ReadGradient> gradients;
+    std::vector<ReadGradient> sink_gradients; // d sink / d (what each read of it gave)
     // The modified score is factor * score + addend, both the same for a whole row: no element of a
     // row is infinite or NaN unless the row is, and the program hides none.
     bool is_line_of_row = false;
@@ -49,9 +54,12 @@ struct Mod {
     ir::NodeId out_of_range = ir::kNoNode;
     bool deterministic = false; // gradients have the same bits on every run
 
-    // One entry per node.
+    // One entry per node, by passes/facts.h.
     std::vector<analysis::Dependence> dependence;
     std::vector<ir::NodeId> counters; // see ir::counters_of
+    std::vector<analysis::AffineForm> affine;
+    std::vector<bool> of_distance; // uses q and kv through their difference alone
+    std::vector<analysis::KeyUses> key_uses;
     analysis::Ranges ranges;
     std::vector<Place> place;
     // Nodes that some root needs, operands first.
@@ -77,7 +85,14 @@ struct ArgumentSlot {
     std::uint32_t dim = 0;
     friend bool operator==(const ArgumentSlot&, const ArgumentSlot&) = default;
 };
+// More than any program has: five kinds of words of each buffer, and two of none.
+inline constexpr std::size_t kMaxArgumentWords =
+    ir::kMaxBuffers * (2 + 3 * std::size_t{kMaxDims}) + ir::kMaxParams + ir::kMaxSizes + 2;
 // Only what the program uses. Gradient slots are there for grad buffers when mod has gradients.
+// Whether the score mod or the sink has a gradient for this buffer.
+bool has_gradient(const Mod& mod, std::uint32_t buffer);
+// Whether the sink has one.
+bool has_sink_gradient(const Mod& mod, std::uint32_t buffer);
 // Whether some gradient belongs to the terms of a sum.
 bool has_gradients_of_terms(const Mod& mod);
 std::vector<ArgumentSlot> argument_slots(const Mod& mod);

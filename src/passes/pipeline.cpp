@@ -2,17 +2,21 @@
 
 #include <array>
 #include <chrono>
+#include <limits>
 #include <map>
 
+#include "dsl/diagnostic.h"
 #include "ir/print.h"
 #include "ir/verify.h"
 #include "passes/bounds.h"
 #include "passes/decide.h"
 #include "passes/derive.h"
-#include "passes/hoist.h"
+#include "passes/facts.h"
+#include "passes/limits.h"
 #include "passes/roots.h"
 #include "passes/row_gradient.h"
 #include "passes/simplify.h"
+#include "support/text.h"
 
 namespace flexc::passes {
 
@@ -26,6 +30,16 @@ struct State {
     Mod mod;
     const PipelineOptions& options;
 };
+
+// A limit that the program's score or mask is beyond.
+Error beyond_limit(const State& state, NodeId root, std::string message, std::string hint) {
+    if (state.options.source == nullptr)
+        return Error{ErrorCode::limit, formatted("{}: {}", message, hint)};
+    return Error{ErrorCode::limit,
+                 dsl::render(*state.options.source, {.span = state.mod.program.graph[root].span,
+                                                     .message = std::move(message),
+                                                     .hint = std::move(hint)})};
+}
 
 // Head dims that the caller fixed become constants, in expressions and in the dims of buffers.
 Result<void> specialise(State& state) {
@@ -45,8 +59,14 @@ Result<void> specialise(State& state) {
 }
 
 Result<void> simplify_all(State& state) {
-    simplify(state.mod.program, roots_of(state.mod));
-    merge_gradients(state.mod);
+    Mod& mod = state.mod;
+    simplify(mod.program, roots_of(mod));
+    merge_gradients(mod);
+    if (mod.sink != kNoNode &&
+        Builder(mod.program.graph).is_real(mod.sink, -std::numeric_limits<double>::infinity())) {
+        mod.sink = kNoNode; // it has no weight
+        mod.sink_gradients.clear();
+    }
     return {};
 }
 
@@ -55,20 +75,46 @@ Result<void> decide_all(State& state) {
     return simplify_all(state);
 }
 
+std::vector<NodeId> learned_reads(const ir::Program& program, NodeId root) {
+    std::vector<NodeId> reads;
+    for (NodeId id : ir::reachable(program.graph, std::span(&root, 1)))
+        if (program.graph[id].op == Op::read && program.buffers[program.graph[id].symbol].grad)
+            reads.push_back(id);
+    return reads;
+}
+
+Result<void> derive_sink(State& state) {
+    Mod& mod = state.mod;
+    const std::vector<NodeId> leaves = learned_reads(mod.program, mod.sink);
+    const auto slopes = derive(mod.program.graph, mod.sink, leaves);
+    if (!slopes)
+        return beyond_limit(
+            state, mod.sink,
+            formatted("the derivative of this sink needs more than {} nodes", kMaxDerivativeNodes),
+            "read grad buffers at fewer places, use fewer operations, or compile without backward");
+    for (std::size_t i = 0; i < leaves.size(); ++i)
+        if ((*slopes)[i] != kNoNode) mod.sink_gradients.push_back({leaves[i], (*slopes)[i]});
+    return {};
+}
+
 Result<void> derive_all(State& state) {
     if (!state.options.backward) return {};
     Mod& mod = state.mod;
     ir::Graph& graph = mod.program.graph;
     std::vector<NodeId> leaves = {graph.ambient(Op::score)};
-    for (NodeId id : ir::reachable(graph, std::span(&mod.score, 1)))
-        if (graph[id].op == Op::read && mod.program.buffers[graph[id].symbol].grad)
-            leaves.push_back(id);
-    auto slopes = derive(graph, mod.score, leaves);
-    if (!slopes) return slopes.error();
+    for (NodeId read : learned_reads(mod.program, mod.score))
+        leaves.push_back(read);
+    const auto slopes = derive(graph, mod.score, leaves);
+    if (!slopes)
+        return beyond_limit(
+            state, mod.score,
+            formatted("the derivative of this score_mod needs more than {} nodes",
+                      kMaxDerivativeNodes),
+            "read grad buffers at fewer places, use fewer operations, or compile without backward");
     mod.d_score = (*slopes)[0] == kNoNode ? graph.real(0) : (*slopes)[0];
     for (std::size_t i = 1; i < leaves.size(); ++i)
         if ((*slopes)[i] != kNoNode) mod.gradients.push_back({leaves[i], (*slopes)[i]});
-    return {};
+    return mod.sink == kNoNode ? Result<void>() : derive_sink(state);
 }
 
 Result<void> find_band(State& state) {
@@ -84,7 +130,15 @@ Result<void> find_band(State& state) {
 Result<void> find_bounds(State& state) {
     Mod& mod = state.mod;
     if (state.options.report_out_of_range)
-        mod.out_of_range = out_of_range(mod.program, mod.score, mod.mask);
+        mod.out_of_range = out_of_range(mod.program, mod.score, mod.mask, mod.sink);
+    return {};
+}
+
+Result<void> analyse(State& state) {
+    Mod& mod = state.mod;
+    mod.order = ir::reachable(mod.program.graph, root_nodes(mod));
+    find_facts(mod);
+    mod.mask_tier = analysis::tier_of(mod.program.graph, mod.mask, mod.band);
     return {};
 }
 
@@ -93,25 +147,11 @@ Result<void> find_rows(State& state) {
     return {};
 }
 
-Result<void> analyse(State& state) {
-    Mod& mod = state.mod;
-    mod.order = ir::reachable(mod.program.graph, root_nodes(mod));
-    mod.dependence = analysis::dependences(mod.program.graph);
-    mod.counters = ir::counters_of(mod.program.graph);
-    mod.ranges = analysis::ranges(mod.program);
-    mod.mask_tier = analysis::tier_of(mod.program.graph, mod.mask, mod.band);
-    return {};
-}
-
-Result<void> hoist_all(State& state) {
-    state.mod.place = hoist(state.mod.dependence, state.mod.counters);
-    return {};
-}
-
 Result<void> verify_all(State& state) {
     Mod& mod = state.mod;
     mod.program.score = mod.score;
     mod.program.mask = mod.mask;
+    mod.program.sink = mod.sink;
     std::string message = ir::verify(mod.program);
     if (message.empty()) message = ir::verify(mod.program, root_nodes(mod));
     if (!message.empty()) return Error{ErrorCode::internal, "after the passes, " + message};
@@ -132,9 +172,8 @@ constexpr std::array kPasses = {
     Pass{"band", find_band},
     Pass{"bounds", find_bounds},
     Pass{"simplify-facts", simplify_all},
-    Pass{"rows", find_rows},
     Pass{"analyse", analyse},
-    Pass{"hoist", hoist_all},
+    Pass{"rows", find_rows},
     Pass{"verify", verify_all},
 };
 
@@ -146,11 +185,17 @@ Result<Mod> lower(ir::Program program, const PipelineOptions& options) {
     State state{{}, options};
     state.mod.score = program.score;
     state.mod.mask = program.mask;
+    state.mod.sink = program.sink;
     state.mod.program = std::move(program);
     state.mod.deterministic = options.deterministic;
     for (const Pass& pass : kPasses) {
         const auto start = std::chrono::steady_clock::now();
         if (auto done = pass.run(state); !done) return done.error();
+        if (ir::reachable(state.mod.program.graph, root_nodes(state.mod)).size() > kMaxNodes)
+            return beyond_limit(
+                state, state.mod.score,
+                formatted("this program needs more than {} nodes after {}", kMaxNodes, pass.name),
+                "use fewer operations, or compile without backward or reports of reads outside");
         if (!options.trace) continue;
         const std::chrono::duration<double, std::milli> took =
             std::chrono::steady_clock::now() - start;

@@ -17,7 +17,8 @@ struct PipelineOptions {
     bool deterministic = false;
     // Whether ranges of tiles serve prefixes and padding; else these have maps.
     bool clamps_bands = false;
-    int head_dim = 0; // becomes the constant D; 0 leaves it a size
+    const dsl::Source* source = nullptr; // of the program, for places in errors
+    int head_dim = 0;                    // becomes the constant D; 0 leaves it a size
     int head_dim_v = 0;
     // Called after each pass with its name, the IR text and how long it took; may be empty.
     std::function<void(std::string_view pass, std::string_view ir, double ms)> trace;

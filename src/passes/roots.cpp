@@ -10,11 +10,13 @@ using ir::kNoNode;
 using ir::NodeId;
 
 std::vector<NodeId*> roots_of(Mod& mod) {
-    std::vector<NodeId*> roots = {&mod.score, &mod.mask, &mod.d_score, &mod.out_of_range};
-    for (ReadGradient& gradient : mod.gradients) {
-        roots.push_back(&gradient.read);
-        roots.push_back(&gradient.partial);
-    }
+    std::vector<NodeId*> roots = {&mod.score, &mod.mask, &mod.sink, &mod.d_score,
+                                  &mod.out_of_range};
+    for (std::vector<ReadGradient>* gradients : {&mod.gradients, &mod.sink_gradients})
+        for (ReadGradient& gradient : *gradients) {
+            roots.push_back(&gradient.read);
+            roots.push_back(&gradient.partial);
+        }
     for (NodeId& bound : mod.band.low)
         roots.push_back(&bound);
     for (NodeId& bound : mod.band.high)
@@ -39,10 +41,15 @@ std::vector<ir::NamedRoot> named_roots(const Mod& mod) {
     auto add = [&](std::string name, NodeId node) {
         if (node != kNoNode) roots.push_back({std::move(name), node});
     };
+    add("sink", mod.sink);
     add("d_score", mod.d_score);
     for (std::size_t i = 0; i < mod.gradients.size(); ++i) {
         add("read_" + std::to_string(i), mod.gradients[i].read);
         add("d_read_" + std::to_string(i), mod.gradients[i].partial);
+    }
+    for (std::size_t i = 0; i < mod.sink_gradients.size(); ++i) {
+        add("sink_read_" + std::to_string(i), mod.sink_gradients[i].read);
+        add("d_sink_read_" + std::to_string(i), mod.sink_gradients[i].partial);
     }
     for (std::size_t i = 0; i < mod.band.low.size(); ++i)
         add("band_low_" + std::to_string(i), mod.band.low[i]);
@@ -71,10 +78,11 @@ void substitute(Mod& mod,
     mod.program.graph = std::move(graph);
 }
 
-void merge_gradients(Mod& mod) {
-    Builder build(mod.program.graph);
+namespace {
+
+void merge(Builder& build, std::vector<ReadGradient>& gradients) {
     std::vector<ReadGradient> merged;
-    for (const ReadGradient& gradient : mod.gradients) {
+    for (const ReadGradient& gradient : gradients) {
         ReadGradient* same = nullptr;
         for (ReadGradient& known : merged)
             if (known.read == gradient.read) same = &known;
@@ -83,7 +91,15 @@ void merge_gradients(Mod& mod) {
         else if (!build.is_real(gradient.partial, 0))
             merged.push_back(gradient);
     }
-    mod.gradients = std::move(merged);
+    gradients = std::move(merged);
+}
+
+} // namespace
+
+void merge_gradients(Mod& mod) {
+    Builder build(mod.program.graph);
+    merge(build, mod.gradients);
+    merge(build, mod.sink_gradients);
 }
 
 } // namespace flexc::passes

@@ -44,12 +44,11 @@ std::vector<bool> lines_of_row(const ir::Graph& graph, const std::vector<Depende
 
 void find_row_gradients(Mod& mod) {
     const ir::Graph& graph = mod.program.graph;
-    const std::vector<Dependence> uses = analysis::dependences(graph);
-    const std::vector<NodeId> counters = ir::counters_of(graph);
+    const std::vector<Dependence>& uses = mod.dependence;
     const std::vector<bool> lines = lines_of_row(graph, uses);
     mod.is_line_of_row = lines[mod.score];
     for (ReadGradient& gradient : mod.gradients) {
-        if (counters[gradient.read] != kNoNode || !is_of_row(uses[gradient.read])) continue;
+        if (mod.counters[gradient.read] != kNoNode || !is_of_row(uses[gradient.read])) continue;
         gradient.is_of_row = is_of_row(uses[gradient.partial]);
         gradient.is_line_of_row = lines[gradient.partial];
     }

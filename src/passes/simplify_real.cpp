@@ -70,7 +70,12 @@ Simpler power(Builder& build, NodeId x, NodeId y) {
     const NodeId square = build.apply(Op::fmul, {x, x});
     if (*exponent == 2) return square;
     if (*exponent == 3) return build.apply(Op::fmul, {square, x});
-    if (*exponent == -2) return build.apply(Op::fdiv, {build.real(1), square});
+    // The square of what 1 / x gives: x * x, and more so its square in the derivative, is out of
+    // range where these are not.
+    if (*exponent == -2) {
+        const NodeId reciprocal = build.apply(Op::fdiv, {build.real(1), x});
+        return build.apply(Op::fmul, {reciprocal, reciprocal});
+    }
     return {};
 }
 

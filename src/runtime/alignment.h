@@ -3,12 +3,12 @@
 
 #include <cstddef>
 
+#include "support/amounts.h"
+
 namespace flexc::runtime {
 
 inline constexpr std::size_t kAlignment = 256;
 
-inline std::size_t aligned(std::size_t bytes) {
-    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
+inline std::size_t aligned(std::size_t bytes) { return support::rounded_up(bytes, kAlignment); }
 
 } // namespace flexc::runtime

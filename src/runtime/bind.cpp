@@ -5,6 +5,9 @@
 #include <bit>
 #include <cmath>
 
+#include "cpu/work.h"
+#include "ir/interp.h"
+#include "passes/describe.h"
 #include "runtime/alignment.h"
 #include "runtime/buffers.h"
 #include "support/text.h"
@@ -17,20 +20,81 @@ using detail::KernelState;
 using detail::PlanState;
 using Kind = passes::ArgumentSlot::Kind;
 
-Result<void> check_lengths(const Sizes& sizes) {
+Error too_large(std::string message) { return {ErrorCode::limit, std::move(message)}; }
+
+// What keeps every product of sizes that kernels and their workspaces use within 63 bits.
+Result<void> check_lengths(const Sizes& sizes, bool is_dense, int head_dim, int head_dim_v) {
     struct Row {
         const char* name;
         std::int64_t value;
+        bool may_be_zero = false;
     };
-    for (const Row& row :
-         {Row{"batch", sizes.batch}, Row{"heads", sizes.heads}, Row{"kv_heads", sizes.kv_heads},
-          Row{"q_len", sizes.q_len}, Row{"kv_len", sizes.kv_len}})
-        if (row.value < 1 || row.value >= analysis::kMaxLength)
-            return invalid(formatted("{} is {}; it must be between 1 and {}", row.name, row.value,
-                                     analysis::kMaxLength - 1));
+    for (const Row& row : {Row{"batch", sizes.batch, !is_dense}, Row{"heads", sizes.heads},
+                           Row{"kv_heads", sizes.kv_heads}, Row{"q_len", sizes.q_len, !is_dense},
+                           Row{"kv_len", sizes.kv_len, !is_dense}})
+        if (row.value < (row.may_be_zero ? 0 : 1) || row.value >= analysis::kMaxLength)
+            return invalid(formatted("{} is {}; it must be between {} and {}", row.name, row.value,
+                                     row.may_be_zero ? 0 : 1, analysis::kMaxLength - 1));
     if (sizes.heads % sizes.kv_heads != 0)
         return invalid(formatted("{} query heads cannot share {} key/value heads evenly",
                                  sizes.heads, sizes.kv_heads));
+    constexpr std::int64_t kMaxHeads = INT32_MAX;
+    if (sizes.batch * sizes.heads > kMaxHeads)
+        return too_large(formatted("batch {} of {} heads: they must be at most {} in all",
+                                   sizes.batch, sizes.heads, kMaxHeads));
+    const std::int64_t heads = sizes.batch * sizes.heads;
+    const std::int64_t length = std::max(sizes.q_len, sizes.kv_len);
+    const int dim = std::max(head_dim, head_dim_v);
+    if (support::product(heads, length, dim) > kMaxTensorElements)
+        return too_large(formatted("{} heads of {} rows of {} elements: a tensor has at most 2^48",
+                                   heads, length, dim));
+    return {};
+}
+
+// Buffers that are not passed yet, or only to launches, have these shapes too.
+Result<void> check_extents(const ir::Program& program, std::span<const std::int64_t> sizes) {
+    for (const ir::Buffer& buffer : program.buffers) {
+        std::int64_t elements = 1;
+        for (const ir::Dim& dim : buffer.dims) {
+            const std::int64_t extent = dim.is_constant() ? dim.constant : sizes[dim.size];
+            if (extent != kUnbound) elements = support::times(elements, extent);
+        }
+        if (elements > kMaxTensorElements)
+            return too_large(formatted("'{}': a buffer of {} has more than 2^48 elements",
+                                       buffer.name, dims_text(program, buffer, sizes)));
+    }
+    return {};
+}
+
+// Sums whose ranges are made of sizes have as few terms as those whose ranges the text has.
+Result<void> check_sums(const ir::Program& program, const std::vector<std::int64_t>& sizes,
+                        const Sequence* sequence = nullptr) {
+    ir::Environment environment;
+    environment.sizes = sizes;
+    if (sequence != nullptr) {
+        environment.q_len = sequence->q_len;
+        environment.kv_len = sequence->kv_len;
+    }
+    for (ir::NodeId id = 0; id < program.graph.size(); ++id) {
+        const ir::Node& counter = program.graph[id];
+        if (counter.op != ir::Op::counter) continue;
+        const std::vector<ir::NodeId> needs = ir::reachable(program.graph, counter.operands);
+        const bool is_known = std::ranges::all_of(needs, [&](ir::NodeId need) {
+            const ir::Node& node = program.graph[need];
+            return node.op != ir::Op::size || sizes[node.symbol] != kUnbound;
+        });
+        if (!is_known) continue;
+        const std::int64_t first = ir::evaluate_integer(program, counter.operands[0], environment);
+        const std::int64_t end = ir::evaluate_integer(program, counter.operands[1], environment);
+        std::int64_t terms = 0;
+        if (__builtin_sub_overflow(end, first, &terms) ? end > first : terms > ir::kMaxTerms)
+            return Error{ErrorCode::limit,
+                         formatted("the sum over {}..{} goes from {} to {} here; a sum has at most "
+                                   "{} terms: use a shorter range",
+                                   passes::formula(program, counter.operands[0]),
+                                   passes::formula(program, counter.operands[1]), first, end,
+                                   ir::kMaxTerms)};
+    }
     return {};
 }
 
@@ -52,6 +116,9 @@ Result<std::vector<std::uint64_t>> bind_params(const ir::Program& program,
             return invalid(formatted("parameter '{}' has no default: give it a value", param.name));
         const double value = given != nullptr ? given->value : param.default_value;
         if (param.type == ir::Type::real) {
+            if (std::isfinite(value) && std::isinf(static_cast<float>(value)))
+                return invalid(
+                    formatted("parameter '{}' is {}; it must fit in f32", param.name, value));
             words.push_back(std::bit_cast<std::uint32_t>(static_cast<float>(value)));
             continue;
         }
@@ -72,6 +139,8 @@ struct TensorRule {
     bool required;
     bool allows_f32; // beside the kernel's type
     bool requires_f32;
+    bool is_written = false;
+    bool may_be_longer = false; // along its first dim
 };
 
 Result<void> check_tensor(const TensorRule& rule, DType kernel_dtype) {
@@ -87,23 +156,47 @@ Result<void> check_tensor(const TensorRule& rule, DType kernel_dtype) {
                                  name(tensor.dtype)));
     const std::span<const std::int64_t> shape(rule.shape.data(),
                                               static_cast<std::size_t>(rule.rank));
+    if (rule.is_written)
+        if (auto checked = check_writable(tensor, rule.name); !checked) return checked;
+    if (auto checked = check_view(tensor, rule.name); !checked) return checked;
     const auto got = shape_of(tensor);
-    if (!std::equal(shape.begin(), shape.end(), got.begin(), got.end()))
-        return invalid(formatted("{}: expected shape {}, got {}", rule.name, shape_text(shape),
-                                 shape_text(got)));
+    bool matches = shape.size() == got.size();
+    for (std::size_t i = 0; matches && i < shape.size(); ++i)
+        matches = got[i] == shape[i] || (i == 0 && rule.may_be_longer && got[i] > shape[i]);
+    if (!matches)
+        return invalid(formatted("{}: expected shape {}{}, got {}", rule.name, shape_text(shape),
+                                 rule.may_be_longer ? " or more rows" : "", shape_text(got)));
     if (reinterpret_cast<std::uintptr_t>(tensor.data) % size_of(tensor.dtype) != 0)
         return invalid(formatted("{}: the pointer is not aligned to its {} elements", rule.name,
                                  name(tensor.dtype)));
     return {};
 }
 
-TensorArgument argument(const TensorView& tensor) {
+// Strides of a tensor of queries, of keys, or of one number for each query.
+TensorArgument argument(const TensorView& tensor, Layout layout, bool has_columns = true) {
     TensorArgument result{};
     result.data = tensor.data;
-    result.stride_b = tensor.strides[0];
-    result.stride_h = tensor.strides[1];
-    result.stride_s = tensor.strides[2];
-    result.stride_d = tensor.rank > 3 ? tensor.strides[3] : 0;
+    const auto& strides = tensor.strides;
+    if (!tensor) return result;
+    switch (layout) {
+    case Layout::dense:
+        result.stride_b = strides[0];
+        result.stride_h = strides[1];
+        result.stride_s = strides[2];
+        result.stride_d = has_columns ? strides[3] : 0;
+        break;
+    case Layout::ragged:
+        result.stride_s = strides[0];
+        result.stride_h = strides[1];
+        result.stride_d = has_columns ? strides[2] : 0;
+        break;
+    case Layout::paged:
+        result.stride_b = strides[0]; // from page to page
+        result.stride_s = strides[1];
+        result.stride_h = strides[2];
+        result.stride_d = strides[3];
+        break;
+    }
     return result;
 }
 
@@ -165,9 +258,228 @@ TensorView sums_of(const PlanState& plan, const ir::Buffer& buffer) {
     return TensorView::contiguous(nullptr, DType::f32, shape);
 }
 
+void start(const PlanState& plan, BoundCall& call) {
+    call.attention = common_arguments(plan);
+    call.cpu_threads = plan.cpu_threads;
+    call.variants = plan.variants;
+    if (plan.sequences == nullptr) return;
+    call.sequences = plan.sequences->get();
+    call.sequence_arguments = call.sequences->view();
+}
+
+Result<void> check_all(std::span<const TensorRule> rules, DType kernel_dtype) {
+    for (const TensorRule& rule : rules)
+        if (auto checked = check_tensor(rule, kernel_dtype); !checked) return checked;
+    return {};
+}
+
+// What tensors of a kernel have to be like, by its layouts.
+class Rules {
+  public:
+    Rules(const KernelState& kernel, const PlanState& plan, const BoundCall& call)
+        : sizes_(plan.sizes), queries_(kernel.options.query_layout),
+          keys_(kernel.options.key_layout), sequences_(call.sequences.get()) {}
+
+    TensorRule of_queries(const char* name, const TensorView& tensor, std::int64_t columns) const {
+        if (queries_ == Layout::ragged)
+            return {.name = name,
+                    .tensor = &tensor,
+                    .shape = {sequences_->q_rows, sizes_.heads, columns},
+                    .rank = 3,
+                    .required = true,
+                    .may_be_longer = true};
+        return {.name = name,
+                .tensor = &tensor,
+                .shape = {sizes_.batch, sizes_.heads, sizes_.q_len, columns},
+                .rank = 4,
+                .required = true};
+    }
+    TensorRule of_rows(const char* name, const TensorView& tensor) const { // of one f32 each
+        TensorRule rule = of_queries(name, tensor, 0);
+        --rule.rank;
+        rule.allows_f32 = rule.requires_f32 = true;
+        return rule;
+    }
+    TensorRule of_keys(const char* name, const TensorView& tensor, std::int64_t columns) const {
+        TensorRule rule{.name = name, .tensor = &tensor, .required = true};
+        switch (keys_) {
+        case Layout::dense:
+            rule.shape = {sizes_.batch, sizes_.kv_heads, sizes_.kv_len, columns};
+            rule.rank = 4;
+            break;
+        case Layout::ragged:
+            rule.shape = {sequences_->kv_rows, sizes_.kv_heads, columns};
+            rule.rank = 3;
+            rule.may_be_longer = true;
+            break;
+        case Layout::paged:
+            rule.shape = {sequences_->pages, sequences_->page_size, sizes_.kv_heads, columns};
+            rule.rank = 4;
+            break;
+        }
+        return rule;
+    }
+
+  private:
+    const Sizes& sizes_;
+    Layout queries_, keys_;
+    const Sequences* sequences_;
+};
+
+TensorRule optional(TensorRule rule) {
+    rule.required = false;
+    return rule;
+}
+TensorRule or_f32(TensorRule rule) {
+    rule.allows_f32 = true;
+    return rule;
+}
+TensorRule written(TensorRule rule, bool requires_f32 = false) {
+    rule.is_written = true;
+    rule.requires_f32 = rule.requires_f32 || requires_f32;
+    return rule;
+}
+
+Result<void> check_lengths_of(const BoundCall& call, const LengthTensors* lengths) {
+    if (lengths == nullptr || call.sequences == nullptr) return {};
+    return call.sequences->check_same(*lengths);
+}
+
+Result<void> set_tensors(const KernelState& kernel, const PlanState& plan,
+                         const ForwardTensors& tensors, BoundCall& call) {
+    const std::int64_t d = kernel.options.head_dim, dv = kernel.options.head_dim_v;
+    const Rules rule(kernel, plan, call);
+    const TensorRule rules[] = {rule.of_queries("q", tensors.q, d), rule.of_keys("k", tensors.k, d),
+                                rule.of_keys("v", tensors.v, dv),
+                                written(or_f32(rule.of_queries("o", tensors.o, dv))),
+                                written(optional(rule.of_rows("lse", tensors.lse)))};
+    if (auto checked = check_all(rules, kernel.options.dtype); !checked) return checked;
+    if (auto checked = check_lengths_of(call, tensors.lengths); !checked) return checked;
+    const Layout queries = kernel.options.query_layout, keys = kernel.options.key_layout;
+    AttentionArguments& attention = call.attention;
+    attention.q = argument(tensors.q, queries);
+    attention.k = argument(tensors.k, keys);
+    attention.v = argument(tensors.v, keys);
+    attention.o = argument(tensors.o, queries);
+    attention.lse = argument(tensors.lse, queries, false);
+    attention.o_flags = output_flags(tensors.o, false);
+    return {};
+}
+
+Result<void> set_tensors(const KernelState& kernel, const PlanState& plan,
+                         const BackwardTensors& tensors, BoundCall& call) {
+    const std::int64_t d = kernel.options.head_dim, dv = kernel.options.head_dim_v;
+    const bool add = plan.accumulate_gradients;
+    const Rules rule(kernel, plan, call);
+    const TensorRule rules[] = {rule.of_queries("q", tensors.q, d),
+                                rule.of_keys("k", tensors.k, d),
+                                rule.of_keys("v", tensors.v, dv),
+                                or_f32(rule.of_queries("o", tensors.o, dv)),
+                                rule.of_rows("lse", tensors.lse),
+                                rule.of_queries("d_out", tensors.d_out, dv),
+                                optional(rule.of_rows("d_lse", tensors.d_lse)),
+                                written(or_f32(rule.of_queries("dq", tensors.dq, d)), add),
+                                written(or_f32(rule.of_keys("dk", tensors.dk, d)), add),
+                                written(or_f32(rule.of_keys("dv", tensors.dv, dv)), add)};
+    if (auto checked = check_all(rules, kernel.options.dtype); !checked) return checked;
+    if (auto checked = check_lengths_of(call, tensors.lengths); !checked) return checked;
+    const Layout queries = kernel.options.query_layout, keys = kernel.options.key_layout;
+    AttentionArguments& attention = call.attention;
+    attention.q = argument(tensors.q, queries);
+    attention.k = argument(tensors.k, keys);
+    attention.v = argument(tensors.v, keys);
+    attention.o = argument(tensors.o, queries);
+    attention.o_flags = output_flags(tensors.o, false);
+    attention.lse = argument(tensors.lse, queries, false);
+    attention.d_out = argument(tensors.d_out, queries);
+    attention.d_lse = argument(tensors.d_lse, queries, false);
+    attention.dq = argument(tensors.dq, queries);
+    attention.dk = argument(tensors.dk, keys);
+    attention.dv = argument(tensors.dv, keys);
+    attention.dq_flags = output_flags(tensors.dq, add);
+    attention.dk_flags = output_flags(tensors.dk, add);
+    attention.dv_flags = output_flags(tensors.dv, add);
+    return {};
+}
+
+// What a caller of plan() does not say of later calls: memory without gaps, at an address that
+// nothing reads.
+TensorView assumed(DType dtype, std::span<const std::int64_t> shape) {
+    return TensorView::contiguous(std::bit_cast<void*>(std::uintptr_t{kAlignment}), dtype, shape);
+}
+
+BackwardTensors assumed_tensors(const KernelState& kernel, const PlanState& plan) {
+    const Sizes& n = plan.sizes;
+    const DType dtype = kernel.options.dtype;
+    const auto rows = [&](std::int64_t heads, std::int64_t length, std::int64_t columns,
+                          DType type) {
+        const std::array<std::int64_t, 4> shape = {n.batch, heads, length, columns};
+        return assumed(type, shape);
+    };
+    const std::int64_t d = kernel.options.head_dim, dv = kernel.options.head_dim_v;
+    const DType of_gradients = plan.accumulate_gradients ? DType::f32 : dtype;
+    BackwardTensors tensors;
+    tensors.q = rows(n.heads, n.q_len, d, dtype);
+    tensors.k = rows(n.kv_heads, n.kv_len, d, dtype);
+    tensors.v = rows(n.kv_heads, n.kv_len, dv, dtype);
+    tensors.o = tensors.d_out = rows(n.heads, n.q_len, dv, dtype);
+    const std::array<std::int64_t, 3> per_row = {n.batch, n.heads, n.q_len};
+    tensors.lse = assumed(DType::f32, per_row);
+    tensors.dq = rows(n.heads, n.q_len, d, of_gradients);
+    tensors.dk = rows(n.kv_heads, n.kv_len, d, of_gradients);
+    tensors.dv = rows(n.kv_heads, n.kv_len, dv, of_gradients);
+    return tensors;
+}
+
+// The buffers that are given, and others as they usually are.
+void expect_buffers(const KernelState& kernel, const PlanState& plan,
+                    std::span<const NamedTensor> given, bool backward, BoundCall& call) {
+    const ir::Program& program = kernel.mod.program;
+    std::array<TensorView, ir::kMaxBuffers> views{};
+    for (std::size_t i = 0; i < program.buffers.size(); ++i) {
+        const ir::Buffer& buffer = program.buffers[i];
+        const auto named = std::ranges::find(given, buffer.name, &NamedTensor::name);
+        const TensorView sums = sums_of(plan, buffer);
+        views[i] = named != given.end() && named->tensor ? named->tensor
+                                                         : assumed(buffer.dtype, shape_of(sums));
+        if (backward && buffer.grad) call.gradients[i] = assumed(DType::f32, shape_of(sums));
+    }
+    call.accumulate_gradients = backward && plan.accumulate_gradients;
+    fill_words(kernel, plan, views, call);
+}
+
+Result<void> choose_variants(const KernelState& kernel, PlanState& plan,
+                             std::span<const NamedTensor> buffers, const PlanOptions& options) {
+    if (plan.sequences != nullptr) return {}; // kernels of layouts have one form
+    const BackwardTensors usual = assumed_tensors(kernel, plan);
+    BoundCall forward, backward;
+    start(plan, forward);
+    const ForwardTensors usual_forward = {usual.q, usual.k, usual.v, usual.o, usual.lse};
+    if (auto set = set_tensors(
+            kernel, plan, options.forward != nullptr ? *options.forward : usual_forward, forward);
+        !set)
+        return set;
+    expect_buffers(kernel, plan, buffers, false, forward);
+    const bool has_backward = kernel.options.backward;
+    if (has_backward) {
+        start(plan, backward);
+        if (auto set = set_tensors(
+                kernel, plan, options.backward != nullptr ? *options.backward : usual, backward);
+            !set)
+            return set;
+        expect_buffers(kernel, plan, buffers, true, backward);
+    }
+    const Call backward_call = backward.view({}, {});
+    auto chosen =
+        kernel.executable->choose(forward.view({}, {}), has_backward ? &backward_call : nullptr);
+    if (!chosen) return chosen.error();
+    plan.variants = *chosen;
+    return {};
+}
+
 void find_workspace(const KernelState& kernel, PlanState& plan) {
     BoundCall shapes;
-    shapes.attention = common_arguments(plan);
+    start(plan, shapes);
     shapes.word_count = kernel.slots.size(); // some backends copy them there
     const ir::Program& program = kernel.mod.program;
     std::size_t rounded_bytes = 0;
@@ -175,15 +487,16 @@ void find_workspace(const KernelState& kernel, PlanState& plan) {
         if (!program.buffers[i].grad) continue;
         shapes.gradients[i] = sums_of(plan, program.buffers[i]);
         if (is_rounded(kernel, program.buffers[i]))
-            rounded_bytes += aligned(bytes_of(shapes.gradients[i]));
+            rounded_bytes = support::plus(rounded_bytes, aligned(bytes_of(shapes.gradients[i])));
     }
     const Call call = shapes.view({}, {});
     plan.workspace_bytes = kernel.executable->workspace_bytes(call, false);
     if (kernel.options.backward) {
         plan.gradient_offset = aligned(kernel.executable->workspace_bytes(call, true));
-        plan.workspace_bytes = std::max(plan.workspace_bytes, plan.gradient_offset + rounded_bytes);
+        plan.workspace_bytes =
+            std::max(plan.workspace_bytes, support::plus(plan.gradient_offset, rounded_bytes));
     }
-    plan.map_bytes = kernel.executable->map_bytes(call);
+    plan.block_mask_bytes = kernel.executable->block_mask_bytes(call);
 }
 
 // Sums that become gradients of other types are in the workspace.
@@ -205,23 +518,35 @@ void place_sums(const KernelState& kernel, const PlanState& plan, Workspace work
 Result<PlanState> bind_values(const ir::Program& program, int head_dim, int head_dim_v,
                               const Sizes& sizes, std::span<const NamedTensor> buffers,
                               const PlanOptions& options) {
-    if (auto checked = check_lengths(sizes); !checked) return checked.error();
+    if (auto checked = check_lengths(sizes, program.is_dense(), head_dim, head_dim_v); !checked)
+        return checked.error();
+    if (options.cpu_threads.count < 0)
+        return invalid(formatted("cpu_threads.count is {}; 0 stands for the kernel's own",
+                                 options.cpu_threads.count));
     PlanState plan;
     plan.sizes = sizes;
     plan.q_offset = options.q_offset;
     plan.kv_offset = options.kv_offset;
     plan.accumulate_gradients = options.accumulate_gradients;
-    const std::int64_t q_len = options.global_q_len.value_or(options.q_offset + sizes.q_len);
-    const std::int64_t kv_len = options.global_kv_len.value_or(options.kv_offset + sizes.kv_len);
-    if (options.q_offset < 0 || options.kv_offset < 0 || options.q_offset + sizes.q_len > q_len ||
-        options.kv_offset + sizes.kv_len > kv_len || q_len >= analysis::kMaxLength ||
-        kv_len >= analysis::kMaxLength)
+    plan.cpu_threads = options.cpu_threads;
+    if (!program.is_dense() && (options.q_offset != 0 || options.kv_offset != 0 ||
+                                options.global_q_len || options.global_kv_len))
+        return invalid("offsets and global lengths are of dense layouts; query_starts says where "
+                       "the queries of a request begin");
+    const std::int64_t q_end = support::plus(options.q_offset, sizes.q_len);
+    const std::int64_t kv_end = support::plus(options.kv_offset, sizes.kv_len);
+    const std::int64_t q_len = options.global_q_len.value_or(q_end);
+    const std::int64_t kv_len = options.global_kv_len.value_or(kv_end);
+    if (options.q_offset < 0 || options.kv_offset < 0 || q_end > q_len || kv_end > kv_len ||
+        q_len >= analysis::kMaxLength || kv_len >= analysis::kMaxLength)
         return invalid(formatted(
             "rows {} to {} of Q_LEN {} and {} to {} of KV_LEN {}: offsets and lengths must lie "
             "inside the whole, which must be below {}",
-            options.q_offset, options.q_offset + sizes.q_len, q_len, options.kv_offset,
-            options.kv_offset + sizes.kv_len, kv_len, analysis::kMaxLength));
+            options.q_offset, q_end, q_len, options.kv_offset, kv_end, kv_len,
+            analysis::kMaxLength));
     plan.scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
+    if (!std::isfinite(static_cast<float>(plan.scale)))
+        return invalid(formatted("scale {} is not a finite f32", plan.scale));
 
     plan.size_values.assign(program.sizes.size(), kUnbound);
     plan.size_values[ir::kB] = sizes.batch;
@@ -232,9 +557,12 @@ Result<PlanState> bind_values(const ir::Program& program, int head_dim, int head
     plan.size_values[ir::kD] = head_dim;
     plan.size_values[ir::kDv] = head_dim_v;
     if (auto bound = bind_sizes(program, buffers, plan.size_values); !bound) return bound.error();
+    if (auto checked = check_extents(program, plan.size_values); !checked) return checked.error();
     auto params = bind_params(program, options.params);
     if (!params) return params.error();
     plan.param_words = std::move(*params);
+    if (program.is_dense())
+        if (auto checked = check_sums(program, plan.size_values); !checked) return checked.error();
     return plan;
 }
 
@@ -253,23 +581,52 @@ Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
                 return invalid(formatted("gradient of '{}': accumulate_gradients adds to f32, and "
                                          "gradient_type makes it {}",
                                          buffer.name, name(buffer.dtype)));
+    if (!kernel.mod.program.is_dense()) {
+        auto lengths = bind_lengths(kernel, *plan, options.lengths);
+        if (!lengths) return lengths.error();
+        plan->sequences = std::make_shared<SequenceState>();
+        plan->sequences->set(std::move(*lengths));
+    }
+    if (auto chosen = choose_variants(kernel, *plan, buffers, options); !chosen)
+        return chosen.error();
     find_workspace(kernel, *plan);
+    // What the kernels place behind one another wrapped nowhere if the end did not.
+    if (std::max(plan->workspace_bytes, plan->block_mask_bytes) > PTRDIFF_MAX / 2)
+        return too_large("the workspace of these sizes is larger than any memory: split the batch");
     return plan;
+}
+
+Result<std::shared_ptr<const Sequences>>
+bind_lengths(const KernelState& kernel, const PlanState& plan, const Lengths& lengths) {
+    auto read = Sequences::read(kernel.options.query_layout, kernel.options.key_layout, plan.sizes,
+                                lengths);
+    if (!read) return read.error();
+    Sequences& sequences = **read;
+    for (const Sequence& sequence : sequences.sequences)
+        if (auto checked = check_sums(kernel.mod.program, plan.size_values, &sequence); !checked)
+            return checked.error();
+    sequences.work = cpu::list_work(sequences.sequences, static_cast<int>(plan.sizes.heads),
+                                    static_cast<int>(plan.sizes.kv_heads));
+    return std::shared_ptr<const Sequences>(std::move(*read));
 }
 
 Call BoundCall::view(Workspace workspace, Stream stream) const {
     return {.attention = attention,
+            .sequences = sequences != nullptr ? &sequence_arguments : nullptr,
             .words = std::span(words).first(word_count),
             .gradients = gradients,
+            .rounded_gradients = rounded_gradients,
             .accumulate_gradients = accumulate_gradients,
+            .cpu_threads = cpu_threads,
             .workspace = workspace,
-            .stream = stream};
+            .stream = stream,
+            .variants = variants};
 }
 
 bool bind_mask(const KernelState& kernel, const PlanState& plan,
                std::span<const NamedTensor> buffers, BoundCall& call) {
     const ir::Program& program = kernel.mod.program;
-    std::array<TensorView, kMaxBuffers> views{};
+    std::array<TensorView, ir::kMaxBuffers> views{};
     for (const ir::NodeId id : ir::reachable(program.graph, std::span(&kernel.mod.mask, 1))) {
         const ir::Node& node = program.graph[id];
         if (node.op != ir::Op::read) continue;
@@ -279,6 +636,8 @@ bool bind_mask(const KernelState& kernel, const PlanState& plan,
         views[node.symbol] = given->tensor;
     }
     call.attention = common_arguments(plan);
+    call.cpu_threads = plan.cpu_threads;
+    call.variants = plan.variants;
     fill_words(kernel, plan, views, call);
     return true;
 }
@@ -286,28 +645,11 @@ bool bind_mask(const KernelState& kernel, const PlanState& plan,
 Result<void> bind_forward(const KernelState& kernel, const PlanState& plan,
                           const ForwardTensors& tensors, std::span<const NamedTensor> buffers,
                           BoundCall& call) {
-    const Sizes& n = plan.sizes;
-    const std::int64_t d = kernel.options.head_dim;
-    const std::int64_t dv = kernel.options.head_dim_v;
-    const TensorRule rules[] = {
-        {"q", &tensors.q, {n.batch, n.heads, n.q_len, d}, 4, true, false, false},
-        {"k", &tensors.k, {n.batch, n.kv_heads, n.kv_len, d}, 4, true, false, false},
-        {"v", &tensors.v, {n.batch, n.kv_heads, n.kv_len, dv}, 4, true, false, false},
-        {"o", &tensors.o, {n.batch, n.heads, n.q_len, dv}, 4, true, true, false},
-        {"lse", &tensors.lse, {n.batch, n.heads, n.q_len, 0}, 3, false, true, true}};
-    for (const TensorRule& rule : rules)
-        if (auto checked = check_tensor(rule, kernel.options.dtype); !checked) return checked;
-    std::array<TensorView, kMaxBuffers> views;
+    start(plan, call);
+    if (auto set = set_tensors(kernel, plan, tensors, call); !set) return set;
+    std::array<TensorView, ir::kMaxBuffers> views;
     if (auto found = find_buffers(kernel.mod.program, plan.size_values, buffers, views); !found)
         return found;
-
-    call.attention = common_arguments(plan);
-    call.attention.q = argument(tensors.q);
-    call.attention.k = argument(tensors.k);
-    call.attention.v = argument(tensors.v);
-    call.attention.o = argument(tensors.o);
-    call.attention.lse = argument(tensors.lse);
-    call.attention.o_flags = output_flags(tensors.o, false);
     fill_words(kernel, plan, views, call);
     return {};
 }
@@ -316,24 +658,9 @@ Result<void> bind_backward(const KernelState& kernel, const PlanState& plan,
                            const BackwardTensors& tensors, std::span<const NamedTensor> buffers,
                            std::span<const NamedTensor> gradients, Workspace workspace,
                            BoundCall& call) {
-    const Sizes& n = plan.sizes;
-    const std::int64_t d = kernel.options.head_dim;
-    const std::int64_t dv = kernel.options.head_dim_v;
-    const bool add = plan.accumulate_gradients;
-    const TensorRule rules[] = {
-        {"q", &tensors.q, {n.batch, n.heads, n.q_len, d}, 4, true, false, false},
-        {"k", &tensors.k, {n.batch, n.kv_heads, n.kv_len, d}, 4, true, false, false},
-        {"v", &tensors.v, {n.batch, n.kv_heads, n.kv_len, dv}, 4, true, false, false},
-        {"o", &tensors.o, {n.batch, n.heads, n.q_len, dv}, 4, true, true, false},
-        {"lse", &tensors.lse, {n.batch, n.heads, n.q_len, 0}, 3, true, true, true},
-        {"d_out", &tensors.d_out, {n.batch, n.heads, n.q_len, dv}, 4, true, false, false},
-        {"d_lse", &tensors.d_lse, {n.batch, n.heads, n.q_len, 0}, 3, false, true, true},
-        {"dq", &tensors.dq, {n.batch, n.heads, n.q_len, d}, 4, true, true, add},
-        {"dk", &tensors.dk, {n.batch, n.kv_heads, n.kv_len, d}, 4, true, true, add},
-        {"dv", &tensors.dv, {n.batch, n.kv_heads, n.kv_len, dv}, 4, true, true, add}};
-    for (const TensorRule& rule : rules)
-        if (auto checked = check_tensor(rule, kernel.options.dtype); !checked) return checked;
-    std::array<TensorView, kMaxBuffers> views;
+    start(plan, call);
+    if (auto set = set_tensors(kernel, plan, tensors, call); !set) return set;
+    std::array<TensorView, ir::kMaxBuffers> views;
     if (auto found = find_buffers(kernel.mod.program, plan.size_values, buffers, views); !found)
         return found;
     if (auto found = find_gradients(kernel.mod.program, plan.size_values, gradients,
@@ -341,24 +668,8 @@ Result<void> bind_backward(const KernelState& kernel, const PlanState& plan,
         !found)
         return found;
     place_sums(kernel, plan, workspace, call);
-
-    call.attention = common_arguments(plan);
-    call.attention.q = argument(tensors.q);
-    call.attention.k = argument(tensors.k);
-    call.attention.v = argument(tensors.v);
-    call.attention.o = argument(tensors.o);
-    call.attention.o_flags = output_flags(tensors.o, false);
-    call.attention.lse = argument(tensors.lse);
-    call.attention.d_out = argument(tensors.d_out);
-    call.attention.d_lse = argument(tensors.d_lse);
-    call.attention.dq = argument(tensors.dq);
-    call.attention.dk = argument(tensors.dk);
-    call.attention.dv = argument(tensors.dv);
-    call.attention.dq_flags = output_flags(tensors.dq, add);
-    call.attention.dk_flags = output_flags(tensors.dk, add);
-    call.attention.dv_flags = output_flags(tensors.dv, add);
     fill_words(kernel, plan, views, call);
-    call.accumulate_gradients = add;
+    call.accumulate_gradients = plan.accumulate_gradients;
     return {};
 }
 

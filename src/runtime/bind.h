@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -18,29 +19,35 @@ Result<detail::PlanState> bind_plan(const detail::KernelState& kernel, const Siz
                                     std::span<const NamedTensor> buffers,
                                     const PlanOptions& options);
 
+// The lengths of a plan, with the work that they make.
+Result<std::shared_ptr<const Sequences>> bind_lengths(const detail::KernelState& kernel,
+                                                      const detail::PlanState& plan,
+                                                      const Lengths& lengths);
+
 // The part of it that needs no compiled kernel: all but the workspace. Sizes that no buffer binds
 // are kUnbound.
 Result<detail::PlanState> bind_values(const ir::Program& program, int head_dim, int head_dim_v,
                                       const Sizes& sizes, std::span<const NamedTensor> buffers,
                                       const PlanOptions& options);
 
-inline constexpr std::size_t kMaxBuffers = 32; // a limit of the language
-// More than any program within the language's limits has.
-inline constexpr std::size_t kMaxArgumentWords = 1024;
-
 struct BoundCall {
     AttentionArguments attention{};
-    std::array<std::uint64_t, kMaxArgumentWords> words;
+    std::array<std::uint64_t, passes::kMaxArgumentWords> words;
     std::size_t word_count = 0;
-    std::array<TensorView, kMaxBuffers> gradients{};         // f32
-    std::array<TensorView, kMaxBuffers> rounded_gradients{}; // what some of them become afterwards
+    std::array<TensorView, ir::kMaxBuffers> gradients{}; // f32
+    std::array<TensorView, ir::kMaxBuffers>
+        rounded_gradients{}; // what some of them become afterwards
     bool accumulate_gradients = false;
+    CpuThreads cpu_threads;
+    PassVariants variants;
+    std::shared_ptr<const Sequences> sequences; // null: dense
+    SequenceArguments sequence_arguments{};
 
     // Points into this object.
     Call view(Workspace workspace, Stream stream) const;
 };
 
-// Everything that building a map of tiles reads. False when a buffer of the mask is not given.
+// Everything that building a block mask reads. False when a buffer of the mask is not given.
 bool bind_mask(const detail::KernelState& kernel, const detail::PlanState& plan,
                std::span<const NamedTensor> buffers, BoundCall& call);
 

@@ -1,5 +1,7 @@
 #include "runtime/buffers.h"
 
+#include <cstdlib>
+
 #include "support/text.h"
 
 namespace flexc::runtime {
@@ -10,22 +12,6 @@ const TensorView* find(std::span<const NamedTensor> tensors, std::string_view na
     for (const NamedTensor& entry : tensors)
         if (entry.name == name) return &entry.tensor;
     return nullptr;
-}
-
-std::string dims_text(const ir::Program& program, const ir::Buffer& buffer,
-                      std::span<const std::int64_t> values) {
-    std::string text = "[";
-    for (std::size_t i = 0; i < buffer.dims.size(); ++i) {
-        const ir::Dim& dim = buffer.dims[i];
-        if (i > 0) text += ", ";
-        if (dim.is_constant())
-            text += std::to_string(dim.constant);
-        else if (values[dim.size] == kUnbound)
-            text += program.sizes[dim.size];
-        else
-            text += formatted("{} = {}", program.sizes[dim.size], values[dim.size]);
-    }
-    return text + "]";
 }
 
 Result<void> check_names(const ir::Program& program, std::span<const NamedTensor> tensors,
@@ -59,6 +45,7 @@ Result<void> bind_dims(const ir::Program& program, const ir::Buffer& buffer,
 Result<void> check_buffer(const ir::Program& program, const ir::Buffer& buffer,
                           const TensorView& tensor, DType expected_dtype,
                           std::span<const std::int64_t> sizes, std::string_view label) {
+    if (auto checked = check_view(tensor, label); !checked) return checked;
     if (tensor.dtype != expected_dtype)
         return invalid(formatted("{}: expected type {}, got {}", label, name(expected_dtype),
                                  name(tensor.dtype)));
@@ -87,17 +74,23 @@ Result<void> find_one(const ir::Program& program, const ir::Buffer& buffer, DTyp
     return check_buffer(program, buffer, view, dtype, sizes, label);
 }
 
-bool is_contiguous(const TensorView& tensor) {
-    std::int64_t stride = 1;
-    for (int i = tensor.rank; i-- > 0;) {
-        const auto at = static_cast<std::size_t>(i);
-        if (tensor.shape[at] != 1 && tensor.strides[at] != stride) return false;
-        stride *= tensor.shape[at];
-    }
-    return true;
-}
-
 } // namespace
+
+std::string dims_text(const ir::Program& program, const ir::Buffer& buffer,
+                      std::span<const std::int64_t> values) {
+    std::string text = "[";
+    for (std::size_t i = 0; i < buffer.dims.size(); ++i) {
+        const ir::Dim& dim = buffer.dims[i];
+        if (i > 0) text += ", ";
+        if (dim.is_constant())
+            text += std::to_string(dim.constant);
+        else if (values[dim.size] == kUnbound)
+            text += program.sizes[dim.size];
+        else
+            text += formatted("{} = {}", program.sizes[dim.size], values[dim.size]);
+    }
+    return text + "]";
+}
 
 std::string shape_text(std::span<const std::int64_t> shape) {
     return formatted("[{}]", joined(shape, ", "));
@@ -105,6 +98,41 @@ std::string shape_text(std::span<const std::int64_t> shape) {
 
 std::span<const std::int64_t> shape_of(const TensorView& tensor) {
     return {tensor.shape.data(), static_cast<std::size_t>(tensor.rank)};
+}
+
+Result<void> check_view(const TensorView& tensor, std::string_view label) {
+    if (tensor.rank < 0 || tensor.rank > kMaxDims)
+        return invalid(formatted("{}: a rank of {} is not 0 to {}", label, tensor.rank, kMaxDims));
+    std::int64_t reach = 0;
+    for (std::size_t i = 0; i < shape_of(tensor).size(); ++i) {
+        if (tensor.shape[i] <= 1) continue; // one element, or a shape that is refused elsewhere
+        const std::int64_t stride =
+            tensor.strides[i] == INT64_MIN ? INT64_MAX : std::abs(tensor.strides[i]);
+        reach = support::plus(reach, support::times(stride, tensor.shape[i] - 1));
+    }
+    if (tensor.elements() > kMaxTensorElements || reach > kMaxTensorElements)
+        return Error{
+            ErrorCode::limit,
+            formatted("{}: the shape {} with strides {} reaches further than 2^48 "
+                      "elements",
+                      label, shape_text(shape_of(tensor)),
+                      shape_text(std::span(tensor.strides).first(shape_of(tensor).size())))};
+    return {};
+}
+
+bool is_contiguous(const TensorView& tensor) {
+    std::int64_t stride = 1;
+    for (int i = tensor.rank; i-- > 0;) {
+        const auto at = static_cast<std::size_t>(i);
+        if (tensor.shape[at] != 1 && tensor.strides[at] != stride) return false;
+        stride = support::times(stride, tensor.shape[at]);
+    }
+    return true;
+}
+
+Result<void> check_writable(const TensorView& tensor, std::string_view label) {
+    if (!tensor.is_read_only) return {};
+    return invalid(formatted("{}: the call writes to it, and it was given as read-only", label));
 }
 
 Result<void> bind_sizes(const ir::Program& program, std::span<const NamedTensor> tensors,
@@ -151,6 +179,7 @@ Result<void> find_gradients(const ir::Program& program, std::span<const std::int
             !found)
             return found;
         if (!is_contiguous(views[i])) return invalid(formatted("{}: must be contiguous", label));
+        if (auto checked = check_writable(views[i], label); !checked) return checked;
     }
     return {};
 }

@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "flexc/kernel.h"
 #include "flexc/result.h"
 #include "ir/program.h"
+#include "support/amounts.h"
 
 namespace flexc::runtime {
 
@@ -18,12 +20,22 @@ inline constexpr std::int64_t kUnbound = -1;
 inline Error invalid(std::string message) {
     return {ErrorCode::invalid_option, std::move(message)};
 }
+// "[H, N = 3]": sizes that are kUnbound have no value.
+std::string dims_text(const ir::Program& program, const ir::Buffer& buffer,
+                      std::span<const std::int64_t> sizes);
 std::string shape_text(std::span<const std::int64_t> shape);
 std::span<const std::int64_t> shape_of(const TensorView& tensor);
 
 inline std::size_t bytes_of(const TensorView& tensor) {
-    return static_cast<std::size_t>(tensor.elements()) * size_of(tensor.dtype);
+    return support::times(static_cast<std::size_t>(tensor.elements()), size_of(tensor.dtype));
 }
+
+// What has to hold before anything else of a view is read: its rank, and that no product of its
+// extents and strides wraps.
+Result<void> check_view(const TensorView& tensor, std::string_view label);
+
+bool is_contiguous(const TensorView& tensor);
+Result<void> check_writable(const TensorView& tensor, std::string_view label);
 
 // Gives named sizes the extents of the buffers that are passed: `sizes` has one value per size of
 // the program, kUnbound where it is not known yet.

@@ -5,13 +5,16 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <optional>
 #include <utility>
 
 #include "cpu/emit_llvm.h"
 #include "runtime/buffers.h"
-#include "runtime/cpu_tile_map.h"
+#include "runtime/cpu_block_mask.h"
 #include "support/floats.h"
+#include "support/guarded.h"
 
 namespace flexc::runtime {
 
@@ -23,18 +26,28 @@ template <typename Format> void round_as(const TensorView& from, const TensorVie
                    Format::narrow);
 }
 
+void round(const TensorView& from, const TensorView& to) {
+    switch (to.dtype) {
+    case DType::f16: round_as<support::F16>(from, to); break;
+    case DType::bf16: round_as<support::Bf16>(from, to); break;
+    default: round_as<support::F64>(from, to);
+    }
+}
+
 class CpuExecutable final : public Executable {
   public:
     CpuExecutable(std::shared_ptr<const cpu::Executable> compiled, KernelInfo info,
                   const passes::Mod& mod)
         : compiled_(std::move(compiled)), info_(std::move(info)) {
-        if (cpu::has_map(mod)) map_.emplace(mod);
+        if (mod.program.is_dense() && cpu::has_block_mask(mod)) block_mask_.emplace(mod);
     }
 
     Result<void> forward(const Call& call) const override {
-        return compiled_->forward({.arguments = with_map(call),
+        return compiled_->forward({.sequences = call.sequences,
+                                   .arguments = with_block_mask(call),
                                    .words = call.words,
                                    .gradients = {},
+                                   .threads = call.cpu_threads,
                                    .workspace = call.workspace.data});
     }
 
@@ -44,38 +57,42 @@ class CpuExecutable final : public Executable {
         if (!call.accumulate_gradients)
             for (const TensorView& view : call.gradients)
                 if (view) std::memset(view.data, 0, bytes_of(view));
-        return compiled_->backward({.arguments = with_map(call),
-                                    .words = call.words,
-                                    .gradients = gradients.used(),
-                                    .workspace = call.workspace.data});
-    }
-
-    Result<void> round(const TensorView& from, const TensorView& to, Stream) const override {
-        switch (to.dtype) {
-        case DType::f16: round_as<support::F16>(from, to); break;
-        case DType::bf16: round_as<support::Bf16>(from, to); break;
-        default: round_as<support::F64>(from, to);
-        }
+        if (auto done = compiled_->backward({.sequences = call.sequences,
+                                             .arguments = with_block_mask(call),
+                                             .words = call.words,
+                                             .gradients = gradients.used(),
+                                             .threads = call.cpu_threads,
+                                             .workspace = call.workspace.data});
+            !done)
+            return done;
+        for (std::size_t i = 0; i < call.rounded_gradients.size(); ++i)
+            if (const TensorView& rounded = call.rounded_gradients[i])
+                round(call.gradients[i], rounded);
         return {};
     }
 
     std::size_t workspace_bytes(const Call& call, bool backward) const override {
         const Gradients gradients = select(call);
-        return compiled_->workspace_bytes({.arguments = call.attention,
+        return compiled_->workspace_bytes({.sequences = call.sequences,
+                                           .arguments = call.attention,
                                            .words = call.words,
                                            .gradients = gradients.used(),
+                                           .threads = call.cpu_threads,
                                            .workspace = nullptr},
                                           backward);
     }
 
-    std::size_t map_bytes(const Call& call) const override {
-        return map_ ? map_->bytes(call.attention) : 0;
+    std::size_t block_mask_bytes(const Call& call) const override {
+        return block_mask_ ? block_mask_->bytes(call.attention) : 0;
     }
-    Result<void> build_map(const Call& call) const override {
-        return map_->build(call.attention, call.words, call.map);
+    Result<void> build_block_mask(const Call& call) const override {
+        return block_mask_->build(call.attention, call.words, call.block_mask);
     }
-    Result<std::shared_ptr<void>> allocate_map(std::size_t bytes) const override {
-        return std::shared_ptr<void>(std::make_shared<std::byte[]>(bytes));
+    Result<std::shared_ptr<void>> allocate_block_mask(std::size_t bytes) const override {
+        // Sizes alone decide how much: no memory may hold it.
+        std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[bytes]);
+        if (memory == nullptr) return out_of_memory();
+        return std::shared_ptr<void>(std::shared_ptr<std::byte[]>(std::move(memory)));
     }
 
     void* out_of_range_flag() const override { return &out_of_range_; }
@@ -85,14 +102,14 @@ class CpuExecutable final : public Executable {
     std::span<const KernelInfo> kernels() const override { return {&info_, 1}; }
 
   private:
-    AttentionArguments with_map(const Call& call) const {
+    AttentionArguments with_block_mask(const Call& call) const {
         AttentionArguments arguments = call.attention;
-        if (map_) arguments.map = map_->in(call.attention, call.map);
+        if (block_mask_) arguments.block_mask = block_mask_->in(call.attention, call.block_mask);
         return arguments;
     }
 
     struct Gradients {
-        std::array<TensorView, 32> views;
+        std::array<TensorView, ir::kMaxBuffers> views;
         std::size_t count = 0;
         std::span<const TensorView> used() const { return std::span(views).first(count); }
     };
@@ -105,7 +122,7 @@ class CpuExecutable final : public Executable {
 
     std::shared_ptr<const cpu::Executable> compiled_;
     KernelInfo info_;
-    std::optional<CpuTileMap> map_;
+    std::optional<CpuBlockMask> block_mask_;
     mutable std::int32_t out_of_range_ = 0;
 };
 

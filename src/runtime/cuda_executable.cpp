@@ -2,19 +2,18 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
 
-#include "common/expanded.h"
 #include "cuda/driver.h"
-#include "cuda/select.h"
 #include "cuda/tensor_maps.h"
+#include "runtime/block_mask_memory.h"
+#include "runtime/block_masks.h"
 #include "runtime/buffers.h"
 #include "runtime/cuda_workspace.h"
-#include "runtime/map_memory.h"
-#include "runtime/tile_maps.h"
+#include "runtime/dense_bias_rows.h"
+#include "runtime/gradient_sums.h"
 #include "runtime/tile_queues.h"
 #include "support/text.h"
 
@@ -22,12 +21,66 @@ namespace flexc::runtime {
 
 namespace {
 
-using cuda::KernelKind;
+// Functions of one step, in the order of PassPlan::steps; none for fills.
+struct LoadedPass {
+    plan::PassPlan plan;
+    std::vector<cuda::Module> modules;
+    std::vector<std::optional<cuda::Function>> functions;
+};
+
+using Maps = std::variant<std::monostate, ForwardTensorMaps, BackwardTensorMaps>;
+
+// The variants of a pass, loaded as far as calls have needed them.
+class LoadedVariants {
+  public:
+    LoadedVariants(LoadedPass first, CudaVariants variants)
+        : count_(variants.count), compile_(std::move(variants.compile)), loaded_(count_) {
+        loaded_[0].emplace(std::move(first));
+    }
+
+    std::size_t count() const { return count_; }
+    const LoadedPass& first() const { return *loaded_[0]; }
+    // One that find() has found before.
+    const LoadedPass& known(std::size_t variant) const {
+        const std::lock_guard lock(mutex_);
+        return *loaded_[variant];
+    }
+
+    // Compiled by the first plan that needs it, without a lock: of plans at the same time, each
+    // compiles, and the first to end is kept.
+    template <typename Load>
+    Result<const LoadedPass*> find(std::size_t variant, const Load& load) const {
+        {
+            const std::lock_guard lock(mutex_);
+            if (loaded_[variant]) return &*loaded_[variant];
+        }
+        auto compiled = compile_(variant);
+        if (!compiled) return compiled.error();
+        auto pass = load(*compiled);
+        if (!pass) return pass.error();
+        const std::lock_guard lock(mutex_);
+        if (!loaded_[variant]) loaded_[variant].emplace(std::move(*pass));
+        return &*loaded_[variant];
+    }
+
+  private:
+    std::size_t count_;
+    std::function<Result<CudaPass>(std::size_t)> compile_;
+    mutable std::mutex mutex_;
+    mutable std::vector<std::optional<LoadedPass>> loaded_; // never shrinks or grows
+};
+
+// A program without arguments has an empty struct, whose one byte is never read.
+const void* words_of(const Call& call) {
+    static constexpr std::uint64_t kNoWords = 0;
+    return call.words.empty() ? &kNoWords : call.words.data();
+}
 
 class CudaExecutable final : public Executable {
   public:
     explicit CudaExecutable(const CudaOptions& options)
-        : options_(options), map_memory_(std::make_shared<MapMemory>(options.device)) {}
+        : options_(options), block_mask_memory_(std::make_shared<BlockMaskMemory>(options.device)) {
+    }
     CudaExecutable(const CudaExecutable&) = delete;
     CudaExecutable& operator=(const CudaExecutable&) = delete;
 
@@ -38,27 +91,22 @@ class CudaExecutable final : public Executable {
         queues_.reset();
     }
 
-    Result<void> load(std::vector<CudaKernel> kernels) {
+    Result<void> load(CudaPlan plan) {
         auto scope = cuda::ContextScope::enter(options_.device);
         if (!scope) return scope.error();
         auto device = cuda::device_info(options_.device);
         if (!device) return device.error();
         multiprocessors_ = device->multiprocessors;
-        for (CudaKernel& kernel : kernels) {
-            auto one = load_one(kernel);
-            if (!one) return one.error();
-            // NVRTC's log is empty when it answers from a cache of its own; the driver always
-            // knows.
-            if (const auto registers = one->function.registers())
-                kernel.info.registers = *registers;
-            if (one->config.hopper && !queues_) {
-                queues_.emplace();
-                if (auto done = queues_->allocate(); !done) return done;
-            }
-            loaded_.push_back(std::move(*one));
-            infos_.push_back(std::move(kernel.info));
-        }
-        if (auto done = load_maps(); !done) return done;
+        if (auto done = load_variants(std::move(plan.forward), forward_); !done) return done;
+        if (plan.block_mask)
+            if (auto done = load_block_masks(*plan.block_mask); !done) return done;
+        if (plan.backward)
+            if (auto done = load_variants(std::move(*plan.backward), backward_); !done) return done;
+        if (block_masks_)
+            for (const auto* variants : {&forward_, &backward_})
+                if (*variants)
+                    for (const plan::KernelConfig& config : (*variants)->first().plan.kernels)
+                        if (config.has_block_mask) block_masks_->add(config);
         if (!options_.report_out_of_range) return {};
         auto flag = cuda::allocate(sizeof(std::int32_t));
         if (!flag) return flag.error();
@@ -66,151 +114,47 @@ class CudaExecutable final : public Executable {
         return cuda::fill_async(flag_, 0, sizeof(std::int32_t), nullptr);
     }
 
+    Result<PassVariants> choose(const Call& forward, const Call* backward) const override {
+        auto scope = cuda::ContextScope::enter(options_.device);
+        if (!scope) return scope.error();
+        PassVariants chosen;
+        auto one = first_that_takes(*forward_, forward);
+        if (!one) return one.error();
+        chosen.forward = *one;
+        if (backward == nullptr || !backward_) return chosen;
+        auto other = first_that_takes(*backward_, *backward);
+        if (!other) return other.error();
+        chosen.backward = *other;
+        return chosen;
+    }
+
     Result<void> forward(const Call& call) const override {
-        auto scope = cuda::ContextScope::enter(options_.device, call.stream.handle);
-        if (!scope) return scope.error();
-        const Loaded* kernel = find(KernelKind::forward);
-        if (kernel == nullptr || !kernel->config.hopper)
-            return launch(kernel, call.attention, call);
-        if (suits_scale(kernel->config, call.attention.scale) &&
-            starts_grid(kernel->config, call.attention))
-            if (auto maps = cuda::forward_maps(kernel->config, call.attention, options_.dtype,
-                                               options_.head_dim, options_.head_dim_v)) {
-                AttentionArguments attention = call.attention;
-                if (auto done = expand(*kernel, attention, call); !done) return done;
-                if (options_.copied_biases)
-                    if (const auto biases = rows_of(*options_.copied_biases, call))
-                        cuda::add_bias_map(kernel->config, *biases, *maps);
-                return launch(kernel, attention, call, &*maps);
-            }
-        auto generic = substitute(KernelKind::forward, Substitute::any_layout);
-        if (!generic) return generic.error();
-        return launch(*generic, call.attention, call);
+        return run(forward_->known(call.variants.forward), call);
     }
 
-    Result<void> backward(const Call& given) const override {
-        auto scope = cuda::ContextScope::enter(options_.device, given.stream.handle);
-        if (!scope) return scope.error();
-        Words words(given.words);
-        Call call = given;
-        call.words = words.all();
-        BackwardForm form = backward_form();
-        std::optional<BackwardMaps> maps;
-        const Loaded* fused = find(KernelKind::backward_fused);
-        if (form == BackwardForm::hopper) {
-            if (!have_aligned_rows(options_.copied_matrices, call)) {
-                auto other = substitute(KernelKind::backward_fused, Substitute::single_elements);
-                if (!other) return other.error();
-                fused = *other;
-            }
-            const cuda::KernelConfig& config = fused->config;
-            if (config.is_hopper_backward && starts_grid(config, call.attention))
-                maps = cuda::backward_maps(config, call.attention, options_.dtype,
-                                           options_.head_dim, options_.head_dim_v);
-            if (!maps) form = options_.deterministic ? BackwardForm::split : BackwardForm::fused;
-        }
-        const bool stores_first = form == BackwardForm::hopper && fused->config.adds_matrices &&
-                                  !call.accumulate_gradients &&
-                                  options_.stored_gradients.are_whole(call);
-        for (std::uint32_t i = 0; i < call.gradients.size() && !call.accumulate_gradients; ++i) {
-            const TensorView& view = call.gradients[i];
-            if (!view || (stores_first && options_.stored_gradients.holds(i))) continue;
-            if (auto done = cuda::fill_async(view.data, 0, bytes_of(view), call.stream.handle);
-                !done)
-                return done;
-        }
-        const BackwardWorkspace parts = backward_workspace(call, options_, form);
-        auto* base = static_cast<std::byte*>(call.workspace.data);
-        name_exact_sums(options_.exact_gradients, call, base + parts.exact_sums, words);
-        AttentionArguments attention = call.attention;
-        attention.delta = reinterpret_cast<float*>(base + parts.delta);
-        attention.dq_accumulator = reinterpret_cast<float*>(base + parts.dq_accumulator);
-        attention.origins = reinterpret_cast<float*>(base + parts.origins);
-        attention.distance_sums = reinterpret_cast<float*>(base + parts.distance_sums);
-        attention.distance_values = reinterpret_cast<float*>(base + parts.distance_values);
-        attention.stored_tiles =
-            stores_first ? reinterpret_cast<int*>(base + parts.stored_tiles) : nullptr;
-        if (form == BackwardForm::hopper && fused->config.reports_additions) {
-            attention.blocks_done = reinterpret_cast<int*>(base + parts.blocks_done);
-            attention.blocks_of_head =
-                (attention.kv_len + fused->config.key_tile - 1) / fused->config.key_tile;
-        }
-        if (form == BackwardForm::hopper && fused->config.blocks_stay)
-            attention.tiles_taken = reinterpret_cast<int*>(base + parts.tiles_taken);
-        if (form == BackwardForm::hopper && fused->config.stores_dq_first)
-            attention.slab_states = reinterpret_cast<int*>(base + parts.slab_states);
-        const Loaded* expand = form == BackwardForm::hopper ? find(KernelKind::expand) : nullptr;
-        const Loaded* fold = form == BackwardForm::hopper ? find(KernelKind::fold) : nullptr;
-        const auto clear = [&](void* sums, std::size_t bytes) {
-            return cuda::fill_async(sums, 0, bytes, call.stream.handle);
-        };
-        if (form == BackwardForm::fused)
-            if (auto done = clear(attention.dq_accumulator, parts.dq_bytes); !done) return done;
-        if (fold != nullptr)
-            if (auto done = clear(attention.distance_sums, parts.distance_bytes); !done)
-                return done;
-        if (parts.turn_bytes != 0)
-            if (auto done = clear(base + parts.turns, parts.turn_bytes); !done) return done;
-        if (stores_first)
-            if (auto done = clear(base + parts.stored_tiles, parts.stored_tile_bytes); !done)
-                return done;
-        if (parts.exact_bytes != 0)
-            if (auto done = clear(base + parts.exact_sums, parts.exact_bytes); !done) return done;
-        if (expand != nullptr)
-            if (auto done = launch(expand, attention, call); !done) return done;
-        constexpr std::array kFused = {KernelKind::delta, KernelKind::backward_fused,
-                                       KernelKind::convert};
-        constexpr std::array kSplit = {KernelKind::delta, KernelKind::backward_dkdv,
-                                       KernelKind::backward_dq};
-        for (const KernelKind kind : form == BackwardForm::split ? kSplit : kFused) {
-            const Loaded* kernel = kind == KernelKind::backward_fused ? fused : find(kind);
-            if (form != backward_form()) {
-                auto generic = substitute(kind, Substitute::any_layout);
-                if (!generic) return generic.error();
-                kernel = *generic;
-            }
-            const bool takes_maps = maps && kind == KernelKind::backward_fused;
-            auto done = kind == KernelKind::backward_dkdv
-                            ? launch_in_turn(kernel, attention, call, words)
-                            : launch(kernel, attention, call, takes_maps ? &*maps : nullptr, 1,
-                                     form == BackwardForm::hopper && kind != KernelKind::delta);
-            if (!done) return done;
-        }
-        if (fold != nullptr)
-            if (auto done = launch(fold, attention, call); !done) return done;
-        if (parts.exact_bytes == 0) return {};
-        const Loaded* rounding = find(KernelKind::round_sums);
-        if (rounding == nullptr) return not_compiled();
-        return round_exact_sums(options_.exact_gradients, call, base + parts.exact_sums,
-                                rounding->config, rounding->function);
+    Result<void> backward(const Call& call) const override {
+        if (!backward_) return not_compiled();
+        return run(backward_->known(call.variants.backward), call);
     }
 
-    Result<void> round(const TensorView& from, const TensorView& to, Stream stream) const override {
-        auto scope = cuda::ContextScope::enter(options_.device, stream.handle);
-        if (!scope) return scope.error();
-        const Loaded* kernel = find(KernelKind::round_gradients);
-        if (kernel == nullptr) return not_compiled();
-        return round_sums(from, to, kernel->config, kernel->function, stream);
-    }
-
-    // Enough for every form that a call may take.
     std::size_t workspace_bytes(const Call& call, bool backward) const override {
-        if (backward) return backward_workspace(call, options_, backward_form()).bytes;
-        const Loaded* kernel = find(KernelKind::forward);
-        if (kernel == nullptr || !kernel->config.hopper) return 0;
-        return forward_workspace(call.attention, kernel->config.hopper->expanded).bytes;
+        const auto& variants = backward ? backward_ : forward_;
+        if (!variants) return 0;
+        const std::size_t chosen = backward ? call.variants.backward : call.variants.forward;
+        return PlacedWorkspace(variants->known(chosen).plan.workspace, call).bytes();
     }
 
-    std::size_t map_bytes(const Call& call) const override {
-        return maps_ ? maps_->bytes(call.attention) : 0;
+    std::size_t block_mask_bytes(const Call& call) const override {
+        return block_masks_ ? block_masks_->bytes(call.attention) : 0;
     }
-    Result<std::shared_ptr<void>> allocate_map(std::size_t bytes) const override {
-        return map_memory_->allocate(bytes);
+    Result<std::shared_ptr<void>> allocate_block_mask(std::size_t bytes) const override {
+        return block_mask_memory_->allocate(bytes);
     }
-    Result<void> build_map(const Call& call) const override {
+    Result<void> build_block_mask(const Call& call) const override {
         auto scope = cuda::ContextScope::enter(options_.device, call.stream.handle);
         if (!scope) return scope.error();
-        return maps_->build(call.attention, words_of(call), call.map, call.stream.handle);
+        return block_masks_->build(call.attention, words_of(call), call.block_mask,
+                                   call.stream.handle);
     }
 
     void* out_of_range_flag() const override { return flag_; }
@@ -230,170 +174,310 @@ class CudaExecutable final : public Executable {
     std::span<const KernelInfo> kernels() const override { return infos_; }
 
   private:
-    struct Loaded {
-        cuda::KernelConfig config;
-        cuda::Module module;
-        cuda::Function function;
-        std::optional<cuda::Function> expand; // of Hopper's forward: comes before it
+    // One call of one variant, and what its steps share.
+    struct Walk {
+        Maps maps;
+        const LoadedPass& pass;
+        const Call& call; // with words of its own
+        Words& words;
+        PlacedWorkspace workspace;
+        AttentionArguments attention;
+        bool stores_first = false;
     };
 
-    Result<Loaded> load_one(CudaKernel& kernel) const {
-        auto module = cuda::Module::load(options_.device, kernel.cubin);
-        if (!module) return module.error();
-        auto function =
-            module->function(std::string(kernel.config.entry), kernel.config.shared_bytes);
-        if (!function) return function.error();
-        Loaded loaded{std::move(kernel.config), std::move(*module), *function, {}};
-        if (loaded.config.hopper && loaded.config.hopper->expanded.any()) {
-            auto expand = loaded.module.function("flexc_forward_expand_sm90", 0);
-            if (!expand) return expand.error();
-            loaded.expand = *expand;
+    static Result<cuda::Function> function_of(const cuda::Module& module, std::string_view entry,
+                                              int shared_bytes) {
+        return module.function(std::string(entry), shared_bytes);
+    }
+
+    Result<LoadedPass> load_pass(CudaPass& pass) const {
+        LoadedPass loaded{std::move(pass.plan), {}, {}};
+        for (const CudaKernel& kernel : pass.kernels) {
+            auto module = cuda::Module::load(options_.device, kernel.cubin);
+            if (!module) return module.error();
+            loaded.modules.push_back(std::move(*module));
+        }
+        for (const plan::Step& step : loaded.plan.steps) {
+            std::optional<cuda::Function>& to = loaded.functions.emplace_back();
+            const auto load = [&](std::size_t kernel, std::string_view entry,
+                                  int shared_bytes) -> Result<void> {
+                auto function = function_of(loaded.modules[kernel], entry, shared_bytes);
+                if (!function) return function.error();
+                to = *function;
+                return {};
+            };
+            const auto load_kernel = [&](std::size_t kernel) {
+                return load(kernel, loaded.plan.kernels[kernel].entry, 0);
+            };
+            Result<void> done;
+            if (const auto* launch = std::get_if<plan::Launch>(&step))
+                done = load(launch->kernel, launch->entry, launch->shared_bytes);
+            else if (const auto* sums = std::get_if<plan::RoundSums>(&step))
+                done = load_kernel(sums->kernel);
+            else if (const auto* gradients = std::get_if<plan::RoundGradients>(&step))
+                done = load_kernel(gradients->kernel);
+            if (!done) return done.error();
         }
         return loaded;
     }
 
-    Result<void> load_maps() {
-        const Loaded* planner = find(KernelKind::plan);
-        if (planner == nullptr) return {};
-        auto maps = TileMaps::load(planner->module, planner->config);
-        if (!maps) return maps.error();
-        maps_ = std::move(*maps);
-        for (const Loaded& one : loaded_)
-            if (one.config.has_map) maps_->add(one.config);
+    // NVRTC's log is empty when it answers from a cache of its own; the driver always knows.
+    Result<void> add_info(const cuda::Module& module, const plan::KernelConfig& config,
+                          KernelInfo info) {
+        auto function = function_of(module, config.entry, config.shared_bytes);
+        if (!function) return function.error();
+        if (const auto registers = function->registers()) info.registers = *registers;
+        infos_.push_back(std::move(info));
         return {};
     }
 
-    // A program without arguments has an empty struct, whose one byte is never read.
-    static const void* words_of(const Call& call) {
-        static constexpr std::uint64_t kNoWords = 0;
-        return call.words.empty() ? &kNoWords : call.words.data();
+    Result<void> load_variants(CudaVariants variants, std::optional<LoadedVariants>& to) {
+        auto first = load_pass(variants.first);
+        if (!first) return first.error();
+        for (std::size_t i = 0; i < variants.first.kernels.size(); ++i)
+            if (auto done = add_info(first->modules[i], first->plan.kernels[i],
+                                     std::move(variants.first.kernels[i].info));
+                !done)
+                return done;
+        for (const plan::Step& step : first->plan.steps)
+            if (const auto* launch = std::get_if<plan::Launch>(&step);
+                launch != nullptr && launch->has_queue && !queues_) {
+                queues_.emplace();
+                if (auto done = queues_->allocate(); !done) return done;
+            }
+        to.emplace(std::move(*first), std::move(variants));
+        return {};
     }
 
-    // Compiled by the first call that needs it, without a lock: of calls at the same time, each
-    // compiles, and the first to end is kept.
-    Result<const Loaded*> substitute(KernelKind kind, Substitute what) const {
-        const std::pair key(kind, what);
-        const auto known = [&]() -> const Loaded* {
-            const std::lock_guard lock(substitute_mutex_);
-            const auto found = substitutes_.find(key);
-            return found == substitutes_.end() ? nullptr : &found->second;
-        };
-        if (const Loaded* one = known()) return one;
-        auto compiled = options_.compile_substitute(kind, what);
-        if (!compiled) return compiled.error();
-        auto one = load_one(*compiled);
-        if (!one) return one.error();
-        const std::lock_guard lock(substitute_mutex_);
-        return &substitutes_.try_emplace(key, std::move(*one)).first->second;
+    Result<void> load_block_masks(CudaKernel& builder) {
+        auto module = cuda::Module::load(options_.device, builder.cubin);
+        if (!module) return module.error();
+        if (auto done = add_info(*module, builder.config, std::move(builder.info)); !done)
+            return done;
+        auto masks = BlockMasks::load(*module, builder.config);
+        if (!masks) return masks.error();
+        block_masks_ = std::move(*masks);
+        return {};
     }
 
-    BackwardForm backward_form() const {
-        const Loaded* fused = find(KernelKind::backward_fused);
-        if (fused == nullptr) return BackwardForm::split;
-        return fused->config.is_hopper_backward ? BackwardForm::hopper : BackwardForm::fused;
+    static plan::Launch::Maps maps_of(const plan::PassPlan& pass) {
+        for (const plan::Step& step : pass.steps)
+            if (const auto* launch = std::get_if<plan::Launch>(&step);
+                launch != nullptr && launch->tensor_maps != plan::Launch::Maps::none)
+                return launch->tensor_maps;
+        return plan::Launch::Maps::none;
     }
 
-    // A maximum of products is one of scores only when the scale is positive, and what is added to
-    // products is divided by it.
-    static bool suits_scale(const cuda::KernelConfig& config, float scale) {
-        return config.hopper->multiplies_grid_rows ? scale >= 0x1p-20F : scale > 0;
+    // What of a call the pass cannot take; empty: it can take the call.
+    std::string why_not(const plan::PassPlan& pass, const Call& call) const {
+        const AttentionArguments& attention = call.attention;
+        if (!(attention.scale >= pass.least_scale))
+            return formatted("a scale of {} is too small", attention.scale);
+        if (attention.kv_offset % pass.key_offset_step != 0)
+            return formatted("kv_offset {} is no multiple of {}", attention.kv_offset,
+                             pass.key_offset_step);
+        if (!have_aligned_rows(pass.tiled_biases, call))
+            return "rows of a dense bias, or of its gradient, do not start at 16 aligned bytes";
+        std::string_view tensor;
+        if (maps_of(pass) == plan::Launch::Maps::forward)
+            tensor =
+                cuda::forward_tensor_without_tma(attention, options_.head_dim, options_.head_dim_v);
+        if (maps_of(pass) == plan::Launch::Maps::backward)
+            tensor = cuda::backward_tensor_without_tma(attention, options_.head_dim,
+                                                       options_.head_dim_v);
+        if (tensor.empty()) return "";
+        return formatted(
+            "TMA cannot walk {}, whose base and strides have to be of 16 aligned bytes", tensor);
     }
 
-    // Keys as a grid have to start with a row of it.
-    static bool starts_grid(const cuda::KernelConfig& config, const AttentionArguments& attention) {
-        return config.key_width == 0 || attention.kv_offset % config.key_width == 0;
+    Result<std::size_t> first_that_takes(const LoadedVariants& variants, const Call& call) const {
+        for (std::size_t variant = 0; variant < variants.count(); ++variant) {
+            auto pass = variants.find(variant, [&](CudaPass& one) { return load_pass(one); });
+            if (!pass) return pass.error();
+            if (why_not((*pass)->plan, call).empty()) return variant;
+        }
+        return not_compiled();
     }
 
-    const Loaded* find(KernelKind kind) const {
-        const auto found = std::find_if(loaded_.begin(), loaded_.end(), [kind](const Loaded& one) {
-            return one.config.kind == kind;
-        });
-        return found == loaded_.end() ? nullptr : &*found;
+    // The maps that TMA needs of the call's tensors.
+    std::optional<Maps> maps_for(const plan::PassPlan& pass, const Call& call) const {
+        const plan::KernelConfig& main = pass.main_kernel();
+        switch (maps_of(pass)) {
+        case plan::Launch::Maps::none: break;
+        case plan::Launch::Maps::forward: {
+            auto maps = cuda::forward_maps(main, call.attention, options_.dtype, options_.head_dim,
+                                           options_.head_dim_v);
+            if (!maps) return {};
+            for (const plan::CopiedBias& biases : pass.copied_biases)
+                if (const auto rows = rows_of(biases, call))
+                    cuda::add_bias_tensor_map(main, *rows, *maps);
+            return *maps;
+        }
+        case plan::Launch::Maps::backward: {
+            auto maps = cuda::backward_maps(main, call.attention, options_.dtype, options_.head_dim,
+                                            options_.head_dim_v);
+            if (!maps) return {};
+            return *maps;
+        }
+        }
+        return Maps{};
+    }
+
+    Result<void> run(const LoadedPass& pass, const Call& given) const {
+        auto scope = cuda::ContextScope::enter(options_.device, given.stream.handle);
+        if (!scope) return scope.error();
+        Words words(given.words);
+        Call call = given;
+        call.words = words.all();
+        if (const std::string why = why_not(pass.plan, call); !why.empty())
+            return Error{ErrorCode::invalid_option,
+                         formatted("this call is not what its plan was made for: {}; give plan() "
+                                   "such tensors (PlanOptions::forward, backward) and the buffers",
+                                   why)};
+        auto maps = maps_for(pass.plan, call);
+        if (!maps) return Error{ErrorCode::device, "the driver made no tensor map"};
+        Walk walk{*maps,
+                  pass,
+                  call,
+                  words,
+                  PlacedWorkspace(pass.plan.workspace, call),
+                  call.attention,
+                  are_stored_first(pass.plan.stored_gradients, call)};
+        return walk_steps(walk);
+    }
+
+    Result<void> walk_steps(Walk& walk) const {
+        const plan::PassPlan& plan = walk.pass.plan;
+        AttentionArguments& attention = walk.attention;
+        walk.workspace.name_in(attention, walk.call.workspace.data);
+        if (attention.row_facts != nullptr)
+            attention.fact_rows =
+                (attention.q_len + kReferenceRows - 1) / kReferenceRows * kReferenceRows;
+        if (attention.blocks_done != nullptr) {
+            const int tile = plan.main_kernel().key_tile;
+            attention.blocks_of_head = (attention.kv_len + tile - 1) / tile;
+        }
+        if (!walk.stores_first) attention.stored_tiles = nullptr;
+        if (const PlacedRegion* sums = walk.workspace.find(plan::Region::exact_sums))
+            name_exact_sums(plan.exact_gradients, walk.call, at(walk, *sums), walk.words);
+        for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+            const auto visit = [&](const auto& step) {
+                return take(walk, step, walk.pass.functions[i]);
+            };
+            if (auto done = std::visit(visit, plan.steps[i]); !done) return done;
+        }
+        return {};
+    }
+
+    using Function = std::optional<cuda::Function>;
+
+    static void* at(const Walk& walk, const PlacedRegion& region) {
+        return static_cast<std::byte*>(walk.call.workspace.data) + region.offset;
+    }
+
+    static Result<void> take(Walk& walk, const plan::Fill& fill, const Function&) {
+        if (fill.region == plan::Region::stored_tiles && !walk.stores_first) return {};
+        const PlacedRegion* region = walk.workspace.find(fill.region);
+        if (region == nullptr) return {};
+        return cuda::fill_async(at(walk, *region), 0, region->bytes, walk.call.stream.handle);
+    }
+
+    static Result<void> take(Walk& walk, const plan::FillGradients&, const Function&) {
+        if (walk.call.accumulate_gradients) return {};
+        for (std::uint32_t i = 0; i < walk.call.gradients.size(); ++i) {
+            const TensorView& view = walk.call.gradients[i];
+            if (!view || (walk.stores_first && walk.pass.plan.stored_gradients.holds(i))) continue;
+            if (auto done = cuda::fill_async(view.data, 0, bytes_of(view), walk.call.stream.handle);
+                !done)
+                return done;
+        }
+        return {};
+    }
+
+    // Heads that add to the same gradients one by one are launched one after the other.
+    Result<void> take(Walk& walk, const plan::Launch& launch, const Function& function) const {
+        const int heads = walk.attention.batch * walk.attention.kv_heads;
+        const int at_once =
+            launch.by_heads ? heads_of_launch(walk.pass.plan.heads_at_once, walk.attention) : heads;
+        if (at_once == heads) return start(walk, launch, *function, 1);
+        for (int first = 0; first < heads; first += at_once) {
+            walk.words.set(walk.pass.plan.first_head_word, static_cast<std::uint64_t>(first));
+            if (auto done = start(walk, launch, *function, heads / at_once); !done) return done;
+        }
+        return {};
+    }
+
+    static Result<void> take(Walk& walk, const plan::RoundSums& step, const Function& function) {
+        const plan::PassPlan& plan = walk.pass.plan;
+        const PlacedRegion* sums = walk.workspace.find(plan::Region::exact_sums);
+        return round_exact_sums(plan.exact_gradients, walk.call, at(walk, *sums),
+                                plan.kernels[step.kernel], *function);
+    }
+
+    static Result<void> take(Walk& walk, const plan::RoundGradients& step,
+                             const Function& function) {
+        for (std::size_t i = 0; i < walk.call.rounded_gradients.size(); ++i)
+            if (const TensorView& rounded = walk.call.rounded_gradients[i])
+                if (auto done = round_sums(walk.call.gradients[i], rounded,
+                                           walk.pass.plan.kernels[step.kernel], *function,
+                                           walk.call.stream);
+                    !done)
+                    return done;
+        return {};
+    }
+
+    // launches: that share the work evenly.
+    Result<void> start(Walk& walk, const plan::Launch& launch, const cuda::Function& function,
+                       int launches) const {
+        const plan::KernelConfig& config = walk.pass.plan.kernels[launch.kernel];
+        std::int64_t blocks = launch.blocks.of(lengths_of(walk.attention)) / launches;
+        if (blocks > INT32_MAX)
+            return Error{ErrorCode::limit,
+                         formatted("{} needs {} blocks; a launch can have {}: split the batch",
+                                   launch.entry, blocks, INT32_MAX)};
+        int* queue = nullptr;
+        if (launch.is_persistent && blocks > multiprocessors_) {
+            blocks = multiprocessors_;
+            if (launch.has_queue) queue = queues_->of(walk.call.stream.handle);
+        }
+        AttentionArguments attention = walk.attention;
+        if (config.has_block_mask && launch.entry == config.entry)
+            attention.block_mask = block_masks_->of(config, attention, walk.call.block_mask);
+        // The driver copies all before launch() returns.
+        std::array<void*, 4> arguments = {&attention, const_cast<void*>(words_of(walk.call))};
+        std::size_t count = 2;
+        if (auto* maps = std::get_if<ForwardTensorMaps>(&walk.maps);
+            launch.tensor_maps == plan::Launch::Maps::forward)
+            arguments[count++] = maps;
+        if (auto* maps = std::get_if<BackwardTensorMaps>(&walk.maps);
+            launch.tensor_maps == plan::Launch::Maps::backward)
+            arguments[count++] = maps;
+        if (launch.has_queue) arguments[count++] = static_cast<void*>(&queue);
+        return function.launch({.x = static_cast<unsigned>(blocks)},
+                               static_cast<unsigned>(launch.threads),
+                               static_cast<unsigned>(launch.shared_bytes), walk.call.stream.handle,
+                               std::span(arguments).first(count), launch.starts_early);
     }
 
     static Error not_compiled() {
         return {ErrorCode::internal, "a kernel of this pass was not compiled"};
     }
 
-    // Heads that add to the same gradients one by one are launched one after the other.
-    Result<void> launch_in_turn(const Loaded* kernel, const AttentionArguments& attention,
-                                const Call& call, Words& words) const {
-        const int heads = attention.batch * attention.kv_heads;
-        const int at_once = options_.head_turns.heads_of_launch(attention);
-        if (at_once == heads) return launch(kernel, attention, call);
-        for (int first = 0; first < heads; first += at_once) {
-            words.set(options_.head_turns.word, static_cast<std::uint64_t>(first));
-            if (auto done = launch(kernel, attention, call, nullptr, heads / at_once); !done)
-                return done;
-        }
-        return {};
-    }
-
-    // Computes what the forward kernel finds in the workspace, and says where.
-    Result<void> expand(const Loaded& kernel, AttentionArguments& attention,
-                        const Call& call) const {
-        if (!kernel.expand) return {};
-        const ForwardWorkspace parts = forward_workspace(attention, kernel.config.hopper->expanded);
-        if (parts.blocks > INT32_MAX) return too_many_blocks(kernel, parts.blocks);
-        auto* base = static_cast<std::byte*>(call.workspace.data);
-        attention.distance_values = reinterpret_cast<float*>(base + parts.distance_values);
-        attention.key_values = reinterpret_cast<float*>(base + parts.key_values);
-        const std::array<void*, 2> arguments = {&attention, const_cast<void*>(words_of(call))};
-        return kernel.expand->launch({.x = static_cast<unsigned>(parts.blocks)}, kExpandedStep, 0,
-                                     call.stream.handle, arguments);
-    }
-
-    static Error too_many_blocks(const Loaded& kernel, std::int64_t blocks) {
-        return Error{ErrorCode::limit,
-                     formatted("{} needs {} blocks; a launch can have {}: split the batch",
-                               kernel.config.entry, blocks, INT32_MAX)};
-    }
-
-    // launches: that share the work evenly. starts_early: as Function::launch.
-    Result<void> launch(const Loaded* kernel, AttentionArguments attention, const Call& call,
-                        const void* maps = nullptr, int launches = 1,
-                        bool starts_early = false) const {
-        if (kernel == nullptr) return not_compiled();
-        std::int64_t blocks = cuda::grid_blocks(kernel->config, attention) / launches;
-        if (blocks > INT32_MAX) return too_many_blocks(*kernel, blocks);
-        int* queue = nullptr;
-        if (kernel->config.hopper && blocks > multiprocessors_) {
-            blocks = multiprocessors_;
-            queue = queues_->of(call.stream.handle);
-        }
-        if (kernel->config.blocks_stay) blocks = std::min<std::int64_t>(blocks, multiprocessors_);
-        if (kernel->config.has_map) attention.map = maps_->of(kernel->config, attention, call.map);
-        // The driver copies all before launch() returns.
-        const std::array<void*, 4> arguments = {&attention, const_cast<void*>(words_of(call)),
-                                                const_cast<void*>(maps),
-                                                static_cast<void*>(&queue)};
-        return kernel->function.launch(
-            {.x = static_cast<unsigned>(blocks)}, static_cast<unsigned>(kernel->config.warps) * 32u,
-            static_cast<unsigned>(kernel->config.shared_bytes), call.stream.handle,
-            std::span(arguments).first(maps == nullptr         ? 2
-                                       : kernel->config.hopper ? 4
-                                                               : 3),
-            starts_early);
-    }
-
     const CudaOptions options_;
     int multiprocessors_ = 1;
     std::optional<TileQueues> queues_;
-    std::optional<TileMaps> maps_; // where some kernel asks for one
-    std::shared_ptr<MapMemory> map_memory_;
-    mutable std::mutex substitute_mutex_;
-    mutable std::map<std::pair<KernelKind, Substitute>, Loaded> substitutes_;
-    std::vector<Loaded> loaded_;
+    std::optional<BlockMasks> block_masks_; // where some kernel asks for one
+    std::shared_ptr<BlockMaskMemory> block_mask_memory_;
+    std::optional<LoadedVariants> forward_, backward_;
     std::vector<KernelInfo> infos_;
     void* flag_ = nullptr;
 };
 
 } // namespace
 
-Result<std::shared_ptr<const Executable>> load_cuda(std::vector<CudaKernel> kernels,
-                                                    const CudaOptions& options) {
+Result<std::shared_ptr<const Executable>> load_cuda(CudaPlan plan, const CudaOptions& options) {
     auto executable = std::make_shared<CudaExecutable>(options);
-    if (auto loaded = executable->load(std::move(kernels)); !loaded) return loaded.error();
+    if (auto loaded = executable->load(std::move(plan)); !loaded) return loaded.error();
     return std::shared_ptr<const Executable>(std::move(executable));
 }
 

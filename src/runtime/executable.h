@@ -8,40 +8,54 @@
 #include <vector>
 
 #include "common/arguments.h"
+#include "common/sequences.h"
 #include "flexc/kernel.h"
 #include "flexc/result.h"
 
 namespace flexc::runtime {
 
+// Which variant of each pass the calls of a plan get.
+struct PassVariants {
+    std::size_t forward = 0, backward = 0;
+};
+
 struct Call {
     AttentionArguments attention{};
+    // Null: dense. Else the lengths of `attention` are the most that a request may have.
+    const SequenceArguments* sequences = nullptr;
     std::span<const std::uint64_t> words; // in argument_slots order
     // Backward: one per buffer of the program, f32, contiguous; empty views for those without.
     std::span<const TensorView> gradients;
+    // Where those go in another type, contiguous; empty views for others.
+    std::span<const TensorView> rounded_gradients;
     bool accumulate_gradients = false; // add to what gradients hold, instead of replacing it
+    CpuThreads cpu_threads;
     Workspace workspace;
     Stream stream;
-    void* map = nullptr; // map_bytes() long, where masks need one
+    void* block_mask = nullptr; // block_mask_bytes() long, where masks need one
+    PassVariants variants;
 };
 
 class Executable {
   public:
     virtual ~Executable() = default;
 
+    // Those that calls like these can get, compiled if need be. `backward` is null without one.
+    virtual Result<PassVariants> choose(const Call&, const Call* /*backward*/) const {
+        return PassVariants{};
+    }
+
     virtual Result<void> forward(const Call& call) const = 0;
     virtual Result<void> backward(const Call& call) const = 0;
-    // f32 to another real type, contiguous, after earlier work on the stream.
-    virtual Result<void> round(const TensorView& from, const TensorView& to,
-                               Stream stream) const = 0;
     // Reads sizes and the shapes of gradients, no pointers.
     virtual std::size_t workspace_bytes(const Call& call, bool backward) const = 0;
 
-    // Memory for the maps of tiles that the mask shows; 0 where ranges in the kernels do. Reads
+    // Memory for block masks; 0 where kernels know the tiles that the mask shows as ranges. Reads
     // sizes, no pointers.
-    virtual std::size_t map_bytes(const Call&) const { return 0; }
-    virtual Result<std::shared_ptr<void>> allocate_map(std::size_t bytes) const = 0;
-    // Fills call.map, from what the mask reads, before later work on the stream.
-    virtual Result<void> build_map(const Call&) const { return {}; }
+    virtual std::size_t block_mask_bytes(const Call&) const { return 0; }
+    virtual Result<std::shared_ptr<void>> allocate_block_mask(std::size_t bytes) const = 0;
+    // Fills call.block_mask, from what the mask reads, before later work on the stream.
+    virtual Result<void> build_block_mask(const Call&) const { return {}; }
 
     // Where generated code reports reads outside a buffer; null when it does not.
     virtual void* out_of_range_flag() const = 0;

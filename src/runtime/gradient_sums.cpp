@@ -5,6 +5,7 @@
 
 #include "common/exact_sum.h"
 #include "common/rounding.h"
+#include "support/amounts.h"
 
 namespace flexc::runtime {
 
@@ -12,10 +13,10 @@ namespace {
 
 // visit(gradient, its sums)
 template <typename Visit>
-Result<void> for_each(const std::vector<ExactGradient>& gradients, const Call& call, void* sums,
-                      Visit visit) {
+Result<void> for_each(const std::vector<plan::ExactGradient>& gradients, const Call& call,
+                      void* sums, Visit visit) {
     auto* at = static_cast<exact::Sum*>(sums);
-    for (const ExactGradient& gradient : gradients) {
+    for (const plan::ExactGradient& gradient : gradients) {
         if (Result<void> done = visit(gradient, at); !done) return done;
         at += call.gradients[gradient.buffer].elements();
     }
@@ -24,7 +25,7 @@ Result<void> for_each(const std::vector<ExactGradient>& gradients, const Call& c
 
 // A kernel whose one argument has a count of elements, over which its threads stride.
 template <typename Argument>
-Result<void> launch_over(Argument argument, const cuda::KernelConfig& config,
+Result<void> launch_over(Argument argument, const plan::KernelConfig& config,
                          const cuda::Function& kernel, Stream stream) {
     constexpr long long kMostBlocks = 4096;
     const long long threads = 32ll * config.warps;
@@ -37,7 +38,7 @@ Result<void> launch_over(Argument argument, const cuda::KernelConfig& config,
 
 } // namespace
 
-int HeadTurns::heads_of_launch(const AttentionArguments& attention) const {
+int heads_of_launch(passes::HeadsAtOnce at_once, const AttentionArguments& attention) {
     switch (at_once) {
     case passes::HeadsAtOnce::all: break;
     case passes::HeadsAtOnce::of_batch: return attention.kv_heads;
@@ -50,35 +51,29 @@ Words::Words(std::span<const std::uint64_t> words) : count_(words.size()) {
     std::ranges::copy(words, words_.begin());
 }
 
-std::size_t exact_sum_bytes(const std::vector<ExactGradient>& gradients, const Call& call) {
-    std::size_t elements = 0;
-    for (const ExactGradient& gradient : gradients)
-        elements += static_cast<std::size_t>(call.gradients[gradient.buffer].elements());
-    return elements * sizeof(exact::Sum);
-}
-
-void name_exact_sums(const std::vector<ExactGradient>& gradients, const Call& call, void* sums,
-                     Words& words) {
+void name_exact_sums(const std::vector<plan::ExactGradient>& gradients, const Call& call,
+                     void* sums, Words& words) {
     (void)for_each(gradients, call, sums,
-                   [&](const ExactGradient& gradient, exact::Sum* own) -> Result<void> {
+                   [&](const plan::ExactGradient& gradient, exact::Sum* own) -> Result<void> {
                        words.set(gradient.word, std::bit_cast<std::uintptr_t>(own));
                        return {};
                    });
 }
 
-Result<void> round_exact_sums(const std::vector<ExactGradient>& gradients, const Call& call,
-                              void* sums, const cuda::KernelConfig& config,
+Result<void> round_exact_sums(const std::vector<plan::ExactGradient>& gradients, const Call& call,
+                              void* sums, const plan::KernelConfig& config,
                               const cuda::Function& kernel) {
-    return for_each(
-        gradients, call, sums, [&](const ExactGradient& gradient, exact::Sum* own) -> Result<void> {
-            const TensorView& view = call.gradients[gradient.buffer];
-            exact::Rounding rounding{own, static_cast<float*>(view.data), view.elements()};
-            return launch_over(rounding, config, kernel, call.stream);
-        });
+    return for_each(gradients, call, sums,
+                    [&](const plan::ExactGradient& gradient, exact::Sum* own) -> Result<void> {
+                        const TensorView& view = call.gradients[gradient.buffer];
+                        exact::Rounding rounding{own, static_cast<float*>(view.data),
+                                                 view.elements()};
+                        return launch_over(rounding, config, kernel, call.stream);
+                    });
 }
 
 Result<void> round_sums(const TensorView& from, const TensorView& to,
-                        const cuda::KernelConfig& config, const cuda::Function& kernel,
+                        const plan::KernelConfig& config, const cuda::Function& kernel,
                         Stream stream) {
     const auto type = to.dtype == DType::f16    ? Rounding::kF16
                       : to.dtype == DType::bf16 ? Rounding::kBf16
@@ -86,6 +81,19 @@ Result<void> round_sums(const TensorView& from, const TensorView& to,
     return launch_over(
         Rounding{static_cast<const float*>(from.data), to.data, from.elements(), type}, config,
         kernel, stream);
+}
+
+bool are_stored_first(const plan::StoredGradients& stored, const Call& call) {
+    const AttentionArguments& attention = call.attention;
+    const std::int64_t heads = stored.sharing.heads   ? 1
+                               : stored.sharing.group ? attention.kv_heads
+                                                      : attention.heads;
+    const std::int64_t elements = (stored.sharing.batches ? 1 : std::int64_t{attention.batch}) *
+                                  heads * attention.q_len * attention.kv_len;
+    return !call.accumulate_gradients && !stored.buffers.empty() &&
+           std::ranges::all_of(stored.buffers, [&](std::uint32_t buffer) {
+               return call.gradients[buffer].elements() == elements;
+           });
 }
 
 } // namespace flexc::runtime

@@ -8,6 +8,7 @@
 #include "flexc/kernel.h"
 #include "passes/mod.h"
 #include "runtime/executable.h"
+#include "runtime/sequences.h"
 
 namespace flexc::detail {
 
@@ -27,14 +28,17 @@ struct PlanState {
     double scale = 0;
     std::int64_t q_offset = 0, kv_offset = 0;
     bool accumulate_gradients = false;
+    CpuThreads cpu_threads;
     std::vector<std::int64_t> size_values;  // one per Program::sizes
     std::vector<std::uint64_t> param_words; // one per Program::params
+    runtime::PassVariants variants;
     std::size_t workspace_bytes = 0;
     std::size_t gradient_offset = 0; // in it, of sums that are rounded to other types
     // Of the tiles that the mask shows: held here, or built by each call in its workspace, after
     // what the kernels use.
-    std::size_t map_bytes = 0, map_offset = 0;
-    std::shared_ptr<void> map;
+    std::size_t block_mask_bytes = 0, block_mask_offset = 0;
+    std::shared_ptr<void> block_mask;
+    std::shared_ptr<runtime::SequenceState> sequences; // null: dense
 };
 
 } // namespace flexc::detail

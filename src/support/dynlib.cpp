@@ -7,6 +7,8 @@
 #include <glob.h>
 #include <link.h>
 
+#include "support/files.h"
+
 namespace flexc::support {
 
 namespace {
@@ -110,6 +112,12 @@ class Searcher {
     }
 
     bool attempt(const std::string& path, int mode, const std::string& note) {
+        // The loader would wait for somebody to write to a pipe.
+        if (const std::string what = path.find('/') == std::string::npos ? "" : special_file(path);
+            !what.empty()) {
+            record(path + note, "it is " + what + ", not a library");
+            return false;
+        }
         void* handle = ::dlopen(path.c_str(), mode);
         if (handle == nullptr) {
             const char* reason = ::dlerror();

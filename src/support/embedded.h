@@ -9,6 +9,7 @@ namespace flexc::embedded {
 struct EmbeddedFile {
     std::string_view path; // relative to the embedded folder
     std::string_view text;
+    std::string_view digest; // SHA-256, 64 hex digits
 };
 
 std::span<const EmbeddedFile> library();   // dsl/library

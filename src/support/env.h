@@ -5,18 +5,25 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "flexc/options.h"
 
 namespace flexc::support {
 
 enum class Variable {
-#define FLEXC_VARIABLE(identifier, name, meaning) identifier,
+#define FLEXC_VARIABLE(identifier, name, form, meaning) identifier,
 #include "support/env.def"
 #undef FLEXC_VARIABLE
 };
 
+// path: whoever opens it says what is wrong with it.
+enum class VariableForm { level, path, count, flag };
+
 struct VariableInfo {
     Variable variable;
     const char* name;
+    VariableForm form;
     std::string_view meaning;
 };
 
@@ -26,6 +33,14 @@ const VariableInfo& info(Variable variable);
 // Unset and empty are the same: nothing. Always nothing in a set-uid process, whose environment
 // belongs to somebody else.
 std::optional<std::string> environment(Variable variable);
+
+// The value in its form; nothing where it is unset or has another form.
+std::optional<LogLevel> environment_level(Variable variable);
+std::optional<int> environment_count(Variable variable); // from 1
+bool environment_flag(Variable variable);                // 1, not 0 or unset
+
+// Which variables have values that are not of their form and so have no effect, in words.
+std::vector<std::string> environment_problems();
 
 // A variable that others own, such as HOME or CUDA_PATH.
 std::optional<std::string> foreign_environment(const char* name);

@@ -1,7 +1,5 @@
 #include "support/log.h"
 
-#include <optional>
-
 #include <spdlog/logger.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
@@ -10,16 +8,6 @@
 namespace flexc::support {
 
 namespace {
-
-std::optional<LogLevel> stderr_level() {
-    const auto asked = environment(Variable::log);
-    if (!asked) return std::nullopt;
-    if (*asked == "debug") return LogLevel::debug;
-    if (*asked == "info") return LogLevel::info;
-    if (*asked == "warn" || *asked == "warning") return LogLevel::warning;
-    if (*asked == "error") return LogLevel::error;
-    return std::nullopt;
-}
 
 spdlog::level::level_enum spdlog_level(LogLevel level) {
     switch (level) {
@@ -45,7 +33,7 @@ spdlog::logger& stderr_logger() {
 }
 
 bool stderr_hears(LogLevel level) {
-    const auto threshold = stderr_level();
+    const auto threshold = environment_level(Variable::log);
     return threshold && level >= *threshold;
 }
 

@@ -1,5 +1,9 @@
-// What an expression can be over the elements of a tile: interval arithmetic, one function for each
-// operator of a program. Included by device and host code.
+// What an expression can be over the elements of a tile: interval arithmetic, a function named as
+// the operator for each that masks have between a query and a key; of all others nothing is known.
+// Included by device and host code.
+//
+// src/analysis/interval.h has another table, for ranges: a device has no 128-bit integers and no
+// flag for NaN to spare, and ranges need the ends of int64 exactly and ends that are infinite.
 //
 // Every function contains all results that operands inside their intervals can give, rounding of
 // f32 included. Booleans are 0 or 1: low = 1 means "everywhere", high = 0 means "nowhere".
@@ -19,8 +23,8 @@ struct Fact {
 
 // Beyond all values: an end that is not known. A real with such an end may also be NaN.
 constexpr double kFar = 1e300;
-// Integers up to here are exact.
-constexpr double kMostExact = 9007199254740992.0;
+// Integers up to here are exact, and no other one is rounded to one of them.
+constexpr double kMostExact = 9007199254740991.0;
 
 FLEXC_SHARED Fact anything() { return {-kFar, kFar}; }
 FLEXC_SHARED Fact any_truth() { return {0, 1}; }
@@ -61,9 +65,10 @@ FLEXC_SHARED Fact imul(Fact x, Fact y) {
     const Fact all = corners(x.low * y.low, x.low * y.high, x.high * y.low, x.high * y.high);
     return exact(all.low, all.high);
 }
+// The least integer has no positive counterpart: it stays what it is.
 FLEXC_SHARED Fact iabs(Fact x) {
     const double size = larger(-x.low, x.high);
-    return {x.low > 0 ? x.low : x.high < 0 ? -x.high : 0.0, size};
+    return exact(x.low > 0 ? x.low : x.high < 0 ? -x.high : 0.0, size);
 }
 FLEXC_SHARED Fact ifloordiv(Fact x, Fact y) {
     if (!is_finite(x) || !is_finite(y)) return anything();
@@ -80,8 +85,7 @@ FLEXC_SHARED Fact imod(Fact x, Fact y) {
     const double most = y.high > 0 ? y.high - 1 : 0;
     return {y.low < 0 ? y.low + 1 : 0, x.low >= 0 && y.low >= 0 ? smaller(most, x.high) : most};
 }
-FLEXC_SHARED Fact ipow(Fact, Fact) { return anything(); }
-FLEXC_SHARED Fact ineg(Fact x) { return {-x.high, -x.low}; }
+FLEXC_SHARED Fact ineg(Fact x) { return exact(-x.high, -x.low); }
 FLEXC_SHARED Fact isign(Fact x) {
     return {double(x.low > 0) - double(x.low < 0), double(x.high > 0) - double(x.high < 0)};
 }
@@ -138,7 +142,10 @@ FLEXC_SHARED Fact fdiv(Fact x, Fact y) {
 }
 FLEXC_SHARED Fact fma(Fact x, Fact y, Fact z) { return fadd(fmul(x, y), z); }
 FLEXC_SHARED Fact fneg(Fact x) { return {-x.high, -x.low}; }
-FLEXC_SHARED Fact fabs(Fact x) { return is_finite(x) ? iabs(x) : anything(); }
+FLEXC_SHARED Fact fabs(Fact x) {
+    if (!is_finite(x)) return anything();
+    return {x.low > 0 ? x.low : x.high < 0 ? -x.high : 0.0, larger(-x.low, x.high)};
+}
 FLEXC_SHARED Fact fmin(Fact x, Fact y) {
     return is_finite(x) && is_finite(y) ? imin(x, y) : anything();
 }
@@ -162,24 +169,6 @@ FLEXC_SHARED Fact ftrunc(Fact x) {
 FLEXC_SHARED Fact sqrt(Fact x) {
     return x.low >= 0 && is_finite(x) ? rounded({::sqrt(x.low), ::sqrt(x.high)}) : anything();
 }
-// Masks seldom have these between a query and a key.
-FLEXC_SHARED Fact ffloordiv(Fact, Fact) { return anything(); }
-FLEXC_SHARED Fact fmod(Fact, Fact) { return anything(); }
-FLEXC_SHARED Fact exp(Fact) { return anything(); }
-FLEXC_SHARED Fact exp2(Fact) { return anything(); }
-FLEXC_SHARED Fact expm1(Fact) { return anything(); }
-FLEXC_SHARED Fact log(Fact) { return anything(); }
-FLEXC_SHARED Fact log2(Fact) { return anything(); }
-FLEXC_SHARED Fact log1p(Fact) { return anything(); }
-FLEXC_SHARED Fact rsqrt(Fact) { return anything(); }
-FLEXC_SHARED Fact pow(Fact, Fact) { return anything(); }
-FLEXC_SHARED Fact sin(Fact) { return anything(); }
-FLEXC_SHARED Fact cos(Fact) { return anything(); }
-FLEXC_SHARED Fact tan(Fact) { return anything(); }
-FLEXC_SHARED Fact tanh(Fact) { return anything(); }
-FLEXC_SHARED Fact sigmoid(Fact) { return anything(); }
-FLEXC_SHARED Fact softplus(Fact) { return anything(); }
-FLEXC_SHARED Fact erf(Fact) { return anything(); }
 
 // --- comparison ---------------------------------------------------------------------------------
 
@@ -226,8 +215,17 @@ FLEXC_SHARED Fact fselect(Fact c, Fact x, Fact y) { return either(c, x, y); }
 FLEXC_SHARED Fact bool_to_int(Fact x) { return x; }
 FLEXC_SHARED Fact bool_to_real(Fact x) { return x; }
 // Rounding keeps order.
+// On the host through memory: g++ 12 makes nothing of two such conversions side by side.
+FLEXC_SHARED double in_f32(double x) {
+#ifdef __CUDACC__
+    return double(float(x));
+#else
+    volatile float rounded = float(x);
+    return double(rounded);
+#endif
+}
 FLEXC_SHARED Fact int_to_real(Fact x) {
-    return is_finite(x) ? Fact{double(float(x.low)), double(float(x.high))} : anything();
+    return is_finite(x) ? Fact{in_f32(x.low), in_f32(x.high)} : anything();
 }
 FLEXC_SHARED Fact real_to_int(Fact x) {
     return is_finite(x) ? exact(trunc(x.low), trunc(x.high)) : anything();

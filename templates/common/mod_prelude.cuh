@@ -7,6 +7,7 @@
 #include "common/element.cuh"
 #include "common/instructions.cuh"
 #include "common/math.cuh"
+#include "common/trigonometry.cuh"
 
 // --- integers: int where ranges allow it, else long long
 // -------------------------------------------

@@ -1,4 +1,4 @@
-// How the copy engine of Hopper and later walks through tensors. Included by device and host code.
+// How TMA walks through tensors. Included by device and host code.
 #pragma once
 
 // The driver's CUtensorMap: opaque, made by cuTensorMapEncodeTiled.
@@ -8,9 +8,9 @@ struct alignas(64) TensorMap {
 
 // Boxes of 64 columns (128 bytes, swizzled); rows in a box: the query tile for q, the key tile for
 // k and v, 16 for o, the rows of one warp.
-struct ForwardMaps {
+struct ForwardTensorMaps {
     TensorMap q, k, v, o;
-    // Of the matrix of biases, as rows side by side of all that its buffer holds: boxes of 128
+    // Of the dense bias, as rows side by side of all that its buffer holds: boxes of 128
     // bytes, swizzled, by the query tile. biases_from: its first element; null where there is no
     // map of it.
     TensorMap biases;
@@ -19,6 +19,6 @@ struct ForwardMaps {
 };
 
 // The same for the backward: 16 rows for dk and dv.
-struct BackwardMaps {
+struct BackwardTensorMaps {
     TensorMap q, k, v, d_out, dk, dv;
 };

@@ -3,19 +3,20 @@
 
 #include "common/math.cuh"
 #include "common/place.cuh"
-#include "sm80/backward_products.cuh"
+#include "common/row_lse.cuh"
+#include "sm80/backward_mma.cuh"
 
 // What a thread knows about one of its rows of a tile of scores.
 struct ScoreRow {
     mod::Row value;
     int q; // as the program sees it; rows past the end repeat the last
     bool inside;
-    float lse;
-    float delta; // sum over d of d_out * o, less d_lse
+    float reference_score, lse_log2; // lse and 0, where lse is enough: see row_references.cuh
+    float delta;                     // sum over d of d_out * o, less d_lse
 };
 
 // A tile of scores: its first positions, where load_row_sums put lse and delta of its rows, the
-// distance between the two, and whether the mask's map says that nothing is hidden.
+// distance between the two, and whether the block mask says that nothing is hidden.
 struct ScoreTile {
     int first_q, first_kv;
     unsigned row_sums;
@@ -53,10 +54,20 @@ __device__ inline ScoreRow read_row(const Surroundings& around, const ScoreTile&
     const int position = tile.first_q + row;
     const int q = min(position, attention.q_len - 1) + static_cast<int>(attention.q_offset);
     const float lse = sm80::load_shared_float(tile.row_sums + 4 * row);
-    return {mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q), q,
+    // Nothing is visible in the row: an infinite lse makes every P zero.
+    float reference_score = lse == negative_infinity() ? -lse : lse, lse_log2 = 0;
+    if (is_large_lse(lse)) {
+        const long long head = static_cast<long long>(place.b) * attention.heads + place.h;
+        const long long of_all = head * attention.fact_rows + position;
+        reference_score = attention.row_facts[row_fact_place(of_all, kReferenceFact)] *
+                          (mod::kHasScoreMod ? 1 : attention.scale);
+        lse_log2 = attention.row_facts[row_fact_place(of_all, kLseLog2Fact)];
+    }
+    return {mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q),
+            q,
             position < attention.q_len,
-            // Nothing is visible in the row: an infinite lse makes every weight zero.
-            lse == negative_infinity() ? -lse : lse,
+            reference_score,
+            lse_log2,
             sm80::load_shared_float(tile.row_sums + tile.to_delta + 4 * row)};
 }
 
@@ -76,12 +87,8 @@ __device__ inline ScoreColumn read_column(const Surroundings& around, const Scor
             kv, kAll || position < attention.kv_len};
 }
 
-// exp(score - lse). Where scores are rounded products anyway, one instruction less.
-__device__ inline float weight_of(float score, float lse) {
-    if constexpr (sizeof(mod::Element) == 4)
-        return exp2_fast((score - lse) * kLog2E);
-    else
-        return exp2_fast(score * kLog2E - lse * kLog2E);
+__device__ inline float p_of(float score, const ScoreRow& row) {
+    return exp2_fast((score - row.reference_score) * kLog2E - row.lse_log2);
 }
 
 __device__ inline bool is_visible(const Surroundings& around, const ScoreRow& row,
@@ -128,10 +135,10 @@ __device__ inline int found_again(int x) {
     return x;
 }
 
-// product (q k') becomes the weight, P; d_weight (d_out v') becomes the gradient with respect to
+// product (q k') becomes the weight, P; dp (d_out v') becomes the gradient with respect to
 // the score before the mod, dS. What is hidden becomes zero by selection, so that nothing that a
 // mod gives there matters.
-__device__ inline void differentiate(float& product, float& d_weight, bool visible,
+__device__ inline void differentiate(float& product, float& dp, bool visible,
                                      const Surroundings& around, const ScoreRow& row,
                                      const ScoreColumn& column, mod::GradientSums& sums) {
     const auto& [attention, arguments, place] = around;
@@ -150,16 +157,16 @@ __device__ inline void differentiate(float& product, float& d_weight, bool visib
         joint = mod::joint(at, joint.score);
         visible = visible && joint.score != negative_infinity();
     }
-    const float weight = weight_of(joint.score, row.lse);
-    const float d_modified = weight * (d_weight - row.delta);
+    const float p = p_of(joint.score, row);
+    const float d_modified = p * (dp - row.delta);
     if constexpr (mod::kAddsGradients) {
         if (visible) {
             mod::sum_gradients(at, joint, d_modified, sums);
             mod::add_gradients(at, joint, d_modified);
         }
     }
-    product = visible ? weight : 0;
-    d_weight = visible ? d_modified * joint.d_score : 0;
+    product = visible ? p : 0;
+    dp = visible ? d_modified * joint.d_score : 0;
 }
 
 // Whether the band says all about the mask.
@@ -171,13 +178,12 @@ constexpr bool kHasColumnValues = !__is_empty(mod::Column);
 // The same for all elements of this warp; kAll: all of them are visible. What a mod computes for a
 // column lives as long as the column; if there is nothing, it is rows that come and go.
 template <bool kAll, typename Scores>
-__device__ void differentiate_all(Scores& products, Scores& d_weights, const Surroundings& around,
+__device__ void differentiate_all(Scores& products, Scores& dp, const Surroundings& around,
                                   const ScoreTile& tile, mod::GradientSums& sums) {
     const auto visit = [&](int row, int column, bool visible, const ScoreRow& row_facts,
                            const ScoreColumn& column_facts) {
-        differentiate(products.at(row, column / 2, column % 2),
-                      d_weights.at(row, column / 2, column % 2), visible, around, row_facts,
-                      column_facts, sums);
+        differentiate(products.at(row, column / 2, column % 2), dp.at(row, column / 2, column % 2),
+                      visible, around, row_facts, column_facts, sums);
     };
     const auto row_at = [&](int i) { return read_row(around, tile, Scores::row(i)); };
     const auto column_at = [&](int i) {
@@ -219,16 +225,15 @@ __device__ void differentiate_all(Scores& products, Scores& d_weights, const Sur
 
 // Picks the form that this warp's rectangle of the tile needs.
 template <typename Scores>
-__device__ inline void differentiate_tile(Scores& products, Scores& d_weights,
-                                          const Surroundings& around, ScoreTile tile,
-                                          mod::GradientSums& sums) {
+__device__ inline void differentiate_tile(Scores& products, Scores& dp, const Surroundings& around,
+                                          ScoreTile tile, mod::GradientSums& sums) {
     tile.first_kv = sm80::computed_again(tile.first_kv);
     const int top = tile.first_q + Scores::first_row(), bottom = top + 16 * Scores::kSlabs - 1;
     const int left = tile.first_kv + Scores::first_column(), right = left + 16 * Scores::kUnits - 1;
     const bool shows_all = !mod::kHasMask || tile.is_full ||
                            (kMaskIsBand && around.place.band_holds(top, bottom, left, right));
     if (shows_all && bottom < around.attention.q_len && right < around.attention.kv_len)
-        differentiate_all<true>(products, d_weights, around, tile, sums);
+        differentiate_all<true>(products, dp, around, tile, sums);
     else
-        differentiate_all<false>(products, d_weights, around, tile, sums);
+        differentiate_all<false>(products, dp, around, tile, sums);
 }

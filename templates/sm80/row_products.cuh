@@ -70,6 +70,10 @@ __device__ inline float row_product(const AttentionArguments& attention, int b, 
     return sum;
 }
 
+__device__ inline float d_lse_of(const AttentionArguments& attention, int b, int h, int row) {
+    return attention.d_lse.data ? *Plane<float>(attention.d_lse, b, h).at(row, 0) : 0;
+}
+
 // What the gradient of a score is less for every weight of the row.
 __device__ inline float delta_of(const AttentionArguments& attention, int b, int h, int row) {
     const float sum = row_product(attention, b, h, row);

@@ -45,7 +45,7 @@ template <typename E> struct Plane {
 };
 
 // The largest asynchronous copy that divides a row of kColumns; 0: none does.
-template <typename E, int kColumns, int kRowBytes = kColumns * static_cast<int>(sizeof(E))>
+template <typename E, int kColumns, int kRowBytes = kColumns* static_cast<int>(sizeof(E))>
 constexpr int kCopyBytes = kRowBytes % 16 == 0  ? 16
                            : kRowBytes % 8 == 0 ? 8
                            : kRowBytes % 4 == 0 ? 4

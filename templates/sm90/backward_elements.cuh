@@ -1,4 +1,5 @@
-// A thread's elements in tiles of matrices that are in shared memory: biases, and their gradient.
+// A thread's elements in tiles of dense biases that are in shared memory: biases, and their
+// gradient.
 #pragma once
 
 #include "sm90/backward_layout.cuh"
@@ -35,12 +36,12 @@ __device__ inline void load_bias_pair(float, unsigned from, BiasPair& biases) {
                 __uint_as_float(load_shared_word(from + side * kBiasRowBytes + key * 32));
 }
 
-class TileMatrices {
+class TileBiases {
   public:
-    TileMatrices() = default;
+    TileBiases() = default;
     // Of the biases, and of the gradient of the warpgroup's keys. warp_key: the warp's first, in
     // the tile.
-    __device__ TileMatrices(unsigned biases, unsigned gradient, int warp_key) {
+    __device__ TileBiases(unsigned biases, unsigned gradient, int warp_key) {
         const int lane = static_cast<int>(threadIdx.x) % 32;
         const int query = lane % 4 * 2, key = warp_key + lane / 4;
         biases_ = kBiasBytes == 2 ? biases + lane % 8 * kBiasRowBytes +

@@ -1,8 +1,8 @@
-// Scores of a warpgroup as its products leave them and take them, and what a mask hides of them.
+// Scores of a warpgroup as its MMAs leave them and take them, and what a mask hides of them.
 #pragma once
 
 #include "sm90/backward_elements.cuh"
-#include "sm90/backward_layout.cuh"
+#include "sm90/backward_registers.cuh"
 #include "sm90/pack.cuh"
 
 namespace sm90 {
@@ -40,14 +40,14 @@ __device__ inline void hide(Scores& scores, const Sight& sight) {
         for (int j = 0; j < kQueries; ++j)
             if (!sight.shows(key, j)) scores[accumulator(key, j)] = 0;
 }
-__device__ inline void hide(Fragments& weights, const Sight& sight) {
+__device__ inline void hide(Fragments& p, const Sight& sight) {
 #pragma unroll
     for (int j = 0; j < kQueries; ++j)
 #pragma unroll
         for (int key = 0; key < 2; ++key)
             if (!sight.shows(key, j)) {
                 const int word = accumulator(key, j) / 2;
-                weights[word / 4][word % 4] &= j % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
+                p[word / 4][word % 4] &= j % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
             }
 }
 

@@ -17,8 +17,8 @@ template <int kPanelCount, int kPanelBytes, int kCount, typename Columns>
 __device__ inline void write_rows(unsigned memory, Columns columns, const float (&sums)[kCount],
                                   float factor) {
     int lane = static_cast<int>(threadIdx.x) % 32;
-    if constexpr (mod::kBlocksStay) lane = computed_again(lane);
-    if constexpr (kAsksForLane || kFindsPlaces) lane = lane_again();
+    if constexpr (mod::kPersistent) lane = computed_again(lane);
+    if constexpr (kSaves.lane_again || kSaves.places_again) lane = lane_again();
 #pragma unroll
     for (int i = 0; i < kCount; i += 8) {
         // Each lane names a row of one of four 8 x 8 matrices, two of them side by side.
@@ -62,10 +62,10 @@ __device__ inline void store_floats(const TensorArgument& tensor, unsigned flags
     }
 }
 
-// One warp's dk and dv, from registers. Where blocks stay, another thread stores them.
+// One warp's dk and dv, from registers. Where the kernel is persistent, another thread stores them.
 struct WarpOutput {
     const AttentionArguments& attention;
-    const BackwardMaps& maps;
+    const BackwardTensorMaps& maps;
     const Shared shared;
     const int warpgroup, warp, lane; // among the consumers, in the warpgroup, in the warp
 
@@ -75,7 +75,7 @@ struct WarpOutput {
         const unsigned memory = shared.d_values(warpgroup) + own_rows();
         store<mod::kHeadDimV, kDValuesPanel>(attention.dv, attention.dv_flags, maps.dv, keys,
                                              memory, dv, 1);
-        if constexpr (mod::kBlocksStay) shared.d_values_full().arrive();
+        if constexpr (mod::kPersistent) shared.d_values_full().arrive();
     }
     // When those with keys have ended in both.
     template <int kCount>
@@ -84,7 +84,7 @@ struct WarpOutput {
         store<mod::kHeadDim, kKeyPanel>(attention.dk, attention.dk_flags, maps.dk, keys, memory, dk,
                                         attention.scale);
         // Each thread for itself: it has read which keys these are.
-        if constexpr (mod::kBlocksStay)
+        if constexpr (mod::kPersistent)
             shared.d_keys_full().arrive();
         else if (lane == 0)
             wait_for_store_reads();
@@ -93,7 +93,7 @@ struct WarpOutput {
   private:
     // Found again for each tile of keys, not held.
     __device__ unsigned own_rows() const {
-        return (mod::kBlocksStay ? computed_again(16 * warp) : 16 * warp) * kRowBytes;
+        return (mod::kPersistent ? computed_again(16 * warp) : 16 * warp) * kRowBytes;
     }
 
     template <int kColumns, int kPanelBytes, int kCount>
@@ -108,16 +108,16 @@ struct WarpOutput {
         else
             write_rows<panels(kColumns), kPanelBytes>(memory, EveryColumn{}, sums, factor);
         __syncwarp();
-        if (!mod::kBlocksStay && lane == 0 && !is_float)
+        if (!mod::kPersistent && lane == 0 && !is_float)
             store_rows<panels(kColumns), kPanelBytes>(map, corner, memory);
     }
 };
 
-// Where blocks stay: dk and dv to memory, by the thread that adds dq's pieces, which are ahead of
-// them in the copy engine anyway. which: of the block's tiles of keys.
+// Where the kernel is persistent: dk and dv to memory, by the thread that adds dq's pieces, which
+// are ahead of them in TMA anyway. which: of the block's tiles of keys.
 __device__ inline void store_gradients(const AttentionArguments& attention,
-                                       const BackwardMaps& maps, Shared shared, const KeyTile& keys,
-                                       unsigned which) {
+                                       const BackwardTensorMaps& maps, Shared shared,
+                                       const KeyTile& keys, unsigned which) {
     const auto corner = [&](int warpgroup) {
         return Corner{keys.b, keys.h_kv, keys.first_kv + 64 * warpgroup, 0};
     };

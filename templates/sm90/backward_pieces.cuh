@@ -5,8 +5,8 @@
 #include "sm90/backward_output.cuh"
 #include "sm90/backward_tiles.cuh"
 #include "sm90/dependence.cuh"
+#include "sm90/semaphore.cuh"
 #include "sm90/tma.cuh"
-#include "sm90/turn.cuh"
 
 namespace sm90 {
 
@@ -15,7 +15,7 @@ namespace sm90 {
 __device__ inline void add_piece(float* slab, Shared shared, int piece, bool stores) {
     constexpr int kSlabFloats = kSlabRows * mod::kHeadDim;
     float* const to = slab + piece * (kSlabs == 2 ? kSlabFloats : kPieceBytes / 4);
-    const unsigned from = shared.base + at::kQueryGradient + piece * kPieceBytes;
+    const unsigned from = shared.base + kLayout.query_gradient + piece * kPieceBytes;
     const int bytes = kPieceSlabs * groups_of(piece) * kGroupBytes;
     if (bytes > 0 && stores) store_bytes(to, from, bytes);
     if (bytes > 0 && !stores) add_bytes(to, from, bytes);
@@ -57,7 +57,7 @@ class TileSums {
     __device__ void add(Shared shared, unsigned parity) const {
         constexpr long long kSlabFloats = kSlabRows * mod::kHeadDim;
         const bool is_first = before_ == kSlabUntouched;
-        if (before_ == kSlabTaken) wait_for_turn(attention_.slab_states + slab_, kSlabStored);
+        if (before_ == kSlabTaken) wait_for_semaphore(attention_.slab_states + slab_, kSlabStored);
         if (before_ == kSlabStored) asm volatile("fence.proxy.async;" ::: "memory");
         add_tile(attention_.dq_accumulator + slab_ * kSlabFloats, shared, parity, is_first);
         if (!is_first) return;
@@ -73,11 +73,12 @@ class TileSums {
 
 // By the thread that has added all of a block's pieces.
 __device__ inline void report_additions(const AttentionArguments& attention, const KeyTile& keys) {
-    if (attention.blocks_done != nullptr) pass_turn(attention.blocks_done + keys.head(attention));
+    if (attention.blocks_done != nullptr)
+        release_semaphore(attention.blocks_done + keys.head(attention));
 }
 
 __device__ inline void add_pieces(const AttentionArguments& attention,
-                                  const mod::Arguments& arguments, const BackwardMaps& maps,
+                                  const mod::Arguments& arguments, const BackwardTensorMaps& maps,
                                   Shared shared, const KeyTile& only) {
     unsigned parity = 0;
     wait_for_kernel_ahead();
@@ -97,7 +98,7 @@ __device__ inline void add_pieces(const AttentionArguments& attention,
                 sums.add(shared, parity);
             }
         });
-        if constexpr (mod::kBlocksStay) store_gradients(attention, maps, shared, keys, which);
+        if constexpr (mod::kPersistent) store_gradients(attention, maps, shared, keys, which);
         report_additions(attention, keys);
     });
 }

@@ -1,7 +1,7 @@
 // The producer's warpgroup: one thread loads tiles; a warp computes what is the same for a query.
 #pragma once
 
-#include "sm90/backward_matrix.cuh"
+#include "sm90/backward_dense_bias.cuh"
 #include "sm90/backward_slabs.cuh"
 #include "sm90/backward_tiles.cuh"
 #include "sm90/dependence.cuh"
@@ -27,22 +27,24 @@ __device__ inline void prefetch_panels(const TensorMap& map, Corner from) {
 }
 
 // Keys of a tile, and values.
-__device__ inline void load_keys(const BackwardMaps& maps, Shared shared, const KeyTile& keys,
+__device__ inline void load_keys(const BackwardTensorMaps& maps, Shared shared, const KeyTile& keys,
                                  int slot) {
     shared.keys(slot).arrive_expecting(kPanels * kKeyPanel);
-    load_panels(shared.base + at::kKeys + Shared::slot_offset(slot), kKeyPanel, kPanels, maps.k,
+    load_panels(shared.base + kLayout.keys + Shared::slot_offset(slot), kKeyPanel, kPanels, maps.k,
                 {keys.b, keys.h_kv, keys.first_kv, 0}, shared.keys(slot), kKeyPanelColumns);
 }
-__device__ inline void load_values(const BackwardMaps& maps, Shared shared, const KeyTile& keys) {
+__device__ inline void load_values(const BackwardTensorMaps& maps, Shared shared,
+                                   const KeyTile& keys) {
     shared.values().arrive_expecting(kValuePanels * kKeyPanel);
-    load_panels(shared.base + at::kValues, kKeyPanel, kValuePanels, maps.v,
+    load_panels(shared.base + kLayout.values, kKeyPanel, kValuePanels, maps.v,
                 {keys.b, keys.h_kv, keys.first_kv, 0}, shared.values());
 }
 
-// Where blocks stay, by a thread of its own: one tile of keys after another, told to all.
+// Where the kernel is persistent, by a thread of its own: one tile of keys after another, told to
+// all.
 __device__ inline void load_key_tiles(const AttentionArguments& attention,
-                                      const mod::Arguments& arguments, const BackwardMaps& maps,
-                                      Shared shared) {
+                                      const mod::Arguments& arguments,
+                                      const BackwardTensorMaps& maps, Shared shared) {
     const int count = (attention.kv_len + mod::kKeyTile - 1) / mod::kKeyTile * attention.batch *
                       attention.kv_heads;
     int index = static_cast<int>(blockIdx.x);
@@ -67,60 +69,58 @@ __device__ inline void load_key_tiles(const AttentionArguments& attention,
     }
 }
 
-// Keys and values once, unless another thread does; queries with their origins and deltas, and
+// Keys and values once, unless another thread does; queries with their facts, and
 // d_out, for every tile. By one thread, or where reads are staged by its whole warp.
 __device__ inline void load_tiles(const AttentionArguments& attention,
-                                  const mod::Arguments& arguments, const BackwardMaps& maps,
+                                  const mod::Arguments& arguments, const BackwardTensorMaps& maps,
                                   Shared shared, const KeyTile& keys, int& step) {
-    constexpr int kSumBytes = 4 * mod::kQueryTile;
     const long long rows = padded(attention.q_len);
-    const bool loads = !kStagesGrid || threadIdx.x % 32 == 0;
-    // While a map says whether there is anything to load.
-    if (mod::kHasMap && !mod::kBlocksStay && loads) {
+    const bool loads = !kStagesIndex2d || threadIdx.x % 32 == 0;
+    // While a block mask says whether there is anything to load.
+    if (mod::kHasBlockMask && !mod::kPersistent && loads) {
         const Corner key{keys.b, keys.h_kv, keys.first_kv, 0};
         prefetch_panels<kPanels>(maps.k, key);
         prefetch_panels<kValuePanels>(maps.v, key);
     }
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         const long long sums = (place.b * attention.heads + place.h) * rows;
-        GridSlabs slabs(attention, keys.first_kv);
+        Index2dSlabs slabs(attention, keys.first_kv);
 #pragma unroll 1
         for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
              walk.advance(), ++step) {
             const int stage = step % 2;
             const unsigned parity = step / 2 % 2 ^ 1;
             const Corner query{place.b, place.h, walk.tile() * mod::kQueryTile, 0};
-            if (!mod::kBlocksStay && step == 0 && loads) load_keys(maps, shared, keys, 0);
+            if (!mod::kPersistent && step == 0 && loads) load_keys(maps, shared, keys, 0);
             const Barrier queries = shared.queries_full(stage);
             const auto load = [&] {
                 shared.queries_empty(stage).wait(parity);
                 if (loads) {
-                    if constexpr (mod::kHasMap)
-                        MappedTile{walk.tile(), walk.is_full()}.store(shared.mapped_tile(stage));
-                    queries.arrive_expecting(kPanels * kQueryPanel + 2 * kSumBytes);
-                    load_panels(shared.base + at::kQueries + stage * kPanels * kQueryPanel,
+                    if constexpr (mod::kHasBlockMask)
+                        MaskTile{walk.tile(), walk.is_full()}.store(shared.mask_tile(stage));
+                    queries.arrive_expecting(kPanels * kQueryPanel + kFactBytes);
+                    load_panels(shared.base + kLayout.queries + stage * kPanels * kQueryPanel,
                                 kQueryPanel, kPanels, maps.q, query, queries);
                 }
                 if (step == 0 && loads) {
-                    if constexpr (!mod::kBlocksStay) load_values(maps, shared, keys);
+                    if constexpr (!mod::kPersistent) load_values(maps, shared, keys);
                     wait_for_kernel_ahead();
                 }
                 if (loads) {
-                    load_bytes(shared.base + at::kOrigins + stage * kSumBytes,
-                               attention.origins + sums + query.row, kSumBytes, queries);
-                    load_bytes(shared.base + at::kDeltas + stage * kSumBytes,
-                               attention.delta + sums + query.row, kSumBytes, queries);
+                    load_bytes(shared.base + kLayout.facts + stage * kFactBytes,
+                               attention.row_facts + (sums + query.row) * kRowFacts, kFactBytes,
+                               queries);
                 }
                 shared.d_out_empty(stage).wait(parity);
                 const Barrier d_out = shared.d_out_full(stage);
                 if (loads) {
                     d_out.arrive_expecting(kValuePanels * kQueryPanel);
-                    load_panels(shared.base + at::kDOut + stage * kValuePanels * kQueryPanel,
+                    load_panels(shared.base + kLayout.d_out + stage * kValuePanels * kQueryPanel,
                                 kQueryPanel, kValuePanels, maps.d_out, query, d_out);
                 }
             };
-            if constexpr (kStagesGrid) {
-                GridSlabs::Rows values;
+            if constexpr (kStagesIndex2d) {
+                Index2dSlabs::Rows values;
                 if (slabs.is_inside()) slabs.read(values, query.row);
                 load();
                 if (!slabs.is_known()) {
@@ -128,12 +128,12 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
                     if (slabs.is_inside()) slabs.read(values, query.row);
                 }
                 __syncwarp();
-                const unsigned memory = shared.grid(stage);
+                const unsigned memory = shared.index_2d(stage);
                 if (slabs.is_inside())
                     slabs.fill(values, query.row, memory, queries);
                 else
-                    GridStage{attention, arguments, place, query.row, keys.first_kv, memory}.fill(
-                        queries);
+                    Index2dStage{attention, arguments, place, query.row, keys.first_kv, memory}
+                        .fill(queries);
             } else {
                 load();
             }
@@ -142,12 +142,12 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
 }
 
 __device__ inline void load_queries(const AttentionArguments& attention,
-                                    const mod::Arguments& arguments, const BackwardMaps& maps,
+                                    const mod::Arguments& arguments, const BackwardTensorMaps& maps,
                                     Shared shared, const KeyTile& only) {
     int step = 0;
     visit_key_tiles<false>(shared, only, [&](const KeyTile& keys, unsigned) {
         load_tiles(attention, arguments, maps, shared, keys, step);
-        if constexpr (mod::kBlocksStay) shared.queries_end().arrive();
+        if constexpr (mod::kPersistent) shared.queries_end().arrive();
     });
 }
 
@@ -182,9 +182,9 @@ __device__ inline void stage_values(const AttentionArguments& attention,
     const int lane = static_cast<int>(threadIdx.x) % 32;
     int step = 0;
     visit_key_tiles<true>(shared, only, [&](const KeyTile& keys, unsigned) {
-        visit_heads<kSavesBeside ? HeadLoop::counts_again : HeadLoop::keeps>(
+        visit_heads<kSaves.beside ? HeadLoop::counts_again : HeadLoop::keeps>(
             attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-                const auto biases = MatrixRows<const mod::BiasElement>::of(
+                const auto biases = BiasRows<const mod::BiasElement>::of(
                     attention, arguments, place, keys.first_kv,
                     [](const mod::At& at) { return mod::bias_address(at); });
 #pragma unroll 1
@@ -201,7 +201,7 @@ __device__ inline void stage_values(const AttentionArguments& attention,
                                                                  place.b, place.h, place.h_kv, q);
                         };
                         // Long rows come one by one, and keep nothing: registers are short.
-                        if constexpr (kSavesBeside)
+                        if constexpr (kSaves.beside)
                             stage_rows_in_parts(attention, arguments, keys, place, first_row, step);
                         else if constexpr (kMaskIsLong && sizeof(mod::Row) > sizeof(int))
 #pragma unroll 1
@@ -214,18 +214,10 @@ __device__ inline void stage_values(const AttentionArguments& attention,
                             for (int i = lane; i < mod::kQueryTile; i += 32)
                                 stage_row(i, place.launch);
                         // Every lane for itself: it has written rows of its own.
-                        shared.queries_full(kSavesBeside ? computed_again(step) % 2 : stage)
+                        shared.queries_full(kSaves.beside ? computed_again(step) % 2 : stage)
                             .arrive();
                     }
-                    if constexpr (kCopiesBiases) {
-                        const int stage = step % kBiasRing;
-                        shared.biases_empty(stage).wait(step / kBiasRing % 2 ^ 1);
-                        copy_biases(biases, first_row,
-                                    min(attention.q_len - first_row, mod::kQueryTile),
-                                    attention.kv_len - keys.first_kv,
-                                    shared.base + at::kBiases + stage * kBiasTileBytes,
-                                    shared.biases_full(stage));
-                    }
+                    CopiedBias::copy(attention, shared, biases, first_row, keys.first_kv, step);
                 }
             });
     });

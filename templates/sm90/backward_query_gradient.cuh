@@ -1,4 +1,4 @@
-// A warpgroup's piece of dq: its products, and its way to those who add it to memory.
+// A warpgroup's piece of dq: its MMAs, and its way to those who add it to memory.
 #pragma once
 
 #include "sm90/backward_layout.cuh"
@@ -14,9 +14,9 @@ using QueryGradient = SlabGradient[kPieceSlabs];
 // A piece of dS K, over the tile's keys, or the first kCount of them.
 template <int kCount = mod::kKeyTile, int kStep = 0>
 __device__ inline void issue_query_gradient(SlabGradient& dq, unsigned d_scores, unsigned keys) {
-    using P = FixedProduct<mod::Element, kPieceColumns>;
-    constexpr int kFromA = at::kDScores + kStep / 4 * kQueryPanel + kStep % 4 * 32;
-    constexpr int kFromB = at::kKeys + kStep * 16 * kRowBytes;
+    using P = FixedWgmma<mod::Element, kPieceColumns>;
+    constexpr int kFromA = kLayout.d_scores + kStep / 4 * kQueryPanel + kStep % 4 * 32;
+    constexpr int kFromB = kLayout.keys + kStep * 16 * kRowBytes;
     if constexpr (kStep == 0)
         P::template start<kFromA, kFromB, true>(dq, d_scores, keys);
     else
@@ -47,7 +47,7 @@ struct QueryPiece {
             issue_query_gradient(dq[slab], first + slab * kSlab, key_columns());
     }
 
-    __device__ static void settle(QueryGradient& dq) {
+    __device__ static void wait_for_dq(QueryGradient& dq) {
 #pragma unroll
         for (int slab = 0; slab < kPieceSlabs; ++slab)
             pin(dq[slab]);
@@ -55,9 +55,9 @@ struct QueryPiece {
 
     // A piece of dq to the thread that adds it to memory.
     __device__ void hand_over(const QueryGradient& dq, unsigned step) const {
-        const int piece = kTakesTurns ? 0 : warpgroup;
+        const int piece = kAlternatesDq ? 0 : warpgroup;
         const unsigned to =
-            shared.base + at::kQueryGradient + piece * kPieceBytes + warp * 512 + lane * 16;
+            shared.base + kLayout.query_gradient + piece * kPieceBytes + warp * 512 + lane * 16;
         shared.piece_empty(piece).wait((step & 1) ^ 1);
 #pragma unroll
         for (int slab = 0; slab < kPieceSlabs; ++slab)
@@ -85,8 +85,9 @@ struct QueryPiece {
     __device__ unsigned key_columns() const {
         // Panels side by side in one product are as far apart as its word says.
         const unsigned word =
-            operand_word(shared.base, kTakesTurns && kPanels == 2 ? kKeyPanel : kQueryPanel) + keys;
-        if constexpr (kTakesTurns || kSlabs == 2)
+            operand_word(shared.base, kAlternatesDq && kPanels == 2 ? kKeyPanel : kQueryPanel) +
+            keys;
+        if constexpr (kAlternatesDq || kSlabs == 2)
             return word;
         else if constexpr (kPanels == 1 && kSlabs == 1)
             return word + warpgroup * (2 * kPieceColumns >> 4);

@@ -1,40 +1,55 @@
 // What the warps beside those that multiply do, each for as long as the block is there.
 #pragma once
 
-#include "sm90/backward_distances.cuh"
-#include "sm90/backward_grid_products.cuh"
-#include "sm90/backward_layout.cuh"
-#include "sm90/backward_matrix.cuh"
-#include "sm90/backward_pieces.cuh"
+#include "sm90/backward_dq_sink.cuh"
 #include "sm90/backward_producer.cuh"
-#include "sm90/backward_turns.cuh"
+#include "sm90/choose.cuh"
+#include "sm90/gradients/dense_bias.cuh"
+#include "sm90/gradients/distance.cuh"
+#include "sm90/gradients/index_2d_mma.cuh"
 
 namespace sm90 {
 
-// Inlined, or sums over a grid of keys would spill more.
+// Two warps that sum the tile of dS.
+struct NoTileWarps {
+    static __device__ void serve(const AttentionArguments&, const mod::Arguments&, Shared,
+                                 const KeyTile&, int) {}
+};
+struct DistanceWarps {
+    static __device__ void serve(const AttentionArguments& attention,
+                                 const mod::Arguments& arguments, Shared shared,
+                                 const KeyTile& keys, int warp) {
+        if (warp >= 2) sum_distances(attention, arguments, shared, keys, warp == 3);
+    }
+};
+struct Index2dWarps {
+    static __device__ void serve(const AttentionArguments& attention,
+                                 const mod::Arguments& arguments, Shared shared,
+                                 const KeyTile& keys, int warp) {
+        if (warp >= 2) sum_index_2d(attention, arguments, shared, keys, warp - 2);
+    }
+};
+using TileWarps =
+    Choose<mod::kSumsDistances, DistanceWarps, Choose<kSumsIndex2d, Index2dWarps, NoTileWarps>>;
+
+// Inlined, or sums over a 2-D key index would spill more.
 __device__ __forceinline__ void serve_consumers(const AttentionArguments& attention,
                                                 const mod::Arguments& arguments,
-                                                const BackwardMaps& maps, const Shared& shared,
-                                                const KeyTile& keys, int warp) {
+                                                const BackwardTensorMaps& maps,
+                                                const Shared& shared, const KeyTile& keys,
+                                                int warp) {
     const bool first_lane = threadIdx.x % 32 == 0;
-    if (warp == 0 && (first_lane || kStagesGrid))
+    if (warp == 0 && (first_lane || kStagesIndex2d))
         load_queries(attention, arguments, maps, shared, keys);
-    if (!kAddsMatrices && warp == 1 && first_lane) {
-        if constexpr (mod::kDeterministic)
-            add_pieces_in_turn(attention, arguments, maps, shared, keys);
-        else
-            add_pieces(attention, arguments, maps, shared, keys);
-    }
-    if constexpr (mod::kBlocksStay)
-        if (warp == 3 && first_lane) load_key_tiles(attention, arguments, maps, shared);
-    if constexpr (kStagesRows || kCopiesBiases)
-        if (warp == 2) stage_values(attention, arguments, shared, keys);
-    if constexpr (kAddsMatrices)
-        if (warp % 2 == 1) add_matrices(attention, arguments, shared, keys, warp / 2);
-    if constexpr (mod::kSumsDistances)
-        if (warp >= 2) sum_distances(attention, arguments, shared, keys, warp == 3);
-    if constexpr (mod::kSumsQuotients || mod::kSumsRemainders)
-        if (warp >= 2) sum_grid(attention, arguments, shared, keys, warp - 2);
+    if (DqSink::kHasThread && warp == 1 && first_lane)
+        DqSink::serve(attention, arguments, maps, shared, keys);
+    if (mod::kPersistent && warp == 3 && first_lane)
+        load_key_tiles(attention, arguments, maps, shared);
+    if ((kStagesRows || kCopiesBiases) && warp == 2)
+        stage_values(attention, arguments, shared, keys);
+    if (BiasGradient::kHasWarps && warp % 2 == 1)
+        BiasGradient::serve(attention, arguments, shared, keys, warp / 2);
+    TileWarps::serve(attention, arguments, shared, keys, warp);
 }
 
 } // namespace sm90

@@ -1,21 +1,31 @@
-// From products of keys and queries to weights, and from weights to the gradient of scores. Scores
+// From products of keys and queries to p, and from P to the gradient of scores. Scores
 // are transposed: a thread has two keys, and a quarter of its warpgroup's queries. Whatever is said
 // of a tile's queries here is of those of the warpgroup.
 #pragma once
 
 #include "common/math.cuh"
 #include "common/place.cuh"
+#include "common/row_lse.cuh"
 #include "sm90/backward_elements.cuh"
 #include "sm90/backward_fragments.cuh"
-#include "sm90/backward_gradients.cuh"
 #include "sm90/backward_layout.cuh"
-#include "sm90/backward_query_sums.cuh"
 #include "sm90/backward_staging.cuh"
+#include "sm90/gradients/registers.cuh"
 #include "sm90/key_columns.cuh"
 #include "sm90/pack.cuh"
 #include "sm90/visible_queries.cuh"
 
 namespace sm90 {
+
+// What a tile's queries have in shared memory, from the first that is the warpgroup's.
+struct RowFacts {
+    unsigned base;
+    // Of query first + 8 * pair and the next; the first is one of eight.
+    __device__ void load(RowFact fact, int first, int pair, float (&of)[2]) const {
+        const int row = 8 * pair;
+        load_shared(base + 4 * (row / 64 * (64 * kRowFacts) + fact * 64 + row % 64 + first), of);
+    }
+};
 
 // One warp's 16 keys, for one query head.
 class ScoreGradients {
@@ -26,7 +36,7 @@ class ScoreGradients {
           first_key_(warp_key + lane / 4), first_query_(lane % 4 * 2),
           columns_(attention, arguments, place, warp_key, lane),
           queries_(attention, arguments, place, columns_, warp_key, lane),
-          grid_reads_(tile_key, first_key_, first_query_) {
+          index_2d_reads_(tile_key, first_key_, first_query_) {
         const int head = place.b * attention.heads + place.h;
         const long long count = distance_count(attention);
         expanded_count_ = count * attention.batch * attention.heads;
@@ -34,79 +44,91 @@ class ScoreGradients {
     }
 
     // Where the tile's rows are, from the first that is the warpgroup's, and what is read by rows
-    // and columns of keys as a grid.
+    // and columns of keys as a index_2d.
     __device__ void use_stage(const Shared& shared, int stage, int first) {
-        if constexpr (kFindsAgain && !mod::kAddsGradients) {
-            first_query_ = kFindsPlaces ? lane_again() % 4 * 2 : computed_again(first_query_);
+        if constexpr (kSaves.positions_again && !mod::kAddsGradients) {
+            first_query_ =
+                kSaves.places_again ? lane_again() % 4 * 2 : computed_again(first_query_);
             first_key_ = computed_again(first_key_);
         }
         if constexpr (kStagesRows) rows_ = Shared::rows(stage) + first;
-        grid_reads_.use(shared.grid(stage));
+        index_2d_reads_.use(shared.index_2d(stage));
     }
 
     // Where the tile's biases are, and the warpgroup's part of their gradient.
-    __device__ void use_matrices(unsigned biases, unsigned gradient, int warp_key) {
-        matrices_ = TileMatrices(biases, gradient, warp_key);
+    __device__ void use_biases(unsigned biases, unsigned gradient, int warp_key) {
+        matrices_ = TileBiases(biases, gradient, warp_key);
     }
 
-    __device__ const TileMatrices& matrices() const { return matrices_; }
+    __device__ const TileBiases& matrices() const { return matrices_; }
     __device__ QuerySummation summation(const Shared& shared) const {
         return {attention_, arguments_, place_, shared};
     }
 
-    // Whether the mask's map says that nothing of the tile is hidden.
-    __device__ void use_map(bool shows_all) { map_shows_all_ = shows_all; }
+    // Whether the block mask says that nothing of the tile is hidden.
+    __device__ void use_block_mask(bool shows_all) { mask_shows_tile_ = shows_all; }
 
-    // What of the tile is visible, found out while its products are under way; where registers are
+    // What of the tile is visible, found out while its MMAs are under way; where registers are
     // short then, later.
     __device__ Sight look_early(int tile_query) const {
         Sight sight;
-        sight.hides = kLooksEarly && hides_any(tile_query);
+        sight.hides = kSaves.looks_early && hides_any(tile_query);
         if constexpr (Sight::kIsWord) sight.visible[0] = ~0u;
         if (sight.hides) look(sight, tile_query);
         return sight;
     }
 
-    // Products become weights, and unless kDifferentiatesFirst leaves that for later, fragments of
-    // them. With a derivative folded in, they become its products with the weights.
-    __device__ void weigh(Scores& scores, Fragments& weights, int tile_query, unsigned origins,
-                          Sight sight) const {
+    // Products become p, and unless kDifferentiatesFirst leaves that for later, fragments of
+    // them. With a derivative folded in, they become its MMAs with the P.
+    __device__ void compute_p(Scores& scores, Fragments& p, int tile_query, const RowFacts& facts,
+                              Sight sight) const {
+        if constexpr (kFolds || mod::kHasScoreMod) {
 #pragma unroll
-        for (int pair = 0; pair < kQueries / 2; ++pair) {
-            if (ends_before(pair, tile_query)) break;
-            tile_query = again_for(pair, tile_query);
-            float origin[2], even[2];
-            load_shared(origins + 4 * (first_query_ + 8 * pair), origin);
-            GridReads::Values staged;
-            grid_reads_.load(staged, pair);
-            const BiasPair biases = matrices_.load(pair);
+            for (int pair = 0; pair < kQueries / 2; ++pair) {
+                if (ends_before(pair, tile_query)) break;
+                tile_query = again_for(pair, tile_query);
+                float lse_log2[2], reference[2], even[2];
+                if constexpr (kFolds) {
+                    facts.load(kLseLog2Fact, first_query_, pair, lse_log2);
+                    facts.load(kReferenceFact, first_query_, pair, reference);
+                }
+                Index2dReads::Values staged;
+                index_2d_reads_.load(staged, pair);
+                const BiasPair biases = matrices_.load(pair);
 #pragma unroll
-            for (int side = 0; side < 2; ++side)
-                visit(tile_query, 2 * pair + side, staged[side], biases.of[side],
-                      [&](int key, int i, const mod::At& at) {
-                          const mod::Joint joint = modify(at, scores[i]);
-                          const float weight = weight_of(joint.score, origin[side]);
-                          // A derivative without bounds must not meet a weight of zero.
-                          scores[i] = !kFolds ? weight : weight == 0 ? 0 : weight * joint.d_score;
-                          if constexpr (kFolds) gather(weights, even, weight, key, i);
-                      });
+                for (int side = 0; side < 2; ++side)
+                    visit(tile_query, 2 * pair + side, staged[side], biases.of[side],
+                          [&](int key, int i, const mod::At& at) {
+                              const mod::Joint joint = modify(at, scores[i]);
+                              if constexpr (!kFolds) {
+                                  scores[i] = joint.score;
+                                  return;
+                              }
+                              const float p_value =
+                                  p_of(joint.score, reference[side], lse_log2[side]);
+                              // A derivative without bounds must not meet a weight of zero.
+                              scores[i] = p_value == 0 ? 0 : p_value * joint.d_score;
+                              gather(p, even, p_value, key, i);
+                          });
+            }
         }
-        if (kLooksEarly ? sight.hides_any() : hides_any(tile_query)) {
-            if constexpr (!kLooksEarly) look(sight, tile_query);
+        if constexpr (!kFolds) exponentiate(scores, facts);
+        if (kSaves.looks_early ? sight.hides_any() : hides_any(tile_query)) {
+            if constexpr (!kSaves.looks_early) look(sight, tile_query);
             hide(scores, sight);
-            if constexpr (kFolds) hide(weights, sight);
+            if constexpr (kFolds) hide(p, sight);
         }
-        if constexpr (!kFolds && !kDifferentiatesFirst) to_fragments(weights, scores);
+        if constexpr (!kFolds && !kDifferentiatesFirst) to_fragments(p, scores);
     }
 
-    // d_weights, products of d_out and values, become gradients of modified scores, by what weigh()
+    // dp, products of d_out and values, become gradients of modified scores, by what compute_p()
     // left: `factors`, or fragments of them.
-    __device__ void differentiate(Scores& d_weights, const Scores& factors,
-                                  const Fragments& fragments, unsigned deltas) const {
+    __device__ void differentiate(Scores& dp, const Scores& factors, const Fragments& fragments,
+                                  const RowFacts& facts) const {
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
             float delta[2];
-            load_shared(deltas + 4 * (first_query_ + 8 * pair), delta);
+            facts.load(kDeltaFact, first_query_, pair, delta);
 #pragma unroll
             for (int side = 0; side < 2; ++side)
 #pragma unroll
@@ -118,7 +140,7 @@ class ScoreGradients {
                         factor = side == 0 ? flexc_first(mod::Element{}, word)
                                            : flexc_second(mod::Element{}, word);
                     }
-                    d_weights[i] = factor * (d_weights[i] - delta[side]);
+                    dp[i] = factor * (dp[i] - delta[side]);
                 }
         }
     }
@@ -127,14 +149,14 @@ class ScoreGradients {
     __device__ void finish(Scores& d_scores, int tile_query, GradientSums& sums,
                            QuerySums& query_sums) const {
         if constexpr (kFolds || (!mod::kAddsGradients && mod::kDerivativeIsOne)) return;
-        GridReads::Values staged;
+        Index2dReads::Values staged;
         BiasPair biases{};
 #pragma unroll
         for (int j = 0; j < kQueries; ++j) {
             if (j % 2 == 0) {
                 if (ends_before(j / 2, tile_query)) break;
                 tile_query = again_for(j / 2, tile_query);
-                grid_reads_.load(staged, j / 2);
+                index_2d_reads_.load(staged, j / 2);
                 if (kHoldsBiases) biases = matrices_.load(j / 2);
             }
             visit(tile_query, j, staged[j % 2], biases.of[j % 2],
@@ -149,75 +171,62 @@ class ScoreGradients {
     }
 
     // All three at once, from products to fragments.
-    __device__ void weigh_and_differentiate(const Scores& scores, const Scores& d_weights,
-                                            Fragments& weights, Fragments& d_scores, int tile_query,
-                                            unsigned origins, unsigned deltas, GradientSums& sums,
-                                            QuerySums& query_sums) const {
+    __device__ void compute_p_and_ds(const Scores& scores, const Scores& dp, Fragments& p,
+                                     Fragments& d_scores, int tile_query, const RowFacts& facts,
+                                     GradientSums& sums, QuerySums& query_sums) const {
         unsigned visible[2] = {~0u, ~0u};
         const bool hides = hides_any(tile_query);
         if (hides) find(visible, tile_query);
         if (mod::kHidesByMaskAlone && !hides)
-            change_all<true>(scores, d_weights, weights, d_scores, tile_query, origins, deltas,
-                             visible, sums, query_sums);
+            change_all<true>(scores, dp, p, d_scores, tile_query, facts, visible, sums, query_sums);
         else
-            change_all<false>(scores, d_weights, weights, d_scores, tile_query, origins, deltas,
-                              visible, sums, query_sums);
-        if constexpr (kExchangesEarly)
-#pragma unroll
-            for (int gradient = 0; gradient < mod::kGradients; ++gradient)
-                if (mod::sum_of(gradient) == mod::Sum::query)
-                    exchange<kQueries / 2, 16>(query_sums.of_query[gradient],
-                                               static_cast<int>(threadIdx.x));
+            change_all<false>(scores, dp, p, d_scores, tile_query, facts, visible, sums,
+                              query_sums);
+        query_sums.exchange_early();
     }
 
     // Sums over the queries of this head.
     __device__ void flush(GradientSums& sums) const {
-        if constexpr (!mod::kAddsGradients) return;
-        const mod::Row row{};
-#pragma unroll
-        for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
-            if (mod::sum_of(gradient) == mod::Sum::head) {
-                const float total = flexc_warp_sum(sums.of_head[gradient]);
-                if (threadIdx.x % 32 == 0) add(element(row, 0, 0, 0, 0), gradient, total);
-            }
-            if (mod::sum_of(gradient) == mod::Sum::key)
-#pragma unroll
-                for (int key = 0; key < 2; ++key) {
-                    const float total = quad_sum(sums.of_key[gradient][key]);
-                    if (threadIdx.x % 4 == 0 && first_key_ + 8 * key < attention_.kv_len)
-                        add(element(row, key, 0, 0, 0), gradient, total);
-                }
-        }
+        if constexpr (mod::kAddsGradients)
+            visit_gradients([&](auto gradient) {
+                decltype(gradient)::Sum::flush(gradient.kValue, sums, *this);
+            });
+    }
+    // The thread's keys, for any query: what reads by heads and keys name.
+    __device__ bool has_key(int key) const { return first_key_ + 8 * key < attention_.kv_len; }
+    __device__ mod::At at_key(const mod::Row& row, int key) const {
+        return element(row, key, 0, 0, 0);
     }
 
   private:
     // kSeesAll: nothing is hidden, nor does a weight of zero meet what is infinite or NaN.
     template <bool kSeesAll>
-    __device__ void change_all(const Scores& scores, const Scores& d_weights, Fragments& weights,
-                               Fragments& d_scores, int tile_query, unsigned origins,
-                               unsigned deltas, const unsigned (&visible)[2], GradientSums& sums,
+    __device__ void change_all(const Scores& scores, const Scores& dp, Fragments& p,
+                               Fragments& d_scores, int tile_query, const RowFacts& facts,
+                               const unsigned (&visible)[2], GradientSums& sums,
                                QuerySums& query_sums) const {
 #pragma unroll
         for (int pair = 0; pair < kQueries / 2; ++pair) {
             tile_query = again_for(pair, tile_query);
-            float origin[2], delta[2], even[2], d_even[2];
-            load_shared(origins + 4 * (first_query_ + 8 * pair), origin);
-            load_shared(deltas + 4 * (first_query_ + 8 * pair), delta);
-            GridReads::Values staged;
-            grid_reads_.load(staged, pair);
+            float lse_log2[2], reference[2], delta[2], even[2], d_even[2];
+            facts.load(kLseLog2Fact, first_query_, pair, lse_log2);
+            facts.load(kReferenceFact, first_query_, pair, reference);
+            facts.load(kDeltaFact, first_query_, pair, delta);
+            Index2dReads::Values staged;
+            index_2d_reads_.load(staged, pair);
             const BiasPair biases = matrices_.load(pair);
 #pragma unroll
             for (int side = 0; side < 2; ++side)
                 visit(tile_query, 2 * pair + side, staged[side], biases.of[side],
                       [&](int key, int i, const mod::At& at) {
                           const mod::Joint joint = modify(at, scores[i]);
-                          float weight = weight_of(joint.score, origin[side]);
-                          if (!kSeesAll && !(visible[key] >> (2 * pair + side) & 1)) weight = 0;
-                          float d_modified = weight * (d_weights[i] - delta[side]);
-                          if (!kSeesAll && weight == 0) d_modified = 0;
+                          float p_value = p_of(joint.score, reference[side], lse_log2[side]);
+                          if (!kSeesAll && !(visible[key] >> (2 * pair + side) & 1)) p_value = 0;
+                          float d_modified = p_value * (dp[i] - delta[side]);
+                          if (!kSeesAll && p_value == 0) d_modified = 0;
                           add_gradients<kSeesAll>(at, joint, d_modified, key, 2 * pair + side, sums,
                                                   query_sums);
-                          gather(weights, even, weight, key, i);
+                          gather(p, even, p_value, key, i);
                           gather(d_scores, d_even,
                                  !kSeesAll && d_modified == 0 ? 0 : d_modified * joint.d_score, key,
                                  i);
@@ -235,7 +244,7 @@ class ScoreGradients {
     // and with every part of the queries.
     static __device__ bool starts_anew(int pair) {
         return (mod::kReadsElements && pair % 2 == 0) ||
-               (kModifiesInParts && pair > 0 && pair % kPairsAtOnce == 0);
+               (kSaves.modifies_in_parts && pair > 0 && pair % kPairsAtOnce == 0);
     }
     static __device__ int again_for(int pair, int tile_query) {
         return pair == 0 || starts_anew(pair) ? computed_again(tile_query) : tile_query;
@@ -261,7 +270,8 @@ class ScoreGradients {
                      : position + static_cast<int>(attention_.kv_offset);
     }
     // `first`: of the tile's queries, this thread's first in the tensor; j: which of those it is.
-    // staged: what reads give by rows and columns of keys as a grid. bias: from the copied matrix.
+    // staged: what reads give by rows and columns of keys as a index_2d. bias: from the copied
+    // matrix.
     __device__ mod::At element(const mod::Row& row, int key, int q, int first, int j,
                                const float* staged = nullptr, float bias = 0) const {
         const int kv = key_index(key, mod::kReadsElements);
@@ -293,7 +303,7 @@ class ScoreGradients {
                            q);
     }
 
-    using Staged = float[2][GridReads::kReads > 0 ? GridReads::kReads : 1]; // of both keys
+    using Staged = float[2][Index2dReads::kReads > 0 ? Index2dReads::kReads : 1]; // of both keys
 
     // Both elements of the j-th query: visit(key, accumulator, element).
     template <typename Visit>
@@ -303,8 +313,9 @@ class ScoreGradients {
         const int first = tile_query + first_query_;
         const int inside = min(first + query_of(j), attention_.q_len - 1) + offset;
         // Else addresses of staged rows would be kept from tile to tile.
-        const int own = kModifiesInParts && kStagesRows && !kIsLong ? computed_again(first_query_)
-                                                                    : first_query_;
+        const int own = kSaves.modifies_in_parts && kStagesRows && !kIsLong
+                            ? computed_again(first_query_)
+                            : first_query_;
         const mod::Row row = row_of(own + query_of(j), inside);
         const int q = mod::kReadsElements ? inside : first + query_of(j) + offset;
 #pragma unroll
@@ -317,14 +328,44 @@ class ScoreGradients {
         if constexpr (mod::kHasScoreMod) return mod::joint(at, product * attention_.scale);
         return {product, 1, {}};
     }
-    // `origin` is the lse in the exponent's units.
-    __device__ float weight_of(float score, float origin) const {
-        return exp2_fast(
-            fmaf(score, mod::kHasScoreMod ? kLog2E : attention_.scale * kLog2E, -origin));
+    static __device__ float p_of(float score, float reference, float lse_log2) {
+        return exp2_fast(fmaf(score - reference, kLog2E, -lse_log2));
+    }
+
+    // Modified scores become P. Where a tile's origins say that rows of it have scores too
+    // large for one float, these become relative to their references first.
+    __device__ void exponentiate(Scores& scores, const RowFacts& facts) const {
+        const float factor = mod::kHasScoreMod ? kLog2E : attention_.scale * kLog2E;
+        float lse_log2[2];
+        facts.load(kLseLog2Fact, first_query_, 0, lse_log2);
+        if (has_large_rows(lse_log2[0])) subtract_references(scores, facts);
+#pragma unroll
+        for (int pair = 0; pair < kQueries / 2; ++pair) {
+            facts.load(kLseLog2Fact, first_query_, pair, lse_log2);
+#pragma unroll
+            for (int side = 0; side < 2; ++side)
+#pragma unroll
+                for (int key = 0; key < 2; ++key) {
+                    float& score = scores[accumulator(key, 2 * pair + side)];
+                    score = exp2_fast(fmaf(score, factor, -lse_log2[side]));
+                }
+        }
+    }
+    __device__ void subtract_references(Scores& scores, const RowFacts& facts) const {
+#pragma unroll
+        for (int pair = 0; pair < kQueries / 2; ++pair) {
+            float reference[2];
+            facts.load(kReferenceFact, first_query_, pair, reference);
+#pragma unroll
+            for (int side = 0; side < 2; ++side)
+#pragma unroll
+                for (int key = 0; key < 2; ++key)
+                    scores[accumulator(key, 2 * pair + side)] -= reference[side];
+        }
     }
 
     __device__ bool hides_any(int tile_query) const {
-        return !queries_.are_all(tile_query, map_shows_all_);
+        return !queries_.are_all(tile_query, mask_shows_tile_);
     }
     __device__ void find(unsigned (&visible)[2], int tile_query) const {
         static_assert(kQueries <= 32, "one bit each");
@@ -335,42 +376,23 @@ class ScoreGradients {
         if constexpr (Sight::kIsWord)
             sight.visible[0] = (sight.visible[0] & 0xffffu) | sight.visible[1] << 16;
     }
-    // kIsFinite: whatever the partials are.
     template <bool kIsFinite = false>
     __device__ void add_gradients(const mod::At& at, const mod::Joint& joint, float d_modified,
                                   int key, int j, GradientSums& sums, QuerySums& query_sums) const {
-#pragma unroll
-        for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
-            // What a hidden element's partial may be is nobody's business.
-            const bool adds = kIsFinite || mod::is_finite_partial(gradient) || d_modified != 0;
-            const float d_read = adds ? joint.partial[gradient] * d_modified : 0;
-            switch (mod::sum_of(gradient)) {
-            case mod::Sum::distance:
-            case mod::Sum::quotient:
-            case mod::Sum::remainder: break; // of dS, in shared memory
-            case mod::Sum::head: sums.of_head[gradient] += d_read; break;
-            case mod::Sum::key: sums.of_key[gradient][key] += d_read; break;
-            case mod::Sum::query: query_sums.of_query[gradient][j] += d_read; break;
-            case mod::Sum::matrix:
-                if (kAddsParts && !kAddsScores && gradient == mod::kMatrixGradient)
-                    matrices_.store(query_of(j), 8 * key, d_read);
-                break;
-            case mod::Sum::element: add(at, gradient, d_read); break;
-            }
-        }
+        add_element<kIsFinite>(at, joint, d_modified, key, j, {sums, query_sums, matrices_});
     }
 
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;
     const HeadPlace& place_;
-    int first_key_;      // of this thread, in the tensor
-    int first_query_;    // of this thread, in a tile of queries
-    bool map_shows_all_; // of the tile, to every key
+    int first_key_;        // of this thread, in the tensor
+    int first_query_;      // of this thread, in a tile of queries
+    bool mask_shows_tile_; // of the tile, to every key
     KeyColumns columns_;
     VisibleQueries queries_;
-    GridReads grid_reads_;
+    Index2dReads index_2d_reads_;
     const mod::Row* rows_;
-    TileMatrices matrices_;
+    TileBiases matrices_;
     const float* expanded_;    // entry of distance 0
     long long expanded_count_; // from one read to the next
 };

@@ -43,7 +43,7 @@ template <int kPanelCount> struct Share {
 
     template <int kA, int kStepOfA, bool kTransposedA, int kB, bool kAdds, int kStep>
     static __device__ void issue_steps(Sums& sums, unsigned a, unsigned b) {
-        using P = FixedProduct<mod::Element, kColumns>;
+        using P = FixedWgmma<mod::Element, kColumns>;
         constexpr int kFromA = kA + kStep * kStepOfA, kFromB = kB + kStep * 16 * kRowBytes;
         if constexpr (kAdds || kStep > 0)
             P::template add<kFromA, kFromB, true, kTransposedA>(sums, a, b);

@@ -1,5 +1,5 @@
 // What backward_staging.cuh stages, where it is evenly spaced in memory: from query to query, from
-// row to row of the grid of keys, and within a row.
+// row to row of the 2-D key index, and within a row.
 #pragma once
 
 #include "sm90/backward_staging.cuh"
@@ -7,12 +7,12 @@
 namespace sm90 {
 
 // By a whole warp, for one head and tile of keys.
-class GridSlabs {
+class Index2dSlabs {
   public:
-    __device__ GridSlabs(const AttentionArguments& attention, int first_key)
+    __device__ Index2dSlabs(const AttentionArguments& attention, int first_key)
         : attention_(attention), last_query_(attention.q_len - 1),
           start_(first_key - first_key % mod::kKeyWidth),
-          last_row_(min(start_ / mod::kKeyWidth + kGridRows, rows_of(attention)) - 1 -
+          last_row_(min(start_ / mod::kKeyWidth + kIndex2dRows, rows_of(attention)) - 1 -
                     start_ / mod::kKeyWidth) {}
 
     // Takes a while, so that what does not depend on it goes first.
@@ -29,7 +29,7 @@ class GridSlabs {
 
     // By the tile's rows: of as many queries of a lane as there are registers for.
     static constexpr int kBands = mod::kQueryTile / 32;
-    static constexpr int kRowValues = mod::kRowReads * kGridRows;
+    static constexpr int kRowValues = mod::kRowReads * kIndex2dRows;
     static constexpr int kHeldBands = kBands * kRowValues <= 8 ? kBands : 0;
     struct Rows {
         float of[kHeldBands > 0 ? kHeldBands : 1][kRowValues > 0 ? kRowValues : 1];
@@ -60,7 +60,7 @@ class GridSlabs {
     }
 
   private:
-    // Bytes from one query, and row of the grid, to the next.
+    // Bytes from one query, and row of the index_2d, to the next.
     struct Slab {
         unsigned long long first;
         int by_query, by_row;
@@ -112,8 +112,8 @@ class GridSlabs {
     __device__ void read_rows(float (&values)[kRowValues > 0 ? kRowValues : 1], int query) const {
         const unsigned long long first = rows_[kRead].at(min(query + lane(), last_query_));
 #pragma unroll
-        for (int i = 0; i < kGridRows; ++i)
-            values[kRead * kGridRows + i] =
+        for (int i = 0; i < kIndex2dRows; ++i)
+            values[kRead * kIndex2dRows + i] =
                 flexc_to_float(*reinterpret_cast<const RowElement<kRead>*>(
                     first + static_cast<long long>(rows_[kRead].by_row) * min(i, last_row_)));
         if constexpr (kRead + 1 < mod::kRowReads) read_rows<kRead + 1>(values, query);

@@ -1,5 +1,5 @@
-// What a program reads by a query and a row or column of keys as a grid, on its way through shared
-// memory: one warp stages it beside the queries, and those who compute scores load it for a
+// What a program reads by a query and a row or column of keys as a index_2d, on its way through
+// shared memory: one warp stages it beside the queries, and those who compute scores load it for a
 // thread's two keys. The host sees to it that the tensor's first key starts a row.
 #pragma once
 
@@ -21,7 +21,7 @@ __device__ inline auto visit_inside(const AttentionArguments& attention,
 }
 
 // By a whole warp, for one tile of queries, whatever the indices of the reads are.
-struct GridStage {
+struct Index2dStage {
     const AttentionArguments& attention;
     const mod::Arguments& arguments;
     const HeadPlace& place;
@@ -61,17 +61,17 @@ struct GridStage {
             for (int query = lane(); query < mod::kQueryTile; query += 32) {
                 const unsigned to = memory + read * kRowReadBytes + 4 * query;
 #pragma unroll 1
-                for (int first = 0; first < kGridRows; first += kInFlight) {
+                for (int first = 0; first < kIndex2dRows; first += kInFlight) {
                     float values[kInFlight];
 #pragma unroll
                     for (int i = 0; i < kInFlight; ++i)
-                        if (first + i < kGridRows)
+                        if (first + i < kIndex2dRows)
                             values[i] = at(
                                 query, start + (first + i) * mod::kKeyWidth,
                                 [&](const mod::At& element) { return row_value(element, read); });
 #pragma unroll
                     for (int i = 0; i < kInFlight; ++i)
-                        if (first + i < kGridRows)
+                        if (first + i < kIndex2dRows)
                             store_shared_element(to + (first + i) * 4 * mod::kQueryTile, values[i]);
                 }
             }
@@ -134,15 +134,15 @@ struct GridStage {
 };
 
 // What one thread loads: for two neighbouring queries, and its two keys, which are eight apart.
-class GridReads {
+class Index2dReads {
   public:
     static constexpr int kReads = mod::kRowReads + mod::kColumnReads;
     // [query][key][read], reads by the row first.
     using Values = float[2][2][kReads > 0 ? kReads : 1];
 
     // first_key: this thread's; first_query: of the tile.
-    __device__ GridReads(int tile_key, int first_key, int first_query) {
-        if constexpr (!kStagesGrid) return;
+    __device__ Index2dReads(int tile_key, int first_key, int first_query) {
+        if constexpr (!kStagesIndex2d) return;
         const int start = tile_key - tile_key % mod::kKeyWidth;
 #pragma unroll
         for (int key = 0; key < 2; ++key) {

@@ -4,21 +4,22 @@
 #include "common/block_order.h"
 #include "common/place.cuh"
 #include "common/tile_walk.cuh"
-#include "sm90/backward_layout.cuh"
+#include "sm90/backward_registers.cuh"
+#include "sm90/choose.cuh"
 
 namespace sm90 {
 
-constexpr bool kBatchesTogether = mod::kBatchesShareMatrix && !mod::kHasMap;
+constexpr bool kBatchesTogether = mod::kBatchesShareDenseBias && !mod::kHasBlockMask;
 
 // A tile of keys of one head.
 struct KeyTile {
     int b, h_kv, first_kv;
-    int count; // of tiles that a map names for the first of the query heads
+    int count; // of tiles that a block mask names for the first of the query heads
 
-    // The only one of the block. Where blocks stay, none: load_key_tiles() says which.
+    // The only one of the block. Where the kernel is persistent, none: load_key_tiles() says which.
     static __device__ KeyTile only(const AttentionArguments& attention,
                                    const mod::Arguments& arguments) {
-        if constexpr (mod::kBlocksStay) return none();
+        if constexpr (mod::kPersistent) return none();
         return KeyTile(attention, arguments, static_cast<int>(blockIdx.x));
     }
     // The same, found once more.
@@ -28,7 +29,7 @@ struct KeyTile {
     }
     // Read again where it is used, which saves registers.
     static __device__ const KeyTile& in_shared(int slot) {
-        return reinterpret_cast<const KeyTile*>(shared_memory + at::kKeyTiles)[slot];
+        return reinterpret_cast<const KeyTile*>(shared_memory + kLayout.key_tiles)[slot];
     }
     // After the last.
     static __device__ KeyTile none() { return KeyTile(0, 0, -1, 0); }
@@ -42,14 +43,14 @@ struct KeyTile {
         return b * attention.kv_heads + h_kv;
     }
 
-    // Where a band makes the first keys seen by most queries, they go first, where there is a map,
-    // those that see most, and tiles of as many heads as share the L2 cache are together. Else the
-    // tiles of a head are.
+    // Where a band makes the first keys seen by most queries, they go first, where there is a block
+    // mask, those that see most, and tiles of as many heads as share the L2 cache are together.
+    // Else the tiles of a head are.
     __device__ KeyTile(const AttentionArguments& attention, const mod::Arguments& arguments,
                        int index) {
         const int tiles = (attention.kv_len + mod::kKeyTile - 1) / mod::kKeyTile;
         int head = index / tiles, tile = index % tiles;
-        if constexpr (mod::kHasBand || mod::kHasMap) {
+        if constexpr (mod::kHasBand || mod::kHasBlockMask) {
             constexpr int kQueryBytes = 6 * mod::kHeadDim + 2 * mod::kHeadDimV; // with dq's sums
             const int sharers = attention.heads / attention.kv_heads;
             const BlockOrder order{tiles, attention.batch * attention.kv_heads,
@@ -62,24 +63,24 @@ struct KeyTile {
         }
         b = head / attention.kv_heads;
         h_kv = head % attention.kv_heads;
-        // Batches that read or add to the same matrix do so together: see index_of().
+        // Batches that read or add to the same dense bias do so together: see index_of().
         if constexpr (kBatchesTogether) {
             b = index % attention.batch;
             h_kv = index / attention.batch / tiles;
             tile = index / attention.batch % tiles;
         }
         // Heads of a group may see different keys: one of them stands for all.
-        if constexpr (mod::kHasMap)
-            tile =
-                row_in_order(attention.map, b, h_kv * (attention.heads / attention.kv_heads), tile);
+        if constexpr (mod::kHasBlockMask)
+            tile = row_in_order(attention.block_mask, b,
+                                h_kv * (attention.heads / attention.kv_heads), tile);
         first_kv = tile * mod::kKeyTile;
         count = 0;
-        if constexpr (mod::kHasMap)
+        if constexpr (mod::kHasBlockMask)
             count = count_of(attention, h_kv * (attention.heads / attention.kv_heads));
     }
 
     __device__ int count_of(const AttentionArguments& attention, int h) const {
-        return attention.map.rows[rows_before(attention.map, b, h) + index()].count;
+        return attention.block_mask.rows[rows_before(attention.block_mask, b, h) + index()].count;
     }
 
   private:
@@ -90,18 +91,18 @@ struct KeyTile {
     // order is right for any of them. Not where these are most tiles, as under a causal mask.
     static __device__ int short_tiles(const AttentionArguments& attention,
                                       const mod::Arguments& arguments, int tiles) {
-        if constexpr (!mod::kHasBand || mod::kHasMap || mod::kClamps != 0) return 0;
+        if constexpr (!mod::kHasBand || mod::kHasBlockMask || mod::kClamps != 0) return 0;
         const int low = HeadPlace(attention, arguments, 0).low;
         const int whole = max(attention.q_len + low, 0) / mod::kKeyTile;
         return whole < tiles && 2 * whole >= tiles ? tiles - whole : 0;
     }
 };
 
-// The tiles of keys of a block, one after the other, for one thread beside the products, or for a
-// whole warp: visit(keys, how many before). keys: the only one, where blocks do not stay.
+// The tiles of keys of a block, one after the other, for one thread beside the MMAs, or for a
+// whole warp: visit(keys, how many before). keys: the only one, where the kernel is not persistent.
 template <bool kWholeWarp, typename Visit>
 __device__ inline void visit_key_tiles(Shared shared, const KeyTile& keys, Visit visit) {
-    if constexpr (!mod::kBlocksStay) {
+    if constexpr (!mod::kPersistent) {
         visit(keys, 0u);
     } else {
 #pragma unroll 1
@@ -117,10 +118,11 @@ __device__ inline void visit_key_tiles(Shared shared, const KeyTile& keys, Visit
     }
 }
 
-// Where blocks stay or registers are short, from what keys say; elsewhere dividing takes fewer.
+// Where the kernel is persistent or registers are short, from what keys say; elsewhere dividing
+// takes fewer.
 __device__ inline HeadPlace place_of(const AttentionArguments& attention,
                                      const mod::Arguments& arguments, const KeyTile& keys, int h) {
-    if constexpr (mod::kBlocksStay || kNeedsRegisters)
+    if constexpr (mod::kPersistent || kNeedsRegisters)
         return HeadPlace(attention, arguments, keys.b, h, keys.h_kv);
     else
         return HeadPlace(attention, arguments, keys.b * attention.heads + h);
@@ -146,7 +148,7 @@ __device__ inline void visit_heads(const AttentionArguments& attention,
                    (computed_again(attention.heads) / attention.kv_heads);
         // Beside score mods a division takes more registers than it frees.
         constexpr bool kCounts = kLoop == HeadLoop::counts_again;
-        const bool divides = kCounts || (kSavesRegisters && !mod::kHasScoreMod);
+        const bool divides = kCounts || (kSaves.keys_again && !mod::kHasScoreMod);
         return ((kCounts ? computed_again(keys.h_kv) : keys.h_kv) + 1) *
                (divides ? computed_again(attention.heads) / attention.kv_heads : group);
     };
@@ -156,13 +158,13 @@ __device__ inline void visit_heads(const AttentionArguments& attention,
     for (int head = before + keys.h_kv * group; head - before < end(); ++head) {
         const int h = head - before;
         const HeadPlace place = place_of(attention, arguments, keys, h);
-        if constexpr (mod::kHasMap) {
+        if constexpr (mod::kHasBlockMask) {
             visit_head(place, {0, count});
             if (h + 1 < end()) count = keys.count_of(attention, h + 1);
             continue;
         }
         int first = keys.first_kv, last = last_kv;
-        if constexpr (kSavesRegisters) {
+        if constexpr (kSaves.keys_again) {
             first = computed_again(first);
             last = min(first + mod::kKeyTile, attention.kv_len) - 1;
         }
@@ -172,24 +174,42 @@ __device__ inline void visit_heads(const AttentionArguments& attention,
 }
 
 // The i-th that a block visits, and from one to the next. In deterministic mode the last comes
-// first: see backward_turns.cuh.
+// first: see backward_ordered_dq.cuh.
 constexpr int kTileStep = mod::kDeterministic ? -1 : 1;
 __device__ inline int tile_in_order(TileRange tiles, int i) {
     return mod::kDeterministic ? tiles.end - 1 - (i - tiles.begin) : i;
 }
+
+// Which tile of queries a stage holds, for threads that count: the one they expect, or the one that
+// a block mask chose.
+struct ExpectedTile {
+    template <typename Gradients>
+    static __device__ int arrived(const Shared&, int, int expected, Gradients&) {
+        return expected;
+    }
+};
+struct ChosenTile {
+    template <typename Gradients>
+    static __device__ int arrived(const Shared& shared, int stage, int, Gradients& gradients) {
+        const MaskTile tile = MaskTile::load(shared.mask_tile(stage));
+        gradients.use_block_mask(tile.is_full);
+        return tile.index;
+    }
+};
+using StageTile = Choose<mod::kHasBlockMask, ChosenTile, ExpectedTile>;
 
 // Which tiles these are, for threads that find out by themselves.
 class QueryTiles {
   public:
     __device__ QueryTiles(const AttentionArguments& attention, const HeadPlace& place,
                           const KeyTile& keys, TileRange tiles)
-        : walk_(attention.map, place.b, place.h, keys.index(), tiles), tiles_(tiles) {}
+        : walk_(attention.block_mask, place.b, place.h, keys.index(), tiles), tiles_(tiles) {}
 
     __device__ bool is_done() const { return walk_.is_done(); }
     __device__ bool is_full() const { return walk_.is_full(); }
     __device__ void advance() { walk_.advance(); }
     __device__ int tile() const {
-        return mod::kHasMap ? walk_.tile() : tile_in_order(tiles_, walk_.tile());
+        return mod::kHasBlockMask ? walk_.tile() : tile_in_order(tiles_, walk_.tile());
     }
 
   private:

@@ -46,7 +46,7 @@ struct Barrier {
     }
 };
 
-// What was initialised becomes visible to the copy engine.
+// What was initialised becomes visible to TMA.
 __device__ inline void publish_barriers() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }

@@ -3,35 +3,32 @@
 #pragma once
 
 #include "mod.cuh"
+#include "sm90/forward_layout.h"
 #include "sm90/warpgroup.cuh"
 
 namespace sm90 {
 
 constexpr int kBiasBytes = sizeof(mod::BiasElement), kBiasChunk = 16; // of a copy
-// Lanes that read the same columns of eight rows must not meet in a bank. Where rows are whole
-// lines of all banks, a tile is panels of that width whose chunks are swizzled within each line, as
-// the copy engine leaves them; else rows are a chunk or two apart.
-constexpr int kBiasLine = 128;
-constexpr bool kBiasIsSwizzled = mod::kKeyTile * kBiasBytes % kBiasLine == 0;
-constexpr int kBiasRowBytes = kBiasIsSwizzled ? kBiasLine : (mod::kKeyTile + 8) * kBiasBytes;
-constexpr int kBiasPanels = kBiasIsSwizzled ? mod::kKeyTile * kBiasBytes / kBiasLine : 1;
-constexpr int kBiasPanelBytes = mod::kQueryTile * kBiasRowBytes;
+constexpr bool kReadsBias = mod::kSizes.bias_bytes != 0;
+constexpr BiasTileLayout kBiasTile = bias_tile_layout(mod::kQueryTile, mod::kKeyTile, kBiasBytes);
+static_assert(!kReadsBias || mod::kSizes.bias_bytes == kBiasBytes);
 
 // An even number of chunks further, from one of the first two of a row.
 constexpr __device__ unsigned later_bias_chunk(unsigned from, int chunks) {
-    if (!kBiasIsSwizzled) return from + chunks * kBiasChunk;
-    constexpr int kPanelChunks = kBiasLine / kBiasChunk;
-    return (from ^ chunks % kPanelChunks * kBiasChunk) + chunks / kPanelChunks * kBiasPanelBytes;
+    if (!kBiasTile.is_swizzled) return from + chunks * kBiasChunk;
+    constexpr int kPanelChunks = kBiasTile.row_bytes / kBiasChunk;
+    return (from ^ chunks % kPanelChunks * kBiasChunk) +
+           chunks / kPanelChunks * kBiasTile.panel_bytes;
 }
 constexpr __device__ int bias_chunk_at(int row, int chunk) {
-    const int first = (kBiasIsSwizzled ? chunk % 2 ^ row % 8 : chunk % 2) * kBiasChunk;
+    const int first = (kBiasTile.is_swizzled ? chunk % 2 ^ row % 8 : chunk % 2) * kBiasChunk;
     return static_cast<int>(
-        later_bias_chunk(static_cast<unsigned>(row * kBiasRowBytes + first), chunk / 2 * 2));
+        later_bias_chunk(static_cast<unsigned>(row * kBiasTile.row_bytes + first), chunk / 2 * 2));
 }
 
 // In the layout of accumulators.
 class BiasFragment {
-    static constexpr int kPairs = mod::kReadsBias ? mod::kKeyTile / 8 : 1; // of each row
+    static constexpr int kPairs = kReadsBias ? mod::kKeyTile / 8 : 1; // of each row
     static constexpr bool kHasPairsOfHalves = kBiasBytes == 2;
 
   public:

@@ -1,66 +1,76 @@
-// What the threads of the forward kernel share: sizes, shared memory, and the task of a tile.
+// What the threads of the forward kernel share: sizes, shared memory as forward_layout.h divides
+// it, and the task of a tile.
 #pragma once
 
 #include "mod.cuh"
 #include "sm90/barrier.cuh"
 #include "sm90/bias_tile.cuh"
-#include "sm90/forward_terms.cuh"
-#include "sm90/mapped_tile.cuh"
+#include "sm90/forward_layout.h"
+#include "sm90/mask_tile.cuh"
 #include "sm90/warpgroup.cuh"
 #include "sm90/wgmma.cuh"
 
 namespace sm90 {
 
 constexpr int kConsumers = mod::kQueryTile / 64; // warpgroups
-constexpr int kThreads = 128 * (kConsumers + 1);
+constexpr int kConsumerThreads = 128 * kConsumers, kThreads = kConsumerThreads + 128;
 static_assert(kThreads == 32 * mod::kWarps);
 
 // Registers of a thread; together no more than the launch gave the block.
-constexpr int kProducerRegisters = kConsumers == 3 ? 32 : mod::kReadsBias ? 72 : 40;
-constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : mod::kReadsBias ? 216 : 232;
+constexpr int kProducerRegisters = kConsumers == 3 ? 32 : kReadsBias ? 72 : 40;
+constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : kReadsBias ? 216 : 232;
 
 constexpr bool kPreparesEarly = kConsumers == 2 && mod::kHeadDimV <= 128;
 
-constexpr int panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
 constexpr int round_up_16(int x) { return (x + 15) / 16 * 16; }
 
-constexpr int kRowBytes = 2 * kPanelColumns; // of a panel
+constexpr ForwardLayout kLayout = forward_layout(mod::kSizes);
+static_assert(kLayout.header_bytes <= kLayout.index_2d_unit);
+static_assert(kLayout.bytes <= mod::kSharedBytes);
+
+constexpr int kRowBytes = ForwardLayout::kRowBytes; // of a panel
+static_assert(kRowBytes == 2 * kPanelColumns);
 constexpr int kQueryPanel = mod::kQueryTile * kRowBytes, kKeyPanel = mod::kKeyTile * kRowBytes;
-constexpr int kPanels = panels(mod::kHeadDim), kValuePanels = panels(mod::kHeadDimV);
+constexpr int kPanels = ForwardLayout::panels(mod::kSizes.head_dim);
+constexpr int kValuePanels = ForwardLayout::panels(mod::kSizes.head_dim_v);
 
-// The output leaves through the memory of its queries.
-constexpr int kWidestPanels = kPanels > kValuePanels ? kPanels : kValuePanels;
-using Queries = Stages<mod::kQueryStages, kQueryPanel * kWidestPanels>;
-using Keys = Stages<mod::kStages, kPanels * kKeyPanel>;
-using Values = Stages<mod::kStages, kValuePanels * kKeyPanel>;
-using Biases = Stages<mod::kStages, mod::kReadsBias ? kBiasPanels * kBiasPanelBytes : 0>;
-using TermSlices = Stages<mod::kStages, kTermBytes>;
-// That copy them, where there are any and the copy engine does not, beside the producer.
-constexpr int kBiasThreads = 64;
+using Queries = Stages<kLayout.queries.stages, kLayout.queries.bytes>;
+using Keys = Stages<kLayout.keys.stages, kLayout.keys.bytes>;
+using Values = Stages<kLayout.values.stages, kLayout.values.bytes>;
+using BiasRing = Stages<kLayout.biases.stages, kLayout.biases.bytes>;
+using TermRing = Stages<kLayout.terms.stages, kLayout.terms.bytes>;
+// What is added for rows of the 2-D key index, by row, then by query. Where tiles are single rows
+// it is an operand of products, see forward_index_2d.cuh, full and empty with its keys. Else
+// floats.
+using Index2dRing = Stages<kLayout.index_2d_rows.stages, kLayout.index_2d_rows.bytes>;
 
-// What is added for rows of keys as a grid, by row, then by query. Where tiles are single rows it
-// is an operand of products, see forward_grid.cuh, full and empty with its keys. Else floats.
-constexpr int kGridRows = mod::kHasQuotientAddend ? mod::kKeyTile / mod::kKeyWidth : 0;
-constexpr int kGridRowBytes = mod::kMultipliesGridRows ? 16 : 4; // of a query
-using GridRows = Stages<mod::kStages, kGridRows * mod::kQueryTile * kGridRowBytes>;
-constexpr bool kLoadsGridRows = kGridRows > 0 && !mod::kMultipliesGridRows;
-// Nothing comes with keys and values but what is full and empty with them: a warpgroup may let them
-// pass.
-constexpr bool kKeysMayPass = !mod::kReadsBias && !kHasTerms && !kLoadsGridRows;
-// The last operand ends so much earlier than it would if the two halves of its columns, which are
-// the same memory, lay side by side: compute-sanitizer sees it so.
-constexpr int kGridRowsReach = mod::kMultipliesGridRows ? 1024 : 0;
-constexpr int kGridThreads =
-    32 * kConsumers; // that stage it, where there is any, beside the producer
+constexpr bool kHasTerms = mod::kKeyValues != 0 || mod::kDistanceValues != 0;
+constexpr bool kMultipliesIndex2dRows = mod::kSizes.multiplies_index_2d_rows;
+constexpr int kIndex2dRows = mod::kSizes.index_2d_rows;
+constexpr int kIndex2dRowBytes = ForwardLayout::addend_bytes(kMultipliesIndex2dRows);
+constexpr bool kLoadsIndex2dRows = kIndex2dRows > 0 && !kMultipliesIndex2dRows;
+// That stage those, where there are any, beside the producer.
+constexpr int kIndex2dThreads = 32 * kConsumers;
+// Whether all that is staged with keys and values is full and empty with them.
+constexpr bool kKeysMayPass = !kReadsBias && !kHasTerms && !kLoadsIndex2dRows;
+
+// A thread that multiplies: of which warpgroup, lane, and warp of the warpgroup.
+struct ConsumerThread {
+    int warpgroup, lane, warp;
+
+    // In the tile of queries: the first row of the warp, and of the thread's two.
+    __device__ int warp_row() const { return 64 * warpgroup + 16 * warp; }
+    __device__ int first_row() const { return 64 * warpgroup + 16 * warp + lane / 4; }
+};
 
 // A tile of queries, as the producer hands it to the consumers, beside the queries.
 struct Task {
     int b, h, h_kv, first_row;
-    int begin, end; // tiles of keys; where there is a map, 0 and their number
+    int begin, end; // tiles of keys; where there is a block mask, 0 and their number
     int low, high;  // of the mask's band, see HeadPlace
     int end_row;    // after the last
 
-    static constexpr int kBytes = 48;
+    static constexpr int kBytes = ForwardLayout::kTaskBytes;
     __device__ void store(unsigned to) const {
         store_shared(to, b, h, h_kv, first_row);
         store_shared(to + 16, begin, end, low, high);
@@ -85,53 +95,30 @@ struct Shared {
     Queries queries;
     Keys keys;
     Values values;
-    Biases biases;
-    TermSlices terms;
-    GridRows grid_rows;
-    unsigned grid_unit; // what rows of the grid are multiplied with, for eight keys
-    unsigned tasks;     // one for each stage of queries
-    unsigned spare;     // a word that is never read
-
-    static constexpr int kTiles = 1024; // where tiles start, aligned for the swizzle
-    static constexpr int kGridUnitBytes = 128;
-    static constexpr int kHeaderBytes = // tasks, barriers, a spare word, and keys that a map chose
-        Queries::kStages * Task::kBytes + Queries::kBarrierBytes + Keys::kBarrierBytes +
-        Values::kBarrierBytes + Biases::kBarrierBytes + TermSlices::kBarrierBytes +
-        GridRows::kBarrierBytes + 4 + 4 * Keys::kStages;
-    static_assert(kHeaderBytes <= kTiles - kGridUnitBytes);
-    static constexpr int kBytes = kTiles + Queries::kStages * Queries::kBytes +
-                                  Keys::kStages * Keys::kBytes + Values::kStages * Values::kBytes +
-                                  Biases::kStages * Biases::kBytes +
-                                  TermSlices::kStages * TermSlices::kBytes +
-                                  GridRows::kStages * GridRows::kBytes + kGridRowsReach;
+    BiasRing biases;
+    TermRing terms;
+    Index2dRing index_2d_rows;
+    unsigned index_2d_unit; // what rows of the 2-D key index are multiplied with, for eight keys
+    unsigned tasks;         // one for each stage of queries
+    unsigned spare;         // a word that is never read
+    unsigned key_blocks;    // a word for each stage of keys
 
     __device__ explicit Shared(unsigned memory)
-        : queries{memory + kTiles, memory + Queries::kStages * Task::kBytes},
-          keys{queries.at(Queries::kStages), queries.barriers + Queries::kBarrierBytes},
-          values{keys.at(Keys::kStages), keys.barriers + Keys::kBarrierBytes},
-          biases{values.at(Values::kStages), values.barriers + Values::kBarrierBytes},
-          terms{biases.at(Biases::kStages), biases.barriers + Biases::kBarrierBytes},
-          grid_rows{terms.at(TermSlices::kStages), terms.barriers + TermSlices::kBarrierBytes},
-          grid_unit(memory + kTiles - kGridUnitBytes), tasks(memory),
-          spare(grid_rows.barriers + GridRows::kBarrierBytes) {}
+        : queries(at<Queries>(memory, kLayout.queries)), keys(at<Keys>(memory, kLayout.keys)),
+          values(at<Values>(memory, kLayout.values)), biases(at<BiasRing>(memory, kLayout.biases)),
+          terms(at<TermRing>(memory, kLayout.terms)),
+          index_2d_rows(at<Index2dRing>(memory, kLayout.index_2d_rows)),
+          index_2d_unit(memory + kLayout.index_2d_unit), tasks(memory + kLayout.tasks),
+          spare(memory + kLayout.spare), key_blocks(memory + kLayout.key_blocks) {}
 
     __device__ unsigned task(int stage) const { return tasks + stage * Task::kBytes; }
-    // Where a map chooses the tiles of keys: which one each stage holds.
-    __device__ unsigned key_block(int stage) const { return spare + 4 + 4 * stage; }
-    // bias_threads: that produce biases.
-    __device__ void initialise(int bias_threads) const {
-        constexpr int kConsumerWarps = 4 * kConsumers;
-        // What threads read they release themselves; for what products read, a warp arrives once.
-        queries.initialise(1, 32 * kConsumerWarps + (mod::kReadsBias ? bias_threads : 0) +
-                                  (kGridRows > 0 ? kGridThreads : 0));
-        keys.initialise(1 + (mod::kMultipliesGridRows ? kGridThreads : 0), kConsumerWarps);
-        values.initialise(1, kConsumerWarps);
-        if constexpr (mod::kReadsBias) biases.initialise(bias_threads, 32 * kConsumerWarps);
-        if constexpr (kLoadsGridRows) grid_rows.initialise(kGridThreads, 32 * kConsumerWarps);
-        if constexpr (kHasTerms) terms.initialise(1, 32 * kConsumerWarps);
-        publish_barriers();
+    // Where a block mask chooses the tiles of keys: which one each stage holds.
+    __device__ unsigned key_block(int stage) const { return key_blocks + 4 * stage; }
+
+  private:
+    template <typename S> static __device__ S at(unsigned memory, const RingLayout& ring) {
+        return {memory + ring.memory, memory + ring.barriers};
     }
 };
-static_assert(Shared::kBytes <= mod::kSharedBytes);
 
 } // namespace sm90

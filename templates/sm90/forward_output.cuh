@@ -1,4 +1,4 @@
-// The output of a warp: rows of weights that sum to 1, on their way to memory.
+// The output of a warp: rows of P that sum to 1, on their way to memory.
 #pragma once
 
 #include "sm90/forward_layout.cuh"
@@ -10,12 +10,12 @@ namespace sm90 {
 
 constexpr int kOutputs = round_up_16(mod::kHeadDimV) / 2; // accumulators of a thread
 using Output = float[kOutputs];
-using Weights = unsigned[mod::kKeyTile / 16][4]; // left operands, 16 keys each
+using P = unsigned[mod::kKeyTile / 16][4]; // left operands, 16 keys each
 
-// Takes pairs of accumulators as Softmax::weigh gives them.
-__device__ inline auto packed_into(Weights& weights) {
-    return [&weights](int i, float left, float right) {
-        weights[i / 4][i % 4] = pack(mod::Element{}, left, right);
+// Takes pairs of accumulators as Softmax::compute_p gives them.
+__device__ inline auto packed_into(P& p) {
+    return [&p](int i, float left, float right) {
+        p[i / 4][i % 4] = pack(mod::Element{}, left, right);
     };
 }
 
@@ -26,9 +26,9 @@ __device__ inline void multiply_rows(Output& output, const float (&factor)[2]) {
 }
 
 // Divides by the sums, and stores the log-sum-exp. `row` is the first of the thread's two.
-__device__ inline void normalise(const AttentionArguments& attention, const HeadPlace& place,
-                                 int row, const Logits& logits, const Softmax& softmax,
-                                 Output& output) {
+__device__ inline void normalise(const AttentionArguments& attention,
+                                 const mod::Arguments& arguments, const HeadPlace& place, int row,
+                                 const Logits& logits, const Softmax& softmax, Output& output) {
     float* const lse = static_cast<float*>(attention.lse.data) + place.b * attention.lse.stride_b +
                        place.h * attention.lse.stride_h;
     float factor[2];
@@ -36,12 +36,17 @@ __device__ inline void normalise(const AttentionArguments& attention, const Head
     for (int r = 0; r < 2; ++r) {
         const float sum = quad_sum(softmax.sum[r]);
         const bool nothing_visible = softmax.saw_nothing(r, sum);
-        factor[r] = nothing_visible ? 0 : reciprocal_fast(sum);
+        float whole = sum;
+        if constexpr (mod::kHasSink) {
+            const int q =
+                min(row + 8 * r, attention.q_len - 1) + static_cast<int>(attention.q_offset);
+            const float sink = mod::sink(arguments, place.b, place.h, place.h_kv, q);
+            whole += exp2_fast(softmax.exponent_of_sink(r, sink, logits));
+        }
+        factor[r] = nothing_visible ? 0 : reciprocal_fast(whole);
         if (attention.lse.data && threadIdx.x % 4 == 0 && row + 8 * r < attention.q_len)
             lse[(row + 8 * r) * attention.lse.stride_s] =
-                nothing_visible
-                    ? negative_infinity()
-                    : (softmax.level(r, logits) + log2_fast(sum) + logits.lse_shift()) * kLn2;
+                nothing_visible ? negative_infinity() : softmax.lse(r, sum, logits);
     }
     multiply_rows(output, factor);
 }

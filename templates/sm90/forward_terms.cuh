@@ -1,21 +1,16 @@
-// Vectors that were expanded before the forward: slices of them lie beside each tile of keys.
+// Tabulated terms: vectors with a number for each key or each distance q - kv, which a kernel
+// before the forward has filled. Slices of them are staged beside each tile of keys.
 #pragma once
 
-#include "mod.cuh"
+#include "common/select.h"
+#include "sm90/distance.cuh"
 #include "sm90/element_pair.cuh"
+#include "sm90/forward_layout.cuh"
+#include "sm90/tma.cuh"
 
 namespace sm90 {
 
-// Threads read pairs of floats, which start at even entries. A vector by distance is there twice,
-// the second time without its first entry, for pairs that start at odd ones: of a warp one half
-// reads either, and the gap keeps these in different banks.
-constexpr int kTileDistances = mod::kQueryTile + mod::kKeyTile;
-constexpr int kTwinDistances = kTileDistances + (kTileDistances % 32 == 0 ? 16 : 0);
-constexpr int kDistanceSliceBytes = 4 * (kTwinDistances + kTileDistances);
-constexpr int kKeySliceBytes = 4 * mod::kKeyTile;
-constexpr int kTermBytes =
-    mod::kKeyValues * kKeySliceBytes + mod::kDistanceValues * kDistanceSliceBytes;
-constexpr bool kHasTerms = kTermBytes != 0;
+constexpr TermLayout kTermSlices = term_layout(mod::kQueryTile, mod::kKeyTile);
 
 // One thread's: numbers for its columns of a tile, and for the distances of these from its two
 // rows.
@@ -32,18 +27,18 @@ class Terms {
         // A slice starts with the distance of the tile's first row from the key after its last. The
         // second of two columns is nearer.
         const int nearest = row - column - 1 + 8;
-        const int start = nearest % 2 == 0 ? nearest : kTwinDistances + nearest - 1;
-        distances_from_ = slices + mod::kKeyValues * kKeySliceBytes + 4 * start;
+        const int start = nearest % 2 == 0 ? nearest : kTermSlices.twin + nearest - 1;
+        distances_from_ = slices + mod::kKeyValues * kTermSlices.key_bytes + 4 * start;
     }
     // What eight keys need. From the first on: the first row is as far from these as the second is
     // from the next.
     __device__ void load(int pair) {
 #pragma unroll
         for (int i = 0; i < mod::kKeyValues; ++i)
-            keys_[i][pair].load(keys_from_ + i * kKeySliceBytes + 32 * pair);
+            keys_[i][pair].load(keys_from_ + i * kTermSlices.key_bytes + 32 * pair);
 #pragma unroll
         for (int i = 0; i < mod::kDistanceValues; ++i) {
-            const unsigned from = distances_from_ + i * kDistanceSliceBytes;
+            const unsigned from = distances_from_ + i * kTermSlices.distance_bytes;
             if (pair == 0) distances_[i][kPairs].load(from + 32 * kPairs);
             distances_[i][kPairs - 1 - pair].load(from + 32 * (kPairs - 1 - pair));
         }
@@ -76,5 +71,67 @@ class Terms {
     unsigned keys_from_, distances_from_;
     ElementPair<float> keys_[kKeys][kPairs], distances_[kDistances][kPairs + 1];
 };
+
+// Slices of the vectors that were expanded, for a tile of keys.
+__device__ inline void load_terms(const AttentionArguments& attention, const Task& task, int tile,
+                                  const TermRing& slices, Position<TermRing>& position) {
+    slices.empty(position.stage).wait(position.parity ^ 1);
+    const Barrier full = slices.full(position.stage);
+    constexpr int kBytes = 4 * kTermSlices.distances;
+    full.arrive_expecting(mod::kKeyValues * kTermSlices.key_bytes +
+                          mod::kDistanceValues * mod::kDistanceCopies * kBytes);
+    const int head = vector_head(attention, task.b, task.h), key = tile * mod::kKeyTile;
+    unsigned to = slices.at(position.stage);
+#pragma unroll
+    for (int i = 0; i < mod::kKeyValues; ++i) {
+        load_bytes(to, key_vector(attention, head, i) + key, kTermSlices.key_bytes, full);
+        to += kTermSlices.key_bytes;
+    }
+    const int first = padded(attention.kv_len) + task.first_row - key - mod::kKeyTile;
+#pragma unroll
+    for (int i = 0; i < mod::kDistanceValues; ++i) {
+#pragma unroll
+        for (int copy = 0; copy < mod::kDistanceCopies; ++copy)
+            load_bytes(to + 4 * copy * kTermSlices.twin,
+                       distance_vector(attention, head, mod::kDistanceCopies * i + copy) + first,
+                       kBytes, full);
+        to += kTermSlices.distance_bytes;
+    }
+    position.advance();
+}
+
+struct NoTabulatedTerms {
+    static __device__ void initialise(const Shared&) {}
+    // By the producer, after the keys of a tile.
+    __device__ void load_slices(const AttentionArguments&, const Task&, int, const Shared&) {}
+    // By consumers, before and after the logits of a tile.
+    template <typename L> __device__ void find(L&, const Shared&, const ConsumerThread&) const {}
+    __device__ void release(const Shared&) {}
+};
+
+class StagedTerms : public NoTabulatedTerms {
+  public:
+    static __device__ void initialise(const Shared& shared) {
+        shared.terms.initialise(1, kConsumerThreads);
+    }
+    __device__ void load_slices(const AttentionArguments& attention, const Task& task, int tile,
+                                const Shared& shared) {
+        load_terms(attention, task, tile, shared.terms, term_);
+    }
+    template <typename L>
+    __device__ void find(L& logits, const Shared& shared, const ConsumerThread& thread) const {
+        shared.terms.full(term_.stage).wait(term_.parity);
+        logits.find_terms(shared.terms.at(term_.stage), thread.first_row());
+    }
+    __device__ void release(const Shared& shared) {
+        shared.terms.empty(term_.stage).arrive();
+        term_.advance();
+    }
+
+  private:
+    Position<TermRing> term_;
+};
+
+using TabulatedTerms = Select<kHasTerms, StagedTerms, NoTabulatedTerms>;
 
 } // namespace sm90

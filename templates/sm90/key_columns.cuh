@@ -3,7 +3,7 @@
 
 #include "common/place.cuh"
 #include "common/visible_bits.cuh"
-#include "sm90/backward_layout.cuh"
+#include "sm90/backward_registers.cuh"
 
 namespace sm90 {
 
@@ -35,7 +35,7 @@ class KeyColumns {
 
   private:
     static constexpr bool kIsShared =
-        kMaskIsLong && (kSavesRegisters || sizeof(mod::Column) > sizeof(int));
+        kMaskIsLong && (kSaves.keys_again || sizeof(mod::Column) > sizeof(int));
     static constexpr int kHeld = kIsShared ? 1 : 2;
     mod::Column column_[kHeld];
 };

@@ -5,10 +5,13 @@
 #include "common/place.cuh"
 #include "sm90/bias_tile.cuh"
 #include "sm90/forward_terms.cuh"
+#include "sm90/score_form.h"
 #include "sm90/visible_keys.cuh"
 #include "sm90/warpgroup.cuh"
 
 namespace sm90 {
+
+constexpr ScoreForm kForm = mod::kScoreForm;
 
 constexpr int kScores = mod::kKeyTile / 2;    // accumulators of a thread
 constexpr int kFragmentColumns = kScores / 2; // columns that they are in, of two rows each
@@ -33,7 +36,7 @@ constexpr int least_common_multiple(int x, int y) {
 template <typename E> constexpr bool kTanhIsExact = false;
 template <> constexpr bool kTanhIsExact<flexc_f16> = true;
 
-// Weights may be as small and as large as floats.
+// P may be as small and as large as floats.
 template <typename E> constexpr bool kExponentsAreWide = true;
 template <> constexpr bool kExponentsAreWide<flexc_f16> = false;
 
@@ -41,32 +44,34 @@ template <> constexpr bool kExponentsAreWide<flexc_f16> = false;
 //     logit * factor() + offset of its row,
 // with everything that does not change within a row and a block of keys left to the offset.
 class Logits {
-    // Rows of the grid of keys that a tile has; what is added for one of them is part of the base
+    // Rows of the 2-D key index that a tile has; what is added for one of them is part of the base
     // where all threads agree on which of their columns are in it.
-    static constexpr bool kHasGridRows = mod::kHasQuotientAddend && !mod::kMultipliesGridRows;
-    static constexpr int kGridRows = kHasGridRows ? mod::kKeyTile / mod::kKeyWidth : 1;
-    static constexpr bool kRowsAreAligned = kHasGridRows && mod::kKeyWidth % 8 == 0;
-    static constexpr bool kSelectsRows = kHasGridRows && !kRowsAreAligned;
-    static constexpr bool kHasBase = mod::kHasRowAddend || kRowsAreAligned;
-    static constexpr int kBases = kRowsAreAligned ? kGridRows : 1;
+    static constexpr bool kHasIndex2dRows =
+        mod::kSizes.index_2d_rows != 0 && !kMultipliesIndex2dRows;
+    static constexpr int kIndex2dRows = kHasIndex2dRows ? mod::kKeyTile / mod::kKeyWidth : 1;
+    static constexpr bool kRowsAreAligned = kHasIndex2dRows && mod::kKeyWidth % 8 == 0;
+    static constexpr bool kSelectsRows = kHasIndex2dRows && !kRowsAreAligned;
+    static constexpr bool kHasBase = kForm.has_row_addend || kRowsAreAligned;
+    static constexpr int kBases = kRowsAreAligned ? kIndex2dRows : 1;
     static constexpr __device__ int base_of(int j) { return j / (kFragmentColumns / kBases); }
 
   public:
-    static constexpr bool kAffine = mod::kHasScoreMod && mod::kScoreIsAffine;
-    static constexpr bool kCapped = kAffine && mod::kScoreIsCapped;
-    // Products are added to what the matrix adds, which is there first, instead of the other way
+    static constexpr bool kAffine = mod::kHasScoreMod && kForm.is_affine;
+    static constexpr bool kCapped = kAffine && kForm.is_capped;
+    // Products are added to the dense bias, which is there first, instead of the other way
     // round: that needs no score, and comes under the exponents of the keys before.
-    static constexpr bool kStartsWithBias = kAffine && mod::kReadsBias && mod::kMultiplierIsOne &&
-                                            !kCapped && !kHasBase && !mod::kHasSlope && !kHasTerms;
+    static constexpr bool kStartsWithBias = kAffine && kReadsBias && kForm.multiplier_is_one &&
+                                            !kCapped && !kHasBase && !kForm.has_slope && !kHasTerms;
     // Logits are exponents already.
-    static constexpr bool kFactorIsOne = kAffine && mod::kLogitsAreExponents;
+    static constexpr bool kFactorIsOne = kAffine && kForm.are_exponents;
     static constexpr bool kHasOffset = kAffine && !kCapped && kHasBase;
-    // Weights are relative to a level that does not change, see Softmax. Those of f16 would vanish.
-    static constexpr bool kAreBounded = mod::kExponentBound > 0 && mod::kExponentBound <= 74 &&
+    // P are relative to a running maximum that does not change, see Softmax. Those of f16 would
+    // vanish.
+    static constexpr bool kAreBounded = kForm.exponent_bound > 0 && kForm.exponent_bound <= 74 &&
                                         kExponentsAreWide<mod::Element> && !kHasOffset;
-    // apply() gives exponents relative to the levels so far, which lower() changes: no part of a
-    // logit is left to the softmax, and the levels are in what repeats.
-    static constexpr bool kAreRelative = mod::kMultipliesGridRows && !kAreBounded;
+    // apply() gives exponents relative to the running maxima so far, which lower() changes: no part
+    // of a logit is left to the softmax, and the running maxima are in what repeats.
+    static constexpr bool kAreRelative = kMultipliesIndex2dRows && !kAreBounded;
     // As many parts of a tile's columns have offsets of their own, in each row.
     static constexpr int kOffsets = kAffine && !kCapped ? kBases : 1;
     static constexpr __device__ int offset_of(int j) { return kOffsets == 1 ? 0 : base_of(j); }
@@ -90,8 +95,15 @@ class Logits {
     __device__ float exponent(float logit) const {
         return kFactorIsOne ? logit : __fmul_rn(logit, factor_);
     }
-    __device__ float exponent_below(float logit, float origin) const {
-        return kFactorIsOne ? logit - origin : fmaf(logit, factor_, -origin);
+    __device__ float exponent_below(float logit, float max_log2) const {
+        return kFactorIsOne ? logit - max_log2 : fmaf(logit, factor_, -max_log2);
+    }
+    // A large logit as a score. The largest scores are the largest float in a logit's units, too.
+    __device__ float natural(float logit) const {
+        return natural_of(logit, kFactorIsOne ? kLn2 : factor_ * kLn2);
+    }
+    static __device__ float natural_of(float logit, float factor) {
+        return fabsf(logit) == kMostFinite ? logit : multiply_finite(logit, factor);
     }
     __device__ float lse_shift() const { return lse_shift_; }
 
@@ -104,31 +116,31 @@ class Logits {
         }
     }
 
-    // What the keys from first_key on need that does not wait for their products.
+    // What the keys from first_key on need that does not wait for their MMAs.
     __device__ void prepare(int first_key) {
-        if constexpr (kAffine && mod::kHasRowAddend)
+        if constexpr (kAffine && kForm.has_row_addend)
             visit_column(first_key + first_column_, [&](int r, const mod::At& at) {
-                base_[r][0] = mod::row_addend(at) * unit_;
+                base_[r][0] = in_units(mod::row_addend(at));
             });
     }
-    // What is added for the rows of the grid of keys that the tile has, from this thread's first
+    // What is added for the rows of the 2-D key index that the tile has, from this thread's first
     // query in shared memory; after prepare().
-    __device__ void load_grid_rows(unsigned from) {
+    __device__ void load_index_2d_rows(unsigned from) {
 #pragma unroll
-        for (int i = kGridRows - 1; i >= 0; --i)
+        for (int i = kIndex2dRows - 1; i >= 0; --i)
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
                 const unsigned word = load_shared_word(from + (i * mod::kQueryTile + 8 * r) * 4);
-                const float addend = __uint_as_float(word) * unit_;
+                const float addend = in_units(__uint_as_float(word));
                 if constexpr (kSelectsRows)
-                    grid_rows_[r][i] = addend;
+                    index_2d_rows_[r][i] = addend;
                 else
-                    base_[r][i] = mod::kHasRowAddend ? base_[r][0] + addend : addend;
+                    base_[r][i] = kForm.has_row_addend ? base_[r][0] + addend : addend;
             }
     }
     // The biases of these keys. `rows`: the warp's first, in shared memory.
     __device__ void load_biases(unsigned rows) { biases_.load(rows); }
-    // What products of these keys are added to, from biases in shared memory, likewise.
+    // What QK of these keys are added to, from biases in shared memory, likewise.
     __device__ void start(Scores& scores, unsigned rows, int first_key) {
         constexpr int kPart = 2 * BiasFragment::kPartPairs; // columns
 #pragma unroll
@@ -138,7 +150,7 @@ class Logits {
             for (int j = part; j < part + kPart; ++j)
                 visit_element(first_key, j, [&](int r, const mod::At& at) {
                     scores[accumulator(r, j)] =
-                        mod::element_addend(at, biases_.at(r, j)) * before_[r];
+                        multiply_finite(mod::element_addend(at, biases_.at(r, j)), before_[r]);
                 });
         }
     }
@@ -159,7 +171,7 @@ class Logits {
         if (kMaskIsBand ? !keys_.are_all(first_key, false) : hides_) hide(scores, first_key);
     }
 
-    // The level of a row rises by so much.
+    // The running maximum of a row rises by so much.
     __device__ void lower(int r, float by) {
 #pragma unroll
         for (int j = 0; j < kPeriodColumns; ++j)
@@ -200,10 +212,10 @@ class Logits {
     }
     template <typename Find, typename Visit>
     __device__ void visit_rows(int position, Find values_of, Visit visit) const {
-        const int inside = mod::kReadsKeys ? min(position, attention_.kv_len - 1) : position;
+        const int inside = kForm.reads_keys ? min(position, attention_.kv_len - 1) : position;
         const int kv = inside + static_cast<int>(attention_.kv_offset);
         // Quotients and remainders are shifts and masks then.
-        if constexpr (mod::kKeysAreGrid) __builtin_assume(kv >= 0);
+        if constexpr (mod::kHasKeyIndex2d) __builtin_assume(kv >= 0);
         const mod::Column column = mod::at_column(arguments_, place_.launch, place_.head, place_.b,
                                                   place_.h, place_.h_kv, kv);
 #pragma unroll
@@ -218,18 +230,23 @@ class Logits {
     // What is added for a key and a distance alone, to the j-th column. Exponents already, where
     // logits are.
     __device__ float term(int r, int j) const {
-        float addend = mod::kHasKeyAddend ? terms_.key(0, j) : -0.0f;
-        if constexpr (mod::kHasDistanceAddend) addend += terms_.distance(0, r, j);
+        float addend = kForm.has_key_addend ? terms_.key(0, j) : -0.0f;
+        if constexpr (kForm.has_distance_addend) addend += terms_.distance(0, r, j);
         return kFactorIsOne ? addend : addend * unit_;
     }
 
-    // Of the j-th column. Eight neighbouring columns are in at most two rows of the grid, and
+    // What is added to a score, in a logit's units. Finite numbers stay finite: only -inf hides.
+    __device__ float in_units(float addend) const {
+        return kFactorIsOne ? multiply_finite(addend, kLog2E) : addend * unit_;
+    }
+
+    // Of the j-th column. Eight neighbouring columns are in at most two rows of the index_2d, and
     // which of them a column is in depends on the thread.
-    __device__ float grid_row(int r, int j) const {
+    __device__ float index_2d_row(int r, int j) const {
         const int low = j / 2 * 8 / mod::kKeyWidth, high = (j / 2 * 8 + 7) / mod::kKeyWidth;
-        if (low == high) return grid_rows_[r][low];
-        return first_column_ + column_of(j) < high * mod::kKeyWidth ? grid_rows_[r][low]
-                                                                    : grid_rows_[r][high];
+        if (low == high) return index_2d_rows_[r][low];
+        return first_column_ + column_of(j) < high * mod::kKeyWidth ? index_2d_rows_[r][low]
+                                                                    : index_2d_rows_[r][high];
     }
 
     __device__ void prepare_affine() {
@@ -250,7 +267,7 @@ class Logits {
             }
             before_[r] = scale * unit;
             unit_ = unit;
-            if constexpr (mod::kHasSlope) slope_[r] = mod::slope(at) * unit;
+            if constexpr (kForm.has_slope) slope_[r] = mod::slope(at) * unit;
         });
         if constexpr (kKeepsColumns) {
 #pragma unroll
@@ -258,11 +275,11 @@ class Logits {
                 column_part_[j] = slope_[0] * static_cast<float>(column_of(j));
         }
         // Tiles are whole periods: what repeats in the first is that of all.
-        if constexpr (mod::kHasRemainderAddend) {
+        if constexpr (kForm.has_remainder_addend) {
 #pragma unroll
             for (int j = 0; j < kPeriodColumns; ++j)
                 visit_column(first_column_ + column_of(j), [&](int r, const mod::At& at) {
-                    repeated_[r][j] = mod::remainder_addend(at) * unit_;
+                    repeated_[r][j] = in_units(mod::remainder_addend(at));
                 });
         } else if constexpr (kAreRelative) {
             repeated_[0][0] = repeated_[1][0] = 0;
@@ -276,24 +293,25 @@ class Logits {
             if (kHasTerms && j % 2 == 0) terms_.load(j / 2);
             const auto finish = [&](int r, float addend) {
                 float& score = scores[accumulator(r, j)];
-                if constexpr (mod::kHasSlope)
+                if constexpr (kForm.has_slope)
                     addend += kKeepsColumns ? column_part_[j]
-                                            : slope_[mod::kSlopeIsOfHead ? 0 : r] *
+                                            : slope_[kForm.slope_is_of_head ? 0 : r] *
                                                   static_cast<float>(column_of(j));
-                if constexpr (mod::kHasKeyAddend || mod::kHasDistanceAddend) addend += term(r, j);
-                if constexpr (mod::kHasRemainderAddend || kAreRelative)
+                if constexpr (kForm.has_key_addend || kForm.has_distance_addend)
+                    addend += term(r, j);
+                if constexpr (kForm.has_remainder_addend || kAreRelative)
                     addend += repeated_[r][j % kPeriodColumns];
-                if constexpr (kSelectsRows) addend += grid_row(r, j);
+                if constexpr (kSelectsRows) addend += index_2d_row(r, j);
                 if constexpr (!kHasOffset && kHasBase) addend += base_[r][base_of(j)];
                 score = fmaf(score, before_[r], addend);
                 if constexpr (kCapped)
                     score = kTanhIsExact<mod::Element> ? reciprocal_fast(1 + exp2_fast(score))
                                                        : tanh_fast(score);
             };
-            if constexpr (mod::kHasElementAddend) {
+            if constexpr (kForm.has_element_addend) {
                 visit_element(first_key, j, [&](int r, const mod::At& at) {
-                    const float bias = mod::kReadsBias ? biases_.at(r, j) : 0;
-                    finish(r, mod::element_addend(at, bias) * unit_);
+                    const float bias = kReadsBias ? biases_.at(r, j) : 0;
+                    finish(r, in_units(mod::element_addend(at, bias)));
                 });
             } else {
                 // Unlike 0, -0 is the same as nothing in a sum.
@@ -317,13 +335,13 @@ class Logits {
 
     // Three warpgroups have no registers for what a branch keeps.
     static constexpr bool kLimitsReads =
-        mod::kHasElementAddend && !mod::kReadsBias && mod::kQueryTile == 128;
+        kForm.has_element_addend && !kReadsBias && mod::kQueryTile == 128;
 
     // Whether the keys end before the j-th column, asked once for the few columns whose reads may
     // be in flight together.
     __device__ bool ends_before(int first_key, int j) const {
         constexpr int kGroup = 4;
-        return mod::kReadsKeys && j % kGroup == 0 && first_key + 4 * j >= attention_.kv_len;
+        return kForm.reads_keys && j % kGroup == 0 && first_key + 4 * j >= attention_.kv_len;
     }
 
     __device__ void hide(Scores& scores, int first_key) const {
@@ -340,7 +358,7 @@ class Logits {
     }
 
     // Slopes times columns stay in registers where there is room for them.
-    static constexpr bool kKeepsColumns = kAffine && mod::kHasSlope && mod::kSlopeIsOfHead &&
+    static constexpr bool kKeepsColumns = kAffine && kForm.has_slope && kForm.slope_is_of_head &&
                                           mod::kHasRegistersForColumns && !kHasTerms;
 
     const AttentionArguments& attention_;
@@ -352,11 +370,12 @@ class Logits {
     float factor_, lse_shift_, unit_;
     float base_[2][kBases];      // what is added for whole rows, to these keys
     float before_[2], slope_[2]; // what scores, or biases that come before, are multiplied by
-    float grid_rows_[2][kSelectsRows ? kGridRows : 1]; // what is added for rows of the grid of keys
-    // What is added for columns of that grid: of the thread's columns in a period of eight keys
-    // and of the grid. Less the level so far where logits are relative.
+    float index_2d_rows_[2][kSelectsRows ? kIndex2dRows
+                                         : 1]; // what is added for rows of the 2-D key index
+    // What is added for columns of that 2-D key index: of the thread's columns in a period of eight
+    // keys and of the index_2d. Less the running maximum so far where logits are relative.
     static constexpr int kPeriodColumns =
-        mod::kHasRemainderAddend ? least_common_multiple(mod::kKeyWidth, 8) / 4 : 1;
+        kForm.has_remainder_addend ? least_common_multiple(mod::kKeyWidth, 8) / 4 : 1;
     float repeated_[2][kPeriodColumns];
     bool hides_;          // something of the keys that are looked at
     unsigned visible_[2]; // of them, where a mask is no band

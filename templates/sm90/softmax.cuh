@@ -1,35 +1,48 @@
-// The level and sum of a thread's two rows: weights are relative to the level, which follows the
-// maximum. Logits that are known to be small have the level that their first block of keys gives
-// them: none of their weights overflows.
+// Softmax of a thread's two rows, one block of keys after another. P = 2^(exponent - max_log2) is
+// relative to a number of its row, so that no P overflows; sums of P follow the same number, and
+// the output is divided by them at the end. The forms below differ in how they find it:
+//
+// BoundedSoftmax       logits have a known bound: the first block's maximum, for all blocks
+// OnlineSoftmax        the running maximum, raised before a block's exponentials
+// ScaledOnlineSoftmax  the same for logits that become exponents by a factor or an offset
+// LateSoftmax          the running maximum so far, raised only after a block's P were too large
+//
+// They have one interface, that of BoundedSoftmax; Softmax is the one that suits the logits.
 #pragma once
 
+#include "common/select.h"
 #include "sm90/logits.cuh"
 
 namespace sm90 {
 
-struct Softmax {
-    // Weights are at most 2 to the power of it, where a maximum is found. The higher, the further o
-    // is from float64: a row's largest weight has no rounding error if it is 1.
-    static constexpr float kHeadroom = 3;
-    // Of bounded logits, so that weights are at most 2^54.
-    static constexpr float kLeastLevel = mod::kExponentBound - 54;
-    // Logits become weights relative to the levels so far, and then it is asked whether a level has
-    // to rise: that needs no maximum, and no weight waits for it. A block whose levels rise takes
-    // longer, and the scores of other mods may rise all along a row, as a slope's do.
-    static constexpr bool kAsksLate =
-        !Logits::kAreBounded && (mod::kKeysAreGrid || !mod::kHasScoreMod);
-    // So much a thread's weights of a row and block may be together then.
-    static constexpr float kMostWeight = 2 * kFragmentColumns;
-    static constexpr int kNever = -1; // a pause of weigh() that does not come
+constexpr int kNever = -1; // a pause of compute_p() that does not come
 
-    // Of logits with their offsets, or a little less; none where they are bounded. An exponent,
-    // where it is asked late.
-    float maximum[2];
-    float sum[2];                      // of this thread's columns
-    float shrink[2];                   // what the last change of the maximum makes of earlier sums
-    float origin[2][Logits::kOffsets]; // what is taken off an exponent
+// The maximum of a row, offsets included, over the four threads that share it; at least `highest`.
+__device__ inline float highest_of(const Scores& logits, const Logits& form, int r, float highest) {
+#pragma unroll
+    for (int part = 0; part < Logits::kOffsets; ++part) {
+        constexpr int kColumns = kFragmentColumns / Logits::kOffsets;
+        const int first = part * kColumns;
+        float even = logits[accumulator(r, first)];
+        float odd = logits[accumulator(r, first + 1)];
+#pragma unroll
+        for (int j = first + 2; j < first + kColumns; j += 2) {
+            even = fmaxf(even, logits[accumulator(r, j)]);
+            odd = fmaxf(odd, logits[accumulator(r, j + 1)]);
+        }
+        highest = fmaxf(highest, fmaxf(even, odd) + form.offset(r, part));
+    }
+    return quad_max(highest);
+}
 
-    __device__ Softmax() {
+// What the forms have in common. A form without a running maximum leaves `maximum` and `shrink`.
+struct SoftmaxRows {
+    float maximum[2];                    // running, of logits with offsets, or a little less
+    float sum[2];                        // of this thread's P
+    float shrink[2];                     // what the last rise of the maximum multiplies sums by
+    float max_log2[2][Logits::kOffsets]; // subtracted from exponents
+
+    __device__ SoftmaxRows() {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             maximum[r] = negative_infinity();
@@ -37,65 +50,301 @@ struct Softmax {
         }
     }
 
-    // Logits of a block of keys become weights: take(i, left, right) gets accumulators 2 i and
-    // 2 i + 1; is_first: of the rows' blocks. between(value) comes once, before anything is taken
-    // and after kPause columns of a row, or none, on which `value` depends. rescale() comes where
-    // levels rise that are asked for late; of others shrinks() tells afterwards.
-    template <int kPause, typename Between, typename Rescale, typename Take>
-    __device__ void weigh(Scores& logits, Logits& form, bool is_first, Between between,
-                          Rescale rescale, Take take) {
-        static_assert(kPause < kFragmentColumns, "the pause has to come");
-        if constexpr (kAsksLate) {
-            find_exponents(logits, form);
-            bool rises = is_first;
-            float total[2];
-            if (!is_first) {
-                exponentiate<kPause>(logits, total, between, take);
-                rises = has_too_much(total);
-            }
-            if (rises) {
-                rise(logits, form);
-                rescale();
-                exponentiate<kNever>(logits, total, [](float) {}, take);
-            }
-            sum[0] += total[0];
-            sum[1] += total[1];
-        } else {
-            if constexpr (!Logits::kAreBounded)
-                raise_maximum(logits, form);
-            else if (is_first)
-                settle_level(logits, form);
-            exponentiate(logits, form, 0, kPause,
-                         [&](float done) { between(kPause == 0 ? anchor(logits) : done); });
-            exponentiate(logits, form, 1, kNever, [](float) {});
+    // Exponentials that have not been computed yet are computed after `value`.
+    __device__ void follow(float value) {
 #pragma unroll
-            for (int i = 0; i < kScores / 2; ++i)
-                take(i, logits[2 * i], logits[2 * i + 1]);
-        }
+        for (int r = 0; r < 2; ++r)
+#pragma unroll
+            for (int i = 0; i < Logits::kOffsets; ++i)
+                compute_after(max_log2[r][i], value);
     }
 
-    // Logits become exponents relative to the levels so far.
+  protected:
+    __device__ bool saw_something(int r) const { return maximum[r] != negative_infinity(); }
+    // P of a row become relative to this exponent.
+    __device__ void place_max_log2(int r, float exponent, const Logits& form) {
+#pragma unroll
+        for (int part = 0; part < Logits::kOffsets; ++part)
+            max_log2[r][part] =
+                Logits::kHasOffset ? exponent - form.exponent(form.offset(r, part)) : exponent;
+    }
+    // Logits become P, which are added to the sums. between() as in compute_p(); `anchor`: a value
+    // that is there when max_log2 is.
+    template <int kPause, typename Between, typename Take>
+    __device__ void exponentiate(Scores& logits, const Logits& form, float anchor, Between between,
+                                 Take take) {
+        static_assert(kPause < kFragmentColumns, "the pause has to come");
+        exponentiate_row(logits, form, 0, kPause,
+                         [&](float done) { between(kPause == 0 ? anchor : done); });
+        exponentiate_row(logits, form, 1, kNever, [](float) {});
+#pragma unroll
+        for (int i = 0; i < kScores / 2; ++i)
+            take(i, logits[2 * i], logits[2 * i + 1]);
+    }
+
+  private:
+    // between() comes before the pair of columns that starts at `pause`.
+    template <typename Between>
+    __device__ void exponentiate_row(Scores& logits, const Logits& form, int r, int pause,
+                                     Between between) {
+        float even = sum[r], odd = 0;
+#pragma unroll
+        for (int j = 0; j < kFragmentColumns; j += 2) {
+            if (j == pause) between(even);
+            float& left = logits[accumulator(r, j)];
+            float& right = logits[accumulator(r, j + 1)];
+            const float from = max_log2[r][Logits::offset_of(j)];
+            left = exp2_fast(form.exponent_below(left, from));
+            right = exp2_fast(form.exponent_below(right, from));
+            even += left;
+            odd += right;
+        }
+        sum[r] = even + odd;
+    }
+};
+
+// For logits with a known bound: what the first block of keys decides is kept, and nothing is ever
+// rescaled. The bound keeps the P of later blocks from overflowing.
+class BoundedSoftmax : public SoftmaxRows {
+    static constexpr float kLeastMaximum = kForm.exponent_bound - 54; // so that P are at most 2^54
+
+  public:
+    // Logits of a block of keys become P.
+    // kPause, between: between(value) is called once, after the exponentials of kPause columns of a
+    //   row, on which `value` depends, and before anything is taken; not at all with kNever.
+    // is_first: of the rows' blocks.
+    // rescale(shrink): called where earlier sums change by these factors already now.
+    // take(i, left, right): gets the P of accumulators 2 i and 2 i + 1.
+    template <int kPause, typename Between, typename Rescale, typename Take>
+    __device__ void compute_p(Scores& logits, Logits& form, bool is_first, Between between, Rescale,
+                              Take take) {
+        if (is_first) fix_maximum(logits, form);
+        exponentiate<kPause>(logits, form, logits[kScores - 1], between, take);
+    }
+    // The same where they change by the last compute_p(), but need not before all of its P.
+    template <typename Rescale> __device__ void rescale_after(Rescale) const {}
+
+    // What P of a row are relative to, as an exponent.
+    __device__ float level(int r, const Logits&) const { return max_log2[r][0]; }
+    // Log-sum-exp of a row, natural, when `total` is the sum of all threads.
+    __device__ float lse(int r, float total, const Logits& form) const {
+        const float at = level(r, form), more = log2_fast(total) + form.lse_shift();
+        return (at + more) * kLn2;
+    }
+    // Of a sink's weight, relative to what P of a row are.
+    __device__ float exponent_of_sink(int r, float sink, const Logits& form) const {
+        return sink * kLog2E - level(r, form) - form.lse_shift();
+    }
+    // Of a row, when `total` is the sum of all threads.
+    __device__ bool saw_nothing(int, float total) const { return total == 0; }
+
+  private:
+    __device__ void fix_maximum(const Scores& logits, const Logits& form) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+            max_log2[r][0] = fmaxf(form.exponent(highest_of(logits, form, r, negative_infinity())),
+                                   kLeastMaximum);
+    }
+};
+
+// The running maximum rises before a block's exponentials, but only where the block's maximum
+// exceeds it by enough: mostly, nothing that was summed has to be rescaled.
+class OnlineMaximum : public SoftmaxRows {
+  public:
+    __device__ bool saw_nothing(int r, float) const { return !saw_something(r); }
+    __device__ float level(int r, const Logits& form) const { return form.exponent(maximum[r]); }
+    __device__ float lse(int r, float total, const Logits& form) const {
+        const float at = level(r, form), more = log2_fast(total) + form.lse_shift();
+        if (fabsf(at) >= kLargeExponent) return more * kLn2 + form.natural(maximum[r]);
+        return (at + more) * kLn2;
+    }
+    __device__ float exponent_of_sink(int r, float sink, const Logits& form) const {
+        const float at = level(r, form);
+        if (fabsf(at) >= kLargeExponent)
+            return form.exponent(sink * (kLog2E / form.factor()) - maximum[r]) - form.lse_shift();
+        return sink * kLog2E - at - form.lse_shift();
+    }
+
+  protected:
+    // P are at most 2 to the power of it. The higher, the further o is from float64: a row's
+    // largest P has no rounding error if it is 1.
+    static constexpr float kHeadroom = 3;
+
+    // The rows' maxima, this block's included, and whether the running maximum is near enough.
+    __device__ void find_highest(const Scores& logits, const Logits& form, float (&highest)[2],
+                                 bool (&is_near)[2]) const {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            highest[r] = highest_of(logits, form, r, maximum[r]);
+            is_near[r] = form.exponent(highest[r]) - form.exponent(maximum[r]) <= kHeadroom;
+        }
+    }
+    // Where nothing was visible yet, any finite number gives P = 2^-inf = 0.
+    __device__ float exponent_of_maximum(int r, const Logits& form) const {
+        return saw_something(r) ? form.exponent(maximum[r]) : 0;
+    }
+};
+
+// For logits that are exponents as they are: nothing of them has been rounded, so that large ones
+// can be subtracted from each other.
+class OnlineSoftmax : public OnlineMaximum {
+  public:
+    template <int kPause, typename Between, typename Rescale, typename Take>
+    __device__ void compute_p(Scores& logits, Logits& form, bool, Between between, Rescale,
+                              Take take) {
+        raise_maximum(logits, form);
+        exponentiate<kPause>(logits, form, maximum[0] + maximum[1], between, take);
+    }
+    template <typename Rescale> __device__ void rescale_after(Rescale rescale) const {
+        if (__any_sync(0xffffffffu, shrink[0] != 1 || shrink[1] != 1)) rescale(shrink);
+    }
+
+  private:
+    __device__ void raise_maximum(const Scores& logits, const Logits& form) {
+        float highest[2];
+        bool is_near[2];
+        find_highest(logits, form, highest, is_near);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const float before = form.exponent(maximum[r]);
+            maximum[r] = is_near[r] ? maximum[r] : highest[r];
+            const float at = exponent_of_maximum(r, form);
+            shrink[r] = exp2_fast(before - at);
+            sum[r] *= shrink[r];
+            place_max_log2(r, at, form);
+        }
+    }
+};
+
+// For logits that become exponents by a factor or an offset. Those of large logits are rounded too
+// coarsely to be subtracted from each other: there, the maximum is subtracted from the logits
+// first. All rows of a warp do the same, so that branches do not diverge.
+class ScaledOnlineSoftmax : public OnlineMaximum {
+  public:
+    template <int kPause, typename Between, typename Rescale, typename Take>
+    __device__ void compute_p(Scores& logits, Logits& form, bool, Between between, Rescale,
+                              Take take) {
+        raise_maximum(logits, form);
+        exponentiate<kPause>(logits, form, maximum[0] + maximum[1], between, take);
+    }
+    template <typename Rescale> __device__ void rescale_after(Rescale rescale) const {
+        if (rises_) rescale(shrink);
+    }
+
+  private:
+    __device__ void raise_maximum(Scores& logits, const Logits& form) {
+        float highest[2];
+        bool is_near[2];
+        find_highest(logits, form, highest, is_near);
+        rises_ = __any_sync(0xffffffffu, is_large_ || !is_near[0] || !is_near[1]);
+        if (rises_) rise(logits, form, highest);
+        if (Logits::kHasOffset && !is_large_) place_both(form);
+    }
+    __device__ void rise(Scores& logits, const Logits& form, const float (&highest)[2]) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const float by = maximum[r] - highest[r];
+            maximum[r] = highest[r];
+            shrink[r] = saw_something(r) ? exp2_fast(form.exponent(by)) : 1;
+            sum[r] *= shrink[r];
+        }
+        is_large_ = are_large(exponent_of_maximum(0, form), exponent_of_maximum(1, form));
+        if (is_large_)
+            subtract_maxima(logits, form);
+        else
+            place_both(form);
+    }
+    __device__ void subtract_maxima(Scores& logits, const Logits& form) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const float reference = saw_something(r) ? maximum[r] : 0;
+#pragma unroll
+            for (int j = 0; j < kFragmentColumns; ++j) {
+                float& logit = logits[accumulator(r, j)];
+                logit = logit + form.offset(r, Logits::offset_of(j)) - reference;
+            }
+#pragma unroll
+            for (int part = 0; part < Logits::kOffsets; ++part)
+                max_log2[r][part] = 0;
+        }
+    }
+    __device__ void place_both(const Logits& form) {
+        place_max_log2(0, exponent_of_maximum(0, form), form);
+        place_max_log2(1, exponent_of_maximum(1, form), form);
+    }
+    static __device__ bool are_large(float x, float y) {
+        return __any_sync(0xffffffffu, fmaxf(fabsf(x), fabsf(y)) >= kLargeExponent);
+    }
+
+    bool rises_ = false;    // in some row of the warp, with this block
+    bool is_large_ = false; // the maximum of some row of the warp, as an exponent
+};
+
+// P are computed relative to the running maximum so far, and their sum tells afterwards whether
+// that has to rise: no P waits for the maximum of its block. Where it rises, the block's P are
+// computed again, so this is for scores whose maxima seldom rise after the first block; those of a
+// slope, for one, may rise all along a row.
+class LateSoftmax : public SoftmaxRows {
+    // The sum of a thread's P of a row and block from which on the running maximum has to rise.
+    static constexpr float kMostP = 2 * kFragmentColumns;
+
+  public:
+    template <int kPause, typename Between, typename Rescale, typename Take>
+    __device__ void compute_p(Scores& logits, Logits& form, bool is_first, Between between,
+                              Rescale rescale, Take take) {
+        static_assert(kPause < kFragmentColumns, "the pause has to come");
+        find_exponents(logits, form);
+        bool rises = is_first;
+        float total[2];
+        if (!is_first) {
+            exponentiate_block<kPause>(logits, total, between, take);
+            rises = has_too_much(total);
+        }
+        if (rises) {
+            rise(logits, form);
+            rescale(shrink);
+            exponentiate_block<kNever>(logits, total, [](float) {}, take);
+        }
+        sum[0] += total[0];
+        sum[1] += total[1];
+    }
+    template <typename Rescale> __device__ void rescale_after(Rescale) const {}
+
+    __device__ bool saw_nothing(int r, float) const { return !saw_something(r); }
+    // The running maximum is an exponent here.
+    __device__ float level(int r, const Logits&) const { return maximum[r]; }
+    __device__ float lse(int r, float total, const Logits& form) const {
+        const float at = level(r, form), more = log2_fast(total) + form.lse_shift();
+        if (fabsf(at) >= kLargeExponent) return more * kLn2 + Logits::natural_of(at, kLn2);
+        return (at + more) * kLn2;
+    }
+    __device__ float exponent_of_sink(int r, float sink, const Logits& form) const {
+        return sink * kLog2E - level(r, form) - form.lse_shift();
+    }
+
+  private:
+    // Logits become exponents relative to the running maxima so far.
     __device__ void find_exponents(Scores& logits, const Logits& form) {
         if constexpr (Logits::kAreRelative) return;
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-            place_origin(r, level_so_far(r), form);
+            place_max_log2(r, maximum_so_far(r), form);
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j) {
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
                 float& logit = logits[accumulator(r, j)];
-                logit = form.exponent_below(logit, origin[r][Logits::offset_of(j)]);
+                logit = form.exponent_below(logit, max_log2[r][Logits::offset_of(j)]);
             }
         }
     }
 
-    // Exponents become weights, and `total` the rows' sums of this block: one sum each, because two
-    // for every row take the registers that three warpgroups have left.
+    // Exponents become P, and `total` the rows' sums of this block. One sum for each row: two take
+    // the registers that three warpgroups have left.
     template <int kPause, typename Between, typename Take>
-    static __device__ void exponentiate(const Scores& exponents, float (&total)[2], Between between,
-                                        Take take) {
-        // Pairs that wait to be taken: as many columns of each row.
+    static __device__ void exponentiate_block(const Scores& exponents, float (&total)[2],
+                                              Between between, Take take) {
+        // Pairs of P before the pause, as many of each row, which are taken after it.
         constexpr int kHeld = kPause == kNever ? 0 : kPause;
         float held[kHeld == 0 ? 1 : 2 * kHeld];
         if constexpr (kPause == 0) between(exponents[kScores - 1]);
@@ -119,14 +368,16 @@ struct Softmax {
         }
     }
 
-    // Whether some level of the warp has to rise.
+    // Whether the running maximum of some row of the warp has to rise.
     __device__ bool has_too_much(const float (&total)[2]) const {
-        // NaN, which a maximum passes over, stays what it is at any level.
-        const bool stays = fmaxf(total[0], total[1]) <= kMostWeight;
-        return __any_sync(0xffffffffu, !stays || !saw_something(0) || !saw_something(1));
+        // A maximum ignores NaN, which no running maximum changes.
+        const bool is_enough = fmaxf(total[0], total[1]) <= kMostP;
+        return __any_sync(0xffffffffu, !is_enough || !has_maximum(0) || !has_maximum(1));
     }
 
-    // Levels become the maximum of rows that are above them.
+    // Running maxima rise to the block's maxima, and exponents become relative to them. Nothing has
+    // been subtracted yet from exponents of rows whose running maximum is large: they are rounded
+    // as those of the first block were.
     __device__ void rise(Scores& exponents, Logits& form) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -136,14 +387,14 @@ struct Softmax {
                 even = fmaxf(even, exponents[accumulator(r, j)]);
                 odd = fmaxf(odd, exponents[accumulator(r, j + 1)]);
             }
-            const float most = quad_max(fmaxf(even, odd));
-            const bool stays = saw_something(r) ? most <= 0 : most == negative_infinity();
-            // Levels and exponents have to change by the same number.
-            const float before = level_so_far(r), after = stays ? before : before + most;
-            const float by = after - before;
-            shrink[r] = saw_something(r) ? exp2_fast(-by) : 1;
+            const float subtracted = maximum_so_far(r);
+            const float most = quad_max(fmaxf(even, odd)) + subtracted;
+            const float after = fmaxf(maximum[r], most);
+            shrink[r] = saw_something(r) ? exp2_fast(maximum[r] - after) : 1;
             sum[r] *= shrink[r];
-            if (!stays) maximum[r] = after;
+            maximum[r] = after;
+            // Running maxima and exponents have to change by the same number.
+            const float by = after == negative_infinity() ? 0 : after - subtracted;
             if constexpr (Logits::kAreRelative) form.lower(r, by);
 #pragma unroll
             for (int j = 0; j < kFragmentColumns; ++j)
@@ -151,105 +402,20 @@ struct Softmax {
         }
     }
 
-    __device__ void settle_level(const Scores& logits, const Logits& form) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-            origin[r][0] =
-                fmaxf(form.exponent(highest_of(logits, form, r, negative_infinity())), kLeastLevel);
+    // Whether exponents of the row are relative to its running maximum. They are not while that is
+    // large or nothing was visible yet; then every block tests for a rise.
+    __device__ bool has_maximum(int r) const {
+        return Logits::kAreRelative ? saw_something(r) : fabsf(maximum[r]) < kLargeExponent;
     }
-
-    __device__ void raise_maximum(const Scores& logits, const Logits& form) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const float before = maximum[r];
-            const float highest = highest_of(logits, form, r, before);
-            // Where it would rise by little it stays, and what was summed stays with it.
-            const bool stays = form.exponent(highest) - form.exponent(before) <= kHeadroom;
-            maximum[r] = stays ? before : highest;
-            // Nothing visible yet: any finite origin gives 2^-inf = 0.
-            const float at = maximum[r] == negative_infinity() ? 0 : form.exponent(maximum[r]);
-            shrink[r] = exp2_fast(form.exponent(before) - at);
-            place_origin(r, at, form);
-        }
-    }
-
-    // Whether earlier sums change, in any row of the warp.
-    __device__ bool shrinks() const {
-        if constexpr (Logits::kAreBounded || kAsksLate) return false;
-        return __any_sync(0xffffffffu, shrink[0] != 1 || shrink[1] != 1);
-    }
-
-    // What weights of a row are relative to, as an exponent.
-    __device__ float level(int r, const Logits& form) const {
-        if constexpr (kAsksLate) return maximum[r];
-        return Logits::kAreBounded ? origin[r][0] : form.exponent(maximum[r]);
-    }
-    // Of a row, when `total` is the sum of all threads.
-    __device__ bool saw_nothing(int r, float total) const {
-        return Logits::kAreBounded ? total == 0 : !saw_something(r);
-    }
-    // Depends on everything that exponents of this block are taken relative to.
-    __device__ float anchor(const Scores& logits) const {
-        return Logits::kAreBounded ? logits[kScores - 1] : maximum[0] + maximum[1];
-    }
-
-    // Exponents that are not computed yet come after `value`.
-    __device__ void follow(float value) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-#pragma unroll
-            for (int i = 0; i < Logits::kOffsets; ++i)
-                compute_after(origin[r][i], value);
-    }
-
-    // Logits of one row become weights. At the first pair of columns from `pause` on, calls
-    // between().
-    template <typename Between>
-    __device__ void exponentiate(Scores& logits, const Logits& form, int r, int pause,
-                                 Between between) {
-        float even = Logits::kAreBounded ? sum[r] : sum[r] * shrink[r], odd = 0;
-#pragma unroll
-        for (int j = 0; j < kFragmentColumns; j += 2) {
-            if (j == pause) between(even);
-            float& left = logits[accumulator(r, j)];
-            float& right = logits[accumulator(r, j + 1)];
-            const float from = origin[r][Logits::offset_of(j)];
-            left = exp2_fast(form.exponent_below(left, from));
-            right = exp2_fast(form.exponent_below(right, from));
-            even += left;
-            odd += right;
-        }
-        sum[r] = even + odd;
-    }
-
-  private:
-    // Of a row whose level is `at`.
-    __device__ void place_origin(int r, float at, const Logits& form) {
-#pragma unroll
-        for (int part = 0; part < Logits::kOffsets; ++part)
-            origin[r][part] = Logits::kHasOffset ? at - form.exponent(form.offset(r, part)) : at;
-    }
-    // Of a row, with offsets, and at least `highest`.
-    static __device__ float highest_of(const Scores& logits, const Logits& form, int r,
-                                       float highest) {
-#pragma unroll
-        for (int part = 0; part < Logits::kOffsets; ++part) {
-            constexpr int kColumns = kFragmentColumns / Logits::kOffsets;
-            const int first = part * kColumns;
-            float even = logits[accumulator(r, first)];
-            float odd = logits[accumulator(r, first + 1)];
-#pragma unroll
-            for (int j = first + 2; j < first + kColumns; j += 2) {
-                even = fmaxf(even, logits[accumulator(r, j)]);
-                odd = fmaxf(odd, logits[accumulator(r, j + 1)]);
-            }
-            highest = fmaxf(highest, fmaxf(even, odd) + form.offset(r, part));
-        }
-        return quad_max(highest);
-    }
-    __device__ bool saw_something(int r) const { return maximum[r] != negative_infinity(); }
-    // Nothing visible yet: from any finite origin, what is hidden has the weight 2^-inf = 0.
-    __device__ float level_so_far(int r) const { return saw_something(r) ? maximum[r] : 0; }
+    // From any finite max_log2, what is hidden has P = 2^-inf = 0.
+    __device__ float maximum_so_far(int r) const { return has_maximum(r) ? maximum[r] : 0; }
 };
+
+// Without a score mod, and for what a 2-D key index adds, later blocks seldom have higher maxima.
+constexpr bool kMaximaSeldomRise = mod::kHasKeyIndex2d || !mod::kHasScoreMod;
+constexpr bool kLogitsAreExact = Logits::kFactorIsOne && !Logits::kHasOffset;
+using Softmax = Select<Logits::kAreBounded, BoundedSoftmax,
+                       Select<kMaximaSeldomRise, LateSoftmax,
+                              Select<kLogitsAreExact, OnlineSoftmax, ScaledOnlineSoftmax>>>;
 
 } // namespace sm90

@@ -1,4 +1,4 @@
-// The copy engine: boxes of tensors to shared memory and back (PTX ISA, "cp.async.bulk.tensor"),
+// TMA: boxes of tensors to shared memory and back (PTX ISA, "cp.async.bulk.tensor"),
 // and plain rows of bytes.
 #pragma once
 
@@ -81,7 +81,7 @@ template <int kPending> __device__ inline void wait_for_additions() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// What this thread wrote to shared memory becomes visible to the copy engine and to wgmma.
+// What this thread wrote to shared memory becomes visible to TMA and to wgmma.
 __device__ inline void publish_shared() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

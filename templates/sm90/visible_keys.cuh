@@ -24,7 +24,8 @@ class VisibleKeys {
             });
     }
 
-    // Whether the warp sees all of a tile; for the whole warp. mask_shows_all: a map says so.
+    // Whether the warp sees all of a tile; for the whole warp. mask_shows_all: the block mask says
+    // so.
     __device__ bool are_all(int first_key, bool mask_shows_all) const {
         const int last_key = first_key + mod::kKeyTile - 1;
         if (last_key >= attention_.kv_len) return false;

@@ -3,7 +3,7 @@
 
 #include "common/place.cuh"
 #include "common/visible_bits.cuh"
-#include "sm90/backward_layout.cuh"
+#include "sm90/backward_registers.cuh"
 #include "sm90/key_columns.cuh"
 
 namespace sm90 {
@@ -24,13 +24,13 @@ class VisibleQueries {
             });
     }
 
-    // Whether all of a tile see the warp's keys; for the whole warp. map_shows_all: the mask's map,
-    // if it has one, says so.
-    __device__ bool are_all(int tile_query, bool map_shows_all) const {
+    // Whether all of a tile see the warp's keys; for the whole warp. mask_shows_tile: the block
+    // mask, if it has one, says so.
+    __device__ bool are_all(int tile_query, bool mask_shows_tile) const {
         const int last_query = tile_query + kScoreQueries - 1, last_key = warp_key_ + 15;
         if (last_query >= attention_.q_len || last_key >= attention_.kv_len) return false;
         if constexpr (!mod::kHasMask) return true;
-        if constexpr (mod::kHasMap) return map_shows_all;
+        if constexpr (mod::kHasBlockMask) return mask_shows_tile;
         return kMaskIsBand && place_.band_holds(tile_query, last_query, warp_key_, last_key);
     }
 
@@ -42,10 +42,10 @@ class VisibleQueries {
         const int first = tile_query + lane % 4 * 2;
 #pragma unroll
         for (int key = 0; key < 2; ++key) {
-            // Blocks that stay have no registers for what follows from it.
+            // Persistent blocks have no registers for what follows from it.
             const int own = warp_key_ + lane / 4;
             const int position =
-                (mod::kBlocksStay || kFindsAgain ? computed_again(own) : own) + 8 * key;
+                (mod::kPersistent || kSaves.positions_again ? computed_again(own) : own) + 8 * key;
             int low = 0, high = attention_.q_len - 1;
             if constexpr (mod::kHasBand) {
                 low = max(place_.first_query(position), low);
@@ -62,8 +62,8 @@ class VisibleQueries {
   private:
     // What repeats is not kept where registers are short and tiles long, else in half of the words.
     static constexpr bool kRepeats = !kMaskIsBand && RepeatingBits::kPeriod != 0 && !kSharesKeys &&
-                                     !(kSavesRegisters && kIsLong);
-    static constexpr bool kPacks = kSavesRegisters && kScoreQueries == 64;
+                                     !(kSaves.keys_again && kIsLong);
+    static constexpr bool kPacks = kSaves.keys_again && kScoreQueries == 64;
 
     // What every part of the mask shows: of those that repeat, or of the others.
     template <bool kRepeating>
@@ -108,7 +108,7 @@ class VisibleQueries {
 
     // What long masks need is not kept from tile to tile: registers are shortest there.
     __device__ int own_lane() const {
-        return kAsksForLane ? lane_again() : kMaskIsLong ? computed_again(lane_) : lane_;
+        return kSaves.lane_again ? lane_again() : kMaskIsLong ? computed_again(lane_) : lane_;
     }
 
     const AttentionArguments& attention_;

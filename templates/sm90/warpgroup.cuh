@@ -1,5 +1,5 @@
 // A warpgroup, 128 threads that multiply together: its registers, and what keeps compilers from
-// moving work across its products.
+// moving work across its MMAs.
 #pragma once
 
 #include "common/again.cuh"
@@ -130,8 +130,8 @@ __device__ inline int computed_again(int x) {
     return x;
 }
 
-// The same value. While products are under way, ptxas waits for all of them before it reads a
-// register that any product ever wrote.
+// The same value. While MMAs are under way, ptxas waits for all of them before it reads a
+// register that any MMA ever wrote.
 __device__ inline float in_another_register(float x) {
     float y;
     asm volatile("mov.b32 %0, %1;" : "=f"(y) : "f"(x) : "memory");
@@ -159,7 +159,7 @@ template <int kCount> __device__ inline void pin(unsigned (&x)[kCount][4]) {
 // A point by which `value` has been computed: a store that never happens depends on it. ptxas moves
 // waits for products above arithmetic that nothing ties down. 0xffabcdef is a NaN that no
 // arithmetic makes.
-__device__ inline void settle(float value, unsigned spare) {
+__device__ inline void complete(float value, unsigned spare) {
     asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0xffabcdef;\n"
                  "@p st.shared.u32 [%1], %0;\n}" ::"r"(__float_as_uint(value)),
                  "r"(spare)
@@ -167,7 +167,7 @@ __device__ inline void settle(float value, unsigned spare) {
 }
 
 // What is computed from x afterwards comes after `value`: ptxas would fill the time until that is
-// there with it, and wait for products late.
+// there with it, and wait for MMAs late.
 __device__ inline void compute_after(float& x, float value) {
     asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %1, 0xffabcdef;\n"
                  "selp.f32 %0, 0f00000000, %0, p;\n}"

@@ -5,7 +5,7 @@
 // 2 * (lane % 4) + 8 * (i / 4) + i % 2 of D.
 #pragma once
 
-#include "sm90/product_groups.cuh"
+#include "sm90/wgmma_groups.cuh"
 
 namespace sm90 {
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "common/element.cuh"
-#include "sm90/product_groups.cuh"
+#include "sm90/wgmma_groups.cuh"
 
 namespace sm90 {
 
@@ -17,7 +17,7 @@ __device__ inline unsigned operand_word(unsigned address, int panel_bytes) {
 // start(): D = A B. Its registers need hold nothing before, which an instruction that may also add
 // cannot promise. add(): D += A B. Both from shared memory; rows of A and of B hold the summed
 // index unless they are transposed. add_registers(): A in registers, B transposed.
-template <typename E, int kColumns> struct FixedProduct;
+template <typename E, int kColumns> struct FixedWgmma;
 
 // clang-format off
 #define FLEXC_R0 "%0, %1, %2, %3, %4, %5, %6, %7"
@@ -53,8 +53,8 @@ template <typename E, int kColumns> struct FixedProduct;
                    "n"(static_cast<int>(kTransposedA)))
 
 // N columns in n + 1 eights of accumulators; X0 ... X5 number the operands after these.
-#define FLEXC_FIXED_PRODUCT(E, TYPE, N, n, X0, X1, X2, X3, X4, X5)                                 \
-    template <> struct FixedProduct<E, N> {                                                        \
+#define FLEXC_FIXED_WGMMA(E, TYPE, N, n, X0, X1, X2, X3, X4, X5)                                 \
+    template <> struct FixedWgmma<E, N> {                                                        \
         template <int kA, int kB, bool kTransposedB, bool kTransposedA = false>                    \
         static __device__ void start(float (&d)[N / 2], unsigned a, unsigned b) {                  \
             FLEXC_FROM_SHARED(TYPE, N, n, FLEXC_NEW, "0", X0, X1, X2, X3, X4, X5);                 \
@@ -75,18 +75,18 @@ template <typename E, int kColumns> struct FixedProduct;
                          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(kB >> 4));      \
         }                                                                                          \
     };
-#define FLEXC_FIXED_PRODUCTS(...)                                                                  \
-    FLEXC_FIXED_PRODUCT(flexc_bf16, "bf16", __VA_ARGS__)                                           \
-    FLEXC_FIXED_PRODUCT(flexc_f16, "f16", __VA_ARGS__)
+#define FLEXC_FIXED_WGMMAS(...)                                                                  \
+    FLEXC_FIXED_WGMMA(flexc_bf16, "bf16", __VA_ARGS__)                                           \
+    FLEXC_FIXED_WGMMA(flexc_f16, "f16", __VA_ARGS__)
 
-FLEXC_FIXED_PRODUCTS(16, 0, 8, 9, 10, 11, 12, 13)
-FLEXC_FIXED_PRODUCTS(32, 1, 16, 17, 18, 19, 20, 21)
-FLEXC_FIXED_PRODUCTS(48, 2, 24, 25, 26, 27, 28, 29)
-FLEXC_FIXED_PRODUCTS(64, 3, 32, 33, 34, 35, 36, 37)
-FLEXC_FIXED_PRODUCTS(80, 4, 40, 41, 42, 43, 44, 45)
-FLEXC_FIXED_PRODUCTS(96, 5, 48, 49, 50, 51, 52, 53)
-FLEXC_FIXED_PRODUCTS(112, 6, 56, 57, 58, 59, 60, 61)
-FLEXC_FIXED_PRODUCTS(128, 7, 64, 65, 66, 67, 68, 69)
+FLEXC_FIXED_WGMMAS(16, 0, 8, 9, 10, 11, 12, 13)
+FLEXC_FIXED_WGMMAS(32, 1, 16, 17, 18, 19, 20, 21)
+FLEXC_FIXED_WGMMAS(48, 2, 24, 25, 26, 27, 28, 29)
+FLEXC_FIXED_WGMMAS(64, 3, 32, 33, 34, 35, 36, 37)
+FLEXC_FIXED_WGMMAS(80, 4, 40, 41, 42, 43, 44, 45)
+FLEXC_FIXED_WGMMAS(96, 5, 48, 49, 50, 51, 52, 53)
+FLEXC_FIXED_WGMMAS(112, 6, 56, 57, 58, 59, 60, 61)
+FLEXC_FIXED_WGMMAS(128, 7, 64, 65, 66, 67, 68, 69)
 // clang-format on
 
 } // namespace sm90

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "analysis/range.h"
+#include "hostile_reals.h"
 #include "ir/print.h"
 #include "program_of.h"
 #include "random_program.h"
@@ -192,6 +193,49 @@ TEST_CASE("every value lies in its range, every proven index in its buffer") {
     }
     CHECK(proofs_seen > test::trials(800) / 2);
     CHECK(narrow_seen > 2 * test::trials(800));
+}
+
+TEST_CASE("what the reference gives for hostile reals lies in its interval") {
+    test::HostilePoints points(test::first_seed());
+    for (std::size_t i = 0; i < ir::all_operators().size(); ++i) {
+        const ir::OpInfo& info = ir::info(static_cast<Op>(i));
+        if (!test::is_of_reals(info)) continue;
+        for (int trial = 0; trial < test::trials(20000); ++trial) {
+            const test::HostilePoint point = points.next(info.arity());
+            std::vector<ir::Value<double>> operands;
+            for (int j = 0; j < info.arity(); ++j)
+                operands.push_back({.real = point.operands[static_cast<std::size_t>(j)]});
+            const double exact = ir::apply<double>(static_cast<Op>(i), operands).real;
+            test::check_contained(static_cast<Op>(i), point, static_cast<float>(exact));
+        }
+    }
+}
+
+TEST_CASE("integers of hostile reals lie in their interval") {
+    test::HostilePoints points(test::first_seed());
+    for (int trial = 0; trial < test::trials(20000); ++trial) {
+        const test::HostilePoint point = points.next(1);
+        const analysis::Interval interval = analysis::truncated(point.intervals[0]);
+        const std::int64_t value =
+            ir::reference::truncate_to_int(static_cast<double>(point.operands[0])).value;
+        REQUIRE(interval.low <= value);
+        REQUIRE(value <= interval.high);
+    }
+}
+
+TEST_CASE("no proof rests on reals that a caller chooses") {
+    for (const char* index :
+         {"int(sign(max(score, 1.0)))", "int(clamp(score, 0, 3))", "int(sin(score) + 2.0)",
+          "int(cos(float(q_idx + 1) * 1e20) + 1.5)", "int(tanh(x[h]) + 1.5)",
+          "min(max(int(score), 0), 3) + int(sigmoid(x[h]))", "int(clamp(y[kv_idx], 0, 3))"}) {
+        CAPTURE(index);
+        const auto result = proofs("buffer t: f32[4]\nbuffer x: f32[H]\nbuffer y: f32[KV_LEN]\n"
+                                   "score_mod = t[" +
+                                   std::string(index) + "] + x[0]");
+        CHECK(std::ranges::count(result, false) == 1);
+    }
+    CHECK(proven("32", "min(int(log(float(abs(q_idx - kv_idx) + 1))), 31)"));
+    CHECK(proven("4", "min(max(int(score), 0), 3)"));
 }
 
 TEST_CASE("indices that are proven") {

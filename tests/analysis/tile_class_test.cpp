@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <limits>
+
 #include "analysis/tile_class.h"
 #include "masks.h"
 #include "random_program.h"
@@ -10,11 +12,11 @@ using analysis::TiledAxis;
 
 namespace {
 
-struct Layout {
+struct Axes {
     TiledAxis queries, keys;
 };
 
-TileClass by_definition(test::MaskInstance& mask, const Layout& layout, std::int64_t query_tile,
+TileClass by_definition(test::MaskInstance& mask, const Axes& layout, std::int64_t query_tile,
                         std::int64_t key_tile) {
     bool visible = false, hidden = false;
     const auto& [queries, keys] = layout;
@@ -28,7 +30,7 @@ struct Tally {
     int tiles = 0, tested = 0;
 };
 
-Tally check(const test::MaskCase& one, const Layout& layout) {
+Tally check(const test::MaskCase& one, const Axes& layout) {
     const auto& [queries, keys] = layout;
     test::MaskInstance mask(one, {queries.offset + queries.length, keys.offset + keys.length});
     Tally tally;
@@ -51,6 +53,12 @@ Tally check(const test::MaskCase& one, const Layout& layout) {
 }
 
 } // namespace
+
+TEST_CASE("the least integer has no positive counterpart") {
+    const interval::Fact least = interval::of(std::numeric_limits<long long>::min());
+    CHECK(interval::iabs(least).low <= -0x1p63);
+    CHECK(interval::ineg(least).low <= -0x1p63);
+}
 
 TEST_CASE("tiles are what their elements are") {
     for (const test::MaskCase& one : test::mask_cases()) {
@@ -87,7 +95,7 @@ TEST_CASE("intervals of random masks hold what their elements give") {
         const ir::Program program = test::random_program(seed, {.gradients = false});
         test::Instance instance(program, seed);
         ir::Environment& environment = instance.environment();
-        const Layout layout{{7, 2, 3}, {8, 1, 3}};
+        const Axes layout{{7, 2, 3}, {8, 1, 3}};
         const analysis::TileClassifier tiles(program, program.mask, environment, layout.queries,
                                              layout.keys);
         for (std::int64_t q = 0; q < layout.queries.tiles(); ++q)

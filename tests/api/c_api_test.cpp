@@ -73,6 +73,20 @@ TEST_CASE("C: an error has a status and the same text as in C++") {
     flexc_signature_free(signature);
 }
 
+TEST_CASE("C: a sink of the options") {
+    Failure failure;
+    flexc_signature* signature = nullptr;
+    auto options = sized<flexc_compile_options>();
+    options.sink = "t[h]";
+    const char* text = "buffer t: f32[H]\nscore";
+    REQUIRE(flexc_check(text, &options, &signature, failure.out()) == FLEXC_OK);
+    auto info = sized<flexc_signature_info>();
+    REQUIRE(flexc_signature_get(signature, &info, failure.out()) == FLEXC_OK);
+    CHECK(std::string(info.sink_depends_on) == "h");
+    CHECK(std::string(info.mask_depends_on).empty());
+    flexc_signature_free(signature);
+}
+
 TEST_CASE("C: a signature says what the program declares") {
     Failure failure;
     flexc_signature* signature = nullptr;
@@ -132,7 +146,8 @@ TEST_CASE("C: structs of older and of newer callers") {
     CHECK(flexc_check("score", &newer.known, &signature, failure.out()) == FLEXC_ERROR_UNSUPPORTED);
 
     options = sized<flexc_compile_options>();
-    for (const std::uint32_t size : {0u, 3u, 0xffffffffu}) {
+    const auto pointer = static_cast<std::uint32_t>(offsetof(flexc_compile_options, buffers));
+    for (const std::uint32_t size : {0u, 3u, pointer + 4, 0xffffffffu}) {
         options.struct_size = size;
         CHECK(flexc_check("score", &options, &signature, failure.out()) ==
               FLEXC_ERROR_INVALID_OPTION);
@@ -189,7 +204,7 @@ TEST_CASE("C: what cannot be accepted is named") {
     auto info = sized<flexc_kernel_info>();
     CHECK(flexc_kernel_get(nullptr, &info, failure.out()) == FLEXC_ERROR_INVALID_OPTION);
     CHECK(flexc_plan_workspace_bytes(nullptr) == 0);
-    CHECK(flexc_plan_map_bytes(nullptr) == 0);
+    CHECK(flexc_plan_block_mask_bytes(nullptr) == 0);
     flexc_kernel_free(nullptr);
     flexc_plan_free(nullptr);
     flexc_signature_free(nullptr);
@@ -366,7 +381,7 @@ TEST_CASE("C: params and scale are run-time values, and a plan outlives its kern
 
 TEST_CASE("C: where the tiles of a prefix come from") {
     Failure failure;
-    const auto map_bytes = [&](std::int32_t tiles) {
+    const auto block_mask_bytes = [&](std::int32_t tiles) {
         auto options = cpu_options();
         options.mask_tiles = tiles;
         flexc_kernel* kernel = nullptr;
@@ -379,12 +394,12 @@ TEST_CASE("C: where the tiles of a prefix come from") {
         REQUIRE(flexc_plan_create(kernel, &sizes, nullptr, 0, nullptr, nullptr, &plan,
                                   failure.out()) == FLEXC_OK);
         flexc_kernel_free(kernel);
-        const std::size_t bytes = flexc_plan_map_bytes(plan);
+        const std::size_t bytes = flexc_plan_block_mask_bytes(plan);
         flexc_plan_free(plan);
         return bytes;
     };
-    CHECK(map_bytes(FLEXC_MASK_TILES_AUTOMATIC) == 0);
-    CHECK(map_bytes(FLEXC_MASK_TILES_RANGES) == 0);
-    CHECK(map_bytes(FLEXC_MASK_TILES_MAPS) > 0);
+    CHECK(block_mask_bytes(FLEXC_MASK_TILES_AUTOMATIC) == 0);
+    CHECK(block_mask_bytes(FLEXC_MASK_TILES_RANGES) == 0);
+    CHECK(block_mask_bytes(FLEXC_MASK_TILES_BLOCK_MASK) > 0);
 }
 #endif

@@ -113,7 +113,7 @@ class Graph {
 
 TEST_SUITE_BEGIN("hopper");
 
-TEST_CASE("a map is built again by every launch of a graph, on Hopper" * doctest::skip()) {
+TEST_CASE("a block mask is built again by every launch of a graph, on Hopper" * doctest::skip()) {
     Documents documents("buffer doc: i32[KV_LEN]\nmask_mod = doc[q_idx] == doc[kv_idx]");
     documents.set_length(20);
     auto plan = documents.kernel.plan({.q_len = kLength, .kv_len = kLength}, documents.buffers());

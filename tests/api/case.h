@@ -26,6 +26,9 @@ struct Case {
     std::map<std::string, std::function<double(std::int64_t)>> reals = {};
     std::int64_t q_offset = 0, kv_offset = 0;
     float scale = 0; // 0: 1 / sqrt(head_dim)
+    // Scores so large that it shows how f32 rounds them. Products are exact then, where the scale
+    // is a power of two.
+    bool large_scores = false;
     bool with_d_lse = false;
     bool strided = false;     // [B, S, H, D] storage and a padded row
     std::int64_t padding = 3; // of that row, in elements; 8 keeps 16-bit rows aligned
@@ -44,5 +47,8 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed);
 // CPU, CUDA device 0 or both, as this machine and build have them.
 std::vector<Device> test_devices();
 std::string name(Device device);
+
+// On all of them, from a fresh seed; fails the current test where they differ from the definition.
+void check_everywhere(const Case& one);
 
 } // namespace flexc::test

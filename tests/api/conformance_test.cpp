@@ -21,7 +21,7 @@ using nlohmann::json;
 namespace {
 
 struct Line {
-    std::string name, library, score, mask, error;
+    std::string name, library, score, mask, sink, error;
     std::map<std::string, std::string> buffers; // "f32[H] grad", "i32[B] list:4:9"
     std::map<std::string, json> params;
     std::map<std::string, std::int64_t> sizes;
@@ -37,6 +37,7 @@ std::vector<Line> table() {
                          .library = read.value("library", ""),
                          .score = read.value("score", ""),
                          .mask = read.value("mask", ""),
+                         .sink = read.value("sink", ""),
                          .error = read.value("error", ""),
                          .buffers = read.value("buffers", decltype(Line::buffers){}),
                          .params = read.value("params", decltype(Line::params){}),
@@ -60,6 +61,7 @@ std::string program_of(const Line& line) {
         text += formatted("param {}: {}\n", name, param_type(value));
     if (!line.score.empty()) text += formatted("score_mod = {}\n", line.score);
     if (!line.mask.empty()) text += formatted("mask_mod = {}\n", line.mask);
+    if (!line.sink.empty()) text += formatted("sink = {}\n", line.sink);
     return text;
 }
 

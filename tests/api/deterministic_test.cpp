@@ -115,7 +115,8 @@ TEST_CASE("deterministic: the plan says which kernels, and why none is fused") {
     }
     has(plan(kDense[1], BackwardKernel::fused), "not fused: heads take turns");
     CHECK(plan(kDense[1], BackwardKernel::fused).find("round_sums") == std::string::npos);
-    has(plan("mask_mod = q_idx % 3 != kv_idx % 3", BackwardKernel::fused), "not fused: the mask");
+    has(plan("mask_mod = q_idx % 3 != kv_idx % 3", BackwardKernel::fused),
+        "not fused: tiles come from a block mask");
 }
 
 TEST_SUITE_BEGIN("hopper");
@@ -161,7 +162,7 @@ TEST_CASE("deterministic: dq in the order of keys, beside gradients of every cla
                    .dims = {{"N", 700}},
                    .backward_kernel = BackwardKernel::fused},
                   Device::cuda(0));
-    // Tensors that the copy engine cannot walk go to the split kernels.
+    // Tensors that TMA cannot walk go to the split kernels.
     check({.text = std::string(kClasses[4]) + kCausal,
            .dtype = DType::bf16,
            .head_dim = 64,

@@ -1,27 +1,14 @@
-#include <random>
-
 #include <doctest/doctest.h>
 
 #include "api/case.h"
 
 using namespace flexc;
 using flexc::test::Case;
+using flexc::test::check_everywhere;
 
 namespace {
 
 constexpr const char* kCausal = "mask_mod = q_idx >= kv_idx\n";
-
-void check(const Case& one) {
-    static std::random_device source;
-    const std::uint32_t seed = source();
-    for (const Device device : test::test_devices()) {
-        CAPTURE(one.text);
-        CAPTURE(seed);
-        CAPTURE(test::name(device));
-        CAPTURE(std::string(flexc::name(one.dtype)));
-        CHECK(test::run_case(one, device, seed) == "");
-    }
-}
 
 } // namespace
 
@@ -71,7 +58,7 @@ TEST_CASE("programs") {
         "score_mod = score ** 2 + exp2(score) * 0.1 + erf(score) + gelu(score) + softplus(score)",
     };
     for (const char* text : texts)
-        check({.text = text, .dims = {{"N", 40}}});
+        check_everywhere({.text = text, .dims = {{"N", 40}}});
 }
 
 TEST_CASE("sums over a captured axis") {
@@ -93,11 +80,11 @@ TEST_CASE("sums over a captured axis") {
     };
     for (const char* text : texts)
         for (const bool strided : {false, true})
-            check({.text = text,
-                   .q_len = strided ? 21 : 13,
-                   .kv_len = strided ? 19 : 35,
-                   .dims = {{"R", 11}},
-                   .strided = strided});
+            check_everywhere({.text = text,
+                              .q_len = strided ? 21 : 13,
+                              .kv_len = strided ? 19 : 35,
+                              .dims = {{"R", 11}},
+                              .strided = strided});
 }
 
 TEST_CASE("programs whose backward kernel on a GPU has to save registers") {
@@ -112,11 +99,11 @@ TEST_CASE("programs whose backward kernel on a GPU has to save registers") {
              .backward_kernel = BackwardKernel::generic};
     for (const LibraryEntry& entry : library())
         if (entry.name == "graphormer") one.text = entry.text;
-    check(one);
+    check_everywhere(one);
     one.text = "buffer a: f32[H, Q_LEN, 20] grad\nbuffer c: f32[KV_LEN, 20] grad\n"
                "score_mod = score + 0.3 * sum(i in 0..20: a[h, q_idx, i] * c[kv_idx, i])\n"
                "mask_mod = q_idx >= kv_idx";
-    check(one);
+    check_everywhere(one);
 }
 
 TEST_CASE("types and head dims") {
@@ -130,31 +117,32 @@ TEST_CASE("types and head dims") {
                                     {128, 128},
                                     {192, 128},
                                     {256, 256}})
-            check({.text = std::string(
-                               "buffer s: f32[H] grad\nscore_mod = score + s[h] * kv_idx * 0.1\n") +
-                           kCausal,
-                   .dtype = dtype,
-                   .batch = 1,
-                   .heads = 2,
-                   .kv_heads = 1,
-                   .q_len = 33,
-                   .kv_len = 70,
-                   .head_dim = d,
-                   .head_dim_v = dv});
+            check_everywhere(
+                {.text = std::string(
+                             "buffer s: f32[H] grad\nscore_mod = score + s[h] * kv_idx * 0.1\n") +
+                         kCausal,
+                 .dtype = dtype,
+                 .batch = 1,
+                 .heads = 2,
+                 .kv_heads = 1,
+                 .q_len = 33,
+                 .kv_len = 70,
+                 .head_dim = d,
+                 .head_dim_v = dv});
 }
 
 TEST_CASE("lengths and groups") {
     for (const auto& [q, kv] :
          {std::pair{1, 1}, {1, 130}, {130, 1}, {64, 64}, {129, 257}, {200, 65}})
         for (const auto& [h, h_kv] : {std::pair{1, 1}, {6, 2}, {5, 1}})
-            check({.text = std::string("score_mod = score + h * 0.1 - h_kv\n") + kCausal,
-                   .dtype = DType::bf16,
-                   .batch = 1,
-                   .heads = h,
-                   .kv_heads = h_kv,
-                   .q_len = q,
-                   .kv_len = kv,
-                   .head_dim = 32});
+            check_everywhere({.text = std::string("score_mod = score + h * 0.1 - h_kv\n") + kCausal,
+                              .dtype = DType::bf16,
+                              .batch = 1,
+                              .heads = h,
+                              .kv_heads = h_kv,
+                              .q_len = q,
+                              .kv_len = kv,
+                              .head_dim = 32});
 }
 
 TEST_CASE("strides, offsets, f32 outputs, the gradient of lse, kernels") {
@@ -163,12 +151,12 @@ TEST_CASE("strides, offsets, f32 outputs, the gradient of lse, kernels") {
                     "score_mod = score + t[q_idx] * (kv_idx - q_idx) * 0.1\n") +
         "mask_mod = q_idx + 3 >= kv_idx";
     for (const DType dtype : {DType::f32, DType::bf16}) {
-        check({.text = text, .dtype = dtype, .strided = true});
-        check({.text = text, .dtype = dtype, .with_d_lse = true});
-        check({.text = text, .dtype = dtype, .f32_outputs = true});
-        check({.text = text, .dtype = dtype, .q_offset = 31, .kv_offset = 7});
-        check({.text = text, .dtype = dtype, .backward_kernel = BackwardKernel::split});
-        check({.text = text, .dtype = dtype, .backward_kernel = BackwardKernel::fused});
+        check_everywhere({.text = text, .dtype = dtype, .strided = true});
+        check_everywhere({.text = text, .dtype = dtype, .with_d_lse = true});
+        check_everywhere({.text = text, .dtype = dtype, .f32_outputs = true});
+        check_everywhere({.text = text, .dtype = dtype, .q_offset = 31, .kv_offset = 7});
+        check_everywhere({.text = text, .dtype = dtype, .backward_kernel = BackwardKernel::split});
+        check_everywhere({.text = text, .dtype = dtype, .backward_kernel = BackwardKernel::fused});
     }
 }
 
@@ -181,11 +169,11 @@ TEST_CASE("gradients of buffers in the buffers' types") {
         "bias[h, q_idx, kv_idx]\n";
     for (const DType dtype : {DType::bf16, DType::f16})
         for (const bool deterministic : {false, true})
-            check({.text = text + kCausal,
-                   .dtype = dtype,
-                   .head_dim = 64,
-                   .gradient_type = GradientType::buffer,
-                   .deterministic = deterministic});
+            check_everywhere({.text = text + kCausal,
+                              .dtype = dtype,
+                              .head_dim = 64,
+                              .gradient_type = GradientType::buffer,
+                              .deterministic = deterministic});
 }
 
 TEST_CASE("gradients of other types than f32 are not added to what is there") {

@@ -1,4 +1,4 @@
-// Matrices of biases in Hopper's forward: those that the copy engine takes, and others. Skipped
+// Matrices of biases in Hopper's forward: those that TMA takes, and others. Skipped
 // unless asked for, because they need that GPU: tests/gpu runs them.
 #include <limits>
 

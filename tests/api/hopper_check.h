@@ -23,7 +23,7 @@ inline void check_on_gpu(const Case& one) {
 }
 
 inline void check_on_hopper(Case one) {
-    one.forward_kernel = ForwardKernel::hopper;
+    one.forward_kernel = ForwardKernel::specialized;
     check_on_gpu(one);
 }
 

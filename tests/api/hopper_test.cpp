@@ -34,22 +34,22 @@ void check_wide(int head_dim, int head_dim_v, DType dtype, const std::string& te
     one.padding = 8;
     one.f32_outputs = below(3) == 0;
     one.with_d_lse = below(2) == 0;
-    one.backward_kernel = BackwardKernel::hopper;
+    one.backward_kernel = BackwardKernel::specialized;
     check(one);
 }
 
 const std::string kWindow = "\nmask_mod = 0 <= q_idx - kv_idx < 140";
 
-// Bands with both ends and maps: blocks go from one of more tiles of keys than run at once to the
-// next.
-void check_blocks_that_stay(Case one) {
+// Bands with both ends and block masks: blocks go from one of more tiles of keys than run at once
+// to the next.
+void check_persistent_blocks(Case one) {
     static std::random_device source;
     one.dtype = DType::bf16;
     one.batch = 6;
     one.kv_heads = 4;
     one.q_len = 130 + static_cast<int>(source() % 40);
     one.kv_len = 641 + static_cast<int>(source() % 120);
-    one.backward_kernel = BackwardKernel::hopper;
+    one.backward_kernel = BackwardKernel::specialized;
     for (const int head_dim : {64, 128}) {
         one.head_dim = head_dim;
         check(one);
@@ -60,8 +60,7 @@ void check_blocks_that_stay(Case one) {
 
 TEST_SUITE_BEGIN("hopper");
 
-TEST_CASE("tiles of 128 and 192 rows, their ends, and what the copy engine walks" *
-          doctest::skip()) {
+TEST_CASE("tiles of 128 and 192 rows, their ends, and what TMA walks" * doctest::skip()) {
     const Case base = {.text = kCausal,
                        .dtype = DType::bf16,
                        .batch = 1,
@@ -133,7 +132,7 @@ TEST_CASE("more blocks of a backward than run at once, bands that hide halves of
             one.kv_len = 400 + static_cast<int>(source() % 100);
             one.head_dim = head_dim;
             one.q_offset = static_cast<int>(source() % 200);
-            one.backward_kernel = BackwardKernel::hopper;
+            one.backward_kernel = BackwardKernel::specialized;
             check(one);
         }
 }
@@ -146,20 +145,20 @@ TEST_CASE("blocks that stay, gradients" * doctest::skip()) {
           "buffer c: f32[KV_LEN] grad\nscore_mod = score + c[kv_idx]",
           "buffer d: bf16[Q_LEN, KV_LEN]\nscore_mod = score + d[q_idx, kv_idx]",
           "score_mod = 3 * tanh(score / 3)"})
-        check_blocks_that_stay({.text = score + kWindow, .heads = 4, .q_offset = 120});
+        check_persistent_blocks({.text = score + kWindow, .heads = 4, .q_offset = 120});
 }
 
 TEST_CASE("blocks that stay, groups of heads and keys that nobody sees" * doctest::skip()) {
     for (const char* mask : {"mask_mod = 200 <= q_idx - kv_idx < 330",
                              "mask_mod = 0 <= q_idx - kv_idx < 100 * (h % 3)",
                              "mask_mod = (q_idx // 90 == kv_idx // 90 or h == 1) and h != 2"}) {
-        check_blocks_that_stay({.text = mask, .heads = 4, .q_offset = 100, .f32_outputs = true});
-        check_blocks_that_stay({.text = mask, .heads = 8, .q_offset = 77});
+        check_persistent_blocks({.text = mask, .heads = 4, .q_offset = 100, .f32_outputs = true});
+        check_persistent_blocks({.text = mask, .heads = 8, .q_offset = 77});
     }
 }
 
 TEST_CASE("blocks that stay, in the order of keys" * doctest::skip()) {
-    check_blocks_that_stay(
+    check_persistent_blocks(
         {.text = "score_mod = score" + kWindow, .heads = 8, .deterministic = true, .runs = 3});
 }
 
@@ -277,7 +276,7 @@ TEST_CASE("factors and conditions of keys and distances" * doctest::skip()) {
                 {128, DType::f16}, {64, DType::bf16});
 }
 
-TEST_CASE("terms of keys and distances beside a map of tiles" * doctest::skip()) {
+TEST_CASE("terms of keys and distances beside a block mask" * doctest::skip()) {
     Case mapped = {.text = "buffer c: bf16[KV_LEN]\nbuffer t: f32[H, N]\nbuffer doc: i32[KV_LEN]\n"
                            "score_mod = score + c[kv_idx] + t[h, q_idx - kv_idx + KV_LEN]\n"
                            "mask_mod = doc[q_idx] == doc[kv_idx]",

@@ -43,10 +43,10 @@ constexpr std::size_t kParts = 4;
 void check_walks(std::size_t part) {
     const std::vector<test::MaskCase> masks = test::mask_cases();
     for (std::size_t i = part; i < masks.size(); i += kParts) {
-        // A constant needs no map, and a band of its own kind has been tested elsewhere.
+        // A constant needs no block mask, and a band of its own kind has been tested elsewhere.
         if (masks[i].tier <= analysis::MaskTier::closed_form) continue;
         test::Case one = case_of(masks[i], i % 2 == 0 ? DType::f16 : DType::bf16);
-        one.backward_kernel = BackwardKernel::hopper;
+        one.backward_kernel = BackwardKernel::specialized;
         one.head_dim = i % 3 == 0 ? 128 : 64;
         one.heads = 4;
         one.kv_heads = 2;
@@ -63,7 +63,7 @@ void check_forwards(std::size_t part) {
     const std::vector<test::MaskCase> masks = test::mask_cases();
     for (std::size_t i = part; i < masks.size(); i += kParts) {
         test::Case one = case_of(masks[i], i % 2 == 0 ? DType::bf16 : DType::f16);
-        one.forward_kernel = ForwardKernel::hopper;
+        one.forward_kernel = ForwardKernel::specialized;
         one.head_dim = i % 3 == 0 ? 64 : 128;
         one.kv_len = 400;
         one.dims = {{"N", 400}, {"M", 400}};
@@ -96,8 +96,8 @@ TEST_CASE("prefixes and padding by ranges on the CPU") {
     }
 }
 
-TEST_CASE("which masks have no map on the CPU") {
-    const auto map_bytes = [](const char* mask, TileSource source) {
+TEST_CASE("which masks have no block mask on the CPU") {
+    const auto block_mask_bytes = [](const char* mask, TileSource source) {
         auto kernel = compile(mask, {.dtype = DType::f32,
                                      .device = Device::cpu(),
                                      .backward = false,
@@ -105,18 +105,19 @@ TEST_CASE("which masks have no map on the CPU") {
         REQUIRE(kernel);
         auto plan = kernel->plan({.q_len = 700, .kv_len = 900});
         REQUIRE(plan);
-        return plan->map_bytes();
+        return plan->block_mask_bytes();
     };
     const char* prefix = "mask_mod = kv_idx < 100 or q_idx >= kv_idx";
-    CHECK(map_bytes(prefix, TileSource::automatic) == 0);
-    CHECK(map_bytes(prefix, TileSource::ranges) == 0);
-    CHECK(map_bytes(prefix, TileSource::maps) > 0);
-    CHECK(map_bytes("buffer n: i32[B]\nmask_mod = kv_idx < n[b]", TileSource::automatic) == 0);
-    CHECK(map_bytes("mask_mod = 0 <= q_idx - kv_idx < 90", TileSource::maps) == 0);
-    CHECK(map_bytes("mask_mod = q_idx // 9 == kv_idx // 9", TileSource::automatic) > 0);
+    CHECK(block_mask_bytes(prefix, TileSource::automatic) == 0);
+    CHECK(block_mask_bytes(prefix, TileSource::ranges) == 0);
+    CHECK(block_mask_bytes(prefix, TileSource::block_mask) > 0);
+    CHECK(block_mask_bytes("buffer n: i32[B]\nmask_mod = kv_idx < n[b]", TileSource::automatic) ==
+          0);
+    CHECK(block_mask_bytes("mask_mod = 0 <= q_idx - kv_idx < 90", TileSource::block_mask) == 0);
+    CHECK(block_mask_bytes("mask_mod = q_idx // 9 == kv_idx // 9", TileSource::automatic) > 0);
 }
 
-TEST_CASE("a map with offsets, of each backward, and of a part of the queries") {
+TEST_CASE("a block mask with offsets, of each backward, and of a part of the queries") {
     const test::MaskCase documents{
         "buffer doc: i32[N]\nmask_mod = doc[q_idx] == doc[kv_idx] and q_idx >= kv_idx",
         analysis::MaskTier::tile_tests,
@@ -186,30 +187,30 @@ TEST_CASE("a plan follows its buffers when it is told to") {
 
 TEST_SUITE_BEGIN("hopper");
 
-TEST_CASE("Hopper's backward walks maps, first quarter, on Hopper" * doctest::skip()) {
+TEST_CASE("Hopper's backward walks block masks, first quarter, on Hopper" * doctest::skip()) {
     check_walks(0);
 }
 TEST_CASE("masks that people use, first quarter, on Hopper" * doctest::skip()) {
     check_forwards(0);
 }
-TEST_CASE("Hopper's backward walks maps, second quarter, on Hopper" * doctest::skip()) {
+TEST_CASE("Hopper's backward walks block masks, second quarter, on Hopper" * doctest::skip()) {
     check_walks(1);
 }
 TEST_CASE("masks that people use, second quarter, on Hopper" * doctest::skip()) {
     check_forwards(1);
 }
-TEST_CASE("Hopper's backward walks maps, third quarter, on Hopper" * doctest::skip()) {
+TEST_CASE("Hopper's backward walks block masks, third quarter, on Hopper" * doctest::skip()) {
     check_walks(2);
 }
 TEST_CASE("masks that people use, third quarter, on Hopper" * doctest::skip()) {
     check_forwards(2);
 }
-TEST_CASE("Hopper's backward walks maps, last quarter, on Hopper" * doctest::skip()) {
+TEST_CASE("Hopper's backward walks block masks, last quarter, on Hopper" * doctest::skip()) {
     check_walks(3);
 }
 TEST_CASE("masks that people use, last quarter, on Hopper" * doctest::skip()) { check_forwards(3); }
 
-TEST_CASE("Hopper's backward walks maps beside gradients of every class, on Hopper" *
+TEST_CASE("Hopper's backward walks block masks beside gradients of every class, on Hopper" *
           doctest::skip()) {
     const char* mask = "\nbuffer doc: i32[N]\nmask_mod = doc[q_idx] == doc[kv_idx] and "
                        "(q_idx >= kv_idx or h == 1)";
@@ -226,7 +227,7 @@ TEST_CASE("Hopper's backward walks maps beside gradients of every class, on Hopp
                                       analysis::MaskTier::tile_tests,
                                       {{"doc", test::document}}},
                                      DType::bf16);
-            one.backward_kernel = BackwardKernel::hopper;
+            one.backward_kernel = BackwardKernel::specialized;
             one.head_dim = head_dim;
             one.heads = 4;
             one.kv_heads = 2;

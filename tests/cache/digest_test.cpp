@@ -3,43 +3,59 @@
 #include <set>
 
 #include "cache/digest.h"
+#include "support/embedded.h"
 
 using flexc::cache::Digest;
 using flexc::cache::digest_of;
-using flexc::cache::DigestBuilder;
+using flexc::cache::KeyBuilder;
 
-TEST_CASE("hex is 32 digits and reads back") {
-    const Digest digest{0x0123456789abcdefull, 0xfedcba9876543210ull};
-    CHECK(digest.hex() == "0123456789abcdeffedcba9876543210");
-    CHECK(Digest::parse(digest.hex()) == digest);
-    CHECK_FALSE(Digest::parse("0123456789abcdeffedcba987654321"));
-    CHECK_FALSE(Digest::parse("0123456789abcdeffedcba98765432100"));
-    CHECK_FALSE(Digest::parse("0123456789ABCDEFFEDCBA9876543210"));
-    CHECK_FALSE(Digest::parse("0123456789abcdeffedcba987654321/"));
+TEST_CASE("hex is 64 digits and reads back") {
+    const Digest digest = digest_of("x");
+    const std::string hex = digest.hex();
+    CHECK(hex.size() == 64);
+    CHECK(Digest::parse(hex) == digest);
+    CHECK_FALSE(Digest::parse(hex.substr(1)));
+    CHECK_FALSE(Digest::parse(hex + "0"));
+    CHECK_FALSE(Digest::parse("A" + hex.substr(1)));
+    CHECK_FALSE(Digest::parse(hex.substr(1) + "/"));
+    CHECK_FALSE(Digest::parse(hex.substr(1) + ":"));
 }
 
-TEST_CASE("the digest of a file written today must be the digest of tomorrow") {
-    CHECK(digest_of("").hex() == "99aa06d3014798d86001c324468d497f");
+// The examples of FIPS 180-4, and a length of many blocks.
+TEST_CASE("the digest is SHA-256") {
+    CHECK(digest_of("").hex() ==
+          "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    CHECK(digest_of("abc").hex() ==
+          "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    CHECK(digest_of(std::string(1000000, 'a')).hex() ==
+          "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+TEST_CASE("files inside flexc carry their digests") {
+    using namespace flexc::embedded;
+    for (const auto& file : library()) {
+        CAPTURE(file.path);
+        CHECK(digest_of(file.text).hex() == file.digest);
+    }
 }
 
 TEST_CASE("labels, lengths and order keep fields apart") {
-    std::set<Digest> seen;
-    seen.insert(DigestBuilder().finish());
-    seen.insert(DigestBuilder().field("a", "bc").finish());
-    seen.insert(DigestBuilder().field("ab", "c").finish());
-    seen.insert(DigestBuilder().field("", "abc").finish());
-    seen.insert(DigestBuilder().field("a", "b").field("c", "").finish());
-    seen.insert(DigestBuilder().field("a", "b").field("", "c").finish());
-    seen.insert(DigestBuilder().field("x", "1").field("y", "2").finish());
-    seen.insert(DigestBuilder().field("y", "2").field("x", "1").finish());
-    seen.insert(DigestBuilder().field("x", "2").field("y", "1").finish());
-    seen.insert(DigestBuilder().field("a", std::uint64_t{1}).finish());
-    seen.insert(DigestBuilder().field("a", "1").finish());
+    std::set<std::string> seen;
+    seen.insert(KeyBuilder().text());
+    seen.insert(KeyBuilder().field("a", "bc").text());
+    seen.insert(KeyBuilder().field("ab", "c").text());
+    seen.insert(KeyBuilder().field("", "abc").text());
+    seen.insert(KeyBuilder().field("a", "b").field("c", "").text());
+    seen.insert(KeyBuilder().field("a", "b").field("", "c").text());
+    seen.insert(KeyBuilder().field("x", "1").field("y", "2").text());
+    seen.insert(KeyBuilder().field("y", "2").field("x", "1").text());
+    seen.insert(KeyBuilder().field("x", "2").field("y", "1").text());
+    seen.insert(KeyBuilder().field("a", std::uint64_t{1}).text());
+    seen.insert(KeyBuilder().field("a", "1").text());
     CHECK(seen.size() == 11);
 }
 
 TEST_CASE("a zero byte and what follows it count") {
     using namespace std::string_view_literals;
-    CHECK(DigestBuilder().field("a", "x\0y"sv).finish() !=
-          DigestBuilder().field("a", "x\0z"sv).finish());
+    CHECK(KeyBuilder().field("a", "x\0y"sv).text() != KeyBuilder().field("a", "x\0z"sv).text());
 }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <latch>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -11,14 +12,14 @@
 #include <unistd.h>
 
 #include "cache/modules.h"
-#include "scratch.h"
 
 using namespace flexc;
-using flexc::test::key_of;
 using Numbers = cache::Modules<int>;
 using Made = Numbers::Made;
 
 namespace {
+
+std::string key_of(int number) { return std::to_string(number); }
 
 Numbers::Make make(int value, std::uint64_t bytes = 1) {
     return [=]() -> Result<Made> { return Made{std::make_shared<int>(value), bytes}; };
@@ -170,6 +171,14 @@ TEST_CASE("two compiles that ask for each other do not hang") {
     CHECK(modules.get(key_of(1), make(1)).has_value());
 }
 
+TEST_CASE("keys are compared whole, not by a digest of them") {
+    Numbers modules;
+    const std::string long_key(100000, 'k');
+    REQUIRE(modules.get(long_key + "1", make(1)));
+    CHECK(**modules.get(long_key + "2", make(2)) == 2);
+    CHECK(*modules.find(long_key + "1") == 1);
+}
+
 TEST_CASE("the least recently used goes first, by count and by bytes") {
     Numbers by_count({.count = 2, .bytes = 1000});
     REQUIRE(by_count.get(key_of(1), make(1)));
@@ -184,7 +193,7 @@ TEST_CASE("the least recently used goes first, by count and by bytes") {
     REQUIRE(by_bytes.get(key_of(1), make(1, 6)));
     REQUIRE(by_bytes.get(key_of(2), make(2, 6)));
     CHECK(by_bytes.statistics().count == 1);
-    CHECK(by_bytes.statistics().bytes == 6);
+    CHECK(by_bytes.statistics().bytes == 6 + key_of(2).size());
     const auto large = by_bytes.get(key_of(3), make(3, 100));
     REQUIRE(large);
     CHECK(by_bytes.statistics().count == 1);

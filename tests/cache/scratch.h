@@ -67,10 +67,12 @@ inline std::string pattern_bytes(std::size_t size, unsigned seed) {
     return bytes;
 }
 
-inline cache::Digest key_of(std::uint64_t number) {
-    return cache::DigestBuilder().field("test", number).finish();
+inline cache::Key key_of(std::uint64_t number) {
+    return cache::KeyBuilder().field("test", number).finish();
 }
-inline const cache::Digest kKey = key_of(1), kSource = key_of(1000);
+inline const cache::Key kKey = key_of(1);
+// What an attacker would like to have: another text under the digest of kKey.
+inline const cache::Key kForged{key_of(1001).text, kKey.digest};
 
 // Counts what is logged at each level.
 struct Listener {

@@ -56,7 +56,7 @@ class CommandTest(unittest.TestCase):
         if code == 0:
             return done.stdout
         self.assertEqual(done.stdout, "", "an error prints nothing on stdout")
-        self.assertIn("error:", done.stderr)
+        self.assertRegex(done.stderr, "error:|\"error\":")
         return done.stderr
 
     def write(self, name, content):

@@ -6,7 +6,6 @@
 #include <doctest/doctest.h>
 
 #include "flexc/command.h"
-#include "flexc/visible_fraction.h"
 
 using namespace flexc;
 using namespace flexc::cli;
@@ -94,13 +93,4 @@ TEST_CASE("wrong fills are usage errors") {
         CAPTURE(text);
         CHECK_THROWS_AS(parse_fill(text), CommandError);
     }
-}
-
-TEST_CASE("the score_mod is moved out of the way, the mask is not") {
-    CHECK(without_score_mod("score_mod = score * 2\nmask_mod = q_idx >= kv_idx") ==
-          "fn unused_score_mod() = score * 2\nmask_mod = q_idx >= kv_idx");
-    CHECK(without_score_mod("mask_mod = true; score_mod {\n score\n}") ==
-          "mask_mod = true; fn unused_score_mod() {\n score\n}");
-    CHECK(without_score_mod("# about score_mod = 1\nmask_mod = true") ==
-          "# about score_mod = 1\nmask_mod = true");
 }

@@ -19,11 +19,19 @@ class Guides(CommandTest):
                 self.write(file, text)
                 continue
             for line in text.splitlines():
-                words = shlex.split(line)
+                words = shlex.split(line, comments=True)
                 self.assertEqual(words[0], "flexc", line)
                 self.expect(0, *words[1:])
                 commands += 1
         return commands
+
+    @needs_cpu
+    def test_readme(self):
+        self.assertGreaterEqual(self.run_guide("../README.md"), 4)
+
+    @needs_cpu
+    def test_cli(self):
+        self.assertGreaterEqual(self.run_guide("cli.md"), 3)
 
     @needs_cpu
     def test_from_flexattention(self):

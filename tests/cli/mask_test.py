@@ -31,7 +31,7 @@ class Mask(CommandTest):
     def test_a_map_without_arrays(self):
         found = self.mask("-e", "q_idx >= kv_idx and q_idx - kv_idx <= 20", "--q", 70, "--kv", 95, "--tile", "16,8")
         rows = by_definition(lambda q, kv: 0 <= q - kv <= 20, 70, 95, (16, 8))
-        self.assertEqual(found["maps"], [{"b": 0, "h": 0, "rows": rows}])
+        self.assertEqual(found["block_masks"], [{"b": 0, "h": 0, "rows": rows}])
         self.assertEqual(found["tile"], [16, 8])
         tiles = "".join(rows)
         for name, letter in (("empty", "."), ("partial", "/"), ("full", "#")):
@@ -43,8 +43,8 @@ class Mask(CommandTest):
         path = self.write("in.safetensors", tensor_io.encode({"doc": ("I32", (2, 100), content)}))
         found = self.mask(self.write("doc.flex", DOCUMENTS), "--q", 100, "--kv", 100, "--h", 3, "--tile", "16,16",
                           "--inputs", path)
-        self.assertEqual([(one["b"], one["h"]) for one in found["maps"]], [(0, 0), (1, 0)])
-        for doc, one in zip(documents, found["maps"]):
+        self.assertEqual([(one["b"], one["h"]) for one in found["block_masks"]], [(0, 0), (1, 0)])
+        for doc, one in zip(documents, found["block_masks"]):
             rows = by_definition(lambda q, kv: doc[q] == doc[kv] >= 0 and q >= kv, 100, 100, (16, 16))
             self.assertEqual(one["rows"], rows)
 
@@ -67,6 +67,31 @@ class Mask(CommandTest):
         self.assertEqual(len(pixels), (width + 1) * height)
         self.assertEqual(pixels[width], 255, "the upper right corner is empty")
         self.assertLess(pixels[(width + 1) * (height - 1) + 1], 100, "the lower left corner is full")
+
+    def test_head_dims_are_asked_for(self):
+        for program, size, option in [("q_idx - kv_idx < D", "D", "--head-dim"),
+                                      ("q_idx - kv_idx < DV", "DV", "--head-dim-v"),
+                                      ("where(q_idx > D, q_idx < kv_idx, true)", "D", "--head-dim")]:
+            call = ["mask", "-e", program, "--q", 64, "--kv", 64]
+            self.assertIn(f"the mask reads {size}; say what it is with {option} N", self.expect(2, *call))
+        for dim in 3, 20, 256:
+            found = self.mask("-e", "q_idx - kv_idx < D", "--q", 300, "--kv", 300, "--tile", "16,16", "--head-dim", dim)
+            expected = by_definition(lambda q, kv: q - kv < dim, 300, 300, (16, 16))
+            self.assertEqual(found["block_masks"][0]["rows"], expected)
+        given = ["-e", "q_idx < DV and kv_idx < D", "--q", 20, "--kv", 20, "--tile", "1,1", "--head-dim", 7]
+        self.assertEqual(self.mask(*given)["full"], 49)
+        self.assertEqual(self.mask(*given, "--head-dim-v", 9)["full"], 63)
+        # The score alone reads it.
+        self.mask("-e", "score * D", "--mask", "q_idx >= kv_idx", "--q", 8, "--kv", 8)
+        for dim in 0, 257, -1:
+            self.expect(2, "mask", "-e", "q_idx - kv_idx < D", "--q", 8, "--kv", 8, "--head-dim", dim)
+
+    def test_head_dims_of_the_inputs(self):
+        path = self.write("in.safetensors", tensor_io.encode({"t": ("F32", (5,), b"\0" * 20)}))
+        program = self.write("t.flex", "buffer t: f32[D]\nmask_mod = q_idx < D and t[kv_idx] == 0")
+        found = self.mask(program, "--q", 8, "--kv", 5, "--tile", "1,1", "--inputs", path)
+        self.assertEqual(found["full"], 25)
+        self.assertIn("'t'", self.expect(1, "mask", program, "--q", 8, "--kv", 8, "--inputs", path, "--head-dim", 6))
 
     def test_what_is_missing_is_named(self):
         mod = self.write("doc.flex", DOCUMENTS)

@@ -65,6 +65,38 @@ class Outputs(CommandTest):
         self.run_file(tensor_io.encode(tensors), *arguments, program=program)
         return self.outputs()
 
+    def run_requests(self, *arguments, program="mask_mod = q_idx >= kv_idx", **numbers):
+        """o of requests of 2 and 1 queries and of 3 and 5 keys, as rows of one head."""
+        numbers = {"cu_seqlens_q": [0, 2, 3], "cu_seqlens_k": [0, 3, 8], **numbers}
+        tensors = {"q": ("F32", (3, 1, 8), floats(24, 1)), "k": ("F32", (8, 1, 8), floats(64, 2)),
+                   "v": ("F32", (8, 1, 6), floats(48, 3)),
+                   **{name: ("I32", (len(values),), array.array("i", values).tobytes())
+                      for name, values in numbers.items()}}
+        self.run_file(tensor_io.encode(tensors), "--query-layout", "ragged", "--key-layout", "ragged",
+                      *arguments, program=program)
+        o = list(self.outputs()["o"][2])
+        return [o[6 * row:6 * row + 6] for row in range(3)]
+
+    def test_query_start(self):
+        zero = self.run_requests("--query-start", "zero")
+        end = self.run_requests("--query-start", "end")
+        values = list(tensor_io.to_numbers("F32", floats(48, 3)))
+        # The first query of a request sees its first key alone, the last one all.
+        self.assertEqual(zero[0], values[:6])
+        self.assertEqual(zero[2], values[18:24])
+        unmasked = self.run_requests(program="score_mod = score")
+        for row in 1, 2:
+            for left, right in zip(end[row], unmasked[row]):
+                self.assertAlmostEqual(left, right, places=5)
+        self.assertNotEqual(zero[1], end[1])
+        self.assertEqual(self.run_requests(), zero)
+        self.assertEqual(self.run_requests(query_starts=[1, 4]), end)
+        wrong = tensor_io.encode(inputs())
+        self.assertIn("--query-start is of ragged and paged layouts",
+                      self.run_file(wrong, "--query-start", "end", code=2))
+        self.assertIn("--query-start 'last': expected auto, zero or end",
+                      self.run_file(wrong, "--query-start", "last", code=2))
+
     def test_scale_and_param_reach_the_kernel(self):
         scaled = self.run_alone("score_mod = score", inputs(), "--scale", "0.25")
         param = self.run_alone("param x: f32 = 7\nscore_mod = score * x", inputs(),
@@ -135,10 +167,17 @@ class Outputs(CommandTest):
         self.assertEqual(os.listdir(folder), ["out.safetensors"])
         self.assertEqual((folder / "out.safetensors").read_text(), "old")
 
-    def test_inputs_may_be_the_outputs(self):
-        mod, path = self.write("mod.flex", ALIBI), self.write("x.safetensors", tensor_io.encode(inputs()))
-        self.expect(0, "run", mod, "--inputs", path, "--outputs", path, "--device", "cpu")
-        self.assertEqual(set(tensor_io.read(path)), {"o", "lse"})
+    def test_inputs_are_not_overwritten(self):
+        content = tensor_io.encode(inputs())
+        mod, path = self.write("mod.flex", ALIBI), self.write("x.safetensors", content)
+        link, hard = self.folder / "link", self.folder / "hard"
+        link.symlink_to(path)
+        hard.hardlink_to(path)
+        for other in [path, self.folder / "." / "x.safetensors", link, hard]:
+            for source, target in (path, other), (other, path):
+                said = self.expect(2, "run", mod, "--inputs", source, "--outputs", target, "--device", "cpu")
+                self.assertIn("--inputs", said)
+                self.assertEqual(path.read_bytes(), content)
 
 
 if __name__ == "__main__":

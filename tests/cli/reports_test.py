@@ -1,8 +1,10 @@
 """The commands that report: explain, compile, bench, cache, doctor."""
 import json
+import os
+import subprocess
 import unittest
 
-from black_box import ALIBI, CommandTest, inputs, needs_cpu, tensor_io
+from black_box import ALIBI, FLEXC, CommandTest, inputs, needs_cpu, tensor_io
 
 STAGES = ["tokens", "ast", "ir", "grad", "deps", "mask", "plan", "cuda", "llvm"]
 
@@ -66,6 +68,38 @@ class Reports(CommandTest):
         self.assertTrue(json.loads(self.expect(0, *call, "--no-cache"))["cached"])
         other = self.expect(1, "compile", "-e", "score * 2", "--no-cache")
         self.assertIn("/nonexistent", other)
+        self.environment["FLEXC_CACHE_DIR"] = str(self.folder / "empty")
+        self.expect(0, "check", *call[1:])
+        self.assertIn("/nonexistent", self.expect(1, "check", *call[1:], "--head-dim-v", "32"))
+
+    def test_check_for_an_architecture(self):
+        self.assertIn("sm_75", self.expect(1, "check", "alibi", "--arch", "sm_75"))
+        self.assertIn("this is the CPU", self.expect(1, "check", "alibi", "--device", "cpu", "--backward",
+                                                     "--backward-kernel", "specialized"))
+        self.assertIn("cuda", self.expect(1, "check", "alibi", "--device", "cuda:1000").lower())
+        if self.has("CPU backend"):
+            self.assertEqual(self.expect(0, "check", "alibi", "--device", "cpu"), self.expect(0, "check", "alibi"))
+        if self.has("NVRTC"):
+            self.expect(0, "check", "alibi", "--arch", "sm_90a", "--backward")
+            said = self.expect(1, "check", "alibi", "--arch", "sm_80", "--forward-kernel", "specialized")
+            self.assertIn("wgmma", said)
+
+    def test_a_pack_that_is_missing_is_reported(self):
+        self.environment["FLEXC_PACK"] = str(self.folder / "no-such-pack")
+        report = json.loads(self.expect(0, "doctor", "--json"))
+        pack, = [finding for finding in report["findings"] if finding["what"] == "pack"]
+        self.assertFalse(pack["found"])
+        self.assertIn("no-such-pack", pack["detail"])
+        self.assertIn("FLEXC_PACK", pack["remedy"])
+
+    def test_compile_for_hopper_without_wgmma(self):
+        if not self.has("NVRTC"):
+            self.skipTest("no NVRTC here")
+        done = self.flexc("compile", "alibi", "--arch", "sm_90", "--head-dim", "32", "--backward", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("sm_90a", done.stderr)
+        self.assertFalse([kernel for kernel in json.loads(done.stdout)["kernels"] if "sm90" in kernel["name"]])
+        self.assertIn("no architecture sm_999", self.expect(1, "compile", "alibi", "--arch", "sm_999"))
 
     @needs_cpu
     def test_bench(self):
@@ -81,12 +115,43 @@ class Reports(CommandTest):
         self.assertEqual(value["fills"], {"slopes": "normal:0.1"})
 
     @needs_cpu
+    def test_bench_says_a_line_to_people(self):
+        shape = ["--shape", "1,2,1,64,64,16", "--dtype", "f32", "--device", "cpu"]
+        text = self.expect(0, "bench", self.write("mod.flex", ALIBI), *shape, "--backward")
+        number = r"[\d.e+-]+"
+        self.assertRegex(text, rf"^cpu: forward {number} ms, {number} TFLOP/s; backward {number} ms, {number} TFLOP/s; "
+                               rf"50\.78 % visible; compile {number} ms( \({number} ms cached\))?\n$")
+        self.assertNotIn("backward", self.expect(0, "bench", "causal", *shape))
+
+    @needs_cpu
+    def test_bench_shows_progress_on_a_terminal(self):
+        main, other = os.openpty()
+        call = [FLEXC, "bench", "causal", "--shape", "1,1,1,8,8,8", "--dtype", "f32", "--device", "cpu", "--json"]
+        done = subprocess.run(call, stdout=subprocess.PIPE, stderr=other, env=self.environment, timeout=300)
+        os.close(other)
+        seen = os.read(main, 1 << 16).decode()
+        os.close(main)
+        self.assertEqual(done.returncode, 0)
+        json.loads(done.stdout)
+        self.assertIn("timing the forward", seen)
+        self.assertTrue(seen.endswith("\r\x1b[K"), "the line is gone in the end")
+
+    @needs_cpu
     def test_bench_after_rests(self):
         text = self.expect(0, "bench", self.write("mod.flex", ALIBI), "--shape", "1,2,1,64,64,16", "--dtype", "f32",
                            "--device", "cpu", "--rested", "--json")
         value = json.loads(text.strip().splitlines()[-1])
         self.assertGreater(value["forward_ms"], 0)
         self.assertIsNone(value["backward_ms"])
+
+    @needs_cpu
+    def test_bench_of_requests(self):
+        for pages in [[], ["--page-size", "16"]]:
+            text = self.expect(0, "bench", "causal", "--shape", "4,2,16", "--requests", "2x1@30,1x10@20", "--dtype",
+                               "f32", "--device", "cpu", "--json", *pages)
+            value = json.loads(text)
+            self.assertGreater(value["forward_ms"], 0)
+            self.assertAlmostEqual(value["visible_fraction"], (2 * 30 + sum(range(11, 21))) / (12 * 30), places=6)
 
     @needs_cpu
     def test_bench_counts_what_is_visible(self):
@@ -100,6 +165,22 @@ class Reports(CommandTest):
         self.assertAlmostEqual(fraction(documents, "--fill", "doc=segments:25"), 0.25, places=6)
         self.assertEqual(fraction(documents), 1)
         self.assertEqual(fraction("mask_mod = false"), 0)
+        causal = 101 / 200
+        for program in ["score_mod = score + 5", "score + 5", "score_mod { score = score * 2; score + 50 }",
+                        "def f(score, b, h, q, kv):\n    return score - 80", "score * 0 + exp(score) * 1e30",
+                        "def score_mod(score, b, h, q, kv):\n    x = score * 3\n    return x + 7"]:
+            self.assertEqual(fraction(program), 1, program)
+        for program in ["where(q_idx >= kv_idx, score, -inf)", "score if q_idx >= kv_idx else -inf",
+                        "score_mod = score + (0 if q_idx >= kv_idx else -inf)", "q_idx >= kv_idx",
+                        "def mask(b, h, q, kv):\n    return q >= kv",
+                        "def f(score, b, h, q, kv):\n    return torch.where(q >= kv, score + 5, float('-inf'))",
+                        "fn near(n) = q_idx - kv_idx <= n\nscore_mod = where(near(99), score + 9, -inf)\n"
+                        "mask_mod = q_idx >= kv_idx"]:
+            self.assertAlmostEqual(fraction(program), causal, places=6, msg=program)
+        self.assertAlmostEqual(fraction("score + 3", "--mask", "q_idx >= kv_idx"), causal, places=6)
+        # The score decides, as the kernel computes it.
+        halves = fraction("where(score > 0, score, -inf)") + fraction("where(score > 0, -inf, score)")
+        self.assertAlmostEqual(halves, 1, places=6)
 
     @needs_cpu
     def test_bench_needs_every_dim(self):

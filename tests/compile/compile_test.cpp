@@ -66,7 +66,7 @@ TEST_CASE(
     // A version of NVRTC knows the GPUs of its time.
     std::erase_if(cases, [&](const test::KernelCase& one) {
         const bool unknown = !info->architectures.empty() &&
-                             std::ranges::find(info->architectures, cuda::arch_number(one.arch)) ==
+                             std::ranges::find(info->architectures, plan::arch_number(one.arch)) ==
                                  info->architectures.end();
         if (unknown) MESSAGE("this NVRTC cannot compile for ", one.arch);
         return unknown;
@@ -124,7 +124,7 @@ TEST_CASE("every buffer type and every builtin compiles, forward and backward") 
         }
         mask_mod = flags[b, kv_idx] or (q_idx >= kv_idx and not shorts[kv_idx] == 3)
     )";
-    for (const auto kind : {cuda::KernelKind::forward, cuda::KernelKind::backward_fused}) {
+    for (const auto kind : {plan::KernelKind::forward, plan::KernelKind::backward_fused}) {
         const auto outcome =
             test::compile_case({.mod = "all", .text = program, .kind = kind, .arch = "sm_80"});
         CHECK_MESSAGE(outcome.has_value(),
@@ -132,14 +132,35 @@ TEST_CASE("every buffer type and every builtin compiles, forward and backward") 
     }
 }
 
+TEST_CASE("a program that is long for each element has Hopper's kernels, which call it") {
+    std::string text = "buffer t: f32[Q_LEN] grad\nscore_mod {\n  x = score + t[q_idx]\n";
+    for (int i = 0; i < 10; ++i)
+        text += "  x = log(x * x + 1.0) + sin(x) * score\n";
+    text += "  x\n}\n";
+    for (const auto kind : {plan::KernelKind::forward, plan::KernelKind::backward_fused}) {
+        const auto outcome = test::compile_case({.mod = "long",
+                                                 .text = text,
+                                                 .kind = kind,
+                                                 .forward_kernel = ForwardKernel::automatic,
+                                                 .backward_kernel = BackwardKernel::automatic,
+                                                 .head_dim = 128,
+                                                 .head_dim_v = 128});
+        REQUIRE_MESSAGE(outcome.has_value(),
+                        (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
+        const plan::KernelConfig& config = outcome->kernel.config;
+        CHECK(config.family == "sm90");
+        CHECK(outcome->kernel.info.spill_bytes <= config.tolerated_spills);
+    }
+}
+
 TEST_CASE("deterministic kernels compile, with no more spills than are tolerated") {
     const std::string text = "buffer slopes: f32[H] grad\nbuffer t: f32[33] grad\n"
-                             "buffer c: f32[KV_LEN] grad\nscore_mod = score + c[kv_idx] + "
+                             "buffer c: bf16[KV_LEN] grad\nscore_mod = score + c[kv_idx] + "
                              "slopes[h] * kv_idx + t[clamp(q_idx - kv_idx, 0, 32)]\n"
                              "mask_mod = q_idx >= kv_idx\n";
     const std::string dense = "buffer bias: f32[Q_LEN, KV_LEN] grad\n"
                               "score_mod = score + bias[q_idx, kv_idx]\n";
-    using cuda::KernelKind;
+    using plan::KernelKind;
     std::vector<test::KernelCase> cases;
     const auto add = [&](KernelKind kind, const std::string& program, const char* arch) {
         cases.push_back({.mod = "deterministic",
@@ -163,14 +184,14 @@ TEST_CASE("deterministic kernels compile, with no more spills than are tolerated
                              const api::CompiledKernel& compiled) {
         CHECK(compiled.kernel.info.spill_bytes <= compiled.kernel.config.tolerated_spills);
         const bool is_hopper = one.kind == KernelKind::backward_fused;
-        if (is_hopper) CHECK(compiled.kernel.config.is_hopper_backward);
+        if (is_hopper) CHECK(compiled.kernel.config.is_warp_specialized);
     });
 }
 
 TEST_CASE("an error of the compiler carries its log and the name of the file") {
-    const cuda::Translation broken{.name = "broken.cu",
-                                   .text = "#include \"part.cuh\"\nint f() { return missing; }\n",
-                                   .headers = {{"part.cuh", "struct Part {};\n"}}};
+    const cuda::Translation broken{
+        .main = {"broken.cu", "#include \"part.cuh\"\nint f() { return missing; }\n"},
+        .headers = {{"part.cuh", "struct Part {};\n"}}};
     const auto output = cuda::compile_cubin(broken, "sm_80");
     REQUIRE(!output);
     CHECK(output.error().code == ErrorCode::compile_failed);
@@ -180,8 +201,7 @@ TEST_CASE("an error of the compiler carries its log and the name of the file") {
 
 TEST_CASE("the same text gives the same bytes") {
     const cuda::Translation one{
-        .name = "one.cu",
-        .text = "extern \"C\" __global__ void one(float* x) { x[threadIdx.x] *= 2; }\n",
+        .main = {"one.cu", "extern \"C\" __global__ void one(float* x) { x[threadIdx.x] *= 2; }\n"},
         .headers = {}};
     const auto first = cuda::compile_cubin(one, "sm_90a");
     const auto second = cuda::compile_cubin(one, "sm_90a");

@@ -3,54 +3,65 @@
 #include "api/cuda_kernels.h"
 #include "cache/scratch.h"
 #include "compile/kernels.h"
-#include "cuda/select.h"
 
 using namespace flexc;
 using api::CompiledKernel;
-using api::Preference;
 
 namespace {
 
+// One of the kernels that a first choice may become.
+struct Became {
+    std::size_t candidate = 0;
+    std::optional<plan::ForwardSchedule> schedule = {};
+};
+
 // What is asked of a cache folder that other builds of this version write to as well.
 struct Shared {
-    explicit Shared(std::string_view arch, cuda::KernelKind asked = cuda::KernelKind::forward)
-        : target(*api::target_of(arch)), kind(asked) {}
+    explicit Shared(std::string_view arch, bool backward = false)
+        : program(*test::lower_text("mask_mod = q_idx >= kv_idx", 128, 128, true),
+                  {.head_dim = 128,
+                   .head_dim_v = 128,
+                   .backward = backward,
+                   .cache = scratch.options()},
+                  *plan::target_of(arch)),
+          kernels(*api::plan_of(program)),
+          variant(backward ? kernels.backward.front() : kernels.forward.front()) {}
 
     test::Scratch scratch;
-    api::Target target;
-    cuda::KernelKind kind;
-    passes::Mod mod = *test::lower_text("mask_mod = q_idx >= kv_idx", 128, 128, true);
-    CompileOptions options{.head_dim = 128, .head_dim_v = 128, .cache = scratch.options()};
-    std::shared_ptr<cache::Store> store = cache::Store::open(options.cache);
+    plan::Program program;
+    plan::KernelPlan kernels;
+    const plan::Variant& variant;
+    std::shared_ptr<cache::Store> store = cache::Store::open(scratch.options());
 
-    cuda::KernelConfig config(const Preference& choice) const {
-        return api::configure(mod, options, kind, target, choice);
+    plan::KernelConfig config(const Became& one) const {
+        return one.schedule ? plan::with_schedule(variant, *one.schedule)
+                            : variant.candidates[one.candidate];
     }
-    cuda::Translation translation(const Preference& choice) const {
-        const cuda::KernelConfig chosen = config(choice);
-        return *cuda::fill_template(chosen, api::mod_text(mod, options, chosen));
+    cuda::Translation translation(const Became& one) const {
+        const plan::KernelConfig chosen = config(one);
+        return *cuda::fill_template(chosen, api::mod_text(program, chosen));
     }
     // An entry for the first choice that says it became `said`, by a build where that is `made`.
-    void keep(const Preference& said, const Preference& made) const {
-        const api::Identity id = api::identify(translation({}), target.arch);
+    void keep(const Became& said, const Became& made) const {
+        const api::Identity id = api::identify(translation({}), program.target().arch);
         CompiledKernel one;
         one.kernel.cubin = "code of another build";
         one.made_of = api::source_of(translation(made));
-        one.refused = said.refused;
+        one.refused = static_cast<int>(said.candidate);
         one.schedule = said.schedule;
         store->remove(id.key);
-        store->publish(id.key, id.source, api::entry_of(one));
+        store->publish(id.key, api::entry_of(one));
     }
     CompiledKernel compile() const {
-        auto one = api::compile_kernel(mod, options, kind, target, *store);
+        auto one = api::compile_kernel(program, variant.candidates, &variant, *store);
         REQUIRE(one);
         return *std::move(one);
     }
-    void check_used(const Preference& choice) const {
+    void check_used(const Became& choice) const {
         const CompiledKernel one = compile();
         CHECK(one.cached);
         CHECK(one.kernel.cubin == "code of another build");
-        CHECK(one.refused == choice.refused);
+        CHECK(one.refused == static_cast<int>(choice.candidate));
         CHECK(one.schedule == choice.schedule);
         CHECK(one.kernel.config.key_tile == config(choice).key_tile);
         CHECK(one.kernel.info.reason == config(choice).reason);
@@ -62,7 +73,8 @@ struct Shared {
         CHECK_FALSE(fresh.cached);
         CHECK(fresh.kernel.cubin != "code of another build");
         CHECK_FALSE(fresh.schedule);
-        CHECK(fresh.made_of == api::source_of(translation({.refused = fresh.refused})));
+        const Became became{static_cast<std::size_t>(fresh.refused)};
+        CHECK(fresh.made_of == api::source_of(translation(became)));
         CHECK(store->statistics().corrupt == corrupt + 1);
         const CompiledKernel again = compile();
         CHECK(again.cached);
@@ -75,7 +87,7 @@ struct Shared {
 } // namespace
 
 TEST_CASE("a configuration that followed a refused one is found again") {
-    const Shared shared("sm_80", cuda::KernelKind::backward_fused);
+    const Shared shared("sm_80", true);
     const CompiledKernel fresh = shared.compile();
     WARN(fresh.refused > 0); // not by every NVRTC
     CHECK((fresh.made_of == fresh.id.source) == (fresh.refused == 0));
@@ -89,18 +101,17 @@ TEST_CASE("a configuration that followed a refused one is found again") {
 
 TEST_CASE("an entry of a later configuration is used only where this build has the same one") {
     const Shared shared("sm_80");
-    REQUIRE(shared.config({}).has_next);
-    REQUIRE(shared.config({.refused = 1}).key_tile != shared.config({.refused = 2}).key_tile);
-    shared.keep({.refused = 1}, {.refused = 1});
-    shared.check_used({.refused = 1});
-    shared.keep({.refused = 1}, {.refused = 2});
+    REQUIRE(shared.variant.candidates.size() > 2);
+    REQUIRE(shared.config({1}).key_tile != shared.config({2}).key_tile);
+    shared.keep({1}, {1});
+    shared.check_used({1});
+    shared.keep({1}, {2});
     shared.check_heals();
 }
 
 TEST_CASE("an entry of a kept schedule is used only where it is the same one in this build") {
     const Shared shared("sm_90a");
-    const auto schedules = cuda::forward_schedules(
-        api::request_for(shared.mod, shared.options, cuda::KernelKind::forward, shared.target, {}));
+    const auto schedules = plan::forward_schedules(shared.variant.request);
     REQUIRE(schedules.size() > 2);
     shared.keep({.schedule = schedules[1]}, {.schedule = schedules[1]});
     shared.check_used({.schedule = schedules[1]});

@@ -14,7 +14,7 @@ namespace flexc::test {
 struct KernelCase {
     std::string mod; // name in the report
     std::string text;
-    cuda::KernelKind kind = cuda::KernelKind::forward;
+    plan::KernelKind kind = plan::KernelKind::forward;
     std::string arch = "sm_90a";
     DType dtype = DType::bf16;
     ForwardKernel forward_kernel = ForwardKernel::generic;
@@ -36,22 +36,48 @@ inline Result<passes::Mod> lower_text(const std::string& text, int head_dim, int
                                                       .head_dim_v = head_dim_v});
 }
 
+// The kernel of that kind, in whichever variant has one.
+inline Result<api::CompiledKernel> compile_kind(const plan::Program& program, plan::KernelKind kind,
+                                                cache::Store& store) {
+    const auto plan = api::plan_of(program);
+    if (!plan) return plan.error();
+    if (kind == plan::KernelKind::block_mask && plan->block_mask)
+        return api::compile_kernel(program, std::span(&*plan->block_mask, 1), nullptr, store);
+    for (const std::vector<plan::Variant>* variants : {&plan->forward, &plan->backward})
+        for (const plan::Variant& variant : *variants) {
+            const plan::PassPlan pass = plan::pass_of(program, variant, variant.candidates.front());
+            if (pass.main_kernel().kind == kind)
+                return api::compile_kernel(program, variant.candidates, &variant, store);
+            for (const plan::KernelConfig& config : pass.kernels)
+                if (config.kind == kind)
+                    return api::compile_kernel(program, std::span(&config, 1), nullptr, store);
+        }
+    return Error{ErrorCode::internal, "no variant has a kernel of this kind"};
+}
+
 inline Result<api::CompiledKernel> compile_case(const KernelCase& one) {
     auto mod = lower_text(one.text, one.head_dim, one.head_dim_v,
-                          one.kind != cuda::KernelKind::forward, false, one.deterministic);
+                          one.kind != plan::KernelKind::forward, false, one.deterministic);
     if (!mod) return mod.error();
-    const auto target = api::target_of(one.arch);
+    const auto target = plan::target_of(one.arch);
     if (!target) return target.error();
+    const bool is_forward = one.kind == plan::KernelKind::forward;
     CompileOptions options;
     options.dtype = one.dtype;
     options.forward_kernel = one.forward_kernel;
     options.backward_kernel = one.backward_kernel;
+    if (one.backward_kernel == BackwardKernel::generic &&
+        (one.kind == plan::KernelKind::backward_dkdv || one.kind == plan::KernelKind::backward_dq))
+        options.backward_kernel = BackwardKernel::split;
+    options.gradient_type = GradientType::buffer;
+    options.backward = !is_forward;
     options.head_dim = one.head_dim;
     options.head_dim_v = one.head_dim_v;
     options.deterministic = one.deterministic;
     options.cache = {.memory = false, .disk = false};
     const auto store = cache::Store::open(options.cache);
-    return api::compile_kernel(*mod, options, one.kind, *target, *store);
+    const plan::Program program(std::move(*mod), std::move(options), *target);
+    return compile_kind(program, one.kind, *store);
 }
 
 } // namespace flexc::test

@@ -13,7 +13,7 @@ namespace flexc::test {
 
 namespace {
 
-using cuda::KernelKind;
+using plan::KernelKind;
 
 constexpr std::array kKinds = {KernelKind::forward,        KernelKind::delta,
                                KernelKind::backward_dq,    KernelKind::backward_dkdv,
@@ -29,7 +29,7 @@ std::string_view kind_name(KernelKind kind) {
     case KernelKind::convert: return "convert";
     case KernelKind::expand: return "expand";
     case KernelKind::fold: return "fold";
-    case KernelKind::plan: return "plan";
+    case KernelKind::block_mask: return "plan";
     case KernelKind::round_sums: return "round_sums";
     case KernelKind::round_gradients: return "round_gradients";
     }
@@ -77,7 +77,7 @@ KernelCase hopper_backward(KernelKind kind, std::string_view mod, std::string_vi
 KernelCase hopper(std::string_view mod, std::string_view text, int head_dim, int head_dim_v) {
     return {.mod = std::string(mod),
             .text = std::string(text),
-            .forward_kernel = ForwardKernel::hopper,
+            .forward_kernel = ForwardKernel::specialized,
             .head_dim = head_dim,
             .head_dim_v = head_dim_v};
 }
@@ -114,8 +114,10 @@ std::vector<KernelCase> compile_matrix() {
     constexpr std::string_view kTiles = "mask_mod = abs(q_idx // 16 - kv_idx // 16) <= 2\n";
     for (const char* arch : {"sm_80", "sm_90a"})
         for (const auto& [mod, text] : {std::pair{"documents", kDocuments}, {"tiles", kTiles}})
-            cases.push_back(
-                {.mod = mod, .text = std::string(text), .kind = KernelKind::plan, .arch = arch});
+            cases.push_back({.mod = mod,
+                             .text = std::string(text),
+                             .kind = KernelKind::block_mask,
+                             .arch = arch});
     for (const KernelKind kind : {KernelKind::backward_dq, KernelKind::backward_dkdv})
         cases.push_back({.mod = "documents", .text = std::string(kDocuments), .kind = kind});
     cases.push_back(hopper("documents", kDocuments, 128, 128));
@@ -177,12 +179,12 @@ std::vector<KernelCase> compile_matrix() {
         cases.push_back(hopper_backward(KernelKind::backward_fused, "floats_and_rows",
                                         floats_and_rows, head_dim, head_dim));
     // Keys as a grid, beside sums of queries.
-    const std::string grid_and_rows =
+    const std::string index_2d_and_rows =
         "buffer s: bf16[B, H, Q_LEN, ROWS] grad\nbuffer t: bf16[B, H, Q_LEN, 16] grad\n"
         "buffer r: f32[Q_LEN] grad\nbuffer c: f32[KV_LEN]\nscore_mod = score + "
         "s[b, h, q_idx, kv_idx // 16] + t[b, h, q_idx, kv_idx % 16] + r[q_idx] * c[kv_idx]\n";
     cases.push_back(
-        hopper_backward(KernelKind::backward_fused, "grid_and_rows", grid_and_rows, 128, 128));
+        hopper_backward(KernelKind::backward_fused, "2d_and_rows", index_2d_and_rows, 128, 128));
     // Keys as a grid, whose rows are whole tiles and are not.
     for (const char* width : {"64", "14"}) {
         const std::string name = std::string("decomposed_") + width;
@@ -209,7 +211,7 @@ std::vector<KernelCase> compile_matrix() {
         for (const auto& [mod, text] : {std::pair{"documents", kDocuments}, {"tiles", kTiles}}) {
             cases.push_back(
                 hopper_backward(KernelKind::backward_fused, mod, text, head_dim, head_dim));
-            cases.back().backward_kernel = BackwardKernel::hopper;
+            cases.back().backward_kernel = BackwardKernel::specialized;
         }
     // Masks that need the most registers: of numbers, of reads for each element.
     for (const int head_dim : {64, 128})
@@ -217,7 +219,7 @@ std::vector<KernelCase> compile_matrix() {
             cases.push_back(hopper_backward(KernelKind::backward_fused, mod,
                                             front::find_library_mod(mod)->text, head_dim,
                                             head_dim));
-            cases.back().backward_kernel = BackwardKernel::hopper;
+            cases.back().backward_kernel = BackwardKernel::specialized;
         }
     return cases;
 }

@@ -48,7 +48,7 @@ TEST_CASE("a kept schedule is what a compile without one finds, until it is forg
 TEST_CASE("a schedule that the program does not have is refused with one that it has") {
     const test::Scratch scratch;
     CompileOptions options{.backward = false, .cache = scratch.options()};
-    options.schedule = "warpgroups=9 keys=128 stages=1 overlap=yes turns=none settle=0";
+    options.schedule = "warpgroups=9 keys=128 stages=1 overlap=yes ping_pong=none rescale=0";
     auto result = compile_offline("score * 2", options, kArch);
     REQUIRE_FALSE(result);
     CHECK(result.error().code == ErrorCode::invalid_option);

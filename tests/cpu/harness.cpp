@@ -120,11 +120,14 @@ Problem make_problem(const ir::Program& program, Problem shape, std::uint64_t se
 }
 
 std::shared_ptr<const cpu::Executable> compile_for(const passes::Mod& mod, const Problem& problem,
-                                                   const RunOptions& options) {
-    auto executable = cpu::compile(mod, {.dtype = options.dtype,
-                                         .head_dim = static_cast<int>(problem.head_dim),
-                                         .head_dim_v = static_cast<int>(problem.head_dim_v),
-                                         .threads = options.threads});
+                                                   const RunOptions& options,
+                                                   std::optional<std::string_view> object) {
+    auto executable = cpu::compile(mod,
+                                   {.dtype = options.dtype,
+                                    .head_dim = static_cast<int>(problem.head_dim),
+                                    .head_dim_v = static_cast<int>(problem.head_dim_v),
+                                    .threads = options.threads},
+                                   object);
     INFO((executable ? std::string() : executable.error().message));
     REQUIRE(executable.has_value());
     return *std::move(executable);
@@ -133,7 +136,7 @@ std::shared_ptr<const cpu::Executable> compile_for(const passes::Mod& mod, const
 Outcome run(const passes::Mod& mod, const cpu::Executable& executable, const Problem& p,
             const RunOptions& options) {
     const ir::Program& program = mod.program;
-    const Layout layout = options.layout;
+    const MemoryLayout layout = options.layout;
     const bool f32_out = (options.output_flags & kOutputF32) != 0;
     const DType out_type = f32_out ? DType::f32 : options.dtype;
     Memory q({p.batch, p.heads, p.q_len, p.head_dim}, options.dtype, layout);
@@ -163,7 +166,7 @@ Outcome run(const passes::Mod& mod, const cpu::Executable& executable, const Pro
             buffers.back().set(data.integers);
         else
             buffers.back().set(data.reals);
-        gradients.back().set(std::vector<double>(gradients.back().count(), 0.0));
+        gradients.back().set(std::vector<double>(gradients.back().count(), options.gradient_start));
     }
     std::int32_t outside = 0;
     std::vector<std::uint64_t> words;
@@ -230,6 +233,10 @@ Outcome run(const passes::Mod& mod, const cpu::Executable& executable, const Pro
     outcome.answer.o = o.get();
     outcome.answer.lse = lse.get();
     if (options.backward) {
+        std::vector<double> merged = outcome.answer.lse;
+        for (double& value : merged)
+            value += options.lse_added;
+        lse.set(merged);
         a.d_out = d_out.argument();
         if (!p.d_lse.empty()) a.d_lse = d_lse.argument();
         a.dq = dq.argument();

@@ -15,7 +15,7 @@
 
 namespace flexc::test {
 
-enum class Layout {
+enum class MemoryLayout {
     contiguous,
     heads_inside, // [B, S, H, D]
     padded,       // rows longer than D
@@ -25,12 +25,14 @@ enum class Layout {
 
 struct RunOptions {
     DType dtype = DType::f32;
-    Layout layout = Layout::contiguous;
+    MemoryLayout layout = MemoryLayout::contiguous;
     int threads = 2;
     bool backward = true;
     bool report_out_of_range = false;
     unsigned output_flags = 0; // OutputFlag for o, dq, dk, dv
     double output_start = 0;   // what outputs hold before
+    double gradient_start = 0; // what gradients of captured buffers hold before
+    double lse_added = 0;      // to the forward's lse, before the backward: as if of more keys
 };
 
 struct Outcome {
@@ -50,7 +52,8 @@ Problem make_problem(const ir::Program& program, Problem shape, std::uint64_t se
                      const std::map<std::string, std::int64_t>& sizes = {});
 
 std::shared_ptr<const cpu::Executable> compile_for(const passes::Mod& mod, const Problem& problem,
-                                                   const RunOptions& options);
+                                                   const RunOptions& options,
+                                                   std::optional<std::string_view> object = {});
 Outcome run(const passes::Mod& mod, const cpu::Executable& executable, const Problem& problem,
             const RunOptions& options);
 Outcome run(const ir::Program& program, const Problem& problem, const RunOptions& options = {});

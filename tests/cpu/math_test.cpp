@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "cpu/backend/flush_denormals.h"
 #include "cpu/loader.h"
+#include "hostile_reals.h"
 #include "support/embedded.h"
 
 using namespace flexc;
@@ -32,7 +34,7 @@ class Functions {
         REQUIRE(found.has_value());
         table_ = (*found)->table;
         std::string error;
-        module_ = table_->compile(text.data(), text.size(), {}, {append, &error});
+        module_ = table_->compile(text.data(), text.size(), {}, {}, {append, &error});
         INFO(error);
         REQUIRE(module_ != nullptr);
     }
@@ -48,16 +50,47 @@ class Functions {
         loop(x, y, out);
     }
 
+    void apply(const ir::OpInfo& info, const std::array<std::vector<float>, 3>& operands,
+               std::vector<float>& out) const {
+        using Loop = void (*)(const float*, const float*, const float*, float*);
+        const std::string name = "loop_op_" + std::string(info.name);
+        auto loop = reinterpret_cast<Loop>(table_->find(module_, name.c_str()));
+        const bool found = loop != nullptr;
+        REQUIRE(found);
+        loop(operands[0].data(), operands[1].data(), operands[2].data(), out.data());
+    }
+
     static const std::vector<std::string>& unary() {
         static const std::vector<std::string> kNames = {
-            "exp",      "exp2", "expm1", "log", "log2", "log1p", "tanh", "sigmoid",
-            "softplus", "erf",  "rsqrt", "sin", "cos",  "tan",   "sign", "softmax_exp2"};
+            "exp",         "exp2",        "expm1",       "log",   "log2",        "log1p", "tanh",
+            "sigmoid",     "softplus",    "erf",         "rsqrt", "sin",         "cos",   "tan",
+            "bounded_sin", "bounded_cos", "bounded_tan", "sign",  "softmax_exp2"};
         return kNames;
     }
 
   private:
     static void append(void* user, const char* data, std::size_t size) {
         static_cast<std::string*>(user)->append(data, size);
+    }
+
+    // Of an operator over reals: its text, with three operands that it may use.
+    static std::string operator_loop(const ir::OpInfo& info) {
+        std::string text;
+        for (std::size_t i = 0; i < info.llvm.size(); ++i)
+            text += info.llvm[i] == '$' ? std::string("%") + info.llvm[++i] + "v"
+                                        : std::string(1, info.llvm[i]);
+        std::string loads;
+        for (const char* name : {"x", "y", "z"})
+            loads += std::string("  %") + name + "p = getelementptr float, ptr %" + name +
+                     ", i64 %i\n  %" + name + "v = load float, ptr %" + name + "p\n";
+        return "define void @loop_op_" + std::string(info.name) +
+               "(ptr noalias %x, ptr noalias %y, ptr noalias %z, ptr noalias %out) {\n"
+               "entry:\n  br label %loop\nloop:\n  %i = phi i64 [ 0, %entry ], [ %next, %loop ]\n" +
+               loads + "  %r = " + text +
+               "\n  %op = getelementptr float, ptr %out, i64 %i\n  store float %r, ptr %op\n"
+               "  %next = add nuw nsw i64 %i, 1\n  %done = icmp eq i64 %next, " +
+               std::to_string(kCount) +
+               "\n  br i1 %done, label %exit, label %loop\nexit:\n  ret void\n}\n";
     }
 
     static std::string loop(const std::string& name, const std::string& call,
@@ -91,6 +124,8 @@ class Functions {
             text += loop("to_int_" + t, "to_int_" + t + "(float %a)", "float", t);
             text += loop("sign_" + t, "sign_" + t + "(" + t + " %a)", t, t);
         }
+        for (const ir::OpInfo& info : ir::all_operators())
+            if (test::is_of_reals(info)) text += operator_loop(info);
         return text;
     }
 
@@ -141,9 +176,12 @@ TEST_CASE("functions of one argument keep their bounds") {
         {"softplus", 4, softplus},
         {"erf", 3, [](double x) { return std::erf(x); }},
         {"rsqrt", 2, [](double x) { return 1 / std::sqrt(x); }},
-        {"sin", 3, [](double x) { return std::sin(x); }, -0x1p50, 0x1p50},
-        {"cos", 3, [](double x) { return std::cos(x); }, -0x1p50, 0x1p50},
-        {"tan", 5, [](double x) { return std::tan(x); }, -0x1p50, 0x1p50},
+        {"sin", 3, [](double x) { return std::sin(x); }},
+        {"cos", 3, [](double x) { return std::cos(x); }},
+        {"tan", 5, [](double x) { return std::tan(x); }},
+        {"bounded_sin", 3, [](double x) { return std::sin(x); }, -0x1p50, 0x1p50},
+        {"bounded_cos", 3, [](double x) { return std::cos(x); }, -0x1p50, 0x1p50},
+        {"bounded_tan", 5, [](double x) { return std::tan(x); }, -0x1p50, 0x1p50},
         {"sign", 0, [](double x) { return (x > 0) - (x < 0) + 0.0; }},
         {"softmax_exp2", 2, [](double x) { return std::exp2(x); }, -126, 1},
     };
@@ -208,6 +246,49 @@ TEST_CASE("edges of functions of one argument") {
     for (const std::string& name : Functions::unary())
         if (name != "sign") CHECK(std::isnan(at(name.c_str(), 10)));
     CHECK(at("sign", 10) == 0);
+}
+
+TEST_CASE("sine and cosine of the floats nearest to multiples of pi/2") {
+    const Functions functions;
+    std::vector<float> x(kCount, 1), out(kCount);
+    const float nearest[] = {0x1.f37c8ap95f, 0x1.47d0fep34f, 0x1.f37c8ap96f, 0x1.47d0fep35f,
+                             0x1.f37c8ap97f, 0x1.32ede2p85f, 0x1.628d4cp40f, 0x1.13093p76f};
+    std::copy(std::begin(nearest), std::end(nearest), x.begin());
+    for (const bool sine : {true, false}) {
+        functions.run(sine ? "sin" : "cos", x.data(), x.data(), out.data());
+        for (std::size_t i = 0; i < std::size(nearest); ++i) {
+            CAPTURE(x[i]);
+            CHECK(ulps(out[i], sine ? std::sin(double{x[i]}) : std::cos(double{x[i]})) <= 3);
+        }
+    }
+}
+
+TEST_CASE("operators of hostile reals stay in their intervals, with and without denormals") {
+    const Functions functions;
+    test::HostilePoints points(test::first_seed());
+    std::vector<test::HostilePoint> chosen(kCount);
+    std::array<std::vector<float>, 3> operands;
+    operands.fill(std::vector<float>(kCount));
+    std::vector<float> out(kCount);
+    for (std::size_t op = 0; op < ir::all_operators().size(); ++op) {
+        const ir::OpInfo& info = ir::all_operators()[op];
+        if (!test::is_of_reals(info)) continue;
+        for (int round = 0; round < test::trials(16); ++round) {
+            for (std::size_t i = 0; i < kCount; ++i) {
+                chosen[i] = points.next(info.arity());
+                for (std::size_t j = 0; j < 3; ++j)
+                    operands[j][i] = chosen[i].operands[j];
+            }
+            if (round % 2 == 0) {
+                const cpu::FlushDenormals flush;
+                functions.apply(info, operands, out);
+            } else {
+                functions.apply(info, operands, out);
+            }
+            for (std::size_t i = 0; i < kCount; ++i)
+                test::check_contained(static_cast<ir::Op>(op), chosen[i], out[i]);
+        }
+    }
 }
 
 TEST_CASE("functions of two arguments") {

@@ -61,7 +61,7 @@ template <typename Number> void put_as(char* place, DType dtype, Number number) 
 
 } // namespace
 
-Memory::Memory(const std::vector<std::int64_t>& shape, DType dtype, Layout layout) {
+Memory::Memory(const std::vector<std::int64_t>& shape, DType dtype, MemoryLayout layout) {
     view_.dtype = dtype;
     view_.rank = static_cast<int>(shape.size());
     std::ranges::copy(shape, view_.shape.begin());
@@ -69,14 +69,14 @@ Memory::Memory(const std::vector<std::int64_t>& shape, DType dtype, Layout layou
     std::vector<std::size_t> order;
     for (std::size_t dim = shape.size(); dim-- > 0;)
         order.push_back(dim);
-    if (layout == Layout::heads_inside && shape.size() == 4) std::swap(order[1], order[2]);
-    std::int64_t stride = layout == Layout::scattered ? 3 : 1, first = 0;
+    if (layout == MemoryLayout::heads_inside && shape.size() == 4) std::swap(order[1], order[2]);
+    std::int64_t stride = layout == MemoryLayout::scattered ? 3 : 1, first = 0;
     for (std::size_t dim : order) {
-        const bool turned = layout == Layout::reversed;
+        const bool turned = layout == MemoryLayout::reversed;
         view_.strides[dim] = turned ? -stride : stride;
         if (turned) first += stride * (shape[dim] - 1);
         stride *= std::max<std::int64_t>(shape[dim], 1);
-        if (layout == Layout::padded) stride += 5;
+        if (layout == MemoryLayout::padded) stride += 5;
     }
     bytes_.resize(static_cast<std::size_t>(stride + 8) * size_of(dtype), 0x7f);
     view_.data =

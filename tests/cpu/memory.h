@@ -13,7 +13,7 @@ namespace flexc::test {
 
 class Memory {
   public:
-    Memory(const std::vector<std::int64_t>& shape, DType dtype, Layout layout);
+    Memory(const std::vector<std::int64_t>& shape, DType dtype, MemoryLayout layout);
 
     void set(const std::vector<double>& values); // row-major
     void set(const std::vector<std::int64_t>& values);

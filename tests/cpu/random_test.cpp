@@ -24,7 +24,8 @@ void check_seed(std::uint64_t seed, const RandomOptions& random_options, bool ba
     shape.head_dim = 16; // a scale of 1/4: scores are exact, so that both sides see the same ones
     shape.head_dim_v = 4;
     const Problem problem = make_problem(program, shape, seed, {{"N", random.integer(1, 9)}});
-    const RunOptions options{.layout = random.chance(50) ? Layout::contiguous : Layout::scattered,
+    const RunOptions options{.layout = random.chance(50) ? MemoryLayout::contiguous
+                                                         : MemoryLayout::scattered,
                              .backward = backward};
     check_close(run(program, problem, options), attention_oracle(program, problem), options);
 }

@@ -69,7 +69,7 @@ class Prepared {
             for (const ir::Dim& dim : buffer.dims)
                 shape.push_back(dim.is_constant() ? dim.constant : sizes[dim.size]);
             add(shape, buffer.dtype);
-            if (buffer.grad) gradients_.emplace_back(shape, DType::f32, Layout::contiguous);
+            if (buffer.grad) gradients_.emplace_back(shape, DType::f32, MemoryLayout::contiguous);
         }
         for (const Memory& gradient : gradients_)
             views_.push_back(gradient.view());
@@ -121,7 +121,7 @@ class Prepared {
 
   private:
     TensorArgument add(const std::vector<std::int64_t>& shape, DType dtype) {
-        memory_.emplace_back(shape, dtype, Layout::contiguous);
+        memory_.emplace_back(shape, dtype, MemoryLayout::contiguous);
         std::vector<double> values(memory_.back().count());
         for (std::size_t i = 0; i < values.size(); ++i)
             values[i] =

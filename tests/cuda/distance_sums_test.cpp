@@ -8,9 +8,9 @@
 
 #include "common/arguments.h"
 #include "compile/kernels.h"
-#include "cuda/emit.h"
-#include "cuda/select.h"
+#include "cuda/emitted.h"
 #include "host_module.h"
+#include "plan/plan.h"
 #include "support/floats.h"
 
 namespace {
@@ -24,7 +24,7 @@ using Function = void(const AttentionArguments*, int first_tile, int tiles, int 
 
 constexpr std::string_view kText = R"(
 #include "mod.cuh"
-#include "sm90/diagonal_sums.cuh"
+#include "sm90/gradients/diagonal_sums.cuh"
 using namespace sm90;
 unsigned char shared_memory[1];
 extern "C" void run(const AttentionArguments* attention, int first_tile, int tiles, int first_key,
@@ -58,20 +58,21 @@ void check(int head_dim, bool is_deterministic, std::mt19937& random) {
         test::lower_text("buffer t: f32[N] grad\nscore_mod = score + t[q_idx - kv_idx + KV_LEN]",
                          head_dim, head_dim, true);
     REQUIRE(mod.has_value());
-    const cuda::KernelConfig config = cuda::select_kernel({.kind = cuda::KernelKind::backward_fused,
-                                                           .arch = 90,
-                                                           .dtype = DType::bf16,
-                                                           .head_dim = head_dim,
-                                                           .head_dim_v = head_dim,
-                                                           .has_score_mod = true,
-                                                           .sums_distances = true,
-                                                           .deterministic = is_deterministic});
-    REQUIRE(config.is_hopper_backward);
+    const plan::KernelConfig config = plan::candidates({.kind = plan::KernelKind::backward_fused,
+                                                        .arch = 90,
+                                                        .dtype = DType::bf16,
+                                                        .head_dim = head_dim,
+                                                        .head_dim_v = head_dim,
+                                                        .has_score_mod = true,
+                                                        .sums_distances = true,
+                                                        .deterministic = is_deterministic})
+                                          .front();
+    REQUIRE(config.is_warp_specialized);
     REQUIRE(config.query_tile == 64);
     const test::HostModule module(
         std::string(kText),
-        cuda::emit_mod(*mod, config,
-                       {.dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim}));
+        test::emitted(*mod, config,
+                      {.dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim}));
 
     for (int tiles = 1; tiles <= 5; ++tiles) {
         CAPTURE(tiles);

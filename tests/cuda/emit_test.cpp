@@ -5,19 +5,19 @@
 #include <doctest/doctest.h>
 
 #include "compile/kernels.h"
-#include "cuda/emit.h"
+#include "cuda/emitted.h"
 #include "cuda/expressions.h"
 
 namespace {
 
 using namespace flexc;
 
-std::string emitted(const std::string& text, cuda::KernelKind kind, DType dtype = DType::bf16) {
+std::string text_of(const std::string& text, plan::KernelKind kind, DType dtype = DType::bf16) {
     auto mod = test::lower_text(text, 64, 64, true);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
-    cuda::KernelConfig config;
+    plan::KernelConfig config;
     config.kind = kind;
-    return cuda::emit_mod(*mod, config, {.dtype = dtype, .source_text = text});
+    return test::emitted(*mod, config, {.dtype = dtype, .source_text = text});
 }
 bool has(const std::string& text, std::string_view part) {
     return text.find(part) != std::string::npos;
@@ -26,19 +26,38 @@ bool has(const std::string& text, std::string_view part) {
 } // namespace
 
 TEST_CASE("a read that uses the head alone is kept by the head, and its gradient summed") {
-    const std::string text = emitted("buffer slopes: f32[H] grad\n"
+    const std::string text = text_of("buffer slopes: f32[H] grad\n"
                                      "score_mod = score + slopes[h] * (kv_idx - q_idx)\n",
-                                     cuda::KernelKind::backward_fused);
+                                     plan::KernelKind::backward_fused);
     CHECK(has(text, "struct Head {\n    float slopes_"));
     CHECK(has(text, "at.head.slopes_"));
     CHECK(has(text, "kHeadGradients = 1, kElementGradients = 0"));
     CHECK(!has(text, "flexc_inside")); // h is below H
 }
 
+TEST_CASE("conjuncts that terms of a mask share are taken once") {
+    // Each line doubles the paths to those above it, not the conjuncts.
+    std::string program = "mask_mod {\n  c = (q_idx ^ kv_idx) > 2\n";
+    for (int i = 0; i < 60; ++i)
+        program += "  c = (c and q_idx != " + std::to_string(3 + i) +
+                   ") and (c and kv_idx != " + std::to_string(5 + i) + ")\n";
+    auto mod = test::lower_text(program + "  c\n}", 64, 64, true);
+    REQUIRE(mod.has_value());
+    plan::KernelConfig config;
+    config.kind = plan::KernelKind::backward_fused;
+    config.is_warp_specialized = true;
+    const std::string text = test::emitted(*mod, config, {});
+    const auto parts = text.find("kMaskParts = ");
+    REQUIRE(parts != std::string::npos);
+    const auto first = text.find(" ^ ", parts);
+    REQUIRE(first != std::string::npos);
+    CHECK(text.find(" ^ ", first + 1) == std::string::npos);
+}
+
 TEST_CASE("one backward kernel adds gradients, the other does not") {
     const std::string program = "buffer bias: f32[Q_LEN] grad\nscore_mod = score + bias[q_idx]\n";
-    CHECK(has(emitted(program, cuda::KernelKind::backward_dkdv), "kAddsGradients = true"));
-    const std::string text = emitted(program, cuda::KernelKind::backward_dq);
+    CHECK(has(text_of(program, plan::KernelKind::backward_dkdv), "kAddsGradients = true"));
+    const std::string text = text_of(program, plan::KernelKind::backward_dq);
     CHECK(has(text, "kAddsGradients = false"));
     CHECK(!has(text, "flexc_accumulate"));
 }
@@ -51,13 +70,13 @@ TEST_CASE("what rows and columns of a grid of keys name is staged") {
                                         w + "] + s[q_idx, kv_idx // " + w + "]",
                                     64, 64, true);
         REQUIRE(mod.has_value());
-        cuda::KernelConfig config;
-        config.kind = cuda::KernelKind::backward_fused;
-        config.is_hopper_backward = true;
+        plan::KernelConfig config;
+        config.kind = plan::KernelKind::backward_fused;
+        config.is_warp_specialized = true;
         config.key_tile = 128;
         config.key_width = width;
         config.stages_columns = columns;
-        return cuda::emit_mod(*mod, config, {});
+        return test::emitted(*mod, config, {});
     };
     const std::string rows = text_for(14, false);
     CHECK(has(rows, "kRowReads = 1, kColumnReads = 0,"));
@@ -80,11 +99,11 @@ TEST_CASE("reads of scores and of the mask are told apart") {
     const auto text_for = [](const std::string& program) {
         auto mod = test::lower_text("buffer s: f32[Q_LEN, KV_LEN]\n" + program, 64, 64, true);
         REQUIRE(mod.has_value());
-        cuda::KernelConfig config;
-        config.kind = cuda::KernelKind::backward_fused;
-        config.is_hopper_backward = true;
+        plan::KernelConfig config;
+        config.kind = plan::KernelKind::backward_fused;
+        config.is_warp_specialized = true;
         config.key_tile = 128;
-        return cuda::emit_mod(*mod, config, {});
+        return test::emitted(*mod, config, {});
     };
     const std::string of_mask = text_for("mask_mod = s[q_idx, kv_idx] > 0");
     CHECK(has(of_mask, "kReadsElements = false"));
@@ -97,25 +116,46 @@ TEST_CASE("reads of scores and of the mask are told apart") {
 TEST_CASE("kernels that pass over rows do not depend on the program") {
     const auto bare = [](std::string text) { return text.substr(text.find("#pragma once")); };
     const std::string other = "buffer bias: f32[Q_LEN]\nscore_mod = score + bias[q_idx]\n";
-    for (const auto kind : {cuda::KernelKind::delta, cuda::KernelKind::convert})
-        CHECK(bare(emitted("score * 2", kind)) == bare(emitted(other, kind)));
+    for (const auto kind : {plan::KernelKind::delta, plan::KernelKind::convert})
+        CHECK(bare(text_of("score * 2", kind)) == bare(text_of(other, kind)));
 }
 
 TEST_CASE("what a step depends on is divided exactly") {
-    CHECK(has(emitted("score / 3", cuda::KernelKind::forward), "flexc_fast_divide"));
-    CHECK(!has(emitted("score / 3", cuda::KernelKind::forward, DType::f32), "flexc_fast"));
-    CHECK(!has(emitted("score + int(kv_idx / 3)", cuda::KernelKind::forward), "flexc_fast"));
+    CHECK(has(text_of("score / 3", plan::KernelKind::forward), "flexc_fast_divide"));
+    CHECK(!has(text_of("score / 3", plan::KernelKind::forward, DType::f32), "flexc_fast"));
+    CHECK(!has(text_of("score + int(kv_idx / 3)", plan::KernelKind::forward), "flexc_fast"));
 }
 
 TEST_CASE("names that CUDA or the text itself uses do no harm") {
     for (const char* buffer : {"float", "__global__", "at", "mod", "sizeof", "score_data"}) {
         const std::string text =
-            emitted(std::string("buffer ") + buffer + ": f32[H]\nscore + " + buffer + "[h]",
-                    cuda::KernelKind::forward);
+            text_of(std::string("buffer ") + buffer + ": f32[H]\nscore + " + buffer + "[h]",
+                    plan::KernelKind::forward);
         CHECK(has(text, std::string(buffer) + "_data"));
     }
     // A backslash at the end of a comment line would swallow the next line.
-    CHECK(!has(emitted("score * 2 # \\\n", cuda::KernelKind::forward), "\\"));
+    CHECK(!has(text_of("score * 2 # \\\n", plan::KernelKind::forward), "\\"));
+}
+
+TEST_CASE("what is long for an element is a function that is not inlined") {
+    const auto repeated = [](int length, plan::KernelKind kind) {
+        std::string program = "buffer at: f32[H, Q_LEN] grad\nparam cap: f32\nscore_mod {\n"
+                              "  x = score + at[h, q_idx % (kv_idx + 1)]\n";
+        for (int i = 0; i < length; ++i)
+            program += "  x = log(x) * cap + float(kv_idx - q_idx)\n";
+        return text_of(program + "  x\n}\n", kind);
+    };
+    for (const auto kind : {plan::KernelKind::forward, plan::KernelKind::backward_fused}) {
+        CHECK(!has(repeated(1, kind), "__noinline__"));
+        const std::string text = repeated(12, kind);
+        const std::size_t begin = text.find("__noinline__ ");
+        REQUIRE(begin != std::string::npos);
+        const std::string function = text.substr(begin, text.find("\n}\n", begin) - begin);
+        CHECK(has(function, "flexc_log("));
+        // Values alone: an address would keep what is behind it in memory.
+        CHECK(!has(function, "at."));
+        CHECK(!has(function, "At& "));
+    }
 }
 
 TEST_CASE("literals are exact") {
@@ -137,13 +177,13 @@ TEST_CASE("literals are exact") {
 TEST_CASE("each product of Hopper's forward is one statement") {
     auto mod = test::lower_text("score_mod = score\n", 96, 48, true);
     REQUIRE(mod.has_value());
-    cuda::KernelConfig config;
-    config.kind = cuda::KernelKind::forward;
+    plan::KernelConfig config;
+    config.kind = plan::KernelKind::forward;
     config.query_tile = 192;
     config.key_tile = 80;
-    config.hopper.emplace();
+    config.specialized.emplace();
     const cuda::EmitOptions options{.dtype = DType::f16, .head_dim = 96, .head_dim_v = 40};
-    std::string text = cuda::emit_mod(*mod, config, options);
+    std::string text = test::emitted(*mod, config, options);
     const auto count = [&](std::string_view part) {
         int found = 0;
         for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at)
@@ -157,8 +197,8 @@ TEST_CASE("each product of Hopper's forward is one statement") {
     CHECK(has(text, "{%24, %25, %26, %27}, b, 1")); // weights after 24 accumulators
     CHECK(has(text, "add.u32 y, %44, 512;"));       // the last 16 rows of values
 
-    config.hopper->multiplies_grid_rows = true;
-    text = cuda::emit_mod(*mod, config, options);
+    config.specialized->sizes.multiplies_index_2d_rows = true;
+    text = test::emitted(*mod, config, options);
     CHECK(count("asm volatile(") == 2);
     CHECK(count("wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 {%0, ") == 7);
     CHECK(has(text, "mov.b64 a, {%43, 8};")); // rows of the grid, after what there is otherwise

@@ -78,8 +78,8 @@ HostArguments::HostArguments(const passes::Mod& mod, const ir::Environment& envi
     const ir::Program& program = mod.program;
     arrays_.resize(program.buffers.size());
     wants_gradient_.resize(program.buffers.size());
-    for (const passes::ReadGradient& gradient : mod.gradients)
-        wants_gradient_[program.graph[gradient.read].symbol] = true;
+    for (std::uint32_t buffer = 0; buffer < program.buffers.size(); ++buffer)
+        wants_gradient_[buffer] = passes::has_gradient(mod, buffer);
     extents_ = environment.buffers;
     const std::vector<std::uint32_t> exact =
         mod.deterministic ? passes::exact_gradients(mod) : std::vector<std::uint32_t>{};

@@ -1,6 +1,6 @@
 // Logits and softmax of forward_sm90.cu, run on the host for every thread of a warp in turn: what
-// is staged for keys as a grid, and what is computed before for keys and distances, has to add up
-// to the score mod of each element.
+// is staged for keys as a index_2d, and what is computed before for keys and distances, has to add
+// up to the score mod of each element.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -13,13 +13,12 @@
 
 #include "common/arguments.h"
 #include "compile/kernels.h"
-#include "cuda/emit.h"
-#include "cuda/expand.h"
-#include "cuda/fold.h"
-#include "cuda/select.h"
+#include "cuda/emitted.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "ir/interp.h"
+#include "passes/decompose.h"
+#include "plan/plan.h"
 #include "random_data.h"
 #include "support/text.h"
 
@@ -27,19 +26,24 @@ namespace {
 
 using namespace flexc;
 
+passes::KeyIndex2d index_2d_of(const passes::Mod& mod) {
+    return passes::key_index_2d(mod, passes::decompose_score(mod).parts);
+}
+
 constexpr int kRows = 16; // of a warp
 
 // products and weights: [tiles][rows][keys of a tile]; levels: [tiles][lanes][rows of a lane], what
 // the weights of a tile are relative to, as an exponent.
 using Function = void(const std::uint64_t* words, const AttentionArguments*, int head, int warp_row,
-                      int tiles, const float* products, float* weights, float* levels);
+                      int tiles, const float* products, float* weights, float* levels,
+                      float* sinks);
 
 constexpr std::string_view kText = R"(
 #include "mod.cuh"
 #include "sm90/expand_distances.cuh"
 #include "sm90/expand_keys.cuh"
 #include "sm90/softmax.cuh"
-#include "sm90/forward_grid.cuh"
+#include "sm90/forward_index_2d.cuh"
 using namespace sm90;
 template <typename Expand>
 void expand_all(const AttentionArguments& attention, int entries, Expand expand) {
@@ -60,34 +64,37 @@ extern "C" void expand(const unsigned long long* words, const AttentionArguments
         expand_all(*attention, padded(attention->kv_len),
                    [&](int block) { expand_keys(*attention, arguments, block); });
 }
-// As the copy engine does, to the start of shared memory.
+// As TMA does, to the start of shared memory.
 void copy_terms(const AttentionArguments& attention, int head, int first_row, int first_key) {
     unsigned char* to = memory_of_block;
     const int at = vector_head(attention, head / attention.heads, head % attention.heads);
-    for (int i = 0; i < mod::kKeyValues; ++i, to += kKeySliceBytes)
-        std::memcpy(to, key_vector(attention, at, i) + first_key, kKeySliceBytes);
+    for (int i = 0; i < mod::kKeyValues; ++i, to += kTermSlices.key_bytes)
+        std::memcpy(to, key_vector(attention, at, i) + first_key, kTermSlices.key_bytes);
     const int first = padded(attention.kv_len) + first_row - first_key - mod::kKeyTile;
-    for (int i = 0; i < mod::kDistanceValues; ++i, to += kDistanceSliceBytes)
+    for (int i = 0; i < mod::kDistanceValues; ++i, to += kTermSlices.distance_bytes)
         for (int copy = 0; copy < 2; ++copy)
-            std::memcpy(to + 4 * copy * kTwinDistances,
-                        distance_vector(attention, at, 2 * i + copy) + first, 4 * kTileDistances);
+            std::memcpy(to + 4 * copy * kTermSlices.twin,
+                        distance_vector(attention, at, 2 * i + copy) + first,
+                        4 * kTermSlices.distances);
 }
 float bf16_at(unsigned from) {
     return __uint_as_float(static_cast<unsigned>(load_shared_half(from)) << 16);
 }
 // As the products do: the eight products of a query and a key are summed twice.
-void add_grid_rows(Scores& scores, float scale, int lane) {
+void add_index_2d_rows(Scores& scores, float scale, int lane) {
     constexpr unsigned kUnit = 1 << 16;
-    store_grid_unit(kUnit, scale);
+    store_index_2d_unit(kUnit, scale);
     for (int i = 0; i < kScores; ++i) {
         const int query = lane / 4 + 8 * fragment_row(i);
         for (int part = 0; part < 8; ++part)
-            scores[i] += 2 * bf16_at(kGridRowBytes * query + 2 * part) * bf16_at(kUnit + 2 * part);
+            scores[i] +=
+                2 * bf16_at(kIndex2dRowBytes * query + 2 * part) * bf16_at(kUnit + 2 * part);
     }
 }
 extern "C" bool is_bounded() { return Logits::kAreBounded; }
 extern "C" void run(const unsigned long long* words, const AttentionArguments* attention, int head,
-                    int warp_row, int tiles, const float* products, float* weights, float* levels) {
+                    int warp_row, int tiles, const float* products, float* weights, float* levels,
+                    float* sinks) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
     const HeadPlace place(*attention, arguments, head);
     for (int lane = 0; lane < 32; ++lane) {
@@ -103,11 +110,12 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* a
             for (int i = 0; i < kScores; ++i) scores[i] = products[at(i)];
             logits.look(first_key, false);
             logits.prepare(first_key);
-            for (int thread = 0; thread < kGridThreads; ++thread)
-                GridQueries(*attention, arguments, place, warp_row + thread)
-                    .store(*attention, arguments, place, first_key, kGridRowBytes * thread, [] {});
-            if (kLoadsGridRows) logits.load_grid_rows(4 * (lane / 4));
-            if (mod::kMultipliesGridRows) add_grid_rows(scores, attention->scale, lane);
+            for (int thread = 0; thread < kIndex2dThreads; ++thread)
+                Index2dQueries(*attention, arguments, place, warp_row + thread)
+                    .store<Index2dRows>(*attention, arguments, place, first_key,
+                                        kIndex2dRowBytes * thread, [] {});
+            if (kLoadsIndex2dRows) logits.load_index_2d_rows(4 * (lane / 4));
+            if (kMultipliesIndex2dRows) add_index_2d_rows(scores, attention->scale, lane);
             const int tile_row = warp_row / mod::kQueryTile * mod::kQueryTile;
             copy_terms(*attention, head, tile_row, first_key);
             logits.find_terms(0, warp_row - tile_row + lane / 4);
@@ -116,17 +124,20 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* a
                 weights[at(2 * i)] = left;
                 weights[at(2 * i + 1)] = right;
             };
-            softmax.weigh<2>(scores, logits, tile == tiles - 1, [](float) {}, [] {}, keep);
+            softmax.compute_p<2>(
+                scores, logits, tile == tiles - 1, [](float) {}, [](const auto&) {}, keep);
             for (int r = 0; r < 2; ++r)
                 levels[(tile * 32 + lane) * 2 + r] = softmax.level(r, logits);
         }
+        for (int r = 0; r < 2; ++r)
+            sinks[lane * 2 + r] = softmax.exponent_of_sink(r, 0.5f, logits);
     }
 }
 )";
 
 struct Case {
     std::string text;
-    int width;         // of the grid; 0 for none
+    int width;         // of the index_2d; 0 for none
     double spread = 1; // of products
 };
 
@@ -136,21 +147,22 @@ void check(const Case& one, std::mt19937& random) {
     auto mod = test::lower_text(one.text, 64, 64, false);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
 
-    const cuda::KeyGrid grid = cuda::key_grid(*mod);
-    CHECK(grid.width == one.width);
-    const cuda::FoldedMod folded = cuda::fold_score(*mod, one.width);
-    const cuda::ExpandedValues expanded = cuda::expanded_values(folded);
-    const cuda::KernelConfig config = cuda::select_kernel({.arch = 90,
-                                                           .dtype = DType::bf16,
-                                                           .has_score_mod = true,
-                                                           .key_grid = grid,
-                                                           .expanded = expanded,
-                                                           .grid_expanded = expanded});
-    REQUIRE(config.hopper.has_value());
+    const passes::KeyIndex2d index_2d = index_2d_of(*mod);
+    CHECK(index_2d.width == one.width);
+    const passes::DecomposedMod folded = passes::decompose_score(*mod, one.width);
+    const passes::TabulatedValues expanded = passes::tabulated_values(folded);
+    const plan::KernelConfig config = plan::candidates({.arch = 90,
+                                                        .dtype = DType::bf16,
+                                                        .has_score_mod = true,
+                                                        .key_index_2d = index_2d,
+                                                        .tabulated = expanded,
+                                                        .tabulated_by_index_2d = expanded})
+                                          .front();
+    REQUIRE(config.specialized.has_value());
     CHECK(config.key_width == one.width);
     if (one.width != 0) CHECK(config.key_tile % one.width == 0);
     const test::HostModule module(std::string(kText),
-                                  cuda::emit_mod(*mod, config, {.dtype = DType::bf16}));
+                                  test::emitted(*mod, config, {.dtype = DType::bf16}));
 
     const int keys = config.key_tile, tiles = 2, kv_len = keys + 1 + below(keys);
     AttentionArguments attention{};
@@ -185,11 +197,11 @@ void check(const Case& one, std::mt19937& random) {
 
     const int head = below(8), warp_row = 16 * below((attention.q_len + 15) / 16);
     const auto count = static_cast<std::size_t>(tiles * kRows * keys);
-    std::vector<float> products(count), weights(count), levels(tiles * 32 * 2);
+    std::vector<float> products(count), weights(count), levels(tiles * 32 * 2), sinks(32 * 2);
     for (float& product : products)
         product = static_cast<float>(test::random_real(random) * one.spread);
     module.function<Function>("run")(arguments.words(), &attention, head, warp_row, tiles,
-                                     products.data(), weights.data(), levels.data());
+                                     products.data(), weights.data(), levels.data(), sinks.data());
 
     const bool is_bounded = module.function<bool()>("is_bounded")();
     at.b = head / 4;
@@ -226,6 +238,10 @@ void check(const Case& one, std::mt19937& random) {
                 if (!is_bounded && weights[place] > 128) ++wrong;
                 if (!(std::abs(expected - weights[place]) <= tolerance)) ++wrong;
             }
+    // A sink's weight is that of a score of its size, beside the block that came last.
+    for (std::size_t i = 0; i < sinks.size(); ++i)
+        if (std::isfinite(levels[i]))
+            CHECK(sinks[i] == doctest::Approx(0.5 * 1.4426950408889634 - levels[i]).epsilon(1e-5));
     CHECK(wrong == 0);
     CHECK(seen > 0);
     // Else it would be rounded, and with it all there is of rows that see few keys.
@@ -277,7 +293,7 @@ TEST_CASE("what is staged for a grid of keys adds up to the mod") {
         check(one, random);
 }
 
-TEST_CASE("levels rise with the scores of later blocks, by more than weights may be") {
+TEST_CASE("running maxima rise with the scores of later blocks, by more than P may be") {
     const std::string slabs = "buffer s: f32[B, H, Q_LEN, N]\nbuffer t: bf16[B, H, Q_LEN, M]\n";
     const Case cases[] = {
         {"score_mod = score", 0, 4},
@@ -339,11 +355,12 @@ TEST_CASE("what is added for rows of a grid comes with the products") {
         const auto mod = test::lower_text(
             "buffer s: bf16[B, H, Q_LEN, N]\nscore_mod = " + one.score, 64, 64, false);
         REQUIRE(mod.has_value());
-        cuda::KernelRequest request{.arch = 90, .dtype = DType::bf16, .has_score_mod = true};
-        request.key_grid = cuda::key_grid(*mod);
-        CHECK(cuda::select_kernel(request).hopper->multiplies_grid_rows == one.multiplies);
+        plan::KernelRequest request{.arch = 90, .dtype = DType::bf16, .has_score_mod = true};
+        request.key_index_2d = index_2d_of(*mod);
+        CHECK(plan::candidates(request).front().specialized->sizes.multiplies_index_2d_rows ==
+              one.multiplies);
         request.dtype = DType::f16; // whose range is that of no float
-        CHECK(!cuda::select_kernel(request).hopper->multiplies_grid_rows);
+        CHECK(!plan::candidates(request).front().specialized->sizes.multiplies_index_2d_rows);
     }
 }
 
@@ -355,6 +372,6 @@ TEST_CASE("tiles of keys that no grid fits") {
         CAPTURE(text);
         auto mod = test::lower_text(text, 64, 64, false);
         REQUIRE(mod.has_value());
-        CHECK(cuda::key_grid(*mod).width == 0);
+        CHECK(index_2d_of(*mod).width == 0);
     }
 }

@@ -1,11 +1,15 @@
 // Every operator's CUDA text against its reference, at ordinary and at special values.
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <limits>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include "host_module.h"
+#include "hostile_reals.h"
 #include "ir/interp.h"
 #include "support/text.h"
 
@@ -135,4 +139,73 @@ TEST_CASE("the CUDA text of every operator means what the reference says") {
             }
         }
     }
+}
+
+TEST_CASE("CUDA operators of hostile reals stay in their intervals") {
+    std::string text = "#include \"common/mod_prelude.cuh\"\n"
+                       "struct Word { bool boolean; long long integer; float real; };\n";
+    for (const ir::OpInfo& info : ir::all_operators())
+        if (test::is_of_reals(info)) text += wrapper(info, std::string(info.name) + "_", "int");
+    const test::HostModule module(text);
+    test::HostilePoints points(test::first_seed());
+    for (std::size_t i = 0; i < ir::all_operators().size(); ++i) {
+        const ir::OpInfo& info = ir::all_operators()[i];
+        if (!test::is_of_reals(info)) continue;
+        auto* const function = module.function<Function>(std::string(info.name) + "_");
+        for (int trial = 0; trial < test::trials(20000); ++trial) {
+            const test::HostilePoint point = points.next(info.arity());
+            Word in[3], out;
+            for (std::size_t j = 0; j < 3; ++j)
+                in[j].real = point.operands[j];
+            function(in, &out);
+            test::check_contained(static_cast<ir::Op>(i), point, out.real);
+        }
+    }
+}
+
+TEST_CASE("CUDA text of sin, cos and tan of any float is within 2, 2 and 4 ULP") {
+    const test::HostModule module("#include \"common/mod_prelude.cuh\"\n"
+                                  "extern \"C\" void all(float x, float* y) {\n"
+                                  "    y[0] = flexc_sin(x);\n    y[1] = flexc_cos(x);\n"
+                                  "    y[2] = flexc_tan(x);\n}\n");
+    auto* const all = module.function<void(float, float*)>("all");
+    constexpr double kMost[] = {2, 2, 4};
+    double worst[] = {0, 0, 0};
+    const auto check = [&](float x) {
+        CAPTURE(x);
+        const auto value = static_cast<double>(x);
+        const double expected[] = {std::sin(value), std::cos(value), std::tan(value)};
+        float got[3];
+        all(x, got);
+        for (int i = 0; i < 3; ++i) {
+            if (!std::isfinite(x)) {
+                CHECK(std::isnan(got[i]));
+                continue;
+            }
+            const int exponent = std::max(std::ilogb(expected[i]), -126);
+            const double ulp = std::ldexp(1.0, exponent - 23);
+            const double error = std::abs(static_cast<double>(got[i]) - expected[i]) / ulp;
+            worst[i] = std::max(worst[i], error);
+            if (!(error <= kMost[i])) FAIL_CHECK("function " << i << ": " << error << " ULP");
+        }
+    };
+    for (float size : test::hostile_sizes()) {
+        check(size);
+        check(-size);
+    }
+    for (float x : kReals)
+        check(x);
+    // Where one way of reducing gives way to the other, and multiples of pi/2.
+    for (float x = 71470.0f; x < 71480.0f; x += 0x1p-7f)
+        check(x);
+    for (int quarters = 0; quarters < 50000; quarters += 7)
+        check(static_cast<float>(quarters * 1.5707963267948966));
+    test::Random random(test::first_seed());
+    for (int trial = 0; trial < test::trials(300000); ++trial) {
+        const auto bits = static_cast<std::uint32_t>(random.integer(0, UINT32_MAX));
+        float x;
+        std::memcpy(&x, &bits, sizeof x);
+        check(x);
+    }
+    MESSAGE("ULP of sin, cos, tan: ", worst[0], ", ", worst[1], ", ", worst[2]);
 }

@@ -5,7 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "common/arguments.h"
-#include "cuda/emit.h"
+#include "cuda/emitted.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "masks.h"
@@ -108,9 +108,9 @@ TEST_CASE("ranges of clamped bands hold what is visible, and no more for one que
     for (const test::MaskCase& one : cases) {
         const passes::Mod mod = test::lowered(one.text, {.backward = false, .clamps_bands = true});
         REQUIRE(mod.band.clamps);
-        cuda::KernelConfig config;
-        config.kind = cuda::KernelKind::forward;
-        std::string text = cuda::emit_mod(mod, config, {});
+        plan::KernelConfig config;
+        config.kind = plan::KernelKind::forward;
+        std::string text = test::emitted(mod, config, {});
         text.replace(text.find("#pragma once"), 12, "");
         // place.cuh asks for the file mod.cuh, which is this text.
         const test::HostModule module(std::string(kPrelude) + text + std::string(kCaller));

@@ -5,7 +5,7 @@
 
 #include <doctest/doctest.h>
 
-#include "cuda/emit.h"
+#include "cuda/emitted.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/pipeline.h"
@@ -15,7 +15,7 @@
 namespace {
 
 using namespace flexc;
-using cuda::KernelKind;
+using plan::KernelKind;
 
 constexpr int kPrograms = 60;
 constexpr int kPoints = 25;
@@ -27,7 +27,7 @@ struct Position {
 };
 struct Outcome {
     bool visible;
-    float score;
+    float score, sink;
     long long low, high;
     float joint_score, d_score, partial[kMaxGradients];
 };
@@ -36,7 +36,7 @@ using Function = void(const std::uint64_t*, const Position*, Outcome*);
 constexpr std::string_view kPrelude = R"(#include "common/mod_prelude.cuh"
 struct Position { int b, h, h_kv, q, kv; float score, d_modified; };
 struct Outcome {
-    bool visible; float score; long long low, high;
+    bool visible; float score, sink; long long low, high;
     float joint_score, d_score, partial[64];
 };
 )";
@@ -58,6 +58,7 @@ extern "C" void {name}(const unsigned long long* words, const Position* p, Outco
 constexpr std::string_view kForwardBody = R"(
     out->visible = visible(at);
     out->score = score(at, p->score);
+    out->sink = sink(arguments, p->b, p->h, p->h_kv, p->q);
     const Band bounds = band(arguments, launch, head, p->b, p->h, p->h_kv);
     out->low = bounds.low;
     out->high = bounds.high;
@@ -74,16 +75,30 @@ constexpr std::string_view kBackwardBody = R"(
     }
     flush_gradients(arguments, launch, head, p->b, p->h, p->h_kv, sums);)";
 
+// Of the kernel that comes before a backward.
+constexpr std::string_view kDeltaBody = R"(
+    visit_sink_gradients(arguments, p->b, p->h, p->h_kv, p->q, [&](auto* to, float partial) {
+        if (to != nullptr) flexc_accumulate(to, partial * p->d_modified);
+    });)";
+
+std::string_view body_of(KernelKind kind) {
+    return kind == KernelKind::forward ? kForwardBody
+           : kind == KernelKind::delta ? kDeltaBody
+                                       : kBackwardBody;
+}
+
 // The text of one kernel kind of one program, in a namespace of its own.
 std::string text_of(const passes::Mod& mod, KernelKind kind, DType dtype, const std::string& name) {
-    cuda::KernelConfig config;
+    plan::KernelConfig config;
     config.kind = kind;
-    std::string text = cuda::emit_mod(mod, config, {.dtype = dtype});
+    std::string text = test::emitted(mod, config, {.dtype = dtype});
     text.replace(text.find("#pragma once"), 12, "");
-    const std::string body(kind == KernelKind::forward ? kForwardBody : kBackwardBody);
+    const std::string body(body_of(kind));
+    const std::size_t words = kind == KernelKind::delta && mod.sink == ir::kNoNode
+                                  ? 0
+                                  : passes::argument_slots(mod).size();
     return formatted("#define mod mod_{}\n{}", name, text) +
-           formatted(fmt::runtime(kCaller), fmt::arg("name", name),
-                     fmt::arg("words", passes::argument_slots(mod).size()),
+           formatted(fmt::runtime(kCaller), fmt::arg("name", name), fmt::arg("words", words),
                      fmt::arg("body", body)) +
            "#undef mod\n";
 }
@@ -124,6 +139,10 @@ void check_forward(const Case& one, const test::HostArguments& arguments, Functi
     CHECK(outcome.visible == ir::evaluate_boolean(mod.program, mod.mask, environment));
     const double score = ir::evaluate_real(mod.program, mod.score, environment);
     CHECK_MESSAGE(near(score, outcome.score), score, " is not ", outcome.score);
+    if (mod.sink != ir::kNoNode) {
+        const double sink = ir::evaluate_real(mod.program, mod.sink, environment);
+        CHECK_MESSAGE(near(sink, outcome.sink), sink, " is not ", outcome.sink);
+    }
     const bool outside = mod.out_of_range != ir::kNoNode &&
                          ir::evaluate_boolean(mod.program, mod.out_of_range, environment);
     CHECK(arguments.flag() == outside);
@@ -202,6 +221,33 @@ void check_backward(const Case& one, test::HostArguments& arguments, Function* f
         }
 }
 
+void check_sink(const Case& one, test::HostArguments& arguments, Function* function,
+                const ir::Environment& environment, Position position) {
+    const passes::Mod& mod = one.mod;
+    Outcome outcome{};
+    arguments.clear_gradients();
+    function(arguments.words(), &position, &outcome);
+    std::vector<std::vector<double>> expected = arguments.empty_gradients();
+    for (const passes::ReadGradient& gradient : mod.sink_gradients) {
+        if (mod.counters[gradient.read] != ir::kNoNode) {
+            add_terms(mod, gradient, environment, position.d_modified, expected);
+            continue;
+        }
+        const std::uint32_t buffer = mod.program.graph[gradient.read].symbol;
+        const std::int64_t element =
+            element_of(mod, gradient.read, *environment.buffers[buffer], environment);
+        if (element >= 0)
+            expected[buffer][static_cast<std::size_t>(element)] +=
+                ir::evaluate_real(mod.program, gradient.partial, environment) * position.d_modified;
+    }
+    for (std::size_t buffer = 0; buffer < expected.size(); ++buffer)
+        for (std::size_t i = 0; i < expected[buffer].size(); ++i) {
+            const double got = arguments.gradient(buffer, i);
+            CHECK_MESSAGE(near(expected[buffer][i], got), mod.program.buffers[buffer].name, "[", i,
+                          "]: ", expected[buffer][i], " is not ", got);
+        }
+}
+
 void run(const test::RandomOptions& options, bool deterministic = false) {
     const std::vector<Case> all = cases(options, kPrograms, deterministic);
     std::string text(kPrelude);
@@ -211,6 +257,8 @@ void run(const test::RandomOptions& options, bool deterministic = false) {
         if (options.gradients)
             text +=
                 text_of(one.mod, KernelKind::backward_fused, one.dtype, formatted("b{}", one.seed));
+        if (options.gradients && one.mod.sink != ir::kNoNode)
+            text += text_of(one.mod, KernelKind::delta, one.dtype, formatted("d{}", one.seed));
     }
     const test::HostModule module(text);
     for (const Case& one : all) {
@@ -233,6 +281,9 @@ void run(const test::RandomOptions& options, bool deterministic = false) {
             if (options.gradients)
                 check_backward(one, arguments,
                                module.function<Function>(formatted("b{}", one.seed)), at, position);
+            if (options.gradients && one.mod.sink != ir::kNoNode)
+                check_sink(one, arguments, module.function<Function>(formatted("d{}", one.seed)),
+                           at, position);
         }
     }
 }

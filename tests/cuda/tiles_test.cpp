@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include "cuda/emit.h"
+#include "cuda/emitted.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "masks.h"
@@ -62,9 +62,9 @@ extern "C" int {name}(const unsigned long long* words, const Tile* t) {{
 )";
 
 std::string text_of(const passes::Mod& mod, const std::string& name) {
-    cuda::KernelConfig config;
-    config.kind = cuda::KernelKind::plan;
-    std::string text = cuda::emit_mod(mod, config, {});
+    plan::KernelConfig config;
+    config.kind = plan::KernelKind::block_mask;
+    std::string text = test::emitted(mod, config, {});
     text.replace(text.find("#pragma once"), 12, "");
     return formatted("#define mod mod_{}\n{}", name, text) +
            formatted(fmt::runtime(kCaller), fmt::arg("name", name)) + "#undef mod\n";

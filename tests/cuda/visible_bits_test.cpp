@@ -9,11 +9,11 @@
 #include <doctest/doctest.h>
 
 #include "common/arguments.h"
-#include "cuda/emit.h"
-#include "cuda/select.h"
+#include "cuda/emitted.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "masks.h"
+#include "plan/plan.h"
 
 namespace {
 
@@ -93,18 +93,19 @@ void check(const test::MaskCase& one, bool backward, std::mt19937& random) {
         one, {attention.q_len + attention.q_offset, attention.kv_len + attention.kv_offset}, false,
         backward);
     const int head_dim = below(2) == 0 ? 64 : 128;
-    cuda::KernelConfig config = cuda::select_kernel(
-        {.kind = backward ? cuda::KernelKind::backward_fused : cuda::KernelKind::forward,
-         .arch = 90,
-         .dtype = DType::bf16,
-         .head_dim = head_dim,
-         .head_dim_v = head_dim,
-         .has_mask = true,
-         .has_map = true});
-    REQUIRE((config.hopper || config.is_hopper_backward));
-    config.has_map = true;
+    plan::KernelConfig config =
+        plan::candidates(
+            {.kind = backward ? plan::KernelKind::backward_fused : plan::KernelKind::forward,
+             .arch = 90,
+             .dtype = DType::bf16,
+             .head_dim = head_dim,
+             .head_dim_v = head_dim,
+             .has_block_mask = true})
+            .front();
+    REQUIRE((config.specialized || config.is_warp_specialized));
+    config.has_block_mask = true;
     const test::HostModule module(std::string(backward ? kBackward : kForward),
-                                  cuda::emit_mod(mask.mod(), config, {.dtype = DType::bf16}));
+                                  test::emitted(mask.mod(), config, {.dtype = DType::bf16}));
 
     const int head = below(attention.batch * attention.heads);
     const ir::Environment& environment = mask.move(head / attention.heads, head % attention.heads);

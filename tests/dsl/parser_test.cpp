@@ -126,6 +126,10 @@ TEST_CASE("pasted Python functions") {
         {"def f(\n    score,\n    b, h, q, kv,\n):\n    return score\n",
          "def f(score, b, h, q, kv):\n  return score\n"},
         {"def f(x):\n  x\n", "def f(x):\n  return x\n"},
+        {"def f(x):\n  def g(y): return y\n  g.__name__ = f'{x}'\n  z = x.abs()\n  return g\n",
+         "def f(x):\n  def g(y):\n    return y\n  z = torch.abs(x)\n  return g\n"},
+        {"score_mod {\n  def g(y):\n     'doc'\n     z = y\n     return z\n\n  g(score)\n}",
+         "score_mod {\n  def g(y):\n    z = y\n    return z\n  g(score)\n}\n"},
     };
     for (const Row& row : rows) {
         CAPTURE(row.text);
@@ -145,6 +149,8 @@ TEST_CASE("the canonical text parses to the same tree") {
         "(a < b) < c",
         "-(-a) + (not b) + (a if b else c)[1](2)",
         "1e300 + 5e-324 + 0.1 + 123456789.0 + 3.0",
+        "(score_mod) | f(h)",
+        "(mask_mod[0])",
     };
     for (const char* text : programs) {
         CAPTURE(text);

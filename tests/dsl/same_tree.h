@@ -21,6 +21,7 @@ inline bool same_expression(const Ast& x, ExprId i, const Ast& y, ExprId j) {
                       [&](ExprId m, ExprId n) { return same_expression(x, m, y, n); });
 }
 
+// NOLINTNEXTLINE(misc-no-recursion): as deep as functions in functions
 inline bool same_item(const Ast& x, const Item& a, const Ast& y, const Item& b) {
     const auto same = [&](ExprId i, ExprId j) { return same_expression(x, i, y, j); };
     return a.kind == b.kind && a.grad == b.grad && a.bare == b.bare && a.python == b.python &&
@@ -33,8 +34,11 @@ inline bool same_item(const Ast& x, const Item& a, const Ast& y, const Item& b) 
                       }) &&
            std::equal(a.body.begin(), a.body.end(), b.body.begin(), b.body.end(),
                       [&](const Statement& s, const Statement& t) {
-                          return s.kind == t.kind && s.op == t.op && s.name == t.name &&
-                                 same(s.value, t.value);
+                          if (s.kind != t.kind || s.op != t.op || s.name != t.name) return false;
+                          return s.kind == StatementKind::function
+                                     ? same_item(x, x.functions[s.function], y,
+                                                 y.functions[t.function])
+                                     : same(s.value, t.value);
                       });
 }
 

@@ -1,1 +1,1 @@
-mask_mod = causal
+mask_mod = q_idx > 3 and causal

@@ -26,7 +26,8 @@ TEST_CASE("every library mod is a program, described, with a function of its nam
         const front::Output output = front::compile(std::string(mod.text));
         CHECK_MESSAGE(output.rendered.empty(), output.rendered);
         REQUIRE(output.program.has_value());
-        const bool scores = output.program->graph[output.program->score].op != ir::Op::score;
+        const bool scores = output.program->graph[output.program->score].op != ir::Op::score ||
+                            output.program->sink != ir::kNoNode;
         CHECK(scores == (mod.group == "score"));
         for (const ir::Param& param : output.program->params)
             CHECK(param.has_default);
@@ -53,6 +54,10 @@ TEST_CASE("library functions need nothing of their file but their parameters") {
               front::spell(*called.program, called.program->score));
         CHECK(front::spell(*whole.program, whole.program->mask) ==
               front::spell(*called.program, called.program->mask));
+        REQUIRE((whole.program->sink == ir::kNoNode) == (called.program->sink == ir::kNoNode));
+        if (whole.program->sink != ir::kNoNode)
+            CHECK(front::spell(*whole.program, whole.program->sink) ==
+                  front::spell(*called.program, called.program->sink));
     }
 }
 

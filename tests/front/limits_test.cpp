@@ -1,7 +1,11 @@
 // Stated limits: each is a clear error, and none takes long to reach.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
+
+#include <pthread.h>
 
 #include "check.h"
 
@@ -56,6 +60,56 @@ TEST_CASE("256 levels of calls") {
           "calls and expressions are nested too deeply");
 }
 
+// docs/embedding.md states what is needed. Sanitizers and unoptimised code need more.
+#if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__)
+TEST_CASE("the deepest programs need a stack of 512 KiB, usual ones of 128 KiB") {
+    const auto chain = [](const std::string& first, int length) {
+        std::string text = "fn f0(x) = x\n";
+        for (int i = 1; i < length; ++i)
+            text += "fn f" + std::to_string(i) + "(x) = " + first + "f" + std::to_string(i - 1) +
+                    "(x)" + repeated(")", static_cast<int>(std::ranges::count(first, '('))) + "\n";
+        return text + "score_mod = f" + std::to_string(length - 1) + "(score)";
+    };
+    const auto nested = [](const std::string& open, int count) {
+        return repeated(open, count) + "score" +
+               repeated(")", count * static_cast<int>(std::ranges::count(open, '(')));
+    };
+    const auto at = [&](int levels) {
+        std::string masks = "def m0(b, h, q, kv): return q >= kv\n";
+        for (int i = 1; i < levels; ++i)
+            masks +=
+                "m" + std::to_string(i) + " = and_masks(m" + std::to_string(i - 1) + ", causal)\n";
+        return std::vector<std::string>{nested("(", levels),
+                                        nested("exp(", levels),
+                                        nested("exp(score + ", levels),
+                                        nested("(score + (h * ", levels / 2),
+                                        nested("(1 < ", levels) + " > 0",
+                                        nested("score if b > 0 else ", levels - 1),
+                                        nested("score ** ", levels - 1),
+                                        chain("", levels),
+                                        chain("1 + (2 * exp(", levels),
+                                        chain("exp(exp(exp(", levels),
+                                        masks + "mask_mod = m" + std::to_string(levels - 1)};
+    };
+    const auto compile_all = [](void* programs) -> void* {
+        for (const std::string& text : *static_cast<const std::vector<std::string>*>(programs))
+            (void)front::compile(text);
+        return nullptr;
+    };
+    const auto run = [&](std::vector<std::string> programs, std::size_t stack_bytes) {
+        pthread_attr_t attributes;
+        pthread_attr_init(&attributes);
+        REQUIRE(pthread_attr_setstacksize(&attributes, stack_bytes) == 0);
+        pthread_t thread;
+        REQUIRE(pthread_create(&thread, &attributes, compile_all, &programs) == 0);
+        pthread_join(thread, nullptr);
+        pthread_attr_destroy(&attributes);
+    };
+    run(at(255), std::size_t{512} << 10);
+    run(at(12), std::size_t{128} << 10);
+}
+#endif
+
 TEST_CASE("4,096 nodes after inlining") {
     CHECK(front::compile("score" + repeated(" + h", 4000)).program.has_value());
     CHECK(first_message("score" + repeated(" + h", 4100)) == kTooLarge);
@@ -102,6 +156,26 @@ TEST_CASE("32 buffers and 8 dims") {
     CHECK(front::compile("buffer t: f32[1, 1, 1, 1, 1, 1, 1, 1]").program.has_value());
     CHECK(first_message("buffer t: f32[1, 1, 1, 1, 1, 1, 1, 1, 1]") ==
           "'t' has 9 dimensions; the limit is 8");
+}
+
+TEST_CASE("256 params") {
+    const auto params = [](int count) {
+        std::string text;
+        for (int i = 0; i < count; ++i)
+            text += "param p" + std::to_string(i) + ": f32 = 0.5\n";
+        return text;
+    };
+    CHECK(front::compile(params(256)).program.has_value());
+    const front::Output output = front::compile(params(257));
+    CHECK(front::first_message(output) == "the program has 257 params; the limit is 256");
+    CHECK(output.rendered.find("test:257:1: error") != std::string::npos);
+}
+
+TEST_CASE("2^48 elements of a buffer") {
+    CHECK(front::compile("buffer t: f32[65536, 65536, 65536]").program.has_value());
+    CHECK(first_message("buffer t: f32[65536, 65536, 65537]") == "'t' has more than 2^48 elements");
+    CHECK(first_message("const N = 3037000500\nbuffer t: u8[N, H, N, N, N]") ==
+          "'t' has more than 2^48 elements");
 }
 
 TEST_CASE("errors are not repeated for each call, and there are not too many") {

@@ -186,6 +186,91 @@ TEST_CASE("pasted Python functions are mods by their number of parameters") {
           "the program has a second mask_mod");
 }
 
+TEST_CASE("masks are put together as values") {
+    const std::string parts = "def a(b, h, q, kv):\n  return q >= kv\n"
+                              "def c(b, h, q, kv):\n  return kv < 3\nfn d() = h == 1\n";
+    const std::string both = "band(ile(kv_idx, q_idx), ilt(kv_idx, 3))";
+    CHECK(mask_of(parts + "mask_mod = and_masks(a, c)") == both);
+    CHECK(mask_of(parts + "and_masks(a, c)") == both);
+    CHECK(mask_of(parts + "both = and_masks(a, c)\nmask_mod = both") == both);
+    CHECK(mask_of(parts + "mask_mod { both = and_masks(a, c); return both }") == both);
+    CHECK(mask_of(parts + "both = and_masks(a, c)\nmask_mod = both(0, 0, kv_idx, q_idx)") ==
+          "band(ile(q_idx, kv_idx), ilt(q_idx, 3))");
+    CHECK(mask_of(parts + "mask_mod = or_masks(and_masks(a, c), d, torch.or_masks(c))") ==
+          "bor(bor(" + both + ", ieq(h, 1)), ilt(kv_idx, 3))");
+    // The library's functions, as functions and as bools.
+    CHECK(mask_of("mask_mod = and_masks(causal, causal)") ==
+          "band(ile(kv_idx, q_idx), ile(kv_idx, q_idx))");
+    CHECK(mask_of(parts + "mask_mod = and_masks(c, causal())") ==
+          "band(ilt(kv_idx, 3), ile(kv_idx, q_idx))");
+    CHECK(mask_of("mask_mod = causal") == "ile(kv_idx, q_idx)");
+    // A function without parameters sees the element itself, whatever the call says.
+    CHECK(first_message(parts + "both = and_masks(a, d)\nmask_mod = both(0, 0, kv_idx, q_idx)") ==
+          "'d' has 0 parameters, and is no mask_mod");
+    CHECK(front::compile_text({.source = dsl::Source("test", "score"),
+                               .buffers = {},
+                               .params = {},
+                               .mask_mod = "and_masks(causal, causal)"})
+              .program);
+}
+
+TEST_CASE("a function may make a function") {
+    const std::string window = "def window(size: int = 4) -> Mask:\n"
+                               "  \"\"\"A doc string.\"\"\"\n"
+                               "  def mask(b, h, q, kv):\n    return q - kv <= size\n"
+                               "  mask.__name__ = f\"window_{size}\"\n  return mask\n";
+    CHECK(mask_of(window + "mask_mod = window(7)") == "ile(isub(q_idx, kv_idx), 7)");
+    CHECK(mask_of(window + "mask_mod = window()") == "ile(isub(q_idx, kv_idx), 4)");
+    CHECK(mask_of(window + "mask = window(size=9)\nmask.__name__ = 'x'\nmask_mod = mask") ==
+          "ile(isub(q_idx, kv_idx), 9)");
+    CHECK(mask_of(window + "mask_mod = window(1)(b, h, kv_idx, q_idx)").find("only a name") !=
+          std::string::npos);
+    CHECK(mask_of(window + "m = window(1)\nmask_mod = m(b, h, kv_idx, q_idx)") ==
+          "ile(isub(kv_idx, q_idx), 1)");
+    // What it captures: numbers, buffers, params, functions, and names that are assigned later.
+    CHECK(score_of("buffer t: f32[H]\nparam p: f32 = 1\n"
+                   "def make(table, scale):\n  def mod(score, b, h, q, kv):\n"
+                   "    return score * scale + table[h] * late\n  late = 3\n  return mod\n"
+                   "score_mod = make(t, p)") == "fadd(fmul(score, p), fmul(t[h], 3.))");
+    CHECK(mask_of(window + "def moved(mask, by):\n  def inner(b, h, q, kv):\n"
+                           "    return mask(b, h, q + by, kv)\n  return inner\n"
+                           "mask_mod = moved(window(2), 5)") ==
+          "ile(isub(iadd(q_idx, 5), kv_idx), 2)");
+    // Each call makes its own.
+    CHECK(mask_of(window + "mask_mod = or_masks(window(1), window(2))") ==
+          "bor(ile(isub(q_idx, kv_idx), 1), ile(isub(q_idx, kv_idx), 2))");
+    // A name inside hides one outside, as in Python.
+    CHECK(mask_of("size = 1\n" + window +
+                  "def make():\n  size = 3\n  return window(size)\n"
+                  "mask_mod = make()") == "ile(isub(q_idx, kv_idx), 3)");
+    // Functions beside it, and in a mod.
+    CHECK(mask_of("def make(w):\n  def row(i):\n    return i // w\n  def mask(b, h, q, kv):\n"
+                  "    return row(q) == row(kv)\n  return mask\nmask_mod = make(8)") ==
+          "ieq(ifloordiv(q_idx, 8), ifloordiv(kv_idx, 8))");
+    CHECK(score_of("score_mod {\n  x = 2\n  def twice(y):\n    return y * x\n  twice(score)\n}") ==
+          "fmul(score, 2.)");
+    CHECK(score_of("def f(score, b, h, q, kv):\n  def g(s): return s + h\n\n  return g(score)") ==
+          "fadd(score, int_to_real(h))");
+}
+
+TEST_CASE("methods are PyTorch's functions") {
+    CHECK(score_of("score.tanh()") == score_of("tanh(score)"));
+    CHECK(score_of("(score + 1).clamp(min=0).pow(2)") ==
+          score_of("pow(clamp(score + 1, min=0), 2)"));
+    CHECK(score_of("fn tanh(x) = x\nscore_mod = score.tanh()") == "tanh(score)");
+    CHECK(first_message("score.max(3)") == "methods are not supported");
+}
+
+TEST_CASE("functions as values end: programs that double at each name are refused") {
+    std::string text = "def m0(b, h, q, kv):\n  return q >= kv\n";
+    for (int i = 1; i < 40; ++i)
+        text += "m" + std::to_string(i) + " = and_masks(m" + std::to_string(i - 1) + ", m" +
+                std::to_string(i - 1) + ")\n";
+    CHECK(first_message(text + "mask_mod = m39") == "the program is too large after inlining");
+    CHECK(first_message("a = and_masks(c, c)\nc = or_masks(a, a)\nmask_mod = a") ==
+          "'a' is defined by itself");
+}
+
 TEST_CASE("what the options add") {
     front::Input input{
         .source = dsl::Source("test", "score_mod = score + bias[h, row, W] * cap + n + N"),
@@ -254,4 +339,45 @@ TEST_CASE("nodes keep the place of the text that made them") {
     CHECK(source.slice(sum.span) == "score + softcap(h * 2, 3.0)");
     // Inside a library function: the call.
     CHECK(source.slice(graph[sum.operands[1]].span) == "softcap(h * 2, 3.0)");
+}
+
+TEST_CASE("sinks") {
+    const auto sink_of = [](const std::string& text) {
+        const front::Output output = compile(text);
+        if (!output.program) return output.rendered;
+        return output.program->sink == ir::kNoNode
+                   ? std::string("none")
+                   : front::spell(*output.program, output.program->sink);
+    };
+    CHECK(sink_of("buffer s: f32[H]\nsink = s[h]") == "s[h]");
+    CHECK(sink_of("buffer s: f32[H]\nsink {\n  x = s[h]\n  x * q_idx\n}\nscore_mod = -score") ==
+          "fmul(s[h], int_to_real(q_idx))");
+    CHECK(sink_of("sink = 1") == "1.");
+    CHECK(sink_of("score_mod = score") == "none");
+    CHECK(sink_of("score + h\nsink = b") == "int_to_real(b)");
+    CHECK(sink_of("buffer sink: f32[H]\nsink = sink[h]") == "sink[h]");
+    // What other programs call their first tokens.
+    CHECK(sink_of("sink = 4\nmask_mod = kv_idx < sink") == "none");
+    CHECK(sink_of("const sink = 4\nmask_mod = kv_idx < sink") == "none");
+    CHECK(sink_of("sink = 4\ndef near(b, h, q, kv):\n  return kv < sink") == "none");
+    CHECK(sink_of("def near(b, h, q, kv, sink=3):\n  return kv < sink\nsink = 4") !=
+          "none"); // a name of its own
+    CHECK(sink_of("score_mod {\n  sink = score * 2\n  sink + 1\n}") == "none");
+
+    const auto of_option = [](const std::string& text, const std::string& sink) {
+        const front::Output output = front::compile_text(
+            {.source = dsl::Source("test", text), .mask_mod = "", .sink = sink});
+        return output.program && output.program->sink != ir::kNoNode
+                   ? front::spell(*output.program, output.program->sink) + output.rendered
+                   : output.rendered;
+    };
+    const std::string buffer = "buffer s: f32[H]\nfn half(x) = x * 0.5\n";
+    CHECK(of_option(buffer + "score", "half(s[h])") == "fmul(s[h], 0.5)");
+    CHECK(of_option(buffer + "score", "sink = s[h]") == "s[h]");
+    CHECK(of_option(buffer + "score", "s[kv_idx]")
+              .starts_with("sink:1:3: error: sink cannot use kv_idx"));
+    CHECK(of_option(buffer + "score", "mask_mod = true")
+              .starts_with("sink: error: the sink option is not an expression"));
+    CHECK(of_option("sink = 2.5", "1.5") ==
+          "2.5test: warning: the sink option is not used: the text has a sink\n");
 }

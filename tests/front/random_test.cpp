@@ -102,6 +102,7 @@ constexpr auto kWords = std::to_array<const char*>({"score",     "b",
                                                     "buffer",    "param",
                                                     "const",     "fn",
                                                     "def",       "return",
+                                                    "and_masks", "\n    ",
                                                     "score_mod", "mask_mod",
                                                     "grad",      "f32",
                                                     "i32",       "bool",
@@ -129,6 +130,9 @@ constexpr auto kSeeds = std::to_array<const char*>(
      "bias if h else score\n",
      "score * 2 if (q_idx % 2 == 0) & ~(kv_idx > 3) else clamp(score, min=-1.0, "
      "max=float(\"inf\"))",
+     "def near(n=3):\n  def mask(b, h, q, kv):\n    return q - kv <= n\n  mask.__name__ = 'm'\n"
+     "  return and_masks(mask, causal)\nw = near(4)\nmask_mod = or_masks(w, near())\n"
+     "score_mod {\n  def g(x):\n    return x.abs()\n  g(score)\n}",
      "mask_mod = near(3) and not (kv_idx & 1 == 0)\nfn near(n) { d = abs(q_idx - kv_idx); d <= n "
      "}"});
 

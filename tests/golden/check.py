@@ -77,9 +77,12 @@ def run_case(options, case):
     folder = options.cases
     with tempfile.TemporaryDirectory() as scratch:
         outputs = pathlib.Path(scratch) / "outputs.safetensors"
-        command = [options.flexc, "run", folder / f"{case['name']}.flex", "--backward",
+        command = [options.flexc, "run", folder / f"{case['name']}.flex",
                    "--inputs", folder / f"{case['name']}.in.safetensors",
                    "--outputs", outputs, "--device", options.device, *options.extra]
+        command += case.get("args", [])
+        if not case.get("forward_only"):
+            command.append("--backward")
         for name, value in case["params"].items():
             command += ["--param", f"{name}={value}"]
         if case["scale"] is not None:

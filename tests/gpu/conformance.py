@@ -142,7 +142,8 @@ class Case:
         for name, value in self.line.get("params", {}).items():
             kind = "bool" if isinstance(value, bool) else "i32" if isinstance(value, int) else "f32"
             text += f"param {name}: {kind}\n"
-        return text + "".join(f"{part}_mod = {self.line[part]}\n" for part in ("score", "mask") if part in self.line)
+        text += "".join(f"{part}_mod = {self.line[part]}\n" for part in ("score", "mask") if part in self.line)
+        return text + (f"sink = {self.line['sink']}\n" if "sink" in self.line else "")
 
     def inputs(self):
         def entry(values):
@@ -160,17 +161,23 @@ class Case:
         q, k, v, d_out = (self.tensors[name].to(device, precision) for name in ("q", "k", "v", "do"))
         wide_k, wide_v = (x.repeat_interleave(group, 1) for x in (k, v))
         score = ((q @ wide_k.transpose(-2, -1)).to(working) * scale).requires_grad_()
-        modified, learned = self.evaluate(score, device, working)
+        modified, sink, learned = self.evaluate(score, device, working)
         empty = (modified == -float("inf")).all(-1, keepdim=True)
         lse = torch.logsumexp(torch.where(empty, 0, modified), -1).detach()
-        weights = torch.where(empty, 0, torch.exp(modified - lse[..., None])).detach()
+        # What the sink leaves of the weights, whose own sum lse is: a row of its own has none.
+        left = torch.where(empty[..., 0], 0, torch.sigmoid(lse - sink)).detach()[..., None]
+        whole = torch.where(empty, 0, torch.exp(modified - lse[..., None])).detach()
+        weights = whole * left
         o = weights.to(precision) @ wide_v
 
         d_lse = self.tensors["dlse"].to(device, working) if "dlse" in self.tensors else torch.zeros_like(lse)
         row_sums = (o * d_out).sum(-1, keepdim=True)
-        d_modified = weights * (d_out @ wide_v.transpose(-2, -1) - row_sums + d_lse[..., None])
+        d_modified = weights * (d_out @ wide_v.transpose(-2, -1) - row_sums) + whole * d_lse[..., None]
+        d_sink = torch.where(empty, 0, (left - 1) * row_sums)[..., 0]
         leaves = {"score": score, **learned}
-        slopes = torch.autograd.grad(modified, list(leaves.values()), d_modified, allow_unused=True)
+        roots = {"modified": (modified, d_modified)} | ({"sink": (sink, d_sink)} if sink.requires_grad else {})
+        slopes = torch.autograd.grad([root for root, _ in roots.values()], list(leaves.values()),
+                                     [d_root for _, d_root in roots.values()], allow_unused=True)
         slopes = {name: torch.zeros_like(leaf) if slope is None else slope
                   for (name, leaf), slope in zip(leaves.items(), slopes)}
         d_product = (slopes.pop("score") * scale).to(precision)
@@ -184,7 +191,7 @@ class Case:
         return {name: values.detach().double().cpu() for name, values in results.items()}
 
     def evaluate(self, score, device, working):
-        """The modified scores, -inf where hidden, and the learned tensors that they were made from."""
+        """The modified scores, -inf where hidden, the sinks, and the learned tensors that they were made from."""
         names = dict(FUNCTIONS) | self.sizes | self.line.get("params", {}) | {"score": score}
         for at, name in enumerate(("b", "h", "q_idx", "kv_idx")):
             names[name] = torch.arange(score.shape[at], device=device).reshape([-1 if i == at else 1 for i in range(4)])
@@ -201,7 +208,10 @@ class Case:
             return eval(self.line[part], {"__builtins__": {}}, names) if part in self.line else otherwise
         modified = tensor(value_of("score", score)).to(working).expand(score.shape)
         visible = value_of("mask", torch.tensor(True, device=device))
-        return torch.where(visible, modified, -float("inf")), learned
+        sink = tensor(value_of("sink", -float("inf"))).to(device, working)
+        if sink.dim() == 4:
+            sink = sink[..., 0]
+        return torch.where(visible, modified, -float("inf")), sink.expand(score.shape[:3]), learned
 
 
 def run_flexc(options, case, scratch):

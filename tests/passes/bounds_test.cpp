@@ -21,7 +21,7 @@ class LazyReads {
     LazyReads(const ir::Program& program, const ir::Environment& environment)
         : program_(program), graph_(program.graph), environment_(environment),
           visited_(graph_.size(), false) {
-        const std::array roots = {program.score, program.mask};
+        const std::array roots = {program.score, program.mask, program.sink};
         values_ = ir::evaluate<double>(program, roots, environment);
     }
 
@@ -87,7 +87,8 @@ TEST_CASE("a report means that a lazy evaluation reads outside") {
     for (const std::uint64_t seed : test::seeds(1000)) {
         CAPTURE(seed);
         ir::Program program = test::random_program(seed, {.operators = 50});
-        const NodeId report = passes::out_of_range(program, program.score, program.mask);
+        const NodeId report =
+            passes::out_of_range(program, program.score, program.mask, program.sink);
         REQUIRE(ir::verify(program, std::span(&report, 1)) == "");
         CAPTURE(ir::print(program));
         test::Instance instance(program, seed);
@@ -97,6 +98,7 @@ TEST_CASE("a report means that a lazy evaluation reads outside") {
             bool expected = lazy.outside(program.mask);
             if (ir::evaluate_boolean(program, program.mask, environment))
                 expected = lazy.outside(program.score) || expected;
+            if (program.sink != ir::kNoNode) expected = lazy.outside(program.sink) || expected;
             REQUIRE(ir::evaluate_boolean(program, report, environment) == expected);
             ++(expected ? outside : inside);
         }

@@ -82,6 +82,69 @@ TEST_CASE("clamp gives the gradient to x at its bounds, to a bound outside") {
     CHECK(slopes("clamp(score, 5, t[kv_idx])", 2, 1).score == 0);
 }
 
+TEST_CASE("bounds of clamp that are equal get what others get") {
+    for (const char* text : {"clamp(score, t[kv_idx], 2)", "clamp(score, 2, t[kv_idx])"}) {
+        CAPTURE(text);
+        const bool is_low = std::string(text).find("t[kv_idx], 2") != std::string::npos;
+        CHECK(*slopes(text, 1, 2).read == (is_low ? 1 : 0));
+        CHECK(*slopes(text, 3, 2).read == (is_low ? 0 : 1));
+        CHECK(*slopes(text, 2, 2).read == 0);
+        CHECK(slopes(text, 1, 2).score == 0);
+        CHECK(slopes(text, 3, 2).score == 0);
+        CHECK(slopes(text, 2, 2).score == 1);
+    }
+    // Each score's bounds are one and a half times of it.
+    for (const double score : {2.0, -2.0})
+        CHECK(slopes("clamp(score, score * 1.5, score + score * 0.5) + score", score).score == 2.5);
+    CHECK(slopes("clamp(score, score * 1.5, score + score * 0.5) + score", 0).score == 2);
+    CHECK(slopes("clamp(score, t[kv_idx], 2)", kNan, 2).score == 0);
+    CHECK(*slopes("clamp(score, t[kv_idx], 2)", kNan, 2).read == 0);
+}
+
+TEST_CASE("a zero that a rule chooses is multiplied by nothing") {
+    for (const char* text :
+         {"sqrt(relu(score))", "sqrt(where(score > 0, score, 0.0))", "sqrt(clamp(score, 0, 9))",
+          "log(relu(score))", "1 / relu(score)", "relu(score) ** 0.3", "sqrt(relu(score) * 2.0)",
+          "sqrt(relu(score) + relu(score * 3.0))", "sqrt(relu(relu(score) * score))",
+          "sqrt(relu(score)) * t[kv_idx]", "rsqrt(max(score, 0.0) * where(score > 0, 1.0, 0.0))",
+          "sqrt(0.0 if score < 0 else (score if score > 1 else 0.0))",
+          "sqrt(sum(i in 0..20: relu(score * float(i))))"}) {
+        CAPTURE(text);
+        CHECK(slopes(text, -1, 2).score == 0);
+    }
+    CHECK(slopes("sqrt(relu(score))", 0).score == 0);
+    CHECK(slopes("sqrt(relu(score))", 4).score == 0.25);
+    CHECK(slopes("sqrt(clamp(score, 0, 9))", 16).score == 0);
+    CHECK(slopes("sqrt(clamp(score, 0, 9))", 4).score == 0.25);
+    CHECK(slopes("sqrt(clamp(score, 0, 9))", 0).score == kInf); // at a bound 1 to x
+    CHECK(slopes("sqrt(relu(score) + relu(score * 3.0))", 4).score == doctest::Approx(0.5));
+    CHECK(*slopes("score * sqrt(relu(t[kv_idx]))", 3, -1).read == 0);
+    CHECK(*slopes("score * sqrt(relu(t[kv_idx]))", 3, 4).read == 0.75);
+    CHECK(slopes("sqrt(abs(score))", 0).score == 0);
+    CHECK(slopes("abs(score ** 0.3)", 0).score == 0);
+    // A sum of nothing.
+    CHECK(slopes("sqrt(sum(i in 1..B: sin(score * i)))", 1).score == 0);
+    CHECK(slopes("abs(score) ** -1.5", 0).score == 0);
+    CHECK(slopes("sqrt(sum(i in 0..20: relu(score * float(i - 10))))", 4).score ==
+          doctest::Approx(45 / (2 * std::sqrt(180.0))));
+    // What a program computes is no choice.
+    CHECK(std::isnan(slopes("sqrt(score * score)", 0).score));
+}
+
+TEST_CASE("reciprocal squares have slopes wherever f32 can hold these") {
+    const passes::Mod mod = test::lowered("score_mod = score ** -2.0");
+    ir::Environment environment;
+    environment.sizes = {1, 1, 1, 1, 2, 64, 64};
+    for (const double score : {1e-10, 1e-12, 1e12, -1e18}) {
+        environment.score = score;
+        const auto values =
+            ir::evaluate<double>(mod.program, std::span(&mod.d_score, 1), environment);
+        CHECK(values[mod.d_score].real == doctest::Approx(-2 / (score * score * score)));
+        for (const ir::NodeId id : ir::reachable(mod.program.graph, std::span(&mod.d_score, 1)))
+            CHECK(std::fabs(values[id].real) < 3e38);
+    }
+}
+
 TEST_CASE("only the branch that is taken counts") {
     CHECK(slopes("where(score > 0, log(score), score)", -1).score == 1);
     CHECK(slopes("where(score > 0, log(score), score)", 2).score == doctest::Approx(0.5));

@@ -44,7 +44,7 @@ TEST_CASE("deciding keeps values") {
         CAPTURE(seed);
         const ir::Program before = test::random_program(seed, {.operators = 60});
         ir::Program after = before;
-        const std::array roots = {&after.score, &after.mask};
+        const std::array roots = {&after.score, &after.mask, &after.sink};
         passes::decide(after, roots);
         test::Instance instance(before, seed);
         for (int point = 0; point < 10; ++point, instance.move()) {

@@ -12,26 +12,25 @@ TEST_CASE("dependence: one entry a read, with its proof and its gradient") {
         "score_mod = score + slopes[h] * (kv_idx - q_idx) + bias[b, h, q_idx, kv_idx] +\n"
         "  rel[q_idx - kv_idx + N // 2]\n"
         "mask_mod = doc[q_idx] == doc[kv_idx]");
-    CHECK(passes::describe_dependence(mod) ==
-          "score_mod uses score, b, h, q_idx, kv_idx\n"
-          "mask_mod uses q_idx, kv_idx\n"
-          "d score_mod / d score uses nothing\n"
-          "slopes[h]: uses h; computed per head; always in range\n"
-          "  gradient: sum over b, q_idx, kv_idx; in Hopper's fused backward in registers, once "
-          "for a "
-          "head\n"
-          "bias[b, h, q_idx, kv_idx]: uses b, h, q_idx, kv_idx; computed per element; "
-          "always in range\n"
-          "  gradient: one element for each address; in Hopper's fused backward in memory, element "
-          "by "
-          "element\n"
-          "rel[(q_idx - kv_idx) + (N // 2)]: uses q_idx, kv_idx; computed per element; "
-          "one for each distance q_idx - kv_idx; "
-          "index checked\n"
-          "  gradient: sum over b, h, q_idx, kv_idx of those with this index; in Hopper's fused "
-          "backward over a tile's diagonals, once for a distance\n"
-          "doc[q_idx]: uses q_idx; computed per row; index checked\n"
-          "doc[kv_idx]: uses kv_idx; computed per column; always in range\n");
+    CHECK(
+        passes::describe_dependence(mod) ==
+        "score_mod uses score, b, h, q_idx, kv_idx\n"
+        "mask_mod uses q_idx, kv_idx\n"
+        "d score_mod / d score uses nothing\n"
+        "slopes[h]: uses h; computed per head; always in range\n"
+        "  gradient: sum over b, q_idx, kv_idx; in a warp-specialized fused backward in "
+        "registers, once for a head\n"
+        "bias[b, h, q_idx, kv_idx]: uses b, h, q_idx, kv_idx; computed per element; "
+        "always in range\n"
+        "  gradient: one element for each address; in a warp-specialized fused backward in "
+        "memory, element by element\n"
+        "rel[(q_idx - kv_idx) + (N // 2)]: uses q_idx, kv_idx; computed per element; "
+        "one for each distance q_idx - kv_idx; "
+        "index checked\n"
+        "  gradient: sum over b, h, q_idx, kv_idx of those with this index; in a warp-specialized "
+        "fused backward over a tile's diagonals, once for a distance\n"
+        "doc[q_idx]: uses q_idx; computed per row; index checked\n"
+        "doc[kv_idx]: uses kv_idx; computed per column; always in range\n");
 }
 
 TEST_CASE("mask: the band, and whether it says everything") {
@@ -41,14 +40,19 @@ TEST_CASE("mask: the band, and whether it says everything") {
     CHECK(mask("mask_mod = q_idx >= kv_idx and q_idx - kv_idx <= 24") ==
           "visible where (kv_idx <= q_idx) and ((q_idx - kv_idx) <= 24)\n"
           "uses q_idx, kv_idx\n"
-          "tiles: a range for each row of tiles, computed in the kernel; no map\n"
+          "tiles: a range for each row of tiles, computed in the kernel; no block mask\n"
           "band: kv_idx - q_idx >= -24\n"
           "band: kv_idx - q_idx <= 0\n"
           "everything in the band is visible\n");
     CHECK(mask("param n: int = 4\nmask_mod = kv_idx < n") ==
-          "visible where kv_idx < n\nuses kv_idx\ntiles: a map, by intervals of what queries and "
-          "keys alone give "
-          "in each tile\nno band of diagonals was found\n");
+          "visible where kv_idx < n\nuses kv_idx\ntiles: a block mask, by intervals of what "
+          "queries and keys alone give "
+          "in each tile\nno band of diagonals was found\n"
+          "on a CPU: the elements of each tile that is left open are looked at before its scores "
+          "are computed\n");
+    CHECK(mask("buffer a: f32[Q_LEN, KV_LEN]\nscore_mod = score + a[q_idx, kv_idx]") ==
+          "everything is visible\non a CPU: so are those of tiles that -inf may hide: where "
+          "a[q_idx, kv_idx] == -inf, if scores are finite\n");
     CHECK(mask("mask_mod = q_idx >= kv_idx and kv_idx % 2 == 0")
               .find("in the band the mask decides\n") != std::string::npos);
 }
@@ -60,7 +64,7 @@ TEST_CASE("mask: a band with clamped ends, where ranges are asked for") {
     CHECK(passes::describe_mask(mod) ==
           "visible where ((kv_idx < n) or (kv_idx <= q_idx)) and (q_idx < lens[b])\n"
           "uses b, q_idx, kv_idx\n"
-          "tiles: a range for each row of tiles, computed in the kernel; no map\n"
+          "tiles: a range for each row of tiles, computed in the kernel; no block mask\n"
           "visible: kv_idx <= max(q_idx + 0, n - 1)\n"
           "visible: q_idx <= lens[b] - 1\n"
           "and nothing else is asked\n");

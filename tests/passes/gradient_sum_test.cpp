@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
+#include "passes/dense_bias.h"
 #include "passes/gradient_sum.h"
-#include "passes/matrix_read.h"
 #include "program_of.h"
 #include "support/text.h"
 
@@ -150,7 +150,7 @@ TEST_CASE("elements at q and kv themselves are added a tile at a time") {
 
 TEST_CASE("a matrix's gradient is dS, whatever is summed over whole rows beside it") {
     const auto are_of_scores = [](const std::string& score) {
-        return passes::are_matrices_of_scores(
+        return passes::are_biases_of_scores(
             test::lowered("buffer m: bf16[H, Q_LEN, KV_LEN] grad\nbuffer t: f32[H] grad\n"
                           "score_mod = " +
                           score));
@@ -165,16 +165,16 @@ TEST_CASE("a matrix's gradient is dS, whatever is summed over whole rows beside 
 TEST_CASE("who shares an element of a matrix, where its tiles are stored first") {
     const auto sharing_of = [](const std::string& dims, const std::string& index,
                                const std::string& more = "") {
-        return passes::sharing_of_matrices(test::lowered(
+        return passes::sharing_of_biases(test::lowered(
             "buffer m: f32[" + dims + "] grad\nscore_mod = score + m[" + index + "]" + more));
     };
     const auto sharing = sharing_of("H, Q_LEN, KV_LEN", "h, q_idx, kv_idx");
     REQUIRE(sharing.has_value());
-    CHECK(*sharing == passes::MatrixSharing{true, false, false});
+    CHECK(*sharing == passes::BiasSharing{true, false, false});
     CHECK(sharing_of("B, H_KV, Q_LEN, KV_LEN", "b, h_kv, q_idx, kv_idx") ==
-          passes::MatrixSharing{false, false, true});
+          passes::BiasSharing{false, false, true});
     CHECK(sharing_of("1, Q_LEN, KV_LEN", "0, q_idx, kv_idx") ==
-          passes::MatrixSharing{true, true, true});
+          passes::BiasSharing{true, true, true});
     // Elements that no block writes.
     CHECK(!sharing_of("2, Q_LEN, KV_LEN", "0, q_idx, kv_idx"));
     CHECK(!sharing_of("H, Q_LEN, KV_LEN", "h_kv, q_idx, kv_idx"));

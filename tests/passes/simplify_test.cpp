@@ -23,7 +23,7 @@ constexpr const char* kDeclarations =
     "buffer t: f32[KV_LEN]\nbuffer keep: bool[KV_LEN]\n";
 
 void simplify_program(ir::Program& program) {
-    const std::array roots = {&program.score, &program.mask};
+    const std::array roots = {&program.score, &program.mask, &program.sink};
     passes::simplify(program, roots);
 }
 
@@ -41,7 +41,7 @@ std::string simplified_mask(const std::string& expression) {
 
 // Values far outside f32 take other paths in double than folded constants do.
 bool is_comparable(const ir::Program& program, const ir::Environment& environment) {
-    const std::array roots = {program.score, program.mask};
+    const std::array roots = {program.score, program.mask, program.sink};
     const auto values = ir::evaluate<double>(program, roots, environment);
     for (ir::NodeId id : ir::reachable(program.graph, roots)) {
         const double magnitude = std::fabs(values[id].real);

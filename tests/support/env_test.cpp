@@ -28,3 +28,30 @@ TEST_CASE("a value is read anew each time, and empty is unset") {
     CHECK_FALSE(environment(Variable::lineinfo));
     ::unsetenv("FLEXC_LINEINFO");
 }
+
+TEST_CASE("a value that is not of its variable's form is none, and is told") {
+    const auto problems = [](const char* name, const char* value) {
+        ::setenv(name, value, 1);
+        const auto found = environment_problems();
+        return found.empty() ? "" : found.front();
+    };
+    for (const char* count : {"abc", "0", "-3", "3x", "1.5", " 3", "99999999999"}) {
+        CHECK(problems("FLEXC_THREADS", count) ==
+              std::string("FLEXC_THREADS='") + count + "': expected a whole number from 1");
+        CHECK_FALSE(environment_count(Variable::threads));
+    }
+    CHECK(problems("FLEXC_THREADS", "12").empty());
+    CHECK(environment_count(Variable::threads) == 12);
+    ::unsetenv("FLEXC_THREADS");
+    CHECK_FALSE(problems("FLEXC_LOG", "trace").empty());
+    CHECK_FALSE(environment_level(Variable::log));
+    CHECK(problems("FLEXC_LOG", "warn").empty());
+    CHECK(environment_level(Variable::log) == flexc::LogLevel::warning);
+    ::unsetenv("FLEXC_LOG");
+    CHECK_FALSE(problems("FLEXC_LINEINFO", "yes").empty());
+    CHECK_FALSE(environment_flag(Variable::lineinfo));
+    CHECK(problems("FLEXC_LINEINFO", "1").empty());
+    CHECK(environment_flag(Variable::lineinfo));
+    ::unsetenv("FLEXC_LINEINFO");
+    CHECK(environment_problems().empty());
+}

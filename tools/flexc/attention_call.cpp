@@ -7,20 +7,59 @@
 
 namespace flexc::cli {
 
+Lengths RequestLengths::view() const {
+    return {.cu_seqlens_q = cu_seqlens_q,
+            .cu_seqlens_k = cu_seqlens_k,
+            .seqused_q = seqused_q,
+            .seqused_k = seqused_k,
+            .page_table = page_table,
+            .page_indptr = page_indptr,
+            .page_indices = page_indices,
+            .last_page_len = last_page_len,
+            .page_size = page_size,
+            .pages = pages,
+            .query_start = query_start,
+            .query_starts = query_starts};
+}
+
+namespace {
+
+std::vector<std::int64_t> of_queries(const ProblemShape& shape, std::int64_t columns) {
+    const auto& sizes = shape.sizes;
+    if (shape.query_layout == Layout::ragged) {
+        return {shape.q_rows, sizes.heads, columns};
+    }
+    return {sizes.batch, sizes.heads, sizes.q_len, columns};
+}
+std::vector<std::int64_t> of_keys(const ProblemShape& shape, std::int64_t columns) {
+    const auto& sizes = shape.sizes;
+    if (shape.key_layout == Layout::ragged) {
+        return {shape.kv_rows, sizes.kv_heads, columns};
+    }
+    if (shape.key_layout == Layout::paged) {
+        return {shape.lengths.pages, shape.lengths.page_size, sizes.kv_heads, columns};
+    }
+    return {sizes.batch, sizes.kv_heads, sizes.kv_len, columns};
+}
+
+} // namespace
+
 std::vector<std::int64_t> q_shape(const ProblemShape& shape) {
-    return {shape.sizes.batch, shape.sizes.heads, shape.sizes.q_len, shape.head_dim};
+    return of_queries(shape, shape.head_dim);
 }
 std::vector<std::int64_t> k_shape(const ProblemShape& shape) {
-    return {shape.sizes.batch, shape.sizes.kv_heads, shape.sizes.kv_len, shape.head_dim};
+    return of_keys(shape, shape.head_dim);
 }
 std::vector<std::int64_t> v_shape(const ProblemShape& shape) {
-    return {shape.sizes.batch, shape.sizes.kv_heads, shape.sizes.kv_len, shape.head_dim_v};
+    return of_keys(shape, shape.head_dim_v);
 }
 std::vector<std::int64_t> o_shape(const ProblemShape& shape) {
-    return {shape.sizes.batch, shape.sizes.heads, shape.sizes.q_len, shape.head_dim_v};
+    return of_queries(shape, shape.head_dim_v);
 }
 std::vector<std::int64_t> lse_shape(const ProblemShape& shape) {
-    return {shape.sizes.batch, shape.sizes.heads, shape.sizes.q_len};
+    auto rows = of_queries(shape, 0);
+    rows.pop_back();
+    return rows;
 }
 
 std::map<std::string, std::int64_t> size_names(const ProblemShape& shape) {
@@ -31,7 +70,7 @@ std::map<std::string, std::int64_t> size_names(const ProblemShape& shape) {
 }
 
 AttentionCall::AttentionCall(Kernel kernel, ProblemShape shape, CallOptions options)
-    : kernel_(std::move(kernel)), shape_(shape), options_(std::move(options)) {
+    : kernel_(std::move(kernel)), shape_(std::move(shape)), options_(std::move(options)) {
     for (const auto& [param, value] : options_.params) {
         params_.push_back({param, value});
     }
@@ -89,7 +128,8 @@ Result<Plan> AttentionCall::make_plan() const {
                         {.scale = options_.scale,
                          .params = params_,
                          .q_offset = options_.q_offset,
-                         .global_q_len = options_.global_q_len});
+                         .global_q_len = options_.global_q_len,
+                         .lengths = shape_.lengths.view()});
 }
 
 void AttentionCall::prepare(bool backward) {
@@ -137,14 +177,23 @@ TensorView AttentionCall::output(std::string_view tensor_name) const {
 }
 
 Result<void> AttentionCall::forward() const {
-    return kernel_.forward(plan_, {q_.view, k_.view, v_.view, output("o"), output("lse")},
-                           buffer_views_, {workspace_.data(), workspace_.bytes()});
+    return kernel_.forward(
+        plan_, {.q = q_.view, .k = k_.view, .v = v_.view, .o = output("o"), .lse = output("lse")},
+        buffer_views_, {workspace_.data(), workspace_.bytes()});
 }
 
 Result<void> AttentionCall::backward() const {
     return kernel_.backward(plan_,
-                            {q_.view, k_.view, v_.view, output("o"), output("lse"), d_out_.view,
-                             d_lse_.view, output("dq"), output("dk"), output("dv")},
+                            {.q = q_.view,
+                             .k = k_.view,
+                             .v = v_.view,
+                             .o = output("o"),
+                             .lse = output("lse"),
+                             .d_out = d_out_.view,
+                             .d_lse = d_lse_.view,
+                             .dq = output("dq"),
+                             .dk = output("dk"),
+                             .dv = output("dv")},
                             buffer_views_, gradient_views_,
                             {workspace_.data(), workspace_.bytes()});
 }

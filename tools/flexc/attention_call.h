@@ -15,10 +15,23 @@
 
 namespace flexc::cli {
 
+// What Lengths of a plan points into.
+struct RequestLengths {
+    std::vector<std::int32_t> cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, page_table,
+        page_indptr, page_indices, last_page_len, query_starts;
+    std::int64_t page_size = 0, pages = 0;
+    QueryStart query_start = QueryStart::automatic;
+
+    Lengths view() const;
+};
+
 struct ProblemShape {
     Sizes sizes;
     int head_dim = 0, head_dim_v = 0;
     DType dtype = DType::bf16;
+    Layout query_layout = Layout::dense, key_layout = Layout::dense;
+    std::int64_t q_rows = 0, kv_rows = 0; // of ragged tensors
+    RequestLengths lengths;
 };
 
 // Shapes of the fixed tensors.
@@ -63,9 +76,9 @@ class AttentionCall {
 
     Result<void> forward() const;
     Result<void> backward() const;
-    // The plan's map of tiles again; map_bytes() is 0 where the mask needs none.
-    Result<void> update_map() const { return kernel_.update(plan_, buffer_views_); }
-    std::size_t map_bytes() const { return plan_.map_bytes(); }
+    // The plan's block mask again; block_mask_bytes() is 0 where the mask needs none.
+    Result<void> update_block_mask() const { return kernel_.update(plan_, buffer_views_); }
+    std::size_t block_mask_bytes() const { return plan_.block_mask_bytes(); }
     void synchronize() const;
 
     const Kernel& kernel() const { return kernel_; }

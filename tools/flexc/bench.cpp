@@ -4,6 +4,8 @@
 #include <memory>
 #include <sstream>
 
+#include <unistd.h>
+
 #include <nlohmann/json.hpp>
 
 #include "flexc/bench_case.h"
@@ -70,7 +72,55 @@ void add_rate(nlohmann::json& value, const std::string& prefix, double ms,
     value[prefix + "fraction_of_peak"] = or_null(of_peak);
 }
 
+// One line on stderr that says what is going on, and is gone in the end.
+class Progress {
+  public:
+    Progress() : is_seen_(::isatty(STDERR_FILENO) == 1) {}
+    Progress(const Progress&) = delete;
+    Progress& operator=(const Progress&) = delete;
+    ~Progress() { say(""); }
+
+    void say(std::string_view what) const {
+        if (is_seen_) {
+            print(stderr, "\r\033[K{}", what);
+            std::fflush(stderr);
+        }
+    }
+
+  private:
+    bool is_seen_;
+};
+
+std::string line_of(const nlohmann::json& value, const std::string& prefix) {
+    const auto pass = prefix.empty() ? std::string("forward") : std::string("backward");
+    auto text = formatted("{} {:.4g} ms", pass, value[pass + "_ms"].get<double>());
+    if (const auto& rate = value[prefix + "tflops"]; !rate.is_null()) {
+        text += formatted(", {:.4g} TFLOP/s", rate.get<double>());
+    }
+    if (const auto& part = value[prefix + "fraction_of_peak"]; !part.is_null()) {
+        text += formatted(" ({:.0f} % of peak)", 100 * part.get<double>());
+    }
+    return text;
+}
+
+// For people: what is asked most often.
+void print_summary(const nlohmann::json& value) {
+    print(stdout, "{}: {}", value["device"].get<std::string>(), line_of(value, ""));
+    if (!value["backward_ms"].is_null()) {
+        print(stdout, "; {}", line_of(value, "backward_"));
+    }
+    if (const auto& visible = value["visible_fraction"]; !visible.is_null()) {
+        print(stdout, "; {:.4g} % visible", 100 * visible.get<double>());
+    }
+    print(stdout, "; compile {:.4g} ms", value["compile_ms"].get<double>());
+    if (const auto& cached = value["cached_compile_ms"]; !cached.is_null()) {
+        print(stdout, " ({:.3g} ms cached)", cached.get<double>());
+    }
+    print(stdout, "\n");
+}
+
 void run(const BenchOptions& options) {
+    const Progress progress;
     auto bench = make_case(options.bench);
     const auto& problem = bench.problem;
     auto& compile_options = bench.mod.options;
@@ -78,24 +128,29 @@ void run(const BenchOptions& options) {
     apply(options.choice, compile_options);
     compile_options.schedule = options.schedule;
     const auto output_type = parse_output_type(options.output_type);
+    progress.say("compiling ...");
     const auto compile_times = time_compiles(bench.mod.text, compile_options);
 
-    const auto call = make_call(bench, value_of(compile(bench.mod.text, compile_options)),
-                                options.backward, output_type);
+    progress.say("filling tensors ...");
+    auto call = make_call(bench, value_of(compile(bench.mod.text, compile_options)),
+                          options.backward, output_type);
     const auto device = call.kernel().device();
     const auto time = [&](Result<void> (*work)(void*)) {
         constexpr int kLoads = 6;
         return options.rested ? rested_time(call, work, kLoads) : median_time(call, work);
     };
+    progress.say("timing the forward ...");
     const double forward_ms = time(run_forward);
     std::optional<double> backward_ms;
     if (options.backward) {
+        progress.say("timing the backward ...");
         backward_ms =
             time([](void* user) { return static_cast<AttentionCall*>(user)->backward(); });
     }
     std::optional<double> map_ms;
-    if (call.map_bytes() > 0) {
-        map_ms = time([](void* user) { return static_cast<AttentionCall*>(user)->update_map(); });
+    if (call.block_mask_bytes() > 0) {
+        map_ms =
+            time([](void* user) { return static_cast<AttentionCall*>(user)->update_block_mask(); });
     }
     std::vector<double> plan_times;
     for (int i = 0; i < 11; ++i) {
@@ -104,9 +159,11 @@ void run(const BenchOptions& options) {
             call.synchronize();
         }));
     }
-    const auto visible =
-        visible_fraction(bench.mod, bench.signature, problem, device,
-                         [&bench](AttentionCall& target) { bench.add_buffers(target); });
+    progress.say("counting what is visible ...");
+    const auto block_mask_bytes = call.block_mask_bytes();
+    const auto kernels = call.kernel().kernels();
+    const std::vector<KernelInfo> infos(kernels.begin(), kernels.end());
+    const auto visible = visible_fraction(bench, call);
     const auto peak = peak_tera_operations(device, problem.dtype);
 
     nlohmann::json value{{"device", describe(device)},
@@ -116,7 +173,7 @@ void run(const BenchOptions& options) {
                          {"backward_ms", or_null(backward_ms)},
                          {"plan_ms", median(plan_times)},
                          {"map_ms", or_null(map_ms)},
-                         {"map_bytes", call.map_bytes()},
+                         {"block_mask_bytes", block_mask_bytes},
                          {"compile_ms", compile_times.cold_ms},
                          {"cached_compile_ms", or_null(compile_times.cached_ms)},
                          {"visible_fraction", or_null(visible.value)},
@@ -126,7 +183,7 @@ void run(const BenchOptions& options) {
     if (backward_ms) {
         add_rate(value, "backward_", *backward_ms, problem, true, visible, peak);
     }
-    for (const auto& info : call.kernel().kernels()) {
+    for (const auto& info : infos) {
         value["kernels"].push_back(
             {{"name", info.name}, {"registers", info.registers}, {"reason", info.reason}});
         if (!info.schedule.empty()) {
@@ -136,7 +193,8 @@ void run(const BenchOptions& options) {
     for (const auto& buffer : bench.buffers) {
         value["fills"][buffer.info.name] = buffer.fill;
     }
-    options.json ? print_json(value) : print_json_indented(value);
+    progress.say("");
+    options.json ? print_json(value) : print_summary(value);
 }
 
 } // namespace
@@ -144,7 +202,7 @@ void run(const BenchOptions& options) {
 void add_bench(CommandLine program) {
     auto options = std::make_shared<BenchOptions>();
     auto command =
-        program.command("bench", "Median times of a mod on made-up tensors; prints JSON",
+        program.command("bench", "Median times of a mod on made-up tensors",
                         "flexc bench alibi --shape 2,16,16,8192,8192,128 --dtype bf16 --backward");
     add_bench_options(command, options->bench);
     command.flag("--backward", options->backward, "Time the backward too");
@@ -153,7 +211,8 @@ void add_bench(CommandLine program) {
     add_choice_options(command, options->choice);
     command.option("--schedule", options->schedule,
                    "How the forward kernel divides its work; `flexc tune` shows those there are");
-    command.option("--output-type", options->output_type, "Of o: input (the type of q) or f32");
+    command.option("--output-type", options->output_type, "Of o: input (the type of q) or f32",
+                   {.usual = {"input", "f32"}});
     command.json_flag(options->json);
     command.on_run([options] { run(*options); });
 }

@@ -7,6 +7,7 @@
 
 #include "flexc/command.h"
 #include "flexc/fill.h"
+#include "flexc/layout_option.h"
 #include "support/text.h"
 
 namespace flexc::cli {
@@ -17,6 +18,26 @@ ProblemShape parse_shape(const BenchOption& options) {
     std::stringstream stream(options.shape);
     for (std::string part; std::getline(stream, part, ',');) {
         counts.push_back(parse_count(part, "--shape " + options.shape));
+    }
+    if (!options.requests.empty()) {
+        if (counts.size() != 3 && counts.size() != 4) {
+            fail_usage(formatted("--shape '{}': with --requests, expected H,H_KV,D or H,H_KV,D,DV",
+                                 options.shape));
+        }
+        if (counts[0] % counts[1] != 0 || std::max(counts[2], counts.back()) > 256) {
+            fail_usage(formatted("--shape '{}': H_KV must divide H, and D and DV go from 1 to 256",
+                                 options.shape));
+        }
+        auto shape = made_up_requests(options.requests, options.page_size);
+        shape.sizes.heads = counts[0];
+        shape.sizes.kv_heads = counts[1];
+        shape.head_dim = static_cast<int>(counts[2]);
+        shape.head_dim_v = static_cast<int>(counts.back());
+        shape.dtype = parse_element_type(options.dtype);
+        return shape;
+    }
+    if (options.page_size != 0) {
+        fail_usage("--page-size goes with --requests");
     }
     if (counts.size() != 6 && counts.size() != 7) {
         fail_usage(formatted("--shape '{}': expected B,H,H_KV,Q,KV,D or B,H,H_KV,Q,KV,D,DV",
@@ -43,14 +64,22 @@ std::vector<BufferContents> make_buffers(const BenchOption& options, const Signa
     auto sizes = size_names(problem);
     for (const auto& text : options.dims) {
         const auto [dim, count] = split_assignment(text, "--dim");
+        const bool is_used = std::ranges::any_of(signature.buffers, [&](const BufferInfo& buffer) {
+            return std::ranges::find(buffer.dims, dim) != buffer.dims.end();
+        });
+        if (!is_used && !sizes.contains(dim)) {
+            fail_usage(formatted("--dim {}: no buffer of the program has a dim {}", text, dim));
+        }
         if (!sizes.emplace(dim, parse_count(count, "--dim " + dim)).second) {
-            fail_usage(formatted("--dim {}: {} is given by --shape", text, dim));
+            fail_usage(formatted("--dim {}: {} is given already", text, dim));
         }
     }
     std::map<std::string, std::string> fills;
     for (const auto& text : options.fills) {
         const auto [buffer, spec] = split_assignment(text, "--fill");
-        fills[buffer] = spec;
+        if (!fills.emplace(buffer, spec).second) {
+            fail_usage(formatted("--fill {}: {} is given twice", text, buffer));
+        }
     }
     std::vector<BufferContents> buffers;
     for (const auto& info : signature.buffers) {
@@ -78,10 +107,18 @@ std::vector<double> times_of(const AttentionCall& call, Result<void> (*work)(voi
 
 void add_bench_options(CommandLine command, BenchOption& option) {
     add_mod_options(command, option.mod, true);
-    command.option("--shape", option.shape, "B,H,H_KV,Q,KV,D or B,H,H_KV,Q,KV,D,DV",
+    command.option("--shape", option.shape,
+                   "B,H,H_KV,Q,KV,D or B,H,H_KV,Q,KV,D,DV; with --requests H,H_KV,D or "
+                   "H,H_KV,D,DV",
                    {.required = true});
-    command.option("--dtype", option.dtype, "Type of q, k and v: f32, f16 or bf16");
-    command.option("--device", option.device, "auto, cpu, cuda or cuda:N");
+    command.option("--requests", option.requests,
+                   "Ragged queries and keys of COUNTxQUERIES@KEYS,...: 8x1@32768,1x512@4096");
+    command.option("--page-size", option.page_size,
+                   "Keys of --requests in pages of so many, which lie in no order", {.most = 1024});
+    command.option("--dtype", option.dtype, "Type of q, k and v",
+                   {.usual = {"f32", "f16", "bf16"}});
+    command.option("--device", option.device, "auto, cpu, cuda or cuda:N",
+                   {.usual = {"auto", "cpu", "cuda"}});
     command.option("--scale", option.scale, "Instead of 1/sqrt(D)");
     command.option("--dim", option.dims, "N=V: the extent of a dim that a buffer names");
     command.option("--fill", option.fills,
@@ -104,6 +141,8 @@ BenchCase make_case(const BenchOption& option) {
     mod.options.head_dim = problem.head_dim;
     mod.options.head_dim_v = problem.head_dim_v;
     mod.options.device = parse_device(option.device);
+    mod.options.query_layout = problem.query_layout;
+    mod.options.key_layout = problem.key_layout;
     return {.mod = std::move(mod),
             .signature = std::move(signature),
             .problem = problem,
@@ -156,8 +195,9 @@ double rested_time(const AttentionCall& call, Result<void> (*work)(void*), int l
 Result<void> run_forward(void* call) { return static_cast<AttentionCall*>(call)->forward(); }
 
 double tera_operations(const ProblemShape& shape, bool backward, double fraction) {
-    const double pairs = static_cast<double>(shape.sizes.batch * shape.sizes.heads) *
-                         static_cast<double>(shape.sizes.q_len) *
+    const auto rows =
+        shape.query_layout == Layout::ragged ? shape.q_rows : shape.sizes.batch * shape.sizes.q_len;
+    const double pairs = static_cast<double>(shape.sizes.heads) * static_cast<double>(rows) *
                          static_cast<double>(shape.sizes.kv_len) * fraction;
     const double dims = backward ? 3.0 * shape.head_dim + 2.0 * shape.head_dim_v
                                  : 1.0 * shape.head_dim + shape.head_dim_v;

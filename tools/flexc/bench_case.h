@@ -16,6 +16,8 @@ struct BenchOption {
     std::string shape, dtype = "bf16", device = "auto";
     std::vector<std::string> dims, fills;
     std::optional<double> scale;
+    std::string requests; // empty: dense
+    std::int64_t page_size = 0;
 };
 void add_bench_options(CommandLine command, BenchOption& option);
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "flexc/command.h"
+#include "flexc/compile_options.h"
 #include "flexc/mod_option.h"
 #include "support/text.h"
 
@@ -12,6 +13,8 @@ namespace {
 
 struct CheckOptions {
     ModOption mod;
+    KernelOption kernel;
+    std::string device, arch;
     bool json = false;
 };
 
@@ -40,6 +43,9 @@ void print_text(const Signature& signature) {
     print(stdout, "mask_mod  {}{}\n",
           signature.mask_depends_on.empty() ? "none: all is visible" : "uses ",
           signature.mask_depends_on);
+    if (!signature.sink_depends_on.empty()) {
+        print(stdout, "sink uses {}\n", signature.sink_depends_on);
+    }
 }
 
 void print_as_json(const Signature& signature) {
@@ -48,6 +54,7 @@ void print_as_json(const Signature& signature) {
                          {"sizes", signature.sizes},
                          {"score_depends_on", signature.score_depends_on},
                          {"mask_depends_on", signature.mask_depends_on},
+                         {"sink_depends_on", signature.sink_depends_on},
                          {"warnings", signature.warnings}};
     for (const auto& buffer : signature.buffers) {
         value["buffers"].push_back({{"name", buffer.name},
@@ -66,7 +73,15 @@ void print_as_json(const Signature& signature) {
 }
 
 void run(const CheckOptions& options) {
-    const auto signature = signature_of(load_mod(options.mod));
+    auto mod = load_mod(options.mod);
+    const auto signature = signature_of(mod);
+    if (!options.device.empty() || !options.arch.empty()) {
+        apply(options.kernel, mod.options);
+        if (!options.device.empty()) {
+            mod.options.device = parse_device(options.device);
+        }
+        require(supports(mod.text, mod.options, options.arch));
+    }
     if (options.json) {
         return print_as_json(signature);
     }
@@ -84,6 +99,11 @@ void add_check(CommandLine program) {
                                    "flexc check -e 'score + slopes[h] * (kv_idx - q_idx)' "
                                    "--buffer 'slopes: f32[H] grad'");
     add_mod_options(command, options->mod, true);
+    command.option("--device", options->device,
+                   "Also whether kernels with the options below can be made here for auto, cpu, "
+                   "cuda or cuda:N");
+    command.option("--arch", options->arch, "The same for sm_80, sm_90a, sm_100, ...");
+    add_kernel_options(command, options->kernel);
     command.json_flag(options->json);
     command.on_run([options] { run(*options); });
 }

@@ -18,6 +18,11 @@ std::string dump(const nlohmann::json& value, int indent) {
 
 void print_json(const nlohmann::json& value) { print(stdout, "{}\n", dump(value, -1)); }
 void print_json_indented(const nlohmann::json& value) { print(stdout, "{}\n", dump(value, 2)); }
+void print_json_error(int exit_code, std::string_view code, std::string_view message) {
+    const nlohmann::json value{
+        {"error", {{"code", code}, {"message", message}, {"exit_code", exit_code}}}};
+    print(stderr, "{}\n", dump(value, -1));
+}
 
 namespace {
 std::size_t edit_distance(std::string_view left, std::string_view right) {

@@ -10,6 +10,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "flexc/command_line.h"
+#include "flexc/compile.h"
 #include "flexc/result.h"
 
 namespace flexc::cli {
@@ -20,36 +21,44 @@ inline constexpr int kExitUsage = 2;
 // Ends the program with a message on stderr; the library itself never throws.
 class CommandError : public std::runtime_error {
   public:
-    CommandError(int exit_code, const std::string& message)
-        : std::runtime_error(message), exit_code_(exit_code) {}
+    // code: what programs tell errors apart by, the name of an ErrorCode or "usage".
+    CommandError(int exit_code, std::string_view code, const std::string& message)
+        : std::runtime_error(message), exit_code_(exit_code), code_(code) {}
     int exit_code() const { return exit_code_; }
+    const std::string& code() const { return code_; }
 
   private:
     int exit_code_;
+    std::string code_;
 };
 
+[[noreturn]] inline void fail(const Error& error) {
+    throw CommandError(kExitFailure, name(error.code), error.message);
+}
 [[noreturn]] inline void fail(const std::string& message) {
-    throw CommandError(kExitFailure, message);
+    fail({ErrorCode::invalid_option, message});
 }
 [[noreturn]] inline void fail_usage(const std::string& message) {
-    throw CommandError(kExitUsage, message);
+    throw CommandError(kExitUsage, "usage", message);
 }
 
 template <typename T> T value_of(Result<T> result) {
     if (!result) {
-        fail(result.error().message);
+        fail(result.error());
     }
     return std::move(*result);
 }
 inline void require(const Result<void>& result) {
     if (!result) {
-        fail(result.error().message);
+        fail(result.error());
     }
 }
 
 // One line, so that the last line of the output is always the whole answer.
 void print_json(const nlohmann::json& value);
 void print_json_indented(const nlohmann::json& value);
+// {"error": {"code", "message", "exit_code"}}, on stderr.
+void print_json_error(int exit_code, std::string_view code, std::string_view message);
 
 // The nearest of `candidates`, or "" when none is near.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);

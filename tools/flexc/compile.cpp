@@ -1,8 +1,5 @@
 // flexc compile: machine code for an architecture that need not be here.
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 
 #include <nlohmann/json.hpp>
@@ -10,6 +7,7 @@
 #include "flexc/command.h"
 #include "flexc/compile_options.h"
 #include "flexc/mod_option.h"
+#include "flexc/whole_file.h"
 #include "support/text.h"
 
 namespace flexc::cli {
@@ -44,23 +42,6 @@ nlohmann::json as_json(const OfflineResult& result) {
     return value;
 }
 
-// Names its error by the file, and leaves nothing behind where writing fails.
-void write_file(const fs::path& path, const std::string& bytes) {
-    const auto temporary = path.string() + ".tmp";
-    std::ofstream stream(temporary, std::ios::binary | std::ios::trunc);
-    stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    stream.close();
-    std::error_code failure;
-    if (stream) {
-        fs::rename(temporary, path, failure);
-    }
-    if (!stream || failure) {
-        const auto reason = failure ? failure.message() : std::string(std::strerror(errno));
-        fs::remove(temporary, failure);
-        fail(formatted("{}: {}", path.string(), reason));
-    }
-}
-
 void write_pack(const std::string& folder, const OfflineResult& result) {
     std::error_code failure;
     fs::create_directories(folder, failure);
@@ -68,7 +49,8 @@ void write_pack(const std::string& folder, const OfflineResult& result) {
         fail(formatted("{}: {}", folder, failure.message()));
     }
     for (const auto& cubin : result.kernels) {
-        write_file(fs::path(folder) / cubin.pack_name, cubin.pack_bytes);
+        const std::string_view bytes = cubin.pack_bytes;
+        require(write_whole_file((fs::path(folder) / cubin.pack_name).string(), {&bytes, 1}));
     }
 }
 
@@ -98,7 +80,8 @@ void add_compile(CommandLine program) {
     command.option("--arch", options->arch, "sm_80, sm_90a, sm_100, ...");
     add_kernel_options(command, options->kernel);
     command.option("-o,--output", options->folder,
-                   "Write a pack into this folder: with FLEXC_PACK=DIR the program needs no NVRTC");
+                   "Write a pack into this folder: with FLEXC_PACK=DIR the program needs no NVRTC",
+                   {.file = true});
     command.flag("--no-cache", options->no_cache, "Neither read nor write the kernel cache");
     command.json_flag(options->json);
     command.on_run([options] { run(*options); });

@@ -1,6 +1,7 @@
 // The options that choose between kernels, and those that name one where no tensors do.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "flexc/command_line.h"
@@ -9,6 +10,7 @@
 namespace flexc::cli {
 
 struct ChoiceOption {
+    std::optional<double> max_seconds, max_memory;
     bool deterministic = false;
     std::string forward_kernel = "auto", backward_kernel = "auto", tile_source = "auto";
     std::string gradient_type = "f32";

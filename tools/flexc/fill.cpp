@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <random>
 
 #include "flexc/command.h"
@@ -21,8 +22,13 @@ namespace {
 // step): drawing each of 10^8 numbers would take longer than the benchmark.
 constexpr std::size_t kPeriod = 1'048'573;
 
+// Stops at the ends of the type, where a conversion would be undefined.
 template <typename Integer> void store_integer(std::byte* out, double value) {
-    const auto stored = static_cast<Integer>(static_cast<std::int64_t>(value));
+    constexpr auto kLeast = std::numeric_limits<Integer>::min();
+    constexpr auto kMost = std::numeric_limits<Integer>::max();
+    const auto stored = value >= static_cast<double>(kMost)    ? kMost
+                        : value <= static_cast<double>(kLeast) ? kLeast
+                                                               : static_cast<Integer>(value);
     std::memcpy(out, &stored, sizeof stored);
 }
 template <typename Stored> void store_as(std::byte* out, Stored stored) {
@@ -76,8 +82,8 @@ std::function<double()> generator(const FillSpec& spec, std::uint64_t seed) {
 std::int64_t parse_count(const std::string& text, std::string_view what) {
     std::int64_t count = 0;
     const auto parsed = std::from_chars(text.data(), text.data() + text.size(), count);
-    if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() || count < 1 ||
-        count > (std::int64_t{1} << 30)) {
+    if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() ||
+        text.front() == '0' || count < 1 || count > (std::int64_t{1} << 30)) {
         fail_usage(formatted("{}: '{}' is not a whole number from 1 to 2^30", what, text));
     }
     return count;
@@ -114,17 +120,23 @@ FillSpec parse_fill(const std::string& text) {
                              text));
     };
     const auto number = [&](std::size_t i) { return parse_number(parts[i], "--fill " + text); };
+    const auto finite = [&](std::size_t i) {
+        if (std::isinf(number(i))) {
+            fail_usage(formatted("--fill '{}': {} is not finite", text, parts[i]));
+        }
+        return number(i);
+    };
     const auto& kind = parts[0];
     if (kind == "normal" && parts.size() <= 2) {
-        return {FillSpec::Kind::normal, parts.size() == 2 ? number(1) : 0.1, 0};
+        return {FillSpec::Kind::normal, parts.size() == 2 ? finite(1) : 0.1, 0};
     }
-    if (kind == "uniform" && parts.size() == 3 && number(1) < number(2)) {
+    if (kind == "uniform" && parts.size() == 3 && finite(1) < finite(2)) {
         return {FillSpec::Kind::uniform, number(1), number(2)};
     }
     if (kind == "index" && parts.size() == 2 && number(1) >= 1 && number(1) < 0x1p53) {
         return {FillSpec::Kind::index, number(1), 0};
     }
-    if (kind == "segments" && parts.size() == 2 && number(1) >= 1) {
+    if (kind == "segments" && parts.size() == 2 && finite(1) >= 1 && number(1) < 0x1p53) {
         return {FillSpec::Kind::segments, std::floor(number(1)), 0};
     }
     if (kind == "const" && parts.size() == 2) {

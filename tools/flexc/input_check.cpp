@@ -143,9 +143,16 @@ ProblemShape problem_shape(const TensorFile& file) {
 void check_inputs(const TensorFile& file, const Signature& signature, const ProblemShape& shape,
                   bool backward) {
     Problems problems(file);
-    expect(problems, "do", "[B, H, Q_LEN, DV]", shape.dtype, o_shape(shape), backward);
-    expect(problems, "dlse", "[B, H, Q_LEN]", DType::f32, lse_shape(shape), false);
+    const bool is_ragged = shape.query_layout == Layout::ragged;
+    expect(problems, "do", is_ragged ? "[TOTAL_Q, H, DV]" : "[B, H, Q_LEN, DV]", shape.dtype,
+           o_shape(shape), backward);
+    expect(problems, "dlse", is_ragged ? "[TOTAL_Q, H]" : "[B, H, Q_LEN]", DType::f32,
+           lse_shape(shape), false);
     std::set<std::string> wanted{"q", "k", "v", "do", "dlse"};
+    if (shape.query_layout != Layout::dense || shape.key_layout != Layout::dense) {
+        wanted.insert({"cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "page_table",
+                       "page_indptr", "page_indices", "last_page_len", "query_starts"});
+    }
     auto sizes = size_names(shape);
     for (const auto& buffer : signature.buffers) {
         if (!wanted.insert(buffer.name).second) {

@@ -42,18 +42,19 @@ bool matches(const LibraryEntry& entry, const std::vector<std::string>& words) {
 void list(const std::vector<std::string>& words, bool json) {
     auto entries = library();
     std::erase_if(entries, [&](const LibraryEntry& entry) { return !matches(entry, words); });
+    if (entries.empty()) {
+        fail(formatted("no mod matches '{}'", joined(words, " ")));
+    }
     if (json) {
         auto value = nlohmann::json::array();
         for (const auto& entry : entries) {
             value.push_back({{"name", entry.name},
                              {"group", entry.group},
                              {"page", entry.page},
-                             {"summary", entry.summary}});
+                             {"summary", entry.summary},
+                             {"also_called", entry.also_called}});
         }
         return print_json(value);
-    }
-    if (entries.empty()) {
-        fail(formatted("no mod matches '{}'", joined(words, " ")));
     }
     std::size_t width = 0;
     for (const auto& entry : entries) {
@@ -69,20 +70,6 @@ void list(const std::vector<std::string>& words, bool json) {
     }
 }
 
-LibraryEntry find(const std::string& wanted) {
-    std::vector<std::string> names;
-    for (auto& entry : library()) {
-        if (entry.name == wanted) {
-            return std::move(entry);
-        }
-        names.push_back(entry.name);
-    }
-    const auto nearest = nearest_name(wanted, names);
-    fail(formatted("there is no mod '{}'{}", wanted,
-                   nearest.empty() ? "; `flexc list` shows them"
-                                   : formatted(" (did you mean '{}'?)", nearest)));
-}
-
 // A picture in one shade says nothing.
 bool says_something(const std::vector<std::string>& picture) {
     const auto all = joined(picture, "");
@@ -90,7 +77,11 @@ bool says_something(const std::vector<std::string>& picture) {
 }
 
 void show(const std::string& wanted, bool json) {
-    const auto entry = find(wanted);
+    const auto found = library_mod(wanted);
+    if (!found) {
+        fail(found.error().message + "; `flexc list` shows them");
+    }
+    const LibraryEntry& entry = *found;
     const auto dependence = value_of(explain(entry.text, "deps"));
     const auto mask = value_of(explain(entry.text, "mask"));
     const auto drawn = picture_of(entry);
@@ -100,6 +91,7 @@ void show(const std::string& wanted, bool json) {
                            {"group", entry.group},
                            {"page", entry.page},
                            {"summary", entry.summary},
+                           {"also_called", entry.also_called},
                            {"text", entry.text},
                            {"dependence", dependence},
                            {"mask", mask},

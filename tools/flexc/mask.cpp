@@ -1,4 +1,4 @@
-// flexc mask: the tile map of a mask, as a picture or as JSON.
+// flexc mask: the block mask of a mask_mod, as a picture or as JSON.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -15,10 +15,12 @@
 namespace flexc::cli {
 namespace {
 
+constexpr std::int64_t kTooLarge = 1 << 20; // of head dims: the library says so
+
 struct MaskOptions {
     ModOption mod;
     std::int64_t q = 0, kv = 0;
-    std::optional<std::int64_t> b, h, h_kv;
+    std::optional<std::int64_t> b, h, h_kv, head_dim, head_dim_v;
     std::vector<std::int64_t> tile{128, 128};
     std::string inputs, png;
     bool json = false;
@@ -76,6 +78,26 @@ Sizes sizes_of(const MaskOptions& options, const Arrays& arrays) {
             .kv_heads = kv_heads == 0 ? heads : kv_heads,
             .q_len = options.q,
             .kv_len = options.kv};
+}
+
+// A default would change the picture of a mask that reads D, without a word.
+void set_head_dims(const MaskOptions& options, const Arrays& arrays, const Signature& signature,
+                   CompileOptions& compile_options) {
+    const auto set = [&](const std::optional<std::int64_t>& given, const char* size,
+                         const char* option, int& dim) {
+        const auto found = arrays.extents.find(size);
+        if (given) {
+            dim = static_cast<int>(*given);
+        } else if (found != arrays.extents.end()) {
+            dim = static_cast<int>(std::min<std::int64_t>(found->second, kTooLarge));
+        } else if (std::ranges::find(signature.mask_sizes, size) != signature.mask_sizes.end()) {
+            fail_usage(formatted("the mask reads {}; say what it is with {} N", size, option));
+        }
+    };
+    set(options.head_dim, "D", "--head-dim", compile_options.head_dim);
+    compile_options.head_dim_v = compile_options.head_dim;
+    set(options.head_dim_v ? options.head_dim_v : options.head_dim, "DV", "--head-dim-v",
+        compile_options.head_dim_v);
 }
 
 // One letter or pixel stands for `step` x `step` tiles: what they all are, else partial.
@@ -149,8 +171,10 @@ void run(const MaskOptions& options) {
     if (options.tile.size() != 2) {
         fail_usage("--tile takes two numbers, queries and keys: --tile 128,64");
     }
-    const auto mod = load_mod(options.mod);
-    const auto arrays = load_arrays(options.inputs, signature_of(mod));
+    auto mod = load_mod(options.mod);
+    const auto signature = signature_of(mod);
+    const auto arrays = load_arrays(options.inputs, signature);
+    set_head_dims(options, arrays, signature, mod.options);
     std::vector<ParamValue> params;
     for (const auto& [name, value] : mod.param_values) {
         params.push_back({name, value});
@@ -184,7 +208,7 @@ void run(const MaskOptions& options) {
                 {"empty", count('.')},
                 {"partial", count('/')},
                 {"full", count('#')},
-                {"maps", std::move(maps)}});
+                {"block_masks", std::move(maps)}});
 }
 
 } // namespace
@@ -195,17 +219,22 @@ void add_mask(CommandLine program) {
         program.command("mask", "Show which tiles of the score matrix a mask leaves",
                         "flexc mask causal --q 1024 --kv 1024 --tile 128,64 --png causal.png");
     add_mod_options(command, options->mod, true);
-    command.option("--q", options->q, "Q_LEN", {.required = true, .positive = true});
-    command.option("--kv", options->kv, "KV_LEN", {.required = true, .positive = true});
-    command.option("--b", options->b, "B; else as the inputs have it, or 1", {.positive = true});
-    command.option("--h", options->h, "H; else as the inputs have it, or 1", {.positive = true});
-    command.option("--h-kv", options->h_kv, "H_KV; else H", {.positive = true});
+    command.option("--q", options->q, "Q_LEN", {.required = true});
+    command.option("--kv", options->kv, "KV_LEN", {.required = true});
+    command.option("--b", options->b, "B; else as the inputs have it, or 1");
+    command.option("--h", options->h, "H; else as the inputs have it, or 1");
+    command.option("--h-kv", options->h_kv, "H_KV; else H");
+    command.option("--head-dim", options->head_dim,
+                   "D, 1 to 256; needed where the mask reads it and no input has it",
+                   {.most = 256});
+    command.option("--head-dim-v", options->head_dim_v, "DV, when it is not D", {.most = 256});
     command.option("--tile", options->tile, "M,N: queries and keys of a tile",
-                   {.separator = ',', .count = 2, .positive = true});
+                   {.separator = ',', .count = 2});
     command.option("--inputs", options->inputs,
-                   "safetensors with the buffers that the mask reads, by name");
+                   "safetensors with the buffers that the mask reads, by name", {.file = true});
     command.option("--png", options->png,
-                   "Write the picture to this file: black full, grey partial, white empty");
+                   "Write the picture to this file: black full, grey partial, white empty",
+                   {.file = true});
     command.json_flag(options->json);
     command.on_run([options] { run(*options); });
 }

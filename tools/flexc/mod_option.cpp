@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -12,6 +14,7 @@
 
 #include "flexc/command.h"
 #include "support/text.h"
+#include "support/usual_types.h"
 
 namespace flexc::cli {
 namespace {
@@ -29,12 +32,12 @@ std::string read_program(std::istream& stream) {
 std::string read_program_file(const std::string& path) {
     std::error_code failure;
     if (std::filesystem::is_directory(path, failure)) {
-        fail(path + ": is a folder, expected a program");
+        fail({ErrorCode::io, path + ": is a folder, expected a program"});
     }
     errno = 0;
     std::ifstream stream(path, std::ios::binary);
     if (!stream) {
-        fail(formatted("{}: {}", path, std::strerror(errno)));
+        fail({ErrorCode::io, formatted("{}: {}", path, std::strerror(errno))});
     }
     return read_program(stream);
 }
@@ -49,17 +52,12 @@ void load_named(const std::string& mod, ModText& result) {
         result.text = read_program_file(mod);
         return;
     }
-    std::vector<std::string> names;
-    for (auto& entry : library()) {
-        if (entry.name == mod) {
-            result.text = std::move(entry.text);
-            return;
-        }
-        names.push_back(entry.name);
+    auto entry = library_mod(mod);
+    if (!entry) {
+        fail(formatted("there is no file '{}', and {}; `flexc list` shows them", mod,
+                       entry.error().message));
     }
-    const auto nearest = nearest_name(mod, names);
-    fail(formatted("'{}' is neither a file nor a mod of the library{}; `flexc list` shows them",
-                   mod, nearest.empty() ? "" : formatted(" (did you mean '{}'?)", nearest)));
+    result.text = std::move(entry->text);
 }
 
 // A bare expression has no place to declare params, so --param does it.
@@ -128,6 +126,7 @@ void add_mod_options(CommandLine command, ModOption& option, bool with_params) {
     command.option("MOD", option.mod, "A file, - for stdin, or a mod of the library");
     command.option("-e,--expression", option.expression, "The program itself, instead of MOD");
     command.option("--mask", option.mask, "mask_mod, when the program has none");
+    command.option("--sink", option.sink, "sink, when the program has none");
     command.option("--buffer", option.buffers,
                    "A buffer, when the program does not declare it: 'slopes: f32[H] grad'");
     if (with_params) {
@@ -152,6 +151,7 @@ ModText load_mod(const ModOption& option) {
         result.options.source_name = option.mod;
     }
     result.options.mask_mod = option.mask;
+    result.options.sink = option.sink;
     for (const auto& text : option.buffers) {
         result.options.buffers.push_back(parse_buffer(text));
     }
@@ -160,12 +160,24 @@ ModText load_mod(const ModOption& option) {
     return result;
 }
 
+namespace {
+
+// As people write them elsewhere, too: fp16, float32, torch.bfloat16.
+bool parse_type(std::string_view text, DType& dtype) {
+    if (text.starts_with("torch.")) {
+        text.remove_prefix(6);
+    }
+    return parse_dtype(text, dtype) || parse_dtype(support::usual_type(text), dtype);
+}
+
+} // namespace
+
 BufferDeclaration parse_buffer(const std::string& text) {
     static const std::regex kShape(
-        R"(\s*([A-Za-z_]\w*)\s*:\s*([A-Za-z]\w*)\s*\[([^\]\[]*)\]\s*(grad)?\s*)");
+        R"(\s*([A-Za-z_]\w*)\s*:\s*([A-Za-z][\w.]*)\s*\[([^\]\[]*)\]\s*(grad)?\s*)");
     std::smatch match;
     BufferDeclaration declaration;
-    if (!std::regex_match(text, match, kShape) || !parse_dtype(match[2].str(), declaration.type)) {
+    if (!std::regex_match(text, match, kShape) || !parse_type(match[2].str(), declaration.type)) {
         fail_usage(formatted("--buffer '{}': expected NAME: TYPE[DIMS] or NAME: TYPE[DIMS] grad, "
                              "where TYPE is one of f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool",
                              text));
@@ -191,9 +203,15 @@ std::pair<std::string, std::string> split_assignment(const std::string& text,
 }
 
 double parse_number(const std::string& text, std::string_view what) {
-    char* end = nullptr;
-    const double value = std::strtod(text.c_str(), &end);
-    if (text.empty() || *end != '\0') {
+    double value = 0;
+    const bool is_signed = text.starts_with('+') && !text.starts_with("+-");
+    const char* const begin = text.data() + (is_signed ? 1 : 0);
+    const char* const end = text.data() + text.size();
+    const auto [stop, problem] = std::from_chars(begin, end, value);
+    if (problem == std::errc::result_out_of_range) {
+        fail_usage(formatted("{}: {} is beyond what a number can be", what, text));
+    }
+    if (problem != std::errc() || stop != end || std::isnan(value)) {
         fail_usage(formatted("{}: '{}' is not a number", what, text));
     }
     return value;
@@ -201,7 +219,7 @@ double parse_number(const std::string& text, std::string_view what) {
 
 DType parse_element_type(const std::string& text) {
     DType dtype = DType::f32;
-    const bool known = parse_dtype(text, dtype);
+    const bool known = parse_type(text, dtype);
     if (!known || (dtype != DType::f32 && dtype != DType::f16 && dtype != DType::bf16)) {
         fail_usage(formatted("--dtype '{}': expected f32, f16 or bf16", text));
     }
@@ -227,7 +245,7 @@ ForwardKernel parse_forward_kernel(const std::string& text) {
     return parse_choice<ForwardKernel>(text, "--forward-kernel",
                                        {{"auto", ForwardKernel::automatic},
                                         {"generic", ForwardKernel::generic},
-                                        {"hopper", ForwardKernel::hopper}});
+                                        {"specialized", ForwardKernel::specialized}});
 }
 
 BackwardKernel parse_backward_kernel(const std::string& text) {
@@ -236,14 +254,14 @@ BackwardKernel parse_backward_kernel(const std::string& text) {
                                          {"fused", BackwardKernel::fused},
                                          {"split", BackwardKernel::split},
                                          {"generic", BackwardKernel::generic},
-                                         {"hopper", BackwardKernel::hopper}});
+                                         {"specialized", BackwardKernel::specialized}});
 }
 
 TileSource parse_tile_source(const std::string& text) {
     return parse_choice<TileSource>(text, "--mask-tiles",
                                     {{"auto", TileSource::automatic},
                                      {"ranges", TileSource::ranges},
-                                     {"maps", TileSource::maps}});
+                                     {"block-mask", TileSource::block_mask}});
 }
 
 GradientType parse_gradient_type(const std::string& text) {

@@ -16,13 +16,14 @@ struct ModOption {
     std::string mod;
     std::string expression;
     std::string mask;
+    std::string sink;
     std::vector<std::string> buffers;
     std::vector<std::string> params;
 };
 
 struct ModText {
     std::string text;
-    CompileOptions options; // source_name, mask_mod, buffers and params are filled
+    CompileOptions options; // source_name, mask_mod, sink, buffers and params are filled
     std::vector<std::pair<std::string, double>> param_values;
 };
 
@@ -39,10 +40,10 @@ double parse_number(const std::string& text, std::string_view what);
 DType parse_element_type(const std::string& text); // f32, f16 or bf16
 Device parse_device(const std::string& text);      // auto, cpu, cuda, cuda:N
 std::string describe(Device device);
-ForwardKernel parse_forward_kernel(const std::string& text); // auto, generic, hopper
+ForwardKernel parse_forward_kernel(const std::string& text); // auto, generic, specialized
 BackwardKernel
-parse_backward_kernel(const std::string& text);            // auto, fused, split, generic, hopper
-TileSource parse_tile_source(const std::string& text);     // auto, ranges, maps
+parse_backward_kernel(const std::string& text);        // auto, fused, split, generic, specialized
+TileSource parse_tile_source(const std::string& text); // auto, ranges, maps
 GradientType parse_gradient_type(const std::string& text); // f32, buffer
 OutputType parse_output_type(const std::string& text);     // input, f32
 

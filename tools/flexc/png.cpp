@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
+
+#include "flexc/whole_file.h"
 
 namespace flexc::cli {
 namespace {
@@ -87,14 +86,8 @@ std::string encode_png(const Picture& picture) {
 
 Result<void> write_png(const std::string& path, const Picture& picture) {
     const auto bytes = encode_png(picture);
-    errno = 0;
-    std::ofstream stream(path, std::ios::binary);
-    stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    stream.close();
-    if (!stream) {
-        return Error{ErrorCode::io, path + ": " + std::strerror(errno)};
-    }
-    return {};
+    const std::string_view part = bytes;
+    return write_whole_file(path, {&part, 1});
 }
 
 } // namespace flexc::cli

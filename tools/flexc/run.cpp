@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 
 #include <nlohmann/json.hpp>
@@ -11,8 +12,10 @@
 #include "flexc/compile_options.h"
 #include "flexc/fill.h"
 #include "flexc/input_check.h"
+#include "flexc/layout_option.h"
 #include "flexc/mod_option.h"
 #include "flexc/safetensors.h"
+#include "flexc/whole_file.h"
 #include "support/text.h"
 
 namespace flexc::cli {
@@ -23,6 +26,7 @@ struct RunOptions {
     std::string inputs, outputs;
     std::string device = "auto", output_type = "input";
     ChoiceOption choice;
+    LayoutOption layout;
     std::optional<double> scale;
     bool backward = false, report_out_of_range = false;
     bool quiet = false, json = false;
@@ -145,15 +149,27 @@ void report(const RunOptions& options, const AttentionCall& call, const RunTimes
           kernel.from_cache() ? ", cached" : "", joined(names, " "), options.outputs);
 }
 
+// The results would take the place of what they were made from.
+void require_other_file(const RunOptions& options) {
+    std::error_code failure; // where there is no such file yet
+    if (std::filesystem::equivalent(options.inputs, options.outputs, failure)) {
+        fail_usage(
+            formatted("--outputs {}: this is the file of --inputs; name another", options.outputs));
+    }
+}
+
 void run(const RunOptions& options) {
     auto mod = load_mod(options.mod);
     // What these refuse is said before files are opened.
     apply(options.choice, mod.options);
+    apply(options.layout, mod.options);
     const auto output_type = parse_output_type(options.output_type);
     const auto signature = signature_of(mod);
     const auto file = value_of(TensorFile::open(options.inputs));
-    const auto shape = problem_shape(file);
+    const auto shape =
+        is_dense(options.layout) ? problem_shape(file) : requests_shape(file, options.layout);
     check_inputs(file, signature, shape, options.backward);
+    require_other_file(options);
     require(check_writable(options.outputs));
 
     // The backward's row sums come from o: without its rounding, gradients of buffers are closer.
@@ -188,16 +204,19 @@ void add_run(CommandLine program) {
     add_mod_options(command, options->mod, true);
     command.option("--inputs", options->inputs,
                    "safetensors: q [B,H,Q_LEN,D], k, v [B,H_KV,KV_LEN,D or DV], do and dlse for "
-                   "--backward, and each buffer by name",
-                   {.required = true});
+                   "--backward, and each buffer by name; of other layouts what these ask for",
+                   {.required = true, .file = true});
     command.option("--outputs", options->outputs,
                    "safetensors: o, lse, and with --backward dq, dk, dv, d.NAME",
-                   {.required = true});
+                   {.required = true, .file = true});
     command.flag("--backward", options->backward, "Gradients too");
-    command.option("--device", options->device, "auto, cpu, cuda or cuda:N");
+    command.option("--device", options->device, "auto, cpu, cuda or cuda:N",
+                   {.usual = {"auto", "cpu", "cuda"}});
     command.option("--scale", options->scale, "Instead of 1/sqrt(D)");
+    add_layout_options(command, options->layout);
     add_choice_options(command, options->choice);
-    command.option("--output-type", options->output_type, "Of o: input (the type of q) or f32");
+    command.option("--output-type", options->output_type, "Of o: input (the type of q) or f32",
+                   {.usual = {"input", "f32"}});
     command.flag("--report-out-of-range", options->report_out_of_range,
                  "Warn when a buffer was read outside its bounds");
     command.flag("--quiet", options->quiet, "Print nothing on success");

@@ -54,10 +54,7 @@ struct OutputTensor {
     std::vector<std::byte> bytes;
 };
 
-// Whole or not at all: a temporary file beside `path` is synced, then renamed over it.
+// Whole or not at all.
 Result<void> write_tensors(const std::string& path, std::span<const OutputTensor> tensors);
-
-// Why `path` cannot be written, before the work is done; checked again by write_tensors.
-Result<void> check_writable(const std::string& path);
 
 } // namespace flexc::cli

@@ -35,23 +35,39 @@ constexpr TypeName kTypes[] = {
 };
 
 // nlohmann::json keeps the last of two equal keys; a file with two tensors of one name is refused.
-struct DuplicateFinder {
-    std::vector<std::set<std::string>> open;
+// Its parser with a callback would look at all keys of an object after each value in it.
+class DuplicateFinder : public json::json_sax_t {
+  public:
     std::string duplicate;
 
-    bool operator()(int, json::parse_event_t event, json& parsed) {
-        if (event == json::parse_event_t::object_start) {
-            open.emplace_back();
-        } else if (event == json::parse_event_t::object_end) {
-            open.pop_back();
-        } else if (event == json::parse_event_t::key && duplicate.empty()) {
-            const auto& key = parsed.get_ref<const std::string&>();
-            if (!open.back().insert(key).second) {
-                duplicate = key;
-            }
-        }
+    bool key(string_t& name) override {
+        if (open_.back().insert(name).second) return true;
+        duplicate = name;
+        return false;
+    }
+    bool start_object(std::size_t) override {
+        open_.emplace_back();
         return true;
     }
+    bool end_object() override {
+        open_.pop_back();
+        return true;
+    }
+    bool null() override { return true; }
+    bool boolean(bool) override { return true; }
+    bool number_integer(number_integer_t) override { return true; }
+    bool number_unsigned(number_unsigned_t) override { return true; }
+    bool number_float(number_float_t, const string_t&) override { return true; }
+    bool string(string_t&) override { return true; }
+    bool binary(binary_t&) override { return true; }
+    bool start_array(std::size_t) override { return true; }
+    bool end_array() override { return true; }
+    bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
+        return false;
+    }
+
+  private:
+    std::vector<std::set<std::string>> open_;
 };
 
 // Unsigned, and small enough that sums of them cannot wrap.
@@ -215,12 +231,14 @@ std::string describe_shape(std::span<const std::int64_t> shape) {
 
 Result<std::vector<TensorEntry>> parse_header(std::string_view header, std::uint64_t data_bytes) {
     DuplicateFinder finder;
-    const auto root = json::parse(header.begin(), header.end(), std::ref(finder), false);
-    if (root.is_discarded() || !root.is_object()) {
-        return bad("the header is not a JSON object; is this a safetensors file?");
-    }
+    const bool well_formed = json::sax_parse(header.begin(), header.end(), &finder);
     if (!finder.duplicate.empty()) {
         return bad(formatted("tensor '{}': the header names it twice", finder.duplicate));
+    }
+    const auto root =
+        well_formed ? json::parse(header.begin(), header.end(), nullptr, false) : json();
+    if (!root.is_object()) {
+        return bad("the header is not a JSON object; is this a safetensors file?");
     }
     std::vector<TensorEntry> entries;
     for (const auto& [key, value] : root.items()) {

@@ -1,6 +1,7 @@
 # Documents: many texts in one sequence, or one sequence with an end.
 
 ## padding: Sequences of len[b] tokens, padded to one length: padding neither sees nor is seen.
+# Also called padding_mask, key_padding_mask.
 # Example: len=const:22
 buffer len: i32[B]
 
@@ -9,6 +10,7 @@ fn padding(len) = q_idx < len[b] and kv_idx < len[b]
 mask_mod = padding(len)
 
 ## document: Tokens see only their own document: doc holds a number for every position.
+# Also called document_mask, doc_mask, document_masking, segment_ids.
 # Example: doc=segments:9
 buffer doc: i32[KV_LEN]
 
@@ -74,6 +76,7 @@ fn shared_prefix(doc, parent, start) {
 mask_mod = shared_prefix(doc, parent, start)
 
 ## batched_causal: Sequences of `length` tokens laid end to end, causal in each.
+# Also called batchify.
 # Example: length=11
 param length: i32 = 1024
 

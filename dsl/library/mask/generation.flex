@@ -1,6 +1,7 @@
 # Generation: drafts, trees, blocks that are denoised, and streams that look at other streams.
 
 ## block_diffusion: Noisy tokens, then the same tokens clean: a noisy block sees itself and the clean ones before it.
+# Also called bd3lm.
 # Clean blocks are causal among themselves. The sequence is 2 * length tokens long.
 # Example: length=16 block=4
 param length: i32 = 1024
@@ -20,6 +21,7 @@ fn block_diffusion(length, block) {
 mask_mod = block_diffusion(length, block)
 
 ## draft_tree: All of the prefix, and of the drafted tokens those that are the query's ancestors.
+# Also called medusa, eagle, tree attention, speculative decoding.
 # Outside the table there is nobody's ancestor.
 # Example: Q_LEN=7 NODES=7 KV_LEN=17 prefix=10 ancestor=list:1:0:0:0:0:0:0:1:1:0:0:0:0:0:1:0:1:0:0:0:0:1:1:0:1:0:0:0:1:1:0:0:1:0:0:1:0:1:0:0:1:0:1:0:1:0:0:0:1
 buffer ancestor: bool[Q_LEN, NODES]
@@ -41,7 +43,17 @@ fn draft_blocks(prefix, block) {
 
 mask_mod = draft_blocks(prefix, block)
 
+## causal_with_images: Causal, and the tokens of an image see each other: image holds a number for every position, -1 for text.
+# Also called transfusion, bidirectional images.
+# Example: image=list:-1:-1:-1:-1:-1:-1:0:0:0:0:0:0:0:0:-1:-1:-1:-1:-1:1:1:1:1:1:1:1:1:-1:-1:-1:-1:-1
+buffer image: i32[KV_LEN]
+
+fn causal_with_images(image) = q_idx >= kv_idx or image[q_idx] == image[kv_idx] and image[q_idx] >= 0
+
+mask_mod = causal_with_images(image)
+
 ## image_intervals: Text looks at images: image n is seen by the queries from interval[n, 0] until interval[n, 1].
+# Also called flamingo, vision_x_attention.
 # Example: N=4 image=segments:8 interval=list:0:7:7:15:10:24:24:32
 buffer image: i32[KV_LEN]
 buffer interval: i32[N, 2]
@@ -84,6 +96,7 @@ fn block_map_ragged(chosen, used, block) =
 mask_mod = block_map_ragged(chosen, used, block)
 
 ## paged_causal: Causal over keys that lie in pages: page[b, n] is the place in the sequence of page n, or -1.
+# Also called paged attention, vllm, page_table.
 # Example: PAGES=4 size=8 page=list:2:0:-1:1
 buffer page: i32[B, PAGES]
 param size: i32 = 128

@@ -1,6 +1,7 @@
 # Images and videos: tokens on a grid, in rows unless said otherwise.
 
 ## neighborhood_2d: An image of width x height tokens: each sees the kernel x kernel patch around it, moved inward at the borders.
+# Also called natten, na2d, neighborhood attention.
 # Example: width=8 height=4 kernel=3
 param width: i32 = 64
 param height: i32 = 64
@@ -16,6 +17,7 @@ fn neighborhood_2d(width, height, kernel) {
 mask_mod = neighborhood_2d(width, height, kernel)
 
 ## neighborhood_2d_tiled: The kernel x kernel patch for tokens that lie tile by tile, each of tile x tile: fewer blocks are touched.
+# Also called tiled_natten.
 # Example: width=8 height=4 tile=4 kernel=3
 param width: i32 = 64
 param height: i32 = 64
@@ -36,6 +38,7 @@ fn neighborhood_2d_tiled(width, height, tile, kernel) {
 mask_mod = neighborhood_2d_tiled(width, height, tile, kernel)
 
 ## neighborhood_2d_morton: The kernel x kernel patch for tokens in Morton order: even bits are the column, odd bits the row.
+# Also called morton_natten.
 # For grids of up to 256 x 256 tokens, both sides powers of two.
 # Example: width=8 height=4 kernel=3
 param width: i32 = 64
@@ -71,6 +74,7 @@ fn square_2d(width, reach) {
 mask_mod = square_2d(width, reach)
 
 ## sliding_tile_2d: Tiles of tile x tile tokens see the kernel x kernel tiles around them, moved inward at the borders.
+# Also called sta, generate_sta_mask_mod_2d.
 # Tokens lie tile by tile; columns and rows are counted in tiles.
 # Example: tile=2 columns=4 rows=2 kernel=1
 param tile: i32 = 8
@@ -90,6 +94,7 @@ fn sliding_tile_2d(tile, columns, rows, kernel) {
 mask_mod = sliding_tile_2d(tile, columns, rows, kernel)
 
 ## sliding_tile_3d: Tiles of a video see the tiles around them. Text stands behind: it sees all, and all see its first `text` tokens.
+# Also called sta_3d, generate_sta_mask_mod_3d.
 # A tile has `volume` tokens; columns, rows and frames are counted in tiles.
 # Example: volume=2 columns=3 rows=2 frames=2 kernel=1 text=5
 param volume: i32 = 384

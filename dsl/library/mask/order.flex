@@ -1,6 +1,7 @@
 # Order: who comes before whom.
 
 ## causal: Each query sees the keys up to its own position.
+# Also called causal_mask, lower_triangular, is_causal.
 # xformers: LowerTriangularMask.
 fn causal() = q_idx >= kv_idx
 
@@ -12,6 +13,7 @@ fn anticausal() = q_idx <= kv_idx
 mask_mod = anticausal()
 
 ## causal_offset: Causal for queries that stand `offset` positions further down, as when decoding.
+# Also called decoding, offset_mask.
 # Example: Q_LEN=8 offset=20
 param offset: i32 = 0
 
@@ -35,6 +37,7 @@ fn prefix_lm(prefix) = kv_idx < prefix[b] or q_idx >= kv_idx
 mask_mod = prefix_lm(prefix)
 
 ## prefix_lm_fixed: The first n keys are seen by every query, in every batch entry; the rest is causal.
+# Also called prefix_lm_mask, prefixlm.
 # Example: prefix=10
 param prefix: i32 = 512
 

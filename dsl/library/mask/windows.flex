@@ -1,6 +1,7 @@
 # Windows: what a query sees is near it.
 
 ## sliding_window: Causal, and at most n positions back.
+# Also called sliding_window_mask, swa, mistral.
 # Example: window=6
 param window: i32 = 1024
 
@@ -40,6 +41,7 @@ fn causal_window_bottom_right(n) = local_window_bottom_right(n - 1, 0)
 mask_mod = causal_window_bottom_right(window)
 
 ## sink_window: A sliding window, and the first `sinks` keys for everybody.
+# Also called attention_sinks, streaming_llm.
 # Example: sinks=3 window=6
 param sinks: i32 = 4
 param window: i32 = 1024
@@ -49,6 +51,7 @@ fn sink_window(sinks, n) = (q_idx - kv_idx <= n or kv_idx < sinks) and q_idx >= 
 mask_mod = sink_window(sinks, window)
 
 ## dilated: Every step-th key at most reach positions away, on both sides.
+# Also called dilated_sliding_window.
 # Example: reach=12 step=3
 param reach: i32 = 1024
 param step: i32 = 2
@@ -61,6 +64,7 @@ fn dilated(reach, step) {
 mask_mod = dilated(reach, step)
 
 ## global_window: Keys near by, and marked tokens, which see all and are seen by all.
+# Also called longformer, global attention.
 # Longformer's mask.
 # Example: reach=3 marked=list:1:0:0:0:0:0:0:0:0:0:0:0:0:0:0:0
 param reach: i32 = 256

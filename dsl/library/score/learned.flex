@@ -96,6 +96,7 @@ fn symmetric_bias(score, bias) = score + bias[q_idx] + bias[kv_idx]
 score_mod = symmetric_bias(score, bias)
 
 ## t5_bias: Adds a learned number for each head and bucket of distance: near ones by themselves, far ones by their logarithm.
+# Also called t5, relative position buckets.
 # For decoders: `exact` buckets of one distance each, and the rest up to the distance `far`.
 # Example: BUCKETS=32 exact=8 far=32 table=normal:1
 buffer table: f32[BUCKETS, H] grad
@@ -112,6 +113,7 @@ fn t5_bias(score, table, exact, far, buckets) = score + table[t5_bucket(exact, f
 score_mod = t5_bias(score, table, exact, far, BUCKETS)
 
 ## decomposed_2d: Adds a number for the key's row and one for its column, for every query: SAM's relative position.
+# Also called sam, vitdet.
 # Example: width=8 ROWS=4 COLUMNS=8 rel_h=normal:1 rel_w=normal:1
 buffer rel_h: f32[B, H, Q_LEN, ROWS] grad
 buffer rel_w: f32[B, H, Q_LEN, COLUMNS] grad
@@ -123,6 +125,7 @@ fn decomposed_2d(score, rel_h, rel_w, width) =
 score_mod = decomposed_2d(score, rel_h, rel_w, width)
 
 ## swin: Adds a number for every head and distance on a grid of width x width tokens: Swin's relative table.
+# Also called window attention.
 # The table has 2 * width - 1 rows and columns.
 # Example: Q_LEN=25 KV_LEN=25 width=5 DOWN=9 ACROSS=9 table=normal:1
 buffer table: f32[H, DOWN, ACROSS] grad
@@ -137,6 +140,7 @@ fn swin(score, table, width) {
 score_mod = swin(score, table, width)
 
 ## mla_rope: Adds the product of the rotated parts of query and key, which all heads share on the key's side: DeepSeek's latent attention.
+# Also called mla, deepseek.
 # For R of a few tens; what is wider belongs into q and k, which the matrix units multiply.
 # Example: R=6 weight=0.25 q_rope=normal:1 k_rope=normal:1
 buffer q_rope: f32[B, H, Q_LEN, R] grad
@@ -147,3 +151,15 @@ fn mla_rope(score, q_rope, k_rope, weight, width) =
   score + weight * sum(i in 0..width: q_rope[b, h, q_idx, i] * k_rope[b, kv_idx, i])
 
 score_mod = mla_rope(score, q_rope, k_rope, weight, R)
+
+## learned_sink: Each head has a learned logit that takes weight and has no value: attention sinks.
+# Also called gpt_oss, softmax_off_by_one, head_sink.
+# Layers of gpt-oss that see a window have mask_mod = causal() and sliding_window(127). With sink = 0 it is the softmax
+# "off by one".
+# Example: sinks=normal:1
+buffer sinks: f32[H] grad
+
+fn learned_sink(sinks) = sinks[h]
+
+sink = learned_sink(sinks)
+mask_mod = causal()

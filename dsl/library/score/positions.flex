@@ -9,12 +9,14 @@ fn alibi(score, slopes) = score + slopes[h] * (kv_idx - q_idx)
 score_mod = alibi(score, slopes)
 
 ## alibi_fixed: A penalty that grows with distance, with the slopes of the ALiBi paper: halved from head to head where there are eight.
+# Also called alibi_bias, alibi_mod.
 # Example: H=8
 fn alibi_fixed(score) = score + (kv_idx - q_idx) * exp2(-8 * (h + 1) / H)
 
 score_mod = alibi_fixed(score)
 
 ## relative_position: Adds the signed distance from key to query.
+# Also called relative_positional.
 fn relative_position(score) = score + (q_idx - kv_idx)
 
 score_mod = relative_position(score)

@@ -1,6 +1,7 @@
 # Shapes: what is done to the score itself.
 
 ## softcap: Keeps scores between -cap and cap, smoothly.
+# Also called tanh_softcap, soft_cap, logit softcapping, gemma2.
 param cap: f32 = 20.0
 
 fn softcap(score, cap) = cap * tanh(score / cap)
@@ -27,6 +28,7 @@ fn head_offset(score, step) = score + step * h
 score_mod = head_offset(score, step)
 
 ## head_gate: Scales the scores of each head by a learned gate between 0 and 1.
+# Also called gated attention.
 buffer gate: f32[H] grad
 
 fn head_gate(score, gate) = score * sigmoid(gate[h])

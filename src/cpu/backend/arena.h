@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "support/amounts.h"
+
 namespace flexc::cpu {
 
 class Arena {
@@ -12,7 +14,8 @@ class Arena {
 
     template <typename T> T* take(std::int64_t count) {
         char* place = base_ == nullptr ? nullptr : base_ + used_;
-        used_ += (static_cast<std::size_t>(count) * sizeof(T) + 63) / 64 * 64;
+        const std::size_t bytes = support::times(static_cast<std::size_t>(count), sizeof(T));
+        used_ = support::plus(used_, support::rounded_up(bytes, 64));
         return reinterpret_cast<T*>(place);
     }
     std::size_t used() const { return used_; }

@@ -11,11 +11,18 @@ namespace flexc::cpu {
 
 // Of one module; those that it does not have are null.
 struct TileFunctions {
-    TileFunction forward, forward_full, backward, backward_full, band;
+    TileFunction forward, forward_full, backward, backward_full, sink, sink_backward, band, look;
 };
 
 std::size_t forward_workspace(const Launch& launch);
 void forward(const TileFunctions& functions, const Launch& launch);
+
+// Of requests with lengths of their own, where launches have sequences.
+std::size_t forward_sequences_workspace(const Launch& launch);
+void forward_sequences(const TileFunctions& functions, const Launch& launch);
+
+std::size_t backward_sequences_workspace(const Launch& launch);
+void backward_sequences(const TileFunctions& functions, const Launch& launch);
 
 std::size_t backward_workspace(const Launch& launch);
 void backward(const TileFunctions& functions, const Launch& launch);

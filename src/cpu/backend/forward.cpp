@@ -35,18 +35,23 @@ class Forward {
         packed_tiles_ = std::int64_t{in_.batch} * in_.kv_heads * key_tiles_;
         keys_ = arena_.take<float>(packed_tiles_ * shape_.head_dim * kKeyTile);
         values_ = arena_.take<float>(packed_tiles_ * shape_.head_dim_v * kKeyTile);
-        finite_ = arena_.take<bool>(packed_tiles_);
+        moderate_keys_ = arena_.take<bool>(packed_tiles_);
+        finite_values_ = arena_.take<bool>(packed_tiles_);
         Arena lane(nullptr);
         take_scratch(lane);
         lane_bytes_ = static_cast<std::int64_t>(lane.used());
-        lanes_ = arena_.take<char>(lane_bytes_ * shape_.threads);
+        threads_ =
+            useful_threads(launch.threads, std::int64_t{in_.batch} * in_.heads * in_.q_len *
+                                               in_.kv_len * (shape_.head_dim + shape_.head_dim_v));
+        lanes_ = arena_.take<char>(lane_bytes_ * threads_);
     }
 
     std::size_t workspace() const { return arena_.used(); }
 
     void run(const TileFunctions& functions) {
-        for_units(shape_.threads, packed_tiles_, [&](std::int64_t unit, int) { pack(unit); });
-        for_units(shape_.threads, std::int64_t{in_.batch} * in_.heads * query_tiles_,
+        for_units(*launch_.pool, threads_, packed_tiles_,
+                  [&](std::int64_t unit, int) { pack(unit); });
+        for_units(*launch_.pool, threads_, std::int64_t{in_.batch} * in_.heads * query_tiles_,
                   [&](std::int64_t unit, int lane) { query_tile(functions, unit, lane); });
     }
 
@@ -68,10 +73,13 @@ class Forward {
         const Rows rows{head / in_.kv_heads, head % in_.kv_heads, first,
                         std::min<std::int64_t>(kKeyTile, in_.kv_len - first)};
         const std::int64_t padded = round_up(rows.count, kColumnUnit);
-        load_transposed(in_.k, shape_.dtype, rows, shape_.head_dim,
-                        keys_ + unit * shape_.head_dim * kKeyTile, kKeyTile, padded);
-        finite_[unit] = load_rows(in_.v, shape_.dtype, rows, shape_.head_dim_v,
-                                  values_ + unit * shape_.head_dim_v * kKeyTile, padded);
+        moderate_keys_[unit] =
+            load_transposed(in_.k, shape_.dtype, rows, shape_.head_dim,
+                            keys_ + unit * shape_.head_dim * kKeyTile, kKeyTile, padded)
+                .is_moderate;
+        finite_values_[unit] = load_rows(in_.v, shape_.dtype, rows, shape_.head_dim_v,
+                                         values_ + unit * shape_.head_dim_v * kKeyTile, padded)
+                                   .is_finite;
     }
 
     void query_tile(const TileFunctions& functions, std::int64_t unit, int lane) {
@@ -84,7 +92,9 @@ class Forward {
                         std::min<std::int64_t>(query_tile_, in_.q_len - first)};
         const std::int64_t padded = power_of_two(rows.count);
         const std::int64_t kv_head = rows.h / (in_.heads / in_.kv_heads);
-        load_rows(in_.q, shape_.dtype, rows, shape_.head_dim, scratch.q, padded);
+        const bool moderate_queries =
+            load_rows(in_.q, shape_.dtype, rows, shape_.head_dim, scratch.q, padded).is_moderate &&
+            is_moderate(in_.scale);
         std::fill_n(scratch.row_max, rows.count, -std::numeric_limits<float>::infinity());
         std::fill_n(scratch.row_sum, rows.count, 0.0f);
 
@@ -104,25 +114,27 @@ class Forward {
         const VisibleBand band = visible_band(functions, launch_, launch_.words, tile);
         const Range row_range{first, first + rows.count};
         const Range visible = band.columns_of(row_range, in_.kv_len);
-        const VisibleTiles tiles(in_.map, rows.b, rows.h);
+        const VisibleTiles tiles(in_.block_mask, rows.b, rows.h);
         bool started = false;
         for (std::int64_t key_tile = visible.begin / kKeyTile;
              !visible.empty() && key_tile * kKeyTile < visible.end; ++key_tile) {
             // Only the part of the tile inside the band, from a multiple of the unit.
-            const Range columns{
+            const Range inside{
                 std::max(visible.begin / kColumnUnit * kColumnUnit, key_tile * kKeyTile),
                 std::min(visible.end, (key_tile + 1) * kKeyTile)};
-            if (!tiles.shows(row_range, columns)) continue;
+            const std::int64_t packed = (rows.b * in_.kv_heads + kv_head) * key_tiles_ + key_tile;
+            tile.is_moderate = moderate_queries && moderate_keys_[packed];
+            const auto [columns, is_full] =
+                look_at(functions, launch_, band, tiles, tile, row_range, inside);
+            if (columns.empty()) continue;
             tile.kv_begin = columns.begin + in_.kv_offset;
             tile.columns = columns.end - columns.begin;
-            const bool full = functions.forward_full != nullptr &&
-                              (band.covers(row_range, columns) || tiles.covers(row_range, columns));
-            key_step(full ? functions.forward_full : functions.forward, tile, scratch,
-                     (rows.b * in_.kv_heads + kv_head) * key_tiles_ + key_tile,
+            const bool full = is_full && functions.forward_full != nullptr;
+            key_step(full ? functions.forward_full : functions.forward, tile, scratch, packed,
                      columns.begin - key_tile * kKeyTile, started);
             started = true;
         }
-        finish(rows, scratch, started);
+        finish(functions, tile, rows, scratch, started);
     }
 
     void key_step(TileFunction function, Tile& tile, const Scratch& scratch, std::int64_t packed,
@@ -150,7 +162,7 @@ class Forward {
                               .right_stride = dim_v,
                               .out_stride = dim_v,
                               .accumulate = started};
-        (finite_[packed] ? multiply : multiply_skipping_zeros)(
+        (finite_values_[packed] ? multiply : multiply_skipping_zeros)(
             product, scratch.scores, values_ + (packed * kKeyTile + skipped) * dim_v,
             scratch.output);
     }
@@ -167,19 +179,33 @@ class Forward {
         }
     }
 
-    void finish(const Rows& rows, const Scratch& scratch, bool started) {
+    void finish(const TileFunctions& functions, Tile& tile, const Rows& rows,
+                const Scratch& scratch, bool started) {
+        constexpr float kNothing = -std::numeric_limits<float>::infinity();
         const int dim_v = shape_.head_dim_v;
         for (std::int64_t row = 0; row < rows.count; ++row) {
+            const float maximum = scratch.row_max[row];
+            const double sum = scratch.row_sum[row];
+            scratch.lse[row] = !started || maximum == kNothing
+                                   ? kNothing
+                                   : static_cast<float>(double{maximum} + std::log(sum));
+        }
+        std::fill_n(scratch.row_correction, rows.count, 1.0f);
+        if (functions.sink != nullptr) {
+            tile.columns = 1;
+            functions.sink(launch_.words, &tile);
+        }
+        for (std::int64_t row = 0; row < rows.count; ++row) {
             float* output = scratch.output + row * dim_v;
-            const float maximum = scratch.row_max[row], sum = scratch.row_sum[row];
-            const bool hidden = !started || maximum == -std::numeric_limits<float>::infinity();
-            if (hidden)
+            const float sum = scratch.row_sum[row], correction = scratch.row_correction[row];
+            if (scratch.lse[row] == kNothing)
                 std::fill_n(output, dim_v, 0.0f);
-            else
+            else if (correction == 1)
                 for (int d = 0; d < dim_v; ++d)
                     output[d] /= sum;
-            scratch.lse[row] = hidden ? -std::numeric_limits<float>::infinity()
-                                      : static_cast<float>(double{maximum} + std::log(double{sum}));
+            else
+                for (int d = 0; d < dim_v; ++d)
+                    output[d] = output[d] * correction / sum;
         }
         store_rows(in_.o, shape_.dtype, in_.o_flags, rows, dim_v, scratch.output, dim_v);
         if (in_.lse.data != nullptr) store_rows(in_.lse, DType::f32, 0, rows, 1, scratch.lse, 1);
@@ -191,15 +217,20 @@ class Forward {
     Arena arena_;
     std::int64_t query_tile_, query_tiles_, key_tiles_, packed_tiles_, lane_bytes_;
     float *keys_, *values_;
-    bool* finite_; // of each packed tile of V
+    bool *moderate_keys_, *finite_values_; // of each packed tile
+    int threads_;
     char* lanes_;
 };
 
 } // namespace
 
-std::size_t forward_workspace(const Launch& launch) { return Forward(launch).workspace(); }
+std::size_t forward_workspace(const Launch& launch) {
+    if (launch.sequences != nullptr) return forward_sequences_workspace(launch);
+    return Forward(launch).workspace();
+}
 
 void forward(const TileFunctions& functions, const Launch& launch) {
+    if (launch.sequences != nullptr) return forward_sequences(functions, launch);
     Forward(launch).run(functions);
 }
 

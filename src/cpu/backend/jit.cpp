@@ -1,18 +1,26 @@
 // The only file that includes LLVM.
 #include "cpu/backend/jit.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <initializer_list>
+#include <map>
 #include <mutex>
 
 #include <llvm/Analysis/CGSCCPassManager.h>
 #include <llvm/AsmParser/Parser.h>
 #include <llvm/ExecutionEngine/Orc/JITTargetMachineBuilder.h>
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
+#include <llvm/IR/Constants.h>
 #include <llvm/IR/DiagnosticInfo.h>
+#include <llvm/IR/Instructions.h>
 #include <llvm/IR/LLVMContext.h>
 #include <llvm/IR/LegacyPassManager.h>
+#include <llvm/IR/Metadata.h>
 #include <llvm/IR/Module.h>
+#include <llvm/IR/PassInstrumentation.h>
 #include <llvm/IR/Verifier.h>
 #include <llvm/Passes/PassBuilder.h>
 #include <llvm/Support/MemoryBuffer.h>
@@ -31,9 +39,11 @@ namespace orc = llvm::orc;
 #if LLVM_VERSION_MAJOR >= 18
 constexpr auto kObjectFile = llvm::CodeGenFileType::ObjectFile;
 constexpr auto kAggressive = llvm::CodeGenOptLevel::Aggressive;
+constexpr auto kLess = llvm::CodeGenOptLevel::Less;
 #else
 constexpr auto kObjectFile = llvm::CGFT_ObjectFile;
 constexpr auto kAggressive = llvm::CodeGenOpt::Aggressive;
+constexpr auto kLess = llvm::CodeGenOpt::Less;
 #endif
 
 void initialize_target() {
@@ -45,10 +55,31 @@ void initialize_target() {
     });
 }
 
+// The x86-64 level of a processor by its features; "" on other architectures. LLVM orders sums by
+// what it knows of a processor's speed: of a level it knows the same on every machine, so that
+// machines of one level compute the same bits.
+std::string level_of(const orc::JITTargetMachineBuilder& host) {
+    if (host.getTargetTriple().getArch() != llvm::Triple::x86_64) return "";
+    const std::vector<std::string>& features = host.getFeatures().getFeatures();
+    const auto has = [&](std::initializer_list<const char*> names) {
+        return std::ranges::all_of(names, [&](const char* name) {
+            return std::ranges::find(features, std::string("+") + name) != features.end();
+        });
+    };
+    if (!has({"cx16", "popcnt", "sse3", "sse4.1", "sse4.2", "ssse3"})) return "x86-64";
+    if (!has({"avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"})) return "x86-64-v2";
+    return has({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}) ? "x86-64-v4"
+                                                                            : "x86-64-v3";
+}
+
 llvm::Expected<orc::JITTargetMachineBuilder> host_builder() {
     initialize_target();
     auto builder = orc::JITTargetMachineBuilder::detectHost();
     if (builder) {
+        if (const std::string level = level_of(*builder); !level.empty()) {
+            builder->setCPU(level);
+            builder->getFeatures() = llvm::SubtargetFeatures();
+        }
         builder->setCodeGenOptLevel(kAggressive);
         builder->setRelocationModel(llvm::Reloc::PIC_);
     }
@@ -130,33 +161,86 @@ llvm::Expected<std::unique_ptr<JitModule>> link(std::unique_ptr<llvm::MemoryBuff
 
 // As wide as the processor has: the loops are long and the matrix products use full width anyway.
 void prefer_wide_vectors(llvm::Module& module, const llvm::TargetMachine& machine) {
-    if (!machine.getTargetFeatureString().contains("+avx512f")) return;
+    if (machine.getTargetCPU() != "x86-64-v4") return;
     for (llvm::Function& function : module)
         if (!function.isDeclaration()) function.addFnAttr("prefer-vector-width", "512");
 }
 
-void optimize(llvm::Module& module, llvm::TargetMachine& machine) {
+// Instructions of a module once its calls are inlined: what the time of a compile follows.
+std::size_t instructions_of(const llvm::Module& module) {
+    std::map<const llvm::Function*, std::size_t> known;
+    const std::function<std::size_t(const llvm::Function&)> count =
+        [&](const llvm::Function& function) {
+            const auto [entry, is_new] = known.try_emplace(&function, 1);
+            if (!is_new) return entry->second;
+            std::size_t sum = 1;
+            for (const llvm::BasicBlock& block : function)
+                for (const llvm::Instruction& instruction : block) {
+                    const auto* call = llvm::dyn_cast<llvm::CallInst>(&instruction);
+                    const llvm::Function* callee = call ? call->getCalledFunction() : nullptr;
+                    sum += callee != nullptr && !callee->isDeclaration() ? count(*callee) : 1;
+                }
+            return known[&function] = sum;
+        };
+    std::size_t all = 0;
+    for (const llvm::Function& function : module)
+        if (!function.isDeclaration() && !function.hasLocalLinkage()) all += count(function);
+    return all;
+}
+
+// Beyond this many instructions vectors, which multiply them, and unrolled loops take LLVM seconds
+// to minutes; no program that people write comes near.
+constexpr std::size_t kManyInstructions = 6000;
+
+// Loops ask to become vectors: they no longer do.
+void keep_loops_scalar(llvm::Module& module) {
+    llvm::LLVMContext& context = module.getContext();
+    auto* never = llvm::ConstantAsMetadata::get(llvm::ConstantInt::getFalse(context));
+    for (llvm::Function& function : module)
+        for (llvm::BasicBlock& block : function) {
+            llvm::MDNode* loop = block.empty() ? nullptr : block.back().getMetadata("llvm.loop");
+            for (unsigned i = 1; loop != nullptr && i < loop->getNumOperands(); ++i) {
+                auto* hint = llvm::dyn_cast<llvm::MDNode>(loop->getOperand(i));
+                const auto* name = hint != nullptr && hint->getNumOperands() == 2
+                                       ? llvm::dyn_cast<llvm::MDString>(hint->getOperand(0))
+                                       : nullptr;
+                if (name != nullptr && name->getString() == "llvm.loop.vectorize.enable")
+                    hint->replaceOperandWith(1, never);
+            }
+        }
+}
+
+// Leaves out what is left to do once `stop` says so.
+void optimize(llvm::Module& module, llvm::TargetMachine& machine, bool is_large,
+              const StopQuery& stop) {
     llvm::LoopAnalysisManager loops;
     llvm::FunctionAnalysisManager functions;
     llvm::CGSCCAnalysisManager components;
     llvm::ModuleAnalysisManager modules;
     llvm::PipelineTuningOptions tuning;
-    tuning.LoopVectorization = true;
-    tuning.LoopInterleaving = true;
-    llvm::PassBuilder passes(&machine, tuning);
+    tuning.LoopVectorization = !is_large;
+    tuning.LoopInterleaving = !is_large;
+    tuning.LoopUnrolling = !is_large;
+    llvm::PassInstrumentationCallbacks callbacks;
+    callbacks.registerShouldRunOptionalPassCallback(
+        [&](llvm::StringRef, const llvm::Any&) { return !stop(); });
+    llvm::PassBuilder passes(&machine, tuning, {}, &callbacks);
     passes.registerModuleAnalyses(modules);
     passes.registerCGSCCAnalyses(components);
     passes.registerFunctionAnalyses(functions);
     passes.registerLoopAnalyses(loops);
     passes.crossRegisterProxies(loops, functions, components, modules);
-    passes.buildPerModuleDefaultPipeline(llvm::OptimizationLevel::O3).run(module, modules);
+    passes
+        .buildPerModuleDefaultPipeline(is_large ? llvm::OptimizationLevel::O1
+                                                : llvm::OptimizationLevel::O3)
+        .run(module, modules);
 }
 
 llvm::Error failure(const std::string& message) {
     return llvm::createStringError(llvm::inconvertibleErrorCode(), message.c_str());
 }
 
-llvm::Expected<llvm::SmallVector<char, 0>> object_of(std::string_view text) {
+llvm::Expected<llvm::SmallVector<char, 0>> object_of(std::string_view text, const StopQuery& stop) {
     auto builder = host_builder();
     if (!builder) return builder.takeError();
     auto machine = builder->createTargetMachine();
@@ -190,7 +274,13 @@ llvm::Expected<llvm::SmallVector<char, 0>> object_of(std::string_view text) {
     llvm::raw_string_ostream stream(message);
     if (llvm::verifyModule(*module, &stream))
         return failure("emitted LLVM IR is not valid:\n" + stream.str());
-    optimize(*module, **machine);
+    const bool is_large = instructions_of(*module) > kManyInstructions;
+    if (is_large) {
+        keep_loops_scalar(*module);
+        (*machine)->setOptLevel(kLess);
+    }
+    optimize(*module, **machine, is_large, stop);
+    if (stop()) return failure("stopped");
 
     llvm::SmallVector<char, 0> object;
     llvm::raw_svector_ostream out(object);
@@ -203,9 +293,9 @@ llvm::Expected<llvm::SmallVector<char, 0>> object_of(std::string_view text) {
 
 } // namespace
 
-std::unique_ptr<JitModule> JitModule::compile(std::string_view text, std::string& object,
-                                              std::string& error) {
-    auto bytes = object_of(text);
+std::unique_ptr<JitModule> JitModule::compile(std::string_view text, const StopQuery& stop,
+                                              std::string& object, std::string& error) {
+    auto bytes = object_of(text, stop);
     if (!bytes) {
         error = text_of(bytes.takeError());
         return nullptr;

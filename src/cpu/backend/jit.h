@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "cpu/backend_table.h"
+
 namespace flexc::cpu {
 
 // Owns the machine code of one program; code lives as long as the module.
@@ -14,9 +16,10 @@ class JitModule {
     virtual void* find(const char* name) const = 0; // nullptr: no such function
 
     // nullptr on failure, with the reason in `error`. compile() also gives the relocatable object,
-    // which load() takes on a machine with the same processor and LLVM.
-    static std::unique_ptr<JitModule> compile(std::string_view text, std::string& object,
-                                              std::string& error);
+    // which load() takes on a machine with the same processor and LLVM. It asks `stop` between
+    // LLVM's passes; code generation is one pass.
+    static std::unique_ptr<JitModule> compile(std::string_view text, const StopQuery& stop,
+                                              std::string& object, std::string& error);
     static std::unique_ptr<JitModule> load(std::string_view object, std::string& error);
 };
 

@@ -33,6 +33,8 @@ auto guarded(ByteSink error, const Work& work) noexcept -> decltype(work()) {
         send(error, "out of memory");
     } catch (const std::exception& exception) {
         send(error, exception.what());
+    } catch (...) {
+        send(error, "an exception");
     }
     return {};
 }
@@ -44,8 +46,10 @@ BackendModule* wrap(std::unique_ptr<JitModule> code, const std::string& message,
     }
     auto module = std::make_unique<BackendModule>();
     auto find = [&](const char* name) { return reinterpret_cast<TileFunction>(code->find(name)); };
-    module->functions = {find(kForwardFunction), find(kForwardFullFunction),
-                         find(kBackwardFunction), find(kBackwardFullFunction), find(kBandFunction)};
+    module->functions = {find(kForwardFunction),  find(kForwardFullFunction),
+                         find(kBackwardFunction), find(kBackwardFullFunction),
+                         find(kSinkFunction),     find(kSinkBackwardFunction),
+                         find(kBandFunction),     find(kLookFunction)};
     module->code = std::move(code);
     if (module->functions.forward == nullptr) {
         send(error, "the machine code has no forward function");
@@ -61,10 +65,11 @@ void describe(ByteSink out) {
     });
 }
 
-BackendModule* compile(const char* text, std::size_t size, ByteSink object, ByteSink error) {
+BackendModule* compile(const char* text, std::size_t size, StopQuery stop, ByteSink object,
+                       ByteSink error) {
     return guarded(error, [&] {
         std::string bytes, message;
-        auto code = JitModule::compile({text, size}, bytes, message);
+        auto code = JitModule::compile({text, size}, stop, bytes, message);
         BackendModule* module = wrap(std::move(code), message, error);
         if (module != nullptr) send(object, bytes);
         return module;

@@ -33,8 +33,13 @@ std::int64_t offset_of(const TensorArgument& tensor, const Rows& rows) {
 
 constexpr std::uint32_t kExponent = 0x7f800000;
 
+// Of values whose bits of the exponent are at most these.
+constexpr Magnitude magnitude_of(std::uint32_t exponent) {
+    return {exponent != kExponent, exponent < std::bit_cast<std::uint32_t>(kModerateInput)};
+}
+
 template <typename Format>
-bool load_as(const TensorArgument& tensor, const Rows& rows, int dim, float* out) {
+Magnitude load_as(const TensorArgument& tensor, const Rows& rows, int dim, float* out) {
     using Bits = typename Format::Bits;
     const std::int64_t start = offset_of(tensor, rows);
     std::uint32_t largest = 0;
@@ -49,12 +54,12 @@ bool load_as(const TensorArgument& tensor, const Rows& rows, int dim, float* out
         for (int d = 0; d < dim; ++d)
             largest = std::max(largest, std::bit_cast<std::uint32_t>(out[d]) & kExponent);
     }
-    return largest != kExponent;
+    return magnitude_of(largest);
 }
 
 template <typename Format>
-bool load_transposed_as(const TensorArgument& tensor, const Rows& rows, int dim, float* out,
-                        std::int64_t stride) {
+Magnitude load_transposed_as(const TensorArgument& tensor, const Rows& rows, int dim, float* out,
+                             std::int64_t stride) {
     using Bits = typename Format::Bits;
     // Squares keep both sides in the first-level cache.
     constexpr std::int64_t kSquare = 16;
@@ -73,7 +78,7 @@ bool load_transposed_as(const TensorArgument& tensor, const Rows& rows, int dim,
                 }
         }
     }
-    return largest != kExponent;
+    return magnitude_of(largest);
 }
 
 template <typename Format>
@@ -94,8 +99,8 @@ void store_as(const TensorArgument& tensor, bool accumulate, const Rows& rows, i
 
 } // namespace
 
-bool load_rows(const TensorArgument& tensor, DType dtype, const Rows& rows, int dim, float* out,
-               std::int64_t padded_rows) {
+Magnitude load_rows(const TensorArgument& tensor, DType dtype, const Rows& rows, int dim,
+                    float* out, std::int64_t padded_rows) {
     std::fill(out + rows.count * dim, out + padded_rows * dim, 0.0f);
     switch (dtype) {
     case DType::f16: return load_as<F16>(tensor, rows, dim, out);
@@ -104,8 +109,8 @@ bool load_rows(const TensorArgument& tensor, DType dtype, const Rows& rows, int 
     }
 }
 
-bool load_transposed(const TensorArgument& tensor, DType dtype, const Rows& rows, int dim,
-                     float* out, std::int64_t stride, std::int64_t padded_rows) {
+Magnitude load_transposed(const TensorArgument& tensor, DType dtype, const Rows& rows, int dim,
+                          float* out, std::int64_t stride, std::int64_t padded_rows) {
     for (int d = 0; d < dim; ++d)
         std::fill(out + d * stride + rows.count, out + d * stride + padded_rows, 0.0f);
     switch (dtype) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/arguments.h"
+#include "cpu/tile.h"
 #include "flexc/types.h"
 
 namespace flexc::cpu {
@@ -13,11 +14,16 @@ struct Rows {
     std::int64_t b, h, first, count;
 };
 
-// Both give whether every value is finite; they fill what is missing up to the padded size with 0.
-bool load_rows(const TensorArgument& tensor, DType dtype, const Rows& rows, int dim, float* out,
-               std::int64_t padded_rows); // out[padded_rows][dim]
-bool load_transposed(const TensorArgument& tensor, DType dtype, const Rows& rows, int dim,
-                     float* out, std::int64_t stride, std::int64_t padded_rows); // out[dim][stride]
+// Of all values that were loaded; moderate: below kModerateInput.
+struct Magnitude {
+    bool is_finite = true, is_moderate = true;
+};
+// Both fill what is missing up to the padded size with 0.
+Magnitude load_rows(const TensorArgument& tensor, DType dtype, const Rows& rows, int dim,
+                    float* out, std::int64_t padded_rows); // out[padded_rows][dim]
+Magnitude load_transposed(const TensorArgument& tensor, DType dtype, const Rows& rows, int dim,
+                          float* out, std::int64_t stride,
+                          std::int64_t padded_rows); // out[dim][stride]
 
 // As `flags` (OutputFlag) say; dtype counts where they do not ask for f32.
 void store_rows(const TensorArgument& tensor, DType dtype, unsigned flags, const Rows& rows,

@@ -1,6 +1,15 @@
 #include "cpu/backend/threads.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include <tbb/info.h>
 #include <tbb/parallel_for.h>
@@ -9,17 +18,72 @@
 
 namespace flexc::cpu {
 
+namespace {
+
+// oneTBB's workers are not there in the child of a fork, and it waits for them: whether this
+// process is another than the one that first asked for them.
+bool is_forked() {
+    static std::atomic<pid_t> first_user{0};
+    const pid_t self = ::getpid();
+    pid_t user = 0;
+    return !first_user.compare_exchange_strong(user, self) && user != self;
+}
+
+// Whether exit() has begun to take oneTBB down: kernels may still run, in exit handlers that were
+// registered before oneTBB was loaded.
+std::atomic<bool> is_ending{false};
+
+#ifdef __GLIBC__
+// Runs after oneTBB has registered its exit handlers, so that this one comes before them. Not
+// atexit(): exit.cpp leaves undone what this library registers by that.
+__attribute__((constructor)) void watch_for_the_end() {
+    ::on_exit([](int, void*) { is_ending.store(true); }, nullptr);
+}
+#endif
+
+// Threads of this call alone.
+void run_on_threads(int lanes, void (*work)(void* context, int lane), void* context) {
+    std::atomic<int> next{0};
+    std::mutex mutex;
+    std::exception_ptr failure;
+    auto take_lanes = [&] {
+        try {
+            for (int lane; (lane = next.fetch_add(1)) < lanes;)
+                work(context, lane);
+        } catch (...) {
+            const std::lock_guard lock(mutex);
+            failure = std::current_exception();
+        }
+    };
+    {
+        std::vector<std::jthread> threads;
+        try {
+            for (int i = 1; i < std::min(lanes, default_threads()); ++i)
+                threads.emplace_back(take_lanes);
+        } catch (const std::system_error&) {
+            // Those that there are do all lanes.
+        }
+        take_lanes();
+    }
+    if (failure) std::rethrow_exception(failure);
+}
+
+} // namespace
+
 int default_threads() { return tbb::info::default_concurrency(); }
 
 std::string threads_description() {
     return "oneTBB " + std::to_string(TBB_VERSION_MAJOR) + "." + std::to_string(TBB_VERSION_MINOR);
 }
 
-void run_lanes(int lanes, void (*work)(const void* context, int lane), const void* context) {
+void run_lanes(const CpuThreads& pool, int lanes, void (*work)(void* context, int lane),
+               void* context) {
     if (lanes == 1) {
         work(context, 0);
         return;
     }
+    if (pool.parallel_for != nullptr) return pool.parallel_for(pool.user, lanes, work, context);
+    if (is_ending.load() || is_forked()) return run_on_threads(lanes, work, context);
     // oneTBB complains on stderr about more workers than it has; lanes then take turns.
     tbb::task_arena arena(std::min(lanes, default_threads()));
     arena.execute([&] {

@@ -2,31 +2,43 @@
 // what is fixed wherever results are summed over lanes.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <string>
 
+#include "flexc/types.h"
+
 namespace flexc::cpu {
 
 int default_threads();
-std::string threads_description();
 
-// Calls work(context, lane) once for every lane, as many at a time as there are threads.
-void run_lanes(int lanes, void (*work)(const void* context, int lane), const void* context);
-
-template <typename Work> void for_lanes(int lanes, const Work& work) {
-    run_lanes(
-        lanes, [](const void* context, int lane) { (*static_cast<const Work*>(context))(lane); },
-        &work);
+// How many threads are worth waking for so many multiplications: each is given some 20 us of work.
+constexpr int useful_threads(int threads, std::int64_t multiplications) {
+    constexpr std::int64_t kLeastWork = std::int64_t{1} << 20;
+    return static_cast<int>(
+        std::clamp<std::int64_t>(multiplications / kLeastWork, 1, std::max(threads, 1)));
 }
 
+std::string threads_description();
+
+// Calls work(context, lane) once for every lane, as many at a time as there are threads, on the
+// pool's threads if it has any.
+void run_lanes(const CpuThreads& pool, int lanes, void (*work)(void* context, int lane),
+               void* context);
+
 // Units in any order, each by whichever lane is free: for results that do not depend on the lane.
-template <typename Work> void for_units(int lanes, std::int64_t units, const Work& work) {
+template <typename Work>
+void for_units(const CpuThreads& pool, int lanes, std::int64_t units, const Work& work) {
     std::atomic<std::int64_t> next{0};
-    for_lanes(lanes, [&](int lane) {
+    auto take_units = [&](int lane) {
         for (std::int64_t unit; (unit = next.fetch_add(1, std::memory_order_relaxed)) < units;)
             work(unit, lane);
-    });
+    };
+    run_lanes(
+        pool, lanes,
+        [](void* context, int lane) { (*static_cast<decltype(take_units)*>(context))(lane); },
+        &take_units);
 }
 
 } // namespace flexc::cpu

@@ -1,7 +1,8 @@
-// Which part of the score matrix a mask's band lets through.
+// Which part of the score matrix a mask lets through: its band, its block mask, and looks at tiles.
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "cpu/backend/attention.h"
@@ -52,13 +53,14 @@ struct VisibleBand {
     }
 };
 
-// What the caller's map says of one (b, h); without a map, that anything may be visible.
+// What the caller's block mask says of one (b, h); without a block mask, that anything may be
+// visible.
 class VisibleTiles {
   public:
-    VisibleTiles(const TileMap& map, std::int64_t b, std::int64_t h)
-        : words_(map.words), word_count_(map.word_count) {
+    VisibleTiles(const BlockMask& mask, std::int64_t b, std::int64_t h)
+        : words_(mask.words), word_count_(mask.word_count) {
         if (words_ != nullptr)
-            words_ += (b * map.batch_stride + h * map.head_stride) * map.row_count * word_count_;
+            words_ += (b * mask.batch_stride + h * mask.head_stride) * mask.row_count * word_count_;
     }
 
     bool shows(Range rows, Range columns) const {
@@ -72,10 +74,11 @@ class VisibleTiles {
 
   private:
     template <typename Test> bool any(Range rows, Range columns, Test test) const {
-        const std::int64_t last_row = (rows.end - 1) / kMapQueryTile;
-        const std::int64_t last_column = (columns.end - 1) / kMapKeyTile;
-        for (std::int64_t row = rows.begin / kMapQueryTile; row <= last_row; ++row)
-            for (std::int64_t column = columns.begin / kMapKeyTile; column <= last_column; ++column)
+        const std::int64_t last_row = (rows.end - 1) / kMaskQueryTile;
+        const std::int64_t last_column = (columns.end - 1) / kMaskKeyTile;
+        for (std::int64_t row = rows.begin / kMaskQueryTile; row <= last_row; ++row)
+            for (std::int64_t column = columns.begin / kMaskKeyTile; column <= last_column;
+                 ++column)
                 if (test(words_[row * word_count_ + column / 32], 1u << column % 32)) return true;
         return false;
     }
@@ -83,6 +86,42 @@ class VisibleTiles {
     const TileWord* words_;
     std::int64_t word_count_;
 };
+
+// The columns of a tile that have to be computed, and whether the mask leaves all of them whole.
+struct Sight {
+    Range columns;
+    bool is_full = false;
+};
+
+// Of rows and columns inside the band. Parts of kMaskKeyTile columns at either end that show
+// nothing are left out, by the block mask, or else by a look, which changes tile's columns. `tile`
+// carries b, h, h_kv, its rows and whether its scores are moderate.
+inline Sight look_at(const TileFunctions& functions, const Launch& launch, const VisibleBand& band,
+                     const VisibleTiles& tiles, Tile& tile, Range rows, Range columns) {
+    Sight sight{{columns.end, columns.end}, true};
+    for (std::int64_t first = columns.begin, next = 0; first < columns.end; first = next) {
+        next = std::min((first / kMaskKeyTile + 1) * kMaskKeyTile, columns.end);
+        const Range part{first, next};
+        if (!tiles.shows(rows, part)) continue;
+        bool is_full = band.covers(rows, part) || tiles.covers(rows, part);
+        if (functions.look != nullptr && (!is_full || launch.shape->hides_scores)) {
+            tile.kv_begin = first + launch.arguments->kv_offset;
+            tile.kv_row = first + launch.kv_row;
+            tile.columns = next - first;
+            tile.seen = 0;
+            functions.look(launch.words, &tile);
+            if ((tile.seen & kSeenShown) == 0) continue;
+            is_full = is_full || (tile.seen & kSeenMasked) == 0;
+        }
+        const bool is_first = sight.columns.empty();
+        if (is_first) sight.columns.begin = first;
+        sight.is_full = sight.is_full && is_full && (is_first || sight.columns.end == first);
+        sight.columns.end = next;
+    }
+    return sight;
+}
+
+inline bool is_moderate(double scale) { return std::abs(scale) < kModerateScale; }
 
 // Of one head. `tile` carries b, h and h_kv; arguments are the module's words.
 inline VisibleBand visible_band(const TileFunctions& functions, const Launch& launch,

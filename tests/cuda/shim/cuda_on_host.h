@@ -11,6 +11,7 @@
 
 #define __device__
 #define __shared__
+#define __noinline__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
 using std::max;
@@ -33,6 +34,13 @@ inline unsigned __float_as_uint(float x) {
 }
 inline float __int_as_float(int bits) { return __uint_as_float(static_cast<unsigned>(bits)); }
 inline int __float_as_int(float x) { return static_cast<int>(__float_as_uint(x)); }
+inline unsigned __umulhi(unsigned x, unsigned y) {
+    return static_cast<unsigned>(static_cast<unsigned long long>(x) * y >> 32);
+}
+inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift) {
+    const unsigned long long both = static_cast<unsigned long long>(high) << 32 | low;
+    return static_cast<unsigned>(both << (shift & 31) >> 32);
+}
 inline float __fdividef(float x, float y) { return x / y; }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 
@@ -64,6 +72,14 @@ inline void atomicAdd(float4* p, float4 x) {
     *p = {p->x + x.x, p->y + x.y, p->z + x.z, p->w + x.w};
 }
 inline float __fmul_rn(float x, float y) { return x * y; }
+// Toward zero: the product of two floats is a double.
+inline float __fmul_rz(float x, float y) {
+    const double product = static_cast<double>(x) * y;
+    const float rounded = static_cast<float>(product);
+    return std::isfinite(product) && std::fabs(static_cast<double>(rounded)) > std::fabs(product)
+               ? std::nextafter(rounded, 0.0F)
+               : rounded;
+}
 inline void atomicAdd(unsigned long long* p, unsigned long long x) { *p += x; }
 inline void atomicOr(unsigned* p, unsigned x) { *p |= x; }
 
@@ -100,6 +116,11 @@ template <typename Work> void run_warp(Work work) {
 }
 
 inline float __shfl_xor_sync(unsigned, float, int) { return 0; }
+// Of a thread that plays the warp alone.
+inline unsigned __match_all_sync(unsigned, unsigned long long, int* same) {
+    *same = 0;
+    return 0;
+}
 template <typename T> T __shfl_sync(unsigned, T x, int lane) {
     if (warp_of_thread == nullptr) return 0;
     return warp_of_thread->exchange(

@@ -45,6 +45,12 @@ int main(int count, char** arguments) {
     if (!signature) return fail(signature.error());
     for (const auto& buffer : signature->buffers)
         std::cout << "buffer " << buffer.name << " " << flexc::name(buffer.dtype) << '\n';
+    // Whatever the headers declare has to be in a shared library too.
+    const auto token = flexc::CancelToken::create();
+    token.cancel();
+    if (!token.is_cancelled() || !flexc::library_mod("causal_mask")) return 1;
+    if (flexc::supports("score", {}, "sm_1")) return 1;
+
     const auto wrong = flexc::check("score + kv_idy");
     if (wrong) return 1;
     std::cout << wrong.error().message << '\n';

@@ -2,9 +2,12 @@
 #pragma once
 
 constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kLargeExponent = 0x1p14f;
+constexpr float kMostFinite = 0x1.fffffep127f;
 constexpr float kLn2 = 0.6931471805599453f;
 
 inline float exp2_fast(float x) { return std::exp2(x); }
+inline float multiply_finite(float x, float y) { return __fmul_rz(x, y); }
 inline float log2_fast(float x) { return std::log2(x); }
 
 inline float negative_infinity() { return -std::numeric_limits<float>::infinity(); }

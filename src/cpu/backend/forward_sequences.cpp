@@ -1,0 +1,516 @@
+// Forward of requests with lengths of their own: one piece of the plan's work after another. A tile
+// of keys is loaded once for all of a piece's queries, those of several heads too; few queries of
+// many heads are rows of one product.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "cpu/backend/arena.h"
+#include "cpu/backend/attention.h"
+#include "cpu/backend/flush_denormals.h"
+#include "cpu/backend/tensors.h"
+#include "cpu/backend/threads.h"
+#include "cpu/backend/tile_range.h"
+#include "cpu/backend/tiles.h"
+#include "cpu/work.h"
+
+namespace flexc::cpu {
+
+namespace {
+
+constexpr std::int64_t kKeyTile = 256;
+static_assert(kKeyTile <= kMaxColumns && kKeyTile % kColumnUnit == 0);
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// Rows that are one product: queries of heads side by side.
+struct Block {
+    float *q, *scores, *output, *row_max, *row_sum, *row_correction;
+    int head, heads, query, queries; // the first, and how many
+    bool is_moderate, started;
+    std::array<bool, kBlockRows> head_started;
+
+    std::int64_t rows() const { return std::int64_t{heads} * queries; }
+};
+
+// What one lane works in.
+struct Scratch {
+    float *keys, *values, *lse;
+    std::int64_t* key_rows;
+    std::uint64_t* emitted;
+    std::array<Block, kWorkBlocks> blocks;
+};
+
+// What a piece of work gives for rows that others have keys of too.
+struct Part {
+    float *output, *row_max, *row_sum;
+};
+
+class Forward {
+  public:
+    explicit Forward(const Launch& launch)
+        : launch_(launch), shape_(*launch.shape), in_(*launch.arguments), all_(*launch.sequences),
+          arena_(launch.workspace) {
+        if (may_split(in_.kv_len)) parts_ = arena_.take<float>(kMaxParts * part_floats());
+        Arena lane(nullptr);
+        take_scratch(lane);
+        lane_bytes_ = static_cast<std::int64_t>(lane.used());
+        lanes_ = arena_.take<char>(lane_bytes_ * launch.threads);
+    }
+
+    std::size_t workspace() const { return arena_.used(); }
+
+    void run(const TileFunctions& functions) {
+        std::int64_t multiplications = 0;
+        for (std::int64_t i = 0; i < all_.work_count; ++i) {
+            const SequenceWork& work = all_.work[i];
+            multiplications += std::int64_t{work.heads} * work.queries * work.keys *
+                               (shape_.head_dim + shape_.head_dim_v);
+        }
+        const int threads = useful_threads(launch_.threads, multiplications);
+        for_units(*launch_.pool, threads, all_.work_count, [&](std::int64_t unit, int lane) {
+            Arena arena(lanes_ + lane * lane_bytes_);
+            Scratch scratch = take_scratch(arena);
+            Piece(*this, functions, all_.work[unit], scratch).run();
+        });
+        for_units(*launch_.pool, threads, all_.work_count, [&](std::int64_t unit, int lane) {
+            if (all_.work[unit].parts == 0) return;
+            Arena arena(lanes_ + lane * lane_bytes_);
+            Scratch scratch = take_scratch(arena);
+            merge(functions, all_.work + unit, scratch);
+        });
+        for (int request = 0; request < all_.count; ++request)
+            clear_unused(request);
+    }
+
+  private:
+    Scratch take_scratch(Arena& arena) const {
+        Scratch scratch{.keys = arena.take<float>(kKeyTile * shape_.head_dim),
+                        .values = arena.take<float>(kKeyTile * shape_.head_dim_v),
+                        .lse = arena.take<float>(kBlockRows),
+                        .key_rows = arena.take<std::int64_t>(kKeyTile),
+                        .emitted =
+                            arena.take<std::uint64_t>(shape_.scratch_arrays * kMaxColumns + 1),
+                        .blocks = {}};
+        float* const scores = arena.take<float>(kBlockRows * kKeyTile);
+        for (Block& block : scratch.blocks) {
+            block.q = arena.take<float>(kBlockRows * shape_.head_dim);
+            block.scores = scores;
+            block.output = arena.take<float>(kBlockRows * shape_.head_dim_v);
+            block.row_max = arena.take<float>(kBlockRows);
+            block.row_sum = arena.take<float>(kBlockRows);
+            block.row_correction = arena.take<float>(kBlockRows);
+        }
+        return scratch;
+    }
+
+    std::int64_t part_floats() const { return kBlockRows * (shape_.head_dim_v + 2); }
+    Part part_of(int index) const {
+        float* const place = parts_ + index * part_floats();
+        return {place, place + std::int64_t{kBlockRows} * shape_.head_dim_v,
+                place + std::int64_t{kBlockRows} * (shape_.head_dim_v + 1)};
+    }
+
+    // One piece of work, in the scratch of a lane.
+    class Piece {
+      public:
+        Piece(const Forward& all, const TileFunctions& functions, const SequenceWork& work,
+              Scratch& scratch)
+            : all_(all), functions_(functions), work_(work), scratch_(scratch),
+              sequence_(all.all_.of(work.request)), in_(all.in_), launch_(all.launch_) {
+            // Of this request, for what knows of one length alone.
+            in_.q_len = sequence_.q_len;
+            in_.kv_len = sequence_.kv_len;
+            in_.q_offset = sequence_.q_start;
+            in_.kv_offset = 0;
+            launch_.arguments = &in_;
+        }
+
+        void run() {
+            fill_blocks();
+            // Bands may differ by head; they are few, and found once for each.
+            for (std::int64_t key = work_.key / kKeyTile * kKeyTile; key < work_.key + work_.keys;
+                 key += kKeyTile)
+                key_tile({std::max<std::int64_t>(key, work_.key),
+                          std::min<std::int64_t>(key + kKeyTile, work_.key + work_.keys)});
+            for (int i = 0; i < block_count_; ++i)
+                work_.part < 0
+                    ? all_.finish(functions_, scratch_, scratch_.blocks[i], work_.request)
+                    : keep(scratch_.blocks[i]);
+        }
+
+      private:
+        void fill_blocks() {
+            const int queries = std::min(work_.queries, kBlockRows);
+            const int heads = heads_in_block(queries);
+            for (int head = 0; head < work_.heads; head += heads)
+                for (int query = 0; query < work_.queries; query += queries) {
+                    Block& block = scratch_.blocks[block_count_++];
+                    block.head = work_.head + head;
+                    block.heads = std::min(heads, work_.heads - head);
+                    block.query = work_.query + query;
+                    block.queries = std::min(queries, work_.queries - query);
+                    fill(block);
+                }
+        }
+
+        void fill(Block& block) {
+            const int dim = all_.shape_.head_dim;
+            block.started = false;
+            block.head_started.fill(false);
+            block.is_moderate = is_moderate(in_.scale);
+            for (int i = 0; i < block.heads; ++i) {
+                const bool is_last = i + 1 == block.heads;
+                const std::int64_t row = std::int64_t{i} * block.queries;
+                const Magnitude magnitude = load_rows(
+                    in_.q, all_.shape_.dtype, queries_of(block, i), dim, block.q + row * dim,
+                    is_last ? power_of_two(block.rows()) - row : block.queries);
+                block.is_moderate = block.is_moderate && magnitude.is_moderate;
+            }
+            std::fill_n(block.row_max, block.rows(), -kInfinity);
+            std::fill_n(block.row_sum, block.rows(), 0.0f);
+        }
+
+        Rows queries_of(const Block& block, int head) const {
+            return all_.queries_of(block, work_.request, head);
+        }
+        Tile tile_of(const Block& block, int head) const {
+            return all_.tile_of(scratch_, block, work_.request, head);
+        }
+
+        // Places `tile` at columns from `first` on.
+        void move(Tile& tile, Range columns) const {
+            tile.kv_begin = columns.begin;
+            tile.columns = columns.end - columns.begin;
+            tile.kv_row = sequence_.kv_row + columns.begin;
+            tile.kv_rows = scratch_.key_rows + columns.begin % kKeyTile;
+        }
+
+        void key_tile(Range keys) {
+            has_keys_ = has_values_ = has_key_rows_ = false;
+            keys_ = keys;
+            for (int i = 0; i < block_count_; ++i)
+                block_step(scratch_.blocks[i]);
+        }
+
+        void block_step(Block& block) {
+            std::array<Sight, kBlockRows> sights;
+            Range columns{keys_.end, keys_.begin};
+            for (int i = 0; i < block.heads; ++i) {
+                Sight& sight = sights[static_cast<std::size_t>(i)];
+                sight = look(block, i);
+                if (sight.columns.empty()) continue;
+                columns.begin = std::min(columns.begin, sight.columns.begin);
+                columns.end = std::max(columns.end, sight.columns.end);
+            }
+            if (columns.empty()) return;
+            load_keys();
+            load_values();
+            const int dim = all_.shape_.head_dim, dim_v = all_.shape_.head_dim_v;
+            const auto rows = static_cast<int>(power_of_two(block.rows()));
+            const auto width = static_cast<int>(round_up(columns.end - columns.begin, kColumnUnit));
+            const std::int64_t skipped = columns.begin % kKeyTile;
+            const auto stride = static_cast<int>(kKeyTile);
+            multiply({rows, width, dim, dim, stride, stride}, block.q, scratch_.keys + skipped,
+                     block.scores);
+            for (int i = 0; i < block.heads; ++i)
+                head_step(block, i, sights[static_cast<std::size_t>(i)], columns, width);
+            const Product product{rows, dim_v, width, stride, dim_v, dim_v, false, block.started};
+            // Rows beyond the block's have no scores.
+            for (std::int64_t row = block.rows(); row < rows; ++row)
+                std::fill_n(block.scores + row * kKeyTile, width, 0.0f);
+            (values_are_finite_ ? multiply : multiply_skipping_zeros)(
+                product, block.scores, scratch_.values + skipped * dim_v, block.output);
+            block.started = true;
+        }
+
+        Sight look(const Block& block, int head) {
+            Tile tile = tile_of(block, head);
+            const VisibleBand band = visible_band(functions_, launch_, launch_.words, tile);
+            const Range rows{block.query, block.query + block.queries};
+            const Range seen = band.columns_of(rows, in_.kv_len);
+            const Range inside{std::max(seen.begin / kColumnUnit * kColumnUnit, keys_.begin),
+                               std::min(seen.end, keys_.end)};
+            if (inside.empty()) return {{inside.end, inside.end}, false};
+            // What hides by its score wants to know how large scores may be.
+            if (all_.shape_.hides_scores) {
+                load_keys();
+                tile.is_moderate = block.is_moderate && keys_are_moderate_;
+            }
+            Sight sight{{inside.end, inside.end}, true};
+            return look_at_rows(tile, band, rows, inside, sight);
+        }
+
+        // As look_at(), for tiles that know the rows of their keys.
+        Sight look_at_rows(Tile& tile, const VisibleBand& band, Range rows, Range columns,
+                           Sight sight) {
+            if (functions_.look != nullptr) load_key_rows();
+            for (std::int64_t first = columns.begin, next = 0; first < columns.end; first = next) {
+                next = std::min((first / kMaskKeyTile + 1) * kMaskKeyTile, columns.end);
+                const Range part{first, next};
+                bool is_full = band.covers(rows, part);
+                if (functions_.look != nullptr && (!is_full || all_.shape_.hides_scores)) {
+                    move(tile, part);
+                    tile.seen = 0;
+                    functions_.look(launch_.words, &tile);
+                    if ((tile.seen & kSeenShown) == 0) continue;
+                    is_full = is_full || (tile.seen & kSeenMasked) == 0;
+                }
+                const bool is_first = sight.columns.empty();
+                if (is_first) sight.columns.begin = first;
+                sight.is_full =
+                    sight.is_full && is_full && (is_first || sight.columns.end == first);
+                sight.columns.end = next;
+            }
+            return sight;
+        }
+
+        // Probabilities of one head, and zeros in the product's other columns.
+        void head_step(Block& block, int head, const Sight& sight, Range columns, int width) {
+            Tile tile = tile_of(block, head);
+            if (sight.columns.empty()) {
+                for (std::int64_t row = 0; row < tile.rows; ++row)
+                    std::fill_n(tile.scores + row * kKeyTile, width, 0.0f);
+                return;
+            }
+            const std::int64_t before = sight.columns.begin - columns.begin;
+            const std::int64_t after = sight.columns.end - columns.begin;
+            float* const scores = tile.scores;
+            tile.scores += before;
+            load_key_rows();
+            move(tile, sight.columns);
+            const bool full = sight.is_full && functions_.forward_full != nullptr;
+            (full ? functions_.forward_full : functions_.forward)(launch_.words, &tile);
+            for (std::int64_t row = 0; row < tile.rows; ++row) {
+                std::fill_n(scores + row * kKeyTile, before, 0.0f);
+                std::fill_n(scores + row * kKeyTile + after, width - after, 0.0f);
+            }
+            bool& started = block.head_started[static_cast<std::size_t>(head)];
+            if (started) rescale(block, head);
+            started = true;
+        }
+
+        // What was summed relative to an older maximum.
+        void rescale(const Block& block, int head) const {
+            const FlushDenormals flush;
+            const int dim_v = all_.shape_.head_dim_v;
+            const std::int64_t first = std::int64_t{head} * block.queries;
+            for (std::int64_t row = first; row < first + block.queries; ++row) {
+                const float factor = block.row_correction[row];
+                if (factor == 1) continue;
+                for (int d = 0; d < dim_v; ++d)
+                    block.output[row * dim_v + d] *= factor;
+            }
+        }
+
+        // Of the whole tile, once for all blocks. K transposed, so that a tile of scores is a plain
+        // product, and V in rows; both in f32.
+        void load_keys() {
+            if (has_keys_) return;
+            has_keys_ = keys_are_moderate_ = true;
+            for_runs([&](const Rows& rows, std::int64_t column, std::int64_t padded) {
+                keys_are_moderate_ &=
+                    load_transposed(in_.k, all_.shape_.dtype, rows, all_.shape_.head_dim,
+                                    scratch_.keys + column, kKeyTile, padded)
+                        .is_moderate;
+            });
+        }
+        void load_values() {
+            if (has_values_) return;
+            has_values_ = values_are_finite_ = true;
+            const int dim = all_.shape_.head_dim_v;
+            for_runs([&](const Rows& rows, std::int64_t column, std::int64_t padded) {
+                values_are_finite_ &= load_rows(in_.v, all_.shape_.dtype, rows, dim,
+                                                scratch_.values + column * dim, padded)
+                                          .is_finite;
+            });
+        }
+        void load_key_rows() {
+            if (has_key_rows_ || !all_.shape_.reads_key_rows) return;
+            has_key_rows_ = true;
+            for (std::int64_t key = keys_.begin; key < keys_.end; ++key)
+                scratch_.key_rows[key % kKeyTile] =
+                    key_row(all_.all_, sequence_, static_cast<int>(key));
+        }
+
+        // Calls load(rows, column in the tile, rows with what is to be filled with 0).
+        template <typename Load> void for_runs(const Load& load) const {
+            const std::int64_t h_kv = work_.head / (in_.heads / in_.kv_heads);
+            // Products begin and end at multiples of the unit.
+            for (std::int64_t key = keys_.begin; key < keys_.end;) {
+                const KeyRun run = key_run(all_.all_, sequence_, static_cast<int>(key),
+                                           static_cast<int>(keys_.end - key));
+                const std::int64_t batch = all_.all_.page_size > 0 ? run.page : work_.request;
+                const bool is_last = key + run.count == keys_.end;
+                const std::int64_t column = key % kKeyTile;
+                const std::int64_t padded =
+                    is_last ? round_up(column + run.count, kColumnUnit) - column : run.count;
+                load(Rows{batch, h_kv, run.row, run.count}, column, padded);
+                key += run.count;
+            }
+        }
+
+        void keep(const Block& block) {
+            const int dim_v = all_.shape_.head_dim_v;
+            const Part part = all_.part_of(work_.part);
+            for (int head = 0; head < block.heads; ++head) {
+                const std::int64_t first = std::int64_t{head} * block.queries;
+                const bool started = block.head_started[static_cast<std::size_t>(head)];
+                std::copy_n(block.row_max + first, block.queries, part.row_max + first);
+                std::copy_n(block.row_sum + first, block.queries, part.row_sum + first);
+                if (started)
+                    std::copy_n(block.output + first * dim_v, block.queries * dim_v,
+                                part.output + first * dim_v);
+                else
+                    std::fill_n(part.output + first * dim_v, block.queries * dim_v, 0.0f);
+            }
+        }
+
+        const Forward& all_;
+        const TileFunctions& functions_;
+        const SequenceWork& work_;
+        Scratch& scratch_;
+        const Sequence& sequence_;
+        AttentionArguments in_;
+        Launch launch_;
+        int block_count_ = 0;
+        Range keys_; // of the tile
+        bool has_keys_ = false, has_values_ = false, has_key_rows_ = false;
+        bool keys_are_moderate_ = false, values_are_finite_ = false;
+    };
+
+    // Rows of tensors of queries, of one of the block's heads.
+    Rows queries_of(const Block& block, int request, int head) const {
+        return {request, block.head + head, all_.of(request).q_row + block.query, block.queries};
+    }
+
+    Tile tile_of(const Scratch& scratch, const Block& block, int request, int head) const {
+        const Sequence& sequence = all_.of(request);
+        const std::int64_t row = std::int64_t{head} * block.queries;
+        Tile tile{};
+        tile.scores = block.scores + row * kKeyTile;
+        tile.stride = kKeyTile;
+        tile.row_max = block.row_max + row;
+        tile.row_sum = block.row_sum + row;
+        tile.row_correction = block.row_correction + row;
+        tile.scratch = scratch.emitted;
+        tile.b = request;
+        tile.h = block.head + head;
+        tile.h_kv = tile.h / (in_.heads / in_.kv_heads);
+        tile.q_begin = block.query + sequence.q_start;
+        tile.rows = block.queries;
+        tile.scale = in_.scale;
+        tile.q_len = sequence.q_len;
+        tile.kv_len = sequence.kv_len;
+        tile.q_row = sequence.q_row + block.query;
+        return tile;
+    }
+
+    // Of all keys: sums are divided by their weights, which a sink adds to, and stored.
+    void finish(const TileFunctions& functions, const Scratch& scratch, const Block& block,
+                int request) const {
+        const int dim_v = shape_.head_dim_v;
+        for (int head = 0; head < block.heads; ++head) {
+            const std::int64_t first = std::int64_t{head} * block.queries;
+            const bool started = block.head_started[static_cast<std::size_t>(head)];
+            for (std::int64_t row = 0; row < block.queries; ++row)
+                scratch.lse[row] =
+                    started ? lse_of(block.row_max[first + row], block.row_sum[first + row])
+                            : -kInfinity;
+            std::fill_n(block.row_correction + first, block.queries, 1.0f);
+            if (functions.sink != nullptr) {
+                Tile tile = tile_of(scratch, block, request, head);
+                tile.columns = 1;
+                functions.sink(launch_.words, &tile);
+            }
+            float* const output = block.output + first * dim_v;
+            for (std::int64_t row = 0; row < block.queries; ++row)
+                if (scratch.lse[row] == -kInfinity)
+                    std::fill_n(output + row * dim_v, dim_v, 0.0f);
+                else
+                    divide(output + row * dim_v, dim_v, block.row_correction[first + row],
+                           block.row_sum[first + row]);
+            store(queries_of(block, request, head), output, scratch.lse);
+        }
+    }
+
+    static float lse_of(float maximum, float sum) {
+        return maximum == -kInfinity ? -kInfinity
+                                     : static_cast<float>(double{maximum} + std::log(double{sum}));
+    }
+
+    static void divide(float* output, int dim, float correction, float sum) {
+        if (correction == 1)
+            for (int d = 0; d < dim; ++d)
+                output[d] /= sum;
+        else
+            for (int d = 0; d < dim; ++d)
+                output[d] = output[d] * correction / sum;
+    }
+
+    void store(const Rows& rows, const float* output, const float* lse) const {
+        const int dim_v = shape_.head_dim_v;
+        store_rows(in_.o, shape_.dtype, in_.o_flags, rows, dim_v, output, dim_v);
+        if (in_.lse.data != nullptr) store_rows(in_.lse, DType::f32, 0, rows, 1, lse, 1);
+    }
+
+    // Of one result, in the order of its keys.
+    void merge(const TileFunctions& functions, const SequenceWork* work, Scratch& scratch) const {
+        const int dim_v = shape_.head_dim_v, rows = work->heads * work->queries;
+        Block& block = scratch.blocks[0];
+        block.head = work->head;
+        block.heads = work->heads;
+        block.query = work->query;
+        block.queries = work->queries;
+        block.head_started.fill(true);
+        for (int row = 0; row < rows; ++row) {
+            float maximum = -kInfinity;
+            for (int i = 0; i < work->parts; ++i)
+                maximum = std::max(maximum, part_of(work[i].part).row_max[row]);
+            float* const output = block.output + row * dim_v;
+            double sum = 0;
+            for (int i = 0; i < work->parts && maximum > -kInfinity; ++i) {
+                const Part part = part_of(work[i].part);
+                const float factor = std::exp(part.row_max[row] - maximum);
+                sum += double{factor} * part.row_sum[row];
+                const float* const from = part.output + row * dim_v;
+                for (int d = 0; d < dim_v; ++d)
+                    output[d] = i == 0 ? from[d] * factor : output[d] + from[d] * factor;
+            }
+            block.row_max[row] = maximum;
+            block.row_sum[row] = static_cast<float>(sum);
+        }
+        finish(functions, scratch, block, work->request);
+    }
+
+    // Rows of queries that the request has and does not use.
+    void clear_unused(int request) const {
+        const Sequence& sequence = all_.of(request);
+        const std::array<float, kMaxHeadDim> zeros{};
+        const float lse = -kInfinity;
+        for (std::int64_t row = sequence.q_len; row < sequence.q_rows; ++row)
+            for (int head = 0; head < in_.heads; ++head)
+                store({request, head, sequence.q_row + row, 1}, zeros.data(), &lse);
+    }
+
+    const Launch& launch_;
+    const KernelShape& shape_;
+    const AttentionArguments& in_;
+    const SequenceArguments& all_;
+    Arena arena_;
+    float* parts_ = nullptr;
+    std::int64_t lane_bytes_;
+    char* lanes_;
+};
+
+} // namespace
+
+std::size_t forward_sequences_workspace(const Launch& launch) {
+    return Forward(launch).workspace();
+}
+
+void forward_sequences(const TileFunctions& functions, const Launch& launch) {
+    Forward(launch).run(functions);
+}
+
+} // namespace flexc::cpu

@@ -1,0 +1,104 @@
+#include "cpu/work.h"
+
+namespace flexc::cpu {
+
+namespace {
+
+// Of one request: how many heads and queries a piece has that is of so many blocks.
+struct Piece {
+    int heads, queries;
+};
+Piece piece_of(int queries, int group, int blocks) {
+    if (queries <= kBlockRows) return {std::min(group, blocks * heads_in_block(queries)), queries};
+    const int heads = std::min(group, blocks);
+    return {heads, kBlockRows * (blocks / heads)};
+}
+
+class Lister {
+  public:
+    Lister(std::span<const Sequence> sequences, int heads, int kv_heads)
+        : sequences_(sequences), heads_(heads), group_(heads / kv_heads) {}
+
+    std::int64_t count(int blocks) const {
+        std::int64_t pieces = 0;
+        for (const Sequence& sequence : sequences_) {
+            if (sequence.q_len == 0) continue;
+            const Piece piece = piece_of(sequence.q_len, group_, blocks);
+            const std::int64_t by_head = (group_ + piece.heads - 1) / piece.heads;
+            const std::int64_t by_query = (sequence.q_len + piece.queries - 1) / piece.queries;
+            pieces += by_head * by_query * (heads_ / group_);
+        }
+        return pieces;
+    }
+
+    std::vector<SequenceWork> list() {
+        const std::int64_t pieces = count(1);
+        const int blocks = pieces >= std::int64_t{kWorkBlocks} * kEnoughWork ? kWorkBlocks : 1;
+        // Of all keys together, so that parts are alike.
+        std::int64_t keys = 0;
+        if (blocks == 1 && pieces < kEnoughWork)
+            for (const Sequence& sequence : sequences_)
+                if (sequence.q_len > 0 && may_split(sequence.kv_len))
+                    keys += sequence.kv_len * count_of(sequence);
+        const std::int64_t keys_each =
+            keys == 0 ? INT32_MAX
+                      : std::max<std::int64_t>((keys / kEnoughWork + 255) / 256 * 256, kLeastKeys);
+        for (std::size_t request = 0; request < sequences_.size(); ++request)
+            add(static_cast<int>(request), blocks, keys_each);
+        return std::move(work_);
+    }
+
+  private:
+    std::int64_t count_of(const Sequence& sequence) const {
+        return Lister({&sequence, 1}, heads_, heads_ / group_).count(1);
+    }
+
+    void add(int request, int blocks, std::int64_t keys_each) {
+        const Sequence& sequence = sequences_[static_cast<std::size_t>(request)];
+        if (sequence.q_len == 0) return;
+        const Piece piece = piece_of(sequence.q_len, group_, blocks);
+        // Later queries see more keys under a causal mask: the long ones first.
+        const int last = (sequence.q_len - 1) / piece.queries * piece.queries;
+        for (int query = last; query >= 0; query -= piece.queries)
+            for (int first = 0; first < heads_; first += group_)
+                for (int head = 0; head < group_; head += piece.heads)
+                    add_keys({.request = request,
+                              .head = first + head,
+                              .heads = std::min(piece.heads, group_ - head),
+                              .query = query,
+                              .queries = std::min(piece.queries, sequence.q_len - query),
+                              .key = 0,
+                              .keys = sequence.kv_len,
+                              .part = -1,
+                              .parts = 0},
+                             keys_each);
+    }
+
+    void add_keys(SequenceWork work, std::int64_t keys_each) {
+        const std::int64_t parts = (work.keys + keys_each - 1) / keys_each;
+        if (parts < 2 || !may_split(work.keys)) {
+            work_.push_back(work);
+            return;
+        }
+        const int keys = work.keys;
+        for (std::int64_t i = 0; i < parts; ++i) {
+            work.key = static_cast<int>(i * keys_each);
+            work.keys = static_cast<int>(std::min<std::int64_t>(keys_each, keys - work.key));
+            work.part = part_count_++;
+            work.parts = i == 0 ? static_cast<int>(parts) : 0;
+            work_.push_back(work);
+        }
+    }
+
+    std::span<const Sequence> sequences_;
+    int heads_, group_, part_count_ = 0;
+    std::vector<SequenceWork> work_;
+};
+
+} // namespace
+
+std::vector<SequenceWork> list_work(std::span<const Sequence> sequences, int heads, int kv_heads) {
+    return Lister(sequences, heads, kv_heads).list();
+}
+
+} // namespace flexc::cpu

@@ -1,0 +1,28 @@
+// How work on requests of their own lengths is divided: by lengths alone, so that results do not
+// depend on threads. The plan lists the work, and the loops do it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/sequences.h"
+
+namespace flexc::cpu {
+
+// Rows that are one product with keys, and how many such blocks share what is loaded of keys.
+inline constexpr int kBlockRows = 64, kWorkBlocks = 4;
+// Keys are divided where there are fewer pieces than this, into parts of at least so many keys.
+inline constexpr int kEnoughWork = 64, kLeastKeys = 512;
+inline constexpr int kMaxParts = 2 * kEnoughWork;
+
+// Heads that share keys have their rows side by side where each has few.
+constexpr int heads_in_block(int queries) {
+    return queries < kBlockRows ? kBlockRows / queries : 1;
+}
+constexpr bool may_split(std::int64_t keys) { return keys >= 2 * kLeastKeys; }
+
+std::vector<SequenceWork> list_work(std::span<const Sequence> sequences, int heads, int kv_heads);
+
+} // namespace flexc::cpu

@@ -1,0 +1,21 @@
+// The part of mod.cuh about a dense bias whose tiles are copied to shared memory, and about
+// the gradients that are added a tile at a time.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cuda/expressions.h"
+#include "plan/kernel.h"
+
+namespace flexc::cuda {
+
+// Where the element that a read names lies, and the step to the next key's. kNoNode: nowhere.
+std::string emit_bias_functions(const Layout& layout, ir::NodeId read);
+
+// For a warp-specialized backward: the read whose tiles are copied; kNoNode for none.
+ir::NodeId copied_bias(const passes::Mod& mod, const plan::KernelConfig& config);
+std::string emit_dense_bias_constants(const passes::Mod& mod, const plan::KernelConfig& config,
+                                      const std::vector<passes::ReadGradient>& gradients);
+
+} // namespace flexc::cuda

@@ -1,0 +1,113 @@
+#include "cuda/emit_mma.h"
+
+#include <algorithm>
+
+#include "support/text.h"
+
+namespace flexc::cuda {
+
+namespace {
+
+constexpr int kSummed = 16;       // rows or columns that an instruction sums over
+constexpr int kPanelColumns = 64; // of shared memory, see wgmma.cuh
+constexpr int kPanelSteps = kPanelColumns / kSummed;
+constexpr int kRowUnits = 8; // of 16 bytes, in a panel
+// Columns of the output in one instruction: ptxas walks along all accumulators of an instruction
+// for each register that lives beside them, which took an eighth of a compile with 256 columns.
+constexpr int kWidest = 192, kTwoPanels = 2 * kPanelColumns;
+
+std::string operands(int first, int count) {
+    std::string text;
+    for (int i = first; i < first + count; ++i)
+        text += formatted("{}%{}", i == first ? "" : ", ", i);
+    return text;
+}
+
+// One instruction, for so many columns from the first. `left`: registers, or a descriptor.
+std::string product(DType dtype, int first, int columns, std::string_view left,
+                    std::string_view adds, std::string_view transposed) {
+    const std::string_view type = dtype == DType::f16 ? "f16" : "bf16";
+    return formatted("wgmma.mma_async.sync.aligned.m64n{}k16.f32.{}.{} {{{}}}, {}, b, {}, 1, 1, "
+                     "{};\\n\"\n        \"",
+                     columns, type, type, operands(first / 2, columns / 2), left, adds, transposed);
+}
+
+// All instructions of a product. Each statement that names so many registers takes compilers long,
+// and what comes between statements could touch the registers.
+std::string statement(std::string_view declarations, std::string_view text, int accumulators,
+                      std::string_view inputs) {
+    std::string outputs;
+    for (int i = 0; i < accumulators; ++i)
+        outputs += formatted("{}\"+f\"(d[{}])", i == 0 ? "" : ", ", i);
+    return formatted("    asm volatile(\n        \"{{\\n{}wgmma.fence.sync.aligned;\\n\"\n"
+                     "        \"{}wgmma.commit_group.sync.aligned;\\n}}\"\n"
+                     "        : {}\n        : {}\n        : \"memory\");\n",
+                     declarations, text, outputs, inputs);
+}
+
+int steps_of(int columns) { return (columns + kSummed - 1) / kSummed; }
+
+// Of the columns of a step, in panels of so many rows.
+int units_before(int step, int rows) {
+    return step / kPanelSteps * rows * kRowUnits + step % kPanelSteps * 2;
+}
+
+std::string mma_qk(DType dtype, int head_dim, const plan::KernelConfig& config) {
+    const int steps = steps_of(head_dim), from = config.key_tile / 2; // of the inputs
+    const int queries = from, keys = from + 1, adds = from + 2, rows = from + 3, unit = from + 4;
+    std::string text;
+    std::string inputs = "\"r\"(queries), \"r\"(keys), \"n\"(static_cast<int>(kAdds))";
+    for (int step = 0; step < steps; ++step)
+        text += formatted("add.u32 x, %{}, {};\\nmov.b64 a, {{x, 0x40000040}};\\n"
+                          "add.u32 y, %{}, {};\\nmov.b64 b, {{y, 0x40000040}};\\n",
+                          queries, units_before(step, config.query_tile), keys,
+                          units_before(step, config.key_tile)) +
+                product(dtype, 0, config.key_tile, "a", step == 0 ? "p" : "1", "0, 0");
+    // 16 bytes for each query, and for each of eight keys that stand for all, without a swizzle.
+    // Both halves of the columns that are summed are the same memory.
+    if (config.specialized->sizes.multiplies_index_2d_rows) {
+        inputs += ", \"r\"(index_2d_rows), \"r\"(index_2d_unit)";
+        text += formatted("mov.b64 a, {{%{}, 8}};\\nmov.b64 b, {{%{}, 0}};\\n", rows, unit) +
+                product(dtype, 0, config.key_tile, "a", "1", "0, 0");
+    }
+    return "template <bool kAdds>\n" +
+           formatted("__device__ inline void mma_qk(float (&d)[{}], unsigned queries, "
+                     "unsigned keys, unsigned index_2d_rows, unsigned index_2d_unit) {{\n",
+                     from) +
+           statement(formatted(".reg .b32 x, y;\\n.reg .b64 a, b;\\n.reg .pred p;\\n"
+                               "setp.ne.b32 p, %{}, 0;\\n",
+                               adds),
+                     text, from, inputs) +
+           "}\n";
+}
+
+std::string mma_pv(DType dtype, int columns, int keys) {
+    const int steps = steps_of(keys), from = columns / 2, values = from + 4 * steps;
+    const int at_once = columns > kWidest ? kTwoPanels : columns;
+    std::string text, inputs;
+    for (int first = 0; first < columns; first += at_once)
+        for (int step = 0; step < steps; ++step)
+            text += formatted("add.u32 y, %{}, {};\\nmov.b64 b, {{y, 0x40000040}};\\n", values,
+                              (first / kPanelColumns * keys + step * kSummed) * kRowUnits) +
+                    product(dtype, first, std::min(at_once, columns - first),
+                            "{" + operands(from + 4 * step, 4) + "}", "1", "1");
+    for (int step = 0; step < steps; ++step)
+        for (int i = 0; i < 4; ++i)
+            inputs += formatted("\"r\"(p[{}][{}]), ", step, i);
+    return formatted("__device__ inline void mma_pv(float (&d)[{}], const unsigned "
+                     "(&p)[{}][4], unsigned values) {{\n",
+                     columns / 2, steps) +
+           statement(".reg .b32 y;\\n.reg .b64 b;\\n", text, columns / 2,
+                     inputs + "\"r\"(values)") +
+           "}\n";
+}
+
+} // namespace
+
+std::string emit_mma(const plan::KernelConfig& config, const EmitOptions& options) {
+    const int columns = steps_of(options.head_dim_v) * kSummed;
+    return mma_qk(options.dtype, options.head_dim, config) +
+           mma_pv(options.dtype, columns, config.key_tile) + "\n";
+}
+
+} // namespace flexc::cuda

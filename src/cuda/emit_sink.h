@@ -1,0 +1,17 @@
+// A program's sink as functions of a row, for kernels whose rows end and those that come before a
+// backward.
+#pragma once
+
+#include <string>
+
+#include "passes/mod.h"
+#include "plan/kernel.h"
+
+namespace flexc::cuda {
+
+// Whether this kernel knows the sink.
+bool knows_sink(const passes::Mod& mod, const plan::KernelConfig& config);
+// `fast` as Layout's.
+std::string emit_sink(const passes::Mod& mod, const plan::KernelConfig& config, bool fast);
+
+} // namespace flexc::cuda

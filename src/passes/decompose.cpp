@@ -1,0 +1,371 @@
+#include "passes/decompose.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "analysis/distance.h"
+#include "analysis/key_index_2d.h"
+#include "passes/dense_bias.h"
+#include "passes/facts.h"
+#include "passes/simplify.h"
+
+namespace flexc::passes {
+
+namespace {
+
+using analysis::Dependence;
+using analysis::KeyUse;
+using ir::kNoNode;
+using ir::NodeId;
+using ir::Op;
+
+// Nodes looked at: shared expressions are walked once for each use.
+constexpr int kMaxWork = 2000;
+
+class Decomposer {
+  public:
+    Decomposer(const Mod& mod, ir::Graph& graph, int key_width)
+        : build_(graph), key_width_(key_width), dependence_(mod.dependence), affine_(mod.affine),
+          of_distance_(mod.of_distance), key_uses_(mod.key_uses) {}
+
+    ScoreParts decompose(NodeId score) {
+        ScoreParts parts;
+        if (auto capped = capped_operand(score)) {
+            parts.cap = capped->cap;
+            score = capped->inside;
+        }
+        const std::optional<Line> line = line_in(Dependence::score, score);
+        if (!line || line->slope == kNoNode || uses(line->slope, Dependence::kv)) return {};
+        for (const NodeId addend : line->addends)
+            sort(addend, parts);
+        if (work_ > kMaxWork) return {};
+        parts.multiplier = line->slope;
+        return parts;
+    }
+
+  private:
+    // slope * variable + addends, reals.
+    struct Line {
+        NodeId slope = kNoNode; // kNoNode: 0
+        std::vector<NodeId> addends;
+    };
+    struct Capped {
+        NodeId cap, inside;
+    };
+
+    const ir::Node& node(NodeId id) const { return build_[id]; }
+    // What is known of nodes that were made here, too.
+    void find_facts() {
+        const ir::Graph& graph = build_.graph();
+        if (dependence_.size() == graph.size()) return;
+        analysis::extend_dependences(dependence_, graph);
+        analysis::extend_affine_forms(affine_, graph, dependence_);
+        analysis::extend_of_distance(of_distance_, graph, dependence_, affine_);
+        analysis::extend_key_uses(key_uses_, graph);
+    }
+    bool uses(NodeId id, Dependence::Bit bit) {
+        find_facts();
+        return dependence_[id].has(bit);
+    }
+    bool is_of_head(NodeId id) {
+        return !uses(id, Dependence::q) && !uses(id, Dependence::kv) &&
+               !uses(id, Dependence::score);
+    }
+
+    std::optional<Capped> capped_operand(NodeId score) {
+        if (node(score).op == Op::tanh) return Capped{build_.real(1), node(score).operands[0]};
+        if (node(score).op != Op::fmul) return {};
+        for (const std::size_t side : {0u, 1u}) {
+            const NodeId tanh = node(score).operands[side], cap = node(score).operands[1 - side];
+            if (node(tanh).op == Op::tanh && is_of_head(cap))
+                return Capped{cap, node(tanh).operands[0]};
+        }
+        return {};
+    }
+
+    NodeId sum(NodeId x, NodeId y) {
+        if (x == kNoNode) return y;
+        return y == kNoNode ? x : build_.apply(Op::fadd, {x, y});
+    }
+    NodeId negative(NodeId x) { return x == kNoNode ? x : build_.apply(Op::fneg, {x}); }
+
+    std::optional<Line> mapped(std::optional<Line> x, Op op, NodeId by) {
+        if (!x) return {};
+        if (x->slope != kNoNode) x->slope = build_.apply(op, {x->slope, by});
+        for (NodeId& addend : x->addends)
+            addend = build_.apply(op, {addend, by});
+        return x;
+    }
+    std::optional<Line> added(std::optional<Line> x, const std::optional<Line>& y, bool subtract) {
+        if (!x || !y) return {};
+        x->slope = sum(x->slope, subtract ? negative(y->slope) : y->slope);
+        for (const NodeId addend : y->addends)
+            x->addends.push_back(subtract ? negative(addend) : addend);
+        return x;
+    }
+
+    // A real as a line in the score, or in kv: of that, the addends are left out.
+    std::optional<Line> line_in(Dependence::Bit variable, NodeId id) {
+        if (++work_ > kMaxWork) return {};
+        if (!uses(id, variable))
+            return variable == Dependence::score ? Line{kNoNode, {id}} : Line{};
+        const std::vector<NodeId> operands = node(id).operands; // the graph may grow
+        const auto line = [&](std::size_t operand) { return line_in(variable, operands[operand]); };
+        const auto scaled = [&]() -> std::optional<Line> {
+            const std::size_t factor = uses(operands[0], variable) ? 1 : 0;
+            if (uses(operands[factor], variable)) return {};
+            return mapped(line(1 - factor), Op::fmul, operands[factor]);
+        };
+        const auto both = [&](bool subtract) {
+            const auto x = line(0), y = line(1);
+            return added(x, y, subtract);
+        };
+        switch (node(id).op) {
+        case Op::score: return Line{build_.real(1), {}};
+        case Op::int_to_real: return line_of_integer(operands[0]);
+        case Op::fadd: return both(false);
+        case Op::fsub: return both(true);
+        case Op::fneg: return added(Line{}, line(0), true);
+        case Op::fmul: return scaled();
+        case Op::fma: {
+            const auto product = scaled();
+            return added(product, line(2), false);
+        }
+        case Op::fdiv:
+            if (uses(operands[1], variable)) return {};
+            return mapped(line(0), Op::fdiv, operands[1]);
+        default: return {};
+        }
+    }
+    // In kv. An integer of the score is no line in that.
+    std::optional<Line> line_of_integer(NodeId id) {
+        const auto slope = analysis::slope_in_kv(affine_[id]);
+        if (!slope) return {};
+        return Line{build_.real(static_cast<double>(*slope)), {}};
+    }
+
+    // What a real value gains from one key to the next, where that is the same for all keys;
+    // kNoNode for nothing.
+    std::optional<NodeId> slope(NodeId id) {
+        const auto line = line_in(Dependence::kv, id);
+        return line ? std::optional(line->slope) : std::nullopt;
+    }
+
+    // Sums are taken apart only where the whole is not affine in kv.
+    void sort(NodeId addend, ScoreParts& parts) {
+        if (++work_ > kMaxWork) return;
+        if (const auto gain = slope(addend)) {
+            parts.row_addend = sum(parts.row_addend, addend);
+            parts.slope = sum(parts.slope, *gain);
+            return;
+        }
+        if (NodeId* const early = expanded_part(addend, parts)) {
+            *early = sum(*early, addend);
+        } else if (NodeId* const part = part_of_index_2d(addend, parts)) {
+            *part = sum(*part, addend);
+        } else if (const auto both = terms(addend)) {
+            sort(both->first, parts);
+            sort(both->second, parts);
+        } else {
+            parts.element_addend = sum(parts.element_addend, addend);
+        }
+    }
+
+    // Where what is the same for all queries, or along diagonals, belongs; null for others.
+    NodeId* expanded_part(NodeId addend, ScoreParts& parts) {
+        if (!uses(addend, Dependence::q)) return &parts.key_addend;
+        return of_distance_[addend] ? &parts.distance_addend : nullptr;
+    }
+
+    // Where what is the same in a row or a column of the 2-D key index belongs; null for others.
+    NodeId* part_of_index_2d(NodeId addend, ScoreParts& parts) {
+        if (key_width_ == 0) return nullptr;
+        find_facts();
+        const KeyUse use = key_uses_[addend].with(key_width_);
+        if (use == KeyUse::quotient) return &parts.quotient_addend;
+        return use == KeyUse::remainder ? &parts.remainder_addend : nullptr;
+    }
+
+    // Two nodes whose sum a node is. With a 2-D key index, factors are taken into a sum too, so
+    // that its terms can go where each belongs.
+    std::optional<std::pair<NodeId, NodeId>> terms(NodeId id) {
+        if (++work_ > kMaxWork) return {};
+        const Op op = node(id).op;
+        const std::vector<NodeId> operands = node(id).operands; // the graph may grow
+        if (op == Op::fadd) return std::pair{operands[0], operands[1]};
+        if (op == Op::fsub) return std::pair{operands[0], negative(operands[1])};
+        if (key_width_ == 0) return {};
+        const auto mapped = [&](NodeId sum, auto map) {
+            auto both = terms(sum);
+            if (both) both = std::pair{map(both->first), map(both->second)};
+            return both;
+        };
+        switch (op) {
+        case Op::iadd: return std::pair{operands[0], operands[1]};
+        case Op::isub: return std::pair{operands[0], build_.apply(Op::ineg, {operands[1]})};
+        case Op::fneg:
+        case Op::ineg:
+        case Op::int_to_real:
+            return mapped(operands[0], [&](NodeId x) { return build_.apply(op, {x}); });
+        case Op::fmul:
+        case Op::imul:
+            for (const std::size_t side : {0u, 1u})
+                if (const NodeId factor = operands[1 - side]; !uses(factor, Dependence::kv))
+                    return mapped(operands[side], [&](NodeId x) {
+                        return build_.apply(op, {x, factor});
+                    });
+            return {};
+        case Op::fdiv:
+            if (uses(operands[1], Dependence::kv)) return {};
+            return mapped(operands[0], [&](NodeId x) {
+                return build_.apply(op, {x, operands[1]});
+            });
+        default: return {};
+        }
+    }
+
+    Builder build_;
+    const int key_width_;
+    // Of all nodes, as far as they were asked for.
+    std::vector<Dependence> dependence_;
+    std::vector<analysis::AffineForm> affine_;
+    std::vector<bool> of_distance_;
+    std::vector<analysis::KeyUses> key_uses_;
+    int work_ = 0;
+};
+
+ir::NodeId find_bias_read(const Mod& mod, NodeId addend) {
+    if (addend == kNoNode) return kNoNode;
+    const std::vector<NodeId> roots = {addend};
+    // What keys alone name is computed before the kernel.
+    for (const NodeId id : ir::reachable(mod.program.graph, roots))
+        if (mod.dependence[id].has(Dependence::q) && is_dense_bias(mod, id)) return id;
+    return kNoNode;
+}
+
+// Of each kind: vectors take shared memory, and a read of it for every element.
+constexpr std::size_t kMostValues = 3;
+
+class ExpandedFinder {
+  public:
+    ExpandedFinder(const Mod& mod, ScoreParts& parts)
+        : mod_(mod), parts_(parts), seen_(mod.program.graph.size()) {}
+
+    void visit(NodeId id) {
+        const ir::Node& node = mod_.program.graph[id];
+        // What changes with the counter of a sum is computed in its loop.
+        if (seen_[id] || mod_.counters[id] != kNoNode) return;
+        seen_[id] = true;
+        const Dependence uses = mod_.dependence[id];
+        if (!uses.has(Dependence::kv)) return;
+        if (!uses.has(Dependence::q) && !uses.has(Dependence::score))
+            take(id, parts_.key_values);
+        else if (mod_.of_distance[id])
+            take(id, parts_.distance_values);
+        else
+            for (const NodeId operand : node.operands)
+                visit(operand);
+    }
+
+  private:
+    void take(NodeId id, std::vector<NodeId>& values) const {
+        if (values.size() < kMostValues && fits_word(id) && is_dear(id)) values.push_back(id);
+    }
+    bool fits_word(NodeId id) const {
+        const ir::Node& node = mod_.program.graph[id];
+        if (node.type != ir::Type::integer) return true;
+        return node.op == Op::read && mod_.program.buffers[node.symbol].dtype != DType::i64;
+    }
+    // More than what reading the value from shared memory would cost.
+    bool is_dear(NodeId id) const {
+        constexpr int kCheapOperations = 3;
+        int operations = 0;
+        for (const NodeId part : ir::reachable(mod_.program.graph, std::span(&id, 1))) {
+            const Op op = mod_.program.graph[part].op;
+            if (op == Op::read || op == Op::sum) return true;
+            operations += !ir::info(op).is_leaf();
+        }
+        return operations > kCheapOperations;
+    }
+
+    const Mod& mod_;
+    ScoreParts& parts_;
+    std::vector<bool> seen_;
+};
+
+// Tiles are multiples of 16 keys, up to 128. In fewer than seven columns, eight neighbouring keys
+// would be in more than two rows of the index_2d.
+bool fits_tiles(std::int64_t width) {
+    return width >= 7 && width <= 128 && std::lcm(width, std::int64_t{16}) <= 128;
+}
+// What repeats is kept in registers: that of a period of this width and of eight keys.
+bool fits_registers(std::int64_t width) { return std::lcm(width, std::int64_t{8}) <= 64; }
+
+// Fills key_values and distance_values. The other parts have been found.
+void find_expanded(const Mod& mod, ScoreParts& parts) {
+    if (parts.key_addend != kNoNode) parts.key_values = {parts.key_addend};
+    if (parts.distance_addend != kNoNode) parts.distance_values = {parts.distance_addend};
+    const NodeId whole = parts.found() ? parts.element_addend : mod.score;
+    if (whole != kNoNode) ExpandedFinder(mod, parts).visit(whole);
+}
+
+} // namespace
+
+DecomposedMod decompose_score(const Mod& mod, int key_width) {
+    DecomposedMod decomposed{mod, {}};
+    Mod& result = decomposed.mod;
+    decomposed.parts = Decomposer(mod, result.program.graph, key_width).decompose(result.score);
+    find_facts(result);
+    decomposed.parts.bias_read = find_bias_read(result, decomposed.parts.element_addend);
+    find_expanded(result, decomposed.parts);
+    return decomposed;
+}
+
+bool multiplies_by_one(const ir::Graph& graph, const ScoreParts& parts) {
+    if (!parts.found()) return false;
+    const ir::Node& multiplier = graph[parts.multiplier];
+    return multiplier.op == ir::Op::const_real && multiplier.real == 1;
+}
+
+KeyIndex2d key_index_2d(const Mod& mod, const ScoreParts& parts_without) {
+    KeyIndex2d best;
+    // Biases that are copied need the registers, and their elements what the 2-D key index would
+    // save.
+    if (parts_without.bias_read != kNoNode) return best;
+    bool best_is_whole = false;
+    const std::vector<NodeId> roots = {mod.score};
+    for (const std::int64_t width : analysis::key_divisors(mod.program.graph, roots)) {
+        if (!fits_tiles(width)) continue;
+        ir::Graph graph = mod.program.graph;
+        const ScoreParts parts =
+            Decomposer(mod, graph, static_cast<int>(width)).decompose(mod.score);
+        const bool adds_to_products =
+            multiplies_by_one(graph, parts) && parts.are_exponents() && parts.row_addend == kNoNode;
+        const KeyIndex2d index_2d{static_cast<int>(width), parts.quotient_addend != kNoNode,
+                                  parts.remainder_addend != kNoNode, adds_to_products};
+        const bool is_whole = parts.element_addend == kNoNode;
+        const auto count = [](const KeyIndex2d& of) { return of.quotients + of.remainders; };
+        if ((index_2d.remainders && !fits_registers(width)) || count(index_2d) == 0) continue;
+        if (std::pair(is_whole, count(index_2d)) <= std::pair(best_is_whole, count(best))) continue;
+        best = index_2d;
+        best_is_whole = is_whole;
+    }
+    return best;
+}
+
+TabulatedValues tabulated_values(const DecomposedMod& decomposed) {
+    const ScoreParts& parts = decomposed.parts;
+    Dependence uses;
+    for (const std::vector<NodeId>& values : {parts.key_values, parts.distance_values})
+        for (const NodeId id : values)
+            uses = uses | decomposed.mod.dependence[id];
+    return {.keys = static_cast<int>(parts.key_values.size()),
+            .distances = static_cast<int>(parts.distance_values.size()),
+            .by_batch = uses.has(Dependence::b),
+            .by_head = uses.has(Dependence::h)};
+}
+
+} // namespace flexc::passes

@@ -1,0 +1,70 @@
+// A score mod decomposed into terms, for kernels that compute some of them once for a row, a column
+// or a distance, and the rest in the exponent of the softmax.
+#pragma once
+
+#include <vector>
+
+#include "passes/mod.h"
+
+namespace flexc::passes {
+
+// Keys as the rows and columns of a 2-D key index (kv // width, kv % width): which parts of a score
+// mod use one of the two alone.
+struct KeyIndex2d {
+    int width = 0; // 0: none
+    bool quotients = false, remainders = false;
+    // Beside columns, rows are all that is added to products, and nothing multiplies these.
+    bool adds_to_products = false;
+};
+
+// Values of the score mod that are tabulated before the forward kernel: so many for each key, and
+// for each distance q - kv; once for all batch entries and heads, unless they use these.
+struct TabulatedValues {
+    int keys = 0, distances = 0;
+    bool by_batch = false, by_head = false;
+    bool any() const { return keys + distances != 0; }
+};
+
+// The modified score is multiplier * score and the addends, or cap * tanh of that.
+// Every node is real; kNoNode where a part is absent.
+struct ScoreParts {
+    ir::NodeId multiplier = ir::kNoNode; // uses neither kv nor score
+    ir::NodeId row_addend = ir::kNoNode; // affine in kv
+    ir::NodeId slope = ir::kNoNode;      // what row_addend gains from one key to the next
+    // Of a 2-D key index of some width: what uses kv // width, or kv % width, alone.
+    ir::NodeId quotient_addend = ir::kNoNode, remainder_addend = ir::kNoNode;
+    // Other addends that use kv alone, or q and kv by their difference alone, beside b and h.
+    ir::NodeId key_addend = ir::kNoNode, distance_addend = ir::kNoNode;
+    ir::NodeId element_addend = ir::kNoNode; // any other
+    ir::NodeId cap = ir::kNoNode;            // uses neither q, kv nor score
+    // A read of floats or 16-bit numbers that element_addend uses, never outside its buffer, whose
+    // last index is kv itself and whose others are q itself or use the head at most: a matrix that
+    // can be copied.
+    ir::NodeId bias_read = ir::kNoNode;
+    // What is computed before the kernel, for each key and each distance: the addends, first, and
+    // what else of the score is dear and uses kv, or q - kv, alone.
+    std::vector<ir::NodeId> key_values, distance_values;
+    bool found() const { return multiplier != ir::kNoNode; }
+    // Addends are multiplied by log2(e) once and for all, and the exponent is the logit itself.
+    bool are_exponents() const {
+        return found() && cap == ir::kNoNode && element_addend == ir::kNoNode;
+    }
+};
+
+struct DecomposedMod {
+    Mod mod; // with nodes for the parts
+    ScoreParts parts;
+};
+
+// No parts are found where the score enters otherwise, or not at all. key_width: of the index_2d,
+// or 0 for none.
+DecomposedMod decompose_score(const Mod& mod, int key_width = 0);
+// Nothing is multiplied with scores.
+bool multiplies_by_one(const ir::Graph& graph, const ScoreParts& parts);
+// The 2-D key index of which most is the same for a whole row or column. The parts are those
+// without a index_2d.
+KeyIndex2d key_index_2d(const Mod& mod, const ScoreParts& parts_without);
+
+TabulatedValues tabulated_values(const DecomposedMod& decomposed);
+
+} // namespace flexc::passes

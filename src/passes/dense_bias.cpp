@@ -1,0 +1,130 @@
+#include "passes/dense_bias.h"
+
+#include <algorithm>
+#include <span>
+
+#include "passes/gradient_sum.h"
+
+namespace flexc::passes {
+
+using ir::NodeId;
+using ir::Op;
+
+bool is_dense_bias(const Mod& mod, NodeId read) {
+    const ir::Graph& graph = mod.program.graph;
+    const ir::Node& node = graph[read];
+    if (node.op != Op::read || node.operands.empty() || mod.counters[read] != ir::kNoNode)
+        return false;
+    const DType dtype = mod.program.buffers[node.symbol].dtype;
+    const std::vector<bool>& proven = mod.ranges.in_range[read];
+    return (dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16) &&
+           graph[node.operands.back()].op == Op::kv_idx && proven.size() == node.operands.size() &&
+           std::ranges::all_of(proven, [](bool is) { return is; }) &&
+           std::ranges::all_of(
+               std::span(node.operands).first(node.operands.size() - 1), [&](NodeId index) {
+                   return graph[index].op == Op::q_idx || mod.place[index] <= Place::head;
+               });
+}
+
+NodeId dense_bias_of_score(const Mod& mod) {
+    NodeId best = ir::kNoNode;
+    bool best_is_learned = false;
+    for (const NodeId id : ir::reachable(mod.program.graph, std::span(&mod.score, 1))) {
+        if (!is_dense_bias(mod, id) || mod.place[id] != Place::element) continue;
+        const bool is_learned =
+            std::ranges::find(mod.gradients, id, &ReadGradient::read) != mod.gradients.end();
+        if (best != ir::kNoNode && (best_is_learned || !is_learned)) continue;
+        best = id;
+        best_is_learned = is_learned;
+    }
+    return best;
+}
+
+namespace {
+
+// Empty where some element of the buffer is not read.
+std::optional<BiasSharing> sharing_of(const Mod& mod, NodeId read) {
+    const ir::Node& node = mod.program.graph[read];
+    const ir::Buffer& buffer = mod.program.buffers[node.symbol];
+    BiasSharing sharing{true, true, true};
+    for (std::size_t i = 0; i < node.operands.size(); ++i) {
+        const ir::Dim& extent = buffer.dims[i];
+        const auto covers = [&](std::uint32_t size) {
+            return !extent.is_constant() && extent.size == size;
+        };
+        switch (mod.program.graph[node.operands[i]].op) {
+        case Op::b:
+            if (!covers(ir::kB)) return {};
+            sharing.batches = false;
+            break;
+        case Op::h:
+            if (!covers(ir::kH)) return {};
+            sharing.heads = sharing.group = false;
+            break;
+        case Op::h_kv:
+            if (!covers(ir::kHKv)) return {};
+            sharing.heads = false;
+            break;
+        case Op::q_idx:
+            if (!covers(ir::kQLen)) return {};
+            break;
+        case Op::kv_idx:
+            if (!covers(ir::kKvLen)) return {};
+            break;
+        default:
+            if (!extent.is_constant() || extent.constant != 1) return {};
+        }
+    }
+    return sharing;
+}
+
+} // namespace
+
+bool are_biases_of_scores(const Mod& mod) {
+    const auto uses_score = [&](NodeId id) {
+        return mod.dependence[id].has(analysis::Dependence::score);
+    };
+    return std::ranges::all_of(mod.gradients, [&](const ReadGradient& gradient) {
+        switch (gradient_sum(mod, gradient)) {
+        case GradientSum::matrix: return is_gradient_of_score(mod, gradient);
+        case GradientSum::distance:
+        case GradientSum::quotient:
+        case GradientSum::remainder:
+        case GradientSum::row: return true;
+        case GradientSum::head:
+        case GradientSum::query:
+        case GradientSum::key:
+        case GradientSum::element: break;
+        }
+        return !uses_score(mod.d_score) && !uses_score(gradient.partial);
+    });
+}
+
+bool are_biases_narrow(const Mod& mod) {
+    return are_biases_of_scores(mod) &&
+           std::ranges::all_of(mod.gradients, [&](const ReadGradient& gradient) {
+               const std::uint32_t buffer = mod.program.graph[gradient.read].symbol;
+               return gradient_sum(mod, gradient) != GradientSum::matrix ||
+                      size_of(mod.program.buffers[buffer].dtype) == 2;
+           });
+}
+
+std::optional<BiasSharing> sharing_of_biases(const Mod& mod) {
+    const ir::Node& mask = mod.program.graph[mod.mask];
+    if (mask.op != Op::const_bool || mask.integer == 0) return {};
+    std::optional<BiasSharing> all;
+    for (const ReadGradient& gradient : mod.gradients) {
+        if (gradient_sum(mod, gradient) != GradientSum::matrix) continue;
+        // Other reads of the buffer would add to what has not been stored.
+        const auto reads = std::ranges::count_if(mod.gradients, [&](const ReadGradient& other) {
+            return mod.program.graph[other.read].symbol == mod.program.graph[gradient.read].symbol;
+        });
+        const auto sharing = sharing_of(mod, gradient.read);
+        const bool has_sinks = has_sink_gradient(mod, mod.program.graph[gradient.read].symbol);
+        if (!sharing || reads != 1 || has_sinks || (all && *all != *sharing)) return {};
+        all = sharing;
+    }
+    return all;
+}
+
+} // namespace flexc::passes

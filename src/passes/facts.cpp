@@ -1,0 +1,19 @@
+#include "passes/facts.h"
+
+#include "analysis/distance.h"
+#include "passes/hoist.h"
+
+namespace flexc::passes {
+
+void find_facts(Mod& mod) {
+    const ir::Graph& graph = mod.program.graph;
+    mod.dependence = analysis::dependences(graph);
+    mod.counters = ir::counters_of(graph);
+    mod.affine = analysis::affine_forms(graph, mod.dependence);
+    mod.of_distance = analysis::of_distance(graph, mod.dependence, mod.affine);
+    mod.key_uses = analysis::key_uses(graph);
+    mod.ranges = analysis::ranges(mod.program);
+    mod.place = hoist(mod.dependence, mod.counters);
+}
+
+} // namespace flexc::passes

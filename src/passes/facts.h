@@ -1,0 +1,12 @@
+// What is known of each node of a mod's graph. Found once, in the pipeline; what adds nodes to a
+// mod afterwards finds it again.
+#pragma once
+
+#include "passes/mod.h"
+
+namespace flexc::passes {
+
+// Fills everything that has one entry per node.
+void find_facts(Mod& mod);
+
+} // namespace flexc::passes

@@ -1,0 +1,17 @@
+// A sink as attention over one more key: its score is the sink, the same for a whole row, its value
+// is zero, and lse leaves it out.
+//
+// With Q the weights without a sink and r = 1 / (1 + exp(sink - lse)), the weights are P = r Q and
+// the sink's is 1 - r. So o = P V, and with delta = rowsum(d_out * o)
+//     d score = P (d_out V' - delta) + d_lse Q,    d sink = -(1 - r) delta.
+#pragma once
+
+#include "passes/mod.h"
+
+namespace flexc::passes {
+
+// The program of that key alone, with the same arguments as `mod`: everything is visible, the score
+// is the sink, and the gradients are the sink's. Nothing is said about reads outside buffers.
+Mod sink_mod(const Mod& mod);
+
+} // namespace flexc::passes

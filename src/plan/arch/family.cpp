@@ -1,0 +1,32 @@
+#include "plan/arch/family.h"
+
+#include <array>
+
+#include "plan/arch/sm80/sm80.h"
+#include "plan/arch/sm90/sm90.h"
+
+namespace flexc::plan {
+
+std::span<const Family* const> families() {
+    static const std::array kFamilies = {&sm90::family(), &sm80::family()};
+    return kFamilies;
+}
+
+const Family& family_of(const KernelConfig& config) {
+    for (const Family* family : families())
+        if (family->name == config.family) return *family;
+    return *families().back();
+}
+
+int shared_memory_limit(int arch) {
+    // One KiB of each multiprocessor's memory is the driver's, per block.
+    switch (arch) {
+    case 80:
+    case 87: return 163 * 1024;
+    case 86:
+    case 89: return 99 * 1024;
+    default: return arch >= 90 && arch < 120 ? 227 * 1024 : 99 * 1024;
+    }
+}
+
+} // namespace flexc::plan

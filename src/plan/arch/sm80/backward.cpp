@@ -1,0 +1,159 @@
+// Tiles of the backward kernels.
+#include <algorithm>
+#include <array>
+
+#include "plan/arch/sm80/sm80.h"
+#include "plan/work.h"
+
+namespace flexc::plan::sm80 {
+namespace {
+
+struct BackwardShape {
+    int query_tile, key_tile, warps, stages;
+};
+
+// Best first. The last ones fit the largest rows into the smallest shared memory.
+constexpr std::array kKeyShapes = {
+    BackwardShape{128, 128, 8, 2}, BackwardShape{64, 128, 8, 2}, BackwardShape{64, 128, 8, 1},
+    BackwardShape{64, 64, 8, 2},   BackwardShape{64, 64, 8, 1},  BackwardShape{64, 64, 4, 1},
+    BackwardShape{32, 64, 8, 1},   BackwardShape{32, 32, 4, 1},  BackwardShape{16, 16, 2, 1},
+};
+constexpr std::array kQueryShapes = {
+    BackwardShape{128, 64, 8, 2}, BackwardShape{128, 32, 8, 2}, BackwardShape{64, 64, 4, 2},
+    BackwardShape{64, 32, 4, 2},  BackwardShape{64, 32, 4, 1},  BackwardShape{32, 32, 2, 1},
+    BackwardShape{32, 16, 2, 1},  BackwardShape{16, 16, 1, 1},
+};
+
+constexpr int kRowSumBytes = 2 * sizeof(float); // lse and delta of a query
+
+// What both head dims of a row take.
+int row_pair_bytes(const KernelRequest& request) {
+    return tile_row_bytes(request.head_dim, request.dtype) +
+           tile_row_bytes(request.head_dim_v, request.dtype);
+}
+
+// The layouts at the top of backward_key.cu and backward_query.cu. Results leave through the same
+// memory as floats.
+int key_kernel_bytes(const KernelRequest& request, const BackwardShape& shape) {
+    const int rows = row_pair_bytes(request);
+    const int used = shape.key_tile * rows +
+                     2 * shape.query_tile * tile_row_bytes(shape.key_tile, request.dtype) +
+                     shape.stages * shape.query_tile * (rows + kRowSumBytes);
+    const int widest = std::max(request.head_dim, request.head_dim_v);
+    return std::max(used, shape.key_tile * tile_row_bytes(widest, DType::f32));
+}
+int query_kernel_bytes(const KernelRequest& request, const BackwardShape& shape) {
+    const int rows = row_pair_bytes(request);
+    const int used =
+        shape.query_tile * (rows + kRowSumBytes) + shape.stages * shape.key_tile * rows;
+    return std::max(used, shape.query_tile * tile_row_bytes(request.head_dim, DType::f32));
+}
+
+// Accumulators of one thread where most are alive: the results and two tiles of scores.
+int accumulators(const BackwardShape& shape, int result_rows, int result_columns) {
+    return (result_rows * result_columns + 2 * shape.query_tile * shape.key_tile) /
+           (32 * shape.warps);
+}
+
+// Of 255 registers. Floats need more beside them, each operand being split in two; a score_mod
+// needs some for itself, above all where its rows stay.
+int accumulator_limit(const KernelRequest& request) {
+    if (request.dtype == DType::f32) return 150;
+    if (!request.has_score_mod) return 200;
+    return request.kind == KernelKind::backward_dq ? 150 : 192;
+}
+
+// As saves_registers says: the template can work on fewer rows at a time, on fewer still, and then
+// on one element after the other.
+KernelConfig key_kernel(const KernelRequest& request, const BackwardShape& shape,
+                        int saves_registers) {
+    KernelConfig config;
+    config.kind = request.kind;
+    config.family = kName;
+    config.template_path = "backward_key.cu";
+    config.entry = "flexc_backward_key";
+    config.query_tile = shape.query_tile;
+    config.key_tile = shape.key_tile;
+    config.warps = shape.warps;
+    config.stages = shape.stages;
+    config.shared_bytes = key_kernel_bytes(request, shape);
+    config.saves_registers = saves_registers;
+    config.has_block_mask = request.has_block_mask;
+    config.tolerated_spills = request.is_long ? kSpillsOfLong : 0;
+    config.reason = request.kind == KernelKind::backward_fused
+                        ? "dk and dv of a tile of keys, dq by atomic additions"
+                        : "dk and dv of a tile of keys, in a fixed order";
+    return config;
+}
+
+// A kernel that passes over rows once, at the speed of memory.
+KernelConfig streaming_kernel(KernelKind kind, std::string_view path, std::string_view entry,
+                              std::string_view reason) {
+    KernelConfig config;
+    config.kind = kind;
+    config.family = kName;
+    config.template_path = path;
+    config.entry = entry;
+    config.query_tile = 128;
+    config.key_tile = 128;
+    config.warps = 4;
+    config.reason = reason;
+    return config;
+}
+
+} // namespace
+
+std::vector<KernelConfig> backward_candidates(const KernelRequest& request, bool) {
+    const int columns = padded_columns(request.head_dim) + padded_columns(request.head_dim_v);
+    BackwardShape chosen = kKeyShapes.back();
+    for (const BackwardShape& shape : kKeyShapes)
+        if (accumulators(shape, shape.key_tile, columns) <= accumulator_limit(request) &&
+            key_kernel_bytes(request, shape) <= shared_memory_limit(request.arch)) {
+            chosen = shape;
+            break;
+        }
+    // Saving registers helps where results take half of them.
+    constexpr int kMostSavings = 3;
+    const bool crowded =
+        chosen.key_tile * (request.head_dim + request.head_dim_v) >= 128 * 32 * chosen.warps;
+    std::vector<KernelConfig> candidates;
+    for (int savings = 0; savings <= (crowded ? kMostSavings : 0); ++savings)
+        candidates.push_back(key_kernel(request, chosen, savings));
+    return candidates;
+}
+
+KernelConfig query_kernel(const KernelRequest& request) {
+    BackwardShape chosen = kQueryShapes.back();
+    for (const BackwardShape& shape : kQueryShapes)
+        if (accumulators(shape, shape.query_tile, padded_columns(request.head_dim)) <=
+                accumulator_limit(request) &&
+            query_kernel_bytes(request, shape) <= shared_memory_limit(request.arch)) {
+            chosen = shape;
+            break;
+        }
+    KernelConfig config;
+    config.kind = KernelKind::backward_dq;
+    config.family = kName;
+    config.template_path = "backward_query.cu";
+    config.entry = "flexc_backward_query";
+    config.query_tile = chosen.query_tile;
+    config.key_tile = chosen.key_tile;
+    config.warps = chosen.warps;
+    config.stages = chosen.stages;
+    config.shared_bytes = query_kernel_bytes(request, chosen);
+    config.has_block_mask = request.has_block_mask;
+    config.reason = "dq of a tile of queries, in a fixed order";
+    return config;
+}
+
+KernelConfig delta_kernel() {
+    return streaming_kernel(KernelKind::delta, "backward_delta.cu", "flexc_backward_delta",
+                            "row sums of d_out * o");
+}
+
+KernelConfig convert_kernel() {
+    return streaming_kernel(KernelKind::convert, "backward_convert.cu", "flexc_backward_convert",
+                            "dq from its accumulator");
+}
+
+} // namespace flexc::plan::sm80

@@ -1,0 +1,90 @@
+// Tiles of the forward kernel.
+#include "plan/arch/sm80/sm80.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string>
+
+namespace flexc::plan::sm80 {
+namespace {
+
+// Accumulators that one thread may hold, of 255 registers. More spill, or leave no room for what a
+// program keeps in its rows. Floats need room for operands that are split in two.
+int accumulator_limit(DType dtype) { return dtype == DType::f32 ? 140 : 176; }
+
+struct Shape {
+    int query_tile, key_tile, warps;
+};
+
+// Warps with 32 rows read each key and value half as often from shared memory as warps with 16; the
+// output of 32 rows fits in registers up to 144 columns. Best first, as measured on an H200; the
+// last ones fit the widest rows into the smallest shared memory.
+constexpr std::array kShapes = {
+    Shape{128, 96, 4}, Shape{128, 64, 4}, Shape{128, 48, 4}, Shape{128, 32, 4},
+    Shape{128, 64, 8}, Shape{128, 32, 8}, Shape{64, 64, 4},  Shape{64, 32, 4},
+    Shape{64, 16, 4},  Shape{32, 16, 2},  Shape{16, 16, 1},
+};
+constexpr std::array kFloatShapes = {
+    Shape{128, 32, 4}, Shape{64, 32, 4}, Shape{64, 16, 4}, Shape{32, 16, 2}, Shape{16, 16, 1},
+};
+constexpr int kStages = 2;
+
+// The layout of forward.cu: the query tile and the stages; later, the output as floats.
+int shared_bytes(const KernelRequest& request, const Shape& shape) {
+    const int key_row = tile_row_bytes(request.head_dim, request.dtype);
+    const int value_row = tile_row_bytes(request.head_dim_v, request.dtype);
+    const int tiles = shape.query_tile * key_row + kStages * shape.key_tile * (key_row + value_row);
+    const int output = shape.query_tile * tile_row_bytes(request.head_dim_v, DType::f32);
+    return std::max(tiles, output);
+}
+
+int accumulators(const KernelRequest& request, const Shape& shape) {
+    const int rows = shape.query_tile / shape.warps;
+    return rows * (padded_columns(request.head_dim_v) + shape.key_tile) / 32;
+}
+
+bool suits(const KernelRequest& request, const Shape& shape) {
+    // Wide tiles pay where little else is done per element. A score mod is unrolled over the scores
+    // of a thread, so that they would cost compile time and gain nothing.
+    if (shape.key_tile > 64 && (request.has_score_mod || padded_columns(request.head_dim_v) > 64))
+        return false;
+    return accumulators(request, shape) <= accumulator_limit(request.dtype) &&
+           shared_bytes(request, shape) <= shared_memory_limit(request.arch);
+}
+
+constexpr std::size_t kMostCandidates = 3; // compiles are not free
+
+KernelConfig configured(const KernelRequest& request, const Shape& shape) {
+    KernelConfig config;
+    config.kind = KernelKind::forward;
+    config.family = kName;
+    config.template_path = "forward.cu";
+    config.entry = "flexc_forward";
+    config.query_tile = shape.query_tile;
+    config.key_tile = shape.key_tile;
+    config.warps = shape.warps;
+    config.stages = kStages;
+    config.shared_bytes = shared_bytes(request, shape);
+    config.has_block_mask = request.has_block_mask;
+    config.reason =
+        request.dtype == DType::f32 ? "mma.sync on floats split into TF32 pairs, " : "mma.sync, ";
+    config.reason += std::to_string(shape.query_tile / shape.warps) + " rows a warp";
+    return config;
+}
+
+} // namespace
+
+std::vector<KernelConfig> forward_candidates(const KernelRequest& request, bool is_last_resort) {
+    const std::span<const Shape> shapes =
+        request.dtype == DType::f32 ? std::span<const Shape>(kFloatShapes) : kShapes;
+    const std::size_t most = is_last_resort ? 1 : kMostCandidates;
+    std::vector<KernelConfig> candidates;
+    for (const Shape& shape : shapes)
+        if (candidates.size() < most && suits(request, shape))
+            candidates.push_back(configured(request, shape));
+    if (candidates.empty()) candidates.push_back(configured(request, shapes.back()));
+    return candidates;
+}
+
+} // namespace flexc::plan::sm80

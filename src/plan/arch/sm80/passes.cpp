@@ -1,0 +1,104 @@
+// The steps of a forward and of a backward.
+#include "plan/arch/sm80/sm80.h"
+#include "plan/gradients.h"
+#include "plan/program.h"
+
+#include "common/arguments.h"
+
+namespace flexc::plan::sm80 {
+
+namespace {
+
+using Of = Length::Of;
+
+Launch launch(std::size_t kernel, const KernelConfig& config, Extent blocks) {
+    return {.kernel = kernel,
+            .entry = config.entry,
+            .blocks = std::move(blocks),
+            .threads = 32 * config.warps,
+            .shared_bytes = config.shared_bytes};
+}
+
+Extent query_tiles(const KernelConfig& config) {
+    return {{{1, {{Of::batch}, {Of::heads}, tiles_of(Of::queries, config.query_tile)}}}};
+}
+Extent key_tiles(const KernelConfig& config) {
+    return {{{1, {{Of::batch}, {Of::kv_heads}, tiles_of(Of::keys, config.key_tile)}}}};
+}
+
+PassPlan forward(const Program&, const KernelConfig& main) {
+    PassPlan pass;
+    pass.kernels = {main};
+    pass.steps = {launch(0, main, query_tiles(main))};
+    return pass;
+}
+
+PassPlan backward(const Program& program, const KernelConfig& main) {
+    const bool is_fused = main.kind == KernelKind::backward_fused;
+    const int head_dim = program.options().head_dim;
+    KernelRequest of_dq = program.request(KernelKind::backward_dq);
+    of_dq.has_block_mask = main.has_block_mask;
+    PassPlan pass;
+    pass.kernels = {delta_kernel(), main, is_fused ? convert_kernel() : query_kernel(of_dq)};
+    pass.main = 1;
+    const bool has_sink = program.mod().sink != ir::kNoNode;
+    if (has_sink) pass.kernels[0].reason += kBesideSink;
+    const Extent rows = {{{1, {{Of::batch}, {Of::heads}, {Of::queries}}}}};
+    pass.workspace.push_back({.region = Region::delta, .elements = rows});
+    if (is_fused)
+        pass.workspace.push_back(
+            {.region = Region::dq_accumulator,
+             .elements = {{{head_dim, {{Of::batch}, {Of::heads}, {Of::queries}}}}}});
+    pass.workspace.push_back(row_facts());
+    add_exact_sums(program, pass);
+
+    pass.steps.push_back(FillGradients{});
+    if (is_fused) pass.steps.push_back(Fill{Region::dq_accumulator});
+    add_fill_of_exact_sums(pass);
+    pass.steps.push_back(find_references(pass.main));
+    Launch of_delta = launch(0, pass.kernels[0], query_tiles(pass.kernels[0]));
+    of_delta.writes = {Region::delta};
+    if (has_sink) {
+        of_delta.reads.push_back(Region::row_facts);
+        of_delta.writes.push_back(Region::row_facts);
+    }
+    pass.steps.push_back(std::move(of_delta));
+    Launch of_keys = launch(1, main, key_tiles(main));
+    of_keys.reads = {Region::delta, Region::row_facts};
+    if (is_fused) of_keys.writes = {Region::dq_accumulator};
+    of_keys.by_heads = !is_fused;
+    pass.steps.push_back(std::move(of_keys));
+    Launch of_queries = launch(2, pass.kernels[2], query_tiles(pass.kernels[2]));
+    of_queries.reads = is_fused ? std::vector{Region::dq_accumulator}
+                                : std::vector{Region::delta, Region::row_facts};
+    pass.steps.push_back(std::move(of_queries));
+    add_rounding(program, pass);
+    return pass;
+}
+
+} // namespace
+
+int tile_row_bytes(int columns, DType dtype) {
+    return padded_columns(columns) * static_cast<int>(size_of(dtype)) + 16;
+}
+
+const Family& family() {
+    static constexpr Family kFamily = {
+        .name = kName,
+        .called = "the generic",
+        .runs_on = [](int arch) { return arch >= 80; },
+        .warning = [](const Target&) -> std::string_view { return ""; },
+        .why_not = [](const KernelRequest&) -> std::string_view { return ""; },
+        .candidates =
+            [](const KernelRequest& request, bool is_last_resort) {
+                return request.kind == KernelKind::forward
+                           ? forward_candidates(request, is_last_resort)
+                           : backward_candidates(request, is_last_resort);
+            },
+        .schedules = nullptr,
+        .forward = forward,
+        .backward = backward};
+    return kFamily;
+}
+
+} // namespace flexc::plan::sm80

@@ -1,0 +1,286 @@
+// Tiles of Hopper's fused backward kernel, and the kernels before and after it.
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "plan/arch/sm90/sm90.h"
+#include "plan/work.h"
+
+namespace flexc::plan::sm90 {
+namespace {
+
+using ::sm90::BackwardShape;
+
+struct FusedTile {
+    int query_tile = 0;
+    bool stages_columns = false; // of the 2-D key index
+    bool stages_sums = false;    // of its columns, by products
+    int d_scores_stages = 2;
+    int bias_stages = 0;              // tiles of a dense bias in shared memory
+    bool adds_bias_gradients = false; // tiles of its gradient there
+    int saves_registers = 0;          // in so many steps
+
+    bool has_dense_bias() const { return bias_stages > 0 || adds_bias_gradients; }
+};
+
+BackwardShape heads_of(const KernelRequest& request) {
+    BackwardShape shape{};
+    shape.head_dim = request.head_dim;
+    shape.head_dim_v = request.head_dim_v;
+    return shape;
+}
+bool shares_keys(const KernelRequest& request) { return heads_of(request).shares_keys(); }
+
+// Shared keys leave no room for what is staged by a 2-D key index.
+passes::Index2dReads index_2d_of(const KernelRequest& request) {
+    return shares_keys(request) ? passes::Index2dReads{} : request.index_2d_reads;
+}
+// Nor do tiles of a dense bias.
+passes::Index2dReads index_2d_of(const KernelRequest& request, const FusedTile& tile) {
+    return tile.has_dense_bias() ? passes::Index2dReads{} : index_2d_of(request);
+}
+
+// Whether MMAs can sum a tile over the 2-D key index: its keys are whole rows, of whole steps.
+bool sums_by_mma(const passes::Index2dReads& reads) {
+    constexpr int kStep = 16;
+    return reads.width > 0 && 64 * ::sm90::kConsumers % reads.width == 0 &&
+           reads.width % kStep == 0 && reads.sums_are_linear;
+}
+
+// What a kernel with this tile has in shared memory; with the most that it may stage for a query,
+// because what a program computes there is known when its text is emitted.
+BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile) {
+    const passes::Index2dReads index_2d = index_2d_of(request, tile);
+    BackwardShape shape = heads_of(request);
+    shape.query_tile = tile.query_tile;
+    shape.d_scores_stages = tile.d_scores_stages;
+    shape.bias_stages = tile.bias_stages;
+    shape.bias_bytes = request.bias_bytes;
+    shape.adds_bias_gradients = tile.adds_bias_gradients;
+    shape.biases_are_narrow = request.biases_are_narrow;
+    shape.sums_tile = request.sums_distances || index_2d.width != 0;
+    shape.row_bytes = shape.most_row_bytes();
+    shape.key_width = index_2d.width;
+    shape.row_reads = index_2d.by_row;
+    shape.column_reads = tile.stages_columns ? index_2d.by_column : 0;
+    shape.column_bytes = index_2d.column_bytes;
+    shape.column_sums = tile.stages_sums && index_2d.sums_columns ? index_2d.width : 0;
+    shape.has_block_mask = request.has_block_mask;
+    // Where blocks are short enough to gain by it.
+    shape.is_persistent = (request.has_block_mask || request.has_window) &&
+                          request.index_2d_reads.width == 0 && shape.can_be_persistent();
+    return shape;
+}
+
+bool fits(const KernelRequest& request, const BackwardShape& shape) {
+    return backward_layout(shape).end <= shared_memory_limit(request.arch);
+}
+
+// With sums of queries that the block's warps put together: all, where there is room for them.
+BackwardShape with_query_sums(const KernelRequest& request, const BackwardShape& shape) {
+    BackwardShape gathering = shape;
+    gathering.query_sums = request.query_sums;
+    return !shape.shares_keys() && fits(request, gathering) ? gathering : shape;
+}
+
+bool suits(const KernelRequest& request, const FusedTile& tile) {
+    if (shares_keys(request)) return tile.query_tile == kSlabRows;
+    // Two tiles of scores, dk and dv; the rest of 240 registers is for fragments and the mod.
+    constexpr int kMostAccumulators = 192;
+    const int accumulators =
+        tile.query_tile +
+        (padded_columns(request.head_dim) + padded_columns(request.head_dim_v)) / 2;
+    // A warpgroup's piece of dq is 64 columns, or 64 of 128 rows. Where so many elements are added
+    // one by one, registers always spill, and a compile takes up to a minute.
+    // Beside a derivative of each score, P would have room in 16 bits only.
+    // Sums over distances would need registers that the warps beside the MMAs do not have.
+    if (tile.query_tile == 2 * kSlabRows &&
+        (request.head_dim > 64 || request.adds_elements || request.derivative_uses_score ||
+         request.sums_distances))
+        return false;
+    return accumulators <= kMostAccumulators && fits(request, shape_of(request, tile));
+}
+
+// For dense biases; without one where none fits.
+std::optional<FusedTile> bias_tile_of(const KernelRequest& request) {
+    if (shares_keys(request) || (request.bias_bytes == 0 && !request.adds_bias_gradients))
+        return {};
+    for (FusedTile tile : {FusedTile{2 * kSlabRows, false, false, 2, 1},
+                           {2 * kSlabRows, false, false, 1, 1},
+                           {kSlabRows, false, false, 2, 2},
+                           {kSlabRows, false, false, 2, 1},
+                           {kSlabRows, false, false, 1, 1},
+                           {kSlabRows, false, false, 2, 0}}) {
+        tile.adds_bias_gradients = request.adds_bias_gradients;
+        if (tile.bias_stages > 0 && request.bias_bytes == 0) continue;
+        // The second half of the queries waits in registers, as dS alone does.
+        if (tile.query_tile > kSlabRows && !request.biases_are_of_scores) continue;
+        // Warps that add from the tile of dS leave it one tile later than others do.
+        const bool reads_tile = tile.adds_bias_gradients && request.biases_are_narrow;
+        if (reads_tile && tile.d_scores_stages == 1) continue;
+        if (tile.has_dense_bias() && suits(request, tile)) return tile;
+    }
+    return {};
+}
+
+// How many forms of a tile save registers. None where keys are shared; and sums over a 2-D key
+// index spill as much in them. What only masks has one less.
+int saving_forms(const KernelRequest& request) {
+    if (shares_keys(request) || index_2d_of(request).width != 0) return 0;
+    return request.has_score_mod ? 3 : 2;
+}
+
+// Best first. What is read by column of a 2-D key index costs more from memory than smaller tiles
+// do, and so do sums without products. After each tile come its forms that save registers, each
+// slower than the one before it.
+std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
+    std::vector<FusedTile> tiles;
+    const auto add = [&](FusedTile tile) {
+        for (int step = 0; step <= saving_forms(request); ++step) {
+            tile.saves_registers = step;
+            tiles.push_back(tile);
+        }
+    };
+    if (const auto tile = bias_tile_of(request)) add(*tile);
+    const passes::Index2dReads index_2d = index_2d_of(request);
+    for (const bool stages_columns : {true, false}) {
+        if (stages_columns && index_2d.by_column == 0) continue;
+        for (const bool stages_sums : {true, false}) {
+            if (stages_sums && !sums_by_mma(index_2d)) continue;
+            for (const int query_tile : {2 * kSlabRows, kSlabRows})
+                if (const FusedTile tile{query_tile, stages_columns, stages_sums};
+                    suits(request, tile))
+                    add(tile);
+        }
+    }
+    return tiles;
+}
+
+// `at`: of all tiles, where this one stands.
+KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& all,
+                   std::size_t at) {
+    const FusedTile& tile = all[at];
+    KernelConfig config;
+    config.kind = KernelKind::backward_fused;
+    config.family = kName;
+    config.is_warp_specialized = true;
+    const BackwardShape shape = with_query_sums(request, shape_of(request, tile));
+    const bool shares = shape.shares_keys();
+    config.template_path = shares ? "backward_wide_sm90.cu" : "backward_sm90.cu";
+    config.entry = shares ? "flexc_backward_wide_sm90" : "flexc_backward_sm90";
+    config.query_tile = tile.query_tile;
+    config.key_tile = shape.key_tile();
+    config.warps = 4 * (::sm90::kConsumers + 1);
+    config.stages = ::sm90::kRingStages;
+    config.d_scores_stages = tile.d_scores_stages;
+    config.bias_stages = tile.bias_stages;
+    config.adds_bias_gradients = tile.adds_bias_gradients;
+    config.saves_registers = tile.saves_registers;
+    config.reports_additions = !shares && !tile.adds_bias_gradients;
+    config.stores_dq_first = config.reports_additions && !request.deterministic;
+    config.query_sums = shape.query_sums;
+    config.key_width = shape.key_width;
+    config.is_persistent = shape.is_persistent;
+    // What persistent blocks have left is for the next tile's keys.
+    config.shared_bytes =
+        shape.is_persistent ? shared_memory_limit(request.arch) : backward_layout(shape).end;
+    config.stages_columns = tile.stages_columns;
+    config.stages_sums = tile.stages_sums;
+    config.has_block_mask = request.has_block_mask;
+    const bool is_last = at + 1 == all.size();
+    // What spills little is as fast in a form that saves registers; what spills much, with smaller
+    // tiles.
+    constexpr int kSavable = 128;
+    config.saving_forms = saving_forms(request) - tile.saves_registers;
+    const bool comes_again = config.saving_forms > 0;
+    const bool has_smaller = at + static_cast<std::size_t>(config.saving_forms) + 1 < all.size();
+    config.savable_spills =
+        has_smaller && !tile.has_dense_bias() ? kSavable : std::numeric_limits<int>::max();
+    // The warps beside the MMAs spilled up to 24 bytes in what was tried.
+    constexpr int kMostBeside = 32;
+    const bool is_first_form = tile.saves_registers == 0 && config.saving_forms > 1;
+    config.beside_spills =
+        is_first_form && request.has_score_mod ? kMostBeside : std::numeric_limits<int>::max();
+    // A few words cost some percent, and the generic kernel has half the speed, but for where
+    // memory adds up elements.
+    const bool adds_elements = request.adds_elements && config.key_width == 0;
+    config.tolerated_spills = request.is_long && !is_last    ? kSpillsOfLong
+                              : comes_again || adds_elements ? 0
+                              : is_last || tile.has_dense_bias() || config.key_width != 0 ? 256
+                                                                                          : 128;
+    config.reason = "wgmma, dk and dv of a tile of keys, dq by ";
+    config.reason +=
+        shares || tile.adds_bias_gradients ? "additions from registers" : "TMA reductions";
+    if (tile.adds_bias_gradients) config.reason += ", tiles of a matrix's gradient";
+    if (request.deterministic) config.reason += ", in the order of keys";
+    if (config.key_width != 0)
+        config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";
+    if (tile.bias_stages > 0) config.reason += "; biases through shared memory";
+    if (at > static_cast<std::size_t>(tile.saves_registers))
+        config.reason += "; larger tiles spilled registers or serialised products";
+    if (tile.saves_registers > 0)
+        config.reason += "; saves registers in " + std::to_string(tile.saves_registers) + " steps";
+    return config;
+}
+
+// Of a kernel before or after the fused one.
+KernelConfig helper(KernelKind kind, std::string_view path, std::string_view entry,
+                    std::string_view reason) {
+    KernelConfig config;
+    config.kind = kind;
+    config.family = kName;
+    config.is_warp_specialized = true;
+    config.template_path = path;
+    config.entry = entry;
+    config.warps = 4;
+    config.reason = reason;
+    return config;
+}
+
+} // namespace
+
+KernelConfig delta_kernel() {
+    KernelConfig config =
+        helper(KernelKind::delta, "backward_delta_sm90.cu", "flexc_backward_delta_sm90",
+               "row sums of d_out * o, and zeros for dq");
+    config.query_tile = kPaddedRows;
+    return config;
+}
+
+KernelConfig convert_kernel(int head_dim) {
+    KernelConfig config = helper(KernelKind::convert, "backward_convert_sm90.cu",
+                                 "flexc_backward_convert_sm90", "dq from its accumulator");
+    config.query_tile = kSlabRows;
+    constexpr int kBarrierBytes = 16; // with what one thread tells the others
+    config.shared_bytes = kSlabRows * head_dim * 4 + kBarrierBytes;
+    return config;
+}
+
+KernelConfig expand_kernel() {
+    KernelConfig config =
+        helper(KernelKind::expand, "backward_expand_sm90.cu", "flexc_backward_expand_sm90",
+               "reads that use q_idx - kv_idx, one for each distance");
+    config.key_tile = kPaddedRows; // distances of a block, a thread for each
+    return config;
+}
+
+KernelConfig fold_kernel() {
+    KernelConfig config =
+        helper(KernelKind::fold, "backward_fold_sm90.cu", "flexc_backward_fold_sm90",
+               "gradients of reads that use q_idx - kv_idx, from sums over diagonals");
+    config.key_tile = kPaddedRows;
+    return config;
+}
+
+bool shares_keys_between_warpgroups(const KernelRequest& request) { return shares_keys(request); }
+
+std::vector<KernelConfig> backward_candidates(const KernelRequest& request) {
+    const std::vector<FusedTile> all = fused_tiles(request);
+    std::vector<KernelConfig> candidates;
+    for (std::size_t at = 0; at < all.size(); ++at)
+        candidates.push_back(fused(request, all, at));
+    return candidates;
+}
+
+} // namespace flexc::plan::sm90

@@ -1,0 +1,239 @@
+// Tiles of Hopper's forward kernel.
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "plan/arch/sm90/sm90.h"
+#include "plan/work.h"
+
+namespace flexc::plan::sm90 {
+namespace {
+
+// Best first, but for turns. Three warpgroups share each load of keys where the output leaves them
+// registers.
+constexpr std::array kForwardShapes = {
+    ForwardSchedule{3, 128, 2, true}, ForwardSchedule{3, 112, 2, true},
+    ForwardSchedule{3, 96, 2, true},  ForwardSchedule{2, 128, 2, true},
+    ForwardSchedule{2, 128, 1, true}, ForwardSchedule{2, 112, 1, true},
+    ForwardSchedule{2, 96, 1, true},  ForwardSchedule{2, 80, 1, true},
+    ForwardSchedule{2, 64, 1, true},  ForwardSchedule{2, 48, 1, true},
+    ForwardSchedule{2, 64, 1, false}, ForwardSchedule{2, 48, 1, false},
+};
+// For keys as a index_2d. What repeats from row to row leaves three warpgroups registers for short
+// tiles.
+constexpr std::array kIndex2dShapes = {
+    ForwardSchedule{3, 64, 2, true},  ForwardSchedule{2, 128, 2, true},
+    ForwardSchedule{2, 128, 1, true}, ForwardSchedule{2, 112, 2, true},
+    ForwardSchedule{2, 112, 1, true}, ForwardSchedule{2, 96, 1, true},
+    ForwardSchedule{2, 80, 1, true},  ForwardSchedule{2, 64, 1, true},
+    ForwardSchedule{2, 48, 1, true},
+};
+constexpr int kForwardStages = 2;
+constexpr int kLeastStep = 16; // keys by which the next smaller configuration is smaller
+
+const passes::TabulatedValues& tabulated_of(const KernelRequest& request, bool by_index_2d) {
+    return by_index_2d ? request.tabulated_by_index_2d : request.tabulated;
+}
+
+// Whether what is added for a row of the 2-D key index comes with the products: where tiles are
+// single rows, so that an infinite number meets no zero, and numbers of 16 bits are as large as
+// floats.
+bool multiplies_index_2d_rows(const KernelRequest& request, const ForwardSchedule& shape,
+                              bool by_index_2d) {
+    const passes::KeyIndex2d& index_2d = request.key_index_2d;
+    return by_index_2d && index_2d.quotients && index_2d.adds_to_products &&
+           shape.key_tile == index_2d.width && request.dtype == DType::bf16;
+}
+
+::sm90::ForwardSizes sizes_of(const KernelRequest& request, const ForwardSchedule& shape,
+                              bool by_index_2d) {
+    const passes::KeyIndex2d& index_2d = request.key_index_2d;
+    const passes::TabulatedValues& tabulated = tabulated_of(request, by_index_2d);
+    const bool adds_rows = by_index_2d && index_2d.quotients;
+    return {.query_tile = 64 * shape.consumers,
+            .key_tile = shape.key_tile,
+            .head_dim = request.head_dim,
+            .head_dim_v = request.head_dim_v,
+            .query_stages = shape.query_stages,
+            .stages = kForwardStages,
+            .bias_bytes = request.bias_bytes,
+            .key_values = tabulated.keys,
+            .distance_values = tabulated.distances,
+            .index_2d_rows = adds_rows ? shape.key_tile / index_2d.width : 0,
+            .multiplies_index_2d_rows = multiplies_index_2d_rows(request, shape, by_index_2d)};
+}
+
+int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape, bool by_index_2d) {
+    return ::sm90::forward_layout(sizes_of(request, shape, by_index_2d)).bytes;
+}
+
+// Of one thread: scores, their biases, the P before them, and the output.
+int accumulators(const KernelRequest& request, const ForwardSchedule& shape) {
+    const int weights = shape.overlaps ? shape.key_tile / 4 : 0;
+    const int biases = shape.key_tile / 2 * request.bias_bytes / 4;
+    return shape.key_tile / 2 + biases + weights + padded_columns(request.head_dim_v) / 2;
+}
+int accumulator_limit(const KernelRequest& request, const ForwardSchedule& shape) {
+    if (shape.consumers == 3) return 128;
+    return request.bias_bytes > 2 ? 180 : 192;
+}
+
+bool is_wide(const KernelRequest& request) {
+    return std::max(request.head_dim, request.head_dim_v) > 128;
+}
+
+bool suits(const KernelRequest& request, const ForwardSchedule& shape, bool by_index_2d) {
+    // Beyond this, masks and mods spill or MMAs are serialised.
+    constexpr int kWidestOfThree = 96;
+    if (shape.consumers == 3 && padded_columns(request.head_dim_v) > kWidestOfThree) return false;
+    if (request.bias_bytes > 0 && shape.consumers == 3) return false;
+    return accumulators(request, shape) <= accumulator_limit(request, shape) &&
+           shared_bytes(request, shape, by_index_2d) <= shared_memory_limit(request.arch);
+}
+
+// Whether flexc chooses it by itself. Tiles of three warpgroups visit more where a block mask has
+// shapes of its own, and leave too few registers for looking at what is hidden.
+bool is_chosen(const KernelRequest& request, const ForwardSchedule& shape, bool by_index_2d) {
+    return suits(request, shape, by_index_2d) && (!request.has_block_mask || shape.consumers != 3);
+}
+
+// Whether each tile is whole rows of the 2-D key index.
+bool fits_index_2d(const KernelRequest& request, const ForwardSchedule& shape) {
+    const int width = request.key_index_2d.width;
+    return width > 0 && shape.key_tile % width == 0 && shape.key_tile % 16 == 0;
+}
+bool suits_index_2d(const KernelRequest& request, const ForwardSchedule& shape) {
+    const passes::KeyIndex2d& index_2d = request.key_index_2d;
+    if (!fits_index_2d(request, shape)) return false;
+    // Of one thread: a number for each row of the 2-D key index and query, and what repeats.
+    const int rows = index_2d.quotients ? 2 * shape.key_tile / index_2d.width : 0;
+    const int period = index_2d.remainders ? std::lcm(index_2d.width, 8) / 2 : 0;
+    return suits(request, shape, true) &&
+           accumulators(request, shape) + rows + period <= accumulator_limit(request, shape);
+}
+
+// Measured on an H200; without score mods with rests between loads. What is read for each element
+// is read in a warpgroup's turn.
+ForwardSchedule with_ping_pong(const KernelRequest& request, ForwardSchedule schedule,
+                               bool by_index_2d) {
+    const bool wide = is_wide(request), narrow = schedule.consumers == 3;
+    const bool adds_terms = request.tabulated.any() && !narrow;
+    const bool multiplies_little = !narrow && !request.has_score_mod && request.head_dim_v <= 64;
+    schedule.ping_pong =
+        !wide && (adds_terms || multiplies_little) ? PingPong::softmax : PingPong::mma;
+    const bool rescales_first = wide || (narrow && (by_index_2d || !request.has_score_mod));
+    schedule.rescales_after = rescales_first ? 0 : by_index_2d || adds_terms ? 4 : 8;
+    return schedule;
+}
+
+KernelConfig configured(const KernelRequest& request, const ForwardSchedule& schedule,
+                        bool by_index_2d) {
+    KernelConfig config;
+    config.kind = KernelKind::forward;
+    config.family = kName;
+    config.template_path = "forward_sm90.cu";
+    config.entry = "flexc_forward_sm90";
+    config.query_tile = 64 * schedule.consumers;
+    config.key_tile = schedule.key_tile;
+    config.warps = 4 * (schedule.consumers + 1);
+    config.stages = kForwardStages;
+    const ::sm90::ForwardSizes sizes = sizes_of(request, schedule, by_index_2d);
+    config.shared_bytes = ::sm90::forward_layout(sizes).bytes;
+    config.specialized = WarpSpecializedForward{
+        .schedule = schedule,
+        .has_registers_for_columns = schedule.consumers == 2 && !is_wide(request) &&
+                                     accumulators(request, schedule) + schedule.key_tile / 4 <= 192,
+        .sizes = sizes,
+        .tabulated = tabulated_of(request, by_index_2d)};
+    // Those who copy biases know ranges only.
+    config.has_block_mask = request.has_block_mask && request.bias_bytes == 0;
+    config.tolerated_spills = request.is_long ? kSpillsOfLong : 0;
+    config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
+                    (schedule.overlaps ? "products under the softmax" : "products in order");
+    if (by_index_2d) {
+        config.key_width = request.key_index_2d.width;
+        config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";
+    }
+    return config;
+}
+
+struct Choice {
+    ForwardSchedule shape;
+    bool by_index_2d;
+};
+
+// A stage of queries more or less needs the same registers.
+bool needs_fewer_registers(const ForwardSchedule& shape, const ForwardSchedule& than) {
+    return shape.consumers < than.consumers || shape.key_tile <= than.key_tile - kLeastStep ||
+           shape.overlaps != than.overlaps;
+}
+
+// The best, one that is a step smaller, and the smallest: each costs a compile.
+std::vector<Choice> choices_for(const KernelRequest& request) {
+    constexpr std::size_t kMost = 3;
+    std::vector<Choice> choices;
+    const auto take = [&](const ForwardSchedule& shape, bool by_index_2d) {
+        const bool follows = !choices.empty() && choices.back().by_index_2d == by_index_2d;
+        if (follows && !needs_fewer_registers(shape, choices.back().shape)) return;
+        if (choices.size() == kMost) choices.pop_back();
+        choices.push_back({shape, by_index_2d});
+    };
+    for (const ForwardSchedule& shape : kIndex2dShapes)
+        if (suits_index_2d(request, shape) && is_chosen(request, shape, true)) take(shape, true);
+    for (const ForwardSchedule& shape : kForwardShapes)
+        if (is_chosen(request, shape, false)) take(shape, false);
+    return choices;
+}
+
+} // namespace
+
+std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
+    constexpr std::size_t kSizes = 4; // of tiles: smaller ones only save registers
+    std::vector<ForwardSchedule> schedules;
+    std::vector<ForwardSchedule> shapes;
+    for (const ForwardSchedule& shape : kIndex2dShapes)
+        if (suits_index_2d(request, shape)) shapes.push_back(shape);
+    if (shapes.empty()) shapes.assign(kForwardShapes.begin(), kForwardShapes.end());
+    // flexc's own choice comes first.
+    const auto chosen = std::ranges::find_if(shapes, [&](const ForwardSchedule& shape) {
+        return is_chosen(request, shape, fits_index_2d(request, shape));
+    });
+    if (chosen != shapes.end()) std::rotate(shapes.begin(), chosen, chosen + 1);
+    std::size_t sizes = 0;
+    for (const ForwardSchedule& shape : shapes) {
+        if (!suits(request, shape, fits_index_2d(request, shape)) || sizes == kSizes) continue;
+        if (sizes++ == 0)
+            schedules.push_back(with_ping_pong(request, shape, fits_index_2d(request, shape)));
+        for (const PingPong ping_pong : {PingPong::softmax, PingPong::mma, PingPong::none})
+            for (const int columns : {0, 4, 8}) {
+                ForwardSchedule schedule = shape;
+                schedule.ping_pong = ping_pong;
+                schedule.rescales_after = columns;
+                if (schedule != schedules.front()) schedules.push_back(schedule);
+            }
+    }
+    return schedules;
+}
+
+std::vector<KernelConfig> forward_candidates(const KernelRequest& request) {
+    if (request.schedule) {
+        KernelConfig config =
+            configured(request, *request.schedule, fits_index_2d(request, *request.schedule));
+        config.tolerated_spills = std::numeric_limits<int>::max();
+        config.reason += "; asked for";
+        return {config};
+    }
+    std::vector<KernelConfig> candidates;
+    for (const Choice& choice : choices_for(request)) {
+        KernelConfig config = configured(
+            request, with_ping_pong(request, choice.shape, choice.by_index_2d), choice.by_index_2d);
+        if (!candidates.empty())
+            config.reason += "; larger tiles spilled registers or serialised products";
+        candidates.push_back(std::move(config));
+    }
+    return candidates;
+}
+
+} // namespace flexc::plan::sm90

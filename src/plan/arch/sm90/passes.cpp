@@ -1,0 +1,233 @@
+// What Hopper's kernels cannot do, and the steps of a forward and of a backward.
+#include "plan/arch/sm90/sm90.h"
+
+#include "common/arguments.h"
+#include "common/exact_sum.h"
+#include "common/expanded.h"
+#include "passes/gradient_sum.h"
+#include "plan/gradients.h"
+#include "plan/program.h"
+
+namespace flexc::plan::sm90 {
+
+namespace {
+
+using Of = Length::Of;
+
+constexpr Length kBatch{Of::batch}, kHeads{Of::heads}, kKvHeads{Of::kv_heads};
+// Kernels read and write whole tiles.
+constexpr Length kPaddedQueries{Of::queries, 0, kPaddedRows}, kPaddedKeys{Of::keys, 0, kPaddedRows},
+    kSlabs{Of::queries, 0, kPaddedRows, kSlabRows};
+
+Launch launch(std::size_t kernel, const KernelConfig& config, Extent blocks) {
+    return {.kernel = kernel,
+            .entry = config.entry,
+            .blocks = std::move(blocks),
+            .threads = 32 * config.warps,
+            .shared_bytes = config.shared_bytes};
+}
+
+// A block for so many distances of each head.
+Extent distance_blocks(int step) {
+    return {{{1, {kBatch, kHeads, tiles_of(Of::queries, step)}},
+             {1, {kBatch, kHeads, tiles_of(Of::keys, step)}}}};
+}
+
+std::string_view why_not(const KernelRequest& request) {
+    if (request.arch != 90) return "only Hopper has wgmma";
+    if (!request.has_own_instructions) return "wgmma is for the architecture sm_90a, not for sm_90";
+    if (!request.generic_because.empty()) return request.generic_because;
+    if (request.dtype == DType::f32) return "wgmma has no products of floats";
+    if (request.head_dim % 8 != 0 || request.head_dim_v % 8 != 0)
+        return "TMA needs rows of a multiple of 16 bytes";
+    switch (request.kind) {
+    case KernelKind::forward:
+        return request.reports_out_of_range ? "reads outside buffers are reported" : "";
+    case KernelKind::backward_fused:
+        return shares_keys_between_warpgroups(request) && request.deterministic
+                   ? "additions of dq from registers, which wide heads need, have no order"
+                   : "";
+    default: return "only the generic kernels are split";
+    }
+}
+
+// Numbers that are tabulated before the forward, in its workspace.
+void add_tabulated(const passes::TabulatedValues& tabulated, PassPlan& pass) {
+    constexpr int kCopies = 2; // of a vector by distance
+    const auto of_heads = [&](Length length, int factor) {
+        Extent::Product product{factor, {}};
+        if (tabulated.by_batch) product.lengths.push_back(kBatch);
+        if (tabulated.by_head) product.lengths.push_back(kHeads);
+        product.lengths.push_back(length);
+        return product;
+    };
+    constexpr Length kKeys{Of::keys, kForwardOverhang, kExpandedStep},
+        kQueries{Of::queries, kForwardOverhang, kExpandedStep};
+    const auto blocks_of = [](Length length) {
+        length.per = length.step;
+        return length;
+    };
+    Launch tabulate{.kernel = pass.main,
+                    .entry = "flexc_forward_expand_sm90",
+                    .blocks = {},
+                    .threads = kExpandedStep};
+    if (tabulated.distances > 0) {
+        const int numbers = kCopies * tabulated.distances;
+        pass.workspace.push_back(
+            {.region = Region::distance_values,
+             .elements = {{of_heads(kKeys, numbers), of_heads(kQueries, numbers)}}});
+        tabulate.blocks.terms.push_back(of_heads(blocks_of(kKeys), 1));
+        tabulate.blocks.terms.push_back(of_heads(blocks_of(kQueries), 1));
+        tabulate.writes.push_back(Region::distance_values);
+    }
+    if (tabulated.keys > 0) {
+        pass.workspace.push_back(
+            {.region = Region::key_values, .elements = {{of_heads(kKeys, tabulated.keys)}}});
+        tabulate.blocks.terms.push_back(of_heads(blocks_of(kKeys), 1));
+        tabulate.writes.push_back(Region::key_values);
+    }
+    pass.steps.push_back(std::move(tabulate));
+}
+
+PassPlan forward(const Program& program, const KernelConfig& main) {
+    PassPlan pass;
+    pass.kernels = {main};
+    const WarpSpecializedForward& forward = *main.specialized;
+    // A maximum of products is one of scores only when the scale is positive, and what is added to
+    // products is divided by it.
+    pass.least_scale = forward.sizes.multiplies_index_2d_rows
+                           ? 0x1p-20F
+                           : std::numeric_limits<float>::denorm_min();
+    if (main.key_width != 0) pass.key_offset_step = main.key_width; // a row of the 2-D key index
+    if (const ir::NodeId read = program.decomposed(0).parts.bias_read; read != ir::kNoNode)
+        pass.copied_biases = {copied_bias_of(program.decomposed(0).mod, read)};
+    if (forward.tabulated.any()) add_tabulated(forward.tabulated, pass);
+    Launch attend =
+        launch(0, main, {{{1, {kBatch, kHeads, tiles_of(Of::queries, main.query_tile)}}}});
+    attend.is_persistent = attend.has_queue = true;
+    attend.tensor_maps = Launch::Maps::forward;
+    if (forward.tabulated.distances > 0) attend.reads.push_back(Region::distance_values);
+    if (forward.tabulated.keys > 0) attend.reads.push_back(Region::key_values);
+    pass.steps.push_back(std::move(attend));
+    return pass;
+}
+
+PassPlan backward(const Program& program, const KernelConfig& main) {
+    const passes::Mod& mod = program.mod();
+    const int head_dim = program.options().head_dim;
+    const bool deterministic = program.options().deterministic;
+    const auto expanded = static_cast<int>(passes::distance_reads(mod).size());
+    const bool sums_distances = passes::sums_by(mod, passes::GradientSum::distance);
+    PassPlan pass;
+    pass.kernels = {delta_kernel(), main, convert_kernel(head_dim)};
+    pass.main = 1;
+    const bool has_sink = mod.sink != ir::kNoNode;
+    if (has_sink) pass.kernels[0].reason += kBesideSink;
+    if (main.key_width != 0) pass.key_offset_step = main.key_width;
+    pass.tiled_biases = tiled_biases(mod, main);
+    pass.stored_gradients = stored_gradients(mod, main);
+
+    const auto region = [&](Region which, Extent elements, int bytes = sizeof(float)) {
+        pass.workspace.push_back(
+            {.region = which, .element_bytes = bytes, .elements = std::move(elements)});
+    };
+    const auto of_distances = [](int factor) {
+        return Extent{
+            {{factor, {kBatch, kHeads, kPaddedQueries}}, {factor, {kBatch, kHeads, kPaddedKeys}}}};
+    };
+    region(Region::dq_accumulator, {{{head_dim, {kBatch, kHeads, kPaddedQueries}}}});
+    if (deterministic) region(Region::dq_semaphores, {{{1, {kBatch, kHeads, kSlabs}}}});
+    pass.workspace.push_back(row_facts());
+    if (sums_distances)
+        region(Region::distance_sums, of_distances(1),
+               deterministic ? sizeof(exact::Sum) : sizeof(float));
+    if (expanded > 0) region(Region::distance_values, of_distances(expanded));
+    add_exact_sums(program, pass);
+    if (!pass.stored_gradients.buffers.empty())
+        region(Region::stored_tiles,
+               {{{2, {kBatch, kKvHeads, {Of::keys, 0, kPaddedRows, kPaddedRows}}}}}, sizeof(int));
+    std::vector<Region> counters; // of blocks; the delta kernel clears them
+    if (main.reports_additions) {
+        region(Region::blocks_done, {{{1, {kBatch, kKvHeads}}}}, sizeof(int));
+        counters.push_back(Region::blocks_done);
+    }
+    if (main.is_persistent) {
+        region(Region::tiles_taken, {{{1, {}}}}, sizeof(int));
+        counters.push_back(Region::tiles_taken);
+    }
+    if (main.stores_dq_first) {
+        region(Region::slab_states, {{{1, {kBatch, kHeads, kSlabs}}}}, sizeof(int));
+        counters.push_back(Region::slab_states);
+    }
+
+    pass.steps.push_back(FillGradients{});
+    if (sums_distances) pass.steps.push_back(Fill{Region::distance_sums});
+    if (deterministic) pass.steps.push_back(Fill{Region::dq_semaphores});
+    if (!pass.stored_gradients.buffers.empty()) pass.steps.push_back(Fill{Region::stored_tiles});
+    add_fill_of_exact_sums(pass);
+    if (expanded > 0) {
+        Launch expand = launch(pass.kernels.size(), expand_kernel(), distance_blocks(kPaddedRows));
+        expand.writes = {Region::distance_values};
+        pass.steps.push_back(std::move(expand));
+        pass.kernels.push_back(expand_kernel());
+    }
+    pass.steps.push_back(find_references(pass.main));
+    Launch delta =
+        launch(0, pass.kernels[0], {{{1, {kBatch, kHeads, tiles_of(Of::queries, kPaddedRows)}}}});
+    delta.starts_early = true;
+    delta.writes = {Region::row_facts, Region::dq_accumulator};
+    if (has_sink) delta.reads = {Region::row_facts};
+    delta.writes.insert(delta.writes.end(), counters.begin(), counters.end());
+    pass.steps.push_back(std::move(delta));
+    Launch fused = launch(1, main, {{{1, {kBatch, kKvHeads, tiles_of(Of::keys, main.key_tile)}}}});
+    fused.tensor_maps = Launch::Maps::backward;
+    fused.starts_early = true;
+    fused.is_persistent = main.is_persistent;
+    fused.reads = {Region::row_facts};
+    fused.writes = {Region::dq_accumulator};
+    fused.writes.insert(fused.writes.end(), counters.begin(), counters.end());
+    if (expanded > 0) fused.reads.push_back(Region::distance_values);
+    if (sums_distances) fused.writes.push_back(Region::distance_sums);
+    pass.steps.push_back(std::move(fused));
+    Launch convert =
+        launch(2, pass.kernels[2], {{{1, {kBatch, kHeads, tiles_of(Of::queries, kSlabRows)}}}});
+    convert.starts_early = true;
+    convert.reads = {Region::dq_accumulator};
+    if (main.reports_additions) convert.reads.push_back(Region::blocks_done);
+    pass.steps.push_back(std::move(convert));
+    if (sums_distances) {
+        Launch fold = launch(pass.kernels.size(), fold_kernel(), distance_blocks(kPaddedRows));
+        fold.reads = {Region::distance_sums};
+        pass.steps.push_back(std::move(fold));
+        pass.kernels.push_back(fold_kernel());
+    }
+    add_rounding(program, pass);
+    return pass;
+}
+
+} // namespace
+
+const Family& family() {
+    static constexpr Family kFamily = {
+        .name = kName,
+        .called = "Hopper",
+        .runs_on = [](int arch) { return arch == 90; },
+        .warning = [](const Target& target) -> std::string_view {
+            return target.arch == "sm_90"
+                       ? "sm_90 is Hopper without wgmma, so that its kernels are the generic ones; "
+                         "sm_90a has Hopper's own"
+                       : "";
+        },
+        .why_not = why_not,
+        .candidates =
+            [](const KernelRequest& request, bool) {
+                return request.kind == KernelKind::forward ? forward_candidates(request)
+                                                           : backward_candidates(request);
+            },
+        .schedules = forward_schedules,
+        .forward = forward,
+        .backward = backward};
+    return kFamily;
+}
+
+} // namespace flexc::plan::sm90

@@ -1,0 +1,63 @@
+#include "plan/dense_biases.h"
+
+#include <algorithm>
+
+#include "passes/gradient_sum.h"
+
+namespace flexc::plan {
+
+namespace {
+
+CopiedBias copied_bias_of(const passes::Mod& mod, ir::NodeId read, bool is_gradient) {
+    const std::vector<passes::ArgumentSlot> slots = passes::argument_slots(mod);
+    const ir::Node& node = mod.program.graph[read];
+    const auto word = [&](passes::ArgumentSlot slot) {
+        return static_cast<std::size_t>(std::ranges::find(slots, slot) - slots.begin());
+    };
+    using enum passes::ArgumentSlot::Kind;
+    CopiedBias matrix;
+    matrix.data = word({is_gradient ? gradient_data : buffer_data, node.symbol});
+    for (std::uint32_t dim = 0; dim < node.operands.size(); ++dim) {
+        matrix.extents.push_back(word({buffer_extent, node.symbol, dim}));
+        matrix.strides.push_back(
+            word({is_gradient ? gradient_stride : buffer_stride, node.symbol, dim}));
+        matrix.by_query.push_back(mod.program.graph[node.operands[dim]].op == ir::Op::q_idx);
+    }
+    matrix.element_bytes =
+        size_of(is_gradient ? DType::f32 : mod.program.buffers[node.symbol].dtype);
+    return matrix;
+}
+
+} // namespace
+
+CopiedBias copied_bias_of(const passes::Mod& mod, ir::NodeId read) {
+    return copied_bias_of(mod, read, false);
+}
+
+std::vector<CopiedBias> tiled_biases(const passes::Mod& mod, const KernelConfig& config) {
+    std::vector<CopiedBias> matrices;
+    if (config.bias_stages > 0)
+        matrices.push_back(copied_bias_of(mod, passes::dense_bias_of_score(mod), false));
+    if (config.bias_stages == 0 && !config.adds_bias_gradients) return matrices;
+    const passes::TileSums tile{config.key_width, config.adds_bias_gradients};
+    for (const passes::ReadGradient& gradient : mod.gradients)
+        if (passes::gradient_sum(mod, gradient, tile) == passes::GradientSum::matrix)
+            matrices.push_back(copied_bias_of(mod, gradient.read, true));
+    return matrices;
+}
+
+StoredGradients stored_gradients(const passes::Mod& mod, const KernelConfig& config) {
+    const auto sharing = passes::sharing_of_biases(mod);
+    if (!config.adds_bias_gradients || !sharing) return {};
+    StoredGradients stored{{}, *sharing};
+    for (const passes::ReadGradient& gradient : mod.gradients)
+        if (passes::gradient_sum(mod, gradient) == passes::GradientSum::matrix)
+            stored.buffers.push_back(mod.program.graph[gradient.read].symbol);
+    return stored;
+}
+
+bool StoredGradients::holds(std::uint32_t buffer) const {
+    return std::ranges::find(buffers, buffer) != buffers.end();
+}
+
+} // namespace flexc::plan

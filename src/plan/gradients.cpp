@@ -1,0 +1,91 @@
+#include "plan/gradients.h"
+
+#include <algorithm>
+
+#include "common/arguments.h"
+#include "common/exact_sum.h"
+#include "passes/gradient_order.h"
+#include "plan/program.h"
+
+namespace flexc::plan {
+
+namespace {
+
+using Of = Length::Of;
+
+// A kernel whose threads stride over elements.
+KernelConfig rounding_kernel(KernelKind kind, std::string_view path, std::string_view entry,
+                             std::string_view reason) {
+    KernelConfig config;
+    config.kind = kind;
+    config.template_path = path;
+    config.entry = entry;
+    config.query_tile = 128;
+    config.key_tile = 128;
+    config.warps = 4;
+    config.reason = reason;
+    return config;
+}
+
+std::size_t word_of(const passes::Mod& mod, passes::ArgumentSlot slot) {
+    const std::vector<passes::ArgumentSlot> slots = passes::argument_slots(mod);
+    return static_cast<std::size_t>(std::ranges::find(slots, slot) - slots.begin());
+}
+
+} // namespace
+
+WorkspaceRegion row_facts() {
+    return {
+        .region = Region::row_facts,
+        .elements = {{{kRowFacts, {{Of::batch}, {Of::heads}, {Of::queries, 0, kReferenceRows}}}}}};
+}
+
+Launch find_references(std::size_t kernel) {
+    return {.kernel = kernel,
+            .entry = "flexc_backward_references",
+            .blocks = {{{1, {{Of::batch}, {Of::heads}, tiles_of(Of::queries, kReferenceRows)}}}},
+            .threads = kReferenceRows,
+            .writes = {Region::row_facts}};
+}
+
+void add_exact_sums(const Program& program, PassPlan& pass) {
+    const passes::Mod& mod = program.mod();
+    if (!mod.deterministic) return;
+    pass.heads_at_once = passes::heads_at_once(mod);
+    if (pass.heads_at_once != passes::HeadsAtOnce::all)
+        pass.first_head_word = word_of(mod, {passes::ArgumentSlot::Kind::first_kv_head});
+    WorkspaceRegion sums{.region = Region::exact_sums,
+                         .element_bytes = sizeof(exact::Sum),
+                         .elements = {},
+                         .of_gradients = passes::exact_gradients(mod)};
+    if (sums.of_gradients.empty()) return;
+    for (const std::uint32_t buffer : sums.of_gradients)
+        pass.exact_gradients.push_back(
+            {buffer, word_of(mod, {passes::ArgumentSlot::Kind::gradient_data, buffer})});
+    pass.workspace.push_back(std::move(sums));
+}
+
+void add_fill_of_exact_sums(PassPlan& pass) {
+    if (!pass.exact_gradients.empty()) pass.steps.push_back(Fill{Region::exact_sums});
+}
+
+void add_rounding(const Program& program, PassPlan& pass) {
+    if (!pass.exact_gradients.empty()) {
+        pass.steps.push_back(RoundSums{pass.kernels.size()});
+        pass.kernels.push_back(rounding_kernel(KernelKind::round_sums, "round_sums.cu",
+                                               "flexc_round_sums",
+                                               "gradients of buffers from their exact sums"));
+    }
+    const bool rounds =
+        program.options().gradient_type == GradientType::buffer &&
+        std::ranges::any_of(program.mod().program.buffers, [](const ir::Buffer& buffer) {
+            return buffer.grad && buffer.dtype != DType::f32;
+        });
+    if (!rounds) return;
+    pass.steps.push_back(RoundGradients{pass.kernels.size()});
+    pass.kernels.push_back(rounding_kernel(KernelKind::round_gradients, "round_gradients.cu",
+                                           "flexc_round_gradients",
+                                           "gradients of buffers in the buffers' types"));
+}
+
+} // namespace flexc::plan

@@ -1,0 +1,24 @@
+// The parts that backward passes of all families have: facts of rows, gradients of captured buffers
+// that are summed exactly or returned in another type than f32.
+#pragma once
+
+#include "plan/pass.h"
+
+namespace flexc::plan {
+
+class Program;
+
+WorkspaceRegion row_facts();
+// Why a delta kernel reads the program.
+inline constexpr std::string_view kBesideSink = ", weights beside a sink and its gradient";
+// Finds what the weights of each row are relative to; in the module of the kernel that computes the
+// scores.
+Launch find_references(std::size_t kernel);
+
+// Region::exact_sums, and what the runtime must know of them.
+void add_exact_sums(const Program& program, PassPlan& pass);
+void add_fill_of_exact_sums(PassPlan& pass);
+// The kernels and steps that come last.
+void add_rounding(const Program& program, PassPlan& pass);
+
+} // namespace flexc::plan

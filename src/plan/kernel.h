@@ -1,0 +1,118 @@
+// One kernel of a plan: what is asked of it, and what is fixed in it before it is compiled.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "flexc/types.h"
+#include "passes/decompose.h"
+#include "passes/gradient_sum.h"
+#include "plan/schedule.h"
+#include "sm90/forward_layout.h"
+
+namespace flexc::plan {
+
+enum class KernelKind : std::uint8_t {
+    forward,
+    delta,
+    backward_dq,
+    backward_dkdv,
+    backward_fused,
+    convert,
+    expand,
+    fold,
+    block_mask,
+    round_sums,
+    round_gradients
+};
+
+// Everything that the choice of a configuration depends on.
+struct KernelRequest {
+    KernelKind kind = KernelKind::forward;
+    int arch = 80; // compute capability times ten: 80, 86, 90, 100, 120
+    DType dtype = DType::bf16;
+    int head_dim = 64;
+    int head_dim_v = 64;
+    bool has_score_mod = false;
+    bool reports_out_of_range = false;
+    // Of an element of the dense bias that is copied to shared memory: ScoreParts::bias_read, and
+    // in the fused backward passes::dense_bias_of_score.
+    int bias_bytes = 0;
+    bool adds_bias_gradients = false;   // some gradient is summed by GradientSum::matrix
+    bool biases_are_of_scores = false;  // and these are all that of the score
+    bool biases_are_narrow = false;     // and these have 16 bits, like the score's
+    bool adds_elements = false;         // some gradient is summed by GradientSum::element
+    bool sums_distances = false;        // some gradient is by GradientSum::distance
+    int query_sums = 0;                 // gradients that are by GradientSum::query
+    bool derivative_uses_score = false; // that of the score
+    passes::KeyIndex2d key_index_2d;    // that tiles of keys should fit
+    passes::TabulatedValues tabulated,
+        tabulated_by_index_2d;           // without such a 2-D key index, and with it
+    passes::Index2dReads index_2d_reads; // in the fused backward
+    bool has_block_mask = false;         // a block mask says which tiles are visited
+    bool has_window = false;             // a band with both ends does
+    bool has_own_instructions = true;    // of one architecture alone: Target
+    std::string_view generic_because; // why only kernels for tensors of any layout will do, if so
+    bool is_long = false;             // what is computed for an element: plan::is_long
+    bool deterministic = false;
+    std::optional<ForwardSchedule> schedule = {}; // asked for, instead of the choice
+};
+
+// What a warp-specialized forward has beside the rest.
+struct WarpSpecializedForward {
+    ForwardSchedule schedule;
+    bool has_registers_for_columns = false; // for a value of each of a thread's columns
+    ::sm90::ForwardSizes sizes;             // of its tiles and of what it reads
+    passes::TabulatedValues tabulated;
+};
+
+// What the builder of block masks keeps: intervals of each tile of queries and of keys, and of
+// which heads apart.
+struct BlockMaskFacts {
+    int query_facts = 0, key_facts = 0;
+    bool by_batch = false, by_head = false;
+};
+
+struct KernelConfig {
+    KernelKind kind = KernelKind::forward;
+    std::string_view family;        // Family::name of whose kernel it is; empty: of none
+    std::string_view template_path; // within templates/: "forward.cu"
+    std::string_view entry;         // name of the extern "C" function
+    int query_tile = 0;             // kQueryTile ... kSharedBytes of mod.cuh
+    int key_tile = 0;
+    int warps = 0; // 32 * warps threads in a block
+    int stages = 1;
+    int shared_bytes = 0; // dynamic
+    std::optional<WarpSpecializedForward> specialized;
+    std::optional<BlockMaskFacts> block_mask; // set: builds block masks
+    // A kernel of a warp-specialized backward, or one that goes before or after it.
+    bool is_warp_specialized = false;
+    int saves_registers = 0;     // in so many steps, each at the cost of some speed
+    bool has_block_mask = false; // visits the tiles that a block mask names
+    int key_width = 0; // of the 2-D key index by which it stages or sums what is read; 0 for none
+    bool stages_columns = false;      // what is read by column of that 2-D key index
+    bool stages_sums = false;         // and what is summed by column
+    int query_sums = 0;               // gradients by query that the block's warps put together
+    int d_scores_stages = 2;          // of a warp-specialized backward; this and the next
+    int bias_stages = 0;              // of the dense bias that it copies; 0 for none
+    bool adds_bias_gradients = false; // adds tiles of GradientSum::matrix
+    // Blocks say when they have added to dq; the first stores its part.
+    bool reports_additions = false, stores_dq_first = false;
+    bool is_persistent = false; // no more blocks than multiprocessors
+
+    // Which spills make a compiled kernel give way to the next candidate.
+    int tolerated_spills = 0; // bytes; more, and the next is tried
+    // Of the next candidates, so many are this one but save registers: if it spills more bytes than
+    // these can save, they are passed over.
+    int saving_forms = 0;
+    int savable_spills = 0;
+    // If it spills more than this, the first of them is, which helps beside products alone.
+    int beside_spills = 0;
+
+    std::string reason; // one line, for people
+};
+
+} // namespace flexc::plan

@@ -1,0 +1,128 @@
+// How a pass runs: the regions of its workspace, and fills and launches in their order. A value
+// that the runtime walks and `explain --stage plan` prints.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "passes/gradient_order.h"
+#include "plan/dense_biases.h"
+#include "plan/kernel.h"
+
+namespace flexc::plan {
+
+// A length of a call: rows of q or of keys given here, batch entries or heads.
+struct Length {
+    enum class Of : std::uint8_t { batch, heads, kv_heads, queries, keys };
+    Of of;
+    int plus = 0; // what is added, before
+    int step = 1; // it is lengthened to a multiple of this, and
+    int per = 1;  // divided by this
+};
+constexpr Length tiles_of(Length::Of of, int tile) { return {of, 0, tile, tile}; }
+
+// What a call gives for the lengths above.
+struct CallLengths {
+    std::int64_t batch = 1, heads = 1, kv_heads = 1, queries = 1, keys = 1;
+};
+
+// A sum of products of lengths. Amounts that do not fit stay at the greatest.
+struct Extent {
+    struct Product {
+        std::int64_t factor = 1;
+        std::vector<Length> lengths;
+    };
+    std::vector<Product> terms;
+
+    std::int64_t of(const CallLengths& call) const;
+};
+std::string text_of(const Extent& extent); // "2 * B * H * ceil(Q / 128)"
+
+enum class Region : std::uint8_t {
+    delta,
+    dq_accumulator,
+    dq_semaphores, // follows dq_accumulator, by which kernels find it
+    row_facts,
+    distance_sums,
+    distance_values,
+    key_values,
+    exact_sums,
+    stored_tiles,
+    blocks_done,
+    tiles_taken,
+    slab_states,
+};
+std::string_view name(Region region);
+
+struct WorkspaceRegion {
+    Region region;
+    int element_bytes = sizeof(float);
+    Extent elements;
+    // Also an element for each of the gradients of these buffers.
+    std::vector<std::uint32_t> of_gradients;
+};
+
+// Writes zeros.
+struct Fill {
+    Region region;
+};
+// Writes zeros to gradients of captured buffers, unless these are added to or stored first.
+struct FillGradients {};
+
+struct Launch {
+    enum class Maps : std::uint8_t { none, forward, backward };
+
+    std::size_t kernel = 0; // of PassPlan::kernels, in whose module the function is
+    std::string_view entry;
+    Extent blocks;
+    int threads = 0;
+    int shared_bytes = 0;
+    bool is_persistent = false; // no more blocks than multiprocessors
+    bool has_queue = false;     // whose tiles they then take from a counter
+    Maps tensor_maps = Maps::none;
+    bool starts_early = false; // programmatic dependent launch
+    bool by_heads = false;     // as often as PassPlan::heads_at_once says
+    std::vector<Region> reads = {}, writes = {};
+};
+// One launch for each exact gradient, from its sums.
+struct RoundSums {
+    std::size_t kernel = 0;
+};
+// One launch for each gradient that is returned in another type than f32.
+struct RoundGradients {
+    std::size_t kernel = 0;
+};
+using Step = std::variant<Fill, FillGradients, Launch, RoundSums, RoundGradients>;
+
+// A gradient that is summed exactly, and the argument word that names the sums.
+struct ExactGradient {
+    std::uint32_t buffer = 0;
+    std::size_t word = 0;
+};
+
+struct PassPlan {
+    std::vector<KernelConfig> kernels;
+    std::size_t main = 0; // the one that has candidates
+    std::vector<WorkspaceRegion> workspace;
+    std::vector<Step> steps;
+
+    // Of calls that it can take, beside tensor maps that can be made of their tensors.
+    float least_scale = -std::numeric_limits<float>::infinity();
+    int key_offset_step = 1;              // kv_offset is a multiple
+    std::vector<CopiedBias> tiled_biases; // whose rows are aligned
+
+    std::vector<CopiedBias> copied_biases; // by TMA, where its rows allow it: none or one
+    StoredGradients stored_gradients;
+    std::vector<ExactGradient> exact_gradients;
+    passes::HeadsAtOnce heads_at_once = passes::HeadsAtOnce::all;
+    std::size_t first_head_word = 0; // the argument word that says where a launch by heads starts
+
+    const KernelConfig& main_kernel() const { return kernels[main]; }
+};
+
+} // namespace flexc::plan

@@ -1,0 +1,247 @@
+#include "plan/plan.h"
+
+#include <algorithm>
+
+#include "passes/gradient_order.h"
+#include "passes/gradient_sum.h"
+#include "plan/arch/family.h"
+#include "support/text.h"
+
+namespace flexc::plan {
+
+namespace {
+
+// Families but the last, whose kernels any GPU can run.
+std::span<const Family* const> specialized_families() {
+    return families().first(families().size() - 1);
+}
+
+// That of the architecture, or the first where it has none.
+const Family& specialized_family(int arch) {
+    const auto all = specialized_families();
+    const auto own =
+        std::ranges::find_if(all, [&](const Family* family) { return family->runs_on(arch); });
+    return own == all.end() ? *all.front() : **own;
+}
+
+// Whether only a kernel made for the architecture will do.
+bool demands_specialized(const CompileOptions& options, KernelKind kind) {
+    return kind == KernelKind::forward ? options.forward_kernel == ForwardKernel::specialized
+                                       : options.backward_kernel == BackwardKernel::specialized;
+}
+
+Error not_there(KernelKind kind, std::string_view why) {
+    return {ErrorCode::unsupported,
+            formatted("the specialized {} kernel was asked for: {}",
+                      kind == KernelKind::forward ? "forward" : "backward",
+                      why.empty() ? "every tile of it spills registers" : why)};
+}
+
+Result<void> check_demand(const CompileOptions& options, const KernelRequest& request) {
+    if (!demands_specialized(options, request.kind)) return {};
+    const std::string_view why = specialized_family(request.arch).why_not(request);
+    if (!why.empty()) return not_there(request.kind, why);
+    return {};
+}
+
+// Why a fused kernel would not give the same bits on every run; empty where it does. Only kernels
+// of some families add to dq in an order, and in these no gradient is taken head by head.
+std::string_view why_not_in_order(const Program& program) {
+    const passes::Mod& mod = program.mod();
+    if (program.options().backward_kernel == BackwardKernel::generic)
+        return "generic kernels were asked for";
+    if (program.needs_block_mask()) return "tiles come from a block mask";
+    if (passes::has_gradients_of_terms(mod)) return "the terms of a sum have gradients";
+    if (passes::has_dense_gradient(mod))
+        return "heads take turns at the gradient of a buffer of q and kv";
+    const KernelRequest fused = program.request(KernelKind::backward_fused);
+    return specialized_family(fused.arch).why_not(fused);
+}
+
+// Why only kernels for tensors of any layout will do, beside what families say; empty where others
+// are as good.
+std::string_view why_generic(const Program& program, KernelKind kind) {
+    const CompileOptions& options = program.options();
+    if (kind == KernelKind::forward ? options.forward_kernel == ForwardKernel::generic
+                                    : options.backward_kernel == BackwardKernel::generic)
+        return "the generic kernel was asked for";
+    if (kind == KernelKind::backward_fused && passes::has_gradients_of_terms(program.mod()))
+        return "some gradient is of the terms of a sum, which are many for each element";
+    return "";
+}
+
+bool is_specialized(const KernelConfig& config) {
+    return config.specialized.has_value() || config.is_warp_specialized;
+}
+
+Variant variant(const Program& program, Calls calls, KernelRequest request) {
+    Variant result{calls, request, {}};
+    result.candidates = candidates(result.request);
+    if (program.mod().order.size() > kMostUsualOperations) {
+        const auto second = result.candidates.begin() + 1;
+        const auto generic =
+            std::ranges::find_if_not(second, result.candidates.end(), is_specialized);
+        if (is_specialized(result.candidates.front()) && generic != result.candidates.end()) {
+            result.candidates.erase(second, generic);
+            result.candidates.front().saving_forms = 0;
+        }
+    }
+    return result;
+}
+
+KernelRequest generic(const KernelRequest& request) {
+    KernelRequest other = request;
+    other.generic_because = "a kernel for tensors of any layout is needed";
+    other.has_block_mask = false; // it is compiled for one call alone
+    other.schedule.reset();
+    return other;
+}
+
+Result<std::vector<Variant>> forward_variants(const Program& program,
+                                              const std::optional<ForwardSchedule>& schedule) {
+    KernelRequest request = program.request(KernelKind::forward);
+    request.generic_because = why_generic(program, KernelKind::forward);
+    if (auto checked = check_demand(program.options(), request); !checked) return checked.error();
+    request.schedule = schedule;
+    std::vector<Variant> variants = {variant(program, Calls::usual, request)};
+    if (is_specialized(variants.front().candidates.front()))
+        variants.push_back(variant(program, Calls::any, generic(request)));
+    return variants;
+}
+
+Result<std::vector<Variant>> backward_variants(const Program& program) {
+    const CompileOptions& options = program.options();
+    const std::string_view no_order = options.deterministic ? why_not_in_order(program) : "";
+    KernelRequest request = program.request(KernelKind::backward_fused);
+    request.generic_because = why_generic(program, KernelKind::backward_fused);
+    const bool is_split = options.backward_kernel == BackwardKernel::split || !no_order.empty();
+    if (is_split) request.kind = KernelKind::backward_dkdv;
+    if (auto checked = check_demand(options, request); !checked) return checked.error();
+    std::vector<Variant> variants = {variant(program, Calls::usual, request)};
+    if (!no_order.empty())
+        for (KernelConfig& candidate : variants.front().candidates)
+            candidate.reason += formatted("; not fused: {}", no_order);
+    const KernelConfig& first = variants.front().candidates.front();
+    if (!is_specialized(first)) return variants;
+    if (first.bias_stages > 0 || first.adds_bias_gradients) {
+        KernelRequest elements = request;
+        elements.bias_bytes = 0;
+        elements.adds_bias_gradients = false;
+        elements.has_block_mask = false;
+        variants.push_back(variant(program, Calls::unaligned_biases, elements));
+    }
+    KernelRequest any = generic(request);
+    // Only kernels that TMA can serve add to dq in an order.
+    if (options.deterministic) any.kind = KernelKind::backward_dkdv;
+    variants.push_back(variant(program, Calls::any, any));
+    return variants;
+}
+
+KernelConfig block_mask_builder(const passes::Mod& mod) {
+    using analysis::Dependence;
+    const Dependence reads = mod.dependence[mod.mask];
+    KernelConfig config;
+    config.kind = KernelKind::block_mask;
+    config.template_path = "plan.cu";
+    config.entry = "flexc_plan_tiles";
+    config.warps = 8;
+    config.block_mask = {.by_batch = reads.has(Dependence::b), .by_head = reads.has(Dependence::h)};
+    config.reason = mod.mask_tier == analysis::MaskTier::tile_tests
+                        ? "tiles by intervals, then by their elements"
+                        : "tiles by their elements";
+    return config;
+}
+
+Result<std::optional<ForwardSchedule>> asked_schedule(const Program& program) {
+    const std::string& text = program.options().schedule;
+    if (text.empty()) return std::optional<ForwardSchedule>();
+    KernelRequest request = program.request(KernelKind::forward);
+    request.generic_because = why_generic(program, KernelKind::forward);
+    const auto schedules = forward_schedules(request);
+    if (schedules.empty())
+        return Error{ErrorCode::invalid_option,
+                     formatted("schedule '{}': the forward kernel of this program has only one for "
+                               "{}; leave it empty",
+                               text, program.target().arch)};
+    const auto schedule = read_schedule(text);
+    if (!schedule || std::ranges::find(schedules, *schedule) == schedules.end())
+        return Error{ErrorCode::invalid_option,
+                     formatted("schedule '{}': expected one that forward_schedules() lists, such "
+                               "as '{}'",
+                               text, text_of(schedules.front()))};
+    return schedule;
+}
+
+} // namespace
+
+std::vector<KernelConfig> candidates(const KernelRequest& request) {
+    std::vector<KernelConfig> all;
+    std::string others; // why not those of families before
+    for (const Family* family : families()) {
+        const std::string_view why = family->why_not(request);
+        const bool follows = !all.empty();
+        // Additions to dq have no order in what would follow.
+        const bool loses_order =
+            request.kind == KernelKind::backward_fused && request.deterministic;
+        if (why.empty() && !(follows && loses_order))
+            for (KernelConfig& config : family->candidates(request, follows)) {
+                config.reason += others;
+                all.push_back(std::move(config));
+            }
+        if (request.schedule && !all.empty()) break;
+        if (family->runs_on(request.arch) && request.kind != KernelKind::backward_dkdv)
+            others += formatted("; not {}'s kernel: {}", family->called,
+                                why.empty() ? "every tile of it spills registers" : why);
+    }
+    return all;
+}
+
+std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
+    for (const Family* family : families())
+        if (family->why_not(request).empty())
+            return family->schedules == nullptr ? std::vector<ForwardSchedule>()
+                                                : family->schedules(request);
+    return {};
+}
+
+std::string_view warning_about(const Target& target) {
+    for (const Family* family : families())
+        if (family->runs_on(target.number)) return family->warning(target);
+    return "";
+}
+
+Result<KernelPlan> make_plan(const Program& program) {
+    KernelPlan plan;
+    auto schedule = asked_schedule(program);
+    if (!schedule) return schedule.error();
+    auto forward = forward_variants(program, *schedule);
+    if (!forward) return forward.error();
+    plan.forward = std::move(*forward);
+    if (program.needs_block_mask()) plan.block_mask = block_mask_builder(program.mod());
+    if (!program.options().backward) return plan;
+    auto backward = backward_variants(program);
+    if (!backward) return backward.error();
+    plan.backward = std::move(*backward);
+    return plan;
+}
+
+PassPlan pass_of(const Program& program, const Variant&, const KernelConfig& main) {
+    const Family& family = family_of(main);
+    return main.kind == KernelKind::forward ? family.forward(program, main)
+                                            : family.backward(program, main);
+}
+
+KernelConfig with_schedule(const Variant& variant, const ForwardSchedule& schedule) {
+    KernelRequest request = variant.request;
+    request.schedule = schedule;
+    return candidates(request).front();
+}
+
+Result<void> check_demands(const Program& program, const KernelConfig& main) {
+    if (!demands_specialized(program.options(), main.kind) ||
+        main.family == specialized_family(program.target().number).name)
+        return {};
+    return not_there(main.kind, "");
+}
+
+} // namespace flexc::plan

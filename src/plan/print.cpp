@@ -1,0 +1,141 @@
+// A plan as text.
+#include "plan/plan.h"
+
+#include "common/block_mask.h"
+#include "support/text.h"
+
+namespace flexc::plan {
+
+namespace {
+
+std::string_view heads_of(bool by_batch, bool by_head) {
+    if (by_batch && by_head) return "each b and h";
+    if (by_batch) return "each b";
+    return by_head ? "each h" : "all b and h";
+}
+
+// What a kernel's block mask takes, in the words of common/block_mask.h.
+std::string block_mask_of(const KernelConfig& config) {
+    const bool by_keys =
+        config.kind == KernelKind::backward_dkdv || config.kind == KernelKind::backward_fused;
+    return formatted(
+        "    its block mask: {} bytes for a row of tiles, of {} {}, and {} for each 32 tiles "
+        "of {} {} in it\n",
+        sizeof(TileRow) + sizeof(int), by_keys ? config.key_tile : config.query_tile,
+        by_keys ? "keys" : "queries", sizeof(TileWord),
+        by_keys ? config.query_tile : config.key_tile, by_keys ? "queries" : "keys");
+}
+
+// What one head of keys or distances has, and which heads share it.
+std::string tabulated_of(const passes::TabulatedValues& tabulated) {
+    std::string vectors;
+    const auto add = [&](int count, std::string_view each) {
+        if (count == 0) return;
+        vectors += formatted("{}{} for each {}", vectors.empty() ? "" : ", ", count, each);
+    };
+    add(tabulated.keys, "key");
+    add(tabulated.distances, "distance q_idx - kv_idx");
+    return formatted("    tabulated before it, for {}, numbers of the score mod: {}\n",
+                     heads_of(tabulated.by_batch, tabulated.by_head), vectors);
+}
+
+std::string builder_of(const KernelConfig& config) {
+    const BlockMaskFacts& facts = *config.block_mask;
+    return formatted(
+        "  flexc_plan_facts, {}, flexc_plan_order: a block mask for {} for each kernel that "
+        "has one; {} intervals of {} bytes for each tile of queries, {} of keys; {}\n",
+        config.entry, heads_of(facts.by_batch, facts.by_head), facts.query_facts,
+        2 * sizeof(double), facts.key_facts, config.reason);
+}
+
+std::string text_of(const KernelConfig& config) {
+    std::string text = formatted("  {}: tile {} x {}, {} warps, {} stages, {} bytes shared; {}\n",
+                                 config.entry, config.query_tile, config.key_tile, config.warps,
+                                 config.stages, config.shared_bytes, config.reason);
+    if (config.has_block_mask) text += block_mask_of(config);
+    if (!config.specialized) return text;
+    text += formatted("    schedule: {}\n", text_of(config.specialized->schedule));
+    if (config.specialized->tabulated.any()) text += tabulated_of(config.specialized->tabulated);
+    return text;
+}
+
+std::string names_of(const std::vector<Region>& regions) {
+    std::vector<std::string_view> names;
+    for (const Region region : regions)
+        names.push_back(name(region));
+    return joined(names, ", ");
+}
+
+std::string text_of(const Step& step, const PassPlan& pass) {
+    if (const auto* fill = std::get_if<Fill>(&step))
+        return formatted("zeros in {}", name(fill->region));
+    if (std::holds_alternative<FillGradients>(step)) return "zeros in gradients of buffers";
+    if (const auto* sums = std::get_if<RoundSums>(&step))
+        return formatted("{} for each gradient that is summed exactly; reads exact_sums",
+                         pass.kernels[sums->kernel].entry);
+    if (const auto* gradients = std::get_if<RoundGradients>(&step))
+        return formatted("{} for each gradient that is not f32",
+                         pass.kernels[gradients->kernel].entry);
+    const auto& launch = std::get<Launch>(step);
+    std::string text = formatted("{}: {} blocks of {} threads", launch.entry,
+                                 text_of(launch.blocks), launch.threads);
+    if (launch.is_persistent) text += ", at most one for each multiprocessor";
+    if (launch.starts_early) text += ", before the kernel ahead has ended";
+    if (launch.by_heads && pass.heads_at_once != passes::HeadsAtOnce::all)
+        text += pass.heads_at_once == passes::HeadsAtOnce::one
+                    ? ", one launch for each head of keys"
+                    : ", one launch for each batch entry";
+    if (!launch.reads.empty()) text += "; reads " + names_of(launch.reads);
+    if (!launch.writes.empty()) text += "; writes " + names_of(launch.writes);
+    return text;
+}
+
+std::string text_of(const PassPlan& pass, std::string_view called) {
+    std::string text = formatted("{}, in this order:\n", called);
+    for (const Step& step : pass.steps)
+        text += formatted("  {}\n", text_of(step, pass));
+    for (const WorkspaceRegion& region : pass.workspace) {
+        text += formatted("  workspace {}: {} bytes times {}", name(region.region),
+                          region.element_bytes, text_of(region.elements));
+        if (!region.of_gradients.empty())
+            text +=
+                formatted(" and an element for each of {} gradients", region.of_gradients.size());
+        text += "\n";
+    }
+    return text;
+}
+
+std::string_view calls_of(Calls calls) {
+    switch (calls) {
+    case Calls::usual: return "";
+    case Calls::unaligned_biases: return "dense biases whose rows are not aligned";
+    case Calls::any: return "tensors, scales and offsets that these kernels cannot take";
+    }
+    return "";
+}
+
+} // namespace
+
+std::string text_of(const KernelPlan& plan, const Program& program) {
+    const CompileOptions& options = program.options();
+    std::string text = formatted("for {}, {}, head dims {} and {}:\n", program.target().arch,
+                                 name(options.dtype), options.head_dim, options.head_dim_v);
+    std::string passes, others;
+    const auto add = [&](const std::vector<Variant>& variants, std::string_view called) {
+        if (variants.empty()) return;
+        const PassPlan pass =
+            pass_of(program, variants.front(), variants.front().candidates.front());
+        for (const KernelConfig& kernel : pass.kernels)
+            text += text_of(kernel);
+        passes += text_of(pass, called);
+        for (std::size_t i = 1; i < variants.size(); ++i)
+            others += formatted("{} for {}: {}\n", called, calls_of(variants[i].calls),
+                                variants[i].candidates.front().entry);
+    };
+    add(plan.forward, "forward");
+    if (plan.block_mask) text += builder_of(*plan.block_mask);
+    add(plan.backward, "backward");
+    return text + passes + others;
+}
+
+} // namespace flexc::plan

@@ -1,0 +1,93 @@
+#include "plan/program.h"
+
+#include <utility>
+
+#include "passes/dense_bias.h"
+#include "passes/gradient_sum.h"
+#include "plan/work.h"
+
+namespace flexc::plan {
+
+namespace {
+
+// Reads outside the mask's buffers are reported for every element, so that all are visited then.
+bool needs_block_mask_of(const passes::Mod& mod) {
+    return mod.out_of_range == ir::kNoNode && (mod.mask_tier == analysis::MaskTier::tile_tests ||
+                                               mod.mask_tier == analysis::MaskTier::exhaustive);
+}
+
+int bytes_of_read(const passes::Mod& mod, ir::NodeId read) {
+    if (read == ir::kNoNode) return 0;
+    return static_cast<int>(size_of(mod.program.buffers[mod.program.graph[read].symbol].dtype));
+}
+
+// Of the dense bias that a fused backward copies.
+int backward_bias_bytes(const passes::Mod& mod) {
+    // The warps that copy it are those that sum over diagonals elsewhere.
+    if (passes::sums_by(mod, passes::GradientSum::distance)) return 0;
+    return bytes_of_read(mod, passes::dense_bias_of_score(mod));
+}
+
+} // namespace
+
+Program::Program(passes::Mod mod, CompileOptions options, Target target)
+    : mod_(std::move(mod)), options_(std::move(options)), target_(std::move(target)),
+      decomposed_(passes::decompose_score(mod_)),
+      key_index_2d_(passes::key_index_2d(mod_, decomposed_.parts)),
+      needs_block_mask_(needs_block_mask_of(mod_)),
+      forward_bias_bytes_(bytes_of_read(decomposed_.mod, decomposed_.parts.bias_read)) {
+    if (key_index_2d_.width != 0)
+        decomposed_by_index_2d_ = passes::decompose_score(mod_, key_index_2d_.width);
+    using passes::GradientSum;
+    KernelRequest both;
+    both.arch = target_.number;
+    both.dtype = options_.dtype;
+    both.head_dim = options_.head_dim;
+    both.head_dim_v = options_.head_dim_v;
+    both.has_score_mod = mod_.program.graph[mod_.score].op != ir::Op::score;
+    both.reports_out_of_range = options_.report_out_of_range;
+    both.has_window = !mod_.band.low.empty() && !mod_.band.high.empty();
+    both.has_own_instructions = target_.has_own_instructions;
+    both.deterministic = options_.deterministic;
+    both.has_block_mask = needs_block_mask_;
+
+    forward_ = both;
+    forward_.kind = KernelKind::forward;
+    forward_.is_long = is_long(mod_, {{mod_.score}});
+    forward_.bias_bytes = forward_bias_bytes_;
+    forward_.key_index_2d = key_index_2d_;
+    forward_.tabulated = passes::tabulated_values(decomposed_);
+    if (decomposed_by_index_2d_)
+        forward_.tabulated_by_index_2d = passes::tabulated_values(*decomposed_by_index_2d_);
+
+    backward_ = both;
+    backward_.kind = KernelKind::backward_fused;
+    if (mod_.d_score == ir::kNoNode) return;
+    backward_.bias_bytes = backward_bias_bytes(mod_);
+    backward_.adds_bias_gradients = passes::sums_by(mod_, GradientSum::matrix);
+    backward_.biases_are_of_scores = passes::are_biases_of_scores(mod_);
+    backward_.biases_are_narrow = passes::are_biases_narrow(mod_);
+    backward_.adds_elements = passes::sums_by(mod_, GradientSum::element,
+                                              {.key_width = passes::key_width_of_gradients(mod_)});
+    backward_.sums_distances = passes::sums_by(mod_, GradientSum::distance);
+    backward_.query_sums = passes::count_sums_by(mod_, GradientSum::query);
+    backward_.derivative_uses_score =
+        mod_.dependence[mod_.d_score].has(analysis::Dependence::score);
+    backward_.index_2d_reads = passes::index_2d_reads(mod_);
+    std::vector<ir::NodeId> roots = {mod_.score, mod_.d_score};
+    for (const passes::ReadGradient& gradient : mod_.gradients)
+        roots.push_back(gradient.partial);
+    backward_.is_long = is_long(mod_, roots);
+}
+
+const passes::DecomposedMod& Program::decomposed(int key_width) const {
+    return key_width != 0 && decomposed_by_index_2d_ ? *decomposed_by_index_2d_ : decomposed_;
+}
+
+KernelRequest Program::request(KernelKind kind) const {
+    KernelRequest request = kind == KernelKind::forward ? forward_ : backward_;
+    request.kind = kind;
+    return request;
+}
+
+} // namespace flexc::plan

@@ -1,0 +1,44 @@
+// A mod with what is asked of its kernels. What choices depend on is computed once, here.
+#pragma once
+
+#include <optional>
+
+#include "flexc/options.h"
+#include "passes/decompose.h"
+#include "passes/mod.h"
+#include "plan/kernel.h"
+#include "plan/target.h"
+
+namespace flexc::plan {
+
+class Program {
+  public:
+    Program(passes::Mod mod, CompileOptions options, Target target);
+    Program(const Program&) = delete; // its parts refer to one another
+    Program& operator=(const Program&) = delete;
+
+    const passes::Mod& mod() const { return mod_; }
+    const CompileOptions& options() const { return options_; }
+    const Target& target() const { return target_; }
+    // The score mod, decomposed for kernels that know a 2-D key index of this width; 0: as none.
+    const passes::DecomposedMod& decomposed(int key_width) const;
+
+    // Whether ranges that a kernel computes do not say which tiles to visit.
+    bool needs_block_mask() const { return needs_block_mask_; }
+    // Bytes of an element of the dense bias that the forward copies; 0 for none.
+    int forward_bias_bytes() const { return forward_bias_bytes_; }
+    KernelRequest request(KernelKind kind) const;
+
+  private:
+    passes::Mod mod_;
+    CompileOptions options_;
+    Target target_;
+    passes::DecomposedMod decomposed_;
+    passes::KeyIndex2d key_index_2d_;
+    std::optional<passes::DecomposedMod> decomposed_by_index_2d_;
+    bool needs_block_mask_ = false;
+    int forward_bias_bytes_ = 0;
+    KernelRequest forward_, backward_;
+};
+
+} // namespace flexc::plan

@@ -1,0 +1,32 @@
+// How a block of a warp-specialized forward divides its work, and its text form, which users and
+// caches keep.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace flexc::plan {
+
+// What warpgroups do one at a time.
+enum class PingPong : std::uint8_t { none, mma, softmax };
+std::string_view name(PingPong ping_pong);
+
+struct ForwardSchedule {
+    int consumers = 2; // warpgroups of 64 rows each
+    int key_tile = 128;
+    int query_stages = 1;
+    bool overlaps = true; // products of one block of keys run under the softmax of the next
+    PingPong ping_pong = PingPong::none;
+    int rescales_after = 0; // columns whose exponents come before earlier products are awaited
+
+    bool operator==(const ForwardSchedule&) const = default;
+};
+
+// "warpgroups=2 keys=128 stages=1 overlap=yes ping_pong=mma rescale=8"
+std::string text_of(const ForwardSchedule& schedule);
+// Empty unless the text is exactly what text_of gives.
+std::optional<ForwardSchedule> read_schedule(std::string_view text);
+
+} // namespace flexc::plan

@@ -1,0 +1,26 @@
+// How much is computed for each element of a tile.
+#pragma once
+
+#include <span>
+
+#include "ir/graph.h"
+#include "passes/mod.h"
+
+namespace flexc::plan {
+
+// Instructions of a function of an element up to which kernels write it out for each element of a
+// thread, 32 to 64 times. The library's mods have at most 85. ptxas takes more than linear time
+// over what is written out, so that a longer function is compiled once, and called.
+constexpr int kMostWrittenOut = 100;
+
+// Bytes that may spill where what is computed for an element takes far longer than they do.
+constexpr int kSpillsOfLong = 128;
+
+// About how many instructions an operator takes. is_fast: a few roundings of error are allowed.
+int instructions_of(ir::Op op, bool is_fast, bool is_wide);
+
+// Whether what the roots need for each element is more than kernels write out, as far as this can
+// be told before integers have widths.
+bool is_long(const passes::Mod& mod, std::span<const ir::NodeId> roots);
+
+} // namespace flexc::plan

@@ -1,0 +1,552 @@
+#include "kernel.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "error.h"
+#include "flexc/flexc_c.h"
+#include "options.h"
+#include "tensor.h"
+
+namespace flexc::python {
+
+namespace {
+
+struct KernelObject {
+    PyObject_HEAD flexc_kernel* kernel;
+};
+
+// Workspace that calls take turns with: on a GPU those of one plan and stream, which run one after
+// the other; on the CPU all, so that many plans need little memory.
+struct Space {
+    void* stream;
+    flexc_memory* memory;
+};
+using Spaces = std::vector<Space>; // that no call uses; changed under Python's lock
+
+struct PlanState {
+    Object kernel;
+    flexc_plan* plan = nullptr;
+    std::int32_t device = FLEXC_DEVICE_CPU;
+    std::int32_t device_index = 0;
+    std::vector<std::string> buffers;   // names, in the order of calls
+    std::vector<std::string> gradients; // likewise
+    Spaces spaces;
+    ~PlanState() {
+        for (const Space& space : spaces)
+            flexc_memory_free(space.memory);
+        flexc_plan_free(plan);
+    }
+};
+
+struct PlanObject {
+    PyObject_HEAD PlanState* state;
+};
+
+PyTypeObject* kernel_type = nullptr;
+PyTypeObject* plan_type = nullptr;
+
+flexc_kernel* kernel_of(PyObject* self) { return reinterpret_cast<KernelObject*>(self)->kernel; }
+PlanState& state_of(PyObject* self) { return *reinterpret_cast<PlanObject*>(self)->state; }
+
+void free_object(PyObject* self) {
+    PyTypeObject* type = Py_TYPE(self);
+    auto* release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
+    release(self);
+    Py_DECREF(reinterpret_cast<PyObject*>(type));
+}
+
+void free_kernel(PyObject* self) {
+    flexc_kernel_free(kernel_of(self));
+    free_object(self);
+}
+
+void free_plan(PyObject* self) {
+    delete reinterpret_cast<PlanObject*>(self)->state;
+    free_object(self);
+}
+
+PyObject* no_constructor(PyTypeObject*, PyObject*, PyObject*) {
+    PyErr_SetString(PyExc_TypeError, "flexc.compile makes kernels, and a kernel makes plans");
+    return nullptr;
+}
+
+bool read_names(PyObject* tuple, std::vector<std::string>& names) {
+    const Py_ssize_t count = PyTuple_Size(tuple);
+    for (Py_ssize_t i = 0; i < count; ++i)
+        if (!read_text(PyTuple_GetItem(tuple, i), names.emplace_back())) return false;
+    return count >= 0;
+}
+
+// Tensors by name, for the buffers or their gradients of one call.
+class NamedTensors {
+  public:
+    bool read(Tensors& tensors, PyObject* tuple, const std::vector<std::string>& names,
+              bool written) {
+        const Py_ssize_t count = PyTuple_Size(tuple);
+        if (count < 0) return false;
+        if (static_cast<std::size_t>(count) != names.size()) {
+            PyErr_Format(PyExc_ValueError, "%zd buffers were given, the plan has %zd", count,
+                         static_cast<Py_ssize_t>(names.size()));
+            return false;
+        }
+        tensors_.resize(names.size());
+        named_.reserve(names.size());
+        for (std::size_t i = 0; i < names.size(); ++i) {
+            PyObject* array = PyTuple_GetItem(tuple, static_cast<Py_ssize_t>(i));
+            if (!tensors.read(array, names[i].c_str(), written, tensors_[i])) return false;
+            if (array == Py_None) continue;
+            named_.push_back({sizeof(flexc_named_tensor), 0, names[i].c_str(), &tensors_[i]});
+        }
+        return true;
+    }
+    const flexc_named_tensor* data() const { return named_.data(); }
+    std::size_t size() const { return named_.size(); }
+
+  private:
+    std::vector<flexc_tensor> tensors_;
+    std::vector<flexc_named_tensor> named_;
+};
+
+constexpr std::array<const char*, 5> kForwardNames = {"q", "k", "v", "o", "lse"};
+constexpr std::array<const char*, 10> kBackwardNames = {"q",     "k",     "v",  "o",  "lse",
+                                                        "d_out", "d_lse", "dq", "dk", "dv"};
+
+// The tensors of a pass, in the order of the names; those from `written` on are results.
+template <std::size_t count> class PassTensors {
+  public:
+    bool read(Tensors& tensors, PyObject* tuple, const std::array<const char*, count>& names,
+              std::size_t written) {
+        if (PyTuple_Size(tuple) != static_cast<Py_ssize_t>(count)) {
+            if (PyErr_Occurred() == nullptr)
+                PyErr_Format(PyExc_ValueError, "a pass has %zd tensors",
+                             static_cast<Py_ssize_t>(count));
+            return false;
+        }
+        for (std::size_t i = 0; i < count; ++i)
+            if (!tensors.read(PyTuple_GetItem(tuple, static_cast<Py_ssize_t>(i)), names[i],
+                              i >= written, all_[i]))
+                return false;
+        return true;
+    }
+    const flexc_tensor* operator[](std::size_t i) const { return &all_[i]; }
+
+  private:
+    std::array<flexc_tensor, count> all_;
+};
+
+class Forward : public PassTensors<5> {
+  public:
+    bool read(Tensors& tensors, PyObject* tuple) {
+        if (!PassTensors::read(tensors, tuple, kForwardNames, 3)) return false;
+        const PassTensors& t = *this;
+        struct_ = {sizeof struct_, 0, t[0], t[1], t[2], t[3], t[4]};
+        return true;
+    }
+    const flexc_forward_tensors* get() const { return &struct_; }
+
+  private:
+    flexc_forward_tensors struct_ = {};
+};
+
+class Backward : public PassTensors<10> {
+  public:
+    bool read(Tensors& tensors, PyObject* tuple) {
+        if (!PassTensors::read(tensors, tuple, kBackwardNames, 7)) return false;
+        const PassTensors& t = *this;
+        struct_ = {sizeof struct_, 0, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9]};
+        return true;
+    }
+    const flexc_backward_tensors* get() const { return &struct_; }
+
+  private:
+    flexc_backward_tensors struct_ = {};
+};
+
+// One call's workspace: what the caller gave, else one of the plan's or the CPU's.
+class Workspace {
+  public:
+    Workspace(PlanState& plan, void* stream)
+        : plan_(plan), spaces_(plan.device == FLEXC_DEVICE_CPU ? of_cpu() : plan.spaces),
+          own_{plan.device == FLEXC_DEVICE_CPU ? nullptr : stream, nullptr} {}
+    ~Workspace() {
+        if (own_.memory != nullptr) spaces_.push_back(own_);
+    }
+    Workspace(const Workspace&) = delete;
+    Workspace& operator=(const Workspace&) = delete;
+
+    bool take(Tensors& tensors, PyObject* given) {
+        if (given != Py_None) {
+            flexc_tensor tensor;
+            if (!tensors.read(given, "workspace", true, tensor)) return false;
+            std::size_t elements = 1;
+            for (std::int32_t i = 0; i < tensor.rank; ++i)
+                elements *= static_cast<std::size_t>(tensor.shape[i]);
+            space_.data = tensor.data;
+            space_.bytes = elements * flexc_dtype_size(tensor.dtype);
+            return true;
+        }
+        const std::size_t bytes = flexc_plan_workspace_bytes(plan_.plan);
+        if (bytes == 0) return true;
+        const auto same = std::ranges::find(spaces_, own_.stream, &Space::stream);
+        if (same != spaces_.end()) {
+            own_ = *same;
+            spaces_.erase(same);
+        }
+        if (own_.memory != nullptr && flexc_memory_bytes(own_.memory) < bytes) {
+            flexc_memory_free(own_.memory);
+            own_.memory = nullptr;
+        }
+        flexc_error* error = nullptr;
+        if (own_.memory == nullptr && flexc_memory_create(plan_.device, plan_.device_index, bytes,
+                                                          &own_.memory, &error) != FLEXC_OK) {
+            own_.memory = nullptr;
+            raise(error);
+            return false;
+        }
+        space_.data = flexc_memory_data(own_.memory);
+        space_.bytes = flexc_memory_bytes(own_.memory);
+        return true;
+    }
+    const flexc_workspace* get() const { return &space_; }
+
+  private:
+    static Spaces& of_cpu() {
+        static auto& spaces = *new Spaces; // calls may run while the process ends
+        return spaces;
+    }
+
+    PlanState& plan_;
+    Spaces& spaces_;
+    Space own_;
+    flexc_workspace space_ = {sizeof(flexc_workspace), 0, nullptr, 0};
+};
+
+PyObject* kernel_info(PyObject* self, PyObject*) {
+    flexc_kernel_info info = {};
+    info.struct_size = sizeof info;
+    flexc_error* error = nullptr;
+    if (flexc_kernel_get(kernel_of(self), &info, &error) != FLEXC_OK) return raise(error);
+    Object functions = Object::take(PyList_New(0));
+    for (std::size_t i = 0; functions && i < info.function_count; ++i) {
+        flexc_function_info f = {};
+        f.struct_size = sizeof f;
+        if (flexc_kernel_function(kernel_of(self), i, &f, &error) != FLEXC_OK) return raise(error);
+        const Object entry = Object::take(Py_BuildValue(
+            "{s:s,s:s,s:s,s:i,s:i,s:i,s:d}", "name", f.name, "reason", f.reason, "schedule",
+            f.schedule, "registers", f.registers, "spill_bytes", f.spill_bytes, "shared_bytes",
+            f.shared_bytes, "compile_ms", f.compile_ms));
+        if (!entry || PyList_Append(functions.get(), entry.get()) != 0) return nullptr;
+    }
+    if (!functions) return nullptr;
+    return Py_BuildValue(
+        "{s:i,s:i,s:O,s:d,s:s,s:i,s:i,s:O,s:O}", "device", info.device, "device_index",
+        info.device_index, "from_cache", info.from_cache != 0 ? Py_True : Py_False, "compile_ms",
+        info.compile_ms, "dtype", flexc_dtype_name(info.dtype), "head_dim", info.head_dim,
+        "head_dim_v", info.head_dim_v == 0 ? info.head_dim : info.head_dim_v, "backward",
+        info.forward_only != 0 ? Py_False : Py_True, "functions", functions.get());
+}
+
+PyObject* kernel_out_of_range(PyObject* self, PyObject*) {
+    std::int32_t happened = 0;
+    flexc_error* error = nullptr;
+    flexc_status status = FLEXC_OK;
+    {
+        const WithoutLock unlocked;
+        status = flexc_kernel_out_of_range(kernel_of(self), &happened, &error);
+    }
+    if (status != FLEXC_OK) return raise(error);
+    return PyBool_FromLong(happened);
+}
+
+bool read_int64(PyObject* dict, const char* name, std::int64_t& value) {
+    PyObject* object = PyDict_GetItemString(dict, name);
+    if (object == nullptr || object == Py_None) return true;
+    value = PyLong_AsLongLong(object);
+    return PyErr_Occurred() == nullptr;
+}
+
+// Run-time values of a plan: scale, params and what a shard has.
+class PlanOptions {
+  public:
+    bool read(PyObject* dict) {
+        options_.struct_size = sizeof options_;
+        if (PyObject* scale = PyDict_GetItemString(dict, "scale");
+            scale != nullptr && scale != Py_None) {
+            options_.has_scale = 1;
+            options_.scale = PyFloat_AsDouble(scale);
+            if (PyErr_Occurred() != nullptr) return false;
+        }
+        std::int64_t accumulate = 0, threads = 0;
+        if (!read_int64(dict, "q_offset", options_.q_offset) ||
+            !read_int64(dict, "kv_offset", options_.kv_offset) ||
+            !read_int64(dict, "global_q_len", options_.global_q_len) ||
+            !read_int64(dict, "global_kv_len", options_.global_kv_len) ||
+            !read_int64(dict, "accumulate_gradients", accumulate) ||
+            !read_int64(dict, "cpu_threads", threads))
+            return false;
+        options_.accumulate_gradients = accumulate != 0 ? 1 : 0;
+        options_.cpu_threads = static_cast<std::int32_t>(threads);
+        PyObject* params = PyDict_GetItemString(dict, "params");
+        if (params == nullptr || params == Py_None) return true;
+        PyObject *key = nullptr, *value = nullptr;
+        Py_ssize_t at = 0;
+        names_.reserve(static_cast<std::size_t>(PyDict_Size(params)));
+        while (PyDict_Next(params, &at, &key, &value) != 0) {
+            std::string& name = names_.emplace_back();
+            if (!read_text(key, name)) return false;
+            const double number = PyFloat_AsDouble(value);
+            if (PyErr_Occurred() != nullptr) return false;
+            values_.push_back({sizeof(flexc_param_value), 0, nullptr, number});
+        }
+        for (std::size_t i = 0; i < values_.size(); ++i)
+            values_[i].name = names_[i].c_str();
+        options_.params = values_.data();
+        options_.param_count = values_.size();
+        return true;
+    }
+    flexc_plan_options* get() { return &options_; }
+
+  private:
+    flexc_plan_options options_ = {};
+    std::vector<std::string> names_;
+    std::vector<flexc_param_value> values_;
+};
+
+// plan((B, H, H_KV, Q_LEN, KV_LEN), buffer names, gradient names, buffers or None, stream, options)
+// Options also has `forward` and `backward`, tensors that are like those of later calls.
+PyObject* kernel_plan(PyObject* self, PyObject* arguments) {
+    flexc_sizes sizes = {};
+    sizes.struct_size = sizeof sizes;
+    long long batch = 0, heads = 0, kv_heads = 0, q_len = 0, kv_len = 0;
+    PyObject *names = nullptr, *gradient_names = nullptr, *buffers = nullptr, *stream = nullptr,
+             *options = nullptr;
+    if (PyArg_ParseTuple(arguments, "(LLLLL)O!O!OOO!", &batch, &heads, &kv_heads, &q_len, &kv_len,
+                         &PyTuple_Type, &names, &PyTuple_Type, &gradient_names, &buffers, &stream,
+                         &PyDict_Type, &options) == 0)
+        return nullptr;
+    sizes.batch = batch;
+    sizes.heads = heads;
+    sizes.kv_heads = kv_heads;
+    sizes.q_len = q_len;
+    sizes.kv_len = kv_len;
+
+    auto state = std::make_unique<PlanState>();
+    state->kernel = Object::share(self);
+    flexc_kernel_info info = {};
+    info.struct_size = sizeof info;
+    flexc_error* error = nullptr;
+    if (flexc_kernel_get(kernel_of(self), &info, &error) != FLEXC_OK) return raise(error);
+    state->device = info.device;
+    state->device_index = info.device_index;
+    if (!read_names(names, state->buffers) || !read_names(gradient_names, state->gradients))
+        return nullptr;
+
+    PlanOptions plan_options;
+    Tensors tensors(stream);
+    NamedTensors named;
+    Forward forward;
+    Backward backward;
+    if (!plan_options.read(options)) return nullptr;
+    if (buffers != Py_None && !named.read(tensors, buffers, state->buffers, false)) return nullptr;
+    if (PyObject* like = PyDict_GetItemString(options, "forward"); like != nullptr) {
+        if (!forward.read(tensors, like)) return nullptr;
+        plan_options.get()->forward = forward.get();
+    }
+    if (PyObject* like = PyDict_GetItemString(options, "backward"); like != nullptr) {
+        if (!backward.read(tensors, like)) return nullptr;
+        plan_options.get()->backward = backward.get();
+    }
+    void* handle = nullptr;
+    if (!tensors.stream(handle)) return nullptr;
+    flexc_status status = FLEXC_OK;
+    {
+        const WithoutLock unlocked;
+        status = flexc_plan_create(kernel_of(self), &sizes, named.data(), named.size(), handle,
+                                   plan_options.get(), &state->plan, &error);
+    }
+    if (status != FLEXC_OK) return raise(error);
+    auto* allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(plan_type, Py_tp_alloc));
+    PyObject* made = allocate(plan_type, 0);
+    if (made == nullptr) return nullptr;
+    reinterpret_cast<PlanObject*>(made)->state = state.release();
+    return made;
+}
+
+PyObject* plan_workspace_bytes(PyObject* self, void*) {
+    return PyLong_FromSize_t(flexc_plan_workspace_bytes(state_of(self).plan));
+}
+
+PyObject* plan_block_mask_bytes(PyObject* self, void*) {
+    return PyLong_FromSize_t(flexc_plan_block_mask_bytes(state_of(self).plan));
+}
+
+// update(buffers, stream)
+PyObject* plan_update(PyObject* self, PyObject* arguments) {
+    PlanState& state = state_of(self);
+    PyObject *buffers = nullptr, *stream = nullptr;
+    if (PyArg_ParseTuple(arguments, "O!O", &PyTuple_Type, &buffers, &stream) == 0) return nullptr;
+    Tensors tensors(stream);
+    NamedTensors named;
+    void* handle = nullptr;
+    if (!named.read(tensors, buffers, state.buffers, false) || !tensors.stream(handle))
+        return nullptr;
+    flexc_error* error = nullptr;
+    flexc_status status = FLEXC_OK;
+    {
+        const WithoutLock unlocked;
+        status = flexc_plan_update(kernel_of(state.kernel.get()), state.plan, named.data(),
+                                   named.size(), handle, &error);
+    }
+    if (status != FLEXC_OK) return raise(error);
+    Py_RETURN_NONE;
+}
+
+// forward((q, k, v, o, lse), buffers, stream, workspace)
+PyObject* plan_forward(PyObject* self, PyObject* arguments) {
+    PlanState& state = state_of(self);
+    PyObject *given = nullptr, *buffers = nullptr, *stream = nullptr, *space = nullptr;
+    if (PyArg_ParseTuple(arguments, "O!O!OO", &PyTuple_Type, &given, &PyTuple_Type, &buffers,
+                         &stream, &space) == 0)
+        return nullptr;
+    Tensors tensors(stream);
+    Forward forward;
+    NamedTensors named;
+    void* handle = nullptr;
+    if (!forward.read(tensors, given) || !named.read(tensors, buffers, state.buffers, false) ||
+        !tensors.stream(handle))
+        return nullptr;
+    Workspace workspace(state, handle);
+    if (!workspace.take(tensors, space)) return nullptr;
+    flexc_error* error = nullptr;
+    flexc_status status = FLEXC_OK;
+    {
+        const WithoutLock unlocked;
+        status = flexc_forward(kernel_of(state.kernel.get()), state.plan, forward.get(),
+                               named.data(), named.size(), workspace.get(), handle, &error);
+    }
+    if (status != FLEXC_OK) return raise(error);
+    Py_RETURN_NONE;
+}
+
+// backward((q, k, v, o, lse, d_out, d_lse, dq, dk, dv), buffers, gradients, stream, workspace)
+PyObject* plan_backward(PyObject* self, PyObject* arguments) {
+    PlanState& state = state_of(self);
+    PyObject *given = nullptr, *buffers = nullptr, *gradients = nullptr, *stream = nullptr,
+             *space = nullptr;
+    if (PyArg_ParseTuple(arguments, "O!O!O!OO", &PyTuple_Type, &given, &PyTuple_Type, &buffers,
+                         &PyTuple_Type, &gradients, &stream, &space) == 0)
+        return nullptr;
+    Tensors tensors(stream);
+    Backward backward;
+    NamedTensors named, written;
+    void* handle = nullptr;
+    if (!backward.read(tensors, given) || !named.read(tensors, buffers, state.buffers, false) ||
+        !written.read(tensors, gradients, state.gradients, true) || !tensors.stream(handle))
+        return nullptr;
+    Workspace workspace(state, handle);
+    if (!workspace.take(tensors, space)) return nullptr;
+    flexc_error* error = nullptr;
+    flexc_status status = FLEXC_OK;
+    {
+        const WithoutLock unlocked;
+        status = flexc_backward(kernel_of(state.kernel.get()), state.plan, backward.get(),
+                                named.data(), named.size(), written.data(), written.size(),
+                                workspace.get(), handle, &error);
+    }
+    if (status != FLEXC_OK) return raise(error);
+    Py_RETURN_NONE;
+}
+
+PyMethodDef kernel_methods[] = {{"info", kernel_info, METH_NOARGS, nullptr},
+                                {"out_of_range", kernel_out_of_range, METH_NOARGS, nullptr},
+                                {"plan", kernel_plan, METH_VARARGS, nullptr},
+                                {nullptr, nullptr, 0, nullptr}};
+PyType_Slot kernel_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(free_kernel)},
+                              {Py_tp_new, reinterpret_cast<void*>(no_constructor)},
+                              {Py_tp_methods, kernel_methods},
+                              {0, nullptr}};
+PyType_Spec kernel_spec = {"flexc._core.Kernel", sizeof(KernelObject), 0, Py_TPFLAGS_DEFAULT,
+                           kernel_slots};
+
+PyMethodDef plan_methods[] = {{"update", plan_update, METH_VARARGS, nullptr},
+                              {"forward", plan_forward, METH_VARARGS, nullptr},
+                              {"backward", plan_backward, METH_VARARGS, nullptr},
+                              {nullptr, nullptr, 0, nullptr}};
+PyGetSetDef plan_values[] = {{"workspace_bytes", plan_workspace_bytes, nullptr, nullptr, nullptr},
+                             {"block_mask_bytes", plan_block_mask_bytes, nullptr, nullptr, nullptr},
+                             {nullptr, nullptr, nullptr, nullptr, nullptr}};
+PyType_Slot plan_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(free_plan)},
+                            {Py_tp_new, reinterpret_cast<void*>(no_constructor)},
+                            {Py_tp_methods, plan_methods},
+                            {Py_tp_getset, plan_values},
+                            {0, nullptr}};
+PyType_Spec plan_spec = {"flexc._core.Plan", sizeof(PlanObject), 0, Py_TPFLAGS_DEFAULT, plan_slots};
+
+bool add_type(PyObject* module, PyType_Spec& spec, const char* name, PyTypeObject*& type) {
+    PyObject* made = PyType_FromSpec(&spec);
+    if (made == nullptr) return false;
+    type = reinterpret_cast<PyTypeObject*>(made);
+    return PyObject_SetAttrString(module, name, made) == 0;
+}
+
+} // namespace
+
+bool forward(PyObject* plan, const flexc_tensor* inputs, PyObject* out, PyObject* buffers,
+             Tensors& tensors) {
+    PlanState& state = state_of(plan);
+    flexc_tensor o;
+    NamedTensors named;
+    void* handle = nullptr;
+    if (!tensors.read(out, "o", true, o) || !named.read(tensors, buffers, state.buffers, false) ||
+        !tensors.stream(handle))
+        return false;
+    Workspace workspace(state, handle);
+    if (!workspace.take(tensors, Py_None)) return false;
+    const flexc_forward_tensors all = {sizeof all, 0,  &inputs[0], &inputs[1],
+                                       &inputs[2], &o, nullptr};
+    flexc_error* error = nullptr;
+    flexc_status status = FLEXC_OK;
+    {
+        const WithoutLock unlocked;
+        status = flexc_forward(kernel_of(state.kernel.get()), state.plan, &all, named.data(),
+                               named.size(), workspace.get(), handle, &error);
+    }
+    if (status != FLEXC_OK) raise(error);
+    return status == FLEXC_OK;
+}
+
+bool add_kernel_types(PyObject* module) {
+    return add_type(module, kernel_spec, "Kernel", kernel_type) &&
+           add_type(module, plan_spec, "Plan", plan_type);
+}
+
+PyObject* compile(PyObject*, PyObject* arguments) {
+    PyObject *text = nullptr, *dict = nullptr;
+    if (PyArg_ParseTuple(arguments, "UO", &text, &dict) == 0) return nullptr;
+    std::string source;
+    CompileOptions options;
+    if (!read_text(text, source) || !options.read(dict)) return nullptr;
+    flexc_kernel* kernel = nullptr;
+    flexc_error* error = nullptr;
+    flexc_status status = FLEXC_OK;
+    {
+        const WithoutLock unlocked;
+        status = flexc_compile(source.c_str(), options.get(), &kernel, &error);
+    }
+    if (status != FLEXC_OK) return raise(error);
+    auto* allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(kernel_type, Py_tp_alloc));
+    const Object made = Object::take(allocate(kernel_type, 0));
+    if (!made) {
+        flexc_kernel_free(kernel);
+        return nullptr;
+    }
+    reinterpret_cast<KernelObject*>(made.get())->kernel = kernel;
+    const Object messages = options.messages();
+    return messages ? PyTuple_Pack(2, made.get(), messages.get()) : nullptr;
+}
+
+} // namespace flexc::python

@@ -1,0 +1,61 @@
+// flexc._core: the C interface as Python calls it. flexc's own modules are its only users.
+#include "error.h"
+#include "flexc/flexc_c.h"
+#include "jax.h"
+#include "kernel.h"
+#include "memo.h"
+#include "tools.h"
+
+namespace flexc::python {
+
+namespace {
+
+PyObject* set_errors(PyObject*, PyObject* arguments) {
+    PyObject* factory = nullptr;
+    if (PyArg_ParseTuple(arguments, "O", &factory) == 0) return nullptr;
+    set_error_factory(factory);
+    Py_RETURN_NONE;
+}
+
+PyMethodDef functions[] = {{"jax_handlers", jax_handlers, METH_NOARGS, nullptr},
+                           {"set_errors", set_errors, METH_VARARGS, nullptr},
+                           {"compile", compile, METH_VARARGS, nullptr},
+                           {"check", check, METH_VARARGS, nullptr},
+                           {"explain", explain, METH_VARARGS, nullptr},
+                           {"supports", supports, METH_VARARGS, nullptr},
+                           {"mask_map", mask_map, METH_VARARGS, nullptr},
+                           {"library", library, METH_NOARGS, nullptr},
+                           {"library_mod", library_mod, METH_VARARGS, nullptr},
+                           {"cache", cache, METH_VARARGS, nullptr},
+                           {"clear_cache", clear_cache, METH_VARARGS, nullptr},
+                           {"doctor", doctor, METH_NOARGS, nullptr},
+                           {"default_device", default_device, METH_NOARGS, nullptr},
+                           {"synchronize", synchronize, METH_VARARGS, nullptr},
+                           {nullptr, nullptr, 0, nullptr}};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                          "flexc._core",
+                          nullptr,
+                          -1,
+                          functions,
+                          nullptr,
+                          nullptr,
+                          nullptr,
+                          nullptr};
+
+} // namespace
+
+} // namespace flexc::python
+
+PyMODINIT_FUNC PyInit__core(void) {
+    using namespace flexc::python;
+    if (flexc_abi_version() != FLEXC_ABI_VERSION) {
+        PyErr_SetString(PyExc_ImportError, "flexc._core is of another version than libflexc");
+        return nullptr;
+    }
+    Object module = Object::take(PyModule_Create(&definition));
+    if (!module || !add_kernel_types(module.get()) || !add_memo_type(module.get()) ||
+        PyModule_AddStringConstant(module.get(), "version", flexc_version()) != 0)
+        return nullptr;
+    return module.release();
+}

@@ -1,0 +1,290 @@
+"""flexc.compile, kernels and plans."""
+import logging
+import re
+from collections import namedtuple
+
+from . import _core, arrays, errors
+from .pictures import Mask
+
+_log = logging.getLogger("flexc")
+_LEVELS = {0: logging.DEBUG, 1: logging.INFO, 2: logging.WARNING, 3: logging.ERROR}
+_DEVICES = {"auto": 0, "cpu": 1, "cuda": 2}
+_DEVICE_NAMES = {1: "cpu", 2: "cuda"}
+_FORWARD_KERNELS = {"auto": 0, "generic": 1, "specialized": 2}
+_BACKWARD_KERNELS = {"auto": 0, "fused": 1, "split": 2, "generic": 3, "specialized": 4}
+_GRADIENT_TYPES = {"f32": 0, "buffer": 1}
+_BUFFER = re.compile(r"\s*(\w+)\s*\[([^\]]*)\]\s*(grad)?\s*$")
+
+Gradients = namedtuple("Gradients", ["q", "k", "v", "buffers"])
+
+
+def _choice(table, value, what):
+    if value not in table:
+        raise errors.InvalidOption(f"{what} is one of {', '.join(table)}, not {value!r}")
+    return table[value]
+
+
+def parse_device(device):
+    """(kind, index) of None, 'cpu', 'cuda', 'cuda:1', a torch.device, ..."""
+    if device is None:
+        return 0, 0
+    kind, _, index = str(device).partition(":")
+    return _choice(_DEVICES, kind, "device"), int(index or 0)
+
+
+def _declare_buffer(name, declared):
+    """Of 'f32[H, 16] grad', or (type, dims, grad)."""
+    if isinstance(declared, str):
+        match = _BUFFER.match(declared)
+        if match is None:
+            raise errors.InvalidOption(f"buffer {name}: write a declaration as 'f32[H, 16] grad', not {declared!r}")
+        dims = tuple(dim.strip() for dim in match[2].split(",") if dim.strip())
+        return name, arrays.dtype_name(match[1]), dims, match[3] is not None
+    dtype, dims, *grad = declared
+    return name, arrays.dtype_name(dtype), tuple(map(str, dims)), bool(grad and grad[0])
+
+
+def _declare_param(name, value):
+    if isinstance(value, bool):
+        return name, "bool", float(value)
+    return name, ("i64" if isinstance(value, int) else "f32"), float(value)
+
+
+def compile_options(dtype="bf16", head_dim=64, head_dim_v=None, device=None, mask_mod=None, buffers=None, params=None,
+                    backward=True, deterministic=False, gradient_type="f32", report_out_of_range=False,
+                    forward_kernel="auto", backward_kernel="auto", schedule=None, source_name=None, memory_cache=True,
+                    disk_cache=True, cache_directory=None, cache_max_bytes=None, pack=None, max_compile_seconds=None,
+                    max_compile_memory=None):
+    """The dict that the module takes. Keywords are those of `compile`."""
+    kind, index = parse_device(device)
+    return {
+        "dtype": arrays.dtype_name(dtype), "head_dim": head_dim, "head_dim_v": head_dim_v or 0, "device": kind,
+        "device_index": index, "mask_mod": mask_mod,
+        "buffers": [_declare_buffer(name, declared) for name, declared in (buffers or {}).items()],
+        "params": [_declare_param(name, value) for name, value in (params or {}).items()],
+        "forward_only": int(not backward), "deterministic": int(deterministic),
+        "gradient_type": _choice(_GRADIENT_TYPES, gradient_type, "gradient_type"),
+        "report_out_of_range": int(report_out_of_range),
+        "forward_kernel": _choice(_FORWARD_KERNELS, forward_kernel, "forward_kernel"),
+        "backward_kernel": _choice(_BACKWARD_KERNELS, backward_kernel, "backward_kernel"), "schedule": schedule,
+        "source_name": source_name, "no_memory_cache": int(not memory_cache), "no_disk_cache": int(not disk_cache),
+        "cache_directory": cache_directory, "cache_max_bytes": cache_max_bytes, "pack": pack,
+        "max_compile_seconds": max_compile_seconds, "max_compile_memory": max_compile_memory,
+    }
+
+
+class Signature:
+    """What a program declares: buffers (name, type, dims, grad), params (name, type, default), sizes, warnings."""
+
+    def __init__(self, info):
+        self.buffers = [tuple(buffer) for buffer in info["buffers"]]
+        self.params = [tuple(param) for param in info["params"]]
+        self.sizes, self.mask_sizes, self.warnings = info["sizes"], info["mask_sizes"], info["warnings"]
+        self.score_depends_on = [name for name in info["score_depends_on"].split(", ") if name]
+        self.mask_depends_on = [name for name in info["mask_depends_on"].split(", ") if name]
+
+    def __repr__(self):
+        buffers = ", ".join(f"{name}: {dtype}[{', '.join(dims)}]{' grad' * grad}"
+                            for name, dtype, dims, grad in self.buffers)
+        params = ", ".join(f"{name}: {kind}" + ("" if value is None else f" = {value:g}")
+                           for name, kind, value in self.params)
+        score, mask = (", ".join(names) or "nothing" for names in (self.score_depends_on, self.mask_depends_on))
+        return (f"Signature(buffers: {buffers or 'none'}; params: {params or 'none'}; score reads {score}; "
+                f"mask reads {mask})")
+
+
+def check(text, **options):
+    """The signature of a program, or the error that compiling it would give. Compiles nothing."""
+    return Signature(_core.check(text, compile_options(**options)))
+
+
+def explain(text, stage="plan", arch=None, **options):
+    """A stage of the compiler as text: tokens, ast, ir, grad, deps, mask, plan, cuda or llvm."""
+    return _core.explain(text, stage, compile_options(**options), arch)
+
+
+def supports(text, arch=None, **options):
+    """None where `compile` would begin to compile this, else the error that it would raise."""
+    try:
+        _core.supports(text, compile_options(**options), arch)
+    except errors.Error as error:
+        return error
+    return None
+
+
+def mask(text, q_len, kv_len, *, batch=1, heads=1, kv_heads=None, tile=(128, 128), buffers=None, params=None,
+         **options):
+    """Which tiles of a program's mask are full, partly visible or empty: a picture in a notebook."""
+    values = {name: arrays.visible(array) for name, array in (buffers or {}).items()}
+    (batches, maps, rows, columns), text_of_tiles = _core.mask_map(
+        text, compile_options(**options), (batch, heads, kv_heads or heads, q_len, kv_len), tuple(values),
+        tuple(values.values()), tuple(tile), dict(params or {}))
+    return Mask(batches, maps, rows, columns, tuple(tile), (q_len, kv_len), text_of_tiles)
+
+
+def compile(text, **options):
+    """Compiles a program for one element type, head dim and device.
+
+    dtype: of q, k and v: 'f32', 'f16' or 'bf16', or a dtype of NumPy, torch or JAX
+    head_dim, head_dim_v: of q and k, and of v where it differs
+    device: 'cpu', 'cuda', 'cuda:1', or None: a GPU where there is one
+    mask_mod: an expression, where the text has no mask of its own
+    buffers: {'slopes': 'f32[H] grad'}, where the text does not declare them
+    params: {'cap': 20.0}, likewise, with their defaults
+    backward, deterministic, gradient_type ('f32' or 'buffer'), report_out_of_range, forward_kernel, backward_kernel,
+    schedule, source_name, memory_cache, disk_cache, cache_directory, cache_max_bytes, pack, max_compile_seconds,
+    max_compile_memory: as docs/embedding.md has them
+    """
+    prepared = compile_options(**options)
+    signature = Signature(_core.check(text, prepared))
+    kernel, messages = _core.compile(text, prepared)
+    for level, message in messages:
+        _log.log(_LEVELS.get(level, logging.INFO), "%s", message)
+    return Kernel(text, options, signature, kernel)
+
+
+class Kernel:
+    """A compiled program. May be used by many threads at once."""
+
+    def __init__(self, text, options, signature, core):
+        self.text, self.signature = text, signature
+        self._options, self._core = options, core
+        self._info = info = core.info()
+        self.dtype, self.head_dim, self.head_dim_v = info["dtype"], info["head_dim"], info["head_dim_v"]
+        self.has_backward = info["backward"]
+        self.device = _DEVICE_NAMES[info["device"]] + (f":{info['device_index']}" if info["device"] == 2 else "")
+        self._buffers = tuple(name for name, *_ in signature.buffers)
+        self._grads = tuple(name for name, _, _, grad in signature.buffers if grad)
+
+    def __repr__(self):
+        return f"<flexc.Kernel {self.dtype}, head dim {self.head_dim}, on {self.device}: {self.signature!r}>"
+
+    @property
+    def compile_ms(self):
+        return self._info["compile_ms"]
+
+    @property
+    def from_cache(self):
+        """Whether no backend compiler ran."""
+        return self._info["from_cache"]
+
+    @property
+    def functions(self):
+        """The functions of the compiled code: name, reason, schedule, registers, spills, shared memory."""
+        return self._info["functions"]
+
+    def out_of_range(self):
+        """With report_out_of_range: whether a launch since the last call read outside a buffer."""
+        return self._core.out_of_range()
+
+    def explain(self, stage="plan", arch=None):
+        return explain(self.text, stage, arch, **self._options)
+
+    def mask(self, q_len, kv_len, **given):
+        options = {name: value for name, value in self._options.items() if name not in ("buffers", "params")}
+        if isinstance(self._options.get("buffers"), dict) or isinstance(self._options.get("params"), dict):
+            prepared = compile_options(**self._options)
+            text = declarations(prepared) + self.text
+        else:
+            text = self.text
+        return mask(text, q_len, kv_len, **{**options, **given})
+
+    def plan(self, q, k, v, buffers=None, params=None, scale=None, stream=None, q_offset=0, kv_offset=0,
+             global_q_len=None, global_kv_len=None, accumulate_gradients=False, cpu_threads=0):
+        """A plan for calls with tensors of these shapes and strides.
+
+        Its block mask is that of the buffers; without them every call builds one. `Plan.update` builds it again.
+        """
+        options = {"scale": scale, "params": params, "q_offset": q_offset, "kv_offset": kv_offset,
+                   "global_q_len": global_q_len, "global_kv_len": global_kv_len,
+                   "accumulate_gradients": int(accumulate_gradients), "cpu_threads": cpu_threads}
+        arrays_of_buffers = None if buffers is None else self._ordered(buffers)
+        core = self._core.plan(_sizes(q, k, v), self._buffers, self._grads, arrays_of_buffers, stream, options)
+        return Plan(self, core, scale)
+
+    def forward(self, q, k, v, buffers=None, *, out=None, lse=None, params=None, scale=None, stream=None, **options):
+        """(out, lse) of one call; a plan serves more of them. Results are made like q where they are not given."""
+        plan = self.plan(q, k, v, buffers or {}, params, scale, stream, **options)
+        return plan.forward(q, k, v, buffers, out=out, lse=lse, stream=stream)
+
+    def backward(self, q, k, v, out, lse, d_out, buffers=None, *, d_lse=None, params=None, scale=None, stream=None,
+                 **options):
+        """Gradients(q, k, v, buffers) of one call."""
+        plan = self.plan(q, k, v, buffers or {}, params, scale, stream, **options)
+        return plan.backward(q, k, v, out, lse, d_out, buffers, d_lse=d_lse, stream=stream)
+
+    def _ordered(self, buffers):
+        buffers = buffers or {}
+        unknown = set(buffers) - set(self._buffers)
+        if unknown:
+            raise errors.InvalidOption(f"the program has no buffer {', '.join(sorted(unknown))}; "
+                                       f"it has {', '.join(self._buffers) or 'none'}")
+        return tuple(map(arrays.visible, map(buffers.get, self._buffers)))
+
+
+def declarations(options):
+    """The buffers and params of options as lines of a program."""
+    lines = [f"buffer {name}: {dtype}[{', '.join(dims)}]{' grad' * grad}\n"
+             for name, dtype, dims, grad in options["buffers"]]
+    for name, dtype, value in options["params"]:
+        text = str(bool(value)).lower() if dtype == "bool" else f"{int(value)}" if dtype == "i64" else repr(value)
+        lines.append(f"param {name}: {dtype} = {text}\n")
+    return "".join(lines)
+
+
+def _sizes(q, k, v):
+    shapes = [tuple(array.shape) for array in (q, k, v)]
+    if any(len(shape) != 4 for shape in shapes):
+        raise errors.InvalidOption(f"q, k and v have 4 dims, [batch, heads, length, head dim], not {shapes}")
+    batch, heads, q_len, _ = shapes[0]
+    _, kv_heads, kv_len, _ = shapes[1]
+    return batch, heads, kv_heads, q_len, kv_len
+
+
+class Plan:
+    """What a kernel does for one set of sizes. May be used by many threads at once."""
+
+    def __init__(self, kernel, core, scale):
+        self.kernel, self.scale = kernel, scale
+        self._core = core
+
+    @property
+    def workspace_bytes(self):
+        return self._core.workspace_bytes
+
+    @property
+    def block_mask_bytes(self):
+        """Of the block mask; 0 where the mask needs none."""
+        return self._core.block_mask_bytes
+
+    def update(self, buffers, stream=None):
+        """Builds the block mask again, for buffers that hold something else."""
+        self._core.update(self.kernel._ordered(buffers), stream)
+
+    def forward(self, q, k, v, buffers=None, *, out=None, lse=None, workspace=None, stream=None):
+        """(out, lse). Asynchronous on CUDA."""
+        batch, heads, q_len, _ = q.shape
+        if out is None:
+            out = arrays.empty(q, (batch, heads, q_len, v.shape[-1]), self.kernel.dtype)
+        if lse is None:
+            lse = arrays.empty(q, (batch, heads, q_len), "f32")
+        see = arrays.visible
+        self._core.forward((see(q), see(k), see(v), out, lse), self.kernel._ordered(buffers), stream, workspace)
+        return out, lse
+
+    def backward(self, q, k, v, out, lse, d_out, buffers=None, *, d_lse=None, dq=None, dk=None, dv=None,
+                 gradients=None, workspace=None, stream=None):
+        """Gradients(q, k, v, buffers): the last is a dict of the `grad` buffers, by name."""
+        kernel, see = self.kernel, arrays.visible
+        dq, dk, dv = (arrays.empty(like, tuple(like.shape), kernel.dtype) if given is None else given
+                      for like, given in ((q, dq), (k, dk), (v, dv)))
+        wide = kernel._options.get("gradient_type", "f32") == "f32"
+        results = dict(gradients or {})
+        for name in kernel._grads:
+            if name not in results:
+                like = (buffers or {})[name]
+                results[name] = arrays.empty(like, tuple(like.shape), "f32" if wide else arrays.dtype_name(like.dtype))
+        self._core.backward(
+            (see(q), see(k), see(v), see(out), see(lse), see(d_out), None if d_lse is None else see(d_lse), dq, dk, dv),
+            kernel._ordered(buffers), tuple(results[name] for name in kernel._grads), stream, workspace)
+        return Gradients(dq, dk, dv, results)

@@ -1,0 +1,139 @@
+"""Block masks: what PyTorch's programs make of a mask_mod, and what flexc reads of them."""
+import math
+
+import torch
+
+from ..errors import InvalidOption
+
+
+def noop_mask(batch, head, q_idx, kv_idx):
+    """Everything is visible."""
+    return q_idx.new_ones((), dtype=torch.bool) if isinstance(q_idx, torch.Tensor) else True
+
+
+def _checked(mods):
+    if not all(callable(mod) for mod in mods):
+        raise RuntimeError(f"all arguments should be mask_mods, which are callable, not {mods}")
+    return mods
+
+
+def and_masks(*mask_mods):
+    """What all of them show."""
+    mods = _checked(mask_mods)
+
+    def and_mask(b, h, q_idx, kv_idx):
+        result = b.new_ones((), dtype=torch.bool)
+        for mod in mods:
+            result = result & mod(b, h, q_idx, kv_idx)
+        return result
+    return and_mask
+
+
+def or_masks(*mask_mods):
+    """What any of them shows."""
+    mods = _checked(mask_mods)
+
+    def or_mask(b, h, q_idx, kv_idx):
+        result = b.new_zeros((), dtype=torch.bool)
+        for mod in mods:
+            result = result | mod(b, h, q_idx, kv_idx)
+        return result
+    return or_mask
+
+
+class BlockMask:
+    """A mask_mod and the lengths that it is for. flexc finds the tiles itself: nothing is evaluated to make one."""
+
+    def __init__(self, mask_mod, shape, device, block_size):
+        self.mask_mod, self.shape, self.device, self.BLOCK_SIZE = mask_mod, shape, device, block_size
+        self.seq_lengths = shape[-2:]
+
+    def numel(self):
+        return math.prod(self.shape)
+
+    def to(self, device):
+        return BlockMask(self.mask_mod, self.shape, torch.device(device), self.BLOCK_SIZE)
+
+    def elements(self):
+        """The mask as a tensor of bools, [B, H, Q_LEN, KV_LEN]."""
+        return create_mask(self.mask_mod, *self.shape, device=self.device)
+
+    def to_dense(self):
+        """1 for each block of BLOCK_SIZE with something visible, [B, H, rows, columns]."""
+        rows, columns = self.BLOCK_SIZE
+        dense = self.elements()
+        dense = torch.nn.functional.pad(dense, (0, -dense.shape[-1] % columns, 0, -dense.shape[-2] % rows))
+        return dense.unflatten(-1, (-1, columns)).unflatten(-3, (-1, rows)).any(-1).any(-2).to(torch.int32)
+
+    def sparsity(self):
+        """The percentage of blocks that nothing is visible in."""
+        return 100 * (1 - self.to_dense().float().mean().item())
+
+    def __repr__(self):
+        return f"BlockMask(shape={self.shape}, mask_mod={getattr(self.mask_mod, '__name__', self.mask_mod)})"
+
+
+def create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN, device=None, BLOCK_SIZE=128, _compile=False, **ignored):
+    """A BlockMask. B, H and BLOCK_SIZE are PyTorch's, and change nothing here but its picture."""
+    if not callable(mask_mod):
+        raise InvalidOption("mask_mod is a function of b, h, q_idx and kv_idx")
+    size = BLOCK_SIZE if isinstance(BLOCK_SIZE, tuple) else (BLOCK_SIZE, BLOCK_SIZE)
+    return BlockMask(mask_mod, (B or 1, H or 1, Q_LEN, KV_LEN), torch.device(device or "cpu"), size)
+
+
+def create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device=None):
+    """A mask_mod's values, [B, H, Q_LEN, KV_LEN]."""
+    index = [torch.arange(n, device=device, dtype=torch.int32) for n in (B or 1, H or 1, Q_LEN, KV_LEN)]
+    for dim in (3, 2, 1, 0):
+        mod_fn = torch.vmap(mod_fn, in_dims=tuple(0 if i == dim else None for i in range(4)))
+    return mod_fn(*index).expand(B or 1, H or 1, Q_LEN, KV_LEN)
+
+
+def mask_of(block_mask, query, key):
+    """The mask_mod of a BlockMask of flexc or of PyTorch, once its lengths are checked."""
+    if isinstance(block_mask, BlockMask):
+        mask_mod = block_mask.mask_mod
+    elif hasattr(block_mask, "kv_num_blocks"):
+        mask_mod = _of_blocks(block_mask)
+    else:
+        raise InvalidOption(f"block_mask is a BlockMask, not {type(block_mask).__name__}")
+    q_len, kv_len = block_mask.seq_lengths
+    if (q_len, kv_len) != (query.shape[2], key.shape[2]):
+        raise ValueError(f"block_mask is for {q_len} queries and {kv_len} keys, not {query.shape[2]} and "
+                         f"{key.shape[2]}: make one for these lengths")
+    for name, made, given in zip(("batch", "head"), block_mask.shape, query.shape):
+        if made not in (1, given):
+            raise ValueError(f"block_mask has {name} size {made}, which does not go with {given}")
+    return mask_mod
+
+
+def _of_blocks(block_mask):
+    """PyTorch's lists of blocks may say more than its mask_mod does: kept with it, as a table of 0, 1 and 2."""
+    made = getattr(block_mask, "_flexc_mask_mod", None)
+    if made is not None:
+        return made
+    partial = _table(block_mask.kv_num_blocks, block_mask.kv_indices)
+    table = partial.to(torch.uint8)
+    if block_mask.full_kv_num_blocks is not None:
+        table = torch.where(_table(block_mask.full_kv_num_blocks, block_mask.full_kv_indices), 2, table).to(torch.uint8)
+    rows, columns = block_mask.BLOCK_SIZE
+    mask_mod = block_mask.mask_mod
+    batch, heads = table.shape[:2]
+
+    def of_blocks(b, h, q_idx, kv_idx):
+        block = table[b if batch > 1 else b * 0, h if heads > 1 else h * 0, q_idx // rows, kv_idx // columns]
+        return (block == 2) | ((block == 1) & mask_mod(b, h, q_idx, kv_idx))
+    of_blocks._flexc_constants = True
+    try:
+        block_mask._flexc_mask_mod = of_blocks
+    except AttributeError:
+        pass
+    return of_blocks
+
+
+def _table(counts, indices):
+    columns = indices.shape[-1]
+    listed = torch.arange(columns, device=counts.device) < counts[..., None]
+    dense = torch.zeros(*indices.shape[:-1], columns + 1, dtype=torch.bool, device=counts.device)
+    places = torch.where(listed, indices, columns).long()
+    return dense.scatter(-1, places, True)[..., :columns]

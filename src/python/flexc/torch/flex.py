@@ -1,0 +1,371 @@
+"""flex_attention with PyTorch's signature, on flexc's kernels."""
+import threading
+import weakref
+from typing import NamedTuple, Optional
+
+import torch
+
+from .. import errors, kernel as kernels
+from .block_mask import BlockMask, mask_of
+from .captures import Captures
+from .trace import Text, Traced
+from .lower import Sizes
+
+_DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+_MOST_KEPT = 512
+
+
+class AuxRequest(NamedTuple):
+    lse: bool = False
+    max_scores: bool = False
+
+
+class AuxOutput(NamedTuple):
+    lse: Optional[torch.Tensor] = None
+    max_scores: Optional[torch.Tensor] = None
+
+
+class _Kept(dict):
+    """A dict that forgets what was put in first."""
+
+    def put(self, key, value):
+        while len(self) >= _MOST_KEPT:
+            self.pop(next(iter(self)))
+        self[key] = value
+        return value
+
+
+_functions = _Kept()  # by identity: (weak reference, captures, traced)
+_traces = _Kept()  # by what a function computes
+_programs = _Kept()  # by the traces of score_mod and mask_mod
+_kernels = _Kept()  # by text and types
+_lock = threading.RLock()
+_memo = kernels._core.Memo(torch.empty_like, torch.Tensor)
+
+
+def _traced(function, with_score, device):
+    """(weak reference, captures, Traced) of a mod. One with nothing changed is found by its identity."""
+    if function is None:
+        return None
+    place = id(function), with_score, device
+    known = _functions.get(place)
+    if known is not None and known[0]() is function and known[1].unchanged(function):
+        return known
+    captures = Captures(function)
+    key = with_score, captures.key, device
+    traced = _traces.get(key)
+    if traced is not None and not traced.symbolic and captures.numbers:
+        # A function that decides by its numbers is another program for other numbers.
+        key = (*key, tuple(captures.numbers))
+        traced = _traces.get(key)
+    if traced is None:
+        traced = Traced(function, captures, with_score, device)
+        traced.kept = captures.kept
+        _traces.put(key, traced)
+        if not traced.symbolic and captures.numbers:
+            _traces.put((*key[:3], tuple(captures.numbers)), traced)
+
+    def forget(_):
+        _functions.pop(place, None)
+        _memo.purge()
+    try:
+        found = weakref.ref(function, forget), captures, traced
+    except TypeError:
+        return lambda: None, captures, traced
+    return _functions.put(place, found)
+
+
+class _Program:
+    """A pair of mods, for the kinds of tensors that they capture."""
+
+    def __init__(self, score, mask):
+        self.score, self.mask = score, mask
+        self.texts, self.calls = _Kept(), _Kept()
+
+    def text(self, sizes, numbers, wants):
+        key = sizes, tuple(n if type(n) is int else None for n in numbers[0] + numbers[1]), wants
+        found = self.texts.get(key)
+        if found is None:
+            with _lock:
+                found = self.texts.put(key, Text(
+                    self.score, self.mask, numbers[0], numbers[1], Sizes(*sizes),
+                    lambda prefix, slot: prefix == "s" and wants is not None and wants[slot]))
+        return found
+
+
+class _Call:
+    """A plan with what a launch needs: shared by all calls of the same sizes, numbers and scale."""
+
+    def __init__(self, text, kernel, plan, head_dim_v):
+        self.text, self.kernel, self.plan = text, kernel, plan
+        self.launch = plan.forward
+        self.workspace_bytes = plan.workspace_bytes
+        self.head_dim_v = head_dim_v
+
+
+def _compile(text, dtype, head_dim, head_dim_v, device, backward):
+    key = text, dtype, head_dim, head_dim_v, device, backward
+    found = _kernels.get(key)
+    if found is None:
+        options = kernels.compile_options(dtype=dtype, head_dim=head_dim, head_dim_v=head_dim_v, device=device,
+                                          backward=backward, source_name="<score_mod and mask_mod>")
+        core, messages = kernels._core.compile(text, options)
+        found = _kernels.put(key, core)
+    return found
+
+
+def _sources(text, score, mask):
+    """The tensors of a text's buffers, in order."""
+    found = []
+    for buffer in text.buffers:
+        prefix, where = buffer.source
+        if buffer.constant is not None:
+            found.append(buffer.constant)
+        else:
+            found.append((score if prefix == "s" else mask)[1].tensors[where])
+    return tuple(found)
+
+
+def _prepare(query, key, value, score, mask, scale, needs_grad):
+    """The _Call for these tensors, and the tensors of its buffers."""
+    score_traced, mask_traced = score and score[2], mask and mask[2]
+    pair = id(score_traced), id(mask_traced)
+    program = _programs.get(pair)
+    if program is None or program.score is not score_traced or program.mask is not mask_traced:
+        program = _programs.put(pair, _Program(score_traced, mask_traced))
+    q_shape, k_shape = query.shape, key.shape
+    sizes = q_shape[0], q_shape[1], k_shape[1], q_shape[2], k_shape[2]
+    numbers = (tuple(score[1].numbers) if score else (), tuple(mask[1].numbers) if mask else ())
+    wants = None
+    if needs_grad:
+        wants = tuple(tensor.requires_grad for tensor in score[1].tensors) if score else ()
+    head_dim_v, device = value.shape[3], query.device
+    key_of_call = (sizes, numbers, wants, scale, query.dtype, q_shape[3], head_dim_v, device)
+    if device.type == "cuda":
+        addresses = query.data_ptr() | key.data_ptr() | value.data_ptr()
+        key_of_call += (query.stride(), key.stride(), value.stride(), addresses % 16)
+    found = program.calls.get(key_of_call)
+    if found is not None:
+        for call, versions in found:
+            tensors = _sources(call.text, score, mask)
+            if versions is None or _are(versions, tensors):
+                return call, tensors, versions
+    text = program.text(sizes, numbers, wants)
+    core = _compile(text.text, _DTYPES[query.dtype], q_shape[3], head_dim_v, str(device), needs_grad)
+    tensors = _sources(text, score, mask)
+    tensors_of_plan = tuple(map(_moved, tensors, (device,) * len(tensors)))
+    params = {name: (numbers[0] if prefix == "s" else numbers[1])[place] for name, _, (prefix, place) in text.params}
+    options = {"scale": scale, "params": params}
+    if device.type == "cuda":
+        out = torch.empty((*q_shape[:3], head_dim_v), dtype=query.dtype, device=device)
+        lse = torch.empty(q_shape[:3], dtype=torch.float32, device=device)
+        options["forward"] = (query.detach(), key.detach(), value.detach(), out, lse)
+    plan = core.plan(sizes, text.names, text.grads, tensors_of_plan, _stream(device), options)
+    call = _Call(text, core, plan, head_dim_v)
+    versions = None
+    if plan.block_mask_bytes:
+        versions = _versions(tensors)
+        if versions is None:
+            # Nothing tells when these tensors change, so each call builds the map of its mask.
+            call.plan = core.plan(sizes, text.names, text.grads, None, _stream(device), options)
+            call.launch, call.workspace_bytes = call.plan.forward, call.plan.workspace_bytes
+    program.calls.put(key_of_call, [(call, versions), *(found or ())[:3]])
+    return call, tensors, versions
+
+
+def _versions(tensors):
+    """What changes when a mask's tensors are others or hold something else; None where that cannot be told."""
+    try:
+        return tuple((weakref.ref(tensor), tensor._version) for tensor in tensors)
+    except RuntimeError:
+        return None
+
+
+def _are(versions, tensors):
+    return all(known() is tensor and version == tensor._version for (known, version), tensor in zip(versions, tensors))
+
+
+def _moved(tensor, device):
+    if tensor.device != device:
+        if tensor.dim() != 0:
+            raise errors.InvalidOption(f"a captured tensor is on {tensor.device}, the query on {device}")
+        tensor = tensor.to(device)
+    return tensor.detach() if tensor.requires_grad else tensor
+
+
+def _stream(device):
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
+
+
+def _workspace(size, device):
+    if not size or device.type == "cpu":
+        return None
+    return torch.empty(size, dtype=torch.uint8, device=device)
+
+
+_HAS_TABLE = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+
+
+def _forward(call, query, key, value, tensors, wants_lse=True):
+    q_shape, device = query.shape, query.device
+    if call.head_dim_v == q_shape[3] and query.stride(3) == 1:
+        out = torch.empty_like(query)
+    else:
+        out = torch.empty((*q_shape[:3], call.head_dim_v), dtype=query.dtype, device=device)
+    lse = torch.empty(q_shape[:3], dtype=torch.float32, device=device) if wants_lse else None
+    if not _HAS_TABLE:
+        query, key, value = query.detach(), key.detach(), value.detach()
+    if tensors and (not _HAS_TABLE or device.type != "cpu"):
+        tensors = tuple(_moved(tensor, device) for tensor in tensors)
+    call.launch((query, key, value, out, lse), tensors, _stream(device), _workspace(call.workspace_bytes, device))
+    return out, lse
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, call, query, key, value, *tensors):
+        out, lse = _forward(call, query, key, value, tensors)
+        ctx.save_for_backward(query, key, value, out, lse, *tensors)
+        ctx.call = call
+        return out, lse
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, d_out, d_lse):
+        query, key, value, out, lse, *tensors = ctx.saved_tensors
+        call, device = ctx.call, query.device
+        detached = tuple(_moved(tensor, device) for tensor in tensors)
+        query, key, value = query.detach(), key.detach(), value.detach()
+        dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=device) for x in (query, key, value))
+        gradients = tuple(torch.empty(tensor.shape, dtype=torch.float32, device=device)
+                          for tensor, buffer in zip(tensors, call.text.buffers) if buffer.grad)
+        if d_out is None:
+            d_out = torch.zeros_like(out)
+        call.plan.backward((query, key, value, out.detach(), lse.detach(), d_out.detach(),
+                            None if d_lse is None else d_lse.detach(), dq, dk, dv), detached, gradients,
+                           _stream(device), _workspace(call.workspace_bytes, device))
+        rest = iter(gradients)
+        of_tensors = [next(rest).to(tensor.dtype).to(tensor.device) if buffer.grad else None
+                      for tensor, buffer in zip(tensors, call.text.buffers)]
+        return (None, dq, dk, dv, *of_tensors)
+
+
+def _check(query, key, value, enable_gqa):
+    if not query.dim() == key.dim() == value.dim() == 4:
+        raise NotImplementedError("query, key, and value must be 4D: [batch, heads, length, head dim]")
+    if query.dtype not in _DTYPES:
+        raise errors.Unsupported(f"flexc computes attention of float32, float16 and bfloat16, not of {query.dtype}")
+    if not query.dtype == key.dtype == value.dtype:
+        raise ValueError(f"query, key and value have one type, not {query.dtype}, {key.dtype} and {value.dtype}")
+    if not query.device == key.device == value.device:
+        raise ValueError(f"query, key and value are on one device, not {query.device}, {key.device} and {value.device}")
+    if key.shape[1] != value.shape[1] or key.shape[2] != value.shape[2] or key.shape[0] != value.shape[0]:
+        raise ValueError(f"key and value go together: {tuple(key.shape)} and {tuple(value.shape)} do not")
+    if query.shape[3] != key.shape[3]:
+        raise ValueError(f"query and key have one head dim, not {query.shape[3]} and {key.shape[3]}")
+    if query.shape[1] != key.shape[1]:
+        if not enable_gqa:
+            raise ValueError(f"query has {query.shape[1]} heads and key {key.shape[1]}: with enable_gqa=True groups of "
+                             "query heads use one key head")
+        if query.shape[1] % key.shape[1]:
+            raise ValueError(f"{key.shape[1]} heads of keys do not divide {query.shape[1]} heads of queries")
+    for name, tensor in (("Query", query), ("Key", key)):
+        if tensor.shape[2] == 0:
+            raise ValueError(f"{name} length must be greater than 0")
+
+
+def _remember(score_mod, block_mask, scale, enable_gqa, inputs, score, mask, call, tensors, versions):
+    """Lets _core.Memo find the call, where it can tell that it is the same one."""
+    plain = all(type(tensor) is torch.Tensor and tensor.device.type == "cpu" for tensor in inputs)
+    if not (plain and _HAS_TABLE and call.head_dim_v == inputs[0].shape[3] and inputs[0].stride(3) == 1 and
+            (scale is None or type(scale) is float) and all(tensor.device.type == "cpu" for tensor in tensors)):
+        return
+    mask_guards = ()
+    if mask is not None:
+        if mask[0]() is None or not isinstance(block_mask, BlockMask):
+            return
+        # The mask_mod is the block mask's, whose place in guards is None.
+        function = block_mask.mask_mod
+        mask_guards = [(kind, function if where is None else where, name, value)
+                       for kind, where, name, value in mask[1].guards]
+        mask_guards.append((0, None, "mask_mod", function))
+        place = id(block_mask)
+        if place not in _watched:
+            def forget(_):
+                _watched.pop(place, None)
+                _memo.purge()
+            _watched[place] = weakref.ref(block_mask, forget)
+    if score is not None and score[0]() is None:
+        return
+    try:
+        _memo.add(score_mod, block_mask, scale, enable_gqa, inputs, score[1].guards if score else (), mask_guards,
+                  call.plan, tensors, versions and tuple(version for _, version in versions))
+    except TypeError:
+        pass  # no weak references
+
+
+_watched = {}  # block masks that _memo knows
+_checked = _Kept()
+_is_compiling = torch.compiler.is_compiling
+
+
+def flex_attention(query, key, value, score_mod=None, block_mask=None, scale=None, enable_gqa=False, return_lse=False,
+                   kernel_options=None, *, return_aux=None):
+    """Attention with a modified score, as torch.nn.attention.flex_attention.flex_attention computes it.
+
+    score_mod(score, b, h, q_idx, kv_idx) gives the modified score of one element. Tensors that it captures and that
+    require gradients get them. block_mask is create_block_mask's, here or PyTorch's. kernel_options is accepted and has
+    no effect: flexc chooses its kernels.
+    """
+    if _is_compiling():
+        return _outside(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux)
+    return _flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux)
+
+
+def _flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux):
+    if not (return_lse or return_aux is not None):
+        with_grad = torch.is_grad_enabled()
+        if not (with_grad and (query.requires_grad or key.requires_grad or value.requires_grad)):
+            out = _memo.run(query, key, value, score_mod, block_mask, scale, enable_gqa, with_grad)
+            if out is not None:
+                return out
+    if return_lse and return_aux is not None:
+        raise ValueError("return_lse and return_aux cannot be used together")
+    if return_aux is not None and return_aux.max_scores:
+        raise errors.Unsupported("flexc does not return the largest scores")
+    shapes = (query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, query.device, key.device,
+              value.device, enable_gqa)
+    if shapes not in _checked:
+        _check(query, key, value, enable_gqa)
+        _checked.put(shapes, True)
+    mask_mod = None if block_mask is None else mask_of(block_mask, query, key)
+    batch = query.shape[0]
+    if key.shape[0] != batch:
+        if key.shape[0] != 1:
+            raise ValueError(f"query has batch {batch}, key and value {key.shape[0]}")
+        key, value = key.expand(batch, -1, -1, -1), value.expand(batch, -1, -1, -1)
+    device = query.device
+    score, mask = _traced(score_mod, True, device), _traced(mask_mod, False, device)
+    needs_grad = torch.is_grad_enabled() and (
+        query.requires_grad or key.requires_grad or value.requires_grad or
+        (score is not None and any(tensor.requires_grad for tensor in score[1].tensors)))
+    scale = None if scale is None else float(scale)
+    call, tensors, versions = _prepare(query, key, value, score, mask, scale, needs_grad)
+    if needs_grad:
+        out, lse = _Attention.apply(call, query, key, value, *tensors)
+    else:
+        out, lse = _forward(call, query, key, value, tensors, return_lse or return_aux is not None)
+        if lse is None:
+            _remember(score_mod, block_mask, scale, enable_gqa, (query, key, value), score, mask, call, tensors,
+                      versions)
+    if return_lse:
+        return out, lse
+    if return_aux is not None:
+        return out, AuxOutput(lse=lse if return_aux.lse else None)
+    return out
+
+
+# What dynamo sees of flex_attention: a call that it does not look into. flexc.torch.attention needs none.
+@torch.compiler.disable
+def _outside(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux):
+    return _flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux)

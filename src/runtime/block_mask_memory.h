@@ -1,0 +1,36 @@
+// Memory for block masks. What a plan gives back is kept for the next one: drivers take longer to
+// allocate than a device to fill a block mask.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+
+#include "flexc/result.h"
+
+namespace flexc::runtime {
+
+class BlockMaskMemory : public std::enable_shared_from_this<BlockMaskMemory> {
+  public:
+    explicit BlockMaskMemory(int device) : device_(device) {}
+    BlockMaskMemory(const BlockMaskMemory&) = delete;
+    BlockMaskMemory& operator=(const BlockMaskMemory&) = delete;
+    ~BlockMaskMemory();
+
+    // On the device; goes back when the last owner lets go of it and the device has done its work.
+    Result<std::shared_ptr<void>> allocate(std::size_t bytes);
+
+  private:
+    struct Block {
+        void* data = nullptr;
+        std::size_t bytes = 0;
+    };
+    Block take(std::size_t bytes);
+    void give_back(Block block);
+
+    const int device_;
+    std::mutex mutex_;
+    Block kept_;
+};
+
+} // namespace flexc::runtime

@@ -1,0 +1,300 @@
+#include "runtime/sequences.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "analysis/range.h"
+#include "runtime/buffers.h"
+#include "support/text.h"
+
+namespace flexc::runtime {
+
+namespace {
+
+using Numbers = std::span<const std::int32_t>;
+
+constexpr std::int64_t kMostPages = INT32_MAX;
+
+Result<void> check_count(std::string_view name, Numbers numbers, std::int64_t expected) {
+    if (static_cast<std::int64_t>(numbers.size()) == expected) return {};
+    if (numbers.empty())
+        return invalid(formatted("{}: missing; expected {} numbers", name, expected));
+    return invalid(formatted("{}: expected {} numbers, got {}", name, expected, numbers.size()));
+}
+
+Result<void> check_absent(std::string_view name, Numbers numbers, std::string_view reason) {
+    if (numbers.empty()) return {};
+    return invalid(formatted("{}: {}", name, reason));
+}
+
+Result<void> check_ascending(std::string_view name, Numbers numbers) {
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+        const std::int32_t before = i == 0 ? 0 : numbers[i - 1];
+        if (numbers[i] >= before) continue;
+        if (i == 0) return invalid(formatted("{}[0] is {}; it must not be negative", name, before));
+        return invalid(formatted("{}[{}] is {}, which is below {}[{}] = {}: it must ascend", name,
+                                 i, numbers[i], name, i - 1, before));
+    }
+    return {};
+}
+
+// Both ends of one axis, of queries or of keys that have no pages.
+struct Axis {
+    const char* cu_name;
+    const char* used_name;
+    const char* what;
+    const char* size_name;
+    Layout layout;
+    Numbers cu_seqlens, used;
+    std::int64_t most;
+};
+
+struct Part {
+    std::int64_t row = 0, rows = 0, used = 0;
+};
+
+Result<void> check_axis(const Axis& axis, std::int64_t batch) {
+    if (axis.layout == Layout::ragged) {
+        if (auto checked = check_count(axis.cu_name, axis.cu_seqlens, batch + 1); !checked)
+            return checked;
+        if (auto checked = check_ascending(axis.cu_name, axis.cu_seqlens); !checked) return checked;
+    } else if (auto checked = check_absent(
+                   axis.cu_name, axis.cu_seqlens,
+                   formatted("the kernel was compiled for {} that are not ragged", axis.what));
+               !checked) {
+        return checked;
+    }
+    if (!axis.used.empty()) return check_count(axis.used_name, axis.used, batch);
+    return {};
+}
+
+Result<Part> part_of(const Axis& axis, std::size_t request) {
+    Part part{.rows = axis.most};
+    if (axis.layout == Layout::ragged) {
+        part.row = axis.cu_seqlens[request];
+        part.rows = axis.cu_seqlens[request + 1] - part.row;
+    }
+    part.used = axis.used.empty() ? part.rows : axis.used[request];
+    if (part.used < 0 || part.used > part.rows)
+        return invalid(formatted("{}[{}] is {}; the request has {} rows of {}", axis.used_name,
+                                 request, part.used, part.rows, axis.what));
+    if (part.used > axis.most)
+        return invalid(formatted("request {} has {} {}; the plan's {} allows {}", request,
+                                 part.used, axis.what, axis.size_name, axis.most));
+    return part;
+}
+
+struct PageList {
+    bool is_table = false;
+    std::int64_t most = 0; // of a table: of one request
+
+    Numbers of(const Lengths& lengths, std::size_t request) const {
+        if (is_table)
+            return lengths.page_table.subspan(request * static_cast<std::size_t>(most),
+                                              static_cast<std::size_t>(most));
+        const auto first = static_cast<std::size_t>(lengths.page_indptr[request]);
+        const auto end = static_cast<std::size_t>(lengths.page_indptr[request + 1]);
+        return lengths.page_indices.subspan(first, end - first);
+    }
+};
+
+Result<PageList> check_pages(const Lengths& lengths, std::int64_t batch) {
+    if (lengths.page_size < 1 || lengths.page_size > kMaxPageSize)
+        return invalid(formatted("page_size is {}; it must be between 1 and {}", lengths.page_size,
+                                 kMaxPageSize));
+    if (lengths.pages < 0 || lengths.pages > kMostPages)
+        return invalid(
+            formatted("pages is {}; it must be between 0 and {}", lengths.pages, kMostPages));
+    PageList list;
+    if (lengths.page_indptr.empty()) {
+        list.is_table = true;
+        for (auto [name, numbers] : {std::pair{"page_indices", lengths.page_indices},
+                                     std::pair{"last_page_len", lengths.last_page_len}})
+            if (auto checked = check_absent(name, numbers, "it goes with page_indptr"); !checked)
+                return checked.error();
+        if (auto checked = check_count("seqused_k", lengths.seqused_k, batch); !checked)
+            return checked.error();
+        const auto entries = static_cast<std::int64_t>(lengths.page_table.size());
+        if (batch == 0 ? entries != 0 : entries % batch != 0)
+            return invalid(
+                formatted("page_table: {} numbers are no table of {} requests", entries, batch));
+        list.most = batch == 0 ? 0 : entries / batch;
+        return list;
+    }
+    if (auto checked =
+            check_absent("page_table", lengths.page_table, "pages are given by page_indptr too");
+        !checked)
+        return checked.error();
+    if (auto checked = check_count("page_indptr", lengths.page_indptr, batch + 1); !checked)
+        return checked.error();
+    if (auto checked = check_ascending("page_indptr", lengths.page_indptr); !checked)
+        return checked.error();
+    const auto indices = static_cast<std::int64_t>(lengths.page_indices.size());
+    if (lengths.page_indptr.back() > indices)
+        return invalid(formatted("page_indptr ends at {}; page_indices has {} numbers",
+                                 lengths.page_indptr.back(), indices));
+    for (auto [name, numbers] : {std::pair{"last_page_len", lengths.last_page_len},
+                                 std::pair{"seqused_k", lengths.seqused_k}})
+        if (!numbers.empty())
+            if (auto checked = check_count(name, numbers, batch); !checked) return checked.error();
+    if (batch > 0 && lengths.last_page_len.empty() && lengths.seqused_k.empty())
+        return invalid("last_page_len: missing; it or seqused_k says how many keys a request has");
+    return list;
+}
+
+// How many keys a request has.
+Result<std::int64_t> keys_of(const Lengths& lengths, std::size_t request, std::int64_t pages) {
+    std::int64_t slots = pages * lengths.page_size;
+    if (!lengths.last_page_len.empty() && pages > 0) {
+        const std::int64_t last = lengths.last_page_len[request];
+        if (last < 1 || last > lengths.page_size)
+            return invalid(formatted("last_page_len[{}] is {}; it must be between 1 and the page "
+                                     "size, {}",
+                                     request, last, lengths.page_size));
+        slots += last - lengths.page_size;
+    }
+    if (lengths.seqused_k.empty()) return slots;
+    const std::int64_t used = lengths.seqused_k[request];
+    if (used < 0 || used > slots)
+        return invalid(formatted("seqused_k[{}] is {}; the request's pages have {} slots", request,
+                                 used, slots));
+    return used;
+}
+
+Result<std::int32_t> start_of(const Lengths& lengths, Layout keys, std::size_t request,
+                              const Sequence& sequence) {
+    QueryStart start = lengths.query_start;
+    if (start == QueryStart::automatic)
+        start = keys == Layout::paged ? QueryStart::end : QueryStart::zero;
+    std::int64_t first = start == QueryStart::end ? sequence.kv_len - sequence.q_len : 0;
+    if (!lengths.query_starts.empty()) first = lengths.query_starts[request];
+    constexpr std::int64_t kFarthest = analysis::kMaxLength - 2;
+    if (first < -kFarthest || first + sequence.q_len > kFarthest)
+        return invalid(formatted("query_starts[{}] is {}: q_idx would not be between {} and {}",
+                                 request, first, -kFarthest, kFarthest));
+    return static_cast<std::int32_t>(first);
+}
+
+std::vector<std::int32_t> copy_of(Numbers numbers) { return {numbers.begin(), numbers.end()}; }
+
+} // namespace
+
+Result<std::shared_ptr<Sequences>> Sequences::read(Layout queries, Layout keys, const Sizes& sizes,
+                                                   const Lengths& lengths) {
+    const std::int64_t batch = sizes.batch;
+    const Axis q_axis{"cu_seqlens_q", "seqused_q",          "queries",         "q_len",
+                      queries,        lengths.cu_seqlens_q, lengths.seqused_q, sizes.q_len};
+    const bool is_paged = keys == Layout::paged;
+    const Axis k_axis{"cu_seqlens_k",       "seqused_k",       "keys",      "kv_len", keys,
+                      lengths.cu_seqlens_k, lengths.seqused_k, sizes.kv_len};
+    for (const Axis* axis : {&q_axis, &k_axis})
+        if (auto checked = check_axis(*axis, batch); !checked) return checked.error();
+    if (!lengths.query_starts.empty())
+        if (auto checked = check_count("query_starts", lengths.query_starts, batch); !checked)
+            return checked.error();
+    PageList list;
+    if (is_paged) {
+        auto checked = check_pages(lengths, batch);
+        if (!checked) return checked.error();
+        list = *checked;
+    } else {
+        for (auto [name, numbers] : {std::pair{"page_table", lengths.page_table},
+                                     std::pair{"page_indptr", lengths.page_indptr},
+                                     std::pair{"page_indices", lengths.page_indices},
+                                     std::pair{"last_page_len", lengths.last_page_len}})
+            if (auto checked =
+                    check_absent(name, numbers, "the kernel was compiled for keys without pages");
+                !checked)
+                return checked.error();
+    }
+
+    auto result = std::make_shared<Sequences>();
+    result->page_size = is_paged ? lengths.page_size : 0;
+    result->pages = is_paged ? lengths.pages : 0;
+    for (std::size_t request = 0; request < static_cast<std::size_t>(batch); ++request) {
+        auto q = part_of(q_axis, request);
+        if (!q) return q.error();
+        Sequence sequence{};
+        sequence.q_row = q->row;
+        sequence.q_len = static_cast<int>(q->used);
+        sequence.q_rows = static_cast<int>(q->rows);
+        if (is_paged) {
+            const Numbers ids = list.of(lengths, request);
+            auto used = keys_of(lengths, request, static_cast<std::int64_t>(ids.size()));
+            if (!used) return used.error();
+            if (*used > sizes.kv_len)
+                return invalid(formatted("request {} has {} keys; the plan's kv_len allows {}",
+                                         request, *used, sizes.kv_len));
+            sequence.kv_len = sequence.kv_rows = static_cast<int>(*used);
+            sequence.first_page = static_cast<long long>(result->page_ids_.size());
+            const auto pages =
+                static_cast<std::size_t>((*used + lengths.page_size - 1) / lengths.page_size);
+            for (std::size_t i = 0; i < pages; ++i) {
+                if (ids[i] < 0 || ids[i] >= lengths.pages)
+                    return invalid(formatted("page {} of request {} is {}; the cache has {} pages",
+                                             i, request, ids[i], lengths.pages));
+                result->page_ids_.push_back(ids[i]);
+            }
+        } else {
+            auto k = part_of(k_axis, request);
+            if (!k) return k.error();
+            sequence.kv_row = k->row;
+            sequence.kv_len = static_cast<int>(k->used);
+            sequence.kv_rows = static_cast<int>(k->rows);
+        }
+        auto start = start_of(lengths, keys, request, sequence);
+        if (!start) return start.error();
+        sequence.q_start = *start;
+        result->sequences.push_back(sequence);
+    }
+    if (queries == Layout::ragged) result->q_rows = lengths.cu_seqlens_q.back();
+    if (keys == Layout::ragged) result->kv_rows = lengths.cu_seqlens_k.back();
+    result->cu_seqlens_q_ = copy_of(lengths.cu_seqlens_q);
+    result->cu_seqlens_k_ = copy_of(lengths.cu_seqlens_k);
+    result->seqused_q_ = copy_of(lengths.seqused_q);
+    result->seqused_k_ = copy_of(lengths.seqused_k);
+    result->page_table_ = copy_of(lengths.page_table);
+    result->page_indptr_ = copy_of(lengths.page_indptr);
+    result->page_indices_ = copy_of(lengths.page_indices);
+    result->last_page_len_ = copy_of(lengths.last_page_len);
+    return result;
+}
+
+SequenceArguments Sequences::view() const {
+    return {.sequences = sequences.data(),
+            .count = static_cast<int>(sequences.size()),
+            .pages = page_ids_.data(),
+            .page_size = static_cast<int>(page_size),
+            .work = work.data(),
+            .work_count = static_cast<long long>(work.size())};
+}
+
+Result<void> Sequences::check_same(const LengthTensors& tensors) const {
+    struct Row {
+        const char* name;
+        const TensorView& tensor;
+        const std::vector<std::int32_t>& planned;
+    };
+    for (const Row& row : {Row{"cu_seqlens_q", tensors.cu_seqlens_q, cu_seqlens_q_},
+                           Row{"cu_seqlens_k", tensors.cu_seqlens_k, cu_seqlens_k_},
+                           Row{"seqused_q", tensors.seqused_q, seqused_q_},
+                           Row{"seqused_k", tensors.seqused_k, seqused_k_},
+                           Row{"page_table", tensors.page_table, page_table_},
+                           Row{"page_indptr", tensors.page_indptr, page_indptr_},
+                           Row{"page_indices", tensors.page_indices, page_indices_},
+                           Row{"last_page_len", tensors.last_page_len, last_page_len_}}) {
+        if (!row.tensor) continue;
+        if (auto checked = check_view(row.tensor, row.name); !checked) return checked;
+        if (row.tensor.dtype != DType::i32 || !is_contiguous(row.tensor))
+            return invalid(formatted("{}: expected a contiguous tensor of i32", row.name));
+        const auto* numbers = static_cast<const std::int32_t*>(row.tensor.data);
+        const auto count = static_cast<std::size_t>(row.tensor.elements());
+        if (!std::equal(row.planned.begin(), row.planned.end(), numbers, numbers + count))
+            return invalid(formatted(
+                "{}: the plan was made for other numbers: call update() with these", row.name));
+    }
+    return {};
+}
+
+} // namespace flexc::runtime

@@ -1,0 +1,57 @@
+// Lengths and pages of requests: from what a caller passes to what kernels read. Every check of
+// them is here; messages name the array, the request and what was expected.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "common/sequences.h"
+#include "flexc/kernel.h"
+#include "flexc/result.h"
+
+namespace flexc::runtime {
+
+// Immutable: calls that run keep those that they began with.
+class Sequences {
+  public:
+    // The work is left out; see `work`.
+    static Result<std::shared_ptr<Sequences>> read(Layout queries, Layout keys, const Sizes& sizes,
+                                                   const Lengths& lengths);
+
+    SequenceArguments view() const;
+    // Whether these are the lengths that were read, as far as they are given.
+    Result<void> check_same(const LengthTensors& tensors) const;
+
+    std::vector<Sequence> sequences;
+    std::vector<SequenceWork> work;
+    std::int64_t q_rows = 0, kv_rows = 0; // that packed tensors have to have
+    std::int64_t page_size = 0, pages = 0;
+
+  private:
+    std::vector<int> page_ids_;
+    // As they were given.
+    std::vector<std::int32_t> cu_seqlens_q_, cu_seqlens_k_, seqused_q_, seqused_k_, page_table_,
+        page_indptr_, page_indices_, last_page_len_;
+};
+
+// What a plan's copies share.
+class SequenceState {
+  public:
+    std::shared_ptr<const Sequences> get() const {
+        const std::lock_guard lock(mutex_);
+        return sequences_;
+    }
+    void set(std::shared_ptr<const Sequences> sequences) {
+        const std::lock_guard lock(mutex_);
+        sequences_.swap(sequences);
+    }
+
+  private:
+    mutable std::mutex mutex_;
+    std::shared_ptr<const Sequences> sequences_;
+};
+
+} // namespace flexc::runtime

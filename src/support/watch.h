@@ -1,0 +1,107 @@
+// What a compile may take: asked in its steps, and watched beside those that cannot be asked.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "flexc/options.h"
+#include "flexc/result.h"
+#include "support/guarded.h"
+
+namespace flexc::support {
+
+// Compiles that were given up and have not ended yet; of the whole process.
+using Abandoned = std::shared_ptr<std::atomic<int>>;
+
+// Cheap to copy; any thread may ask.
+class Watch {
+  public:
+    Watch() = default; // of what may take any time
+    // Begins now.
+    Watch(const CompileLimits& limits, CancelToken cancel, Abandoned abandoned);
+
+    // An error where the time or the memory is used up, or somebody cancelled.
+    Result<void> check() const;
+    bool is_over() const noexcept {
+        return guarded_or(true, [&] { return !check(); });
+    }
+    // Whether check() found time or memory used up, here or in a copy.
+    bool has_stopped() const { return stopped_ && stopped_->load(); }
+
+    // As is_over(), of what whoever waits has found so far: cheap enough for an inner loop.
+    bool was_ended() const noexcept { return has_stopped() || cancel_.is_cancelled(); }
+
+    // `work` in a thread of its own, which may outlive the call: it has to own what it uses, and
+    // to end soon after is_over() where it can. An error not later than a second after that,
+    // whatever the work does.
+    template <typename T> Result<T> run(std::function<Result<T>()> work) const;
+
+  private:
+    static constexpr auto kPoll = std::chrono::milliseconds(50);
+    // For work that ends by itself once it is asked to.
+    static constexpr auto kGrace = std::chrono::milliseconds(1000);
+
+    bool watches() const;
+    Result<void> begin() const;
+
+    Error stopped(std::string message) const;
+
+    CompileLimits limits_{.seconds = 0, .memory_bytes = 0};
+    CancelToken cancel_;
+    Abandoned abandoned_;
+    std::shared_ptr<std::atomic<bool>> stopped_;
+    std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+    std::uint64_t memory_at_start_ = 0;
+};
+
+// Bytes of this process in memory that are not of files; 0 where the system does not tell.
+std::uint64_t memory_in_use();
+
+template <typename T> Result<T> Watch::run(std::function<Result<T>()> work) const {
+    if (!watches()) return work();
+    if (auto ready = begin(); !ready) return ready.error();
+    struct Job {
+        std::function<Result<T>()> work;
+        std::mutex mutex;
+        std::condition_variable done;
+        std::optional<Result<T>> result;
+        bool is_abandoned = false;
+    };
+    const auto job = std::make_shared<Job>();
+    job->work = std::move(work);
+    std::thread([job, abandoned = abandoned_] {
+        Result<T> result = guarded(job->work);
+        const std::lock_guard lock(job->mutex);
+        if (job->is_abandoned) {
+            abandoned->fetch_sub(1);
+            return;
+        }
+        job->result = std::move(result);
+        job->done.notify_one();
+    }).detach();
+    std::unique_lock lock(job->mutex);
+    const auto is_done = [&] { return job->result.has_value(); };
+    Result<void> goes_on;
+    while (goes_on && !job->done.wait_for(lock, kPoll, is_done))
+        goes_on = check();
+    if (!goes_on && !job->done.wait_for(lock, kGrace, is_done)) {
+        job->is_abandoned = true;
+        abandoned_->fetch_add(1);
+        return goes_on.error();
+    }
+    // What it found meanwhile counts; an error that may be of having been stopped does not.
+    if (!*job->result && goes_on) goes_on = check();
+    if (!*job->result && !goes_on) return goes_on.error();
+    return std::move(*job->result);
+}
+
+} // namespace flexc::support

@@ -1,0 +1,56 @@
+// Where the requests of ragged and paged tensors lie. THE place that says which row of memory a
+// query or a key of a request has, for device and host.
+#pragma once
+
+#include "common/host_device.h"
+
+// Of one request. Rows of dense tensors count within it, those of others in the packed tensor.
+struct Sequence {
+    long long q_row, kv_row; // the first; kv_row is not of paged keys
+    long long first_page;    // in SequenceArguments::pages
+    int q_len, kv_len;       // used
+    int q_rows, kv_rows;     // there are: those behind the used ones are none of the request's
+    int q_start;             // q_idx of the first query
+    int reserved;
+};
+
+// A piece of work: queries of some heads that share one head of keys, and a range of keys.
+struct SequenceWork {
+    int request, head, heads;
+    int query, queries;
+    int key, keys;
+    int part;  // where its partial result is; -1: it has all keys
+    int parts; // of the result, from this one on: of the first of them; else 0
+};
+
+struct SequenceArguments {
+    const Sequence* sequences; // [count]
+    int count;
+    const int* pages; // of all requests, those of one in order
+    int page_size;    // 0: keys are not paged
+    const SequenceWork* work;
+    long long work_count;
+
+    FLEXC_SHARED const Sequence& of(int request) const { return sequences[request]; }
+};
+
+// Keys that lie side by side: `count` rows from `row` on of page `page` (0 where there are none).
+struct KeyRun {
+    long long page, row;
+    int count;
+};
+// The longest run from key `key` on, up to `most` keys.
+FLEXC_SHARED KeyRun key_run(const SequenceArguments& arguments, const Sequence& sequence, int key,
+                            int most) {
+    if (arguments.page_size == 0) return {0, sequence.kv_row + key, most};
+    const int slot = key % arguments.page_size, left = arguments.page_size - slot;
+    return {arguments.pages[sequence.first_page + key / arguments.page_size], slot,
+            left < most ? left : most};
+}
+
+// kv_row of the language.
+FLEXC_SHARED long long key_row(const SequenceArguments& arguments, const Sequence& sequence,
+                               int key) {
+    const KeyRun run = key_run(arguments, sequence, key, 1);
+    return run.page * arguments.page_size + run.row;
+}

@@ -1,0 +1,183 @@
+// Before a backward kernel: what the P of every query are relative to,
+//     weight = exp2((score - reference) * log2(e) - lse_log2).
+// Without a score mod the reference is a product, to which the scale has yet to come. lse alone is
+// enough as long as rounding it changes P by less than rounding them to 16 bits
+// does: the reference is 0 then. Rows whose lse is larger than that have the maximum and the
+// sum of P of their scores found again here, by the products that the backward kernel
+// computes. An lse that is not of these scores, but of more keys than this call has (partial
+// results that were merged), is the reference itself.
+#pragma once
+
+#include "common/math.cuh"
+#include "common/place.cuh"
+#include "common/row_lse.cuh"
+#include "sm80/mma.cuh"
+
+namespace sm80 {
+
+// One warp's 16 queries of one head, 8 keys at a time, read from memory as they are: this is for
+// few rows.
+class LargeRows {
+  public:
+    __device__ LargeRows(const AttentionArguments& attention, const mod::Arguments& arguments,
+                         int head, int first_row)
+        : attention_(attention), arguments_(arguments), place_(attention, arguments, head),
+          queries_(attention.q, place_.b, place_.h), keys_(attention.k, place_.b, place_.h_kv),
+          first_row_(first_row) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            q_[r] = min(row(r), attention.q_len - 1) + static_cast<int>(attention.q_offset);
+            values_[r] = mod::at_row(arguments, place_.launch, place_.head, place_.b, place_.h,
+                                     place_.h_kv, q_[r]);
+        }
+    }
+
+    // visit(row, reference, lse_log2), in one lane for each row.
+    template <typename Visit> __device__ void find(Visit visit) {
+        const Positions seen =
+            place_.keys_of(first_row_, min(first_row_ + 15, attention_.q_len - 1));
+        const int last = min(seen.last, attention_.kv_len - 1);
+#pragma unroll 1
+        for (int first = max(seen.first, 0) / 8 * 8; first <= last; first += 8) {
+            float products[4];
+            multiply_keys(products, first);
+            add_keys(products, first);
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const float maximum = quad_max(maximum_[r]);
+            const float sum = quad_sum(relative(maximum_[r], maximum) * sum_[r]);
+            if (lane_index() % 4 == 0) report(row(r), maximum, log2_fast(sum), visit);
+        }
+    }
+
+  private:
+    template <typename Visit>
+    __device__ void report(int row, float maximum, float lse_log2, Visit visit) const {
+        if (row >= attention_.q_len) return;
+        constexpr float kRounding = 0x1p-20f; // of the forward's lse
+        constexpr float kVagueLse = 0x1p120f; // from where on it may be the largest float
+        const float lse = *Plane<float>(attention_.lse, place_.b, place_.h).at(row, 0);
+        const float own = maximum * factor() + lse_log2 * kLn2;
+        if (fabsf(own - lse) <= kRounding * fabsf(lse) || fabsf(lse) >= kVagueLse)
+            visit(row, maximum * sign(), lse_log2);
+        else
+            visit(row, fmaxf(maximum, lse / factor()) * sign(), 0.0f);
+    }
+
+    __device__ int row(int r) const { return first_row_ + lane_index() / 4 + 8 * r; }
+
+    static __device__ unsigned bits(const flexc_f16* x) {
+        return *reinterpret_cast<const unsigned short*>(x);
+    }
+    static __device__ unsigned bits(const flexc_bf16* x) {
+        return *reinterpret_cast<const unsigned short*>(x);
+    }
+    // 32 bits of a row from a column on; zeros past the end.
+    template <typename E>
+    static __device__ unsigned word(const Plane<E>& plane, int row, int column) {
+        if constexpr (sizeof(E) == 4) {
+            return column < mod::kHeadDim ? __float_as_uint(*plane.at(row, column)) : 0;
+        } else {
+            const unsigned low = column < mod::kHeadDim ? bits(plane.at(row, column)) : 0;
+            const unsigned high = column + 1 < mod::kHeadDim ? bits(plane.at(row, column + 1)) : 0;
+            return low | high << 16;
+        }
+    }
+
+    __device__ void multiply_keys(float (&products)[4], int first_key) const {
+        constexpr int kWord = 4 / static_cast<int>(sizeof(mod::Element)); // columns
+        constexpr int kStep = kStepK<mod::Element>;
+        const int key = min(first_key + lane_index() / 4, attention_.kv_len - 1);
+        products[0] = products[1] = products[2] = products[3] = 0;
+#pragma unroll 1
+        for (int step = 0; step < mod::kHeadDim; step += kStep) {
+            const int column = step + lane_index() % 4 * kWord;
+            unsigned words[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                words[i] = word(queries_, min(row(i % 2), attention_.q_len - 1),
+                                column + i / 2 * (kStep / 2));
+            OperandA<mod::Element> a;
+            OperandB<mod::Element> b;
+            operand_from(a, words);
+            operand_from(b, word(keys_, key, column), word(keys_, key, column + kStep / 2));
+            multiply(products, a, b);
+        }
+    }
+
+    __device__ void add_keys(const float (&products)[4], int first_key) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int r = i / 2, position = first_key + lane_index() % 4 * 2 + i % 2;
+            const int kv =
+                min(position, attention_.kv_len - 1) + static_cast<int>(attention_.kv_offset);
+            const mod::Column column = mod::at_column(arguments_, place_.launch, place_.head,
+                                                      place_.b, place_.h, place_.h_kv, kv);
+            const mod::At at{arguments_, place_.launch, place_.head, values_[r], column,
+                             place_.b,   place_.h,      place_.h_kv, q_[r],      kv};
+            if (position >= attention_.kv_len || !mod::visible(at)) continue;
+            const float score = mod::kHasScoreMod ? mod::score(at, products[i] * attention_.scale)
+                                                  : products[i] * sign();
+            const float before = maximum_[r];
+            maximum_[r] = fmaxf(before, score);
+            sum_[r] = sum_[r] * relative(before, maximum_[r]) + relative(score, maximum_[r]);
+        }
+    }
+
+    // Products are compared as their scores are.
+    __device__ float sign() const {
+        return mod::kHasScoreMod || attention_.scale > 0 ? 1.0f : -1.0f;
+    }
+    __device__ float factor() const { return mod::kHasScoreMod ? 1 : fabsf(attention_.scale); }
+    __device__ float relative(float score, float maximum) const {
+        return score == negative_infinity() ? 0 : exp2_fast((score - maximum) * factor() * kLog2E);
+    }
+
+    const AttentionArguments& attention_;
+    const mod::Arguments& arguments_;
+    const HeadPlace place_;
+    const Plane<mod::Element> queries_, keys_;
+    const int first_row_;
+    int q_[2]; // of the thread's rows, as the program sees them
+    mod::Row values_[2];
+    float maximum_[2] = {negative_infinity(), negative_infinity()};
+    float sum_[2] = {0, 0}; // of P, this thread's columns only
+};
+
+} // namespace sm80
+
+// One block does kReferenceRows rows of one head, each of its threads one.
+extern "C" __global__ void __launch_bounds__(kReferenceRows)
+    flexc_backward_references(const __grid_constant__ AttentionArguments attention,
+                              const __grid_constant__ mod::Arguments arguments) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+    const int tiles = attention.fact_rows / kReferenceRows;
+    const int head = static_cast<int>(blockIdx.x) / tiles;
+    const int first_row = static_cast<int>(blockIdx.x) % tiles * kReferenceRows;
+    const long long first_of_head = static_cast<long long>(head) * attention.fact_rows;
+    const auto store = [&](int row, float reference, float lse_log2) {
+        const long long of_all = first_of_head + row;
+        attention.row_facts[row_fact_place(of_all, kReferenceFact)] = reference;
+        attention.row_facts[row_fact_place(of_all, kLseLog2Fact)] = lse_log2;
+    };
+    const int row = first_row + static_cast<int>(threadIdx.x);
+    float lse = negative_infinity();
+    if (row < attention.q_len)
+        lse = *sm80::Plane<float>(attention.lse, head / attention.heads, head % attention.heads)
+                   .at(row, 0);
+    const bool tile_has_large = __syncthreads_or(is_large_lse(lse));
+    store(row, 0, row_lse_log2(lse == negative_infinity() ? -lse : lse * kLog2E, tile_has_large));
+    const unsigned large = __ballot_sync(0xffffffffu, is_large_lse(lse));
+    if (large == 0) return;
+    const int first_of_warp = first_row + static_cast<int>(threadIdx.x) / 32 * 32;
+#pragma unroll 1
+    for (int half = 0; half < 32; half += 16)
+        sm80::LargeRows(attention, arguments, head, first_of_warp + half)
+            .find([&](int found, float reference, float lse_log2) {
+                if (large >> (found - first_of_warp) & 1)
+                    store(found, reference, row_lse_log2(lse_log2, true));
+            });
+}

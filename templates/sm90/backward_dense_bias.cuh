@@ -1,0 +1,88 @@
+// A dense bias, a matrix of the program that has an element for each query and key: tiles of it on
+// their way to shared memory, and those who wait for them. The host sees to it that rows start at
+// 16 aligned bytes, end with them, and have no gaps between keys.
+#pragma once
+
+#include "sm90/backward_tiles.cuh"
+#include "sm90/choose.cuh"
+#include "sm90/copy_async.cuh"
+
+namespace sm90 {
+
+// Where a dense bias has the first element of some keys, and the step to the next query's.
+template <typename E> struct BiasRows {
+    E* corner;
+    long long step;
+
+    // address(element): of the dense bias.
+    template <typename Address>
+    __device__ static BiasRows of(const AttentionArguments& attention,
+                                  const mod::Arguments& arguments, const HeadPlace& place, int key,
+                                  Address address) {
+        E* const corner = visit_element(attention, arguments, place, 0, key, address);
+        return {corner, attention.q_len > 1
+                            ? visit_element(attention, arguments, place, 1, key, address) - corner
+                            : 0};
+    }
+};
+
+// By one warp: biases of some queries and the tile's keys. A lane keeps its 16 bytes of keys and
+// steps down the rows. What is past the end is left as it is: nobody uses what becomes of it.
+__device__ inline void copy_biases(const BiasRows<const mod::BiasElement>& from, int first_row,
+                                   int rows, int keys, unsigned to, Barrier full) {
+    constexpr int kChunkKeys = 16 / kBiasBytes;
+    constexpr int kChunks = mod::kKeyTile / kChunkKeys, kRows = 32 / kChunks;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int row = lane / kChunks, key = lane % kChunks * kChunkKeys;
+    const mod::BiasElement* next = from.corner + (first_row + row) * from.step + key;
+    to += row * kBiasRowBytes + key * kBiasBytes;
+    const int last = key < keys ? rows - row : 0;
+#pragma unroll 4
+    for (int i = 0; i < mod::kQueryTile; i += kRows) {
+        if (i < last) copy_async(to + i * kBiasRowBytes, next);
+        next += kRows * from.step;
+    }
+    arrive_after_copies(full);
+}
+
+// No dense bias is copied.
+struct NoBiasTiles {
+    // By a warp of the producer: biases of a tile of queries.
+    static __device__ void copy(const AttentionArguments&, Shared,
+                                const BiasRows<const mod::BiasElement>&, int, int, int) {}
+    // By the threads that multiply: until a step's biases are here; they are not needed any more
+    // when P are computed, or when dS are.
+    static __device__ void wait(const Shared&, unsigned) {}
+    static __device__ void leave_after_p(const Shared&, unsigned) {}
+    static __device__ void leave_after_d_scores(const Shared&, unsigned) {}
+};
+
+// In a ring of tiles. kHolds: derivatives read them too.
+template <bool kHolds> struct BiasTiles {
+    static __device__ void copy(const AttentionArguments& attention, Shared shared,
+                                const BiasRows<const mod::BiasElement>& biases, int first_row,
+                                int first_key, int step) {
+        const int stage = step % kBiasRing;
+        shared.biases_empty(stage).wait(step / kBiasRing % 2 ^ 1);
+        copy_biases(biases, first_row, min(attention.q_len - first_row, mod::kQueryTile),
+                    attention.kv_len - first_key,
+                    shared.base + kLayout.biases + stage * kBiasTileBytes,
+                    shared.biases_full(stage));
+    }
+    static __device__ void wait(const Shared& shared, unsigned step) {
+        shared.biases_full(stage_of(step)).wait(step / kBiasRing % 2);
+    }
+    static __device__ void leave_after_p(const Shared& shared, unsigned step) {
+        if (!kHolds) shared.biases_empty(stage_of(step)).arrive();
+    }
+    static __device__ void leave_after_d_scores(const Shared& shared, unsigned step) {
+        if (kHolds) shared.biases_empty(stage_of(step)).arrive();
+    }
+
+  private:
+    static __device__ int stage_of(unsigned step) { return static_cast<int>(step % kBiasRing); }
+};
+
+using CopiedBias = Choose<kCopiesBiases, BiasTiles<kHoldsBiases>, NoBiasTiles>;
+
+} // namespace sm90

@@ -1,0 +1,200 @@
+// Shared memory of the fused backward kernel: sizes and places from the numbers of a configuration.
+// Included by device and host code, so that a plan asks for the bytes that the kernel uses.
+#pragma once
+
+#include "common/arguments.h"
+#include "common/host_device.h"
+
+namespace sm90 {
+
+constexpr int kConsumers = 2;     // warpgroups that multiply
+constexpr int kPanelColumns = 64; // of 16 bits: 128 bytes, the width of the swizzle
+constexpr int kRowBytes = 2 * kPanelColumns;
+constexpr int kRingStages = 2;                 // of queries and d_out
+constexpr int kSlabRows = 64;                  // queries of a slab of dq's accumulator
+constexpr int kGroupBytes = kSlabRows * 8 * 4; // eight columns of a slab
+constexpr int kPadding = 16; // bytes between rows of a dense bias, which keep lanes in other banks
+// A float for each query from each warp, in as many slots as keep those who write apart from those
+// who read: see gradients/query.cuh.
+constexpr int kQuerySumSlots = 4;
+// Panels begin at multiples of the swizzle's period; TMA finds what else it moves by 16 bytes.
+constexpr int kPanelAlignment = 1024;
+
+FLEXC_SHARED constexpr int panels(int columns) {
+    return (columns + kPanelColumns - 1) / kPanelColumns;
+}
+FLEXC_SHARED constexpr int round_up(int x, int step) { return (x + step - 1) / step * step; }
+FLEXC_SHARED constexpr int round_up_16(int x) { return round_up(x, 16); }
+
+// What the layout depends on. Zeros say that there is no such thing.
+struct BackwardShape {
+    int head_dim, head_dim_v;
+    int query_tile;
+    int d_scores_stages;
+    int bias_stages, bias_bytes; // of the dense bias that is copied: tiles, bytes of an element
+    bool adds_bias_gradients, biases_are_narrow;
+    bool sums_tile; // the producer's warps sum dS over distances, or over a 2-D key index
+    int row_bytes;  // of what the program computes for a query, where that is staged
+    // Reads by row and column of a 2-D key index that are staged beside queries.
+    int key_width, row_reads, column_reads, column_bytes;
+    int column_sums; // floats of a query that products leave for columns of the 2-D key index
+    int query_sums;  // gradients by query that the block's warps put together
+    bool has_block_mask, is_persistent;
+
+    // A warpgroup has 64 keys of its own. Where dk and dv are too wide for its registers, both have
+    // the same 64 keys, and each has half of the columns of dk and dv, and computes the scores of
+    // half of the queries.
+    FLEXC_SHARED constexpr bool shares_keys() const {
+        constexpr int kWidest = 128;
+        return head_dim > kWidest || head_dim_v > kWidest;
+    }
+    FLEXC_SHARED constexpr int key_tile() const { return shares_keys() ? 64 : 64 * kConsumers; }
+    // The most that row_bytes may be: more leaves too little memory for the rest.
+    FLEXC_SHARED constexpr int most_row_bytes() const { return shares_keys() ? 8 : 16; }
+
+    // Their gradient is added from the tile of dS.
+    FLEXC_SHARED constexpr bool adds_tiles() const {
+        return adds_bias_gradients && biases_are_narrow;
+    }
+    // Their gradient is added from memory of its own, 64 queries at a time.
+    FLEXC_SHARED constexpr bool adds_parts() const {
+        return adds_bias_gradients && !biases_are_narrow;
+    }
+    // Warps of the producer read dS.
+    FLEXC_SHARED constexpr bool reads_tile() const { return sums_tile || adds_tiles(); }
+    // Where MMAs alone read dS, warpgroups alternate at dq: each multiplies every second tile's,
+    // all of it, while the other goes on, so that seldom both compute scores at once and neither
+    // multiplies. Else both multiply a piece of every tile's.
+    FLEXC_SHARED constexpr bool alternates_dq() const {
+        return !shares_keys() && !adds_bias_gradients && !reads_tile() && d_scores_stages == 2;
+    }
+    // Only then does no warp beside the MMAs know one tile of keys alone.
+    FLEXC_SHARED constexpr bool can_be_persistent() const {
+        return alternates_dq() && row_reads + column_reads == 0;
+    }
+
+    FLEXC_SHARED constexpr int query_panel() const { return query_tile * kRowBytes; }
+    FLEXC_SHARED constexpr int key_panel() const { return key_tile() * kRowBytes; }
+    FLEXC_SHARED constexpr int d_scores_bytes() const { return panels(key_tile()) * query_panel(); }
+
+    // dq in its accumulator: slabs of 64 queries, in each of them groups of eight columns in the
+    // order in which a warpgroup holds them. A piece is all of a tile where warpgroups alternate,
+    // else up to eight groups: of a warpgroup's own slab where there are two in a tile of queries,
+    // else of its own columns.
+    FLEXC_SHARED constexpr int slabs() const { return query_tile / kSlabRows; }
+    FLEXC_SHARED constexpr int groups() const { return head_dim / 8; }
+    FLEXC_SHARED constexpr int pieces() const { return alternates_dq() ? 1 : kConsumers; }
+    FLEXC_SHARED constexpr int piece_slabs() const { return alternates_dq() ? slabs() : 1; }
+    FLEXC_SHARED constexpr int piece_columns() const {
+        if (alternates_dq()) return round_up_16(head_dim);
+        if (panels(head_dim) == 1 && slabs() == 1) return 32;
+        return slabs() == 2 || adds_bias_gradients || head_dim > 96 ? 64 : 48;
+    }
+    FLEXC_SHARED constexpr int groups_of(int piece) const {
+        if (slabs() == 2) return groups();
+        const int most = piece_columns() / 8, rest = groups() - most * piece;
+        return rest < 0 ? 0 : rest < most ? rest : most;
+    }
+    FLEXC_SHARED constexpr int piece_bytes() const { // of the first
+        return alternates_dq() ? slabs() * groups() * kGroupBytes
+                               : piece_columns() / 8 * kGroupBytes;
+    }
+    // Memory for a piece of each warpgroup, of which the first is a whole product; a piece that is
+    // all of a tile takes no more.
+    FLEXC_SHARED constexpr int pieces_bytes() const {
+        constexpr int kColumnBytes = kSlabRows * 4;
+        if (slabs() == 2) return kColumnBytes * (64 + head_dim);
+        return kColumnBytes * (head_dim < 32 ? 32 : head_dim);
+    }
+
+    // Rows are as far apart as makes lanes that have eight rows, or other rows of fewer keys, meet
+    // no bank twice.
+    FLEXC_SHARED constexpr int bias_row_bytes() const { return key_tile() * bias_bytes + kPadding; }
+    FLEXC_SHARED constexpr int bias_tile_bytes() const { return query_tile * bias_row_bytes(); }
+    FLEXC_SHARED constexpr int gradient_row_bytes() const { return 64 * 4 + kPadding; }
+    FLEXC_SHARED constexpr int part_rows() const { return adds_tiles() ? query_tile : kSlabRows; }
+    FLEXC_SHARED constexpr int part_bytes() const { // for each warpgroup's keys
+        return adds_parts() ? part_rows() * gradient_row_bytes() : 0;
+    }
+    // Where pieces of dq are; or parts of a bias's gradient, and dq goes to the accumulator from
+    // registers then, as it does where keys are shared.
+    FLEXC_SHARED constexpr int gradient_bytes() const {
+        if (shares_keys()) return 0;
+        return adds_bias_gradients ? kConsumers * part_bytes() : pieces_bytes();
+    }
+
+    FLEXC_SHARED constexpr int fact_bytes() const { return 4 * kRowFacts * query_tile; }
+    FLEXC_SHARED constexpr int staged_row_bytes() const { return round_up(row_bytes, 8); }
+
+    // Of the 2-D key index, as many rows as a tile of keys touches.
+    FLEXC_SHARED constexpr int index_2d_rows() const {
+        return key_tile() / key_width + (key_tile() % key_width == 0 ? 0 : 2);
+    }
+    FLEXC_SHARED constexpr int row_read_bytes() const { return index_2d_rows() * query_tile * 4; }
+    // Eight queries apart, threads find their columns in different banks.
+    FLEXC_SHARED constexpr int column_pitch() const {
+        return round_up_16(key_width * column_bytes) + 16;
+    }
+    FLEXC_SHARED constexpr int column_read_bytes() const { return query_tile * column_pitch(); }
+    FLEXC_SHARED constexpr int index_2d_bytes() const { // of a stage
+        return (row_reads > 0 ? row_reads * row_read_bytes() : 0) +
+               column_reads * column_read_bytes();
+    }
+    FLEXC_SHARED constexpr int query_sums_bytes() const { // of a gradient, in a slot
+        return 4 * kConsumers * query_tile * 4;
+    }
+
+    // Those of persistent blocks come after the others.
+    FLEXC_SHARED constexpr int own_barriers() const {
+        return 14 + 2 * bias_stages + (d_scores_stages == 1) + (query_sums > 0);
+    }
+    FLEXC_SHARED constexpr int barriers() const { return own_barriers() + (is_persistent ? 8 : 0); }
+};
+
+// Byte offsets.
+struct BackwardLayout {
+    int keys, values;
+    int queries, d_out; // two stages of each
+    int d_scores;
+    int p;              // two stages, where keys are shared: else P stay in registers
+    int query_gradient; // pieces of it, or parts of a bias's gradient
+    int biases;
+    int facts, rows; // two stages of each
+    int barriers;
+    int mask_tiles; // two stages of a word, where there is a block mask
+    int index_2d;   // two stages
+    int sums;       // of columns of the 2-D key index: a row for each query
+    int query_sums;
+    int key_tiles; // where the kernel is persistent, one a slot
+    int end;
+    // Where the kernel is persistent, the next tile's keys come while this one's are there, if
+    // there is room from here on.
+    int spare_keys;
+};
+
+FLEXC_SHARED constexpr BackwardLayout backward_layout(const BackwardShape& shape) {
+    BackwardLayout at{};
+    const int key_panels = panels(shape.head_dim), value_panels = panels(shape.head_dim_v);
+    at.values = at.keys + key_panels * shape.key_panel();
+    at.queries = at.values + value_panels * shape.key_panel();
+    at.d_out = at.queries + kRingStages * key_panels * shape.query_panel();
+    at.d_scores = at.d_out + kRingStages * value_panels * shape.query_panel();
+    at.p = at.d_scores + shape.d_scores_stages * shape.d_scores_bytes();
+    at.query_gradient =
+        at.p + (shape.shares_keys() ? shape.d_scores_stages * shape.d_scores_bytes() : 0);
+    at.biases = at.query_gradient + shape.gradient_bytes();
+    at.facts = at.biases + shape.bias_stages * shape.bias_tile_bytes();
+    at.rows = at.facts + kRingStages * shape.fact_bytes();
+    at.barriers = at.rows + kRingStages * shape.query_tile * shape.staged_row_bytes();
+    at.mask_tiles = at.barriers + shape.barriers() * 8;
+    at.index_2d = round_up_16(at.mask_tiles + (shape.has_block_mask ? 16 : 0));
+    at.sums = at.index_2d + kRingStages * shape.index_2d_bytes();
+    at.query_sums = at.sums + shape.query_tile * shape.column_sums * 4;
+    at.key_tiles =
+        round_up_16(at.query_sums + shape.query_sums * kQuerySumSlots * shape.query_sums_bytes());
+    at.end = at.key_tiles + (shape.is_persistent ? 2 * 16 : 0);
+    at.spare_keys = round_up(at.end, kPanelAlignment);
+    return at;
+}
+
+} // namespace sm90

@@ -1,0 +1,55 @@
+// dq's pieces, added in the order of the keys, for a backward whose sums are the same on every run.
+//
+// Each tile of queries of a head has a counter, zero before the launch: of the blocks that have
+// added their part. A block adds when all that have earlier keys have. These have lower numbers,
+// and blocks start in the order of their numbers, so that whoever is waited for is running or done:
+// nobody waits for ever.
+//
+// Blocks visit tiles from the last to the first. Where a mask makes later keys end with later
+// queries, or begin with them, a block then comes to a tile no earlier than those with earlier keys
+// that started with it; the other way round, all would first wait for the first. So each waits for
+// about one hand-over, at its first tile, and follows from there on.
+#pragma once
+
+#include "common/dq_order.h"
+#include "sm90/backward_pieces.cuh"
+#include "sm90/semaphore.cuh"
+
+namespace sm90 {
+
+// One for each slab of queries, of which a tile has one or two; behind dq's accumulator.
+__device__ inline int* dq_semaphores(const AttentionArguments& attention) {
+    const long long rows =
+        static_cast<long long>(padded(attention.q_len)) * attention.batch * attention.heads;
+    return reinterpret_cast<int*>(attention.dq_accumulator + rows * mod::kHeadDim);
+}
+
+__device__ inline void add_pieces_in_order(const AttentionArguments& attention,
+                                           const mod::Arguments& arguments,
+                                           const BackwardTensorMaps& maps, Shared shared,
+                                           const KeyTile& only) {
+    constexpr int kSlabFloats = kSlabRows * mod::kHeadDim;
+    const long long slabs = padded(attention.q_len) / kSlabRows;
+    unsigned parity = 0;
+    wait_for_kernel_ahead();
+    visit_key_tiles<false>(shared, only, [&](const KeyTile& keys, unsigned which) {
+        visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
+            const long long before = (place.b * attention.heads + place.h) * slabs;
+#pragma unroll 1
+            for (int i = tiles.begin; i < tiles.end; ++i, parity ^= 1) {
+                const int tile = tile_in_order(tiles, i);
+                const long long slab = before + tile * kSlabs;
+                int* const counter = dq_semaphores(attention) + slab;
+                wait_for_semaphore(counter,
+                                   earlier_key_tiles(keys.first_kv / mod::kKeyTile, mod::kKeyTile,
+                                                     tile * mod::kQueryTile, place.low));
+                add_tile(attention.dq_accumulator + slab * kSlabFloats, shared, parity, false);
+                release_semaphore(counter);
+            }
+        });
+        if constexpr (mod::kPersistent) store_gradients(attention, maps, shared, keys, which);
+        report_additions(attention, keys);
+    });
+}
+
+} // namespace sm90

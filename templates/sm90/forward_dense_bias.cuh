@@ -1,0 +1,208 @@
+// The dense bias: one number for each query and key. Threads beside the producer copy tiles of it
+// to shared memory, or one lets TMA do it, and consumers add them to the products.
+#pragma once
+
+#include "common/select.h"
+
+#include "sm90/copy_async.cuh"
+#include "sm90/forward_tasks.cuh"
+#include "sm90/logits.cuh"
+#include "sm90/tma.cuh"
+
+namespace sm90 {
+
+constexpr int kBiasThreads = 64; // that copy, where TMA does not
+constexpr int kChunkKeys = kBiasChunk / kBiasBytes;
+
+// Where the dense bias of a head is: rows are queries.
+struct BiasMatrix {
+    const mod::BiasElement* corner; // of the first query and key that there are
+    long long row_step, key_step;   // in elements
+    bool in_chunks;                 // rows start at 16 aligned bytes; no gaps between keys
+
+    __device__ BiasMatrix(const AttentionArguments& attention, const mod::Arguments& arguments,
+                          const HeadPlace& place) {
+        const auto address = [&](int row) {
+            return visit_element(attention, arguments, place, row, 0,
+                                 [](const mod::At& at) { return mod::bias_address(at); });
+        };
+        corner = address(0);
+        row_step = attention.q_len > 1 ? address(1) - corner : 0;
+        key_step = mod::bias_step(arguments);
+        in_chunks = key_step == 1 && row_step % kChunkKeys == 0 &&
+                    reinterpret_cast<unsigned long long>(corner) % 16 == 0;
+    }
+};
+
+// A thread keeps its chunk and steps down the rows; some threads have none. Rows past the end are
+// left as they are: nobody stores what they become.
+__device__ inline void copy_chunks(const BiasMatrix& matrix, int first_row, int rows, int first_key,
+                                   int keys, unsigned to, Barrier full, int thread) {
+    constexpr int kChunks = mod::kKeyTile / kChunkKeys, kRows = kBiasThreads / kChunks;
+    const int first = thread / kChunks, key = thread % kChunks * kChunkKeys;
+    if (first < kRows && key < keys) {
+        const mod::BiasElement* from =
+            matrix.corner + (first_row + first) * matrix.row_step + first_key + key;
+#pragma unroll 4
+        for (int row = first; row < rows; row += kRows) {
+            copy_async(to + bias_chunk_at(row, thread % kChunks), from);
+            from += kRows * matrix.row_step;
+        }
+    }
+    arrive_after_copies(full);
+}
+
+// Where a head's first element is in all that TMA sees as one matrix.
+struct BiasCorner {
+    int row = 0, column = 0;
+
+    __device__ BiasCorner(const BiasMatrix& matrix, const ForwardTensorMaps& maps) {
+        if (maps.biases_from == nullptr) return;
+        const long long elements =
+            matrix.corner - static_cast<const mod::BiasElement*>(maps.biases_from);
+        row = static_cast<int>(elements / maps.bias_row_step);
+        column = static_cast<int>(elements % maps.bias_row_step);
+    }
+};
+
+// One thread, for TMA. What is outside the dense bias arrives as zeros.
+__device__ inline void load_boxes(const ForwardTensorMaps& maps, const BiasCorner& corner,
+                                  int first_row, int first_key, unsigned to, Barrier full) {
+    full.arrive_expecting(kBiasTile.panels * kBiasTile.panel_bytes);
+#pragma unroll
+    for (int panel = 0; panel < kBiasTile.panels; ++panel)
+        load_box(to + panel * kBiasTile.panel_bytes, maps.biases, corner.row + first_row,
+                 corner.column + first_key + panel * (kBiasTile.row_bytes / kBiasBytes), full);
+}
+
+// Any layout.
+__device__ inline void copy_elements(const BiasMatrix& matrix, int first_row, int rows,
+                                     int first_key, int keys, unsigned to, Barrier full,
+                                     int thread) {
+    for (int key = thread; key < keys; key += kBiasThreads) {
+        const mod::BiasElement* from =
+            matrix.corner + first_row * matrix.row_step + (first_key + key) * matrix.key_step;
+        const unsigned column = to + key % kChunkKeys * kBiasBytes;
+#pragma unroll 4
+        for (int row = 0; row < rows; ++row) {
+            store_shared_element(column + bias_chunk_at(row, key / kChunkKeys), *from);
+            from += matrix.row_step;
+        }
+    }
+    full.arrive();
+}
+
+// A thread's part of all tiles of the block; `thread` among those that copy.
+__device__ inline void copy_biases(const AttentionArguments& attention,
+                                   const mod::Arguments& arguments, const ForwardTensorMaps& maps,
+                                   const Shared& shared, int thread) {
+    Position<BiasRing> bias;
+    visit_tasks(attention, arguments, shared, [&](const Task& task, const HeadPlace& place) {
+        const BiasMatrix matrix(attention, arguments, place);
+        const BiasCorner corner(matrix, maps);
+        const int rows = min(attention.q_len - task.first_row, mod::kQueryTile);
+#pragma unroll 1
+        for (int block = task.end - 1; block >= task.begin; --block) {
+            shared.biases.empty(bias.stage).wait(bias.parity ^ 1);
+            const int first_key = block * mod::kKeyTile;
+            const unsigned to = shared.biases.at(bias.stage);
+            const Barrier full = shared.biases.full(bias.stage);
+            const int keys = min(attention.kv_len - first_key, mod::kKeyTile);
+            if (maps.biases_from != nullptr)
+                load_boxes(maps, corner, task.first_row, first_key, to, full);
+            else if (matrix.in_chunks && keys % kChunkKeys == 0)
+                copy_chunks(matrix, task.first_row, rows, first_key, keys, to, full, thread);
+            else
+                copy_elements(matrix, task.first_row, rows, first_key, keys, to, full, thread);
+            bias.advance();
+        }
+    });
+}
+
+struct NoDenseBias {
+    static __device__ int producers(const ForwardTensorMaps&) { return 0; }
+    static __device__ void initialise(const Shared&, int) {}
+    static __device__ void produce(const AttentionArguments&, const mod::Arguments&,
+                                   const ForwardTensorMaps&, const Shared&, int) {}
+
+    // Before the MMAs of a block of keys that no softmax comes before.
+    __device__ void start(Scores&, Logits&, const Shared&, const ConsumerThread&, int) {}
+    // Before the MMAs of the next block of keys, under the exponentials of this one: first the
+    // wait, then, when logits are no longer needed in scores, the start.
+    __device__ void await_next(const Shared&, bool) {}
+    __device__ void start_next(Scores&, Logits&, const Shared&, const ConsumerThread&, int, bool) {}
+    // After the MMAs.
+    __device__ void load(Logits&, const Shared&, const ConsumerThread&) {}
+};
+
+// Producers, barriers, and a consumer's place in the ring.
+class StagedBias : public NoDenseBias {
+  public:
+    static __device__ int producers(const ForwardTensorMaps& maps) {
+        return maps.biases_from == nullptr ? kBiasThreads : 1;
+    }
+    static __device__ void initialise(const Shared& shared, int producers) {
+        shared.biases.initialise(producers, kConsumerThreads);
+    }
+    static __device__ void produce(const AttentionArguments& attention,
+                                   const mod::Arguments& arguments, const ForwardTensorMaps& maps,
+                                   const Shared& shared, int producers) {
+        constexpr int kFirst = 64; // of the producer's warpgroup
+        if (threadIdx.x >= kFirst && threadIdx.x < kFirst + producers)
+            copy_biases(attention, arguments, maps, shared, static_cast<int>(threadIdx.x) - kFirst);
+    }
+
+  protected:
+    __device__ void wait(const Shared& shared) const {
+        shared.biases.full(bias_.stage).wait(bias_.parity);
+    }
+    // The rows of the thread's warp.
+    __device__ unsigned rows(const Shared& shared, const ConsumerThread& thread) const {
+        return shared.biases.at(bias_.stage) + thread.warp_row() * kBiasTile.row_bytes;
+    }
+    __device__ void release(const Shared& shared) {
+        shared.biases.empty(bias_.stage).arrive();
+        bias_.advance();
+    }
+
+  private:
+    Position<BiasRing> bias_;
+};
+
+// The accumulators start with the bias, and QK is added to it by the MMAs.
+class BiasBeforeProducts : public StagedBias {
+  public:
+    __device__ void start(Scores& scores, Logits& logits, const Shared& shared,
+                          const ConsumerThread& thread, int block) {
+        wait(shared);
+        logits.start(scores, rows(shared, thread), block * mod::kKeyTile);
+        release(shared);
+    }
+    __device__ void await_next(const Shared& shared, bool has_more) {
+        if (has_more) wait(shared);
+    }
+    // After the last block of keys comes nothing. What is read then does not matter, and a branch
+    // would move the reads out of the exponentials' shadow.
+    __device__ void start_next(Scores& scores, Logits& logits, const Shared& shared,
+                               const ConsumerThread& thread, int block, bool has_more) {
+        const unsigned from = has_more ? rows(shared, thread) : shared.keys.at(0);
+        logits.start(scores, from, (has_more ? block - 1 : block) * mod::kKeyTile);
+        pin(scores);
+        if (has_more) release(shared);
+    }
+};
+
+// The bias is added to products, which something multiplies or adds to as well.
+class BiasAfterProducts : public StagedBias {
+  public:
+    __device__ void load(Logits& logits, const Shared& shared, const ConsumerThread& thread) {
+        wait(shared);
+        logits.load_biases(rows(shared, thread));
+        release(shared);
+    }
+};
+
+using DenseBias = Select<!kReadsBias, NoDenseBias,
+                         Select<Logits::kStartsWithBias, BiasBeforeProducts, BiasAfterProducts>>;
+
+} // namespace sm90

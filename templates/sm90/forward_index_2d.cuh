@@ -1,0 +1,229 @@
+// Rows of the 2-D key index: what a program adds for one of them is one number for each query and
+// row that a tile of keys has. Threads beside the producer find the numbers and stage them in
+// shared memory, as floats that consumers read or as operands that MMAs read.
+#pragma once
+
+#include "common/select.h"
+#include "sm90/forward_key_blocks.cuh"
+#include "sm90/forward_tasks.cuh"
+#include "sm90/logits.cuh"
+#include "sm90/tma.cuh"
+
+namespace sm90 {
+
+// Three bf16 numbers that add up to a float, eight bits of it each, in the upper halves of words.
+struct Parts {
+    unsigned high, middle, low;
+
+    __device__ explicit Parts(float x) {
+        constexpr unsigned kUpper = 0xffff0000u;
+        const unsigned bits = __float_as_uint(x);
+        high = bits & kUpper;
+        // Of what was 16 bits in memory nothing is left, and of infinity nothing may be.
+        const float rest = (bits & ~kUpper) == 0 ? 0 : x - __uint_as_float(high);
+        middle = __float_as_uint(rest) & kUpper;
+        low = __float_as_uint(rest - __uint_as_float(middle));
+    }
+};
+
+// The operands whose product is what rows of the 2-D key index add to products: for each query the
+// parts of its number, h, and for all keys those of half of 1 / scale, u, in the order of their
+// columns h1 u1, h1 u2, h1 u3, h2 u1, h2 u2, h3 u1.
+__device__ inline void store_index_2d_row(unsigned to, float addend) {
+    const Parts h(addend);
+    store_shared(to, static_cast<int>(h.high | h.high >> 16),
+                 static_cast<int>(h.middle | h.high >> 16),
+                 static_cast<int>(h.low | h.middle >> 16), 0);
+}
+__device__ inline void store_index_2d_unit(unsigned to, float scale) {
+    Parts u(0.5f / scale);
+    // What is infinite must not meet 0.
+    constexpr unsigned kLeast = 0x00800000u;
+    u.middle = max(u.middle, kLeast);
+    u.low = max(u.low, kLeast);
+    store_shared(to, static_cast<int>(u.middle | u.high >> 16),
+                 static_cast<int>(u.high | u.low >> 16), static_cast<int>(u.high | u.middle >> 16),
+                 0);
+}
+
+// One thread's queries of a tile, from `first` on every kIndex2dThreads-th: what depends on them
+// alone is found once for all tiles of keys.
+struct Index2dQueries {
+    static constexpr int kCount = mod::kQueryTile / kIndex2dThreads;
+    int q[kCount];
+    mod::Row row[kCount];
+
+    __device__ Index2dQueries(const AttentionArguments& attention, const mod::Arguments& arguments,
+                              const HeadPlace& place, int first) {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+            q[i] = min(first + i * kIndex2dThreads, attention.q_len - 1) +
+                   static_cast<int>(attention.q_offset);
+            row[i] = mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv,
+                                 q[i]);
+        }
+    }
+    // What is added for the rows of the 2-D key index from a key on: by row, then by query, from
+    // `to` in shared memory, which is free after wait(), in the form of this feature.
+    template <typename Feature, typename Wait>
+    __device__ void store(const AttentionArguments& attention, const mod::Arguments& arguments,
+                          const HeadPlace& place, int first_key, unsigned to, Wait wait) const {
+        // As many rows are read before that.
+        constexpr int kAhead = kIndex2dRows == 0 ? 1 : kIndex2dRows < 4 ? kIndex2dRows : 4;
+#pragma unroll 1
+        for (int first = 0; first < kIndex2dRows; first += kAhead) {
+            const auto is_there = [&](int i) {
+                return kIndex2dRows % kAhead == 0 || first + i < kIndex2dRows;
+            };
+            float addends[kAhead][kCount];
+#pragma unroll
+            for (int i = 0; i < kAhead; ++i)
+                if (is_there(i))
+                    find(attention, arguments, place, first_key + (first + i) * mod::kKeyWidth,
+                         addends[i]);
+            wait();
+#pragma unroll
+            for (int i = 0; i < kAhead; ++i)
+#pragma unroll
+                for (int k = 0; k < kCount; ++k)
+                    if (is_there(i))
+                        Feature::store_addend(
+                            to + kIndex2dRowBytes *
+                                     ((first + i) * mod::kQueryTile + k * kIndex2dThreads),
+                            addends[i][k]);
+        }
+    }
+
+  private:
+    // For the row of the 2-D key index that this key is in.
+    __device__ void find(const AttentionArguments& attention, const mod::Arguments& arguments,
+                         const HeadPlace& place, int key, float (&addends)[kCount]) const {
+        // Later rows of a tile may be past the end.
+        const int inside = kIndex2dRows == 1 ? key : min(key, attention.kv_len - 1);
+        const int kv = inside + static_cast<int>(attention.kv_offset);
+        __builtin_assume(kv >= 0);
+        const mod::Column column =
+            mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv);
+#pragma unroll
+        for (int i = 0; i < kCount; ++i)
+            addends[i] = mod::quotient_addend({arguments, place.launch, place.head, row[i], column,
+                                               place.b, place.h, place.h_kv, q[i], kv});
+    }
+};
+
+struct NoIndex2dRows {
+    static __device__ void store_addend(unsigned, float) {}
+    static __device__ void publish() {}
+    static constexpr int kProducers = 0;         // threads
+    static constexpr int kProducersWithKeys = 0; // of them, those that arrive where keys do
+    static __device__ void initialise(const Shared&) {}
+    static __device__ void store_unit(const AttentionArguments&, const Shared&) {}
+    static __device__ void produce(const AttentionArguments&, const mod::Arguments&,
+                                   const Shared&) {}
+
+    __device__ NoIndex2dRows(const Shared&, const ConsumerThread&) {}
+    // After logits.prepare().
+    __device__ void load(Logits&, const Shared&, const ConsumerThread&) {}
+    // Operands of MMAs, with the keys of this stage.
+    __device__ unsigned operand(int) const { return 0; }
+    __device__ unsigned unit() const { return 0; }
+};
+
+constexpr int kFirstIndex2dThread = 128 - kIndex2dThreads; // of the producer's warpgroup
+
+// The ring says when stages are full and empty: one of its own, or that of the keys.
+template <typename Feature, typename Ring>
+__device__ inline void stage_index_2d_rows(const AttentionArguments& attention,
+                                           const mod::Arguments& arguments, const Shared& shared,
+                                           const Ring& ring, int thread) {
+    Position<Index2dRing> position;
+    visit_tasks(attention, arguments, shared, [&](const Task& task, const HeadPlace& place) {
+        const Index2dQueries queries(attention, arguments, place, task.first_row + thread);
+        const auto stage_rows = [&](int block) {
+            queries.template store<Feature>(
+                attention, arguments, place, block * mod::kKeyTile,
+                shared.index_2d_rows.at(position.stage) + kIndex2dRowBytes * thread,
+                [&] { ring.empty(position.stage).wait(position.parity ^ 1); });
+            Feature::publish();
+            ring.full(position.stage).arrive();
+            position.advance();
+        };
+        KeyBlocks::visit(attention, task, stage_rows);
+    });
+}
+
+// As floats, that consumers add to logits.
+class LoadedIndex2dRows : public NoIndex2dRows {
+  public:
+    using NoIndex2dRows::NoIndex2dRows;
+    static constexpr int kProducers = kIndex2dThreads;
+    static __device__ void store_addend(unsigned to, float addend) {
+        store_shared_word(to, __float_as_uint(addend));
+    }
+    static __device__ void initialise(const Shared& shared) {
+        shared.index_2d_rows.initialise(kIndex2dThreads, kConsumerThreads);
+    }
+    static __device__ void produce(const AttentionArguments& attention,
+                                   const mod::Arguments& arguments, const Shared& shared) {
+        if (threadIdx.x >= kFirstIndex2dThread)
+            stage_index_2d_rows<LoadedIndex2dRows>(
+                attention, arguments, shared, shared.index_2d_rows,
+                static_cast<int>(threadIdx.x) - kFirstIndex2dThread);
+    }
+
+    __device__ void load(Logits& logits, const Shared& shared, const ConsumerThread& thread) {
+        shared.index_2d_rows.full(rows_.stage).wait(rows_.parity);
+        logits.load_index_2d_rows(shared.index_2d_rows.at(rows_.stage) + 4 * thread.first_row());
+        shared.index_2d_rows.empty(rows_.stage).arrive();
+        rows_.advance();
+    }
+
+  private:
+    Position<Index2dRing> rows_;
+};
+
+// As operands: the MMAs of QK have eight more columns to sum over. Full and empty with the keys.
+class MultipliedIndex2dRows : public NoIndex2dRows {
+  public:
+    static constexpr int kProducers = kIndex2dThreads, kProducersWithKeys = kIndex2dThreads;
+    static __device__ void store_addend(unsigned to, float addend) {
+        store_index_2d_row(to, addend);
+    }
+    static __device__ void publish() { publish_shared(); } // to MMAs
+    // What all of them are multiplied with, for eight keys, by eight threads.
+    static __device__ void store_unit(const AttentionArguments& attention, const Shared& shared) {
+        if (threadIdx.x >= 8) return;
+        store_index_2d_unit(shared.index_2d_unit + kIndex2dRowBytes * threadIdx.x, attention.scale);
+        publish_shared();
+    }
+    static __device__ void produce(const AttentionArguments& attention,
+                                   const mod::Arguments& arguments, const Shared& shared) {
+        if (threadIdx.x >= kFirstIndex2dThread)
+            stage_index_2d_rows<MultipliedIndex2dRows>(attention, arguments, shared, shared.keys,
+                                                       static_cast<int>(threadIdx.x) -
+                                                           kFirstIndex2dThread);
+    }
+
+    __device__ MultipliedIndex2dRows(const Shared& shared, const ConsumerThread& thread)
+        : NoIndex2dRows(shared, thread),
+          rows_(held(shared.index_2d_rows.at(0) + 64 * thread.warpgroup * kIndex2dRowBytes)),
+          unit_(held(shared.index_2d_unit)) {}
+    __device__ unsigned operand(int stage) const {
+        return rows_ + stage * (Index2dRing::kBytes >> 4);
+    }
+    __device__ unsigned unit() const { return unit_; }
+
+  private:
+    // The low word of an operand without a swizzle, kept: the compiler would compute it again for
+    // every product otherwise.
+    static __device__ unsigned held(unsigned address) {
+        return static_cast<unsigned>(uniform(static_cast<int>(Operand(address, 0).low)));
+    }
+    unsigned rows_, unit_; // of the warpgroup's queries in the first stage
+};
+
+using Index2dRows =
+    Select<kIndex2dRows == 0, NoIndex2dRows,
+           Select<kMultipliesIndex2dRows, MultipliedIndex2dRows, LoadedIndex2dRows>>;
+
+} // namespace sm90

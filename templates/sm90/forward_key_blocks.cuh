@@ -1,0 +1,98 @@
+// Which tiles of keys a tile of queries visits, last first: those of a range, or those that a block
+// mask names. The producer decides; consumers are told where the range does not tell them.
+#pragma once
+
+#include "common/select.h"
+#include "common/tile_walk.cuh"
+#include "sm90/forward_layout.cuh"
+
+namespace sm90 {
+
+// The keys from the first to the last that the band shows to any row.
+class KeyRange {
+  public:
+    static __device__ TileRange of(const AttentionArguments& attention, const HeadPlace& place,
+                                   int first_row, int end_row) {
+        return tiles_between(place.keys_of(first_row, end_row - 1), attention.kv_len,
+                             mod::kKeyTile);
+    }
+
+    // visit(index), of all tiles.
+    template <typename Visit>
+    static __device__ void visit(const AttentionArguments&, const Task& task, const Visit& visit) {
+#pragma unroll 1
+        for (int block = task.end - 1; block >= task.begin; --block)
+            visit(block);
+    }
+
+    // load_key(tile), load_query() and load_value(index) in the order in which consumers need them:
+    // values one step after their keys.
+    template <typename LoadKey, typename LoadQuery, typename LoadValue>
+    static __device__ void load(const AttentionArguments&, const Task& task,
+                                const LoadKey& load_key, const LoadQuery& load_query,
+                                const LoadValue& load_value) {
+        if (task.begin < task.end) load_key({task.end - 1, false});
+        load_query();
+#pragma unroll 1
+        for (int block = task.end - 1; block >= task.begin; --block) {
+            if (block > task.begin) load_key({block - 1, false});
+            load_value(block);
+        }
+    }
+
+    // What the producer says about a stage of keys, and what consumers read of it. `next`: the tile
+    // that they count to.
+    static __device__ void announce(const Shared&, int, MaskTile) {}
+    static __device__ MaskTile at(const Shared&, int, int next) { return {next, false}; }
+};
+
+// Those that a block mask names.
+class MaskedKeys {
+  public:
+    // Consumers only count: 0, and the number of tiles.
+    static __device__ TileRange of(const AttentionArguments& attention, const HeadPlace& place,
+                                   int first_row, int) {
+        const long long row =
+            rows_before(attention.block_mask, place.b, place.h) + first_row / mod::kQueryTile;
+        return {0, attention.block_mask.rows[row].count};
+    }
+
+    template <typename Visit>
+    static __device__ void visit(const AttentionArguments& attention, const Task& task,
+                                 const Visit& visit) {
+#pragma unroll 1
+        for (TileWalk walk = walk_of(attention, task); !walk.is_done(); walk.advance())
+            visit(walk.tile());
+    }
+    template <typename LoadKey, typename LoadQuery, typename LoadValue>
+    static __device__ void load(const AttentionArguments& attention, const Task& task,
+                                const LoadKey& load_key, const LoadQuery& load_query,
+                                const LoadValue& load_value) {
+        TileWalk walk = walk_of(attention, task);
+        if (!walk.is_done()) load_key({walk.tile(), walk.is_full()});
+        load_query();
+#pragma unroll 1
+        while (!walk.is_done()) {
+            const int tile = walk.tile();
+            walk.advance();
+            if (!walk.is_done()) load_key({walk.tile(), walk.is_full()});
+            load_value(tile);
+        }
+    }
+
+    static __device__ void announce(const Shared& shared, int stage, MaskTile tile) {
+        tile.store(shared.key_block(stage));
+    }
+    static __device__ MaskTile at(const Shared& shared, int stage, int) {
+        return MaskTile::load(shared.key_block(stage));
+    }
+
+  private:
+    static __device__ TileWalk walk_of(const AttentionArguments& attention, const Task& task) {
+        return {attention.block_mask, task.b, task.h, task.first_row / mod::kQueryTile, {0, 0}};
+    }
+};
+
+using KeyBlocks = Select<mod::kHasBlockMask, MaskedKeys, KeyRange>;
+
+} // namespace sm90

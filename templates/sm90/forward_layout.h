@@ -1,0 +1,131 @@
+// Shared memory of Hopper's forward kernel: what lies where, and how much of it there is. Included
+// by device and host code.
+#pragma once
+
+#include "common/host_device.h"
+
+namespace sm90 {
+
+// The numbers of a configuration that decide what the kernel keeps in shared memory.
+struct ForwardSizes {
+    int query_tile = 0, key_tile = 0; // rows
+    int head_dim = 0, head_dim_v = 0;
+    int query_stages = 0, stages = 0; // of queries; of keys, values, and what comes with either
+    int bias_bytes = 0;               // of an element of the dense bias; 0 where none is read
+    int key_values = 0;               // tabulated for each key,
+    int distance_values = 0;          // and for each distance q - kv
+    int index_2d_rows = 0;            // of the 2-D key index in a tile, where they have addends
+    bool multiplies_index_2d_rows = false; // those addends come with the products of QK
+};
+
+// A tile of the dense bias. Lanes that read the same columns of eight rows must not meet in a bank.
+// Where rows are whole lines of all banks, a tile is panels of that width whose chunks are swizzled
+// within each line, as TMA leaves them; else rows are a chunk or two apart.
+struct BiasTileLayout {
+    bool is_swizzled;
+    int row_bytes, panels, panel_bytes;
+};
+FLEXC_SHARED constexpr BiasTileLayout bias_tile_layout(int query_tile, int key_tile,
+                                                       int element_bytes) {
+    constexpr int kLine = 128;
+    const int bytes = key_tile * element_bytes;
+    if (bytes % kLine == 0) return {true, kLine, bytes / kLine, query_tile * kLine};
+    const int padded = bytes + 8 * element_bytes;
+    return {false, padded, 1, query_tile * padded};
+}
+
+// Slices of the tabulated vectors for a tile of queries and one of keys. Threads read pairs of
+// floats, which start at even entries. A vector by distance is there twice, the second time without
+// its first entry, for pairs that start at odd ones: half of a warp reads each, and the gap keeps
+// the two in different banks.
+struct TermLayout {
+    int distances; // between the tiles
+    int twin;      // entry at which the second copy starts
+    int key_bytes, distance_bytes;
+};
+FLEXC_SHARED constexpr TermLayout term_layout(int query_tile, int key_tile) {
+    const int distances = query_tile + key_tile;
+    const int twin = distances + (distances % 32 == 0 ? 16 : 0);
+    return {distances, twin, 4 * key_tile, 4 * (twin + distances)};
+}
+
+// A ring of stages, each with a barrier that says when it is full and one for when it is empty.
+struct RingLayout {
+    int stages = 0, bytes = 0; // of one stage
+    int memory = 0, barriers = 0;
+};
+
+// Offsets in shared memory. First tasks, barriers and words, then the rings' stages.
+struct ForwardLayout {
+    static constexpr int kRowBytes = 128;      // of a panel: 64 columns, as wide as TMA's swizzle
+    static constexpr int kSwizzleBytes = 1024; // after which the swizzle repeats: where tiles start
+    static constexpr int kTaskBytes = 48;      // what the producer says about a tile of queries
+    static constexpr int kIndex2dUnitBytes = 128;
+    // The last operand of index_2d ends so much earlier than it would if the two halves of its
+    // columns, which are the same memory, lay side by side: compute-sanitizer sees it so.
+    static constexpr int kIndex2dReach = 1024;
+
+    RingLayout queries, keys, values, biases, terms, index_2d_rows;
+    int tasks = 0;         // one for each stage of queries
+    int spare = 0;         // a word that is never read
+    int key_blocks = 0;    // which tile a block mask chose, a word for each stage of keys
+    int header_bytes = 0;  // all of these and the barriers
+    int index_2d_unit = 0; // what rows of index_2d are multiplied with, for eight keys
+    int bytes = 0;         // of everything
+
+    static FLEXC_SHARED constexpr int panels(int columns) {
+        return (2 * columns + kRowBytes - 1) / kRowBytes;
+    }
+    // Of a query and a row of index_2d: an operand, or a float.
+    static FLEXC_SHARED constexpr int addend_bytes(bool are_operands) {
+        return are_operands ? 16 : 4;
+    }
+};
+
+// Hands out memory and barriers in order.
+struct ForwardAllocator {
+    int memory, barriers;
+
+    FLEXC_SHARED constexpr RingLayout ring(int stages, int bytes) {
+        const RingLayout ring = {stages, bytes, memory, barriers};
+        memory += stages * bytes;
+        barriers += 2 * 8 * stages;
+        return ring;
+    }
+};
+
+FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
+    const int key_bytes =
+        ForwardLayout::panels(sizes.head_dim) * sizes.key_tile * ForwardLayout::kRowBytes;
+    const int value_bytes =
+        ForwardLayout::panels(sizes.head_dim_v) * sizes.key_tile * ForwardLayout::kRowBytes;
+    // The output leaves through the memory of its queries.
+    const int widest = ForwardLayout::panels(sizes.head_dim > sizes.head_dim_v ? sizes.head_dim
+                                                                               : sizes.head_dim_v);
+    const BiasTileLayout bias =
+        bias_tile_layout(sizes.query_tile, sizes.key_tile, sizes.bias_bytes);
+    const TermLayout term = term_layout(sizes.query_tile, sizes.key_tile);
+    const int addend_bytes = ForwardLayout::addend_bytes(sizes.multiplies_index_2d_rows);
+
+    ForwardLayout layout;
+    ForwardAllocator next = {ForwardLayout::kSwizzleBytes,
+                             sizes.query_stages * ForwardLayout::kTaskBytes};
+    layout.queries =
+        next.ring(sizes.query_stages, widest * sizes.query_tile * ForwardLayout::kRowBytes);
+    layout.keys = next.ring(sizes.stages, key_bytes);
+    layout.values = next.ring(sizes.stages, value_bytes);
+    layout.biases = next.ring(sizes.stages, bias.panels * bias.panel_bytes);
+    layout.terms = next.ring(sizes.stages, sizes.key_values * term.key_bytes +
+                                               sizes.distance_values * term.distance_bytes);
+    layout.index_2d_rows =
+        next.ring(sizes.stages, sizes.index_2d_rows * sizes.query_tile * addend_bytes);
+    layout.spare = next.barriers;
+    layout.key_blocks = layout.spare + 4;
+    layout.header_bytes = layout.key_blocks + 4 * sizes.stages;
+    layout.index_2d_unit = ForwardLayout::kSwizzleBytes - ForwardLayout::kIndex2dUnitBytes;
+    layout.bytes =
+        next.memory + (sizes.multiplies_index_2d_rows ? ForwardLayout::kIndex2dReach : 0);
+    return layout;
+}
+
+} // namespace sm90

@@ -1,0 +1,75 @@
+// Keys that all other warpgroups of a tile need and one does not. It lets them pass: it waits for
+// them, releases them, and passes its turn on. That is possible where nothing else is staged with
+// keys and values that it would have to release too.
+#pragma once
+
+#include "common/select.h"
+#include "sm90/forward_layout.cuh"
+
+namespace sm90 {
+
+// Every warpgroup multiplies all keys of the tile.
+struct NoSkips {
+    // Whether a warpgroup has no rows in this tile; then all of its keys have passed.
+    template <typename Consumer> static __device__ bool skips_tile(Consumer&, const Task&, int) {
+        return false;
+    }
+    // The tile of keys to start with; later ones have passed. Of a task with any keys.
+    template <typename Consumer>
+    static __device__ int last_block(Consumer&, const Task& task, const HeadPlace&) {
+        return task.end - 1;
+    }
+
+  protected:
+    template <typename Consumer> static __device__ void pass_keys(Consumer& consumer) {
+        consumer.wait_for_key();
+        __syncwarp();
+        consumer.release_key();
+        consumer.wait_for_value();
+        __syncwarp();
+        consumer.release_value();
+    }
+};
+
+// A short tile has rows for some warpgroups only.
+struct SkipsShortTiles : NoSkips {
+    template <typename Consumer>
+    static __device__ bool skips_tile(Consumer& consumer, const Task& task, int first_row) {
+        const bool has_no_rows = first_row >= task.end_row;
+        if (has_no_rows) pass_tile(consumer, task);
+        return has_no_rows;
+    }
+
+  private:
+    template <typename Consumer>
+    static __device__ void pass_tile(Consumer& consumer, const Task& task) {
+#pragma unroll 1
+        for (int next = task.begin; next < task.end; ++next) {
+            pass_keys(consumer);
+            // MMAs that run under no softmax do not take turns.
+            if (!mod::kOverlaps || next > task.begin) consumer.order.skip();
+        }
+    }
+};
+
+// And with a band, only later rows of a tile may see the last keys of its range.
+struct SkipsHiddenKeys : SkipsShortTiles {
+    template <typename Consumer>
+    static __device__ int last_block(Consumer& consumer, const Task& task, const HeadPlace& place) {
+        int last = task.end - 1;
+        const int first_row = task.first_row + 64 * consumer.thread.warpgroup;
+        const int last_key = place.keys_of(first_row, first_row + 63).last;
+#pragma unroll 1
+        for (; last > task.begin && last * mod::kKeyTile > last_key; --last) {
+            pass_keys(consumer);
+            consumer.order.skip();
+        }
+        return last;
+    }
+};
+
+using Skips =
+    Select<!kKeysMayPass, NoSkips,
+           Select<mod::kHasBand && !mod::kHasBlockMask, SkipsHiddenKeys, SkipsShortTiles>>;
+
+} // namespace sm90

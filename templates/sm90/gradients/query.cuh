@@ -1,0 +1,166 @@
+// Sums over keys of a tile of queries, which are one gradient each.
+//
+// A warp sums over its own keys. Where there is memory for it, warps leave their sums there, and
+// the warpgroup whose turn it is adds one number for each query to the gradient: an eighth of the
+// additions, each of which is two of integers where sums are exact.
+//
+// One barrier serves all steps. Nobody arrives for a step before everyone has for the one before:
+// whose turn it is has met the others at dS by then, and the other warpgroup had the turn before,
+// when it waited for all. A slot is written again four steps later: one step after it was read, the
+// other warpgroup waits for those who have read it; two steps after, these wait for each other. By
+// the meetings at dS two slots would do, but tools see no order in them.
+#pragma once
+
+#include "common/place.cuh"
+#include "sm90/backward_elements.cuh"
+#include "sm90/backward_registers.cuh"
+#include "sm90/gradients/sum.cuh"
+
+namespace sm90 {
+
+// Sums with the lane at kDistance, which has other keys of the same queries, for half of the
+// queries each: the first of two lanes keeps the first kHalf, the other those behind, at the same
+// places.
+template <int kHalf, int kDistance, int kCount>
+__device__ inline void exchange(float (&sums)[kCount], int lane) {
+    const bool upper = (lane & kDistance) != 0;
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+        const float mine = upper ? sums[i + kHalf] : sums[i];
+        const float other = upper ? sums[i] : sums[i + kHalf];
+        sums[i] = mine + __shfl_xor_sync(0xffffffffu, other, kDistance);
+    }
+}
+
+// Over the keys of the warp, each query's in one of its threads: visit(query, sum). Which these are
+// is found again, not kept: beside all MMAs of a step, that spilled.
+template <int kQueries, typename Visit>
+__device__ inline void visit_warp_sums(float (&sums)[kQueries], Visit visit_sum) {
+    const int lane = lane_again();
+    if constexpr (!kExchangesEarly) exchange<kQueries / 2, 16>(sums, lane);
+    exchange<kQueries / 4, 8>(sums, lane);
+    exchange<kQueries / 8, 4>(sums, lane);
+    // Of its queries, those that the lane has kept.
+    const auto bit = [lane](int which) { return (lane & which) != 0; };
+    const int first = (bit(16) * 4 + bit(8) * 2 + bit(4)) * (kQueries / 8);
+    const int odd = kQueries < 16 ? first % 2 : 0;
+#pragma unroll
+    for (int i = 0; i < kQueries / 8; ++i)
+        visit_sum(lane % 4 * 2 + first / 2 * 8 + odd + query_of(i), sums[i]);
+}
+
+// Over the two keys that a thread has, of each of its queries.
+struct QuerySums {
+    float of_query[kGradientSlots][kScoreQueries / 4];
+
+    // Half of the exchange between lanes, where it does not wait for the products that follow.
+    __device__ void exchange_early() {
+        if constexpr (kExchangesEarly)
+#pragma unroll
+            for (int gradient = 0; gradient < mod::kGradients; ++gradient)
+                if (mod::sum_of(gradient) == mod::Sum::query)
+                    exchange<kScoreQueries / 8, 16>(of_query[gradient],
+                                                    static_cast<int>(threadIdx.x));
+    }
+};
+
+template <> struct SumOf<mod::Sum::query> : NoSum {
+    template <typename Sums>
+    static __device__ void add(int gradient, float d_read, const mod::At&, int, int j, Sums& sums) {
+        sums.queries.of_query[gradient][j] += d_read;
+    }
+};
+
+// Of one gradient, the warps' sums of a step.
+class GatheredSums {
+  public:
+    __device__ GatheredSums(int gradient, unsigned step) {
+        int before = 0;
+        for (int i = 0; i < gradient; ++i)
+            before += mod::sum_of(i) == mod::Sum::query;
+        const int slot = static_cast<int>(step % kQuerySumSlots);
+        base_ = shared_address(shared_memory) + kLayout.query_sums +
+                (slot * mod::kQuerySums + before) * kQuerySumsBytes;
+    }
+    __device__ void store(int query, float sum) const {
+        store_shared_word(place(thread_again() / 32 - 4, query), __float_as_uint(sum));
+    }
+    __device__ float load(int query) const {
+        float sum = 0;
+#pragma unroll
+        for (int warp = 0; warp < 4 * kConsumers; ++warp)
+            sum += __uint_as_float(load_shared_word(place(warp, query)));
+        return sum;
+    }
+
+  private:
+    __device__ unsigned place(int warp, int query) const {
+        return base_ + 4 * (warp * mod::kQueryTile + query);
+    }
+
+    unsigned base_;
+};
+
+// Of a query head.
+struct QuerySummation {
+    const AttentionArguments& attention;
+    const mod::Arguments& arguments;
+    const HeadPlace& place;
+    const Shared& shared;
+
+    static constexpr bool kGathers = mod::kQuerySums > 0;
+
+    // A warp's sums, to those who add them, or where they are not gathered, to the gradient.
+    // tile_query: the tile's first.
+    __device__ void hand_over(QuerySums& sums, unsigned step, int tile_query) const {
+        visit_gradients([&](int gradient) {
+            visit_warp_sums(sums.of_query[gradient], [&](int query, float sum) {
+                if constexpr (kGathers)
+                    GatheredSums(gradient, step).store(query, sum);
+                else
+                    add_sum(gradient, tile_query + query, sum);
+            });
+        });
+        if constexpr (kGathers) shared.sums_full().arrive();
+    }
+    // Of a warp whose keys see nothing of the tile.
+    __device__ void hand_over_nothing(unsigned step) const {
+        if constexpr (kGathers) {
+            visit_gradients([&](int gradient) {
+                for (int query = lane_again(); query < mod::kQueryTile; query += 32)
+                    GatheredSums(gradient, step).store(query, 0);
+            });
+            shared.sums_full().arrive();
+        }
+    }
+    // Of all the block's keys, by one warpgroup.
+    __device__ void add_gathered(unsigned step, int tile_query) const {
+        if constexpr (kGathers) {
+            shared.sums_full().wait(step % 2);
+            visit_gradients([&](int gradient) {
+                const int query = thread_again() % 128;
+                if (query < mod::kQueryTile)
+                    add_sum(gradient, tile_query + query, GatheredSums(gradient, step).load(query));
+            });
+        }
+    }
+
+  private:
+    template <typename Visit> static __device__ void visit_gradients(Visit visit_gradient) {
+#pragma unroll
+        for (int gradient = 0; gradient < mod::kGradients; ++gradient)
+            if (mod::sum_of(gradient) == mod::Sum::query) visit_gradient(gradient);
+    }
+    // Its row is found anew: where warpgroups alternate, what was staged may be another tile's.
+    __device__ void add_sum(int gradient, int position, float sum) const {
+        if (position >= attention.q_len) return;
+        const int q = position + static_cast<int>(attention.q_offset);
+        const mod::Row row =
+            mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
+        add(mod::At{arguments, place.launch, place.head, row, mod::Column{}, place.b, place.h,
+                    place.h_kv, q, 0},
+            gradient, sum);
+    }
+};
+
+} // namespace sm90

@@ -1,0 +1,43 @@
+// Gradients of buffers from sums over whole rows of the score matrix, in kernels that pass over
+// queries.
+#pragma once
+
+#include "common/math.cuh"
+#include "common/place.cuh"
+#include "sm80/tile.cuh"
+#include "sm90/warp_additions.cuh"
+
+namespace sm90 {
+
+// An element of a query that stands for its whole row: visit(element).
+template <typename Visit>
+__device__ inline void visit_row(const AttentionArguments& attention,
+                                 const mod::Arguments& arguments, int b, int h, int row,
+                                 Visit visit_element) {
+    const HeadPlace place(attention, arguments, b * attention.heads + h);
+    const int q = row + static_cast<int>(attention.q_offset);
+    const mod::Row of_row = mod::at_row(arguments, place.launch, place.head, b, h, place.h_kv, q);
+    visit_element(mod::At{arguments, place.launch, place.head, of_row, mod::Column{}, b, h,
+                          place.h_kv, q, 0});
+}
+
+__device__ inline bool sees_anything(const AttentionArguments& attention, int b, int h, int row) {
+    return *sm80::Plane<float>(attention.lse, b, h).at(row, 0) != negative_infinity();
+}
+
+// Of the gradients of a row's modified scores, without what a sink takes. P have the sum 1
+// whatever is added to all of them: lse alone follows.
+__device__ inline float row_sum(const AttentionArguments& attention, int b, int h, int row) {
+    if (attention.d_lse.data == nullptr || !sees_anything(attention, b, h, row)) return 0;
+    return *sm80::Plane<float>(attention.d_lse, b, h).at(row, 0);
+}
+
+// sum: of the gradients of a row's modified scores. All lanes of a warp call this.
+__device__ inline void add_row_gradients(const mod::At& at, float sum) {
+#pragma unroll
+    for (int gradient = 0; gradient < mod::kGradients; ++gradient)
+        add_by_warp(mod::gradient_address(at, gradient),
+                    sum == 0 ? 0 : mod::row_partial(at, gradient) * sum);
+}
+
+} // namespace sm90

@@ -1,0 +1,58 @@
+// How gradients of captured buffers are summed, by what the index of a read depends on. Each way is
+// a policy in a file of its own; here are the default and what they share.
+//
+// Most ways add each element's part in the warpgroups that multiply: `add`, to registers, which
+// `flush` empties when the queries of a head have passed. Sums over distances, over a 2-D key index
+// and of narrow dense biases are found by warps of the producer's warpgroup in the tile of dS:
+// TileWarps in backward_roles.cuh says which. Sums over whole rows are found by other kernels.
+// Shared memory of any of them is in backward_layout.h.
+#pragma once
+
+#include "common/math.cuh"
+#include "sm90/backward_layout.cuh"
+
+namespace sm90 {
+
+constexpr int kGradientSlots = mod::kGradients > 0 ? mod::kGradients : 1;
+
+// The default: nothing to do for one element, nor after the queries.
+struct NoSum {
+    // An element's part of a read's gradient. key, j: which of the thread's keys and queries.
+    template <typename Sums>
+    static __device__ void add(int gradient, float d_read, const mod::At& at, int key, int j,
+                               Sums& sums) {}
+    // elements: of the thread's keys, for any query.
+    template <typename Sums, typename Elements>
+    static __device__ void flush(int gradient, Sums& sums, const Elements& elements) {}
+};
+template <mod::Sum kSum> struct SumOf : NoSum {};
+
+template <int kIndex> struct Gradient {
+    static constexpr int kValue = kIndex;
+    using Sum = SumOf<mod::sum_of(kIndex)>;
+};
+// visit(Gradient<i>) for each.
+template <int kIndex = 0, typename Visit> __device__ inline void visit_gradients(Visit visit) {
+    if constexpr (kIndex < mod::kGradients) {
+        visit(Gradient<kIndex>{});
+        visit_gradients<kIndex + 1>(visit);
+    }
+}
+
+__device__ inline void add(const mod::At& at, int gradient, float d_read) {
+    if (d_read == 0) return;
+    if (auto* const to = mod::gradient_address(at, gradient)) flexc_accumulate(to, d_read);
+}
+
+__device__ inline void add_float(float* to, float x) {
+    asm volatile("red.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
+}
+// to[i] += x[i], of two or four floats aligned to all of them.
+template <int kCount> __device__ inline void accumulate_together(float* to, const float* x) {
+    if constexpr (kCount == 4)
+        atomicAdd(reinterpret_cast<float4*>(to), float4{x[0], x[1], x[2], x[3]});
+    else
+        atomicAdd(reinterpret_cast<float2*>(to), float2{x[0], x[1]});
+}
+
+} // namespace sm90

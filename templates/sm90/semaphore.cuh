@@ -1,0 +1,51 @@
+// Counters in memory by which blocks wait for what others have given to TMA.
+#pragma once
+
+namespace sm90 {
+
+__device__ inline int load_acquiring(const int* counter) {
+    int now;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    return now;
+}
+
+// Returns before it has been read: its first use waits.
+__device__ inline int load_relaxed(const int* counter) {
+    int now;
+    asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    return now;
+}
+
+// A slab's state (common/arguments.h) before this block has taken it, if nobody has before.
+__device__ inline int take_slab(int* state) {
+    int before;
+    asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], %2, %3;"
+                 : "=r"(before)
+                 : "l"(state), "n"(kSlabUntouched), "n"(kSlabTaken)
+                 : "memory");
+    return before;
+}
+// Releases what this thread has stored, when that has been done and not only read.
+__device__ inline void report_stored(int* state) {
+    asm volatile("cp.async.bulk.wait_group 0;\n"
+                 "fence.proxy.async;\n"
+                 "st.release.gpu.global.s32 [%0], %1;" ::"l"(state),
+                 "n"(kSlabStored)
+                 : "memory");
+}
+
+// Acquires what the blocks before have added, for TMA's next additions.
+__device__ inline void wait_for_semaphore(const int* counter, int turn) {
+    while (load_acquiring(counter) < turn)
+        ;
+    asm volatile("fence.proxy.async;" ::: "memory");
+}
+// Releases this thread's additions, when they have been done and not only read.
+__device__ inline void release_semaphore(int* counter) {
+    asm volatile("cp.async.bulk.wait_group 0;\n"
+                 "fence.proxy.async;\n"
+                 "red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter)
+                 : "memory");
+}
+
+} // namespace sm90

@@ -1,0 +1,1116 @@
+// Ragged and paged layouts: against float64, against the dense kernel request by request, and what
+// is refused.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "api/tensor.h"
+#include "flexc/flexc.h"
+#include "random.h"
+
+using namespace flexc;
+using flexc::test::Random;
+using flexc::test::rounded;
+
+#if FLEXC_WITH_CPU
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+const double kNan = std::nan("");
+
+struct At {
+    std::int64_t b, h, h_kv, q, kv, q_row, kv_row, q_len, kv_len;
+};
+// The modified score, d/dscore, and the one learned read: which element, and d/d it.
+struct Modified {
+    double value, slope = 1;
+    std::int64_t element = -1;
+    double partial = 0;
+};
+using Table = std::vector<double>;
+
+struct Mod {
+    const char* text;
+    // Of t, the one buffer; how it is indexed decides what the dense kernel is given of it.
+    enum class Index { none, head, request, query, key, query_row, key_row, distance } index;
+    Modified (*score)(const At&, double, const Table&);
+    bool (*visible)(const At&, const Table&);
+    bool is_integer = false; // t: of documents
+};
+
+constexpr std::int64_t kTable = 2048; // elements of t, but where its index has a size
+constexpr std::int64_t kMiddle = 1024;
+
+bool all(const At&, const Table&) { return true; }
+bool causal(const At& at, const Table&) { return at.q >= at.kv; }
+Modified plain(const At&, double score, const Table&) { return {score}; }
+
+const std::vector<Mod>& mods() {
+    using Index = Mod::Index;
+    static const std::vector<Mod> kMods = {
+        {"score_mod = score", Index::none, plain, all},
+        {"mask_mod = q_idx >= kv_idx", Index::none, plain, causal},
+        {"mask_mod = 0 <= q_idx - kv_idx < 50", Index::none, plain,
+         [](const At& at, const Table&) { return at.q >= at.kv && at.q - at.kv < 50; }},
+        {"buffer t: f32[H] grad\nscore_mod = score + t[h] * (kv_idx - q_idx)\n"
+         "mask_mod = q_idx >= kv_idx",
+         Index::head,
+         [](const At& at, double score, const Table& t) -> Modified {
+             const auto far = static_cast<double>(at.kv - at.q);
+             return {score + t[static_cast<std::size_t>(at.h)] * far, 1, at.h, far};
+         },
+         causal},
+        {"score_mod = 3 * tanh(score / 3)", Index::none,
+         [](const At&, double score, const Table&) -> Modified {
+             const double tanh = std::tanh(score / 3);
+             return {3 * tanh, 1 - tanh * tanh};
+         },
+         all},
+        // Lengths of the request, and a prefix: ends of bands are clamped.
+        {"score_mod = score * (1 + Q_LEN / (1 + KV_LEN))\n"
+         "mask_mod = kv_idx < KV_LEN // 2 or q_idx >= kv_idx",
+         Index::none,
+         [](const At& at, double score, const Table&) -> Modified {
+             const double factor =
+                 1 + static_cast<double>(at.q_len) / static_cast<double>(1 + at.kv_len);
+             return {score * factor, factor};
+         },
+         [](const At& at, const Table&) { return at.kv < at.kv_len / 2 || at.q >= at.kv; }},
+        {"buffer t: f32[B] grad\nscore_mod = score * t[b] + t[b]", Index::request,
+         [](const At& at, double score, const Table& t) -> Modified {
+             const double factor = t[static_cast<std::size_t>(at.b)];
+             return {score * factor + factor, factor, at.b, score + 1};
+         },
+         all},
+        {"buffer t: f32[N] grad\nscore_mod = score + t[q_idx] * score", Index::query,
+         [](const At& at, double score, const Table& t) -> Modified {
+             const bool inside = at.q >= 0 && at.q < kTable;
+             const double factor = inside ? t[static_cast<std::size_t>(at.q)] : 0;
+             return {score * (1 + factor), 1 + factor, inside ? at.q : -1, score};
+         },
+         all},
+        {"buffer t: f32[N] grad\nscore_mod = score + t[kv_idx]\nmask_mod = (q_idx + kv_idx) % 3 != "
+         "0",
+         Index::key,
+         [](const At& at, double score, const Table& t) -> Modified {
+             return {score + t[static_cast<std::size_t>(at.kv)], 1, at.kv, 1};
+         },
+         [](const At& at, const Table&) { return ((at.q + at.kv) % 3 + 3) % 3 != 0; }},
+        {"buffer t: f32[N] grad\nscore_mod = score * (1 + t[q_row])", Index::query_row,
+         [](const At& at, double score, const Table& t) -> Modified {
+             const double factor = 1 + t[static_cast<std::size_t>(at.q_row)];
+             return {score * factor, factor, at.q_row, score};
+         },
+         all},
+        {"buffer t: f32[N] grad\nscore_mod = score + t[kv_row]\nmask_mod = q_idx >= kv_idx",
+         Index::key_row,
+         [](const At& at, double score, const Table& t) -> Modified {
+             return {score + t[static_cast<std::size_t>(at.kv_row)], 1, at.kv_row, 1};
+         },
+         causal},
+        {"buffer t: f32[2048] grad\nscore_mod = score + t[q_idx - kv_idx + 1024]", Index::distance,
+         [](const At& at, double score, const Table& t) -> Modified {
+             const std::int64_t place = at.q - at.kv + kMiddle;
+             const bool inside = place >= 0 && place < kTable;
+             return {score + (inside ? t[static_cast<std::size_t>(place)] : 0), 1,
+                     inside ? place : -1, 1};
+         },
+         all},
+        // A mask that only data decides, of tokens of the packed tensor.
+        {"buffer t: i32[N]\nmask_mod = t[kv_row] != 2", Index::key_row, plain,
+         [](const At& at, const Table& t) { return t[static_cast<std::size_t>(at.kv_row)] != 2; },
+         true},
+        {"score_mod = where((kv_idx // 7) % 2 == h % 2, score, -inf)", Index::none,
+         [](const At& at, double score, const Table&) -> Modified {
+             return (at.kv / 7) % 2 == at.h % 2 ? Modified{score} : Modified{-kInfinity, 0};
+         },
+         all},
+    };
+    return kMods;
+}
+
+// A sink of s, the one buffer.
+struct Sink {
+    const char* text;
+    enum class Index { head, request, query_row } index;
+    // Of the element and of the row.
+    double (*value)(const At&, double);
+    double (*slope)(const At&);
+};
+double unit(const At&) { return 1; }
+
+const std::vector<Sink>& sinks() {
+    using Index = Sink::Index;
+    static const std::vector<Sink> kSinks = {
+        {"s[h]", Index::head, [](const At&, double s) { return s; }, unit},
+        {"s[q_row] + h", Index::query_row,
+         [](const At& at, double s) { return s + static_cast<double>(at.h); }, unit},
+        {"s[b] * KV_LEN / (Q_LEN + KV_LEN)", Index::request,
+         [](const At& at, double s) {
+             return s * static_cast<double>(at.kv_len) / static_cast<double>(at.q_len + at.kv_len);
+         },
+         [](const At& at) {
+             return static_cast<double>(at.kv_len) / static_cast<double>(at.q_len + at.kv_len);
+         }},
+        {"s[h] * (1 + 0.01 * q_idx)", Index::head,
+         [](const At& at, double s) { return s * (1 + 0.01 * static_cast<double>(at.q)); },
+         [](const At& at) { return 1 + 0.01 * static_cast<double>(at.q); }},
+    };
+    return kSinks;
+}
+
+struct Case {
+    const Mod* mod = nullptr;
+    const Sink* sink = nullptr;
+    DType dtype = DType::f32;
+    Layout queries = Layout::ragged, keys = Layout::ragged;
+    std::int64_t heads = 1, kv_heads = 1, d = 64, dv = 64;
+    bool backward = false, has_d_lse = false;
+    int threads = 1; // waking more takes longer than most cases
+
+    std::vector<std::int32_t> q_lens, kv_lens, q_rows, kv_rows; // used, and there
+    std::vector<std::int32_t> cu_q, cu_k, starts;
+    QueryStart start = QueryStart::automatic;
+    bool has_starts = false, by_table = true, heads_first = false;
+    std::int64_t page_size = 0, pages = 0, max_pages = 0;
+    std::vector<std::int32_t> table, indptr, indices, last;
+
+    std::string text() const {
+        if (sink == nullptr) return mod->text;
+        return "buffer s: f32[M] grad\n" + std::string(mod->text) + "\nsink = " + sink->text;
+    }
+    std::int64_t sinks_element(std::int64_t b, std::int64_t h, std::int64_t row) const {
+        return sink->index == Sink::Index::head ? h : sink->index == Sink::Index::request ? b : row;
+    }
+    std::int64_t batch() const { return static_cast<std::int64_t>(q_lens.size()); }
+    std::int64_t most(const std::vector<std::int32_t>& lens) const {
+        return lens.empty() ? 0 : *std::max_element(lens.begin(), lens.end());
+    }
+    std::int64_t q_start(std::size_t b) const {
+        if (has_starts) return starts[b];
+        const bool at_end =
+            start == QueryStart::end || (start == QueryStart::automatic && keys == Layout::paged);
+        return at_end ? kv_lens[b] - q_lens[b] : 0;
+    }
+    std::int64_t q_row(std::size_t b, std::int64_t q) const {
+        return queries == Layout::ragged ? cu_q[b] + q : q;
+    }
+    std::int64_t kv_row(std::size_t b, std::int64_t kv) const {
+        if (keys == Layout::dense) return kv;
+        if (keys == Layout::ragged) return cu_k[b] + kv;
+        const auto page = static_cast<std::size_t>(kv / page_size);
+        const std::int64_t id = by_table ? table[b * static_cast<std::size_t>(max_pages) + page]
+                                         : indices[static_cast<std::size_t>(indptr[b]) + page];
+        return id * page_size + kv % page_size;
+    }
+    // Of memory: dense tensors have a batch.
+    std::int64_t q_memory_row(std::size_t b, std::int64_t q) const {
+        return queries == Layout::dense ? static_cast<std::int64_t>(b) * most(q_rows) + q
+                                        : q_row(b, q);
+    }
+    std::int64_t kv_memory_row(std::size_t b, std::int64_t kv) const {
+        return keys == Layout::dense ? static_cast<std::int64_t>(b) * most(kv_rows) + kv
+                                     : kv_row(b, kv);
+    }
+    std::int64_t q_total() const {
+        return queries == Layout::dense ? batch() * most(q_rows) : cu_q.back() + 3;
+    }
+    std::int64_t kv_total() const {
+        if (keys == Layout::paged) return pages * page_size;
+        return keys == Layout::dense ? batch() * most(kv_rows) : cu_k.back() + 2;
+    }
+    Lengths lengths() const {
+        Lengths lengths;
+        if (queries == Layout::ragged) lengths.cu_seqlens_q = cu_q;
+        if (keys == Layout::ragged) lengths.cu_seqlens_k = cu_k;
+        if (q_lens != q_rows || queries == Layout::dense) lengths.seqused_q = q_lens;
+        if (kv_lens != kv_rows || keys == Layout::dense || by_table) lengths.seqused_k = kv_lens;
+        lengths.query_start = start;
+        if (has_starts) lengths.query_starts = starts;
+        if (keys != Layout::paged) return lengths;
+        lengths.page_size = page_size;
+        lengths.pages = pages;
+        if (by_table) {
+            lengths.page_table = table;
+        } else {
+            lengths.page_indptr = indptr;
+            lengths.page_indices = indices;
+            lengths.last_page_len = last;
+            lengths.seqused_k = {};
+        }
+        return lengths;
+    }
+    Sizes sizes() const {
+        // Dense tensors have these lengths; of others they are the most.
+        return {.batch = batch(),
+                .heads = heads,
+                .kv_heads = kv_heads,
+                .q_len = queries == Layout::dense ? most(q_rows) : most(q_lens),
+                .kv_len = keys == Layout::dense ? most(kv_rows) : most(kv_lens)};
+    }
+};
+
+// [rows, heads, columns] of numbers, and its bytes with a view of the case's layout.
+struct Rows {
+    std::int64_t rows = 0, heads = 1, columns = 1;
+    std::vector<double> numbers;
+    double& at(std::int64_t row, std::int64_t head, std::int64_t column = 0) {
+        return numbers[static_cast<std::size_t>((row * heads + head) * columns + column)];
+    }
+    double at(std::int64_t row, std::int64_t head, std::int64_t column = 0) const {
+        return numbers[static_cast<std::size_t>((row * heads + head) * columns + column)];
+    }
+};
+Rows filled(std::int64_t rows, std::int64_t heads, std::int64_t columns, double value) {
+    return {rows, heads, columns,
+            std::vector<double>(static_cast<std::size_t>(rows * heads * columns), value)};
+}
+
+class Memory {
+  public:
+    // `page`: of so many slots, with heads before slots.
+    Memory(const Rows& rows, DType dtype, std::int64_t page = 0)
+        : dtype_(dtype), rows_(rows.rows), heads_(rows.heads), columns_(rows.columns), page_(page),
+          bytes_(rows.numbers.size() * size_of(dtype) + 64) {
+        set(rows);
+    }
+    void set(const Rows& rows) {
+        for (std::size_t i = 0; i < rows.numbers.size(); ++i)
+            test::store(dtype_, &bytes_[place(i) * size_of(dtype_)], rows.numbers[i]);
+    }
+    Rows get() const {
+        Rows rows = filled(rows_, heads_, columns_, 0);
+        for (std::size_t i = 0; i < rows.numbers.size(); ++i)
+            rows.numbers[i] = test::load(dtype_, &bytes_[place(i) * size_of(dtype_)]);
+        return rows;
+    }
+    // batch: of dense tensors; page: of paged ones. Neither: ragged.
+    TensorView view(std::int64_t batch, std::int64_t page) {
+        TensorView view;
+        view.data = bytes_.data();
+        view.dtype = dtype_;
+        const std::int64_t row = heads_ * columns_;
+        if (page > 0) {
+            view.rank = 4;
+            view.shape = {rows_ / page, page, heads_, columns_};
+            view.strides = {page * row, row, columns_, 1};
+            if (page_ > 0) view.strides = {page * row, columns_, page * columns_, 1};
+        } else if (batch >= 0) {
+            const std::int64_t length = batch > 0 ? rows_ / batch : 0;
+            view.rank = 4;
+            view.shape = {batch, heads_, length, columns_};
+            view.strides = {length * row, columns_, row, 1};
+        } else {
+            view.rank = 3;
+            view.shape = {rows_, heads_, columns_};
+            view.strides = {row, columns_, 1};
+        }
+        return view;
+    }
+    TensorView lse_view(std::int64_t batch) {
+        TensorView view = this->view(batch, 0);
+        --view.rank;
+        return view;
+    }
+
+  private:
+    // Of the i-th number of rows.
+    std::size_t place(std::size_t i) const {
+        if (page_ == 0) return i;
+        const auto number = static_cast<std::int64_t>(i);
+        const std::int64_t column = number % columns_, head = number / columns_ % heads_;
+        const std::int64_t row = number / columns_ / heads_;
+        return static_cast<std::size_t>(
+            ((row / page_ * heads_ + head) * page_ + row % page_) * columns_ + column);
+    }
+
+    DType dtype_;
+    std::int64_t rows_, heads_, columns_, page_;
+    std::vector<std::byte> bytes_;
+};
+
+struct Inputs {
+    Rows q, k, v, d_out, d_lse;
+    Table t, s;
+};
+struct Outputs {
+    Rows o, lse, dq, dk, dv;
+    Table dt, ds;
+};
+
+// What nobody may read is NaN.
+Inputs inputs_of(const Case& one, Random& random) {
+    Inputs in{filled(one.q_total(), one.heads, one.d, kNan),
+              filled(one.kv_total(), one.kv_heads, one.d, kNan),
+              filled(one.kv_total(), one.kv_heads, one.dv, kNan),
+              filled(one.q_total(), one.heads, one.dv, kNan),
+              filled(one.q_total(), one.heads, 1, kNan),
+              {},
+              {}};
+    const auto fill = [&](Rows& rows, std::int64_t row) {
+        for (std::int64_t head = 0; head < rows.heads; ++head)
+            for (std::int64_t column = 0; column < rows.columns; ++column)
+                rows.at(row, head, column) = random.real();
+    };
+    for (std::size_t b = 0; b < one.q_lens.size(); ++b) {
+        for (std::int64_t q = 0; q < one.q_lens[b]; ++q)
+            for (Rows* rows : {&in.q, &in.d_out, &in.d_lse})
+                fill(*rows, one.q_memory_row(b, q));
+        for (std::int64_t kv = 0; kv < one.kv_lens[b]; ++kv)
+            for (Rows* rows : {&in.k, &in.v})
+                fill(*rows, one.kv_memory_row(b, kv));
+    }
+    std::int64_t elements = kTable;
+    using Index = Mod::Index;
+    if (one.mod->index == Index::none) elements = 0;
+    if (one.mod->index == Index::head) elements = one.heads;
+    if (one.mod->index == Index::request) elements = one.batch();
+    if (one.mod->index == Index::query_row) elements = std::max<std::int64_t>(one.q_total(), 1);
+    if (one.mod->index == Index::key_row) elements = std::max<std::int64_t>(one.kv_total(), 1);
+    for (std::int64_t i = 0; i < elements; ++i)
+        in.t.push_back(one.mod->is_integer
+                           ? static_cast<double>(random.integer(0, 3))
+                           : random.real() / (one.mod->index == Index::head ? 16 : 2));
+    if (one.sink == nullptr) return in;
+    const std::int64_t last = one.sinks_element(one.batch(), one.heads, one.q_total());
+    // As much as many keys together, or little.
+    for (std::int64_t i = 0; i < std::max<std::int64_t>(last, 1); ++i)
+        in.s.push_back(random.real() + 3);
+    return in;
+}
+
+double scale_of(const Case& one) { return 0.5 / std::sqrt(static_cast<double>(one.d)); }
+
+Outputs reference(const Case& one, const Inputs& in) {
+    Outputs out{filled(one.q_total(), one.heads, one.dv, 0),
+                filled(one.q_total(), one.heads, 1, -kInfinity),
+                filled(one.q_total(), one.heads, one.d, 0),
+                filled(one.kv_total(), one.kv_heads, one.d, 0),
+                filled(one.kv_total(), one.kv_heads, one.dv, 0),
+                Table(in.t.size(), 0),
+                Table(in.s.size(), 0)};
+    const double scale = scale_of(one);
+    for (std::size_t b = 0; b < one.q_lens.size(); ++b)
+        for (std::int64_t h = 0; h < one.heads; ++h)
+            for (std::int64_t q = 0; q < one.q_lens[b]; ++q) {
+                const std::int64_t h_kv = h / (one.heads / one.kv_heads);
+                const std::int64_t row = one.q_memory_row(b, q), keys = one.kv_lens[b];
+                std::vector<Modified> scores(static_cast<std::size_t>(keys));
+                double maximum = -kInfinity;
+                for (std::int64_t kv = 0; kv < keys; ++kv) {
+                    const At at{static_cast<std::int64_t>(b),
+                                h,
+                                h_kv,
+                                q + one.q_start(b),
+                                kv,
+                                one.q_row(b, q),
+                                one.kv_row(b, kv),
+                                one.q_lens[b],
+                                keys};
+                    Modified& score = scores[static_cast<std::size_t>(kv)];
+                    score = {-kInfinity, 0};
+                    if (!one.mod->visible(at, in.t)) continue;
+                    const double
+                        *x = &in.q.numbers[static_cast<std::size_t>((row * one.heads + h) * one.d)],
+                        *y = &in.k.numbers[static_cast<std::size_t>(
+                            (one.kv_memory_row(b, kv) * one.kv_heads + h_kv) * one.d)];
+                    score =
+                        one.mod->score(at, scale * std::inner_product(x, x + one.d, y, 0.0), in.t);
+                    maximum = std::max(maximum, score.value);
+                }
+                if (maximum == -kInfinity) continue;
+                double sum = 0;
+                for (const Modified& score : scores)
+                    sum += std::exp(score.value - maximum);
+                out.lse.at(row, h) = maximum + std::log(sum);
+                const At at{static_cast<std::int64_t>(b),
+                            h,
+                            h_kv,
+                            q + one.q_start(b),
+                            0,
+                            one.q_row(b, q),
+                            0,
+                            one.q_lens[b],
+                            keys};
+                std::size_t element = 0;
+                double of_sink = 0;
+                const double of_keys = sum;
+                if (one.sink != nullptr) {
+                    element = static_cast<std::size_t>(one.sinks_element(at.b, h, at.q_row));
+                    of_sink = std::exp(one.sink->value(at, in.s[element]) - maximum);
+                    sum += of_sink;
+                }
+                for (std::int64_t kv = 0; kv < keys; ++kv) {
+                    const double p =
+                        std::exp(scores[static_cast<std::size_t>(kv)].value - maximum) / sum;
+                    if (p == 0) continue;
+                    for (std::int64_t d = 0; d < one.dv; ++d)
+                        out.o.at(row, h, d) += p * in.v.at(one.kv_memory_row(b, kv), h_kv, d);
+                }
+                if (!one.backward) continue;
+                double delta = 0;
+                for (std::int64_t d = 0; d < one.dv; ++d)
+                    delta += out.o.at(row, h, d) * in.d_out.at(row, h, d);
+                if (one.sink != nullptr)
+                    out.ds[element] -= of_sink / sum * delta * one.sink->slope(at);
+                for (std::int64_t kv = 0; kv < keys; ++kv) {
+                    const Modified& score = scores[static_cast<std::size_t>(kv)];
+                    const double weight = std::exp(score.value - maximum), p = weight / sum;
+                    if (weight == 0) continue;
+                    const std::int64_t key = one.kv_memory_row(b, kv);
+                    double dp = 0;
+                    for (std::int64_t d = 0; d < one.dv; ++d) {
+                        dp += in.d_out.at(row, h, d) * in.v.at(key, h_kv, d);
+                        out.dv.at(key, h_kv, d) += p * in.d_out.at(row, h, d);
+                    }
+                    const double ds = p * (dp - delta) +
+                                      (one.has_d_lse ? in.d_lse.at(row, h) * weight / of_keys : 0);
+                    if (score.element >= 0)
+                        out.dt[static_cast<std::size_t>(score.element)] += ds * score.partial;
+                    for (std::int64_t d = 0; d < one.d; ++d) {
+                        out.dq.at(row, h, d) += scale * ds * score.slope * in.k.at(key, h_kv, d);
+                        out.dk.at(key, h_kv, d) += scale * ds * score.slope * in.q.at(row, h, d);
+                    }
+                }
+            }
+    return out;
+}
+
+// A tensor of one dim and its gradient.
+struct Reals {
+    std::vector<float> numbers, gradients;
+    explicit Reals(const Table& table) : numbers(table.begin(), table.end()) {
+        gradients.assign(table.size(), 7);
+    }
+    static TensorView view(std::vector<float>& reals) {
+        return TensorView::contiguous(reals.data(), DType::f32,
+                                      {static_cast<std::int64_t>(reals.size())});
+    }
+};
+
+TensorView table_view(std::vector<float>& reals, std::vector<std::int32_t>& integers,
+                      const Case& one, const Table& t) {
+    // No elements are at some address, too: a tensor without one is not given.
+    reals.reserve(t.size() + 1);
+    integers.reserve(t.size() + 1);
+    reals.assign(t.begin(), t.end());
+    integers.clear();
+    for (const double value : t)
+        integers.push_back(static_cast<std::int32_t>(value));
+    const std::int64_t shape[] = {static_cast<std::int64_t>(t.size())};
+    return one.mod->is_integer ? TensorView::contiguous(integers.data(), DType::i32, shape)
+                               : TensorView::contiguous(reals.data(), DType::f32, shape);
+}
+
+Kernel kernel_of(const Case& one, bool is_dense) {
+    auto kernel = compile(one.text(), {.dtype = one.dtype,
+                                       .head_dim = static_cast<int>(one.d),
+                                       .head_dim_v = static_cast<int>(one.dv),
+                                       .query_layout = is_dense ? Layout::dense : one.queries,
+                                       .key_layout = is_dense ? Layout::dense : one.keys,
+                                       .device = Device::cpu(),
+                                       .backward = is_dense || one.backward,
+                                       .cache = {.disk = false}});
+    REQUIRE_MESSAGE(kernel.has_value(), kernel.error().message);
+    return *kernel;
+}
+
+struct Called {
+    std::vector<std::byte> bytes;
+    Workspace workspace;
+    explicit Called(const Plan& plan) : bytes(plan.workspace_bytes() + 256) {
+        auto at = reinterpret_cast<std::uintptr_t>(bytes.data());
+        at = (at + 255) / 256 * 256;
+        workspace = {reinterpret_cast<void*>(at), plan.workspace_bytes()};
+    }
+};
+
+#define REQUIRE_OK(result)                                                                         \
+    do {                                                                                           \
+        auto&& done_ = (result);                                                                   \
+        REQUIRE_MESSAGE(done_.has_value(), done_.error().message);                                 \
+    } while (false)
+
+Outputs run(const Case& one, const Inputs& in) {
+    const Kernel kernel = kernel_of(one, false);
+    const std::int64_t q_batch = one.queries == Layout::dense ? one.batch() : -1;
+    const std::int64_t k_batch = one.keys == Layout::dense ? one.batch() : -1;
+    const std::int64_t heads_first = one.heads_first ? one.page_size : 0;
+    Memory q(in.q, one.dtype), k(in.k, one.dtype, heads_first), v(in.v, one.dtype, heads_first);
+    Memory d_out(in.d_out, one.dtype), d_lse(in.d_lse, DType::f32);
+    // Gradients of buffers are closer with o in f32.
+    Memory o(filled(one.q_total(), one.heads, one.dv, 7), one.backward ? DType::f32 : one.dtype);
+    Memory lse(filled(one.q_total(), one.heads, 1, 7), DType::f32);
+    std::vector<float> reals, d_reals(in.t.size() + 1, 7);
+    d_reals.pop_back();
+    std::vector<std::int32_t> integers;
+    std::vector<NamedTensor> buffers, gradients;
+    if (one.mod->index != Mod::Index::none) {
+        buffers.push_back({"t", table_view(reals, integers, one, in.t)});
+        if (!one.mod->is_integer)
+            gradients.push_back(
+                {"t", TensorView::contiguous(d_reals.data(), DType::f32,
+                                             {static_cast<std::int64_t>(d_reals.size())})});
+    }
+    Reals sink(in.s);
+    if (one.sink != nullptr) {
+        buffers.push_back({"s", Reals::view(sink.numbers)});
+        gradients.push_back({"s", Reals::view(sink.gradients)});
+    }
+    auto plan = kernel.plan(
+        one.sizes(), buffers, {},
+        {.scale = scale_of(one), .lengths = one.lengths(), .cpu_threads = {.count = one.threads}});
+    REQUIRE_OK(plan);
+    Called call(*plan);
+    const auto q_view = [&](Memory& memory) { return memory.view(q_batch, 0); };
+    const auto k_view = [&](Memory& memory) { return memory.view(k_batch, one.page_size); };
+    REQUIRE_OK(kernel.forward(*plan,
+                              {.q = q_view(q),
+                               .k = k_view(k),
+                               .v = k_view(v),
+                               .o = q_view(o),
+                               .lse = lse.lse_view(q_batch)},
+                              buffers, call.workspace));
+    Outputs out{.o = o.get(), .lse = lse.get(), .dq = {}, .dk = {}, .dv = {}, .dt = {}, .ds = {}};
+    if (!one.backward) return out;
+    Memory dq(filled(one.q_total(), one.heads, one.d, 7), DType::f32);
+    Memory dk(filled(one.kv_total(), one.kv_heads, one.d, 7), DType::f32);
+    Memory dv(filled(one.kv_total(), one.kv_heads, one.dv, 7), DType::f32);
+    REQUIRE_OK(kernel.backward(*plan,
+                               {.q = q_view(q),
+                                .k = k_view(k),
+                                .v = k_view(v),
+                                .o = q_view(o),
+                                .lse = lse.lse_view(q_batch),
+                                .d_out = q_view(d_out),
+                                .d_lse = one.has_d_lse ? d_lse.lse_view(q_batch) : TensorView{},
+                                .dq = q_view(dq),
+                                .dk = k_view(dk),
+                                .dv = k_view(dv)},
+                               buffers, gradients, call.workspace));
+    out.dq = dq.get();
+    out.dk = dk.get();
+    out.dv = dv.get();
+    out.dt.assign(d_reals.begin(), d_reals.end());
+    out.ds.assign(sink.gradients.begin(), sink.gradients.end());
+    return out;
+}
+
+// Relative to the largest number that is expected.
+void check_rows(const Case& one, const char* name, const std::vector<double>& got,
+                const std::vector<double>& expected, double tolerance) {
+    REQUIRE(got.size() == expected.size());
+    double largest = 1;
+    for (const double value : expected)
+        if (std::isfinite(value)) largest = std::max(largest, std::fabs(value));
+    std::int64_t wrong = 0;
+    double worst = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+        const double off = std::fabs(got[i] - expected[i]);
+        const bool same = got[i] == expected[i] || off <= tolerance * largest;
+        wrong += same ? 0 : 1;
+        if (!same && !(off < worst)) worst = off;
+    }
+    CHECK_MESSAGE(wrong == 0, name << " of " << one.text() << ": " << wrong << " of " << got.size()
+                                   << " wrong, by " << worst << " of " << largest);
+}
+
+double tolerance_of(DType dtype) {
+    return dtype == DType::f32 ? 2e-5 : dtype == DType::f16 ? 2e-3 : 1.2e-2;
+}
+
+// Rows of the requests alone: what nobody owns keeps what was there.
+struct Owned {
+    std::vector<bool> used, unused; // by row of memory
+};
+Owned owned_queries(const Case& one) {
+    Owned owned{std::vector<bool>(static_cast<std::size_t>(one.q_total())),
+                std::vector<bool>(static_cast<std::size_t>(one.q_total()))};
+    for (std::size_t b = 0; b < one.q_lens.size(); ++b)
+        for (std::int64_t q = 0; q < one.q_rows[b]; ++q)
+            (q < one.q_lens[b] ? owned.used
+                               : owned.unused)[static_cast<std::size_t>(one.q_memory_row(b, q))] =
+                true;
+    if (one.queries == Layout::dense)
+        for (std::size_t row = 0; row < owned.used.size(); ++row)
+            owned.unused[row] = !owned.used[row];
+    return owned;
+}
+Owned owned_keys(const Case& one) {
+    Owned owned{std::vector<bool>(static_cast<std::size_t>(one.kv_total())),
+                std::vector<bool>(static_cast<std::size_t>(one.kv_total()))};
+    for (std::size_t b = 0; b < one.kv_lens.size(); ++b)
+        for (std::int64_t kv = 0; kv < one.kv_rows[b]; ++kv)
+            (kv < one.kv_lens[b]
+                 ? owned.used
+                 : owned.unused)[static_cast<std::size_t>(one.kv_memory_row(b, kv))] = true;
+    if (one.keys == Layout::dense)
+        for (std::size_t row = 0; row < owned.used.size(); ++row)
+            owned.unused[row] = !owned.used[row];
+    return owned;
+}
+// What others were before: 7.
+void expect_untouched(Rows& rows, const Owned& owned) {
+    for (std::int64_t row = 0; row < rows.rows; ++row)
+        if (!owned.used[static_cast<std::size_t>(row)] &&
+            !owned.unused[static_cast<std::size_t>(row)])
+            for (std::int64_t i = 0; i < rows.heads * rows.columns; ++i)
+                rows.numbers[static_cast<std::size_t>(row * rows.heads * rows.columns + i)] = 7;
+}
+
+void check_outputs(const Case& one, const Outputs& got, Outputs expected) {
+    const Owned queries = owned_queries(one);
+    for (Rows* rows : {&expected.o, &expected.lse, &expected.dq})
+        expect_untouched(*rows, queries);
+    const double tolerance = tolerance_of(one.dtype);
+    check_rows(one, "o", got.o.numbers, expected.o.numbers, tolerance);
+    check_rows(one, "lse", got.lse.numbers, expected.lse.numbers, 2e-5);
+    if (!one.backward) return;
+    const Owned keys = owned_keys(one);
+    for (Rows* rows : {&expected.dk, &expected.dv})
+        expect_untouched(*rows, keys);
+    check_rows(one, "dq", got.dq.numbers, expected.dq.numbers, 2 * tolerance);
+    check_rows(one, "dk", got.dk.numbers, expected.dk.numbers, 2 * tolerance);
+    check_rows(one, "dv", got.dv.numbers, expected.dv.numbers, 2 * tolerance);
+    if (one.mod->index != Mod::Index::none && !one.mod->is_integer)
+        check_rows(one, "dt", got.dt, expected.dt, 4 * tolerance);
+    if (one.sink != nullptr) check_rows(one, "ds", got.ds, expected.ds, 4 * tolerance);
+}
+
+// The same by the dense kernel, a request at a time. Nothing where that cannot say what this does.
+void check_dense(const Case& one, const Inputs& in, const Outputs& got) {
+    // Q_LEN of the dense kernel would be that of the whole sequence.
+    const bool reads_q_len = one.text().find("Q_LEN") != std::string::npos;
+    const Kernel kernel = kernel_of(one, true);
+    Outputs expected{
+        got.o, got.lse, got.dq, got.dk, got.dv, Table(got.dt.size(), 0), Table(got.ds.size(), 0)};
+    for (std::size_t b = 0; b < one.q_lens.size(); ++b) {
+        const std::int64_t n = one.q_lens[b], m = one.kv_lens[b], start = one.q_start(b);
+        if (start < 0 || (reads_q_len && start > 0)) return;
+        if (n == 0 || m == 0) continue;
+        const auto gather = [&](const Rows& from, std::int64_t count, bool of_keys) {
+            Rows to = filled(count, from.heads, from.columns, 0);
+            for (std::int64_t row = 0; row < count; ++row)
+                for (std::int64_t i = 0; i < from.heads * from.columns; ++i)
+                    to.numbers[static_cast<std::size_t>(row * from.heads * from.columns + i)] =
+                        from.numbers[static_cast<std::size_t>(
+                            (of_keys ? one.kv_memory_row(b, row) : one.q_memory_row(b, row)) *
+                                from.heads * from.columns +
+                            i)];
+            return to;
+        };
+        const auto scatter = [&](const Rows& from, Rows& to, bool of_keys) {
+            for (std::int64_t row = 0; row < from.rows; ++row)
+                for (std::int64_t i = 0; i < from.heads * from.columns; ++i)
+                    to.numbers[static_cast<std::size_t>(
+                        (of_keys ? one.kv_memory_row(b, row) : one.q_memory_row(b, row)) *
+                            from.heads * from.columns +
+                        i)] =
+                        from.numbers[static_cast<std::size_t>(row * from.heads * from.columns + i)];
+        };
+        // What of the table the request reads, by the dense kernel's indices.
+        Table own;
+        std::vector<std::int64_t> places;
+        using Index = Mod::Index;
+        const Index index = one.mod->index;
+        const std::int64_t count = index == Index::request     ? 1
+                                   : index == Index::query_row ? start + n
+                                   : index == Index::key_row
+                                       ? m
+                                       : static_cast<std::int64_t>(in.t.size());
+        for (std::int64_t i = 0; i < count; ++i) {
+            const std::int64_t place = index == Index::request ? static_cast<std::int64_t>(b)
+                                       : index == Index::query_row
+                                           ? one.q_row(b, std::max<std::int64_t>(i - start, 0))
+                                       : index == Index::key_row ? one.kv_row(b, i)
+                                                                 : i;
+            places.push_back(place);
+            own.push_back(in.t[static_cast<std::size_t>(place)]);
+        }
+        Memory q(gather(in.q, n, false), one.dtype), k(gather(in.k, m, true), one.dtype),
+            v(gather(in.v, m, true), one.dtype), d_out(gather(in.d_out, n, false), one.dtype);
+        Memory o(filled(n, one.heads, one.dv, 7), one.backward ? DType::f32 : one.dtype);
+        Memory lse(filled(n, one.heads, 1, 7), DType::f32);
+        Memory d_lse(gather(in.d_lse, n, false), DType::f32);
+        std::vector<float> reals, d_reals(own.size());
+        std::vector<std::int32_t> integers;
+        std::vector<NamedTensor> buffers, gradients;
+        if (index != Index::none) {
+            buffers.push_back({"t", table_view(reals, integers, one, own)});
+            if (!one.mod->is_integer)
+                gradients.push_back(
+                    {"t", TensorView::contiguous(d_reals.data(), DType::f32,
+                                                 {static_cast<std::int64_t>(d_reals.size())})});
+        }
+        Table own_sinks;
+        std::vector<std::size_t> sink_places;
+        if (one.sink != nullptr) {
+            const bool by_row = one.sink->index == Sink::Index::query_row;
+            const std::int64_t elements = one.sinks_element(1, one.heads, start + n);
+            for (std::int64_t i = 0; i < elements; ++i) {
+                const std::int64_t row =
+                    by_row ? one.q_row(b, std::max<std::int64_t>(i - start, 0)) : 0;
+                sink_places.push_back(static_cast<std::size_t>(
+                    one.sinks_element(static_cast<std::int64_t>(b), i, row)));
+                own_sinks.push_back(in.s[sink_places.back()]);
+            }
+        }
+        Reals sink(own_sinks);
+        if (one.sink != nullptr) {
+            buffers.push_back({"s", Reals::view(sink.numbers)});
+            gradients.push_back({"s", Reals::view(sink.gradients)});
+        }
+        auto plan =
+            kernel.plan({1, one.heads, one.kv_heads, n, m}, buffers, {},
+                        {.scale = scale_of(one), .q_offset = start, .cpu_threads = {.count = 1}});
+        REQUIRE_OK(plan);
+        Called call(*plan);
+        REQUIRE_OK(kernel.forward(*plan,
+                                  {.q = q.view(1, 0),
+                                   .k = k.view(1, 0),
+                                   .v = v.view(1, 0),
+                                   .o = o.view(1, 0),
+                                   .lse = lse.lse_view(1)},
+                                  buffers, call.workspace));
+        scatter(o.get(), expected.o, false);
+        scatter(lse.get(), expected.lse, false);
+        if (!one.backward) continue;
+        Memory dq(filled(n, one.heads, one.d, 7), DType::f32),
+            dk(filled(m, one.kv_heads, one.d, 7), DType::f32),
+            dv(filled(m, one.kv_heads, one.dv, 7), DType::f32);
+        REQUIRE_OK(kernel.backward(*plan,
+                                   {.q = q.view(1, 0),
+                                    .k = k.view(1, 0),
+                                    .v = v.view(1, 0),
+                                    .o = o.view(1, 0),
+                                    .lse = lse.lse_view(1),
+                                    .d_out = d_out.view(1, 0),
+                                    .d_lse = one.has_d_lse ? d_lse.lse_view(1) : TensorView{},
+                                    .dq = dq.view(1, 0),
+                                    .dk = dk.view(1, 0),
+                                    .dv = dv.view(1, 0)},
+                                   buffers, gradients, call.workspace));
+        scatter(dq.get(), expected.dq, false);
+        scatter(dk.get(), expected.dk, true);
+        scatter(dv.get(), expected.dv, true);
+        for (std::size_t i = 0; i < d_reals.size(); ++i)
+            if (!expected.dt.empty())
+                expected.dt[static_cast<std::size_t>(places[i])] += d_reals[i];
+        for (std::size_t i = 0; i < sink_places.size(); ++i)
+            expected.ds[sink_places[i]] += sink.gradients[i];
+    }
+    check_outputs(one, got, std::move(expected));
+}
+
+// Lengths whose scores are no more than `budget` elements in all.
+// Of decoding there are few queries and keys enough to be divided.
+Case random_case(Random& random, std::int64_t budget, std::int64_t most_requests,
+                 bool is_decode = false) {
+    Case one;
+    const auto& all_mods = mods();
+    const auto which =
+        static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(all_mods.size()) - 1));
+    one.mod = &all_mods[which];
+    // A sink follows from the mod too.
+    if (random.chance(50)) one.sink = &sinks()[which % sinks().size()];
+    // Few kernels: their types and head dims follow from the mod and the layouts.
+    const int kind = static_cast<int>(random.integer(0, 5));
+    one.keys = kind < 2 ? Layout::ragged : kind < 5 ? Layout::paged : Layout::dense;
+    one.queries = kind == 4 ? Layout::dense : Layout::ragged;
+    constexpr std::int64_t kDims[] = {40, 64, 128, 80, 96, 256, 72};
+    if (which % 3 != 0 && kind > 3) one.queries = Layout::ragged, one.keys = Layout::paged;
+    one.backward = one.keys == Layout::ragged;
+    one.d = kDims[which % std::size(kDims)];
+    one.dv = which % 3 == 0 ? 64 : one.d;
+    constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16};
+    one.dtype = kTypes[which % 3];
+    one.kv_heads = random.integer(1, 3);
+    constexpr std::array<std::int64_t, 7> kGroups = {1, 1, 2, 3, 4, 7, 16};
+    one.heads = one.kv_heads * random.pick(kGroups);
+    budget /= one.heads;
+    if (is_decode) one.heads = one.kv_heads * random.integer(1, 4);
+    const std::int64_t requests = random.integer(is_decode ? 1 : 0, most_requests);
+    one.has_d_lse = one.backward && random.chance(50);
+    one.threads = random.chance(10) ? 2 : 1;
+    one.has_starts = random.chance(20);
+    one.start = static_cast<QueryStart>(random.integer(0, 2));
+    one.by_table = random.chance(50);
+    one.heads_first = one.keys == Layout::paged && random.chance(30);
+    constexpr std::array<std::int64_t, 5> kPages = {1, 3, 16, 64, 256};
+    if (one.keys == Layout::paged) one.page_size = random.pick(kPages);
+    one.cu_q = one.cu_k = {0};
+    one.indptr = {0};
+    for (std::int64_t b = 0; b < requests; ++b) {
+        std::int64_t n = random.chance(60) ? random.integer(0, 3) : random.integer(0, 200);
+        std::int64_t m = random.chance(50) ? random.integer(0, 40) : random.integer(0, 700);
+        if (n * m > budget) (random.chance(50) ? n : m) = budget / std::max(n, m);
+        budget -= n * m;
+        if (is_decode) n = random.integer(0, 3), m = random.integer(1000, kTable - 1);
+        const bool has_more = random.chance(10);
+        one.q_lens.push_back(static_cast<std::int32_t>(n));
+        one.kv_lens.push_back(static_cast<std::int32_t>(m));
+        one.q_rows.push_back(static_cast<std::int32_t>(n + (has_more ? 2 : 0)));
+        one.kv_rows.push_back(static_cast<std::int32_t>(m + (has_more ? 5 : 0)));
+        one.cu_q.push_back(one.cu_q.back() + one.q_rows.back());
+        one.cu_k.push_back(one.cu_k.back() + one.kv_rows.back());
+        one.starts.push_back(static_cast<std::int32_t>(random.integer(-5, 300)));
+    }
+    if (one.keys != Layout::paged) return one;
+    one.kv_rows = one.kv_lens;
+    for (const std::int32_t m : one.kv_lens)
+        one.max_pages = std::max(one.max_pages, (m + one.page_size - 1) / one.page_size);
+    ++one.max_pages;
+    // Pages in any order; some that two requests share, which no test writes to.
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(one.max_pages * (requests + 1)));
+    std::iota(ids.begin(), ids.end(), 0);
+    for (std::size_t i = ids.size(); i-- > 1;)
+        std::swap(ids[i],
+                  ids[static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(i)))]);
+    one.pages = static_cast<std::int64_t>(ids.size());
+    std::vector<std::int32_t> seen;
+    for (std::int64_t b = 0; b < requests; ++b) {
+        const std::int64_t m = one.kv_lens[static_cast<std::size_t>(b)];
+        const std::int64_t used = (m + one.page_size - 1) / one.page_size;
+        for (std::int64_t i = 0; i < one.max_pages; ++i) {
+            if (i >= used) {
+                one.table.push_back(-1000); // nobody reads it
+                continue;
+            }
+            std::int32_t page = ids.back();
+            ids.pop_back();
+            if (!seen.empty() && random.chance(10)) page = random.pick(seen);
+            seen.push_back(page);
+            one.table.push_back(page);
+            one.indices.push_back(page);
+        }
+        one.indptr.push_back(static_cast<std::int32_t>(one.indices.size()));
+        one.last.push_back(
+            static_cast<std::int32_t>(used == 0 ? 0 : m - (used - 1) * one.page_size));
+    }
+    return one;
+}
+
+void check_case(const Case& one, Random& random) {
+    Inputs in = inputs_of(one, random);
+    for (Rows* rows : {&in.q, &in.k, &in.v, &in.d_out})
+        for (double& value : rows->numbers)
+            value = rounded(one.dtype, value);
+    for (Table* numbers : {&in.d_lse.numbers, &in.s})
+        for (double& value : *numbers)
+            value = rounded(DType::f32, value);
+    for (double& value : in.t)
+        value = one.mod->is_integer ? value : rounded(DType::f32, value);
+    const Outputs got = run(one, in);
+    check_outputs(one, got, reference(one, in));
+    check_dense(one, in, got);
+}
+
+} // namespace
+
+TEST_CASE("random requests, ragged and paged, are what float64 and the dense kernel give") {
+    for (std::uint64_t seed = 1; seed <= 250; ++seed) {
+        CAPTURE(seed);
+        Random random(seed);
+        check_case(random_case(random, 8000, random.chance(15) ? 40 : 6), random);
+    }
+}
+
+TEST_CASE("keys of few queries are divided, and parts are merged before the sink") {
+    for (std::uint64_t seed = 2001; seed <= 2016; ++seed) {
+        CAPTURE(seed);
+        Random random(seed);
+        check_case(random_case(random, 8000, 3, true), random);
+    }
+}
+
+TEST_CASE("heads before the slots of a page are other strides") {
+    int cases = 0;
+    for (std::uint64_t seed = 3001; cases < 8; ++seed) {
+        CAPTURE(seed);
+        Random random(seed);
+        Case one = random_case(random, 8000, 4, cases % 2 != 0);
+        if (one.keys != Layout::paged || one.kv_heads == 1 || one.page_size < 2 ||
+            one.q_total() < 4)
+            continue;
+        ++cases;
+        const Inputs in = inputs_of(one, random);
+        one.heads_first = false;
+        const Outputs slots_first = run(one, in);
+        one.heads_first = true;
+        const Outputs heads_first = run(one, in);
+        CHECK(slots_first.o.numbers == heads_first.o.numbers);
+        CHECK(slots_first.lse.numbers == heads_first.lse.numbers);
+    }
+}
+
+TEST_CASE("many long requests are what float64 gives") {
+    for (std::uint64_t seed = 1001; seed <= 1003; ++seed) {
+        CAPTURE(seed);
+        Random random(seed);
+        check_case(random_case(random, 200000, 40), random);
+    }
+}
+
+namespace {
+
+// Two requests of 2 and 1 queries, and of 3 and 5 keys in pages of 2 of a cache of 6.
+struct Fixture {
+    std::vector<std::int32_t> cu = {0, 2, 3}, cu_k = {0, 3, 8}, used = {3, 5};
+    std::vector<std::int32_t> table = {5, 0, 9, 1, 2, 3}, indptr = {0, 2, 5};
+    std::vector<std::int32_t> indices = {5, 0, 1, 2, 3}, last = {1, 1};
+    Sizes sizes{.batch = 2, .heads = 2, .kv_heads = 1, .q_len = 2, .kv_len = 5};
+
+    static Kernel kernel(Layout keys, std::string text = "score") {
+        auto made = compile(text, {.dtype = DType::f32,
+                                   .head_dim = 8,
+                                   .query_layout = Layout::ragged,
+                                   .key_layout = keys,
+                                   .device = Device::cpu(),
+                                   .cache = {.disk = false}});
+        REQUIRE_MESSAGE(made.has_value(), made.error().message);
+        return *made;
+    }
+    Lengths ragged() const { return {.cu_seqlens_q = cu, .cu_seqlens_k = cu_k}; }
+    Lengths paged() const {
+        return {
+            .cu_seqlens_q = cu, .seqused_k = used, .page_table = table, .page_size = 2, .pages = 6};
+    }
+    Lengths by_indptr() const {
+        return {.cu_seqlens_q = cu,
+                .page_indptr = indptr,
+                .page_indices = indices,
+                .last_page_len = last,
+                .page_size = 2,
+                .pages = 6};
+    }
+};
+
+void check_refused(const Kernel& kernel, const Sizes& sizes, const Lengths& lengths,
+                   const std::string& text) {
+    const auto plan = kernel.plan(sizes, {}, {}, {.lengths = lengths});
+    REQUIRE(!plan.has_value());
+    CHECK(plan.error().code == ErrorCode::invalid_option);
+    CHECK_MESSAGE(plan.error().message.find(text) != std::string::npos, plan.error().message);
+}
+
+} // namespace
+
+TEST_CASE("lengths and pages that cannot be right are refused by name") {
+    Fixture f;
+    const Kernel ragged = Fixture::kernel(Layout::ragged), paged = Fixture::kernel(Layout::paged);
+    REQUIRE_OK(ragged.plan(f.sizes, {}, {}, {.lengths = f.ragged()}));
+    REQUIRE_OK(paged.plan(f.sizes, {}, {}, {.lengths = f.paged()}));
+    REQUIRE_OK(paged.plan(f.sizes, {}, {}, {.lengths = f.by_indptr()}));
+    check_refused(ragged, f.sizes, {}, "cu_seqlens_q: missing; expected 3 numbers");
+    f.cu = {0, 2, 1};
+    check_refused(ragged, f.sizes, f.ragged(), "cu_seqlens_q[2] is 1, which is below");
+    f.cu = {0, 3, 3};
+    check_refused(ragged, f.sizes, f.ragged(),
+                  "request 0 has 3 queries; the plan's q_len allows 2");
+    f.cu = {0, 2, 3};
+    f.cu_k = {0, 3, 9};
+    check_refused(ragged, f.sizes, f.ragged(), "request 1 has 6 keys; the plan's kv_len allows 5");
+    f.cu_k = {-1, 3, 5};
+    check_refused(ragged, f.sizes, f.ragged(), "cu_seqlens_k[0]");
+    f.cu_k = {0, 3, 8};
+    Lengths more = f.ragged();
+    f.used = {4, 5};
+    more.seqused_k = f.used;
+    check_refused(ragged, f.sizes, more, "seqused_k[0] is 4; the request has 3 rows of keys");
+    f.used = {3, 5};
+    more = f.ragged();
+    more.page_table = f.table;
+    check_refused(ragged, f.sizes, more, "page_table: the kernel was compiled for keys without");
+
+    f.table = {5, 6, 9, 1, 2, 3};
+    check_refused(paged, f.sizes, f.paged(), "page 1 of request 0 is 6; the cache has 6 pages");
+    f.table = {5, 0, -1, 1, 2, -3};
+    check_refused(paged, f.sizes, f.paged(), "page 2 of request 1 is -3");
+    f.table = {5, 0, 9, 1, 2, 3};
+    f.used = {3, 7};
+    check_refused(paged, f.sizes, f.paged(), "seqused_k[1] is 7; the request's pages have 6 slots");
+    f.used = {3, 6};
+    check_refused(paged, f.sizes, f.paged(), "request 1 has 6 keys; the plan's kv_len allows 5");
+    f.last = {3, 1};
+    check_refused(paged, f.sizes, f.by_indptr(), "last_page_len[0] is 3");
+    f.last = {1, 1};
+    f.indptr = {0, 6, 5};
+    check_refused(paged, f.sizes, f.by_indptr(), "page_indptr[2] is 5, which is below");
+    more = f.by_indptr();
+    f.indptr = {0, 2, 7};
+    more.page_size = 0;
+    check_refused(paged, f.sizes, more, "page_size is 0");
+    check_refused(paged, f.sizes, f.by_indptr(), "page_indptr ends at 7");
+    auto offsets = ragged.plan(f.sizes, {}, {}, {.q_offset = 1, .lengths = f.ragged()});
+    REQUIRE(!offsets.has_value());
+}
+
+TEST_CASE("a plan that is stale is found out, and update() takes other lengths") {
+    Fixture f;
+    const Kernel kernel = Fixture::kernel(Layout::ragged, "mask_mod = q_idx >= kv_idx");
+    auto plan = kernel.plan(f.sizes, {}, {}, {.lengths = f.ragged()});
+    REQUIRE_OK(plan);
+    std::vector<float> q(3 * 2 * 8, 1), k(8 * 8, 1), v(8 * 8, 1), o(3 * 2 * 8, 7);
+    const ForwardTensors tensors{.q = TensorView::contiguous(q.data(), DType::f32, {3, 2, 8}),
+                                 .k = TensorView::contiguous(k.data(), DType::f32, {8, 1, 8}),
+                                 .v = TensorView::contiguous(v.data(), DType::f32, {8, 1, 8}),
+                                 .o = TensorView::contiguous(o.data(), DType::f32, {3, 2, 8})};
+    std::vector<std::int32_t> now = f.cu_k;
+    const LengthTensors known{.cu_seqlens_k = TensorView::contiguous(now.data(), DType::i32, {3})};
+    ForwardTensors asking = tensors;
+    asking.lengths = &known;
+    Called call(*plan);
+    REQUIRE_OK(kernel.forward(*plan, asking, {}, call.workspace));
+    CHECK(o[0] == doctest::Approx(1));
+    now = {0, 4, 8};
+    const auto stale = kernel.forward(*plan, asking, {}, call.workspace);
+    REQUIRE(!stale.has_value());
+    CHECK(stale.error().message.find("cu_seqlens_k: the plan was made for other numbers") !=
+          std::string::npos);
+    f.cu_k = now;
+    REQUIRE_OK(kernel.update(*plan, f.ragged()));
+    REQUIRE_OK(kernel.forward(*plan, asking, {}, call.workspace));
+    // More rows than tensors have are never read.
+    f.cu_k = {0, 4, 9};
+    REQUIRE_OK(kernel.update(*plan, f.ragged()));
+    const auto beyond = kernel.forward(*plan, tensors, {}, call.workspace);
+    REQUIRE(!beyond.has_value());
+    CHECK(beyond.error().message.find("k: expected shape [9, 1, 8] or more rows") !=
+          std::string::npos);
+    f.cu_k = {0, 4, 10};
+    CHECK(!kernel.update(*plan, f.ragged()).has_value());
+}
+
+TEST_CASE("paged keys are forward only, and other devices than a CPU say that they lack layouts") {
+    Fixture f;
+    const Kernel kernel = Fixture::kernel(Layout::paged);
+    auto plan = kernel.plan(f.sizes, {}, {}, {.lengths = f.paged()});
+    REQUIRE_OK(plan);
+    const auto backward = kernel.backward(*plan, {}, {}, {}, {});
+    REQUIRE(!backward.has_value());
+    CHECK(backward.error().code == ErrorCode::unsupported);
+    CHECK(backward.error().message.find("forward only") != std::string::npos);
+    CompileOptions options{.query_layout = Layout::ragged, .key_layout = Layout::ragged};
+    const auto offline = compile_offline("score", options, "sm_90a");
+    REQUIRE(!offline.has_value());
+    CHECK(offline.error().code == ErrorCode::unsupported);
+    CHECK(offline.error().message.find("queries are ragged and keys ragged: on CUDA both") !=
+          std::string::npos);
+    options.device = Device::cuda();
+    CHECK(compile("score", options).error().code == ErrorCode::unsupported);
+    options.query_layout = Layout::paged;
+    CHECK(compile("score", options).error().code == ErrorCode::invalid_option);
+}
+
+#endif

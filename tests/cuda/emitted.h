@@ -1,0 +1,17 @@
+// The text of one kernel of a mod.
+#pragma once
+
+#include <string>
+
+#include "cuda/emit.h"
+
+namespace flexc::test {
+
+inline std::string emitted(const passes::Mod& mod, const plan::KernelConfig& config,
+                           const cuda::EmitOptions& options = {}) {
+    if (!config.specialized) return cuda::emit_mod(mod, {}, config, options);
+    const passes::DecomposedMod decomposed = passes::decompose_score(mod, config.key_width);
+    return cuda::emit_mod(decomposed.mod, decomposed.parts, config, options);
+}
+
+} // namespace flexc::test

@@ -1,0 +1,162 @@
+// Sums of dS over keys as a index_2d, as backward_sm90.cu adds them to gradients of buffers: run on
+// the host for every thread in turn, against sums element by element.
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <span>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "common/arguments.h"
+#include "compile/kernels.h"
+#include "cuda/emit_gradients.h"
+#include "cuda/emitted.h"
+#include "host_arguments.h"
+#include "host_module.h"
+#include "passes/gradient_sum.h"
+#include "plan/plan.h"
+#include "random_data.h"
+#include "support/floats.h"
+
+namespace {
+
+using namespace flexc;
+
+// d_scores: [queries of a tile][keys of a tile], bits of bf16.
+using Function = void(const std::uint64_t* words, const AttentionArguments*, int head,
+                      int tile_query, int first_key, const unsigned short* d_scores);
+
+constexpr std::string_view kText = R"(
+#include "mod.cuh"
+#include "sm90/gradients/index_2d.cuh"
+using namespace sm90;
+unsigned char shared_memory[1];
+extern "C" void run(const unsigned long long* words, const AttentionArguments* attention, int head,
+                    int tile_query, int first_key, const unsigned short* d_scores) {
+    const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
+    const HeadPlace place(*attention, arguments, head);
+    const unsigned tile = 4096;
+    store_tile(tile, mod::kQueryTile, mod::kKeyTile, d_scores);
+    const Index2dSums sums{*attention, arguments, place, first_key,
+                        min(mod::kKeyTile, attention->kv_len - first_key)};
+    for (int warp = 0; warp < 2; ++warp)
+        for (unsigned lane = 0; lane < 32; ++lane) {
+            threadIdx.x = 32 * (2 + warp) + lane;
+            if (mod::kSumsQuotients) sums.add_quotients(tile, tile_query, warp);
+            if (mod::kSumsRemainders) sums.add_remainders(tile, tile_query, warp);
+        }
+}
+)";
+
+// How many elements got a gradient: none where a drawn tile's keys all lie outside the buffers.
+int check(const std::string& text, int width, std::mt19937& random) {
+    CAPTURE(text);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    auto mod = test::lower_text(text, 64, 64, true);
+    REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
+    CHECK(passes::key_width_of_gradients(*mod) == width);
+    const bool uses_score = mod->dependence[mod->d_score].has(analysis::Dependence::score);
+    const plan::KernelConfig config =
+        plan::candidates({.kind = plan::KernelKind::backward_fused,
+                          .arch = 90,
+                          .dtype = DType::bf16,
+                          .has_score_mod = true,
+                          .derivative_uses_score = uses_score,
+                          .index_2d_reads = passes::index_2d_reads(*mod)})[below(2)];
+    REQUIRE(config.is_warp_specialized);
+    CHECK(config.key_width == width);
+    const test::HostModule module(std::string(kText),
+                                  test::emitted(*mod, config, {.dtype = DType::bf16}));
+
+    AttentionArguments attention{};
+    attention.batch = 2;
+    attention.heads = 4;
+    attention.kv_heads = 2;
+    attention.q_len = 100 + below(40);
+    attention.kv_len = 140 + below(200);
+    attention.q_offset = below(9);
+    attention.kv_offset = width * below(4);
+    ir::Environment at;
+    at.sizes = {
+        2,  4, 2, attention.q_len + attention.q_offset, attention.kv_len + attention.kv_offset,
+        64, 64};
+    const test::RandomData data(mod->program, at, random);
+    test::HostArguments arguments(*mod, at);
+    arguments.clear_gradients();
+
+    const int head = below(8);
+    const int tile_query = config.query_tile * below(attention.q_len / config.query_tile + 1);
+    const int first_key = config.key_tile * below(attention.kv_len / config.key_tile + 1);
+    if (first_key >= attention.kv_len || tile_query >= attention.q_len) return 0;
+    at.b = head / 4;
+    at.h = head % 4;
+    at.h_kv = at.h / 2;
+    std::vector<std::vector<double>> expected = arguments.empty_gradients();
+    std::vector<unsigned short> d_scores;
+    for (int q = tile_query; q < tile_query + config.query_tile; ++q)
+        for (int key = first_key; key < first_key + config.key_tile; ++key) {
+            const bool exists = q < attention.q_len && key < attention.kv_len;
+            const double value = exists ? test::random_real(random) : 0;
+            d_scores.push_back(support::Bf16::narrow(static_cast<float>(value)));
+            if (!exists) continue;
+            at.q_idx = q + attention.q_offset;
+            at.kv_idx = key + attention.kv_offset;
+            for (const passes::ReadGradient& gradient : mod->gradients) {
+                const ir::Node& read = mod->program.graph[gradient.read];
+                const std::vector<std::int64_t>& extents = at.buffers[read.symbol]->extents;
+                std::int64_t element = 0;
+                bool inside = true;
+                for (std::size_t dim = 0; dim < extents.size(); ++dim) {
+                    const std::int64_t index =
+                        ir::evaluate_integer(mod->program, read.operands[dim], at);
+                    inside = inside && index >= 0 && index < extents[dim];
+                    element = element * extents[dim] + index;
+                }
+                if (inside) expected[read.symbol][static_cast<std::size_t>(element)] += value;
+            }
+        }
+    module.function<Function>("run")(arguments.words(), &attention, head, tile_query, first_key,
+                                     d_scores.data());
+    int wrong = 0, added = 0;
+    for (std::size_t buffer = 0; buffer < expected.size(); ++buffer)
+        for (std::size_t i = 0; i < expected[buffer].size(); ++i) {
+            if (expected[buffer][i] != 0) ++added;
+            if (std::abs(expected[buffer][i] - static_cast<double>(arguments.gradient(buffer, i))) >
+                1e-3)
+                ++wrong;
+        }
+    CHECK(wrong == 0);
+    return added;
+}
+
+} // namespace
+
+TEST_CASE("gradients are summed over rows and columns of a grid of keys") {
+    std::random_device source;
+    const unsigned seed = source();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const std::string slabs = "buffer s: f32[B, H, Q_LEN, N] grad\n"
+                              "buffer t: f32[B, H, Q_LEN, M] grad\n";
+    // A compile each: some of them.
+    std::vector<int> widths = {2, 3, 7, 10, 14, 16, 24, 33, 64, 100, 128};
+    std::ranges::shuffle(widths, random);
+    int added = 0;
+    for (const int width : std::span(widths).first(5)) {
+        const std::string w = std::to_string(width);
+        added += check(slabs + "score_mod = score + s[b, h, q_idx - 2, kv_idx // " + w +
+                           "] + t[b, h, q_idx, kv_idx % " + w + "]",
+                       width, random);
+    }
+    added +=
+        check(slabs + "score_mod = score + s[b, h, q_idx // 5, kv_idx // 28] + t[b, h, 2, q_idx + "
+                      "kv_idx // 14]",
+              14, random);
+    added += check(
+        "buffer t: f32[H, 40, 14] grad\n"
+        "score_mod = 3 * tanh((score + t[h, q_idx // 14, kv_idx % 14] + t[h, q_idx % 14, kv_idx "
+        "% 7]) / 3)",
+        14, random);
+    CHECK(added > 0);
+}

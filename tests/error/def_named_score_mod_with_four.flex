@@ -1,0 +1,2 @@
+def score_mod(score, b, q_idx, kv_idx):
+    return score + q_idx

@@ -1,0 +1,1 @@
+mask_mod = and_masks(causal, other=causal)

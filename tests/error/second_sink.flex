@@ -1,0 +1,3 @@
+sink = 1
+score_mod = score
+sink { 2 }

@@ -1,0 +1,1 @@
+sink = q_idx > 3

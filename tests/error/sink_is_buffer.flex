@@ -1,0 +1,2 @@
+buffer sinks: f32[H]
+sink = sinks

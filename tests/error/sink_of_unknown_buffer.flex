@@ -1,0 +1,1 @@
+sink = sinks[h]

@@ -1,0 +1,3 @@
+buffer sinks: f32[H]
+fn gate(x) = x * score
+sink = gate(sinks[h])

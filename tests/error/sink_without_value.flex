@@ -1,0 +1,4 @@
+buffer sinks: f32[H]
+sink {
+  x = sinks[h]
+}

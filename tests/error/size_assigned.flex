@@ -1,0 +1,2 @@
+H = 8
+score_mod = score * H

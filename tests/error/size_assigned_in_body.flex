@@ -1,0 +1,4 @@
+score_mod {
+  H = 8
+  score * H
+}

@@ -1,0 +1,81 @@
+cmake_minimum_required(VERSION 3.25)
+
+macro(run)
+  execute_process(COMMAND ${ARGV} RESULT_VARIABLE result OUTPUT_VARIABLE out ERROR_VARIABLE err)
+  if(NOT result EQUAL 0)
+    list(JOIN ARGV " " command)
+    message(FATAL_ERROR "${command}\nended with ${result}\n${out}\n${err}")
+  endif()
+endmacro()
+
+# One way each with a shared and a static library: four builds would tell no more.
+set(shared_of_fetch ON)
+set(type_of_fetch Release)
+set(shared_of_add OFF)
+set(type_of_add "")
+macro(run_consumer program)
+  run(${CMAKE_COMMAND} -E env --unset=FLEXC_CPU_BACKEND FLEXC_CACHE_DIR=${WORK}/cache ${program} ${CPU})
+  if(NOT out MATCHES "flexc ${VERSION}" OR CPU AND NOT out MATCHES "attention 2.5")
+    message(FATAL_ERROR "${program}: unexpected output\n${out}")
+  endif()
+endmacro()
+
+find_program(PKG_CONFIG NAMES pkg-config pkgconf)
+foreach(way fetch add)
+  set(build ${WORK}/${way})
+  run(${CMAKE_COMMAND} -G Ninja -S ${CMAKE_CURRENT_LIST_DIR}/subproject -B ${build} -DFLEXC_SOURCE=${SOURCE}
+    -DWAY=${way} -DFLEXC_SHARED=${shared_of_${way}} -DFLEXC_INSTALL=${shared_of_${way}} -DCMAKE_BUILD_TYPE=${type_of_${way}} -DFLEXC_UNITY=ON -DFLEXC_CPU=${CPU}
+    -DFLEXC_CUDA=${CUDA} -DCMAKE_C_COMPILER=${C_COMPILER} -DCMAKE_CXX_COMPILER=${CXX_COMPILER}
+    -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})
+  run(${CMAKE_COMMAND} --build ${build})
+  run_consumer(${build}/consumer)
+  file(GLOB_RECURSE library ${build}/libflexc.so.${VERSION})
+  if(library)
+    run(nm -DC --defined-only ${library})
+    string(REGEX MATCHALL "[^\n]* [TWVBDRu] (std|fmt|spdlog|typeinfo|vtable|guard|flexc::(ir|api|passes|cuda|cpu))[^\n]*"
+      leaked "${out}")
+    if(leaked)
+      message(FATAL_ERROR "${library} shows what is not of its interface:\n${leaked}")
+    endif()
+    # The shared library, installed and found, from C++ and from C.
+    file(REMOVE_RECURSE ${WORK}/prefix ${WORK}/cxx ${WORK}/c)
+    run(${CMAKE_COMMAND} --install ${build} --prefix ${WORK}/prefix)
+    foreach(language cxx c)
+      run(${CMAKE_COMMAND} -G Ninja -S ${CMAKE_CURRENT_LIST_DIR}/${language} -B ${WORK}/${language}
+        -DCMAKE_PREFIX_PATH=${WORK}/prefix -DCMAKE_C_COMPILER=${C_COMPILER} -DCMAKE_CXX_COMPILER=${CXX_COMPILER}
+        -DFLEXC_EXPECTED_VERSION=${VERSION})
+      run(${CMAKE_COMMAND} --build ${WORK}/${language})
+      run_consumer(${WORK}/${language}/consumer)
+    endforeach()
+    file(GLOB_RECURSE package ${WORK}/prefix/*/flexc.pc)
+    get_filename_component(package_folder "${package}" DIRECTORY)
+    if(PKG_CONFIG)
+      run(${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${package_folder} ${PKG_CONFIG} --cflags --libs flexc)
+      if(out MATCHES "stdc[+][+]|exclude-libs")
+        message(FATAL_ERROR "${package} asks for more than the shared library: ${out}")
+      endif()
+      string(STRIP "${out}" flags)
+      separate_arguments(flags NATIVE_COMMAND "${flags}")
+      run(${C_COMPILER} -std=c99 ${CMAKE_CURRENT_LIST_DIR}/c/main.c -o ${WORK}/by_pkg_config ${flags})
+      run_consumer(${WORK}/by_pkg_config)
+    endif()
+    # All that the header of C declares, and nothing else of that name.
+    file(READ ${SOURCE}/include/flexc/flexc_c.h header)
+    string(REGEX MATCHALL "[ *]flexc_[a-z0-9_]+\\(" declared "${header}")
+    list(TRANSFORM declared REPLACE "[ *(]" "")
+    run(nm -D --defined-only ${library})
+    string(REGEX MATCHALL " T flexc_[a-z0-9_]+" shown "${out}")
+    list(TRANSFORM shown REPLACE " T " "")
+    foreach(list declared shown)
+      list(REMOVE_DUPLICATES ${list})
+      list(SORT ${list})
+    endforeach()
+    if(NOT declared STREQUAL shown)
+      message(FATAL_ERROR "${library} shows\n${shown}\nand flexc_c.h declares\n${declared}")
+    endif()
+  endif()
+endforeach()
+
+# The build files of the other usual generator; to build with it would tell no more.
+run(${CMAKE_COMMAND} -G "Unix Makefiles" -S ${SOURCE} -B ${WORK}/makefiles -DFLEXC_DEVELOPER=OFF -DFLEXC_CPU=${CPU}
+  -DFLEXC_CUDA=${CUDA} -DCMAKE_C_COMPILER=${C_COMPILER} -DCMAKE_CXX_COMPILER=${CXX_COMPILER})

@@ -1,0 +1,357 @@
+// The plans of programs against tests/launches/plans.txt, and what each pass fills and launches
+// against launches.txt. FLEXC_UPDATE_LAUNCHES=1 writes these files; FLEXC_LAUNCH_TRACES=FILE writes
+// every argument of every launch, for comparing two builds.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <dlfcn.h>
+
+#include "flexc/flexc.h"
+#include "runtime/state.h"
+#include "support/text.h"
+
+using namespace flexc;
+
+namespace {
+
+const std::string kLaunches = FLEXC_SOURCE_DIR "/tests/launches/launches.txt";
+const std::string kPlans = FLEXC_SOURCE_DIR "/tests/launches/plans.txt";
+
+std::string take_recorded() {
+    using Take = void (*)(void (*)(void*, const char*), void*);
+    static const Take kTake = [] {
+        const char* path = std::getenv("FLEXC_LIBCUDA");
+        void* library = path == nullptr ? nullptr : dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+        return library == nullptr ? nullptr
+                                  : reinterpret_cast<Take>(dlsym(library, "flexc_take_recorded"));
+    }();
+    std::string text;
+    if (kTake != nullptr)
+        kTake([](void* user, const char* part) { *static_cast<std::string*>(user) = part; }, &text);
+    return text;
+}
+
+struct Program {
+    std::string name, text, mask = {};
+};
+
+// Each class of program that chooses kernels, steps or workspace by itself.
+const std::vector<Program> kPrograms = {
+    {"plain", "score"},
+    {"causal", "score", "q_idx >= kv_idx"},
+    {"window", "score", "q_idx >= kv_idx && q_idx - kv_idx < 256"},
+    {"documents", "buffer ids: i32[B, Q_LEN]\nscore", "ids[b, q_idx] == ids[b, kv_idx]"},
+    {"slopes", "buffer slopes: f32[H] grad\nscore + slopes[h] * (kv_idx - q_idx)"},
+    {"half_slopes", "buffer slopes: bf16[H] grad\nscore + slopes[h] * (kv_idx - q_idx)"},
+    {"key_bias", "buffer a: f32[H, KV_LEN] grad\nscore + a[h, kv_idx]"},
+    {"gate", "buffer a: f32[B, H, Q_LEN] grad\nscore * a[b, h, q_idx]"},
+    {"relative", "buffer t: f32[H, 2 * 4096] grad\nscore + t[h, q_idx - kv_idx + 4096]"},
+    {"buckets", "buffer t: f32[H, 64] grad\n"
+                "score + t[h, clamp(q_idx - kv_idx + 32, 0, 63)]"},
+    {"dense_bias", "buffer bias: bf16[H, Q_LEN, KV_LEN] grad\nscore + bias[h, q_idx, kv_idx]"},
+    {"frozen_bias", "buffer bias: f32[B, H, Q_LEN, KV_LEN]\nscore + bias[b, h, q_idx, kv_idx]"},
+    {"grid", "buffer rows: f32[B, H, Q_LEN, 8] grad\nbuffer columns: f32[B, H, Q_LEN, 64] grad\n"
+             "score + rows[b, h, q_idx, kv_idx // 64] + columns[b, h, q_idx, kv_idx % 64]"},
+    {"kinds", "buffer t: f32[8, 8, H] grad\nbuffer g: i32[Q_LEN]\n"
+              "score + t[g[q_idx], g[kv_idx], h]"},
+    {"softcap", "20 * tanh(score / 20)"},
+    {"sinks", "buffer sinks: f32[H] grad\nsink = sinks[h] + q_idx * 0.5\nscore", "q_idx >= kv_idx"},
+};
+
+struct Setting {
+    const char* name;
+    int arch;
+    DType dtype;
+    int head_dim;
+    bool deterministic = false;
+    BackwardKernel backward = BackwardKernel::automatic;
+    const char* spills = ""; // the template all of whose kernels do
+    GradientType gradient_type = GradientType::f32;
+};
+constexpr Setting kSettings[] = {
+    {"H100 bf16 D64", 90, DType::bf16, 64},
+    {"H100 bf16 D256", 90, DType::bf16, 256},
+    {"H100 bf16 D64 deterministic", 90, DType::bf16, 64, true},
+    {"H100 bf16 D64 split", 90, DType::bf16, 64, false, BackwardKernel::split},
+    {.name = "H100 bf16 D128, forward spills",
+     .arch = 90,
+     .dtype = DType::bf16,
+     .head_dim = 128,
+     .spills = "forward_sm90.cu"},
+    {.name = "H100 bf16 D128, backward spills",
+     .arch = 90,
+     .dtype = DType::bf16,
+     .head_dim = 128,
+     .spills = "backward_sm90.cu"},
+    {.name = "H100 bf16 D64, gradients in the buffers' types",
+     .arch = 90,
+     .dtype = DType::bf16,
+     .head_dim = 64,
+     .gradient_type = GradientType::buffer},
+    {"A100 bf16 D64", 80, DType::bf16, 64},
+};
+
+// Of a call, beside the usual contiguous one.
+struct Variant {
+    const char* name;
+    bool odd_strides = false, odd_buffers = false, accumulate = false, floats = false,
+         d_lse = false;
+    double scale = 0.125;
+    std::int64_t kv_offset = 0;
+    bool plans_with_buffers = true, plans_with_tensors = true;
+};
+constexpr Variant kVariants[] = {
+    {"usual"},
+    {.name = "odd strides", .odd_strides = true},
+    {.name = "odd buffers", .odd_buffers = true},
+    {.name = "accumulated floats", .accumulate = true, .floats = true, .d_lse = true},
+    {.name = "negative scale", .scale = -1},
+    {.name = "offset 37", .kv_offset = 37},
+    {.name = "no buffers at plan", .plans_with_buffers = false},
+    {.name = "no tensors at plan", .plans_with_tensors = false},
+    {.name = "odd strides, no tensors at plan", .odd_strides = true, .plans_with_tensors = false},
+};
+
+// Addresses that nothing reads.
+class Addresses {
+  public:
+    void* next() { return reinterpret_cast<void*>(at_ += 0x1'0000'0000); }
+
+  private:
+    std::uintptr_t at_ = 0x100'0000'0000;
+};
+
+TensorView tensor(Addresses& addresses, DType dtype, std::vector<std::int64_t> shape,
+                  bool odd_strides = false) {
+    TensorView view = TensorView::contiguous(addresses.next(), dtype, std::span(shape));
+    if (odd_strides && view.rank > 1) {
+        const std::int64_t row = view.shape[view.rank - 1];
+        for (int dim = 0; dim + 1 < view.rank; ++dim)
+            view.strides[dim] = view.strides[dim] / row * (row + 3);
+    }
+    return view;
+}
+
+struct Case {
+    const Program& program;
+    const Setting& setting;
+};
+
+CompileOptions options_of(const Setting& setting, const Program& program) {
+    CompileOptions options;
+    options.mask_mod = program.mask;
+    options.dtype = setting.dtype;
+    options.head_dim = setting.head_dim;
+    options.device = Device::cuda();
+    options.deterministic = setting.deterministic;
+    options.backward_kernel = setting.backward;
+    options.gradient_type = setting.gradient_type;
+    options.cache.disk = options.cache.memory = false;
+    return options;
+}
+
+constexpr Sizes kSizes = {.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 1000, .kv_len = 1200};
+
+// Dims of a buffer at kSizes.
+std::vector<std::int64_t> extents(const ir::Program& program, const ir::Buffer& buffer,
+                                  const Variant& variant) {
+    const std::map<std::string, std::int64_t> known = {
+        {"B", kSizes.batch},
+        {"H", kSizes.heads},
+        {"H_KV", kSizes.kv_heads},
+        {"Q_LEN", kSizes.q_len},
+        {"KV_LEN", kSizes.kv_len + variant.kv_offset}};
+    std::vector<std::int64_t> result;
+    for (const ir::Dim& dim : buffer.dims) {
+        const auto found = dim.is_constant() ? known.end() : known.find(program.sizes[dim.size]);
+        result.push_back(dim.is_constant()      ? dim.constant
+                         : found == known.end() ? 48
+                                                : found->second);
+    }
+    return result;
+}
+
+// Everything that plan, forward and backward of one call record, or the error.
+std::string trace(const Kernel& kernel, const Setting& setting, const Variant& variant) {
+    Addresses addresses;
+    const Sizes& n = kSizes;
+    const std::int64_t d = setting.head_dim;
+    const DType gradient = variant.floats ? DType::f32 : setting.dtype;
+    const auto rows = [&](std::int64_t heads, std::int64_t length, DType dtype) {
+        return tensor(addresses, dtype, {n.batch, heads, length, d}, variant.odd_strides);
+    };
+    const TensorView q = rows(n.heads, n.q_len, setting.dtype),
+                     k = rows(n.kv_heads, n.kv_len, setting.dtype),
+                     v = rows(n.kv_heads, n.kv_len, setting.dtype),
+                     o = rows(n.heads, n.q_len, gradient),
+                     lse = tensor(addresses, DType::f32, {n.batch, n.heads, n.q_len}),
+                     d_out = rows(n.heads, n.q_len, setting.dtype),
+                     d_lse = variant.d_lse
+                                 ? tensor(addresses, DType::f32, {n.batch, n.heads, n.q_len})
+                                 : TensorView{},
+                     dq = rows(n.heads, n.q_len, gradient),
+                     dk = rows(n.kv_heads, n.kv_len, gradient),
+                     dv = rows(n.kv_heads, n.kv_len, gradient);
+    const ir::Program& program = kernel.state().mod.program;
+    std::vector<NamedTensor> buffers, gradients;
+    for (const ir::Buffer& buffer : program.buffers) {
+        const auto shape = extents(program, buffer, variant);
+        buffers.push_back(
+            {buffer.name, tensor(addresses, buffer.dtype, shape, variant.odd_buffers)});
+        if (buffer.grad)
+            gradients.push_back(
+                {buffer.name,
+                 tensor(addresses,
+                        setting.gradient_type == GradientType::f32 ? DType::f32 : buffer.dtype,
+                        shape)});
+    }
+    std::string text;
+    const auto add = [&](std::string_view pass, const Result<void>& done) {
+        text += formatted("{}:\n{}{}", pass, take_recorded(),
+                          done ? "" : "error: " + done.error().message + "\n");
+    };
+    (void)take_recorded();
+    const ForwardTensors forward = {q, k, v, o, lse};
+    const BackwardTensors backward = {q, k, v, o, lse, d_out, d_lse, dq, dk, dv};
+    const auto plan = kernel.plan(n,
+                                  variant.plans_with_buffers ? std::span<const NamedTensor>(buffers)
+                                                             : std::span<NamedTensor>(),
+                                  {},
+                                  {.scale = variant.scale,
+                                   .kv_offset = variant.kv_offset,
+                                   .accumulate_gradients = variant.accumulate,
+                                   .forward = variant.plans_with_tensors ? &forward : nullptr,
+                                   .backward = variant.plans_with_tensors ? &backward : nullptr});
+    if (!plan) {
+        add("plan", plan.error());
+        return text;
+    }
+    add("plan", {});
+    const Workspace workspace = {addresses.next(), plan->workspace_bytes()};
+    text += formatted("workspace {} block mask {}\n", plan->workspace_bytes(),
+                      plan->block_mask_bytes());
+    add("forward", kernel.forward(*plan, forward, buffers, workspace));
+    add("backward", kernel.backward(*plan, backward, buffers, gradients, workspace));
+    return text;
+}
+
+// "flexc_forward_sm90 132 x 384" for each launch, "fill 4096" for each fill.
+std::string summary_of(const std::string& trace) {
+    std::istringstream lines(trace);
+    std::string line, text;
+    while (std::getline(lines, line)) {
+        if (line.starts_with(' ')) continue;
+        std::istringstream words(line);
+        std::vector<std::string> all;
+        for (std::string word; words >> word;)
+            all.push_back(word);
+        if (line.starts_with("fill"))
+            text += formatted("  fill {}\n", all[5]);
+        else if (line.starts_with("flexc_")) {
+            const auto grid = std::ranges::find(all, "grid");
+            text += formatted("  {} {}{} x {}\n", all[0], grid[1],
+                              grid[2] == "1" ? "" : " x " + grid[2], grid[5]);
+        } else
+            text += line + "\n";
+    }
+    return text;
+}
+
+struct Recorded {
+    std::string summaries, traces;
+};
+
+// With every mod of the library beside them where all arguments are written.
+std::vector<Program> programs() {
+    std::vector<Program> all = kPrograms;
+    if (std::getenv("FLEXC_LAUNCH_TRACES") != nullptr)
+        for (const LibraryEntry& entry : library())
+            all.push_back({"library " + entry.name, entry.text});
+    return all;
+}
+
+Recorded record_all() {
+    Recorded result;
+    for (const Setting& setting : kSettings) {
+        ::setenv("FLEXC_RECORDED_ARCH", std::to_string(setting.arch).c_str(), 1);
+        ::setenv("FLEXC_RECORDED_SPILLS", *setting.spills ? setting.spills : "none", 1);
+        for (const Program& program : programs()) {
+            const std::string name = formatted("{}, {}", program.name, setting.name);
+            const auto kernel = compile(program.text, options_of(setting, program));
+            if (!kernel) {
+                result.summaries += formatted("# {}\nerror: {}\n", name, kernel.error().message);
+                result.traces += formatted("# {}\nerror: {}\n", name, kernel.error().message);
+                continue;
+            }
+            std::set<std::string> known; // summaries of variants
+            for (const Variant& variant : kVariants) {
+                const std::string text = trace(*kernel, setting, variant);
+                result.traces += formatted("# {}, {}\n{}", name, variant.name, text);
+                // Only what is not as in a variant before.
+                if (known.insert(summary_of(text)).second)
+                    result.summaries +=
+                        formatted("# {}, {}\n{}", name, variant.name, summary_of(text));
+            }
+        }
+    }
+    return result;
+}
+
+std::string text_of_file(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// FLEXC_UPDATE_LAUNCHES writes the record instead.
+void compare(const std::string& path, const std::string& now) {
+    if (std::getenv("FLEXC_UPDATE_LAUNCHES") != nullptr) {
+        std::ofstream(path) << now;
+        return;
+    }
+    std::istringstream before(text_of_file(path)), after(now);
+    std::string old_line, new_line, place;
+    for (int line = 1; true; ++line) {
+        const bool has_old = static_cast<bool>(std::getline(before, old_line));
+        const bool has_new = static_cast<bool>(std::getline(after, new_line));
+        if (!has_old && !has_new) break;
+        if (has_new && new_line.starts_with('#')) place = new_line;
+        CAPTURE(place);
+        CAPTURE(line);
+        REQUIRE(has_old == has_new);
+        REQUIRE(old_line == new_line);
+    }
+}
+
+} // namespace
+
+TEST_CASE("each pass fills and launches what the record says") {
+    REQUIRE_MESSAGE(std::getenv("FLEXC_LIBCUDA") != nullptr, "run it by ctest");
+    const Recorded now = record_all();
+    if (const char* path = std::getenv("FLEXC_LAUNCH_TRACES")) std::ofstream(path) << now.traces;
+    compare(kLaunches, now.summaries);
+}
+
+TEST_CASE("plans are what the record says") {
+    std::string now;
+    for (const Setting& setting : kSettings) {
+        const bool is_plain = setting.head_dim == 64 &&
+                              setting.backward == BackwardKernel::automatic &&
+                              setting.gradient_type == GradientType::f32;
+        if (!is_plain) continue; // their launches say enough
+        const std::string arch = setting.arch == 90 ? "sm_90a" : formatted("sm_{}", setting.arch);
+        for (const Program& program : kPrograms) {
+            const auto text = explain(program.text, "plan", options_of(setting, program), arch);
+            REQUIRE_MESSAGE(text, text.error().message);
+            now += formatted("# {}, {}\n{}", program.name, setting.name, *text);
+        }
+    }
+    compare(kPlans, now);
+}

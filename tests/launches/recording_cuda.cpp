@@ -1,0 +1,315 @@
+// The CUDA driver and NVRTC without a device and without a compiler: the driver answers as an H200
+// or an A100 would and writes down every fill and launch instead of doing it; NVRTC writes down
+// what it was given. Memory has addresses and no contents.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cache/digest.h"
+#include "common/arguments.h"
+#include "common/exact_sum.h"
+#include "common/rounding.h"
+#include "common/tensor_maps.h"
+#include "cuda/driver_api.h"
+#include "support/text.h"
+
+namespace {
+
+using flexc::formatted;
+using flexc::cuda::DevicePointer;
+
+struct Function {
+    std::string name;
+    std::string source;                 // its template, and a digest of the generated text
+    std::vector<std::size_t> arguments; // bytes of each
+};
+
+// What NVRTC hands out as machine code.
+struct Program {
+    std::string source;
+    std::size_t argument_words = 0; // of mod::Arguments
+    std::string text() const { return formatted("{} {}", argument_words, source); }
+    // As ptxas reports a kernel that spills, for the template that the environment names.
+    std::string log() const {
+        const char* spilling = std::getenv("FLEXC_RECORDED_SPILLS");
+        if (spilling == nullptr || !source.starts_with(spilling)) return "";
+        return "Compiling entry function 'recorded' for 'sm_90a'\n"
+               "Function properties for recorded\n"
+               "    4000 bytes stack frame, 4000 bytes spill stores, 4000 bytes spill loads\n"
+               "Used 255 registers\n";
+    }
+};
+
+// The arguments of a kernel by its name, as templates/*.cu declare them.
+std::vector<std::size_t> arguments_of(std::string_view name, std::size_t words) {
+    if (name.starts_with("flexc_round_sums")) return {sizeof(exact::Rounding)};
+    if (name.starts_with("flexc_round_gradients")) return {offsetof(Rounding, type)};
+    std::vector<std::size_t> bytes = {sizeof(AttentionArguments), words * sizeof(std::uint64_t)};
+    if (name.starts_with("flexc_plan_")) bytes.push_back(sizeof(PlanArguments));
+    if (name == "flexc_forward_sm90") {
+        bytes.push_back(sizeof(ForwardTensorMaps));
+        bytes.push_back(sizeof(int*));
+    }
+    if (name == "flexc_backward_sm90" || name == "flexc_backward_wide_sm90")
+        bytes.push_back(sizeof(BackwardTensorMaps));
+    return bytes;
+}
+
+struct Recorder {
+    std::mutex mutex;
+    std::string text;
+    DevicePointer next_address = 0x10'0000'0000;
+    std::vector<std::unique_ptr<Function>> functions;
+};
+Recorder& recorder() {
+    static Recorder instance;
+    return instance;
+}
+
+void record(const std::string& line) {
+    const std::lock_guard lock(recorder().mutex);
+    recorder().text += line + "\n";
+}
+
+int arch() {
+    const char* text = std::getenv("FLEXC_RECORDED_ARCH");
+    return text == nullptr ? 90 : std::atoi(text);
+}
+
+std::string address(const void* pointer) {
+    return formatted("{:x}", reinterpret_cast<std::uintptr_t>(pointer));
+}
+
+// What is not zero.
+std::string fields_of(const AttentionArguments& a) {
+    std::string text;
+    const auto tensor = [&](const char* name, const TensorArgument& t) {
+        if (t.data != nullptr)
+            text += formatted(" {}={}[{},{},{},{}]", name, address(t.data), t.stride_b, t.stride_h,
+                              t.stride_s, t.stride_d);
+    };
+    const auto pointer = [&](const char* name, const void* p) {
+        if (p != nullptr) text += formatted(" {}={}", name, address(p));
+    };
+    const auto number = [&](const char* name, auto value) {
+        if (value != 0) text += formatted(" {}={}", name, value);
+    };
+    tensor("q", a.q), tensor("k", a.k), tensor("v", a.v), tensor("o", a.o);
+    tensor("lse", a.lse), tensor("d_lse", a.d_lse), tensor("d_out", a.d_out);
+    tensor("dq", a.dq), tensor("dk", a.dk), tensor("dv", a.dv);
+    pointer("delta", a.delta), pointer("dq_accumulator", a.dq_accumulator);
+    pointer("row_facts", a.row_facts), number("fact_rows", a.fact_rows);
+    pointer("distance_sums", a.distance_sums), pointer("distance_values", a.distance_values);
+    pointer("key_values", a.key_values), pointer("stored_tiles", a.stored_tiles);
+    pointer("blocks_done", a.blocks_done), number("blocks_of_head", a.blocks_of_head);
+    pointer("slab_states", a.slab_states), number("q_offset", a.q_offset);
+    number("kv_offset", a.kv_offset), number("batch", a.batch), number("heads", a.heads);
+    number("kv_heads", a.kv_heads), number("q_len", a.q_len), number("kv_len", a.kv_len);
+    number("scale", a.scale), number("o_flags", a.o_flags), number("dq_flags", a.dq_flags);
+    number("dk_flags", a.dk_flags), number("dv_flags", a.dv_flags);
+    pointer("map", a.block_mask.rows), number("map_rows", a.block_mask.row_count);
+    pointer("tiles_taken", a.tiles_taken);
+    return text;
+}
+
+std::string words_of(const void* data, std::size_t bytes) {
+    std::string text;
+    for (std::size_t at = 0; at + 8 <= bytes; at += 8) {
+        std::uint64_t word = 0;
+        std::memcpy(&word, static_cast<const char*>(data) + at, sizeof(word));
+        text += formatted(" {:x}", word);
+    }
+    return text;
+}
+
+void record_launch(const Function& function, const unsigned* grid, unsigned threads,
+                   unsigned shared, bool early, void** arguments) {
+    std::string text =
+        formatted("{} of {} grid {} {} {} threads {} shared {}{}\n", function.name, function.source,
+                  grid[0], grid[1], grid[2], threads, shared, early ? " starts early" : "");
+    for (std::size_t i = 0; i < function.arguments.size(); ++i) {
+        const std::size_t bytes = function.arguments[i];
+        text += formatted("  {} bytes:", bytes);
+        text += bytes == sizeof(AttentionArguments) && i == 0
+                    ? fields_of(*static_cast<const AttentionArguments*>(arguments[i]))
+                    : words_of(arguments[i], bytes);
+        text += "\n";
+    }
+    text.pop_back();
+    record(text);
+}
+
+} // namespace
+
+extern "C" {
+
+#define EXPORT __attribute__((visibility("default")))
+
+// Hands over what was recorded since the last call.
+EXPORT void flexc_take_recorded(void (*sink)(void* user, const char* text), void* user) {
+    const std::lock_guard lock(recorder().mutex);
+    sink(user, recorder().text.c_str());
+    recorder().text.clear();
+}
+
+EXPORT int nvrtcVersion(int* major, int* minor) { return *major = 13, *minor = 0, 0; }
+EXPORT const char* nvrtcGetErrorString(int) { return "recorded"; }
+EXPORT int nvrtcCreateProgram(Program** program, const char*, const char* name, int count,
+                              const char* const* texts, const char* const* names) {
+    *program = new Program{.source = name};
+    for (int i = 0; i < count; ++i) {
+        if (std::strcmp(names[i], "mod.cuh") != 0) continue;
+        const std::string_view text = texts[i];
+        const std::size_t start = text.find("struct Arguments {");
+        const std::size_t end = text.find("};", start);
+        for (std::size_t at = text.find("alignas(8)", start); at < end;
+             at = text.find("alignas(8)", at + 1))
+            ++(*program)->argument_words;
+        (*program)->source += " " + flexc::cache::digest_of(text).hex().substr(0, 12);
+    }
+    return 0;
+}
+EXPORT int nvrtcDestroyProgram(Program** program) { return delete *program, 0; }
+EXPORT int nvrtcCompileProgram(Program*, int, const char* const*) { return 0; }
+EXPORT int nvrtcGetProgramLogSize(Program* program, std::size_t* size) {
+    return *size = program->log().size() + 1, 0;
+}
+EXPORT int nvrtcGetProgramLog(Program* program, char* log) {
+    const std::string text = program->log();
+    return std::memcpy(log, text.c_str(), text.size() + 1), 0;
+}
+EXPORT int nvrtcGetCUBINSize(Program* program, std::size_t* size) {
+    return *size = program->text().size() + 1, 0;
+}
+EXPORT int nvrtcGetCUBIN(Program* program, char* cubin) {
+    const std::string text = program->text();
+    return std::memcpy(cubin, text.c_str(), text.size() + 1), 0;
+}
+
+EXPORT int cuInit(unsigned) { return 0; }
+EXPORT int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
+EXPORT int cuGetErrorName(int, const char** name) { return *name = "CUDA_ERROR", 0; }
+EXPORT int cuGetErrorString(int, const char** text) { return *text = "recorded", 0; }
+EXPORT int cuDeviceGetCount(int* count) { return *count = 1, 0; }
+EXPORT int cuDeviceGet(int* handle, int) { return *handle = 0, 0; }
+EXPORT int cuDeviceGetName(char* name, int size, int) {
+    return std::snprintf(name, static_cast<std::size_t>(size), "recorded"), 0;
+}
+EXPORT int cuDeviceTotalMem_v2(std::size_t* bytes, int) { return *bytes = 1ull << 37, 0; }
+EXPORT int cuDeviceGetAttribute(int* value, int attribute, int) {
+    using namespace flexc::cuda;
+    const bool is_hopper = arch() == 90;
+    switch (attribute) {
+    case kMultiprocessors: *value = is_hopper ? 132 : 108; break;
+    case kMajor: *value = arch() / 10; break;
+    case kMinor: *value = arch() % 10; break;
+    case kMaxSharedOptin: *value = (is_hopper ? 227 : 163) * 1024; break;
+    default: *value = 1 << 20;
+    }
+    return 0;
+}
+EXPORT int cuDevicePrimaryCtxRetain(void** context, int) {
+    return *context = reinterpret_cast<void*>(1), 0;
+}
+EXPORT int cuCtxPushCurrent_v2(void*) { return 0; }
+EXPORT int cuCtxPopCurrent_v2(void**) { return 0; }
+EXPORT int cuCtxGetCurrent(void** context) { return *context = reinterpret_cast<void*>(1), 0; }
+EXPORT int cuCtxSynchronize() { return 0; }
+EXPORT int cuModuleLoadData(void** module, const void* cubin) {
+    auto program = std::make_unique<Program>();
+    char* rest = nullptr;
+    program->argument_words = std::strtoull(static_cast<const char*>(cubin), &rest, 10);
+    program->source = rest + 1;
+    return *module = program.release(), 0;
+}
+EXPORT int cuModuleUnload(void* module) { return delete static_cast<Program*>(module), 0; }
+EXPORT int cuModuleGetFunction(void** function, void* module, const char* name) {
+    const std::lock_guard lock(recorder().mutex);
+    auto& all = recorder().functions;
+    const auto& program = *static_cast<const Program*>(module);
+    all.push_back(std::make_unique<Function>(
+        Function{name, program.source, arguments_of(name, program.argument_words)}));
+    return *function = all.back().get(), 0;
+}
+EXPORT int cuFuncGetAttribute(int* value, int, void*) { return *value = 128, 0; }
+EXPORT int cuFuncSetAttribute(void*, int, int) { return 0; }
+EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, std::size_t) {
+    return *blocks = 1, 0;
+}
+EXPORT int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads,
+                          unsigned, unsigned, unsigned shared, void*, void** arguments, void**) {
+    const unsigned grid[] = {x, y, z};
+    record_launch(*static_cast<Function*>(function), grid, threads, shared, false, arguments);
+    return 0;
+}
+EXPORT int cuLaunchKernelEx(const flexc::cuda::LaunchConfig* config, void* function,
+                            void** arguments, void**) {
+    record_launch(*static_cast<Function*>(function), config->grid, config->threads[0],
+                  config->shared_bytes, true, arguments);
+    return 0;
+}
+EXPORT int cuMemAlloc_v2(DevicePointer* memory, std::size_t bytes) {
+    const std::lock_guard lock(recorder().mutex);
+    *memory = recorder().next_address;
+    recorder().next_address += (bytes + 0xFFFF) / 0x10000 * 0x10000;
+    return 0;
+}
+EXPORT int cuMemFree_v2(DevicePointer) { return 0; }
+EXPORT int cuMemsetD8Async(DevicePointer memory, unsigned char byte, std::size_t bytes, void*) {
+    record(formatted("fill {:x} with {} for {} bytes", memory, byte, bytes));
+    return 0;
+}
+EXPORT int cuMemcpyHtoD_v2(DevicePointer, const void*, std::size_t) { return 0; }
+EXPORT int cuMemcpyDtoH_v2(void* to, DevicePointer, std::size_t bytes) {
+    return std::memset(to, 0, bytes), 0;
+}
+EXPORT int cuMemcpyHtoDAsync_v2(DevicePointer, const void*, std::size_t, void*) { return 0; }
+EXPORT int cuMemcpyDtoHAsync_v2(void* to, DevicePointer, std::size_t bytes, void*) {
+    return std::memset(to, 0, bytes), 0;
+}
+EXPORT int cuStreamCreate(void** stream, unsigned) {
+    return *stream = reinterpret_cast<void*>(16), 0;
+}
+EXPORT int cuStreamDestroy_v2(void*) { return 0; }
+EXPORT int cuStreamSynchronize(void*) { return 0; }
+EXPORT int cuStreamGetCtx(void*, void** context) {
+    return *context = reinterpret_cast<void*>(1), 0;
+}
+EXPORT int cuStreamGetId(void* stream, unsigned long long* id) {
+    return *id = reinterpret_cast<std::uintptr_t>(stream), 0;
+}
+EXPORT int cuStreamIsCapturing(void*, int* capturing) { return *capturing = 0, 0; }
+EXPORT int cuEventCreate(void** event, unsigned) { return *event = reinterpret_cast<void*>(16), 0; }
+EXPORT int cuEventDestroy_v2(void*) { return 0; }
+EXPORT int cuEventRecord(void*, void*) { return 0; }
+EXPORT int cuEventSynchronize(void*) { return 0; }
+EXPORT int cuEventElapsedTime(float* milliseconds, void*, void*) { return *milliseconds = 1, 0; }
+EXPORT int cuPointerGetAttribute(void* value, int attribute, DevicePointer) {
+    return *static_cast<int*>(value) = attribute == flexc::cuda::kMemoryType ? 2 : 0, 0;
+}
+// The map holds what it was made of.
+EXPORT int cuTensorMapEncodeTiled(void* map, int type, std::uint32_t rank, void* data,
+                                  const std::uint64_t* dims, const std::uint64_t* strides,
+                                  const std::uint32_t* box, const std::uint32_t*, int, int swizzle,
+                                  int, int) {
+    std::uint64_t words[16] = {static_cast<std::uint64_t>(type), rank,
+                               reinterpret_cast<std::uintptr_t>(data),
+                               static_cast<std::uint64_t>(swizzle)};
+    for (std::uint32_t i = 0; i < rank; ++i) {
+        words[4 + i] = dims[i];
+        words[8 + i] = i + 1 < rank ? strides[i] : 0;
+        words[12 + i] = box[i];
+    }
+    std::memcpy(map, words, sizeof(words));
+    return 0;
+}
+
+} // extern "C"

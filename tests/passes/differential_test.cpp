@@ -1,0 +1,160 @@
+// What the passes make of random programs against the tape, which shares nothing with them: values
+// and all gradients. FLEXC_FUZZ_SECONDS=3600 test_passes -tc="differential*" goes on for an hour,
+// from FLEXC_TEST_SEED.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <utility>
+
+#include "ir/print.h"
+#include "passes/pipeline.h"
+#include "random_program.h"
+#include "tape.h"
+
+using namespace flexc;
+
+namespace {
+
+using Address = std::pair<std::uint32_t, std::vector<std::int64_t>>; // buffer, indices
+struct Gradient {
+    double sum = 0, absolute = 0;
+};
+using Gradients = std::map<Address, Gradient>;
+
+void add(Gradients& gradients, Address address, double slope) {
+    Gradient& gradient = gradients[std::move(address)];
+    gradient.sum += slope;
+    gradient.absolute += std::fabs(slope);
+}
+
+Gradients by_tape(const ir::Program& program, const test::TapeResult& tape) {
+    Gradients gradients;
+    for (const test::ReadSlope& read : tape.reads)
+        add(gradients, {program.graph[read.read].symbol, read.indices}, read.slope);
+    return gradients;
+}
+
+// By the partials of a mod, for all values of counters.
+Gradients by_mod(const passes::Mod& mod, ir::Environment environment) {
+    Gradients gradients;
+    const ir::Graph& graph = mod.program.graph;
+    for (const passes::ReadGradient& gradient : mod.gradients) {
+        std::int64_t first = 0, end = 1;
+        if (const ir::NodeId counter = mod.counters[gradient.read]; counter != ir::kNoNode) {
+            first = ir::evaluate_integer(mod.program, graph[counter].operands[0], environment);
+            end = ir::evaluate_integer(mod.program, graph[counter].operands[1], environment);
+        }
+        const ir::Node& read = graph[gradient.read];
+        for (environment.counter = first; environment.counter < end; ++environment.counter) {
+            std::vector<ir::NodeId> roots = read.operands;
+            roots.push_back(gradient.partial);
+            const auto values = ir::evaluate<double>(mod.program, roots, environment);
+            std::vector<std::int64_t> indices;
+            bool inside = true;
+            for (std::size_t i = 0; i < read.operands.size(); ++i) {
+                indices.push_back(values[read.operands[i]].integer);
+                inside = inside && indices[i] >= 0 &&
+                         indices[i] < environment.buffers[read.symbol]->extents[i];
+            }
+            if (inside)
+                add(gradients, {read.symbol, std::move(indices)}, values[gradient.partial].real);
+        }
+    }
+    return gradients;
+}
+
+// Constants are rounded to f32 on the way.
+bool is_near(double x, double y, double size = 0) {
+    return std::fabs(x - y) <= 2e-5 * (1 + std::fabs(x) + std::fabs(y) + size);
+}
+
+test::RandomOptions options_of(std::uint64_t seed) {
+    return {.operators = seed % 7 == 0 ? 80 : 30,
+            .wild_reads = seed % 3 != 0,
+            .cuts = seed % 2 == 0,
+            .tame = seed % 5 != 0};
+}
+
+struct Tally {
+    int programs = 0, points = 0, gradients = 0, smooth = 0;
+};
+
+// A slope by the tape alone: is it what the score does nearby?
+void check_by_differences(const ir::Program& program, const ir::Environment& environment,
+                          const test::TapeResult& tape, Tally& tally) {
+    constexpr double kStep = 1e-5;
+    if (tape.margin < 0.01 || tape.has_tie) return;
+    const auto score_at = [&](double by) {
+        ir::Environment moved = environment;
+        moved.score += by;
+        return test::differentiate(program, moved).score;
+    };
+    const double near = (score_at(kStep) - score_at(-kStep)) / (2 * kStep);
+    const double far = (score_at(2 * kStep) - score_at(-2 * kStep)) / (4 * kStep);
+    if (!(std::fabs(near - far) <= 1e-5 * (1 + std::fabs(near))) || std::fabs(tape.score) > 1e3)
+        return;
+    ++tally.smooth;
+    REQUIRE(std::fabs(near - tape.d_score) <= 1e-4 * (1 + std::fabs(near)));
+}
+
+void check(std::uint64_t seed, Tally& tally) {
+    CAPTURE(seed);
+    const ir::Program program = test::random_program(seed, options_of(seed));
+    const auto mod = passes::lower(program, {});
+    REQUIRE_MESSAGE(mod.has_value(), mod.error().message);
+    CAPTURE(ir::print(program));
+    ++tally.programs;
+    test::Instance instance(program, seed);
+    for (int point = 0; point < 6; ++point, instance.move()) {
+        const ir::Environment& environment = instance.environment();
+        const test::TapeResult tape = test::differentiate(program, environment);
+        CAPTURE(environment.score);
+        // Where a value is next to a step or a tie, rounding decides; on one, rules do. Passes may
+        // change signs of zeros.
+        if (!tape.is_finite || tape.divides_by_zero || tape.margin < 1e-6) continue;
+        // Nor where errors of constants, which are f32, are magnified.
+        const test::TapeResult unrounded = test::differentiate(program, environment, false);
+        if (!is_near(tape.score, unrounded.score) || !is_near(tape.d_score, unrounded.d_score))
+            continue;
+        ++tally.points;
+        REQUIRE(is_near(ir::evaluate_real(mod->program, mod->score, environment), tape.score));
+        REQUIRE(is_near(ir::evaluate_real(mod->program, mod->d_score, environment), tape.d_score));
+        Gradients expected = by_tape(program, tape), actual = by_mod(*mod, environment);
+        for (const auto& [address, gradient] : actual)
+            expected.try_emplace(address);
+        for (const auto& [address, gradient] : expected) {
+            CAPTURE(program.buffers[address.first].name);
+            ++tally.gradients;
+            REQUIRE(is_near(actual[address].sum, gradient.sum, gradient.absolute));
+        }
+        check_by_differences(program, environment, tape, tally);
+    }
+}
+
+} // namespace
+
+TEST_CASE("differential: values and gradients of random programs are those of the tape") {
+    Tally tally;
+    const char* text = std::getenv("FLEXC_FUZZ_SECONDS");
+    const double seconds = text == nullptr ? 0 : std::strtod(text, nullptr);
+    // A count, unlike a time, gives every machine the same programs.
+    const char* count = std::getenv("FLEXC_FUZZ_PROGRAMS");
+    const int programs =
+        count == nullptr ? test::trials(2000) : static_cast<int>(std::strtol(count, nullptr, 10));
+    const auto start = std::chrono::steady_clock::now();
+    const auto goes_on = [&](int done) {
+        if (text == nullptr) return done < programs;
+        return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() <
+               seconds;
+    };
+    for (std::uint64_t seed = test::first_seed(); goes_on(tally.programs); ++seed)
+        check(seed, tally);
+    MESSAGE(tally.programs << " programs, " << tally.points << " points, " << tally.gradients
+                           << " gradients of buffers, " << tally.smooth
+                           << " points checked by differences");
+    CHECK(tally.points > tally.programs);
+    CHECK(tally.smooth > tally.programs / 4);
+}

@@ -1,0 +1,464 @@
+// Whatever is asked for, the chosen tiles must be ones that the templates and the device can take.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <span>
+
+#include "plan/arch/sm80/sm80.h"
+#include "plan/plan.h"
+
+using namespace flexc;
+using namespace flexc::plan;
+using sm80::tile_row_bytes;
+
+namespace {
+
+constexpr int kArchs[] = {80, 86, 87, 89, 90, 100, 103, 120};
+constexpr DType kTypes[] = {DType::f16, DType::bf16, DType::f32};
+
+KernelRequest forward(int arch, DType dtype, int head_dim, int head_dim_v, bool score_mod) {
+    KernelRequest request;
+    request.arch = arch;
+    request.dtype = dtype;
+    request.head_dim = head_dim;
+    request.head_dim_v = head_dim_v;
+    request.has_score_mod = score_mod;
+    return request;
+}
+KernelRequest generic_forward(int arch, DType dtype, int head_dim, int head_dim_v, bool score_mod) {
+    KernelRequest request = forward(arch, dtype, head_dim, head_dim_v, score_mod);
+    request.generic_because = "a test";
+    return request;
+}
+
+KernelConfig first(const KernelRequest& request) { return candidates(request).front(); }
+// Of the family that is not generic; empty where it cannot do the request.
+std::vector<KernelConfig> of_hopper(const KernelRequest& request) {
+    std::vector<KernelConfig> all = candidates(request);
+    std::erase_if(all, [](const KernelConfig& config) { return config.family != "sm90"; });
+    return all;
+}
+
+int rows_per_warp(const KernelConfig& config) { return config.query_tile / config.warps; }
+
+} // namespace
+
+TEST_CASE("the forward kernel's tiles fit for every head dim, type and architecture") {
+    for (const int arch : kArchs)
+        for (const DType dtype : kTypes)
+            for (int head_dim = 1; head_dim <= 256; ++head_dim)
+                for (const int head_dim_v : {1, 17, 64, 129, 256, head_dim})
+                    for (const bool score_mod : {false, true}) {
+                        CAPTURE(arch);
+                        CAPTURE(name(dtype));
+                        CAPTURE(head_dim);
+                        CAPTURE(head_dim_v);
+                        const KernelConfig config =
+                            first(generic_forward(arch, dtype, head_dim, head_dim_v, score_mod));
+                        REQUIRE(config.entry == "flexc_forward");
+                        REQUIRE(config.shared_bytes <= shared_memory_limit(arch));
+                        REQUIRE(config.query_tile % (16 * config.warps) == 0);
+                        REQUIRE(config.key_tile % 16 == 0);
+                        REQUIRE(config.key_tile > 0);
+                        REQUIRE(config.stages == 2);
+
+                        // Two stages of keys and values beside the queries; then a row of floats
+                        // for each query.
+                        const int key = tile_row_bytes(head_dim, dtype);
+                        const int value = tile_row_bytes(head_dim_v, dtype);
+                        REQUIRE(config.shared_bytes >=
+                                config.query_tile * key + 2 * config.key_tile * (key + value));
+                        REQUIRE(config.shared_bytes >=
+                                config.query_tile * tile_row_bytes(head_dim_v, DType::f32));
+
+                        // Output and scores of a thread must leave registers for all else.
+                        const int columns = (head_dim_v + 15) / 16 * 16 + config.key_tile;
+                        REQUIRE(rows_per_warp(config) * columns / 32 <= 192);
+                    }
+}
+
+TEST_CASE("Hopper's tiles are whole rows of a grid of keys, until that is refused") {
+    for (int width = 1; width <= 256; ++width)
+        for (const int head_dim : {64, 80, 128, 256}) {
+            CAPTURE(width);
+            CAPTURE(head_dim);
+            KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
+            REQUIRE(first(request).key_width == 0);
+            request.key_index_2d = {width, true, width <= 64};
+            bool left_index_2d = false;
+            const std::vector<KernelConfig> all = of_hopper(request);
+            REQUIRE(all.size() <= 4);
+            for (const KernelConfig& config : all) {
+                REQUIRE(config.shared_bytes <= shared_memory_limit(90));
+                if (config.key_width == 0)
+                    left_index_2d = true;
+                else
+                    REQUIRE((config.key_width == width && config.key_tile % width == 0 &&
+                             config.key_tile % 16 == 0 && !left_index_2d));
+            }
+            REQUIRE(left_index_2d);
+            if (width == 64 && head_dim <= 128) CHECK(all.front().key_width == 64);
+        }
+}
+
+TEST_CASE("Hopper's short tiles of a grid of keys are for three warpgroups, where there are no "
+          "block masks") {
+    for (const bool has_block_mask : {false, true})
+        for (const int head_dim : {64, 80, 96}) {
+            CAPTURE(has_block_mask);
+            CAPTURE(head_dim);
+            KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
+            request.key_index_2d = {64, true, true};
+            request.has_block_mask = has_block_mask;
+            const KernelConfig config = first(request);
+            const ForwardSchedule& schedule = config.specialized->schedule;
+            const bool is_short = !has_block_mask && head_dim <= 80;
+            CHECK(config.key_width == 64);
+            CHECK(config.query_tile == (is_short ? 192 : 128));
+            CHECK(schedule.key_tile == (is_short ? 64 : 128));
+            CHECK(schedule.ping_pong == PingPong::mma);
+            CHECK(schedule.rescales_after == (is_short ? 0 : 4));
+        }
+}
+
+TEST_CASE("Hopper's backward sums by products where tiles are whole rows of a grid of keys") {
+    for (int width = 1; width <= 128; ++width)
+        for (const int head_dim : {40, 64, 80, 96, 128})
+            for (const bool linear : {false, true}) {
+                CAPTURE(width);
+                CAPTURE(head_dim);
+                KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
+                request.kind = KernelKind::backward_fused;
+                request.index_2d_reads = {width, 1, 1, true, linear, 2};
+                const bool can = linear && width % 16 == 0 && 128 % width == 0;
+                bool some = false;
+                const std::vector<KernelConfig> all = of_hopper(request);
+                REQUIRE(all.size() <= 20);
+                for (const KernelConfig& config : all) {
+                    REQUIRE(config.key_width == width);
+                    REQUIRE(config.shared_bytes <= shared_memory_limit(90));
+                    some = some || config.stages_sums;
+                }
+                REQUIRE((some ? can : !can || head_dim == 128));
+            }
+}
+
+TEST_CASE("rows in shared memory start in different banks") {
+    for (const DType dtype : kTypes)
+        for (int columns = 1; columns <= 256; ++columns) {
+            const int bytes = tile_row_bytes(columns, dtype);
+            CHECK(bytes % 32 == 16);
+            CHECK(bytes >= columns * static_cast<int>(size_of(dtype)));
+        }
+}
+
+TEST_CASE("common head dims share loads of keys between 32 rows") {
+    for (const int head_dim : {32, 64, 80, 96, 128})
+        CHECK(rows_per_warp(first(generic_forward(90, DType::bf16, head_dim, head_dim, true))) ==
+              32);
+}
+
+TEST_CASE("small shared memory gets smaller tiles") {
+    const KernelRequest hopper = generic_forward(90, DType::bf16, 256, 256, false);
+    const KernelRequest consumer = forward(120, DType::bf16, 256, 256, false);
+    CHECK(first(consumer).shared_bytes < first(hopper).shared_bytes);
+}
+
+TEST_CASE("Hopper's kernel takes what TMA can, and its tiles fit") {
+    for (const DType dtype : {DType::f16, DType::bf16})
+        for (int head_dim = 8; head_dim <= 256; head_dim += 8)
+            for (int head_dim_v = 8; head_dim_v <= 256; head_dim_v += 8) {
+                CAPTURE(head_dim);
+                CAPTURE(head_dim_v);
+                const KernelConfig config = first(forward(90, dtype, head_dim, head_dim_v, false));
+                REQUIRE(config.entry == "flexc_forward_sm90");
+                REQUIRE(config.specialized.has_value());
+                const int consumers = config.query_tile / 64;
+                REQUIRE(config.query_tile % 64 == 0);
+                REQUIRE(config.warps == 4 * (consumers + 1));
+                REQUIRE(config.key_tile % 16 == 0); // a step of the second product
+                REQUIRE(config.key_tile <= 128);    // a mask's bits of a row fit in one register
+
+                // Panels of 64 columns; the output leaves through the queries' memory.
+                const int key = (head_dim + 63) / 64, value = (head_dim_v + 63) / 64;
+                const int queries = config.specialized->schedule.query_stages * config.query_tile *
+                                    std::max(key, value);
+                REQUIRE(config.shared_bytes ==
+                        1024 + 128 * (queries + 2 * config.key_tile * (key + value)));
+                REQUIRE(config.shared_bytes <= shared_memory_limit(90));
+            }
+}
+
+TEST_CASE(
+    "what Hopper's forward keeps in shared memory does not overlap, and is what it asks for") {
+    const auto check = [](const KernelRequest& request) {
+        int own = 0;
+        for (const KernelConfig& config : of_hopper(request)) {
+            ++own;
+            const ::sm90::ForwardSizes& sizes = config.specialized->sizes;
+            const ::sm90::ForwardLayout layout = ::sm90::forward_layout(sizes);
+            CAPTURE(config.reason);
+            REQUIRE(layout.bytes == config.shared_bytes);
+            REQUIRE(layout.bytes <= shared_memory_limit(90));
+            REQUIRE(sizes.query_tile == config.query_tile);
+            REQUIRE(sizes.key_tile == config.key_tile);
+            REQUIRE(sizes.bias_bytes == request.bias_bytes);
+            REQUIRE(layout.header_bytes <= layout.index_2d_unit);
+
+            const std::array rings = {layout.queries, layout.keys,  layout.values,
+                                      layout.biases,  layout.terms, layout.index_2d_rows};
+            int memory = 1024, barriers = sizes.query_stages * 48;
+            for (const ::sm90::RingLayout& ring : rings) {
+                REQUIRE(ring.memory == memory);
+                REQUIRE(ring.barriers == barriers);
+                memory += ring.stages * ring.bytes;
+                barriers += ring.stages * 16;
+                REQUIRE(ring.bytes % 16 == 0);
+            }
+            REQUIRE(layout.bytes == memory + (sizes.multiplies_index_2d_rows ? 1024 : 0));
+            REQUIRE(layout.spare == barriers);
+            // What is swizzled starts where the swizzle does.
+            for (const ::sm90::RingLayout& ring : std::span(rings).first(3))
+                REQUIRE((ring.memory % 1024 == 0 && ring.bytes % 1024 == 0));
+            const int bias_row = sizes.key_tile * sizes.bias_bytes;
+            if (bias_row % 128 == 0) REQUIRE(layout.biases.memory % 1024 == 0);
+            if (bias_row > 0)
+                REQUIRE(layout.biases.bytes ==
+                        sizes.query_tile *
+                            (bias_row % 128 == 0 ? bias_row : bias_row + 8 * sizes.bias_bytes));
+        }
+        REQUIRE(own > 0);
+    };
+    for (const DType dtype : {DType::f16, DType::bf16})
+        for (int head_dim = 8; head_dim <= 256; head_dim += 8) {
+            CAPTURE(head_dim);
+            const KernelRequest plain = forward(90, dtype, head_dim, head_dim, true);
+            check(plain);
+            for (const int bytes : {2, 4}) {
+                KernelRequest biased = plain;
+                biased.bias_bytes = bytes;
+                check(biased);
+            }
+            for (int keys = 0; keys <= 2; ++keys)
+                for (int distances = 0; distances <= 2; ++distances) {
+                    KernelRequest tabulated = plain;
+                    tabulated.tabulated.keys = tabulated.tabulated_by_index_2d.keys = keys;
+                    tabulated.tabulated.distances = tabulated.tabulated_by_index_2d.distances =
+                        distances;
+                    if (keys + distances > 0 && of_hopper(tabulated).empty()) continue;
+                    check(tabulated);
+                    for (const int width : {14, 16, 32, 64, 128}) {
+                        tabulated.key_index_2d = {width, true, width <= 64};
+                        tabulated.key_index_2d.adds_to_products = true;
+                        check(tabulated);
+                    }
+                }
+        }
+}
+
+TEST_CASE("what Hopper's kernel cannot do is left to the generic one") {
+    CHECK(first(forward(80, DType::bf16, 128, 128, false)).entry == "flexc_forward");
+    CHECK(first(forward(100, DType::bf16, 128, 128, false)).entry == "flexc_forward");
+    CHECK(first(forward(90, DType::f32, 128, 128, false)).entry == "flexc_forward");
+    CHECK(first(forward(90, DType::bf16, 100, 128, false)).entry == "flexc_forward");
+    CHECK(first(forward(90, DType::bf16, 128, 100, false)).entry == "flexc_forward");
+    KernelRequest reporting = forward(90, DType::bf16, 128, 128, false);
+    reporting.reports_out_of_range = true;
+    CHECK(first(reporting).entry == "flexc_forward");
+    CHECK(first(reporting).reason.find("reads outside buffers") != std::string::npos);
+    CHECK(first(forward(80, DType::bf16, 128, 128, false)).reason.find("Hopper") ==
+          std::string::npos);
+}
+
+TEST_CASE("a refused configuration is followed by smaller ones, then by the generic kernel") {
+    for (const int head_dim : {64, 80, 96, 128, 192, 256}) {
+        CAPTURE(head_dim);
+        KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
+        int registers = INT32_MAX; // accumulators, of those that a thread may have
+        const std::vector<KernelConfig> all = candidates(request);
+        REQUIRE(all.size() < 10);
+        for (std::size_t i = 0; i < all.size(); ++i) {
+            const KernelConfig& config = all[i];
+            if (!config.specialized) {
+                CHECK(i > 0);
+                CHECK(i + 1 == all.size());
+                CHECK(config.entry == "flexc_forward");
+                break;
+            }
+            const int weights = config.specialized->schedule.overlaps ? config.key_tile / 4 : 0;
+            const int spare = config.query_tile == 192 ? 72 : 0; // three warpgroups have fewer
+            const int now = config.key_tile / 2 + weights + head_dim / 2 + spare;
+            CHECK(now < registers);
+            registers = now;
+        }
+    }
+}
+
+TEST_CASE("tiles of a block mask have 128 rows, unless a schedule asks for more") {
+    for (const int head_dim : {64, 80, 96, 128}) {
+        CAPTURE(head_dim);
+        KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
+        request.has_block_mask = true;
+        const KernelConfig config = first(request);
+        CHECK(config.query_tile == 128);
+        const auto schedules = forward_schedules(request);
+        REQUIRE(!schedules.empty());
+        REQUIRE(config.specialized);
+        CHECK(schedules.front() == config.specialized->schedule);
+        const bool has_wider = std::ranges::any_of(
+            schedules, [](const ForwardSchedule& schedule) { return schedule.consumers == 3; });
+        CHECK(has_wider == (head_dim <= 96));
+    }
+}
+
+TEST_CASE("a generic kernel that spilled gives way to one with fewer accumulators, at most twice") {
+    // Asked for, and where there is no other.
+    for (const KernelRequest& request : {generic_forward(80, DType::bf16, 128, 128, true),
+                                         forward(80, DType::bf16, 128, 128, true)}) {
+        const std::vector<KernelConfig> all = candidates(request);
+        CHECK(all.size() == 3);
+        for (std::size_t i = 1; i < all.size(); ++i)
+            // Of scores and of the output, in a warp.
+            CHECK(rows_per_warp(all[i]) * (all[i].key_tile + 128) <
+                  rows_per_warp(all[i - 1]) * (all[i - 1].key_tile + 128));
+    }
+}
+
+TEST_CASE("a backward that spilled works on fewer rows at a time, where that helps") {
+    KernelRequest request = generic_forward(90, DType::bf16, 128, 128, true);
+    request.kind = KernelKind::backward_fused;
+    const std::vector<KernelConfig> all = candidates(request);
+    REQUIRE(all.size() == 4);
+    for (std::size_t i = 0; i < all.size(); ++i)
+        CHECK(all[i].saves_registers == static_cast<int>(i));
+    request.head_dim = request.head_dim_v = 16;
+    CHECK(candidates(request).size() == 1);
+}
+
+TEST_CASE("a long program keeps tiles that spill some words") {
+    for (const int head_dim : {64, 128})
+        for (const auto kind : {KernelKind::forward, KernelKind::backward_fused}) {
+            KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
+            request.kind = kind;
+            CHECK(first(request).tolerated_spills == 0);
+            request.is_long = true;
+            CHECK(first(request).tolerated_spills == 128);
+        }
+}
+
+TEST_CASE("what spills little saves registers, what spills much has smaller tiles") {
+    KernelRequest request = forward(90, DType::bf16, 64, 64, true);
+    request.kind = KernelKind::backward_fused;
+    for (const bool has_score_mod : {false, true}) {
+        request.has_score_mod = has_score_mod;
+        const std::vector<KernelConfig> all = of_hopper(request);
+        const KernelConfig& one = all.front();
+        CHECK(one.query_tile == 128);
+        CHECK(one.saving_forms == (has_score_mod ? 3 : 2));
+        CHECK(one.tolerated_spills == 0);
+        CHECK(one.savable_spills == 128);
+        const auto forms = static_cast<std::size_t>(one.saving_forms);
+        REQUIRE(all.size() == 2 * (forms + 1));
+        for (std::size_t i = 1; i <= forms; ++i) {
+            CHECK(all[i].query_tile == 128);
+            CHECK(all[i].saves_registers == static_cast<int>(i));
+        }
+        const KernelConfig& smaller = all[forms + 1];
+        CHECK(smaller.query_tile == 64);
+        CHECK(smaller.saves_registers == 0);
+        // The generic kernel is slower than whatever it spills.
+        CHECK(smaller.savable_spills == std::numeric_limits<int>::max());
+        CHECK(all.back().saves_registers == smaller.saving_forms);
+        CHECK(all.back().tolerated_spills > 0);
+    }
+}
+
+TEST_CASE("Hopper's backward fits the registers and the shared memory that it has") {
+    for (int head_dim = 8; head_dim <= 128; head_dim += 8)
+        for (int head_dim_v = 8; head_dim_v <= 128; head_dim_v += 8) {
+            CAPTURE(head_dim);
+            CAPTURE(head_dim_v);
+            KernelRequest request = forward(90, DType::bf16, head_dim, head_dim_v, true);
+            request.kind = KernelKind::backward_fused;
+            const std::vector<KernelConfig> all = candidates(request), hopper = of_hopper(request);
+            REQUIRE(!hopper.empty());
+            for (const KernelConfig& config : hopper) {
+                REQUIRE(config.shared_bytes <= shared_memory_limit(90));
+                REQUIRE(config.query_tile + (head_dim + head_dim_v) / 2 <= 200);
+            }
+            REQUIRE(all.size() > hopper.size());
+            CHECK(all[hopper.size()].family == "sm80");
+            CHECK(all[hopper.size()].saves_registers == 0); // nobody has refused it yet
+            // Nothing follows the last one whose additions have an order.
+            request.deterministic = true;
+            CHECK(candidates(request).size() == hopper.size());
+        }
+}
+
+TEST_CASE("tiles of Hopper's backward are short where the derivative needs each score") {
+    for (const int head_dim : {40, 64, 128}) {
+        KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
+        request.kind = KernelKind::backward_fused;
+        CHECK(first(request).query_tile == (head_dim <= 64 ? 128 : 64));
+        request.derivative_uses_score = true;
+        CHECK(first(request).query_tile == 64);
+    }
+}
+
+TEST_CASE("sums of queries are gathered where all of them have memory") {
+    KernelRequest request = forward(90, DType::bf16, 128, 128, true);
+    request.kind = KernelKind::backward_fused;
+    request.derivative_uses_score = true;
+    const int without = first(request).shared_bytes;
+    for (int sums = 1; sums <= 8; ++sums) {
+        CAPTURE(sums);
+        request.query_sums = sums;
+        const KernelConfig config = first(request);
+        const int bytes = sums * 4 * 8 * config.query_tile * 4 + 16; // slots, warps, floats
+        const bool fits = without + bytes <= shared_memory_limit(90);
+        CHECK(fits == (sums <= 3));
+        CHECK(config.query_sums == (fits ? sums : 0));
+        CHECK(config.shared_bytes == without + (fits ? bytes : 0));
+    }
+    request.query_sums = 1;
+    request.head_dim = 192;
+    CHECK(first(request).query_sums == 0); // keys are shared
+}
+
+TEST_CASE("Hopper's backward of wide heads shares the keys of a tile between warpgroups") {
+    for (int head_dim = 8; head_dim <= 256; head_dim += 8)
+        for (const int head_dim_v : {8, 64, 120, 128, 136, 192, 256}) {
+            KernelRequest request = forward(90, DType::bf16, head_dim, head_dim_v, true);
+            request.kind = KernelKind::backward_fused;
+            request.has_block_mask = true;
+            const KernelConfig config = first(request);
+            REQUIRE(config.is_warp_specialized);
+            const bool is_wide = std::max(head_dim, head_dim_v) > 128;
+            CHECK(config.entry == (is_wide ? "flexc_backward_wide_sm90" : "flexc_backward_sm90"));
+            CHECK(config.key_tile == (is_wide ? 64 : 128));
+            REQUIRE(config.shared_bytes <= shared_memory_limit(90));
+        }
+}
+
+TEST_CASE("what Hopper's backward cannot do is left to the generic kernels") {
+    const auto is_hopper = [](auto change) {
+        KernelRequest request = forward(90, DType::bf16, 128, 128, false);
+        request.kind = KernelKind::backward_fused;
+        change(request);
+        return first(request).is_warp_specialized;
+    };
+    CHECK(is_hopper([](KernelRequest&) {}));
+    CHECK_FALSE(
+        is_hopper([](KernelRequest& request) { request.kind = KernelKind::backward_dkdv; }));
+    CHECK_FALSE(is_hopper([](KernelRequest& request) { request.arch = 100; }));
+    CHECK_FALSE(is_hopper([](KernelRequest& request) { request.dtype = DType::f32; }));
+    CHECK_FALSE(is_hopper([](KernelRequest& request) { request.head_dim = 100; }));
+    CHECK_FALSE(is_hopper([](KernelRequest& request) { request.head_dim_v = 132; }));
+    CHECK_FALSE(is_hopper([](KernelRequest& request) {
+        request.head_dim_v = 136;
+        request.deterministic = true;
+    }));
+    CHECK_FALSE(is_hopper([](KernelRequest& request) { request.generic_because = "a test"; }));
+}

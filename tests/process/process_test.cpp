@@ -1,0 +1,167 @@
+// Ends and forks of processes that compile and run CPU kernels on many threads. `test_process MODE`
+// runs the mode many times, each in a fresh process that is killed when it hangs.
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "flexc/flexc.h"
+
+using namespace flexc;
+
+namespace {
+
+constexpr std::int64_t kHeads = 2, kLength = 300, kDim = 16;
+constexpr unsigned kSeconds = 60; // of one process
+
+std::string text_of(int number) {
+    return "score_mod = score * 1." + std::to_string(number) + " + tanh(score)";
+}
+
+Result<Kernel> compiled(int number) {
+    CompileOptions options;
+    options.dtype = DType::f32;
+    options.head_dim = kDim;
+    options.device = Device::cpu();
+    options.cache.disk = options.cache.memory = false;
+    return compile(text_of(number), options);
+}
+
+// Forward and backward; false when a call fails or a number is not what `expected` says.
+bool runs(const Kernel& kernel, float* result = nullptr) {
+    const Sizes sizes{
+        .batch = 1, .heads = kHeads, .kv_heads = kHeads, .q_len = kLength, .kv_len = kLength};
+    const auto plan = kernel.plan(sizes);
+    if (!plan) return false;
+    const std::size_t count = kHeads * kLength * kDim;
+    std::vector<float> in(count), o(count), lse(kHeads * kLength), dq(count), dk(count), dv(count);
+    for (std::size_t i = 0; i < count; ++i)
+        in[i] = static_cast<float>(i % 37) / 16 - 1;
+    std::vector<std::byte> memory(plan->workspace_bytes() + 256);
+    const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+    const Workspace workspace{reinterpret_cast<void*>((address + 255) / 256 * 256),
+                              plan->workspace_bytes()};
+    auto view = [](std::vector<float>& values, std::int64_t dim) {
+        return dim == 0
+                   ? TensorView::contiguous(values.data(), DType::f32, {1, kHeads, kLength})
+                   : TensorView::contiguous(values.data(), DType::f32, {1, kHeads, kLength, dim});
+    };
+    const TensorView q = view(in, kDim), out = view(o, kDim), row = view(lse, 0);
+    if (!kernel.forward(*plan, {.q = q, .k = q, .v = q, .o = out, .lse = row}, {}, workspace))
+        return false;
+    if (!kernel.backward(*plan,
+                         {.q = q,
+                          .k = q,
+                          .v = q,
+                          .o = out,
+                          .lse = row,
+                          .d_out = q,
+                          .dq = view(dq, kDim),
+                          .dk = view(dk, kDim),
+                          .dv = view(dv, kDim)},
+                         {}, {}, workspace))
+        return false;
+    if (result != nullptr) *result = o[5] + dq[7] + dk[9] + dv[11];
+    return o[5] == o[5];
+}
+
+// exit() while other threads compile and run.
+[[noreturn]] void exit_while_compiling(int number) {
+    for (int thread = 0; thread < 3; ++thread)
+        std::thread([thread] {
+            for (int i = 0;; ++i)
+                if (const auto kernel = compiled(i * 3 + thread)) (void)runs(*kernel);
+        }).detach();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 + 13 * number));
+    std::exit(0);
+}
+
+// A kernel that outlives main, run by a destructor and by an exit handler.
+Kernel& last_kernel() {
+    static Kernel kernel;
+    return kernel;
+}
+struct RunsAtExit {
+    ~RunsAtExit() {
+        if (!runs(last_kernel())) std::_Exit(3);
+    }
+};
+int run_at_exit(int number) {
+    if (number % 2 == 0) {
+        last_kernel();
+        static const RunsAtExit destructor;
+    }
+    const auto kernel = compiled(number);
+    if (!kernel || !runs(*kernel)) return 2;
+    last_kernel() = *kernel;
+    if (number % 2 != 0)
+        std::atexit([] {
+            if (!runs(last_kernel())) std::_Exit(4);
+        });
+    return 0;
+}
+
+// A child of a process whose threads have run kernels runs one, with the same bits.
+int fork_after_threads(int number) {
+    const auto kernel = compiled(number);
+    float before = 0;
+    if (!kernel || !runs(*kernel, &before)) return 2;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i)
+        threads.emplace_back([&] {
+            for (int again = 0; again < 10; ++again)
+                (void)runs(*kernel);
+        });
+    for (std::thread& thread : threads)
+        thread.join();
+    for (int child = 0; child < 5; ++child) {
+        const pid_t process = fork();
+        if (process == 0) {
+            alarm(kSeconds / 2);
+            float after = 0;
+            const bool ran = runs(*kernel, &after);
+            std::_Exit(ran && std::memcmp(&before, &after, sizeof(float)) == 0 ? 0 : 5);
+        }
+        int status = 0;
+        if (waitpid(process, &status, 0) != process || status != 0) return 6;
+    }
+    return 0;
+}
+
+int child(const std::string& mode, int number) {
+    setenv("FLEXC_THREADS", "4", 1);
+    alarm(kSeconds);
+    if (mode == "exit_while_compiling") exit_while_compiling(number);
+    if (mode == "run_at_exit") return run_at_exit(number);
+    return fork_after_threads(number);
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+    if (count == 3) return child(arguments[1], std::atoi(arguments[2]));
+    if (count != 2) return 1;
+    int failed = 0;
+    constexpr int kTimes = 12;
+    for (int number = 0; number < kTimes; ++number) {
+        std::string which = std::to_string(number);
+        char* of_child[] = {arguments[0], arguments[1], which.data(), nullptr};
+        pid_t process = 0;
+        int status = -1;
+        if (posix_spawn(&process, "/proc/self/exe", nullptr, nullptr, of_child, environ) == 0)
+            waitpid(process, &status, 0);
+        if (status != 0) {
+            ++failed;
+            std::printf("%s %d: status %#x\n", arguments[1], number, static_cast<unsigned>(status));
+        }
+    }
+    std::printf("%s: %d of %d failed\n", arguments[1], failed, kTimes);
+    return failed == 0 ? 0 : 1;
+}

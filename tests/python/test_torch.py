@@ -1,0 +1,514 @@
+"""flexc.torch against PyTorch in float64, whose own vmap evaluates the mods, and against its eager flex_attention."""
+import functools
+import gc
+import math
+import os
+import threading
+import warnings
+
+import pytest
+
+import flexc
+from conftest import Programs, seeds
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+try:
+    from torch.nn.attention import flex_attention as theirs
+except ImportError:
+    pytest.skip("this PyTorch has no FlexAttention", allow_module_level=True)
+from torch.overrides import TorchFunctionMode  # noqa: E402
+
+from flexc.torch import (AuxRequest, and_masks, attention, create_block_mask, create_mask,  # noqa: E402
+                         flex_attention, or_masks)
+
+
+class Reads(TorchFunctionMode):
+    """array[index] as an operator that vmap knows."""
+
+    def __torch_function__(self, function, types, given=(), named=None):
+        if function is torch.Tensor.__getitem__:
+            index = given[1] if isinstance(given[1], tuple) else (given[1],)
+            if any(isinstance(i, torch.Tensor) for i in index):
+                own = [i if isinstance(i, torch.Tensor) else torch.tensor(i) for i in index]
+                return torch.ops.aten.index(given[0], own)
+        return function(*given, **(named or {}))
+
+
+def over(mod, *dims):
+    """The mod over whole axes of its last four arguments, and of its score if it has one."""
+    lead = len(dims)
+    for i in (3, 2, 1, 0):
+        mod = torch.vmap(mod, in_dims=(0,) * lead + tuple(0 if i == j else None for j in range(4)))
+    return mod
+
+
+def wanted(query, key, value, score_mod=None, mask_mod=None, scale=None):
+    groups = query.shape[1] // key.shape[1]
+    key, value = (x.expand(query.shape[0], -1, -1, -1).repeat_interleave(groups, 1) for x in (key, value))
+    score = query.double() @ key.double().transpose(-1, -2)
+    score = score * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    index = [torch.arange(n, dtype=torch.int32) for n in score.shape]
+    with Reads():
+        if score_mod is not None:
+            score = over(score_mod, 0)(score, *index).double()
+        if mask_mod is not None:
+            score = score.masked_fill(~over(mask_mod)(*index).expand(score.shape), -math.inf)
+    hidden = (score == -math.inf).all(-1, keepdim=True)
+    weights = torch.softmax(score.masked_fill(hidden, 0), -1).masked_fill(hidden, 0)
+    return weights @ value.double(), torch.logsumexp(score, -1)
+
+
+def close(actual, expected, tolerance=2e-5):
+    assert actual.shape == expected.shape
+    size = max(1.0, expected.masked_fill(expected.isinf(), 0).abs().max().item())
+    torch.testing.assert_close(actual.double(), expected.double(), atol=tolerance * size, rtol=0)
+
+
+def tensors(b=2, h=4, h_kv=None, q=35, kv=35, d=16, dv=None, dtype=torch.float32, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    shapes = (b, h, q, d), (b, h_kv or h, kv, d), (b, h_kv or h, kv, dv or d)
+    return [torch.randn(shape, generator=random).to(dtype).requires_grad_() for shape in shapes]
+
+
+def same(score_mod=None, mask_mod=None, captured=(), tolerance=5e-5, scale=None, **shape):
+    """Forward, lse and all gradients are PyTorch's."""
+    inputs = tensors(**shape)
+    lengths = inputs[0].shape[2], inputs[1].shape[2]
+    block_mask = None if mask_mod is None else create_block_mask(mask_mod, None, None, *lengths)
+    out, lse = flex_attention(*inputs, score_mod, block_mask, scale, enable_gqa=True, return_lse=True)
+    expected, expected_lse = wanted(*inputs, score_mod, mask_mod, scale)
+    close(out, expected, tolerance)
+    close(lse, expected_lse, tolerance)
+    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
+    finite = torch.isfinite(expected_lse)
+    leaves = [*inputs, *captured]
+    ours = torch.autograd.grad((out * weights).sum() + lse[finite].sum(), leaves, allow_unused=True)
+    theirs_ = torch.autograd.grad((expected * weights).sum() + expected_lse[finite].sum(), leaves, allow_unused=True)
+    for leaf, a, b in zip(leaves, ours, theirs_):
+        assert a is not None and a.dtype == leaf.dtype
+        close(a, torch.zeros_like(leaf) if b is None else b, tolerance)
+    return out
+
+
+def causal(b, h, q_idx, kv_idx):
+    return q_idx >= kv_idx
+
+
+def window(size):
+    def near(b, h, q_idx, kv_idx):
+        return q_idx - kv_idx < size
+    return near
+
+
+SCALE_OF_MODULE = 0.5
+
+
+class Learned(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.randn(71, 4))
+        self.cap = 3.0
+
+    def mod(self, score, b, h, q_idx, kv_idx):
+        return self.cap * torch.tanh(score / self.cap) + self.bias(h, q_idx - kv_idx)
+
+    def bias(self, h, distance):
+        return self.table[distance + 35, h]
+
+
+def parameter(*shape):
+    return torch.randn(shape, requires_grad=True)
+
+
+def score_mods():
+    slopes, table, pair, matrix = parameter(4), parameter(71, 4), parameter(35, 6), parameter(4, 35, 35)
+    number, rows, doc = parameter(), torch.randn(35), torch.arange(35) // 9
+    half = torch.randn(35).bfloat16().requires_grad_()
+    return {
+        "alibi": (lambda s, b, h, q, k: s + slopes[h] * (k - q), [slopes]),
+        "softcap": (lambda s, b, h, q, k: 20 * torch.tanh(s / 20), []),
+        "t5": (lambda s, b, h, q, k: s + table[torch.clamp(k - q, -8, 8) + 8, h], [table]),
+        "negative index": (lambda s, b, h, q, k: s + table[k - q, h], [table]),
+        "dense": (lambda s, b, h, q, k: s + matrix[h, q, k], [matrix]),
+        "two reads": (lambda s, b, h, q, k: s + pair[q, 0] * pair[k, 1], [pair]),
+        "dot": (lambda s, b, h, q, k: s + (pair[q] * pair[k]).sum(-1), [pair]),
+        "chained": (lambda s, b, h, q, k: s + pair[q][2] + table[doc[q]][h], [pair, table]),
+        "scalar": (lambda s, b, h, q, k: s * number, [number]),
+        "view": (lambda s, b, h, q, k: s + matrix.transpose(-1, -2)[h, k, q] + rows[5:][k % 30], [matrix]),
+        "where": (lambda s, b, h, q, k: torch.where(doc[q] == doc[k], s, -float("inf")), []),
+        "where two": (lambda s, b, h, q, k: torch.where(h % 2 == 0, s * rows[q], s + 1), []),
+        "minimum": (lambda s, b, h, q, k: torch.minimum(s, rows[k]) + torch.maximum(s, rows[q]), []),
+        "functions": (lambda s, b, h, q, k: torch.sigmoid(s) + torch.exp(-s.abs()) + torch.log1p(s * s) + s.sin(), []),
+        "gelu": (lambda s, b, h, q, k: torch.nn.functional.gelu(s) + torch.nn.functional.silu(s), []),
+        "clamp": (lambda s, b, h, q, k: s.clamp(min=-0.5) + s.clamp(-1, 1), []),
+        "power": (lambda s, b, h, q, k: s ** 2 + s.pow(3) + 2.0 ** (q - k).clamp(max=0), []),
+        "integers": (lambda s, b, h, q, k: s + (q // 3 - k % 5) * 0.1 + ((q ^ k) & 7) * 0.1 + (q << 1), []),
+        "cast": (lambda s, b, h, q, k: s + (q >= k).to(s.dtype) + (q - k).float() * 0.1 + rows[q].double(), []),
+        "bfloat16 buffer": (lambda s, b, h, q, k: s + half[q], [half]),
+        "score unused": (lambda s, b, h, q, k: rows[q] + slopes[h] * k, [slopes]),
+        "constant tensor": (lambda s, b, h, q, k: s + torch.tensor(0.25) + torch.tensor([1.0, 2.0, 3.0, 4.0])[h], []),
+        "stack": (lambda s, b, h, q, k: s + torch.stack([rows, rows * 2])[h % 2, q], []),
+        "computed array": (lambda s, b, h, q, k: s + torch.exp(slopes)[h] * (rows * 2 + 1)[q], [slopes]),
+        "mean": (lambda s, b, h, q, k: s + pair[q].mean() + pair.sum(0)[h], [pair]),
+        "arange": (lambda s, b, h, q, k: s + torch.arange(4)[h] * 0.5, []),
+        "new ones": (lambda s, b, h, q, k: s + torch.ones_like(s) + s.new_zeros(()), []),
+        "isnan": (lambda s, b, h, q, k: torch.where(torch.isnan(s) | torch.isinf(s), 0.0, s), []),
+        "logical": (lambda s, b, h, q, k: torch.where(torch.logical_and(q > k, ~(h == 1)), s, s * 0.5), []),
+        "division": (lambda s, b, h, q, k: s + torch.div(q - k, 3, rounding_mode="floor") * 0.1
+                     + torch.div(q - k, 3, rounding_mode="trunc") * 0.1 + (q - k) / 7 + torch.fmod(s, 2), []),
+        "module number": (lambda s, b, h, q, k: s * SCALE_OF_MODULE, []),
+    }
+
+
+@pytest.mark.parametrize("name", list(score_mods()))
+def test_score_mod(name):
+    torch.manual_seed(0)
+    score_mod, captured = score_mods()[name]
+    same(score_mod, captured=captured, tolerance=2e-4)
+
+
+@pytest.mark.parametrize("name", list(score_mods()))
+def test_score_mod_under_a_mask(name):
+    torch.manual_seed(0)
+    score_mod, captured = score_mods()[name]
+    same(score_mod, and_masks(causal, or_masks(window(9), lambda b, h, q, k: k < 3)), captured, 2e-4)
+
+
+def test_detached_read():
+    table = parameter(4)
+    same(lambda s, b, h, q, k: s + table[h] * table.detach()[h], captured=[table], tolerance=1e-4)
+    with pytest.raises(flexc.errors.CannotTrace, match="depends on the score"):
+        same(lambda s, b, h, q, k: s * s.detach())
+
+
+def test_masks():
+    doc = torch.tensor([0] * 10 + [1] * 9 + [2] * 16)
+    offsets = torch.tensor([0, 10, 19])
+    lengths = torch.tensor([20, 31])
+
+    def of_documents(b, h, q_idx, kv_idx):
+        inner = causal(b, h, q_idx - offsets[doc[q_idx]], kv_idx - offsets[doc[kv_idx]])
+        return (doc[q_idx] == doc[kv_idx]) & inner
+    for mask in (causal, window(4), of_documents, lambda b, h, q, k: k < lengths[b],
+                 lambda b, h, q, k: (q + k + h) % 2 == 0, lambda b, h, q, k: (q > 3) & (k < q - 3)):
+        same(None, mask)
+
+
+def test_shapes():
+    same(h=6, h_kv=2, mask_mod=causal)
+    same(q=1, kv=50)
+    same(q=70, kv=3, mask_mod=causal)
+    same(d=20, dv=8)
+    same(scale=0.3)
+    query, key, value = tensors(b=1)
+    query = torch.randn(3, 4, 35, 16)
+    close(flex_attention(query, key, value), wanted(query, key, value)[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half(dtype):
+    slopes = parameter(4)
+    same(lambda s, b, h, q, k: s + slopes[h] * (k - q), causal, [slopes], tolerance=2e-2, dtype=dtype)
+
+
+def test_strides():
+    query, key, value = (torch.randn(2, 35, 4, 16).transpose(1, 2) for _ in range(3))
+    out = flex_attention(query, key, value)
+    close(out, wanted(query, key, value)[0])
+    assert out.stride() == query.stride()
+    close(flex_attention(query[..., ::2], key[..., ::2], value), wanted(query[..., ::2], key[..., ::2], value)[0])
+    leaf = torch.randn(2, 35, 4, 16, requires_grad=True)
+    flex_attention(leaf.transpose(1, 2), key, value).sum().backward()
+    mirror = leaf.detach().clone().requires_grad_()
+    wanted(mirror.transpose(1, 2), key, value)[0].sum().backward()
+    close(leaf.grad, mirror.grad)
+
+
+def test_methods_and_partials():
+    module = Learned()
+    same(module.mod, captured=[module.table], tolerance=1e-4)
+    module.cap = 1.5
+    same(module.mod, captured=[module.table], tolerance=1e-4)
+    module.table = torch.nn.Parameter(torch.randn(71, 4))
+    same(module.mod, captured=[module.table], tolerance=1e-4)
+    slopes = parameter(4)
+
+    def general(score, b, h, q, k, gain, bias):
+        return score * gain + bias[h]
+    same(functools.partial(general, gain=0.5, bias=slopes), captured=[slopes])
+    same(functools.partial(general, gain=0.25, bias=slopes), captured=[slopes])
+
+    class Callable:
+        def __init__(self, gain):
+            self.gain = gain
+
+        def __call__(self, score, b, h, q, k):
+            return score * self.gain
+    same(Callable(2.0))
+    same(Callable(3.0))
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+def test_random_programs(seed):
+    programs = Programs(seed)
+    score, mask = programs.real(4), programs.mask(1)
+    random = torch.Generator().manual_seed(seed)
+    names = {"slopes": torch.randn(2, generator=random).requires_grad_(),
+             "bias": torch.randn(40, generator=random).requires_grad_(),
+             "table": torch.randn(2, 5, generator=random).requires_grad_(),
+             "doc": torch.randint(0, 3, (40,), generator=random), "cap": 1.5, "window": 6}
+
+    def number(x):
+        return x if isinstance(x, torch.Tensor) else torch.tensor(x)
+    functions = {"tanh": lambda x: torch.tanh(number(x)), "sigmoid": lambda x: torch.sigmoid(number(x)),
+                 "abs": lambda x: torch.abs(number(x)), "sin": lambda x: torch.sin(number(x)),
+                 "sqrt": lambda x: torch.sqrt(number(x)), "min": lambda x, y: torch.minimum(number(x), number(y)),
+                 "max": lambda x, y: torch.maximum(number(x), number(y)), "where": torch.where,
+                 "softplus": lambda x: torch.nn.functional.softplus(number(x))}
+    space = {**functions, **names}
+    score_mod = eval(f"lambda score, b, h, q_idx, kv_idx: {score}", space)
+    mask_mod = eval(f"lambda b, h, q_idx, kv_idx: torch.as_tensor({mask})", {**space, "torch": torch})
+    captured = [x for x in names.values() if isinstance(x, torch.Tensor) and x.requires_grad]
+    inputs = tensors(b=1, h=2, h_kv=1, q=19, kv=33, seed=seed)
+    block_mask = create_block_mask(mask_mod, None, None, 19, 33)
+    out = flex_attention(*inputs, score_mod, block_mask, enable_gqa=True)
+    expected, _ = wanted(*inputs, score_mod, mask_mod)
+    close(out, expected, 5e-5)
+    leaves = [*inputs, *captured]
+    ours = torch.autograd.grad(out.square().sum(), leaves, allow_unused=True)
+    other = torch.autograd.grad(expected.square().sum(), leaves, allow_unused=True)
+    for leaf, a, b in zip(leaves, ours, other):
+        close(torch.zeros_like(leaf) if a is None else a, torch.zeros_like(leaf) if b is None else b, 5e-4)
+
+
+def test_eager_flex_attention():
+    query, key, value = (x.detach() for x in tensors())
+    slopes = torch.randn(4)
+
+    def alibi(score, b, h, q_idx, kv_idx):
+        return score + slopes[h] * (kv_idx - q_idx)
+    block_mask = theirs.create_block_mask(and_masks(causal, window(7)), None, None, 35, 35, device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected, expected_lse = theirs.flex_attention(query, key, value, alibi, block_mask, return_lse=True)
+    for mask in (block_mask, create_block_mask(and_masks(causal, window(7)), None, None, 35, 35)):
+        out, lse = flex_attention(query, key, value, alibi, mask, return_lse=True)
+        close(out, expected)
+        close(lse, expected_lse)
+
+
+def test_lists_of_blocks_are_kept():
+    """PyTorch's BlockMask may hide more than its mask_mod."""
+    query, key, value = (x.detach() for x in tensors(q=64, kv=64))
+    counts, indices = torch.tensor([[[1, 2]]], dtype=torch.int32), torch.tensor([[[[1, 0], [0, 1]]]], dtype=torch.int32)
+    block_mask = theirs.BlockMask.from_kv_blocks(counts, indices, BLOCK_SIZE=32, mask_mod=causal, seq_lengths=(64, 64))
+    shown = torch.tensor([[False, True], [True, True]]).repeat_interleave(32, 0).repeat_interleave(32, 1)
+    expected = wanted(query, key, value, None, lambda b, h, q, k: shown[q, k] & (q >= k))[0]
+    close(flex_attention(query, key, value, block_mask=block_mask), expected)
+
+
+def test_block_mask():
+    block_mask = create_block_mask(causal, None, None, 300, 300)
+    assert block_mask.to_dense()[0, 0].tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    assert abs(block_mask.sparsity() - 100 / 3) < 1e-4 and block_mask.shape == (1, 1, 300, 300)
+    elements = create_mask(causal, None, None, 3, 3)[0, 0]
+    assert elements.tolist() == [[True, False, False], [True, True, False], [True] * 3]
+    with pytest.raises(ValueError, match="300 queries"):
+        flex_attention(*tensors(), block_mask=block_mask)
+    with pytest.raises(RuntimeError, match="callable"):
+        and_masks(causal, 3)
+
+
+def test_aux():
+    query, key, value = (x.detach() for x in tensors())
+    out, aux = flex_attention(query, key, value, return_aux=AuxRequest(lse=True))
+    close(aux.lse, wanted(query, key, value)[1])
+    with pytest.raises(flexc.errors.Unsupported):
+        flex_attention(query, key, value, return_aux=AuxRequest(max_scores=True))
+
+
+def kernels_made():
+    return flexc.cache.statistics()["misses"] + flexc.cache.statistics()["disk_hits"]
+
+
+def test_numbers_and_lengths_never_recompile():
+    def run(cap, size, bias, length):
+        inputs = [x.detach() for x in tensors(q=length, kv=length)]
+
+        def capped(score, b, h, q, k):
+            return cap * torch.tanh(score / cap) + bias[q]
+        out = flex_attention(*inputs, capped, create_block_mask(window(size), None, None, length, length))
+        close(out, wanted(*inputs, capped, window(size))[0])
+    run(1.0, 5, torch.randn(50), 40)
+    before = kernels_made()
+    for cap, size, length in ((2.0, 7, 33), (0.5, 20, 64), (30.0, 64, 64)):
+        run(cap, size, torch.randn(length + 9), length)
+    assert kernels_made() == before
+
+
+def test_what_changes_is_seen():
+    query, key, value = (x.detach() for x in tensors())
+    gain, table = 2.0, torch.randn(4)
+    captured = [1.0]
+    named = {"bias": torch.randn(4)}
+
+    def mod(score, b, h, q, k):
+        return score * gain + table[h] + captured[0] + named["bias"][h] * SCALE_OF_MODULE
+
+    def check():
+        close(flex_attention(query, key, value, mod), wanted(query, key, value, mod)[0])
+    check()
+    gain = 3.0
+    check()
+    table = torch.randn(4)
+    check()
+    table += 1
+    check()
+    captured[0] = 5.0
+    check()
+    named["bias"] = torch.randn(4)
+    check()
+    global SCALE_OF_MODULE
+    SCALE_OF_MODULE = 0.75
+    check()
+    SCALE_OF_MODULE = 0.5
+    doc = torch.zeros(35, dtype=torch.int64)
+    block_mask = create_block_mask(lambda b, h, q, k: doc[q] == doc[k], None, None, 35, 35)
+    for _ in range(2):
+        close(flex_attention(query, key, value, block_mask=block_mask),
+              wanted(query, key, value, None, block_mask.mask_mod)[0])
+        doc[17:] = 1
+    decides = 1
+
+    def branches(score, b, h, q, k):
+        return score * 2 if decides > 1 else score * 3
+    close(flex_attention(query, key, value, branches), wanted(query, key, value, branches)[0])
+    decides = 2
+    close(flex_attention(query, key, value, branches), wanted(query, key, value, branches)[0])
+
+
+def test_refusals_name_the_operator_and_the_line():
+    inputs = tensors()
+
+    def with_atan(score, b, h, q, k):
+        shifted = score + 1
+        return torch.atan(shifted)  # this line
+    with pytest.raises(flexc.errors.CannotTrace) as caught:
+        flex_attention(*inputs, with_atan)
+    assert "aten.atan" in str(caught.value) and "# this line" in str(caught.value)
+    assert os.path.basename(__file__) in str(caught.value)
+    with pytest.raises(flexc.errors.CannotTrace, match="returns a tensor, not str"):
+        flex_attention(*inputs, lambda s, b, h, q, k: "no")
+    with pytest.raises(ValueError, match="enable_gqa"):
+        flex_attention(*tensors(h=4, h_kv=2))
+    with pytest.raises(flexc.errors.Unsupported, match="float64"):
+        flex_attention(*tensors(dtype=torch.float64))
+    with pytest.raises(ValueError, match="one type"):
+        flex_attention(inputs[0].half(), *inputs[1:])
+    with pytest.raises(NotImplementedError, match="4D"):
+        flex_attention(inputs[0][0], *inputs[1:])
+    learned = parameter(35)
+    with pytest.raises(NameError):
+        flex_attention(*inputs, lambda s, b, h, q, k: s + not_there)  # noqa: F821
+    # A mask's captured tensor gets no gradient.
+    out = flex_attention(*inputs, block_mask=create_block_mask(lambda b, h, q, k: learned[q] > 0, None, None, 35, 35))
+    out.sum().backward()
+    assert learned.grad is None
+
+
+def test_no_second_derivative():
+    query, key, value = tensors()
+    (first,) = torch.autograd.grad(flex_attention(query, key, value).square().sum(), query, create_graph=True)
+    with pytest.raises(RuntimeError):
+        first.sum().backward()
+
+
+def test_threads():
+    slopes = torch.randn(4)
+    inputs = [x.detach() for x in tensors()]
+    problems = []
+
+    # PyTorch's vmap in the reference is not for many threads at once.
+    expected = {}
+    for gain in (1.0, 2.0, 3.0, 4.0):
+        expected[gain] = wanted(*inputs, lambda s, b, h, q, k: s * gain + slopes[h])[0]
+
+    def compare(gain):
+        def mod(score, b, h, q, k):
+            return score * gain + slopes[h]
+        try:
+            for _ in range(20):
+                close(flex_attention(*inputs, mod), expected[gain])
+        except BaseException as problem:
+            problems.append(problem)
+    threads = [threading.Thread(target=compare, args=(gain,)) for gain in expected]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+
+
+def test_memory_stays():
+    inputs = tensors(q=16, kv=16)
+
+    def resident():
+        gc.collect()
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    def once(i):
+        slopes = torch.full((4,), float(i), requires_grad=True)
+
+        def mod(score, b, h, q, k):
+            return score + slopes[h] * i
+        flex_attention(*inputs, mod).sum().backward()
+    for i in range(1200):
+        once(i)
+    before = resident()
+    for i in range(3000):
+        once(i)
+    assert resident() - before < 8 << 20
+
+
+def test_operator():
+    inputs = tensors()
+    slopes = parameter(4)
+    program = "buffer slopes: f32[H] grad\nparam cap: f32\ncap * tanh(score / cap) + slopes[h] * (kv_idx - q_idx)"
+
+    def mod(score, b, h, q, k):
+        return 3.0 * torch.tanh(score / 3.0) + slopes[h] * (k - q)
+    out = attention(*inputs, program, {"slopes": slopes}, {"cap": 3.0})
+    expected, _ = wanted(*inputs, mod)
+    close(out, expected)
+    for a, b in zip(torch.autograd.grad(out.square().sum(), [*inputs, slopes]),
+                    torch.autograd.grad(expected.square().sum(), [*inputs, slopes])):
+        close(a, b, 1e-4)
+    torch.library.opcheck(torch.ops.flexc.attention.default,
+                          (*inputs, [slopes], program, "cap=3.0", None, True))
+
+
+def test_operator_under_compile():
+    inputs = tensors()
+    slopes = parameter(4)
+    program = "buffer slopes: f32[H] grad\nscore + slopes[h] * (kv_idx - q_idx)"
+
+    def step(query, key, value, slopes):
+        return attention(query * 2, key, value, program, {"slopes": slopes}).square()
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
+    out, expected = compiled(*inputs, slopes), step(*inputs, slopes)
+    close(out, expected)
+    for a, b in zip(torch.autograd.grad(out.sum(), [*inputs, slopes]),
+                    torch.autograd.grad(expected.sum(), [*inputs, slopes])):
+        close(a, b)
+
+
+def test_flex_attention_under_compile():
+    inputs = tensors()
+    slopes = parameter(4)
+
+    @functools.partial(torch.compile, backend="eager")
+    def step(query, key, value):
+        return flex_attention(query * 2, key, value, lambda s, b, h, q, k: s + slopes[h]).square()
+    query, key, value = inputs
+    close(step(*inputs), wanted(query * 2, key, value, lambda s, b, h, q, k: s + slopes[h])[0].square())

@@ -1,0 +1,234 @@
+#include "flexc/layout_option.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <sstream>
+
+#include "flexc/command.h"
+#include "support/text.h"
+
+namespace flexc::cli {
+namespace {
+
+Layout parse_layout(const std::string& text, const char* option, bool may_be_paged) {
+    for (const auto layout : {Layout::dense, Layout::ragged, Layout::paged}) {
+        if (text == name(layout) && (may_be_paged || layout != Layout::paged)) {
+            return layout;
+        }
+    }
+    fail_usage(formatted("{} '{}': expected dense{} ragged{}", option, text,
+                         may_be_paged ? "," : " or", may_be_paged ? " or paged" : ""));
+}
+
+QueryStart parse_query_start(const std::string& text) {
+    if (text == "auto") {
+        return QueryStart::automatic;
+    }
+    if (text == "zero") {
+        return QueryStart::zero;
+    }
+    if (text == "end") {
+        return QueryStart::end;
+    }
+    fail_usage(formatted("--query-start '{}': expected auto, zero or end", text));
+}
+
+std::vector<std::int32_t> read_numbers(const TensorFile& file, const char* tensor) {
+    const auto* entry = file.find(tensor);
+    if (entry == nullptr) {
+        return {};
+    }
+    if (entry->dtype != DType::i32) {
+        fail(formatted("{}: tensor '{}': is {} {}; expected i32", file.path(), tensor,
+                       name(entry->dtype), describe_shape(entry->shape)));
+    }
+    const auto bytes = value_of(file.read(*entry));
+    std::vector<std::int32_t> numbers(bytes.size() / sizeof(std::int32_t));
+    std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(std::int32_t));
+    return numbers;
+}
+
+const TensorEntry& tensor_of(const TensorFile& file, const char* tensor, std::size_t rank,
+                             const char* dims) {
+    const auto* entry = file.find(tensor);
+    if (entry == nullptr) {
+        fail(formatted("{}: tensor '{}': missing; expected f32, f16 or bf16 {}", file.path(),
+                       tensor, dims));
+    }
+    const bool is_right =
+        entry->dtype == DType::f32 || entry->dtype == DType::f16 || entry->dtype == DType::bf16;
+    if (entry->shape.size() != rank || !is_right) {
+        fail(formatted("{}: tensor '{}': is {} {}; expected f32, f16 or bf16 {}", file.path(),
+                       tensor, name(entry->dtype), describe_shape(entry->shape), dims));
+    }
+    return *entry;
+}
+
+// The longest of them; numbers that are none are refused by the plan.
+std::int64_t longest(const std::vector<std::int32_t>& used, const std::vector<std::int32_t>& cu,
+                     std::int64_t all) {
+    std::int64_t most = 0;
+    if (!used.empty()) {
+        return std::max(*std::ranges::max_element(used), 0);
+    }
+    if (cu.empty()) {
+        return all;
+    }
+    for (std::size_t i = 1; i < cu.size(); ++i) {
+        most = std::max<std::int64_t>(most, std::int64_t{cu[i]} - cu[i - 1]);
+    }
+    return most;
+}
+
+} // namespace
+
+void add_layout_options(CommandLine command, LayoutOption& option) {
+    command.option("--query-layout", option.query_layout,
+                   "dense, or ragged: q [TOTAL_Q,H,D] with cu_seqlens_q i32 [B+1]",
+                   {.usual = {"dense", "ragged"}});
+    command.option("--key-layout", option.key_layout,
+                   "dense, ragged: k, v [TOTAL_K,H_KV,.] with cu_seqlens_k, or paged: "
+                   "[PAGES,PAGE_SIZE,H_KV,.] with page_table i32 [B,MAX_PAGES] and seqused_k i32 "
+                   "[B], or page_indptr, page_indices and last_page_len",
+                   {.usual = {"dense", "ragged", "paged"}});
+    command.option("--query-start", option.query_start,
+                   "Where q_idx of a request begins: zero, or end, so that it ends with the keys; "
+                   "auto is end with paged keys",
+                   {.usual = {"auto", "zero", "end"}});
+}
+
+void apply(const LayoutOption& option, CompileOptions& options) {
+    options.query_layout = parse_layout(option.query_layout, "--query-layout", false);
+    options.key_layout = parse_layout(option.key_layout, "--key-layout", true);
+    const auto start = parse_query_start(option.query_start);
+    if (is_dense(option) && start != QueryStart::automatic) {
+        fail_usage("--query-start is of ragged and paged layouts");
+    }
+}
+
+bool is_dense(const LayoutOption& option) {
+    return option.query_layout == "dense" && option.key_layout == "dense";
+}
+
+ProblemShape requests_shape(const TensorFile& file, const LayoutOption& option) {
+    ProblemShape shape;
+    shape.query_layout = parse_layout(option.query_layout, "--query-layout", false);
+    shape.key_layout = parse_layout(option.key_layout, "--key-layout", true);
+    RequestLengths& lengths = shape.lengths;
+    lengths.cu_seqlens_q = read_numbers(file, "cu_seqlens_q");
+    lengths.cu_seqlens_k = read_numbers(file, "cu_seqlens_k");
+    lengths.seqused_q = read_numbers(file, "seqused_q");
+    lengths.seqused_k = read_numbers(file, "seqused_k");
+    lengths.page_table = read_numbers(file, "page_table");
+    lengths.page_indptr = read_numbers(file, "page_indptr");
+    lengths.page_indices = read_numbers(file, "page_indices");
+    lengths.last_page_len = read_numbers(file, "last_page_len");
+    lengths.query_starts = read_numbers(file, "query_starts");
+    lengths.query_start = parse_query_start(option.query_start);
+
+    const bool ragged_q = shape.query_layout == Layout::ragged;
+    const auto& q =
+        tensor_of(file, "q", ragged_q ? 3 : 4, ragged_q ? "[TOTAL_Q, H, D]" : "[B, H, Q_LEN, D]");
+    const char* dims = shape.key_layout == Layout::dense    ? "[B, H_KV, KV_LEN, D]"
+                       : shape.key_layout == Layout::ragged ? "[TOTAL_K, H_KV, D]"
+                                                            : "[PAGES, PAGE_SIZE, H_KV, D]";
+    const std::size_t rank = shape.key_layout == Layout::ragged ? 3 : 4;
+    const auto &k = tensor_of(file, "k", rank, dims), &v = tensor_of(file, "v", rank, dims);
+    auto expected = k.shape;
+    expected.back() = v.shape.back();
+    if (v.shape != expected || k.dtype != q.dtype || v.dtype != q.dtype ||
+        k.shape.back() != q.shape.back()) {
+        fail(formatted("{}: q {} {}, k {} {} and v {} {} do not go together", file.path(),
+                       name(q.dtype), describe_shape(q.shape), name(k.dtype),
+                       describe_shape(k.shape), name(v.dtype), describe_shape(v.shape)));
+    }
+    shape.dtype = q.dtype;
+    shape.head_dim = static_cast<int>(std::min<std::int64_t>(q.shape.back(), 1 << 20));
+    shape.head_dim_v = static_cast<int>(std::min<std::int64_t>(v.shape.back(), 1 << 20));
+    Sizes& sizes = shape.sizes;
+    sizes.heads = q.shape[1];
+    sizes.kv_heads = shape.key_layout == Layout::paged ? k.shape[2] : k.shape[1];
+    const auto counted = [](const std::vector<std::int32_t>& cu) {
+        return static_cast<std::int64_t>(cu.size()) - 1;
+    };
+    sizes.batch = !ragged_q                           ? q.shape[0]
+                  : !lengths.cu_seqlens_q.empty()     ? counted(lengths.cu_seqlens_q)
+                  : shape.key_layout == Layout::dense ? k.shape[0]
+                                                      : 0;
+    shape.q_rows = ragged_q ? q.shape[0] : q.shape[2];
+    sizes.q_len = ragged_q ? longest(lengths.seqused_q, lengths.cu_seqlens_q, 0) : q.shape[2];
+    switch (shape.key_layout) {
+    case Layout::dense: shape.kv_rows = sizes.kv_len = k.shape[2]; break;
+    case Layout::ragged:
+        shape.kv_rows = k.shape[0];
+        sizes.kv_len = longest(lengths.seqused_k, lengths.cu_seqlens_k, 0);
+        break;
+    case Layout::paged:
+        lengths.pages = k.shape[0];
+        lengths.page_size = k.shape[1];
+        if (!lengths.seqused_k.empty()) {
+            sizes.kv_len = longest(lengths.seqused_k, {}, 0);
+        } else {
+            sizes.kv_len = longest({}, lengths.page_indptr, 0) * lengths.page_size;
+        }
+        break;
+    }
+    return shape;
+}
+
+ProblemShape made_up_requests(const std::string& requests, std::int64_t page_size) {
+    ProblemShape shape;
+    shape.query_layout = Layout::ragged;
+    shape.key_layout = page_size > 0 ? Layout::paged : Layout::ragged;
+    RequestLengths& lengths = shape.lengths;
+    lengths.cu_seqlens_q = lengths.cu_seqlens_k = {0};
+    std::stringstream stream(requests);
+    for (std::string part; std::getline(stream, part, ',');) {
+        const auto times = part.find('x'), at = part.find('@');
+        const auto what = "--requests " + requests;
+        if (times == std::string::npos || at == std::string::npos || at < times) {
+            fail_usage(formatted("{}: '{}' is not COUNTxQUERIES@KEYS", what, part));
+        }
+        const auto count = parse_count(part.substr(0, times), what);
+        const auto queries = parse_count(part.substr(times + 1, at - times - 1), what);
+        const auto keys = parse_count(part.substr(at + 1), what);
+        constexpr std::int64_t kMost = std::int64_t{1} << 30;
+        for (std::int64_t i = 0; i < count; ++i) {
+            if (lengths.cu_seqlens_q.back() + queries >= kMost ||
+                lengths.cu_seqlens_k.back() + keys >= kMost) {
+                fail_usage(formatted("{}: more than 2^30 rows", what));
+            }
+            lengths.cu_seqlens_q.push_back(
+                static_cast<std::int32_t>(lengths.cu_seqlens_q.back() + queries));
+            lengths.cu_seqlens_k.push_back(
+                static_cast<std::int32_t>(lengths.cu_seqlens_k.back() + keys));
+        }
+        shape.sizes.q_len = std::max(shape.sizes.q_len, queries);
+        shape.sizes.kv_len = std::max(shape.sizes.kv_len, keys);
+    }
+    shape.sizes.batch = static_cast<std::int64_t>(lengths.cu_seqlens_q.size()) - 1;
+    shape.q_rows = lengths.cu_seqlens_q.back();
+    shape.kv_rows = lengths.cu_seqlens_k.back();
+    if (page_size == 0) {
+        lengths.query_start = QueryStart::end;
+        return shape;
+    }
+    lengths.page_size = page_size;
+    lengths.page_indptr = {0};
+    for (std::size_t b = 1; b < lengths.cu_seqlens_k.size(); ++b) {
+        const std::int64_t keys = lengths.cu_seqlens_k[b] - lengths.cu_seqlens_k[b - 1];
+        lengths.seqused_k.push_back(static_cast<std::int32_t>(keys));
+        lengths.page_indptr.push_back(static_cast<std::int32_t>(
+            lengths.page_indptr.back() + (keys + page_size - 1) / page_size));
+    }
+    lengths.pages = lengths.page_indptr.back();
+    lengths.page_indices.resize(static_cast<std::size_t>(lengths.pages));
+    std::iota(lengths.page_indices.begin(), lengths.page_indices.end(), 0);
+    std::ranges::shuffle(lengths.page_indices, std::mt19937(1));
+    lengths.cu_seqlens_k.clear();
+    return shape;
+}
+
+} // namespace flexc::cli
