@@ -75,6 +75,12 @@ std::string gradients(const Layout& layout, const std::vector<passes::ReadGradie
            device_function(formatted("void visit_sink_gradients({}, Add add)", kParameters), body);
 }
 
+bool takes_lse(const plan::KernelConfig& config) {
+    return !config.is_warp_specialized && (config.kind == plan::KernelKind::backward_dq ||
+                                           config.kind == plan::KernelKind::backward_dkdv ||
+                                           config.kind == plan::KernelKind::backward_fused);
+}
+
 } // namespace
 
 bool knows_sink(const passes::Mod& mod, const plan::KernelConfig& config) {
@@ -84,6 +90,9 @@ bool knows_sink(const passes::Mod& mod, const plan::KernelConfig& config) {
 
 std::string emit_sink(const passes::Mod& mod, const plan::KernelConfig& config, bool fast) {
     const bool is_delta = config.kind == plan::KernelKind::delta;
+    // Of the generic kernels, which take a row's lse as it is where there is none.
+    if (takes_lse(config))
+        return formatted("constexpr bool kHasSink = {};\n\n", mod.sink != ir::kNoNode);
     if (config.kind != plan::KernelKind::forward && !is_delta) return "";
     const bool has_sink = knows_sink(mod, config);
     std::string text = formatted("constexpr bool kHasSink = {};\n", has_sink);

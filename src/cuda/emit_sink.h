@@ -9,7 +9,7 @@
 
 namespace flexc::cuda {
 
-// Whether this kernel knows the sink.
+// Whether this kernel computes the sink.
 bool knows_sink(const passes::Mod& mod, const plan::KernelConfig& config);
 // `fast` as Layout's.
 std::string emit_sink(const passes::Mod& mod, const plan::KernelConfig& config, bool fast);

@@ -35,14 +35,14 @@ class Carver {
 
 } // namespace
 
-Result<BlockMasks> BlockMasks::load(const cuda::Module& module, const plan::KernelConfig& planner) {
+Result<BlockMasks> BlockMasks::load(cuda::Module module, const plan::KernelConfig& planner) {
     auto facts = module.function("flexc_plan_facts", 0);
     if (!facts) return facts.error();
     auto tiles = module.function("flexc_plan_tiles", 0);
     if (!tiles) return tiles.error();
     auto order = module.function("flexc_plan_order", 0);
     if (!order) return order.error();
-    return BlockMasks(*planner.block_mask, *facts, *tiles, *order);
+    return BlockMasks(std::move(module), *planner.block_mask, *facts, *tiles, *order);
 }
 
 BlockMasks::Tiling BlockMasks::tiling_of(const plan::KernelConfig& kernel) {

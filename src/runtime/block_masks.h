@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "common/arguments.h"
@@ -15,7 +16,7 @@ class BlockMasks {
   public:
     // `planner` is the configuration of the module's kernels. Kernels that visit tiles in the same
     // order and sizes share a mask.
-    static Result<BlockMasks> load(const cuda::Module& module, const plan::KernelConfig& planner);
+    static Result<BlockMasks> load(cuda::Module module, const plan::KernelConfig& planner);
     void add(const plan::KernelConfig& kernel);
 
     // Of all masks; known from the lengths alone.
@@ -38,12 +39,13 @@ class BlockMasks {
         std::size_t bytes = 0;
     };
 
-    BlockMasks(plan::BlockMaskFacts shape, cuda::Function facts, cuda::Function tiles,
-               cuda::Function order)
-        : shape_(shape), facts_(facts), tiles_(tiles), order_(order) {}
+    BlockMasks(cuda::Module module, plan::BlockMaskFacts shape, cuda::Function facts,
+               cuda::Function tiles, cuda::Function order)
+        : module_(std::move(module)), shape_(shape), facts_(facts), tiles_(tiles), order_(order) {}
     static Tiling tiling_of(const plan::KernelConfig& kernel);
     Placed place(const AttentionArguments& attention, std::byte* memory) const;
 
+    cuda::Module module_; // functions live as long as it does
     plan::BlockMaskFacts shape_;
     cuda::Function facts_, tiles_, order_;
     std::vector<Tiling> tilings_;

@@ -254,7 +254,7 @@ class CudaExecutable final : public Executable {
         if (!module) return module.error();
         if (auto done = add_info(*module, builder.config, std::move(builder.info)); !done)
             return done;
-        auto masks = BlockMasks::load(*module, builder.config);
+        auto masks = BlockMasks::load(std::move(*module), builder.config);
         if (!masks) return masks.error();
         block_masks_ = std::move(*masks);
         return {};

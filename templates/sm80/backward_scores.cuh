@@ -11,8 +11,9 @@ struct ScoreRow {
     mod::Row value;
     int q; // as the program sees it; rows past the end repeat the last
     bool inside;
-    float reference_score, lse_log2; // lse and 0, where lse is enough: see row_references.cuh
-    float delta;                     // sum over d of d_out * o, less d_lse
+    float reference_score,
+        lse_log2; // lse and 0, where lse is enough: see row_references.cuh, sink.cuh
+    float delta;  // sum over d of d_out * o, less d_lse
 };
 
 // A tile of scores: its first positions, where load_row_sums put lse and delta of its rows, the
@@ -56,7 +57,7 @@ __device__ inline ScoreRow read_row(const Surroundings& around, const ScoreTile&
     const float lse = sm80::load_shared_float(tile.row_sums + 4 * row);
     // Nothing is visible in the row: an infinite lse makes every P zero.
     float reference_score = lse == negative_infinity() ? -lse : lse, lse_log2 = 0;
-    if (is_large_lse(lse)) {
+    if (mod::kHasSink || is_large_lse(lse)) {
         const long long head = static_cast<long long>(place.b) * attention.heads + place.h;
         const long long of_all = head * attention.fact_rows + position;
         reference_score = attention.row_facts[row_fact_place(of_all, kReferenceFact)] *

@@ -95,6 +95,10 @@ class Logits {
     __device__ float exponent(float logit) const {
         return kFactorIsOne ? logit : __fmul_rn(logit, factor_);
     }
+    // A score as a logit, rounded as addends are, so that equal ones stay equal.
+    __device__ float logit(float score) const {
+        return kFactorIsOne ? multiply_finite(score, kLog2E) : score * (kLog2E / factor_);
+    }
     __device__ float exponent_below(float logit, float max_log2) const {
         return kFactorIsOne ? logit - max_log2 : fmaf(logit, factor_, -max_log2);
     }

@@ -161,7 +161,7 @@ class OnlineMaximum : public SoftmaxRows {
     __device__ float exponent_of_sink(int r, float sink, const Logits& form) const {
         const float at = level(r, form);
         if (fabsf(at) >= kLargeExponent)
-            return form.exponent(sink * (kLog2E / form.factor()) - maximum[r]) - form.lse_shift();
+            return form.exponent(form.logit(sink) - maximum[r]) - form.lse_shift();
         return sink * kLog2E - at - form.lse_shift();
     }
 

@@ -148,7 +148,13 @@ TEST_CASE("sinks of any size in Hopper's kernels" * doctest::skip()) {
           "score_mod = score - 1e10\nsink = -1e10", "score_mod = 30 * tanh(score)\nsink = 29.5"}) {
         Case one{.text = text, .scale = 0.25f, .large_scores = true, .with_d_lse = true};
         one.head_dim = 64;
-        check_types(one, test::check_on_hopper);
+        // dS has no room in f16 where a derivative is larger than its largest number.
+        if (std::string(text).starts_with("score_mod = score *")) {
+            one.dtype = DType::bf16;
+            test::check_on_hopper(one);
+        } else {
+            check_types(one, test::check_on_hopper);
+        }
     }
 }
 

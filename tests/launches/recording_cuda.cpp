@@ -30,6 +30,7 @@ struct Function {
     std::string name;
     std::string source;                 // its template, and a digest of the generated text
     std::vector<std::size_t> arguments; // bytes of each
+    const void* module;                 // null when it has been unloaded
 };
 
 // What NVRTC hands out as machine code.
@@ -72,6 +73,12 @@ struct Recorder {
 Recorder& recorder() {
     static Recorder instance;
     return instance;
+}
+
+constexpr int kInvalidHandle = 400;
+bool is_unloaded(const void* function) {
+    const std::lock_guard lock(recorder().mutex);
+    return static_cast<const Function*>(function)->module == nullptr;
 }
 
 void record(const std::string& line) {
@@ -230,13 +237,19 @@ EXPORT int cuModuleLoadData(void** module, const void* cubin) {
     program->source = rest + 1;
     return *module = program.release(), 0;
 }
-EXPORT int cuModuleUnload(void* module) { return delete static_cast<Program*>(module), 0; }
+// Its functions end with it, as the driver's do.
+EXPORT int cuModuleUnload(void* module) {
+    const std::lock_guard lock(recorder().mutex);
+    for (const auto& function : recorder().functions)
+        if (function->module == module) function->module = nullptr;
+    return delete static_cast<Program*>(module), 0;
+}
 EXPORT int cuModuleGetFunction(void** function, void* module, const char* name) {
     const std::lock_guard lock(recorder().mutex);
     auto& all = recorder().functions;
     const auto& program = *static_cast<const Program*>(module);
     all.push_back(std::make_unique<Function>(
-        Function{name, program.source, arguments_of(name, program.argument_words)}));
+        Function{name, program.source, arguments_of(name, program.argument_words), module}));
     return *function = all.back().get(), 0;
 }
 EXPORT int cuFuncGetAttribute(int* value, int, void*) { return *value = 128, 0; }
@@ -247,11 +260,13 @@ EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, 
 EXPORT int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads,
                           unsigned, unsigned, unsigned shared, void*, void** arguments, void**) {
     const unsigned grid[] = {x, y, z};
+    if (is_unloaded(function)) return kInvalidHandle;
     record_launch(*static_cast<Function*>(function), grid, threads, shared, false, arguments);
     return 0;
 }
 EXPORT int cuLaunchKernelEx(const flexc::cuda::LaunchConfig* config, void* function,
                             void** arguments, void**) {
+    if (is_unloaded(function)) return kInvalidHandle;
     record_launch(*static_cast<Function*>(function), config->grid, config->threads[0],
                   config->shared_bytes, true, arguments);
     return 0;
