@@ -2,6 +2,7 @@
 // caller wants. One block does kQueryTile rows of one head.
 #include "mod.cuh"
 
+#include "sm80/arguments.h"
 #include "sm80/backward_output.cuh"
 
 using namespace sm80;
@@ -12,7 +13,7 @@ constexpr int kThreads = 32 * mod::kWarps;
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    flexc_backward_convert(const __grid_constant__ AttentionArguments attention,
+    flexc_backward_convert(const __grid_constant__ sm80::KernelArguments attention,
                            const __grid_constant__ mod::Arguments) {
     constexpr int kPairs = (mod::kHeadDim + 1) / 2;
     const int query_tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;

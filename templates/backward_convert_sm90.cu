@@ -6,6 +6,7 @@
 #include "mod.cuh"
 
 #include "sm80/backward_output.cuh"
+#include "sm90/arguments.h"
 #include "sm90/dependence.cuh"
 #include "sm90/pack.cuh"
 #include "sm90/semaphore.cuh"
@@ -25,7 +26,7 @@ static_assert(kSlabBytes + 16 <= mod::kSharedBytes);
 extern __shared__ __align__(128) unsigned char shared_memory[];
 
 // Until all blocks that add to a head's dq have.
-__device__ inline void wait_for_blocks(const AttentionArguments& attention, int kv_head) {
+__device__ inline void wait_for_blocks(const sm90::KernelArguments& attention, int kv_head) {
     constexpr unsigned kNanoseconds = 200;
     while (sm90::load_acquiring(attention.blocks_done + kv_head) < attention.blocks_of_head)
         __nanosleep(kNanoseconds);
@@ -52,7 +53,7 @@ __device__ inline uint4 transpose_quad(const unsigned (&pairs)[4]) {
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    flexc_backward_convert_sm90(const __grid_constant__ AttentionArguments attention,
+    flexc_backward_convert_sm90(const __grid_constant__ sm90::KernelArguments attention,
                                 const __grid_constant__ mod::Arguments arguments) {
     constexpr int kPaddedRows = 128;
     if (attention.blocks_done == nullptr) sm90::wait_for_kernel_ahead();
@@ -76,10 +77,10 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         sm90::load_bytes(shared_address(shared_memory),
                          attention.dq_accumulator + index * kSlabFloats, kSlabBytes, arrival);
         shared_state =
-            attention.slab_states == nullptr ? kSlabStored : attention.slab_states[index];
+            attention.slab_states == nullptr ? sm90::kSlabStored : attention.slab_states[index];
     }
     __syncthreads();
-    const bool has_sums = shared_state != kSlabUntouched;
+    const bool has_sums = shared_state != sm90::kSlabUntouched;
     const float4* const from = reinterpret_cast<const float4*>(shared_memory) + threadIdx.x;
 
     const int row = slab * kRows + static_cast<int>(threadIdx.x) / 32 * 16 +

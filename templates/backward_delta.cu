@@ -3,6 +3,7 @@
 #include "mod.cuh"
 
 #include "common/sink.cuh"
+#include "sm80/arguments.h"
 #include "sm80/row_products.cuh"
 
 using namespace sm80;
@@ -13,7 +14,7 @@ static_assert(mod::kQueryTile % (kThreads / kRowLanes) == 0); // so that warps s
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    flexc_backward_delta(const __grid_constant__ AttentionArguments attention,
+    flexc_backward_delta(const __grid_constant__ sm80::KernelArguments attention,
                          const __grid_constant__ mod::Arguments arguments) {
     const int query_tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
     const int head = static_cast<int>(blockIdx.x) / query_tiles;

@@ -8,6 +8,7 @@
 
 #include "common/math.cuh"
 #include "common/sink.cuh"
+#include "sm90/arguments.h"
 #include "sm90/dependence.cuh"
 #include "sm90/gradients/row.cuh"
 #include "sm90/row_products.cuh"
@@ -20,7 +21,7 @@ static_assert(mod::kQueryTile == kThreads && mod::kHeadDim % 8 == 0);
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    flexc_backward_delta_sm90(const __grid_constant__ AttentionArguments attention,
+    flexc_backward_delta_sm90(const __grid_constant__ sm90::KernelArguments attention,
                               const __grid_constant__ mod::Arguments arguments) {
     // First: kernels after the next one may start soon, too.
     if (attention.blocks_done != nullptr && blockIdx.x == 0)
@@ -49,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         constexpr int kSlabs = mod::kQueryTile / 64;
         if (threadIdx.x < kSlabs)
             attention.slab_states[static_cast<long long>(tile) * kSlabs + threadIdx.x] =
-                kSlabUntouched;
+                sm90::kSlabUntouched;
     } else {
         float4* const dq =
             reinterpret_cast<float4*>(attention.dq_accumulator + first_of_all * mod::kHeadDim);

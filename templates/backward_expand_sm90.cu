@@ -10,7 +10,7 @@ static_assert(kThreads == kExpandedStep);
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    flexc_backward_expand_sm90(const __grid_constant__ AttentionArguments attention,
+    flexc_backward_expand_sm90(const __grid_constant__ sm90::KernelArguments attention,
                                const __grid_constant__ mod::Arguments arguments) {
     sm90::expand_distances(attention, arguments, static_cast<int>(blockIdx.x));
 }

@@ -11,7 +11,7 @@ static_assert(kThreads == kExpandedStep);
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    flexc_backward_fold_sm90(const __grid_constant__ AttentionArguments attention,
+    flexc_backward_fold_sm90(const __grid_constant__ sm90::KernelArguments attention,
                              const __grid_constant__ mod::Arguments arguments) {
     const auto distance = sm90::Entry::of_distance(attention, static_cast<int>(blockIdx.x));
     const long long entry =

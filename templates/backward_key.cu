@@ -81,7 +81,7 @@ struct Shared {
 };
 
 // Addresses are computed anew for each tile: registers are scarcer than time.
-__device__ void load_queries(Stage stage, const AttentionArguments& attention, int b, int h,
+__device__ void load_queries(Stage stage, const KernelArguments& attention, int b, int h,
                              int first_q) {
     h = computed_again(h);
     const Plane<Element> q(attention.q, b, h), d_out(attention.d_out, b, h);
@@ -92,7 +92,7 @@ __device__ void load_queries(Stage stage, const AttentionArguments& attention, i
     load_row_sums<kThreads, mod::kQueryTile>(stage.row_sums(), attention, b, h, first_q);
 }
 
-__device__ void load_keys(Shared shared, const AttentionArguments& attention, int b, int h_kv,
+__device__ void load_keys(Shared shared, const KernelArguments& attention, int b, int h_kv,
                           int first_kv) {
     const Plane<Element> k(attention.k, b, h_kv), v(attention.v, b, h_kv);
     load_tile<kThreads>(shared.key(), k, k.aligned_to(kCopyBytes<Element, mod::kHeadDim>), first_kv,
@@ -107,7 +107,7 @@ __device__ void load_keys(Shared shared, const AttentionArguments& attention, in
     }
 }
 
-__device__ void add_to_query_gradient(const QueryGradient& dq, const AttentionArguments& attention,
+__device__ void add_to_query_gradient(const QueryGradient& dq, const KernelArguments& attention,
                                       const HeadPlace& place, int first_q) {
     const long long head =
         static_cast<long long>(place.b) * attention.heads + computed_again(place.h);
@@ -132,7 +132,7 @@ __device__ void add_to_query_gradient(const QueryGradient& dq, const AttentionAr
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    flexc_backward_key(const __grid_constant__ AttentionArguments attention,
+    flexc_backward_key(const __grid_constant__ sm80::KernelArguments attention,
                        const __grid_constant__ mod::Arguments arguments) {
     // Tiles of one head are neighbours, so that its queries stay in L2. Where a band makes early
     // keys seen by more queries, they go first, and where there is a block mask, the longest.

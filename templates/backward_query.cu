@@ -47,7 +47,7 @@ struct Shared {
     __device__ ValueTile value(int step) const { return {key(step).base + KeyTile::kBytes}; }
 };
 
-__device__ void load_queries(Shared shared, const AttentionArguments& attention,
+__device__ void load_queries(Shared shared, const KernelArguments& attention,
                              const HeadPlace& place, int first_q) {
     const Plane<Element> q(attention.q, place.b, place.h), d_out(attention.d_out, place.b, place.h);
     load_tile<kThreads>(shared.query(), q, q.aligned_to(kCopyBytes<Element, mod::kHeadDim>),
@@ -80,7 +80,7 @@ __device__ void add_keys(QueryGradient& dq, const Scores& d_scores, KeyTile key)
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    flexc_backward_query(const __grid_constant__ AttentionArguments attention,
+    flexc_backward_query(const __grid_constant__ sm80::KernelArguments attention,
                          const __grid_constant__ mod::Arguments arguments) {
     // Tiles of one head are neighbours, so that its keys and values stay in L2; where a band makes
     // later rows see more, they go first, and where there is a block mask, the longest.

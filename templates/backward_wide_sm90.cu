@@ -42,7 +42,7 @@ struct HeldGradient {
 };
 
 struct Consumer {
-    const AttentionArguments& attention;
+    const KernelArguments& attention;
     const mod::Arguments& arguments;
     const BackwardTensorMaps& maps;
     const Shared shared;
@@ -225,7 +225,7 @@ struct Consumer {
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    flexc_backward_wide_sm90(const __grid_constant__ AttentionArguments attention,
+    flexc_backward_wide_sm90(const __grid_constant__ KernelArguments attention,
                              const __grid_constant__ mod::Arguments arguments,
                              const __grid_constant__ BackwardTensorMaps maps) {
     let_next_start();

@@ -239,7 +239,7 @@ struct Consumer {
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
-    flexc_forward_sm90(const __grid_constant__ AttentionArguments attention,
+    flexc_forward_sm90(const __grid_constant__ KernelArguments attention,
                        const __grid_constant__ mod::Arguments arguments,
                        const __grid_constant__ ForwardTensorMaps maps, int* queue) {
     const Shared shared(shared_address(shared_memory));
@@ -267,7 +267,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #ifdef FLEXC_EXPANDS
 // Before it, where the program has anything for it.
 extern "C" __global__ void __launch_bounds__(kExpandedStep)
-    flexc_forward_expand_sm90(const __grid_constant__ AttentionArguments attention,
+    flexc_forward_expand_sm90(const __grid_constant__ KernelArguments attention,
                               const __grid_constant__ mod::Arguments arguments) {
     const int block = static_cast<int>(blockIdx.x);
     const int of_distances =

@@ -307,7 +307,7 @@ Result<void> check_kernels(const plan::Program& program, cache::Store& store) {
 Result<void> check_argument_bytes(const passes::Mod& mod, int version, std::string_view whose) {
     // Beside the words: what a kernel may take more, and where it starts.
     constexpr std::size_t kOthers =
-        sizeof(AttentionArguments) +
+        sizeof(AttentionArguments) + plan::kMostFamilyBytes +
         std::max({sizeof(PlanArguments), sizeof(ForwardTensorMaps), sizeof(BackwardTensorMaps)}) +
         std::size_t{2} * 64;
     static_assert(kOthers + sizeof(std::uint64_t) * passes::kMaxArgumentWords <=

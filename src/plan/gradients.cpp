@@ -34,10 +34,12 @@ std::size_t word_of(const passes::Mod& mod, passes::ArgumentSlot slot) {
 
 } // namespace
 
-WorkspaceRegion row_facts() {
-    return {
-        .region = Region::row_facts,
-        .elements = {{{kRowFacts, {{Of::batch}, {Of::heads}, {Of::queries, 0, kReferenceRows}}}}}};
+void add_row_facts(PassPlan& pass) {
+    constexpr Length kRows{Of::queries, 0, kReferenceRows};
+    pass.workspace.push_back({.region = Region::row_facts,
+                              .elements = {{{kRowFacts, {{Of::batch}, {Of::heads}, kRows}}}},
+                              .argument = argument(&AttentionArguments::row_facts)});
+    pass.length_arguments.push_back({argument(&AttentionArguments::fact_rows), {{{1, {kRows}}}}});
 }
 
 Launch find_references(std::size_t kernel) {

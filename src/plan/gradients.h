@@ -8,7 +8,8 @@ namespace flexc::plan {
 
 class Program;
 
-WorkspaceRegion row_facts();
+// The region of row facts, and what kernels are told of it.
+void add_row_facts(PassPlan& pass);
 // Why a delta kernel reads the program.
 inline constexpr std::string_view kBesideSink = ", weights beside a sink and its gradient";
 // Finds what the weights of each row are relative to; in the module of the kernel that computes the

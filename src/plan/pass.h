@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/arguments.h"
 #include "passes/gradient_order.h"
 #include "plan/dense_biases.h"
 #include "plan/kernel.h"
@@ -59,12 +60,34 @@ enum class Region : std::uint8_t {
 };
 std::string_view name(Region region);
 
+// A kernel's first argument is AttentionArguments, behind which its family has members of its own:
+// so many bytes at most.
+inline constexpr std::size_t kMostFamilyBytes = 96;
+inline constexpr std::size_t kNoArgument = std::numeric_limits<std::size_t>::max();
+
+// Where a member of a first argument is, in bytes.
+template <typename Arguments, typename T> std::size_t argument(T Arguments::* member) {
+    static_assert(sizeof(Arguments) <= sizeof(AttentionArguments) + kMostFamilyBytes);
+    static const Arguments all{};
+    return static_cast<std::size_t>(reinterpret_cast<const std::byte*>(&(all.*member)) -
+                                    reinterpret_cast<const std::byte*>(&all));
+}
+
 struct WorkspaceRegion {
     Region region;
     int element_bytes = sizeof(float);
     Extent elements;
     // Also an element for each of the gradients of these buffers.
-    std::vector<std::uint32_t> of_gradients;
+    std::vector<std::uint32_t> of_gradients = {};
+    std::size_t argument = kNoArgument; // byte of the first argument where its address goes
+    // Filled and named only in calls whose gradients are stored first: PassPlan::stored_gradients.
+    bool of_stored_gradients = false;
+};
+
+// An int of the first argument that depends on a call's lengths.
+struct LengthArgument {
+    std::size_t argument;
+    Extent value;
 };
 
 // Writes zeros.
@@ -109,6 +132,7 @@ struct PassPlan {
     std::vector<KernelConfig> kernels;
     std::size_t main = 0; // the one that has candidates
     std::vector<WorkspaceRegion> workspace;
+    std::vector<LengthArgument> length_arguments;
     std::vector<Step> steps;
 
     // Of calls that it can take, beside tensor maps that can be made of their tensors.

@@ -181,8 +181,10 @@ class CudaExecutable final : public Executable {
         const Call& call; // with words of its own
         Words& words;
         PlacedWorkspace workspace;
-        AttentionArguments attention;
+        KernelArgument argument;
         bool stores_first = false;
+
+        const AttentionArguments& attention() const { return argument.attention; }
     };
 
     static Result<cuda::Function> function_of(const cuda::Module& module, std::string_view entry,
@@ -341,23 +343,17 @@ class CudaExecutable final : public Executable {
                   call,
                   words,
                   PlacedWorkspace(pass.plan.workspace, call),
-                  call.attention,
+                  {call.attention},
                   are_stored_first(pass.plan.stored_gradients, call)};
         return walk_steps(walk);
     }
 
     Result<void> walk_steps(Walk& walk) const {
         const plan::PassPlan& plan = walk.pass.plan;
-        AttentionArguments& attention = walk.attention;
-        walk.workspace.name_in(attention, walk.call.workspace.data);
-        if (attention.row_facts != nullptr)
-            attention.fact_rows =
-                (attention.q_len + kReferenceRows - 1) / kReferenceRows * kReferenceRows;
-        if (attention.blocks_done != nullptr) {
-            const int tile = plan.main_kernel().key_tile;
-            attention.blocks_of_head = (attention.kv_len + tile - 1) / tile;
-        }
-        if (!walk.stores_first) attention.stored_tiles = nullptr;
+        walk.workspace.name_in(walk.argument, walk.call.workspace.data, walk.stores_first);
+        const plan::CallLengths lengths = lengths_of(walk.attention());
+        for (const plan::LengthArgument& one : plan.length_arguments)
+            walk.argument.set(one.argument, static_cast<int>(one.value.of(lengths)));
         if (const PlacedRegion* sums = walk.workspace.find(plan::Region::exact_sums))
             name_exact_sums(plan.exact_gradients, walk.call, at(walk, *sums), walk.words);
         for (std::size_t i = 0; i < plan.steps.size(); ++i) {
@@ -376,9 +372,9 @@ class CudaExecutable final : public Executable {
     }
 
     static Result<void> take(Walk& walk, const plan::Fill& fill, const Function&) {
-        if (fill.region == plan::Region::stored_tiles && !walk.stores_first) return {};
         const PlacedRegion* region = walk.workspace.find(fill.region);
         if (region == nullptr) return {};
+        if (region->region->of_stored_gradients && !walk.stores_first) return {};
         return cuda::fill_async(at(walk, *region), 0, region->bytes, walk.call.stream.handle);
     }
 
@@ -396,9 +392,10 @@ class CudaExecutable final : public Executable {
 
     // Heads that add to the same gradients one by one are launched one after the other.
     Result<void> take(Walk& walk, const plan::Launch& launch, const Function& function) const {
-        const int heads = walk.attention.batch * walk.attention.kv_heads;
-        const int at_once =
-            launch.by_heads ? heads_of_launch(walk.pass.plan.heads_at_once, walk.attention) : heads;
+        const int heads = walk.attention().batch * walk.attention().kv_heads;
+        const int at_once = launch.by_heads
+                                ? heads_of_launch(walk.pass.plan.heads_at_once, walk.attention())
+                                : heads;
         if (at_once == heads) return start(walk, launch, *function, 1);
         for (int first = 0; first < heads; first += at_once) {
             walk.words.set(walk.pass.plan.first_head_word, static_cast<std::uint64_t>(first));
@@ -430,7 +427,7 @@ class CudaExecutable final : public Executable {
     Result<void> start(Walk& walk, const plan::Launch& launch, const cuda::Function& function,
                        int launches) const {
         const plan::KernelConfig& config = walk.pass.plan.kernels[launch.kernel];
-        std::int64_t blocks = launch.blocks.of(lengths_of(walk.attention)) / launches;
+        std::int64_t blocks = launch.blocks.of(lengths_of(walk.attention())) / launches;
         if (blocks > INT32_MAX)
             return Error{ErrorCode::limit,
                          formatted("{} needs {} blocks; a launch can have {}: split the batch",
@@ -440,11 +437,12 @@ class CudaExecutable final : public Executable {
             blocks = multiprocessors_;
             if (launch.has_queue) queue = queues_->of(walk.call.stream.handle);
         }
-        AttentionArguments attention = walk.attention;
+        KernelArgument argument = walk.argument;
         if (config.has_block_mask && launch.entry == config.entry)
-            attention.block_mask = block_masks_->of(config, attention, walk.call.block_mask);
+            argument.attention.block_mask =
+                block_masks_->of(config, argument.attention, walk.call.block_mask);
         // The driver copies all before launch() returns.
-        std::array<void*, 4> arguments = {&attention, const_cast<void*>(words_of(walk.call))};
+        std::array<void*, 4> arguments = {&argument, const_cast<void*>(words_of(walk.call))};
         std::size_t count = 2;
         if (auto* maps = std::get_if<ForwardTensorMaps>(&walk.maps);
             launch.tensor_maps == plan::Launch::Maps::forward)

@@ -31,41 +31,24 @@ PlacedWorkspace::PlacedWorkspace(std::span<const plan::WorkspaceRegion> regions,
     const plan::CallLengths lengths = lengths_of(call.attention);
     for (const plan::WorkspaceRegion& region : regions) {
         const std::size_t bytes = bytes_of_region(region, lengths, call);
-        regions_[count_++] = {region.region, bytes_, bytes};
+        regions_[count_++] = {&region, bytes_, bytes};
         bytes_ = support::plus(bytes_, aligned(bytes));
     }
 }
 
 const PlacedRegion* PlacedWorkspace::find(plan::Region region) const {
     const auto end = regions_.begin() + count_;
-    const auto found = std::find_if(
-        regions_.begin(), end, [region](const PlacedRegion& one) { return one.region == region; });
+    const auto found = std::find_if(regions_.begin(), end, [region](const PlacedRegion& one) {
+        return one.region->region == region;
+    });
     return found == end ? nullptr : &*found;
 }
 
-void PlacedWorkspace::name_in(AttentionArguments& attention, void* memory) const {
-    for (const PlacedRegion& one : std::span(regions_).first(count_)) {
-        void* const at = static_cast<std::byte*>(memory) + one.offset;
-        switch (one.region) {
-        case plan::Region::delta: attention.delta = static_cast<float*>(at); break;
-        case plan::Region::dq_accumulator:
-            attention.dq_accumulator = static_cast<float*>(at);
-            break;
-        case plan::Region::row_facts: attention.row_facts = static_cast<float*>(at); break;
-        case plan::Region::distance_sums: attention.distance_sums = static_cast<float*>(at); break;
-        case plan::Region::distance_values:
-            attention.distance_values = static_cast<float*>(at);
-            break;
-        case plan::Region::key_values: attention.key_values = static_cast<float*>(at); break;
-        case plan::Region::stored_tiles: attention.stored_tiles = static_cast<int*>(at); break;
-        case plan::Region::blocks_done: attention.blocks_done = static_cast<int*>(at); break;
-        case plan::Region::tiles_taken: attention.tiles_taken = static_cast<int*>(at); break;
-        case plan::Region::slab_states: attention.slab_states = static_cast<int*>(at); break;
-        case plan::Region::dq_semaphores: // follows dq_accumulator
-        case plan::Region::exact_sums:    // named by the words of gradients
-            break;
-        }
-    }
+void PlacedWorkspace::name_in(KernelArgument& argument, void* memory, bool stores_gradients) const {
+    for (const PlacedRegion& one : std::span(regions_).first(count_))
+        if (one.region->argument != plan::kNoArgument &&
+            (stores_gradients || !one.region->of_stored_gradients))
+            argument.set(one.region->argument, static_cast<std::byte*>(memory) + one.offset);
 }
 
 } // namespace flexc::runtime

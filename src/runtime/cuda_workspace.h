@@ -3,8 +3,10 @@
 
 #include <array>
 #include <cstddef>
+#include <cstring>
 #include <optional>
 #include <span>
+#include <type_traits>
 
 #include "plan/pass.h"
 #include "runtime/executable.h"
@@ -13,20 +15,33 @@ namespace flexc::runtime {
 
 plan::CallLengths lengths_of(const AttentionArguments& attention);
 
+// The first argument of a kernel of any family, whose part comes behind what all share.
+struct KernelArgument {
+    AttentionArguments attention;
+    std::array<std::byte, plan::kMostFamilyBytes> of_family = {};
+
+    template <typename T> void set(std::size_t byte, T value) {
+        std::memcpy(reinterpret_cast<std::byte*>(this) + byte, &value, sizeof(value));
+    }
+};
+static_assert(std::is_standard_layout_v<KernelArgument> &&
+              sizeof(KernelArgument) == sizeof(AttentionArguments) + plan::kMostFamilyBytes);
+
 struct PlacedRegion {
-    plan::Region region;
+    const plan::WorkspaceRegion* region = nullptr;
     std::size_t offset = 0, bytes = 0;
 };
 
-// One region after the other.
+// One region after the other. The regions outlive it.
 class PlacedWorkspace {
   public:
     PlacedWorkspace(std::span<const plan::WorkspaceRegion> regions, const Call& call);
 
     std::size_t bytes() const { return bytes_; }
     const PlacedRegion* find(plan::Region region) const;
-    // Writes where each region is to its member of the arguments.
-    void name_in(AttentionArguments& attention, void* memory) const;
+    // Writes to a kernel's first argument where each region is. stores_gradients: those of the call
+    // are stored first.
+    void name_in(KernelArgument& argument, void* memory, bool stores_gradients) const;
 
   private:
     static constexpr std::size_t kMost = 12;

@@ -4,6 +4,7 @@
 #include "common/math.cuh"
 #include "common/place.cuh"
 #include "common/row_lse.cuh"
+#include "sm80/arguments.h"
 #include "sm80/backward_mma.cuh"
 
 // What a thread knows about one of its rows of a tile of scores.
@@ -35,8 +36,8 @@ struct Surroundings {
 // lse and delta of rows first_q + [0, kCount) start on their way to shared memory, lse first. Rows
 // past the end become zeros.
 template <int kThreads, int kCount>
-__device__ inline void load_row_sums(unsigned to, const AttentionArguments& attention, int b, int h,
-                                     int first_q) {
+__device__ inline void load_row_sums(unsigned to, const sm80::KernelArguments& attention, int b,
+                                     int h, int first_q) {
     const float* const lse = static_cast<const float*>(attention.lse.data) +
                              b * attention.lse.stride_b + h * attention.lse.stride_h;
     const float* const delta =

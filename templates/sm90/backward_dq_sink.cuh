@@ -18,16 +18,16 @@ struct DqThroughMemory {
     }
 };
 struct DqInAnyOrder : DqThroughMemory {
-    static __device__ void serve(const AttentionArguments& attention,
-                                 const mod::Arguments& arguments, const BackwardTensorMaps& maps,
-                                 Shared shared, const KeyTile& keys) {
+    static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
+                                 const BackwardTensorMaps& maps, Shared shared,
+                                 const KeyTile& keys) {
         add_pieces(attention, arguments, maps, shared, keys);
     }
 };
 struct DqInOrder : DqThroughMemory {
-    static __device__ void serve(const AttentionArguments& attention,
-                                 const mod::Arguments& arguments, const BackwardTensorMaps& maps,
-                                 Shared shared, const KeyTile& keys) {
+    static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
+                                 const BackwardTensorMaps& maps, Shared shared,
+                                 const KeyTile& keys) {
         add_pieces_in_order(attention, arguments, maps, shared, keys);
     }
 };
@@ -39,7 +39,7 @@ struct DqFromRegisters {
         piece.add(dq,
                   accumulator + static_cast<long long>(tile) * (mod::kQueryTile * mod::kHeadDim));
     }
-    static __device__ void serve(const AttentionArguments&, const mod::Arguments&,
+    static __device__ void serve(const KernelArguments&, const mod::Arguments&,
                                  const BackwardTensorMaps&, Shared, const KeyTile&) {}
 };
 using DqSink = Choose<kAddsBiasGradients, DqFromRegisters,

@@ -18,13 +18,13 @@
 namespace sm90 {
 
 // One for each slab of queries, of which a tile has one or two; behind dq's accumulator.
-__device__ inline int* dq_semaphores(const AttentionArguments& attention) {
+__device__ inline int* dq_semaphores(const KernelArguments& attention) {
     const long long rows =
         static_cast<long long>(padded(attention.q_len)) * attention.batch * attention.heads;
     return reinterpret_cast<int*>(attention.dq_accumulator + rows * mod::kHeadDim);
 }
 
-__device__ inline void add_pieces_in_order(const AttentionArguments& attention,
+__device__ inline void add_pieces_in_order(const KernelArguments& attention,
                                            const mod::Arguments& arguments,
                                            const BackwardTensorMaps& maps, Shared shared,
                                            const KeyTile& only) {

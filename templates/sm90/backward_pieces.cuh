@@ -43,13 +43,13 @@ __device__ inline void add_tile(float* slab, Shared shared, unsigned parity, boo
 class TileSums {
   public:
     // slab: the tile's first, of all. seen: what peek() gave.
-    __device__ TileSums(const AttentionArguments& attention, int slab, int seen)
+    __device__ TileSums(const KernelArguments& attention, int slab, int seen)
         : attention_(attention), slab_(slab),
           before_(seen == kSlabStored ? seen : take_slab(attention.slab_states + slab)) {}
 
     // Asked long before it is needed; what it says may be out of date, but that it is stored. No
     // slab is negative.
-    static __device__ int peek(const AttentionArguments& attention, int slab) {
+    static __device__ int peek(const KernelArguments& attention, int slab) {
         if (slab < 0 || attention.slab_states == nullptr) return kSlabStored;
         return load_relaxed(attention.slab_states + slab);
     }
@@ -67,19 +67,19 @@ class TileSums {
     }
 
   private:
-    const AttentionArguments& attention_;
+    const KernelArguments& attention_;
     int slab_, before_;
 };
 
 // By the thread that has added all of a block's pieces.
-__device__ inline void report_additions(const AttentionArguments& attention, const KeyTile& keys) {
+__device__ inline void report_additions(const KernelArguments& attention, const KeyTile& keys) {
     if (attention.blocks_done != nullptr)
         release_semaphore(attention.blocks_done + keys.head(attention));
 }
 
-__device__ inline void add_pieces(const AttentionArguments& attention,
-                                  const mod::Arguments& arguments, const BackwardTensorMaps& maps,
-                                  Shared shared, const KeyTile& only) {
+__device__ inline void add_pieces(const KernelArguments& attention, const mod::Arguments& arguments,
+                                  const BackwardTensorMaps& maps, Shared shared,
+                                  const KeyTile& only) {
     unsigned parity = 0;
     wait_for_kernel_ahead();
     visit_key_tiles<false>(shared, only, [&](const KeyTile& keys, unsigned which) {

@@ -42,7 +42,7 @@ __device__ inline void load_values(const BackwardTensorMaps& maps, Shared shared
 
 // Where the kernel is persistent, by a thread of its own: one tile of keys after another, told to
 // all.
-__device__ inline void load_key_tiles(const AttentionArguments& attention,
+__device__ inline void load_key_tiles(const KernelArguments& attention,
                                       const mod::Arguments& arguments,
                                       const BackwardTensorMaps& maps, Shared shared) {
     const int count = (attention.kv_len + mod::kKeyTile - 1) / mod::kKeyTile * attention.batch *

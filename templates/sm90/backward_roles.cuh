@@ -12,20 +12,18 @@ namespace sm90 {
 
 // Two warps that sum the tile of dS.
 struct NoTileWarps {
-    static __device__ void serve(const AttentionArguments&, const mod::Arguments&, Shared,
+    static __device__ void serve(const KernelArguments&, const mod::Arguments&, Shared,
                                  const KeyTile&, int) {}
 };
 struct DistanceWarps {
-    static __device__ void serve(const AttentionArguments& attention,
-                                 const mod::Arguments& arguments, Shared shared,
-                                 const KeyTile& keys, int warp) {
+    static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
+                                 Shared shared, const KeyTile& keys, int warp) {
         if (warp >= 2) sum_distances(attention, arguments, shared, keys, warp == 3);
     }
 };
 struct Index2dWarps {
-    static __device__ void serve(const AttentionArguments& attention,
-                                 const mod::Arguments& arguments, Shared shared,
-                                 const KeyTile& keys, int warp) {
+    static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
+                                 Shared shared, const KeyTile& keys, int warp) {
         if (warp >= 2) sum_index_2d(attention, arguments, shared, keys, warp - 2);
     }
 };
@@ -33,7 +31,7 @@ using TileWarps =
     Choose<mod::kSumsDistances, DistanceWarps, Choose<kSumsIndex2d, Index2dWarps, NoTileWarps>>;
 
 // Inlined, or sums over a 2-D key index would spill more.
-__device__ __forceinline__ void serve_consumers(const AttentionArguments& attention,
+__device__ __forceinline__ void serve_consumers(const KernelArguments& attention,
                                                 const mod::Arguments& arguments,
                                                 const BackwardTensorMaps& maps,
                                                 const Shared& shared, const KeyTile& keys,

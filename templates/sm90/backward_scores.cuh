@@ -30,7 +30,7 @@ struct RowFacts {
 // One warp's 16 keys, for one query head.
 class ScoreGradients {
   public:
-    __device__ ScoreGradients(const AttentionArguments& attention, const mod::Arguments& arguments,
+    __device__ ScoreGradients(const KernelArguments& attention, const mod::Arguments& arguments,
                               const HeadPlace& place, int tile_key, int warp_key, int lane)
         : attention_(attention), arguments_(arguments), place_(place),
           first_key_(warp_key + lane / 4), first_query_(lane % 4 * 2),

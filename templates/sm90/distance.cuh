@@ -4,6 +4,7 @@
 
 #include "common/expanded.h"
 #include "common/place.cuh"
+#include "sm90/arguments.h"
 
 namespace sm90 {
 
@@ -63,11 +64,11 @@ struct Entry {
 };
 
 // Of a head.
-__device__ inline float* distance_vector(const AttentionArguments& attention, int head, int which) {
+__device__ inline float* distance_vector(const KernelArguments& attention, int head, int which) {
     const long long vector = static_cast<long long>(which) * vector_heads(attention) + head;
     return attention.distance_values + vector * distance_count(attention);
 }
-__device__ inline float* key_vector(const AttentionArguments& attention, int head, int which) {
+__device__ inline float* key_vector(const KernelArguments& attention, int head, int which) {
     const long long vector = static_cast<long long>(which) * vector_heads(attention) + head;
     return attention.key_values + vector * padded(attention.kv_len);
 }

@@ -6,7 +6,7 @@
 
 namespace sm90 {
 
-__device__ inline void expand_distances(const AttentionArguments& attention,
+__device__ inline void expand_distances(const KernelArguments& attention,
                                         const mod::Arguments& arguments, int block) {
     const Entry entry = Entry::of_distance(attention, block);
     entry.visit(attention, arguments, [&](const mod::At& at) {

@@ -26,7 +26,7 @@ __device__ inline void load_stage(const S& stages, Position<S>& position, const 
     position.advance();
 }
 
-__device__ inline Task task_of(const Tile& tile, const AttentionArguments& attention,
+__device__ inline Task task_of(const Tile& tile, const KernelArguments& attention,
                                const mod::Arguments& arguments) {
     const HeadPlace place(attention, arguments, tile.head);
     const TileRange range = KeyBlocks::of(attention, place, tile.first_row, tile.end_row);
@@ -34,7 +34,7 @@ __device__ inline Task task_of(const Tile& tile, const AttentionArguments& atten
             range.end, place.low, place.high, tile.end_row};
 }
 
-__device__ inline void produce(const AttentionArguments& attention, const mod::Arguments& arguments,
+__device__ inline void produce(const KernelArguments& attention, const mod::Arguments& arguments,
                                const ForwardTensorMaps& maps, int* queue, const Shared& shared) {
     Position<Queries> query;
     Position<Keys> key;

@@ -73,7 +73,7 @@ class Terms {
 };
 
 // Slices of the vectors that were expanded, for a tile of keys.
-__device__ inline void load_terms(const AttentionArguments& attention, const Task& task, int tile,
+__device__ inline void load_terms(const KernelArguments& attention, const Task& task, int tile,
                                   const TermRing& slices, Position<TermRing>& position) {
     slices.empty(position.stage).wait(position.parity ^ 1);
     const Barrier full = slices.full(position.stage);
@@ -103,7 +103,7 @@ __device__ inline void load_terms(const AttentionArguments& attention, const Tas
 struct NoTabulatedTerms {
     static __device__ void initialise(const Shared&) {}
     // By the producer, after the keys of a tile.
-    __device__ void load_slices(const AttentionArguments&, const Task&, int, const Shared&) {}
+    __device__ void load_slices(const KernelArguments&, const Task&, int, const Shared&) {}
     // By consumers, before and after the logits of a tile.
     template <typename L> __device__ void find(L&, const Shared&, const ConsumerThread&) const {}
     __device__ void release(const Shared&) {}
@@ -114,7 +114,7 @@ class StagedTerms : public NoTabulatedTerms {
     static __device__ void initialise(const Shared& shared) {
         shared.terms.initialise(1, kConsumerThreads);
     }
-    __device__ void load_slices(const AttentionArguments& attention, const Task& task, int tile,
+    __device__ void load_slices(const KernelArguments& attention, const Task& task, int tile,
                                 const Shared& shared) {
         load_terms(attention, task, tile, shared.terms, term_);
     }

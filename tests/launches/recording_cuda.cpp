@@ -14,11 +14,12 @@
 #include <vector>
 
 #include "cache/digest.h"
-#include "common/arguments.h"
 #include "common/exact_sum.h"
 #include "common/rounding.h"
 #include "common/tensor_maps.h"
 #include "cuda/driver_api.h"
+#include "sm80/arguments.h"
+#include "sm90/arguments.h"
 #include "support/text.h"
 
 namespace {
@@ -49,11 +50,19 @@ struct Program {
     }
 };
 
+// Of the first one.
+std::size_t first_argument_bytes(std::string_view name) {
+    if (name == "flexc_backward_references" || name == "flexc_forward" ||
+        name.starts_with("flexc_plan_"))
+        return sizeof(AttentionArguments);
+    return name.ends_with("_sm90") ? sizeof(sm90::KernelArguments) : sizeof(sm80::KernelArguments);
+}
+
 // The arguments of a kernel by its name, as templates/*.cu declare them.
 std::vector<std::size_t> arguments_of(std::string_view name, std::size_t words) {
     if (name.starts_with("flexc_round_sums")) return {sizeof(exact::Rounding)};
     if (name.starts_with("flexc_round_gradients")) return {offsetof(Rounding, type)};
-    std::vector<std::size_t> bytes = {sizeof(AttentionArguments), words * sizeof(std::uint64_t)};
+    std::vector<std::size_t> bytes = {first_argument_bytes(name), words * sizeof(std::uint64_t)};
     if (name.starts_with("flexc_plan_")) bytes.push_back(sizeof(PlanArguments));
     if (name == "flexc_forward_sm90") {
         bytes.push_back(sizeof(ForwardTensorMaps));
@@ -95,36 +104,59 @@ std::string address(const void* pointer) {
     return formatted("{:x}", reinterpret_cast<std::uintptr_t>(pointer));
 }
 
-// What is not zero.
-std::string fields_of(const AttentionArguments& a) {
+// Members that are not zero.
+struct Fields {
     std::string text;
-    const auto tensor = [&](const char* name, const TensorArgument& t) {
+
+    void tensor(const char* name, const TensorArgument& t) {
         if (t.data != nullptr)
             text += formatted(" {}={}[{},{},{},{}]", name, address(t.data), t.stride_b, t.stride_h,
                               t.stride_s, t.stride_d);
-    };
-    const auto pointer = [&](const char* name, const void* p) {
+    }
+    void pointer(const char* name, const void* p) {
         if (p != nullptr) text += formatted(" {}={}", name, address(p));
-    };
-    const auto number = [&](const char* name, auto value) {
+    }
+    void number(const char* name, auto value) {
         if (value != 0) text += formatted(" {}={}", name, value);
-    };
+    }
+    void all(const AttentionArguments& a);
+    void of_family(const sm80::KernelArguments& w);
+    void of_family(const sm90::KernelArguments& w);
+};
+
+void Fields::all(const AttentionArguments& a) {
     tensor("q", a.q), tensor("k", a.k), tensor("v", a.v), tensor("o", a.o);
     tensor("lse", a.lse), tensor("d_lse", a.d_lse), tensor("d_out", a.d_out);
     tensor("dq", a.dq), tensor("dk", a.dk), tensor("dv", a.dv);
-    pointer("delta", a.delta), pointer("dq_accumulator", a.dq_accumulator);
     pointer("row_facts", a.row_facts), number("fact_rows", a.fact_rows);
-    pointer("distance_sums", a.distance_sums), pointer("distance_values", a.distance_values);
-    pointer("key_values", a.key_values), pointer("stored_tiles", a.stored_tiles);
-    pointer("blocks_done", a.blocks_done), number("blocks_of_head", a.blocks_of_head);
-    pointer("slab_states", a.slab_states), number("q_offset", a.q_offset);
+    number("q_offset", a.q_offset);
     number("kv_offset", a.kv_offset), number("batch", a.batch), number("heads", a.heads);
     number("kv_heads", a.kv_heads), number("q_len", a.q_len), number("kv_len", a.kv_len);
     number("scale", a.scale), number("o_flags", a.o_flags), number("dq_flags", a.dq_flags);
     number("dk_flags", a.dk_flags), number("dv_flags", a.dv_flags);
     pointer("map", a.block_mask.rows), number("map_rows", a.block_mask.row_count);
-    pointer("tiles_taken", a.tiles_taken);
-    return text;
+}
+
+void Fields::of_family(const sm80::KernelArguments& w) {
+    pointer("delta", w.delta), pointer("dq_accumulator", w.dq_accumulator);
+}
+
+void Fields::of_family(const sm90::KernelArguments& w) {
+    pointer("dq_accumulator", w.dq_accumulator);
+    pointer("distance_sums", w.distance_sums), pointer("distance_values", w.distance_values);
+    pointer("key_values", w.key_values), pointer("stored_tiles", w.stored_tiles);
+    pointer("blocks_done", w.blocks_done), number("blocks_of_head", w.blocks_of_head);
+    pointer("slab_states", w.slab_states), pointer("tiles_taken", w.tiles_taken);
+}
+
+std::string text_of_first(const void* argument, std::size_t bytes) {
+    Fields fields;
+    fields.all(*static_cast<const AttentionArguments*>(argument));
+    if (bytes == sizeof(sm80::KernelArguments))
+        fields.of_family(*static_cast<const sm80::KernelArguments*>(argument));
+    if (bytes == sizeof(sm90::KernelArguments))
+        fields.of_family(*static_cast<const sm90::KernelArguments*>(argument));
+    return fields.text;
 }
 
 std::string words_of(const void* data, std::size_t bytes) {
@@ -145,9 +177,8 @@ void record_launch(const Function& function, const unsigned* grid, unsigned thre
     for (std::size_t i = 0; i < function.arguments.size(); ++i) {
         const std::size_t bytes = function.arguments[i];
         text += formatted("  {} bytes:", bytes);
-        text += bytes == sizeof(AttentionArguments) && i == 0
-                    ? fields_of(*static_cast<const AttentionArguments*>(arguments[i]))
-                    : words_of(arguments[i], bytes);
+        text += bytes >= sizeof(AttentionArguments) && i == 0 ? text_of_first(arguments[i], bytes)
+                                                              : words_of(arguments[i], bytes);
         text += "\n";
     }
     text.pop_back();

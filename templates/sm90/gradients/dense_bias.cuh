@@ -15,7 +15,7 @@ namespace sm90 {
 // been done. Blocks start in the order of their numbers, and who stores waits for nobody.
 class FirstToStore {
   public:
-    __device__ FirstToStore(const AttentionArguments& attention, const HeadPlace& place,
+    __device__ FirstToStore(const KernelArguments& attention, const HeadPlace& place,
                             const KeyTile& keys, int warpgroup) {
         const int group = attention.heads / attention.kv_heads;
         const int of_group = place.h - place.h_kv * group;
@@ -107,7 +107,7 @@ __device__ inline void add_panel(const BiasRows<float>& to, int first_row, int r
 // Part: what is waited for and added, a BiasGradient below. By one warp for each of the consumers'
 // warpgroups: what these have of a tile of gradients.
 template <typename Part>
-__device__ inline void add_dense_biases(const AttentionArguments& attention,
+__device__ inline void add_dense_biases(const KernelArguments& attention,
                                         const mod::Arguments& arguments, Shared shared,
                                         const KeyTile& keys, int warpgroup) {
     const int first_key = keys.first_kv + 64 * warpgroup;
@@ -156,7 +156,7 @@ struct NoBiasGradient {
     // As SumOf::add.
     static __device__ void add(int, float, int, int, const TileBiases&) {}
     // By two warps of the producer's warpgroup.
-    static __device__ void serve(const AttentionArguments&, const mod::Arguments&, Shared,
+    static __device__ void serve(const KernelArguments&, const mod::Arguments&, Shared,
                                  const KeyTile&, int) {}
 };
 
@@ -175,9 +175,8 @@ struct BiasGradientInTiles : NoBiasGradient {
         }
         __device__ void leave() const {}
     };
-    static __device__ void serve(const AttentionArguments& attention,
-                                 const mod::Arguments& arguments, Shared shared,
-                                 const KeyTile& keys, int warpgroup) {
+    static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
+                                 Shared shared, const KeyTile& keys, int warpgroup) {
         add_dense_biases<Part>(attention, arguments, shared, keys, warpgroup);
     }
 };
@@ -199,9 +198,8 @@ struct BiasGradientInParts : NoBiasGradient {
         }
         __device__ void leave() const { shared.piece_empty(warpgroup).arrive(); }
     };
-    static __device__ void serve(const AttentionArguments& attention,
-                                 const mod::Arguments& arguments, Shared shared,
-                                 const KeyTile& keys, int warpgroup) {
+    static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
+                                 Shared shared, const KeyTile& keys, int warpgroup) {
         add_dense_biases<Part>(attention, arguments, shared, keys, warpgroup);
     }
     static __device__ void wait(const Shared& shared, int warpgroup, unsigned step, int part) {

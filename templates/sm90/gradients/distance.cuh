@@ -6,7 +6,7 @@
 
 namespace sm90 {
 
-__device__ inline void sum_distances(const AttentionArguments& attention,
+__device__ inline void sum_distances(const KernelArguments& attention,
                                      const mod::Arguments& arguments, Shared shared,
                                      const KeyTile& keys, bool is_upper) {
     int stage = 0;

@@ -14,7 +14,7 @@ template <> struct DistanceSumOf<true> {
     using Type = exact::Sum;
 };
 using DistanceSum = DistanceSumOf<mod::kDeterministic>::Type;
-__device__ inline DistanceSum* distance_sums(const AttentionArguments& attention) {
+__device__ inline DistanceSum* distance_sums(const KernelArguments& attention) {
     return reinterpret_cast<DistanceSum*>(attention.distance_sums);
 }
 

@@ -3,7 +3,7 @@
 #include "plan/gradients.h"
 #include "plan/program.h"
 
-#include "common/arguments.h"
+#include "sm80/arguments.h"
 
 namespace flexc::plan::sm80 {
 
@@ -44,12 +44,15 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     const bool has_sink = program.mod().sink != ir::kNoNode;
     if (has_sink) pass.kernels[0].reason += kBesideSink;
     const Extent rows = {{{1, {{Of::batch}, {Of::heads}, {Of::queries}}}}};
-    pass.workspace.push_back({.region = Region::delta, .elements = rows});
+    pass.workspace.push_back({.region = Region::delta,
+                              .elements = rows,
+                              .argument = argument(&::sm80::KernelArguments::delta)});
     if (is_fused)
         pass.workspace.push_back(
             {.region = Region::dq_accumulator,
-             .elements = {{{head_dim, {{Of::batch}, {Of::heads}, {Of::queries}}}}}});
-    pass.workspace.push_back(row_facts());
+             .elements = {{{head_dim, {{Of::batch}, {Of::heads}, {Of::queries}}}}},
+             .argument = argument(&::sm80::KernelArguments::dq_accumulator)});
+    add_row_facts(pass);
     add_exact_sums(program, pass);
 
     pass.steps.push_back(FillGradients{});

@@ -1,12 +1,13 @@
 // What Hopper's kernels cannot do, and the steps of a forward and of a backward.
 #include "plan/arch/sm90/sm90.h"
 
-#include "common/arguments.h"
 #include "common/exact_sum.h"
 #include "common/expanded.h"
 #include "passes/gradient_sum.h"
 #include "plan/gradients.h"
 #include "plan/program.h"
+
+#include "sm90/arguments.h"
 
 namespace flexc::plan::sm90 {
 
@@ -75,14 +76,16 @@ void add_tabulated(const passes::TabulatedValues& tabulated, PassPlan& pass) {
         const int numbers = kCopies * tabulated.distances;
         pass.workspace.push_back(
             {.region = Region::distance_values,
-             .elements = {{of_heads(kKeys, numbers), of_heads(kQueries, numbers)}}});
+             .elements = {{of_heads(kKeys, numbers), of_heads(kQueries, numbers)}},
+             .argument = argument(&::sm90::KernelArguments::distance_values)});
         tabulate.blocks.terms.push_back(of_heads(blocks_of(kKeys), 1));
         tabulate.blocks.terms.push_back(of_heads(blocks_of(kQueries), 1));
         tabulate.writes.push_back(Region::distance_values);
     }
     if (tabulated.keys > 0) {
-        pass.workspace.push_back(
-            {.region = Region::key_values, .elements = {{of_heads(kKeys, tabulated.keys)}}});
+        pass.workspace.push_back({.region = Region::key_values,
+                                  .elements = {{of_heads(kKeys, tabulated.keys)}},
+                                  .argument = argument(&::sm90::KernelArguments::key_values)});
         tabulate.blocks.terms.push_back(of_heads(blocks_of(kKeys), 1));
         tabulate.writes.push_back(Region::key_values);
     }
@@ -127,36 +130,49 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     pass.tiled_biases = tiled_biases(mod, main);
     pass.stored_gradients = stored_gradients(mod, main);
 
-    const auto region = [&](Region which, Extent elements, int bytes = sizeof(float)) {
-        pass.workspace.push_back(
-            {.region = which, .element_bytes = bytes, .elements = std::move(elements)});
+    using Arguments = ::sm90::KernelArguments;
+    const auto region = [&](Region which, auto member, Extent elements, int bytes = sizeof(float)) {
+        pass.workspace.push_back({.region = which,
+                                  .element_bytes = bytes,
+                                  .elements = std::move(elements),
+                                  .argument = argument(member)});
     };
     const auto of_distances = [](int factor) {
         return Extent{
             {{factor, {kBatch, kHeads, kPaddedQueries}}, {factor, {kBatch, kHeads, kPaddedKeys}}}};
     };
-    region(Region::dq_accumulator, {{{head_dim, {kBatch, kHeads, kPaddedQueries}}}});
-    if (deterministic) region(Region::dq_semaphores, {{{1, {kBatch, kHeads, kSlabs}}}});
-    pass.workspace.push_back(row_facts());
+    region(Region::dq_accumulator, &Arguments::dq_accumulator,
+           {{{head_dim, {kBatch, kHeads, kPaddedQueries}}}});
+    if (deterministic)
+        pass.workspace.push_back(
+            {.region = Region::dq_semaphores, .elements = {{{1, {kBatch, kHeads, kSlabs}}}}});
+    add_row_facts(pass);
     if (sums_distances)
-        region(Region::distance_sums, of_distances(1),
+        region(Region::distance_sums, &Arguments::distance_sums, of_distances(1),
                deterministic ? sizeof(exact::Sum) : sizeof(float));
-    if (expanded > 0) region(Region::distance_values, of_distances(expanded));
+    if (expanded > 0)
+        region(Region::distance_values, &Arguments::distance_values, of_distances(expanded));
     add_exact_sums(program, pass);
-    if (!pass.stored_gradients.buffers.empty())
-        region(Region::stored_tiles,
+    if (!pass.stored_gradients.buffers.empty()) {
+        region(Region::stored_tiles, &Arguments::stored_tiles,
                {{{2, {kBatch, kKvHeads, {Of::keys, 0, kPaddedRows, kPaddedRows}}}}}, sizeof(int));
+        pass.workspace.back().of_stored_gradients = true;
+    }
     std::vector<Region> counters; // of blocks; the delta kernel clears them
     if (main.reports_additions) {
-        region(Region::blocks_done, {{{1, {kBatch, kKvHeads}}}}, sizeof(int));
+        region(Region::blocks_done, &Arguments::blocks_done, {{{1, {kBatch, kKvHeads}}}},
+               sizeof(int));
+        pass.length_arguments.push_back(
+            {argument(&Arguments::blocks_of_head), {{{1, {tiles_of(Of::keys, main.key_tile)}}}}});
         counters.push_back(Region::blocks_done);
     }
     if (main.is_persistent) {
-        region(Region::tiles_taken, {{{1, {}}}}, sizeof(int));
+        region(Region::tiles_taken, &Arguments::tiles_taken, {{{1, {}}}}, sizeof(int));
         counters.push_back(Region::tiles_taken);
     }
     if (main.stores_dq_first) {
-        region(Region::slab_states, {{{1, {kBatch, kHeads, kSlabs}}}}, sizeof(int));
+        region(Region::slab_states, &Arguments::slab_states, {{{1, {kBatch, kHeads, kSlabs}}}},
+               sizeof(int));
         counters.push_back(Region::slab_states);
     }
 
