@@ -38,9 +38,10 @@ bool add_scaled(std::vector<AffineForm::Term>& x, const std::vector<AffineForm::
 }
 
 // Of a node that is no term; nothing for a term.
-std::optional<AffineForm> combined(const ir::Node& node, const std::vector<AffineForm>& forms) {
+std::optional<AffineForm> combined(const ir::Node& node,
+                                   const std::function<const AffineForm&(NodeId)>& form_of) {
     const auto form = [&](std::size_t operand) -> const AffineForm& {
-        return forms[node.operands[operand]];
+        return form_of(node.operands[operand]);
     };
     switch (node.op) {
     case Op::const_int: {
@@ -76,6 +77,12 @@ std::optional<AffineForm> sum(const AffineForm& x, const AffineForm& y, std::int
     return {};
 }
 
+AffineForm affine_form(const ir::Graph& graph, NodeId id, Dependence uses,
+                       const std::function<const AffineForm&(NodeId)>& form) {
+    if (auto found = combined(graph[id], form)) return *std::move(found);
+    return {.rest = {{id, uses, 1}}};
+}
+
 std::vector<AffineForm> affine_forms(const ir::Graph& graph,
                                      const std::vector<Dependence>& dependence) {
     std::vector<AffineForm> forms;
@@ -86,14 +93,11 @@ std::vector<AffineForm> affine_forms(const ir::Graph& graph,
 
 void extend_affine_forms(std::vector<AffineForm>& forms, const ir::Graph& graph,
                          const std::vector<Dependence>& dependence) {
-    for (auto id = static_cast<NodeId>(forms.size()); id < graph.size(); ++id) {
-        if (graph[id].type != ir::Type::integer)
-            forms.emplace_back();
-        else if (auto form = combined(graph[id], forms))
-            forms.push_back(std::move(*form));
-        else
-            forms.push_back({.rest = {{id, dependence[id], 1}}});
-    }
+    const auto known = [&](NodeId id) -> const AffineForm& { return forms[id]; };
+    for (auto id = static_cast<NodeId>(forms.size()); id < graph.size(); ++id)
+        forms.push_back(graph[id].type == ir::Type::integer
+                            ? affine_form(graph, id, dependence[id], known)
+                            : AffineForm{});
 }
 
 std::optional<std::int64_t> slope_in_kv(const AffineForm& form) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -42,6 +43,10 @@ inline constexpr std::size_t kMaxTerms = 16;
 
 // x + factor * y; nothing beyond the limits.
 std::optional<AffineForm> sum(const AffineForm& x, const AffineForm& y, std::int64_t factor = 1);
+
+// Of one integer, from those of its operands.
+AffineForm affine_form(const ir::Graph& graph, ir::NodeId id, Dependence uses,
+                       const std::function<const AffineForm&(ir::NodeId)>& form);
 
 // The forms of all nodes, operands first, each from those of its operands: nodes times kMaxTerms is
 // all the work there is, however much a program shares. A node that would be beyond a limit is a

@@ -5,9 +5,7 @@
 
 namespace flexc::analysis {
 
-namespace {
-
-Dependence of_leaf(ir::Op op) {
+Dependence dependence_of_leaf(ir::Op op) {
     switch (op) {
     case ir::Op::score: return {Dependence::score};
     case ir::Op::q_len:
@@ -23,8 +21,6 @@ Dependence of_leaf(ir::Op op) {
     }
 }
 
-} // namespace
-
 std::vector<Dependence> dependences(const ir::Graph& graph) {
     std::vector<Dependence> result;
     result.reserve(graph.size());
@@ -34,7 +30,7 @@ std::vector<Dependence> dependences(const ir::Graph& graph) {
 
 void extend_dependences(std::vector<Dependence>& dependence, const ir::Graph& graph) {
     for (auto id = static_cast<ir::NodeId>(dependence.size()); id < graph.size(); ++id) {
-        Dependence uses = of_leaf(graph[id].op);
+        Dependence uses = dependence_of_leaf(graph[id].op);
         for (const ir::NodeId operand : graph[id].operands)
             uses = uses | dependence[operand];
         dependence.push_back(uses);

@@ -24,6 +24,7 @@ inline constexpr unsigned kPositions = Dependence::q | Dependence::kv;
 // What changes inside of a head.
 inline constexpr unsigned kInsideHead = kPositions | Dependence::score;
 
+Dependence dependence_of_leaf(ir::Op op); // nothing for operators and reads
 // One entry per node of the graph. h_kv counts as h, and what differs from request to request as b.
 std::vector<Dependence> dependences(const ir::Graph& graph);
 // Of the nodes that were made since.

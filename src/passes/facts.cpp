@@ -14,6 +14,7 @@ void find_facts(Mod& mod) {
     mod.key_uses = analysis::key_uses(graph);
     mod.ranges = analysis::ranges(mod.program);
     mod.place = hoist(mod.dependence, mod.counters);
+    find_captured_reads(mod);
 }
 
 } // namespace flexc::passes

@@ -12,6 +12,7 @@
 #include "analysis/range.h"
 #include "analysis/tile_class.h"
 #include "ir/program.h"
+#include "passes/captured_read.h"
 
 namespace flexc::passes {
 
@@ -64,6 +65,9 @@ struct Mod {
     std::vector<Place> place;
     // Nodes that some root needs, operands first.
     std::vector<ir::NodeId> order;
+    // Of these, by passes/facts.h too.
+    std::vector<CapturedRead> captured_reads;
+    std::vector<DifferenceValue> difference_values;
 };
 
 // The launch arguments that generated code reads, in order: each is one 8-byte word, so that host
