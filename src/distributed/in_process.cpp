@@ -1,0 +1,171 @@
+// Ranks that are threads of one process: a message is one copy, by whichever side comes second.
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "flexc/distributed.h"
+#include "support/guarded.h"
+#include "support/text.h"
+
+namespace flexc {
+
+namespace {
+
+// One side of a message.
+struct Post {
+    void* data = nullptr;
+    std::size_t bytes = 0;
+    std::shared_ptr<void> memory;
+    bool is_done = false;
+    bool is_wrong = false; // the other side said another size
+    std::size_t other_bytes = 0;
+};
+using PostPointer = std::shared_ptr<Post>;
+
+struct Route {
+    int from = 0, to = 0, channel = 0;
+    friend auto operator<=>(const Route&, const Route&) = default;
+};
+
+struct Queues {
+    std::deque<PostPointer> sends, receives; // one of them is empty
+};
+
+struct Group {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::map<Route, Queues> routes;
+    std::vector<bool> has_left;
+    CommunicatorOptions options;
+};
+
+class InProcess final : public Communicator {
+  public:
+    InProcess(std::shared_ptr<Group> group, int rank) : group_(std::move(group)), rank_(rank) {}
+
+    ~InProcess() override {
+        const std::lock_guard lock(group_->mutex);
+        group_->has_left[static_cast<std::size_t>(rank_)] = true;
+        group_->changed.notify_all();
+    }
+
+    int rank() const override { return rank_; }
+    int ranks() const override { return static_cast<int>(group_->has_left.size()); }
+
+    Result<Ticket> start(int channel, std::span<const Message> sends,
+                         std::span<const Message> receives, std::shared_ptr<void> memory) override {
+        return guarded([&]() -> Result<Ticket> {
+            Pending pending;
+            for (const bool is_send : {true, false})
+                for (const Message& message : is_send ? sends : receives) {
+                    auto post = std::make_shared<Post>(
+                        Post{.data = message.data, .bytes = message.bytes, .memory = memory});
+                    const Route route = is_send ? Route{rank_, message.peer, channel}
+                                                : Route{message.peer, rank_, channel};
+                    meet(route, post, is_send);
+                    pending.push_back({message.peer, std::move(post)});
+                }
+            pending_.emplace(++last_ticket_, std::move(pending));
+            return last_ticket_;
+        });
+    }
+
+    Result<void> wait(Ticket ticket) override {
+        return guarded([&]() -> Result<void> {
+            const auto found = pending_.find(ticket);
+            if (found == pending_.end())
+                return Error{ErrorCode::internal, "a ticket that start() did not give"};
+            const Pending pending = std::move(found->second);
+            pending_.erase(found);
+            const auto end = std::chrono::steady_clock::now() +
+                             std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                 std::chrono::duration<double>(group_->options.timeout_seconds));
+            std::unique_lock lock(group_->mutex);
+            for (const auto& [peer, post] : pending) {
+                const auto is_over = [&, other = static_cast<std::size_t>(peer)] {
+                    return post->is_done || group_->has_left[other];
+                };
+                const bool in_time = group_->changed.wait_until(lock, end, is_over);
+                if (post->is_done && !post->is_wrong) continue;
+                forget(pending);
+                if (post->is_wrong)
+                    return io(formatted("rank {} has {} bytes for rank {}, which has {}", peer,
+                                        post->other_bytes, rank_, post->bytes));
+                if (in_time) return io(formatted("rank {} has gone", peer));
+                return io(formatted("rank {} did not answer within {} seconds", peer,
+                                    group_->options.timeout_seconds));
+            }
+            return {};
+        });
+    }
+
+  private:
+    using Pending = std::vector<std::pair<int, PostPointer>>;
+
+    static Error io(std::string message) { return {ErrorCode::io, std::move(message)}; }
+
+    void meet(const Route& route, const PostPointer& post, bool is_send) {
+        PostPointer other;
+        {
+            const std::lock_guard lock(group_->mutex);
+            Queues& queues = group_->routes[route];
+            auto& others = is_send ? queues.receives : queues.sends;
+            if (others.empty()) {
+                (is_send ? queues.sends : queues.receives).push_back(post);
+                return;
+            }
+            other = std::move(others.front());
+            others.pop_front();
+        }
+        // Both sides' memory is held by their posts.
+        const bool is_wrong = other->bytes != post->bytes;
+        const Post& from = is_send ? *post : *other;
+        const Post& to = is_send ? *other : *post;
+        if (!is_wrong && from.bytes > 0) std::memcpy(to.data, from.data, from.bytes);
+        const std::lock_guard lock(group_->mutex);
+        post->other_bytes = other->bytes;
+        other->other_bytes = post->bytes;
+        for (Post* one : {post.get(), other.get()}) {
+            one->is_wrong = is_wrong;
+            one->is_done = true;
+        }
+        group_->changed.notify_all();
+    }
+
+    // Nobody may find what nobody waits for.
+    void forget(const Pending& pending) {
+        for (auto& [route, queues] : group_->routes)
+            for (const auto& [peer, post] : pending)
+                for (auto* queue : {&queues.sends, &queues.receives})
+                    std::erase(*queue, post);
+    }
+
+    std::shared_ptr<Group> group_;
+    int rank_;
+    Ticket last_ticket_ = 0;
+    std::map<Ticket, Pending> pending_;
+};
+
+} // namespace
+
+Result<std::vector<std::shared_ptr<Communicator>>>
+in_process_communicators(int ranks, const CommunicatorOptions& options) {
+    return guarded([&]() -> Result<std::vector<std::shared_ptr<Communicator>>> {
+        if (ranks < 1)
+            return Error{ErrorCode::invalid_option,
+                         formatted("{} ranks: there must be at least 1", ranks)};
+        auto group = std::make_shared<Group>();
+        group->has_left.assign(static_cast<std::size_t>(ranks), false);
+        group->options = options;
+        std::vector<std::shared_ptr<Communicator>> communicators;
+        for (int rank = 0; rank < ranks; ++rank)
+            communicators.push_back(std::make_shared<InProcess>(group, rank));
+        return communicators;
+    });
+}
+
+} // namespace flexc

@@ -1,0 +1,73 @@
+#include "distributed/partial_sums.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "distributed/rows.h"
+
+namespace flexc::distributed {
+
+namespace {
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+}
+
+PartialSums::PartialSums(std::int64_t heads, std::int64_t rows, std::int64_t columns)
+    : heads_(heads), rows_(rows), columns_(columns),
+      sums_(static_cast<std::size_t>(heads * rows * columns)),
+      largest_(static_cast<std::size_t>(heads * rows), kNothing),
+      weights_(static_cast<std::size_t>(heads * rows)) {}
+
+void PartialSums::add(std::int64_t begin, std::int64_t count, const float* o, const float* lse) {
+    for (std::int64_t head = 0; head < heads_; ++head)
+        for (std::int64_t row = 0; row < count; ++row, o += columns_, ++lse) {
+            const float own = *lse;
+            if (own == kNothing) continue;
+            const auto place = static_cast<std::size_t>(head * rows_ + begin + row);
+            float* const sum = sums_.data() + static_cast<std::ptrdiff_t>(place) * columns_;
+            float& largest = largest_[place];
+            if (largest == kNothing) {
+                std::copy_n(o, columns_, sum);
+                largest = own;
+                weights_[place] = 1;
+                continue;
+            }
+            const double difference = double{own} - double{largest};
+            if (difference > 0) {
+                const double scale = std::exp(-difference);
+                const auto factor = static_cast<float>(scale);
+                for (std::int64_t d = 0; d < columns_; ++d)
+                    sum[d] = sum[d] * factor + o[d];
+                weights_[place] = weights_[place] * scale + 1;
+                largest = own;
+            } else {
+                const double weight = std::exp(difference);
+                const auto factor = static_cast<float>(weight);
+                for (std::int64_t d = 0; d < columns_; ++d)
+                    sum[d] += factor * o[d];
+                weights_[place] += weight;
+            }
+        }
+}
+
+void PartialSums::finish(std::int64_t begin, std::int64_t count, const TensorView& o,
+                         const TensorView& lse) const {
+    std::vector<float> outputs, log_sums;
+    outputs.reserve(static_cast<std::size_t>(heads_ * count * columns_));
+    for (std::int64_t head = 0; head < heads_; ++head)
+        for (std::int64_t row = begin; row < begin + count; ++row) {
+            const auto place = static_cast<std::size_t>(head * rows_ + row);
+            const bool is_empty = largest_[place] == kNothing;
+            const float* const sum = sums_.data() + static_cast<std::ptrdiff_t>(place) * columns_;
+            for (std::int64_t d = 0; d < columns_; ++d)
+                outputs.push_back(is_empty ? 0.0f
+                                           : static_cast<float>(double{sum[d]} / weights_[place]));
+            log_sums.push_back(
+                is_empty ? kNothing
+                         : static_cast<float>(double{largest_[place]} + std::log(weights_[place])));
+        }
+    round_to(outputs.data(), o);
+    if (lse) round_to(log_sums.data(), lse);
+}
+
+} // namespace flexc::distributed

@@ -1,0 +1,32 @@
+// Results over parts of the keys become one, a part at a time: for each row the largest lse so far,
+// and weights and outputs relative to it, in f32.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "flexc/distributed.h"
+
+namespace flexc::distributed {
+
+class PartialSums {
+  public:
+    // Of `heads` heads, batch included, with as many rows each.
+    PartialSums(std::int64_t heads, std::int64_t rows, std::int64_t columns);
+
+    // o [heads, count, columns] and lse [heads, count], without gaps, of the rows from `begin` on.
+    // A row whose lse is -inf adds nothing, whatever its o is.
+    void add(std::int64_t begin, std::int64_t count, const float* o, const float* lse);
+
+    // Rows that nothing was added to have o = 0 and lse = -inf. lse may be absent.
+    void finish(std::int64_t begin, std::int64_t count, const TensorView& o,
+                const TensorView& lse) const;
+
+  private:
+    std::int64_t heads_, rows_, columns_;
+    std::vector<float> sums_;     // of weighted outputs
+    std::vector<float> largest_;  // lse
+    std::vector<double> weights_; // sum of e^(lse - largest)
+};
+
+} // namespace flexc::distributed

@@ -1,0 +1,394 @@
+// From shards and a mask to launches: every rank makes the whole schedule, and keeps its own part.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "distributed/agreement.h"
+#include "distributed/state.h"
+#include "ir/print.h"
+#include "runtime/bind.h"
+#include "runtime/buffers.h"
+#include "runtime/mask_values.h"
+#include "support/amounts.h"
+#include "support/guarded.h"
+#include "support/text.h"
+
+namespace flexc {
+
+namespace {
+
+using detail::DistributedKernelState;
+using detail::DistributedPlanState;
+using distributed::AgreedPart;
+using distributed::Block;
+using distributed::Launch;
+using distributed::Schedule;
+using distributed::Share;
+using distributed::Step;
+using distributed::StepPlan;
+using distributed::VisibleMap;
+
+constexpr std::uint64_t kMostGatheredBytes = std::uint64_t{256} << 20;
+
+Sizes whole_sizes(const DistributedSizes& sizes) {
+    return {.batch = sizes.batch,
+            .heads = sizes.heads,
+            .kv_heads = sizes.kv_heads,
+            .q_len = sizes.queries.length(),
+            .kv_len = sizes.keys.length()};
+}
+
+Result<detail::PlanState> bind_whole(const Kernel& kernel, const Sizes& sizes,
+                                     std::span<const NamedTensor> buffers,
+                                     const DistributedOptions& options) {
+    const detail::KernelState& state = kernel.state();
+    PlanOptions plan;
+    plan.scale = options.scale;
+    plan.params = options.params;
+    return runtime::bind_values(state.mod.program, state.options.head_dim, state.options.head_dim_v,
+                                sizes, buffers, plan);
+}
+
+// By intervals alone: what these do not tell counts as visible.
+Result<VisibleMap> map_of(const passes::Mod& mod, const detail::PlanState& plan,
+                          std::span<const NamedTensor> buffers) {
+    using analysis::Dependence;
+    using analysis::MaskTier;
+    const ir::Program& program = mod.program;
+    VisibleMap map(plan.sizes.q_len, plan.sizes.kv_len);
+    if (mod.mask_tier == MaskTier::exhaustive) return map;
+    std::vector<TensorView> views(program.buffers.size());
+    for (const ir::NodeId id : ir::reachable(program.graph, std::span(&mod.mask, 1))) {
+        const ir::Node& node = program.graph[id];
+        if (node.op != ir::Op::read) continue;
+        const std::string& name = program.buffers[node.symbol].name;
+        const auto given = std::ranges::find(buffers, name, &NamedTensor::name);
+        if (given == buffers.end() || !given->tensor)
+            return runtime::invalid(
+                formatted("'{}': missing; the mask reads it, and decides what travels", name));
+        views[node.symbol] = given->tensor;
+    }
+    const Dependence reads = mod.dependence[mod.mask];
+    const std::int64_t batches = reads.has(Dependence::b) ? plan.sizes.batch : 1;
+    const std::int64_t heads = reads.has(Dependence::h) ? plan.sizes.heads : 1;
+    const runtime::MaskValues values(program, plan.size_values, plan.param_words, views);
+    for (std::int64_t b = 0; b < batches; ++b)
+        for (std::int64_t h = 0; h < heads; ++h) {
+            const analysis::TileClassifier tiles(program, mod.mask, values.of_head(b, h),
+                                                 map.queries(), map.keys());
+            map.add([&](std::int64_t q, std::int64_t kv) {
+                return tiles.test(q, kv).value_or(analysis::TileClass::partial);
+            });
+        }
+    return map;
+}
+
+// Of the sizes of a problem.
+std::uint64_t bytes_per_key(const DistributedPlanState& plan, std::size_t element) {
+    const CompileOptions& options = plan.kernel->kernel.options();
+    return static_cast<std::uint64_t>(plan.sizes.batch * plan.sizes.kv_heads *
+                                      (options.head_dim + options.head_dim_v)) *
+           element;
+}
+
+// Where a position is in a rank's tensors; -1 where it holds others.
+std::int64_t row_of(std::span<const RowRange> ranges, std::int64_t position) {
+    std::int64_t row = 0;
+    for (const RowRange& range : ranges) {
+        if (position >= range.begin && position < range.end) return row + position - range.begin;
+        row += range.count();
+    }
+    return -1;
+}
+
+std::vector<Block> blocks_of(const Step& step, std::span<const RowRange> own, int rank) {
+    std::vector<Block::Part> parts;
+    for (const Share& share : step.arrivals) {
+        std::int64_t offset = 0;
+        for (const RowRange& run : share.runs) {
+            parts.push_back({share.peer, run, offset});
+            offset += run.count();
+        }
+    }
+    std::ranges::sort(parts, {}, [](const Block::Part& part) { return part.run.begin; });
+    std::vector<Block> blocks;
+    for (const Block::Part& part : parts) {
+        if (blocks.empty() || blocks.back().keys.end != part.run.begin)
+            blocks.push_back({.keys = {part.run.begin, part.run.begin}, .parts = {}});
+        blocks.back().keys.end = part.run.end;
+        blocks.back().parts.push_back(part);
+    }
+    for (Block& block : blocks)
+        if (block.parts.size() == 1 && block.parts[0].peer == rank)
+            block.local_row = row_of(own, block.keys.begin);
+    return blocks;
+}
+
+class Planner {
+  public:
+    Planner(DistributedPlanState& plan, std::span<const NamedTensor> buffers,
+            const DistributedOptions& options)
+        : plan_(plan), buffers_(buffers), options_(options), rank_(plan.communicator->rank()) {}
+
+    Result<void> run() {
+        const DistributedSizes& sizes = plan_.sizes;
+        const int ranks = plan_.communicator->ranks();
+        for (const auto& [name, shards] :
+             {std::pair{"queries", &sizes.queries}, std::pair{"keys", &sizes.keys}})
+            if (shards->ranks() != ranks)
+                return runtime::invalid(
+                    formatted("the {} are shards of {} ranks; the communicator has {}", name,
+                              shards->ranks(), ranks));
+        const Kernel& kernel = plan_.kernel->kernel;
+        auto whole = bind_whole(kernel, whole_sizes(sizes), buffers_, options_);
+        if (!whole) return whole.error();
+        plan_.whole = std::move(*whole);
+        plan_.reduction = options_.reduction;
+        auto map = map_of(kernel.state().mod, plan_.whole, buffers_);
+        if (!map) return map.error();
+        choose_exchange(*map);
+        const Schedule schedule(sizes.queries, sizes.keys, *map, plan_.exchange);
+        plan_.schedule = schedule.of(rank_);
+        plan_.q_rows = sizes.queries.rows(rank_);
+        plan_.k_rows = sizes.keys.rows(rank_);
+        for (const Step& step : plan_.schedule.steps)
+            if (auto added = add_step(step); !added) return added;
+        find_lone_pieces();
+        count_traffic(schedule, *map);
+        describe_visible(schedule);
+        return {};
+    }
+
+    std::vector<AgreedPart> agreed() const {
+        const DistributedSizes& sizes = plan_.sizes;
+        std::string shards, params;
+        for (const Shards* of : {&sizes.queries, &sizes.keys})
+            for (int rank = 0; rank < of->ranks(); ++rank) {
+                for (const RowRange& range : of->ranges(rank))
+                    shards += formatted("{}:{} ", range.begin, range.end);
+                shards += '/';
+            }
+        for (const std::uint64_t word : plan_.whole.param_words)
+            params += formatted("{} ", word);
+        return {{"a program", plan_.kernel->program},
+                {"sizes", formatted("{} {} {} {} {}", sizes.batch, sizes.heads, sizes.kv_heads,
+                                    sizes.queries.length(), sizes.keys.length())},
+                {"shards", std::move(shards)},
+                {"a scale or params", formatted("{} {}", plan_.whole.scale, params)},
+                {"an exchange or a reduction",
+                 formatted("{} {}", name(plan_.exchange), name(plan_.reduction))},
+                {"contents of buffers that the mask reads", visible_}};
+    }
+
+  private:
+    void choose_exchange(const VisibleMap& map) {
+        plan_.exchange = options_.exchange;
+        if (plan_.exchange != Exchange::automatic) {
+            plan_.explanation = formatted("exchange: {}, as asked for\n", name(plan_.exchange));
+            return;
+        }
+        const DistributedSizes& sizes = plan_.sizes;
+        const Schedule gathered(sizes.queries, sizes.keys, map, Exchange::all_gather);
+        std::int64_t most = 0;
+        for (int rank = 0; rank < gathered.ranks(); ++rank)
+            most = std::max(most, gathered.received_rows(rank));
+        const std::uint64_t bytes =
+            static_cast<std::uint64_t>(most) *
+            bytes_per_key(plan_, size_of(plan_.kernel->kernel.options().dtype));
+        plan_.exchange = bytes <= kMostGatheredBytes ? Exchange::all_gather : Exchange::ring;
+        plan_.explanation =
+            formatted("exchange: {}, because gathered keys and values take {} bytes on a rank, {} "
+                      "than {}\n",
+                      name(plan_.exchange), bytes,
+                      plan_.exchange == Exchange::ring ? "more" : "no more", kMostGatheredBytes);
+    }
+
+    Result<void> add_step(const Step& step) {
+        StepPlan result;
+        result.blocks = blocks_of(step, plan_.sizes.keys.ranges(rank_), rank_);
+        for (const distributed::Piece& piece : step.pieces) {
+            const auto block = std::ranges::find_if(result.blocks, [&](const Block& one) {
+                return one.keys.begin <= piece.keys.begin && piece.keys.end <= one.keys.end;
+            });
+            Sizes sizes = plan_.whole.sizes;
+            sizes.q_len = piece.queries.count();
+            sizes.kv_len = piece.keys.count();
+            auto made = plan_.kernel->kernel.plan(
+                sizes, buffers_, {},
+                {.scale = options_.scale,
+                 .params = options_.params,
+                 .q_offset = piece.queries.begin,
+                 .kv_offset = piece.keys.begin,
+                 .global_q_len = plan_.sizes.queries.length(),
+                 .global_kv_len = plan_.sizes.keys.length(),
+                 .cpu_threads = options_.cpu_threads,
+                 .accumulate_gradients = plan_.kernel->kernel.options().backward});
+            if (!made) return made.error();
+            plan_.workspace_bytes = std::max(plan_.workspace_bytes, made->workspace_bytes());
+            plan_.most_queries = std::max(plan_.most_queries, sizes.q_len);
+            result.launches.push_back(
+                {.plan = std::move(*made),
+                 .q_row = row_of(plan_.sizes.queries.ranges(rank_), piece.queries.begin),
+                 .q_count = piece.queries.count(),
+                 .block = static_cast<std::size_t>(block - result.blocks.begin()),
+                 .k_row = piece.keys.begin - block->keys.begin,
+                 .k_count = piece.keys.count()});
+        }
+        plan_.steps.push_back(std::move(result));
+        return {};
+    }
+
+    // A launch whose queries are a whole range that no other one touches writes its result where it
+    // belongs; others are merged.
+    void find_lone_pieces() {
+        std::int64_t row = 0;
+        for (const RowRange& range : plan_.sizes.queries.ranges(rank_)) {
+            const RowRange rows{row, row + range.count()};
+            row = rows.end;
+            Launch* only = nullptr;
+            std::size_t count = 0;
+            for (StepPlan& step : plan_.steps)
+                for (Launch& launch : step.launches)
+                    if (launch.q_row >= rows.begin && launch.q_row < rows.end) {
+                        ++count;
+                        only = &launch;
+                    }
+            if (count == 1 && only->q_count == rows.count())
+                only->is_alone = true;
+            else
+                plan_.merged_rows.push_back(rows);
+        }
+    }
+
+    void count_traffic(const Schedule& schedule, const VisibleMap& map) {
+        Traffic& traffic = plan_.traffic;
+        const std::uint64_t narrow =
+            bytes_per_key(plan_, size_of(plan_.kernel->kernel.options().dtype));
+        const std::uint64_t wide = bytes_per_key(plan_, sizeof(float));
+        const auto sent = static_cast<std::uint64_t>(schedule.sent_rows(rank_));
+        const auto received = static_cast<std::uint64_t>(schedule.received_rows(rank_));
+        traffic.forward_sent = sent * narrow;
+        traffic.forward_received = received * narrow;
+        traffic.backward_sent = sent * narrow + received * wide;
+        traffic.backward_received = received * narrow + sent * wide;
+        for (int rank = 0; rank < schedule.ranks(); ++rank)
+            for (const RowRange& range : plan_.sizes.queries.ranges(rank)) {
+                const double area = map.area(range, {0, plan_.sizes.keys.length()});
+                traffic.fair_area += area / schedule.ranks();
+                if (rank == rank_) traffic.visible_area += area;
+            }
+        for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
+            const auto launches = plan_.steps[i].launches.size();
+            traffic.pieces += static_cast<std::int64_t>(launches);
+            std::int64_t keys = 0;
+            std::vector<int> peers;
+            for (const Share& share : plan_.schedule.steps[i].arrivals) {
+                peers.push_back(share.peer);
+                for (const RowRange& run : share.runs)
+                    keys += run.count();
+            }
+            plan_.explanation += formatted("step {}: {} keys of ranks [{}], {} launches\n", i, keys,
+                                           joined(peers, ", "), launches);
+        }
+        plan_.explanation += formatted(
+            "rank {}: {:.0f} visible elements of each head, {:.3f} of a fair share; forward sends "
+            "{} and receives {} bytes, backward {} and {}\n",
+            rank_, traffic.visible_area,
+            traffic.fair_area == 0 ? 1.0 : traffic.visible_area / traffic.fair_area,
+            traffic.forward_sent, traffic.forward_received, traffic.backward_sent,
+            traffic.backward_received);
+    }
+
+    // The schedule of all ranks, as they all must have it.
+    void describe_visible(const Schedule& schedule) {
+        for (int rank = 0; rank < schedule.ranks(); ++rank)
+            for (const Step& step : schedule.of(rank).steps)
+                for (const Share& share : step.arrivals) {
+                    visible_ += formatted("{} {}", rank, share.peer);
+                    for (const RowRange& run : share.runs)
+                        visible_ += formatted(" {}:{}", run.begin, run.end);
+                    visible_ += '\n';
+                }
+    }
+
+    DistributedPlanState& plan_;
+    std::span<const NamedTensor> buffers_;
+    const DistributedOptions& options_;
+    int rank_;
+    std::string visible_;
+};
+
+} // namespace
+
+Result<DistributedPlan> DistributedKernel::plan(const DistributedSizes& sizes,
+                                                std::shared_ptr<Communicator> communicator,
+                                                std::span<const NamedTensor> buffers,
+                                                const DistributedOptions& options) const {
+    return guarded([&]() -> Result<DistributedPlan> {
+        if (!state_)
+            return runtime::invalid(
+                "this kernel handle is empty: it did not come from compile_distributed()");
+        if (communicator == nullptr) return runtime::invalid("the communicator is missing");
+        auto plan = std::make_shared<DistributedPlanState>();
+        plan->kernel = state_;
+        plan->communicator = std::move(communicator);
+        plan->sizes = sizes;
+        Planner planner(*plan, buffers, options);
+        const Result<void> own = guarded([&] { return planner.run(); });
+        const auto parts = own ? planner.agreed() : std::vector<AgreedPart>{};
+        if (auto agreed = distributed::agree(*plan->communicator, own, parts); !agreed)
+            return agreed.error();
+        return DistributedPlan(std::move(plan));
+    });
+}
+
+Result<Shards> DistributedKernel::balanced_shards(const Sizes& sizes, int ranks,
+                                                  std::span<const NamedTensor> buffers,
+                                                  const DistributedOptions& options) const {
+    return guarded([&]() -> Result<Shards> {
+        if (!state_)
+            return runtime::invalid(
+                "this kernel handle is empty: it did not come from compile_distributed()");
+        if (sizes.q_len != sizes.kv_len)
+            return runtime::invalid(formatted("{} queries and {} keys: balanced shards are of "
+                                              "sequences that attend to themselves",
+                                              sizes.q_len, sizes.kv_len));
+        if (ranks < 1) return runtime::invalid(formatted("{} ranks: at least 1", ranks));
+        auto whole = bind_whole(state_->kernel, sizes, buffers, options);
+        if (!whole) return whole.error();
+        const auto map = map_of(state_->kernel.state().mod, *whole, buffers);
+        if (!map) return map.error();
+        return distributed::balanced(*map, ranks);
+    });
+}
+
+const Traffic& DistributedPlan::traffic() const { return state_->traffic; }
+Exchange DistributedPlan::exchange() const { return state_->exchange; }
+std::string DistributedPlan::explain() const { return state_->explanation; }
+
+const Kernel& DistributedKernel::kernel() const { return state_->kernel; }
+
+Result<DistributedKernel> compile_distributed(std::string_view text, const CompileOptions& given) {
+    return guarded([&]() -> Result<DistributedKernel> {
+        CompileOptions options = given;
+        if (options.device.kind == Device::Kind::automatic) options.device = Device::cpu();
+        if (options.device.kind != Device::Kind::cpu)
+            return Error{ErrorCode::unsupported,
+                         "attention across ranks is for Device::cpu() for now"};
+        if (options.query_layout != Layout::dense || options.key_layout != Layout::dense)
+            return Error{ErrorCode::unsupported,
+                         "attention across ranks is of dense tensors: mask documents instead"};
+        options.gradient_type = GradientType::f32;
+        auto state = std::make_shared<DistributedKernelState>();
+        state->gradient_type = given.gradient_type;
+        auto kernel = compile(text, options);
+        if (!kernel) return kernel.error();
+        state->kernel = std::move(*kernel);
+        const CompileOptions& full = state->kernel.options();
+        state->program = formatted("{}\n{} {} {} {}", ir::print(state->kernel.state().mod.program),
+                                   name(full.dtype), full.head_dim, full.head_dim_v, full.backward);
+        return DistributedKernel(std::move(state));
+    });
+}
+
+} // namespace flexc

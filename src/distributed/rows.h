@@ -1,0 +1,24 @@
+// Rows of [B, H, S, D] tensors in host memory: packed for the way, added up, rounded.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "flexc/distributed.h"
+
+namespace flexc::distributed {
+
+// The rows from begin on; the same memory. Of [B, H, S, D] or [B, H, S].
+TensorView rows_of(const TensorView& tensor, std::int64_t begin, std::int64_t count);
+
+std::size_t bytes_of(const TensorView& tensor);
+
+// All elements, without gaps, in order.
+void pack(const TensorView& from, std::byte* to);
+void unpack(const std::byte* from, const TensorView& to);
+// to += from; `from` without gaps, `to` with any strides; both f32.
+void add(const float* from, const TensorView& to);
+// Rounds f32 without gaps to the type of `to`, f32, f16, bf16 or f64.
+void round_to(const float* from, const TensorView& to);
+
+} // namespace flexc::distributed

@@ -1,0 +1,161 @@
+#include "distributed/schedule.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace flexc::distributed {
+
+namespace {
+
+// Runs of the keys of `owner` that `rank` needs.
+std::vector<RowRange> needed(const Shards& queries, const Shards& keys, const VisibleMap& map,
+                             int rank, int owner) {
+    std::vector<RowRange> needed;
+    for (const RowRange& range : keys.ranges(owner)) {
+        const auto runs = map.visible_keys(queries.ranges(rank), range);
+        needed.insert(needed.end(), runs.begin(), runs.end());
+    }
+    return needed;
+}
+
+// Of each range of queries with what it sees of the runs. A piece may span keys that nobody sees,
+// which the kernel leaves out, but not keys that are not there.
+std::vector<Piece> pieces_of(std::span<const RowRange> queries, std::span<const RowRange> runs,
+                             const VisibleMap& map) {
+    std::vector<Piece> pieces;
+    for (const RowRange& range : queries)
+        for (const RowRange& run : runs) {
+            const auto seen = map.visible_keys(std::span(&range, 1), run);
+            if (seen.empty()) continue;
+            const RowRange keys{seen.front().begin, seen.back().end};
+            pieces.push_back({map.visible_queries(range, keys), keys});
+        }
+    return pieces;
+}
+
+// Runs that meet become one.
+std::vector<RowRange> joined_runs(std::span<const Share> shares) {
+    std::vector<RowRange> runs, joined;
+    for (const Share& share : shares)
+        runs.insert(runs.end(), share.runs.begin(), share.runs.end());
+    std::ranges::sort(runs, {}, &RowRange::begin);
+    for (const RowRange& run : runs) {
+        if (!joined.empty() && joined.back().end == run.begin)
+            joined.back().end = run.end;
+        else
+            joined.push_back(run);
+    }
+    return joined;
+}
+
+std::int64_t rows_of(std::span<const Share> shares, int but) {
+    std::int64_t rows = 0;
+    for (const Share& share : shares)
+        if (share.peer != but)
+            for (const RowRange& run : share.runs)
+                rows += run.count();
+    return rows;
+}
+
+} // namespace
+
+Schedule::Schedule(const Shards& queries, const Shards& keys, const VisibleMap& map,
+                   Exchange exchange)
+    : ranks_(static_cast<std::size_t>(queries.ranks())) {
+    const int count = queries.ranks();
+    const bool in_turn = exchange == Exchange::ring;
+    for (RankSchedule& schedule : ranks_)
+        schedule.steps.resize(in_turn ? ranks_.size() : 1);
+    for (int rank = 0; rank < count; ++rank) {
+        RankSchedule& schedule = ranks_[static_cast<std::size_t>(rank)];
+        for (int owner = 0; owner < count; ++owner) {
+            // In a ring, each step is between other pairs.
+            const auto at = static_cast<std::size_t>(in_turn ? (rank - owner + count) % count : 0);
+            std::vector<RowRange> runs = needed(queries, keys, map, rank, owner);
+            if (runs.empty()) continue;
+            if (rank != owner)
+                ranks_[static_cast<std::size_t>(owner)].steps[at].departures.push_back(
+                    {rank, runs});
+            schedule.steps[at].arrivals.push_back({owner, std::move(runs)});
+        }
+        for (Step& step : schedule.steps)
+            step.pieces = pieces_of(queries.ranges(rank), joined_runs(step.arrivals), map);
+    }
+}
+
+std::int64_t Schedule::received_rows(int rank) const {
+    std::int64_t rows = 0;
+    for (const Step& step : of(rank).steps)
+        rows += rows_of(step.arrivals, rank);
+    return rows;
+}
+
+std::int64_t Schedule::sent_rows(int rank) const {
+    std::int64_t rows = 0;
+    for (const Step& step : of(rank).steps)
+        rows += rows_of(step.departures, rank);
+    return rows;
+}
+
+double modelled_efficiency(const Schedule& schedule, const VisibleMap& map, double heads,
+                           double bytes_per_key, const Machine& machine) {
+    double all = 0, slowest = 0;
+    for (int rank = 0; rank < schedule.ranks(); ++rank) {
+        double ready = 0, free = 0; // when a step's keys are there, and when the rank is
+        for (const Step& step : schedule.of(rank).steps) {
+            double messages = 0, area = 0;
+            for (const Share& share : step.arrivals)
+                messages += share.peer != rank ? 1 : 0;
+            for (const Piece& piece : step.pieces)
+                area += map.area(piece.queries, piece.keys);
+            ready += static_cast<double>(rows_of(step.arrivals, rank)) * bytes_per_key /
+                         machine.bytes_per_second +
+                     messages * machine.seconds_per_message;
+            const double seconds = heads * area / machine.elements_per_second;
+            free = std::max(free, ready) + seconds;
+            all += seconds;
+        }
+        slowest = std::max(slowest, free);
+    }
+    return slowest == 0 ? 1 : all / schedule.ranks() / slowest;
+}
+
+Shards balanced(const VisibleMap& map, int ranks) {
+    // Enough chunks that the largest is small beside a rank's share, none smaller than a tile.
+    constexpr std::int64_t kChunksOfRank = 16;
+    const analysis::TiledAxis axis = map.queries();
+    const std::int64_t per_rank = std::clamp<std::int64_t>(axis.tiles() / ranks, 1, kChunksOfRank);
+    const std::int64_t chunks = per_rank * ranks;
+    struct Chunk {
+        RowRange rows;
+        double area = 0;
+    };
+    std::vector<Chunk> order;
+    for (std::int64_t i = 0; i < chunks; ++i) {
+        const RowRange rows{axis.length * i / chunks, axis.length * (i + 1) / chunks};
+        order.push_back({rows, map.area(rows, {0, map.keys().length})});
+    }
+    std::ranges::stable_sort(order, std::greater(), &Chunk::area);
+    struct Hand {
+        double area = 0;
+        std::vector<RowRange> rows;
+    };
+    std::vector<Hand> hands(static_cast<std::size_t>(ranks));
+    for (const Chunk& chunk : order) {
+        Hand* least = nullptr;
+        for (Hand& hand : hands)
+            if (static_cast<std::int64_t>(hand.rows.size()) < per_rank &&
+                (least == nullptr || hand.area < least->area))
+                least = &hand;
+        least->area += chunk.area;
+        least->rows.push_back(chunk.rows);
+    }
+    std::vector<std::vector<RowRange>> ranges;
+    for (Hand& hand : hands) {
+        std::ranges::sort(hand.rows, {}, &RowRange::begin);
+        ranges.push_back(std::move(hand.rows));
+    }
+    return *Shards::of(axis.length, std::move(ranges));
+}
+
+} // namespace flexc::distributed

@@ -1,0 +1,69 @@
+// The insides of the handles of flexc/distributed.h.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "distributed/schedule.h"
+#include "flexc/distributed.h"
+#include "runtime/state.h"
+
+namespace flexc::distributed {
+
+// Keys that lie together in memory during a step: whole runs of one rank or more.
+struct Block {
+    RowRange keys;
+    struct Part {
+        int peer = 0;
+        RowRange run;
+        std::int64_t offset = 0; // row in the message of the peer
+    };
+    std::vector<Part> parts;
+    // Where they are in this rank's own tensors; -1 where some come from others.
+    std::int64_t local_row = -1;
+};
+
+// One launch, with where its rows are.
+struct Launch {
+    Plan plan;
+    std::int64_t q_row = 0, q_count = 0; // of this rank's tensors
+    std::size_t block = 0;
+    std::int64_t k_row = 0, k_count = 0; // of the block
+    bool is_alone = false;               // no other piece has queries of its range
+};
+
+struct StepPlan {
+    std::vector<Block> blocks;
+    std::vector<Launch> launches;
+};
+
+} // namespace flexc::distributed
+
+namespace flexc::detail {
+
+struct DistributedKernelState {
+    Kernel kernel; // its gradients of buffers are f32
+    GradientType gradient_type = GradientType::f32;
+    std::string program; // what ranks must agree on
+};
+
+struct DistributedPlanState {
+    std::shared_ptr<const DistributedKernelState> kernel;
+    std::shared_ptr<Communicator> communicator;
+    DistributedSizes sizes;
+    Exchange exchange = Exchange::ring;
+    GradientReduction reduction = GradientReduction::sum;
+    PlanState whole; // sizes and params of the whole problem
+    distributed::RankSchedule schedule;
+    std::vector<distributed::StepPlan> steps; // as many as the schedule has
+    // Ranges of queries that no launch computes alone: of the tensors' rows.
+    std::vector<RowRange> merged_rows;
+    std::int64_t q_rows = 0, k_rows = 0; // of this rank's tensors
+    std::size_t workspace_bytes = 0;
+    std::int64_t most_queries = 0; // of a launch
+    Traffic traffic;
+    std::string explanation;
+};
+
+} // namespace flexc::detail

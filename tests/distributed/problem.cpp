@@ -1,0 +1,380 @@
+#include "distributed/problem.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "api/tensor.h"
+#include "front/compile_text.h"
+#include "support/text.h"
+
+namespace flexc::test {
+
+namespace {
+
+// [B, H, S, D] with some rows of a whole one.
+struct RowTensor {
+    RowTensor(DType type, std::int64_t b, std::int64_t h, std::int64_t s, std::int64_t d)
+        : dtype(type), batch(b), heads(h), rows(s), columns(d),
+          bytes(static_cast<std::size_t>(b * h * s * d) * size_of(type), std::byte{0xff}) {}
+
+    TensorView view(bool has_columns = true) {
+        // Some ranks hold nothing, and say so.
+        void* data = rows == 0 ? nullptr : bytes.data();
+        if (!has_columns) return TensorView::contiguous(data, dtype, {batch, heads, rows});
+        return TensorView::contiguous(data, dtype, {batch, heads, rows, columns});
+    }
+
+    void take(const std::vector<double>& whole, std::int64_t whole_rows,
+              std::span<const RowRange> ranges) {
+        each(whole_rows, ranges, [&](std::size_t there, std::size_t here) {
+            store(dtype, &bytes[here * size_of(dtype)], whole[there]);
+        });
+    }
+    void give(std::vector<double>& whole, std::int64_t whole_rows,
+              std::span<const RowRange> ranges) const {
+        each(whole_rows, ranges, [&](std::size_t there, std::size_t here) {
+            whole[there] = load(dtype, &bytes[here * size_of(dtype)]);
+        });
+    }
+
+    DType dtype;
+    std::int64_t batch, heads, rows, columns;
+    std::vector<std::byte> bytes;
+
+  private:
+    template <typename Visit>
+    void each(std::int64_t whole_rows, std::span<const RowRange> ranges, Visit visit) const {
+        for (std::int64_t head = 0; head < batch * heads; ++head) {
+            std::int64_t row = 0;
+            for (const RowRange& range : ranges)
+                for (std::int64_t at = range.begin; at < range.end; ++at, ++row)
+                    for (std::int64_t d = 0; d < columns; ++d)
+                        visit(static_cast<std::size_t>((head * whole_rows + at) * columns + d),
+                              static_cast<std::size_t>((head * rows + row) * columns + d));
+        }
+    }
+};
+
+double relative_error(const std::vector<double>& got, const std::vector<double>& want) {
+    double error = 0, norm = 0;
+    for (std::size_t i = 0; i < want.size(); ++i) {
+        if (std::isnan(got[i])) return INFINITY;
+        error += (got[i] - want[i]) * (got[i] - want[i]);
+        norm += want[i] * want[i];
+    }
+    if (norm / static_cast<double>(want.size()) < 1e-12)
+        return std::sqrt(error / static_cast<double>(want.size()));
+    return std::sqrt(error / norm);
+}
+
+} // namespace
+
+DistributedProblem::DistributedProblem(DistributedCase one, std::uint32_t seed)
+    : case_(std::move(one)) {
+    const front::Output front = front::compile_text({.source = dsl::Source("case", case_.text)});
+    REQUIRE_MESSAGE(front.program.has_value(), front.rendered);
+    const ir::Program& program = *front.program;
+    CompileOptions options;
+    options.dtype = case_.dtype;
+    options.head_dim = case_.head_dim;
+    options.head_dim_v = case_.head_dim_v;
+    options.device = Device::cpu();
+    options.backward = case_.backward;
+    options.gradient_type = case_.gradient_type;
+    options.cache.disk = false;
+    auto kernel = compile(case_.text, options);
+    REQUIRE_MESSAGE(kernel.has_value(), kernel.error().message);
+    kernel_ = std::make_shared<Kernel>(*kernel);
+    auto distributed = compile_distributed(case_.text, options);
+    REQUIRE_MESSAGE(distributed.has_value(), distributed.error().message);
+    distributed_ = *distributed;
+
+    std::mt19937 random(seed);
+    std::normal_distribution<double> normal;
+    const auto draw = [&](std::int64_t count, DType dtype, double spread) {
+        std::vector<double> values(static_cast<std::size_t>(count));
+        for (double& value : values)
+            value = rounded(dtype, normal(random) * spread);
+        return values;
+    };
+    Problem& p = problem_;
+    p = {.batch = case_.batch,
+         .heads = case_.heads,
+         .kv_heads = case_.kv_heads,
+         .q_len = case_.q_len,
+         .kv_len = case_.kv_len,
+         .head_dim = case_.head_dim,
+         .head_dim_v = case_.head_dim_v,
+         .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(case_.head_dim)))};
+    const std::int64_t q_rows = p.batch * p.heads * p.q_len;
+    const std::int64_t kv_rows = p.batch * p.kv_heads * p.kv_len;
+    p.q = draw(q_rows * p.head_dim, case_.dtype, 1);
+    p.k = draw(kv_rows * p.head_dim, case_.dtype, 1);
+    p.v = draw(kv_rows * p.head_dim_v, case_.dtype, 1);
+    p.d_out = draw(q_rows * p.head_dim_v, case_.dtype, 1);
+    if (case_.with_d_lse) p.d_lse = draw(q_rows, DType::f32, 1);
+    p.sizes = {p.batch, p.heads, p.kv_heads, p.q_len, p.kv_len, p.head_dim, p.head_dim_v};
+    for (std::size_t i = ir::kStandardSizes; i < program.sizes.size(); ++i)
+        p.sizes.push_back(case_.dims.at(program.sizes[i]));
+    for (const ir::Param& param : program.params)
+        p.params.push_back({.boolean = param.default_value != 0,
+                            .integer = static_cast<std::int64_t>(param.default_value),
+                            .real = static_cast<float>(param.default_value)});
+    for (const ir::Buffer& buffer : program.buffers) {
+        Buffer& mine = buffers_.emplace_back(
+            Buffer{.name = buffer.name, .dtype = buffer.dtype, .grad = buffer.grad});
+        std::int64_t count = 1;
+        for (const ir::Dim& dim : buffer.dims) {
+            mine.shape.push_back(dim.is_constant() ? dim.constant : p.sizes[dim.size]);
+            count *= mine.shape.back();
+        }
+        ir::BufferData data{.extents = mine.shape};
+        std::vector<double> values;
+        if (is_float(buffer.dtype)) {
+            values = data.reals = draw(count, buffer.dtype, 0.5);
+        } else {
+            const auto rule = case_.integers.find(buffer.name);
+            for (std::int64_t i = 0; i < count; ++i) {
+                std::int64_t value = rule == case_.integers.end() ? i % 5 : rule->second(i);
+                if (buffer.dtype == DType::boolean) value = value != 0;
+                data.integers.push_back(value);
+                values.push_back(static_cast<double>(value));
+            }
+        }
+        p.buffers.push_back(std::move(data));
+        mine.bytes.resize(static_cast<std::size_t>(count) * size_of(mine.dtype));
+        for (std::size_t i = 0; i < values.size(); ++i)
+            store(mine.dtype, &mine.bytes[i * size_of(mine.dtype)], values[i]);
+    }
+    for (const Buffer& buffer : buffers_)
+        buffer_views_.push_back(
+            {buffer.name, TensorView::read_only(buffer.bytes.data(), buffer.dtype, buffer.shape)});
+    answer_ = attention_oracle(program, problem_);
+}
+
+Sizes DistributedProblem::sizes() const {
+    return {case_.batch, case_.heads, case_.kv_heads, case_.q_len, case_.kv_len};
+}
+
+namespace {
+
+struct Gradients {
+    std::vector<std::vector<std::byte>> memory;
+    std::vector<NamedTensor> views;
+};
+
+} // namespace
+
+Outcome DistributedProblem::on_one_rank(DType o_type) const {
+    const DistributedCase& c = case_;
+    const RowRange all_queries[] = {{0, c.q_len}}, all_keys[] = {{0, c.kv_len}};
+    RowTensor q(c.dtype, c.batch, c.heads, c.q_len, c.head_dim),
+        k(c.dtype, c.batch, c.kv_heads, c.kv_len, c.head_dim),
+        v(c.dtype, c.batch, c.kv_heads, c.kv_len, c.head_dim_v),
+        o(o_type, c.batch, c.heads, c.q_len, c.head_dim_v),
+        lse(DType::f32, c.batch, c.heads, c.q_len, 1),
+        d_out(c.dtype, c.batch, c.heads, c.q_len, c.head_dim_v),
+        d_lse(DType::f32, c.batch, c.heads, c.q_len, 1),
+        dq(DType::f32, c.batch, c.heads, c.q_len, c.head_dim),
+        dk(DType::f32, c.batch, c.kv_heads, c.kv_len, c.head_dim),
+        dv(DType::f32, c.batch, c.kv_heads, c.kv_len, c.head_dim_v);
+    q.take(problem_.q, c.q_len, all_queries);
+    k.take(problem_.k, c.kv_len, all_keys);
+    v.take(problem_.v, c.kv_len, all_keys);
+    d_out.take(problem_.d_out, c.q_len, all_queries);
+    if (c.with_d_lse) d_lse.take(problem_.d_lse, c.q_len, all_queries);
+    Outcome outcome;
+    const auto plan = kernel_->plan(sizes(), buffer_views_);
+    REQUIRE_MESSAGE(plan.has_value(), plan.error().message);
+    auto workspace = DeviceMemory::allocate(Device::cpu(), plan->workspace_bytes());
+    REQUIRE(workspace.has_value());
+    const Workspace room{workspace->data(), workspace->bytes()};
+    const auto forward = kernel_->forward(
+        *plan, {q.view(), k.view(), v.view(), o.view(), lse.view(false)}, buffer_views_, room);
+    REQUIRE_MESSAGE(forward.has_value(), forward.error().message);
+    outcome.o.resize(answer_.o.size());
+    outcome.lse.resize(answer_.lse.size());
+    o.give(outcome.o, c.q_len, all_queries);
+    lse.give(outcome.lse, c.q_len, all_queries);
+    if (!c.backward) return outcome;
+    Gradients gradients;
+    for (const Buffer& buffer : buffers_) {
+        if (!buffer.grad) continue;
+        const DType type = c.gradient_type == GradientType::f32 ? DType::f32 : buffer.dtype;
+        auto& memory = gradients.memory.emplace_back(buffer.bytes.size() / size_of(buffer.dtype) *
+                                                     size_of(type));
+        gradients.views.push_back(
+            {buffer.name, TensorView::contiguous(memory.data(), type, buffer.shape)});
+    }
+    const auto backward =
+        kernel_->backward(*plan,
+                          {.q = q.view(),
+                           .k = k.view(),
+                           .v = v.view(),
+                           .o = o.view(),
+                           .lse = lse.view(false),
+                           .d_out = d_out.view(),
+                           .d_lse = c.with_d_lse ? d_lse.view(false) : TensorView{},
+                           .dq = dq.view(),
+                           .dk = dk.view(),
+                           .dv = dv.view()},
+                          buffer_views_, gradients.views, room);
+    REQUIRE_MESSAGE(backward.has_value(), backward.error().message);
+    outcome.dq.resize(answer_.dq.size());
+    outcome.dk.resize(answer_.dk.size());
+    outcome.dv.resize(answer_.dv.size());
+    dq.give(outcome.dq, c.q_len, all_queries);
+    dk.give(outcome.dk, c.kv_len, all_keys);
+    dv.give(outcome.dv, c.kv_len, all_keys);
+    for (std::size_t i = 0; i < gradients.views.size(); ++i) {
+        auto& values = outcome.d_buffers[std::string(gradients.views[i].name)];
+        const DType type = gradients.views[i].tensor.dtype;
+        for (std::size_t at = 0; at < gradients.memory[i].size(); at += size_of(type))
+            values.push_back(load(type, &gradients.memory[i][at]));
+    }
+    return outcome;
+}
+
+Outcome DistributedProblem::on_ranks(const Shards& queries, const Shards& keys,
+                                     const RunOptions& options) const {
+    const DistributedCase& c = case_;
+    const int ranks = queries.ranks();
+    auto communicators =
+        in_process_communicators(ranks, {.timeout_seconds = options.timeout_seconds});
+    REQUIRE(communicators.has_value());
+    Outcome outcome;
+    outcome.errors.resize(static_cast<std::size_t>(ranks));
+    outcome.of_ranks.resize(static_cast<std::size_t>(ranks));
+    outcome.o.resize(answer_.o.size());
+    outcome.lse.resize(answer_.lse.size());
+    outcome.dq.resize(answer_.dq.size());
+    outcome.dk.resize(answer_.dk.size());
+    outcome.dv.resize(answer_.dv.size());
+    const auto work = [&](int rank) -> Result<void> {
+        auto communicator = std::move((*communicators)[static_cast<std::size_t>(rank)]);
+        if (options.wrap) communicator = options.wrap(std::move(communicator));
+        const auto of_queries = queries.ranges(rank), of_keys = keys.ranges(rank);
+        const std::int64_t q_rows = queries.rows(rank), k_rows = keys.rows(rank);
+        RowTensor q(c.dtype, c.batch, c.heads, q_rows, c.head_dim),
+            k(c.dtype, c.batch, c.kv_heads, k_rows, c.head_dim),
+            v(c.dtype, c.batch, c.kv_heads, k_rows, c.head_dim_v),
+            o(options.o_type, c.batch, c.heads, q_rows, c.head_dim_v),
+            lse(DType::f32, c.batch, c.heads, q_rows, 1),
+            d_out(c.dtype, c.batch, c.heads, q_rows, c.head_dim_v),
+            d_lse(DType::f32, c.batch, c.heads, q_rows, 1),
+            dq(DType::f32, c.batch, c.heads, q_rows, c.head_dim),
+            dk(DType::f32, c.batch, c.kv_heads, k_rows, c.head_dim),
+            dv(DType::f32, c.batch, c.kv_heads, k_rows, c.head_dim_v);
+        q.take(problem_.q, c.q_len, of_queries);
+        k.take(problem_.k, c.kv_len, of_keys);
+        v.take(problem_.v, c.kv_len, of_keys);
+        d_out.take(problem_.d_out, c.q_len, of_queries);
+        if (c.with_d_lse) d_lse.take(problem_.d_lse, c.q_len, of_queries);
+        const auto plan = distributed_.plan({.batch = c.batch,
+                                             .heads = c.heads,
+                                             .kv_heads = c.kv_heads,
+                                             .queries = queries,
+                                             .keys = keys},
+                                            communicator, buffer_views_,
+                                            {.exchange = options.exchange,
+                                             .reduction = options.reduction,
+                                             .cpu_threads = {.count = 1}});
+        if (!plan) return plan.error();
+        if (auto done = distributed_.forward(
+                *plan, {q.view(), k.view(), v.view(), o.view(), lse.view(false)}, buffer_views_);
+            !done)
+            return done;
+        o.give(outcome.o, c.q_len, of_queries);
+        lse.give(outcome.lse, c.q_len, of_queries);
+        if (!c.backward) return {};
+        Gradients gradients;
+        for (const Buffer& buffer : buffers_) {
+            if (!buffer.grad) continue;
+            const DType type = c.gradient_type == GradientType::f32 ? DType::f32 : buffer.dtype;
+            auto& memory = gradients.memory.emplace_back(
+                buffer.bytes.size() / size_of(buffer.dtype) * size_of(type), std::byte{0xff});
+            gradients.views.push_back(
+                {buffer.name, TensorView::contiguous(memory.data(), type, buffer.shape)});
+        }
+        if (auto done =
+                distributed_.backward(*plan,
+                                      {.q = q.view(),
+                                       .k = k.view(),
+                                       .v = v.view(),
+                                       .o = o.view(),
+                                       .lse = lse.view(false),
+                                       .d_out = d_out.view(),
+                                       .d_lse = c.with_d_lse ? d_lse.view(false) : TensorView{},
+                                       .dq = dq.view(),
+                                       .dk = dk.view(),
+                                       .dv = dv.view()},
+                                      buffer_views_, gradients.views);
+            !done)
+            return done;
+        dq.give(outcome.dq, c.q_len, of_queries);
+        dk.give(outcome.dk, c.kv_len, of_keys);
+        dv.give(outcome.dv, c.kv_len, of_keys);
+        for (std::size_t i = 0; i < gradients.views.size(); ++i) {
+            auto& values =
+                outcome
+                    .of_ranks[static_cast<std::size_t>(rank)][std::string(gradients.views[i].name)];
+            const DType type = gradients.views[i].tensor.dtype;
+            for (std::size_t at = 0; at < gradients.memory[i].size(); at += size_of(type))
+                values.push_back(load(type, &gradients.memory[i][at]));
+        }
+        return {};
+    };
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks; ++rank)
+        threads.emplace_back([&, rank] {
+            if (auto done = work(rank); !done)
+                outcome.errors[static_cast<std::size_t>(rank)] = done.error().message;
+        });
+    for (std::thread& thread : threads)
+        thread.join();
+    for (const std::string& error : outcome.errors)
+        if (outcome.error.empty()) outcome.error = error;
+    outcome.d_buffers = outcome.of_ranks[0];
+    return outcome;
+}
+
+std::map<std::string, double> DistributedProblem::errors(const Outcome& outcome) const {
+    std::map<std::string, double> errors{{"o", relative_error(outcome.o, answer_.o)}};
+    if (!case_.backward) return errors;
+    errors["dq"] = relative_error(outcome.dq, answer_.dq);
+    errors["dk"] = relative_error(outcome.dk, answer_.dk);
+    errors["dv"] = relative_error(outcome.dv, answer_.dv);
+    for (const auto& [name, want] : answer_.d_buffers)
+        errors["d." + name] = relative_error(outcome.d_buffers.at(name), want);
+    return errors;
+}
+
+std::string DistributedProblem::compare_lse(const Outcome& outcome) const {
+    for (std::size_t i = 0; i < answer_.lse.size(); ++i) {
+        const double got = outcome.lse[i], want = answer_.lse[i];
+        if (std::isinf(want) ? got != want
+                             : !(std::abs(got - want) <= 1e-4 + 1e-6 * std::abs(want)))
+            return formatted("lse: {} where {} is right, at {}\n", got, want, i);
+    }
+    return "";
+}
+
+std::string compare(const DistributedProblem& problem, const Outcome& many, const Outcome& one) {
+    if (!many.error.empty()) return many.error + "\n";
+    std::string text = problem.compare_lse(many);
+    const auto wanted = problem.errors(one);
+    for (const auto& [name, error] : problem.errors(many)) {
+        constexpr double kWeight = 1e-6; // two roundings of an lse near 8
+        if (!(error <= 1.1 * wanted.at(name) + kWeight))
+            text += formatted("{}: relative error {:.2e}; on one rank {:.2e}\n", name, error,
+                              wanted.at(name));
+    }
+    return text;
+}
+
+} // namespace flexc::test
