@@ -18,6 +18,7 @@
 #include "sm90/backward_scores.cuh"
 #include "sm90/backward_share.cuh"
 #include "sm90/gradients/distance.cuh"
+#include "sm90/gradients/table.cuh"
 
 using namespace sm90;
 using mod::Element;
@@ -242,6 +243,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
             if (warp == 2) stage_values(attention, arguments, shared, keys);
         if constexpr (mod::kSumsDistances)
             if (warp >= 2) sum_distances(attention, arguments, shared, keys, warp == 3);
+        if constexpr (mod::kSumsTables)
+            if (warp >= 2) sum_tables(attention, arguments, shared, keys, warp - 2);
     } else {
         claim_registers<kConsumerRegisters>();
         Consumer{attention, arguments,    maps,     shared,

@@ -75,7 +75,8 @@ class Emitter {
             }
         }
         if (config_.is_warp_specialized)
-            text_ += emit_gradient_addresses(layout_, gradients(), tile_sums(config_));
+            text_ += emit_gradient_addresses(layout_, gradients(), tile_sums(config_)) +
+                     emit_table_gradients(layout_, gradients(), tile_sums(config_));
         if (is_delta()) text_ += emit_row_gradients(layout_, gradients());
         text_ += emit_sink(mod_, config_, options_.dtype != DType::f32);
         text_ += "} // namespace mod\n";

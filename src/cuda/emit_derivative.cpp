@@ -41,14 +41,16 @@ bool scores_read_elements(const passes::Mod& mod, const plan::KernelConfig& conf
 } // namespace
 
 passes::TileSums tile_sums(const plan::KernelConfig& config) {
-    return {.key_width = config.key_width, .adds_bias_gradients = config.adds_bias_gradients};
+    return {.key_width = config.key_width,
+            .adds_bias_gradients = config.adds_bias_gradients,
+            .sums_tables = config.table_words > 0};
 }
 
 bool is_of_d_scores(const passes::Mod& mod, const plan::KernelConfig& config,
                     const passes::ReadGradient& gradient) {
     using enum passes::GradientSum;
     const passes::GradientSum sum = passes::gradient_sum(mod, gradient, tile_sums(config));
-    return sum == distance || sum == quotient || sum == remainder ||
+    return sum == distance || sum == quotient || sum == remainder || sum == table ||
            (sum == matrix && passes::are_biases_of_scores(mod));
 }
 
@@ -82,6 +84,7 @@ std::string emit_derivative_constants(const passes::Mod& mod, const plan::Kernel
     constant("kSumsDistances", sums_by(passes::GradientSum::distance));
     constant("kSumsQuotients", sums_by(passes::GradientSum::quotient));
     constant("kSumsRemainders", sums_by(passes::GradientSum::remainder));
+    constant("kSumsTables", sums_by(passes::GradientSum::table));
     constant("kStagesSums", config.stages_sums);
     constant("kColumnsAreLinear",
              config.key_width == 0 || passes::are_columns_linear(mod, config.key_width));
@@ -91,10 +94,10 @@ std::string emit_derivative_constants(const passes::Mod& mod, const plan::Kernel
     constant("kMaskReadsElements", reads_elements(mod, {mod.mask}, {}));
     return text +
            formatted("constexpr int kKeyWidth = {}, kDistanceValues = {}, kDistanceCopies = 1, "
-                     "kTileOverhang = 0, kQuerySums = {};\n"
+                     "kTileOverhang = 0, kQuerySums = {}, kTableWords = {};\n"
                      "constexpr bool kVectorsUseBatch = true, kVectorsUseHead = true;\n",
                      config.key_width == 0 ? config.key_tile : config.key_width,
-                     passes::distance_reads(mod).size(), config.query_sums) +
+                     passes::distance_reads(mod).size(), config.query_sums, config.table_words) +
            emit_dense_bias_constants(mod, config, gradients);
 }
 

@@ -77,7 +77,8 @@ std::string describe_read(const Mod& mod, NodeId read) {
                 (mod.counters[read] != ir::kNoNode
                      ? std::string("; in a loop over the terms, one by one")
                      : "; in a warp-specialized fused backward " +
-                           std::string(description(gradient_sum(mod, *gradient)))) +
+                           std::string(description(
+                               gradient_sum(mod, *gradient, {.sums_tables = sums_tables(mod)})))) +
                 "\n";
     if (gradient_of(mod.sink_gradients, read) != nullptr)
         text += "  gradient of the sink: once for each row, before the other gradients\n";

@@ -4,6 +4,7 @@
 
 #include "analysis/key_index_2d.h"
 #include "passes/dense_bias.h"
+#include "passes/table_gradient.h"
 
 namespace flexc::passes {
 
@@ -75,6 +76,8 @@ bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient) {
 
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile) {
     const GradientSum sum = sum_of(mod, gradient, tile.key_width);
+    if (sum == GradientSum::element && tile.sums_tables && is_table_gradient(mod, gradient))
+        return GradientSum::table;
     // The warps that add tiles of a dense bias are those that sum tiles of dS elsewhere.
     const bool takes_dense_biases =
         tile.adds_bias_gradients && tile.key_width == 0 && !mod.deterministic &&
@@ -99,6 +102,13 @@ int count_sums_by(const Mod& mod, GradientSum sum, TileSums tile) {
 
 bool sums_by(const Mod& mod, GradientSum sum, TileSums tile) {
     return count_sums_by(mod, sum, tile) > 0;
+}
+
+bool sums_tables(const Mod& mod) {
+    return !mod.deterministic && index_2d_reads(mod).width == 0 &&
+           !sums_by(mod, GradientSum::distance) && !sums_by(mod, GradientSum::matrix) &&
+           dense_bias_of_score(mod) == ir::kNoNode &&
+           sums_by(mod, GradientSum::table, {.sums_tables = true});
 }
 
 int key_width_of_gradients(const Mod& mod) {
@@ -176,6 +186,7 @@ std::string_view name(GradientSum sum) {
     case GradientSum::quotient: return "quotient";
     case GradientSum::remainder: return "remainder";
     case GradientSum::matrix: return "matrix";
+    case GradientSum::table: return "table";
     case GradientSum::row: return "row";
     case GradientSum::element: return "element";
     }
@@ -192,6 +203,7 @@ std::string_view description(GradientSum sum) {
     case GradientSum::remainder:
         return "over a tile's rows of keys, once for a query and place in them";
     case GradientSum::matrix: return "in memory, a tile at a time";
+    case GradientSum::table: return "in a copy of the table on chip, once for an entry and tile";
     case GradientSum::row: return "for a whole row, from the gradient of its lse";
     case GradientSum::element: return "in memory, element by element";
     }

@@ -20,6 +20,7 @@ enum class GradientSum : std::uint8_t {
     quotient,
     remainder,
     matrix, // of q and kv themselves: each element by itself, all of a tile at once
+    table,  // any index of a table that is small, or of which a tile meets a small part
     row,    // of q, or b and h alone, by passes/row_gradient.h, in a kernel that passes over rows
     element // anything else
 };
@@ -27,12 +28,15 @@ enum class GradientSum : std::uint8_t {
 struct TileSums {
     int key_width = 0; // of that index_2d; 0 for none
     bool adds_bias_gradients = true;
+    bool sums_tables = false; // where sums_tables() says that it may
 };
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile = {});
 // Whether d score_mod / d read and d score_mod / d score are the same everywhere.
 bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient);
 int count_sums_by(const Mod& mod, GradientSum sum, TileSums tile = {}); // of gradients
 bool sums_by(const Mod& mod, GradientSum sum, TileSums tile = {});      // any gradient
+// Whether tiles may sum gradients of tables: nothing else needs the warps that do.
+bool sums_tables(const Mod& mod);
 // The width for which most gradients are summed by such a index_2d; 0 where none is.
 int key_width_of_gradients(const Mod& mod);
 // Real reads of single elements that depend on their distance q - kv alone, and on the head.

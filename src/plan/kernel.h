@@ -46,6 +46,7 @@ struct KernelRequest {
     bool biases_are_narrow = false;     // and these have 16 bits, like the score's
     bool adds_elements = false;         // some gradient is summed by GradientSum::element
     bool sums_distances = false;        // some gradient is by GradientSum::distance
+    bool sums_tables = false;           // some gradient is by GradientSum::table
     int query_sums = 0;                 // gradients that are by GradientSum::query
     bool derivative_uses_score = false; // that of the score
     passes::KeyIndex2d key_index_2d;    // that tiles of keys should fit
@@ -99,6 +100,7 @@ struct KernelConfig {
     int d_scores_stages = 2;          // of a warp-specialized backward; this and the next
     int bias_stages = 0;              // of the dense bias that it copies; 0 for none
     bool adds_bias_gradients = false; // adds tiles of GradientSum::matrix
+    int table_words = 0;              // for sums of GradientSum::table, of a warp
     // Blocks say when they have added to dq; the first stores its part.
     bool reports_additions = false, stores_dq_first = false;
     bool is_persistent = false; // no more blocks than multiprocessors

@@ -13,7 +13,8 @@ namespace sm90 {
 
 // What a program computes once for a query is computed by a warp that has nothing else to do, where
 // it is short.
-constexpr bool kSumsInTile = mod::kSumsDistances || mod::kSumsQuotients || mod::kSumsRemainders;
+constexpr bool kSumsInTile =
+    mod::kSumsDistances || mod::kSumsQuotients || mod::kSumsRemainders || mod::kSumsTables;
 constexpr __device__ BackwardShape shape_of_program() {
     BackwardShape shape{};
     shape.head_dim = mod::kHeadDim;
@@ -34,6 +35,7 @@ constexpr __device__ BackwardShape shape_of_program() {
     shape.column_reads = mod::kColumnReads;
     shape.column_bytes = mod::kColumnBytes;
     shape.column_sums = mod::kStagesSums && mod::kSumsRemainders ? mod::kKeyWidth : 0;
+    shape.table_words = mod::kTableWords;
     shape.query_sums = mod::kQuerySums;
     shape.has_block_mask = mod::kHasBlockMask;
     shape.is_persistent = mod::kPersistent;
@@ -73,8 +75,6 @@ constexpr int kPartRows = kShape.part_rows(); // of the gradient
 constexpr int kParts = mod::kQueryTile / kPartRows;
 constexpr int kGradientRowBytes = kShape.gradient_row_bytes();
 constexpr int kPartBytes = kShape.part_bytes();
-// Two warps that have nothing else to do find sums in the tile of dS, or add it to a dense bias.
-constexpr int kSumWarps = 2;
 constexpr bool kReadsTile = kShape.reads_tile();
 
 constexpr bool kAlternatesDq = kShape.alternates_dq();

@@ -17,6 +17,8 @@ constexpr int kPadding = 16; // bytes between rows of a dense bias, which keep l
 // A float for each query from each warp, in as many slots as keep those who write apart from those
 // who read: see gradients/query.cuh.
 constexpr int kQuerySumSlots = 4;
+// Two warps that have nothing else to do find sums in the tile of dS, or add it to a dense bias.
+constexpr int kSumWarps = 2;
 // Panels begin at multiples of the swizzle's period; TMA finds what else it moves by 16 bytes.
 constexpr int kPanelAlignment = 1024;
 
@@ -38,6 +40,7 @@ struct BackwardShape {
     // Reads by row and column of a 2-D key index that are staged beside queries.
     int key_width, row_reads, column_reads, column_bytes;
     int column_sums; // floats of a query that products leave for columns of the 2-D key index
+    int table_words; // for sums of tables, of each warp that finds them
     int query_sums;  // gradients by query that the block's warps put together
     bool has_block_mask, is_persistent;
 
@@ -165,6 +168,7 @@ struct BackwardLayout {
     int index_2d;   // two stages
     int sums;       // of columns of the 2-D key index: a row for each query
     int query_sums;
+    int tables;    // copies of them that are summed, of each warp that does
     int key_tiles; // where the kernel is persistent, one a slot
     int end;
     // Where the kernel is persistent, the next tile's keys come while this one's are there, if
@@ -190,8 +194,9 @@ FLEXC_SHARED constexpr BackwardLayout backward_layout(const BackwardShape& shape
     at.index_2d = round_up_16(at.mask_tiles + (shape.has_block_mask ? 16 : 0));
     at.sums = at.index_2d + kRingStages * shape.index_2d_bytes();
     at.query_sums = at.sums + shape.query_tile * shape.column_sums * 4;
-    at.key_tiles =
+    at.tables =
         round_up_16(at.query_sums + shape.query_sums * kQuerySumSlots * shape.query_sums_bytes());
+    at.key_tiles = at.tables + kSumWarps * 4 * shape.table_words;
     at.end = at.key_tiles + (shape.is_persistent ? 2 * 16 : 0);
     at.spare_keys = round_up(at.end, kPanelAlignment);
     return at;

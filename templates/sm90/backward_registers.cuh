@@ -83,7 +83,7 @@ constexpr bool kNeedsRegisters =
                   !mod::kHasBlockMask && !mod::kPersistent && !kMaskIsLong &&
                   !(kSaves.beside && kStagesRows && __is_empty(mod::Column));
 constexpr int kProducerRegisters =
-    kNeedsRegisters && !kCopiesBiases                                            ? 24
+    kNeedsRegisters && !kCopiesBiases && !mod::kSumsTables                       ? 24
     : kSaves.beside && (kAddsBiasGradients || (kStagesRows && kSparesRegisters)) ? 56
     : !kSumsIndex2d                                                              ? 40
     : kSparesRegisters                                                           ? 72

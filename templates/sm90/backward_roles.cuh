@@ -7,6 +7,7 @@
 #include "sm90/gradients/dense_bias.cuh"
 #include "sm90/gradients/distance.cuh"
 #include "sm90/gradients/index_2d_mma.cuh"
+#include "sm90/gradients/table.cuh"
 
 namespace sm90 {
 
@@ -27,8 +28,15 @@ struct Index2dWarps {
         if (warp >= 2) sum_index_2d(attention, arguments, shared, keys, warp - 2);
     }
 };
+struct TableWarps {
+    static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
+                                 Shared shared, const KeyTile& keys, int warp) {
+        if (warp >= 2) sum_tables(attention, arguments, shared, keys, warp - 2);
+    }
+};
 using TileWarps =
-    Choose<mod::kSumsDistances, DistanceWarps, Choose<kSumsIndex2d, Index2dWarps, NoTileWarps>>;
+    Choose<mod::kSumsDistances, DistanceWarps,
+           Choose<kSumsIndex2d, Index2dWarps, Choose<mod::kSumsTables, TableWarps, NoTileWarps>>>;
 
 // Inlined, or sums over a 2-D key index would spill more.
 __device__ __forceinline__ void serve_consumers(const KernelArguments& attention,

@@ -19,6 +19,7 @@ struct FusedTile {
     int d_scores_stages = 2;
     int bias_stages = 0;              // tiles of a dense bias in shared memory
     bool adds_bias_gradients = false; // tiles of its gradient there
+    int table_words = 0;              // for sums of tables, of each warp that finds them
     int saves_registers = 0;          // in so many steps
 
     bool has_dense_bias() const { return bias_stages > 0 || adds_bias_gradients; }
@@ -59,7 +60,8 @@ BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile) {
     shape.bias_bytes = request.bias_bytes;
     shape.adds_bias_gradients = tile.adds_bias_gradients;
     shape.biases_are_narrow = request.biases_are_narrow;
-    shape.sums_tile = request.sums_distances || index_2d.width != 0;
+    shape.sums_tile = request.sums_distances || index_2d.width != 0 || tile.table_words > 0;
+    shape.table_words = tile.table_words;
     shape.row_bytes = shape.most_row_bytes();
     shape.key_width = index_2d.width;
     shape.row_reads = index_2d.by_row;
@@ -97,7 +99,7 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
     // Sums over distances would need registers that the warps beside the MMAs do not have.
     if (tile.query_tile == 2 * kSlabRows &&
         (request.head_dim > 64 || request.adds_elements || request.derivative_uses_score ||
-         request.sums_distances))
+         request.sums_distances || request.sums_tables))
         return false;
     return accumulators <= kMostAccumulators && fits(request, shape_of(request, tile));
 }
@@ -122,6 +124,17 @@ std::optional<FusedTile> bias_tile_of(const KernelRequest& request) {
         if (tile.has_dense_bias() && suits(request, tile)) return tile;
     }
     return {};
+}
+
+// With as much memory for sums of tables as there is room for; without, they are added one by one.
+FusedTile with_tables(const KernelRequest& request, FusedTile tile) {
+    if (!request.sums_tables) return tile;
+    for (const int words : {2048, 1024, 512}) {
+        tile.table_words = words;
+        if (fits(request, shape_of(request, tile))) return tile;
+    }
+    tile.table_words = 0;
+    return tile;
 }
 
 // How many forms of a tile save registers. None where keys are shared; and sums over a 2-D key
@@ -151,7 +164,7 @@ std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
             for (const int query_tile : {2 * kSlabRows, kSlabRows})
                 if (const FusedTile tile{query_tile, stages_columns, stages_sums};
                     suits(request, tile))
-                    add(tile);
+                    add(with_tables(request, tile));
         }
     }
     return tiles;
@@ -176,6 +189,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.d_scores_stages = tile.d_scores_stages;
     config.bias_stages = tile.bias_stages;
     config.adds_bias_gradients = tile.adds_bias_gradients;
+    config.table_words = tile.table_words;
     config.saves_registers = tile.saves_registers;
     config.reports_additions = !shares && !tile.adds_bias_gradients;
     config.stores_dq_first = config.reports_additions && !request.deterministic;
@@ -204,16 +218,20 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
         is_first_form && request.has_score_mod ? kMostBeside : std::numeric_limits<int>::max();
     // A few words cost some percent, and the generic kernel has half the speed, but for where
     // memory adds up elements.
-    const bool adds_elements = request.adds_elements && config.key_width == 0;
-    config.tolerated_spills = request.is_long && !is_last    ? kSpillsOfLong
-                              : comes_again || adds_elements ? 0
-                              : is_last || tile.has_dense_bias() || config.key_width != 0 ? 256
-                                                                                          : 128;
+    const bool adds_elements =
+        (request.adds_elements || (request.sums_tables && tile.table_words == 0)) &&
+        config.key_width == 0;
+    config.tolerated_spills =
+        request.is_long && !is_last    ? kSpillsOfLong
+        : comes_again || adds_elements ? 0
+        : is_last || tile.has_dense_bias() || config.key_width != 0 || tile.table_words > 0 ? 256
+                                                                                            : 128;
     config.reason = "wgmma, dk and dv of a tile of keys, dq by ";
     config.reason +=
         shares || tile.adds_bias_gradients ? "additions from registers" : "TMA reductions";
     if (tile.adds_bias_gradients) config.reason += ", tiles of a matrix's gradient";
     if (request.deterministic) config.reason += ", in the order of keys";
+    if (tile.table_words > 0) config.reason += ", gradients of tables in shared memory";
     if (config.key_width != 0)
         config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";
     if (tile.bias_stages > 0) config.reason += "; biases through shared memory";

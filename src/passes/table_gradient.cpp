@@ -1,0 +1,59 @@
+#include "passes/table_gradient.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "analysis/index_form.h"
+#include "passes/gradient_sum.h"
+
+namespace flexc::passes {
+
+using analysis::Dependence;
+using analysis::kPositions;
+using ir::NodeId;
+
+namespace {
+
+// Computed in 32 bits, or a value that has room there.
+bool is_narrow(const Mod& mod, NodeId index) {
+    const analysis::Interval range = mod.ranges.of_node[index];
+    return mod.ranges.narrow[index] || (range.low >= INT32_MIN && range.high <= INT32_MAX);
+}
+
+bool is_table(ReadClass read_class) {
+    return read_class == ReadClass::grid_distance || read_class == ReadClass::pair_of_kinds ||
+           read_class == ReadClass::small_table;
+}
+
+} // namespace
+
+bool is_table_gradient(const Mod& mod, const ReadGradient& gradient) {
+    const NodeId read = gradient.read;
+    const CapturedRead* captured = captured_read(mod, read);
+    return captured != nullptr && is_table(captured->read_class) &&
+           mod.place[read] == Place::element && mod.counters[read] == ir::kNoNode &&
+           !mod.dependence[read].has(Dependence::score) && is_gradient_of_score(mod, gradient) &&
+           std::ranges::all_of(mod.program.graph[read].operands,
+                               [&](NodeId index) { return is_narrow(mod, index); });
+}
+
+std::vector<std::uint32_t> varying_dims(const Mod& mod, NodeId read) {
+    const auto& indices = mod.program.graph[read].operands;
+    std::vector<std::uint32_t> dims;
+    for (std::uint32_t dim = 0; dim < indices.size(); ++dim)
+        if ((mod.dependence[indices[dim]].bits & kPositions) != 0) dims.push_back(dim);
+    return dims;
+}
+
+bool is_separable(const Mod& mod, NodeId read) {
+    const auto& indices = mod.program.graph[read].operands;
+    analysis::IndexForms forms(mod.program.graph, mod.ranges);
+    forms.find(indices);
+    return std::ranges::all_of(indices, [&](NodeId index) {
+        return std::ranges::all_of(forms.form(index), [](const analysis::IndexTerm& term) {
+            return (term.uses.bits & kPositions) != kPositions;
+        });
+    });
+}
+
+} // namespace flexc::passes

@@ -1,0 +1,128 @@
+// Gradients of tables in Hopper's backward: random members of the classes whose sums are found in
+// shared memory, and programs just outside of them.
+#include <doctest/doctest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "api/hopper_check.h"
+
+using namespace flexc;
+using flexc::test::Case;
+
+namespace {
+
+struct Table {
+    std::string text;
+    std::map<std::string, std::int64_t> dims = {};
+};
+
+Case case_of(const Table& table, DType dtype, int head_dim) {
+    static std::random_device source;
+    Case one = {.text = table.text, .dtype = dtype, .batch = 2, .heads = 4, .kv_heads = 2};
+    one.dims = table.dims;
+    one.head_dim = head_dim;
+    one.q_len = 130 + static_cast<int>(source() % 150);
+    one.kv_len = 140 + static_cast<int>(source() % 200);
+    one.q_offset = static_cast<int>(source() % 2 * (source() % 90));
+    one.with_d_lse = source() % 2 == 0;
+    one.backward_kernel = BackwardKernel::specialized;
+    one.integers["g"] = [](std::int64_t i) { return i * 7 % 11 % 5; };
+    one.integers["k"] = [](std::int64_t i) { return i * 5 % 13 % 5; };
+    one.integers["d"] = [](std::int64_t i) { return i * 31 % 97; };
+    one.integers["same"] = [](std::int64_t) { return 3; };
+    one.reals["ts"] = [](std::int64_t i) { return static_cast<double>(i * 37 % 300); };
+    return one;
+}
+
+void check(const std::vector<Table>& tables) {
+    int at = 0;
+    for (const Table& table : tables)
+        for (const DType dtype : {DType::bf16, DType::f16}) {
+            constexpr int kHeadDims[] = {64, 128, 40, 192};
+            test::check_on_hopper(case_of(table, dtype, kHeadDims[at++ % 4]));
+        }
+}
+
+std::string number(int x) { return std::to_string(x); }
+
+} // namespace
+
+TEST_SUITE_BEGIN("hopper");
+
+TEST_CASE("tables: grids of two and three axes" * doctest::skip()) {
+    static std::random_device source;
+    std::vector<Table> tables;
+    for (int i = 0; i < 6; ++i) {
+        const int w = 5 + static_cast<int>(source() % 28), rows = 480 / w + 2;
+        const std::string of_rows = "q_idx // " + number(w) + " - kv_idx // " + number(w);
+        const std::string of_columns = "q_idx % " + number(w) + " - kv_idx % " + number(w);
+        switch (i % 3) {
+        case 0:
+            tables.push_back({"buffer t: f32[H, " + number(2 * rows - 1) + ", " +
+                              number(2 * w - 1) + "] grad\nscore_mod = score + t[h, " + of_rows +
+                              " + " + number(rows - 1) + ", " + of_columns + " + " + number(w - 1) +
+                              "]"});
+            break;
+        case 1:
+            tables.push_back(
+                {"buffer r: bf16[H, 9] grad\nbuffer c: f32[N, H] grad\nscore_mod = score * 0.5 + "
+                 "r[h, min(abs(" +
+                     of_rows + "), 8)] + c[min(abs(" + of_columns + "), 30), h]\n" +
+                     "mask_mod = q_idx + 90 >= kv_idx",
+                 {{"N", 31}}});
+            break;
+        default:
+            tables.push_back({"buffer t: f32[B, N, N] grad\nscore_mod = score + t[b, clamp(" +
+                                  of_rows + ", -7, 7) + 7, clamp(" + of_columns + ", -7, 7) + 7]",
+                              {{"N", 15}}});
+        }
+    }
+    tables.push_back({"buffer t: f32[H, 41, 9, 11] grad\nscore_mod = score + t[h, q_idx // 30 - "
+                      "kv_idx // 30 + 20, q_idx // 6 % 5 - kv_idx // 6 % 5 + 4, q_idx % 6 - kv_idx "
+                      "% 6 + 5]"});
+    check(tables);
+}
+
+TEST_CASE("tables: kinds, buckets and numbers of pairs" * doctest::skip()) {
+    check({
+        {"buffer t: f32[5, 5, H] grad\nbuffer g: i32[B, Q_LEN]\nbuffer k: i32[KV_LEN]\n"
+         "score_mod = score + t[g[b, q_idx % Q_LEN], k[kv_idx], h]"},
+        {"buffer t: f32[K, K] grad\nbuffer g: i32[Q_LEN]\nbuffer k: i32[B, KV_LEN]\n"
+         "score_mod = 20 * tanh((score + t[k[b, kv_idx], g[q_idx]]) / 20)\n"
+         "mask_mod = q_idx >= kv_idx - 40",
+         {{"K", 5}}},
+        {"buffer t: f32[16] grad\nbuffer ts: f32[B, 500]\nscore_mod = score + t[clamp(int(log("
+         "max(abs(ts[b, q_idx] - ts[b, kv_idx]), 1.0)) / 0.4), 0, 15)]"},
+        {"buffer t: bf16[H, 97] grad\nbuffer d: i32[B, Q_LEN, KV_LEN]\n"
+         "score_mod = score + t[h, d[b, q_idx, kv_idx]]"},
+        // All elements on one entry.
+        {"buffer t: f32[H, 8] grad\nbuffer same: i32[Q_LEN, KV_LEN]\n"
+         "score_mod = score - t[h, same[q_idx, kv_idx]]"},
+        {"buffer t: f32[700] grad\nscore_mod = score + t[(q_idx * 31 + kv_idx * 17) % 700]"},
+        {"buffer t: f32[9000] grad\nscore_mod = score + t[(q_idx * 311 + kv_idx * 173) % 9000]"},
+        {"buffer t: f32[N, M] grad\nscore_mod = score + t[q_idx // 3, kv_idx // 5]",
+         {{"N", 100}, {"M", 70}}},
+    });
+}
+
+TEST_CASE("tables: indices outside, several tables, other gradients beside them" *
+          doctest::skip()) {
+    check({
+        {"buffer t: f32[H, 10, 9] grad\nscore_mod = score + t[h, q_idx // 16 - kv_idx // 16 + 5, "
+         "q_idx % 16 - kv_idx % 16 + 4]"},
+        {"buffer t: f32[12] grad\nbuffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\n"
+         "score_mod = score + t[g[q_idx] * 4 + k[kv_idx] - 3]"},
+        {"buffer t: f32[H, 5, 5] grad\nbuffer u: f32[H, 21] grad\nbuffer g: i32[Q_LEN]\nbuffer k: "
+         "i32[KV_LEN]\nbuffer c: f32[KV_LEN] grad\nbuffer a: f32[H] grad\nscore_mod = score * a[h] "
+         "+ t[h, g[q_idx], k[kv_idx]] + u[h, min(abs(q_idx // 9 - kv_idx // 9), 20)] + c[kv_idx]"},
+        {"buffer t: f32[H, 5, 5] grad\nbuffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\nscore_mod = "
+         "score * t[h, g[q_idx], k[kv_idx]] + t[h, k[kv_idx], g[q_idx]]"},
+        {"buffer t: f32[H, 25] grad\nbuffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\nscore_mod = "
+         "score + t[h, g[q_idx] * 5 + k[kv_idx]] + 0.1 * t[h, 24 - g[q_idx] - k[kv_idx]]\n"
+         "mask_mod = (q_idx // 40) % 2 == (kv_idx // 40) % 2"},
+    });
+}
+
+TEST_SUITE_END();
