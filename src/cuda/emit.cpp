@@ -42,6 +42,7 @@ class Emitter {
           layout_(mod_, roots(), options.dtype != DType::f32) {
         if (config.is_warp_specialized && is_backward(config.kind))
             layout_.split_positions(options.dtype == DType::bf16);
+        if (config.is_warp_specialized || config.specialized) layout_.use_narrow_offsets(roots());
     }
 
     std::string run() {
@@ -223,6 +224,14 @@ class Emitter {
             for (const NodeId id : layout_.kept(place))
                 text_ += formatted("    {} {};\n", spelling(layout_.type(id)),
                                    value_name(mod_.program, id));
+            for (const NodeId read : layout_.narrow_reads())
+                if (place == Place::head)
+                    text_ += formatted(
+                        "    const {}* base_{};\n",
+                        element_type(mod_.program.buffers[mod_.program.graph[read].symbol].dtype),
+                        read);
+                else if (!offset_part(Body(layout_, place, ""), read, place).empty())
+                    text_ += formatted("    int offset_{};\n", read);
             text_ += "};\n";
         }
         std::string more;
@@ -247,6 +256,13 @@ class Emitter {
                  "    long long least_query, most_query;\n};\n\n";
     }
 
+    // What a place keeps of a read's address beside values.
+    static std::string offset_part(const Body& body, NodeId read, Place place) {
+        if (place == Place::head) return "flexc_kept(" + body.base(read) + ")";
+        if (place != Place::row && place != Place::column) return "";
+        return body.offset_part(read, passes::ArgumentSlot::Kind::buffer_stride, place);
+    }
+
     void at_place(Place place, const std::string& signature) {
         Body body(layout_, place, "");
         const std::vector<NodeId>& kept = layout_.kept(place);
@@ -254,6 +270,9 @@ class Emitter {
         std::string fields;
         for (const NodeId id : kept)
             fields += (fields.empty() ? "" : ", ") + body.text_as(id, layout_.type(id));
+        for (const NodeId read : layout_.narrow_reads())
+            if (const std::string part = offset_part(body, read, place); !part.empty())
+                fields += (fields.empty() ? "" : ", ") + part;
         body.line("return {" + fields + "};");
         text_ += device_function(signature, body);
     }

@@ -34,6 +34,10 @@ std::string_view spelling(Op op, bool fast) {
     return ir::info(op).cuda;
 }
 
+std::string_view plain_spelling(Op op) {
+    return op == Op::ifloordiv ? "flexc_quotient($x, $y)" : "flexc_remainder($x, $y)";
+}
+
 // Whether the operand at `dollar` is a whole argument of a call.
 bool is_call_argument(std::string_view pattern, std::size_t dollar) {
     if (dollar < 2 || dollar + 2 >= pattern.size()) return false;
@@ -73,6 +77,11 @@ class TextAtFirst {
     const Layout& layout_;
     int work_ = 0;
 };
+
+// Where a head, a row or a column keeps what it knows of a read's address.
+std::string part_name(Place place, std::string_view part, NodeId read) {
+    return formatted("{}.{}_{}", passes::name(place), part, read);
+}
 
 // The text with each value of `at` replaced by a name, and the values in the order of their names.
 std::pair<std::string, std::vector<std::string>> without_at(const std::string& text) {
@@ -249,6 +258,16 @@ std::string Body::sum(NodeId id) {
     return total;
 }
 
+// A quotient or remainder of what is never negative by a positive constant.
+bool Body::is_plain(NodeId id) const {
+    const ir::Node& node = layout_->node(id);
+    if (node.op != Op::ifloordiv && node.op != Op::imod) return false;
+    const ir::Node& divisor = layout_->node(node.operands[1]);
+    return layout_->type(id) == CType::narrow && layout_->type(node.operands[0]) == CType::narrow &&
+           divisor.op == Op::const_int && divisor.integer > 0 && divisor.integer <= INT32_MAX &&
+           layout_->mod().ranges.of_node[node.operands[0]].low >= 0;
+}
+
 std::string Body::operation(NodeId id) const {
     const ir::Node& node = layout_->node(id);
     // Integer operands meet in one width: the result's, or for a comparison the wider operand's.
@@ -269,8 +288,9 @@ std::string Body::operation(NodeId id) const {
     if (node.op == Op::int_to_real && layout_->is_fast(id))
         if (std::string split = split_position(node.operands[0]); !split.empty()) return split;
     const bool rough = node.op == Op::tanh && layout_->is_rough() && layout_->is_fast(id);
-    const std::string_view pattern =
-        rough ? "tanh_fast($x)" : spelling(node.op, layout_->is_fast(id));
+    const std::string_view pattern = rough          ? "tanh_fast($x)"
+                                     : is_plain(id) ? plain_spelling(node.op)
+                                                    : spelling(node.op, layout_->is_fast(id));
     std::string result;
     for (std::size_t i = 0; i < pattern.size(); ++i) {
         if (pattern[i] == '$' && i + 1 < pattern.size()) {
@@ -299,10 +319,7 @@ std::string Body::split_position(NodeId integer) const {
 }
 
 std::string Body::read(NodeId id) const {
-    const ir::Node& node = layout_->node(id);
-    const std::string data = argument({Kind::buffer_data, node.symbol});
-    const std::string offset = this->offset(id, Kind::buffer_stride);
-    const std::string address = data + (offset.empty() ? "" : " + " + offset);
+    const std::string address = this->address(id);
     std::string element = "flexc_read(" + address + ")";
     const std::string inside = this->inside(id);
     if (inside.empty()) return element;
@@ -353,12 +370,91 @@ std::string Body::inside(NodeId read) const {
     return sorted.size() > 1 ? "(" + result + ")" : result;
 }
 
-std::string Body::offset(NodeId read, Kind stride) const {
+// What an index is the sum of, where places before the element know some of it.
+std::vector<Body::IndexTerm> Body::index_terms(NodeId index) const {
+    constexpr std::size_t kMostTerms = 8;
+    std::vector<IndexTerm> terms, pending = {{index, false}};
+    while (!pending.empty()) {
+        const IndexTerm term = pending.back();
+        pending.pop_back();
+        const ir::Node& node = layout_->node(term.node);
+        const bool is_sum = node.op == Op::iadd || node.op == Op::isub;
+        if (!is_sum || layout_->place(term.node) != Place::element) {
+            terms.push_back(term);
+            continue;
+        }
+        if (pending.size() + terms.size() > kMostTerms) return {{index, false}};
+        pending.push_back({node.operands[1], term.is_negative != (node.op == Op::isub)});
+        pending.push_back({node.operands[0], term.is_negative});
+    }
+    return terms;
+}
+
+std::string Body::offset_part(NodeId read, Kind stride, Place place) const {
     const ir::Node& node = layout_->node(read);
+    std::string part;
+    for (std::uint32_t dim = 0; dim < node.operands.size(); ++dim) {
+        if (layout_->place(node.operands[dim]) < Place::row) continue;
+        for (const IndexTerm& term : index_terms(node.operands[dim])) {
+            // What changes for no element is added with the row's.
+            const Place known = std::max(layout_->place(term.node), Place::row);
+            const ir::Node& value = layout_->node(term.node);
+            if (known != place || (value.op == Op::const_int && value.integer == 0)) continue;
+            part += formatted("{}flexc_step({}, {})",
+                              term.is_negative ? " - "
+                              : part.empty()   ? ""
+                                               : " + ",
+                              unbracketed(text_as(term.node, CType::narrow)),
+                              argument({stride, node.symbol, dim}));
+        }
+    }
+    return part;
+}
+
+bool Body::has_narrow_offset(NodeId read) const {
+    const std::vector<NodeId>& narrow = layout_->narrow_reads();
+    return here_ == Place::element && counter_ == ir::kNoNode &&
+           std::ranges::find(narrow, read) != narrow.end();
+}
+
+std::string Body::narrow_offset(NodeId read, Kind stride) const {
+    std::string result;
+    for (const Place place : {Place::row, Place::column, Place::element}) {
+        std::string part = offset_part(read, stride, place);
+        if (part.empty()) continue;
+        if (place != Place::element && stride == Kind::buffer_stride)
+            part = access_ + part_name(place, "offset", read);
+        result += (result.empty() ? "(" : " + (") + part + ")";
+    }
+    return result;
+}
+
+std::string Body::address(NodeId read) const {
+    const std::string data = argument({Kind::buffer_data, layout_->node(read).symbol});
+    if (has_narrow_offset(read))
+        return access_ + part_name(Place::head, "base", read) + " + (" +
+               narrow_offset(read, Kind::buffer_stride) + ")";
+    const std::string offset = this->offset(read, Kind::buffer_stride);
+    return data + (offset.empty() ? "" : " + " + offset);
+}
+
+std::string Body::base(NodeId read) const {
+    const std::string data = argument({Kind::buffer_data, layout_->node(read).symbol});
+    const std::string offset = offset_of_head(read, Kind::buffer_stride);
+    return data + (offset.empty() ? "" : " + " + offset);
+}
+
+// Of the indices that change for no element, or of all where the offset is not narrow.
+std::string Body::offset_of_head(NodeId read, Kind stride) const {
+    const ir::Node& node = layout_->node(read);
+    const std::vector<NodeId>& narrow = layout_->narrow_reads();
+    const bool of_head_alone = std::ranges::find(narrow, read) != narrow.end() &&
+                               (here_ != Place::element || has_narrow_offset(read));
     std::vector<std::string> terms(node.operands.size());
     for (std::uint32_t dim = 0; dim < node.operands.size(); ++dim) {
         const NodeId index = node.operands[dim];
         if (layout_->node(index).op == Op::const_int && layout_->node(index).integer == 0) continue;
+        if (of_head_alone && layout_->place(index) >= Place::row) continue;
         terms[dim] = text_as(index, CType::wide) + " * " + argument({stride, node.symbol, dim});
     }
     std::string result;
@@ -370,6 +466,13 @@ std::string Body::offset(NodeId read, Kind stride) const {
             group += (group.empty() ? "" : " + ") + sorted[i].second;
         result += (result.empty() ? "(" : " + (") + group + ")";
     }
+    return result;
+}
+
+std::string Body::offset(NodeId read, Kind stride) const {
+    std::string result = offset_of_head(read, stride);
+    if (has_narrow_offset(read))
+        result += (result.empty() ? "(" : " + (") + narrow_offset(read, stride) + ")";
     // A bracket of its own, unless one place has all of it.
     if (result.empty() || unbracketed(result) != result) return result;
     return "(" + result + ")";

@@ -44,7 +44,13 @@ class Layout {
         rough_ = rough;
     }
     bool splits_positions() const { return splits_positions_; }
+    // For kernels that take buffers whose offsets have room in 32 bits, where elements find them:
+    // plan::small_buffers().
+    void use_narrow_offsets(const std::vector<ir::NodeId>& roots);
     bool is_rough() const { return rough_; }
+    // Reads of elements that have narrow offsets. What rows and columns know of these is kept with
+    // their values: Body::offset_part().
+    const std::vector<ir::NodeId>& narrow_reads() const { return narrow_reads_; }
     // Values that a place computes for later ones, in the order of the graph.
     const std::vector<ir::NodeId>& kept(passes::Place place) const {
         return kept_[static_cast<std::size_t>(place)];
@@ -62,6 +68,7 @@ class Layout {
     std::vector<CType> types_;
     std::vector<bool> fast_;
     std::array<std::vector<ir::NodeId>, 4> kept_;
+    std::vector<ir::NodeId> narrow_reads_;
     bool splits_positions_ = false, rough_ = false;
 };
 
@@ -93,6 +100,12 @@ class Body {
     std::string inside(ir::NodeId read) const;
     std::string offset(ir::NodeId read, passes::ArgumentSlot::Kind stride) const;
 
+    // Of what a narrow read names for all elements of a head.
+    std::string base(ir::NodeId read) const;
+    // What a place knows of the offset of a narrow read, in 32 bits; "": nothing.
+    std::string offset_part(ir::NodeId read, passes::ArgumentSlot::Kind stride,
+                            passes::Place place) const;
+
     std::string argument(passes::ArgumentSlot slot) const;
     void line(const std::string& statement) { text_ += "    " + statement + "\n"; }
     const std::string& statements() const { return text_; }
@@ -105,7 +118,18 @@ class Body {
     std::string expression(ir::NodeId id);
     std::string sum(ir::NodeId id);
     std::string operation(ir::NodeId id) const;
+    bool is_plain(ir::NodeId id) const;
     std::string read(ir::NodeId id) const;
+    struct IndexTerm {
+        ir::NodeId node;
+        bool is_negative;
+    };
+    std::vector<IndexTerm> index_terms(ir::NodeId index) const;
+    bool has_narrow_offset(ir::NodeId read) const;
+    std::string narrow_offset(ir::NodeId read, passes::ArgumentSlot::Kind stride) const;
+    std::string offset_of_head(ir::NodeId read, passes::ArgumentSlot::Kind stride) const;
+    std::string address(ir::NodeId read) const;
+
     std::string split_position(ir::NodeId integer) const;
     std::string free_value(ir::NodeId id) const;
     std::vector<std::pair<passes::Place, std::string>>

@@ -48,6 +48,16 @@ void Layout::protect_steps() {
                 fast_[operand] = false;
 }
 
+void Layout::use_narrow_offsets(const std::vector<NodeId>& roots) {
+    for (const NodeId id : ir::reachable(mod_->program.graph, roots)) {
+        if (node(id).op != Op::read || !passes::has_offset_of_elements(*mod_, id)) continue;
+        if (std::ranges::all_of(node(id).operands, [&](NodeId index) {
+                return place(index) < Place::row || type(index) == CType::narrow;
+            }))
+            narrow_reads_.push_back(id);
+    }
+}
+
 bool Layout::is_free(NodeId id) const {
     const ir::Node& value = node(id);
     return value.op != Op::read && value.op != Op::sum && value.op != Op::counter &&

@@ -598,6 +598,10 @@ void find_captured_reads(Mod& mod) {
     mod.difference_values = difference_values(mod, forms);
 }
 
+bool has_offset_of_elements(const Mod& mod, NodeId read) {
+    return mod.place[read] == Place::element && mod.counters[read] == kNoNode;
+}
+
 const CapturedRead* captured_read(const Mod& mod, NodeId read) {
     const auto found = std::ranges::find(mod.captured_reads, read, &CapturedRead::read);
     return found == mod.captured_reads.end() ? nullptr : &*found;

@@ -119,6 +119,9 @@ void find_captured_reads(Mod& mod);
 
 const CapturedRead* captured_read(const Mod& mod, ir::NodeId read);
 
+// Whether each element finds the read's offset by itself.
+bool has_offset_of_elements(const Mod& mod, ir::NodeId read);
+
 std::string_view name(ReadClass read_class); // as in this enumeration
 
 } // namespace flexc::passes

@@ -51,7 +51,9 @@ GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, int key_width) 
         mod.dependence[gradient.read].has(Dependence::score))
         return GradientSum::element;
     if (is_of_distance(mod, gradient.read)) return GradientSum::distance;
-    if (key_width == 0) return GradientSum::element;
+    // What few entries of a table are for is summed by entry, even where rows of keys share one.
+    if (key_width == 0 || (!mod.deterministic && is_table_gradient(mod, gradient)))
+        return GradientSum::element;
     const KeyUse use = mod.key_uses[gradient.read].with(key_width);
     if (use == KeyUse::quotient) return GradientSum::quotient;
     return use == KeyUse::remainder ? GradientSum::remainder : GradientSum::element;

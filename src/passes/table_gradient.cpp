@@ -20,9 +20,15 @@ bool is_narrow(const Mod& mod, NodeId index) {
     return mod.ranges.narrow[index] || (range.low >= INT32_MIN && range.high <= INT32_MAX);
 }
 
-bool is_table(ReadClass read_class) {
-    return read_class == ReadClass::grid_distance || read_class == ReadClass::pair_of_kinds ||
-           read_class == ReadClass::small_table;
+// Not a slice for each query or key, whatever else it is.
+bool is_table(const CapturedRead& read) {
+    const auto is_length = [](std::uint32_t size) {
+        return size == ir::kQLen || size == ir::kKvLen;
+    };
+    return std::ranges::none_of(read.decisive().entries.sizes, is_length) &&
+           (read.read_class == ReadClass::grid_distance ||
+            read.read_class == ReadClass::pair_of_kinds ||
+            read.read_class == ReadClass::small_table);
 }
 
 } // namespace
@@ -30,9 +36,9 @@ bool is_table(ReadClass read_class) {
 bool is_table_gradient(const Mod& mod, const ReadGradient& gradient) {
     const NodeId read = gradient.read;
     const CapturedRead* captured = captured_read(mod, read);
-    return captured != nullptr && is_table(captured->read_class) &&
-           mod.place[read] == Place::element && mod.counters[read] == ir::kNoNode &&
-           !mod.dependence[read].has(Dependence::score) && is_gradient_of_score(mod, gradient) &&
+    return captured != nullptr && is_table(*captured) && mod.place[read] == Place::element &&
+           mod.counters[read] == ir::kNoNode && !mod.dependence[read].has(Dependence::score) &&
+           is_gradient_of_score(mod, gradient) &&
            std::ranges::all_of(mod.program.graph[read].operands,
                                [&](NodeId index) { return is_narrow(mod, index); });
 }

@@ -14,6 +14,7 @@
 #include "passes/gradient_order.h"
 #include "plan/dense_biases.h"
 #include "plan/kernel.h"
+#include "plan/small_buffers.h"
 
 namespace flexc::plan {
 
@@ -137,8 +138,9 @@ struct PassPlan {
 
     // Of calls that it can take, beside tensor maps that can be made of their tensors.
     float least_scale = -std::numeric_limits<float>::infinity();
-    int key_offset_step = 1;              // kv_offset is a multiple
-    std::vector<CopiedBias> tiled_biases; // whose rows are aligned
+    int key_offset_step = 1;                // kv_offset is a multiple
+    std::vector<CopiedBias> tiled_biases;   // whose rows are aligned
+    std::vector<BufferWords> small_buffers; // whose offsets have room in 32 bits
 
     std::vector<CopiedBias> copied_biases; // by TMA, where its rows allow it: none or one
     StoredGradients stored_gradients;

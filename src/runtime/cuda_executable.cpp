@@ -70,6 +70,21 @@ class LoadedVariants {
     mutable std::vector<std::optional<LoadedPass>> loaded_; // never shrinks or grows
 };
 
+bool has_narrow_offsets(const plan::BufferWords& buffer, const Call& call) {
+    std::uint64_t last = 0; // as far as the sum has room
+    for (std::size_t dim = 0; dim < buffer.strides.size(); ++dim) {
+        const auto extent = static_cast<std::int64_t>(call.words[buffer.extents[dim]]);
+        const auto stride = static_cast<std::int64_t>(call.words[buffer.strides[dim]]);
+        const std::uint64_t size = stride < 0 ? 0 - static_cast<std::uint64_t>(stride)
+                                              : static_cast<std::uint64_t>(stride);
+        if (extent <= 1) continue;
+        if (size > INT32_MAX || extent > INT32_MAX) return false;
+        last += size * static_cast<std::uint64_t>(extent - 1);
+        if (last > INT32_MAX) return false;
+    }
+    return true;
+}
+
 // A program without arguments has an empty struct, whose one byte is never read.
 const void* words_of(const Call& call) {
     static constexpr std::uint64_t kNoWords = 0;
@@ -278,6 +293,10 @@ class CudaExecutable final : public Executable {
         if (attention.kv_offset % pass.key_offset_step != 0)
             return formatted("kv_offset {} is no multiple of {}", attention.kv_offset,
                              pass.key_offset_step);
+        if (!std::ranges::all_of(pass.small_buffers, [&](const plan::BufferWords& buffer) {
+                return has_narrow_offsets(buffer, call);
+            }))
+            return "a buffer, or a gradient, has elements 2^31 or more elements apart";
         if (!have_aligned_rows(pass.tiled_biases, call))
             return "rows of a dense bias, or of its gradient, do not start at 16 aligned bytes";
         std::string_view tensor;

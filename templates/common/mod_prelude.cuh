@@ -26,6 +26,13 @@ template <typename Int> __device__ inline Int flexc_floor_modulo(Int x, Int y) {
     const Int remainder = x % y;
     return remainder != 0 && (remainder < 0) != (y < 0) ? remainder + y : remainder;
 }
+// Of numbers that are not negative, by one that is positive: no sign has to be looked at.
+__device__ inline int flexc_quotient(int x, int y) {
+    return static_cast<int>(static_cast<unsigned>(x) / static_cast<unsigned>(y));
+}
+__device__ inline int flexc_remainder(int x, int y) {
+    return static_cast<int>(static_cast<unsigned>(x) % static_cast<unsigned>(y));
+}
 // A negative exponent gives the whole part of the quotient, and 0 for x = 0.
 template <typename Int> __device__ inline Int flexc_integer_power(Int x, Int y) {
     if (y < 0) return x == 1 ? 1 : x == -1 ? (y & 1 ? -1 : 1) : 0;
@@ -133,6 +140,18 @@ __device__ inline float flexc_read_if(bool inside, const double* p) {
 __device__ inline float flexc_read_if(bool inside, const float* p) { return load_if(inside, p); }
 template <typename Float16> __device__ inline float flexc_read_if(bool inside, const Float16* p) {
     return flexc_to_float(Float16{load_if(inside, &p->bits)});
+}
+
+// A part of the offset of a buffer whose offsets have room in 32 bits.
+__device__ inline int flexc_step(int index, long long stride) {
+    return static_cast<int>(static_cast<unsigned>(index) * static_cast<unsigned>(stride));
+}
+
+// An address that stays in registers: found again for each element, it would take most of a read's
+// instructions.
+template <typename T> __device__ inline const T* flexc_kept(const T* address) {
+    asm volatile("" : "+l"(address));
+    return address;
 }
 
 // 0 <= index < extent

@@ -74,12 +74,17 @@ struct TableTile {
     template <int kAtOnce, typename Visit> __device__ void visit_rows(Visit visit) const {
         const unsigned from = d_scores + lane() % 4 * 4, chunk = lane() / 4 * 16;
 #pragma unroll 1
-        for (int first = 0; first < kRows; first += kAtOnce)
+        for (int first = 0; first < kRows; first += kAtOnce) {
+            unsigned words[kAtOnce];
 #pragma unroll
             for (int i = 0; i < kAtOnce; ++i) {
                 const unsigned swizzled = chunk ^ ((kAtOnce == 8 ? i : (first + i) % 8) * 16);
-                visit(first, i, load_shared_word(from + (first + i) * kRowBytes + swizzled));
+                words[i] = load_shared_word(from + (first + i) * kRowBytes + swizzled);
             }
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i)
+                visit(first, i, words[i]);
+        }
     }
 
     // The largest size of an element, or what is not finite.
@@ -277,23 +282,39 @@ template <int kTable> class TableSum {
     // Sums go to memory, and zeros are left.
     __device__ void flush(int shift) const {
         __syncwarp();
-        const int copies = 1 << shift;
 #pragma unroll 1
         for (int entry = TableTile::lane(); entry < count_; entry += 32) {
-            int sum = 0;
-#pragma unroll 1
-            for (int copy = 0; copy < copies; ++copy) {
-                // Lanes begin with different copies, which are in different banks.
-                const int which = (copy + TableTile::lane()) & (copies - 1);
-                const unsigned from = tile_.table + 4 * ((entry << shift) + which);
-                sum += static_cast<int>(load_shared_word(from));
-                store_shared_word(from, 0);
-            }
+            const int sum = take(entry, shift);
             if (sum != 0)
                 add_float(address(index_of(first_ + entry)),
                           static_cast<float>(sum) * fixed_.inverse);
         }
         __syncwarp();
+    }
+
+    // All copies of an entry, which become zeros: four of them at once, where there are so many.
+    __device__ int take(int entry, int shift) const {
+        const unsigned from = tile_.table + 4 * (entry << shift);
+        int sum = 0;
+        if (shift < 2) {
+#pragma unroll 1
+            for (int copy = 0; copy < 1 << shift; ++copy) {
+                sum += static_cast<int>(load_shared_word(from + 4 * copy));
+                store_shared_word(from + 4 * copy, 0);
+            }
+            return sum;
+        }
+        const int fours = 1 << (shift - 2);
+#pragma unroll 2
+        for (int four = 0; four < fours; ++four) {
+            // Lanes begin with different ones, which are in different banks.
+            const unsigned at = from + 16 * ((four + TableTile::lane()) & (fours - 1));
+            int of[4];
+            load_shared(at, of[0], of[1], of[2], of[3]);
+            store_shared(at, 0, 0, 0, 0);
+            sum += of[0] + of[1] + (of[2] + of[3]);
+        }
+        return sum;
     }
 
     const TableTile& tile_;

@@ -102,6 +102,7 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
                            ? 0x1p-20F
                            : std::numeric_limits<float>::denorm_min();
     if (main.key_width != 0) pass.key_offset_step = main.key_width; // a row of the 2-D key index
+    pass.small_buffers = small_buffers(program.mod());
     if (const ir::NodeId read = program.decomposed(0).parts.bias_read; read != ir::kNoNode)
         pass.copied_biases = {copied_bias_of(program.decomposed(0).mod, read)};
     if (forward.tabulated.any()) add_tabulated(forward.tabulated, pass);
@@ -128,6 +129,7 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     if (has_sink) pass.kernels[0].reason += kBesideSink;
     if (main.key_width != 0) pass.key_offset_step = main.key_width;
     pass.tiled_biases = tiled_biases(mod, main);
+    pass.small_buffers = small_buffers(mod);
     pass.stored_gradients = stored_gradients(mod, main);
 
     using Arguments = ::sm90::KernelArguments;
