@@ -1,7 +1,7 @@
 // After Hopper's backward kernel: dq from its accumulator, in the type and layout that the caller
-// wants. The accumulator holds slabs of 64 queries, groups of eight columns in each, and in a group
-// what each thread of a warpgroup had: two columns of a row, and of the row eight below. One block
-// does a slab, which TMA brings. Blocks that start while the last ones of that kernel
+// wants. The accumulator holds row blocks of 64 queries, groups of eight columns in each, and in a
+// group what each thread of a warpgroup had: two columns of a row, and of the row eight below. One
+// block does a row block, which TMA brings. Blocks that start while the last ones of that kernel
 // run wait for those of their head alone.
 #include "mod.cuh"
 
@@ -18,11 +18,11 @@ using mod::Element;
 namespace {
 constexpr int kThreads = 128;
 constexpr int kRows = 64, kGroupColumns = 8, kGroups = mod::kHeadDim / kGroupColumns;
-constexpr int kSlabFloats = kRows * mod::kHeadDim, kSlabBytes = 4 * kSlabFloats;
+constexpr int kRowBlockFloats = kRows * mod::kHeadDim, kRowBlockBytes = 4 * kRowBlockFloats;
 static_assert(mod::kWarps * 32 == kThreads && mod::kQueryTile == kRows);
 static_assert(mod::kHeadDim % kGroupColumns == 0);
-// The slab, a barrier, and the slab's state.
-static_assert(kSlabBytes + 16 <= mod::kSharedBytes);
+// The row block, a barrier, and the row block's state.
+static_assert(kRowBlockBytes + 16 <= mod::kSharedBytes);
 extern __shared__ __align__(128) unsigned char shared_memory[];
 
 // Until all blocks that add to a head's dq have.
@@ -57,12 +57,12 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                                 const __grid_constant__ mod::Arguments arguments) {
     constexpr int kPaddedRows = 128;
     if (attention.blocks_done == nullptr) sm90::wait_for_kernel_ahead();
-    const int slabs = (attention.q_len + kRows - 1) / kRows;
-    const int head = static_cast<int>(blockIdx.x) / slabs;
-    const int slab = static_cast<int>(blockIdx.x) % slabs;
+    const int row_blocks = (attention.q_len + kRows - 1) / kRows;
+    const int head = static_cast<int>(blockIdx.x) / row_blocks;
+    const int row_block = static_cast<int>(blockIdx.x) % row_blocks;
     const int b = head / attention.heads, h = head % attention.heads;
-    const sm90::Barrier arrival{shared_address(shared_memory) + kSlabBytes};
-    int& shared_state = reinterpret_cast<int*>(shared_memory + kSlabBytes)[2];
+    const sm90::Barrier arrival{shared_address(shared_memory) + kRowBlockBytes};
+    int& shared_state = reinterpret_cast<int*>(shared_memory + kRowBlockBytes)[2];
     if (threadIdx.x == 0) {
         arrival.initialise(1);
         sm90::publish_barriers();
@@ -71,19 +71,20 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         const long long index =
             static_cast<long long>(head) *
                 ((attention.q_len + kPaddedRows - 1) / kPaddedRows * (kPaddedRows / kRows)) +
-            slab;
+            row_block;
         // Whatever its state, which takes as long to read.
-        arrival.arrive_expecting(kSlabBytes);
+        arrival.arrive_expecting(kRowBlockBytes);
         sm90::load_bytes(shared_address(shared_memory),
-                         attention.dq_accumulator + index * kSlabFloats, kSlabBytes, arrival);
-        shared_state =
-            attention.slab_states == nullptr ? sm90::kSlabStored : attention.slab_states[index];
+                         attention.dq_accumulator + index * kRowBlockFloats, kRowBlockBytes,
+                         arrival);
+        shared_state = attention.row_block_states == nullptr ? sm90::kRowBlockStored
+                                                             : attention.row_block_states[index];
     }
     __syncthreads();
-    const bool has_sums = shared_state != sm90::kSlabUntouched;
+    const bool has_sums = shared_state != sm90::kRowBlockUntouched;
     const float4* const from = reinterpret_cast<const float4*>(shared_memory) + threadIdx.x;
 
-    const int row = slab * kRows + static_cast<int>(threadIdx.x) / 32 * 16 +
+    const int row = row_block * kRows + static_cast<int>(threadIdx.x) / 32 * 16 +
                     static_cast<int>(threadIdx.x) % 32 / 4;
     const int lane = static_cast<int>(threadIdx.x) % 4;
     const bool is_row = row < attention.q_len, is_row_below = row + 8 < attention.q_len;

@@ -46,11 +46,11 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     if (inside && attention.d_lse.data != nullptr)
         d_lse = *Plane<float>(attention.d_lse, b, h).at(row, 0);
 
-    if (attention.slab_states != nullptr) {
-        constexpr int kSlabs = mod::kQueryTile / 64;
-        if (threadIdx.x < kSlabs)
-            attention.slab_states[static_cast<long long>(tile) * kSlabs + threadIdx.x] =
-                sm90::kSlabUntouched;
+    if (attention.row_block_states != nullptr) {
+        constexpr int kRowBlocks = mod::kQueryTile / 64;
+        if (threadIdx.x < kRowBlocks)
+            attention.row_block_states[static_cast<long long>(tile) * kRowBlocks + threadIdx.x] =
+                sm90::kRowBlockUntouched;
     } else {
         float4* const dq =
             reinterpret_cast<float4*>(attention.dq_accumulator + first_of_all * mod::kHeadDim);

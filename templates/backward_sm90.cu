@@ -188,7 +188,7 @@ struct Consumer {
             if constexpr (kFinishesDvEarly) finish_values<0>(dv, p, stage);
             BiasGradient::wait(shared, warpgroup, step, 0);
             gradients.finish(d_scores, tile_query, sums, query_sums);
-            BiasGradient::store(gradients.matrices(), d_scores, 0);
+            BiasGradient::store(gradients.biases(), d_scores, 0);
             CopiedBias::leave_after_d_scores(shared, step);
             to_fragments(d_fragments, d_scores);
         }
@@ -258,7 +258,7 @@ struct Consumer {
             issue_dq();
             finish_dv();
             issue_dk();
-            BiasGradient::hand_over_second_half(shared, warpgroup, step, gradients.matrices(),
+            BiasGradient::hand_over_second_half(shared, warpgroup, step, gradients.biases(),
                                                 d_scores);
             // Under the products.
             hand_over_sums();

@@ -39,7 +39,7 @@ using QueryGradient = KeyShare::Sums;
 constexpr int kGroupsOfShare = 4 * kPanels, kGroupsAtOnce = kGroupsOfShare / 2;
 struct HeldGradient {
     float sums[4 * (kGroupsOfShare - kGroupsAtOnce)];
-    float* to; // of a slab, for this thread
+    float* to; // of a row block, for this thread
 };
 
 struct Consumer {
@@ -136,7 +136,7 @@ struct Consumer {
         pin(dv);
         if (lane == 0) shared.d_out_empty(stage).arrive();
         pin(dq);
-        held.to = dq_head + static_cast<long long>(tile) * (kSlabRows * mod::kHeadDim);
+        held.to = dq_head + static_cast<long long>(tile) * (kRowBlock * mod::kHeadDim);
 #pragma unroll
         for (int i = 4 * kGroupsAtOnce; i < 4 * kGroupsOfShare; ++i)
             held.sums[i - 4 * kGroupsAtOnce] = in_another_register(dq[i]);

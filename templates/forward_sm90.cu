@@ -43,7 +43,7 @@ struct Consumer {
     Position<Values> value{};
     DenseBias bias{};
     Index2dRows index_2d_rows{shared, thread};
-    TabulatedTerms terms{};
+    TabulatedValues tabulated{};
 
     // Of what MMAs alone have read: one arrival for each warp.
     __device__ void release(Barrier empty) const {
@@ -90,14 +90,14 @@ struct Consumer {
     // registers to spare.
     __device__ void prepare_logits(Logits& logits, int first_key) {
         logits.prepare(first_key);
-        terms.find(logits, shared, thread);
+        tabulated.find(logits, shared, thread);
         bias.load(logits, shared, thread);
         index_2d_rows.load(logits, shared, thread);
     }
     // Products become logits.
     __device__ void apply(Logits& logits, Scores& scores, int first_key) {
         logits.apply(scores, first_key);
-        terms.release(shared);
+        tabulated.release(shared);
     }
     // The output that is under way, complete.
     __device__ void finish_output(Output& output, P& p) {

@@ -49,7 +49,7 @@ std::string emit_dense_bias_constants(const passes::Mod& mod, const plan::Kernel
     for (std::size_t i = gradients.size(); i-- > 0;) {
         derivatives.push_back(gradients[i].partial);
         if (passes::gradient_sum(mod, gradients[i], tile_sums(config)) !=
-            passes::GradientSum::matrix)
+            passes::GradientSum::dense_bias)
             continue;
         first = static_cast<int>(i);
         matrices.push_back(gradients[i].read);

@@ -27,7 +27,7 @@ bool reads_elements(const passes::Mod& mod, const std::vector<NodeId>& roots,
 }
 
 // By what is not the mask. Expanded reads are looked up by distance, staged ones and a copied
-// matrix in shared memory.
+// dense bias in shared memory.
 bool scores_read_elements(const passes::Mod& mod, const plan::KernelConfig& config,
                           std::vector<NodeId> roots) {
     std::erase(roots, mod.mask);
@@ -51,7 +51,7 @@ bool is_of_d_scores(const passes::Mod& mod, const plan::KernelConfig& config,
     using enum passes::GradientSum;
     const passes::GradientSum sum = passes::gradient_sum(mod, gradient, tile_sums(config));
     return sum == distance || sum == quotient || sum == remainder || sum == table ||
-           (sum == matrix && passes::are_biases_of_scores(mod));
+           (sum == dense_bias && passes::are_biases_of_scores(mod));
 }
 
 std::string emit_derivative_constants(const passes::Mod& mod, const plan::KernelConfig& config,

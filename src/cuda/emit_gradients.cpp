@@ -157,13 +157,14 @@ std::string emit_gradient_addresses(const Layout& layout,
                                       Kind::gradient_stride)));
     }
     each.line("return nullptr;");
-    text = formatted("enum class Sum {{ head, query, key, distance, quotient, remainder, matrix, "
-                     "table, row, element }};\n"
-                     "constexpr __device__ Sum sum_of(int gradient) {{\n"
-                     "    return {}Sum::element;\n}}\n"
-                     "constexpr __device__ bool is_finite_partial(int gradient) {{\n"
-                     "    return {}false;\n}}\n\n",
-                     sums, finite);
+    text =
+        formatted("enum class Sum {{ head, query, key, distance, quotient, remainder, dense_bias, "
+                  "table, row, element }};\n"
+                  "constexpr __device__ Sum sum_of(int gradient) {{\n"
+                  "    return {}Sum::element;\n}}\n"
+                  "constexpr __device__ bool is_finite_partial(int gradient) {{\n"
+                  "    return {}false;\n}}\n\n",
+                  sums, finite);
     const bool exact = layout.mod().deterministic && !gradients.empty();
     const char* target = exact ? "exact::Sum" : "float";
     return text + formatted("__device__ inline {}* gradient_address(const At& at, int gradient) "

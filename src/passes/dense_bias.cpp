@@ -86,7 +86,7 @@ bool are_biases_of_scores(const Mod& mod) {
     };
     return std::ranges::all_of(mod.gradients, [&](const ReadGradient& gradient) {
         switch (gradient_sum(mod, gradient)) {
-        case GradientSum::matrix: return is_gradient_of_score(mod, gradient);
+        case GradientSum::dense_bias: return is_gradient_of_score(mod, gradient);
         case GradientSum::distance:
         case GradientSum::quotient:
         case GradientSum::remainder:
@@ -105,7 +105,7 @@ bool are_biases_narrow(const Mod& mod) {
     return are_biases_of_scores(mod) &&
            std::ranges::all_of(mod.gradients, [&](const ReadGradient& gradient) {
                const std::uint32_t buffer = mod.program.graph[gradient.read].symbol;
-               return gradient_sum(mod, gradient) != GradientSum::matrix ||
+               return gradient_sum(mod, gradient) != GradientSum::dense_bias ||
                       size_of(mod.program.buffers[buffer].dtype) == 2;
            });
 }
@@ -115,7 +115,7 @@ std::optional<BiasSharing> sharing_of_biases(const Mod& mod) {
     if (mask.op != Op::const_bool || mask.integer == 0) return {};
     std::optional<BiasSharing> all;
     for (const ReadGradient& gradient : mod.gradients) {
-        if (gradient_sum(mod, gradient) != GradientSum::matrix) continue;
+        if (gradient_sum(mod, gradient) != GradientSum::dense_bias) continue;
         // Other reads of the buffer would add to what has not been stored.
         const auto reads = std::ranges::count_if(mod.gradients, [&](const ReadGradient& other) {
             return mod.program.graph[other.read].symbol == mod.program.graph[gradient.read].symbol;

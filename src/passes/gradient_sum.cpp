@@ -91,7 +91,7 @@ GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums 
     for (const ReadGradient& first : mod.gradients)
         if (is_dense_bias_gradient(mod, first))
             return is_dense_bias_gradient(mod, gradient) && gradient.partial == first.partial
-                       ? GradientSum::matrix
+                       ? GradientSum::dense_bias
                        : sum;
     return sum;
 }
@@ -187,7 +187,7 @@ std::string_view name(GradientSum sum) {
     case GradientSum::distance: return "distance";
     case GradientSum::quotient: return "quotient";
     case GradientSum::remainder: return "remainder";
-    case GradientSum::matrix: return "matrix";
+    case GradientSum::dense_bias: return "dense_bias";
     case GradientSum::table: return "table";
     case GradientSum::row: return "row";
     case GradientSum::element: return "element";
@@ -204,7 +204,7 @@ std::string_view description(GradientSum sum) {
     case GradientSum::quotient: return "over a tile's keys, once for a query and row of keys";
     case GradientSum::remainder:
         return "over a tile's rows of keys, once for a query and place in them";
-    case GradientSum::matrix: return "in memory, a tile at a time";
+    case GradientSum::dense_bias: return "in memory, a tile at a time";
     case GradientSum::table: return "in a copy of the table on chip, once for an entry and tile";
     case GradientSum::row: return "for a whole row, from the gradient of its lse";
     case GradientSum::element: return "in memory, element by element";

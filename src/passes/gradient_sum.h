@@ -19,8 +19,8 @@ enum class GradientSum : std::uint8_t {
     // of the 2-D key index that has `width` keys in a row.
     quotient,
     remainder,
-    matrix, // of q and kv themselves: each element by itself, all of a tile at once
-    table,  // any index of a table that is small, or of which a tile meets a small part
+    dense_bias, // of q and kv themselves: each element by itself, all of a tile at once
+    table,      // any index of a table that is small, or of which a tile meets a small part
     row,    // of q, or b and h alone, by passes/row_gradient.h, in a kernel that passes over rows
     element // anything else
 };

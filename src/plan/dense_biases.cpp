@@ -15,17 +15,16 @@ CopiedBias copied_bias_of(const passes::Mod& mod, ir::NodeId read, bool is_gradi
         return static_cast<std::size_t>(std::ranges::find(slots, slot) - slots.begin());
     };
     using enum passes::ArgumentSlot::Kind;
-    CopiedBias matrix;
-    matrix.data = word({is_gradient ? gradient_data : buffer_data, node.symbol});
+    CopiedBias bias;
+    bias.data = word({is_gradient ? gradient_data : buffer_data, node.symbol});
     for (std::uint32_t dim = 0; dim < node.operands.size(); ++dim) {
-        matrix.extents.push_back(word({buffer_extent, node.symbol, dim}));
-        matrix.strides.push_back(
+        bias.extents.push_back(word({buffer_extent, node.symbol, dim}));
+        bias.strides.push_back(
             word({is_gradient ? gradient_stride : buffer_stride, node.symbol, dim}));
-        matrix.by_query.push_back(mod.program.graph[node.operands[dim]].op == ir::Op::q_idx);
+        bias.by_query.push_back(mod.program.graph[node.operands[dim]].op == ir::Op::q_idx);
     }
-    matrix.element_bytes =
-        size_of(is_gradient ? DType::f32 : mod.program.buffers[node.symbol].dtype);
-    return matrix;
+    bias.element_bytes = size_of(is_gradient ? DType::f32 : mod.program.buffers[node.symbol].dtype);
+    return bias;
 }
 
 } // namespace
@@ -35,15 +34,15 @@ CopiedBias copied_bias_of(const passes::Mod& mod, ir::NodeId read) {
 }
 
 std::vector<CopiedBias> tiled_biases(const passes::Mod& mod, const KernelConfig& config) {
-    std::vector<CopiedBias> matrices;
+    std::vector<CopiedBias> biases;
     if (config.bias_stages > 0)
-        matrices.push_back(copied_bias_of(mod, passes::dense_bias_of_score(mod), false));
-    if (config.bias_stages == 0 && !config.adds_bias_gradients) return matrices;
+        biases.push_back(copied_bias_of(mod, passes::dense_bias_of_score(mod), false));
+    if (config.bias_stages == 0 && !config.adds_bias_gradients) return biases;
     const passes::TileSums tile{config.key_width, config.adds_bias_gradients};
     for (const passes::ReadGradient& gradient : mod.gradients)
-        if (passes::gradient_sum(mod, gradient, tile) == passes::GradientSum::matrix)
-            matrices.push_back(copied_bias_of(mod, gradient.read, true));
-    return matrices;
+        if (passes::gradient_sum(mod, gradient, tile) == passes::GradientSum::dense_bias)
+            biases.push_back(copied_bias_of(mod, gradient.read, true));
+    return biases;
 }
 
 StoredGradients stored_gradients(const passes::Mod& mod, const KernelConfig& config) {
@@ -51,7 +50,7 @@ StoredGradients stored_gradients(const passes::Mod& mod, const KernelConfig& con
     if (!config.adds_bias_gradients || !sharing) return {};
     StoredGradients stored{{}, *sharing};
     for (const passes::ReadGradient& gradient : mod.gradients)
-        if (passes::gradient_sum(mod, gradient) == passes::GradientSum::matrix)
+        if (passes::gradient_sum(mod, gradient) == passes::GradientSum::dense_bias)
             stored.buffers.push_back(mod.program.graph[gradient.read].symbol);
     return stored;
 }

@@ -41,7 +41,7 @@ struct KernelRequest {
     // Of an element of the dense bias that is copied to shared memory: ScoreParts::bias_read, and
     // in the fused backward passes::dense_bias_of_score.
     int bias_bytes = 0;
-    bool adds_bias_gradients = false;   // some gradient is summed by GradientSum::matrix
+    bool adds_bias_gradients = false;   // some gradient is summed by GradientSum::dense_bias
     bool biases_are_of_scores = false;  // and these are all that of the score
     bool biases_are_narrow = false;     // and these have 16 bits, like the score's
     bool adds_elements = false;         // some gradient is summed by GradientSum::element
@@ -99,7 +99,7 @@ struct KernelConfig {
     int query_sums = 0;               // gradients by query that the block's warps put together
     int d_scores_stages = 2;          // of a warp-specialized backward; this and the next
     int bias_stages = 0;              // of the dense bias that it copies; 0 for none
-    bool adds_bias_gradients = false; // adds tiles of GradientSum::matrix
+    bool adds_bias_gradients = false; // adds tiles of GradientSum::dense_bias
     int table_words = 0;              // for sums of GradientSum::table, of a warp
     // Blocks say when they have added to dq; the first stores its part.
     bool reports_additions = false, stores_dq_first = false;

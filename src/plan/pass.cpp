@@ -69,7 +69,7 @@ std::string_view name(Region region) {
     case Region::stored_tiles: return "stored_tiles";
     case Region::blocks_done: return "blocks_done";
     case Region::tiles_taken: return "tiles_taken";
-    case Region::slab_states: return "slab_states";
+    case Region::row_block_states: return "row_block_states";
     }
     return "";
 }

@@ -57,7 +57,7 @@ enum class Region : std::uint8_t {
     stored_tiles,
     blocks_done,
     tiles_taken,
-    slab_states,
+    row_block_states,
 };
 std::string_view name(Region region);
 

@@ -64,7 +64,7 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     backward_.kind = KernelKind::backward_fused;
     if (mod_.d_score == ir::kNoNode) return;
     backward_.bias_bytes = backward_bias_bytes(mod_);
-    backward_.adds_bias_gradients = passes::sums_by(mod_, GradientSum::matrix);
+    backward_.adds_bias_gradients = passes::sums_by(mod_, GradientSum::dense_bias);
     backward_.biases_are_of_scores = passes::are_biases_of_scores(mod_);
     backward_.biases_are_narrow = passes::are_biases_narrow(mod_);
     backward_.sums_tables = passes::sums_tables(mod_);

@@ -9,15 +9,15 @@ namespace flexc::runtime {
 
 namespace {
 
-bool has_aligned_rows(const plan::CopiedBias& matrix, const Call& call) {
+bool has_aligned_rows(const plan::CopiedBias& bias, const Call& call) {
     constexpr std::uint64_t kAlignment = 16;
     // Strides may be negative; that is of no account for whether they are multiples.
     const auto is_aligned = [&](std::uint64_t elements) {
-        return elements * matrix.element_bytes % kAlignment == 0;
+        return elements * bias.element_bytes % kAlignment == 0;
     };
-    const auto [heads, keys] = std::pair(std::span(matrix.strides).first(matrix.strides.size() - 1),
-                                         matrix.strides.back());
-    return call.words[matrix.data] % kAlignment == 0 && call.words[keys] == 1 &&
+    const auto [heads, keys] =
+        std::pair(std::span(bias.strides).first(bias.strides.size() - 1), bias.strides.back());
+    return call.words[bias.data] % kAlignment == 0 && call.words[keys] == 1 &&
            is_aligned(static_cast<std::uint64_t>(call.attention.kv_len)) &&
            is_aligned(static_cast<std::uint64_t>(call.attention.kv_offset)) &&
            std::ranges::all_of(heads,
@@ -26,23 +26,23 @@ bool has_aligned_rows(const plan::CopiedBias& matrix, const Call& call) {
 
 } // namespace
 
-std::optional<cuda::BiasLayout> rows_of(const plan::CopiedBias& matrix, const Call& call) {
+std::optional<cuda::BiasLayout> rows_of(const plan::CopiedBias& bias, const Call& call) {
     const auto word = [&](std::size_t index) {
         return static_cast<std::int64_t>(call.words[index]);
     };
-    const std::size_t keys = matrix.strides.size() - 1;
+    const std::size_t keys = bias.strides.size() - 1;
     std::int64_t step = 0;
     for (std::size_t dim = 0; dim < keys; ++dim) {
-        if (!matrix.by_query[dim]) continue;
+        if (!bias.by_query[dim]) continue;
         if (step != 0) return {};
-        step = word(matrix.strides[dim]);
+        step = word(bias.strides[dim]);
     }
-    if (step <= 0 || word(matrix.strides[keys]) != 1) return {};
+    if (step <= 0 || word(bias.strides[keys]) != 1) return {};
     // From the first element of all to the last: in its row, and in rows.
     std::int64_t columns = 0, rows = 0;
     for (std::size_t dim = 0; dim <= keys; ++dim) {
-        const std::int64_t stride = word(matrix.strides[dim]);
-        const std::int64_t steps = word(matrix.extents[dim]) - 1;
+        const std::int64_t stride = word(bias.strides[dim]);
+        const std::int64_t steps = word(bias.extents[dim]) - 1;
         if (stride < 0 || steps < 0) return {};
         if (steps == 0) continue;
         if (stride % step == 0)
@@ -51,16 +51,16 @@ std::optional<cuda::BiasLayout> rows_of(const plan::CopiedBias& matrix, const Ca
             columns += steps * stride;
     }
     if (columns >= step) return {};
-    return cuda::BiasLayout{.data = std::bit_cast<void*>(call.words[matrix.data]),
-                            .element_bytes = static_cast<int>(matrix.element_bytes),
+    return cuda::BiasLayout{.data = std::bit_cast<void*>(call.words[bias.data]),
+                            .element_bytes = static_cast<int>(bias.element_bytes),
                             .columns = static_cast<std::uint64_t>(columns + 1),
                             .rows = static_cast<std::uint64_t>(rows + 1),
                             .row_step = static_cast<std::uint64_t>(step)};
 }
 
-bool have_aligned_rows(const std::vector<plan::CopiedBias>& matrices, const Call& call) {
+bool have_aligned_rows(const std::vector<plan::CopiedBias>& biases, const Call& call) {
     return std::ranges::all_of(
-        matrices, [&](const plan::CopiedBias& matrix) { return has_aligned_rows(matrix, call); });
+        biases, [&](const plan::CopiedBias& bias) { return has_aligned_rows(bias, call); });
 }
 
 } // namespace flexc::runtime

@@ -3,8 +3,8 @@
 // 16 aligned bytes, end with them, and have no gaps between keys.
 #pragma once
 
+#include "common/select.h"
 #include "sm90/backward_tiles.cuh"
-#include "sm90/choose.cuh"
 #include "sm90/copy_async.cuh"
 
 namespace sm90 {
@@ -83,6 +83,6 @@ template <bool kHolds> struct BiasTiles {
     static __device__ int stage_of(unsigned step) { return static_cast<int>(step % kBiasRing); }
 };
 
-using CopiedBias = Choose<kCopiesBiases, BiasTiles<kHoldsBiases>, NoBiasTiles>;
+using CopiedBias = Select<kCopiesBiases, BiasTiles<kHoldsBiases>, NoBiasTiles>;
 
 } // namespace sm90

@@ -1,10 +1,10 @@
 // Where a tile's dq goes, from the warpgroups that have multiplied it to its accumulator.
 #pragma once
 
+#include "common/select.h"
 #include "sm90/backward_ordered_dq.cuh"
 #include "sm90/backward_pieces.cuh"
 #include "sm90/backward_query_gradient.cuh"
-#include "sm90/choose.cuh"
 
 namespace sm90 {
 
@@ -42,7 +42,7 @@ struct DqFromRegisters {
     static __device__ void serve(const KernelArguments&, const mod::Arguments&,
                                  const BackwardTensorMaps&, Shared, const KeyTile&) {}
 };
-using DqSink = Choose<kAddsBiasGradients, DqFromRegisters,
-                      Choose<mod::kDeterministic, DqInOrder, DqInAnyOrder>>;
+using DqSink = Select<kAddsBiasGradients, DqFromRegisters,
+                      Select<mod::kDeterministic, DqInOrder, DqInAnyOrder>>;
 
 } // namespace sm90

@@ -11,7 +11,7 @@ namespace sm90 {
 constexpr __device__ int accumulator(int key, int j) { return j / 2 * 4 + 2 * key + j % 2; }
 constexpr __device__ int query_of(int j) { return j / 2 * 8 + j % 2; }
 
-// What the program reads from the copied matrix at a thread's elements of two queries.
+// What the program reads from the copied dense bias at a thread's elements of two queries.
 struct BiasPair {
     float of[2][2]; // of each side, of each key
 };

@@ -2,8 +2,8 @@
 // persistent, one after another as another thread takes them. `step` counts tiles of queries.
 #pragma once
 
+#include "common/select.h"
 #include "sm90/backward_tiles.cuh"
-#include "sm90/choose.cuh"
 
 namespace sm90 {
 
@@ -82,6 +82,6 @@ class KeyTileQueue {
     bool starts_ = true;      // no step yet with these keys
 };
 
-using KeyTiles = Choose<mod::kPersistent, KeyTileQueue, OnlyKeyTile>;
+using KeyTiles = Select<mod::kPersistent, KeyTileQueue, OnlyKeyTile>;
 
 } // namespace sm90

@@ -58,9 +58,9 @@ constexpr __device__ int place_of_panel(int panel, int count) {
 }
 constexpr int kPanels = panels(mod::kHeadDim), kValuePanels = panels(mod::kHeadDimV);
 constexpr int kQueryPanel = kShape.query_panel(), kKeyPanel = kShape.key_panel();
-constexpr int kGroups = kShape.groups(); // of a slab
-constexpr int kSlabs = kShape.slabs();
-static_assert(kSlabs == 1 || (kSlabs == 2 && kGroups <= 8));
+constexpr int kGroups = kShape.groups(); // of a row block
+constexpr int kRowBlocks = kShape.row_blocks();
+static_assert(kRowBlocks == 1 || (kRowBlocks == 2 && kGroups <= 8));
 
 // Biases: a tile has a row for each query. Where their gradient is added in parts, dq goes to the
 // accumulator from registers, half of the columns from each warpgroup.
@@ -79,7 +79,7 @@ constexpr bool kReadsTile = kShape.reads_tile();
 
 constexpr bool kAlternatesDq = kShape.alternates_dq();
 constexpr int kPieces = kShape.pieces();
-constexpr int kPieceSlabs = kShape.piece_slabs(), kPieceColumns = kShape.piece_columns();
+constexpr int kPieceRowBlocks = kShape.piece_row_blocks(), kPieceColumns = kShape.piece_columns();
 // The second panel of keys starts with the second piece.
 constexpr int kKeyPanelColumns =
     kPanels == 2 && !kSharesKeys && !kAlternatesDq ? kPieceColumns : kPanelColumns;

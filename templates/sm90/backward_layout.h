@@ -11,8 +11,8 @@ constexpr int kConsumers = 2;     // warpgroups that multiply
 constexpr int kPanelColumns = 64; // of 16 bits: 128 bytes, the width of the swizzle
 constexpr int kRowBytes = 2 * kPanelColumns;
 constexpr int kRingStages = 2;                 // of queries and d_out
-constexpr int kSlabRows = 64;                  // queries of a slab of dq's accumulator
-constexpr int kGroupBytes = kSlabRows * 8 * 4; // eight columns of a slab
+constexpr int kRowBlock = 64;                  // queries of a row block of dq's accumulator
+constexpr int kGroupBytes = kRowBlock * 8 * 4; // eight columns of a row block
 constexpr int kPadding = 16; // bytes between rows of a dense bias, which keep lanes in other banks
 // A float for each query from each warp, in as many slots as keep those who write apart from those
 // who read: see gradients/query.cuh.
@@ -80,33 +80,35 @@ struct BackwardShape {
     FLEXC_SHARED constexpr int key_panel() const { return key_tile() * kRowBytes; }
     FLEXC_SHARED constexpr int d_scores_bytes() const { return panels(key_tile()) * query_panel(); }
 
-    // dq in its accumulator: slabs of 64 queries, in each of them groups of eight columns in the
-    // order in which a warpgroup holds them. A piece is all of a tile where warpgroups alternate,
-    // else up to eight groups: of a warpgroup's own slab where there are two in a tile of queries,
-    // else of its own columns.
-    FLEXC_SHARED constexpr int slabs() const { return query_tile / kSlabRows; }
+    // dq in its accumulator: row blocks of 64 queries, in each of them groups of eight columns in
+    // the order in which a warpgroup holds them. A piece is all of a tile where warpgroups
+    // alternate, else up to eight groups: of a warpgroup's own row block where there are two in a
+    // tile of queries, else of its own columns.
+    FLEXC_SHARED constexpr int row_blocks() const { return query_tile / kRowBlock; }
     FLEXC_SHARED constexpr int groups() const { return head_dim / 8; }
     FLEXC_SHARED constexpr int pieces() const { return alternates_dq() ? 1 : kConsumers; }
-    FLEXC_SHARED constexpr int piece_slabs() const { return alternates_dq() ? slabs() : 1; }
+    FLEXC_SHARED constexpr int piece_row_blocks() const {
+        return alternates_dq() ? row_blocks() : 1;
+    }
     FLEXC_SHARED constexpr int piece_columns() const {
         if (alternates_dq()) return round_up_16(head_dim);
-        if (panels(head_dim) == 1 && slabs() == 1) return 32;
-        return slabs() == 2 || adds_bias_gradients || head_dim > 96 ? 64 : 48;
+        if (panels(head_dim) == 1 && row_blocks() == 1) return 32;
+        return row_blocks() == 2 || adds_bias_gradients || head_dim > 96 ? 64 : 48;
     }
     FLEXC_SHARED constexpr int groups_of(int piece) const {
-        if (slabs() == 2) return groups();
+        if (row_blocks() == 2) return groups();
         const int most = piece_columns() / 8, rest = groups() - most * piece;
         return rest < 0 ? 0 : rest < most ? rest : most;
     }
     FLEXC_SHARED constexpr int piece_bytes() const { // of the first
-        return alternates_dq() ? slabs() * groups() * kGroupBytes
+        return alternates_dq() ? row_blocks() * groups() * kGroupBytes
                                : piece_columns() / 8 * kGroupBytes;
     }
     // Memory for a piece of each warpgroup, of which the first is a whole product; a piece that is
     // all of a tile takes no more.
     FLEXC_SHARED constexpr int pieces_bytes() const {
-        constexpr int kColumnBytes = kSlabRows * 4;
-        if (slabs() == 2) return kColumnBytes * (64 + head_dim);
+        constexpr int kColumnBytes = kRowBlock * 4;
+        if (row_blocks() == 2) return kColumnBytes * (64 + head_dim);
         return kColumnBytes * (head_dim < 32 ? 32 : head_dim);
     }
 
@@ -115,7 +117,7 @@ struct BackwardShape {
     FLEXC_SHARED constexpr int bias_row_bytes() const { return key_tile() * bias_bytes + kPadding; }
     FLEXC_SHARED constexpr int bias_tile_bytes() const { return query_tile * bias_row_bytes(); }
     FLEXC_SHARED constexpr int gradient_row_bytes() const { return 64 * 4 + kPadding; }
-    FLEXC_SHARED constexpr int part_rows() const { return adds_tiles() ? query_tile : kSlabRows; }
+    FLEXC_SHARED constexpr int part_rows() const { return adds_tiles() ? query_tile : kRowBlock; }
     FLEXC_SHARED constexpr int part_bytes() const { // for each warpgroup's keys
         return adds_parts() ? part_rows() * gradient_row_bytes() : 0;
     }

@@ -24,7 +24,7 @@ constexpr bool kKeepsFloats = !kIsLong || kDifferentiatesFirst;
 
 // Registers for dk, dv, all of a tile's dq and a warpgroup's dS beside the rest of a thread's.
 constexpr bool kHoldsQueryGradient = (round_up_16(mod::kHeadDim) + round_up_16(mod::kHeadDimV) +
-                                      kSlabs * round_up_16(mod::kHeadDim)) /
+                                      kRowBlocks * round_up_16(mod::kHeadDim)) /
                                              2 +
                                          mod::kQueryTile / 4 <=
                                      160;

@@ -17,7 +17,7 @@
 
 namespace sm90 {
 
-// One for each slab of queries, of which a tile has one or two; behind dq's accumulator.
+// One for each row block of queries, of which a tile has one or two; behind dq's accumulator.
 __device__ inline int* dq_semaphores(const KernelArguments& attention) {
     const long long rows =
         static_cast<long long>(padded(attention.q_len)) * attention.batch * attention.heads;
@@ -28,22 +28,23 @@ __device__ inline void add_pieces_in_order(const KernelArguments& attention,
                                            const mod::Arguments& arguments,
                                            const BackwardTensorMaps& maps, Shared shared,
                                            const KeyTile& only) {
-    constexpr int kSlabFloats = kSlabRows * mod::kHeadDim;
-    const long long slabs = padded(attention.q_len) / kSlabRows;
+    constexpr int kRowBlockFloats = kRowBlock * mod::kHeadDim;
+    const long long row_blocks = padded(attention.q_len) / kRowBlock;
     unsigned parity = 0;
     wait_for_kernel_ahead();
     visit_key_tiles<false>(shared, only, [&](const KeyTile& keys, unsigned which) {
         visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-            const long long before = (place.b * attention.heads + place.h) * slabs;
+            const long long before = (place.b * attention.heads + place.h) * row_blocks;
 #pragma unroll 1
             for (int i = tiles.begin; i < tiles.end; ++i, parity ^= 1) {
                 const int tile = tile_in_order(tiles, i);
-                const long long slab = before + tile * kSlabs;
-                int* const counter = dq_semaphores(attention) + slab;
+                const long long row_block = before + tile * kRowBlocks;
+                int* const counter = dq_semaphores(attention) + row_block;
                 wait_for_semaphore(counter,
                                    earlier_key_tiles(keys.first_kv / mod::kKeyTile, mod::kKeyTile,
                                                      tile * mod::kQueryTile, place.low));
-                add_tile(attention.dq_accumulator + slab * kSlabFloats, shared, parity, false);
+                add_tile(attention.dq_accumulator + row_block * kRowBlockFloats, shared, parity,
+                         false);
                 release_semaphore(counter);
             }
         });

@@ -10,24 +10,24 @@
 
 namespace sm90 {
 
-// A piece to its part of a tile of queries, which starts at `slab`; instead of what is there, or
-// added to it.
-__device__ inline void add_piece(float* slab, Shared shared, int piece, bool stores) {
-    constexpr int kSlabFloats = kSlabRows * mod::kHeadDim;
-    float* const to = slab + piece * (kSlabs == 2 ? kSlabFloats : kPieceBytes / 4);
+// A piece to its part of a tile of queries, which starts at `row_block`; instead of what is there,
+// or added to it.
+__device__ inline void add_piece(float* row_block, Shared shared, int piece, bool stores) {
+    constexpr int kRowBlockFloats = kRowBlock * mod::kHeadDim;
+    float* const to = row_block + piece * (kRowBlocks == 2 ? kRowBlockFloats : kPieceBytes / 4);
     const unsigned from = shared.base + kLayout.query_gradient + piece * kPieceBytes;
-    const int bytes = kPieceSlabs * groups_of(piece) * kGroupBytes;
+    const int bytes = kPieceRowBlocks * groups_of(piece) * kGroupBytes;
     if (bytes > 0 && stores) store_bytes(to, from, bytes);
     if (bytes > 0 && !stores) add_bytes(to, from, bytes);
     end_additions();
 }
 
 // The pieces of a tile of queries, each when it is there.
-__device__ inline void add_tile(float* slab, Shared shared, unsigned parity, bool stores) {
+__device__ inline void add_tile(float* row_block, Shared shared, unsigned parity, bool stores) {
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
         shared.piece_full(piece).wait(parity);
-        add_piece(slab, shared, piece, stores);
+        add_piece(row_block, shared, piece, stores);
     }
     if constexpr (kPieces == 2) {
         wait_for_additions<1>();
@@ -42,33 +42,37 @@ __device__ inline void add_tile(float* slab, Shared shared, unsigned parity, boo
 // needed, because registers are short.
 class TileSums {
   public:
-    // slab: the tile's first, of all. seen: what peek() gave.
-    __device__ TileSums(const KernelArguments& attention, int slab, int seen)
-        : attention_(attention), slab_(slab),
-          before_(seen == kSlabStored ? seen : take_slab(attention.slab_states + slab)) {}
+    // row_block: the tile's first, of all. seen: what peek() gave.
+    __device__ TileSums(const KernelArguments& attention, int row_block, int seen)
+        : attention_(attention), row_block_(row_block),
+          before_(seen == kRowBlockStored
+                      ? seen
+                      : take_row_block(attention.row_block_states + row_block)) {}
 
     // Asked long before it is needed; what it says may be out of date, but that it is stored. No
-    // slab is negative.
-    static __device__ int peek(const KernelArguments& attention, int slab) {
-        if (slab < 0 || attention.slab_states == nullptr) return kSlabStored;
-        return load_relaxed(attention.slab_states + slab);
+    // row block is negative.
+    static __device__ int peek(const KernelArguments& attention, int row_block) {
+        if (row_block < 0 || attention.row_block_states == nullptr) return kRowBlockStored;
+        return load_relaxed(attention.row_block_states + row_block);
     }
 
     __device__ void add(Shared shared, unsigned parity) const {
-        constexpr long long kSlabFloats = kSlabRows * mod::kHeadDim;
-        const bool is_first = before_ == kSlabUntouched;
-        if (before_ == kSlabTaken) wait_for_semaphore(attention_.slab_states + slab_, kSlabStored);
-        if (before_ == kSlabStored) asm volatile("fence.proxy.async;" ::: "memory");
-        add_tile(attention_.dq_accumulator + slab_ * kSlabFloats, shared, parity, is_first);
+        constexpr long long kRowBlockFloats = kRowBlock * mod::kHeadDim;
+        const bool is_first = before_ == kRowBlockUntouched;
+        if (before_ == kRowBlockTaken)
+            wait_for_semaphore(attention_.row_block_states + row_block_, kRowBlockStored);
+        if (before_ == kRowBlockStored) asm volatile("fence.proxy.async;" ::: "memory");
+        add_tile(attention_.dq_accumulator + row_block_ * kRowBlockFloats, shared, parity,
+                 is_first);
         if (!is_first) return;
 #pragma unroll
-        for (int i = 0; i < kSlabs; ++i)
-            report_stored(attention_.slab_states + slab_ + i);
+        for (int i = 0; i < kRowBlocks; ++i)
+            report_stored(attention_.row_block_states + row_block_ + i);
     }
 
   private:
     const KernelArguments& attention_;
-    int slab_, before_;
+    int row_block_, before_;
 };
 
 // By the thread that has added all of a block's pieces.
@@ -86,15 +90,17 @@ __device__ inline void add_pieces(const KernelArguments& attention, const mod::A
         visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
             QueryTiles walk(attention, place, keys, tiles);
             const int before = (place.b * attention.heads + place.h) *
-                               static_cast<int>(padded(attention.q_len) / kSlabRows);
-            const auto next = [&] { return walk.is_done() ? -1 : before + walk.tile() * kSlabs; };
-            int slab = next(), seen = TileSums::peek(attention, slab);
+                               static_cast<int>(padded(attention.q_len) / kRowBlock);
+            const auto next = [&] {
+                return walk.is_done() ? -1 : before + walk.tile() * kRowBlocks;
+            };
+            int row_block = next(), seen = TileSums::peek(attention, row_block);
 #pragma unroll 1
-            for (; slab >= 0; parity ^= 1) {
-                const TileSums sums(attention, slab, seen);
+            for (; row_block >= 0; parity ^= 1) {
+                const TileSums sums(attention, row_block, seen);
                 walk.advance();
-                slab = next();
-                seen = TileSums::peek(attention, slab);
+                row_block = next();
+                seen = TileSums::peek(attention, row_block);
                 sums.add(shared, parity);
             }
         });

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "sm90/backward_dense_bias.cuh"
-#include "sm90/backward_slabs.cuh"
+#include "sm90/backward_index_2d_tables.cuh"
 #include "sm90/backward_tiles.cuh"
 #include "sm90/dependence.cuh"
 #include "sm90/tma.cuh"
@@ -84,7 +84,7 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
     }
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
         const long long sums = (place.b * attention.heads + place.h) * rows;
-        Index2dSlabs slabs(attention, keys.first_kv);
+        Index2dTables tables(attention, keys.first_kv);
 #pragma unroll 1
         for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
              walk.advance(), ++step) {
@@ -120,17 +120,17 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
                 }
             };
             if constexpr (kStagesIndex2d) {
-                Index2dSlabs::Rows values;
-                if (slabs.is_inside()) slabs.read(values, query.row);
+                Index2dTables::Rows values;
+                if (tables.is_inside()) tables.read(values, query.row);
                 load();
-                if (!slabs.is_known()) {
-                    slabs.find(arguments, place);
-                    if (slabs.is_inside()) slabs.read(values, query.row);
+                if (!tables.is_known()) {
+                    tables.find(arguments, place);
+                    if (tables.is_inside()) tables.read(values, query.row);
                 }
                 __syncwarp();
                 const unsigned memory = shared.index_2d(stage);
-                if (slabs.is_inside())
-                    slabs.fill(values, query.row, memory, queries);
+                if (tables.is_inside())
+                    tables.fill(values, query.row, memory, queries);
                 else
                     Index2dStage{attention, arguments, place, query.row, keys.first_kv, memory}
                         .fill(queries);

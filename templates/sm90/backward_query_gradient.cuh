@@ -8,12 +8,13 @@
 
 namespace sm90 {
 
-using SlabGradient = float[kPieceColumns / 2];
-using QueryGradient = SlabGradient[kPieceSlabs];
+using RowBlockGradient = float[kPieceColumns / 2];
+using QueryGradient = RowBlockGradient[kPieceRowBlocks];
 
 // A piece of dS K, over the tile's keys, or the first kCount of them.
 template <int kCount = mod::kKeyTile, int kStep = 0>
-__device__ inline void issue_query_gradient(SlabGradient& dq, unsigned d_scores, unsigned keys) {
+__device__ inline void issue_query_gradient(RowBlockGradient& dq, unsigned d_scores,
+                                            unsigned keys) {
     using P = FixedWgmma<mod::Element, kPieceColumns>;
     constexpr int kFromA = kLayout.d_scores + kStep / 4 * kQueryPanel + kStep % 4 * 32;
     constexpr int kFromB = kLayout.keys + kStep * 16 * kRowBytes;
@@ -39,18 +40,18 @@ struct QueryPiece {
 
     // Of all keys.
     __device__ void multiply_keys(QueryGradient& dq, int stage) const {
-        constexpr unsigned kSlab = kSlabRows * kRowBytes >> 4;
+        constexpr unsigned kRowBlockStep = kRowBlock * kRowBytes >> 4;
         const unsigned first = operand_word(shared.base, kQueryPanel) + d_scores_offset(stage) +
-                               (kSlabs > kPieceSlabs ? warpgroup * kSlab : 0);
+                               (kRowBlocks > kPieceRowBlocks ? warpgroup * kRowBlockStep : 0);
 #pragma unroll
-        for (int slab = 0; slab < kPieceSlabs; ++slab)
-            issue_query_gradient(dq[slab], first + slab * kSlab, key_columns());
+        for (int row_block = 0; row_block < kPieceRowBlocks; ++row_block)
+            issue_query_gradient(dq[row_block], first + row_block * kRowBlockStep, key_columns());
     }
 
     __device__ static void wait_for_dq(QueryGradient& dq) {
 #pragma unroll
-        for (int slab = 0; slab < kPieceSlabs; ++slab)
-            pin(dq[slab]);
+        for (int row_block = 0; row_block < kPieceRowBlocks; ++row_block)
+            pin(dq[row_block]);
     }
 
     // A piece of dq to the thread that adds it to memory.
@@ -60,12 +61,13 @@ struct QueryPiece {
             shared.base + kLayout.query_gradient + piece * kPieceBytes + warp * 512 + lane * 16;
         shared.piece_empty(piece).wait((step & 1) ^ 1);
 #pragma unroll
-        for (int slab = 0; slab < kPieceSlabs; ++slab)
+        for (int row_block = 0; row_block < kPieceRowBlocks; ++row_block)
 #pragma unroll
             for (int i = 0; i < kPieceColumns / 8; ++i)
                 if (i < groups_of(piece))
-                    store_shared(to + (slab * kGroups + i) * kGroupBytes, dq[slab][4 * i],
-                                 dq[slab][4 * i + 1], dq[slab][4 * i + 2], dq[slab][4 * i + 3]);
+                    store_shared(to + (row_block * kGroups + i) * kGroupBytes, dq[row_block][4 * i],
+                                 dq[row_block][4 * i + 1], dq[row_block][4 * i + 2],
+                                 dq[row_block][4 * i + 3]);
         publish_shared();
         shared.piece_full(piece).arrive();
     }
@@ -73,7 +75,7 @@ struct QueryPiece {
     // From registers, to the tile's part of dq's accumulator.
     __device__ void add(const QueryGradient& dq, float* to) const {
         constexpr int kOfWarpgroup =
-            kSlabs == 2 ? kSlabRows * mod::kHeadDim : kPieceColumns / 8 * (kGroupBytes / 4);
+            kRowBlocks == 2 ? kRowBlock * mod::kHeadDim : kPieceColumns / 8 * (kGroupBytes / 4);
         to += warpgroup * kOfWarpgroup + warp * 128 + lane * 4;
 #pragma unroll
         for (int i = 0; i < kPieceColumns / 8; ++i)
@@ -87,9 +89,9 @@ struct QueryPiece {
         const unsigned word =
             operand_word(shared.base, kAlternatesDq && kPanels == 2 ? kKeyPanel : kQueryPanel) +
             keys;
-        if constexpr (kAlternatesDq || kSlabs == 2)
+        if constexpr (kAlternatesDq || kRowBlocks == 2)
             return word;
-        else if constexpr (kPanels == 1 && kSlabs == 1)
+        else if constexpr (kPanels == 1 && kRowBlocks == 1)
             return word + warpgroup * (2 * kPieceColumns >> 4);
         else
             return word + min(warpgroup, kPanels - 1) * (kKeyPanel >> 4);

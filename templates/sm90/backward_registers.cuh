@@ -72,8 +72,8 @@ constexpr bool kLooksBetween = kMaskIsLong && !(mod::kMaskReadsElements && mod::
 
 // Registers of a thread; together no more than the launch gave the block. What is done at once
 // needs more than the producer's warps can spare without words of their own in memory; those that
-// copy and add matrices, sum over a 2-D key index, compute what is added to rows, or go on to other
-// keys can spare fewer; where matrices or rows alone spilled, it was theirs.
+// copy and add dense biases, sum over a 2-D key index, compute what is added to rows, or go on to
+// other keys can spare fewer; where dense biases or rows alone spilled, it was theirs.
 constexpr bool kSparesRegisters = mod::kQueryTile < 128 && mod::kHeadDim + mod::kHeadDimV <= 192;
 constexpr bool kModifiesLongTiles =
     mod::kQueryTile == 128 && mod::kHasScoreMod && !(kStagesRows && mod::kDerivativeIsOne);

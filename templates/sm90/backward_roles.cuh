@@ -1,9 +1,9 @@
 // What the warps beside those that multiply do, each for as long as the block is there.
 #pragma once
 
+#include "common/select.h"
 #include "sm90/backward_dq_sink.cuh"
 #include "sm90/backward_producer.cuh"
-#include "sm90/choose.cuh"
 #include "sm90/gradients/dense_bias.cuh"
 #include "sm90/gradients/distance.cuh"
 #include "sm90/gradients/index_2d_mma.cuh"
@@ -35,8 +35,8 @@ struct TableWarps {
     }
 };
 using TileWarps =
-    Choose<mod::kSumsDistances, DistanceWarps,
-           Choose<kSumsIndex2d, Index2dWarps, Choose<mod::kSumsTables, TableWarps, NoTileWarps>>>;
+    Select<mod::kSumsDistances, DistanceWarps,
+           Select<kSumsIndex2d, Index2dWarps, Select<mod::kSumsTables, TableWarps, NoTileWarps>>>;
 
 // Inlined, or sums over a 2-D key index would spill more.
 __device__ __forceinline__ void serve_consumers(const KernelArguments& attention,

@@ -44,7 +44,7 @@ class ScoreGradients {
     }
 
     // Where the tile's rows are, from the first that is the warpgroup's, and what is read by rows
-    // and columns of keys as a index_2d.
+    // and columns of keys as a 2-D key index.
     __device__ void use_stage(const Shared& shared, int stage, int first) {
         if constexpr (kSaves.positions_again && !mod::kAddsGradients) {
             first_query_ =
@@ -57,10 +57,10 @@ class ScoreGradients {
 
     // Where the tile's biases are, and the warpgroup's part of their gradient.
     __device__ void use_biases(unsigned biases, unsigned gradient, int warp_key) {
-        matrices_ = TileBiases(biases, gradient, warp_key);
+        biases_ = TileBiases(biases, gradient, warp_key);
     }
 
-    __device__ const TileBiases& matrices() const { return matrices_; }
+    __device__ const TileBiases& biases() const { return biases_; }
     __device__ QuerySummation summation(const Shared& shared) const {
         return {attention_, arguments_, place_, shared};
     }
@@ -94,7 +94,7 @@ class ScoreGradients {
                 }
                 Index2dReads::Values staged;
                 index_2d_reads_.load(staged, pair);
-                const BiasPair biases = matrices_.load(pair);
+                const BiasPair biases = biases_.load(pair);
 #pragma unroll
                 for (int side = 0; side < 2; ++side)
                     visit(tile_query, 2 * pair + side, staged[side], biases.of[side],
@@ -157,7 +157,7 @@ class ScoreGradients {
                 if (ends_before(j / 2, tile_query)) break;
                 tile_query = again_for(j / 2, tile_query);
                 index_2d_reads_.load(staged, j / 2);
-                if (kHoldsBiases) biases = matrices_.load(j / 2);
+                if (kHoldsBiases) biases = biases_.load(j / 2);
             }
             visit(tile_query, j, staged[j % 2], biases.of[j % 2],
                   [&](int key, int i, const mod::At& at) {
@@ -214,7 +214,7 @@ class ScoreGradients {
             facts.load(kDeltaFact, first_query_, pair, delta);
             Index2dReads::Values staged;
             index_2d_reads_.load(staged, pair);
-            const BiasPair biases = matrices_.load(pair);
+            const BiasPair biases = biases_.load(pair);
 #pragma unroll
             for (int side = 0; side < 2; ++side)
                 visit(tile_query, 2 * pair + side, staged[side], biases.of[side],
@@ -270,8 +270,8 @@ class ScoreGradients {
                      : position + static_cast<int>(attention_.kv_offset);
     }
     // `first`: of the tile's queries, this thread's first in the tensor; j: which of those it is.
-    // staged: what reads give by rows and columns of keys as a index_2d. bias: from the copied
-    // matrix.
+    // staged: what reads give by rows and columns of a 2-D key index. bias: of the
+    // copied dense bias.
     __device__ mod::At element(const mod::Row& row, int key, int q, int first, int j,
                                const float* staged = nullptr, float bias = 0) const {
         const int kv = key_index(key, mod::kReadsElements);
@@ -379,7 +379,7 @@ class ScoreGradients {
     template <bool kIsFinite = false>
     __device__ void add_gradients(const mod::At& at, const mod::Joint& joint, float d_modified,
                                   int key, int j, GradientSums& sums, QuerySums& query_sums) const {
-        add_element<kIsFinite>(at, joint, d_modified, key, j, {sums, query_sums, matrices_});
+        add_element<kIsFinite>(at, joint, d_modified, key, j, {sums, query_sums, biases_});
     }
 
     const AttentionArguments& attention_;
@@ -392,7 +392,7 @@ class ScoreGradients {
     VisibleQueries queries_;
     Index2dReads index_2d_reads_;
     const mod::Row* rows_;
-    TileBiases matrices_;
+    TileBiases biases_;
     const float* expanded_;    // entry of distance 0
     long long expanded_count_; // from one read to the next
 };

@@ -9,8 +9,8 @@ namespace sm90 {
 // Where a band hides all keys of one warpgroup from a tile of queries, that warpgroup multiplies
 // for dq alone, and both do so with the other's keys alone. Not where gradients of buffers need the
 // registers.
-constexpr bool kSkipsHidden = mod::kHasBand && kSlabs == 1 && !kSumsInTile && !kAddsBiasGradients &&
-                              !kCopiesBiases && mod::kDScoresStages == 2 &&
+constexpr bool kSkipsHidden = mod::kHasBand && kRowBlocks == 1 && !kSumsInTile &&
+                              !kAddsBiasGradients && !kCopiesBiases && mod::kDScoresStages == 2 &&
                               (kHoldsQueryGradient || !mod::kAddsGradients);
 // Found for the tile that comes, unless a block mask chooses it.
 constexpr bool kSeesAhead = !mod::kHasBlockMask;

@@ -3,9 +3,9 @@
 
 #include "common/block_order.h"
 #include "common/place.cuh"
+#include "common/select.h"
 #include "common/tile_walk.cuh"
 #include "sm90/backward_registers.cuh"
-#include "sm90/choose.cuh"
 
 namespace sm90 {
 
@@ -196,7 +196,7 @@ struct ChosenTile {
         return tile.index;
     }
 };
-using StageTile = Choose<mod::kHasBlockMask, ChosenTile, ExpectedTile>;
+using StageTile = Select<mod::kHasBlockMask, ChosenTile, ExpectedTile>;
 
 // Which tiles these are, for threads that find out by themselves.
 class QueryTiles {

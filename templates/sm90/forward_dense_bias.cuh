@@ -15,13 +15,13 @@ constexpr int kBiasThreads = 64; // that copy, where TMA does not
 constexpr int kChunkKeys = kBiasChunk / kBiasBytes;
 
 // Where the dense bias of a head is: rows are queries.
-struct BiasMatrix {
+struct DenseBiasOfHead {
     const mod::BiasElement* corner; // of the first query and key that there are
     long long row_step, key_step;   // in elements
     bool in_chunks;                 // rows start at 16 aligned bytes; no gaps between keys
 
-    __device__ BiasMatrix(const AttentionArguments& attention, const mod::Arguments& arguments,
-                          const HeadPlace& place) {
+    __device__ DenseBiasOfHead(const AttentionArguments& attention, const mod::Arguments& arguments,
+                               const HeadPlace& place) {
         const auto address = [&](int row) {
             return visit_element(attention, arguments, place, row, 0,
                                  [](const mod::At& at) { return mod::bias_address(at); });
@@ -36,30 +36,30 @@ struct BiasMatrix {
 
 // A thread keeps its chunk and steps down the rows; some threads have none. Rows past the end are
 // left as they are: nobody stores what they become.
-__device__ inline void copy_chunks(const BiasMatrix& matrix, int first_row, int rows, int first_key,
-                                   int keys, unsigned to, Barrier full, int thread) {
+__device__ inline void copy_chunks(const DenseBiasOfHead& bias, int first_row, int rows,
+                                   int first_key, int keys, unsigned to, Barrier full, int thread) {
     constexpr int kChunks = mod::kKeyTile / kChunkKeys, kRows = kBiasThreads / kChunks;
     const int first = thread / kChunks, key = thread % kChunks * kChunkKeys;
     if (first < kRows && key < keys) {
         const mod::BiasElement* from =
-            matrix.corner + (first_row + first) * matrix.row_step + first_key + key;
+            bias.corner + (first_row + first) * bias.row_step + first_key + key;
 #pragma unroll 4
         for (int row = first; row < rows; row += kRows) {
             copy_async(to + bias_chunk_at(row, thread % kChunks), from);
-            from += kRows * matrix.row_step;
+            from += kRows * bias.row_step;
         }
     }
     arrive_after_copies(full);
 }
 
-// Where a head's first element is in all that TMA sees as one matrix.
+// Where a head's first element is in all that TMA sees as one tensor.
 struct BiasCorner {
     int row = 0, column = 0;
 
-    __device__ BiasCorner(const BiasMatrix& matrix, const ForwardTensorMaps& maps) {
+    __device__ BiasCorner(const DenseBiasOfHead& bias, const ForwardTensorMaps& maps) {
         if (maps.biases_from == nullptr) return;
         const long long elements =
-            matrix.corner - static_cast<const mod::BiasElement*>(maps.biases_from);
+            bias.corner - static_cast<const mod::BiasElement*>(maps.biases_from);
         row = static_cast<int>(elements / maps.bias_row_step);
         column = static_cast<int>(elements % maps.bias_row_step);
     }
@@ -76,17 +76,17 @@ __device__ inline void load_boxes(const ForwardTensorMaps& maps, const BiasCorne
 }
 
 // Any layout.
-__device__ inline void copy_elements(const BiasMatrix& matrix, int first_row, int rows,
+__device__ inline void copy_elements(const DenseBiasOfHead& bias, int first_row, int rows,
                                      int first_key, int keys, unsigned to, Barrier full,
                                      int thread) {
     for (int key = thread; key < keys; key += kBiasThreads) {
         const mod::BiasElement* from =
-            matrix.corner + first_row * matrix.row_step + (first_key + key) * matrix.key_step;
+            bias.corner + first_row * bias.row_step + (first_key + key) * bias.key_step;
         const unsigned column = to + key % kChunkKeys * kBiasBytes;
 #pragma unroll 4
         for (int row = 0; row < rows; ++row) {
             store_shared_element(column + bias_chunk_at(row, key / kChunkKeys), *from);
-            from += matrix.row_step;
+            from += bias.row_step;
         }
     }
     full.arrive();
@@ -96,25 +96,25 @@ __device__ inline void copy_elements(const BiasMatrix& matrix, int first_row, in
 __device__ inline void copy_biases(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const ForwardTensorMaps& maps,
                                    const Shared& shared, int thread) {
-    Position<BiasRing> bias;
+    Position<BiasRing> slot;
     visit_tasks(attention, arguments, shared, [&](const Task& task, const HeadPlace& place) {
-        const BiasMatrix matrix(attention, arguments, place);
-        const BiasCorner corner(matrix, maps);
+        const DenseBiasOfHead bias(attention, arguments, place);
+        const BiasCorner corner(bias, maps);
         const int rows = min(attention.q_len - task.first_row, mod::kQueryTile);
 #pragma unroll 1
         for (int block = task.end - 1; block >= task.begin; --block) {
-            shared.biases.empty(bias.stage).wait(bias.parity ^ 1);
+            shared.biases.empty(slot.stage).wait(slot.parity ^ 1);
             const int first_key = block * mod::kKeyTile;
-            const unsigned to = shared.biases.at(bias.stage);
-            const Barrier full = shared.biases.full(bias.stage);
+            const unsigned to = shared.biases.at(slot.stage);
+            const Barrier full = shared.biases.full(slot.stage);
             const int keys = min(attention.kv_len - first_key, mod::kKeyTile);
             if (maps.biases_from != nullptr)
                 load_boxes(maps, corner, task.first_row, first_key, to, full);
-            else if (matrix.in_chunks && keys % kChunkKeys == 0)
-                copy_chunks(matrix, task.first_row, rows, first_key, keys, to, full, thread);
+            else if (bias.in_chunks && keys % kChunkKeys == 0)
+                copy_chunks(bias, task.first_row, rows, first_key, keys, to, full, thread);
             else
-                copy_elements(matrix, task.first_row, rows, first_key, keys, to, full, thread);
-            bias.advance();
+                copy_elements(bias, task.first_row, rows, first_key, keys, to, full, thread);
+            slot.advance();
         }
     });
 }

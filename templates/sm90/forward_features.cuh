@@ -7,7 +7,7 @@
 #include "sm90/forward_index_2d.cuh"
 #include "sm90/forward_key_blocks.cuh"
 #include "sm90/forward_skips.cuh"
-#include "sm90/forward_terms.cuh"
+#include "sm90/forward_tabulated.cuh"
 
 namespace sm90 {
 
@@ -19,7 +19,7 @@ __device__ inline void initialise_barriers(const Shared& shared, int bias_produc
     shared.values.initialise(1, kConsumerThreads / 32);
     DenseBias::initialise(shared, bias_producers);
     Index2dRows::initialise(shared);
-    TabulatedTerms::initialise(shared);
+    TabulatedValues::initialise(shared);
     publish_barriers();
 }
 

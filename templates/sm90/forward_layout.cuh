@@ -38,13 +38,13 @@ using Queries = Stages<kLayout.queries.stages, kLayout.queries.bytes>;
 using Keys = Stages<kLayout.keys.stages, kLayout.keys.bytes>;
 using Values = Stages<kLayout.values.stages, kLayout.values.bytes>;
 using BiasRing = Stages<kLayout.biases.stages, kLayout.biases.bytes>;
-using TermRing = Stages<kLayout.terms.stages, kLayout.terms.bytes>;
+using TabulatedRing = Stages<kLayout.tabulated.stages, kLayout.tabulated.bytes>;
 // What is added for rows of the 2-D key index, by row, then by query. Where tiles are single rows
 // it is an operand of products, see forward_index_2d.cuh, full and empty with its keys. Else
 // floats.
 using Index2dRing = Stages<kLayout.index_2d_rows.stages, kLayout.index_2d_rows.bytes>;
 
-constexpr bool kHasTerms = mod::kKeyValues != 0 || mod::kDistanceValues != 0;
+constexpr bool kHasTabulated = mod::kKeyValues != 0 || mod::kDistanceValues != 0;
 constexpr bool kMultipliesIndex2dRows = mod::kSizes.multiplies_index_2d_rows;
 constexpr int kIndex2dRows = mod::kSizes.index_2d_rows;
 constexpr int kIndex2dRowBytes = ForwardLayout::addend_bytes(kMultipliesIndex2dRows);
@@ -52,7 +52,7 @@ constexpr bool kLoadsIndex2dRows = kIndex2dRows > 0 && !kMultipliesIndex2dRows;
 // That stage those, where there are any, beside the producer.
 constexpr int kIndex2dThreads = 32 * kConsumers;
 // Whether all that is staged with keys and values is full and empty with them.
-constexpr bool kKeysMayPass = !kReadsBias && !kHasTerms && !kLoadsIndex2dRows;
+constexpr bool kKeysMayPass = !kReadsBias && !kHasTabulated && !kLoadsIndex2dRows;
 
 // A thread that multiplies: of which warpgroup, lane, and warp of the warpgroup.
 struct ConsumerThread {
@@ -96,7 +96,7 @@ struct Shared {
     Keys keys;
     Values values;
     BiasRing biases;
-    TermRing terms;
+    TabulatedRing tabulated;
     Index2dRing index_2d_rows;
     unsigned index_2d_unit; // what rows of the 2-D key index are multiplied with, for eight keys
     unsigned tasks;         // one for each stage of queries
@@ -106,7 +106,7 @@ struct Shared {
     __device__ explicit Shared(unsigned memory)
         : queries(at<Queries>(memory, kLayout.queries)), keys(at<Keys>(memory, kLayout.keys)),
           values(at<Values>(memory, kLayout.values)), biases(at<BiasRing>(memory, kLayout.biases)),
-          terms(at<TermRing>(memory, kLayout.terms)),
+          tabulated(at<TabulatedRing>(memory, kLayout.tabulated)),
           index_2d_rows(at<Index2dRing>(memory, kLayout.index_2d_rows)),
           index_2d_unit(memory + kLayout.index_2d_unit), tasks(memory + kLayout.tasks),
           spare(memory + kLayout.spare), key_blocks(memory + kLayout.key_blocks) {}

@@ -38,12 +38,12 @@ FLEXC_SHARED constexpr BiasTileLayout bias_tile_layout(int query_tile, int key_t
 // floats, which start at even entries. A vector by distance is there twice, the second time without
 // its first entry, for pairs that start at odd ones: half of a warp reads each, and the gap keeps
 // the two in different banks.
-struct TermLayout {
+struct TabulatedLayout {
     int distances; // between the tiles
     int twin;      // entry at which the second copy starts
     int key_bytes, distance_bytes;
 };
-FLEXC_SHARED constexpr TermLayout term_layout(int query_tile, int key_tile) {
+FLEXC_SHARED constexpr TabulatedLayout tabulated_layout(int query_tile, int key_tile) {
     const int distances = query_tile + key_tile;
     const int twin = distances + (distances % 32 == 0 ? 16 : 0);
     return {distances, twin, 4 * key_tile, 4 * (twin + distances)};
@@ -65,7 +65,7 @@ struct ForwardLayout {
     // columns, which are the same memory, lay side by side: compute-sanitizer sees it so.
     static constexpr int kIndex2dReach = 1024;
 
-    RingLayout queries, keys, values, biases, terms, index_2d_rows;
+    RingLayout queries, keys, values, biases, tabulated, index_2d_rows;
     int tasks = 0;         // one for each stage of queries
     int spare = 0;         // a word that is never read
     int key_blocks = 0;    // which tile a block mask chose, a word for each stage of keys
@@ -104,7 +104,7 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
                                                                                : sizes.head_dim_v);
     const BiasTileLayout bias =
         bias_tile_layout(sizes.query_tile, sizes.key_tile, sizes.bias_bytes);
-    const TermLayout term = term_layout(sizes.query_tile, sizes.key_tile);
+    const TabulatedLayout slices = tabulated_layout(sizes.query_tile, sizes.key_tile);
     const int addend_bytes = ForwardLayout::addend_bytes(sizes.multiplies_index_2d_rows);
 
     ForwardLayout layout;
@@ -115,8 +115,8 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
     layout.keys = next.ring(sizes.stages, key_bytes);
     layout.values = next.ring(sizes.stages, value_bytes);
     layout.biases = next.ring(sizes.stages, bias.panels * bias.panel_bytes);
-    layout.terms = next.ring(sizes.stages, sizes.key_values * term.key_bytes +
-                                               sizes.distance_values * term.distance_bytes);
+    layout.tabulated = next.ring(sizes.stages, sizes.key_values * slices.key_bytes +
+                                                   sizes.distance_values * slices.distance_bytes);
     layout.index_2d_rows =
         next.ring(sizes.stages, sizes.index_2d_rows * sizes.query_tile * addend_bytes);
     layout.spare = next.barriers;

@@ -39,7 +39,7 @@ __device__ inline void produce(const KernelArguments& attention, const mod::Argu
     Position<Queries> query;
     Position<Keys> key;
     Position<Values> value;
-    TabulatedTerms terms;
+    TabulatedValues tabulated;
     prefetch(maps.q);
     prefetch(maps.k);
     prefetch(maps.v);
@@ -60,7 +60,7 @@ __device__ inline void produce(const KernelArguments& attention, const mod::Argu
             at.row = block.index * mod::kKeyTile;
             load_stage(shared.keys, key, maps.k, at, kKeyPanel, kPanels,
                        [&](int stage) { KeyBlocks::announce(shared, stage, block); });
-            terms.load_slices(attention, task, block.index, shared);
+            tabulated.load_slices(attention, task, block.index, shared);
         };
         const auto load_value = [&](int tile) {
             at.row = tile * mod::kKeyTile;

@@ -4,7 +4,7 @@
 #include "common/math.cuh"
 #include "common/place.cuh"
 #include "sm90/bias_tile.cuh"
-#include "sm90/forward_terms.cuh"
+#include "sm90/forward_tabulated.cuh"
 #include "sm90/score_form.h"
 #include "sm90/visible_keys.cuh"
 #include "sm90/warpgroup.cuh"
@@ -61,7 +61,8 @@ class Logits {
     // Products are added to the dense bias, which is there first, instead of the other way
     // round: that needs no score, and comes under the exponents of the keys before.
     static constexpr bool kStartsWithBias = kAffine && kReadsBias && kForm.multiplier_is_one &&
-                                            !kCapped && !kHasBase && !kForm.has_slope && !kHasTerms;
+                                            !kCapped && !kHasBase && !kForm.has_slope &&
+                                            !kHasTabulated;
     // Logits are exponents already.
     static constexpr bool kFactorIsOne = kAffine && kForm.are_exponents;
     static constexpr bool kHasOffset = kAffine && !kCapped && kHasBase;
@@ -159,10 +160,10 @@ class Logits {
         }
     }
 
-    // Where the terms of these keys are in shared memory; the row is the thread's first, in the
-    // tile. apply() reads them.
-    __device__ void find_terms(unsigned slices, int row) {
-        terms_.find(slices, row, first_column_);
+    // Where what is tabulated for these keys is in shared memory; the row is the thread's first, in
+    // the tile. apply() reads them.
+    __device__ void find_tabulated(unsigned slices, int row) {
+        tabulated_.find(slices, row, first_column_);
     }
 
     // Products become logits of the keys that look() was asked about; those that are hidden become
@@ -205,13 +206,13 @@ class Logits {
     // The element of a row and a key, and what the program computes once for that key. Memory is
     // read within the tensors only.
     template <typename Visit> __device__ void visit_column(int position, Visit visit) const {
-        visit_rows(position, [](int) { return Terms::Values{}; }, visit);
+        visit_rows(position, [](int) { return TabulatedTile::Values{}; }, visit);
     }
     // The same for the j-th column from first_key on, with what was computed before.
     template <typename Visit>
     __device__ void visit_element(int first_key, int j, Visit visit) const {
         visit_rows(
-            first_key + first_column_ + column_of(j), [&](int r) { return terms_.of(r, j); },
+            first_key + first_column_ + column_of(j), [&](int r) { return tabulated_.of(r, j); },
             visit);
     }
     template <typename Find, typename Visit>
@@ -224,7 +225,7 @@ class Logits {
                                                   place_.h, place_.h_kv, kv);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const Terms::Values values = values_of(r);
+            const TabulatedTile::Values values = values_of(r);
             visit(r, mod::At{arguments_, place_.launch, place_.head, rows_.row[r], column, place_.b,
                              place_.h, place_.h_kv, rows_.q[r], kv, values.of_key,
                              values.of_distance});
@@ -233,9 +234,9 @@ class Logits {
 
     // What is added for a key and a distance alone, to the j-th column. Exponents already, where
     // logits are.
-    __device__ float term(int r, int j) const {
-        float addend = kForm.has_key_addend ? terms_.key(0, j) : -0.0f;
-        if constexpr (kForm.has_distance_addend) addend += terms_.distance(0, r, j);
+    __device__ float tabulated_addend(int r, int j) const {
+        float addend = kForm.has_key_addend ? tabulated_.key(0, j) : -0.0f;
+        if constexpr (kForm.has_distance_addend) addend += tabulated_.distance(0, r, j);
         return kFactorIsOne ? addend : addend * unit_;
     }
 
@@ -294,7 +295,7 @@ class Logits {
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j) {
             if (kLimitsReads && ends_before(first_key, j)) break;
-            if (kHasTerms && j % 2 == 0) terms_.load(j / 2);
+            if (kHasTabulated && j % 2 == 0) tabulated_.load(j / 2);
             const auto finish = [&](int r, float addend) {
                 float& score = scores[accumulator(r, j)];
                 if constexpr (kForm.has_slope)
@@ -302,7 +303,7 @@ class Logits {
                                             : slope_[kForm.slope_is_of_head ? 0 : r] *
                                                   static_cast<float>(column_of(j));
                 if constexpr (kForm.has_key_addend || kForm.has_distance_addend)
-                    addend += term(r, j);
+                    addend += tabulated_addend(r, j);
                 if constexpr (kForm.has_remainder_addend || kAreRelative)
                     addend += repeated_[r][j % kPeriodColumns];
                 if constexpr (kSelectsRows) addend += index_2d_row(r, j);
@@ -329,7 +330,7 @@ class Logits {
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j) {
             if (ends_before(first_key, j)) break;
-            if (kHasTerms && j % 2 == 0) terms_.load(j / 2);
+            if (kHasTabulated && j % 2 == 0) tabulated_.load(j / 2);
             visit_element(first_key, j, [&](int r, const mod::At& at) {
                 float& score = scores[accumulator(r, j)];
                 score = mod::score(at, score * attention_.scale);
@@ -363,7 +364,7 @@ class Logits {
 
     // Slopes times columns stay in registers where there is room for them.
     static constexpr bool kKeepsColumns = kAffine && kForm.has_slope && kForm.slope_is_of_head &&
-                                          mod::kHasRegistersForColumns && !kHasTerms;
+                                          mod::kHasRegistersForColumns && !kHasTabulated;
 
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;
@@ -384,7 +385,7 @@ class Logits {
     bool hides_;          // something of the keys that are looked at
     unsigned visible_[2]; // of them, where a mask is no band
     BiasFragment biases_;
-    Terms terms_;
+    TabulatedTile tabulated_;
     float column_part_[kKeepsColumns ? kFragmentColumns : 1];
 };
 

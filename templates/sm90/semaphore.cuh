@@ -16,12 +16,12 @@ __device__ inline int load_relaxed(const int* counter) {
     return now;
 }
 
-// A slab's state (common/arguments.h) before this block has taken it, if nobody has before.
-__device__ inline int take_slab(int* state) {
+// A row block's state (sm90/arguments.h) before this block has taken it, if nobody has before.
+__device__ inline int take_row_block(int* state) {
     int before;
     asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], %2, %3;"
                  : "=r"(before)
-                 : "l"(state), "n"(kSlabUntouched), "n"(kSlabTaken)
+                 : "l"(state), "n"(kRowBlockUntouched), "n"(kRowBlockTaken)
                  : "memory");
     return before;
 }
@@ -30,7 +30,7 @@ __device__ inline void report_stored(int* state) {
     asm volatile("cp.async.bulk.wait_group 0;\n"
                  "fence.proxy.async;\n"
                  "st.release.gpu.global.s32 [%0], %1;" ::"l"(state),
-                 "n"(kSlabStored)
+                 "n"(kRowBlockStored)
                  : "memory");
 }
 

@@ -89,17 +89,17 @@ TEST_CASE("keys as a grid of whole rows in a tile" * doctest::skip()) {
 }
 
 TEST_CASE("keys as a grid, in other mods" * doctest::skip()) {
-    const std::string slabs = "buffer s: f32[B, H, Q_LEN, N] grad\n"
-                              "buffer t: bf16[H, Q_LEN, M] grad\n";
+    const std::string tables = "buffer s: f32[B, H, Q_LEN, N] grad\n"
+                               "buffer t: bf16[H, Q_LEN, M] grad\n";
     const std::string texts[] = {
-        slabs + "score_mod = 3 * tanh((score * 2 + s[b, h, q_idx, kv_idx // 32] - "
-                "t[h, q_idx, kv_idx % 32]) / 3)",
-        slabs + "score_mod = score + s[b, h, q_idx, kv_idx // 14] * 0.5 + (kv_idx - q_idx) * 0.01",
-        slabs + "score_mod = score - t[h, q_idx, kv_idx % 16] + abs(q_idx - kv_idx) * 0.01",
-        slabs + "score_mod = score + s[b, h, q_idx // 14, kv_idx // 28] - "
-                "t[h, q_idx % 14, kv_idx % 7]",
-        slabs + "score_mod = score + s[b, h, q_idx, kv_idx // 64] if q_idx != 20 else -inf",
-        slabs +
+        tables + "score_mod = 3 * tanh((score * 2 + s[b, h, q_idx, kv_idx // 32] - "
+                 "t[h, q_idx, kv_idx % 32]) / 3)",
+        tables + "score_mod = score + s[b, h, q_idx, kv_idx // 14] * 0.5 + (kv_idx - q_idx) * 0.01",
+        tables + "score_mod = score - t[h, q_idx, kv_idx % 16] + abs(q_idx - kv_idx) * 0.01",
+        tables + "score_mod = score + s[b, h, q_idx // 14, kv_idx // 28] - "
+                 "t[h, q_idx % 14, kv_idx % 7]",
+        tables + "score_mod = score + s[b, h, q_idx, kv_idx // 64] if q_idx != 20 else -inf",
+        tables +
             "score_mod = score + (s[b, h, q_idx, kv_idx // 64] if (q_idx + kv_idx // 64) % 2 == 0 "
             "else -inf) + t[h, q_idx, kv_idx % 64]",
         "buffer t: f32[H, 27, 27] grad\n"
@@ -125,7 +125,7 @@ TEST_CASE("keys as a grid, in other mods" * doctest::skip()) {
     }
     // What is added for rows is divided by the scale, unless that is too small.
     for (const float scale : {0.4F, 1e-3F, 1e-7F}) {
-        Case one = {.text = slabs + "score_mod = score + s[b, h, q_idx, kv_idx // 64]",
+        Case one = {.text = tables + "score_mod = score + s[b, h, q_idx, kv_idx // 64]",
                     .dtype = DType::bf16};
         one.q_len = one.kv_len = 196;
         one.head_dim = 64;

@@ -137,21 +137,21 @@ TEST_CASE("gradients are summed over rows and columns of a grid of keys") {
     const unsigned seed = source();
     CAPTURE(seed);
     std::mt19937 random(seed);
-    const std::string slabs = "buffer s: f32[B, H, Q_LEN, N] grad\n"
-                              "buffer t: f32[B, H, Q_LEN, M] grad\n";
+    const std::string tables = "buffer s: f32[B, H, Q_LEN, N] grad\n"
+                               "buffer t: f32[B, H, Q_LEN, M] grad\n";
     // A compile each: some of them.
     std::vector<int> widths = {2, 3, 7, 10, 14, 16, 24, 33, 64, 100, 128};
     std::ranges::shuffle(widths, random);
     int added = 0;
     for (const int width : std::span(widths).first(5)) {
         const std::string w = std::to_string(width);
-        added += check(slabs + "score_mod = score + s[b, h, q_idx - 2, kv_idx // " + w +
+        added += check(tables + "score_mod = score + s[b, h, q_idx - 2, kv_idx // " + w +
                            "] + t[b, h, q_idx, kv_idx % " + w + "]",
                        width, random);
     }
     added +=
-        check(slabs + "score_mod = score + s[b, h, q_idx // 5, kv_idx // 28] + t[b, h, 2, q_idx + "
-                      "kv_idx // 14]",
+        check(tables + "score_mod = score + s[b, h, q_idx // 5, kv_idx // 28] + t[b, h, 2, q_idx + "
+                       "kv_idx // 14]",
               14, random);
     added += check(
         "buffer t: f32[H, 40, 14] grad\n"

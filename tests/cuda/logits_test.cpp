@@ -11,7 +11,6 @@
 
 #include <doctest/doctest.h>
 
-#include "common/arguments.h"
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
 #include "host_arguments.h"
@@ -20,6 +19,7 @@
 #include "passes/decompose.h"
 #include "plan/plan.h"
 #include "random_data.h"
+#include "sm90/arguments.h"
 #include "support/text.h"
 
 namespace {
@@ -34,8 +34,8 @@ constexpr int kRows = 16; // of a warp
 
 // products and weights: [tiles][rows][keys of a tile]; levels: [tiles][lanes][rows of a lane], what
 // the weights of a tile are relative to, as an exponent.
-using Function = void(const std::uint64_t* words, const AttentionArguments*, int head, int warp_row,
-                      int tiles, const float* products, float* weights, float* levels,
+using Function = void(const std::uint64_t* words, const sm90::KernelArguments*, int head,
+                      int warp_row, int tiles, const float* products, float* weights, float* levels,
                       float* sinks);
 
 constexpr std::string_view kText = R"(
@@ -46,16 +46,16 @@ constexpr std::string_view kText = R"(
 #include "sm90/forward_index_2d.cuh"
 using namespace sm90;
 template <typename Expand>
-void expand_all(const AttentionArguments& attention, int entries, Expand expand) {
+void expand_all(const sm90::KernelArguments& attention, int entries, Expand expand) {
     for (int block = 0; block < vector_heads(attention) * (entries / kExpandedStep); ++block)
         for (threadIdx.x = 0; threadIdx.x < kExpandedStep; ++threadIdx.x) expand(block);
 }
-extern "C" long long count_expanded(const AttentionArguments* attention, bool keys) {
+extern "C" long long count_expanded(const sm90::KernelArguments* attention, bool keys) {
     const int heads = vector_heads(*attention);
     return keys ? heads * mod::kKeyValues * padded(attention->kv_len)
                 : heads * mod::kDistanceValues * mod::kDistanceCopies * distance_count(*attention);
 }
-extern "C" void expand(const unsigned long long* words, const AttentionArguments* attention) {
+extern "C" void expand(const unsigned long long* words, const sm90::KernelArguments* attention) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
     if (mod::kDistanceValues > 0)
         expand_all(*attention, distance_count(*attention),
@@ -65,17 +65,18 @@ extern "C" void expand(const unsigned long long* words, const AttentionArguments
                    [&](int block) { expand_keys(*attention, arguments, block); });
 }
 // As TMA does, to the start of shared memory.
-void copy_terms(const AttentionArguments& attention, int head, int first_row, int first_key) {
+void copy_tabulated(const sm90::KernelArguments& attention, int head, int first_row,
+                    int first_key) {
     unsigned char* to = memory_of_block;
     const int at = vector_head(attention, head / attention.heads, head % attention.heads);
-    for (int i = 0; i < mod::kKeyValues; ++i, to += kTermSlices.key_bytes)
-        std::memcpy(to, key_vector(attention, at, i) + first_key, kTermSlices.key_bytes);
+    for (int i = 0; i < mod::kKeyValues; ++i, to += kTabulatedSlices.key_bytes)
+        std::memcpy(to, key_vector(attention, at, i) + first_key, kTabulatedSlices.key_bytes);
     const int first = padded(attention.kv_len) + first_row - first_key - mod::kKeyTile;
-    for (int i = 0; i < mod::kDistanceValues; ++i, to += kTermSlices.distance_bytes)
+    for (int i = 0; i < mod::kDistanceValues; ++i, to += kTabulatedSlices.distance_bytes)
         for (int copy = 0; copy < 2; ++copy)
-            std::memcpy(to + 4 * copy * kTermSlices.twin,
+            std::memcpy(to + 4 * copy * kTabulatedSlices.twin,
                         distance_vector(attention, at, 2 * i + copy) + first,
-                        4 * kTermSlices.distances);
+                        4 * kTabulatedSlices.distances);
 }
 float bf16_at(unsigned from) {
     return __uint_as_float(static_cast<unsigned>(load_shared_half(from)) << 16);
@@ -92,7 +93,8 @@ void add_index_2d_rows(Scores& scores, float scale, int lane) {
     }
 }
 extern "C" bool is_bounded() { return Logits::kAreBounded; }
-extern "C" void run(const unsigned long long* words, const AttentionArguments* attention, int head,
+extern "C" void run(const unsigned long long* words, const sm90::KernelArguments* attention,
+                    int head,
                     int warp_row, int tiles, const float* products, float* weights, float* levels,
                     float* sinks) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
@@ -117,8 +119,8 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* a
             if (kLoadsIndex2dRows) logits.load_index_2d_rows(4 * (lane / 4));
             if (kMultipliesIndex2dRows) add_index_2d_rows(scores, attention->scale, lane);
             const int tile_row = warp_row / mod::kQueryTile * mod::kQueryTile;
-            copy_terms(*attention, head, tile_row, first_key);
-            logits.find_terms(0, warp_row - tile_row + lane / 4);
+            copy_tabulated(*attention, head, tile_row, first_key);
+            logits.find_tabulated(0, warp_row - tile_row + lane / 4);
             logits.apply(scores, first_key);
             const auto keep = [&](int i, float left, float right) {
                 weights[at(2 * i)] = left;
@@ -165,7 +167,7 @@ void check(const Case& one, std::mt19937& random) {
                                   test::emitted(*mod, config, {.dtype = DType::bf16}));
 
     const int keys = config.key_tile, tiles = 2, kv_len = keys + 1 + below(keys);
-    AttentionArguments attention{};
+    sm90::KernelArguments attention{};
     attention.batch = 2;
     attention.heads = 4;
     attention.kv_heads = 2;
@@ -180,8 +182,8 @@ void check(const Case& one, std::mt19937& random) {
                 64, 64};
     const test::RandomData data(mod->program, at, random);
     const test::HostArguments arguments(folded.mod, at);
-    using Count = long long(const AttentionArguments*, bool keys);
-    using Expand = void(const std::uint64_t* words, const AttentionArguments*);
+    using Count = long long(const sm90::KernelArguments*, bool keys);
+    using Expand = void(const std::uint64_t* words, const sm90::KernelArguments*);
     auto* const count_expanded = module.function<Count>("count_expanded");
     constexpr float kNever = std::numeric_limits<float>::quiet_NaN();
     std::vector<float> key_values(static_cast<std::size_t>(count_expanded(&attention, true)),
@@ -252,10 +254,10 @@ void check(const Case& one, std::mt19937& random) {
 } // namespace
 
 TEST_CASE("what is staged for a grid of keys adds up to the mod") {
-    const std::string slabs = "buffer s: f32[B, H, Q_LEN, N]\nbuffer t: bf16[B, H, Q_LEN, M]\n";
+    const std::string tables = "buffer s: f32[B, H, Q_LEN, N]\nbuffer t: bf16[B, H, Q_LEN, M]\n";
     const auto both = [&](int width) {
         const std::string w = std::to_string(width);
-        return slabs + "score_mod = score + s[b, h, q_idx - 4, kv_idx // " + w +
+        return tables + "score_mod = score + s[b, h, q_idx - 4, kv_idx // " + w +
                "] + t[b, h, q_idx - 4, kv_idx % " + w + "]";
     };
     std::random_device source;
@@ -272,21 +274,22 @@ TEST_CASE("what is staged for a grid of keys adds up to the mod") {
         {both(64) + " + (q_idx - kv_idx) * 0.01", 64},
         {both(14) + " - (q_idx - kv_idx) * 0.01", 14},
         {both(16) + " + abs(q_idx - kv_idx) * 0.02", 16},
-        {slabs + "score_mod = 3 * tanh((score * 2 + s[b, h, q_idx, kv_idx // 32] - "
-                 "t[b, h, q_idx, kv_idx % 32] * h) / 3)",
+        {tables + "score_mod = 3 * tanh((score * 2 + s[b, h, q_idx, kv_idx // 32] - "
+                  "t[b, h, q_idx, kv_idx % 32] * h) / 3)",
          32},
-        {slabs + "score_mod = 3 * tanh((score - s[b, h, q_idx, kv_idx // 14]) / 3)", 14},
+        {tables + "score_mod = 3 * tanh((score - s[b, h, q_idx, kv_idx // 14]) / 3)", 14},
         {"score_mod = score - (abs(q_idx // 16 - kv_idx // 16) + abs(q_idx % 16 - kv_idx % 16)) "
          "* (h + 1) * 0.1",
          16},
-        {slabs + "score_mod = score + s[b, h, q_idx % 4, kv_idx // 96]", 96},
-        {slabs + "score_mod = score + (-inf if (q_idx + kv_idx // 64) % 2 == 0 else s[b, h, q_idx, "
-                 "kv_idx // 64]) + t[b, h, q_idx, kv_idx % 64]",
+        {tables + "score_mod = score + s[b, h, q_idx % 4, kv_idx // 96]", 96},
+        {tables +
+             "score_mod = score + (-inf if (q_idx + kv_idx // 64) % 2 == 0 else s[b, h, q_idx, "
+             "kv_idx // 64]) + t[b, h, q_idx, kv_idx % 64]",
          64},
         {both(14) + " + s[b, 1, 3, kv_idx // 9] - t[b, h, min(abs(q_idx - kv_idx), 5), h]", 14},
-        {slabs + "score_mod = score - (t[b, h, q_idx, kv_idx % 48] + 1) / 4", 48},
-        {slabs + "score_mod = score + s[b, h, q_idx, kv_idx // 64 % 3] + "
-                 "t[b, h, kv_idx // 128, kv_idx % 64]",
+        {tables + "score_mod = score - (t[b, h, q_idx, kv_idx % 48] + 1) / 4", 48},
+        {tables + "score_mod = score + s[b, h, q_idx, kv_idx // 64 % 3] + "
+                  "t[b, h, kv_idx // 128, kv_idx % 64]",
          64},
     };
     for (const Case& one : cases)
@@ -294,14 +297,14 @@ TEST_CASE("what is staged for a grid of keys adds up to the mod") {
 }
 
 TEST_CASE("running maxima rise with the scores of later blocks, by more than P may be") {
-    const std::string slabs = "buffer s: f32[B, H, Q_LEN, N]\nbuffer t: bf16[B, H, Q_LEN, M]\n";
+    const std::string tables = "buffer s: f32[B, H, Q_LEN, N]\nbuffer t: bf16[B, H, Q_LEN, M]\n";
     const Case cases[] = {
         {"score_mod = score", 0, 4},
         {"score_mod = score", 0, 100},
         {"mask_mod = q_idx + 20 >= kv_idx", 0, 100},
-        {slabs + "score_mod = score + s[b, h, q_idx, kv_idx // 64] + t[b, h, q_idx, kv_idx % 64]",
+        {tables + "score_mod = score + s[b, h, q_idx, kv_idx // 64] + t[b, h, q_idx, kv_idx % 64]",
          64, 100},
-        {slabs + "score_mod = score - s[b, h, q_idx, kv_idx // 14]", 14, 100},
+        {tables + "score_mod = score - s[b, h, q_idx, kv_idx // 14]", 14, 100},
         {"score_mod = score + (q_idx - kv_idx) * 0.01", 0, 100},
     };
     std::random_device source;

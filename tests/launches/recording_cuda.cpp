@@ -146,7 +146,7 @@ void Fields::of_family(const sm90::KernelArguments& w) {
     pointer("distance_sums", w.distance_sums), pointer("distance_values", w.distance_values);
     pointer("key_values", w.key_values), pointer("stored_tiles", w.stored_tiles);
     pointer("blocks_done", w.blocks_done), number("blocks_of_head", w.blocks_of_head);
-    pointer("slab_states", w.slab_states), pointer("tiles_taken", w.tiles_taken);
+    pointer("row_block_states", w.row_block_states), pointer("tiles_taken", w.tiles_taken);
 }
 
 std::string text_of_first(const void* argument, std::size_t bytes) {

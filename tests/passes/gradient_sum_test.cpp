@@ -133,22 +133,22 @@ TEST_CASE("elements at q and kv themselves are added a tile at a time") {
         return names;
     };
     const std::string m = "m[h, q_idx, kv_idx]", n = "n[q_idx, b, kv_idx]";
-    CHECK(sums_of("score + " + m) == "matrix ");
-    CHECK(sums_of("score * 2 - tanh(" + m + ")") == "matrix ");
+    CHECK(sums_of("score + " + m) == "dense_bias ");
+    CHECK(sums_of("score * 2 - tanh(" + m + ")") == "dense_bias ");
     CHECK(sums_of("score + m[h, kv_idx, q_idx]") == "element ");
     CHECK(sums_of("score + m[h, q_idx, kv_idx + 1]") == "element ");
     CHECK(sums_of("score + m[h + 1, q_idx, kv_idx]") == "element "); // perhaps outside
     CHECK(sums_of("score + m[h, 0, kv_idx]") == "key ");
     // One tile for those with the same derivative, and one alone.
-    CHECK(sums_of("score + " + m + " + m[0, q_idx, kv_idx]") == "matrix matrix ");
-    CHECK(sums_of("score + " + m + " - m[0, q_idx, kv_idx]") == "matrix element ");
+    CHECK(sums_of("score + " + m + " + m[0, q_idx, kv_idx]") == "dense_bias dense_bias ");
+    CHECK(sums_of("score + " + m + " - m[0, q_idx, kv_idx]") == "dense_bias element ");
     // Rows of n are keys, and may be fewer than queries.
     CHECK(sums_of("score + " + n) == "element ");
     // Warps that sum diagonals have no time for others.
     CHECK(sums_of("score + " + m + " + t[q_idx - kv_idx]") == "element distance ");
 }
 
-TEST_CASE("a matrix's gradient is dS, whatever is summed over whole rows beside it") {
+TEST_CASE("a dense bias's gradient is dS, whatever is summed over whole rows beside it") {
     const auto are_of_scores = [](const std::string& score) {
         return passes::are_biases_of_scores(
             test::lowered("buffer m: bf16[H, Q_LEN, KV_LEN] grad\nbuffer t: f32[H] grad\n"
@@ -162,7 +162,7 @@ TEST_CASE("a matrix's gradient is dS, whatever is summed over whole rows beside 
     CHECK(are_of_scores("score + m[h, q_idx, kv_idx] + t[h] * kv_idx"));
 }
 
-TEST_CASE("who shares an element of a matrix, where its tiles are stored first") {
+TEST_CASE("who shares an element of a dense bias, where its tiles are stored first") {
     const auto sharing_of = [](const std::string& dims, const std::string& index,
                                const std::string& more = "") {
         return passes::sharing_of_biases(test::lowered(

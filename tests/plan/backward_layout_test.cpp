@@ -103,8 +103,8 @@ TEST_CASE(
             if (shape.shares_keys() || shape.adds_bias_gradients) continue;
             int pieces = 0;
             for (int piece = 0; piece < shape.pieces(); ++piece)
-                pieces += shape.piece_slabs() * shape.groups_of(piece) * ::sm90::kGroupBytes;
-            REQUIRE(pieces == shape.slabs() * shape.groups() * ::sm90::kGroupBytes);
+                pieces += shape.piece_row_blocks() * shape.groups_of(piece) * ::sm90::kGroupBytes;
+            REQUIRE(pieces == shape.row_blocks() * shape.groups() * ::sm90::kGroupBytes);
             REQUIRE(pieces <= layout.biases - layout.query_gradient);
             REQUIRE((shape.pieces() == 1 ||
                      shape.piece_bytes() + shape.groups_of(1) * ::sm90::kGroupBytes <=

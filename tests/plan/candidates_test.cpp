@@ -207,8 +207,8 @@ TEST_CASE(
             REQUIRE(sizes.bias_bytes == request.bias_bytes);
             REQUIRE(layout.header_bytes <= layout.index_2d_unit);
 
-            const std::array rings = {layout.queries, layout.keys,  layout.values,
-                                      layout.biases,  layout.terms, layout.index_2d_rows};
+            const std::array rings = {layout.queries, layout.keys,      layout.values,
+                                      layout.biases,  layout.tabulated, layout.index_2d_rows};
             int memory = 1024, barriers = sizes.query_stages * 48;
             for (const ::sm90::RingLayout& ring : rings) {
                 REQUIRE(ring.memory == memory);

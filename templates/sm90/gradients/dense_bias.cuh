@@ -125,7 +125,7 @@ __device__ inline void add_dense_biases(const KernelArguments& attention,
                 first.wait(walk.tile() * kParts + part);
 #pragma unroll
                 for (int gradient = 0; gradient < mod::kGradients; ++gradient) {
-                    if (mod::sum_of(gradient) != mod::Sum::matrix) continue;
+                    if (mod::sum_of(gradient) != mod::Sum::dense_bias) continue;
                     const auto to = BiasRows<float>::of(
                         attention, arguments, place, first_key, [&](const mod::At& at) {
                             // Never an exact sum: those are of other classes.
@@ -238,11 +238,11 @@ struct BiasGradientOfElements : BiasGradientInParts {
     }
 };
 
-using BiasGradient = Choose<kAddsTiles, BiasGradientInTiles,
-                            Choose<kAddsScores, BiasGradientOfScores,
-                                   Choose<kAddsParts, BiasGradientOfElements, NoBiasGradient>>>;
+using BiasGradient = Select<kAddsTiles, BiasGradientInTiles,
+                            Select<kAddsScores, BiasGradientOfScores,
+                                   Select<kAddsParts, BiasGradientOfElements, NoBiasGradient>>>;
 
-template <> struct SumOf<mod::Sum::matrix> : NoSum {
+template <> struct SumOf<mod::Sum::dense_bias> : NoSum {
     template <typename Sums>
     static __device__ void add(int gradient, float d_read, const mod::At&, int key, int j,
                                Sums& sums) {

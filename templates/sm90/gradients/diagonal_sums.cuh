@@ -19,7 +19,7 @@
 
 namespace sm90 {
 
-static_assert(!mod::kSumsDistances || mod::kQueryTile == kSlabRows);
+static_assert(!mod::kSumsDistances || mod::kQueryTile == kRowBlock);
 
 // Around an even distance.
 struct DiagonalSums {
@@ -51,7 +51,7 @@ struct DiagonalSums {
 // are in different banks, and addresses cost little.
 template <bool kUpper, int kPair> class LaneWords {
   public:
-    static constexpr int kSteps = kSlabRows / 8;
+    static constexpr int kSteps = kRowBlock / 8;
 
     __device__ explicit LaneWords(unsigned d_scores) : d_scores_(d_scores) {
         // Else what follows is kept for every pair, and registers are few.

@@ -87,7 +87,7 @@ BackwardShape with_query_sums(const KernelRequest& request, const BackwardShape&
 }
 
 bool suits(const KernelRequest& request, const FusedTile& tile) {
-    if (shares_keys(request)) return tile.query_tile == kSlabRows;
+    if (shares_keys(request)) return tile.query_tile == kRowBlock;
     // Two tiles of scores, dk and dv; the rest of 240 registers is for fragments and the mod.
     constexpr int kMostAccumulators = 192;
     const int accumulators =
@@ -97,7 +97,7 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
     // one by one, registers always spill, and a compile takes up to a minute.
     // Beside a derivative of each score, P would have room in 16 bits only.
     // Sums over distances would need registers that the warps beside the MMAs do not have.
-    if (tile.query_tile == 2 * kSlabRows &&
+    if (tile.query_tile == 2 * kRowBlock &&
         (request.head_dim > 64 || request.adds_elements || request.derivative_uses_score ||
          request.sums_distances || request.sums_tables))
         return false;
@@ -108,16 +108,16 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
 std::optional<FusedTile> bias_tile_of(const KernelRequest& request) {
     if (shares_keys(request) || (request.bias_bytes == 0 && !request.adds_bias_gradients))
         return {};
-    for (FusedTile tile : {FusedTile{2 * kSlabRows, false, false, 2, 1},
-                           {2 * kSlabRows, false, false, 1, 1},
-                           {kSlabRows, false, false, 2, 2},
-                           {kSlabRows, false, false, 2, 1},
-                           {kSlabRows, false, false, 1, 1},
-                           {kSlabRows, false, false, 2, 0}}) {
+    for (FusedTile tile : {FusedTile{2 * kRowBlock, false, false, 2, 1},
+                           {2 * kRowBlock, false, false, 1, 1},
+                           {kRowBlock, false, false, 2, 2},
+                           {kRowBlock, false, false, 2, 1},
+                           {kRowBlock, false, false, 1, 1},
+                           {kRowBlock, false, false, 2, 0}}) {
         tile.adds_bias_gradients = request.adds_bias_gradients;
         if (tile.bias_stages > 0 && request.bias_bytes == 0) continue;
         // The second half of the queries waits in registers, as dS alone does.
-        if (tile.query_tile > kSlabRows && !request.biases_are_of_scores) continue;
+        if (tile.query_tile > kRowBlock && !request.biases_are_of_scores) continue;
         // Warps that add from the tile of dS leave it one tile later than others do.
         const bool reads_tile = tile.adds_bias_gradients && request.biases_are_narrow;
         if (reads_tile && tile.d_scores_stages == 1) continue;
@@ -161,7 +161,7 @@ std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
         if (stages_columns && index_2d.by_column == 0) continue;
         for (const bool stages_sums : {true, false}) {
             if (stages_sums && !sums_by_mma(index_2d)) continue;
-            for (const int query_tile : {2 * kSlabRows, kSlabRows})
+            for (const int query_tile : {2 * kRowBlock, kRowBlock})
                 if (const FusedTile tile{query_tile, stages_columns, stages_sums};
                     suits(request, tile))
                     add(with_tables(request, tile));
@@ -229,7 +229,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.reason = "wgmma, dk and dv of a tile of keys, dq by ";
     config.reason +=
         shares || tile.adds_bias_gradients ? "additions from registers" : "TMA reductions";
-    if (tile.adds_bias_gradients) config.reason += ", tiles of a matrix's gradient";
+    if (tile.adds_bias_gradients) config.reason += ", tiles of a dense bias's gradient";
     if (request.deterministic) config.reason += ", in the order of keys";
     if (tile.table_words > 0) config.reason += ", gradients of tables in shared memory";
     if (config.key_width != 0)
@@ -269,9 +269,9 @@ KernelConfig delta_kernel() {
 KernelConfig convert_kernel(int head_dim) {
     KernelConfig config = helper(KernelKind::convert, "backward_convert_sm90.cu",
                                  "flexc_backward_convert_sm90", "dq from its accumulator");
-    config.query_tile = kSlabRows;
+    config.query_tile = kRowBlock;
     constexpr int kBarrierBytes = 16; // with what one thread tells the others
-    config.shared_bytes = kSlabRows * head_dim * 4 + kBarrierBytes;
+    config.shared_bytes = kRowBlock * head_dim * 4 + kBarrierBytes;
     return config;
 }
 

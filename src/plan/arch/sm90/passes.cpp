@@ -18,7 +18,7 @@ using Of = Length::Of;
 constexpr Length kBatch{Of::batch}, kHeads{Of::heads}, kKvHeads{Of::kv_heads};
 // Kernels read and write whole tiles.
 constexpr Length kPaddedQueries{Of::queries, 0, kPaddedRows}, kPaddedKeys{Of::keys, 0, kPaddedRows},
-    kSlabs{Of::queries, 0, kPaddedRows, kSlabRows};
+    kRowBlocks{Of::queries, 0, kPaddedRows, kRowBlock};
 
 Launch launch(std::size_t kernel, const KernelConfig& config, Extent blocks) {
     return {.kernel = kernel,
@@ -147,7 +147,7 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
            {{{head_dim, {kBatch, kHeads, kPaddedQueries}}}});
     if (deterministic)
         pass.workspace.push_back(
-            {.region = Region::dq_semaphores, .elements = {{{1, {kBatch, kHeads, kSlabs}}}}});
+            {.region = Region::dq_semaphores, .elements = {{{1, {kBatch, kHeads, kRowBlocks}}}}});
     add_row_facts(pass);
     if (sums_distances)
         region(Region::distance_sums, &Arguments::distance_sums, of_distances(1),
@@ -173,9 +173,9 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
         counters.push_back(Region::tiles_taken);
     }
     if (main.stores_dq_first) {
-        region(Region::slab_states, &Arguments::slab_states, {{{1, {kBatch, kHeads, kSlabs}}}},
-               sizeof(int));
-        counters.push_back(Region::slab_states);
+        region(Region::row_block_states, &Arguments::row_block_states,
+               {{{1, {kBatch, kHeads, kRowBlocks}}}}, sizeof(int));
+        counters.push_back(Region::row_block_states);
     }
 
     pass.steps.push_back(FillGradients{});
@@ -208,7 +208,7 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     if (sums_distances) fused.writes.push_back(Region::distance_sums);
     pass.steps.push_back(std::move(fused));
     Launch convert =
-        launch(2, pass.kernels[2], {{{1, {kBatch, kHeads, tiles_of(Of::queries, kSlabRows)}}}});
+        launch(2, pass.kernels[2], {{{1, {kBatch, kHeads, tiles_of(Of::queries, kRowBlock)}}}});
     convert.starts_early = true;
     convert.reads = {Region::dq_accumulator};
     if (main.reports_additions) convert.reads.push_back(Region::blocks_done);

@@ -12,7 +12,7 @@ namespace flexc::plan::sm90 {
 inline constexpr std::string_view kName = "sm90";
 const Family& family();
 
-using ::sm90::kSlabRows;                // of dq's accumulator
+using ::sm90::kRowBlock;                // of dq's accumulator
 inline constexpr int kPaddedRows = 128; // queries of a head are padded to a multiple
 
 std::vector<KernelConfig> forward_candidates(const KernelRequest& request);

@@ -1,4 +1,4 @@
-// Tabulated terms: vectors with a number for each key or each distance q - kv, which a kernel
+// Tabulated values: vectors with a number for each key or each distance q - kv, which a kernel
 // before the forward has filled. Slices of them are staged beside each tile of keys.
 #pragma once
 
@@ -10,11 +10,11 @@
 
 namespace sm90 {
 
-constexpr TermLayout kTermSlices = term_layout(mod::kQueryTile, mod::kKeyTile);
+constexpr TabulatedLayout kTabulatedSlices = tabulated_layout(mod::kQueryTile, mod::kKeyTile);
 
 // One thread's: numbers for its columns of a tile, and for the distances of these from its two
 // rows.
-class Terms {
+class TabulatedTile {
     static constexpr int kPairs = mod::kKeyTile / 8; // of columns
 
   public:
@@ -27,18 +27,18 @@ class Terms {
         // A slice starts with the distance of the tile's first row from the key after its last. The
         // second of two columns is nearer.
         const int nearest = row - column - 1 + 8;
-        const int start = nearest % 2 == 0 ? nearest : kTermSlices.twin + nearest - 1;
-        distances_from_ = slices + mod::kKeyValues * kTermSlices.key_bytes + 4 * start;
+        const int start = nearest % 2 == 0 ? nearest : kTabulatedSlices.twin + nearest - 1;
+        distances_from_ = slices + mod::kKeyValues * kTabulatedSlices.key_bytes + 4 * start;
     }
     // What eight keys need. From the first on: the first row is as far from these as the second is
     // from the next.
     __device__ void load(int pair) {
 #pragma unroll
         for (int i = 0; i < mod::kKeyValues; ++i)
-            keys_[i][pair].load(keys_from_ + i * kTermSlices.key_bytes + 32 * pair);
+            keys_[i][pair].load(keys_from_ + i * kTabulatedSlices.key_bytes + 32 * pair);
 #pragma unroll
         for (int i = 0; i < mod::kDistanceValues; ++i) {
-            const unsigned from = distances_from_ + i * kTermSlices.distance_bytes;
+            const unsigned from = distances_from_ + i * kTabulatedSlices.distance_bytes;
             if (pair == 0) distances_[i][kPairs].load(from + 32 * kPairs);
             distances_[i][kPairs - 1 - pair].load(from + 32 * (kPairs - 1 - pair));
         }
@@ -73,34 +73,35 @@ class Terms {
 };
 
 // Slices of the vectors that were expanded, for a tile of keys.
-__device__ inline void load_terms(const KernelArguments& attention, const Task& task, int tile,
-                                  const TermRing& slices, Position<TermRing>& position) {
+__device__ inline void load_tabulated(const KernelArguments& attention, const Task& task, int tile,
+                                      const TabulatedRing& slices,
+                                      Position<TabulatedRing>& position) {
     slices.empty(position.stage).wait(position.parity ^ 1);
     const Barrier full = slices.full(position.stage);
-    constexpr int kBytes = 4 * kTermSlices.distances;
-    full.arrive_expecting(mod::kKeyValues * kTermSlices.key_bytes +
+    constexpr int kBytes = 4 * kTabulatedSlices.distances;
+    full.arrive_expecting(mod::kKeyValues * kTabulatedSlices.key_bytes +
                           mod::kDistanceValues * mod::kDistanceCopies * kBytes);
     const int head = vector_head(attention, task.b, task.h), key = tile * mod::kKeyTile;
     unsigned to = slices.at(position.stage);
 #pragma unroll
     for (int i = 0; i < mod::kKeyValues; ++i) {
-        load_bytes(to, key_vector(attention, head, i) + key, kTermSlices.key_bytes, full);
-        to += kTermSlices.key_bytes;
+        load_bytes(to, key_vector(attention, head, i) + key, kTabulatedSlices.key_bytes, full);
+        to += kTabulatedSlices.key_bytes;
     }
     const int first = padded(attention.kv_len) + task.first_row - key - mod::kKeyTile;
 #pragma unroll
     for (int i = 0; i < mod::kDistanceValues; ++i) {
 #pragma unroll
         for (int copy = 0; copy < mod::kDistanceCopies; ++copy)
-            load_bytes(to + 4 * copy * kTermSlices.twin,
+            load_bytes(to + 4 * copy * kTabulatedSlices.twin,
                        distance_vector(attention, head, mod::kDistanceCopies * i + copy) + first,
                        kBytes, full);
-        to += kTermSlices.distance_bytes;
+        to += kTabulatedSlices.distance_bytes;
     }
     position.advance();
 }
 
-struct NoTabulatedTerms {
+struct NoTabulatedValues {
     static __device__ void initialise(const Shared&) {}
     // By the producer, after the keys of a tile.
     __device__ void load_slices(const KernelArguments&, const Task&, int, const Shared&) {}
@@ -109,29 +110,29 @@ struct NoTabulatedTerms {
     __device__ void release(const Shared&) {}
 };
 
-class StagedTerms : public NoTabulatedTerms {
+class StagedTabulatedValues : public NoTabulatedValues {
   public:
     static __device__ void initialise(const Shared& shared) {
-        shared.terms.initialise(1, kConsumerThreads);
+        shared.tabulated.initialise(1, kConsumerThreads);
     }
     __device__ void load_slices(const KernelArguments& attention, const Task& task, int tile,
                                 const Shared& shared) {
-        load_terms(attention, task, tile, shared.terms, term_);
+        load_tabulated(attention, task, tile, shared.tabulated, slot_);
     }
     template <typename L>
     __device__ void find(L& logits, const Shared& shared, const ConsumerThread& thread) const {
-        shared.terms.full(term_.stage).wait(term_.parity);
-        logits.find_terms(shared.terms.at(term_.stage), thread.first_row());
+        shared.tabulated.full(slot_.stage).wait(slot_.parity);
+        logits.find_tabulated(shared.tabulated.at(slot_.stage), thread.first_row());
     }
     __device__ void release(const Shared& shared) {
-        shared.terms.empty(term_.stage).arrive();
-        term_.advance();
+        shared.tabulated.empty(slot_.stage).arrive();
+        slot_.advance();
     }
 
   private:
-    Position<TermRing> term_;
+    Position<TabulatedRing> slot_;
 };
 
-using TabulatedTerms = Select<kHasTerms, StagedTerms, NoTabulatedTerms>;
+using TabulatedValues = Select<kHasTabulated, StagedTabulatedValues, NoTabulatedValues>;
 
 } // namespace sm90

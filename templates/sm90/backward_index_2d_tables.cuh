@@ -7,9 +7,9 @@
 namespace sm90 {
 
 // By a whole warp, for one head and tile of keys.
-class Index2dSlabs {
+class Index2dTables {
   public:
-    __device__ Index2dSlabs(const AttentionArguments& attention, int first_key)
+    __device__ Index2dTables(const AttentionArguments& attention, int first_key)
         : attention_(attention), last_query_(attention.q_len - 1),
           start_(first_key - first_key % mod::kKeyWidth),
           last_row_(min(start_ / mod::kKeyWidth + kIndex2dRows, rows_of(attention)) - 1 -
@@ -61,7 +61,7 @@ class Index2dSlabs {
 
   private:
     // Bytes from one query, and row of the index_2d, to the next.
-    struct Slab {
+    struct Table {
         unsigned long long first;
         int by_query, by_row;
         __device__ unsigned long long at(int query) const {
@@ -76,7 +76,7 @@ class Index2dSlabs {
     }
 
     // By its corners: of the first and last query, and of keys `count` steps apart. 0 is outside.
-    __device__ Slab slab_of(const unsigned long long (&corners)[2][2], int count) {
+    __device__ Table table_of(const unsigned long long (&corners)[2][2], int count) {
         const auto step = [&](unsigned long long to, int steps) {
             const long long bytes = static_cast<long long>(to - corners[0][0]) / max(steps, 1);
             is_inside_ = is_inside_ && bytes == static_cast<int>(bytes);
@@ -88,8 +88,8 @@ class Index2dSlabs {
     }
     // visit: of the element.
     template <typename Visit>
-    __device__ Slab slab_between(const mod::Arguments& arguments, const HeadPlace& place, int key,
-                                 int last_key, int count, Visit visit) {
+    __device__ Table table_between(const mod::Arguments& arguments, const HeadPlace& place, int key,
+                                   int last_key, int count, Visit visit) {
         unsigned long long corners[2][2];
 #pragma unroll
         for (int i = 0; i < 2; ++i)
@@ -98,14 +98,14 @@ class Index2dSlabs {
                 corners[i][j] = reinterpret_cast<unsigned long long>(
                     visit_inside(attention_, arguments, place, i == 0 ? 0 : last_query_,
                                  j == 0 ? key : last_key, visit));
-        return slab_of(corners, count);
+        return table_of(corners, count);
     }
 
     template <int kRead>
     __device__ void find_rows(const mod::Arguments& arguments, const HeadPlace& place) {
         rows_[kRead] =
-            slab_between(arguments, place, start_, start_ + last_row_ * mod::kKeyWidth, last_row_,
-                         [](const mod::At& at) { return mod::RowRead<kRead>::address(at); });
+            table_between(arguments, place, start_, start_ + last_row_ * mod::kKeyWidth, last_row_,
+                          [](const mod::At& at) { return mod::RowRead<kRead>::address(at); });
         if constexpr (kRead + 1 < mod::kRowReads) find_rows<kRead + 1>(arguments, place);
     }
     template <int kRead>
@@ -125,13 +125,13 @@ class Index2dSlabs {
 
     template <int kRead>
     __device__ void find_columns(const mod::Arguments& arguments, const HeadPlace& place) {
-        const Slab slab =
-            slab_between(arguments, place, 0, mod::kKeyWidth - 1, mod::kKeyWidth - 1,
-                         [](const mod::At& at) { return mod::ColumnRead<kRead>::address(at); });
-        is_inside_ = is_inside_ && slab.by_row == kElementBytes<kRead> &&
-                     kBytes<kRead> % kPiece<kRead> == 0 && slab.first % kPiece<kRead> == 0 &&
-                     slab.by_query % kPiece<kRead> == 0;
-        columns_[kRead] = slab;
+        const Table table =
+            table_between(arguments, place, 0, mod::kKeyWidth - 1, mod::kKeyWidth - 1,
+                          [](const mod::At& at) { return mod::ColumnRead<kRead>::address(at); });
+        is_inside_ = is_inside_ && table.by_row == kElementBytes<kRead> &&
+                     kBytes<kRead> % kPiece<kRead> == 0 && table.first % kPiece<kRead> == 0 &&
+                     table.by_query % kPiece<kRead> == 0;
+        columns_[kRead] = table;
         if constexpr (kRead + 1 < mod::kColumnReads) find_columns<kRead + 1>(arguments, place);
     }
     template <int kRead> __device__ void copy_columns(unsigned memory, int tile_query) const {
@@ -155,8 +155,8 @@ class Index2dSlabs {
     const int last_query_;
     const int start_, last_row_; // of the tile: where its first row starts; which row is the last
     bool is_known_ = false, is_inside_ = false;
-    Slab rows_[mod::kRowReads > 0 ? mod::kRowReads : 1];
-    Slab columns_[mod::kColumnReads > 0 ? mod::kColumnReads : 1];
+    Table rows_[mod::kRowReads > 0 ? mod::kRowReads : 1];
+    Table columns_[mod::kColumnReads > 0 ? mod::kColumnReads : 1];
 };
 
 } // namespace sm90
