@@ -2,8 +2,8 @@
 // caller wants. One block does kQueryTile rows of one head.
 #include "mod.cuh"
 
-#include "sm80/arguments.h"
 #include "sm80/backward_output.cuh"
+#include "sm80/workspace.cuh"
 
 using namespace sm80;
 using mod::Element;
@@ -19,12 +19,12 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const int query_tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
     const int head = static_cast<int>(blockIdx.x) / query_tiles;
     const int first_row = static_cast<int>(blockIdx.x) % query_tiles * mod::kQueryTile;
-    const int row_count = min(mod::kQueryTile, attention.q_len - first_row);
-    const float* const sums =
-        attention.dq_accumulator +
-        (static_cast<long long>(head) * attention.q_len + first_row) * mod::kHeadDim;
-    const GradientPlane<Element> dq(attention.dq, attention.dq_flags, head / attention.heads,
-                                    head % attention.heads);
+    const SequenceLength length(attention, head / attention.heads);
+    const int h = head % attention.heads;
+    const float* const sums = dq_accumulator_row(attention, length, head, first_row);
+    const int row_count = min(mod::kQueryTile, length.queries() - first_row);
+    const GradientPlane<Element> dq =
+        query_gradient<Element>(attention.dq, attention.dq_flags, length, h);
 #pragma unroll 4
     for (int i = threadIdx.x; i < row_count * kPairs; i += kThreads) {
         const int row = i / kPairs, column = i % kPairs * 2;

@@ -88,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                     static_cast<int>(threadIdx.x) % 32 / 4;
     const int lane = static_cast<int>(threadIdx.x) % 4;
     const bool is_row = row < attention.q_len, is_row_below = row + 8 < attention.q_len;
-    const GradientPlane<Element> dq(attention.dq, attention.dq_flags, b, h);
+    const GradientPlane<Element> dq({attention.dq, b, h}, {attention.dq, b, h}, attention.dq_flags);
     const bool in_pieces = !dq.is_wide && dq.narrow.aligned_to(16);
     arrival.wait(0);
 #pragma unroll 1

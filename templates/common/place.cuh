@@ -1,7 +1,7 @@
 // Where a block works, and which part of the other sequence its rows can see.
 #pragma once
 
-#include "common/arguments.h"
+#include "common/sequence_length.cuh"
 #include "mod.cuh"
 
 constexpr int kAnyDistance = 1 << 30; // no two positions are this far apart
@@ -37,7 +37,8 @@ struct HeadPlace {
           high(kAnyDistance) {
         if constexpr (mod::kHasBand) {
             const mod::Band band = mod::band(arguments, launch, head, b, h, h_kv);
-            const long long shift = attention.q_offset - attention.kv_offset;
+            const SequenceLength length(attention, b);
+            const long long shift = length.q_offset() - length.kv_offset();
             low = distance(band.low, shift);
             high = distance(band.high, shift);
         }
@@ -109,12 +110,14 @@ struct HeadPlace {
                                 const mod::Arguments& arguments) {
         if constexpr (mod::kClamps != 0) {
             const mod::Clamps clamps = mod::clamps(arguments, launch, head, b, h, h_kv);
-            first_least = distance(clamps.first_least, -attention.kv_offset);
-            first_most = distance(clamps.first_most, -attention.kv_offset);
-            last_least = distance(clamps.last_least, -attention.kv_offset);
-            last_most = distance(clamps.last_most, -attention.kv_offset);
-            least_query = distance(clamps.least_query, -attention.q_offset);
-            most_query = distance(clamps.most_query, -attention.q_offset);
+            const SequenceLength length(attention, b);
+            const long long q_shift = -length.q_offset(), kv_shift = -length.kv_offset();
+            first_least = distance(clamps.first_least, kv_shift);
+            first_most = distance(clamps.first_most, kv_shift);
+            last_least = distance(clamps.last_least, kv_shift);
+            last_most = distance(clamps.last_most, kv_shift);
+            least_query = distance(clamps.least_query, q_shift);
+            most_query = distance(clamps.most_query, q_shift);
         }
     }
 
@@ -131,8 +134,9 @@ template <typename Visit>
 __device__ inline auto visit_element(const AttentionArguments& attention,
                                      const mod::Arguments& arguments, const HeadPlace& place,
                                      int query, int key, Visit visit) {
-    const int q = query + static_cast<int>(attention.q_offset);
-    const int kv = key + static_cast<int>(attention.kv_offset);
+    const SequenceLength length(attention, place.b);
+    const int q = query + static_cast<int>(length.q_offset());
+    const int kv = key + static_cast<int>(length.kv_offset());
     const mod::Row row =
         mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
     const mod::Column column =

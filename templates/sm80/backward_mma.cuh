@@ -13,14 +13,14 @@ template <typename T> __device__ inline T computed_again(T x) {
     return x;
 }
 
-// How many warps lie along the rows of a result of `slabs` x `units` pieces of 16 x 16: least work
-// for the busiest warp, then fewest operand loads.
-constexpr int warps_along_rows(int slabs, int units, int warps) {
+// How many warps lie along the rows of a result of `fragments` x `units` pieces of 16 x 16: least
+// work for the busiest warp, then fewest operand loads.
+constexpr int warps_along_rows(int fragments, int units, int warps) {
     int best = 1, best_cost = 1 << 30;
-    for (int along = 1; along <= warps && slabs % along == 0; along *= 2) {
+    for (int along = 1; along <= warps && fragments % along == 0; along *= 2) {
         const int across = warps / along;
-        const int own_slabs = slabs / along, own_units = (units + across - 1) / across;
-        const int cost = own_slabs * own_units * 1024 + own_slabs + own_units;
+        const int own_fragments = fragments / along, own_units = (units + across - 1) / across;
+        const int cost = own_fragments * own_units * 1024 + own_fragments + own_units;
         if (cost <= best_cost) {
             best = along;
             best_cost = cost;
@@ -29,23 +29,23 @@ constexpr int warps_along_rows(int slabs, int units, int warps) {
     return best;
 }
 
-// One warp's accumulators of a kHeight x kWidth result: kSlabs times 16 rows, kUnits times 16
-// columns. Thread 4 g + t holds columns 2t and 2t + 1 of rows g and g + 8 of each 16 x 8.
+// One warp's accumulators of a kHeight x kWidth result: kRowFragments times 16 rows, kUnits times
+// 16 columns. Thread 4 g + t holds columns 2t and 2t + 1 of rows g and g + 8 of each 16 x 8.
 // kWholeRows: no two warps share a row.
 template <int kHeight_, int kWidth, int kWarps, bool kWholeRows = false> struct WarpResult {
     static constexpr int kHeight = kHeight_, kPaddedWidth = round_up(kWidth, 16);
     static constexpr int kAlong =
         kWholeRows ? kWarps : warps_along_rows(kHeight / 16, kPaddedWidth / 16, kWarps);
     static constexpr int kAcross = kWarps / kAlong;
-    static constexpr int kSlabs = kHeight / 16 / kAlong;
+    static constexpr int kRowFragments = kHeight / 16 / kAlong;
     static constexpr int kUnits = (kPaddedWidth / 16 + kAcross - 1) / kAcross;
-    static constexpr int kRows = 2 * kSlabs, kColumns = 2 * kUnits; // of a thread; 8 apart
+    static constexpr int kRows = 2 * kRowFragments, kColumns = 2 * kUnits; // of a thread; 8 apart
     static_assert(kHeight % (16 * kAlong) == 0);
 
-    float values[kSlabs][kColumns][4];
+    float values[kRowFragments][kColumns][4];
 
     static __device__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
-    static __device__ int first_row() { return warp() / kAcross * 16 * kSlabs; }
+    static __device__ int first_row() { return warp() / kAcross * 16 * kRowFragments; }
     static __device__ int first_column() { return warp() % kAcross * 16 * kUnits; }
     // Where this thread's row or pair of columns is in the result.
     static __device__ int row(int i) { return first_row() + 8 * i + lane_index() / 4; }
@@ -64,37 +64,37 @@ template <int kHeight_, int kWidth, int kWarps, bool kWholeRows = false> struct 
     }
     __device__ void clear() {
 #pragma unroll
-        for (int slab = 0; slab < kSlabs; ++slab)
+        for (int fragment = 0; fragment < kRowFragments; ++fragment)
 #pragma unroll
             for (int column = 0; column < kColumns; ++column)
 #pragma unroll
                 for (int i = 0; i < 4; ++i)
-                    values[slab][column][i] = 0;
+                    values[fragment][column][i] = 0;
     }
 };
 
 // sum += left * right over kDepth values of k, for kCount units of a warp's result, whose
-// accumulators begin at sum[..][first]. left(slab, k) gives 16 rows, right(b, unit, k) 16 columns,
-// both in the same order of k.
+// accumulators begin at sum[..][first]. left(fragment, k) gives 16 rows, right(b, unit, k) 16
+// columns, both in the same order of k.
 template <typename Result, typename E, int kDepth, int kUnroll, int kCount, int kColumns,
           typename Left, typename Right>
-__device__ inline void accumulate_units(float (&sum)[Result::kSlabs][kColumns][4], int first_unit,
-                                        Left left, Right right) {
+__device__ inline void accumulate_units(float (&sum)[Result::kRowFragments][kColumns][4],
+                                        int first_unit, Left left, Right right) {
 #pragma unroll kUnroll
     for (int k = 0; k < kDepth; k += kStepK<E>) {
-        OperandA<E> a[Result::kSlabs];
+        OperandA<E> a[Result::kRowFragments];
 #pragma unroll
-        for (int slab = 0; slab < Result::kSlabs; ++slab)
-            a[slab] = left(slab, k);
+        for (int fragment = 0; fragment < Result::kRowFragments; ++fragment)
+            a[fragment] = left(fragment, k);
 #pragma unroll
         for (int unit = 0; unit < kCount; ++unit) {
             if (!Result::has_unit(first_unit + unit)) continue;
             OperandB<E> b[2];
             right(b, first_unit + unit, k);
 #pragma unroll
-            for (int slab = 0; slab < Result::kSlabs; ++slab) {
-                multiply(sum[slab][2 * unit], a[slab], b[0]);
-                multiply(sum[slab][2 * unit + 1], a[slab], b[1]);
+            for (int fragment = 0; fragment < Result::kRowFragments; ++fragment) {
+                multiply(sum[fragment][2 * unit], a[fragment], b[0]);
+                multiply(sum[fragment][2 * unit + 1], a[fragment], b[1]);
             }
         }
     }
@@ -112,13 +112,13 @@ __device__ inline void accumulate(Result& sum, Left left, Right right) {
         // over tiles by rounded additions, so that long sequences keep f32 accuracy.
 #pragma unroll
         for (int unit = 0; unit < Result::kUnits; ++unit) {
-            float part[Result::kSlabs][2][4] = {};
+            float part[Result::kRowFragments][2][4] = {};
             accumulate_units<Result, E, kDepth, kUnrolled ? kSteps : 2, 1>(part, unit, left, right);
 #pragma unroll
-            for (int slab = 0; slab < Result::kSlabs; ++slab)
+            for (int fragment = 0; fragment < Result::kRowFragments; ++fragment)
 #pragma unroll
                 for (int i = 0; i < 8; ++i)
-                    sum.values[slab][2 * unit + i / 4][i % 4] += part[slab][i / 4][i % 4];
+                    sum.values[fragment][2 * unit + i / 4][i % 4] += part[fragment][i / 4][i % 4];
         }
     }
 }
@@ -172,7 +172,8 @@ template <typename Result, typename E, int kColumns, int kLeftRows, int kRightRo
 __device__ inline void mma_rows(Result& result, Tile<E, kLeftRows, kColumns> left,
                                 Tile<E, kRightRows, kColumns> right) {
     accumulate<E, Tile<E, kLeftRows, kColumns>::kPaddedColumns>(
-        result, [&](int slab, int k) { return load_a(left, Result::first_row() + 16 * slab, k); },
+        result,
+        [&](int fragment, int k) { return load_a(left, Result::first_row() + 16 * fragment, k); },
         [&](OperandB<E>(&b)[2], int unit, int k) {
             load_b(b, right, Result::first_column() + 16 * unit, k);
         });
@@ -184,7 +185,9 @@ __device__ inline void add_product(Result& result, Tile<E, kRows, kDepth> left,
                                    Tile<E, kDepth, kColumns> right) {
     accumulate<E, kDepth>(
         result,
-        [&](int slab, int k) { return load_a_paired(left, Result::first_row() + 16 * slab, k); },
+        [&](int fragment, int k) {
+            return load_a_paired(left, Result::first_row() + 16 * fragment, k);
+        },
         [&](OperandB<E>(&b)[2], int unit, int k) {
             load_b_transposed(b, right, Result::first_column() + 16 * unit, k);
         });
@@ -196,8 +199,8 @@ __device__ inline void mma_columns(Result& result, Tile<E, kDepth, kRows> left,
                                    Tile<E, kDepth, kColumns> right) {
     accumulate<E, kDepth>(
         result,
-        [&](int slab, int k) {
-            return load_a_transposed(left, Result::first_row() + 16 * slab, k);
+        [&](int fragment, int k) {
+            return load_a_transposed(left, Result::first_row() + 16 * fragment, k);
         },
         [&](OperandB<E>(&b)[2], int unit, int k) {
             load_b_transposed(b, right, Result::first_column() + 16 * unit, k);

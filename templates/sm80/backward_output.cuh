@@ -27,8 +27,9 @@ template <typename E> struct GradientPlane {
     Plane<E> narrow;
     bool is_wide, adds, paired;
 
-    __device__ GradientPlane(const TensorArgument& tensor, unsigned flags, int b, int h)
-        : wide(tensor, b, h), narrow(tensor, b, h), is_wide(sizeof(E) == 4 || flags & kOutputF32),
+    __device__ GradientPlane(const Plane<float>& as_floats, const Plane<E>& as_elements,
+                             unsigned flags)
+        : wide(as_floats), narrow(as_elements), is_wide(sizeof(E) == 4 || flags & kOutputF32),
           adds(flags & kOutputAccumulate),
           paired(is_wide ? wide.aligned_to(8) : narrow.aligned_to(2 * sizeof(E))) {}
 
@@ -46,14 +47,30 @@ template <typename E> struct GradientPlane {
     }
 };
 
-// Rows first_row + i of the plane, those before `length`, get factor * row i of the tile.
-template <int kThreads, typename E, int kRows, int kColumns>
-__device__ inline void write_gradient(const GradientPlane<E>& plane,
-                                      Tile<float, kRows, kColumns> tile, int first_row, int length,
+// Of a tensor with a row for each query, or each key, of one head.
+template <typename E>
+__device__ inline GradientPlane<E> query_gradient(const TensorArgument& tensor, unsigned flags,
+                                                  const SequenceLength& length, int h) {
+    return {query_plane<float>(tensor, length, h), query_plane<E>(tensor, length, h), flags};
+}
+template <typename E>
+__device__ inline GradientPlane<E> key_gradient(const TensorArgument& tensor, unsigned flags,
+                                                const SequenceLength& length, int h_kv) {
+    return {key_plane<float>(tensor, length, h_kv), key_plane<E>(tensor, length, h_kv), flags};
+}
+
+// Rows first_row + i of the plane, those before `length`, get factor * row i of a block's result,
+// which goes through shared memory as floats.
+template <typename FloatTile, int kThreads, typename E, typename Result>
+__device__ inline void store_gradient(unsigned shared, Result& result,
+                                      const GradientPlane<E>& plane, int first_row, int length,
                                       float factor) {
-    constexpr int kPairs = (kColumns + 1) / 2;
+    constexpr int kColumns = FloatTile::kColumns, kPairs = (kColumns + 1) / 2;
+    const FloatTile tile{shared};
+    store_result(tile, result);
+    __syncthreads();
 #pragma unroll 4
-    for (int i = threadIdx.x; i < kRows * kPairs; i += kThreads) {
+    for (int i = threadIdx.x; i < FloatTile::kRows * kPairs; i += kThreads) {
         const int row = i / kPairs, column = i % kPairs * 2;
         if (first_row + row >= length) break;
         plane.put(first_row + row, column, kColumns,

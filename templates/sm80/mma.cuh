@@ -20,8 +20,12 @@ template <typename E> struct OperandA { // 16 x K
 template <typename E> struct OperandB { // K x 8
     unsigned registers[2];
 };
-template <> struct OperandA<float> { unsigned big[4], small[4]; };
-template <> struct OperandB<float> { unsigned big[2], small[2]; };
+template <> struct OperandA<float> {
+    unsigned big[4], small[4];
+};
+template <> struct OperandB<float> {
+    unsigned big[2], small[2];
+};
 
 // Columns of k in one product.
 template <typename E> constexpr int kStepK = 32 / static_cast<int>(sizeof(E));

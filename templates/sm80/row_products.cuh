@@ -59,10 +59,12 @@ __device__ inline float partial_sum(const Plane<Output>& o, const Plane<mod::Ele
 }
 
 // Of the whole row, in every thread that shares it.
-__device__ inline float row_product(const AttentionArguments& attention, int b, int h, int row) {
-    const Plane<mod::Element> o(attention.o, b, h), d_out(attention.d_out, b, h);
+__device__ inline float row_product(const AttentionArguments& attention,
+                                    const SequenceLength& length, int h, int row) {
+    const auto o = query_plane<mod::Element>(attention.o, length, h);
+    const auto d_out = query_plane<mod::Element>(attention.d_out, length, h);
     float sum = attention.o_flags & kOutputF32
-                    ? partial_sum(Plane<float>(attention.o, b, h), d_out, row)
+                    ? partial_sum(query_plane<float>(attention.o, length, h), d_out, row)
                     : partial_sum(o, d_out, row);
 #pragma unroll
     for (int distance = kRowLanes / 2; distance > 0; distance /= 2)
@@ -70,14 +72,16 @@ __device__ inline float row_product(const AttentionArguments& attention, int b, 
     return sum;
 }
 
-__device__ inline float d_lse_of(const AttentionArguments& attention, int b, int h, int row) {
-    return attention.d_lse.data ? *Plane<float>(attention.d_lse, b, h).at(row, 0) : 0;
+__device__ inline float d_lse_of(const AttentionArguments& attention, const SequenceLength& length,
+                                 int h, int row) {
+    return attention.d_lse.data ? *query_plane<float>(attention.d_lse, length, h).at(row, 0) : 0;
 }
 
 // What the gradient of a score is less for every weight of the row.
-__device__ inline float delta_of(const AttentionArguments& attention, int b, int h, int row) {
-    const float sum = row_product(attention, b, h, row);
-    return attention.d_lse.data ? sum - *Plane<float>(attention.d_lse, b, h).at(row, 0) : sum;
+__device__ inline float delta_of(const AttentionArguments& attention, const SequenceLength& length,
+                                 int h, int row) {
+    const float sum = row_product(attention, length, h, row);
+    return attention.d_lse.data ? sum - d_lse_of(attention, length, h, row) : sum;
 }
 
 } // namespace sm80

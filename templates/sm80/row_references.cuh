@@ -12,6 +12,7 @@
 #include "common/place.cuh"
 #include "common/row_lse.cuh"
 #include "sm80/mma.cuh"
+#include "sm80/workspace.cuh"
 
 namespace sm80 {
 
@@ -22,11 +23,12 @@ class LargeRows {
     __device__ LargeRows(const AttentionArguments& attention, const mod::Arguments& arguments,
                          int head, int first_row)
         : attention_(attention), arguments_(arguments), place_(attention, arguments, head),
-          queries_(attention.q, place_.b, place_.h), keys_(attention.k, place_.b, place_.h_kv),
-          first_row_(first_row) {
+          length_(attention, place_.b),
+          queries_(query_plane<mod::Element>(attention.q, length_, place_.h)),
+          keys_(key_plane<mod::Element>(attention.k, length_, place_.h_kv)), first_row_(first_row) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            q_[r] = min(row(r), attention.q_len - 1) + static_cast<int>(attention.q_offset);
+            q_[r] = length_.q_idx(row(r));
             values_[r] = mod::at_row(arguments, place_.launch, place_.head, place_.b, place_.h,
                                      place_.h_kv, q_[r]);
         }
@@ -35,8 +37,8 @@ class LargeRows {
     // visit(row, reference, lse_log2), in one lane for each row.
     template <typename Visit> __device__ void find(Visit visit) {
         const Positions seen =
-            place_.keys_of(first_row_, min(first_row_ + 15, attention_.q_len - 1));
-        const int last = min(seen.last, attention_.kv_len - 1);
+            place_.keys_of(first_row_, min(first_row_ + 15, length_.queries() - 1));
+        const int last = min(seen.last, length_.keys() - 1);
 #pragma unroll 1
         for (int first = max(seen.first, 0) / 8 * 8; first <= last; first += 8) {
             float products[4];
@@ -54,10 +56,10 @@ class LargeRows {
   private:
     template <typename Visit>
     __device__ void report(int row, float maximum, float lse_log2, Visit visit) const {
-        if (row >= attention_.q_len) return;
+        if (row >= length_.queries()) return;
         constexpr float kRounding = 0x1p-20f; // of the forward's lse
         constexpr float kVagueLse = 0x1p120f; // from where on it may be the largest float
-        const float lse = *Plane<float>(attention_.lse, place_.b, place_.h).at(row, 0);
+        const float lse = *query_plane<float>(attention_.lse, length_, place_.h).at(row, 0);
         const float own = maximum * factor() + lse_log2 * kLn2;
         if (fabsf(own - lse) <= kRounding * fabsf(lse) || fabsf(lse) >= kVagueLse)
             visit(row, maximum * sign(), lse_log2);
@@ -88,7 +90,7 @@ class LargeRows {
     __device__ void multiply_keys(float (&products)[4], int first_key) const {
         constexpr int kWord = 4 / static_cast<int>(sizeof(mod::Element)); // columns
         constexpr int kStep = kStepK<mod::Element>;
-        const int key = min(first_key + lane_index() / 4, attention_.kv_len - 1);
+        const int key = min(first_key + lane_index() / 4, length_.keys() - 1);
         products[0] = products[1] = products[2] = products[3] = 0;
 #pragma unroll 1
         for (int step = 0; step < mod::kHeadDim; step += kStep) {
@@ -96,7 +98,7 @@ class LargeRows {
             unsigned words[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                words[i] = word(queries_, min(row(i % 2), attention_.q_len - 1),
+                words[i] = word(queries_, min(row(i % 2), length_.queries() - 1),
                                 column + i / 2 * (kStep / 2));
             OperandA<mod::Element> a;
             OperandB<mod::Element> b;
@@ -110,13 +112,12 @@ class LargeRows {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const int r = i / 2, position = first_key + lane_index() % 4 * 2 + i % 2;
-            const int kv =
-                min(position, attention_.kv_len - 1) + static_cast<int>(attention_.kv_offset);
+            const int kv = length_.kv_idx(position);
             const mod::Column column = mod::at_column(arguments_, place_.launch, place_.head,
                                                       place_.b, place_.h, place_.h_kv, kv);
             const mod::At at{arguments_, place_.launch, place_.head, values_[r], column,
                              place_.b,   place_.h,      place_.h_kv, q_[r],      kv};
-            if (position >= attention_.kv_len || !mod::visible(at)) continue;
+            if (position >= length_.keys() || !mod::visible(at)) continue;
             const float score = mod::kHasScoreMod ? mod::score(at, products[i] * attention_.scale)
                                                   : products[i] * sign();
             const float before = maximum_[r];
@@ -137,6 +138,7 @@ class LargeRows {
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;
     const HeadPlace place_;
+    const SequenceLength length_;
     const Plane<mod::Element> queries_, keys_;
     const int first_row_;
     int q_[2]; // of the thread's rows, as the program sees them
@@ -157,17 +159,16 @@ extern "C" __global__ void __launch_bounds__(kReferenceRows)
     const int tiles = attention.fact_rows / kReferenceRows;
     const int head = static_cast<int>(blockIdx.x) / tiles;
     const int first_row = static_cast<int>(blockIdx.x) % tiles * kReferenceRows;
-    const long long first_of_head = static_cast<long long>(head) * attention.fact_rows;
+    const SequenceLength length(attention, head / attention.heads);
+    const sm80::RowFacts facts(attention, head);
     const auto store = [&](int row, float reference, float lse_log2) {
-        const long long of_all = first_of_head + row;
-        attention.row_facts[row_fact_place(of_all, kReferenceFact)] = reference;
-        attention.row_facts[row_fact_place(of_all, kLseLog2Fact)] = lse_log2;
+        facts.of(row, kReferenceFact) = reference;
+        facts.of(row, kLseLog2Fact) = lse_log2;
     };
     const int row = first_row + static_cast<int>(threadIdx.x);
     float lse = negative_infinity();
-    if (row < attention.q_len)
-        lse = *sm80::Plane<float>(attention.lse, head / attention.heads, head % attention.heads)
-                   .at(row, 0);
+    if (row < length.queries())
+        lse = *sm80::query_plane<float>(attention.lse, length, head % attention.heads).at(row, 0);
     const bool tile_has_large = __syncthreads_or(is_large_lse(lse));
     store(row, 0, row_lse_log2(lse == negative_infinity() ? -lse : lse * kLog2E, tile_has_large));
     const unsigned large = __ballot_sync(0xffffffffu, is_large_lse(lse));

@@ -1,21 +1,18 @@
 // Tiles in shared memory, and how rows of a tensor get there.
 #pragma once
 
-#include "common/arguments.h"
+#include "common/sequence_length.cuh"
 #include "sm80/copy.cuh"
+#include "sm80/layout.h"
 
 namespace sm80 {
 
-constexpr int round_up(int x, int to) { return (x + to - 1) / to * to; }
-
-// kRows x kColumns elements. A row is padded to 16 elements, the width of a matrix instruction, and
-// by 16 bytes more: an odd number of 16-byte units, so that eight consecutive rows start in
-// different banks and no swizzle is needed.
+// kRows x kColumns elements, in rows that layout.h pads.
 template <typename E, int kRows_, int kColumns_> struct Tile {
     using Element = E;
     static constexpr int kRows = kRows_, kColumns = kColumns_;
     static constexpr int kPaddedColumns = round_up(kColumns, 16);
-    static constexpr int kPitch = kPaddedColumns * static_cast<int>(sizeof(E)) + 16; // bytes
+    static constexpr int kPitch = tile_row_bytes(kColumns, static_cast<int>(sizeof(E))); // bytes
     static constexpr int kBytes = kRows * kPitch;
 
     unsigned base; // shared address
@@ -44,8 +41,20 @@ template <typename E> struct Plane {
     }
 };
 
+// Of a tensor with a row for each query, or each key, of one head.
+template <typename E>
+__device__ inline Plane<E> query_plane(const TensorArgument& tensor, const SequenceLength& length,
+                                       int h) {
+    return {tensor, length.b(), h};
+}
+template <typename E>
+__device__ inline Plane<E> key_plane(const TensorArgument& tensor, const SequenceLength& length,
+                                     int h_kv) {
+    return {tensor, length.b(), h_kv};
+}
+
 // The largest asynchronous copy that divides a row of kColumns; 0: none does.
-template <typename E, int kColumns, int kRowBytes = kColumns* static_cast<int>(sizeof(E))>
+template <typename E, int kColumns, int kRowBytes = kColumns * static_cast<int>(sizeof(E))>
 constexpr int kCopyBytes = kRowBytes % 16 == 0  ? 16
                            : kRowBytes % 8 == 0 ? 8
                            : kRowBytes % 4 == 0 ? 4
@@ -76,15 +85,12 @@ template <int kThreads, typename T> struct TileSource {
     long long stride_s, stride_d;
     bool aligned; // uniform
 
-    __device__ TileSource(const Plane<E>& plane, bool plane_aligned, int first_row)
+    __device__ TileSource(const Plane<E>& plane, int first_row)
         : from(plane.data + first_row * plane.stride_s), stride_s(plane.stride_s),
-          stride_d(plane.stride_d), aligned(plane_aligned) {
+          stride_d(plane.stride_d), aligned(plane.aligned_to(kBytes)) {
         if constexpr (kCanCopy)
             if (aligned) from += piece_row() * stride_s + piece_column();
     }
-    __device__ TileSource(const Plane<E>& plane, int first_row)
-        : TileSource(plane, plane.aligned_to(kBytes), first_row) {}
-
     __device__ void advance(int rows) { from += rows * stride_s; }
 
     // Rows from rows_left on become zeros.
@@ -126,12 +132,10 @@ template <int kThreads, typename T> struct TileSource {
 };
 
 // Starts loading rows first_row + [0, kRows) of the plane; those from `length` on become zeros.
-// aligned: plane.aligned_to(kCopyBytes<E, kColumns>).
 template <int kThreads, typename E, int kRows, int kColumns>
-__device__ inline void load_tile(Tile<E, kRows, kColumns> tile, const Plane<E>& plane, bool aligned,
+__device__ inline void load_tile(Tile<E, kRows, kColumns> tile, const Plane<E>& plane,
                                  int first_row, int length) {
-    TileSource<kThreads, Tile<E, kRows, kColumns>>(plane, aligned, first_row)
-        .load(tile, length - first_row);
+    TileSource<kThreads, Tile<E, kRows, kColumns>>(plane, first_row).load(tile, length - first_row);
 }
 
 // One warp writes a tile of floats to rows first_row + [0, kRows) below `length`.

@@ -11,12 +11,15 @@
 
 using namespace flexc;
 using namespace flexc::plan;
-using sm80::tile_row_bytes;
 
 namespace {
 
 constexpr int kArchs[] = {80, 86, 87, 89, 90, 100, 103, 120};
 constexpr DType kTypes[] = {DType::f16, DType::bf16, DType::f32};
+
+int tile_row_bytes(int columns, DType dtype) {
+    return ::sm80::tile_row_bytes(columns, static_cast<int>(size_of(dtype)));
+}
 
 KernelRequest forward(int arch, DType dtype, int head_dim, int head_dim_v, bool score_mod) {
     KernelRequest request;

@@ -1,5 +1,4 @@
 // Tiles of the backward kernels.
-#include <algorithm>
 #include <array>
 
 #include "plan/arch/sm80/sm80.h"
@@ -24,29 +23,14 @@ constexpr std::array kQueryShapes = {
     BackwardShape{32, 16, 2, 1},  BackwardShape{16, 16, 1, 1},
 };
 
-constexpr int kRowSumBytes = 2 * sizeof(float); // lse and delta of a query
-
-// What both head dims of a row take.
-int row_pair_bytes(const KernelRequest& request) {
-    return tile_row_bytes(request.head_dim, request.dtype) +
-           tile_row_bytes(request.head_dim_v, request.dtype);
+::sm80::TileSizes sizes_of(const KernelRequest& request, const BackwardShape& shape) {
+    return sizes(request, shape.query_tile, shape.key_tile, shape.stages);
 }
-
-// The layouts at the top of backward_key.cu and backward_query.cu. Results leave through the same
-// memory as floats.
 int key_kernel_bytes(const KernelRequest& request, const BackwardShape& shape) {
-    const int rows = row_pair_bytes(request);
-    const int used = shape.key_tile * rows +
-                     2 * shape.query_tile * tile_row_bytes(shape.key_tile, request.dtype) +
-                     shape.stages * shape.query_tile * (rows + kRowSumBytes);
-    const int widest = std::max(request.head_dim, request.head_dim_v);
-    return std::max(used, shape.key_tile * tile_row_bytes(widest, DType::f32));
+    return ::sm80::backward_key_layout(sizes_of(request, shape)).bytes;
 }
 int query_kernel_bytes(const KernelRequest& request, const BackwardShape& shape) {
-    const int rows = row_pair_bytes(request);
-    const int used =
-        shape.query_tile * (rows + kRowSumBytes) + shape.stages * shape.key_tile * rows;
-    return std::max(used, shape.query_tile * tile_row_bytes(request.head_dim, DType::f32));
+    return ::sm80::backward_query_layout(sizes_of(request, shape)).bytes;
 }
 
 // Accumulators of one thread where most are alive: the results and two tiles of scores.

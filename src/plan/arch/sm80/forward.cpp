@@ -1,7 +1,6 @@
 // Tiles of the forward kernel.
 #include "plan/arch/sm80/sm80.h"
 
-#include <algorithm>
 #include <array>
 #include <span>
 #include <string>
@@ -30,13 +29,8 @@ constexpr std::array kFloatShapes = {
 };
 constexpr int kStages = 2;
 
-// The layout of forward.cu: the query tile and the stages; later, the output as floats.
 int shared_bytes(const KernelRequest& request, const Shape& shape) {
-    const int key_row = tile_row_bytes(request.head_dim, request.dtype);
-    const int value_row = tile_row_bytes(request.head_dim_v, request.dtype);
-    const int tiles = shape.query_tile * key_row + kStages * shape.key_tile * (key_row + value_row);
-    const int output = shape.query_tile * tile_row_bytes(request.head_dim_v, DType::f32);
-    return std::max(tiles, output);
+    return ::sm80::forward_layout(sizes(request, shape.query_tile, shape.key_tile, kStages)).bytes;
 }
 
 int accumulators(const KernelRequest& request, const Shape& shape) {

@@ -81,8 +81,9 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
 
 } // namespace
 
-int tile_row_bytes(int columns, DType dtype) {
-    return padded_columns(columns) * static_cast<int>(size_of(dtype)) + 16;
+::sm80::TileSizes sizes(const KernelRequest& request, int query_tile, int key_tile, int stages) {
+    return {query_tile,       key_tile,           stages,
+            request.head_dim, request.head_dim_v, static_cast<int>(size_of(request.dtype))};
 }
 
 const Family& family() {

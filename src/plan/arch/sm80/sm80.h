@@ -5,15 +5,15 @@
 #include <vector>
 
 #include "plan/arch/family.h"
+#include "sm80/layout.h"
 
 namespace flexc::plan::sm80 {
 
 inline constexpr std::string_view kName = "sm80";
 const Family& family();
 
-// Bytes of one row of a tile in shared memory: columns rounded up to 16 elements, and 16 bytes that
-// keep eight consecutive rows in different banks. The device's Tile lays rows out the same way.
-int tile_row_bytes(int columns, DType dtype);
+// What shared memory depends on.
+::sm80::TileSizes sizes(const KernelRequest& request, int query_tile, int key_tile, int stages);
 
 std::vector<KernelConfig> forward_candidates(const KernelRequest& request, bool is_last_resort);
 // Of backward_fused, which adds to dq by atomics, and backward_dkdv, which leaves dq to the query

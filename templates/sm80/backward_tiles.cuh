@@ -1,0 +1,111 @@
+// Rows and columns of a backward kernel's tile of scores, as a thread knows them.
+#pragma once
+
+#include "common/place.cuh"
+#include "common/row_lse.cuh"
+#include "common/sequence_length.cuh"
+#include "sm80/arguments.h"
+#include "sm80/backward_mma.cuh"
+#include "sm80/workspace.cuh"
+
+namespace sm80 {
+
+using mod::Element;
+
+constexpr int kThreads = 32 * mod::kWarps;
+constexpr TileSizes kSizes = {mod::kQueryTile, mod::kKeyTile,  mod::kStages,
+                              mod::kHeadDim,   mod::kHeadDimV, static_cast<int>(sizeof(Element))};
+
+using KeyTile = Tile<Element, mod::kKeyTile, mod::kHeadDim>;
+using ValueTile = Tile<Element, mod::kKeyTile, mod::kHeadDimV>;
+using QueryTile = Tile<Element, mod::kQueryTile, mod::kHeadDim>;
+using DOutTile = Tile<Element, mod::kQueryTile, mod::kHeadDimV>;
+
+// Everything around an element, for short.
+struct Surroundings {
+    const KernelArguments& attention;
+    const mod::Arguments& arguments;
+    const HeadPlace& place;
+    SequenceLength length;
+};
+
+// A tile of scores: its first positions, where load_row_sums put lse and delta of its rows, the
+// distance between the two, and whether the block mask says that nothing is hidden.
+struct ScoreTile {
+    int first_q, first_kv;
+    unsigned row_sums;
+    int to_delta;
+    bool is_full = false;
+};
+
+struct ScoreRow {
+    mod::Row value;
+    int q; // as the program sees it
+    bool inside;
+    // lse and 0, where lse is enough: see row_references.cuh and sink.cuh.
+    float reference_score, lse_log2;
+    float delta; // sum over d of d_out * o, less d_lse
+};
+
+struct ScoreColumn {
+    mod::Column value;
+    int kv; // as the program sees it
+    bool inside;
+};
+
+// lse and delta of rows first_q + [0, kCount) start on their way to shared memory, lse first. Rows
+// past the end become zeros.
+template <int kCount>
+__device__ inline void load_row_sums(unsigned to, const KernelArguments& attention,
+                                     const SequenceLength& length, int h, int first_q) {
+    const Plane<float> lse = query_plane<float>(attention.lse, length, h);
+    const float* const delta =
+        delta_of_head(attention, length, head_over_batch(attention, length, h));
+#pragma unroll 1
+    for (int i = threadIdx.x; i < kCount; i += kThreads) {
+        const int q = first_q + i;
+        const bool inside = q < length.queries();
+        copy_async<4>(to + 4 * i, lse.at(q, 0), inside);
+        copy_async<4>(to + 4 * (kCount + i), delta + q, inside);
+    }
+}
+
+__device__ inline ScoreRow read_row(const Surroundings& around, const ScoreTile& tile, int row) {
+    const auto& [attention, arguments, place, length] = around;
+    const int position = tile.first_q + row, q = length.q_idx(position);
+    const float lse = load_shared_float(tile.row_sums + 4 * row);
+    // Nothing is visible in the row: an infinite lse makes every P zero.
+    float reference_score = lse == negative_infinity() ? -lse : lse, lse_log2 = 0;
+    if (mod::kHasSink || is_large_lse(lse)) {
+        const RowFacts facts(attention, head_over_batch(attention, length, place.h));
+        reference_score =
+            facts.of(position, kReferenceFact) * (mod::kHasScoreMod ? 1 : attention.scale);
+        lse_log2 = facts.of(position, kLseLog2Fact);
+    }
+    return {mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q),
+            q,
+            position < length.queries(),
+            reference_score,
+            lse_log2,
+            load_shared_float(tile.row_sums + tile.to_delta + 4 * row)};
+}
+
+// kAll: it is not past the end.
+template <bool kAll>
+__device__ inline ScoreColumn read_column(const Surroundings& around, const ScoreTile& tile,
+                                          int column) {
+    const auto& [attention, arguments, place, length] = around;
+    const int position = tile.first_kv + column;
+    const int kv = kAll ? position + static_cast<int>(length.kv_offset()) : length.kv_idx(position);
+    return {mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv),
+            kv, kAll || position < length.keys()};
+}
+
+__device__ inline mod::At element_at(const Surroundings& around, const ScoreRow& row,
+                                     const ScoreColumn& column) {
+    const auto& [attention, arguments, place, length] = around;
+    return {arguments, place.launch, place.head, row.value, column.value,
+            place.b,   place.h,      place.h_kv, row.q,     column.kv};
+}
+
+} // namespace sm80

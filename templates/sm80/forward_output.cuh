@@ -1,0 +1,70 @@
+// Epilogue of the forward kernel: the output divided by its rows' sums of weights, and lse.
+#pragma once
+
+#include "common/select.h"
+#include "sm80/score_mod.cuh"
+#include "sm80/softmax.cuh"
+#include "sm80/tile_order.cuh"
+
+namespace sm80 {
+
+// What joins a row's weights when it ends.
+struct NoSink {
+    static __device__ float add(const AttentionArguments&, const mod::Arguments&,
+                                const SequenceLength&, int h, int row, float maximum, float sum) {
+        return sum;
+    }
+};
+struct SinkOfProgram {
+    static __device__ float add(const AttentionArguments& attention,
+                                const mod::Arguments& arguments, const SequenceLength& length,
+                                int h, int row, float maximum, float sum) {
+        const float sink = mod::sink(arguments, length.b(), h,
+                                     h / (attention.heads / attention.kv_heads), length.q_idx(row));
+        const float natural = scales_early(attention) ? maximum : maximum * attention.scale;
+        return sum + exp2_fast((sink - natural) * kLog2E);
+    }
+};
+using Sink = Select<mod::kHasSink, SinkOfProgram, NoSink>;
+
+// The output's rows of one warp, on their way to memory.
+using Staging = Tile<float, kWarpRows, mod::kHeadDimV>;
+
+__device__ inline void store_output(const AttentionArguments& attention,
+                                    const mod::Arguments& arguments, const Softmax& softmax,
+                                    const Output& output, Shared shared) {
+    // Found again, so that the loop need not keep them in registers.
+    const BlockTile block = query_tile_of(attention, block_index_again());
+    const SequenceLength length(attention, block.head / attention.heads);
+    const int h = block.head % attention.heads;
+    const int lane = lane_index(), warp = static_cast<int>(threadIdx.x) / 32;
+    const int first_row = block.tile * mod::kQueryTile + warp * kWarpRows;
+    const Staging staging{shared.base + warp * Staging::kBytes};
+    const Plane<float> lse = query_plane<float>(attention.lse, length, h);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+        const int row = first_row + 8 * i + lane / 4;
+        const float sum = quad_sum(softmax.sum[i]);
+        const bool nothing_visible = softmax.maximum[i] == negative_infinity();
+        const float whole =
+            Sink::add(attention, arguments, length, h, row, softmax.maximum[i], sum);
+        const float factor = nothing_visible ? 0 : reciprocal_fast(whole);
+#pragma unroll
+        for (int column = 0; column < kValueColumns; ++column) {
+            const float(&o)[4] = output[i / 2][column];
+            store_shared(staging.at(8 * i + lane / 4, 8 * column + lane % 4 * 2),
+                         o[i % 2 * 2] * factor, o[i % 2 * 2 + 1] * factor);
+        }
+        if (attention.lse.data && lane % 4 == 0 && row < length.queries())
+            *lse.at(row, 0) = nothing_visible ? negative_infinity() : softmax.lse(i, sum);
+    }
+    __syncwarp();
+    if (attention.o_flags & kOutputF32)
+        store_rows(query_plane<float>(attention.o, length, h), staging, first_row,
+                   length.queries());
+    else
+        store_rows(query_plane<Element>(attention.o, length, h), staging, first_row,
+                   length.queries());
+}
+
+} // namespace sm80

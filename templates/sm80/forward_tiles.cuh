@@ -1,0 +1,103 @@
+// Tiles of the forward kernel: in shared memory, and what a thread holds of them.
+#pragma once
+
+#include "common/place.cuh"
+#include "common/sequence_length.cuh"
+#include "sm80/layout.h"
+#include "sm80/mma.cuh"
+
+namespace sm80 {
+
+using mod::Element;
+
+constexpr int kThreads = 32 * mod::kWarps;
+constexpr int kRowFragments = mod::kQueryTile / mod::kWarps / 16; // of 16 rows, in one warp
+constexpr int kWarpRows = 16 * kRowFragments;
+constexpr int kKeyColumns = mod::kKeyTile / 8; // accumulators of 8 columns
+constexpr int kValueColumns = round_up(mod::kHeadDimV, 16) / 8;
+
+using QueryTile = Tile<Element, mod::kQueryTile, mod::kHeadDim>;
+using KeyTile = Tile<Element, mod::kKeyTile, mod::kHeadDim>;
+using ValueTile = Tile<Element, mod::kKeyTile, mod::kHeadDimV>;
+constexpr ForwardLayout kLayout =
+    forward_layout({mod::kQueryTile, mod::kKeyTile, mod::kStages, mod::kHeadDim, mod::kHeadDimV,
+                    static_cast<int>(sizeof(Element))});
+static_assert(mod::kStages == 2, "one tile is read while the next arrives");
+static_assert(kLayout.bytes <= mod::kSharedBytes);
+
+struct Shared {
+    unsigned base;
+    __device__ QueryTile queries() const { return {base}; }
+    __device__ KeyTile keys(int step) const {
+        return {base + kLayout.stages + step % mod::kStages * kLayout.stage_bytes};
+    }
+    __device__ ValueTile values(int step) const { return {keys(step).base + kLayout.values}; }
+};
+
+// Of all tiles.
+__device__ inline void clear_padding(const Shared& shared) {
+    clear_padding<kThreads>(shared.queries());
+#pragma unroll 1
+    for (int i = 0; i < mod::kStages; ++i) {
+        clear_padding<kThreads>(shared.keys(i));
+        clear_padding<kThreads>(shared.values(i));
+    }
+}
+
+// In each fragment of rows, columns 2t and 2t + 1 of rows g and g + 8.
+using Scores = float[kRowFragments][kKeyColumns][4];
+using Output = float[kRowFragments][kValueColumns][4];
+
+// The rows of one thread: row i is row 8 (i % 2) + g of fragment i / 2.
+constexpr int kRows = 2 * kRowFragments;
+__device__ inline float& element_of(Scores& scores, int row, int column) {
+    return scores[row / 2][column / 2][row % 2 * 2 + column % 2];
+}
+
+// Everything around an element, for short.
+struct Surroundings {
+    const AttentionArguments& attention;
+    const mod::Arguments& arguments;
+    const HeadPlace& place;
+    SequenceLength length;
+};
+
+struct Rows {
+    mod::Row value[kRows];
+    int q[kRows]; // as the program sees it
+
+    __device__ void find(const Surroundings& around, int first_row, int lane) {
+        const auto& [attention, arguments, place, length] = around;
+        find_positions(length, first_row, lane);
+#pragma unroll
+        for (int i = 0; i < kRows; ++i)
+            value[i] = mod::at_row(arguments, place.launch, place.head, place.b, place.h,
+                                   place.h_kv, q[i]);
+    }
+    __device__ void find_positions(const SequenceLength& length, int first_row, int lane) {
+#pragma unroll
+        for (int i = 0; i < kRows; ++i)
+            q[i] = length.q_idx(first_row + 8 * i + lane / 4);
+    }
+};
+
+// Calls visit(row, element, inside) for this thread's rows at one of its 2 * kKeyColumns columns.
+// What the program computes once for a column lives only that long.
+template <typename Visit>
+__device__ inline void visit_column(int column, const Surroundings& around, const Rows& rows,
+                                    int first_kv, Visit visit) {
+    const auto& [attention, arguments, place, length] = around;
+    const int position = first_kv + column / 2 * 8 + lane_index() % 4 * 2 + column % 2;
+    const bool inside = position < length.keys();
+    const int kv = length.kv_idx(position);
+    const mod::Column value =
+        mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv);
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+        const mod::At at{arguments, place.launch, place.head, rows.value[row], value,
+                         place.b,   place.h,      place.h_kv, rows.q[row],     kv};
+        visit(row, at, inside);
+    }
+}
+
+} // namespace sm80

@@ -1,0 +1,37 @@
+// Tiles of keys and values that pass by a block's queries, from one to the next.
+#pragma once
+
+#include "common/tile_walk.cuh"
+#include "sm80/tile.cuh"
+
+namespace sm80 {
+
+template <int kThreads, typename KeyTile, typename ValueTile> class KeyValueLoader {
+  public:
+    __device__ KeyValueLoader(const AttentionArguments& attention, const SequenceLength& length,
+                              int h_kv, int first_tile)
+        : keys_(key_plane<typename KeyTile::Element>(attention.k, length, h_kv),
+                first_tile * KeyTile::kRows),
+          values_(key_plane<typename ValueTile::Element>(attention.v, length, h_kv),
+                  first_tile * ValueTile::kRows),
+          length_(length) {}
+
+    // before: the tile that was started last, or the first. shared: where each step's tiles are.
+    template <typename Shared>
+    __device__ void start(const Shared& shared, const TileWalk& at, int before) {
+        if (at.is_done()) return;
+        const int distance = (at.tile() - before) * KeyTile::kRows;
+        keys_.advance(distance);
+        values_.advance(distance);
+        const int rows_left = length_.keys() - at.tile() * KeyTile::kRows;
+        keys_.load(shared.keys(at.step()), rows_left);
+        values_.load(shared.values(at.step()), rows_left);
+    }
+
+  private:
+    TileSource<kThreads, KeyTile> keys_;
+    TileSource<kThreads, ValueTile> values_;
+    const SequenceLength length_;
+};
+
+} // namespace sm80

@@ -1,0 +1,91 @@
+// Shared memory of the generic kernels, in bytes from its start. Included by device and host code.
+#pragma once
+
+#include "common/host_device.h"
+
+namespace sm80 {
+
+FLEXC_SHARED constexpr int round_up(int x, int to) { return (x + to - 1) / to * to; }
+FLEXC_SHARED constexpr int larger(int x, int y) { return x > y ? x : y; }
+
+// Of a tile's row, which is padded to 16 elements, the width of a matrix instruction, and by 16
+// bytes more: an odd number of 16-byte units, so that eight consecutive rows start in different
+// banks and no swizzle is needed.
+FLEXC_SHARED constexpr int tile_row_bytes(int columns, int element_bytes) {
+    return round_up(columns, 16) * element_bytes + 16;
+}
+
+struct TileSizes {
+    int query_tile, key_tile, stages;
+    int head_dim, head_dim_v, element_bytes;
+
+    FLEXC_SHARED constexpr int key_row() const { return tile_row_bytes(head_dim, element_bytes); }
+    FLEXC_SHARED constexpr int value_row() const {
+        return tile_row_bytes(head_dim_v, element_bytes);
+    }
+};
+
+// Queries, then stages of keys and values; the output leaves through the same memory as floats.
+struct ForwardLayout {
+    int stages, stage_bytes; // the first, and the distance to the next
+    int values;              // in a stage, behind keys
+    int used, bytes;
+};
+FLEXC_SHARED constexpr ForwardLayout forward_layout(const TileSizes& sizes) {
+    ForwardLayout layout{};
+    layout.stages = sizes.query_tile * sizes.key_row();
+    layout.values = sizes.key_tile * sizes.key_row();
+    layout.stage_bytes = layout.values + sizes.key_tile * sizes.value_row();
+    layout.used = layout.stages + sizes.stages * layout.stage_bytes;
+    layout.bytes = larger(layout.used, sizes.query_tile * tile_row_bytes(sizes.head_dim_v, 4));
+    return layout;
+}
+
+// Of each query that a backward kernel loads: lse and delta.
+constexpr int kRowSumBytes = 2 * 4;
+
+// Keys, values, P, dS, then stages of queries, d_out, lse and delta; dk and dv leave through the
+// same memory as floats.
+struct BackwardKeyLayout {
+    int values, p, d_scores;
+    int stages, stage_bytes;
+    int d_out, row_sums; // in a stage, behind queries
+    int used, bytes;
+};
+FLEXC_SHARED constexpr BackwardKeyLayout backward_key_layout(const TileSizes& sizes) {
+    const int p_bytes = sizes.query_tile * tile_row_bytes(sizes.key_tile, sizes.element_bytes);
+    BackwardKeyLayout layout{};
+    layout.values = sizes.key_tile * sizes.key_row();
+    layout.p = layout.values + sizes.key_tile * sizes.value_row();
+    layout.d_scores = layout.p + p_bytes;
+    layout.stages = layout.d_scores + p_bytes;
+    layout.d_out = sizes.query_tile * sizes.key_row();
+    layout.row_sums = layout.d_out + sizes.query_tile * sizes.value_row();
+    layout.stage_bytes = layout.row_sums + sizes.query_tile * kRowSumBytes;
+    layout.used = layout.stages + sizes.stages * layout.stage_bytes;
+    const int widest = larger(sizes.head_dim, sizes.head_dim_v);
+    layout.bytes = larger(layout.used, sizes.key_tile * tile_row_bytes(widest, 4));
+    return layout;
+}
+
+// Queries, d_out, lse and delta, then stages of keys and values; dq leaves through the same memory
+// as floats.
+struct BackwardQueryLayout {
+    int d_out, row_sums;
+    int stages, stage_bytes;
+    int values; // in a stage, behind keys
+    int used, bytes;
+};
+FLEXC_SHARED constexpr BackwardQueryLayout backward_query_layout(const TileSizes& sizes) {
+    BackwardQueryLayout layout{};
+    layout.d_out = sizes.query_tile * sizes.key_row();
+    layout.row_sums = layout.d_out + sizes.query_tile * sizes.value_row();
+    layout.stages = layout.row_sums + sizes.query_tile * kRowSumBytes;
+    layout.values = sizes.key_tile * sizes.key_row();
+    layout.stage_bytes = layout.values + sizes.key_tile * sizes.value_row();
+    layout.used = layout.stages + sizes.stages * layout.stage_bytes;
+    layout.bytes = larger(layout.used, sizes.query_tile * tile_row_bytes(sizes.head_dim, 4));
+    return layout;
+}
+
+} // namespace sm80
