@@ -93,6 +93,7 @@ struct KernelConfig {
     bool is_warp_specialized = false;
     int saves_registers = 0;     // in so many steps, each at the cost of some speed
     bool has_block_mask = false; // visits the tiles that a block mask names
+    bool owns_keys = false;      // a block has a tile of keys and visits queries, not the other way
     int key_width = 0; // of the 2-D key index by which it stages or sums what is read; 0 for none
     bool stages_columns = false;      // what is read by column of that 2-D key index
     bool stages_sums = false;         // and what is summed by column

@@ -46,9 +46,7 @@ Result<BlockMasks> BlockMasks::load(cuda::Module module, const plan::KernelConfi
 }
 
 BlockMasks::Tiling BlockMasks::tiling_of(const plan::KernelConfig& kernel) {
-    const bool by_keys = kernel.kind == plan::KernelKind::backward_dkdv ||
-                         kernel.kind == plan::KernelKind::backward_fused;
-    return {kernel.query_tile, kernel.key_tile, by_keys};
+    return {kernel.query_tile, kernel.key_tile, kernel.owns_keys};
 }
 
 void BlockMasks::add(const plan::KernelConfig& kernel) {

@@ -63,6 +63,7 @@ KernelConfig key_kernel(const KernelRequest& request, const BackwardShape& shape
     config.shared_bytes = key_kernel_bytes(request, shape);
     config.saves_registers = saves_registers;
     config.has_block_mask = request.has_block_mask;
+    config.owns_keys = true;
     config.tolerated_spills = request.is_long ? kSpillsOfLong : 0;
     config.reason = request.kind == KernelKind::backward_fused
                         ? "dk and dv of a tile of keys, dq by atomic additions"

@@ -202,6 +202,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.stages_columns = tile.stages_columns;
     config.stages_sums = tile.stages_sums;
     config.has_block_mask = request.has_block_mask;
+    config.owns_keys = true;
     const bool is_last = at + 1 == all.size();
     // What spills little is as fast in a form that saves registers; what spills much, with smaller
     // tiles.
