@@ -108,7 +108,7 @@ bool sums_by(const Mod& mod, GradientSum sum, TileSums tile) {
 
 bool sums_tables(const Mod& mod) {
     return !mod.deterministic && index_2d_reads(mod).width == 0 &&
-           !sums_by(mod, GradientSum::distance) && !sums_by(mod, GradientSum::matrix) &&
+           !sums_by(mod, GradientSum::distance) && !sums_by(mod, GradientSum::dense_bias) &&
            dense_bias_of_score(mod) == ir::kNoNode &&
            sums_by(mod, GradientSum::table, {.sums_tables = true});
 }

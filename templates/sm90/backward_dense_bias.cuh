@@ -1,6 +1,6 @@
-// A dense bias, a matrix of the program that has an element for each query and key: tiles of it on
-// their way to shared memory, and those who wait for them. The host sees to it that rows start at
-// 16 aligned bytes, end with them, and have no gaps between keys.
+// A dense bias has an element for each query and key: its tiles on their way to shared memory, and
+// the barriers of those who read them. The plan makes sure that rows are aligned to 16 bytes and
+// have no gaps between keys.
 #pragma once
 
 #include "common/select.h"
@@ -27,7 +27,7 @@ template <typename E> struct BiasRows {
 };
 
 // By one warp: biases of some queries and the tile's keys. A lane keeps its 16 bytes of keys and
-// steps down the rows. What is past the end is left as it is: nobody uses what becomes of it.
+// steps down the rows. Rows past the end are not written, since their results are dropped.
 __device__ inline void copy_biases(const BiasRows<const mod::BiasElement>& from, int first_row,
                                    int rows, int keys, unsigned to, Barrier full) {
     constexpr int kChunkKeys = 16 / kBiasBytes;
@@ -50,8 +50,7 @@ struct NoBiasTiles {
     // By a warp of the producer: biases of a tile of queries.
     static __device__ void copy(const AttentionArguments&, Shared,
                                 const BiasRows<const mod::BiasElement>&, int, int, int) {}
-    // By the threads that multiply: until a step's biases are here; they are not needed any more
-    // when P are computed, or when dS are.
+    // By consumers: wait for a step's biases, and release them once P, or dS, is computed.
     static __device__ void wait(const Shared&, unsigned) {}
     static __device__ void leave_after_p(const Shared&, unsigned) {}
     static __device__ void leave_after_d_scores(const Shared&, unsigned) {}

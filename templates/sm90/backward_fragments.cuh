@@ -18,9 +18,9 @@ template <int kCount> __device__ inline void to_fragments(Fragments& to, const f
         to[i / 4][i % 4] = pack(mod::Element{}, x[2 * i], x[2 * i + 1]);
 }
 
-// What a thread's keys show of a tile: all of it where nothing hides, else a bit for each of its
-// queries, for each of its two keys. With long masks both keys share a word where they fit, which
-// alone says whether anything hides.
+// Which elements of a tile are visible to a thread: all, or a bit for each of its queries and two
+// keys. With long masks both keys share a word where the bits fit, so that one comparison says
+// whether anything is hidden.
 struct Sight {
     static constexpr bool kIsWord = kLooksBetween && kQueries <= 16;
     bool hides;

@@ -45,12 +45,12 @@ class KeyTileQueue {
     __device__ void wait_for_values(const Shared& shared, unsigned step) const {
         if (is_first(step)) shared.values().wait(before_ % 2);
     }
-    // Until dv of the keys before these has left the memory that tiles of dS need.
+    // Until dv of the previous keys was stored from the memory that dS will use.
     __device__ void wait_for_d_scores(const Shared& shared, unsigned step) const {
         if (is_first(step) && before_ > 0) shared.d_values_read().wait(before_ % 2 ^ 1);
     }
     __device__ void end_step() { starts_ = false; }
-    // After the last step, or where queries saw nothing of these keys, without one.
+    // After the last step; also where no query sees any of these keys.
     template <typename Lane>
     __device__ void leave_values(const Shared& shared, unsigned step, const Lane& lane) const {
         wait_for_values(shared, step);

@@ -11,8 +11,7 @@ extern __shared__ __align__(1024) unsigned char shared_memory[];
 
 namespace sm90 {
 
-// What a program computes once for a query is computed by a warp that has nothing else to do, where
-// it is short.
+// Whether warps of the producer's warpgroup sum the tile of dS.
 constexpr bool kSumsInTile =
     mod::kSumsDistances || mod::kSumsQuotients || mod::kSumsRemainders || mod::kSumsTables;
 constexpr __device__ BackwardShape shape_of_program() {
@@ -51,8 +50,8 @@ static_assert(kThreads == 32 * mod::kWarps);
 
 constexpr bool kSumsIndex2d = mod::kSumsQuotients || mod::kSumsRemainders;
 
-// Where a panel of a row is in shared memory, counted in panels. The one in the middle of three is
-// the last, so that it is behind both of the others: see backward_share.cuh.
+// Position in shared memory of a row's panel, counted in panels. Of three panels the middle one
+// comes last, because backward_share.cuh needs it at a higher address than both others.
 constexpr __device__ int place_of_panel(int panel, int count) {
     return count == 3 ? (3 - panel) % 3 : panel;
 }
@@ -136,17 +135,18 @@ struct Shared {
     __device__ Barrier piece_empty(int warpgroup) const { return barrier(12 + warpgroup); }
     __device__ Barrier biases_full(int stage) const { return barrier(14 + 2 * stage); }
     __device__ Barrier biases_empty(int stage) const { return barrier(15 + 2 * stage); }
-    // Where there is one stage of dS: all have multiplied what is in it.
+    // With one stage of dS: all MMAs that read it have ended.
     __device__ Barrier d_scores_empty() const { return barrier(14 + 2 * mod::kBiasStages); }
 
-    // Where sums of queries are gathered: those of a step are here.
+    // Where gradients by query are summed over warps: all warps have written theirs of a step.
     __device__ Barrier sums_full() const { return barrier(kOwnBarriers - 1); }
 
     // Which tile of queries a stage holds, where a block mask chooses them.
     __device__ unsigned mask_tile(int stage) const { return base + kLayout.mask_tiles + 4 * stage; }
 
-    // Where the kernel is persistent: all have left a slot of keys, or the values; all queries of a
-    // tile of keys are on their way; dv and dk are in shared memory; dv has left it.
+    // Persistent kernels: a slot of keys, or the values, may be overwritten; the last tile of
+    // queries of a tile of keys was requested; dv and dk are in shared memory; dv was stored from
+    // there.
     __device__ Barrier keys_empty(int slot) const { return barrier(kOwnBarriers + 1 + slot); }
     __device__ Barrier values_empty() const { return barrier(kOwnBarriers + 3); }
     __device__ Barrier queries_end() const { return barrier(kOwnBarriers + 4); }
@@ -162,8 +162,9 @@ struct Shared {
     static __device__ unsigned slot_words(int slot) { // of products
         return static_cast<unsigned>(slot_offset(slot)) >> 4;
     }
-    // Where a warpgroup's dk goes on its way to memory, and its dv: to its keys, and its values, or
-    // where the kernel is persistent to the stage of dS that it alone multiplies.
+    // A warpgroup's dk and dv pass through shared memory: dk where its keys were, dv where its
+    // values were. Persistent kernels already load the next values, so that dv goes to the stage of
+    // dS that only this warpgroup multiplies.
     __device__ unsigned d_keys(int warpgroup, int slot) const {
         return base + kLayout.keys + slot_offset(slot) + warpgroup * (64 * kRowBytes);
     }
@@ -217,8 +218,8 @@ struct Shared {
     __device__ Barrier barrier(int index) const { return {base + kLayout.barriers + 8 * index}; }
 };
 
-// Stages of dS in shared memory. With two, nobody writes to one before all have left it: they meet
-// at the other in between.
+// Stages of dS in shared memory. With two, no barrier guards reuse: between two writes to one
+// stage, all threads pass the barrier of the other.
 template <int kStages> struct DScoresStages {
     static __device__ void wait(const Shared&, unsigned) {}
     static __device__ void leave(const Shared&) {}
@@ -235,8 +236,8 @@ using DScoresRing = DScoresStages<mod::kDScoresStages>;
 constexpr int kDValuesPanel = mod::kPersistent ? kQueryPanel : kKeyPanel;
 
 // Numbered barriers; 0 is the block's.
-// Where warpgroups alternate, a barrier for tiles of either: who need not wait for one tile's dS
-// may be at the next's.
+// Where warpgroups alternate, even and odd tiles have barriers of their own: a warpgroup that does
+// not multiply a tile's dS may already arrive for the next tile.
 constexpr int kLastMmaBarrier = 1, kPBarrier = 2, kDScoresBarrier = 3; // and the next
 
 // dS is in shared memory.
@@ -246,7 +247,7 @@ __device__ inline void meet_at_d_scores() {
     else
         synchronize(kDScoresBarrier, kDScoresThreads);
 }
-// Likewise, where warpgroups alternate: only whose turn it is waits.
+// Likewise, where warpgroups alternate: only the one that multiplies this tile waits.
 __device__ inline void meet_at_d_scores(int step, bool waits) {
     const auto meet = [&](int barrier) {
         waits ? synchronize_roles(barrier, kDScoresThreads) : arrive(barrier, kDScoresThreads);

@@ -14,8 +14,8 @@ constexpr int kRingStages = 2;                 // of queries and d_out
 constexpr int kRowBlock = 64;                  // queries of a row block of dq's accumulator
 constexpr int kGroupBytes = kRowBlock * 8 * 4; // eight columns of a row block
 constexpr int kPadding = 16; // bytes between rows of a dense bias, which keep lanes in other banks
-// A float for each query from each warp, in as many slots as keep those who write apart from those
-// who read: see gradients/query.cuh.
+// A float for each query from each warp, in enough slots that a warp never overwrites what another
+// still reads: see gradients/query.cuh.
 constexpr int kQuerySumSlots = 4;
 // Two warps that have nothing else to do find sums in the tile of dS, or add it to a dense bias.
 constexpr int kSumWarps = 2;
@@ -65,13 +65,13 @@ struct BackwardShape {
     }
     // Warps of the producer read dS.
     FLEXC_SHARED constexpr bool reads_tile() const { return sums_tile || adds_tiles(); }
-    // Where MMAs alone read dS, warpgroups alternate at dq: each multiplies every second tile's,
-    // all of it, while the other goes on, so that seldom both compute scores at once and neither
-    // multiplies. Else both multiply a piece of every tile's.
+    // Where only MMAs read dS, warpgroups take turns at dq: each multiplies all of every second
+    // tile's dq while the other computes scores, which keeps the tensor cores busy. Otherwise both
+    // multiply a part of every tile's.
     FLEXC_SHARED constexpr bool alternates_dq() const {
         return !shares_keys() && !adds_bias_gradients && !reads_tile() && d_scores_stages == 2;
     }
-    // Only then does no warp beside the MMAs know one tile of keys alone.
+    // Warps that sum dS, or stage reads of a 2-D key index, work for one tile of keys only.
     FLEXC_SHARED constexpr bool can_be_persistent() const {
         return alternates_dq() && row_reads + column_reads == 0;
     }
@@ -112,8 +112,7 @@ struct BackwardShape {
         return kColumnBytes * (head_dim < 32 ? 32 : head_dim);
     }
 
-    // Rows are as far apart as makes lanes that have eight rows, or other rows of fewer keys, meet
-    // no bank twice.
+    // The distance of rows avoids bank conflicts between lanes that access eight rows at once.
     FLEXC_SHARED constexpr int bias_row_bytes() const { return key_tile() * bias_bytes + kPadding; }
     FLEXC_SHARED constexpr int bias_tile_bytes() const { return query_tile * bias_row_bytes(); }
     FLEXC_SHARED constexpr int gradient_row_bytes() const { return 64 * 4 + kPadding; }
@@ -121,8 +120,8 @@ struct BackwardShape {
     FLEXC_SHARED constexpr int part_bytes() const { // for each warpgroup's keys
         return adds_parts() ? part_rows() * gradient_row_bytes() : 0;
     }
-    // Where pieces of dq are; or parts of a bias's gradient, and dq goes to the accumulator from
-    // registers then, as it does where keys are shared.
+    // Memory of dq's pieces, or of parts of a dense bias's gradient: then, and where warpgroups
+    // share keys, dq is added to its accumulator from registers.
     FLEXC_SHARED constexpr int gradient_bytes() const {
         if (shares_keys()) return 0;
         return adds_bias_gradients ? kConsumers * part_bytes() : pieces_bytes();

@@ -6,17 +6,16 @@
 
 namespace sm90 {
 
-// What a score mod's derivative asks of the order of things. Where the derivative with respect to
-// the score is the same for any score, P are computed under the product of values, and the
-// derivative afterwards. Where only it needs the score, it is multiplied into the P when they
-// have been packed. Where gradients of buffers need the score too, both MMAs come first.
+// When the derivative of a score mod is computed. If it does not depend on the score: P while dP's
+// product runs, the derivative afterwards. If it does: it is multiplied into P once P is packed for
+// dv. If gradients of buffers need the score as well: after both products.
 constexpr bool kAtOnce =
     mod::kAddsGradients && (mod::kDerivativeUsesScore || mod::kPartialsUseScore);
 constexpr bool kFolds = !kAtOnce && mod::kDerivativeUsesScore;
 
-// Registers have no room for P of 128 queries as floats and as fragments beside both
-// products. So dS takes the place of the floats before fragments are multiplied; or where that
-// would spill more, or was not measured, dS is made of the fragments, which have 16 bits.
+// For 128 queries, registers cannot hold P both as floats and as packed fragments beside both
+// products. So dS overwrites the floats before the fragments are multiplied; where that would spill
+// more, or was not measured, dS is computed from the fragments in 16 bits.
 constexpr bool kIsLong = kScoreQueries == 128;
 constexpr bool kDifferentiatesFirst = kIsLong && !kAtOnce && !kAddsTiles && !kSumsIndex2d;
 static_assert(!kIsLong || !kFolds);
@@ -28,7 +27,7 @@ constexpr bool kHoldsQueryGradient = (round_up_16(mod::kHeadDim) + round_up_16(m
                                              2 +
                                          mod::kQueryTile / 4 <=
                                      160;
-// Fragments of P leave their registers to what a mod's derivative needs.
+// dv is multiplied first, which frees the registers of P's fragments for a mod's derivative.
 constexpr bool kFinishesDvEarly =
     mod::kQueryTile == 128 && !kAtOnce && (mod::kAddsGradients || !mod::kDerivativeIsOne);
 

@@ -83,7 +83,7 @@ struct WarpOutput {
         const unsigned memory = shared.d_keys(warpgroup, slot) + own_rows();
         store<mod::kHeadDim, kKeyPanel>(attention.dk, attention.dk_flags, maps.dk, keys, memory, dk,
                                         attention.scale);
-        // Each thread for itself: it has read which keys these are.
+        // Every thread arrives: each has read which keys these are.
         if constexpr (mod::kPersistent)
             shared.d_keys_full().arrive();
         else if (lane == 0)
@@ -113,8 +113,8 @@ struct WarpOutput {
     }
 };
 
-// Where the kernel is persistent: dk and dv to memory, by the thread that adds dq's pieces, which
-// are ahead of them in TMA anyway. which: of the block's tiles of keys.
+// In persistent kernels the thread that adds dq's pieces stores dk and dv too: TMA performs the
+// earlier additions first anyway. which: of the block's tiles of keys.
 __device__ inline void store_gradients(const AttentionArguments& attention,
                                        const BackwardTensorMaps& maps, Shared shared,
                                        const KeyTile& keys, unsigned which) {

@@ -37,9 +37,9 @@ __device__ inline void add_tile(float* row_block, Shared shared, unsigned parity
     shared.piece_empty(kPieces - 1).arrive();
 }
 
-// Sums of a tile of queries: the first block that has a part of them stores it, and others wait
-// until it has. Nobody who has taken a tile waits for another's. Addresses are found where they are
-// needed, because registers are short.
+// The sums of a tile of queries: the first block to arrive stores its part, others wait until it
+// has and add theirs. No deadlock: a block that has claimed a tile never waits for another tile.
+// Addresses are computed where they are needed, because registers are short.
 class TileSums {
   public:
     // row_block: the tile's first, of all. seen: what peek() gave.
@@ -49,8 +49,8 @@ class TileSums {
                       ? seen
                       : take_row_block(attention.row_block_states + row_block)) {}
 
-    // Asked long before it is needed; what it says may be out of date, but that it is stored. No
-    // row block is negative.
+    // Read long before it is needed. Only kRowBlockStored can be trusted: other states may be out
+    // of date. A negative row block stands for none.
     static __device__ int peek(const KernelArguments& attention, int row_block) {
         if (row_block < 0 || attention.row_block_states == nullptr) return kRowBlockStored;
         return load_relaxed(attention.row_block_states + row_block);

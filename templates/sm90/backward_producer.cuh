@@ -63,7 +63,7 @@ __device__ inline void load_key_tiles(const KernelArguments& attention,
         shared.values_empty().wait(tiles % 2 ^ 1);
         load_values(maps, shared, keys);
         if (tiles == 0) wait_for_kernel_ahead();
-        // Not earlier, or others would wait for what this block has taken.
+        // Not earlier: a tile that is taken too soon would wait here while other blocks are idle.
         shared.queries_end().wait(tiles % 2);
         index = static_cast<int>(gridDim.x) + atomicAdd(attention.tiles_taken, 1);
     }
@@ -151,9 +151,9 @@ __device__ inline void load_queries(const AttentionArguments& attention,
     });
 }
 
-// What the program computes for each of a tile's queries, by one warp, where registers are short:
-// eight bytes of a row at a time, which keep nothing for the next. Short tiles are unrolled, or a
-// count would be kept beside divisions of 64 bits.
+// Values that the program computes for each of a tile's queries, by one warp, where registers are
+// short: eight bytes of a row at a time, so that parts share no registers. Short tiles are
+// unrolled, which saves the loop counter.
 __device__ inline void stage_rows_in_parts(const AttentionArguments& attention,
                                            const mod::Arguments& arguments, const KeyTile& keys,
                                            const HeadPlace& place, int first_row, int step) {
@@ -200,7 +200,7 @@ __device__ inline void stage_values(const AttentionArguments& attention,
                             Shared::rows(stage)[i] = mod::at_row(arguments, launch, place.head,
                                                                  place.b, place.h, place.h_kv, q);
                         };
-                        // Long rows come one by one, and keep nothing: registers are short.
+                        // Long rows are computed one by one, to save registers.
                         if constexpr (kSaves.beside)
                             stage_rows_in_parts(attention, arguments, keys, place, first_row, step);
                         else if constexpr (kMaskIsLong && sizeof(mod::Row) > sizeof(int))
@@ -213,7 +213,7 @@ __device__ inline void stage_values(const AttentionArguments& attention,
 #pragma unroll
                             for (int i = lane; i < mod::kQueryTile; i += 32)
                                 stage_row(i, place.launch);
-                        // Every lane for itself: it has written rows of its own.
+                        // Every lane arrives for the rows that it has written.
                         shared.queries_full(kSaves.beside ? computed_again(step) % 2 : stage)
                             .arrive();
                     }

@@ -11,14 +11,15 @@ namespace sm90 {
 
 enum class RegisterForm {
     keeps_all,
-    // The producer's warps spilled: what they compute for queries comes in parts, which keep
-    // nothing for the next, and the number of heads is found again.
+    // The producer's warps spilled: they compute values of queries in parts that share no
+    // registers, and read the number of heads again.
     saves_beside,
-    // The warps that multiply did. What takes a few instructions to find is found again: a thread's
-    // place beside score mods, a tile's first keys, the head. What a tile shows is found when its
-    // products have ended.
+    // The consumer warps spilled: what takes a few instructions is computed again instead of kept
+    // (a thread's place, a tile's first key, the head), and the mask is evaluated after the
+    // products.
     saves_all,
-    // Branches keep ptxas from modifying more scores at once than those of a few pairs of queries.
+    // Scores are modified for a few pairs of queries at a time, behind branches that ptxas does not
+    // merge.
     modifies_in_parts
 };
 constexpr RegisterForm kRegisterForm = static_cast<RegisterForm>(mod::kSavesRegisters);
@@ -31,7 +32,7 @@ struct RegisterSaving {
     bool lane_again;      // the lane is asked for wherever it is used
     bool heads_again;     // the head, from its number over batch and heads
     bool modifies_in_parts;
-    bool looks_early; // what a tile shows is found out under its products, where P alone need it
+    bool looks_early; // the mask is evaluated while the products run, where only P needs it
 };
 constexpr __device__ RegisterSaving register_saving() {
     constexpr bool kIsLongTile = mod::kQueryTile == 128;
@@ -53,27 +54,27 @@ constexpr __device__ RegisterSaving register_saving() {
 constexpr RegisterSaving kSaves = register_saving();
 constexpr int kPairsAtOnce = kFolds ? 2 : 4; // where scores are modified in parts
 
-// Sums of queries wait for the products that follow, under which lanes exchange them; half of them
-// do not where registers are shortest.
+// Sums over a query's keys are exchanged between lanes while the next products run; where registers
+// are shortest, half of them at once.
 constexpr bool kExchangesEarly = kAtOnce;
 
 constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
-// Whether what a mask needs is more than the registers beside products hold. Not bands, but for
-// those with a prefix, nor masks of a word for each query and key, as documents have; where keys
-// are shared there is room. A mask that spilled is long.
+// Whether a mask needs more registers than products leave. Bands without a prefix and masks that
+// compare one word of the query with one of the key (documents) do not; where warpgroups share keys
+// there is room. A mask that made a kernel spill counts as long.
 constexpr bool kMaskIsLong =
     !kSharesKeys && !mod::kHasScoreMod &&
     (kSaves.keys_again ||
      (kMaskIsBand ? has(Clamp::last_least) && mod::kQueryTile < 128
                   : sizeof(mod::Row) != sizeof(int) || sizeof(mod::Column) != sizeof(int)));
-// Then what a tile shows is found out before dP's product, which takes registers. Not where tiles
-// are long and reads for each element would hold that up.
+// Such a mask is evaluated before dP's product takes registers, unless long tiles and reads for
+// each element would delay that product.
 constexpr bool kLooksBetween = kMaskIsLong && !(mod::kMaskReadsElements && mod::kQueryTile == 128);
 
-// Registers of a thread; together no more than the launch gave the block. What is done at once
-// needs more than the producer's warps can spare without words of their own in memory; those that
-// copy and add dense biases, sum over a 2-D key index, compute what is added to rows, or go on to
-// other keys can spare fewer; where dense biases or rows alone spilled, it was theirs.
+// Registers of a thread: setmaxnreg moves them from the producer's warpgroup to the consumers,
+// within what the launch gave the block. A producer that only loads can spare most; one that copies
+// or adds dense biases, sums over a 2-D key index, computes values of rows, or is persistent needs
+// more of its own.
 constexpr bool kSparesRegisters = mod::kQueryTile < 128 && mod::kHeadDim + mod::kHeadDimV <= 192;
 constexpr bool kModifiesLongTiles =
     mod::kQueryTile == 128 && mod::kHasScoreMod && !(kStagesRows && mod::kDerivativeIsOne);

@@ -6,9 +6,9 @@
 
 namespace sm90 {
 
-// Where a band hides all keys of one warpgroup from a tile of queries, that warpgroup multiplies
-// for dq alone, and both do so with the other's keys alone. Not where gradients of buffers need the
-// registers.
+// Where a band hides all keys of one warpgroup from a tile of queries, that warpgroup skips dk and
+// dv, and dq is summed over the other's keys only. Not where gradients of buffers need the
+// registers that this takes.
 constexpr bool kSkipsHidden = mod::kHasBand && kRowBlocks == 1 && !kSumsInTile &&
                               !kAddsBiasGradients && !kCopiesBiases && mod::kDScoresStages == 2 &&
                               (kHoldsQueryGradient || !mod::kAddsGradients);

@@ -1,5 +1,5 @@
-// A warpgroup's share of a row's columns, where two warpgroups have the same keys: as many panels
-// each, and 32 columns of the one that is left over in the middle.
+// A warpgroup's share of a row's columns, where two warpgroups have the same keys: half of the
+// panels, and with an odd number half of the middle one (32 columns).
 #pragma once
 
 #include "sm90/backward_layout.cuh"
@@ -31,9 +31,9 @@ template <int kPanelCount> struct Share {
     static constexpr unsigned kPanel = kKeyPanel >> 4, kHalfRow = kRowBytes / 2 >> 4;
     static_assert(kKeyPanel == kQueryPanel);
 
-    // The word of the share's columns, of that of the row's. A product has one distance between
-    // panels, which is not negative: the halved one is behind both whole ones in shared memory, by
-    // two panels, and by one and half a row.
+    // The descriptor of the share, from that of the whole row. One product has one stride between
+    // panels, which cannot be negative: so the halved panel lies behind both whole ones in shared
+    // memory.
     __device__ unsigned operand(unsigned word) const {
         if constexpr (kPanelCount == 1) return word + warpgroup * kHalfRow;
         if constexpr (kPanelCount != 3) return word + warpgroup * (kPanelCount / 2 * kPanel);

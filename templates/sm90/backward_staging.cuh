@@ -1,6 +1,6 @@
-// What a program reads by a query and a row or column of keys as a 2-D key index, on its way
-// through shared memory: one warp stages it beside the queries, and those who compute scores load
-// it for a thread's two keys. The host sees to it that the tensor's first key starts a row.
+// Values that a program reads by query and by row or column of a 2-D key index. One warp stages
+// them in shared memory beside the queries; consumers load them for a thread's two keys. The plan
+// makes sure that the tensor's first key starts a row.
 #pragma once
 
 #include "sm90/backward_layout.cuh"

@@ -69,7 +69,7 @@ struct KeyTile {
             h_kv = index / attention.batch / tiles;
             tile = index / attention.batch % tiles;
         }
-        // Heads of a group may see different keys: one of them stands for all.
+        // The order is that of the group's first head, also for others that see different keys.
         if constexpr (mod::kHasBlockMask)
             tile = row_in_order(attention.block_mask, b,
                                 h_kv * (attention.heads / attention.kv_heads), tile);
@@ -87,8 +87,9 @@ struct KeyTile {
     __device__ KeyTile(int b, int h_kv, int first_kv, int count)
         : b(b), h_kv(h_kv), first_kv(first_kv), count(count) {}
 
-    // Where the queries end before all of a band has passed by. The first head stands for all: an
-    // order is right for any of them. Not where these are most tiles, as under a causal mask.
+    // How many tiles at the end have fewer queries, because the queries end before the band does.
+    // Found for the first head and used for all, since any order is correct. None where they would
+    // be most tiles, as under a causal mask.
     static __device__ int short_tiles(const AttentionArguments& attention,
                                       const mod::Arguments& arguments, int tiles) {
         if constexpr (!mod::kHasBand || mod::kHasBlockMask || mod::kClamps != 0) return 0;
@@ -128,9 +129,8 @@ __device__ inline HeadPlace place_of(const AttentionArguments& attention,
         return HeadPlace(attention, arguments, keys.b * attention.heads + h);
 }
 
-// What of the loop over heads is found again in each turn, where registers are short: nothing, how
-// many heads there are, or all but the number of the head over batch and heads, which is kept
-// anyway.
+// What the loop over heads computes again in each turn, where registers are short: nothing, the
+// number of heads, or everything but the head's number over batch and heads.
 enum class HeadLoop { keeps, counts_again, finds_again };
 
 // Every tile of queries that sees something of the keys, of every query head that reads them, in

@@ -42,7 +42,7 @@ class VisibleQueries {
         const int first = tile_query + lane % 4 * 2;
 #pragma unroll
         for (int key = 0; key < 2; ++key) {
-            // Persistent blocks have no registers for what follows from it.
+            // Persistent kernels have no registers for this.
             const int own = warp_key_ + lane / 4;
             const int position =
                 (mod::kPersistent || kSaves.positions_again ? computed_again(own) : own) + 8 * key;
@@ -60,7 +60,8 @@ class VisibleQueries {
     }
 
   private:
-    // What repeats is not kept where registers are short and tiles long, else in half of the words.
+    // Bits of mask parts that repeat from tile to tile are kept in half of the words; where
+    // registers are short and tiles long, not at all.
     static constexpr bool kRepeats = !kMaskIsBand && RepeatingBits::kPeriod != 0 && !kSharesKeys &&
                                      !(kSaves.keys_again && kIsLong);
     static constexpr bool kPacks = kSaves.keys_again && kScoreQueries == 64;
@@ -87,7 +88,7 @@ class VisibleQueries {
                         return part.alike(x, kv_of(i), y, kv_of(j));
                     },
                     [&](int word, const mod::Column& column, int index) {
-                        // Else rows of all words would be kept for every line.
+                        // Otherwise the compiler would keep the rows of all words in registers.
                         const int other = kStagesRows || !kMaskIsLong ? lane : computed_again(lane);
                         const int query = 32 * word + other, kv = kv_of(index);
                         const int q = min(tile_query + query, attention_.q_len - 1) +
@@ -106,7 +107,7 @@ class VisibleQueries {
         });
     }
 
-    // What long masks need is not kept from tile to tile: registers are shortest there.
+    // Long masks keep nothing from tile to tile, because registers are shortest there.
     __device__ int own_lane() const {
         return kSaves.lane_again ? lane_again() : kMaskIsLong ? computed_again(lane_) : lane_;
     }
