@@ -66,8 +66,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         sm90::wait_for_kernel_ahead();
         const RowOfSink at{b, h, counted, of_all, inside};
         of_sink = add_sink(attention, arguments, at, d_lse) * product;
-        if constexpr (mod::kLearnsSink)
-            add_sink_gradients(attention, arguments, at, inside ? -of_sink : 0);
+        add_sink_gradients(attention, arguments, at, inside ? -of_sink : 0);
     }
     attention.row_facts[row_fact_place(of_all, kDeltaFact)] = inside ? product - d_lse : 0;
 

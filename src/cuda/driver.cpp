@@ -32,12 +32,10 @@ Result<DeviceInfo> device_info(int device) {
         !done)
         return done.error();
     int major = 0, minor = 0, l2 = 0;
-    const std::array<std::pair<int, int*>, 6> attributes = {
+    const std::array<std::pair<int, int*>, 4> attributes = {
         {{kMajor, &major},
          {kMinor, &minor},
          {kMultiprocessors, &info.multiprocessors},
-         {kMaxSharedOptin, &info.max_shared_bytes},
-         {kClockRate, &info.clock_khz},
          {kL2Bytes, &l2}}};
     for (const auto& [attribute, value] : attributes)
         if (auto done = checked(*api, api->device_attribute(value, attribute, handle),
@@ -132,7 +130,6 @@ Result<int> function_attribute(void* function, int attribute) {
 } // namespace
 
 Result<int> Function::registers() const { return function_attribute(in_primary_, kRegisters); }
-Result<int> Function::local_bytes() const { return function_attribute(in_primary_, kLocalBytes); }
 
 Result<int> Function::occupancy(unsigned threads, unsigned shared_bytes) const {
     const Result<DriverApi>& api = driver_api();

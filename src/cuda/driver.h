@@ -25,8 +25,6 @@ struct DeviceInfo {
     std::string name;
     int arch = 0; // compute capability times ten
     int multiprocessors = 0;
-    int max_shared_bytes = 0; // dynamic, per block, opted in
-    int clock_khz = 0;
     std::size_t memory_bytes = 0, l2_bytes = 0;
 };
 Result<DeviceInfo> device_info(int device);
@@ -58,7 +56,6 @@ class Function {
     Result<void> launch(Grid grid, unsigned threads, unsigned shared_bytes, void* stream,
                         std::span<void* const> arguments, bool starts_early = false) const;
     Result<int> registers() const;
-    Result<int> local_bytes() const;
     // Resident blocks on one multiprocessor.
     Result<int> occupancy(unsigned threads, unsigned shared_bytes) const;
 

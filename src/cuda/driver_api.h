@@ -12,15 +12,12 @@ namespace flexc::cuda {
 using DevicePointer = std::uint64_t;
 
 enum DeviceAttribute : int {
-    kClockRate = 13,
     kMultiprocessors = 16,
     kL2Bytes = 38,
     kMajor = 75,
     kMinor = 76,
-    kMaxSharedOptin = 97,
 };
 enum FunctionAttribute : int {
-    kLocalBytes = 3,
     kRegisters = 4,
     kMaxDynamicShared = 8,
 };
@@ -28,7 +25,6 @@ enum PointerAttribute : int { kMemoryType = 2, kDeviceOrdinal = 9 };
 inline constexpr unsigned kMemoryTypeHost = 1;
 inline constexpr int kDriverSuccess = 0;
 inline constexpr int kDriverInvalidValue = 1;
-inline constexpr int kDriverDeinitialized = 4;
 
 // CUlaunchAttribute and CUlaunchConfig.
 struct LaunchAttribute {

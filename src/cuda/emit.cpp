@@ -98,7 +98,6 @@ class Emitter {
     bool has_row_gradients() const { return is_delta() && !gradients().empty(); }
     bool has_elements() const { return has_program() && config_.kind != plan::KernelKind::delta; }
     bool is_plan() const { return config_.kind == plan::KernelKind::block_mask; }
-    bool adds_gradients() const { return is_backward(config_.kind) && !gradients().empty(); }
     bool adds_elements() const {
         return std::ranges::any_of(gradients(), [&](const passes::ReadGradient& gradient) {
             return !is_of_d_scores(mod_, config_, gradient);
@@ -188,10 +187,12 @@ class Emitter {
         if (is_backward(config_.kind)) {
             constant("bool", "kAccumulatesQueryGradient",
                      config_.kind == plan::KernelKind::backward_fused);
-            constant("bool", "kAddsGradients",
-                     config_.is_warp_specialized ? adds_elements() : adds_gradients());
-            constant("bool", config_.is_warp_specialized ? "kDeterministic" : "kLoopsOverHeads",
-                     config_.is_warp_specialized ? mod_.deterministic : loops_over_heads());
+            if (config_.is_warp_specialized) {
+                constant("bool", "kAddsGradients", adds_elements());
+                constant("bool", "kDeterministic", mod_.deterministic);
+            } else {
+                constant("bool", "kLoopsOverHeads", loops_over_heads());
+            }
         }
         if (config_.is_warp_specialized && is_backward(config_.kind))
             text_ += emit_derivative_constants(mod_, config_, gradients(), roots());

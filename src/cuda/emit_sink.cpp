@@ -97,8 +97,7 @@ std::string emit_sink(const passes::Mod& mod, const plan::KernelConfig& config, 
     const bool has_sink = knows_sink(mod, config);
     std::string text = formatted("constexpr bool kHasSink = {};\n", has_sink);
     if (is_delta)
-        text += formatted("constexpr bool kLearnsSink = {}, kReferencesAreProducts = {};\n",
-                          has_sink && !mod.sink_gradients.empty(),
+        text += formatted("constexpr bool kReferencesAreProducts = {};\n",
                           has_sink && mod.program.graph[mod.score].op == ir::Op::score);
     if (!has_sink) {
         text += formatted("__device__ inline float sink({}) {{\n    return 0;\n}}\n", kParameters);

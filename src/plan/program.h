@@ -26,7 +26,6 @@ class Program {
     // Whether ranges that a kernel computes do not say which tiles to visit.
     bool needs_block_mask() const { return needs_block_mask_; }
     // Bytes of an element of the dense bias that the forward copies; 0 for none.
-    int forward_bias_bytes() const { return forward_bias_bytes_; }
     KernelRequest request(KernelKind kind) const;
 
   private:

@@ -29,15 +29,15 @@ struct TileSizes {
 struct ForwardLayout {
     int stages, stage_bytes; // the first, and the distance to the next
     int values;              // in a stage, behind keys
-    int used, bytes;
+    int bytes;
 };
 FLEXC_SHARED constexpr ForwardLayout forward_layout(const TileSizes& sizes) {
     ForwardLayout layout{};
     layout.stages = sizes.query_tile * sizes.key_row();
     layout.values = sizes.key_tile * sizes.key_row();
     layout.stage_bytes = layout.values + sizes.key_tile * sizes.value_row();
-    layout.used = layout.stages + sizes.stages * layout.stage_bytes;
-    layout.bytes = larger(layout.used, sizes.query_tile * tile_row_bytes(sizes.head_dim_v, 4));
+    const int used = layout.stages + sizes.stages * layout.stage_bytes;
+    layout.bytes = larger(used, sizes.query_tile * tile_row_bytes(sizes.head_dim_v, 4));
     return layout;
 }
 
@@ -50,7 +50,7 @@ struct BackwardKeyLayout {
     int values, p, d_scores;
     int stages, stage_bytes;
     int d_out, row_sums; // in a stage, behind queries
-    int used, bytes;
+    int bytes;
 };
 FLEXC_SHARED constexpr BackwardKeyLayout backward_key_layout(const TileSizes& sizes) {
     const int p_bytes = sizes.query_tile * tile_row_bytes(sizes.key_tile, sizes.element_bytes);
@@ -62,9 +62,9 @@ FLEXC_SHARED constexpr BackwardKeyLayout backward_key_layout(const TileSizes& si
     layout.d_out = sizes.query_tile * sizes.key_row();
     layout.row_sums = layout.d_out + sizes.query_tile * sizes.value_row();
     layout.stage_bytes = layout.row_sums + sizes.query_tile * kRowSumBytes;
-    layout.used = layout.stages + sizes.stages * layout.stage_bytes;
+    const int used = layout.stages + sizes.stages * layout.stage_bytes;
     const int widest = larger(sizes.head_dim, sizes.head_dim_v);
-    layout.bytes = larger(layout.used, sizes.key_tile * tile_row_bytes(widest, 4));
+    layout.bytes = larger(used, sizes.key_tile * tile_row_bytes(widest, 4));
     return layout;
 }
 
@@ -74,7 +74,7 @@ struct BackwardQueryLayout {
     int d_out, row_sums;
     int stages, stage_bytes;
     int values; // in a stage, behind keys
-    int used, bytes;
+    int bytes;
 };
 FLEXC_SHARED constexpr BackwardQueryLayout backward_query_layout(const TileSizes& sizes) {
     BackwardQueryLayout layout{};
@@ -83,8 +83,8 @@ FLEXC_SHARED constexpr BackwardQueryLayout backward_query_layout(const TileSizes
     layout.stages = layout.row_sums + sizes.query_tile * kRowSumBytes;
     layout.values = sizes.key_tile * sizes.key_row();
     layout.stage_bytes = layout.values + sizes.key_tile * sizes.value_row();
-    layout.used = layout.stages + sizes.stages * layout.stage_bytes;
-    layout.bytes = larger(layout.used, sizes.query_tile * tile_row_bytes(sizes.head_dim, 4));
+    const int used = layout.stages + sizes.stages * layout.stage_bytes;
+    layout.bytes = larger(used, sizes.query_tile * tile_row_bytes(sizes.head_dim, 4));
     return layout;
 }
 

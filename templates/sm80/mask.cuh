@@ -8,7 +8,6 @@ namespace sm80 {
 
 struct NoMask {
     static constexpr bool kHides = false, kIsComparison = true;
-    static __device__ bool visible(const mod::At&) { return true; }
     // Whether it is known that nothing of a rectangle is hidden, whose positions are first to last.
     // is_full: what the block mask says of its tile.
     static __device__ bool shows_all(const HeadPlace&, bool is_full, int first_q, int last_q,
@@ -18,7 +17,6 @@ struct NoMask {
 };
 struct MaskOfElements : NoMask {
     static constexpr bool kHides = true, kIsComparison = false;
-    static __device__ bool visible(const mod::At& at) { return mod::visible(at); }
     static __device__ bool shows_all(const HeadPlace&, bool is_full, int first_q, int last_q,
                                      int first_kv, int last_kv) {
         return is_full;

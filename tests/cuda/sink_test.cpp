@@ -40,8 +40,7 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* g
     const RowOfSink at{0, 3, index, index, true};
     row->weight = add_sink(attention, arguments, at, row->d_lse);
     row->lse_log2 = facts[row_fact_place(index, kLseLog2Fact)];
-    if (mod::kLearnsSink)
-        add_sink_gradients(attention, arguments, at, -row->weight * row->product);
+    add_sink_gradients(attention, arguments, at, -row->weight * row->product);
     const RowOfSink none{0, 3, 5, 5, false};
     float d_lse = 2;
     if (add_sink(attention, arguments, none, d_lse) != 0 || d_lse != 2 || facts[5] != 0)

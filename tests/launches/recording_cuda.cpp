@@ -244,12 +244,10 @@ EXPORT int cuDeviceGetName(char* name, int size, int) {
 EXPORT int cuDeviceTotalMem_v2(std::size_t* bytes, int) { return *bytes = 1ull << 37, 0; }
 EXPORT int cuDeviceGetAttribute(int* value, int attribute, int) {
     using namespace flexc::cuda;
-    const bool is_hopper = arch() == 90;
     switch (attribute) {
-    case kMultiprocessors: *value = is_hopper ? 132 : 108; break;
+    case kMultiprocessors: *value = arch() == 90 ? 132 : 108; break;
     case kMajor: *value = arch() / 10; break;
     case kMinor: *value = arch() % 10; break;
-    case kMaxSharedOptin: *value = (is_hopper ? 227 : 163) * 1024; break;
     default: *value = 1 << 20;
     }
     return 0;
