@@ -8,6 +8,7 @@
 #include "api/frontend.h"
 #include "cache/digest.h"
 #include "flexc/version.h"
+#include "passes/describe.h"
 #include "support/env.h"
 #include "support/log.h"
 #include "support/text.h"
@@ -189,7 +190,11 @@ Result<Signature> check(std::string_view text, const CompileOptions& given) {
             signature.sink_depends_on = analysis::describe(dependence[program.sink]);
         if (!front->warnings.empty()) signature.warnings.push_back(front->warnings);
         // Errors that only the passes find, such as a derivative beyond the limits.
-        if (auto mod = api::lower_program(std::move(*front), *options); !mod) return mod.error();
+        const dsl::Source source = front->source;
+        const auto mod = api::lower_program(std::move(*front), *options);
+        if (!mod) return mod.error();
+        if (const dsl::Diagnostics hints = passes::read_hints(*mod); !hints.empty())
+            signature.warnings.push_back(dsl::render(source, hints));
         return signature;
     });
 }

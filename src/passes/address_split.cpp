@@ -1,8 +1,8 @@
 #include "passes/address_split.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
+#include <span>
 #include <unordered_map>
 
 #include "passes/simplify.h"
@@ -134,58 +134,10 @@ class Splitter {
     std::unordered_map<NodeId, NodeId> resolved_;
 };
 
-// partial / d_score, taken apart along products and choices.
-class Factor {
-  public:
-    Factor(ir::Graph& graph, NodeId d_score) : build_(graph), d_score_(d_score) {}
-
-    std::optional<NodeId> of(NodeId id, int depth = 12) {
-        if (id == d_score_) return build_.real(1);
-        if (build_.is_real(id, 0)) return build_.real(0);
-        if (depth == 0) return {};
-        const ir::Node node = build_[id];
-        const auto inside = [&](std::size_t i) { return of(node.operands[i], depth - 1); };
-        const auto apply = [&](NodeId x, NodeId y) { return build_.apply(node.op, {x, y}); };
-        switch (node.op) {
-        case Op::fneg:
-            if (const auto x = inside(0)) return build_.apply(Op::fneg, {*x});
-            return {};
-        case Op::fmul:
-            if (const auto x = inside(0)) return apply(*x, node.operands[1]);
-            if (const auto y = inside(1)) return apply(node.operands[0], *y);
-            return {};
-        case Op::fdiv:
-            if (const auto x = inside(0)) return apply(*x, node.operands[1]);
-            return {};
-        case Op::fadd:
-        case Op::fsub:
-            if (const auto x = inside(0))
-                if (const auto y = inside(1)) return apply(*x, *y);
-            return {};
-        case Op::fselect:
-            if (const auto x = inside(1))
-                if (const auto y = inside(2))
-                    return build_.apply(Op::fselect, {node.operands[0], *x, *y});
-            return {};
-        default: return {};
-        }
-    }
-
-  private:
-    Builder build_;
-    NodeId d_score_;
-};
-
 } // namespace
 
 AddressSplit split_address(Mod& mod, const CapturedRead& read, const ReadPiece& piece) {
     return Splitter(mod, read, piece).split();
-}
-
-NodeId factor_of_score_gradient(Mod& mod, const ReadGradient& gradient) {
-    Builder build(mod.program.graph);
-    if (build.is_real(mod.d_score, 1)) return gradient.partial;
-    return Factor(mod.program.graph, mod.d_score).of(gradient.partial).value_or(kNoNode);
 }
 
 } // namespace flexc::passes

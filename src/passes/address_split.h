@@ -33,9 +33,4 @@ struct AddressSplit {
 // the piece.
 AddressSplit split_address(Mod& mod, const CapturedRead& read, const ReadPiece& piece);
 
-// d score_mod / d read as a multiple of d score_mod / d score: the factor, as a node of the mod's
-// graph, or kNoNode where none was found. With a factor that is a function of differences of
-// digits, the gradient of a constant, row or column follows from sums of dS over diagonals.
-ir::NodeId factor_of_score_gradient(Mod& mod, const ReadGradient& gradient);
-
 } // namespace flexc::passes

@@ -60,6 +60,10 @@ bool has_lengths(const Count& count) {
         count.sizes, [](std::uint32_t size) { return size == ir::kQLen || size == ir::kKvLen; });
 }
 
+bool is_many(const Count& count) {
+    return has_lengths(count) || count.constant > kMostSmallEntries;
+}
+
 // Whether numbers that a caller chooses decide the node by way of real arithmetic.
 bool is_made_of_reals(const ir::Graph& graph, NodeId root) {
     return std::ranges::any_of(ir::reachable(graph, std::span(&root, 1)),
@@ -211,7 +215,7 @@ class Piece {
         std::ptrdiff_t clamped = 0;
         for (const NodeId index : read_.operands) {
             auto shift = shifted_index(index);
-            if (!shift) return none(Obstacle::other_positions, index);
+            if (!shift) return none(Obstacle::not_affine, index);
             clamped += shift->is_clamped() ? 1 : 0;
             shifts.push_back(*std::move(shift));
         }
@@ -267,16 +271,18 @@ class Piece {
                 }
                 // Both in one index: how many each gives has to be known of its own.
                 const auto count = count_of(range_of(form, bit));
-                is_known &= count && multiply_by(kinds, ir::Dim{.constant = *count});
+                is_known &= count && *count <= kMostSmallEntries &&
+                            multiply_by(kinds, ir::Dim{.constant = *count});
             };
             multiply_part(queries, Dependence::q);
             multiply_part(keys, Dependence::kv);
             if (!is_known) return none(Obstacle::unbounded, index);
         }
-        for (const Count& kinds : {queries, keys}) {
-            if (has_lengths(kinds)) return none(Obstacle::unbounded);
-            if (kinds.constant > kMostSmallEntries) return none(Obstacle::too_many_entries);
-        }
+        // A slice for each query, or each key, is read and summed by the other's kinds.
+        const bool are_queries_many = is_many(queries), are_keys_many = is_many(keys);
+        if (are_queries_many && are_keys_many)
+            return none(has_lengths(queries) || has_lengths(keys) ? Obstacle::unbounded
+                                                                  : Obstacle::too_many_entries);
         piece_.query_kinds = std::move(queries);
         piece_.key_kinds = std::move(keys);
         return ReadClass::pair_of_kinds;
@@ -519,10 +525,12 @@ class Reader {
         for (std::size_t next = 0; next < seen.size(); ++next) {
             const NodeId id = seen[next];
             if (forms.truth(id)) continue;
-            const unsigned uses = forms.uses(id).bits & kInsideHead;
-            if (uses == Dependence::q || uses == Dependence::kv) return id;
             const Op op = graph_[id].op;
-            if (op != Op::band && op != Op::bor && op != Op::bnot && op != Op::bxor) continue;
+            if (op != Op::band && op != Op::bor && op != Op::bnot && op != Op::bxor) {
+                const unsigned uses = forms.uses(id).bits & kInsideHead;
+                if (uses == Dependence::q || uses == Dependence::kv) return id;
+                continue;
+            }
             for (const NodeId operand : graph_[id].operands)
                 if (known.insert(operand).second) seen.push_back(operand);
         }
@@ -612,6 +620,15 @@ std::string_view name(ReadClass read_class) {
         "constant",   "row",     "column",        "distance_1d", "grid_distance",
         "dense_bias", "shifted", "pair_of_kinds", "small_table", "large_table"};
     return kNames[static_cast<std::size_t>(read_class)];
+}
+
+ReadClass class_before(ReadClass read_class) {
+    switch (read_class) {
+    case ReadClass::shifted: // the two are alternatives
+    case ReadClass::dense_bias: return ReadClass::grid_distance;
+    case ReadClass::constant: return ReadClass::constant;
+    default: return static_cast<ReadClass>(static_cast<int>(read_class) - 1);
+    }
 }
 
 } // namespace flexc::passes

@@ -27,7 +27,9 @@ enum class ReadClass : std::uint8_t {
     // Affine in q and kv, each address met once. One index may be clamped: beyond its bounds an
     // address is met by a run of a row's, or of a column's, elements.
     shifted,
-    // A number of few that is known for a query, plus one that is known for a key.
+    // A number that is known for a query, and one for a key, each in indices of its own or both in
+    // a sum. One of the two at least is one of few; the other may be the position (a slice for each
+    // query, as t[q_idx, kv_idx // W] has).
     pair_of_kinds,
     small_table, // any index whose range is bounded, by less than the lengths
     large_table  // anything else
@@ -71,6 +73,7 @@ enum class Obstacle : std::uint8_t {
     other_positions,   // q and kv in other ways than differences of digits
     no_mixed_radix,    // differences of digits that are those of no one grid
     too_many_axes,     // more than kMaxAxes
+    not_affine,        // a number of q and kv that is neither, inside of clamps
     no_single_address, // affine, and an address is met by several elements
     mixes_positions,   // q and kv enter one number together
     unbounded,         // by nothing but the sequences' lengths
@@ -122,6 +125,7 @@ const CapturedRead* captured_read(const Mod& mod, ir::NodeId read);
 // Whether each element finds the read's offset by itself.
 bool has_offset_of_elements(const Mod& mod, ir::NodeId read);
 
-std::string_view name(ReadClass read_class); // as in this enumeration
+std::string_view name(ReadClass read_class);  // as in this enumeration
+ReadClass class_before(ReadClass read_class); // the one above, whose obstacle a piece has
 
 } // namespace flexc::passes

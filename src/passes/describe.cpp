@@ -72,6 +72,8 @@ std::string describe_read(const Mod& mod, NodeId read) {
                        analysis::describe(mod.dependence[read]) + "; computed per " +
                        std::string(name(mod.place[read])) + pattern(mod, read) + "; " +
                        checks(mod, read) + "\n";
+    if (const CapturedRead* captured = captured_read(mod, read))
+        text += describe_class(mod, *captured);
     if (const ReadGradient* gradient = gradient_of(mod.gradients, read))
         text += "  gradient: " + summed_over(mod, read) +
                 (mod.counters[read] != ir::kNoNode

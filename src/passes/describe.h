@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "dsl/diagnostic.h"
 #include "passes/mod.h"
 
 namespace flexc::passes {
@@ -11,6 +12,10 @@ std::string describe_ir(const Mod& mod);         // the simplified program
 std::string describe_gradient(const Mod& mod);   // derivatives of score_mod
 std::string describe_dependence(const Mod& mod); // each read: what it uses, where, whether checked
 std::string describe_mask(const Mod& mod);       // which elements can be visible
+// The class of a read, and why it is of none above.
+std::string describe_class(const Mod& mod, const CapturedRead& read);
+// Where a gradient ends in memory element by element, and what to write instead.
+dsl::Diagnostics read_hints(const Mod& mod);
 
 // A value in the language's own notation, cut short where it is long: "slopes[h] * (kv_idx - 1)".
 std::string formula(const ir::Program& program, ir::NodeId id);

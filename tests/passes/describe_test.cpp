@@ -18,19 +18,68 @@ TEST_CASE("dependence: one entry a read, with its proof and its gradient") {
         "mask_mod uses q_idx, kv_idx\n"
         "d score_mod / d score uses nothing\n"
         "slopes[h]: uses h; computed per head; always in range\n"
+        "  class: constant; one address for a head\n"
         "  gradient: sum over b, q_idx, kv_idx; in a warp-specialized fused backward in "
         "registers, once for a head\n"
         "bias[b, h, q_idx, kv_idx]: uses b, h, q_idx, kv_idx; computed per element; "
         "always in range\n"
+        "  class: dense_bias; each element has its own\n"
         "  gradient: one element for each address; in a warp-specialized fused backward in "
         "memory, element by element\n"
         "rel[(q_idx - kv_idx) + (N // 2)]: uses q_idx, kv_idx; computed per element; "
         "one for each distance q_idx - kv_idx; "
         "index checked\n"
+        "  class: distance_1d; one for a distance q_idx - kv_idx\n"
         "  gradient: sum over b, h, q_idx, kv_idx of those with this index; in a warp-specialized "
         "fused backward over a tile's diagonals, once for a distance\n"
         "doc[q_idx]: uses q_idx; computed per row; index checked\n"
-        "doc[kv_idx]: uses kv_idx; computed per column; always in range\n");
+        "  class: row; one for a query\n"
+        "doc[kv_idx]: uses kv_idx; computed per column; always in range\n"
+        "  class: column; one for a key\n");
+}
+
+TEST_CASE(
+    "dependence: the class of a read, why it is none above, and what is different in pieces") {
+    const auto class_of = [](const std::string& index) {
+        const std::string text = passes::describe_dependence(
+            test::lowered("buffer t: f32[N, M] grad\nbuffer pair: u8[Q_LEN, KV_LEN]\n"
+                          "param W: i32 = 8\nscore_mod = score + t[" +
+                          index + "]"));
+        const std::size_t at = text.rfind("  class: ");
+        return text.substr(at, text.find("  gradient") - at);
+    };
+    CHECK(class_of("q_idx // W - kv_idx // W, (q_idx - 1) % 4 - kv_idx % 4") ==
+          "  class: small_table; a head's elements meet 4 * N addresses at most; not "
+          "pair_of_kinds: nothing but the lengths bounds (q_idx // W) - (kv_idx // W)\n");
+    CHECK(class_of("(q_idx - 1) // W - (kv_idx + 2) // W, (q_idx - 1) % W - (kv_idx + 2) % W") ==
+          "  class: grid_distance; one for (q_idx - 1) % W - (kv_idx + 2) % W, "
+          "(q_idx - 1) // W - (kv_idx + 2) // W\n");
+    CHECK(class_of("where(q_idx == 0, 0, q_idx // 4 - kv_idx // 4), 0") ==
+          "  class: grid_distance; one for q_idx // 4 - kv_idx // 4\n"
+          "    where (q_idx == 0): constant\n"
+          "    where not (q_idx == 0): grid_distance\n");
+    CHECK(class_of("q_idx, clamp(kv_idx - q_idx, 0, 5)") ==
+          "  class: shifted; each element has its own, but for those beyond a clamp; not "
+          "grid_distance: q_idx is no function of differences of digits of q_idx and kv_idx\n");
+}
+
+TEST_CASE("hints: where a gradient ends element by element, and what to write instead") {
+    const auto hints = [](const std::string& dims, const std::string& index) {
+        return passes::read_hints(
+            test::lowered("buffer t: f32[" + dims +
+                          "] grad\nbuffer at: i32[KV_LEN]\n"
+                          "buffer pair: i32[Q_LEN, KV_LEN]\nscore_mod = score + t[" +
+                          index + "]"));
+    };
+    CHECK(hints("H, N", "h, pair[q_idx, kv_idx]").empty());
+    CHECK(hints("H, KV_LEN", "h, kv_idx").empty());
+    const dsl::Diagnostics unbounded = hints("KV_LEN", "pair[q_idx, kv_idx]");
+    REQUIRE(unbounded.size() == 1);
+    CHECK(unbounded[0].message.find("gradient of 't'") != std::string::npos);
+    CHECK(unbounded[0].hint.find("instead of Q_LEN and KV_LEN") != std::string::npos);
+    const dsl::Diagnostics large = hints("100000", "pair[q_idx, kv_idx]");
+    REQUIRE(large.size() == 1);
+    CHECK(large[0].hint.find("clamp") != std::string::npos);
 }
 
 TEST_CASE("mask: the band, and whether it says everything") {
