@@ -43,6 +43,7 @@ THIRD_PARTY = {
     "libxsmm": {"cpu"},
     "tbb/": {"cpu"},
     "oneapi/": {"cpu"},
+    "mpi.h": {"distributed"},
     "xxhash.h": {"cache"},
     "Python.h": {"python"},
     "CLI/": {"tools"},

@@ -83,7 +83,8 @@ setup_build() {
     mkdir -p "$root/build"
     command -v apt-get >/dev/null || { say "no apt-get here: the packages of tools/setup.sh are assumed"; return 0; }
     apt_need cmake ninja-build g++ ccache mold python3 libfmt-dev libspdlog-dev doctest-dev \
-        libcli11-dev nlohmann-json3-dev libtbb-dev libxsmm-dev libxxhash-dev libssl-dev zlib1g-dev libzstd-dev
+        libcli11-dev nlohmann-json3-dev libtbb-dev libxsmm-dev libxxhash-dev libssl-dev zlib1g-dev libzstd-dev \
+        libopenmpi-dev openmpi-bin
     need_llvm
 }
 

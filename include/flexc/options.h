@@ -50,6 +50,19 @@ enum class GradientType : std::uint8_t { f32, buffer };
 enum class Layout : std::uint8_t { dense, ragged, paged };
 std::string_view name(Layout layout); // "dense", ...
 
+// Of a program's sink. absent: it is left out, as results over parts of the keys need it that are
+// merged; alone: every score is the sink and all are visible, so that lse over one key is the sink
+// of each row, and d_lse its gradient. Without a sink in the program both are as they would be with
+// one of -inf.
+enum class SinkUse : std::uint8_t { joins, absent, alone };
+
+// A buffer of which a call has some rows of one dim alone, "Q_LEN" or "KV_LEN": position i is its
+// row i + the param "BUFFER.DIM.shift" of the plan, and what is not there reads 0. Every read has
+// q_idx, or kv_idx, itself as its index there.
+struct ShardedBuffer {
+    std::string buffer, dim;
+};
+
 enum class LogLevel : std::uint8_t { debug, info, warning, error };
 
 // Called with no lock held, from any thread. Text is valid during the call.
@@ -121,6 +134,12 @@ struct CompileOptions {
     // What is visible, instead of attention: every score is 0 but those that the score_mod makes
     // -inf, so that lse is the logarithm of how many keys a row sees. There is no backward then.
     bool count_visible = false;
+    SinkUse sink_use = SinkUse::joins;
+    std::vector<ShardedBuffer> sharded;
+    // For calls that have some of the heads: h and h_kv begin at the params "H.first" and
+    // "H_KV.first" of the plan, H and H_KV are the params "H.whole" and "H_KV.whole", and dims of
+    // those names are of whole buffers.
+    bool part_of_heads = false;
     bool report_out_of_range = false; // for Kernel::out_of_range; costs speed
     CacheOptions cache;
     // A compile that failed for them, or that a backend compiler refused, is remembered for five

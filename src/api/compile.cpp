@@ -38,6 +38,8 @@ std::string key_of(std::string_view text, const CompileOptions& options) {
         key.field("param", param.name)
             .field("type", name(param.type))
             .field("value", formatted("{}", param.value));
+    for (const ShardedBuffer& sharded : options.sharded)
+        key.field("sharded", sharded.buffer).field("along", sharded.dim);
     return key.field("dtype", name(options.dtype))
         .field("head_dim", static_cast<std::uint64_t>(options.head_dim))
         .field("head_dim_v", static_cast<std::uint64_t>(options.head_dim_v))
@@ -53,6 +55,8 @@ std::string key_of(std::string_view text, const CompileOptions& options) {
         .field("schedule", options.schedule)
         .field("deterministic", std::uint64_t{options.deterministic})
         .field("count_visible", std::uint64_t{options.count_visible})
+        .field("sink_use", static_cast<std::uint64_t>(options.sink_use))
+        .field("part_of_heads", std::uint64_t{options.part_of_heads})
         .field("report", std::uint64_t{options.report_out_of_range})
         .text();
 }

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "front/compile_text.h"
+#include "passes/part.h"
 #include "passes/pipeline.h"
 #include "support/log.h"
 #include "support/text.h"
@@ -69,6 +70,7 @@ void count_visible(ir::Program& program) {
 } // namespace
 
 Result<passes::Mod> lower_program(Front front, const CompileOptions& options) {
+    if (auto made = passes::make_part(front.program, options); !made) return made.error();
     if (options.count_visible) count_visible(front.program);
     const support::Log log(options.log);
     passes::PipelineOptions pipeline{.backward = options.backward,

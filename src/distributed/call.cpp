@@ -9,6 +9,7 @@
 #include "distributed/collectives.h"
 #include "distributed/partial_sums.h"
 #include "distributed/rows.h"
+#include "distributed/sinks.h"
 #include "distributed/state.h"
 #include "runtime/buffers.h"
 #include "support/guarded.h"
@@ -460,8 +461,11 @@ Result<void> run_forward(const DistributedPlanState& plan, const ForwardTensors&
                 sums.add(launch.q_row, launch.q_count, partial_o.data(), partial_lse.data());
         }
     }
+    const auto sinks =
+        distributed::Sinks::find(plan, tensors.q, buffers, {workspace->data(), workspace->bytes()});
+    if (!sinks) return sinks.error();
     for (const RowRange& rows : plan.merged_rows)
-        sums.finish(rows.begin, rows.count(), rows_of(tensors.o, rows.begin, rows.count()),
+        sums.finish(rows, sinks->values(), rows_of(tensors.o, rows.begin, rows.count()),
                     rows_of(tensors.lse, rows.begin, rows.count()));
     return {};
 }
@@ -502,6 +506,12 @@ Result<void> run_backward(const DistributedPlanState& plan, const BackwardTensor
         sum_views.push_back({program.buffers[i].name, buffer_sums.back().view()});
     }
 
+    const Workspace room{workspace->data(), workspace->bytes()};
+    auto sinks = distributed::Sinks::find(plan, tensors.q, buffers, room);
+    if (!sinks) return sinks.error();
+    if (auto learnt = sinks->learn(plan, tensors, buffers, sum_views, room); !learnt) return learnt;
+    const auto rows = sinks->with_sinks(tensors.lse, tensors.d_lse);
+
     KeyExchange keys(plan, {tensors.k, tensors.v});
     GradientExchange homeward(plan, {dk.view(), d_v.view()});
     if (auto started = keys.start(0); !started) return started;
@@ -521,15 +531,13 @@ Result<void> run_backward(const DistributedPlanState& plan, const BackwardTensor
                                         .k = seen.k,
                                         .v = seen.v,
                                         .o = of_queries(tensors.o),
-                                        .lse = of_queries(tensors.lse),
+                                        .lse = of_queries(rows.lse),
                                         .d_out = of_queries(tensors.d_out),
-                                        .d_lse = of_queries(tensors.d_lse),
+                                        .d_lse = of_queries(rows.d_lse),
                                         .dq = of_queries(dq.view()),
                                         .dk = to.k,
                                         .dv = to.v};
-            if (auto done = kernel.backward(launch.plan, piece, buffers, sum_views,
-                                            {workspace->data(), workspace->bytes()});
-                !done)
+            if (auto done = kernel.backward(launch.plan, piece, buffers, sum_views, room); !done)
                 return done;
         }
         if (auto started = homeward.start(step, block_sums); !started) return started;

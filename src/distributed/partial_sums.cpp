@@ -50,21 +50,21 @@ void PartialSums::add(std::int64_t begin, std::int64_t count, const float* o, co
         }
 }
 
-void PartialSums::finish(std::int64_t begin, std::int64_t count, const TensorView& o,
+void PartialSums::finish(RowRange rows, const float* sinks, const TensorView& o,
                          const TensorView& lse) const {
     std::vector<float> outputs, log_sums;
-    outputs.reserve(static_cast<std::size_t>(heads_ * count * columns_));
+    outputs.reserve(static_cast<std::size_t>(heads_ * rows.count() * columns_));
     for (std::int64_t head = 0; head < heads_; ++head)
-        for (std::int64_t row = begin; row < begin + count; ++row) {
+        for (std::int64_t row = rows.begin; row < rows.end; ++row) {
             const auto place = static_cast<std::size_t>(head * rows_ + row);
             const bool is_empty = largest_[place] == kNothing;
             const float* const sum = sums_.data() + static_cast<std::ptrdiff_t>(place) * columns_;
+            const double log_sum = double{largest_[place]} + std::log(weights_[place]);
+            double weights = weights_[place];
+            if (sinks != nullptr) weights *= 1 + std::exp(double{sinks[place]} - log_sum);
             for (std::int64_t d = 0; d < columns_; ++d)
-                outputs.push_back(is_empty ? 0.0f
-                                           : static_cast<float>(double{sum[d]} / weights_[place]));
-            log_sums.push_back(
-                is_empty ? kNothing
-                         : static_cast<float>(double{largest_[place]} + std::log(weights_[place])));
+                outputs.push_back(is_empty ? 0.0f : static_cast<float>(double{sum[d]} / weights));
+            log_sums.push_back(is_empty ? kNothing : static_cast<float>(log_sum));
         }
     round_to(outputs.data(), o);
     if (lse) round_to(log_sums.data(), lse);

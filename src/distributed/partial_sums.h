@@ -18,8 +18,9 @@ class PartialSums {
     // A row whose lse is -inf adds nothing, whatever its o is.
     void add(std::int64_t begin, std::int64_t count, const float* o, const float* lse);
 
-    // Rows that nothing was added to have o = 0 and lse = -inf. lse may be absent.
-    void finish(std::int64_t begin, std::int64_t count, const TensorView& o,
+    // Rows that nothing was added to have o = 0 and lse = -inf. lse may be absent. sinks, without
+    // gaps like an lse of all rows, take their weight of o; null: there are none.
+    void finish(RowRange rows, const float* sinks, const TensorView& o,
                 const TensorView& lse) const;
 
   private:

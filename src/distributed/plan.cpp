@@ -153,6 +153,7 @@ class Planner {
         plan_.k_rows = sizes.keys.rows(rank_);
         for (const Step& step : plan_.schedule.steps)
             if (auto added = add_step(step); !added) return added;
+        if (auto added = add_sinks(); !added) return added;
         find_lone_pieces();
         count_traffic(schedule, *map);
         describe_visible(schedule);
@@ -214,15 +215,7 @@ class Planner {
             sizes.q_len = piece.queries.count();
             sizes.kv_len = piece.keys.count();
             auto made = plan_.kernel->kernel.plan(
-                sizes, buffers_, {},
-                {.scale = options_.scale,
-                 .params = options_.params,
-                 .q_offset = piece.queries.begin,
-                 .kv_offset = piece.keys.begin,
-                 .global_q_len = plan_.sizes.queries.length(),
-                 .global_kv_len = plan_.sizes.keys.length(),
-                 .cpu_threads = options_.cpu_threads,
-                 .accumulate_gradients = plan_.kernel->kernel.options().backward});
+                sizes, buffers_, {}, piece_options(piece.queries.begin, piece.keys.begin));
             if (!made) return made.error();
             plan_.workspace_bytes = std::max(plan_.workspace_bytes, made->workspace_bytes());
             plan_.most_queries = std::max(plan_.most_queries, sizes.q_len);
@@ -236,6 +229,36 @@ class Planner {
         }
         plan_.steps.push_back(std::move(result));
         return {};
+    }
+
+    Result<void> add_sinks() {
+        if (!plan_.kernel->sink_kernel) return {};
+        std::int64_t row = 0;
+        for (const RowRange& range : plan_.sizes.queries.ranges(rank_)) {
+            Sizes sizes = plan_.whole.sizes;
+            sizes.q_len = range.count();
+            sizes.kv_len = 1;
+            auto made =
+                plan_.kernel->sink_kernel->plan(sizes, buffers_, {}, piece_options(range.begin, 0));
+            if (!made) return made.error();
+            plan_.workspace_bytes = std::max(plan_.workspace_bytes, made->workspace_bytes());
+            plan_.sinks.push_back({std::move(*made), {row, row + range.count()}});
+            row += range.count();
+        }
+        return {};
+    }
+
+    PlanOptions piece_options(std::int64_t q_offset, std::int64_t kv_offset) const {
+        PlanOptions options;
+        options.scale = options_.scale;
+        options.params = options_.params;
+        options.q_offset = q_offset;
+        options.kv_offset = kv_offset;
+        options.global_q_len = plan_.sizes.queries.length();
+        options.global_kv_len = plan_.sizes.keys.length();
+        options.cpu_threads = options_.cpu_threads;
+        options.accumulate_gradients = plan_.kernel->kernel.options().backward;
+        return options;
     }
 
     // A launch whose queries are a whole range that no other one touches writes its result where it
@@ -253,7 +276,7 @@ class Planner {
                         ++count;
                         only = &launch;
                     }
-            if (count == 1 && only->q_count == rows.count())
+            if (count == 1 && only->q_count == rows.count() && plan_.sinks.empty())
                 only->is_alone = true;
             else
                 plan_.merged_rows.push_back(rows);
@@ -381,12 +404,25 @@ Result<DistributedKernel> compile_distributed(std::string_view text, const Compi
         options.gradient_type = GradientType::f32;
         auto state = std::make_shared<DistributedKernelState>();
         state->gradient_type = given.gradient_type;
+        // The sink enters once, when all keys have been seen.
+        const auto signature = check(text, options);
+        if (!signature) return signature.error();
+        if (!signature->sink_depends_on.empty() && options.sink_use == SinkUse::joins) {
+            options.sink_use = SinkUse::alone;
+            auto sink = compile(text, options);
+            if (!sink) return sink.error();
+            state->sink_kernel = std::move(*sink);
+            options.sink_use = SinkUse::absent;
+        }
         auto kernel = compile(text, options);
         if (!kernel) return kernel.error();
         state->kernel = std::move(*kernel);
         const CompileOptions& full = state->kernel.options();
-        state->program = formatted("{}\n{} {} {} {}", ir::print(state->kernel.state().mod.program),
-                                   name(full.dtype), full.head_dim, full.head_dim_v, full.backward);
+        state->program = ir::print(state->kernel.state().mod.program);
+        if (state->sink_kernel)
+            state->program += ir::print(state->sink_kernel->state().mod.program);
+        state->program += formatted("{} {} {} {}", name(full.dtype), full.head_dim, full.head_dim_v,
+                                    full.backward);
         return DistributedKernel(std::move(state));
     });
 }

@@ -73,6 +73,14 @@ template <typename Format> void round_as(const float* from, const TensorView& to
     });
 }
 
+template <typename Format> void widen_as(const TensorView& from, float* to) {
+    each_element(from, [&](const std::byte* element, std::int64_t number) {
+        typename Format::Bits bits;
+        std::memcpy(&bits, element, sizeof bits);
+        to[number] = Format::widen(bits);
+    });
+}
+
 } // namespace
 
 TensorView rows_of(const TensorView& tensor, std::int64_t begin, std::int64_t count) {
@@ -96,6 +104,14 @@ void add(const float* from, const TensorView& to) {
         auto* sum = reinterpret_cast<float*>(element);
         *sum += from[number];
     });
+}
+
+void widen(const TensorView& from, float* to) {
+    switch (from.dtype) {
+    case DType::f16: return widen_as<support::F16>(from, to);
+    case DType::bf16: return widen_as<support::Bf16>(from, to);
+    default: return widen_as<support::F32>(from, to);
+    }
 }
 
 void round_to(const float* from, const TensorView& to) {

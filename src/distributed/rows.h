@@ -18,6 +18,8 @@ void pack(const TensorView& from, std::byte* to);
 void unpack(const std::byte* from, const TensorView& to);
 // to += from; `from` without gaps, `to` with any strides; both f32.
 void add(const float* from, const TensorView& to);
+// As f32 without gaps, from f32, f16 or bf16.
+void widen(const TensorView& from, float* to);
 // Rounds f32 without gaps to the type of `to`, f32, f16, bf16 or f64.
 void round_to(const float* from, const TensorView& to);
 

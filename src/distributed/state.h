@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,12 @@ struct Launch {
     bool is_alone = false;               // no other piece has queries of its range
 };
 
+// Of the sinks of some rows of this rank's tensors: attention to one key.
+struct SinkLaunch {
+    Plan plan;
+    RowRange rows;
+};
+
 struct StepPlan {
     std::vector<Block> blocks;
     std::vector<Launch> launches;
@@ -43,7 +50,8 @@ struct StepPlan {
 namespace flexc::detail {
 
 struct DistributedKernelState {
-    Kernel kernel; // its gradients of buffers are f32
+    Kernel kernel; // without the program's sink; its gradients of buffers are f32
+    std::optional<Kernel> sink_kernel;
     GradientType gradient_type = GradientType::f32;
     std::string program; // what ranks must agree on
 };
@@ -59,7 +67,8 @@ struct DistributedPlanState {
     std::vector<distributed::StepPlan> steps; // as many as the schedule has
     // Ranges of queries that no launch computes alone: of the tensors' rows.
     std::vector<RowRange> merged_rows;
-    std::int64_t q_rows = 0, k_rows = 0; // of this rank's tensors
+    std::vector<distributed::SinkLaunch> sinks; // of each range of queries; empty without a sink
+    std::int64_t q_rows = 0, k_rows = 0;        // of this rank's tensors
     std::size_t workspace_bytes = 0;
     std::int64_t most_queries = 0; // of a launch
     Traffic traffic;

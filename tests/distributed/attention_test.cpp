@@ -1,8 +1,10 @@
 // Many ranks against one, forward and backward, by the definition in double.
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cpu_options.h"
@@ -97,4 +99,154 @@ TEST_CASE("every mask with every mod, in every exchange, forward and backward") 
             CAPTURE(mod_name);
             check_layouts(DistributedProblem(case_of(mod, mask), seed), {2, 3});
         }
+}
+
+TEST_CASE("one to eight ranks, GQA, batches, narrow types, heads of values, the gradient of lse") {
+    if (!has_cpu()) return;
+    const std::uint32_t seed = fresh_seed();
+    DistributedCase one = case_of(kMods[1].second, kMasks[1].second);
+    one.batch = 2;
+    one.heads = 4;
+    one.kv_heads = 2;
+    one.q_len = 61;
+    one.kv_len = 83;
+    one.head_dim_v = 16;
+    one.with_d_lse = true;
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+        CAPTURE(name(dtype));
+        one.dtype = dtype;
+        check_layouts(DistributedProblem(one, seed), {1, 4, 8});
+        check_layouts(DistributedProblem(one, seed), {3}, {.o_type = dtype});
+    }
+    one.kv_heads = 1;
+    one.text = kMods[4].second + "\n" + kMasks[4].second;
+    check_layouts(DistributedProblem(one, seed), {8});
+}
+
+TEST_CASE("sinks enter once, and learn once") {
+    if (!has_cpu()) return;
+    const std::uint32_t seed = fresh_seed();
+    for (const char* sink :
+         {"buffer s: f32[H] grad\nsink = s[h] + 1", "sink = 3.0",
+          "buffer t: f32[H, Q_LEN] grad\nscore_mod = score + t[h, 0]\nsink = t[h, q_idx]",
+          "buffer s: f32[H] grad\nsink = where(q_idx % 3 == 0, -inf, s[h])"})
+        for (const bool with_d_lse : {false, true}) {
+            CAPTURE(sink);
+            DistributedCase one = case_of(sink, kMasks[2].second);
+            one.with_d_lse = with_d_lse;
+            one.dtype = with_d_lse ? DType::bf16 : DType::f32;
+            check_layouts(DistributedProblem(one, seed), {1, 3});
+        }
+}
+
+TEST_CASE("gradients of buffers: of each rank, their sum, their average; in their own type") {
+    if (!has_cpu()) return;
+    DistributedCase one = case_of("buffer table: bf16[32, H] grad\n"
+                                  "score_mod = score + table[clamp(q_idx - kv_idx + 16, 0, 31), h]",
+                                  "");
+    const DistributedProblem problem(one, 5);
+    const Shards shards = *Shards::contiguous(one.q_len, 3);
+    const Outcome sum = problem.on_ranks(shards, shards);
+    REQUIRE(sum.error == "");
+    const Outcome none = problem.on_ranks(shards, shards, {.reduction = GradientReduction::none});
+    const Outcome average =
+        problem.on_ranks(shards, shards, {.reduction = GradientReduction::average});
+    const auto& wanted = sum.d_buffers.at("table");
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+        double added = 0;
+        for (const auto& of_rank : none.of_ranks)
+            added += of_rank.at("table")[i];
+        CHECK(added == doctest::Approx(wanted[i]).epsilon(1e-6));
+        CHECK(average.d_buffers.at("table")[i] * 3 == doctest::Approx(wanted[i]).epsilon(1e-6));
+    }
+    for (const Outcome* outcome : {&sum, &average})
+        for (const auto& of_rank : outcome->of_ranks)
+            CHECK(of_rank.at("table") == outcome->d_buffers.at("table"));
+    one.gradient_type = GradientType::buffer;
+    const DistributedProblem narrow(one, 5);
+    CHECK(compare(narrow, narrow.on_ranks(shards, shards), narrow.on_one_rank()) == "");
+}
+
+namespace {
+
+// Waits now and then, so that ranks meet in other orders.
+class Delayed final : public Communicator {
+  public:
+    Delayed(std::shared_ptr<Communicator> inner, std::uint32_t seed)
+        : inner_(std::move(inner)), random_(seed) {}
+    int rank() const override { return inner_->rank(); }
+    int ranks() const override { return inner_->ranks(); }
+    Result<Ticket> start(int channel, std::span<const Message> sends,
+                         std::span<const Message> receives, std::shared_ptr<void> memory) override {
+        pause();
+        return inner_->start(channel, sends, receives, std::move(memory));
+    }
+    Result<void> wait(Ticket ticket) override {
+        pause();
+        return inner_->wait(ticket);
+    }
+
+  private:
+    void pause() { std::this_thread::sleep_for(std::chrono::microseconds(random_() % 3000)); }
+    std::shared_ptr<Communicator> inner_;
+    std::mt19937 random_;
+};
+
+} // namespace
+
+TEST_CASE("the same bits, whatever the timing") {
+    if (!has_cpu()) return;
+    const DistributedProblem problem(case_of(kMods[2].second, kMasks[1].second), 11);
+    const Shards shards = *Shards::zigzag(problem.what().q_len, 4);
+    for (const Exchange exchange : {Exchange::ring, Exchange::all_gather}) {
+        const Outcome first = problem.on_ranks(shards, shards, {.exchange = exchange});
+        REQUIRE(first.error == "");
+        for (std::uint32_t run = 0; run < 4; ++run) {
+            const Outcome again = problem.on_ranks(
+                shards, shards,
+                {.exchange = exchange, .wrap = [run](std::shared_ptr<Communicator> inner) {
+                     const auto seed = run * 8 + static_cast<std::uint32_t>(inner->rank());
+                     return std::make_shared<Delayed>(std::move(inner), seed);
+                 }});
+            CHECK(again.error == "");
+            CHECK(again.o == first.o);
+            CHECK(again.lse == first.lse);
+            CHECK(again.dq == first.dq);
+            CHECK(again.dk == first.dk);
+            CHECK(again.dv == first.dv);
+            CHECK(again.d_buffers == first.d_buffers);
+        }
+    }
+}
+
+TEST_CASE("a plan says how it exchanges, what travels and how even the work is") {
+    if (!has_cpu()) return;
+    DistributedCase one = case_of(kMods[0].second, kMasks[1].second);
+    one.q_len = one.kv_len = 96; // so that tiles end where shards do
+    const DistributedProblem problem(one, 1);
+    auto communicators = *in_process_communicators(2);
+    const Shards shards = *Shards::contiguous(problem.what().q_len, 2);
+    std::vector<Result<DistributedPlan>> plans(2, Result<DistributedPlan>(Error{}));
+    std::vector<std::thread> threads;
+    for (std::size_t rank = 0; rank < 2; ++rank)
+        threads.emplace_back([&, rank] {
+            plans[rank] = problem.distributed().plan(
+                {.batch = 1, .heads = 2, .kv_heads = 1, .queries = shards, .keys = shards},
+                communicators[rank]);
+        });
+    for (std::thread& thread : threads)
+        thread.join();
+    REQUIRE(plans[0]);
+    REQUIRE(plans[1]);
+    CHECK(plans[0]->exchange() == Exchange::all_gather);
+    CHECK(plans[0]->explain().starts_with("exchange: all_gather, because gathered keys"));
+    const Traffic first = plans[0]->traffic(), second = plans[1]->traffic();
+    CHECK(first.forward_received == 0);
+    CHECK(second.forward_sent == 0);
+    CHECK(second.forward_received == 48 * 16 * 4); // keys of rank 0, k and v of 8 f32 each
+    CHECK(second.forward_received == first.forward_sent);
+    CHECK(second.backward_sent == first.backward_received);
+    CHECK(second.backward_sent == 48 * 16 * 4);
+    CHECK(first.visible_area < second.visible_area);
+    CHECK(first.fair_area == doctest::Approx((first.visible_area + second.visible_area) / 2));
 }

@@ -63,6 +63,11 @@ class DistributedProblem {
     Outcome on_ranks(const Shards& queries, const Shards& keys,
                      const RunOptions& options = {}) const;
 
+    // What one rank does; its part of the outcome, which on_ranks() makes the whole of.
+    Result<void> on_rank(const std::shared_ptr<Communicator>& communicator, const Shards& queries,
+                         const Shards& keys, const RunOptions& options, Outcome& outcome) const;
+    Outcome empty_outcome(int ranks) const;
+
     // Of an outcome against the answer: relative errors in the 2-norm, by tensor.
     std::map<std::string, double> errors(const Outcome& outcome) const;
     // Rows that see nothing have o = 0 and lse = -inf, in both; "" when lse is right elsewhere too.

@@ -14,6 +14,7 @@
 #include "flexc/input_check.h"
 #include "flexc/layout_option.h"
 #include "flexc/mod_option.h"
+#include "flexc/ranks.h"
 #include "flexc/safetensors.h"
 #include "flexc/whole_file.h"
 #include "support/text.h"
@@ -27,6 +28,7 @@ struct RunOptions {
     std::string device = "auto", output_type = "input";
     ChoiceOption choice;
     LayoutOption layout;
+    RankOption ranks;
     std::optional<double> scale;
     bool backward = false, report_out_of_range = false;
     bool quiet = false, json = false;
@@ -44,7 +46,8 @@ template <typename Work> double timed(const AttentionCall& call, Work work) {
         .count();
 }
 
-Kernel compile_for(const RunOptions& options, const ModText& mod, const ProblemShape& shape) {
+CompileOptions options_for(const RunOptions& options, const ModText& mod,
+                           const ProblemShape& shape) {
     auto compile_options = mod.options;
     compile_options.dtype = shape.dtype;
     compile_options.head_dim = shape.head_dim;
@@ -52,7 +55,7 @@ Kernel compile_for(const RunOptions& options, const ModText& mod, const ProblemS
     compile_options.device = parse_device(options.device);
     compile_options.backward = options.backward;
     compile_options.report_out_of_range = options.report_out_of_range;
-    return value_of(compile(mod.text, compile_options));
+    return compile_options;
 }
 
 void load_inputs(AttentionCall& call, const TensorFile& file, const Signature& signature,
@@ -149,6 +152,43 @@ void report(const RunOptions& options, const AttentionCall& call, const RunTimes
           kernel.from_cache() ? ", cached" : "", joined(names, " "), options.outputs);
 }
 
+void report_ranks(const RunOptions& options, const RankedRun& run, int ranks) {
+    if (options.json) {
+        nlohmann::json value{{"device", "cpu"},
+                             {"ranks", ranks},
+                             {"exchange", name(run.exchange)},
+                             {"compile_ms", run.compile_ms},
+                             {"cached", run.from_cache},
+                             {"forward_ms", run.forward_ms},
+                             {"forward_bytes", run.traffic.forward_received}};
+        if (options.backward) {
+            value["backward_ms"] = run.backward_ms;
+            value["backward_bytes"] = run.traffic.backward_received;
+        }
+        for (const auto& output : run.outputs) {
+            value["outputs"].push_back(
+                {{"name", output.name}, {"dtype", name(output.dtype)}, {"shape", output.shape}});
+        }
+        print_json(value);
+        return;
+    }
+    if (options.quiet) {
+        return;
+    }
+    std::vector<std::string> names;
+    for (const auto& output : run.outputs) {
+        names.push_back(output.name);
+    }
+    print(stdout, "{} ranks by {}: forward {:.2f} ms", ranks, name(run.exchange), run.forward_ms);
+    if (options.backward) {
+        print(stdout, ", backward {:.2f} ms", run.backward_ms);
+    }
+    print(stdout, " (compile {:.0f} ms{}); rank 0 received {} bytes; wrote {} to {}\n",
+          run.compile_ms, run.from_cache ? ", cached" : "",
+          run.traffic.forward_received + (options.backward ? run.traffic.backward_received : 0),
+          joined(names, " "), options.outputs);
+}
+
 // The results would take the place of what they were made from.
 void require_other_file(const RunOptions& options) {
     std::error_code failure; // where there is no such file yet
@@ -163,6 +203,10 @@ void run(const RunOptions& options) {
     // What these refuse is said before files are opened.
     apply(options.choice, mod.options);
     apply(options.layout, mod.options);
+    const auto communicator = open_ranks(options.ranks);
+    if (communicator != nullptr && (!is_dense(options.layout) || options.report_out_of_range)) {
+        fail_usage("--ranks mpi is for dense layouts, without --report-out-of-range");
+    }
     const auto output_type = parse_output_type(options.output_type);
     const auto signature = signature_of(mod);
     const auto file = value_of(TensorFile::open(options.inputs));
@@ -175,7 +219,28 @@ void run(const RunOptions& options) {
     // The backward's row sums come from o: without its rounding, gradients of buffers are closer.
     const bool learns =
         options.backward && std::ranges::any_of(signature.buffers, &BufferInfo::grad);
-    AttentionCall call(compile_for(options, mod, shape), shape,
+    if (communicator != nullptr) {
+        const RankedProblem problem{
+            .text = mod.text,
+            .options = options_for(options, mod, shape),
+            .shape = shape,
+            .signature = signature,
+            .scale = options.scale,
+            .params = mod.param_values,
+            .output_type = learns || output_type == OutputType::f32 ? DType::f32 : shape.dtype,
+            .backward = options.backward};
+        auto run = run_on_ranks(problem, file, communicator, options.ranks.exchange);
+        if (communicator->rank() != 0) {
+            return;
+        }
+        if (output_type == OutputType::input && run.outputs.front().dtype != shape.dtype) {
+            narrow(run.outputs.front(), shape.dtype);
+        }
+        require(write_tensors(options.outputs, run.outputs));
+        report_ranks(options, run, communicator->ranks());
+        return;
+    }
+    AttentionCall call(value_of(compile(mod.text, options_for(options, mod, shape))), shape,
                        {.scale = options.scale,
                         .params = mod.param_values,
                         .output_type = learns ? OutputType::f32 : output_type});
@@ -215,6 +280,7 @@ void add_run(CommandLine program) {
     command.option("--scale", options->scale, "Instead of 1/sqrt(D)");
     add_layout_options(command, options->layout);
     add_choice_options(command, options->choice);
+    add_rank_options(command, options->ranks);
     command.option("--output-type", options->output_type, "Of o: input (the type of q) or f32",
                    {.usual = {"input", "f32"}});
     command.flag("--report-out-of-range", options->report_out_of_range,

@@ -35,6 +35,8 @@ class TensorFile {
     const std::vector<TensorEntry>& entries() const { return entries_; }
     const TensorEntry* find(std::string_view name) const;
     Result<std::vector<std::byte>> read(const TensorEntry& entry) const;
+    // From a byte of the tensor on, as many as `to` holds.
+    Result<void> read(const TensorEntry& entry, std::uint64_t begin, std::span<std::byte> to) const;
 
   private:
     TensorFile() = default;

@@ -318,12 +318,20 @@ const TensorEntry* TensorFile::find(std::string_view name) const {
 
 Result<std::vector<std::byte>> TensorFile::read(const TensorEntry& entry) const {
     std::vector<std::byte> bytes(entry.end - entry.begin);
+    if (auto done = read(entry, 0, bytes); !done) {
+        return done.error();
+    }
+    return bytes;
+}
+
+Result<void> TensorFile::read(const TensorEntry& entry, std::uint64_t begin,
+                              std::span<std::byte> to) const {
     if (auto done =
-            read_exactly(descriptor_, bytes.data(), bytes.size(), data_start_ + entry.begin);
+            read_exactly(descriptor_, to.data(), to.size(), data_start_ + entry.begin + begin);
         !done) {
         return bad(formatted("{}: tensor '{}': {}", path_, entry.name, done.error().message));
     }
-    return bytes;
+    return {};
 }
 
 TensorFile::TensorFile(TensorFile&& other) noexcept

@@ -1,0 +1,40 @@
+// Sinks enter once for each row, whatever ranks its keys come from: forward when all partial
+// results are merged, backward through an lse that counts them.
+//
+// With r = 1 / (1 + exp(sink - lse)): o = r * (o without the sink); the weights of keys beside it
+// are exp(score - (lse - log r)); d sink = -(1 - r) * sum(d_out * o).
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "distributed/state.h"
+
+namespace flexc::distributed {
+
+class Sinks {
+  public:
+    // Of each of this rank's rows, [B, H, rows]; q may hold anything.
+    static Result<Sinks> find(const detail::DistributedPlanState& plan, const TensorView& q,
+                              std::span<const NamedTensor> buffers, Workspace workspace);
+
+    // Null where the program has no sink.
+    const float* values() const { return values_.empty() ? nullptr : values_.data(); }
+
+    // What the pieces' backward takes instead of lse and d_lse, which stay as they are without
+    // sinks. d_lse may be absent. The views are of this object's memory.
+    struct RowViews {
+        TensorView lse, d_lse;
+    };
+    RowViews with_sinks(const TensorView& lse, const TensorView& d_lse);
+
+    // Adds the gradients of what sinks read to `sums`.
+    Result<void> learn(const detail::DistributedPlanState& plan, const BackwardTensors& tensors,
+                       std::span<const NamedTensor> buffers, std::span<const NamedTensor> sums,
+                       Workspace workspace) const;
+
+  private:
+    std::vector<float> values_, lse_, d_lse_;
+};
+
+} // namespace flexc::distributed
