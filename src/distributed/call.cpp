@@ -2,6 +2,7 @@
 // computed with, and their gradients go home a step later.
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "distributed/sinks.h"
 #include "distributed/state.h"
 #include "runtime/buffers.h"
+#include "support/amounts.h"
 #include "support/guarded.h"
 #include "support/text.h"
 
@@ -23,6 +25,7 @@ using detail::DistributedPlanState;
 using distributed::Block;
 using distributed::Launch;
 using distributed::rows_of;
+using distributed::Sharded;
 using distributed::Share;
 using distributed::StepPlan;
 
@@ -30,47 +33,78 @@ using Bytes = std::shared_ptr<std::byte[]>;
 // Aligned for any element type.
 Bytes bytes(std::size_t count) { return Bytes(new std::byte[count]); }
 
-struct Columns {
-    int k = 0, v = 0;
-};
+// k and v, and what else has a row for each key: buffers that are sharded along KV_LEN, or the
+// gradients of all of these.
+using KeyTensors = std::vector<TensorView>;
 
-struct KeyViews {
-    TensorView k, v;
-};
-
-// Keys and values, or their gradients, of runs of rows: k of the first run, v of it, and so on.
-class Message {
+// How they lie in messages and blocks: of a run of rows all of them, without gaps.
+class KeyRows {
   public:
-    Message(const DistributedPlanState& plan, DType dtype)
-        : batch_(plan.sizes.batch), heads_(plan.sizes.kv_heads), dtype_(dtype),
-          columns_{plan.kernel->kernel.options().head_dim,
-                   plan.kernel->kernel.options().head_dim_v} {}
-
-    std::size_t bytes_of(std::int64_t rows) const {
-        return static_cast<std::size_t>(batch_ * heads_ * rows * (columns_.k + columns_.v)) *
-               size_of(dtype_);
+    KeyRows(const DistributedPlanState& plan, bool are_gradients) {
+        const CompileOptions& options = plan.kernel->kernel.options();
+        const DType dtype = are_gradients ? DType::f32 : options.dtype;
+        for (const std::int64_t columns : {options.head_dim, options.head_dim_v})
+            parts_.push_back({dtype, 2, {plan.sizes.batch, plan.sizes.kv_heads, 0, columns}});
+        for (const Sharded& sharded : plan.sharded)
+            if (!sharded.is_query && (!are_gradients || sharded.grad))
+                parts_.push_back(
+                    {are_gradients ? DType::f32 : sharded.dtype, sharded.dim, sharded.shape});
     }
-    // Of a run of `count` rows that begins after `rows` others.
-    KeyViews views(std::byte* data, std::int64_t rows, std::int64_t count) const {
-        std::byte* const k = data + bytes_of(rows);
-        std::byte* const v =
-            k + static_cast<std::size_t>(batch_ * heads_ * count * columns_.k) * size_of(dtype_);
-        return {TensorView::contiguous(k, dtype_, {batch_, heads_, count, columns_.k}),
-                TensorView::contiguous(v, dtype_, {batch_, heads_, count, columns_.v})};
+
+    std::size_t bytes_of(std::int64_t count) const {
+        std::size_t bytes = 0;
+        for (const Part& part : parts_)
+            bytes += padded(part.view(nullptr, count));
+        return bytes;
+    }
+    std::size_t bytes_of(const Share& share) const {
+        std::size_t bytes = 0;
+        for (const RowRange& run : share.runs)
+            bytes += bytes_of(run.count());
+        return bytes;
+    }
+    // Where a run is in the message that has all of a share.
+    std::byte* find(std::byte* message, const Share& share, const RowRange& wanted) const {
+        for (const RowRange& run : share.runs) {
+            if (run == wanted) break;
+            message += bytes_of(run.count());
+        }
+        return message;
+    }
+    KeyTensors views(std::byte* data, std::int64_t count) const {
+        KeyTensors views;
+        for (const Part& part : parts_) {
+            views.push_back(part.view(data, count));
+            data += padded(views.back());
+        }
+        return views;
+    }
+    KeyTensors rows(const KeyTensors& tensors, std::int64_t begin, std::int64_t count) const {
+        KeyTensors rows;
+        for (std::size_t i = 0; i < tensors.size(); ++i)
+            rows.push_back(rows_of(tensors[i], begin, count, parts_[i].dim));
+        return rows;
     }
 
   private:
-    std::int64_t batch_, heads_;
-    DType dtype_;
-    Columns columns_;
-};
+    struct Part {
+        DType dtype;
+        std::size_t dim;
+        std::vector<std::int64_t> shape;
 
-std::int64_t count_rows(const Share& share) {
-    std::int64_t rows = 0;
-    for (const RowRange& run : share.runs)
-        rows += run.count();
-    return rows;
-}
+        TensorView view(std::byte* data, std::int64_t count) const {
+            std::vector<std::int64_t> own = shape;
+            own[dim] = count;
+            return TensorView::contiguous(data, dtype, own);
+        }
+    };
+    static std::size_t padded(const TensorView& view) {
+        return support::rounded_up(distributed::bytes_of(view), kAlignment);
+    }
+    static constexpr std::size_t kAlignment = 16;
+
+    std::vector<Part> parts_;
+};
 
 // Where a run of this rank's own keys begins in its tensors.
 std::int64_t local_row(const DistributedPlanState& plan, std::int64_t position) {
@@ -82,8 +116,20 @@ std::int64_t local_row(const DistributedPlanState& plan, std::int64_t position) 
     return row;
 }
 
-KeyViews rows_of(const KeyViews& keys, std::int64_t begin, std::int64_t count) {
-    return {rows_of(keys.k, begin, count), rows_of(keys.v, begin, count)};
+// Between tensors of one shape.
+void copy(const KeyTensors& from, const KeyTensors& to) {
+    std::vector<std::byte> packed;
+    for (std::size_t i = 0; i < from.size(); ++i) {
+        packed.resize(distributed::bytes_of(from[i]));
+        distributed::pack(from[i], packed.data());
+        distributed::unpack(packed.data(), to[i]);
+    }
+}
+
+// To tensors without gaps.
+void pack(const KeyTensors& from, const KeyTensors& to) {
+    for (std::size_t i = 0; i < from.size(); ++i)
+        distributed::pack(from[i], static_cast<std::byte*>(to[i].data));
 }
 
 // Messages of one step on their way, with the memory that they are in.
@@ -96,30 +142,28 @@ struct OnTheWay {
 // The keys of each step.
 class KeyExchange {
   public:
-    KeyExchange(const DistributedPlanState& plan, KeyViews own)
-        : plan_(plan), own_(own), message_(plan, plan.kernel->kernel.options().dtype) {}
+    KeyExchange(const DistributedPlanState& plan, KeyTensors own)
+        : plan_(plan), own_(std::move(own)), rows_(plan, false) {}
 
     Result<void> start(std::size_t step) {
         next_ = {};
         auto memory = std::make_shared<std::vector<Bytes>>();
         std::vector<Communicator::Message> sends, receives;
         for (const Share& share : plan_.schedule.steps[step].departures) {
-            const std::size_t size = message_.bytes_of(count_rows(share));
+            const std::size_t size = rows_.bytes_of(share);
             std::byte* const data = memory->emplace_back(bytes(size)).get();
-            std::int64_t row = 0;
+            std::byte* at = data;
             for (const RowRange& run : share.runs) {
-                const KeyViews to = message_.views(data, row, run.count());
-                const KeyViews from = rows_of(own_, local_row(plan_, run.begin), run.count());
-                distributed::pack(from.k, static_cast<std::byte*>(to.k.data));
-                distributed::pack(from.v, static_cast<std::byte*>(to.v.data));
-                row += run.count();
+                pack(rows_.rows(own_, local_row(plan_, run.begin), run.count()),
+                     rows_.views(at, run.count()));
+                at += rows_.bytes_of(run.count());
             }
             sends.push_back({share.peer, data, size});
         }
         for (const Share& share : plan_.schedule.steps[step].arrivals) {
             std::byte* data = nullptr;
             if (share.peer != plan_.communicator->rank()) {
-                const std::size_t size = message_.bytes_of(count_rows(share));
+                const std::size_t size = rows_.bytes_of(share);
                 data = memory->emplace_back(bytes(size)).get();
                 receives.push_back({share.peer, data, size});
             }
@@ -135,96 +179,96 @@ class KeyExchange {
     }
 
     // The blocks of a step that was started; valid until finish() of the next one.
-    Result<std::vector<KeyViews>> finish(std::size_t step) {
+    Result<std::vector<KeyTensors>> finish(std::size_t step) {
         if (next_.ticket)
             if (auto done = plan_.communicator->wait(*next_.ticket); !done) return done.error();
         here_ = std::move(next_);
-        std::vector<KeyViews> views;
+        std::vector<KeyTensors> views;
         for (const Block& block : plan_.steps[step].blocks)
             views.push_back(block_view(block, step));
         return views;
     }
 
-  private:
-    KeyViews part_view(const Block::Part& part, std::size_t step) const {
-        const auto& arrivals = plan_.schedule.steps[step].arrivals;
-        const auto from = static_cast<std::size_t>(
-            std::ranges::find(arrivals, part.peer, &Share::peer) - arrivals.begin());
-        if (here_.received[from] == nullptr)
-            return rows_of(own_, local_row(plan_, part.run.begin), part.run.count());
-        return message_.views(here_.received[from], part.offset, part.run.count());
+    KeyTensors rows(const KeyTensors& block, const Launch& launch) const {
+        return rows_.rows(block, launch.k_row, launch.k_count);
     }
 
-    KeyViews block_view(const Block& block, std::size_t step) {
+  private:
+    KeyTensors part_view(const Block::Part& part, std::size_t step) const {
+        const auto& arrivals = plan_.schedule.steps[step].arrivals;
+        const auto share = std::ranges::find(arrivals, part.peer, &Share::peer);
+        std::byte* const message =
+            here_.received[static_cast<std::size_t>(share - arrivals.begin())];
+        if (message == nullptr)
+            return rows_.rows(own_, local_row(plan_, part.run.begin), part.run.count());
+        return rows_.views(rows_.find(message, *share, part.run), part.run.count());
+    }
+
+    KeyTensors block_view(const Block& block, std::size_t step) {
         if (block.parts.size() == 1) return part_view(block.parts[0], step);
-        const std::int64_t rows = block.keys.count();
-        std::byte* const data = here_.memory.emplace_back(bytes(message_.bytes_of(rows))).get();
-        const KeyViews whole = message_.views(data, 0, rows);
-        for (const Block::Part& part : block.parts) {
-            const KeyViews from = part_view(part, step);
-            const KeyViews to = rows_of(whole, part.run.begin - block.keys.begin, part.run.count());
-            copy(from.k, to.k);
-            copy(from.v, to.v);
-        }
+        const std::int64_t count = block.keys.count();
+        KeyTensors whole =
+            rows_.views(here_.memory.emplace_back(bytes(rows_.bytes_of(count))).get(), count);
+        for (const Block::Part& part : block.parts)
+            copy(part_view(part, step),
+                 rows_.rows(whole, part.run.begin - block.keys.begin, part.run.count()));
         return whole;
     }
 
-    // Between tensors of one shape.
-    void copy(const TensorView& from, const TensorView& to) {
-        packed_.resize(distributed::bytes_of(from));
-        distributed::pack(from, packed_.data());
-        distributed::unpack(packed_.data(), to);
-    }
-
     const DistributedPlanState& plan_;
-    KeyViews own_;
-    Message message_;
+    KeyTensors own_;
+    KeyRows rows_;
     OnTheWay next_, here_;
-    std::vector<std::byte> packed_;
 };
 
-// Gradients of keys and values, f32: of each step's blocks, on their way to whose keys they are.
+// Gradients of what has a row for each key, f32: of each step's blocks, on their way to whose keys
+// they are.
 class GradientExchange {
   public:
     // own: this rank's sums, without gaps.
-    GradientExchange(const DistributedPlanState& plan, KeyViews own)
-        : plan_(plan), own_(own), message_(plan, DType::f32) {}
+    GradientExchange(const DistributedPlanState& plan, KeyTensors own)
+        : plan_(plan), own_(std::move(own)), rows_(plan, true) {}
 
     // Where a step's launches add: zeros, or the rank's own sums.
-    std::vector<KeyViews> begin(std::size_t step) {
+    std::vector<KeyTensors> begin(std::size_t step) {
         blocks_.clear();
-        std::vector<KeyViews> views;
+        std::vector<KeyTensors> views;
         for (const Block& block : plan_.steps[step].blocks) {
             if (block.local_row >= 0) {
-                views.push_back(rows_of(own_, block.local_row, block.keys.count()));
+                views.push_back(rows_.rows(own_, block.local_row, block.keys.count()));
                 continue;
             }
-            const std::size_t size = message_.bytes_of(block.keys.count());
+            const std::size_t size = rows_.bytes_of(block.keys.count());
             std::byte* const data = blocks_.emplace_back(bytes(size)).get();
             std::fill_n(data, size, std::byte{0});
-            views.push_back(message_.views(data, 0, block.keys.count()));
+            views.push_back(rows_.views(data, block.keys.count()));
         }
         return views;
     }
 
+    KeyTensors rows(const KeyTensors& block, const Launch& launch) const {
+        return rows_.rows(block, launch.k_row, launch.k_count);
+    }
+
     // What launches added to the blocks goes home, and what others added comes.
-    Result<void> start(std::size_t step, std::span<const KeyViews> blocks) {
+    Result<void> start(std::size_t step, std::span<const KeyTensors> blocks) {
         if (auto done = finish(); !done) return done;
         auto memory = std::make_shared<std::vector<Bytes>>();
         std::vector<Communicator::Message> sends, receives;
         const distributed::Step& travel = plan_.schedule.steps[step];
         for (const Share& share : travel.arrivals) {
             const bool is_own = share.peer == plan_.communicator->rank();
-            const std::size_t size = message_.bytes_of(count_rows(share));
+            const std::size_t size = rows_.bytes_of(share);
             std::byte* const data = is_own ? nullptr : memory->emplace_back(bytes(size)).get();
             for (std::size_t i = 0; i < blocks.size(); ++i)
                 for (const Block::Part& part : plan_.steps[step].blocks[i].parts)
                     if (part.peer == share.peer)
-                        take(plan_.steps[step].blocks[i], blocks[i], part, data);
+                        take(plan_.steps[step].blocks[i], blocks[i], part.run,
+                             is_own ? nullptr : rows_.find(data, share, part.run));
             if (!is_own) sends.push_back({share.peer, data, size});
         }
         for (const Share& share : travel.departures) {
-            const std::size_t size = message_.bytes_of(count_rows(share));
+            const std::size_t size = rows_.bytes_of(share);
             std::byte* const data = memory->emplace_back(bytes(size)).get();
             next_.received.push_back(data);
             receives.push_back({share.peer, data, size});
@@ -244,13 +288,10 @@ class GradientExchange {
         if (next_.ticket)
             if (auto done = plan_.communicator->wait(*next_.ticket); !done) return done;
         for (std::size_t i = 0; i < next_.received.size(); ++i) {
-            std::int64_t row = 0;
+            std::byte* at = next_.received[i];
             for (const RowRange& run : plan_.schedule.steps[step_].departures[i].runs) {
-                const KeyViews from = message_.views(next_.received[i], row, run.count());
-                const KeyViews to = rows_of(own_, local_row(plan_, run.begin), run.count());
-                distributed::add(static_cast<const float*>(from.k.data), to.k);
-                distributed::add(static_cast<const float*>(from.v.data), to.v);
-                row += run.count();
+                add(rows_.views(at, run.count()), run);
+                at += rows_.bytes_of(run.count());
             }
         }
         next_ = {};
@@ -258,30 +299,30 @@ class GradientExchange {
     }
 
   private:
-    void take(const Block& block, const KeyViews& sums, const Block::Part& part, std::byte* data) {
+    // To the sums of own keys; `more` has no gaps.
+    void add(const KeyTensors& more, const RowRange& run) {
+        const KeyTensors to = rows_.rows(own_, local_row(plan_, run.begin), run.count());
+        for (std::size_t i = 0; i < more.size(); ++i)
+            distributed::add(static_cast<const float*>(more[i].data), to[i]);
+    }
+
+    // Into a message, or to the sums of own keys.
+    void take(const Block& block, const KeyTensors& sums, const RowRange& run, std::byte* data) {
         if (block.local_row >= 0) return; // they are there already
-        const KeyViews from = rows_of(sums, part.run.begin - block.keys.begin, part.run.count());
-        if (data != nullptr) {
-            const KeyViews to = message_.views(data, part.offset, part.run.count());
-            distributed::pack(from.k, static_cast<std::byte*>(to.k.data));
-            distributed::pack(from.v, static_cast<std::byte*>(to.v.data));
-            return;
-        }
-        const KeyViews to = rows_of(own_, local_row(plan_, part.run.begin), part.run.count());
-        for (const auto& [more, sum] : {std::pair{&from.k, &to.k}, std::pair{&from.v, &to.v}}) {
-            packed_.resize(static_cast<std::size_t>(more->elements()));
-            distributed::pack(*more, reinterpret_cast<std::byte*>(packed_.data()));
-            distributed::add(packed_.data(), *sum);
-        }
+        const KeyTensors from = rows_.rows(sums, run.begin - block.keys.begin, run.count());
+        if (data != nullptr) return pack(from, rows_.views(data, run.count()));
+        const Bytes packed = bytes(rows_.bytes_of(run.count()));
+        const KeyTensors more = rows_.views(packed.get(), run.count());
+        pack(from, more);
+        add(more, run);
     }
 
     const DistributedPlanState& plan_;
-    KeyViews own_;
-    Message message_;
+    KeyTensors own_;
+    KeyRows rows_;
     std::vector<Bytes> blocks_;
     OnTheWay next_;
     std::size_t step_ = 0;
-    std::vector<float> packed_;
 };
 
 // A tensor of this rank's rows against what the plan says.
@@ -323,6 +364,25 @@ Result<void> check_all(const DistributedPlanState& plan, std::span<const Rule> r
     for (const Rule& rule : rules)
         if (auto checked = check(plan, rule); !checked) return checked;
     return {};
+}
+
+// Memory of tensors without elements, which may be absent.
+alignas(16) std::byte nothing[16];
+
+// What the caller gave; of sharded buffers without rows a tensor of none.
+std::vector<NamedTensor> completed(const DistributedPlanState& plan,
+                                   std::span<const NamedTensor> given, bool are_gradients) {
+    std::vector<NamedTensor> tensors(given.begin(), given.end());
+    for (const Sharded& sharded : plan.sharded) {
+        const std::int64_t rows = sharded.shape[sharded.dim];
+        if (rows > 0 || (are_gradients && !sharded.grad)) continue;
+        std::erase_if(tensors,
+                      [&](const NamedTensor& tensor) { return tensor.name == sharded.name; });
+        const bool is_f32 = are_gradients && plan.kernel->gradient_type == GradientType::f32;
+        tensors.push_back(
+            {sharded.name, sharded.view(nothing, is_f32 ? DType::f32 : sharded.dtype, 0)});
+    }
+    return tensors;
 }
 
 Result<void> check_forward(const DistributedPlanState& plan, const ForwardTensors& tensors,
@@ -420,6 +480,61 @@ Result<DeviceMemory> workspace_of(const DistributedPlanState& plan) {
     return DeviceMemory::allocate(Device::cpu(), plan.workspace_bytes);
 }
 
+// What launches read as buffers, or add to as their gradients.
+class LaunchBuffers {
+  public:
+    // Gradients are this rank's f32 sums.
+    LaunchBuffers(const DistributedPlanState& plan, std::span<const NamedTensor> own,
+                  bool are_gradients)
+        : own_(own.begin(), own.end()) {
+        for (const Sharded& sharded : plan.sharded) {
+            if (sharded.is_query || (are_gradients && !sharded.grad)) continue;
+            const auto at = std::ranges::find(own_, sharded.name, &NamedTensor::name);
+            of_keys_.push_back(static_cast<std::size_t>(at - own_.begin()));
+            // A sink reads nothing of keys: zeros, or what nobody adds to.
+            const TensorView row =
+                sharded.view(nullptr, are_gradients ? DType::f32 : sharded.dtype, 1);
+            zeros_.emplace_back(distributed::bytes_of(row));
+            zero_rows_.push_back(row);
+            zero_rows_.back().data = zeros_.back().data();
+        }
+    }
+
+    // Of the rank's own rows, in the order of KeyRows.
+    KeyTensors of_keys() const {
+        KeyTensors tensors;
+        for (const std::size_t at : of_keys_)
+            tensors.push_back(own_[at].tensor);
+        return tensors;
+    }
+    // `tensors` begins with k and v. Launches on own keys have all of the rank's rows.
+    std::vector<NamedTensor> of(const Block& block, const KeyTensors& tensors) const {
+        std::vector<NamedTensor> result = own_;
+        if (block.local_row < 0)
+            for (std::size_t i = 0; i < of_keys_.size(); ++i)
+                result[of_keys_[i]].tensor = tensors[2 + i];
+        return result;
+    }
+    std::vector<NamedTensor> of_sinks() const {
+        std::vector<NamedTensor> result = own_;
+        for (std::size_t i = 0; i < of_keys_.size(); ++i)
+            result[of_keys_[i]].tensor = zero_rows_[i];
+        return result;
+    }
+
+  private:
+    std::vector<NamedTensor> own_;
+    std::vector<std::size_t> of_keys_;
+    std::vector<std::vector<std::byte>> zeros_;
+    KeyTensors zero_rows_;
+};
+
+KeyTensors key_tensors(const TensorView& k, const TensorView& v, const LaunchBuffers& buffers) {
+    KeyTensors tensors = {k, v};
+    std::ranges::copy(buffers.of_keys(), std::back_inserter(tensors));
+    return tensors;
+}
+
 Result<void> run_forward(const DistributedPlanState& plan, const ForwardTensors& tensors,
                          std::span<const NamedTensor> buffers) {
     const Kernel& kernel = plan.kernel->kernel;
@@ -432,7 +547,8 @@ Result<void> run_forward(const DistributedPlanState& plan, const ForwardTensors&
     const auto room = static_cast<std::size_t>(has_merged ? heads * plan.most_queries : 0);
     std::vector<float> partial_o(room * static_cast<std::size_t>(columns)), partial_lse(room);
 
-    KeyExchange keys(plan, {tensors.k, tensors.v});
+    const LaunchBuffers read(plan, buffers, false);
+    KeyExchange keys(plan, key_tensors(tensors.k, tensors.v, read));
     if (auto started = keys.start(0); !started) return started;
     for (std::size_t step = 0; step < plan.steps.size(); ++step) {
         const auto blocks = keys.finish(step);
@@ -440,9 +556,10 @@ Result<void> run_forward(const DistributedPlanState& plan, const ForwardTensors&
         if (step + 1 < plan.steps.size())
             if (auto started = keys.start(step + 1); !started) return started;
         for (const Launch& launch : plan.steps[step].launches) {
-            const KeyViews seen = rows_of((*blocks)[launch.block], launch.k_row, launch.k_count);
+            const KeyTensors& block = (*blocks)[launch.block];
+            const KeyTensors seen = keys.rows(block, launch);
             ForwardTensors piece{
-                .q = rows_of(tensors.q, launch.q_row, launch.q_count), .k = seen.k, .v = seen.v};
+                .q = rows_of(tensors.q, launch.q_row, launch.q_count), .k = seen[0], .v = seen[1]};
             if (launch.is_alone) {
                 piece.o = rows_of(tensors.o, launch.q_row, launch.q_count);
                 piece.lse = rows_of(tensors.lse, launch.q_row, launch.q_count);
@@ -453,7 +570,8 @@ Result<void> run_forward(const DistributedPlanState& plan, const ForwardTensors&
                 piece.lse =
                     TensorView::contiguous(partial_lse.data(), DType::f32, {b, h, launch.q_count});
             }
-            if (auto done = kernel.forward(launch.plan, piece, buffers,
+            if (auto done = kernel.forward(launch.plan, piece,
+                                           read.of(plan.steps[step].blocks[launch.block], block),
                                            {workspace->data(), workspace->bytes()});
                 !done)
                 return done;
@@ -461,8 +579,8 @@ Result<void> run_forward(const DistributedPlanState& plan, const ForwardTensors&
                 sums.add(launch.q_row, launch.q_count, partial_o.data(), partial_lse.data());
         }
     }
-    const auto sinks =
-        distributed::Sinks::find(plan, tensors.q, buffers, {workspace->data(), workspace->bytes()});
+    const auto sinks = distributed::Sinks::find(plan, tensors.q, read.of_sinks(),
+                                                {workspace->data(), workspace->bytes()});
     if (!sinks) return sinks.error();
     for (const RowRange& rows : plan.merged_rows)
         sums.finish(rows, sinks->values(), rows_of(tensors.o, rows.begin, rows.count()),
@@ -507,37 +625,43 @@ Result<void> run_backward(const DistributedPlanState& plan, const BackwardTensor
     }
 
     const Workspace room{workspace->data(), workspace->bytes()};
-    auto sinks = distributed::Sinks::find(plan, tensors.q, buffers, room);
+    const LaunchBuffers read(plan, buffers, false), learnt(plan, sum_views, true);
+    auto sinks = distributed::Sinks::find(plan, tensors.q, read.of_sinks(), room);
     if (!sinks) return sinks.error();
-    if (auto learnt = sinks->learn(plan, tensors, buffers, sum_views, room); !learnt) return learnt;
+    if (auto done = sinks->learn(plan, tensors, read.of_sinks(), learnt.of_sinks(), room); !done)
+        return done;
     const auto rows = sinks->with_sinks(tensors.lse, tensors.d_lse);
 
-    KeyExchange keys(plan, {tensors.k, tensors.v});
-    GradientExchange homeward(plan, {dk.view(), d_v.view()});
+    KeyExchange keys(plan, key_tensors(tensors.k, tensors.v, read));
+    GradientExchange homeward(plan, key_tensors(dk.view(), d_v.view(), learnt));
     if (auto started = keys.start(0); !started) return started;
     for (std::size_t step = 0; step < plan.steps.size(); ++step) {
         const auto blocks = keys.finish(step);
         if (!blocks) return blocks.error();
         if (step + 1 < plan.steps.size())
             if (auto started = keys.start(step + 1); !started) return started;
-        const std::vector<KeyViews> block_sums = homeward.begin(step);
+        const std::vector<KeyTensors> block_sums = homeward.begin(step);
         for (const Launch& launch : plan.steps[step].launches) {
-            const KeyViews seen = rows_of((*blocks)[launch.block], launch.k_row, launch.k_count);
-            const KeyViews to = rows_of(block_sums[launch.block], launch.k_row, launch.k_count);
+            const Block& block = plan.steps[step].blocks[launch.block];
+            const KeyTensors seen = keys.rows((*blocks)[launch.block], launch);
+            const KeyTensors to = homeward.rows(block_sums[launch.block], launch);
             const auto of_queries = [&](const TensorView& tensor) {
                 return rows_of(tensor, launch.q_row, launch.q_count);
             };
             const BackwardTensors piece{.q = of_queries(tensors.q),
-                                        .k = seen.k,
-                                        .v = seen.v,
+                                        .k = seen[0],
+                                        .v = seen[1],
                                         .o = of_queries(tensors.o),
                                         .lse = of_queries(rows.lse),
                                         .d_out = of_queries(tensors.d_out),
                                         .d_lse = of_queries(rows.d_lse),
                                         .dq = of_queries(dq.view()),
-                                        .dk = to.k,
-                                        .dv = to.v};
-            if (auto done = kernel.backward(launch.plan, piece, buffers, sum_views, room); !done)
+                                        .dk = to[0],
+                                        .dv = to[1]};
+            if (auto done =
+                    kernel.backward(launch.plan, piece, read.of(block, (*blocks)[launch.block]),
+                                    learnt.of(block, block_sums[launch.block]), room);
+                !done)
                 return done;
         }
         if (auto started = homeward.start(step, block_sums); !started) return started;
@@ -553,7 +677,13 @@ Result<void> run_backward(const DistributedPlanState& plan, const BackwardTensor
     for (std::size_t i = 0; i < program.buffers.size(); ++i) {
         if (!program.buffers[i].grad) continue;
         Sums& sums = buffer_sums[next++];
-        if (plan.reduction != GradientReduction::none)
+        // Sharded ones are whole already: each row is one rank's.
+        const bool is_sharded =
+            std::ranges::find(plan.sharded, i, &Sharded::buffer) != plan.sharded.end();
+        if (is_sharded && is_average)
+            for (float& value : sums.values())
+                value *= factor;
+        if (!is_sharded && plan.reduction != GradientReduction::none)
             if (auto done = distributed::all_reduce(*plan.communicator, sums.values(), factor);
                 !done)
                 return done;
@@ -570,11 +700,12 @@ Result<void> DistributedKernel::forward(const DistributedPlan& plan, const Forwa
         if (auto checked = check_plan(state_.get(), plan.state_.get()); !checked) return checked;
         const DistributedPlanState& state = *plan.state_;
         const distributed::AgreedPart parts[] = {{"a call", "forward"}};
-        if (auto agreed = distributed::agree(*state.communicator,
-                                             check_forward(state, tensors, buffers), parts);
+        const auto all = completed(state, buffers, false);
+        if (auto agreed =
+                distributed::agree(*state.communicator, check_forward(state, tensors, all), parts);
             !agreed)
             return agreed;
-        return run_forward(state, tensors, buffers);
+        return run_forward(state, tensors, all);
     });
 }
 
@@ -587,10 +718,12 @@ Result<void> DistributedKernel::backward(const DistributedPlan& plan,
         const DistributedPlanState& state = *plan.state_;
         GradientViews gradients{};
         const distributed::AgreedPart parts[] = {{"a call", "backward"}};
-        const auto own = check_backward(state, tensors, buffers, buffer_gradients, gradients);
+        const auto all = completed(state, buffers, false);
+        const auto own = check_backward(state, tensors, all,
+                                        completed(state, buffer_gradients, true), gradients);
         if (auto agreed = distributed::agree(*state.communicator, own, parts); !agreed)
             return agreed;
-        return run_backward(state, tensors, buffers, gradients);
+        return run_backward(state, tensors, all, gradients);
     });
 }
 

@@ -84,11 +84,18 @@ Result<VisibleMap> map_of(const passes::Mod& mod, const detail::PlanState& plan,
 }
 
 // Of the sizes of a problem.
-std::uint64_t bytes_per_key(const DistributedPlanState& plan, std::size_t element) {
+enum class Way : std::uint8_t { out, home }; // keys and values, or their gradients in f32
+std::uint64_t bytes_per_key(const DistributedPlanState& plan, Way way) {
     const CompileOptions& options = plan.kernel->kernel.options();
-    return static_cast<std::uint64_t>(plan.sizes.batch * plan.sizes.kv_heads *
-                                      (options.head_dim + options.head_dim_v)) *
-           element;
+    std::uint64_t bytes = static_cast<std::uint64_t>(plan.sizes.batch * plan.sizes.kv_heads *
+                                                     (options.head_dim + options.head_dim_v)) *
+                          size_of(way == Way::out ? options.dtype : DType::f32);
+    for (const distributed::Sharded& sharded : plan.sharded) {
+        if (sharded.is_query || (way == Way::home && !sharded.grad)) continue;
+        bytes += static_cast<std::uint64_t>(sharded.view(nullptr, DType::f32, 1).elements()) *
+                 size_of(way == Way::out ? sharded.dtype : DType::f32);
+    }
+    return bytes;
 }
 
 // Where a position is in a rank's tensors; -1 where it holds others.
@@ -103,13 +110,9 @@ std::int64_t row_of(std::span<const RowRange> ranges, std::int64_t position) {
 
 std::vector<Block> blocks_of(const Step& step, std::span<const RowRange> own, int rank) {
     std::vector<Block::Part> parts;
-    for (const Share& share : step.arrivals) {
-        std::int64_t offset = 0;
-        for (const RowRange& run : share.runs) {
-            parts.push_back({share.peer, run, offset});
-            offset += run.count();
-        }
-    }
+    for (const Share& share : step.arrivals)
+        for (const RowRange& run : share.runs)
+            parts.push_back({share.peer, run});
     std::ranges::sort(parts, {}, [](const Block::Part& part) { return part.run.begin; });
     std::vector<Block> blocks;
     for (const Block::Part& part : parts) {
@@ -123,6 +126,9 @@ std::vector<Block> blocks_of(const Step& step, std::span<const RowRange> own, in
             block.local_row = row_of(own, block.keys.begin);
     return blocks;
 }
+
+// Memory of tensors that a plan asks nothing of but their shapes.
+alignas(16) std::byte unread[16];
 
 class Planner {
   public:
@@ -140,17 +146,23 @@ class Planner {
                     formatted("the {} are shards of {} ranks; the communicator has {}", name,
                               shards->ranks(), ranks));
         const Kernel& kernel = plan_.kernel->kernel;
-        auto whole = bind_whole(kernel, whole_sizes(sizes), buffers_, options_);
+        plan_.q_rows = sizes.queries.rows(rank_);
+        plan_.k_rows = sizes.keys.rows(rank_);
+        // Ranks without rows have no tensors of them.
+        std::vector<NamedTensor> given;
+        std::ranges::copy_if(buffers_, std::back_inserter(given), [](const NamedTensor& buffer) {
+            return buffer.tensor && buffer.tensor.elements() > 0;
+        });
+        auto whole = bind_whole(kernel, whole_sizes(sizes), given, options_);
         if (!whole) return whole.error();
         plan_.whole = std::move(*whole);
         plan_.reduction = options_.reduction;
+        if (auto found = find_sharded(); !found) return found;
         auto map = map_of(kernel.state().mod, plan_.whole, buffers_);
         if (!map) return map.error();
         choose_exchange(*map);
         const Schedule schedule(sizes.queries, sizes.keys, *map, plan_.exchange);
         plan_.schedule = schedule.of(rank_);
-        plan_.q_rows = sizes.queries.rows(rank_);
-        plan_.k_rows = sizes.keys.rows(rank_);
         for (const Step& step : plan_.schedule.steps)
             if (auto added = add_step(step); !added) return added;
         if (auto added = add_sinks(); !added) return added;
@@ -194,14 +206,81 @@ class Planner {
         for (int rank = 0; rank < gathered.ranks(); ++rank)
             most = std::max(most, gathered.received_rows(rank));
         const std::uint64_t bytes =
-            static_cast<std::uint64_t>(most) *
-            bytes_per_key(plan_, size_of(plan_.kernel->kernel.options().dtype));
+            static_cast<std::uint64_t>(most) * bytes_per_key(plan_, Way::out);
         plan_.exchange = bytes <= kMostGatheredBytes ? Exchange::all_gather : Exchange::ring;
         plan_.explanation =
             formatted("exchange: {}, because gathered keys and values take {} bytes on a rank, {} "
                       "than {}\n",
                       name(plan_.exchange), bytes,
                       plan_.exchange == Exchange::ring ? "more" : "no more", kMostGatheredBytes);
+    }
+
+    Result<void> find_sharded() {
+        const detail::KernelState& kernel = plan_.kernel->kernel.state();
+        const ir::Program& program = kernel.mod.program;
+        for (const ShardedBuffer& sharded : kernel.options.sharded) {
+            const auto buffer =
+                std::ranges::find(program.buffers, sharded.buffer, &ir::Buffer::name);
+            const std::string size = formatted("{}.{}", sharded.buffer, sharded.dim);
+            distributed::Sharded found{
+                .buffer = static_cast<std::size_t>(buffer - program.buffers.begin()),
+                .is_query = sharded.dim == "Q_LEN",
+                .name = sharded.buffer,
+                .param = size + ".shift",
+                .dtype = buffer->dtype,
+                .grad = buffer->grad,
+                .shape = {}};
+            const std::int64_t rows = found.is_query ? plan_.q_rows : plan_.k_rows;
+            for (const ir::Dim& dim : buffer->dims) {
+                if (!dim.is_constant() && program.sizes[dim.size] == size) {
+                    found.dim = found.shape.size();
+                    plan_.whole.size_values[dim.size] = rows;
+                }
+                const std::int64_t extent =
+                    dim.is_constant() ? dim.constant : plan_.whole.size_values[dim.size];
+                if (extent == runtime::kUnbound)
+                    return runtime::invalid(
+                        formatted("size '{}' is not known: pass the buffers to plan()",
+                                  program.sizes[dim.size]));
+                found.shape.push_back(extent);
+            }
+            plan_.sharded.push_back(std::move(found));
+        }
+        return {};
+    }
+
+    // Of a launch: the positions that it begins with, and their rows in buffers that are sharded
+    // along Q_LEN, and in those along KV_LEN, which have k_rows there.
+    struct Place {
+        std::int64_t q_position = 0, q_row = 0, k_position = 0, k_row = 0, k_rows = 0;
+    };
+    Result<Plan> plan_launch(const Kernel& kernel, const Sizes& sizes, const Place& place) {
+        std::vector<ParamValue> params(options_.params.begin(), options_.params.end());
+        std::vector<NamedTensor> buffers;
+        for (const NamedTensor& buffer : buffers_)
+            if (std::ranges::find(plan_.sharded, buffer.name, &distributed::Sharded::name) ==
+                plan_.sharded.end())
+                buffers.push_back(buffer);
+        for (const distributed::Sharded& sharded : plan_.sharded) {
+            const std::int64_t shift =
+                sharded.is_query ? place.q_row - place.q_position : place.k_row - place.k_position;
+            params.push_back({sharded.param, static_cast<double>(shift)});
+            buffers.push_back(
+                {sharded.name, sharded.view(unread, sharded.dtype,
+                                            sharded.is_query ? plan_.q_rows : place.k_rows)});
+        }
+        PlanOptions options;
+        options.scale = options_.scale;
+        options.params = params;
+        options.q_offset = place.q_position;
+        options.kv_offset = place.k_position;
+        options.global_q_len = plan_.sizes.queries.length();
+        options.global_kv_len = plan_.sizes.keys.length();
+        options.cpu_threads = options_.cpu_threads;
+        options.accumulate_gradients = kernel.options().backward;
+        auto made = kernel.plan(sizes, buffers, {}, options);
+        if (made) plan_.workspace_bytes = std::max(plan_.workspace_bytes, made->workspace_bytes());
+        return made;
     }
 
     Result<void> add_step(const Step& step) {
@@ -214,17 +293,25 @@ class Planner {
             Sizes sizes = plan_.whole.sizes;
             sizes.q_len = piece.queries.count();
             sizes.kv_len = piece.keys.count();
-            auto made = plan_.kernel->kernel.plan(
-                sizes, buffers_, {}, piece_options(piece.queries.begin, piece.keys.begin));
+            const std::int64_t q_row =
+                row_of(plan_.sizes.queries.ranges(rank_), piece.queries.begin);
+            const std::int64_t k_row = piece.keys.begin - block->keys.begin;
+            // Blocks of the rank's own keys are inside its tensors.
+            const bool is_local = block->local_row >= 0;
+            auto made = plan_launch(plan_.kernel->kernel, sizes,
+                                    {.q_position = piece.queries.begin,
+                                     .q_row = q_row,
+                                     .k_position = piece.keys.begin,
+                                     .k_row = is_local ? block->local_row + k_row : k_row,
+                                     .k_rows = is_local ? plan_.k_rows : block->keys.count()});
             if (!made) return made.error();
-            plan_.workspace_bytes = std::max(plan_.workspace_bytes, made->workspace_bytes());
             plan_.most_queries = std::max(plan_.most_queries, sizes.q_len);
             result.launches.push_back(
                 {.plan = std::move(*made),
-                 .q_row = row_of(plan_.sizes.queries.ranges(rank_), piece.queries.begin),
+                 .q_row = q_row,
                  .q_count = piece.queries.count(),
                  .block = static_cast<std::size_t>(block - result.blocks.begin()),
-                 .k_row = piece.keys.begin - block->keys.begin,
+                 .k_row = k_row,
                  .k_count = piece.keys.count()});
         }
         plan_.steps.push_back(std::move(result));
@@ -238,27 +325,13 @@ class Planner {
             Sizes sizes = plan_.whole.sizes;
             sizes.q_len = range.count();
             sizes.kv_len = 1;
-            auto made =
-                plan_.kernel->sink_kernel->plan(sizes, buffers_, {}, piece_options(range.begin, 0));
+            auto made = plan_launch(*plan_.kernel->sink_kernel, sizes,
+                                    {.q_position = range.begin, .q_row = row, .k_rows = 1});
             if (!made) return made.error();
-            plan_.workspace_bytes = std::max(plan_.workspace_bytes, made->workspace_bytes());
             plan_.sinks.push_back({std::move(*made), {row, row + range.count()}});
             row += range.count();
         }
         return {};
-    }
-
-    PlanOptions piece_options(std::int64_t q_offset, std::int64_t kv_offset) const {
-        PlanOptions options;
-        options.scale = options_.scale;
-        options.params = options_.params;
-        options.q_offset = q_offset;
-        options.kv_offset = kv_offset;
-        options.global_q_len = plan_.sizes.queries.length();
-        options.global_kv_len = plan_.sizes.keys.length();
-        options.cpu_threads = options_.cpu_threads;
-        options.accumulate_gradients = plan_.kernel->kernel.options().backward;
-        return options;
     }
 
     // A launch whose queries are a whole range that no other one touches writes its result where it
@@ -285,9 +358,8 @@ class Planner {
 
     void count_traffic(const Schedule& schedule, const VisibleMap& map) {
         Traffic& traffic = plan_.traffic;
-        const std::uint64_t narrow =
-            bytes_per_key(plan_, size_of(plan_.kernel->kernel.options().dtype));
-        const std::uint64_t wide = bytes_per_key(plan_, sizeof(float));
+        const std::uint64_t narrow = bytes_per_key(plan_, Way::out);
+        const std::uint64_t wide = bytes_per_key(plan_, Way::home);
         const auto sent = static_cast<std::uint64_t>(schedule.sent_rows(rank_));
         const auto received = static_cast<std::uint64_t>(schedule.received_rows(rank_));
         traffic.forward_sent = sent * narrow;
@@ -340,6 +412,22 @@ class Planner {
     int rank_;
     std::string visible_;
 };
+
+// Every rank plans what all of them do from what the mask reads.
+Result<void> check_sharded(const detail::KernelState& kernel) {
+    const ir::Program& program = kernel.mod.program;
+    for (const ir::NodeId id : ir::reachable(program.graph, std::span(&kernel.mod.mask, 1))) {
+        const ir::Node& node = program.graph[id];
+        if (node.op != ir::Op::read) continue;
+        const std::string& name = program.buffers[node.symbol].name;
+        if (std::ranges::find(kernel.options.sharded, name, &ShardedBuffer::buffer) !=
+            kernel.options.sharded.end())
+            return runtime::invalid(formatted(
+                "buffer '{}' is sharded, and the mask reads it: have it whole on every rank",
+                name));
+    }
+    return {};
+}
 
 } // namespace
 
@@ -417,6 +505,7 @@ Result<DistributedKernel> compile_distributed(std::string_view text, const Compi
         auto kernel = compile(text, options);
         if (!kernel) return kernel.error();
         state->kernel = std::move(*kernel);
+        if (auto checked = check_sharded(state->kernel.state()); !checked) return checked.error();
         const CompileOptions& full = state->kernel.options();
         state->program = ir::print(state->kernel.state().mod.program);
         if (state->sink_kernel)

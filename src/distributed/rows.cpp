@@ -83,10 +83,11 @@ template <typename Format> void widen_as(const TensorView& from, float* to) {
 
 } // namespace
 
-TensorView rows_of(const TensorView& tensor, std::int64_t begin, std::int64_t count) {
+TensorView rows_of(const TensorView& tensor, std::int64_t begin, std::int64_t count,
+                   std::size_t dim) {
     TensorView rows = tensor;
-    if (tensor) rows.data = at(tensor, begin * tensor.strides[2]);
-    rows.shape[2] = count;
+    if (tensor) rows.data = at(tensor, begin * tensor.strides[dim]);
+    rows.shape[dim] = count;
     return rows;
 }
 

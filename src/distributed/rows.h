@@ -8,8 +8,9 @@
 
 namespace flexc::distributed {
 
-// The rows from begin on; the same memory. Of [B, H, S, D] or [B, H, S].
-TensorView rows_of(const TensorView& tensor, std::int64_t begin, std::int64_t count);
+// The rows from begin on; the same memory. Of [B, H, S, D] or [B, H, S], or along another dim.
+TensorView rows_of(const TensorView& tensor, std::int64_t begin, std::int64_t count,
+                   std::size_t dim = 2);
 
 std::size_t bytes_of(const TensorView& tensor);
 

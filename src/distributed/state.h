@@ -12,13 +12,28 @@
 
 namespace flexc::distributed {
 
+// A buffer of which each rank has the rows of its queries, or of its keys.
+struct Sharded {
+    std::size_t buffer = 0, dim = 0; // of the program, and of the buffer
+    bool is_query = false;
+    std::string name, param; // of the shift
+    DType dtype = DType::f32;
+    bool grad = false;
+    std::vector<std::int64_t> shape; // with this rank's rows
+
+    TensorView view(void* data, DType type, std::int64_t rows) const {
+        std::vector<std::int64_t> own = shape;
+        own[dim] = rows;
+        return TensorView::contiguous(data, type, own);
+    }
+};
+
 // Keys that lie together in memory during a step: whole runs of one rank or more.
 struct Block {
     RowRange keys;
     struct Part {
         int peer = 0;
         RowRange run;
-        std::int64_t offset = 0; // row in the message of the peer
     };
     std::vector<Part> parts;
     // Where they are in this rank's own tensors; -1 where some come from others.
@@ -60,6 +75,7 @@ struct DistributedPlanState {
     std::shared_ptr<const DistributedKernelState> kernel;
     std::shared_ptr<Communicator> communicator;
     DistributedSizes sizes;
+    std::vector<distributed::Sharded> sharded;
     Exchange exchange = Exchange::ring;
     GradientReduction reduction = GradientReduction::sum;
     PlanState whole; // sizes and params of the whole problem

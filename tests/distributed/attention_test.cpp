@@ -82,6 +82,14 @@ void check_layouts(const DistributedProblem& problem, std::initializer_list<int>
             }
 }
 
+void one_rank_refuses(const char* text, const ShardedBuffer& sharded, const char* message) {
+    CompileOptions options = cpu_options();
+    options.sharded = {sharded};
+    const auto kernel = compile_distributed(text, options);
+    REQUIRE(!kernel);
+    CHECK(kernel.error().message == message);
+}
+
 std::uint32_t fresh_seed() {
     const std::uint32_t seed = std::random_device{}();
     MESSAGE("seed " << seed);
@@ -137,6 +145,47 @@ TEST_CASE("sinks enter once, and learn once") {
             one.dtype = with_d_lse ? DType::bf16 : DType::f32;
             check_layouts(DistributedProblem(one, seed), {1, 3});
         }
+}
+
+TEST_CASE("buffers sharded along queries or keys: each rank has its rows, and their gradients") {
+    if (!has_cpu()) return;
+    const std::uint32_t seed = fresh_seed();
+    struct Sharding {
+        const char* text;
+        std::vector<ShardedBuffer> sharded;
+    };
+    const Sharding programs[] = {
+        {"buffer gate: f32[Q_LEN] grad\nscore_mod = score * (1 + gate[q_idx])",
+         {{"gate", "Q_LEN"}}},
+        {"buffer keys: bf16[H, KV_LEN] grad\nscore_mod = score + keys[h, kv_idx]",
+         {{"keys", "KV_LEN"}}},
+        {"buffer bias: f32[H, Q_LEN, KV_LEN] grad\nscore_mod = score + bias[h, q_idx, kv_idx]",
+         {{"bias", "Q_LEN"}}},
+        {"buffer bias: f32[H, Q_LEN, KV_LEN] grad\nscore_mod = score + bias[h, q_idx, kv_idx]",
+         {{"bias", "KV_LEN"}}},
+        {"buffer a: f32[KV_LEN, 3] grad\nbuffer c: f32[Q_LEN, 3] grad\nbuffer n: i32[KV_LEN]\n"
+         "buffer s: f32[H] grad\nsink = s[h] + c[q_idx, 0]\n"
+         "score_mod = score + sum(i in 0..3: a[kv_idx, i] * c[q_idx, i]) + 0.1 * n[kv_idx]",
+         {{"a", "KV_LEN"}, {"c", "Q_LEN"}, {"n", "KV_LEN"}}},
+    };
+    for (const Sharding& program : programs) {
+        CAPTURE(program.text);
+        DistributedCase one = case_of(program.text, kMasks[1].second);
+        one.sharded = program.sharded;
+        check_layouts(DistributedProblem(one, seed), {1, 3, 4});
+    }
+    one_rank_refuses("buffer keys: f32[KV_LEN]\nscore_mod = score + keys[kv_idx + 1]",
+                     {"keys", "KV_LEN"},
+                     "buffer 'keys' sharded along KV_LEN: a read has another index there than "
+                     "kv_idx itself: have it whole on every rank");
+    one_rank_refuses("buffer doc: i32[KV_LEN]\nmask_mod = doc[kv_idx] > 0", {"doc", "KV_LEN"},
+                     "buffer 'doc' is sharded, and the mask reads it: have it whole on every rank");
+    one_rank_refuses("buffer s: f32[H]\nscore_mod = score + s[h]", {"s", "H"},
+                     "buffer 's' sharded along H: buffers are sharded along Q_LEN or KV_LEN");
+    one_rank_refuses("buffer s: f32[H]\nscore_mod = score + s[h]", {"s", "Q_LEN"},
+                     "buffer 's' sharded along Q_LEN: it has no such dim");
+    one_rank_refuses("score", {"s", "Q_LEN"},
+                     "buffer 's' sharded along Q_LEN: the program has no such buffer");
 }
 
 TEST_CASE("gradients of buffers: of each rank, their sum, their average; in their own type") {

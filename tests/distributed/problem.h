@@ -25,6 +25,7 @@ struct DistributedCase {
     bool with_d_lse = false;
     bool backward = true;
     GradientType gradient_type = GradientType::f32;
+    std::vector<ShardedBuffer> sharded = {};
 };
 
 // As doubles, of the whole problem.
@@ -33,6 +34,7 @@ struct Outcome {
     std::vector<std::string> errors;
     std::vector<double> o, lse, dq, dk, dv;
     std::map<std::string, std::vector<double>> d_buffers;
+    std::map<std::string, std::vector<double>> d_sharded; // put together from all ranks
     // What each rank returned as the gradients of buffers.
     std::vector<std::map<std::string, std::vector<double>>> of_ranks;
 };
@@ -85,6 +87,8 @@ class DistributedProblem {
         std::vector<std::byte> bytes;
         DType dtype;
         bool grad;
+        int sharded_dim = -1; // of many ranks
+        bool is_query = false;
     };
     std::vector<Buffer> buffers_;
     std::vector<NamedTensor> buffer_views_;
