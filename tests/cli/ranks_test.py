@@ -1,0 +1,81 @@
+"""`flexc run --ranks mpi` under mpirun: the file of one rank, from any number of them."""
+import array
+import json
+import math
+import os
+import subprocess
+import unittest
+
+from black_box import FLEXC, CommandTest, inputs, needs_cpu, tensor_io
+
+MPIRUN = os.environ.get("MPIRUN", "mpirun")
+
+PROGRAM = """buffer slopes: f32[H] grad
+score_mod = score + slopes[h] * (kv_idx - q_idx) * 0.1
+mask_mod = q_idx + 20 >= kv_idx
+"""
+
+
+@needs_cpu
+class Ranks(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.environment.update(FLEXC_THREADS="1", OMPI_MCA_mpi_yield_when_idle="1")
+        self.tensors = inputs(batch=2, heads=4, kv_heads=2, q_len=37, kv_len=53)
+
+    def mpirun(self, ranks, *arguments):
+        command = [MPIRUN, "--oversubscribe", "--allow-run-as-root", "-n", str(ranks), FLEXC, *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, env=self.environment, cwd=self.folder,
+                              timeout=120)
+
+    def arguments(self, *more):
+        mod = self.write("mod.flex", PROGRAM)
+        source = self.write("in.safetensors", tensor_io.encode(self.tensors))
+        return ["run", mod, "--inputs", source, "--outputs", self.folder / "out.safetensors", *more]
+
+    def values(self):
+        return {name: array.array("f", tensor[2]) for name, tensor in self.outputs().items()}
+
+    def test_same_as_one_rank(self):
+        self.expect(0, *self.arguments("--backward", "--device", "cpu"))
+        wanted = self.values()
+        shapes = {name: tensor[:2] for name, tensor in self.outputs().items()}
+        for ranks, exchange in [(1, "auto"), (2, "ring"), (3, "zigzag"), (2, "gather"), (4, "auto")]:
+            with self.subTest(ranks=ranks, exchange=exchange):
+                (self.folder / "out.safetensors").unlink()
+                done = self.mpirun(ranks, *self.arguments("--backward", "--ranks", "mpi", "--exchange", exchange,
+                                                          "--json"))
+                self.assertEqual(done.returncode, 0, done.stderr)
+                report = json.loads(done.stdout.strip().splitlines()[-1])
+                self.assertEqual(report["ranks"], ranks)
+                self.assertIn(report["exchange"], ["ring", "all_gather"])
+                self.assertEqual(len(done.stdout.strip().splitlines()), 1, "one rank reports")
+                self.assertEqual({name: tensor[:2] for name, tensor in self.outputs().items()}, shapes)
+                for name, values in self.values().items():
+                    scale = math.sqrt(sum(x * x for x in wanted[name]) / len(wanted[name]))
+                    for got, want in zip(values, wanted[name]):
+                        self.assertLess(abs(got - want), 1e-5 * max(scale, 1), name)
+
+    def test_forward_alone(self):
+        done = self.mpirun(2, *self.arguments("--ranks", "mpi"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("2 ranks by", done.stdout)
+
+    def test_a_missing_tensor(self):
+        del self.tensors["slopes"]
+        done = self.mpirun(2, *self.arguments("--ranks", "mpi"))
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("'slopes': missing", done.stderr)
+        self.assertFalse((self.folder / "out.safetensors").exists())
+
+    def test_usage(self):
+        self.assertIn("--ranks mpi", self.expect(2, *self.arguments("--exchange", "ring")))
+        self.expect(2, *self.arguments("--ranks", "two"))
+        done = self.mpirun(1, *self.arguments("--ranks", "mpi", "--query-layout", "ragged"))
+        self.assertIn("dense layouts", done.stderr)
+        done = self.mpirun(1, *self.arguments("--ranks", "mpi", "--device", "cuda"))
+        self.assertNotEqual(done.returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
