@@ -107,8 +107,10 @@ Result<std::shared_ptr<Communicator>> mpi_communicator(const void* comm = nullpt
 // ring: rank r computes with its own keys, then with those of rank r - 1, r - 2, ...; what it needs
 // of them arrives during the step before. all_gather: what it needs of all ranks is put together
 // first, and each range of queries meets it at once: fewest partial results, most memory.
+// ulysses: each rank gets all queries and keys of some heads instead, whatever the mask shows, and
+// has the work of one rank with fewer heads; useful while ranks are no more than heads.
 // automatic: all_gather while gathered keys and values take at most 256 MiB on each rank.
-enum class Exchange : std::uint8_t { automatic, ring, all_gather };
+enum class Exchange : std::uint8_t { automatic, ring, all_gather, ulysses };
 std::string_view name(Exchange exchange); // "automatic", ...
 
 // What becomes of gradients of captured buffers, which are sums over all queries and keys: none:

@@ -116,16 +116,6 @@ std::int64_t local_row(const DistributedPlanState& plan, std::int64_t position) 
     return row;
 }
 
-// Between tensors of one shape.
-void copy(const KeyTensors& from, const KeyTensors& to) {
-    std::vector<std::byte> packed;
-    for (std::size_t i = 0; i < from.size(); ++i) {
-        packed.resize(distributed::bytes_of(from[i]));
-        distributed::pack(from[i], packed.data());
-        distributed::unpack(packed.data(), to[i]);
-    }
-}
-
 // To tensors without gaps.
 void pack(const KeyTensors& from, const KeyTensors& to) {
     for (std::size_t i = 0; i < from.size(); ++i)
@@ -209,9 +199,13 @@ class KeyExchange {
         const std::int64_t count = block.keys.count();
         KeyTensors whole =
             rows_.views(here_.memory.emplace_back(bytes(rows_.bytes_of(count))).get(), count);
-        for (const Block::Part& part : block.parts)
-            copy(part_view(part, step),
-                 rows_.rows(whole, part.run.begin - block.keys.begin, part.run.count()));
+        for (const Block::Part& part : block.parts) {
+            const KeyTensors from = part_view(part, step);
+            const KeyTensors to =
+                rows_.rows(whole, part.run.begin - block.keys.begin, part.run.count());
+            for (std::size_t i = 0; i < from.size(); ++i)
+                distributed::copy(from[i], to[i]);
+        }
         return whole;
     }
 
@@ -537,6 +531,7 @@ KeyTensors key_tensors(const TensorView& k, const TensorView& v, const LaunchBuf
 
 Result<void> run_forward(const DistributedPlanState& plan, const ForwardTensors& tensors,
                          std::span<const NamedTensor> buffers) {
+    if (plan.ulysses) return distributed::forward_ulysses(plan, tensors, buffers);
     const Kernel& kernel = plan.kernel->kernel;
     const std::int64_t heads = plan.sizes.batch * plan.sizes.heads;
     const std::int64_t columns = kernel.options().head_dim_v;
@@ -604,26 +599,16 @@ class Sums {
     std::vector<float> values_;
 };
 
-Result<void> run_backward(const DistributedPlanState& plan, const BackwardTensors& tensors,
-                          std::span<const NamedTensor> buffers, const GradientViews& gradients) {
+Result<void> backward_by_keys(const DistributedPlanState& plan, const BackwardTensors& tensors,
+                              std::span<const NamedTensor> buffers,
+                              std::span<const NamedTensor> sum_views) {
     const Kernel& kernel = plan.kernel->kernel;
-    const ir::Program& program = kernel.state().mod.program;
     const std::int64_t b = plan.sizes.batch;
     const std::int64_t d = kernel.options().head_dim, dv = kernel.options().head_dim_v;
     auto workspace = workspace_of(plan);
     if (!workspace) return workspace.error();
     Sums dq({b, plan.sizes.heads, plan.q_rows, d}), dk({b, plan.sizes.kv_heads, plan.k_rows, d}),
         d_v({b, plan.sizes.kv_heads, plan.k_rows, dv});
-    std::vector<Sums> buffer_sums;
-    buffer_sums.reserve(program.buffers.size());
-    std::vector<NamedTensor> sum_views;
-    for (std::size_t i = 0; i < program.buffers.size(); ++i) {
-        if (!program.buffers[i].grad) continue;
-        const auto shape = runtime::shape_of(gradients[i]);
-        buffer_sums.emplace_back(std::vector<std::int64_t>(shape.begin(), shape.end()));
-        sum_views.push_back({program.buffers[i].name, buffer_sums.back().view()});
-    }
-
     const Workspace room{workspace->data(), workspace->bytes()};
     const LaunchBuffers read(plan, buffers, false), learnt(plan, sum_views, true);
     auto sinks = distributed::Sinks::find(plan, tensors.q, read.of_sinks(), room);
@@ -670,6 +655,25 @@ Result<void> run_backward(const DistributedPlanState& plan, const BackwardTensor
     if (tensors.dq) distributed::round_to(dq.values().data(), tensors.dq);
     if (tensors.dk) distributed::round_to(dk.values().data(), tensors.dk);
     if (tensors.dv) distributed::round_to(d_v.values().data(), tensors.dv);
+    return {};
+}
+
+Result<void> run_backward(const DistributedPlanState& plan, const BackwardTensors& tensors,
+                          std::span<const NamedTensor> buffers, const GradientViews& gradients) {
+    const ir::Program& program = plan.kernel->kernel.state().mod.program;
+    std::vector<Sums> buffer_sums;
+    buffer_sums.reserve(program.buffers.size());
+    std::vector<NamedTensor> sum_views;
+    for (std::size_t i = 0; i < program.buffers.size(); ++i) {
+        if (!program.buffers[i].grad) continue;
+        const auto shape = runtime::shape_of(gradients[i]);
+        buffer_sums.emplace_back(std::vector<std::int64_t>(shape.begin(), shape.end()));
+        sum_views.push_back({program.buffers[i].name, buffer_sums.back().view()});
+    }
+    const auto done = plan.ulysses
+                          ? distributed::backward_ulysses(plan, tensors, buffers, sum_views)
+                          : backward_by_keys(plan, tensors, buffers, sum_views);
+    if (!done) return done;
 
     const bool is_average = plan.reduction == GradientReduction::average;
     const float factor = is_average ? 1.0f / static_cast<float>(plan.communicator->ranks()) : 1.0f;
@@ -684,9 +688,9 @@ Result<void> run_backward(const DistributedPlanState& plan, const BackwardTensor
             for (float& value : sums.values())
                 value *= factor;
         if (!is_sharded && plan.reduction != GradientReduction::none)
-            if (auto done = distributed::all_reduce(*plan.communicator, sums.values(), factor);
-                !done)
-                return done;
+            if (auto reduced = distributed::all_reduce(*plan.communicator, sums.values(), factor);
+                !reduced)
+                return reduced;
         distributed::round_to(sums.values().data(), gradients[i]);
     }
     return {};

@@ -161,6 +161,13 @@ class Planner {
         auto map = map_of(kernel.state().mod, plan_.whole, buffers_);
         if (!map) return map.error();
         choose_exchange(*map);
+        if (plan_.exchange == Exchange::ulysses) {
+            count_area(*map);
+            if (auto made = distributed::plan_ulysses(plan_, buffers_, options_); !made)
+                return made;
+            count_ulysses();
+            return {};
+        }
         const Schedule schedule(sizes.queries, sizes.keys, *map, plan_.exchange);
         plan_.schedule = schedule.of(rank_);
         for (const Step& step : plan_.schedule.steps)
@@ -356,6 +363,59 @@ class Planner {
         }
     }
 
+    void count_area(const VisibleMap& map) {
+        Traffic& traffic = plan_.traffic;
+        const int ranks = plan_.communicator->ranks();
+        for (int rank = 0; rank < ranks; ++rank)
+            for (const RowRange& range : plan_.sizes.queries.ranges(rank)) {
+                const double area = map.area(range, {0, plan_.sizes.keys.length()});
+                traffic.fair_area += area / ranks;
+                if (rank == rank_) traffic.visible_area += area;
+            }
+    }
+
+    // Rows go to those that have their heads; results and gradients come back in f32.
+    void count_ulysses() {
+        const distributed::Ulysses& ulysses = *plan_.ulysses;
+        const CompileOptions& options = ulysses.kernel.options();
+        const auto element = static_cast<std::int64_t>(size_of(options.dtype));
+        constexpr std::int64_t kFloat = sizeof(float);
+        const std::int64_t d = options.head_dim, dv = options.head_dim_v;
+        struct Bytes {
+            std::int64_t out, back, backward_out, backward_back;
+        };
+        // Of the rows of one rank, for the heads of another.
+        const auto between = [&](int rows_of, int heads_of) {
+            const distributed::HeadShare& share =
+                ulysses.shares[static_cast<std::size_t>(heads_of)];
+            const std::int64_t q =
+                plan_.sizes.batch * plan_.sizes.queries.rows(rows_of) * share.heads.count();
+            const std::int64_t k =
+                plan_.sizes.batch * plan_.sizes.keys.rows(rows_of) * share.kv_heads.count();
+            return Bytes{q * d * element + k * (d + dv) * element, q * (dv + 1) * kFloat,
+                         q * (d + dv) * element + q * (dv + 2) * kFloat + k * (d + dv) * element,
+                         q * d * kFloat + k * (d + dv) * kFloat};
+        };
+        Traffic& traffic = plan_.traffic;
+        for (int peer = 0; peer < plan_.communicator->ranks(); ++peer) {
+            if (peer == rank_) continue;
+            const Bytes mine = between(rank_, peer), theirs = between(peer, rank_);
+            traffic.forward_sent += static_cast<std::uint64_t>(mine.out + theirs.back);
+            traffic.forward_received += static_cast<std::uint64_t>(theirs.out + mine.back);
+            traffic.backward_sent +=
+                static_cast<std::uint64_t>(mine.backward_out + theirs.backward_back);
+            traffic.backward_received +=
+                static_cast<std::uint64_t>(theirs.backward_out + mine.backward_back);
+        }
+        traffic.pieces = static_cast<std::int64_t>(ulysses.plans.size());
+        const RowRange& heads = ulysses.shares[static_cast<std::size_t>(rank_)].heads;
+        plan_.explanation += formatted(
+            "rank {}: heads {} to {} in {} launches; forward sends {} and receives {} bytes, "
+            "backward {} and {}\n",
+            rank_, heads.begin, heads.end, traffic.pieces, traffic.forward_sent,
+            traffic.forward_received, traffic.backward_sent, traffic.backward_received);
+    }
+
     void count_traffic(const Schedule& schedule, const VisibleMap& map) {
         Traffic& traffic = plan_.traffic;
         const std::uint64_t narrow = bytes_per_key(plan_, Way::out);
@@ -366,12 +426,7 @@ class Planner {
         traffic.forward_received = received * narrow;
         traffic.backward_sent = sent * narrow + received * wide;
         traffic.backward_received = received * narrow + sent * wide;
-        for (int rank = 0; rank < schedule.ranks(); ++rank)
-            for (const RowRange& range : plan_.sizes.queries.ranges(rank)) {
-                const double area = map.area(range, {0, plan_.sizes.keys.length()});
-                traffic.fair_area += area / schedule.ranks();
-                if (rank == rank_) traffic.visible_area += area;
-            }
+        count_area(map);
         for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
             const auto launches = plan_.steps[i].launches.size();
             traffic.pieces += static_cast<std::int64_t>(launches);
@@ -491,6 +546,10 @@ Result<DistributedKernel> compile_distributed(std::string_view text, const Compi
                          "attention across ranks is of dense tensors: mask documents instead"};
         options.gradient_type = GradientType::f32;
         auto state = std::make_shared<DistributedKernelState>();
+        state->text = text;
+        state->options = options;
+        state->options.log = {}; // the caller's sink may die before the kernel
+        state->options.cancel = {};
         state->gradient_type = given.gradient_type;
         // The sink enters once, when all keys have been seen.
         const auto signature = check(text, options);

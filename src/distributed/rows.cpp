@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstring>
+#include <vector>
 
 #include "support/floats.h"
 
@@ -45,7 +46,7 @@ template <typename Visit> void each_element(const TensorView& tensor, Visit visi
 }
 
 // One memcpy for each run of the last dim where that has no gaps.
-template <bool kIsPacking> void copy(const TensorView& tensor, std::byte* packed) {
+template <bool kIsPacking> void move_runs(const TensorView& tensor, std::byte* packed) {
     const auto last = static_cast<std::size_t>(tensor.rank - 1);
     const std::size_t element = size_of(tensor.dtype);
     const auto move = [](std::byte* inside, std::byte* outside, std::size_t bytes) {
@@ -95,9 +96,15 @@ std::size_t bytes_of(const TensorView& tensor) {
     return static_cast<std::size_t>(tensor.elements()) * size_of(tensor.dtype);
 }
 
-void pack(const TensorView& from, std::byte* to) { copy<true>(from, to); }
+void pack(const TensorView& from, std::byte* to) { move_runs<true>(from, to); }
 void unpack(const std::byte* from, const TensorView& to) {
-    copy<false>(to, const_cast<std::byte*>(from));
+    move_runs<false>(to, const_cast<std::byte*>(from));
+}
+
+void copy(const TensorView& from, const TensorView& to) {
+    std::vector<std::byte> packed(bytes_of(from));
+    pack(from, packed.data());
+    unpack(packed.data(), to);
 }
 
 void add(const float* from, const TensorView& to) {

@@ -17,6 +17,8 @@ std::size_t bytes_of(const TensorView& tensor);
 // All elements, without gaps, in order.
 void pack(const TensorView& from, std::byte* to);
 void unpack(const std::byte* from, const TensorView& to);
+// Between tensors of one shape and type.
+void copy(const TensorView& from, const TensorView& to);
 // to += from; `from` without gaps, `to` with any strides; both f32.
 void add(const float* from, const TensorView& to);
 // As f32 without gaps, from f32, f16 or bf16.

@@ -117,6 +117,7 @@ std::string_view name(Exchange exchange) {
     switch (exchange) {
     case Exchange::ring: return "ring";
     case Exchange::all_gather: return "all_gather";
+    case Exchange::ulysses: return "ulysses";
     case Exchange::automatic: break;
     }
     return "automatic";

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "distributed/schedule.h"
+#include "distributed/ulysses.h"
 #include "flexc/distributed.h"
 #include "runtime/state.h"
 
@@ -69,6 +70,9 @@ struct DistributedKernelState {
     std::optional<Kernel> sink_kernel;
     GradientType gradient_type = GradientType::f32;
     std::string program; // what ranks must agree on
+    // For kernels of a part of the heads.
+    std::string text;
+    CompileOptions options;
 };
 
 struct DistributedPlanState {
@@ -80,7 +84,8 @@ struct DistributedPlanState {
     GradientReduction reduction = GradientReduction::sum;
     PlanState whole; // sizes and params of the whole problem
     distributed::RankSchedule schedule;
-    std::vector<distributed::StepPlan> steps; // as many as the schedule has
+    std::vector<distributed::StepPlan> steps;    // as many as the schedule has
+    std::optional<distributed::Ulysses> ulysses; // instead of the schedule
     // Ranges of queries that no launch computes alone: of the tensors' rows.
     std::vector<RowRange> merged_rows;
     std::vector<distributed::SinkLaunch> sinks; // of each range of queries; empty without a sink

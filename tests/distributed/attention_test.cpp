@@ -9,6 +9,7 @@
 
 #include "cpu_options.h"
 #include "distributed/problem.h"
+#include "distributed/ulysses.h"
 
 using namespace flexc;
 using namespace flexc::test;
@@ -70,7 +71,9 @@ void check_layouts(const DistributedProblem& problem, std::initializer_list<int>
     const Outcome one = problem.on_one_rank(options.o_type);
     for (const int ranks : rank_counts)
         for (const Layout& layout : layouts(problem.what().q_len, problem.what().kv_len, ranks))
-            for (const Exchange exchange : {Exchange::ring, Exchange::all_gather}) {
+            for (const Exchange exchange :
+                 {Exchange::ring, Exchange::all_gather, Exchange::ulysses}) {
+                if (exchange == Exchange::ulysses && !problem.what().sharded.empty()) continue;
                 CAPTURE(ranks);
                 CAPTURE(layout.name);
                 CAPTURE(name(exchange));
@@ -247,7 +250,7 @@ TEST_CASE("the same bits, whatever the timing") {
     if (!has_cpu()) return;
     const DistributedProblem problem(case_of(kMods[2].second, kMasks[1].second), 11);
     const Shards shards = *Shards::zigzag(problem.what().q_len, 4);
-    for (const Exchange exchange : {Exchange::ring, Exchange::all_gather}) {
+    for (const Exchange exchange : {Exchange::ring, Exchange::all_gather, Exchange::ulysses}) {
         const Outcome first = problem.on_ranks(shards, shards, {.exchange = exchange});
         REQUIRE(first.error == "");
         for (std::uint32_t run = 0; run < 4; ++run) {
@@ -298,4 +301,47 @@ TEST_CASE("a plan says how it exchanges, what travels and how even the work is")
     CHECK(second.backward_sent == 48 * 16 * 4);
     CHECK(first.visible_area < second.visible_area);
     CHECK(first.fair_area == doctest::Approx((first.visible_area + second.visible_area) / 2));
+}
+
+TEST_CASE("heads that are dealt unevenly, and to more ranks than there are") {
+    if (!has_cpu()) return;
+    for (int ranks = 1; ranks <= 9; ++ranks)
+        for (const std::int64_t kv_heads : {1, 2, 3, 6}) {
+            constexpr std::int64_t kHeads = 6;
+            std::int64_t next = 0;
+            for (int rank = 0; rank < ranks; ++rank) {
+                const auto share = distributed::head_share(kHeads, kv_heads, ranks, rank);
+                CHECK(share.heads.begin == next);
+                for (const distributed::HeadBlock& block : share.blocks) {
+                    CHECK(block.heads.begin == next);
+                    next = block.heads.end;
+                    const std::int64_t group = kHeads / kv_heads;
+                    CHECK(block.heads.count() % block.kv_heads.count() == 0);
+                    for (std::int64_t head = block.heads.begin; head < block.heads.end; ++head)
+                        CHECK(head / group == block.kv_heads.begin + (head - block.heads.begin) /
+                                                                         (block.heads.count() /
+                                                                          block.kv_heads.count()));
+                    CHECK(share.kv_heads.begin <= block.kv_heads.begin);
+                    CHECK(block.kv_heads.end <= share.kv_heads.end);
+                }
+                CHECK(share.heads.end == next);
+            }
+            CHECK(next == kHeads);
+        }
+    DistributedCase one = case_of("buffer s: f32[H] grad\n"
+                                  "score_mod = score + s[h] * kv_idx * 0.05 + h_kv + H_KV - H\n"
+                                  "sink = s[h] * 2",
+                                  "mask_mod = q_idx + 3 * h >= kv_idx");
+    one.heads = 6;
+    one.kv_heads = 2;
+    one.batch = 2;
+    const DistributedProblem problem(one, fresh_seed());
+    const Outcome alone = problem.on_one_rank();
+    for (const int ranks : {2, 4, 7}) {
+        CAPTURE(ranks);
+        const Shards shards = *Shards::zigzag(one.q_len, ranks);
+        const std::string differences = compare(
+            problem, problem.on_ranks(shards, shards, {.exchange = Exchange::ulysses}), alone);
+        CHECK_MESSAGE(differences.empty(), differences);
+    }
 }

@@ -64,7 +64,8 @@ TEST_CASE("exchanges, masks, mods and shards over processes") {
         for (const Shards& shards :
              {*Shards::contiguous(one.q_len, ranks), *Shards::zigzag(one.q_len, ranks),
               *Shards::of(one.q_len, uneven)})
-            for (const Exchange exchange : {Exchange::ring, Exchange::all_gather}) {
+            for (const Exchange exchange :
+                 {Exchange::ring, Exchange::all_gather, Exchange::ulysses}) {
                 CAPTURE(name(exchange));
                 const std::string differences = compare(
                     problem, on_processes(problem, shards, shards, {.exchange = exchange}), alone);

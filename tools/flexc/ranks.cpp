@@ -74,9 +74,10 @@ class RankCall {
                                       : Shards::contiguous(sizes.q_len, ranks));
         keys_ = value_of(is_zigzag ? Shards::zigzag(sizes.kv_len, ranks)
                                    : Shards::contiguous(sizes.kv_len, ranks));
-        options_.exchange = exchange == "auto"     ? Exchange::automatic
-                            : exchange == "gather" ? Exchange::all_gather
-                                                   : Exchange::ring;
+        options_.exchange = exchange == "auto"      ? Exchange::automatic
+                            : exchange == "gather"  ? Exchange::all_gather
+                            : exchange == "ulysses" ? Exchange::ulysses
+                                                    : Exchange::ring;
         options_.scale = problem.scale;
         for (const auto& [name, value] : problem.params) {
             params_.push_back({name, value});
@@ -253,9 +254,9 @@ void add_rank_options(CommandLine command, RankOption& option) {
                    "one, or mpi: each process that mpirun starts is a rank, on a CPU",
                    {.among = {"one", "mpi"}});
     command.option("--exchange", option.exchange,
-                   "Of ranks: auto, ring, zigzag (a ring with even work under a causal mask) or "
-                   "gather (all keys that a rank needs at once)",
-                   {.among = {"auto", "ring", "zigzag", "gather"}});
+                   "Of ranks: auto, ring, zigzag (a ring with even work under a causal mask), "
+                   "gather (all keys that a rank needs at once) or ulysses (some heads each)",
+                   {.among = {"auto", "ring", "zigzag", "gather", "ulysses"}});
 }
 
 std::shared_ptr<Communicator> open_ranks(const RankOption& option) {

@@ -1,0 +1,356 @@
+#include "distributed/ulysses.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "distributed/collectives.h"
+#include "distributed/rows.h"
+#include "distributed/state.h"
+#include "runtime/buffers.h"
+
+namespace flexc::distributed {
+
+namespace {
+
+using detail::DistributedPlanState;
+
+// A tensor that lies by rows on the ranks, and by heads while it is computed with: [B, H, rows, .]
+// and [B, heads of the rank, S, .].
+struct Item {
+    TensorView local, whole;
+    bool is_query = false;
+};
+
+const RowRange& heads_of(const DistributedPlanState& plan, bool is_query, int rank) {
+    const HeadShare& share = plan.ulysses->shares[static_cast<std::size_t>(rank)];
+    return is_query ? share.heads : share.kv_heads;
+}
+const Shards& shards_of(const DistributedPlanState& plan, bool is_query) {
+    return is_query ? plan.sizes.queries : plan.sizes.keys;
+}
+
+TensorView with_extents(const TensorView& like, void* data, std::int64_t heads, std::int64_t rows) {
+    std::vector<std::int64_t> shape(like.shape.begin(), like.shape.begin() + like.rank);
+    shape[1] = heads;
+    shape[2] = rows;
+    return TensorView::contiguous(data, like.dtype, shape);
+}
+
+// Calls visit(rows of `packed`, rows of `whole`) for each range of a rank.
+template <typename Visit>
+void each_range(const Shards& shards, int rank, const TensorView& packed, const TensorView& whole,
+                Visit visit) {
+    std::int64_t row = 0;
+    for (const RowRange& range : shards.ranges(rank)) {
+        visit(rows_of(packed, row, range.count()), rows_of(whole, range.begin, range.count()));
+        row += range.count();
+    }
+}
+
+// Messages of all items between all pairs of ranks; those of a rank with itself stay.
+class AllToAll {
+  public:
+    explicit AllToAll(const DistributedPlanState& plan)
+        : plan_(plan), rank_(plan.communicator->rank()), ranks_(plan.communicator->ranks()) {}
+
+    // From rows to heads.
+    Result<void> gather(std::span<const Item> items) {
+        for (const Item& item : items)
+            for (int peer = 0; peer < ranks_; ++peer) {
+                const RowRange& theirs = heads_of(plan_, item.is_query, peer);
+                const std::int64_t own_rows = shards_of(plan_, item.is_query).rows(rank_);
+                const TensorView heads =
+                    rows_of(item.local, theirs.begin, theirs.count(), kHeadDim);
+                pack(heads,
+                     send(peer, with_extents(item.local, nullptr, theirs.count(), own_rows)));
+                expect(peer, with_extents(item.local, nullptr,
+                                          heads_of(plan_, item.is_query, rank_).count(),
+                                          shards_of(plan_, item.is_query).rows(peer)));
+            }
+        if (auto done = run(); !done) return done;
+        std::size_t next = 0;
+        for (const Item& item : items)
+            for (int peer = 0; peer < ranks_; ++peer)
+                each_range(shards_of(plan_, item.is_query), peer, received_[next++], item.whole,
+                           [](const TensorView& from, const TensorView& to) { copy(from, to); });
+        return {};
+    }
+
+    // From heads, in f32 without gaps, to rows: what ranks have of one head is added up, in the
+    // order of ranks.
+    Result<void> scatter(std::span<const Item> items) {
+        for (const Item& item : items)
+            for (int peer = 0; peer < ranks_; ++peer) {
+                const std::int64_t own_heads = heads_of(plan_, item.is_query, rank_).count();
+                const TensorView packed = with_extents(item.local, nullptr, own_heads,
+                                                       shards_of(plan_, item.is_query).rows(peer));
+                TensorView to = packed;
+                to.data = send(peer, packed);
+                each_range(
+                    shards_of(plan_, item.is_query), peer, to, item.whole,
+                    [](const TensorView& inside, const TensorView& whole) { copy(whole, inside); });
+                expect(peer, with_extents(item.local, nullptr,
+                                          heads_of(plan_, item.is_query, peer).count(),
+                                          shards_of(plan_, item.is_query).rows(rank_)));
+            }
+        if (auto done = run(); !done) return done;
+        std::size_t next = 0;
+        for (const Item& item : items)
+            for (int peer = 0; peer < ranks_; ++peer) {
+                const RowRange& theirs = heads_of(plan_, item.is_query, peer);
+                add(static_cast<const float*>(received_[next++].data),
+                    rows_of(item.local, theirs.begin, theirs.count(), kHeadDim));
+            }
+        return {};
+    }
+
+  private:
+    static constexpr std::size_t kHeadDim = 1;
+    using Bytes = std::unique_ptr<std::byte[]>;
+
+    std::byte* memory(const TensorView& like) {
+        return memory_->emplace_back(new std::byte[std::max<std::size_t>(bytes_of(like), 1)]).get();
+    }
+    std::byte* send(int peer, const TensorView& packed) {
+        std::byte* const data = memory(packed);
+        if (peer == rank_)
+            own_.push_back(data);
+        else if (bytes_of(packed) > 0)
+            sends_.push_back({peer, data, bytes_of(packed)});
+        return data;
+    }
+    void expect(int peer, TensorView packed) {
+        if (peer == rank_) {
+            packed.data = own_.back();
+        } else {
+            packed.data = memory(packed);
+            if (bytes_of(packed) > 0) receives_.push_back({peer, packed.data, bytes_of(packed)});
+        }
+        received_.push_back(packed);
+    }
+    Result<void> run() {
+        const auto ticket = plan_.communicator->start(kKeyChannel, sends_, receives_, memory_);
+        if (!ticket) return ticket.error();
+        return plan_.communicator->wait(*ticket);
+    }
+
+    const DistributedPlanState& plan_;
+    int rank_, ranks_;
+    std::shared_ptr<std::vector<Bytes>> memory_ = std::make_shared<std::vector<Bytes>>();
+    std::vector<std::byte*> own_;
+    std::vector<Communicator::Message> sends_, receives_;
+    std::vector<TensorView> received_;
+};
+
+// Zeros of the heads of this rank, or of its rows.
+class Whole {
+  public:
+    Whole(DType dtype, std::vector<std::int64_t> shape)
+        : view_(TensorView::contiguous(nullptr, dtype, shape)), bytes_(bytes_of(view_) + 1) {
+        view_.data = bytes_.data();
+    }
+    const TensorView& view() const { return view_; }
+    const float* floats() const { return reinterpret_cast<const float*>(bytes_.data()); }
+
+  private:
+    TensorView view_;
+    std::vector<std::byte> bytes_;
+};
+
+struct Extents {
+    explicit Extents(const DistributedPlanState& plan)
+        : batch(plan.sizes.batch), heads(plan.sizes.heads), kv_heads(plan.sizes.kv_heads),
+          own_heads(heads_of(plan, true, plan.communicator->rank()).count()),
+          own_kv_heads(heads_of(plan, false, plan.communicator->rank()).count()),
+          q_len(plan.sizes.queries.length()), kv_len(plan.sizes.keys.length()), q_rows(plan.q_rows),
+          k_rows(plan.k_rows), d(plan.ulysses->kernel.options().head_dim),
+          dv(plan.ulysses->kernel.options().head_dim_v),
+          dtype(plan.ulysses->kernel.options().dtype) {}
+
+    std::int64_t batch, heads, kv_heads, own_heads, own_kv_heads, q_len, kv_len, q_rows, k_rows, d,
+        dv;
+    DType dtype;
+};
+
+// Of a block, from tensors of all of the rank's heads.
+struct BlockRows {
+    BlockRows(const DistributedPlanState& plan, std::size_t index) {
+        const HeadShare& share =
+            plan.ulysses->shares[static_cast<std::size_t>(plan.communicator->rank())];
+        const HeadBlock& block = share.blocks[index];
+        q = {block.heads.begin - share.heads.begin, block.heads.end - share.heads.begin};
+        k = {block.kv_heads.begin - share.kv_heads.begin,
+             block.kv_heads.end - share.kv_heads.begin};
+    }
+    TensorView queries(const Whole& tensor) const {
+        return rows_of(tensor.view(), q.begin, q.count(), 1);
+    }
+    TensorView keys(const Whole& tensor) const {
+        return rows_of(tensor.view(), k.begin, k.count(), 1);
+    }
+    RowRange q, k;
+};
+
+// What is there, or zeros.
+TensorView or_zeros(const TensorView& tensor, const Whole& zeros) {
+    return tensor ? tensor : zeros.view();
+}
+
+} // namespace
+
+HeadShare head_share(std::int64_t heads, std::int64_t kv_heads, int ranks, int rank) {
+    HeadShare share{
+        .heads = {heads * rank / ranks, heads * (rank + 1) / ranks}, .kv_heads = {}, .blocks = {}};
+    if (share.heads.count() == 0) return share;
+    const std::int64_t group = heads / kv_heads;
+    share.kv_heads = {share.heads.begin / group, (share.heads.end - 1) / group + 1};
+    for (std::int64_t at = share.heads.begin; at < share.heads.end;) {
+        const std::int64_t left = share.heads.end - at, inside = at % group;
+        const std::int64_t count =
+            inside == 0 && left >= group ? left / group * group : std::min(group - inside, left);
+        share.blocks.push_back(
+            {{at, at + count},
+             {at / group, at / group + std::max<std::int64_t>(count / group, 1)}});
+        at += count;
+    }
+    return share;
+}
+
+Result<void> plan_ulysses(DistributedPlanState& plan, std::span<const NamedTensor> buffers,
+                          const DistributedOptions& options) {
+    if (!plan.sharded.empty())
+        return runtime::invalid(
+            "each rank computes with all rows under this exchange: have buffers whole on every "
+            "rank, or take a ring");
+    CompileOptions compile_options = plan.kernel->options;
+    compile_options.part_of_heads = true;
+    auto kernel = compile(plan.kernel->text, compile_options);
+    if (!kernel) return kernel.error();
+    Ulysses& ulysses = plan.ulysses.emplace();
+    ulysses.kernel = std::move(*kernel);
+    const int rank = plan.communicator->rank(), ranks = plan.communicator->ranks();
+    const std::int64_t heads = plan.sizes.heads, kv_heads = plan.sizes.kv_heads;
+    for (int of = 0; of < ranks; ++of)
+        ulysses.shares.push_back(head_share(heads, kv_heads, ranks, of));
+    for (const HeadBlock& block : ulysses.shares[static_cast<std::size_t>(rank)].blocks) {
+        std::vector<ParamValue> params(options.params.begin(), options.params.end());
+        params.push_back({"H.first", static_cast<double>(block.heads.begin)});
+        params.push_back({"H_KV.first", static_cast<double>(block.kv_heads.begin)});
+        params.push_back({"H.whole", static_cast<double>(heads)});
+        params.push_back({"H_KV.whole", static_cast<double>(kv_heads)});
+        PlanOptions own;
+        own.scale = options.scale;
+        own.params = params;
+        own.cpu_threads = options.cpu_threads;
+        own.accumulate_gradients = ulysses.kernel.options().backward;
+        Sizes sizes = plan.whole.sizes;
+        sizes.heads = block.heads.count();
+        sizes.kv_heads = block.kv_heads.count();
+        auto made = ulysses.kernel.plan(sizes, buffers, {}, own);
+        if (!made) return made.error();
+        ulysses.workspace_bytes = std::max(ulysses.workspace_bytes, made->workspace_bytes());
+        ulysses.plans.push_back(std::move(*made));
+    }
+    return {};
+}
+
+Result<void> forward_ulysses(const DistributedPlanState& plan, const ForwardTensors& tensors,
+                             std::span<const NamedTensor> buffers) {
+    const Ulysses& ulysses = *plan.ulysses;
+    const Extents n(plan);
+    auto workspace = DeviceMemory::allocate(Device::cpu(), ulysses.workspace_bytes);
+    if (!workspace) return workspace.error();
+    // A rank without rows gave no tensors.
+    const Whole no_q(n.dtype, {n.batch, n.heads, 0, n.d}),
+        no_k(n.dtype, {n.batch, n.kv_heads, 0, n.d}), no_v(n.dtype, {n.batch, n.kv_heads, 0, n.dv});
+    const Whole q(n.dtype, {n.batch, n.own_heads, n.q_len, n.d}),
+        k(n.dtype, {n.batch, n.own_kv_heads, n.kv_len, n.d}),
+        v(n.dtype, {n.batch, n.own_kv_heads, n.kv_len, n.dv}),
+        o(DType::f32, {n.batch, n.own_heads, n.q_len, n.dv}),
+        lse(DType::f32, {n.batch, n.own_heads, n.q_len});
+    const Item inputs[] = {{or_zeros(tensors.q, no_q), q.view(), true},
+                           {or_zeros(tensors.k, no_k), k.view()},
+                           {or_zeros(tensors.v, no_v), v.view()}};
+    if (auto done = AllToAll(plan).gather(inputs); !done) return done;
+    for (std::size_t i = 0; i < ulysses.plans.size(); ++i) {
+        const BlockRows rows(plan, i);
+        if (auto done = ulysses.kernel.forward(
+                ulysses.plans[i],
+                {rows.queries(q), rows.keys(k), rows.keys(v), rows.queries(o), rows.queries(lse)},
+                buffers, {workspace->data(), workspace->bytes()});
+            !done)
+            return done;
+    }
+    const Whole own_o(DType::f32, {n.batch, n.heads, n.q_rows, n.dv}),
+        own_lse(DType::f32, {n.batch, n.heads, n.q_rows});
+    const Item outputs[] = {{own_o.view(), o.view(), true}, {own_lse.view(), lse.view(), true}};
+    if (auto done = AllToAll(plan).scatter(outputs); !done) return done;
+    if (tensors.o) round_to(own_o.floats(), tensors.o);
+    if (tensors.lse) round_to(own_lse.floats(), tensors.lse);
+    return {};
+}
+
+Result<void> backward_ulysses(const DistributedPlanState& plan, const BackwardTensors& tensors,
+                              std::span<const NamedTensor> buffers,
+                              std::span<const NamedTensor> sums) {
+    const Ulysses& ulysses = *plan.ulysses;
+    const Extents n(plan);
+    auto workspace = DeviceMemory::allocate(Device::cpu(), ulysses.workspace_bytes);
+    if (!workspace) return workspace.error();
+    const Whole no_q(n.dtype, {n.batch, n.heads, 0, n.d}),
+        no_k(n.dtype, {n.batch, n.kv_heads, 0, n.d}), no_v(n.dtype, {n.batch, n.kv_heads, 0, n.dv}),
+        no_d_out(n.dtype, {n.batch, n.heads, 0, n.dv}),
+        no_d_lse(DType::f32, {n.batch, n.heads, n.q_rows});
+    // o is f32 or not, as each rank likes.
+    const Whole own_o(DType::f32, {n.batch, n.heads, n.q_rows, n.dv});
+    if (tensors.o) widen(tensors.o, static_cast<float*>(own_o.view().data));
+    const Whole q(n.dtype, {n.batch, n.own_heads, n.q_len, n.d}),
+        k(n.dtype, {n.batch, n.own_kv_heads, n.kv_len, n.d}),
+        v(n.dtype, {n.batch, n.own_kv_heads, n.kv_len, n.dv}),
+        o(DType::f32, {n.batch, n.own_heads, n.q_len, n.dv}),
+        lse(DType::f32, {n.batch, n.own_heads, n.q_len}),
+        d_out(n.dtype, {n.batch, n.own_heads, n.q_len, n.dv}),
+        d_lse(DType::f32, {n.batch, n.own_heads, n.q_len});
+    const Item inputs[] = {{or_zeros(tensors.q, no_q), q.view(), true},
+                           {or_zeros(tensors.k, no_k), k.view()},
+                           {or_zeros(tensors.v, no_v), v.view()},
+                           {own_o.view(), o.view(), true},
+                           {or_zeros(tensors.lse, no_d_lse), lse.view(), true},
+                           {or_zeros(tensors.d_out, no_d_out), d_out.view(), true},
+                           {or_zeros(tensors.d_lse, no_d_lse), d_lse.view(), true}};
+    if (auto done = AllToAll(plan).gather(inputs); !done) return done;
+    const Whole dq(DType::f32, {n.batch, n.own_heads, n.q_len, n.d}),
+        dk(DType::f32, {n.batch, n.own_kv_heads, n.kv_len, n.d}),
+        d_v(DType::f32, {n.batch, n.own_kv_heads, n.kv_len, n.dv});
+    for (std::size_t i = 0; i < ulysses.plans.size(); ++i) {
+        const BlockRows rows(plan, i);
+        if (auto done =
+                ulysses.kernel.backward(ulysses.plans[i],
+                                        {.q = rows.queries(q),
+                                         .k = rows.keys(k),
+                                         .v = rows.keys(v),
+                                         .o = rows.queries(o),
+                                         .lse = rows.queries(lse),
+                                         .d_out = rows.queries(d_out),
+                                         .d_lse = rows.queries(d_lse),
+                                         .dq = rows.queries(dq),
+                                         .dk = rows.keys(dk),
+                                         .dv = rows.keys(d_v)},
+                                        buffers, sums, {workspace->data(), workspace->bytes()});
+            !done)
+            return done;
+    }
+    const Whole own_dq(DType::f32, {n.batch, n.heads, n.q_rows, n.d}),
+        own_dk(DType::f32, {n.batch, n.kv_heads, n.k_rows, n.d}),
+        own_dv(DType::f32, {n.batch, n.kv_heads, n.k_rows, n.dv});
+    const Item outputs[] = {
+        {own_dq.view(), dq.view(), true}, {own_dk.view(), dk.view()}, {own_dv.view(), d_v.view()}};
+    if (auto done = AllToAll(plan).scatter(outputs); !done) return done;
+    if (tensors.dq) round_to(own_dq.floats(), tensors.dq);
+    if (tensors.dk) round_to(own_dk.floats(), tensors.dk);
+    if (tensors.dv) round_to(own_dv.floats(), tensors.dv);
+    return {};
+}
+
+} // namespace flexc::distributed
