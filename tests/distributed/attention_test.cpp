@@ -10,6 +10,7 @@
 #include "cpu_options.h"
 #include "distributed/problem.h"
 #include "distributed/ulysses.h"
+#include "support/text.h"
 
 using namespace flexc;
 using namespace flexc::test;
@@ -344,4 +345,32 @@ TEST_CASE("heads that are dealt unevenly, and to more ranks than there are") {
             problem, problem.on_ranks(shards, shards, {.exchange = Exchange::ulysses}), alone);
         CHECK_MESSAGE(differences.empty(), differences);
     }
+}
+
+// The table of docs/distributed.md: --no-skip -tc="table*".
+TEST_CASE("table: errors by ranks" * doctest::skip()) {
+    std::string text;
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+        DistributedCase one = case_of(kMods[1].second, kMasks[1].second);
+        one.dtype = dtype;
+        one.q_len = one.kv_len = 512;
+        one.head_dim = one.head_dim_v = 32;
+        const DistributedProblem problem(one, 1993);
+        const auto row = [&](const std::string& label, const Outcome& outcome) {
+            const auto errors = problem.errors(outcome);
+            text += formatted("| {} | {} |", name(dtype), label);
+            for (const char* tensor : {"o", "dq", "dk", "dv", "d.slopes"})
+                text += formatted(" {:.2e} |", errors.at(tensor));
+            text += "\n";
+        };
+        row("one rank", problem.on_one_rank());
+        for (const int ranks : {2, 4, 8})
+            for (const Exchange exchange :
+                 {Exchange::ring, Exchange::all_gather, Exchange::ulysses}) {
+                const Shards shards = *Shards::zigzag(one.q_len, ranks);
+                row(formatted("{} of {}", name(exchange), ranks),
+                    problem.on_ranks(shards, shards, {.exchange = exchange}));
+            }
+    }
+    MESSAGE("\n" << text);
 }

@@ -8,6 +8,8 @@
 #include <random>
 #include <string>
 
+#include "support/text.h"
+
 using namespace flexc;
 using namespace flexc::distributed;
 using analysis::TileClass;
@@ -295,4 +297,40 @@ TEST_CASE("the model: what waits for keys and what is uneven costs, what is hidd
     CHECK(efficiency(zigzag, 400e9) > 0.97);
     CHECK(efficiency(*Shards::contiguous(length, kRanks), 400e9) < 0.6);
     CHECK(efficiency(zigzag, 4e9) < 0.7);
+}
+
+// The table of docs/distributed.md: --no-skip -tc="table*".
+TEST_CASE("table: schedules of 8, 64 and 1024 ranks" * doctest::skip()) {
+    constexpr std::int64_t kRows = 8192, kTile = kRows / 2;
+    constexpr double kHeads = 32, kBytesPerKey = 2.0 * 8 * 128 * 2, kElements = 400e12 / (4 * 128);
+    std::string text;
+    for (const int ranks : {8, 64, 1024}) {
+        const std::int64_t length = kRows * ranks;
+        const VisibleMap map = causal_map(length, kTile);
+        const std::pair<const char*, Shards> all[] = {
+            {"contiguous", *Shards::contiguous(length, ranks)},
+            {"zigzag", *Shards::zigzag(length, ranks)}};
+        for (const auto& [name, shards] : all) {
+            const Schedule schedule(shards, shards, map, Exchange::ring);
+            double keys = 0, most_keys = 0, most_area = 0, area = 0;
+            for (int rank = 0; rank < ranks; ++rank) {
+                const auto received = static_cast<double>(schedule.received_rows(rank));
+                keys += received / ranks;
+                most_keys = std::max(most_keys, received);
+                double own = 0;
+                for (const RowRange& range : shards.ranges(rank))
+                    own += map.area(range, {0, length});
+                most_area = std::max(most_area, own);
+                area += own / ranks;
+            }
+            const auto fraction = [&, &own = shards](double bandwidth) {
+                return modelled_efficiency(Schedule(own, own, map, Exchange::ring), map, kHeads,
+                                           kBytesPerKey, {kElements, bandwidth, 1e-5});
+            };
+            text += formatted("| {} | {} | {:.1f} | {:.1f} | {:.3f} | {:.2f} | {:.2f} |\n", ranks,
+                              name, keys * kBytesPerKey / 1e6, most_keys * kBytesPerKey / 1e6,
+                              most_area / area, fraction(400e9), fraction(25e9));
+        }
+    }
+    MESSAGE("\n" << text);
 }
