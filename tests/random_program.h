@@ -40,20 +40,21 @@ inline auto seeds(int count) {
 }
 
 struct RandomOptions {
-    int operators = 30;     // how many are drawn
-    bool buffers = true;    // reads of captured buffers
-    bool gradients = true;  // some of the buffers want gradients
-    bool params = true;     // run-time parameters
-    bool integers = true;   // integer arithmetic on b, h, q_idx, kv_idx, sizes
-    bool kinks = true;      // abs, min, max, clamp, real comparisons and what they select
-    bool steps = true;      // floor and its kind, sign, modulo, real to integer
-    bool mask = true;       // else everything is visible
-    bool sinks = true;      // some programs have one
-    bool wild_reads = true; // indices that may be outside
-    bool sums = true;       // over a counter
-    bool sized_sums = true; // up to a size
-    bool cuts = false;      // choices of zero below functions with poles, and ties
-    bool tame = true;       // keeps reals finite and moderate; integers may still be large
+    int operators = 30;       // how many are drawn
+    bool buffers = true;      // reads of captured buffers
+    bool gradients = true;    // some of the buffers want gradients
+    bool params = true;       // run-time parameters
+    bool integers = true;     // integer arithmetic on b, h, q_idx, kv_idx, sizes
+    bool kinks = true;        // abs, min, max, clamp, real comparisons and what they select
+    bool steps = true;        // floor and its kind, sign, modulo, real to integer
+    bool mask = true;         // else everything is visible
+    bool sinks = true;        // some programs have one
+    bool wild_reads = true;   // indices that may be outside
+    bool score_reads = false; // indices that follow from the score, the same in any precision
+    bool sums = true;         // over a counter
+    bool sized_sums = true;   // up to a size
+    bool cuts = false;        // choices of zero below functions with poles, and ties
+    bool tame = true;         // keeps reals finite and moderate; integers may still be large
 };
 
 class ProgramGenerator {
@@ -299,6 +300,10 @@ class ProgramGenerator {
         }
         const NodeId extent =
             dim.is_constant() ? graph_.integer(dim.constant) : graph_.size_of(dim.size);
+        if (options_.score_reads && !is_in_sink_ && random_.chance(30)) {
+            const NodeId four_times = apply(Op::fmul, {ambient(Op::score), graph_.real(4)});
+            return apply(Op::imod, {apply(Op::real_to_int, {four_times}), extent});
+        }
         const NodeId any = options_.integers ? recent(integers_)
                            : is_in_sink_     ? ambient(Op::q_idx)
                                              : ambient(Op::kv_idx);
@@ -320,16 +325,20 @@ class ProgramGenerator {
         return apply(Op::fmul, {sum, graph_.real(1.5)});
     }
 
-    bool reads_gradient_buffer(NodeId root) const {
+    // The language lets a mask use neither the score nor a grad buffer. Passes take masks of
+    // scores, kernels do not.
+    bool suits_mask(NodeId root) const {
         for (NodeId id : ir::reachable(graph_, std::span(&root, 1)))
-            if (graph_[id].op == Op::read && program_.buffers[graph_[id].symbol].grad) return true;
-        return false;
+            if ((graph_[id].op == Op::read && program_.buffers[graph_[id].symbol].grad) ||
+                (options_.score_reads && graph_[id].op == Op::score))
+                return false;
+        return true;
     }
 
     NodeId mask() {
         Pool candidates;
         for (NodeId id : booleans_)
-            if (!reads_gradient_buffer(id)) candidates.push_back(id);
+            if (suits_mask(id)) candidates.push_back(id);
         return apply(random_.chance(50) ? Op::band : Op::bor,
                      {random_.pick(candidates), random_.pick(candidates)});
     }

@@ -245,7 +245,9 @@ std::vector<NodeId> carried(const Layout& layout,
     for (const passes::ReadGradient& gradient : gradients)
         if (is_of_term(layout, gradient)) partials.push_back(gradient.partial);
     std::vector<NodeId> result;
-    bool uses_score = false;
+    bool uses_score = std::ranges::any_of(gradients, [&](const passes::ReadGradient& gradient) {
+        return layout.mod().dependence[gradient.read].has(analysis::Dependence::score);
+    });
     for (const NodeId id : entering(layout, partials)) {
         const ir::Node& node = layout.node(id);
         const bool is_score = node.op == ir::Op::score;

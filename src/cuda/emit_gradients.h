@@ -14,7 +14,8 @@ namespace flexc::cuda {
 std::string element_address(const Body& body, ir::NodeId read, passes::ArgumentSlot base,
                             passes::ArgumentSlot::Kind stride);
 
-// Real values of an element that partials of terms share: they come with its joint values.
+// Real values of an element that partials of terms share, and the score where indices use it: they
+// come with its joint values.
 std::vector<ir::NodeId> carried(const Layout& layout,
                                 const std::vector<passes::ReadGradient>& gradients);
 

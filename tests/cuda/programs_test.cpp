@@ -294,6 +294,10 @@ TEST_CASE("random programs mean in CUDA text what the interpreter says, gradient
     run({.kinks = false, .steps = false});
 }
 
+TEST_CASE("gradients go where the score says") {
+    run({.kinks = false, .steps = false, .score_reads = true});
+}
+
 TEST_CASE("the same gradients come from exact sums") {
     run({.kinks = false, .steps = false}, true);
 }
