@@ -21,13 +21,26 @@ using plan::KernelConfig;
 
 namespace {
 
+int spilled_bytes(const cuda::NvrtcOutput& output) {
+    int spilled = 0;
+    for (const cuda::KernelUsage& usage : output.kernels)
+        spilled = std::max(spilled, usage.spill_store_bytes);
+    return spilled;
+}
+
 // How many candidates what was compiled rules out, beginning with its own. A kernel can lose more
-// than half of its speed when registers spill or products are serialised.
-std::size_t refusals(const cuda::NvrtcOutput& output, const KernelConfig& config) {
+// than half of its speed when registers spill or products are serialised. `before`: bytes that the
+// candidate before it spilled.
+std::size_t refusals(const cuda::NvrtcOutput& output, const KernelConfig& config, int before) {
     std::size_t count = 0;
     for (const cuda::KernelUsage& usage : output.kernels) {
-        if (!usage.serialised && usage.spill_store_bytes <= config.tolerated_spills) continue;
-        const bool is_hopeless = usage.spill_store_bytes > config.savable_spills;
+        // The first form that saves registers does so beside products alone. Where the others save
+        // none, those after them seldom do.
+        const bool saves_nothing = config.saves_registers > 1 && usage.spill_store_bytes > 0 &&
+                                   usage.spill_store_bytes >= before;
+        const bool spills = saves_nothing || usage.spill_store_bytes > config.tolerated_spills;
+        if (!usage.serialised && !spills) continue;
+        const bool is_hopeless = saves_nothing || usage.spill_store_bytes > config.savable_spills;
         const bool is_beside = usage.spill_store_bytes <= config.beside_spills;
         const int passed_over = is_hopeless ? config.saving_forms : is_beside ? 0 : 1;
         count = std::max(count, 1 + static_cast<std::size_t>(passed_over));
@@ -36,13 +49,9 @@ std::size_t refusals(const cuda::NvrtcOutput& output, const KernelConfig& config
 }
 
 std::string why_refused(const cuda::NvrtcOutput& output) {
-    int spilled = 0;
-    bool serialised = false;
-    for (const cuda::KernelUsage& usage : output.kernels) {
-        spilled = std::max(spilled, usage.spill_store_bytes);
-        serialised |= usage.serialised;
-    }
-    return formatted("spills {} bytes{}", spilled, serialised ? " and serialises products" : "");
+    const bool serialised = std::ranges::any_of(output.kernels, &cuda::KernelUsage::serialised);
+    return formatted("spills {} bytes{}", spilled_bytes(output),
+                     serialised ? " and serialises products" : "");
 }
 
 // One kernel on its way from its candidates to machine code.
@@ -177,9 +186,11 @@ Result<CompiledKernel> compile_kernel(const plan::Program& program,
     runtime::CudaKernel& kernel = result.kernel;
     if (auto found = making.find(result, store)) return *std::move(found);
     auto compiled = cuda::compile_cubin(translation, arch, watch);
+    int before = 0;
     for (std::size_t at = 0; compiled && at + 1 < candidates.size();) {
-        const std::size_t refused = refusals(*compiled, kernel.config);
+        const std::size_t refused = refusals(*compiled, kernel.config, before);
         if (refused == 0) break;
+        before = spilled_bytes(*compiled);
         log.info("{} with tiles of {} x {} {} after {:.0f} ms: the next configuration is tried",
                  kernel.config.entry, kernel.config.query_tile, kernel.config.key_tile,
                  why_refused(*compiled), compiled->milliseconds);

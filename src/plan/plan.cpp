@@ -5,6 +5,7 @@
 #include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
 #include "plan/arch/family.h"
+#include "plan/work.h"
 #include "support/text.h"
 
 namespace flexc::plan {
@@ -44,6 +45,21 @@ Result<void> check_demand(const CompileOptions& options, const KernelRequest& re
     return {};
 }
 
+// Why memory should not add up gradients where a kernel is written out for each element of a
+// thread; empty where it may.
+std::string_view why_not_by_element(const passes::Mod& mod) {
+    if (std::ranges::any_of(mod.gradients, [&](const passes::ReadGradient& gradient) {
+            return mod.dependence[gradient.read].has(analysis::Dependence::score);
+        }))
+        return "an index of a learned read uses the score";
+    // A compile would take minutes, for what the generic kernel does as fast.
+    constexpr int kMostSums = 2;
+    const int sums = passes::count_sums_by(mod, passes::GradientSum::element,
+                                           {.key_width = passes::key_width_of_gradients(mod),
+                                            .sums_tables = passes::sums_tables(mod)});
+    return sums > kMostSums ? "memory adds up several gradients of each element" : "";
+}
+
 // Why a fused kernel would not give the same bits on every run; empty where it does. Only kernels
 // of some families add to dq in an order, and in these no gradient is taken head by head.
 std::string_view why_not_in_order(const Program& program) {
@@ -52,6 +68,7 @@ std::string_view why_not_in_order(const Program& program) {
         return "generic kernels were asked for";
     if (program.needs_block_mask()) return "tiles come from a block mask";
     if (passes::has_gradients_of_terms(mod)) return "the terms of a sum have gradients";
+    if (const std::string_view why = why_not_by_element(mod); !why.empty()) return why;
     if (passes::has_dense_gradient(mod))
         return "heads take turns at the gradient of a buffer of q and kv";
     const KernelRequest fused = program.request(KernelKind::backward_fused);
@@ -67,7 +84,7 @@ std::string_view why_generic(const Program& program, KernelKind kind) {
         return "the generic kernel was asked for";
     if (kind == KernelKind::backward_fused && passes::has_gradients_of_terms(program.mod()))
         return "some gradient is of the terms of a sum, which are many for each element";
-    return "";
+    return kind == KernelKind::backward_fused ? why_not_by_element(program.mod()) : "";
 }
 
 bool is_specialized(const KernelConfig& config) {
@@ -77,7 +94,7 @@ bool is_specialized(const KernelConfig& config) {
 Variant variant(const Program& program, Calls calls, KernelRequest request) {
     Variant result{calls, request, {}};
     result.candidates = candidates(result.request);
-    if (program.mod().order.size() > kMostUsualOperations) {
+    if (is_large(program.mod())) {
         const auto second = result.candidates.begin() + 1;
         const auto generic =
             std::ranges::find_if_not(second, result.candidates.end(), is_specialized);

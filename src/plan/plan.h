@@ -12,10 +12,6 @@
 
 namespace flexc::plan {
 
-// Programs of more operations, with derivatives, are larger than any usual one: each form of a
-// warp-specialized kernel takes long to compile, so that the generic kernel follows the first.
-inline constexpr std::size_t kMostUsualOperations = 400;
-
 // Configurations of every family that can do the request, best first.
 std::vector<KernelConfig> candidates(const KernelRequest& request);
 // How a block of the forward may divide its work, flexc's own choice first; empty where there is

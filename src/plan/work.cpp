@@ -1,5 +1,8 @@
 #include "plan/work.h"
 
+#include <algorithm>
+#include <vector>
+
 namespace flexc::plan {
 
 using ir::Op;
@@ -31,6 +34,22 @@ int instructions_of(Op op, bool is_fast, bool is_wide) {
     case Op::read: return 6;
     default: return is_wide ? 2 : 1;
     }
+}
+
+bool is_large(const passes::Mod& mod) {
+    const ir::Graph& graph = mod.program.graph;
+    const auto count = [&](const std::vector<ir::NodeId>& roots) {
+        return std::ranges::count_if(ir::reachable(graph, roots), [&](ir::NodeId id) {
+            return graph[id].op == Op::read || !ir::info(graph[id].op).is_leaf();
+        });
+    };
+    std::vector<ir::NodeId> roots = {mod.score};
+    if (mod.d_score != ir::kNoNode) roots.push_back(mod.d_score);
+    for (const passes::ReadGradient& gradient : mod.gradients)
+        roots.push_back(gradient.partial);
+    if (count(roots) > kMostScoreOperations) return true;
+    roots.push_back(mod.mask);
+    return count(roots) > kMostOperations;
 }
 
 bool is_long(const passes::Mod& mod, std::span<const ir::NodeId> roots) {

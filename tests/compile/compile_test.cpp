@@ -153,6 +153,47 @@ TEST_CASE("a program that is long for each element has Hopper's kernels, which c
     }
 }
 
+TEST_CASE("what no form of Hopper's backward has registers for takes the generic one") {
+    const std::string wide_integers = "buffer t: f32[KV_LEN] grad\n"
+                                      "score_mod = score + (score if h_kv >= int(score) else score "
+                                      "+ rsqrt(t[kv_idx] * t[kv_idx] + 1))\n";
+    const std::string large =
+        "buffer a: f32[N, H]\nbuffer bias: f32[Q_LEN, KV_LEN] grad\nbuffer c: bf16[KV_LEN] grad\n"
+        "score_mod = score * where(int(H_KV <= q_idx) > 0, clamp(float(int(H_KV <= q_idx)) ** 0.5, "
+        "-20.0, 20.0), clamp(exp(2.0 * tanh(bias[q_idx, kv_idx] / 2.0)) * (c[q_idx] + score), "
+        "-20.0, 20.0)) * 0.125\n";
+    for (const std::string& text : {wide_integers, large}) {
+        CAPTURE(text);
+        const auto outcome = test::compile_case({.mod = "none",
+                                                 .text = text,
+                                                 .kind = plan::KernelKind::backward_fused,
+                                                 .backward_kernel = BackwardKernel::automatic,
+                                                 .head_dim = 128,
+                                                 .head_dim_v = 128});
+        REQUIRE_MESSAGE(outcome.has_value(),
+                        (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
+        CHECK(outcome->kernel.config.family == "sm80");
+        CHECK(outcome->kernel.info.spill_bytes == 0);
+    }
+}
+
+TEST_CASE("gradients go where the score says, for every architecture") {
+    for (const char* arch : {"sm_80", "sm_90a"}) {
+        CAPTURE(arch);
+        const auto outcome = test::compile_case(
+            {.mod = "at_scores",
+             .text = "buffer t: f32[4] grad\nbuffer u: f32[4, 4] grad\n"
+                     "score_mod = t[int(sin(score * 1e18) + 2.0)] + sum(i in 0..4: u[i, "
+                     "int(score)] * t[i])\n",
+             .kind = plan::KernelKind::backward_fused,
+             .arch = arch,
+             .backward_kernel = BackwardKernel::automatic});
+        REQUIRE_MESSAGE(outcome.has_value(),
+                        (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
+        CHECK(outcome->kernel.config.family == "sm80");
+    }
+}
+
 TEST_CASE("deterministic kernels compile, with no more spills than are tolerated") {
     const std::string text = "buffer slopes: f32[H] grad\nbuffer t: f32[33] grad\n"
                              "buffer c: bf16[KV_LEN] grad\nscore_mod = score + c[kv_idx] + "

@@ -1,0 +1,97 @@
+// What the size of a program decides before anything is compiled.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "passes/pipeline.h"
+#include "plan/plan.h"
+#include "plan/work.h"
+#include "program_of.h"
+#include "random_program.h"
+
+using namespace flexc;
+using namespace flexc::plan;
+
+namespace {
+
+std::unique_ptr<Program> hopper_program(ir::Program source) {
+    constexpr int kHeadDim = 128;
+    auto mod = passes::lower(std::move(source), {.head_dim = kHeadDim, .head_dim_v = kHeadDim});
+    if (!mod) return nullptr; // larger than a program may be
+    CompileOptions options;
+    options.dtype = DType::bf16;
+    options.head_dim = options.head_dim_v = kHeadDim;
+    return std::make_unique<Program>(std::move(*mod), std::move(options), *target_of("sm_90a"));
+}
+
+// Of the first variant of a pass, for calls as they usually are.
+std::ptrdiff_t hopper_candidates(const std::vector<Variant>& variants) {
+    return std::ranges::count(variants.front().candidates, "sm90", &KernelConfig::family);
+}
+
+} // namespace
+
+TEST_CASE("a program larger than usual has one kernel for Hopper, then the generic one") {
+    int large = 0;
+    for (const std::uint64_t seed : test::seeds(60)) {
+        CAPTURE(seed);
+        const auto program =
+            hopper_program(test::random_program(seed, {.operators = 40, .sinks = false}));
+        if (!program) continue;
+        const auto plan = make_plan(*program);
+        REQUIRE(plan);
+        if (!is_large(program->mod())) continue;
+        ++large;
+        for (const std::vector<Variant>* variants : {&plan->forward, &plan->backward}) {
+            CHECK(hopper_candidates(*variants) <= 1);
+            CHECK(variants->front().candidates.back().family == "sm80");
+            CHECK(variants->front().candidates.front().saving_forms == 0);
+        }
+    }
+    CHECK(6 * large >= test::trials(60));
+}
+
+TEST_CASE("a large mask makes a program large") {
+    std::string mask = "mask_mod = q_idx >= kv_idx";
+    for (int i = 1; i < 40; ++i)
+        mask += " and q_idx % " + std::to_string(i + 2) + " != kv_idx";
+    const auto program = hopper_program(test::program_of(mask));
+    REQUIRE(program);
+    CHECK(is_large(program->mod()));
+}
+
+TEST_CASE("a usual program has several kernels for Hopper to choose from") {
+    const auto program =
+        hopper_program(test::program_of("buffer t: f32[KV_LEN] grad\n"
+                                        "score_mod = score * sigmoid(t[kv_idx] * score)\n"));
+    REQUIRE(program);
+    const auto plan = make_plan(*program);
+    REQUIRE(plan);
+    CHECK(hopper_candidates(plan->forward) > 1);
+    CHECK(hopper_candidates(plan->backward) > 1);
+}
+
+TEST_CASE("what memory adds up for each element is left to the generic kernel where it is much") {
+    const auto first = [](const char* text) {
+        const auto program = hopper_program(test::program_of(text));
+        REQUIRE(program);
+        const auto plan = make_plan(*program);
+        REQUIRE(plan);
+        return plan->backward.front().candidates.front();
+    };
+    CHECK(first("buffer t: f32[9] grad\nbuffer i: i32[Q_LEN, KV_LEN]\n"
+                "score_mod = score + t[i[q_idx, kv_idx]]\n")
+              .family == "sm90");
+    const KernelConfig many = first("buffer t: f32[4, 9] grad\nbuffer i: i32[Q_LEN, KV_LEN]\n"
+                                    "score_mod = score * (t[0, i[q_idx, kv_idx]] + "
+                                    "t[1, i[q_idx, kv_idx]] + t[2, i[q_idx, kv_idx]])\n");
+    CHECK(many.family == "sm80");
+    CHECK(many.reason.find("several gradients of each element") != std::string::npos);
+    const KernelConfig at_scores =
+        first("buffer t: f32[4] grad\nscore_mod = score + t[int(score)]\n");
+    CHECK(at_scores.family == "sm80");
+    CHECK(at_scores.reason.find("uses the score") != std::string::npos);
+}
