@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "common/arguments.h"
 #include "common/tensor_maps.h"
@@ -30,13 +31,15 @@ int spilled_bytes(const cuda::NvrtcOutput& output) {
 
 // How many candidates what was compiled rules out, beginning with its own. A kernel can lose more
 // than half of its speed when registers spill or products are serialised. `before`: bytes that the
-// candidate before it spilled.
-std::size_t refusals(const cuda::NvrtcOutput& output, const KernelConfig& config, int before) {
+// candidate before it spilled. has_kept: one before it is better than another family's kernel.
+std::size_t refusals(const cuda::NvrtcOutput& output, const KernelConfig& config, int before,
+                     bool has_kept) {
     std::size_t count = 0;
     for (const cuda::KernelUsage& usage : output.kernels) {
         // The first form that saves registers does so beside products alone. Where the others save
-        // none, those after them seldom do.
-        const bool saves_nothing = config.saves_registers > 1 && usage.spill_store_bytes > 0 &&
+        // none, those after them seldom do, unless the last saves others.
+        const bool saves_nothing = has_kept && config.saves_registers > 1 &&
+                                   !config.last_form_saves_others && usage.spill_store_bytes > 0 &&
                                    usage.spill_store_bytes >= before;
         const bool spills = saves_nothing || usage.spill_store_bytes > config.tolerated_spills;
         if (!usage.serialised && !spills) continue;
@@ -53,6 +56,48 @@ std::string why_refused(const cuda::NvrtcOutput& output) {
     return formatted("spills {} bytes{}", spilled_bytes(output),
                      serialised ? " and serialises products" : "");
 }
+
+// A candidate that was refused.
+struct Refused {
+    std::size_t at = 0;
+    int spill_bytes = 0;
+    cuda::Translation translation;
+    cuda::NvrtcOutput output;
+};
+
+// Which of a family's refused candidates spilled least. Each gave way to a form that might have
+// spilled less; where none did, it is better than another family's kernel if it spills no more than
+// the family's last candidate may.
+class BestRefused {
+  public:
+    explicit BestRefused(std::span<const KernelConfig> candidates) : candidates_(candidates) {}
+
+    void offer(std::size_t at, const cuda::Translation& translation, cuda::NvrtcOutput output) {
+        if (std::ranges::any_of(output.kernels, &cuda::KernelUsage::serialised)) return;
+        const int spilled = spilled_bytes(output);
+        const bool is_better = !best_ || spilled < best_->spill_bytes;
+        if (is_better && spilled <= candidates_[last_of_family(at)].tolerated_spills)
+            best_ = {at, spilled, translation, std::move(output)};
+    }
+
+    bool has_any() const { return best_.has_value(); }
+
+    // That one, before `next` is tried after `at`, if they are of two families.
+    std::optional<Refused> instead_of(std::size_t next, std::size_t at) {
+        if (candidates_[next].family == candidates_[at].family) return {};
+        return std::exchange(best_, {});
+    }
+
+  private:
+    std::size_t last_of_family(std::size_t at) const {
+        while (at + 1 < candidates_.size() && candidates_[at + 1].family == candidates_[at].family)
+            ++at;
+        return at;
+    }
+
+    std::span<const KernelConfig> candidates_;
+    std::optional<Refused> best_;
+};
 
 // One kernel on its way from its candidates to machine code.
 class Making {
@@ -187,19 +232,30 @@ Result<CompiledKernel> compile_kernel(const plan::Program& program,
     if (auto found = making.find(result, store)) return *std::move(found);
     auto compiled = cuda::compile_cubin(translation, arch, watch);
     int before = 0;
+    BestRefused best(candidates);
     for (std::size_t at = 0; compiled && at + 1 < candidates.size();) {
-        const std::size_t refused = refusals(*compiled, kernel.config, before);
+        const std::size_t refused = refusals(*compiled, kernel.config, before, best.has_any());
         if (refused == 0) break;
         before = spilled_bytes(*compiled);
         log.info("{} with tiles of {} x {} {} after {:.0f} ms: the next configuration is tried",
                  kernel.config.entry, kernel.config.query_tile, kernel.config.key_tile,
                  why_refused(*compiled), compiled->milliseconds);
-        at = std::min(at + refused, candidates.size() - 1);
+        const std::size_t next = std::min(at + refused, candidates.size() - 1);
+        best.offer(at, translation, std::move(*compiled));
+        if (auto kept = best.instead_of(next, at)) {
+            result.refused = static_cast<int>(kept->at);
+            Making::use(result, candidates[kept->at]);
+            kernel.config.tolerated_spills = kept->spill_bytes;
+            translation = std::move(kept->translation);
+            compiled = std::move(kept->output);
+            break;
+        }
+        at = next;
         result.refused = static_cast<int>(at);
         Making::use(result, candidates[at]);
-        auto next = making.translate(result);
-        if (!next) return next.error();
-        translation = std::move(*next);
+        auto text = making.translate(result);
+        if (!text) return text.error();
+        translation = std::move(*text);
         compiled = cuda::compile_cubin(translation, arch, watch);
     }
     if (!compiled) return compiled.error();

@@ -153,7 +153,7 @@ TEST_CASE("a program that is long for each element has Hopper's kernels, which c
     }
 }
 
-TEST_CASE("what no form of Hopper's backward has registers for takes the generic one") {
+TEST_CASE("what spills in every form keeps the least, and is generic where it is large") {
     const std::string wide_integers = "buffer t: f32[KV_LEN] grad\n"
                                       "score_mod = score + (score if h_kv >= int(score) else score "
                                       "+ rsqrt(t[kv_idx] * t[kv_idx] + 1))\n";
@@ -162,7 +162,8 @@ TEST_CASE("what no form of Hopper's backward has registers for takes the generic
         "score_mod = score * where(int(H_KV <= q_idx) > 0, clamp(float(int(H_KV <= q_idx)) ** 0.5, "
         "-20.0, 20.0), clamp(exp(2.0 * tanh(bias[q_idx, kv_idx] / 2.0)) * (c[q_idx] + score), "
         "-20.0, 20.0)) * 0.125\n";
-    for (const std::string& text : {wide_integers, large}) {
+    for (const bool is_large : {false, true}) {
+        const std::string& text = is_large ? large : wide_integers;
         CAPTURE(text);
         const auto outcome = test::compile_case({.mod = "none",
                                                  .text = text,
@@ -172,8 +173,8 @@ TEST_CASE("what no form of Hopper's backward has registers for takes the generic
                                                  .head_dim_v = 128});
         REQUIRE_MESSAGE(outcome.has_value(),
                         (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
-        CHECK(outcome->kernel.config.family == "sm80");
-        CHECK(outcome->kernel.info.spill_bytes == 0);
+        CHECK(outcome->kernel.config.family == (is_large ? "sm80" : "sm90"));
+        CHECK(outcome->kernel.info.spill_bytes <= outcome->kernel.config.tolerated_spills);
     }
 }
 
