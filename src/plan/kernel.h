@@ -49,6 +49,7 @@ struct KernelRequest {
     bool sums_tables = false;           // some gradient is by GradientSum::table
     int query_sums = 0;                 // gradients that are by GradientSum::query
     bool derivative_uses_score = false; // that of the score
+    bool folds_derivative = false;      // and no buffer has a gradient: it is multiplied into P
     passes::KeyIndex2d key_index_2d;    // that tiles of keys should fit
     passes::TabulatedValues tabulated,
         tabulated_by_index_2d;           // without such a 2-D key index, and with it
@@ -91,7 +92,7 @@ struct KernelConfig {
     std::optional<BlockMaskFacts> block_mask; // set: builds block masks
     // A kernel of a warp-specialized backward, or one that goes before or after it.
     bool is_warp_specialized = false;
-    int saves_registers = 0;     // in so many steps, each at the cost of some speed
+    int saves_registers = 0;     // in which form of its template, each at the cost of some speed
     bool has_block_mask = false; // visits the tiles that a block mask names
     bool owns_keys = false;      // a block has a tile of keys and visits queries, not the other way
     int key_width = 0; // of the 2-D key index by which it stages or sums what is read; 0 for none

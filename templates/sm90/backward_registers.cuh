@@ -20,7 +20,10 @@ enum class RegisterForm {
     saves_all,
     // Scores are modified for a few pairs of queries at a time, behind branches that ptxas does not
     // merge.
-    modifies_in_parts
+    modifies_in_parts,
+    // Where a derivative is folded into P: references are subtracted in tiles that have some, by
+    // code of their own. It may spill; what usual tiles run keeps no registers for references.
+    subtracts_apart
 };
 constexpr RegisterForm kRegisterForm = static_cast<RegisterForm>(mod::kSavesRegisters);
 
@@ -32,16 +35,18 @@ struct RegisterSaving {
     bool lane_again;      // the lane is asked for wherever it is used
     bool heads_again;     // the head, from its number over batch and heads
     bool modifies_in_parts;
+    bool subtracts_apart;
     bool looks_early; // the mask is evaluated while the products run, where only P needs it
 };
 constexpr __device__ RegisterSaving register_saving() {
     constexpr bool kIsLongTile = mod::kQueryTile == 128;
     RegisterSaving saves{};
     saves.beside = kRegisterForm >= RegisterForm::saves_beside;
-    saves.keys_again = kRegisterForm >= RegisterForm::saves_all;
+    saves.subtracts_apart = kRegisterForm == RegisterForm::subtracts_apart && kFolds;
+    saves.keys_again = kRegisterForm >= RegisterForm::saves_all && !saves.subtracts_apart;
     // Masks would spill by it.
     saves.positions_again = saves.keys_again && mod::kHasScoreMod;
-    saves.modifies_in_parts = kRegisterForm >= RegisterForm::modifies_in_parts && mod::kHasScoreMod;
+    saves.modifies_in_parts = kRegisterForm == RegisterForm::modifies_in_parts && mod::kHasScoreMod;
     // With long tiles, branches spill more beside it.
     saves.places_again = saves.positions_again && !(saves.modifies_in_parts && kIsLongTile);
     // With short tiles, masks spill more by it; with long ones, scores.

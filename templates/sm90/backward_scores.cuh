@@ -82,35 +82,15 @@ class ScoreGradients {
     // them. With a derivative folded in, they become its MMAs with the P.
     __device__ void compute_p(Scores& scores, Fragments& p, int tile_query, const RowFacts& facts,
                               Sight sight) const {
-        if constexpr (kFolds || mod::kHasScoreMod) {
-#pragma unroll
-            for (int pair = 0; pair < kQueries / 2; ++pair) {
-                if (ends_before(pair, tile_query)) break;
-                tile_query = again_for(pair, tile_query);
-                float lse_log2[2], reference[2], even[2];
-                if constexpr (kFolds) {
-                    facts.load(kLseLog2Fact, first_query_, pair, lse_log2);
-                    facts.load(kReferenceFact, first_query_, pair, reference);
-                }
-                Index2dReads::Values staged;
-                index_2d_reads_.load(staged, pair);
-                const BiasPair biases = biases_.load(pair);
-#pragma unroll
-                for (int side = 0; side < 2; ++side)
-                    visit(tile_query, 2 * pair + side, staged[side], biases.of[side],
-                          [&](int key, int i, const mod::At& at) {
-                              const mod::Joint joint = modify(at, scores[i]);
-                              if constexpr (!kFolds) {
-                                  scores[i] = joint.score;
-                                  return;
-                              }
-                              const float p_value =
-                                  p_of(joint.score, reference[side], lse_log2[side]);
-                              // A derivative without bounds must not meet a weight of zero.
-                              scores[i] = p_value == 0 ? 0 : p_value * joint.d_score;
-                              gather(p, even, p_value, key, i);
-                          });
-            }
+        if constexpr (kSaves.subtracts_apart) {
+            float lse_log2[2];
+            facts.load(kLseLog2Fact, first_query_, 0, lse_log2);
+            if (has_large_rows(lse_log2[0]))
+                modify_all<true>(scores, p, tile_query, facts);
+            else
+                modify_all<false>(scores, p, tile_query, facts);
+        } else if constexpr (kFolds || mod::kHasScoreMod) {
+            modify_all<true>(scores, p, tile_query, facts);
         }
         if constexpr (!kFolds) exponentiate(scores, facts);
         if (kSaves.looks_early ? sight.hides_any() : hides_any(tile_query)) {
@@ -199,6 +179,50 @@ class ScoreGradients {
     }
 
   private:
+    // Products become modified scores, or where a derivative is folded in, its products with P and
+    // fragments of P. kSubtracts: the references of rows, which are zero in most tiles.
+    template <bool kSubtracts>
+    __device__ void modify_all(Scores& scores, Fragments& p, int& tile_query,
+                               const RowFacts& facts) const {
+#pragma unroll
+        for (int pair = 0; pair < kQueries / 2; ++pair) {
+            if (ends_before(pair, tile_query)) break;
+            tile_query = again_for(pair, tile_query);
+            float lse_log2[2], reference[2] = {0, 0}, even[2];
+            if constexpr (kFolds) {
+                const int first = first_query_ + (kSubtracts ? zero_after(scores, pair) : 0);
+                facts.load(kLseLog2Fact, first, pair, lse_log2);
+                if constexpr (kSubtracts) facts.load(kReferenceFact, first, pair, reference);
+            }
+            Index2dReads::Values staged;
+            index_2d_reads_.load(staged, pair);
+            const BiasPair biases = biases_.load(pair);
+#pragma unroll
+            for (int side = 0; side < 2; ++side)
+                visit(tile_query, 2 * pair + side, staged[side], biases.of[side],
+                      [&](int key, int i, const mod::At& at) {
+                          const mod::Joint joint = modify(at, scores[i]);
+                          if constexpr (!kFolds) {
+                              scores[i] = joint.score;
+                              return;
+                          }
+                          const float p_value =
+                              p_of<kSubtracts>(joint.score, reference[side], lse_log2[side]);
+                          // A derivative without bounds must not meet a weight of zero.
+                          scores[i] = p_value == 0 ? 0 : p_value * joint.d_score;
+                          gather(p, even, p_value, key, i);
+                      });
+        }
+    }
+
+    // Zero, once the pair before this one has become P. What only few tiles do in a branch would
+    // else be begun for all pairs at once, which spills.
+    __device__ int zero_after(const Scores& scores, int pair) const {
+        if (!kSaves.subtracts_apart || pair == 0) return 0;
+        const int never_negative = attention_.q_len;
+        return __float_as_int(scores[accumulator(1, 2 * pair - 1)]) & (never_negative >> 31);
+    }
+
     // kSeesAll: nothing is hidden, nor does a weight of zero meet what is infinite or NaN.
     template <bool kSeesAll>
     __device__ void change_all(const Scores& scores, const Scores& dp, Fragments& p,
@@ -328,8 +352,10 @@ class ScoreGradients {
         if constexpr (mod::kHasScoreMod) return mod::joint(at, product * attention_.scale);
         return {product, 1, {}};
     }
+    template <bool kSubtracts = true>
     static __device__ float p_of(float score, float reference, float lse_log2) {
-        return exp2_fast(fmaf(score - reference, kLog2E, -lse_log2));
+        const float relative = kSubtracts ? score - reference : score;
+        return exp2_fast(fmaf(relative, kLog2E, -lse_log2));
     }
 
     // Modified scores become P. Where a tile's origins say that rows of it have scores too

@@ -155,6 +155,14 @@ std::vector<KernelCase> compile_matrix() {
     for (const std::string_view mod : {"sliding_window", "dense_bias", "softcap"})
         cases.push_back(hopper_backward(KernelKind::backward_fused, mod,
                                         front::find_library_mod(mod)->text, 128, 128));
+    // Derivatives folded into P in a persistent kernel, which has the fewest registers: softcap
+    // subtracts references apart, gelu keeps the form that spilled least.
+    constexpr std::string_view kWindow = "mask_mod = 0 <= q_idx - kv_idx < 140\n";
+    for (const auto& [mod, text] :
+         {std::pair{"softcap_window", "score_mod = 3 * tanh(score / 3)\n"},
+          {"gelu_window", "score_mod = gelu(score)\n"}})
+        cases.push_back(hopper_backward(KernelKind::backward_fused, mod,
+                                        std::string(text) + std::string(kWindow), 128, 128));
     // Gradients from sums over whole rows.
     const std::string row_bias = "buffer bias: bf16[Q_LEN] grad\nbuffer offset: i64[Q_LEN]\n"
                                  "score_mod = score + bias[offset[q_idx]]\n";

@@ -378,6 +378,32 @@ TEST_CASE("what spills little saves registers, what spills much has smaller tile
     }
 }
 
+TEST_CASE("a derivative that is folded into P subtracts references apart before it gives way") {
+    KernelRequest request = forward(90, DType::bf16, 128, 128, true);
+    request.kind = KernelKind::backward_fused;
+    request.has_score_mod = request.derivative_uses_score = true;
+    const auto forms = [&] {
+        std::vector<int> of_all;
+        for (const KernelConfig& config : of_hopper(request)) {
+            of_all.push_back(config.saves_registers);
+            CHECK(config.saving_forms ==
+                  static_cast<int>(of_hopper(request).size() - of_all.size()));
+        }
+        return of_all;
+    };
+    CHECK(forms() == std::vector{0, 1, 2, 3}); // beside gradients of buffers
+    request.folds_derivative = true;
+    CHECK(forms() == std::vector{0, 1, 2, 3, 4});
+    request.has_window = true;
+    CHECK(forms() == std::vector{0, 1, 2, 4});
+    const KernelConfig last = of_hopper(request).back();
+    CHECK(last.is_persistent);
+    CHECK(last.last_form_saves_others);
+    CHECK(last.tolerated_spills > 0);
+    CHECK(last.reason.find("references") != std::string::npos);
+    CHECK(last.reason.find("larger tiles") == std::string::npos);
+}
+
 TEST_CASE("Hopper's backward fits the registers and the shared memory that it has") {
     for (int head_dim = 8; head_dim <= 128; head_dim += 8)
         for (int head_dim_v = 8; head_dim_v <= 128; head_dim_v += 8) {

@@ -20,7 +20,8 @@ struct FusedTile {
     int bias_stages = 0;              // tiles of a dense bias in shared memory
     bool adds_bias_gradients = false; // tiles of its gradient there
     int table_words = 0;              // for sums of tables, of each warp that finds them
-    int saves_registers = 0;          // in so many steps
+    int saves_registers = 0;          // which of register_forms()
+    int saving_forms = 0;             // that come after it
 
     bool has_dense_bias() const { return bias_stages > 0 || adds_bias_gradients; }
 };
@@ -137,11 +138,20 @@ FusedTile with_tables(const KernelRequest& request, FusedTile tile) {
     return tile;
 }
 
-// How many forms of a tile save registers. None where keys are shared; and sums over a 2-D key
-// index spill as much in them. What only masks has one less.
-int saving_forms(const KernelRequest& request) {
-    if (shares_keys(request) || index_2d_of(request).width != 0) return 0;
-    return request.has_score_mod ? 3 : 2;
+// As templates/sm90/backward_registers.cuh numbers its forms.
+constexpr int kModifiesInParts = 3, kSubtractsApart = 4;
+
+// Forms of a tile, in the order in which they are tried. Only the first where keys are shared; and
+// sums over a 2-D key index spill as much in the others. What only masks has one less. Where a
+// derivative is folded into P, the last subtracts references apart; under a window it is instead of
+// the one whose branches serialise products there.
+std::vector<int> register_forms(const KernelRequest& request) {
+    if (shares_keys(request) || index_2d_of(request).width != 0) return {0};
+    std::vector<int> forms = {0, 1, 2};
+    if (!request.has_score_mod) return forms;
+    if (!request.folds_derivative || !request.has_window) forms.push_back(kModifiesInParts);
+    if (request.folds_derivative) forms.push_back(kSubtractsApart);
+    return forms;
 }
 
 // Best first. What is read by column of a 2-D key index costs more from memory than smaller tiles
@@ -150,8 +160,10 @@ int saving_forms(const KernelRequest& request) {
 std::vector<FusedTile> fused_tiles(const KernelRequest& request) {
     std::vector<FusedTile> tiles;
     const auto add = [&](FusedTile tile) {
-        for (int step = 0; step <= saving_forms(request); ++step) {
-            tile.saves_registers = step;
+        const std::vector<int> forms = register_forms(request);
+        for (std::size_t i = 0; i < forms.size(); ++i) {
+            tile.saves_registers = forms[i];
+            tile.saving_forms = static_cast<int>(forms.size() - 1 - i);
             tiles.push_back(tile);
         }
     };
@@ -207,7 +219,8 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     // What spills little is as fast in a form that saves registers; what spills much, with smaller
     // tiles.
     constexpr int kSavable = 128;
-    config.saving_forms = saving_forms(request) - tile.saves_registers;
+    config.saving_forms = tile.saving_forms;
+    config.last_form_saves_others = request.folds_derivative;
     const bool comes_again = config.saving_forms > 0;
     const bool has_smaller = at + static_cast<std::size_t>(config.saving_forms) + 1 < all.size();
     config.savable_spills =
@@ -236,9 +249,11 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     if (config.key_width != 0)
         config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";
     if (tile.bias_stages > 0) config.reason += "; biases through shared memory";
-    if (at > static_cast<std::size_t>(tile.saves_registers))
+    if (at + static_cast<std::size_t>(tile.saving_forms) >= register_forms(request).size())
         config.reason += "; larger tiles spilled registers or serialised products";
-    if (tile.saves_registers > 0)
+    if (tile.saves_registers == kSubtractsApart)
+        config.reason += "; saves registers, references of large scores are subtracted apart";
+    else if (tile.saves_registers > 0)
         config.reason += "; saves registers in " + std::to_string(tile.saves_registers) + " steps";
     return config;
 }
