@@ -91,18 +91,29 @@ bool is_specialized(const KernelConfig& config) {
     return config.specialized.has_value() || config.is_warp_specialized;
 }
 
+// For a large program: the first candidate, the form of it that saves registers in two steps, where
+// so few bytes spill that it may, and those that are not specialized.
+std::vector<KernelConfig> few_of(std::vector<KernelConfig> candidates) {
+    constexpr int kSteps = 2, kSavable = 64;
+    const auto generic = std::ranges::find_if_not(candidates, is_specialized);
+    if (generic == candidates.begin() || generic == candidates.end()) return candidates;
+    std::vector<KernelConfig> few = {candidates.front()};
+    const bool has_form = few.front().saving_forms >= kSteps;
+    few.front().saving_forms = has_form ? 1 : 0;
+    if (has_form) {
+        few.front().savable_spills = kSavable;
+        few.front().beside_spills = kSavable;
+        few.push_back(candidates[kSteps]);
+        few.back().saving_forms = 0;
+    }
+    few.insert(few.end(), generic, candidates.end());
+    return few;
+}
+
 Variant variant(const Program& program, Calls calls, KernelRequest request) {
     Variant result{calls, request, {}};
     result.candidates = candidates(result.request);
-    if (is_large(program.mod())) {
-        const auto second = result.candidates.begin() + 1;
-        const auto generic =
-            std::ranges::find_if_not(second, result.candidates.end(), is_specialized);
-        if (is_specialized(result.candidates.front()) && generic != result.candidates.end()) {
-            result.candidates.erase(second, generic);
-            result.candidates.front().saving_forms = 0;
-        }
-    }
+    if (is_large(program.mod())) result.candidates = few_of(std::move(result.candidates));
     return result;
 }
 

@@ -17,11 +17,11 @@ constexpr int kMostWrittenOut = 100;
 constexpr int kSpillsOfLong = 128;
 
 // Operations of a score mod with its derivatives, and of these with the mask, wherever they are
-// computed, up to which a program is a usual one. The library's mods have at most 26 and 46.
-constexpr int kMostScoreOperations = 32, kMostOperations = 64;
+// computed, up to which a program is a usual one. The library's mods have at most 26 and 58.
+constexpr int kMostScoreOperations = 32, kMostOperations = 96;
 
 // Whether a program has more. Each form of a warp-specialized kernel of it takes long to compile,
-// and few of them stop to spill, so that the generic kernel follows the first.
+// and where much spills, few of them stop to, so that the generic kernel follows the first.
 bool is_large(const passes::Mod& mod);
 
 // About how many instructions an operator takes. is_fast: a few roundings of error are allowed.
