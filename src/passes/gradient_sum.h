@@ -20,7 +20,7 @@ enum class GradientSum : std::uint8_t {
     quotient,
     remainder,
     dense_bias, // of q and kv themselves: each element by itself, all of a tile at once
-    table,      // any index of a table that is small, or of which a tile meets a small part
+    table,      // sums of a number of q and one of kv: a tile meets few entries of a table
     row,    // of q, or b and h alone, by passes/row_gradient.h, in a kernel that passes over rows
     element // anything else
 };

@@ -31,26 +31,8 @@ bool is_table(const CapturedRead& read) {
             read.read_class == ReadClass::small_table);
 }
 
-} // namespace
-
-bool is_table_gradient(const Mod& mod, const ReadGradient& gradient) {
-    const NodeId read = gradient.read;
-    const CapturedRead* captured = captured_read(mod, read);
-    return captured != nullptr && is_table(*captured) && mod.place[read] == Place::element &&
-           mod.counters[read] == ir::kNoNode && !mod.dependence[read].has(Dependence::score) &&
-           is_gradient_of_score(mod, gradient) &&
-           std::ranges::all_of(mod.program.graph[read].operands,
-                               [&](NodeId index) { return is_narrow(mod, index); });
-}
-
-std::vector<std::uint32_t> varying_dims(const Mod& mod, NodeId read) {
-    const auto& indices = mod.program.graph[read].operands;
-    std::vector<std::uint32_t> dims;
-    for (std::uint32_t dim = 0; dim < indices.size(); ++dim)
-        if ((mod.dependence[indices[dim]].bits & kPositions) != 0) dims.push_back(dim);
-    return dims;
-}
-
+// Whether each index is a number of the query plus a number of the key: one that depends on both
+// would have to be found for each element, by two warps.
 bool is_separable(const Mod& mod, NodeId read) {
     const auto& indices = mod.program.graph[read].operands;
     analysis::IndexForms forms(mod.program.graph, mod.ranges);
@@ -60,6 +42,27 @@ bool is_separable(const Mod& mod, NodeId read) {
             return (term.uses.bits & kPositions) != kPositions;
         });
     });
+}
+
+} // namespace
+
+bool is_table_gradient(const Mod& mod, const ReadGradient& gradient) {
+    const NodeId read = gradient.read;
+    const CapturedRead* captured = captured_read(mod, read);
+    return captured != nullptr && is_table(*captured) && mod.place[read] == Place::element &&
+           mod.counters[read] == ir::kNoNode && !mod.dependence[read].has(Dependence::score) &&
+           is_gradient_of_score(mod, gradient) &&
+           std::ranges::all_of(mod.program.graph[read].operands,
+                               [&](NodeId index) { return is_narrow(mod, index); }) &&
+           is_separable(mod, read);
+}
+
+std::vector<std::uint32_t> varying_dims(const Mod& mod, NodeId read) {
+    const auto& indices = mod.program.graph[read].operands;
+    std::vector<std::uint32_t> dims;
+    for (std::uint32_t dim = 0; dim < indices.size(); ++dim)
+        if ((mod.dependence[indices[dim]].bits & kPositions) != 0) dims.push_back(dim);
+    return dims;
 }
 
 } // namespace flexc::passes

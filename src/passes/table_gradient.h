@@ -8,12 +8,9 @@
 
 namespace flexc::passes {
 
-// Whether each element adds dS itself to a place that several elements of a tile meet, whatever the
-// index is made of.
+// Whether each element adds dS itself to a place that several elements of a tile meet, and each
+// index is a number of the query plus a number of the key.
 bool is_table_gradient(const Mod& mod, const ReadGradient& gradient);
 // The dims of a read whose index changes inside of a head.
 std::vector<std::uint32_t> varying_dims(const Mod& mod, ir::NodeId read);
-// Whether each of its indices is a number of the query plus a number of the key.
-bool is_separable(const Mod& mod, ir::NodeId read);
-
 } // namespace flexc::passes

@@ -1,6 +1,7 @@
-// Gradients of reads of tables by any index, where a table is small or a tile meets a small part of
-// it. Two warps of the producer's warpgroup add a tile of dS to copies of that part in shared
-// memory, each warp to its own, and what is not zero there to memory once a tile.
+// Gradients of reads of tables whose indices are sums of a number of the query and one of the key,
+// where a table is small or a tile meets a small part of it. Two warps of the producer's warpgroup
+// add a tile of dS to copies of that part in shared memory, each warp to its own, and what is not
+// zero there to memory once a tile.
 //
 // Shared memory adds whole numbers in one instruction, floats in a loop of several. So a tile's
 // elements are multiplied by a power of two that makes the largest of them a number of 19 bits:
@@ -48,6 +49,8 @@ struct FixedPoint {
 struct TableTile {
     static constexpr int kRows = kSharesKeys ? mod::kQueryTile / 2 : mod::kQueryTile;
     static constexpr int kLaneRows = (kRows + 31) / 32;
+    // As many loads are on their way at once.
+    static constexpr int kRowsAtOnce = kSparesRegisters ? 8 : 4;
     static_assert(!mod::kSumsTables || kRows % 32 == 0);
 
     const KernelArguments& attention;
@@ -78,7 +81,10 @@ struct TableTile {
             unsigned words[kAtOnce];
 #pragma unroll
             for (int i = 0; i < kAtOnce; ++i) {
-                const unsigned swizzled = chunk ^ ((kAtOnce == 8 ? i : (first + i) % 8) * 16);
+                const unsigned swizzled = chunk ^ ((kAtOnce == 8   ? i
+                                                    : kAtOnce == 4 ? first % 8 | i
+                                                                   : (first + i) % 8) *
+                                                   16);
                 words[i] = load_shared_word(from + (first + i) * kRowBytes + swizzled);
             }
 #pragma unroll
@@ -90,7 +96,7 @@ struct TableTile {
     // The largest size of an element, or what is not finite.
     __device__ float largest() const {
         unsigned most = 0;
-        visit_rows<8>(
+        visit_rows<TableTile::kRowsAtOnce>(
             [&](int, int, unsigned word) { most = largest_of_halves(most, word & 0x7fff7fffu); });
         most = max(most & 0xffffu, most >> 16);
         return flexc_first(mod::Element{}, __reduce_max_sync(0xffffffffu, most));
@@ -104,10 +110,11 @@ struct TableTile {
     }
 };
 
-// One read's gradient in one tile.
+// One read's gradient in one tile. Each of its indices is a number of the query plus one of the
+// key, so that these are found once for a row and for a key.
 template <int kTable> class TableSum {
     using Read = mod::TableGradient<kTable>;
-    static constexpr int kDims = Read::kDims;
+    static constexpr int kDims = Read::kDims, kLaneRows = TableTile::kLaneRows;
     static constexpr unsigned kAll = 0xffffffffu;
     struct Index {
         int of[kDims];
@@ -122,27 +129,23 @@ template <int kTable> class TableSum {
         });
     }
 
-    __device__ void add() {
+    // is_finite: all of dS.
+    __device__ void add(bool is_finite) {
         if (slice_ == nullptr) return;
-        if constexpr (Read::kIsSeparable)
-            if (add_separable()) return;
-        long long count = 1;
+        Index rows[kLaneRows], keys[2]; // of the lane's queries, and what its keys add to these
 #pragma unroll
-        for (int d = 0; d < kDims; ++d)
-            count *= extents_.of[d];
-        if (count <= mod::kTableWords) {
-            const int shift = use(0, static_cast<int>(count));
-            visit_elements([&](const Index& index, float x) {
-                add_shared(word(place_of(index), shift), fixed_(x));
-            });
-            flush(shift);
-        } else {
-            add_each();
+        for (int i = 0; i < kLaneRows; ++i)
+            rows[i] = index_at(32 * i + TableTile::lane(), 0);
+#pragma unroll
+        for (int side = 0; side < 2; ++side)
+            keys[side] = index_at(0, TableTile::key_of(side));
+#pragma unroll
+        for (int d = 0; d < kDims; ++d) {
+            const int origin = uniform(rows[0].of[d]);
+            keys[0].of[d] -= origin;
+            keys[1].of[d] -= origin;
         }
-    }
-    // Where there are too many entries, or dS is not finite.
-    __device__ void add_each() const {
-        visit_elements([&](const Index& index, float x) { add_float(address(index), x); });
+        if (!is_finite || !are_inside(rows, keys) || !add_places(rows, keys)) add_each(rows, keys);
     }
 
   private:
@@ -151,13 +154,6 @@ template <int kTable> class TableSum {
         Index index;
         tile_.visit(row, key, [&](const mod::At& at) { Read::indices(at, index.of); });
         return index;
-    }
-    __device__ bool has(const Index& index) const {
-        bool inside = true;
-#pragma unroll
-        for (int d = 0; d < kDims; ++d)
-            inside = inside && flexc_inside(index.of[d], extents_.of[d]);
-        return inside;
     }
     // Entries in the order of the dims, the last one's together.
     __device__ int place_of(const Index& index) const {
@@ -186,107 +182,104 @@ template <int kTable> class TableSum {
         return index;
     }
 
-    // visit(index, dS) for what is not zero and in the buffer.
-    template <typename Visit> __device__ void visit_elements(Visit visit) const {
-        tile_.visit_rows<1>([&](int first, int i, unsigned word) {
-            const float of[2] = {flexc_first(mod::Element{}, word),
-                                 flexc_second(mod::Element{}, word)};
+    // Of all the warp's queries, or keys.
+    template <int kCount> static __device__ int least_of(const int (&of)[kCount]) {
+        int least = of[0];
 #pragma unroll
-            for (int side = 0; side < 2; ++side) {
-                if (of[side] == 0) continue;
-                const Index index = index_at(first + i, TableTile::key_of(side));
-                if (has(index)) visit(index, of[side]);
-            }
-        });
+        for (int i = 1; i < kCount; ++i)
+            least = min(least, of[i]);
+        return __reduce_min_sync(kAll, least);
+    }
+    template <int kCount> static __device__ int most_of(const int (&of)[kCount]) {
+        int most = of[0];
+#pragma unroll
+        for (int i = 1; i < kCount; ++i)
+            most = max(most, of[i]);
+        return __reduce_max_sync(kAll, most);
     }
 
-    // The memory is for entries from `first` on. How many copies there are, as a power of two.
-    __device__ int use(int first, int count) {
-        first_ = first;
-        count_ = count;
-        return min(5, 31 - __clz(mod::kTableWords / count));
-    }
-    __device__ unsigned word(int place, int shift) const {
-        return tile_.table +
-               4 * (((place - first_) << shift) + (TableTile::lane() & ((1 << shift) - 1)));
-    }
-
-    // Where each index is a number of the query plus one of the key, and all of a tile's are in the
-    // buffer and meet few entries: false elsewhere.
-    __device__ bool add_separable() {
-        Index rows[TableTile::kLaneRows], keys[2];
-#pragma unroll
-        for (int i = 0; i < TableTile::kLaneRows; ++i)
-            rows[i] = index_at(32 * i + TableTile::lane(), 0);
-#pragma unroll
-        for (int side = 0; side < 2; ++side)
-            keys[side] = index_at(0, TableTile::key_of(side));
-        // Beyond half of the range of integers, sums would say nothing.
-        constexpr int kFar = 1 << 29;
+    // Whether no element's index is outside of the buffer.
+    __device__ bool are_inside(const Index (&rows)[kLaneRows], const Index (&keys)[2]) const {
         bool inside = true;
-        int least = 0, most = 0; // places
 #pragma unroll
         for (int d = 0; d < kDims; ++d) {
-            const int origin = uniform(rows[0].of[d]);
-            int low = rows[0].of[d], high = low;
+            int of_rows[kLaneRows], of_keys[2] = {keys[0].of[d], keys[1].of[d]};
 #pragma unroll
-            for (int i = 1; i < TableTile::kLaneRows; ++i) {
-                low = min(low, rows[i].of[d]);
-                high = max(high, rows[i].of[d]);
-            }
-            low = __reduce_min_sync(kAll, low);
-            high = __reduce_max_sync(kAll, high);
-            int key_low = min(keys[0].of[d], keys[1].of[d]);
-            int key_high = max(keys[0].of[d], keys[1].of[d]);
-            key_low = __reduce_min_sync(kAll, key_low);
-            key_high = __reduce_max_sync(kAll, key_high);
-            inside = inside && -kFar < low && high < kFar && -kFar < key_low && key_high < kFar &&
-                     -kFar < origin && low + (key_low - origin) >= 0 &&
-                     high + (key_high - origin) < extents_.of[d];
-            keys[0].of[d] -= origin;
-            keys[1].of[d] -= origin;
+            for (int i = 0; i < kLaneRows; ++i)
+                of_rows[i] = rows[i].of[d];
+            const long long low = static_cast<long long>(least_of(of_rows)) + least_of(of_keys);
+            const long long high = static_cast<long long>(most_of(of_rows)) + most_of(of_keys);
+            inside = inside && low >= 0 && high < extents_.of[d];
         }
-        if (!inside) return false;
-        int row_places[TableTile::kLaneRows],
-            key_places[2] = {place_of(keys[0]), place_of(keys[1])};
+        return inside;
+    }
+
+    // In shared memory, where the tile meets few entries: false elsewhere.
+    __device__ bool add_places(const Index (&rows)[kLaneRows], const Index (&keys)[2]) {
+        long long entries = 1;
 #pragma unroll
-        for (int i = 0; i < TableTile::kLaneRows; ++i) {
+        for (int d = 0; d < kDims; ++d)
+            entries = min(entries * extents_.of[d], 1ll << 32);
+        if (entries > 0x7fffffff) return false;
+        int row_places[kLaneRows], key_places[2] = {place_of(keys[0]), place_of(keys[1])};
+#pragma unroll
+        for (int i = 0; i < kLaneRows; ++i)
             row_places[i] = place_of(rows[i]);
-            least = i == 0 ? row_places[i] : min(least, row_places[i]);
-            most = i == 0 ? row_places[i] : max(most, row_places[i]);
-        }
-        least = __reduce_min_sync(kAll, least) +
-                __reduce_min_sync(kAll, min(key_places[0], key_places[1]));
-        most = __reduce_max_sync(kAll, most) +
-               __reduce_max_sync(kAll, max(key_places[0], key_places[1]));
-        const long long count = static_cast<long long>(most) - least + 1;
-        if (count > mod::kTableWords) return false;
-        const int shift = use(least, static_cast<int>(count));
+        const int first = least_of(row_places) + least_of(key_places);
+        const int last = most_of(row_places) + most_of(key_places);
+        const int count = last - first + 1;
+        if (count <= 0 || count > mod::kTableWords) return false;
+        const int shift = min(5, 31 - __clz(mod::kTableWords / count)); // of the number of copies
         // Addresses are sums of one part of the row and one of the key.
 #pragma unroll
-        for (int i = 0; i < TableTile::kLaneRows; ++i)
-            row_places[i] <<= shift + 2;
-        const unsigned to[2] = {word(key_places[0], shift), word(key_places[1], shift)};
-        tile_.visit_rows<8>([&](int first, int i, unsigned pair) {
-            const int row = TableTile::kLaneRows == 1 || first < 32
-                                ? row_places[0]
-                                : row_places[TableTile::kLaneRows - 1];
-            const unsigned from = __shfl_sync(kAll, row, first % 32 + i);
+        for (int i = 0; i < kLaneRows; ++i)
+            row_places[i] = (row_places[i] - first) << (shift + 2);
+        const unsigned copy = tile_.table + 4 * (TableTile::lane() & ((1 << shift) - 1));
+        const unsigned to[2] = {copy + (key_places[0] << (shift + 2)),
+                                copy + (key_places[1] << (shift + 2))};
+        tile_.visit_rows<TableTile::kRowsAtOnce>([&](int first_row, int i, unsigned pair) {
+            const int row =
+                kLaneRows == 1 || first_row < 32 ? row_places[0] : row_places[kLaneRows - 1];
+            const unsigned from = __shfl_sync(kAll, row, first_row % 32 + i);
             add_shared(from + to[0], fixed_(flexc_first(mod::Element{}, pair)));
             add_shared(from + to[1], fixed_(flexc_second(mod::Element{}, pair)));
         });
-        flush(shift);
+        flush(first, count, shift);
         return true;
     }
 
+    // One by one, with the buffer's ends.
+    __device__ void add_each(const Index (&rows)[kLaneRows], const Index (&keys)[2]) const {
+        tile_.visit_rows<1>([&](int row, int, unsigned pair) {
+            const float of[2] = {flexc_first(mod::Element{}, pair),
+                                 flexc_second(mod::Element{}, pair)};
+            Index index[2];
+            bool inside[2] = {of[0] != 0, of[1] != 0};
+#pragma unroll
+            for (int d = 0; d < kDims; ++d) {
+                const int mine =
+                    kLaneRows == 1 || row < 32 ? rows[0].of[d] : rows[kLaneRows - 1].of[d];
+                const int of_row = __shfl_sync(kAll, mine, row % 32);
+#pragma unroll
+                for (int side = 0; side < 2; ++side) {
+                    index[side].of[d] = of_row + keys[side].of[d];
+                    inside[side] = inside[side] && flexc_inside(index[side].of[d], extents_.of[d]);
+                }
+            }
+#pragma unroll
+            for (int side = 0; side < 2; ++side)
+                if (inside[side]) add_float(address(index[side]), of[side]);
+        });
+    }
+
     // Sums go to memory, and zeros are left.
-    __device__ void flush(int shift) const {
+    __device__ void flush(int first, int count, int shift) const {
         __syncwarp();
 #pragma unroll 1
-        for (int entry = TableTile::lane(); entry < count_; entry += 32) {
+        for (int entry = TableTile::lane(); entry < count; entry += 32) {
             const int sum = take(entry, shift);
             if (sum != 0)
-                add_float(address(index_of(first_ + entry)),
+                add_float(address(index_of(first + entry)),
                           static_cast<float>(sum) * fixed_.inverse);
         }
         __syncwarp();
@@ -322,16 +315,11 @@ template <int kTable> class TableSum {
     Index extents_;
     long long strides_[kDims];
     float* slice_; // of the head; null where that is outside of the buffer
-    int first_ = 0, count_ = 0;
 };
 
 template <int kTable = 0> __device__ inline void add_tables(const TableTile& tile, float largest) {
     if constexpr (kTable < mod::kTableGradients) {
-        TableSum<kTable> sum(tile, FixedPoint(largest));
-        if (largest <= kMostFinite)
-            sum.add();
-        else
-            sum.add_each();
+        TableSum<kTable>(tile, FixedPoint(largest)).add(largest <= kMostFinite);
         add_tables<kTable + 1>(tile, largest);
     }
 }

@@ -235,9 +235,12 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     const bool adds_elements =
         (request.adds_elements || (request.sums_tables && tile.table_words == 0)) &&
         config.key_width == 0;
+    // What sums tables spills in the warps that do, which no form helps.
+    constexpr int kSpillsOfTables = 80;
     config.tolerated_spills =
-        request.is_long && !is_last    ? kSpillsOfLong
-        : comes_again || adds_elements ? 0
+        request.is_long && !is_last                         ? kSpillsOfLong
+        : tile.table_words > 0 && tile.saves_registers == 0 ? kSpillsOfTables
+        : comes_again || adds_elements                      ? 0
         : is_last || tile.has_dense_bias() || config.key_width != 0 || tile.table_words > 0 ? 256
                                                                                             : 128;
     config.reason = "wgmma, dk and dv of a tile of keys, dq by ";
