@@ -225,7 +225,7 @@ std::string emit_table_gradients(const Layout& layout,
         index.line(joined(indices));
         text += formatted("template <> struct TableGradient<{}> {{\n"
                           "    static constexpr int kDims = {};\n"
-
+                          "    static constexpr float kFactor = {}; // of dS\n"
                           "    static __device__ void indices(const At& at, int (&values)[kDims]) "
                           "{{\n{}    }}\n"
                           "    static __device__ void extents(const At& at, int (&values)[kDims]) "
@@ -233,8 +233,9 @@ std::string emit_table_gradients(const Layout& layout,
                           "    static __device__ void strides(const At& at, long long "
                           "(&values)[kDims]) {{\n    {}\n    }}\n"
                           "    static __device__ float* slice(const At& at) {{\n{}    }}\n}};\n",
-                          count++, dims.size(), index.statements(), joined(extents),
-                          joined(strides), slice.statements());
+                          count++, dims.size(),
+                          real_literal(passes::table_factor(layout.mod(), gradient)),
+                          index.statements(), joined(extents), joined(strides), slice.statements());
     }
     return text + formatted("constexpr int kTableGradients = {};\n\n", count);
 }

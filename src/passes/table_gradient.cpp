@@ -1,7 +1,9 @@
 #include "passes/table_gradient.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <optional>
 
 #include "analysis/index_form.h"
 #include "passes/gradient_sum.h"
@@ -31,6 +33,16 @@ bool is_table(const CapturedRead& read) {
             read.read_class == ReadClass::small_table);
 }
 
+// d score_mod / d read over d score_mod / d score, where that is the same everywhere.
+std::optional<double> factor_of(const Mod& mod, const ReadGradient& gradient) {
+    if (is_gradient_of_score(mod, gradient)) return 1;
+    const ir::Node& partial = mod.program.graph[gradient.partial];
+    const ir::Node& d_score = mod.program.graph[mod.d_score];
+    if (partial.op != ir::Op::const_real || d_score.op != ir::Op::const_real) return {};
+    const double factor = partial.real / d_score.real;
+    return std::isfinite(factor) ? std::optional(factor) : std::nullopt;
+}
+
 // Whether each index is a number of the query plus a number of the key: one that depends on both
 // would have to be found for each element, by two warps.
 bool is_separable(const Mod& mod, NodeId read) {
@@ -51,10 +63,14 @@ bool is_table_gradient(const Mod& mod, const ReadGradient& gradient) {
     const CapturedRead* captured = captured_read(mod, read);
     return captured != nullptr && is_table(*captured) && mod.place[read] == Place::element &&
            mod.counters[read] == ir::kNoNode && !mod.dependence[read].has(Dependence::score) &&
-           is_gradient_of_score(mod, gradient) &&
+           factor_of(mod, gradient) &&
            std::ranges::all_of(mod.program.graph[read].operands,
                                [&](NodeId index) { return is_narrow(mod, index); }) &&
            is_separable(mod, read);
+}
+
+double table_factor(const Mod& mod, const ReadGradient& gradient) {
+    return factor_of(mod, gradient).value_or(1);
 }
 
 std::vector<std::uint32_t> varying_dims(const Mod& mod, NodeId read) {

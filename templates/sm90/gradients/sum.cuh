@@ -44,9 +44,6 @@ __device__ inline void add(const mod::At& at, int gradient, float d_read) {
     if (auto* const to = mod::gradient_address(at, gradient)) flexc_accumulate(to, d_read);
 }
 
-__device__ inline void add_float(float* to, float x) {
-    asm volatile("red.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
-}
 // to[i] += x[i], of two or four floats aligned to all of them.
 template <int kCount> __device__ inline void accumulate_together(float* to, const float* x) {
     if constexpr (kCount == 4)

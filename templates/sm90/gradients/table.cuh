@@ -18,15 +18,6 @@ namespace sm90 {
 // Bits of the largest element, and of the lowest exponent whose inverse scale is a float.
 constexpr int kFixedBits = 19, kLeastExponent = kFixedBits + 1;
 
-__device__ inline void add_shared(unsigned to, int x) {
-    asm volatile("red.shared.add.s32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
-}
-__device__ inline unsigned largest_of_halves(unsigned x, unsigned y) {
-    unsigned largest;
-    asm("max.u16x2 %0, %1, %2;" : "=r"(largest) : "r"(x), "r"(y));
-    return largest;
-}
-
 // From floats to numbers of kFixedBits and back.
 struct FixedPoint {
     float scale, inverse;
@@ -268,7 +259,7 @@ template <int kTable> class TableSum {
             }
 #pragma unroll
             for (int side = 0; side < 2; ++side)
-                if (inside[side]) add_float(address(index[side]), of[side]);
+                if (inside[side]) add_float(address(index[side]), of[side] * Read::kFactor);
         });
     }
 
@@ -280,7 +271,7 @@ template <int kTable> class TableSum {
             const int sum = take(entry, shift);
             if (sum != 0)
                 add_float(address(index_of(first + entry)),
-                          static_cast<float>(sum) * fixed_.inverse);
+                          static_cast<float>(sum) * fixed_.inverse * Read::kFactor);
         }
         __syncwarp();
     }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <mutex>
 #include <pthread.h>
 #include <thread>
 #include <vector>
@@ -145,5 +146,21 @@ inline unsigned __ballot_sync(unsigned, bool x) {
 inline bool __any_sync(unsigned mask, bool x) {
     return warp_of_thread == nullptr ? x : __ballot_sync(mask, x) != 0;
 }
-inline void __syncwarp() {}
+template <typename Int> Int __reduce_min_sync(unsigned, Int x) {
+    if (warp_of_thread == nullptr) return x;
+    return warp_of_thread->exchange(static_cast<unsigned long long>(x),
+                                    [](const unsigned long long* values) {
+                                        Int least = static_cast<Int>(values[0]);
+                                        for (int lane = 1; lane < 32; ++lane)
+                                            least = min(least, static_cast<Int>(values[lane]));
+                                        return least;
+                                    });
+}
+template <typename Int> Int __reduce_max_sync(unsigned mask, Int x) {
+    return static_cast<Int>(~__reduce_min_sync(mask, static_cast<Int>(~x)));
+}
+inline void __syncwarp() {
+    if (warp_of_thread != nullptr) (void)__any_sync(0xffffffffu, false);
+}
+inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
 inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }

@@ -47,4 +47,17 @@ template <typename T> void read_again(const T&) {}
 inline void store_shared_word(unsigned to, unsigned x) {
     std::memcpy(memory_of_block + to, &x, sizeof x);
 }
-template <typename T> T uniform(T x) { return x; }
+template <typename T> T uniform(T x) {
+    return warp_of_thread == nullptr ? x : __shfl_sync(0xffffffffu, x, 0);
+}
+inline void add_float(float* to, float x) {
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    *to += x;
+}
+inline void add_shared(unsigned to, int x) {
+    __atomic_fetch_add(reinterpret_cast<int*>(memory_of_block + to), x, __ATOMIC_RELAXED);
+}
+inline unsigned largest_of_halves(unsigned x, unsigned y) {
+    return std::max(x >> 16, y >> 16) << 16 | std::max(x & 0xffffu, y & 0xffffu);
+}

@@ -1,0 +1,213 @@
+// Sums of dS over entries of tables, as backward_sm90.cu adds them to gradients of buffers: each
+// warp run by 32 threads of the host, against sums element by element.
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "compile/kernels.h"
+#include "cuda/emitted.h"
+#include "host_arguments.h"
+#include "host_module.h"
+#include "passes/gradient_sum.h"
+#include "passes/table_gradient.h"
+#include "plan/plan.h"
+#include "random_data.h"
+#include "sm90/arguments.h"
+#include "support/floats.h"
+
+namespace {
+
+using namespace flexc;
+
+// d_scores: [queries of a tile][keys of a tile], bits of bf16. Whether all memory of sums is zero
+// afterwards.
+using Function = bool(const std::uint64_t* words, const ::sm90::KernelArguments*, int head,
+                      int tile_query, int first_key, const unsigned short* d_scores);
+
+constexpr std::string_view kText = R"(
+#include "mod.cuh"
+#include "sm90/gradients/table.cuh"
+using namespace sm90;
+unsigned char shared_memory[1];
+extern "C" bool run(const unsigned long long* words, const KernelArguments* attention, int head,
+                    int tile_query, int first_key, const unsigned short* d_scores) {
+    const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
+    const HeadPlace place(*attention, arguments, head);
+    const Shared shared{0};
+    store_tile(kLayout.d_scores, mod::kQueryTile, mod::kKeyTile, d_scores);
+    bool is_clear = true;
+    for (int warp = 0; warp < kSumWarps; ++warp) {
+        run_warp([&](int) {
+            const TableTile tile(*attention, arguments, place, shared, 0, tile_query, first_key,
+                                 warp);
+            const float largest = tile.largest();
+            if (largest != 0) add_tables(tile, largest);
+        });
+        for (int i = 0; i < mod::kTableWords; ++i)
+            is_clear = is_clear &&
+                       load_shared_word(kLayout.tables + 4 * (warp * mod::kTableWords + i)) == 0;
+    }
+    return is_clear;
+}
+)";
+
+struct Tables {
+    std::string text;
+    double scale = 1;      // of dS
+    bool is_finite = true; // dS
+    int sums = 1;          // reads that are summed so
+};
+
+// How many entries got a gradient.
+int check(const Tables& tables, int head_dim, std::mt19937& random) {
+    CAPTURE(tables.text);
+    CAPTURE(head_dim);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    auto mod = test::lower_text(tables.text, head_dim, head_dim, true);
+    REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
+    REQUIRE(passes::sums_tables(*mod));
+    REQUIRE(passes::count_sums_by(*mod, passes::GradientSum::table, {.sums_tables = true}) ==
+            tables.sums);
+    const plan::KernelConfig config = plan::candidates({.kind = plan::KernelKind::backward_fused,
+                                                        .arch = 90,
+                                                        .dtype = DType::bf16,
+                                                        .head_dim = head_dim,
+                                                        .head_dim_v = head_dim,
+                                                        .has_score_mod = true,
+                                                        .sums_tables = true})[0];
+    REQUIRE(config.is_warp_specialized);
+    REQUIRE(config.table_words > 0);
+    const test::HostModule module(
+        std::string(kText),
+        test::emitted(*mod, config,
+                      {.dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim}));
+
+    int added = 0;
+    for (int round = 0; round < 3; ++round) {
+        ::sm90::KernelArguments attention{};
+        attention.batch = 2;
+        attention.heads = 4;
+        attention.kv_heads = 2;
+        attention.q_len = 90 + below(90);
+        attention.kv_len = 140 + below(200);
+        attention.q_offset = below(2) * below(60);
+        attention.kv_offset = below(2) * below(60);
+        ir::Environment at;
+        at.sizes = {2,
+                    4,
+                    2,
+                    attention.q_len + attention.q_offset,
+                    attention.kv_len + attention.kv_offset,
+                    head_dim,
+                    head_dim};
+        const test::RandomData data(mod->program, at, random);
+        test::HostArguments arguments(*mod, at);
+        arguments.clear_gradients();
+
+        const int head = below(8);
+        const int tile_query =
+            config.query_tile * below((attention.q_len - 1) / config.query_tile + 1);
+        const int first_key = config.key_tile * below((attention.kv_len - 1) / config.key_tile + 1);
+        at.b = head / 4;
+        at.h = head % 4;
+        at.h_kv = at.h / 2;
+        std::vector<std::vector<double>> expected = arguments.empty_gradients();
+        std::vector<std::vector<int>> terms;
+        for (const auto& buffer : expected)
+            terms.emplace_back(buffer.size());
+        std::vector<unsigned short> d_scores;
+        const int infinite = tables.is_finite ? -1 : below(60);
+        for (int q = tile_query; q < tile_query + config.query_tile; ++q)
+            for (int key = first_key; key < first_key + config.key_tile; ++key) {
+                const bool exists = q < attention.q_len && key < attention.kv_len;
+                double value = exists ? test::random_real(random) * tables.scale : 0;
+                if (exists && q - tile_query == infinite / 2 && key - first_key == infinite)
+                    value = INFINITY;
+                d_scores.push_back(support::Bf16::narrow(static_cast<float>(value)));
+                if (!exists) continue;
+                at.q_idx = q + attention.q_offset;
+                at.kv_idx = key + attention.kv_offset;
+                for (const passes::ReadGradient& gradient : mod->gradients) {
+                    if (passes::gradient_sum(*mod, gradient, {.sums_tables = true}) !=
+                        passes::GradientSum::table)
+                        continue;
+                    const ir::Node& read = mod->program.graph[gradient.read];
+                    const std::vector<std::int64_t>& extents = at.buffers[read.symbol]->extents;
+                    std::int64_t element = 0;
+                    bool inside = true;
+                    for (std::size_t dim = 0; dim < extents.size(); ++dim) {
+                        const std::int64_t index =
+                            ir::evaluate_integer(mod->program, read.operands[dim], at);
+                        inside = inside && index >= 0 && index < extents[dim];
+                        element = element * extents[dim] + index;
+                    }
+                    if (!inside) continue;
+                    expected[read.symbol][static_cast<std::size_t>(element)] +=
+                        value * passes::table_factor(*mod, gradient);
+                    ++terms[read.symbol][static_cast<std::size_t>(element)];
+                }
+            }
+        CHECK(module.function<Function>("run")(arguments.words(), &attention, head, tile_query,
+                                               first_key, d_scores.data()));
+        int wrong = 0;
+        for (std::size_t buffer = 0; buffer < expected.size(); ++buffer)
+            for (std::size_t i = 0; i < expected[buffer].size(); ++i) {
+                const double truth = expected[buffer][i];
+                const auto sum = static_cast<double>(arguments.gradient(buffer, i));
+                added += terms[buffer][i] > 0 ? 1 : 0;
+                // Half a unit of 19 bits below the largest for each term, and roundings to float.
+                const double allowed =
+                    tables.scale * (1 + terms[buffer][i]) * 0x1p-17 + 1e-6 * std::abs(truth);
+                if (std::isfinite(truth) ? std::abs(truth - sum) > allowed : sum != truth) ++wrong;
+            }
+        CHECK(wrong == 0);
+    }
+    return added;
+}
+
+std::string number(int x) { return std::to_string(x); }
+
+} // namespace
+
+TEST_CASE("gradients of tables are summed by entry") {
+    std::random_device source;
+    const unsigned seed = source();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const int w = 3 + below(40), rows = 440 / w + 2;
+    const std::string of_rows = "q_idx // " + number(w) + " - kv_idx // " + number(w);
+    const std::string of_columns = "q_idx % " + number(w) + " - kv_idx % " + number(w);
+    const std::string kinds = "buffer g: i8[Q_LEN]\nbuffer k: i8[KV_LEN]\n";
+    const std::vector<Tables> cases = {
+        // An image.
+        {"buffer t: f32[H, " + number(2 * rows) + ", " + number(2 * w - 1) +
+         "] grad\nscore_mod = score + t[h, " + of_rows + " + " + number(rows) + ", " + of_columns +
+         " + " + number(w - 1) + "]"},
+        // The same with its ends inside of the sequences.
+        {"buffer t: f32[4, 7] grad\nscore_mod = score - t[" + of_columns + " + 2, " + of_rows +
+         " + 3] * 0.5\n"},
+        // A volume.
+        {"buffer t: f32[20, 9, 11, H] grad\nscore_mod = score + t[q_idx // 30 - kv_idx // 30 + 9, "
+         "q_idx // 6 % 5 - kv_idx // 6 % 5 + 4, q_idx % 6 - kv_idx % 6 + 5, h]",
+         0x1p-13},
+        // Kinds of queries and keys, some of them outside.
+        {kinds + "buffer t: f32[3, B, 4] grad\nscore_mod = score + t[g[q_idx], b, k[kv_idx]]",
+         0x1p66},
+        {kinds + "buffer t: f32[12] grad\nscore_mod = score + t[g[q_idx] * 4 + k[kv_idx] - 3]"},
+        // More entries than there is memory for.
+        {"buffer t: f32[9000] grad\nscore_mod = score + t[(q_idx * 37) % 4500 + (kv_idx * 29) % "
+         "4500]"},
+        {kinds + "buffer t: f32[5, 5] grad\nbuffer u: f32[H, 25] grad\nscore_mod = score + "
+                 "t[g[q_idx], k[kv_idx]] + u[h, 5 * k[kv_idx] + g[q_idx]]",
+         1, true, 2},
+        {kinds + "buffer t: f32[5, 5] grad\nscore_mod = score + t[g[q_idx], k[kv_idx]]", 1, false}};
+    int added = 0;
+    for (const Tables& tables : cases)
+        added += check(tables, below(3) == 0 ? 192 : 64, random);
+    CHECK(added > 100);
+}
