@@ -5,7 +5,6 @@
 
 #include "distributed/agreement.h"
 #include "distributed/state.h"
-#include "ir/print.h"
 #include "runtime/bind.h"
 #include "runtime/buffers.h"
 #include "runtime/mask_values.h"
@@ -17,7 +16,6 @@ namespace flexc {
 
 namespace {
 
-using detail::DistributedKernelState;
 using detail::DistributedPlanState;
 using distributed::AgreedPart;
 using distributed::Block;
@@ -468,22 +466,6 @@ class Planner {
     std::string visible_;
 };
 
-// Every rank plans what all of them do from what the mask reads.
-Result<void> check_sharded(const detail::KernelState& kernel) {
-    const ir::Program& program = kernel.mod.program;
-    for (const ir::NodeId id : ir::reachable(program.graph, std::span(&kernel.mod.mask, 1))) {
-        const ir::Node& node = program.graph[id];
-        if (node.op != ir::Op::read) continue;
-        const std::string& name = program.buffers[node.symbol].name;
-        if (std::ranges::find(kernel.options.sharded, name, &ShardedBuffer::buffer) !=
-            kernel.options.sharded.end())
-            return runtime::invalid(formatted(
-                "buffer '{}' is sharded, and the mask reads it: have it whole on every rank",
-                name));
-    }
-    return {};
-}
-
 } // namespace
 
 Result<DistributedPlan> DistributedKernel::plan(const DistributedSizes& sizes,
@@ -531,48 +513,5 @@ Result<Shards> DistributedKernel::balanced_shards(const Sizes& sizes, int ranks,
 const Traffic& DistributedPlan::traffic() const { return state_->traffic; }
 Exchange DistributedPlan::exchange() const { return state_->exchange; }
 std::string DistributedPlan::explain() const { return state_->explanation; }
-
-const Kernel& DistributedKernel::kernel() const { return state_->kernel; }
-
-Result<DistributedKernel> compile_distributed(std::string_view text, const CompileOptions& given) {
-    return guarded([&]() -> Result<DistributedKernel> {
-        CompileOptions options = given;
-        if (options.device.kind == Device::Kind::automatic) options.device = Device::cpu();
-        if (options.device.kind != Device::Kind::cpu)
-            return Error{ErrorCode::unsupported,
-                         "attention across ranks is for Device::cpu() for now"};
-        if (options.query_layout != Layout::dense || options.key_layout != Layout::dense)
-            return Error{ErrorCode::unsupported,
-                         "attention across ranks is of dense tensors: mask documents instead"};
-        options.gradient_type = GradientType::f32;
-        auto state = std::make_shared<DistributedKernelState>();
-        state->text = text;
-        state->options = options;
-        state->options.log = {}; // the caller's sink may die before the kernel
-        state->options.cancel = {};
-        state->gradient_type = given.gradient_type;
-        // The sink enters once, when all keys have been seen.
-        const auto signature = check(text, options);
-        if (!signature) return signature.error();
-        if (!signature->sink_depends_on.empty() && options.sink_use == SinkUse::joins) {
-            options.sink_use = SinkUse::alone;
-            auto sink = compile(text, options);
-            if (!sink) return sink.error();
-            state->sink_kernel = std::move(*sink);
-            options.sink_use = SinkUse::absent;
-        }
-        auto kernel = compile(text, options);
-        if (!kernel) return kernel.error();
-        state->kernel = std::move(*kernel);
-        if (auto checked = check_sharded(state->kernel.state()); !checked) return checked.error();
-        const CompileOptions& full = state->kernel.options();
-        state->program = ir::print(state->kernel.state().mod.program);
-        if (state->sink_kernel)
-            state->program += ir::print(state->sink_kernel->state().mod.program);
-        state->program += formatted("{} {} {} {}", name(full.dtype), full.head_dim, full.head_dim_v,
-                                    full.backward);
-        return DistributedKernel(std::move(state));
-    });
-}
 
 } // namespace flexc

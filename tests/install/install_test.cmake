@@ -74,6 +74,8 @@ if(CPU)
   run(${CMAKE_COMMAND} -E env --unset=FLEXC_CPU_BACKEND FLEXC_CACHE_DIR=${WORK}/builds/cache
     ${WORK}/builds/cxx/readme)
   expect("readme ends well")
+  run(${CMAKE_COMMAND} -E env --unset=FLEXC_CPU_BACKEND FLEXC_CACHE_DIR=${WORK}/builds/cache ${WORK}/builds/cxx/ranks)
+  expect("ranks end well")
 endif()
 
 # Without CMake, in C, which needs to be told of C++'s library.
