@@ -37,10 +37,11 @@ std::size_t refusals(const cuda::NvrtcOutput& output, const KernelConfig& config
     std::size_t count = 0;
     for (const cuda::KernelUsage& usage : output.kernels) {
         // The first form that saves registers does so beside products alone. Where the others save
-        // none, those after them seldom do, unless the last saves others.
-        const bool saves_nothing = has_kept && config.saves_registers > 1 &&
-                                   !config.last_form_saves_others && usage.spill_store_bytes > 0 &&
-                                   usage.spill_store_bytes >= before;
+        // none of many, those after them seldom do, unless the last saves others.
+        constexpr int kFew = 64; // bytes
+        const bool saves_nothing =
+            has_kept && config.saves_registers > 1 && !config.last_form_saves_others &&
+            usage.spill_store_bytes > kFew && usage.spill_store_bytes >= before;
         const bool spills = saves_nothing || usage.spill_store_bytes > config.tolerated_spills;
         if (!usage.serialised && !spills) continue;
         const bool is_hopeless = saves_nothing || usage.spill_store_bytes > config.savable_spills;

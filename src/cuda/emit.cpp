@@ -42,7 +42,8 @@ class Emitter {
           layout_(mod_, roots(), options.dtype != DType::f32) {
         if (config.is_warp_specialized && is_backward(config.kind))
             layout_.split_positions(options.dtype == DType::bf16);
-        if (config.is_warp_specialized || config.specialized) layout_.use_narrow_offsets(roots());
+        if (config.is_warp_specialized || config.specialized)
+            layout_.use_narrow_offsets(roots(), config.key_width);
     }
 
     std::string run() {

@@ -46,7 +46,8 @@ class Layout {
     bool splits_positions() const { return splits_positions_; }
     // For kernels that take buffers whose offsets have room in 32 bits, where elements find them:
     // plan::small_buffers().
-    void use_narrow_offsets(const std::vector<ir::NodeId>& roots);
+    // key_width: of the kernel's 2-D key index; 0 for none.
+    void use_narrow_offsets(const std::vector<ir::NodeId>& roots, int key_width);
     bool is_rough() const { return rough_; }
     // Reads of elements that have narrow offsets. What rows and columns know of these is kept with
     // their values: Body::offset_part().

@@ -48,9 +48,10 @@ void Layout::protect_steps() {
                 fast_[operand] = false;
 }
 
-void Layout::use_narrow_offsets(const std::vector<NodeId>& roots) {
+void Layout::use_narrow_offsets(const std::vector<NodeId>& roots, int key_width) {
     for (const NodeId id : ir::reachable(mod_->program.graph, roots)) {
-        if (node(id).op != Op::read || !passes::has_offset_of_elements(*mod_, id)) continue;
+        if (node(id).op != Op::read || !passes::has_offset_of_elements(*mod_, id, key_width))
+            continue;
         if (std::ranges::all_of(node(id).operands, [&](NodeId index) {
                 return place(index) < Place::row || type(index) == CType::narrow;
             }))

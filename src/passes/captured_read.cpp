@@ -606,8 +606,25 @@ void find_captured_reads(Mod& mod) {
     mod.difference_values = difference_values(mod, forms);
 }
 
-bool has_offset_of_elements(const Mod& mod, NodeId read) {
-    return mod.place[read] == Place::element && mod.counters[read] == kNoNode;
+bool has_offset_of_elements(const Mod& mod, NodeId read, int key_width) {
+    if (mod.place[read] != Place::element || mod.counters[read] != kNoNode) return false;
+    const CapturedRead* captured = captured_read(mod, read);
+    if (captured == nullptr || mod.of_distance[read]) return false;
+    switch (captured->read_class) {
+    case ReadClass::constant:
+    case ReadClass::row:
+    case ReadClass::column:
+    case ReadClass::dense_bias: return false;
+    case ReadClass::distance_1d:
+    case ReadClass::grid_distance:
+    case ReadClass::shifted:
+    case ReadClass::pair_of_kinds:
+    case ReadClass::small_table:
+    case ReadClass::large_table: break;
+    }
+    if (key_width == 0) return true;
+    const analysis::KeyUse use = mod.key_uses[read].with(key_width);
+    return use != analysis::KeyUse::quotient && use != analysis::KeyUse::remainder;
 }
 
 const CapturedRead* captured_read(const Mod& mod, NodeId read) {

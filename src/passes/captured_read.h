@@ -122,8 +122,10 @@ void find_captured_reads(Mod& mod);
 
 const CapturedRead* captured_read(const Mod& mod, ir::NodeId read);
 
-// Whether each element finds the read's offset by itself.
-bool has_offset_of_elements(const Mod& mod, ir::NodeId read);
+// Whether each element finds the read's offset by itself: kernels have what is read by distance or
+// by a row or column of their 2-D key index, and dense biases, once for many elements. key_width:
+// of that index; 0 for none.
+bool has_offset_of_elements(const Mod& mod, ir::NodeId read, int key_width);
 
 std::string_view name(ReadClass read_class);  // as in this enumeration
 ReadClass class_before(ReadClass read_class); // the one above, whose obstacle a piece has

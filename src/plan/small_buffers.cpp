@@ -11,7 +11,7 @@ std::vector<BufferWords> small_buffers(const passes::Mod& mod) {
     const std::vector<passes::ArgumentSlot> slots = passes::argument_slots(mod);
     std::set<std::uint32_t> buffers;
     for (const ir::NodeId id : mod.order)
-        if (mod.program.graph[id].op == ir::Op::read && passes::has_offset_of_elements(mod, id))
+        if (mod.program.graph[id].op == ir::Op::read && passes::has_offset_of_elements(mod, id, 0))
             buffers.insert(mod.program.graph[id].symbol);
     std::vector<BufferWords> result;
     for (const std::uint32_t buffer : buffers)
