@@ -154,7 +154,7 @@ TEST_CASE("gradients are summed over rows and columns of a grid of keys") {
                        "kv_idx // 14]",
               14, random);
     added += check(
-        "buffer t: f32[H, 40, 14] grad\n"
+        "buffer t: f32[H, Q_LEN, 14] grad\n"
         "score_mod = 3 * tanh((score + t[h, q_idx // 14, kv_idx % 14] + t[h, q_idx % 14, kv_idx "
         "% 7]) / 3)",
         14, random);

@@ -69,7 +69,7 @@ constexpr std::string_view kBackwardBody = R"(
     out->d_score = both.d_score;
     for (int i = 0; i < kGradients; ++i) out->partial[i] = both.partial[i];
     GradientSums sums{};
-    if (kAddsGradients && visible(at)) {
+    if (kGradients > 0 && visible(at)) {
         add_gradients(at, both, p->d_modified);
         sum_gradients(at, both, p->d_modified, sums);
     }
