@@ -45,7 +45,7 @@ bool tables_take_all(const Mod& mod, int key_width) {
                const KeyUse use = mod.key_uses[gradient.read].with(key_width);
                const bool is_summed = (use == KeyUse::quotient || use == KeyUse::remainder) &&
                                       mod.place[gradient.read] == Place::element;
-               return !is_summed || is_table_gradient(mod, gradient);
+               return !is_summed || gradient.is_of_table;
            });
 }
 
@@ -88,7 +88,7 @@ bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient) {
 
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile) {
     const GradientSum sum = sum_of(mod, gradient, tile.key_width);
-    if (sum == GradientSum::element && tile.sums_tables && is_table_gradient(mod, gradient))
+    if (sum == GradientSum::element && tile.sums_tables && gradient.is_of_table)
         return GradientSum::table;
     // The warps that add tiles of a dense bias are those that sum tiles of dS elsewhere.
     const bool takes_dense_biases =

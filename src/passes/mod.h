@@ -34,6 +34,7 @@ struct ReadGradient {
     // Of reads that are the same for a whole row: whether the partial is too, and whether it is
     // factor * score + addend, both the same for a whole row.
     bool is_of_row = false, is_line_of_row = false;
+    bool is_of_table = false; // by passes/table_gradient.h
 };
 
 struct Mod {

@@ -15,6 +15,7 @@
 #include "passes/limits.h"
 #include "passes/roots.h"
 #include "passes/row_gradient.h"
+#include "passes/table_gradient.h"
 #include "passes/simplify.h"
 #include "support/text.h"
 
@@ -144,6 +145,7 @@ Result<void> analyse(State& state) {
 
 Result<void> find_rows(State& state) {
     find_row_gradients(state.mod);
+    find_table_gradients(state.mod);
     return {};
 }
 

@@ -45,28 +45,38 @@ std::optional<double> factor_of(const Mod& mod, const ReadGradient& gradient) {
 
 // Whether each index is a number of the query plus a number of the key: one that depends on both
 // would have to be found for each element, by two warps.
-bool is_separable(const Mod& mod, NodeId read) {
-    const auto& indices = mod.program.graph[read].operands;
-    analysis::IndexForms forms(mod.program.graph, mod.ranges);
-    forms.find(indices);
-    return std::ranges::all_of(indices, [&](NodeId index) {
+bool is_separable(const Mod& mod, const analysis::IndexForms& forms, NodeId read) {
+    return std::ranges::all_of(mod.program.graph[read].operands, [&](NodeId index) {
         return std::ranges::all_of(forms.form(index), [](const analysis::IndexTerm& term) {
             return (term.uses.bits & kPositions) != kPositions;
         });
     });
 }
 
-} // namespace
-
-bool is_table_gradient(const Mod& mod, const ReadGradient& gradient) {
+bool may_be_table(const Mod& mod, const ReadGradient& gradient) {
     const NodeId read = gradient.read;
     const CapturedRead* captured = captured_read(mod, read);
     return captured != nullptr && is_table(*captured) && mod.place[read] == Place::element &&
            mod.counters[read] == ir::kNoNode && !mod.dependence[read].has(Dependence::score) &&
            factor_of(mod, gradient) &&
            std::ranges::all_of(mod.program.graph[read].operands,
-                               [&](NodeId index) { return is_narrow(mod, index); }) &&
-           is_separable(mod, read);
+                               [&](NodeId index) { return is_narrow(mod, index); });
+}
+
+} // namespace
+
+void find_table_gradients(Mod& mod) {
+    std::vector<NodeId> indices;
+    for (ReadGradient& gradient : mod.gradients) {
+        gradient.is_of_table = may_be_table(mod, gradient);
+        const std::vector<NodeId>& operands = mod.program.graph[gradient.read].operands;
+        if (gradient.is_of_table) indices.insert(indices.end(), operands.begin(), operands.end());
+    }
+    if (indices.empty()) return;
+    analysis::IndexForms forms(mod.program.graph, mod.ranges);
+    forms.find(indices);
+    for (ReadGradient& gradient : mod.gradients)
+        gradient.is_of_table = gradient.is_of_table && is_separable(mod, forms, gradient.read);
 }
 
 double table_factor(const Mod& mod, const ReadGradient& gradient) {

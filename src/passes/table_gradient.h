@@ -8,9 +8,10 @@
 
 namespace flexc::passes {
 
-// Whether each element adds dS, or the same multiple of it, to a place that several elements of a
-// tile meet, and each index is a number of the query plus a number of the key.
-bool is_table_gradient(const Mod& mod, const ReadGradient& gradient);
+// Fills ReadGradient::is_of_table: whether each element adds dS, or the same multiple of it, to a
+// place that several elements of a tile meet, and each index is a number of the query plus one of
+// the key. From the mod's facts.
+void find_table_gradients(Mod& mod);
 // What its elements add is dS times this number: -0.5 for `score - t[...] * 0.5`.
 double table_factor(const Mod& mod, const ReadGradient& gradient);
 // The dims of a read whose index changes inside of a head.
