@@ -37,18 +37,6 @@ std::vector<NodeId> index_2d_reads(const Mod& mod, int key_width, KeyUse use) {
     return reads;
 }
 
-// Whether all that such a 2-D key index would sum are gradients of tables: these meet few entries,
-// however many rows of keys share one.
-bool tables_take_all(const Mod& mod, int key_width) {
-    return !mod.deterministic &&
-           std::ranges::all_of(mod.gradients, [&](const ReadGradient& gradient) {
-               const KeyUse use = mod.key_uses[gradient.read].with(key_width);
-               const bool is_summed = (use == KeyUse::quotient || use == KeyUse::remainder) &&
-                                      mod.place[gradient.read] == Place::element;
-               return !is_summed || gradient.is_of_table;
-           });
-}
-
 // Without regard to dense biases. key_width: of the tile's keys as a 2-D index; 0 without.
 GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, int key_width) {
     if (gradient.is_of_row) return GradientSum::row;
@@ -63,7 +51,8 @@ GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, int key_width) 
         mod.dependence[gradient.read].has(Dependence::score))
         return GradientSum::element;
     if (is_of_distance(mod, gradient.read)) return GradientSum::distance;
-    if (key_width == 0 || tables_take_all(mod, key_width)) return GradientSum::element;
+    // Tables meet few entries, however many rows of keys share one.
+    if (key_width == 0 || mod.tables_take_all) return GradientSum::element;
     const KeyUse use = mod.key_uses[gradient.read].with(key_width);
     if (use == KeyUse::quotient) return GradientSum::quotient;
     return use == KeyUse::remainder ? GradientSum::remainder : GradientSum::element;

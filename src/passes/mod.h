@@ -46,6 +46,8 @@ struct Mod {
     ir::NodeId d_score = ir::kNoNode; // d score_mod / d score; kNoNode without backward
     std::vector<ReadGradient> gradients;
     std::vector<ReadGradient> sink_gradients; // d sink / d (what each read of it gave)
+    // No gradient that a 2-D key index could sum is not a table's, by passes/table_gradient.h.
+    bool tables_take_all = false;
     // The modified score is factor * score + addend, both the same for a whole row: no element of a
     // row is infinite or NaN unless the row is, and the program hides none.
     bool is_line_of_row = false;

@@ -72,11 +72,19 @@ void find_table_gradients(Mod& mod) {
         const std::vector<NodeId>& operands = mod.program.graph[gradient.read].operands;
         if (gradient.is_of_table) indices.insert(indices.end(), operands.begin(), operands.end());
     }
+    mod.tables_take_all = false;
     if (indices.empty()) return;
     analysis::IndexForms forms(mod.program.graph, mod.ranges);
     forms.find(indices);
     for (ReadGradient& gradient : mod.gradients)
         gradient.is_of_table = gradient.is_of_table && is_separable(mod, forms, gradient.read);
+    mod.tables_take_all =
+        !mod.deterministic && std::ranges::all_of(mod.gradients, [&](const ReadGradient& gradient) {
+            const analysis::KeyUses& uses = mod.key_uses[gradient.read];
+            const bool may_be_summed = mod.place[gradient.read] == Place::element &&
+                                       (uses.quotients != 0 || uses.remainders != 0);
+            return gradient.is_of_table || !may_be_summed;
+        });
 }
 
 double table_factor(const Mod& mod, const ReadGradient& gradient) {
