@@ -628,8 +628,9 @@ bool has_offset_of_elements(const Mod& mod, NodeId read, int key_width) {
 }
 
 const CapturedRead* captured_read(const Mod& mod, NodeId read) {
-    const auto found = std::ranges::find(mod.captured_reads, read, &CapturedRead::read);
-    return found == mod.captured_reads.end() ? nullptr : &*found;
+    // In the order of mod.order, operands first: by growing ids.
+    const auto found = std::ranges::lower_bound(mod.captured_reads, read, {}, &CapturedRead::read);
+    return found == mod.captured_reads.end() || found->read != read ? nullptr : &*found;
 }
 
 std::string_view name(ReadClass read_class) {

@@ -79,19 +79,18 @@ GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums 
     const GradientSum sum = sum_of(mod, gradient, tile.key_width);
     if (sum == GradientSum::element && tile.sums_tables && gradient.is_of_table)
         return GradientSum::table;
+    if (sum != GradientSum::element || !is_dense_bias_gradient(mod, gradient)) return sum;
     // The warps that add tiles of a dense bias are those that sum tiles of dS elsewhere.
     const bool takes_dense_biases =
         tile.adds_bias_gradients && tile.key_width == 0 && !mod.deterministic &&
         std::ranges::none_of(mod.gradients, [&](const ReadGradient& other) {
             return sum_of(mod, other, 0) == GradientSum::distance;
         });
-    if (sum != GradientSum::element || !takes_dense_biases) return sum;
+    if (!takes_dense_biases) return sum;
     // One tile serves all dense biases with the same derivative.
     for (const ReadGradient& first : mod.gradients)
         if (is_dense_bias_gradient(mod, first))
-            return is_dense_bias_gradient(mod, gradient) && gradient.partial == first.partial
-                       ? GradientSum::dense_bias
-                       : sum;
+            return gradient.partial == first.partial ? GradientSum::dense_bias : sum;
     return sum;
 }
 
