@@ -136,8 +136,7 @@ std::string Values::integer(NodeId id, int bits, Block block, std::string& out) 
 }
 
 int Values::slot(Kind kind, std::uint32_t index, std::uint32_t dim) const {
-    const passes::ArgumentSlot wanted{kind, index, dim};
-    return static_cast<int>(std::ranges::find(slots_, wanted) - slots_.begin());
+    return static_cast<int>(passes::word_of(slots_, {kind, index, dim}));
 }
 
 std::string Values::word(int slot) {

@@ -49,6 +49,10 @@ bool has_gradients_of_terms(const Mod& mod) {
     });
 }
 
+std::size_t word_of(const std::vector<ArgumentSlot>& slots, const ArgumentSlot& slot) {
+    return static_cast<std::size_t>(std::ranges::find(slots, slot) - slots.begin());
+}
+
 std::vector<ArgumentSlot> argument_slots(const Mod& mod) {
     const ir::Program& program = mod.program;
     const Uses uses = uses_of(mod);

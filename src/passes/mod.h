@@ -95,14 +95,16 @@ struct ArgumentSlot {
 // More than any program has: five kinds of words of each buffer, and two of none.
 inline constexpr std::size_t kMaxArgumentWords =
     ir::kMaxBuffers * (2 + 3 * std::size_t{kMaxDims}) + ir::kMaxParams + ir::kMaxSizes + 2;
-// Only what the program uses. Gradient slots are there for grad buffers when mod has gradients.
 // Whether the score mod or the sink has a gradient for this buffer.
 bool has_gradient(const Mod& mod, std::uint32_t buffer);
 // Whether the sink has one.
 bool has_sink_gradient(const Mod& mod, std::uint32_t buffer);
 // Whether some gradient belongs to the terms of a sum.
 bool has_gradients_of_terms(const Mod& mod);
+// Only what the program uses. Gradient slots are there for grad buffers when mod has gradients.
 std::vector<ArgumentSlot> argument_slots(const Mod& mod);
+// Which of them it is: the index of its word. Their number where it is none of them.
+std::size_t word_of(const std::vector<ArgumentSlot>& slots, const ArgumentSlot& slot);
 std::string slot_name(const ArgumentSlot& slot, const ir::Program& program); // "slopes_stride_0"
 
 } // namespace flexc::passes

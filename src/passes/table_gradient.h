@@ -16,4 +16,5 @@ void find_table_gradients(Mod& mod);
 double table_factor(const Mod& mod, const ReadGradient& gradient);
 // The dims of a read whose index changes inside of a head.
 std::vector<std::uint32_t> varying_dims(const Mod& mod, ir::NodeId read);
+
 } // namespace flexc::passes

@@ -11,9 +11,7 @@ namespace {
 CopiedBias copied_bias_of(const passes::Mod& mod, ir::NodeId read, bool is_gradient) {
     const std::vector<passes::ArgumentSlot> slots = passes::argument_slots(mod);
     const ir::Node& node = mod.program.graph[read];
-    const auto word = [&](passes::ArgumentSlot slot) {
-        return static_cast<std::size_t>(std::ranges::find(slots, slot) - slots.begin());
-    };
+    const auto word = [&](passes::ArgumentSlot slot) { return passes::word_of(slots, slot); };
     using enum passes::ArgumentSlot::Kind;
     CopiedBias bias;
     bias.data = word({is_gradient ? gradient_data : buffer_data, node.symbol});

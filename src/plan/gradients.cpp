@@ -13,25 +13,6 @@ namespace {
 
 using Of = Length::Of;
 
-// A kernel whose threads stride over elements.
-KernelConfig rounding_kernel(KernelKind kind, std::string_view path, std::string_view entry,
-                             std::string_view reason) {
-    KernelConfig config;
-    config.kind = kind;
-    config.template_path = path;
-    config.entry = entry;
-    config.query_tile = 128;
-    config.key_tile = 128;
-    config.warps = 4;
-    config.reason = reason;
-    return config;
-}
-
-std::size_t word_of(const passes::Mod& mod, passes::ArgumentSlot slot) {
-    const std::vector<passes::ArgumentSlot> slots = passes::argument_slots(mod);
-    return static_cast<std::size_t>(std::ranges::find(slots, slot) - slots.begin());
-}
-
 } // namespace
 
 void add_row_facts(PassPlan& pass) {
@@ -40,6 +21,20 @@ void add_row_facts(PassPlan& pass) {
                               .elements = {{{kRowFacts, {{Of::batch}, {Of::heads}, kRows}}}},
                               .argument = argument(&AttentionArguments::row_facts)});
     pass.length_arguments.push_back({argument(&AttentionArguments::fact_rows), {{{1, {kRows}}}}});
+}
+
+KernelConfig streaming_kernel(std::string_view family, KernelKind kind, std::string_view path,
+                              std::string_view entry, std::string_view reason) {
+    KernelConfig config;
+    config.kind = kind;
+    config.family = family;
+    config.template_path = path;
+    config.entry = entry;
+    config.query_tile = 128;
+    config.key_tile = 128;
+    config.warps = 4;
+    config.reason = reason;
+    return config;
 }
 
 Launch find_references(std::size_t kernel) {
@@ -53,9 +48,10 @@ Launch find_references(std::size_t kernel) {
 void add_exact_sums(const Program& program, PassPlan& pass) {
     const passes::Mod& mod = program.mod();
     if (!mod.deterministic) return;
+    const std::vector<passes::ArgumentSlot> slots = passes::argument_slots(mod);
     pass.heads_at_once = passes::heads_at_once(mod);
     if (pass.heads_at_once != passes::HeadsAtOnce::all)
-        pass.first_head_word = word_of(mod, {passes::ArgumentSlot::Kind::first_kv_head});
+        pass.first_head_word = passes::word_of(slots, {passes::ArgumentSlot::Kind::first_kv_head});
     WorkspaceRegion sums{.region = Region::exact_sums,
                          .element_bytes = sizeof(exact::Sum),
                          .elements = {},
@@ -63,7 +59,7 @@ void add_exact_sums(const Program& program, PassPlan& pass) {
     if (sums.of_gradients.empty()) return;
     for (const std::uint32_t buffer : sums.of_gradients)
         pass.exact_gradients.push_back(
-            {buffer, word_of(mod, {passes::ArgumentSlot::Kind::gradient_data, buffer})});
+            {buffer, passes::word_of(slots, {passes::ArgumentSlot::Kind::gradient_data, buffer})});
     pass.workspace.push_back(std::move(sums));
 }
 
@@ -74,9 +70,9 @@ void add_fill_of_exact_sums(PassPlan& pass) {
 void add_rounding(const Program& program, PassPlan& pass) {
     if (!pass.exact_gradients.empty()) {
         pass.steps.push_back(RoundSums{pass.kernels.size()});
-        pass.kernels.push_back(rounding_kernel(KernelKind::round_sums, "round_sums.cu",
-                                               "flexc_round_sums",
-                                               "gradients of buffers from their exact sums"));
+        pass.kernels.push_back(streaming_kernel({}, KernelKind::round_sums, "round_sums.cu",
+                                                "flexc_round_sums",
+                                                "gradients of buffers from their exact sums"));
     }
     const bool rounds =
         program.options().gradient_type == GradientType::buffer &&
@@ -85,9 +81,9 @@ void add_rounding(const Program& program, PassPlan& pass) {
         });
     if (!rounds) return;
     pass.steps.push_back(RoundGradients{pass.kernels.size()});
-    pass.kernels.push_back(rounding_kernel(KernelKind::round_gradients, "round_gradients.cu",
-                                           "flexc_round_gradients",
-                                           "gradients of buffers in the buffers' types"));
+    pass.kernels.push_back(streaming_kernel({}, KernelKind::round_gradients, "round_gradients.cu",
+                                            "flexc_round_gradients",
+                                            "gradients of buffers in the buffers' types"));
 }
 
 } // namespace flexc::plan

@@ -8,6 +8,9 @@ namespace flexc::plan {
 
 class Program;
 
+// A kernel that passes over rows, or elements, once at the speed of memory.
+KernelConfig streaming_kernel(std::string_view family, KernelKind kind, std::string_view path,
+                              std::string_view entry, std::string_view reason);
 // The region of row facts, and what kernels are told of it.
 void add_row_facts(PassPlan& pass);
 // Why a delta kernel reads the program.

@@ -1,6 +1,5 @@
 #include "plan/small_buffers.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <set>
 
@@ -14,21 +13,17 @@ std::vector<BufferWords> small_buffers(const passes::Mod& mod) {
         if (mod.program.graph[id].op == ir::Op::read && passes::has_offset_of_elements(mod, id, 0))
             buffers.insert(mod.program.graph[id].symbol);
     std::vector<BufferWords> result;
-    for (const std::uint32_t buffer : buffers)
-        for (const Kind kind : {Kind::buffer_stride, Kind::gradient_stride}) {
-            BufferWords words;
-            const auto dims = static_cast<std::uint32_t>(mod.program.buffers[buffer].dims.size());
-            for (std::uint32_t dim = 0; dim < dims; ++dim) {
-                const auto extent = std::ranges::find(
-                    slots, passes::ArgumentSlot{Kind::buffer_extent, buffer, dim});
-                const auto stride =
-                    std::ranges::find(slots, passes::ArgumentSlot{kind, buffer, dim});
-                if (extent == slots.end() || stride == slots.end()) continue;
-                words.extents.push_back(static_cast<std::size_t>(extent - slots.begin()));
-                words.strides.push_back(static_cast<std::size_t>(stride - slots.begin()));
-            }
-            if (!words.strides.empty()) result.push_back(std::move(words));
+    const auto add = [&](std::uint32_t buffer, Kind stride) {
+        BufferWords& words = result.emplace_back();
+        for (std::uint32_t dim = 0; dim < mod.program.buffers[buffer].dims.size(); ++dim) {
+            words.extents.push_back(passes::word_of(slots, {Kind::buffer_extent, buffer, dim}));
+            words.strides.push_back(passes::word_of(slots, {stride, buffer, dim}));
         }
+    };
+    for (const std::uint32_t buffer : buffers) {
+        add(buffer, Kind::buffer_stride);
+        if (passes::has_gradient(mod, buffer)) add(buffer, Kind::gradient_stride);
+    }
     return result;
 }
 

@@ -345,6 +345,18 @@ Result<void> check_lengths_of(const BoundCall& call, const LengthTensors* length
     return call.sequences->check_same(*lengths);
 }
 
+// What a forward and a backward have alike.
+template <typename Tensors>
+void set_shared(const KernelState& kernel, const Tensors& tensors, AttentionArguments& attention) {
+    const Layout queries = kernel.options.query_layout, keys = kernel.options.key_layout;
+    attention.q = argument(tensors.q, queries);
+    attention.k = argument(tensors.k, keys);
+    attention.v = argument(tensors.v, keys);
+    attention.o = argument(tensors.o, queries);
+    attention.o_flags = output_flags(tensors.o, false);
+    attention.lse = argument(tensors.lse, queries, false);
+}
+
 Result<void> set_tensors(const KernelState& kernel, const PlanState& plan,
                          const ForwardTensors& tensors, BoundCall& call) {
     const std::int64_t d = kernel.options.head_dim, dv = kernel.options.head_dim_v;
@@ -355,14 +367,7 @@ Result<void> set_tensors(const KernelState& kernel, const PlanState& plan,
                                 written(optional(rule.of_rows("lse", tensors.lse)))};
     if (auto checked = check_all(rules, kernel.options.dtype); !checked) return checked;
     if (auto checked = check_lengths_of(call, tensors.lengths); !checked) return checked;
-    const Layout queries = kernel.options.query_layout, keys = kernel.options.key_layout;
-    AttentionArguments& attention = call.attention;
-    attention.q = argument(tensors.q, queries);
-    attention.k = argument(tensors.k, keys);
-    attention.v = argument(tensors.v, keys);
-    attention.o = argument(tensors.o, queries);
-    attention.lse = argument(tensors.lse, queries, false);
-    attention.o_flags = output_flags(tensors.o, false);
+    set_shared(kernel, tensors, call.attention);
     return {};
 }
 
@@ -385,12 +390,7 @@ Result<void> set_tensors(const KernelState& kernel, const PlanState& plan,
     if (auto checked = check_lengths_of(call, tensors.lengths); !checked) return checked;
     const Layout queries = kernel.options.query_layout, keys = kernel.options.key_layout;
     AttentionArguments& attention = call.attention;
-    attention.q = argument(tensors.q, queries);
-    attention.k = argument(tensors.k, keys);
-    attention.v = argument(tensors.v, keys);
-    attention.o = argument(tensors.o, queries);
-    attention.o_flags = output_flags(tensors.o, false);
-    attention.lse = argument(tensors.lse, queries, false);
+    set_shared(kernel, tensors, attention);
     attention.d_out = argument(tensors.d_out, queries);
     attention.d_lse = argument(tensors.d_lse, queries, false);
     attention.dq = argument(tensors.dq, queries);

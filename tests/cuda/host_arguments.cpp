@@ -164,4 +164,17 @@ float HostArguments::gradient(std::size_t buffer, std::size_t element) const {
                               : std::bit_cast<float>(exact::rounded(array.sums[at]));
 }
 
+std::optional<std::size_t> element_of(const ir::Program& program, ir::NodeId read,
+                                      const ir::Environment& at) {
+    const ir::Node& node = program.graph[read];
+    const std::vector<std::int64_t>& extents = at.buffers[node.symbol]->extents;
+    std::int64_t element = 0;
+    for (std::size_t dim = 0; dim < extents.size(); ++dim) {
+        const std::int64_t index = ir::evaluate_integer(program, node.operands[dim], at);
+        if (index < 0 || index >= extents[dim]) return {};
+        element = element * extents[dim] + index;
+    }
+    return static_cast<std::size_t>(element);
+}
+
 } // namespace flexc::test

@@ -2,7 +2,9 @@
 // type, with strides that are not those of a dense array.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "common/exact_sum.h"
@@ -44,5 +46,9 @@ class HostArguments {
     std::vector<std::uint64_t> words_;
     mutable std::int32_t flag_ = 0;
 };
+
+// Where in its buffer, row-major, the element lies that a read names; nothing outside.
+std::optional<std::size_t> element_of(const ir::Program& program, ir::NodeId read,
+                                      const ir::Environment& at);
 
 } // namespace flexc::test

@@ -103,17 +103,9 @@ int check(const std::string& text, int width, std::mt19937& random) {
             at.q_idx = q + attention.q_offset;
             at.kv_idx = key + attention.kv_offset;
             for (const passes::ReadGradient& gradient : mod->gradients) {
-                const ir::Node& read = mod->program.graph[gradient.read];
-                const std::vector<std::int64_t>& extents = at.buffers[read.symbol]->extents;
-                std::int64_t element = 0;
-                bool inside = true;
-                for (std::size_t dim = 0; dim < extents.size(); ++dim) {
-                    const std::int64_t index =
-                        ir::evaluate_integer(mod->program, read.operands[dim], at);
-                    inside = inside && index >= 0 && index < extents[dim];
-                    element = element * extents[dim] + index;
-                }
-                if (inside) expected[read.symbol][static_cast<std::size_t>(element)] += value;
+                const std::uint32_t buffer = mod->program.graph[gradient.read].symbol;
+                if (const auto element = test::element_of(mod->program, gradient.read, at))
+                    expected[buffer][*element] += value;
             }
         }
     module.function<Function>("run")(arguments.words(), &attention, head, tile_query, first_key,

@@ -135,20 +135,11 @@ int check(const Tables& tables, int head_dim, std::mt19937& random) {
                     if (passes::gradient_sum(*mod, gradient, {.sums_tables = true}) !=
                         passes::GradientSum::table)
                         continue;
-                    const ir::Node& read = mod->program.graph[gradient.read];
-                    const std::vector<std::int64_t>& extents = at.buffers[read.symbol]->extents;
-                    std::int64_t element = 0;
-                    bool inside = true;
-                    for (std::size_t dim = 0; dim < extents.size(); ++dim) {
-                        const std::int64_t index =
-                            ir::evaluate_integer(mod->program, read.operands[dim], at);
-                        inside = inside && index >= 0 && index < extents[dim];
-                        element = element * extents[dim] + index;
-                    }
-                    if (!inside) continue;
-                    expected[read.symbol][static_cast<std::size_t>(element)] +=
-                        value * passes::table_factor(*mod, gradient);
-                    ++terms[read.symbol][static_cast<std::size_t>(element)];
+                    const std::uint32_t buffer = mod->program.graph[gradient.read].symbol;
+                    const auto element = test::element_of(mod->program, gradient.read, at);
+                    if (!element) continue;
+                    expected[buffer][*element] += value * passes::table_factor(*mod, gradient);
+                    ++terms[buffer][*element];
                 }
             }
         CHECK(module.function<Function>("run")(arguments.words(), &attention, head, tile_query,

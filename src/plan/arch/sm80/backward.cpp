@@ -2,6 +2,7 @@
 #include <array>
 
 #include "plan/arch/sm80/sm80.h"
+#include "plan/gradients.h"
 #include "plan/work.h"
 
 namespace flexc::plan::sm80 {
@@ -71,21 +72,6 @@ KernelConfig key_kernel(const KernelRequest& request, const BackwardShape& shape
     return config;
 }
 
-// A kernel that passes over rows once, at the speed of memory.
-KernelConfig streaming_kernel(KernelKind kind, std::string_view path, std::string_view entry,
-                              std::string_view reason) {
-    KernelConfig config;
-    config.kind = kind;
-    config.family = kName;
-    config.template_path = path;
-    config.entry = entry;
-    config.query_tile = 128;
-    config.key_tile = 128;
-    config.warps = 4;
-    config.reason = reason;
-    return config;
-}
-
 } // namespace
 
 std::vector<KernelConfig> backward_candidates(const KernelRequest& request, bool) {
@@ -132,13 +118,13 @@ KernelConfig query_kernel(const KernelRequest& request) {
 }
 
 KernelConfig delta_kernel() {
-    return streaming_kernel(KernelKind::delta, "backward_delta.cu", "flexc_backward_delta",
+    return streaming_kernel(kName, KernelKind::delta, "backward_delta.cu", "flexc_backward_delta",
                             "row sums of d_out * o");
 }
 
 KernelConfig convert_kernel() {
-    return streaming_kernel(KernelKind::convert, "backward_convert.cu", "flexc_backward_convert",
-                            "dq from its accumulator");
+    return streaming_kernel(kName, KernelKind::convert, "backward_convert.cu",
+                            "flexc_backward_convert", "dq from its accumulator");
 }
 
 } // namespace flexc::plan::sm80
