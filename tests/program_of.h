@@ -19,7 +19,7 @@ inline ir::Program program_of(std::string text) {
 
 inline passes::Mod lowered(std::string text, const passes::PipelineOptions& options = {}) {
     auto mod = passes::lower(program_of(std::move(text)), options);
-    REQUIRE_MESSAGE(mod.has_value(), mod.error().message);
+    REQUIRE_MESSAGE(mod.has_value(), (mod ? "" : mod.error().message));
     return std::move(*mod);
 }
 

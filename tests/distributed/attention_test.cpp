@@ -17,7 +17,7 @@ using namespace flexc::test;
 
 namespace {
 
-const std::pair<const char*, std::string> kMasks[] = {
+const std::pair<std::string, std::string> kMasks[] = {
     {"none", ""},
     {"causal", "mask_mod = q_idx >= kv_idx"},
     {"window", "mask_mod = 0 <= q_idx - kv_idx < 25"},
@@ -26,7 +26,7 @@ const std::pair<const char*, std::string> kMasks[] = {
     {"exhaustive", "mask_mod = (q_idx * 31 + kv_idx * 17) % 5 == 0"},
 };
 
-const std::pair<const char*, std::string> kMods[] = {
+const std::pair<std::string, std::string> kMods[] = {
     {"no mod", "score_mod = score"},
     {"learned ALiBi",
      "buffer slopes: f32[H] grad\nscore_mod = score + slopes[h] * (kv_idx - q_idx) * 0.1"},
@@ -46,7 +46,7 @@ DistributedCase case_of(const std::string& mod, const std::string& mask) {
 }
 
 struct Layout {
-    const char* name;
+    std::string name;
     Shards queries, keys;
 };
 

@@ -74,6 +74,9 @@ class DistributedProblem {
     std::map<std::string, double> errors(const Outcome& outcome) const;
     // Rows that see nothing have o = 0 and lse = -inf, in both; "" when lse is right elsewhere too.
     std::string compare_lse(const Outcome& outcome) const;
+    // The largest relative error of a weight that the rounding of lse to f32 makes; at least that
+    // of an lse of 4.
+    double rounding_of_lse() const;
 
   private:
     DistributedCase case_;

@@ -636,9 +636,12 @@ class Member {
 
     std::string buffer(std::size_t dims) {
         std::string text = "buffer t: f32[";
+        // One long dim at most: the test fills the whole buffer.
+        const std::int64_t long_dim = random_.chance(50) ? random_.integer(0, 2) : -1;
         for (std::size_t i = 0; i < dims; ++i)
-            text += (i == 0 ? "" : ", ") +
-                    (random_.chance(30) ? std::string("600") : formatted("N{}", i));
+            text += (i == 0 ? "" : ", ") + (static_cast<std::int64_t>(i) == long_dim
+                                                ? std::string("70000")
+                                                : formatted("N{}", i));
         return text + "] grad\n";
     }
 
@@ -743,12 +746,14 @@ TEST_CASE("what kernels of today take for distances and dense biases is of these
             ++count;
         }
     }
-    CHECK(count > 10);
+    CHECK(count > test::trials(300) / 30);
 }
 
 TEST_CASE("whatever the index, its class claims nothing that is not so") {
     std::map<ReadClass, int> found;
-    for (const std::uint64_t seed : test::seeds(300)) {
+    // As many under sanitizers too: fewer would not come by the rarer classes.
+    const std::uint64_t first = test::first_seed();
+    for (std::uint64_t seed = first; seed < first + 1000; ++seed) {
         CAPTURE(seed);
         Member member(seed);
         std::vector<std::string> indices = {member.anything(3)};
