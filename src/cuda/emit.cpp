@@ -10,6 +10,7 @@
 #include "cuda/emit_mask.h"
 #include "cuda/emit_mma.h"
 #include "cuda/emit_sink.h"
+#include "cuda/emit_table_gradients.h"
 #include "cuda/emit_tiles.h"
 #include "cuda/expressions.h"
 #include "cuda/names.h"

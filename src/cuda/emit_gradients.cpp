@@ -4,7 +4,6 @@
 #include <map>
 
 #include "cuda/emit_derivative.h"
-#include "passes/table_gradient.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -170,74 +169,6 @@ std::string emit_gradient_addresses(const Layout& layout,
     return text + formatted("__device__ inline {}* gradient_address(const At& at, int gradient) "
                             "{{\n{}}}\n\n",
                             target, each.statements());
-}
-
-std::string emit_table_gradients(const Layout& layout,
-                                 const std::vector<passes::ReadGradient>& gradients,
-                                 passes::TileSums tile) {
-    const auto joined = [](const std::vector<std::string>& texts) {
-        std::string all;
-        for (std::size_t i = 0; i < texts.size(); ++i)
-            all += formatted("values[{}] = {}; ", i, texts[i]);
-        return all;
-    };
-    std::string text = "template <int kTable> struct TableGradient;\n";
-    int count = 0;
-    for (const passes::ReadGradient& gradient : gradients) {
-        if (passes::gradient_sum(layout.mod(), gradient, tile) != passes::GradientSum::table)
-            continue;
-        const NodeId read = gradient.read;
-        const ir::Node& node = layout.node(read);
-        const ir::Buffer& buffer = layout.mod().program.buffers[node.symbol];
-        const std::vector<std::uint32_t> dims = passes::varying_dims(layout.mod(), read);
-        Body index(layout, Place::element, "at."), slice(layout, Place::element, "at.");
-        std::vector<NodeId> varying;
-        std::vector<std::string> indices, extents, strides;
-        for (const std::uint32_t dim : dims)
-            varying.push_back(node.operands[dim]);
-        index.compute(varying);
-        std::string offset, inside;
-        std::vector<NodeId> of_head;
-        for (std::uint32_t dim = 0; dim < node.operands.size(); ++dim)
-            if (std::ranges::find(dims, dim) == dims.end()) of_head.push_back(node.operands[dim]);
-        slice.compute(of_head);
-        for (std::uint32_t dim = 0; dim < node.operands.size(); ++dim) {
-            const ir::Dim& extent = buffer.dims[dim];
-            const std::string extent_text =
-                extent.is_constant() ? integer_literal(extent.constant, CType::wide)
-                                     : slice.argument({Kind::buffer_extent, node.symbol, dim});
-            const std::string stride = slice.argument({Kind::gradient_stride, node.symbol, dim});
-            if (std::ranges::find(dims, dim) != dims.end()) {
-                indices.push_back(unbracketed(index.text_as(node.operands[dim], CType::narrow)));
-                extents.push_back(
-                    formatted("static_cast<int>(flexc_min({}, 0x7fffffffll))", extent_text));
-                strides.push_back(stride);
-                continue;
-            }
-            const std::string at = slice.text_as(node.operands[dim], CType::wide);
-            inside += formatted("{}flexc_inside({}, {})", inside.empty() ? "" : " && ",
-                                unbracketed(at), extent_text);
-            offset += formatted(" + {} * {}", at, stride);
-        }
-        const std::string data = slice.argument({Kind::gradient_data, node.symbol});
-        slice.line(inside.empty() ? formatted("return {}{};", data, offset)
-                                  : formatted("return {} ? {}{} : nullptr;", inside, data, offset));
-        index.line(joined(indices));
-        text += formatted("template <> struct TableGradient<{}> {{\n"
-                          "    static constexpr int kDims = {};\n"
-                          "    static constexpr float kFactor = {}; // of dS\n"
-                          "    static __device__ void indices(const At& at, int (&values)[kDims]) "
-                          "{{\n{}    }}\n"
-                          "    static __device__ void extents(const At& at, int (&values)[kDims]) "
-                          "{{\n    {}\n    }}\n"
-                          "    static __device__ void strides(const At& at, long long "
-                          "(&values)[kDims]) {{\n    {}\n    }}\n"
-                          "    static __device__ float* slice(const At& at) {{\n{}    }}\n}};\n",
-                          count++, dims.size(),
-                          real_literal(passes::table_factor(layout.mod(), gradient)),
-                          index.statements(), joined(extents), joined(strides), slice.statements());
-    }
-    return text + formatted("constexpr int kTableGradients = {};\n\n", count);
 }
 
 std::vector<NodeId> carried(const Layout& layout,

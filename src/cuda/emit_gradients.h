@@ -27,11 +27,6 @@ std::string emit_gradient_addresses(const Layout& layout,
                                     const std::vector<passes::ReadGradient>& gradients,
                                     passes::TileSums tile);
 
-// How gradients of tables find their entries: a TableGradient each.
-std::string emit_table_gradients(const Layout& layout,
-                                 const std::vector<passes::ReadGradient>& gradients,
-                                 passes::TileSums tile);
-
 // Those that the kernel adds.
 std::vector<passes::ReadGradient> gradients_of(const passes::Mod& mod,
                                                const plan::KernelConfig& config);

@@ -34,7 +34,9 @@ struct ReadGradient {
     // Of reads that are the same for a whole row: whether the partial is too, and whether it is
     // factor * score + addend, both the same for a whole row.
     bool is_of_row = false, is_line_of_row = false;
-    bool is_of_table = false; // by passes/table_gradient.h
+    // By passes/table_gradient.h; of a table, whether each index is a number of the query plus one
+    // of the key.
+    bool is_of_table = false, is_separable = false;
 };
 
 struct Mod {

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <optional>
+#include <set>
 
 #include "analysis/index_form.h"
 #include "passes/gradient_sum.h"
@@ -43,8 +45,6 @@ std::optional<double> factor_of(const Mod& mod, const ReadGradient& gradient) {
     return std::isfinite(factor) ? std::optional(factor) : std::nullopt;
 }
 
-// Whether each index is a number of the query plus a number of the key: one that depends on both
-// would have to be found for each element, by two warps.
 bool is_separable(const Mod& mod, const analysis::IndexForms& forms, NodeId read) {
     return std::ranges::all_of(mod.program.graph[read].operands, [&](NodeId index) {
         return std::ranges::all_of(forms.form(index), [](const analysis::IndexTerm& term) {
@@ -77,7 +77,7 @@ void find_table_gradients(Mod& mod) {
     analysis::IndexForms forms(mod.program.graph, mod.ranges);
     forms.find(indices);
     for (ReadGradient& gradient : mod.gradients)
-        gradient.is_of_table = gradient.is_of_table && is_separable(mod, forms, gradient.read);
+        gradient.is_separable = gradient.is_of_table && is_separable(mod, forms, gradient.read);
     mod.tables_take_all =
         !mod.deterministic && std::ranges::all_of(mod.gradients, [&](const ReadGradient& gradient) {
             const analysis::KeyUses& uses = mod.key_uses[gradient.read];
@@ -97,6 +97,26 @@ std::vector<std::uint32_t> varying_dims(const Mod& mod, NodeId read) {
     for (std::uint32_t dim = 0; dim < indices.size(); ++dim)
         if ((mod.dependence[indices[dim]].bits & kPositions) != 0) dims.push_back(dim);
     return dims;
+}
+
+IndexParts index_parts(const Mod& mod, NodeId read) {
+    IndexParts parts;
+    std::set<NodeId> pending;
+    for (const std::uint32_t dim : varying_dims(mod, read))
+        pending.insert(mod.program.graph[read].operands[dim]);
+    // Users have larger ids than their operands.
+    while (!pending.empty()) {
+        const NodeId id = *pending.rbegin();
+        pending.erase(std::prev(pending.end()));
+        const ir::Node& node = mod.program.graph[id];
+        const unsigned uses = mod.dependence[id].bits & kPositions;
+        if (uses == 0 || node.op == ir::Op::q_idx || node.op == ir::Op::kv_idx) continue;
+        if (uses != kPositions && mod.counters[id] == ir::kNoNode)
+            (uses == Dependence::q ? parts.query : parts.key).push_back(id);
+        else
+            pending.insert(node.operands.begin(), node.operands.end());
+    }
+    return parts;
 }
 
 } // namespace flexc::passes

@@ -8,13 +8,19 @@
 
 namespace flexc::passes {
 
-// Fills ReadGradient::is_of_table: whether each element adds dS, or the same multiple of it, to a
-// place that several elements of a tile meet, and each index is a number of the query plus one of
-// the key. From the mod's facts.
+// Fills ReadGradient::is_of_table and is_separable: whether each element adds dS, or the same
+// multiple of it, to a place that several elements of a tile meet. From the mod's facts.
 void find_table_gradients(Mod& mod);
 // What its elements add is dS times this number: -0.5 for `score - t[...] * 0.5`.
 double table_factor(const Mod& mod, const ReadGradient& gradient);
 // The dims of a read whose index changes inside of a head.
 std::vector<std::uint32_t> varying_dims(const Mod& mod, ir::NodeId read);
+
+// What the indices of a read use of queries alone and of keys alone: the largest expressions that
+// change with one of the two, but for q_idx and kv_idx themselves.
+struct IndexParts {
+    std::vector<ir::NodeId> query, key;
+};
+IndexParts index_parts(const Mod& mod, ir::NodeId read);
 
 } // namespace flexc::passes

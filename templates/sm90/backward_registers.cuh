@@ -91,7 +91,7 @@ constexpr bool kNeedsRegisters =
 constexpr int kProducerRegisters =
     kNeedsRegisters && !kCopiesBiases && !mod::kSumsTables                       ? 24
     : kSaves.beside && (kAddsBiasGradients || (kStagesRows && kSparesRegisters)) ? 56
-    : !kSumsIndex2d && !(mod::kSumsTables && kSparesRegisters)                   ? 40
+    : !kSumsIndex2d && !(mod::kSumsTables && (kSparesRegisters || kSharesKeys))  ? 40
     : kSparesRegisters                                                           ? 72
                                                                                  : 56;
 constexpr int kConsumerRegisters = (504 - kProducerRegisters) / 16 * 8;

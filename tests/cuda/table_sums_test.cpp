@@ -196,7 +196,40 @@ TEST_CASE("gradients of tables are summed by entry") {
         {kinds + "buffer t: f32[5, 5] grad\nbuffer u: f32[H, 25] grad\nscore_mod = score + "
                  "t[g[q_idx], k[kv_idx]] + u[h, 5 * k[kv_idx] + g[q_idx]]",
          1, true, 2},
-        {kinds + "buffer t: f32[5, 5] grad\nscore_mod = score + t[g[q_idx], k[kv_idx]]", 1, false}};
+        {kinds + "buffer t: f32[5, 5] grad\nscore_mod = score + t[g[q_idx], k[kv_idx]]", 1, false},
+        // Distances along axes, absolute and clamped.
+        {"buffer t: f32[64, 64, H] grad\nscore_mod = score + t[abs(" + of_rows + "), abs(" +
+         of_columns + "), h]"},
+        {"buffer t: f32[15, H] grad\nbuffer u: bf16[H, 9] grad\nscore_mod = score + t[clamp(" +
+             of_rows + ", -7, 7) + 7, h] - 2 * u[h, min(abs(" + of_columns + "), 8)]",
+         1, true, 2},
+        // A number stored for each pair, some of them outside; all on one entry.
+        {"buffer t: f32[H, 4] grad\nbuffer d: i8[B, Q_LEN, KV_LEN]\nscore_mod = score + "
+         "t[h, d[b, q_idx, kv_idx]]",
+         0x1p-40},
+        {"buffer t: f32[40] grad\nbuffer d: i8[Q_LEN, KV_LEN]\nscore_mod = score + "
+         "t[max(d[q_idx, kv_idx], 39)]"},
+        // Buckets of differences of captured numbers.
+        {"buffer t: f32[16, H] grad\nbuffer ts: f32[B, Q_LEN]\nbuffer of: f32[B, KV_LEN]\n"
+         "score_mod = score + t[clamp(int(log(max(abs(ts[b, q_idx] - of[b, kv_idx]), 0.01)) / "
+         "0.3), 0, 15), h]"},
+        // A class token beside an image.
+        {"buffer t: f32[" + number((2 * rows - 1) * (2 * w - 1) + 3) +
+         ", H] grad\nscore_mod {\n"
+         "grid = ((q_idx - 1) // " +
+         number(w) + " - (kv_idx - 1) // " + number(w) + ") * " + number(2 * w - 1) +
+         " + (q_idx - 1) % " + number(w) + " - (kv_idx - 1) % " + number(w) +
+         "\nscore + t[where(q_idx == 0, where(kv_idx == 0, 2, 0), where(kv_idx == 0, 1, grid + "
+         "3)), "
+         "h]\n}"},
+        // Entries of which a sample of the rows does not meet all, and more than there is memory
+        // for.
+        {"buffer t: f32[9000] grad\nscore_mod = score + t[(q_idx * 31 + kv_idx * 17) % 9000]"},
+        {"buffer t: f32[9000] grad\nscore_mod = score + t[(q_idx * 31 + kv_idx) % 7 * (kv_idx % 2 "
+         "* "
+         "1000 + 30)]"},
+        {"buffer t: f32[50] grad\nscore_mod = score + t[(q_idx * 31 + kv_idx * 17) % 50]", 1,
+         false}};
     int added = 0;
     for (const Tables& tables : cases)
         added += check(tables, below(3) == 0 ? 192 : 64, random);

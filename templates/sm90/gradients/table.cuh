@@ -1,7 +1,6 @@
-// Gradients of reads of tables whose indices are sums of a number of the query and one of the key,
-// where a table is small or a tile meets a small part of it. Two warps of the producer's warpgroup
-// add a tile of dS to copies of that part in shared memory, each warp to its own, and what is not
-// zero there to memory once a tile.
+// Gradients of reads of tables that are small, or of which a tile meets a small part, whatever
+// their indices are. Two warps of the producer's warpgroup add a tile of dS to copies of that part
+// in shared memory, each warp to its own, and what is not zero there to memory once a tile.
 //
 // Shared memory adds whole numbers in one instruction, floats in a loop of several. So a tile's
 // elements are multiplied by a power of two that makes the largest of them a number of 19 bits:
@@ -64,7 +63,7 @@ struct TableTile {
     static __device__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
     static __device__ int key_of(int side) { return 2 * lane() + side; }
 
-    // visit(first, i, word) for row first + i, kAtOnce of them written out: the lane's two keys.
+    // visit(first, words) for rows first ... first + kAtOnce - 1: the lane's two keys of each.
     template <int kAtOnce, typename Visit> __device__ void visit_rows(Visit visit) const {
         const unsigned from = d_scores + lane() % 4 * 4, chunk = lane() / 4 * 16;
 #pragma unroll 1
@@ -78,17 +77,18 @@ struct TableTile {
                                                    16);
                 words[i] = load_shared_word(from + (first + i) * kRowBytes + swizzled);
             }
-#pragma unroll
-            for (int i = 0; i < kAtOnce; ++i)
-                visit(first, i, words[i]);
+            visit(first, words);
         }
     }
 
     // The largest size of an element, or what is not finite.
     __device__ float largest() const {
         unsigned most = 0;
-        visit_rows<TableTile::kRowsAtOnce>(
-            [&](int, int, unsigned word) { most = largest_of_halves(most, word & 0x7fff7fffu); });
+        visit_rows<kRowsAtOnce>([&](int, const unsigned(&words)[kRowsAtOnce]) {
+#pragma unroll
+            for (const unsigned word : words)
+                most = largest_of_halves(most, word & 0x7fff7fffu);
+        });
         most = max(most & 0xffffu, most >> 16);
         return flexc_first(mod::Element{}, __reduce_max_sync(0xffffffffu, most));
     }
@@ -101,18 +101,17 @@ struct TableTile {
     }
 };
 
-// One read's gradient in one tile. Each of its indices is a number of the query plus one of the
-// key, so that these are found once for a row and for a key.
-template <int kTable> class TableSum {
+// Where the entries of a table are: in the order of the dims, the last one's together.
+template <int kTable> class TableEntries {
     using Read = mod::TableGradient<kTable>;
-    static constexpr int kDims = Read::kDims, kLaneRows = TableTile::kLaneRows;
-    static constexpr unsigned kAll = 0xffffffffu;
+
+  public:
+    static constexpr int kDims = Read::kDims;
     struct Index {
         int of[kDims];
     };
 
-  public:
-    __device__ TableSum(const TableTile& tile, FixedPoint fixed) : tile_(tile), fixed_(fixed) {
+    explicit __device__ TableEntries(const TableTile& tile) {
         tile.visit(0, 0, [&](const mod::At& at) {
             Read::extents(at, extents_.of);
             Read::strides(at, strides_);
@@ -120,9 +119,141 @@ template <int kTable> class TableSum {
         });
     }
 
+    // Whether the head's slice is inside of the buffer.
+    __device__ bool exist() const { return slice_ != nullptr; }
+    __device__ int extent(int dim) const { return extents_.of[dim]; }
+    // 0: more than there are places.
+    __device__ int count() const {
+        long long entries = 1;
+#pragma unroll
+        for (int d = 0; d < kDims; ++d)
+            entries = min(entries * extents_.of[d], 1ll << 32);
+        return entries > 0x7fffffff ? 0 : static_cast<int>(entries);
+    }
+    __device__ int place_of(const Index& index) const {
+        int place = index.of[0];
+#pragma unroll
+        for (int d = 1; d < kDims; ++d)
+            place = place * extents_.of[d] + index.of[d];
+        return place;
+    }
+    __device__ Index index_of(int place) const {
+        Index index;
+#pragma unroll
+        for (int d = kDims - 1; d > 0; --d) {
+            const int rest = place / extents_.of[d];
+            index.of[d] = place - rest * extents_.of[d];
+            place = rest;
+        }
+        index.of[0] = place;
+        return index;
+    }
+    // In memory.
+    __device__ void add(const Index& index, float d_score) const {
+        float* to = slice_;
+#pragma unroll
+        for (int d = 0; d < kDims; ++d)
+            to += index.of[d] * strides_[d];
+        add_float(to, d_score * Read::kFactor);
+    }
+
+  private:
+    Index extents_;
+    long long strides_[kDims];
+    float* slice_;
+};
+
+// A warp's sums of some entries in shared memory, which are zeros between tiles.
+class TableCopies {
+  public:
+    // Of `count` entries, up to kTableWords; 0 for none.
+    __device__ TableCopies(unsigned memory, int first, int count)
+        : memory_(memory), first_(first), count_(count),
+          shift_(count == 0 ? 0 : min(5, 31 - __clz(mod::kTableWords / count))) {}
+    // Of entries least ... most with some beside them, or of the middle of these; total: of a
+    // table.
+    static __device__ TableCopies around(unsigned memory, int least, int most, int total) {
+        const int range = most - least + 1;
+        int count = mod::kTableWords;
+        while (count > 32 && count / 2 >= range + range / 8)
+            count /= 2;
+        const int first = max(0, min(least - (count - range) / 2, total - count));
+        return {memory, first, min(count, total - first)};
+    }
+
+    __device__ int first() const { return first_; }
+    __device__ bool hold(int place) const {
+        return static_cast<unsigned>(place - first_) < static_cast<unsigned>(count_);
+    }
+    // Of the lane's own copy, or of one that few lanes share.
+    __device__ unsigned address(int place) const {
+        const unsigned copy = memory_ + 4 * (TableTile::lane() & ((1 << shift_) - 1));
+        return copy + step(place - first_);
+    }
+    // From one entry's address to another's.
+    __device__ unsigned step(int places) const { return places << (shift_ + 2); }
+
+    // Sums go to memory, and zeros are left.
+    template <typename Entries> __device__ void flush(const Entries& entries, FixedPoint fixed) {
+        __syncwarp();
+#pragma unroll 1
+        for (int entry = TableTile::lane(); entry < count_; entry += 32) {
+            const int sum = take(entry);
+            if (sum != 0)
+                entries.add(entries.index_of(first_ + entry),
+                            static_cast<float>(sum) * fixed.inverse);
+        }
+        __syncwarp();
+    }
+
+  private:
+    // All copies of an entry, which become zeros: four of them at once, where there are so many.
+    __device__ int take(int entry) const {
+        const unsigned from = memory_ + step(entry);
+        int sum = 0;
+        if (shift_ < 2) {
+#pragma unroll 1
+            for (int copy = 0; copy < 1 << shift_; ++copy) {
+                sum += static_cast<int>(load_shared_word(from + 4 * copy));
+                store_shared_word(from + 4 * copy, 0);
+            }
+            return sum;
+        }
+        const int fours = 1 << (shift_ - 2);
+#pragma unroll 2
+        for (int four = 0; four < fours; ++four) {
+            // Lanes begin with different ones, which are in different banks.
+            const unsigned at = from + 16 * ((four + TableTile::lane()) & (fours - 1));
+            int of[4];
+            load_shared(at, of[0], of[1], of[2], of[3]);
+            store_shared(at, 0, 0, 0, 0);
+            sum += of[0] + of[1] + (of[2] + of[3]);
+        }
+        return sum;
+    }
+
+    unsigned memory_;
+    int first_, count_;
+    int shift_; // of the number of copies
+};
+
+// One read's gradient in one tile, where each index is a number of the query plus one of the key:
+// both are found once for a row and for a key.
+template <int kTable> class SeparableTableSum {
+    using Read = mod::TableGradient<kTable>;
+    using Entries = TableEntries<kTable>;
+    using Index = typename Entries::Index;
+    static constexpr int kDims = Entries::kDims, kLaneRows = TableTile::kLaneRows;
+    static constexpr int kAtOnce = TableTile::kRowsAtOnce;
+    static constexpr unsigned kAll = 0xffffffffu;
+
+  public:
+    __device__ SeparableTableSum(const TableTile& tile, FixedPoint fixed)
+        : tile_(tile), fixed_(fixed), entries_(tile) {}
+
     // is_finite: all of dS.
     __device__ void add(bool is_finite) {
-        if (slice_ == nullptr) return;
+        if (!entries_.exist()) return;
         Index rows[kLaneRows], keys[2]; // of the lane's queries, and what its keys add to these
 #pragma unroll
         for (int i = 0; i < kLaneRows; ++i)
@@ -144,32 +275,6 @@ template <int kTable> class TableSum {
     __device__ Index index_at(int row, int key) const {
         Index index;
         tile_.visit(row, key, [&](const mod::At& at) { Read::indices(at, index.of); });
-        return index;
-    }
-    // Entries in the order of the dims, the last one's together.
-    __device__ int place_of(const Index& index) const {
-        int place = index.of[0];
-#pragma unroll
-        for (int d = 1; d < kDims; ++d)
-            place = place * extents_.of[d] + index.of[d];
-        return place;
-    }
-    __device__ float* address(const Index& index) const {
-        float* to = slice_;
-#pragma unroll
-        for (int d = 0; d < kDims; ++d)
-            to += index.of[d] * strides_[d];
-        return to;
-    }
-    __device__ Index index_of(int place) const {
-        Index index;
-#pragma unroll
-        for (int d = kDims - 1; d > 0; --d) {
-            const int rest = place / extents_.of[d];
-            index.of[d] = place - rest * extents_.of[d];
-            place = rest;
-        }
-        index.of[0] = place;
         return index;
     }
 
@@ -200,50 +305,48 @@ template <int kTable> class TableSum {
                 of_rows[i] = rows[i].of[d];
             const long long low = static_cast<long long>(least_of(of_rows)) + least_of(of_keys);
             const long long high = static_cast<long long>(most_of(of_rows)) + most_of(of_keys);
-            inside = inside && low >= 0 && high < extents_.of[d];
+            inside = inside && low >= 0 && high < entries_.extent(d);
         }
         return inside;
     }
 
     // In shared memory, where the tile meets few entries: false elsewhere.
     __device__ bool add_places(const Index (&rows)[kLaneRows], const Index (&keys)[2]) {
-        long long entries = 1;
-#pragma unroll
-        for (int d = 0; d < kDims; ++d)
-            entries = min(entries * extents_.of[d], 1ll << 32);
-        if (entries > 0x7fffffff) return false;
-        int row_places[kLaneRows], key_places[2] = {place_of(keys[0]), place_of(keys[1])};
+        if (entries_.count() == 0) return false;
+        int row_places[kLaneRows];
+        const int key_places[2] = {entries_.place_of(keys[0]), entries_.place_of(keys[1])};
 #pragma unroll
         for (int i = 0; i < kLaneRows; ++i)
-            row_places[i] = place_of(rows[i]);
+            row_places[i] = entries_.place_of(rows[i]);
         const int first = least_of(row_places) + least_of(key_places);
-        const int last = most_of(row_places) + most_of(key_places);
-        const int count = last - first + 1;
+        const int count = most_of(row_places) + most_of(key_places) - first + 1;
         if (count <= 0 || count > mod::kTableWords) return false;
-        const int shift = min(5, 31 - __clz(mod::kTableWords / count)); // of the number of copies
+        TableCopies copies(tile_.table, first, count);
         // Addresses are sums of one part of the row and one of the key.
 #pragma unroll
         for (int i = 0; i < kLaneRows; ++i)
-            row_places[i] = (row_places[i] - first) << (shift + 2);
-        const unsigned copy = tile_.table + 4 * (TableTile::lane() & ((1 << shift) - 1));
-        const unsigned to[2] = {copy + (key_places[0] << (shift + 2)),
-                                copy + (key_places[1] << (shift + 2))};
-        tile_.visit_rows<TableTile::kRowsAtOnce>([&](int first_row, int i, unsigned pair) {
+            row_places[i] = static_cast<int>(copies.step(row_places[i] - first));
+        const unsigned to[2] = {copies.address(first + key_places[0]),
+                                copies.address(first + key_places[1])};
+        tile_.visit_rows<kAtOnce>([&](int first_row, const unsigned(&pairs)[kAtOnce]) {
             const int row =
                 kLaneRows == 1 || first_row < 32 ? row_places[0] : row_places[kLaneRows - 1];
-            const unsigned from = __shfl_sync(kAll, row, first_row % 32 + i);
-            add_shared(from + to[0], fixed_(flexc_first(mod::Element{}, pair)));
-            add_shared(from + to[1], fixed_(flexc_second(mod::Element{}, pair)));
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i) {
+                const unsigned from = __shfl_sync(kAll, row, first_row % 32 + i);
+                add_shared(from + to[0], fixed_(flexc_first(mod::Element{}, pairs[i])));
+                add_shared(from + to[1], fixed_(flexc_second(mod::Element{}, pairs[i])));
+            }
         });
-        flush(first, count, shift);
+        copies.flush(entries_, fixed_);
         return true;
     }
 
     // One by one, with the buffer's ends.
     __device__ void add_each(const Index (&rows)[kLaneRows], const Index (&keys)[2]) const {
-        tile_.visit_rows<1>([&](int row, int, unsigned pair) {
-            const float of[2] = {flexc_first(mod::Element{}, pair),
-                                 flexc_second(mod::Element{}, pair)};
+        tile_.visit_rows<1>([&](int row, const unsigned(&pairs)[1]) {
+            const float of[2] = {flexc_first(mod::Element{}, pairs[0]),
+                                 flexc_second(mod::Element{}, pairs[0])};
             Index index[2];
             bool inside[2] = {of[0] != 0, of[1] != 0};
 #pragma unroll
@@ -254,63 +357,188 @@ template <int kTable> class TableSum {
 #pragma unroll
                 for (int side = 0; side < 2; ++side) {
                     index[side].of[d] = of_row + keys[side].of[d];
-                    inside[side] = inside[side] && flexc_inside(index[side].of[d], extents_.of[d]);
+                    inside[side] =
+                        inside[side] && flexc_inside(index[side].of[d], entries_.extent(d));
                 }
             }
 #pragma unroll
             for (int side = 0; side < 2; ++side)
-                if (inside[side]) add_float(address(index[side]), of[side] * Read::kFactor);
+                if (inside[side]) entries_.add(index[side], of[side]);
         });
-    }
-
-    // Sums go to memory, and zeros are left.
-    __device__ void flush(int first, int count, int shift) const {
-        __syncwarp();
-#pragma unroll 1
-        for (int entry = TableTile::lane(); entry < count; entry += 32) {
-            const int sum = take(entry, shift);
-            if (sum != 0)
-                add_float(address(index_of(first + entry)),
-                          static_cast<float>(sum) * fixed_.inverse * Read::kFactor);
-        }
-        __syncwarp();
-    }
-
-    // All copies of an entry, which become zeros: four of them at once, where there are so many.
-    __device__ int take(int entry, int shift) const {
-        const unsigned from = tile_.table + 4 * (entry << shift);
-        int sum = 0;
-        if (shift < 2) {
-#pragma unroll 1
-            for (int copy = 0; copy < 1 << shift; ++copy) {
-                sum += static_cast<int>(load_shared_word(from + 4 * copy));
-                store_shared_word(from + 4 * copy, 0);
-            }
-            return sum;
-        }
-        const int fours = 1 << (shift - 2);
-#pragma unroll 2
-        for (int four = 0; four < fours; ++four) {
-            // Lanes begin with different ones, which are in different banks.
-            const unsigned at = from + 16 * ((four + TableTile::lane()) & (fours - 1));
-            int of[4];
-            load_shared(at, of[0], of[1], of[2], of[3]);
-            store_shared(at, 0, 0, 0, 0);
-            sum += of[0] + of[1] + (of[2] + of[3]);
-        }
-        return sum;
     }
 
     const TableTile& tile_;
     const FixedPoint fixed_;
-    Index extents_;
-    long long strides_[kDims];
-    float* slice_; // of the head; null where that is outside of the buffer
+    const TableEntries<kTable> entries_;
+};
+
+// Another lane's value, of whole words.
+template <typename Value> __device__ inline Value value_of_lane(const Value& value, int lane) {
+    if constexpr (__is_empty(Value)) {
+        return value;
+    } else {
+        static_assert(sizeof(Value) % 4 == 0);
+        int words[sizeof(Value) / 4];
+        memcpy(words, &value, sizeof(Value));
+#pragma unroll
+        for (int& word : words)
+            word = __shfl_sync(0xffffffffu, word, lane);
+        Value result;
+        memcpy(&result, words, sizeof(Value));
+        return result;
+    }
+}
+
+// One read's gradient in one tile, whatever its indices. What they use of queries alone and of keys
+// alone is found once for a row and for a key, the rest for each element.
+template <int kTable> class TableSum {
+    using Read = mod::TableGradient<kTable>;
+    using Entries = TableEntries<kTable>;
+    using Index = typename Entries::Index;
+    static constexpr int kDims = Entries::kDims, kLaneRows = TableTile::kLaneRows;
+    static constexpr int kAtOnce = kSparesRegisters ? 4 : 2;
+    static constexpr int kOutside = -1;
+
+  public:
+    __device__ TableSum(const TableTile& tile, FixedPoint fixed)
+        : tile_(tile), fixed_(fixed), entries_(tile) {}
+
+    // is_finite: all of dS.
+    __device__ void add(bool is_finite) {
+        if (!entries_.exist()) return;
+#pragma unroll
+        for (int i = 0; i < kLaneRows; ++i)
+            tile_.visit(32 * i + TableTile::lane(), 0,
+                        [&](const mod::At& at) { rows_[i] = Read::of_query(at); });
+#pragma unroll
+        for (int side = 0; side < 2; ++side)
+            tile_.visit(0, TableTile::key_of(side),
+                        [&](const mod::At& at) { keys_[side] = Read::of_key(at); });
+        if (is_finite && entries_.count() != 0)
+            add_places();
+        else
+            add_each();
+    }
+
+  private:
+    __device__ typename Read::QueryParts of_row(int row) const {
+        return value_of_lane(kLaneRows == 1 || row < 32 ? rows_[0] : rows_[kLaneRows - 1],
+                             row % 32);
+    }
+    // Whether the element of a row and one of the lane's keys is inside of the buffer.
+    __device__ bool find(int row, int side, const typename Read::QueryParts& of_query,
+                         Index& index) const {
+        tile_.visit(row, TableTile::key_of(side),
+                    [&](const mod::At& at) { Read::indices(at, of_query, keys_[side], index.of); });
+        bool inside = true;
+#pragma unroll
+        for (int d = 0; d < kDims; ++d)
+            inside =
+                inside && (Read::is_inside(d) || flexc_inside(index.of[d], entries_.extent(d)));
+        return inside;
+    }
+    __device__ int place_at(int row, int side, const typename Read::QueryParts& of_query) const {
+        Index index;
+        return find(row, side, of_query, index) ? entries_.place_of(index) : kOutside;
+    }
+
+    // In shared memory, and in memory what no copies are of.
+    __device__ void add_places() {
+        TableCopies copies = this->copies();
+        tile_.visit_rows<kAtOnce>([&](int first, const unsigned(&pairs)[kAtOnce]) {
+            int places[kAtOnce][2];
+            float d_scores[kAtOnce][2];
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i) {
+                const typename Read::QueryParts of_query = of_row(first + i);
+#pragma unroll
+                for (int side = 0; side < 2; ++side)
+                    places[i][side] = place_at(first + i, side, of_query);
+                d_scores[i][0] = flexc_first(mod::Element{}, pairs[i]);
+                d_scores[i][1] = flexc_second(mod::Element{}, pairs[i]);
+            }
+            bool is_done = true;
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+                for (int side = 0; side < 2; ++side) {
+                    const int place = places[i][side];
+                    // Else a zero is added somewhere: a branch would let elements wait for each
+                    // other.
+                    const bool holds = copies.hold(place);
+                    add_shared(copies.address(holds ? place : copies.first()),
+                               holds ? fixed_(d_scores[i][side]) : 0);
+                    is_done = is_done && (holds || place == kOutside);
+                }
+            if (is_done) return;
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+                for (int side = 0; side < 2; ++side)
+                    if (!copies.hold(places[i][side]) && places[i][side] != kOutside &&
+                        d_scores[i][side] != 0)
+                        entries_.add(entries_.index_of(places[i][side]), d_scores[i][side]);
+        });
+        copies.flush(entries_, fixed_);
+    }
+
+    // Of all entries where they have room, else of those around what a sample of the rows meets.
+    __device__ TableCopies copies() const {
+        const int total = entries_.count();
+        if (total <= mod::kTableWords) return {tile_.table, 0, total};
+        constexpr int kSamples = 8;
+        int least = total, most = kOutside;
+#pragma unroll 1
+        for (int i = 0; i < kSamples; ++i) {
+            const int row = i * (TableTile::kRows - 1) / (kSamples - 1);
+            const typename Read::QueryParts of_query = of_row(row);
+#pragma unroll
+            for (int side = 0; side < 2; ++side) {
+                const int place = place_at(row, side, of_query);
+                if (place == kOutside) continue;
+                least = min(least, place);
+                most = max(most, place);
+            }
+        }
+        least = __reduce_min_sync(0xffffffffu, least);
+        most = __reduce_max_sync(0xffffffffu, most);
+        if (most == kOutside) return {tile_.table, 0, 0};
+        return TableCopies::around(tile_.table, least, most, total);
+    }
+
+    // One by one.
+    __device__ void add_each() const {
+        tile_.visit_rows<1>([&](int row, const unsigned(&pairs)[1]) {
+            const float of[2] = {flexc_first(mod::Element{}, pairs[0]),
+                                 flexc_second(mod::Element{}, pairs[0])};
+            const typename Read::QueryParts of_query = of_row(row);
+#pragma unroll
+            for (int side = 0; side < 2; ++side) {
+                Index index;
+                if (find(row, side, of_query, index) && of[side] != 0)
+                    entries_.add(index, of[side]);
+            }
+        });
+    }
+
+    const TableTile& tile_;
+    const FixedPoint fixed_;
+    const TableEntries<kTable> entries_;
+    typename Read::QueryParts rows_[kLaneRows]; // of the lane's queries
+    typename Read::KeyParts keys_[2];           // of the lane's keys
+};
+
+template <int kTable, bool kIsSeparable = mod::TableGradient<kTable>::kIsSeparable>
+struct TableSumOf {
+    using Type = TableSum<kTable>;
+};
+template <int kTable> struct TableSumOf<kTable, true> {
+    using Type = SeparableTableSum<kTable>;
 };
 
 template <int kTable = 0> __device__ inline void add_tables(const TableTile& tile, float largest) {
     if constexpr (kTable < mod::kTableGradients) {
-        TableSum<kTable>(tile, FixedPoint(largest)).add(largest <= kMostFinite);
+        typename TableSumOf<kTable>::Type(tile, FixedPoint(largest)).add(largest <= kMostFinite);
         add_tables<kTable + 1>(tile, largest);
     }
 }

@@ -1,0 +1,158 @@
+#include "cuda/emit_table_gradients.h"
+
+#include <algorithm>
+
+#include "passes/table_gradient.h"
+#include "support/text.h"
+
+namespace flexc::cuda {
+
+using ir::NodeId;
+using passes::Place;
+using Kind = passes::ArgumentSlot::Kind;
+
+namespace {
+
+std::string member_function(std::string_view signature, const std::string& statements) {
+    return formatted("    static __device__ {} {{\n{}    }}\n", signature, statements);
+}
+
+class TableEmitter {
+  public:
+    TableEmitter(const Layout& layout, const passes::ReadGradient& gradient)
+        : layout_(layout), gradient_(gradient), node_(layout.node(gradient.read)),
+          dims_(passes::varying_dims(layout.mod(), gradient.read)) {
+        for (const std::uint32_t dim : dims_)
+            indices_.push_back(node_.operands[dim]);
+    }
+
+    std::string text(int number) const {
+        return formatted("template <> struct TableGradient<{}> {{\n"
+                         "    static constexpr bool kIsSeparable = {};\n"
+                         "    static constexpr int kDims = {};\n"
+                         "    static constexpr float kFactor = {}; // of dS\n",
+                         number, gradient_.is_separable, dims_.size(),
+                         real_literal(passes::table_factor(layout_.mod(), gradient_))) +
+               (gradient_.is_separable ? indices() : indices_by_parts()) +
+               of_dims("int", Kind::buffer_extent) + of_dims("long long", Kind::gradient_stride) +
+               slice() + "};\n";
+    }
+
+  private:
+    Body body() const { return {layout_, Place::element, "at."}; }
+    bool varies(std::uint32_t dim) const { return std::ranges::find(dims_, dim) != dims_.end(); }
+    std::string extent(const Body& body, std::uint32_t dim) const {
+        const ir::Dim& extent = layout_.mod().program.buffers[node_.symbol].dims[dim];
+        return extent.is_constant() ? integer_literal(extent.constant, CType::wide)
+                                    : body.argument({Kind::buffer_extent, node_.symbol, dim});
+    }
+
+    std::string indices_in(Body& body) const {
+        body.compute(indices_);
+        for (std::size_t i = 0; i < indices_.size(); ++i)
+            body.line(formatted("values[{}] = {};", i,
+                                unbracketed(body.text_as(indices_[i], CType::narrow))));
+        return body.statements();
+    }
+
+    std::string indices() const {
+        Body body = this->body();
+        return member_function("void indices(const At& at, int (&values)[kDims])",
+                               indices_in(body));
+    }
+
+    std::string indices_by_parts() const {
+        const passes::IndexParts parts = passes::index_parts(layout_.mod(), gradient_.read);
+        Body body = this->body();
+        const std::string of_query = this->parts(parts.query, "Query", "of_query", body),
+                          of_key = this->parts(parts.key, "Key", "of_key", body);
+        std::string proven;
+        const std::vector<bool>& in_range = layout_.mod().ranges.in_range[gradient_.read];
+        for (std::size_t i = 0; i < dims_.size(); ++i)
+            if (dims_[i] < in_range.size() && in_range[dims_[i]])
+                proven += formatted("dim == {} || ", i);
+        return of_query + of_key +
+               member_function("constexpr bool is_inside(int dim)",
+                               formatted("        return {}false;\n", proven)) +
+               member_function("void indices(const At& at, const QueryParts& of_query, const "
+                               "KeyParts& of_key, int (&values)[kDims])",
+                               indices_in(body));
+    }
+
+    // A struct of these nodes and a function that computes it; `user` takes them from there.
+    std::string parts(const std::vector<NodeId>& nodes, std::string_view of, std::string_view name,
+                      Body& user) const {
+        Body body = this->body();
+        body.compute(nodes);
+        std::string fields, values;
+        for (const NodeId node : nodes) {
+            const CType type = layout_.type(node);
+            const std::string field = value_name(layout_.mod().program, node);
+            // Whole words, which lanes can exchange.
+            fields += formatted(" {} {};", spelling(type == CType::boolean ? CType::narrow : type),
+                                field);
+            values += (values.empty() ? "" : ", ") + unbracketed(body.text(node));
+            user.provide(node, formatted("{}.{}", name, field));
+        }
+        body.line(formatted("return {{{}}};", values));
+        return formatted("    struct {}Parts {{{} }};\n", of, fields) +
+               member_function(formatted("{}Parts {}(const At& at)", of, name), body.statements());
+    }
+
+    // Of the dims that change inside of a head: extents, or the gradient's strides.
+    std::string of_dims(std::string_view type, Kind kind) const {
+        Body body = this->body();
+        for (std::size_t i = 0; i < dims_.size(); ++i)
+            body.line(kind == Kind::buffer_extent
+                          ? formatted("values[{}] = static_cast<int>(flexc_min({}, 0x7fffffffll));",
+                                      i, extent(body, dims_[i]))
+                          : formatted("values[{}] = {};", i,
+                                      body.argument({kind, node_.symbol, dims_[i]})));
+        return member_function(formatted("void {}(const At& at, {} (&values)[kDims])",
+                                         kind == Kind::buffer_extent ? "extents" : "strides", type),
+                               body.statements());
+    }
+
+    // Where the head's entries begin; null where that is outside of the buffer.
+    std::string slice() const {
+        Body body = this->body();
+        std::vector<NodeId> of_head;
+        for (std::uint32_t dim = 0; dim < node_.operands.size(); ++dim)
+            if (!varies(dim)) of_head.push_back(node_.operands[dim]);
+        body.compute(of_head);
+        std::string offset, inside;
+        for (std::uint32_t dim = 0; dim < node_.operands.size(); ++dim) {
+            if (varies(dim)) continue;
+            const std::string at = body.text_as(node_.operands[dim], CType::wide);
+            inside += formatted("{}flexc_inside({}, {})", inside.empty() ? "" : " && ",
+                                unbracketed(at), extent(body, dim));
+            offset += formatted(" + {} * {}", at,
+                                body.argument({Kind::gradient_stride, node_.symbol, dim}));
+        }
+        const std::string data = body.argument({Kind::gradient_data, node_.symbol});
+        body.line(inside.empty() ? formatted("return {}{};", data, offset)
+                                 : formatted("return {} ? {}{} : nullptr;", inside, data, offset));
+        return member_function("float* slice(const At& at)", body.statements());
+    }
+
+    const Layout& layout_;
+    const passes::ReadGradient& gradient_;
+    const ir::Node& node_;
+    std::vector<std::uint32_t> dims_;
+    std::vector<NodeId> indices_;
+};
+
+} // namespace
+
+std::string emit_table_gradients(const Layout& layout,
+                                 const std::vector<passes::ReadGradient>& gradients,
+                                 passes::TileSums tile) {
+    std::string text = "template <int kTable> struct TableGradient;\n";
+    int count = 0;
+    for (const passes::ReadGradient& gradient : gradients)
+        if (passes::gradient_sum(layout.mod(), gradient, tile) == passes::GradientSum::table)
+            text += TableEmitter(layout, gradient).text(count++);
+    return text + formatted("constexpr int kTableGradients = {};\n\n", count);
+}
+
+} // namespace flexc::cuda

@@ -1,0 +1,17 @@
+// The part of mod.cuh by which templates/sm90/gradients/table.cuh finds the entries of tables.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cuda/expressions.h"
+#include "passes/gradient_sum.h"
+
+namespace flexc::cuda {
+
+// A TableGradient for each of the gradients that is summed as a table's.
+std::string emit_table_gradients(const Layout& layout,
+                                 const std::vector<passes::ReadGradient>& gradients,
+                                 passes::TileSums tile);
+
+} // namespace flexc::cuda
