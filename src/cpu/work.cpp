@@ -9,6 +9,7 @@ struct Piece {
     int heads, queries;
 };
 Piece piece_of(int queries, int group, int blocks) {
+    if (group * queries <= kFewRows) return {group * kWorkBlocks, queries};
     if (queries <= kBlockRows) return {std::min(group, blocks * heads_in_block(queries)), queries};
     const int heads = std::min(group, blocks);
     return {heads, kBlockRows * (blocks / heads)};
@@ -24,9 +25,8 @@ class Lister {
         for (const Sequence& sequence : sequences_) {
             if (sequence.q_len == 0) continue;
             const Piece piece = piece_of(sequence.q_len, group_, blocks);
-            const std::int64_t by_head = (group_ + piece.heads - 1) / piece.heads;
             const std::int64_t by_query = (sequence.q_len + piece.queries - 1) / piece.queries;
-            pieces += by_head * by_query * (heads_ / group_);
+            visit_heads(piece, [&](int, int) { pieces += by_query; });
         }
         return pieces;
     }
@@ -53,6 +53,16 @@ class Lister {
         return Lister({&sequence, 1}, heads_, heads_ / group_).count(1);
     }
 
+    // visit(first, count): a part of a group, or whole groups.
+    template <typename Visit> void visit_heads(const Piece& piece, const Visit& visit) const {
+        const int span = std::max(group_, piece.heads);
+        for (int first = 0; first < heads_; first += span) {
+            const int end = std::min(first + span, heads_);
+            for (int head = first; head < end; head += piece.heads)
+                visit(head, std::min(piece.heads, end - head));
+        }
+    }
+
     void add(int request, int blocks, std::int64_t keys_each) {
         const Sequence& sequence = sequences_[static_cast<std::size_t>(request)];
         if (sequence.q_len == 0) return;
@@ -60,18 +70,18 @@ class Lister {
         // Later queries see more keys under a causal mask: the long ones first.
         const int last = (sequence.q_len - 1) / piece.queries * piece.queries;
         for (int query = last; query >= 0; query -= piece.queries)
-            for (int first = 0; first < heads_; first += group_)
-                for (int head = 0; head < group_; head += piece.heads)
-                    add_keys({.request = request,
-                              .head = first + head,
-                              .heads = std::min(piece.heads, group_ - head),
-                              .query = query,
-                              .queries = std::min(piece.queries, sequence.q_len - query),
-                              .key = 0,
-                              .keys = sequence.kv_len,
-                              .part = -1,
-                              .parts = 0},
-                             keys_each);
+            visit_heads(piece, [&](int head, int heads) {
+                add_keys({.request = request,
+                          .head = head,
+                          .heads = heads,
+                          .query = query,
+                          .queries = std::min(piece.queries, sequence.q_len - query),
+                          .key = 0,
+                          .keys = sequence.kv_len,
+                          .part = -1,
+                          .parts = 0},
+                         keys_each);
+            });
     }
 
     void add_keys(SequenceWork work, std::int64_t keys_each) {

@@ -14,7 +14,8 @@ struct Sequence {
     int reserved;
 };
 
-// A piece of work: queries of some heads that share one head of keys, and a range of keys.
+// A piece of work: queries of some heads, which share one head of keys or are all that share some,
+// and a range of keys.
 struct SequenceWork {
     int request, head, heads;
     int query, queries;

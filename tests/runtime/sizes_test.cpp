@@ -109,7 +109,8 @@ TEST_CASE("hostile sizes and offsets are refused or planned without wrapping") {
                 continue;
             }
             ++accepted;
-            // Keys and values in f32, whatever else.
+            // Keys and values in f32, whatever else; few queries read them where they are.
+            if (sizes.q_len <= 16) continue;
             const auto least =
                 static_cast<double>(sizes.batch) * sizes.kv_heads * sizes.kv_len * (8 + 8) * 4;
             CHECK(static_cast<double>(plan->workspace_bytes()) >= least);

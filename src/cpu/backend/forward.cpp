@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "cpu/backend/arena.h"
 #include "cpu/backend/attention.h"
@@ -10,6 +11,7 @@
 #include "cpu/backend/threads.h"
 #include "cpu/backend/tile_range.h"
 #include "cpu/backend/tiles.h"
+#include "cpu/work.h"
 
 namespace flexc::cpu {
 
@@ -222,15 +224,49 @@ class Forward {
     char* lanes_;
 };
 
+// So few queries that packing all keys would take longer than reading them once: a decode step.
+// Their batch is computed as requests, whose heads share what is read of keys.
+bool has_few_queries(const Launch& launch) { return launch.arguments->q_len <= 16; }
+
+Launch of_requests(const Launch& launch, const SequenceArguments& requests) {
+    Launch result = launch;
+    result.sequences = &requests;
+    return result;
+}
+
+void forward_few_queries(const TileFunctions& functions, const Launch& launch) {
+    const AttentionArguments& in = *launch.arguments;
+    const std::vector<Sequence> sequences(static_cast<std::size_t>(in.batch),
+                                          {.q_row = 0,
+                                           .kv_row = 0,
+                                           .first_page = 0,
+                                           .q_len = in.q_len,
+                                           .kv_len = in.kv_len,
+                                           .q_rows = in.q_len,
+                                           .kv_rows = in.kv_len,
+                                           .q_start = static_cast<int>(in.q_offset),
+                                           .reserved = 0});
+    const std::vector<SequenceWork> work = list_work(sequences, in.heads, in.kv_heads);
+    const SequenceArguments arguments{.sequences = sequences.data(),
+                                      .count = in.batch,
+                                      .pages = nullptr,
+                                      .page_size = 0,
+                                      .work = work.data(),
+                                      .work_count = static_cast<std::int64_t>(work.size())};
+    forward_sequences(functions, of_requests(launch, arguments));
+}
+
 } // namespace
 
 std::size_t forward_workspace(const Launch& launch) {
     if (launch.sequences != nullptr) return forward_sequences_workspace(launch);
+    if (has_few_queries(launch)) return forward_sequences_workspace(of_requests(launch, {}));
     return Forward(launch).workspace();
 }
 
 void forward(const TileFunctions& functions, const Launch& launch) {
     if (launch.sequences != nullptr) return forward_sequences(functions, launch);
+    if (has_few_queries(launch)) return forward_few_queries(functions, launch);
     Forward(launch).run(functions);
 }
 

@@ -5,10 +5,12 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "cpu/backend/arena.h"
 #include "cpu/backend/attention.h"
 #include "cpu/backend/flush_denormals.h"
+#include "cpu/backend/skinny_products.h"
 #include "cpu/backend/tensors.h"
 #include "cpu/backend/threads.h"
 #include "cpu/backend/tile_range.h"
@@ -21,6 +23,7 @@ namespace {
 
 constexpr std::int64_t kKeyTile = 256;
 static_assert(kKeyTile <= kMaxColumns && kKeyTile % kColumnUnit == 0);
+static_assert(kFewRows <= kSkinnyRows && kWorkBlocks * kFewRows <= kBlockRows);
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Rows that are one product: queries of heads side by side.
@@ -35,7 +38,7 @@ struct Block {
 
 // What one lane works in.
 struct Scratch {
-    float *keys, *values, *lse;
+    float *keys, *values, *lse, *output;
     std::int64_t* key_rows;
     std::uint64_t* emitted;
     std::array<Block, kWorkBlocks> blocks;
@@ -88,6 +91,7 @@ class Forward {
         Scratch scratch{.keys = arena.take<float>(kKeyTile * shape_.head_dim),
                         .values = arena.take<float>(kKeyTile * shape_.head_dim_v),
                         .lse = arena.take<float>(kBlockRows),
+                        .output = arena.take<float>(kSkinnyRows * shape_.head_dim_v),
                         .key_rows = arena.take<std::int64_t>(kKeyTile),
                         .emitted =
                             arena.take<std::uint64_t>(shape_.scratch_arrays * kMaxColumns + 1),
@@ -122,7 +126,6 @@ class Forward {
             in_.q_len = sequence_.q_len;
             in_.kv_len = sequence_.kv_len;
             in_.q_offset = sequence_.q_start;
-            in_.kv_offset = 0;
             launch_.arguments = &in_;
         }
 
@@ -142,7 +145,7 @@ class Forward {
       private:
         void fill_blocks() {
             const int queries = std::min(work_.queries, kBlockRows);
-            const int heads = heads_in_block(queries);
+            const int heads = std::min(heads_in_block(queries), in_.heads / in_.kv_heads);
             for (int head = 0; head < work_.heads; head += heads)
                 for (int query = 0; query < work_.queries; query += queries) {
                     Block& block = scratch_.blocks[block_count_++];
@@ -180,7 +183,7 @@ class Forward {
 
         // Places `tile` at columns from `first` on.
         void move(Tile& tile, Range columns) const {
-            tile.kv_begin = columns.begin;
+            tile.kv_begin = columns.begin + in_.kv_offset;
             tile.columns = columns.end - columns.begin;
             tile.kv_row = sequence_.kv_row + columns.begin;
             tile.kv_rows = scratch_.key_rows + columns.begin % kKeyTile;
@@ -189,11 +192,14 @@ class Forward {
         void key_tile(Range keys) {
             has_keys_ = has_values_ = has_key_rows_ = false;
             keys_ = keys;
+            kv_head_ = -1;
             for (int i = 0; i < block_count_; ++i)
                 block_step(scratch_.blocks[i]);
         }
 
         void block_step(Block& block) {
+            const int kv_head = block.head / (in_.heads / in_.kv_heads);
+            if (kv_head != std::exchange(kv_head_, kv_head)) has_keys_ = has_values_ = false;
             std::array<Sight, kBlockRows> sights;
             Range columns{keys_.end, keys_.begin};
             for (int i = 0; i < block.heads; ++i) {
@@ -204,24 +210,89 @@ class Forward {
                 columns.end = std::max(columns.end, sight.columns.end);
             }
             if (columns.empty()) return;
-            load_keys();
-            load_values();
-            const int dim = all_.shape_.head_dim, dim_v = all_.shape_.head_dim_v;
+            const int dim = all_.shape_.head_dim;
             const auto rows = static_cast<int>(power_of_two(block.rows()));
             const auto width = static_cast<int>(round_up(columns.end - columns.begin, kColumnUnit));
-            const std::int64_t skipped = columns.begin % kKeyTile;
-            const auto stride = static_cast<int>(kKeyTile);
-            multiply({rows, width, dim, dim, stride, stride}, block.q, scratch_.keys + skipped,
-                     block.scores);
+            const bool is_skinny = may_be_skinny(rows);
+            if (is_skinny) {
+                visit_memory(columns, in_.k, [&](const MemoryRows& keys, std::int64_t column) {
+                    multiply_by_keys(all_.shape_.dtype, rows, dim, block.q, keys,
+                                     block.scores + column, kKeyTile);
+                });
+            } else {
+                load_keys();
+                const auto stride = static_cast<int>(kKeyTile);
+                multiply({rows, width, dim, dim, stride, stride}, block.q,
+                         scratch_.keys + columns.begin % kKeyTile, block.scores);
+            }
             for (int i = 0; i < block.heads; ++i)
                 head_step(block, i, sights[static_cast<std::size_t>(i)], columns, width);
-            const Product product{rows, dim_v, width, stride, dim_v, dim_v, false, block.started};
             // Rows beyond the block's have no scores.
             for (std::int64_t row = block.rows(); row < rows; ++row)
                 std::fill_n(block.scores + row * kKeyTile, width, 0.0f);
-            (values_are_finite_ ? multiply : multiply_skipping_zeros)(
-                product, block.scores, scratch_.values + skipped * dim_v, block.output);
+            is_skinny ? add_from_memory(block, rows, columns)
+                      : add_values(block, block.output, rows, columns.begin, width);
             block.started = true;
+        }
+
+        void add_values(const Block& block, float* output, int rows, std::int64_t first,
+                        int width) {
+            load_values();
+            const int dim = all_.shape_.head_dim_v;
+            const Product product{.rows = rows,
+                                  .columns = dim,
+                                  .inner = width,
+                                  .left_stride = static_cast<int>(kKeyTile),
+                                  .right_stride = dim,
+                                  .out_stride = dim,
+                                  .accumulate = block.started};
+            (values_are_finite_ ? multiply : multiply_skipping_zeros)(
+                product, block.scores, scratch_.values + first % kKeyTile * dim, output);
+        }
+
+        // Few rows: keys and values need no copies.
+        bool may_be_skinny(int rows) const {
+            return !has_keys_ && rows <= kSkinnyRows && in_.k.stride_d == 1 &&
+                   in_.v.stride_d == 1 && has_skinny_products(all_.shape_.head_dim) &&
+                   has_skinny_products(all_.shape_.head_dim_v);
+        }
+        void add_from_memory(const Block& block, int rows, Range columns) {
+            const int dim = all_.shape_.head_dim_v;
+            float* const output = block.output;
+            if (!block.started) std::fill_n(output, rows * dim, 0.0f);
+            std::copy_n(output, rows * dim, scratch_.output);
+            visit_memory(columns, in_.v, [&](const MemoryRows& values, std::int64_t column) {
+                add_weighted_values(all_.shape_.dtype, rows, dim, block.scores + column, kKeyTile,
+                                    values, scratch_.output);
+            });
+            // Hidden elements may have met values that are not finite.
+            const bool is_finite = std::all_of(scratch_.output, scratch_.output + rows * dim,
+                                               [](float x) { return std::isfinite(x); });
+            if (is_finite)
+                std::copy_n(scratch_.output, rows * dim, output);
+            else
+                add_values(block, output, rows, columns.begin,
+                           static_cast<int>(round_up(columns.end - columns.begin, kColumnUnit)));
+        }
+        // visit(rows, the first one's place in `columns`).
+        template <typename Visit>
+        void visit_memory(Range columns, const TensorArgument& tensor, const Visit& visit) const {
+            const FlushDenormals flush;
+            const auto place = [&](const Rows& rows) {
+                return rows.b * tensor.stride_b + rows.h * tensor.stride_h +
+                       rows.first * tensor.stride_s;
+            };
+            MemoryRows memory{tensor.data, 0, tensor.stride_s, 0, 0};
+            std::int64_t at = columns.begin;
+            visit_runs(columns, [&](const Rows& rows, std::int64_t key) {
+                memory.next = place(rows);
+                if (memory.count > 0) visit(memory, at - columns.begin);
+                memory.first = memory.next;
+                memory.count = rows.count;
+                at = key;
+            });
+            memory.next = memory.first + memory.count * memory.stride;
+            visit(memory, at - columns.begin);
         }
 
         Sight look(const Block& block, int head) {
@@ -244,11 +315,13 @@ class Forward {
         // As look_at(), for tiles that know the rows of their keys.
         Sight look_at_rows(Tile& tile, const VisibleBand& band, Range rows, Range columns,
                            Sight sight) {
+            const VisibleTiles tiles(in_.block_mask, tile.b, tile.h);
             if (functions_.look != nullptr) load_key_rows();
             for (std::int64_t first = columns.begin, next = 0; first < columns.end; first = next) {
                 next = std::min((first / kMaskKeyTile + 1) * kMaskKeyTile, columns.end);
                 const Range part{first, next};
-                bool is_full = band.covers(rows, part);
+                if (!tiles.shows(rows, part)) continue;
+                bool is_full = band.covers(rows, part) || tiles.covers(rows, part);
                 if (functions_.look != nullptr && (!is_full || all_.shape_.hides_scores)) {
                     move(tile, part);
                     tile.seen = 0;
@@ -333,21 +406,25 @@ class Forward {
                     key_row(all_.all_, sequence_, static_cast<int>(key));
         }
 
-        // Calls load(rows, column in the tile, rows with what is to be filled with 0).
-        template <typename Load> void for_runs(const Load& load) const {
-            const std::int64_t h_kv = work_.head / (in_.heads / in_.kv_heads);
-            // Products begin and end at multiples of the unit.
-            for (std::int64_t key = keys_.begin; key < keys_.end;) {
+        // visit(rows that lie side by side, the first one's key).
+        template <typename Visit> void visit_runs(Range keys, const Visit& visit) const {
+            for (std::int64_t key = keys.begin; key < keys.end;) {
                 const KeyRun run = key_run(all_.all_, sequence_, static_cast<int>(key),
-                                           static_cast<int>(keys_.end - key));
+                                           static_cast<int>(keys.end - key));
                 const std::int64_t batch = all_.all_.page_size > 0 ? run.page : work_.request;
-                const bool is_last = key + run.count == keys_.end;
-                const std::int64_t column = key % kKeyTile;
-                const std::int64_t padded =
-                    is_last ? round_up(column + run.count, kColumnUnit) - column : run.count;
-                load(Rows{batch, h_kv, run.row, run.count}, column, padded);
+                visit(Rows{batch, kv_head_, run.row, run.count}, key);
                 key += run.count;
             }
+        }
+        // Calls load(rows, column in the tile, rows with what is to be filled with 0): products
+        // begin and end at multiples of the unit.
+        template <typename Load> void for_runs(const Load& load) const {
+            visit_runs(keys_, [&](const Rows& rows, std::int64_t key) {
+                const std::int64_t column = key % kKeyTile;
+                const bool is_last = key + rows.count == keys_.end;
+                load(rows, column,
+                     is_last ? round_up(column + rows.count, kColumnUnit) - column : rows.count);
+            });
         }
 
         void keep(const Block& block) {
@@ -355,14 +432,15 @@ class Forward {
             const Part part = all_.part_of(work_.part);
             for (int head = 0; head < block.heads; ++head) {
                 const std::int64_t first = std::int64_t{head} * block.queries;
+                const std::int64_t to = (block.head - work_.head) * block.queries + first;
                 const bool started = block.head_started[static_cast<std::size_t>(head)];
-                std::copy_n(block.row_max + first, block.queries, part.row_max + first);
-                std::copy_n(block.row_sum + first, block.queries, part.row_sum + first);
+                std::copy_n(block.row_max + first, block.queries, part.row_max + to);
+                std::copy_n(block.row_sum + first, block.queries, part.row_sum + to);
                 if (started)
                     std::copy_n(block.output + first * dim_v, block.queries * dim_v,
-                                part.output + first * dim_v);
+                                part.output + to * dim_v);
                 else
-                    std::fill_n(part.output + first * dim_v, block.queries * dim_v, 0.0f);
+                    std::fill_n(part.output + to * dim_v, block.queries * dim_v, 0.0f);
             }
         }
 
@@ -374,7 +452,8 @@ class Forward {
         AttentionArguments in_;
         Launch launch_;
         int block_count_ = 0;
-        Range keys_; // of the tile
+        Range keys_;       // of the tile
+        int kv_head_ = -1; // of what has been loaded
         bool has_keys_ = false, has_values_ = false, has_key_rows_ = false;
         bool keys_are_moderate_ = false, values_are_finite_ = false;
     };
