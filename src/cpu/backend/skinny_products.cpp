@@ -1,12 +1,6 @@
 #include "cpu/backend/skinny_products.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-
-// Functions that are inlined into each other have to have the same.
-#define FLEXC_AVX2 __attribute__((target("avx2,fma,f16c")))
-#define FLEXC_AVX2_INLINE FLEXC_AVX2 __attribute__((always_inline)) static inline
-#endif
+#include "cpu/backend/avx2.h"
 
 namespace flexc::cpu {
 
@@ -14,37 +8,17 @@ namespace flexc::cpu {
 
 namespace {
 
-constexpr int kLanes = 8;
+using namespace avx2;
+
 // Sums at once: as many as keep both multipliers busy.
 constexpr int kSums = 8;
-
-struct LoadF32 {
-    static constexpr int kBytes = 4;
-    FLEXC_AVX2_INLINE __m256 at(const char* from) {
-        return _mm256_loadu_ps(reinterpret_cast<const float*>(from));
-    }
-};
-struct LoadF16 {
-    static constexpr int kBytes = 2;
-    FLEXC_AVX2_INLINE __m256 at(const char* from) {
-        return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-    }
-};
-struct LoadBf16 {
-    static constexpr int kBytes = 2;
-    FLEXC_AVX2_INLINE __m256 at(const char* from) {
-        const __m256i wide =
-            _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-        return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
-    }
-};
 
 // Rows of one head are often apart, where the processor does not foresee them.
 class RowsAhead {
   public:
     static constexpr std::int64_t kCount = 16;
 
-    RowsAhead(const MemoryRows& rows, int dim, int bytes)
+    RowsAhead(const MemoryRows& rows, std::int64_t dim, std::int64_t bytes)
         : data_(static_cast<const char*>(rows.data) + rows.first * bytes),
           next_(static_cast<const char*>(rows.data) + rows.next * bytes),
           stride_(rows.stride * bytes), count_(rows.count), bytes_(dim * bytes) {}
@@ -55,14 +29,14 @@ class RowsAhead {
         row += kCount;
         const char* const from =
             row < count_ ? data_ + row * stride_ : next_ + (row - count_) * stride_;
-        for (int at = 0; at < bytes_; at += kLine)
+        for (std::int64_t at = 0; at < bytes_; at += kLine)
             _mm_prefetch(from + at, _MM_HINT_T0);
     }
 
   private:
     const char *data_, *next_;
     std::int64_t stride_, count_;
-    int bytes_;
+    std::int64_t bytes_;
 };
 
 // The sum of each of eight vectors.
@@ -75,12 +49,12 @@ FLEXC_AVX2_INLINE __m256 sums_of(const __m256 (&x)[kSums]) {
 
 // kKeys keys at `key`, each so many bytes after the one before it.
 template <typename Load, int kRows, int kKeys>
-FLEXC_AVX2_INLINE void scores_of(int dim, const float* left, const char* key, std::int64_t bytes,
-                                 float* scores, std::int64_t stride) {
+FLEXC_AVX2_INLINE void scores_of(std::int64_t dim, const float* left, const char* key,
+                                 std::int64_t bytes, float* scores, std::int64_t stride) {
     __m256 sums[kSums];
     for (__m256& sum : sums)
         sum = _mm256_setzero_ps();
-    for (int d = 0; d < dim; d += kLanes) {
+    for (std::int64_t d = 0; d < dim; d += kLanes) {
         __m256 of_keys[kKeys];
         for (int i = 0; i < kKeys; ++i)
             of_keys[i] = Load::at(key + i * bytes + d * Load::kBytes);
@@ -99,8 +73,8 @@ FLEXC_AVX2_INLINE void scores_of(int dim, const float* left, const char* key, st
 }
 
 template <typename Load, int kRows>
-FLEXC_AVX2 void all_scores(int dim, const float* left, const MemoryRows& keys, float* scores,
-                           std::int64_t stride) {
+FLEXC_AVX2 void all_scores(std::int64_t dim, const float* left, const MemoryRows& keys,
+                           float* scores, std::int64_t stride) {
     constexpr int kKeys = kSums / kRows;
     const std::int64_t bytes = keys.stride * Load::kBytes;
     const char* const data = static_cast<const char*>(keys.data) + keys.first * Load::kBytes;
@@ -117,11 +91,11 @@ FLEXC_AVX2 void all_scores(int dim, const float* left, const MemoryRows& keys, f
 
 // Some keys' part of all columns: few enough for them to stay in the first-level cache.
 template <typename Load, int kRows>
-FLEXC_AVX2_INLINE void add_values(int dim, const float* weights, std::int64_t stride,
+FLEXC_AVX2_INLINE void add_values(std::int64_t dim, const float* weights, std::int64_t stride,
                                   const char* values, std::int64_t bytes, std::int64_t count,
                                   float* out) {
     constexpr int kVectors = kSums / kRows;
-    int d = 0;
+    std::int64_t d = 0;
     for (; d + kVectors * kLanes <= dim; d += kVectors * kLanes) {
         __m256 sums[kSums];
         for (int i = 0; i < kSums; ++i)
@@ -148,7 +122,7 @@ FLEXC_AVX2_INLINE void add_values(int dim, const float* weights, std::int64_t st
 }
 
 template <typename Load, int kRows>
-FLEXC_AVX2 void add_all_values(int dim, const float* weights, std::int64_t stride,
+FLEXC_AVX2 void add_all_values(std::int64_t dim, const float* weights, std::int64_t stride,
                                const MemoryRows& values, float* out) {
     constexpr std::int64_t kAtOnce = RowsAhead::kCount;
     const RowsAhead ahead(values, dim, Load::kBytes);
@@ -173,7 +147,7 @@ template <typename Load, typename Call> void with_rows(int rows, const Call& cal
     case 2: return call(Load{}, RowCount<2>{}, 0);
     case 4: return call(Load{}, RowCount<4>{}, 0);
     default:
-        for (int row = 0; row < rows; row += kSums)
+        for (std::int64_t row = 0; row < rows; row += kSums)
             call(Load{}, RowCount<kSums>{}, row);
     }
 }
@@ -187,14 +161,11 @@ template <typename Call> void with_type(DType dtype, int rows, const Call& call)
 
 } // namespace
 
-bool has_skinny_products(int dim) {
-    return dim % kLanes == 0 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c");
-}
+bool has_skinny_products(int dim) { return dim % kLanes == 0 && has_avx2(); }
 
 void multiply_by_keys(DType dtype, int rows, int dim, const float* left, const MemoryRows& keys,
                       float* scores, std::int64_t stride) {
-    with_type(dtype, rows, [&](auto load, auto count, int row) {
+    with_type(dtype, rows, [&](auto load, auto count, std::int64_t row) {
         all_scores<decltype(load), decltype(count)::kRows>(dim, left + row * dim, keys,
                                                            scores + row * stride, stride);
     });
@@ -202,7 +173,7 @@ void multiply_by_keys(DType dtype, int rows, int dim, const float* left, const M
 
 void add_weighted_values(DType dtype, int rows, int dim, const float* weights, std::int64_t stride,
                          const MemoryRows& values, float* out) {
-    with_type(dtype, rows, [&](auto load, auto count, int row) {
+    with_type(dtype, rows, [&](auto load, auto count, std::int64_t row) {
         add_all_values<decltype(load), decltype(count)::kRows>(dim, weights + row * stride, stride,
                                                                values, out + row * dim);
     });

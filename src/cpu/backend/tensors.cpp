@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "cpu/backend/avx2.h"
 #include "support/floats.h"
 
 namespace flexc::cpu {
@@ -38,11 +39,102 @@ constexpr Magnitude magnitude_of(std::uint32_t exponent) {
     return {exponent != kExponent, exponent < std::bit_cast<std::uint32_t>(kModerateInput)};
 }
 
+#if defined(__x86_64__)
+
+// The exponents that are largest, lane by lane.
+FLEXC_AVX2_INLINE void note(__m256i& largest, __m256 values) {
+    const __m256i exponent = _mm256_set1_epi32(kExponent);
+    largest = _mm256_max_epu32(largest, _mm256_and_si256(_mm256_castps_si256(values), exponent));
+}
+FLEXC_AVX2_INLINE std::uint32_t largest_of(__m256i lanes) {
+    alignas(32) std::uint32_t of[avx2::kLanes];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(of), lanes);
+    return *std::max_element(of, of + avx2::kLanes);
+}
+
+// stride: of rows, in bytes. The largest exponent.
+template <typename Load>
+FLEXC_AVX2 std::uint32_t widen_rows(const char* from, std::int64_t stride, std::int64_t rows,
+                                    int dim, float* out) {
+    __m256i largest = _mm256_setzero_si256();
+    for (std::int64_t row = 0; row < rows; ++row, out += dim)
+        for (std::int64_t d = 0; d < dim; d += avx2::kLanes) {
+            const __m256 values = Load::at(from + row * stride + d * Load::kBytes);
+            _mm256_storeu_ps(out + d, values);
+            note(largest, values);
+        }
+    return largest_of(largest);
+}
+
+FLEXC_AVX2_INLINE void transpose(__m256 (&x)[8]) {
+    __m256 pairs[8], fours[8];
+    for (int i = 0; i < 4; ++i) {
+        pairs[2 * i] = _mm256_unpacklo_ps(x[2 * i], x[2 * i + 1]);
+        pairs[2 * i + 1] = _mm256_unpackhi_ps(x[2 * i], x[2 * i + 1]);
+    }
+    for (int half = 0; half < 2; ++half)
+        for (int i = 0; i < 2; ++i) {
+            const __m256 low = pairs[4 * half + i], high = pairs[4 * half + 2 + i];
+            fours[4 * half + 2 * i] = _mm256_shuffle_ps(low, high, 0x44);
+            fours[4 * half + 2 * i + 1] = _mm256_shuffle_ps(low, high, 0xee);
+        }
+    for (int i = 0; i < 4; ++i) {
+        x[i] = _mm256_permute2f128_ps(fours[i], fours[4 + i], 0x20);
+        x[4 + i] = _mm256_permute2f128_ps(fours[i], fours[4 + i], 0x31);
+    }
+}
+
+// Rows and dims are multiples of eight. Two squares of eight rows fill a line of the output.
+template <typename Load>
+FLEXC_AVX2 std::uint32_t widen_transposed(const char* from, std::int64_t stride, std::int64_t rows,
+                                          int dim, float* out, std::int64_t out_stride) {
+    constexpr std::int64_t kLineRows = 16;
+    __m256i largest = _mm256_setzero_si256();
+    for (std::int64_t first = 0; first < rows; first += kLineRows)
+        for (std::int64_t d = 0; d < dim; d += avx2::kLanes)
+            for (std::int64_t row = first; row < std::min(first + kLineRows, rows);
+                 row += avx2::kLanes) {
+                __m256 square[8];
+                for (int i = 0; i < 8; ++i) {
+                    square[i] = Load::at(from + (row + i) * stride + d * Load::kBytes);
+                    note(largest, square[i]);
+                }
+                transpose(square);
+                for (int i = 0; i < 8; ++i)
+                    _mm256_storeu_ps(out + (d + i) * out_stride + row, square[i]);
+            }
+    return largest_of(largest);
+}
+
+template <typename Format> struct LoadOf {
+    using Type = avx2::LoadF32;
+};
+template <> struct LoadOf<F16> {
+    using Type = avx2::LoadF16;
+};
+template <> struct LoadOf<Bf16> {
+    using Type = avx2::LoadBf16;
+};
+
+bool is_for_avx2(const TensorArgument& tensor, int dim) {
+    return tensor.stride_d == 1 && dim % avx2::kLanes == 0 && has_avx2();
+}
+
+#endif
+
 template <typename Format>
 Magnitude load_as(const TensorArgument& tensor, const Rows& rows, int dim, float* out) {
     using Bits = typename Format::Bits;
     const std::int64_t start = offset_of(tensor, rows);
     std::uint32_t largest = 0;
+#if defined(__x86_64__)
+    if (is_for_avx2(tensor, dim)) {
+        using Load = typename LoadOf<Format>::Type;
+        return magnitude_of(
+            widen_rows<Load>(static_cast<const char*>(tensor.data) + start * Load::kBytes,
+                             tensor.stride_s * Load::kBytes, rows.count, dim, out));
+    }
+#endif
     for (std::int64_t row = 0; row < rows.count; ++row, out += dim) {
         const std::int64_t from = start + row * tensor.stride_s;
         if (tensor.stride_d == 1)
@@ -65,7 +157,17 @@ Magnitude load_transposed_as(const TensorArgument& tensor, const Rows& rows, int
     constexpr std::int64_t kSquare = 16;
     const std::int64_t start = offset_of(tensor, rows);
     std::uint32_t largest = 0;
-    for (std::int64_t row0 = 0; row0 < rows.count; row0 += kSquare) {
+    std::int64_t done = 0;
+#if defined(__x86_64__)
+    if (is_for_avx2(tensor, dim)) {
+        using Load = typename LoadOf<Format>::Type;
+        done = rows.count / avx2::kLanes * avx2::kLanes;
+        largest =
+            widen_transposed<Load>(static_cast<const char*>(tensor.data) + start * Load::kBytes,
+                                   tensor.stride_s * Load::kBytes, done, dim, out, stride);
+    }
+#endif
+    for (std::int64_t row0 = done; row0 < rows.count; row0 += kSquare) {
         const std::int64_t row1 = std::min(row0 + kSquare, rows.count);
         for (std::int64_t d0 = 0; d0 < dim; d0 += kSquare) {
             const std::int64_t d1 = std::min<std::int64_t>(d0 + kSquare, dim);
