@@ -76,6 +76,11 @@ if(CPU)
   expect("readme ends well")
   run(${CMAKE_COMMAND} -E env --unset=FLEXC_CPU_BACKEND FLEXC_CACHE_DIR=${WORK}/builds/cache ${WORK}/builds/cxx/ranks)
   expect("ranks end well")
+  foreach(language cxx c)
+    run(${CMAKE_COMMAND} -E env --unset=FLEXC_CPU_BACKEND FLEXC_CACHE_DIR=${WORK}/builds/cache
+      ${WORK}/builds/${language}/serving)
+    expect("serving ends well")
+  endforeach()
 endif()
 
 # Without CMake, in C, which needs to be told of C++'s library.
