@@ -62,7 +62,10 @@ class TableEmitter {
     }
 
     std::string indices_by_parts() const {
-        const passes::IndexParts parts = passes::index_parts(layout_.mod(), gradient_.read);
+        const NodeId choice = passes::table_choice(layout_.mod(), gradient_);
+        std::vector<NodeId> roots = indices_;
+        if (choice != ir::kNoNode) roots.push_back(choice);
+        const passes::PositionParts parts = passes::position_parts(layout_.mod(), roots);
         Body body = this->body();
         const std::string of_query = this->parts(parts.query, "Query", "of_query", body),
                           of_key = this->parts(parts.key, "Key", "of_key", body);
@@ -71,12 +74,22 @@ class TableEmitter {
         for (std::size_t i = 0; i < dims_.size(); ++i)
             if (dims_[i] < in_range.size() && in_range[dims_[i]])
                 proven += formatted("dim == {} || ", i);
+        const std::string applies =
+            choice == ir::kNoNode ? "        return true;\n" : is_not_zero(choice, body);
         return of_query + of_key +
                member_function("constexpr bool is_inside(int dim)",
                                formatted("        return {}false;\n", proven)) +
+               member_function("bool applies(const At& at, const QueryParts& of_query, const "
+                               "KeyParts& of_key)",
+                               applies) +
                member_function("void indices(const At& at, const QueryParts& of_query, const "
                                "KeyParts& of_key, int (&values)[kDims])",
                                indices_in(body));
+    }
+    static std::string is_not_zero(NodeId real, Body body) {
+        body.compute({real});
+        body.line(formatted("return {} != 0;", body.text(real)));
+        return body.statements();
     }
 
     // A struct of these nodes and a function that computes it; `user` takes them from there.

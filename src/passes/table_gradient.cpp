@@ -6,6 +6,7 @@
 #include <iterator>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "analysis/index_form.h"
 #include "passes/gradient_sum.h"
@@ -35,13 +36,45 @@ bool is_table(const CapturedRead& read) {
             read.read_class == ReadClass::small_table);
 }
 
-// d score_mod / d read over d score_mod / d score, where that is the same everywhere.
+// The one number beside 0 that a constant, or multiples of choices between constants, may be.
+std::optional<double> value_of_choices(const ir::Graph& graph, NodeId id) {
+    constexpr std::size_t kMost = 64; // nodes looked at
+    std::optional<double> value;
+    std::vector<std::pair<NodeId, double>> pending = {{id, 1}}; // a node, times a number
+    for (std::size_t i = 0; i < pending.size(); ++i) {
+        if (i == kMost) return {};
+        const auto [next, factor] = pending[i];
+        const ir::Node& node = graph[next];
+        if (node.op == ir::Op::fselect) {
+            pending.emplace_back(node.operands[1], factor);
+            pending.emplace_back(node.operands[2], factor);
+        } else if (node.op == ir::Op::fneg) {
+            pending.emplace_back(node.operands[0], -factor);
+        } else if (node.op == ir::Op::fmul) {
+            const bool is_first = graph[node.operands[0]].op == ir::Op::const_real;
+            const ir::Node& constant = graph[node.operands[is_first ? 0 : 1]];
+            if (constant.op != ir::Op::const_real) return {};
+            pending.emplace_back(node.operands[is_first ? 1 : 0], factor * constant.real);
+        } else {
+            if (node.op != ir::Op::const_real) return {};
+            const double found = factor * node.real;
+            if (found == 0) continue;
+            if (!std::isfinite(found) || value.value_or(found) != found) return {};
+            value = found;
+        }
+    }
+    return value;
+}
+
+// d score_mod / d read over d score_mod / d score, where that is one number, or 0.
 std::optional<double> factor_of(const Mod& mod, const ReadGradient& gradient) {
     if (is_gradient_of_score(mod, gradient)) return 1;
-    const ir::Node& partial = mod.program.graph[gradient.partial];
     const ir::Node& d_score = mod.program.graph[mod.d_score];
-    if (partial.op != ir::Op::const_real || d_score.op != ir::Op::const_real) return {};
-    const double factor = partial.real / d_score.real;
+    const auto partial = value_of_choices(mod.program.graph, gradient.partial);
+    if (!partial || d_score.op != ir::Op::const_real ||
+        mod.dependence[gradient.partial].has(Dependence::score))
+        return {};
+    const double factor = *partial / d_score.real;
     return std::isfinite(factor) ? std::optional(factor) : std::nullopt;
 }
 
@@ -77,7 +110,9 @@ void find_table_gradients(Mod& mod) {
     analysis::IndexForms forms(mod.program.graph, mod.ranges);
     forms.find(indices);
     for (ReadGradient& gradient : mod.gradients)
-        gradient.is_separable = gradient.is_of_table && is_separable(mod, forms, gradient.read);
+        gradient.is_separable = gradient.is_of_table &&
+                                table_choice(mod, gradient) == ir::kNoNode &&
+                                is_separable(mod, forms, gradient.read);
     mod.tables_take_all =
         !mod.deterministic && std::ranges::all_of(mod.gradients, [&](const ReadGradient& gradient) {
             const analysis::KeyUses& uses = mod.key_uses[gradient.read];
@@ -91,6 +126,12 @@ double table_factor(const Mod& mod, const ReadGradient& gradient) {
     return factor_of(mod, gradient).value_or(1);
 }
 
+NodeId table_choice(const Mod& mod, const ReadGradient& gradient) {
+    const bool is_choice = !is_gradient_of_score(mod, gradient) &&
+                           mod.program.graph[gradient.partial].op != ir::Op::const_real;
+    return is_choice ? gradient.partial : ir::kNoNode;
+}
+
 std::vector<std::uint32_t> varying_dims(const Mod& mod, NodeId read) {
     const auto& indices = mod.program.graph[read].operands;
     std::vector<std::uint32_t> dims;
@@ -99,11 +140,9 @@ std::vector<std::uint32_t> varying_dims(const Mod& mod, NodeId read) {
     return dims;
 }
 
-IndexParts index_parts(const Mod& mod, NodeId read) {
-    IndexParts parts;
-    std::set<NodeId> pending;
-    for (const std::uint32_t dim : varying_dims(mod, read))
-        pending.insert(mod.program.graph[read].operands[dim]);
+PositionParts position_parts(const Mod& mod, const std::vector<NodeId>& nodes) {
+    PositionParts parts;
+    std::set<NodeId> pending(nodes.begin(), nodes.end());
     // Users have larger ids than their operands.
     while (!pending.empty()) {
         const NodeId id = *pending.rbegin();

@@ -9,18 +9,21 @@
 namespace flexc::passes {
 
 // Fills ReadGradient::is_of_table and is_separable: whether each element adds dS, or the same
-// multiple of it, to a place that several elements of a tile meet. From the mod's facts.
+// multiple of it, or nothing, to a place that several elements of a tile meet. From the mod's facts.
 void find_table_gradients(Mod& mod);
 // What its elements add is dS times this number: -0.5 for `score - t[...] * 0.5`.
 double table_factor(const Mod& mod, const ReadGradient& gradient);
+// A real that is 0 for elements that add nothing, as of `where(q_idx > 0, t[...], 0)`; kNoNode
+// where all add.
+ir::NodeId table_choice(const Mod& mod, const ReadGradient& gradient);
 // The dims of a read whose index changes inside of a head.
 std::vector<std::uint32_t> varying_dims(const Mod& mod, ir::NodeId read);
 
-// What the indices of a read use of queries alone and of keys alone: the largest expressions that
-// change with one of the two, but for q_idx and kv_idx themselves.
-struct IndexParts {
+// What these nodes use of queries alone and of keys alone: the largest expressions that change with
+// one of the two, but for q_idx and kv_idx themselves.
+struct PositionParts {
     std::vector<ir::NodeId> query, key;
 };
-IndexParts index_parts(const Mod& mod, ir::NodeId read);
+PositionParts position_parts(const Mod& mod, const std::vector<ir::NodeId>& nodes);
 
 } // namespace flexc::passes

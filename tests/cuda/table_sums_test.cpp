@@ -138,6 +138,9 @@ int check(const Tables& tables, int head_dim, std::mt19937& random) {
                     const std::uint32_t buffer = mod->program.graph[gradient.read].symbol;
                     const auto element = test::element_of(mod->program, gradient.read, at);
                     if (!element) continue;
+                    const ir::NodeId choice = passes::table_choice(*mod, gradient);
+                    if (choice != ir::kNoNode && ir::evaluate_real(mod->program, choice, at) == 0)
+                        continue;
                     expected[buffer][*element] += value * passes::table_factor(*mod, gradient);
                     ++terms[buffer][*element];
                 }
@@ -222,6 +225,12 @@ TEST_CASE("gradients of tables are summed by entry") {
          "\nscore + t[where(q_idx == 0, where(kv_idx == 0, 2, 0), where(kv_idx == 0, 1, grid + "
          "3)), "
          "h]\n}"},
+        // Elements that add nothing.
+        {kinds + "buffer t: f32[5, 5] grad\nscore_mod = score * 2 + where(q_idx % 7 == 2 or "
+                 "k[kv_idx] == 3, 0, t[g[q_idx], k[kv_idx]])"},
+        {"buffer t: f32[64, H] grad\nscore_mod = score - where(q_idx > 3, where(kv_idx > 3, "
+         "t[abs(" +
+         of_columns + "), h], 0), 0) * 3"},
         // Entries of which a sample of the rows does not meet all, and more than there is memory
         // for.
         {"buffer t: f32[9000] grad\nscore_mod = score + t[(q_idx * 31 + kv_idx * 17) % 9000]"},

@@ -425,12 +425,14 @@ template <int kTable> class TableSum {
         return value_of_lane(kLaneRows == 1 || row < 32 ? rows_[0] : rows_[kLaneRows - 1],
                              row % 32);
     }
-    // Whether the element of a row and one of the lane's keys is inside of the buffer.
+    // Whether the element of a row and one of the lane's keys adds to one of the buffer.
     __device__ bool find(int row, int side, const typename Read::QueryParts& of_query,
                          Index& index) const {
-        tile_.visit(row, TableTile::key_of(side),
-                    [&](const mod::At& at) { Read::indices(at, of_query, keys_[side], index.of); });
         bool inside = true;
+        tile_.visit(row, TableTile::key_of(side), [&](const mod::At& at) {
+            Read::indices(at, of_query, keys_[side], index.of);
+            inside = Read::applies(at, of_query, keys_[side]);
+        });
 #pragma unroll
         for (int d = 0; d < kDims; ++d)
             inside =
