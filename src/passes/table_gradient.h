@@ -9,7 +9,8 @@
 namespace flexc::passes {
 
 // Fills ReadGradient::is_of_table and is_separable: whether each element adds dS, or the same
-// multiple of it, or nothing, to a place that several elements of a tile meet. From the mod's facts.
+// multiple of it, or nothing, to a place that several elements of a tile meet. From the mod's
+// facts.
 void find_table_gradients(Mod& mod);
 // What its elements add is dS times this number: -0.5 for `score - t[...] * 0.5`.
 double table_factor(const Mod& mod, const ReadGradient& gradient);

@@ -122,6 +122,9 @@ TEST_CASE("tables: indices outside, several tables, other gradients beside them"
         {"buffer t: f32[H, 25] grad\nbuffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\nscore_mod = "
          "score + t[h, g[q_idx] * 5 + k[kv_idx]] + 0.1 * t[h, 24 - g[q_idx] - k[kv_idx]]\n"
          "mask_mod = (q_idx // 40) % 2 == (kv_idx // 40) % 2"},
+        {"buffer t: f32[H, 5, 5] grad\nbuffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\nscore_mod = "
+         "score "
+         "+ where(q_idx % 7 == 2 or k[kv_idx] == 3, 0, t[h, g[q_idx], k[kv_idx]])"},
     });
 }
 
