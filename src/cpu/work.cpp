@@ -9,7 +9,7 @@ struct Piece {
     int heads, queries;
 };
 Piece piece_of(int queries, int group, int blocks) {
-    if (group * queries <= kFewRows) return {group * kWorkBlocks, queries};
+    if (group * queries <= kFewRows) return {group * kFewRowGroups, queries};
     if (queries <= kBlockRows) return {std::min(group, blocks * heads_in_block(queries)), queries};
     const int heads = std::min(group, blocks);
     return {heads, kBlockRows * (blocks / heads)};

@@ -17,9 +17,10 @@ inline constexpr int kBlockRows = 64, kWorkBlocks = 4;
 inline constexpr int kEnoughWork = 64, kLeastKeys = 512;
 inline constexpr int kMaxParts = 2 * kEnoughWork;
 
-// Where the heads that share keys have no more rows than this, a piece has several such groups:
+// Where the heads that share keys have no more rows than this, a piece has so many such groups:
 // heads of one key are often neighbours in memory, and are read together then.
-inline constexpr int kFewRows = 8;
+inline constexpr int kFewRows = 8, kFewRowGroups = 8;
+inline constexpr int kMostBlocks = std::max(kWorkBlocks, kFewRowGroups); // of a piece
 
 // Heads that share keys have their rows side by side where each has few.
 constexpr int heads_in_block(int queries) {

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::int64_t kKeyTile = 256;
 static_assert(kKeyTile <= kMaxColumns && kKeyTile % kColumnUnit == 0);
-static_assert(kFewRows <= kSkinnyRows && kWorkBlocks * kFewRows <= kBlockRows);
+static_assert(kFewRows <= kSkinnyRows && kFewRowGroups * kFewRows <= kBlockRows);
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Rows that are one product: queries of heads side by side.
@@ -41,7 +41,7 @@ struct Scratch {
     float *keys, *values, *lse, *output;
     std::int64_t* key_rows;
     std::uint64_t* emitted;
-    std::array<Block, kWorkBlocks> blocks;
+    std::array<Block, kMostBlocks> blocks;
 };
 
 // What a piece of work gives for rows that others have keys of too.
