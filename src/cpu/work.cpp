@@ -4,12 +4,13 @@ namespace flexc::cpu {
 
 namespace {
 
-// Of one request: how many heads and queries a piece has that is of so many blocks.
+// Of one request: how many heads and queries a piece has that is of so many blocks, or where groups
+// have few rows of so many groups.
 struct Piece {
     int heads, queries;
 };
-Piece piece_of(int queries, int group, int blocks) {
-    if (group * queries <= kFewRows) return {group * kFewRowGroups, queries};
+Piece piece_of(int queries, int group, int blocks, int groups) {
+    if (queries <= kFewRows / group) return {group * groups, queries};
     if (queries <= kBlockRows) return {std::min(group, blocks * heads_in_block(queries)), queries};
     const int heads = std::min(group, blocks);
     return {heads, kBlockRows * (blocks / heads)};
@@ -24,7 +25,7 @@ class Lister {
         std::int64_t pieces = 0;
         for (const Sequence& sequence : sequences_) {
             if (sequence.q_len == 0) continue;
-            const Piece piece = piece_of(sequence.q_len, group_, blocks);
+            const Piece piece = piece_of(sequence.q_len, group_, blocks, groups_);
             const std::int64_t by_query = (sequence.q_len + piece.queries - 1) / piece.queries;
             visit_heads(piece, [&](int, int) { pieces += by_query; });
         }
@@ -32,6 +33,8 @@ class Lister {
     }
 
     std::vector<SequenceWork> list() {
+        while (groups_ > 1 && most_pieces() < kEnoughWork)
+            groups_ /= 2;
         const std::int64_t pieces = count(1);
         const int blocks = pieces >= std::int64_t{kWorkBlocks} * kEnoughWork ? kWorkBlocks : 1;
         // Of all keys together, so that parts are alike.
@@ -50,7 +53,16 @@ class Lister {
 
   private:
     std::int64_t count_of(const Sequence& sequence) const {
-        return Lister({&sequence, 1}, heads_, heads_ / group_).count(1);
+        Lister of_one({&sequence, 1}, heads_, heads_ / group_);
+        of_one.groups_ = groups_;
+        return of_one.count(1);
+    }
+    // With keys divided.
+    std::int64_t most_pieces() const {
+        std::int64_t pieces = 0;
+        for (const Sequence& sequence : sequences_)
+            pieces += count_of(sequence) * std::max(1, sequence.kv_len / kLeastKeys);
+        return pieces;
     }
 
     // visit(first, count): a part of a group, or whole groups.
@@ -66,7 +78,7 @@ class Lister {
     void add(int request, int blocks, std::int64_t keys_each) {
         const Sequence& sequence = sequences_[static_cast<std::size_t>(request)];
         if (sequence.q_len == 0) return;
-        const Piece piece = piece_of(sequence.q_len, group_, blocks);
+        const Piece piece = piece_of(sequence.q_len, group_, blocks, groups_);
         // Later queries see more keys under a causal mask: the long ones first.
         const int last = (sequence.q_len - 1) / piece.queries * piece.queries;
         for (int query = last; query >= 0; query -= piece.queries)
@@ -101,7 +113,7 @@ class Lister {
     }
 
     std::span<const Sequence> sequences_;
-    int heads_, group_, part_count_ = 0;
+    int heads_, group_, groups_ = kFewRowGroups, part_count_ = 0;
     std::vector<SequenceWork> work_;
 };
 

@@ -14,11 +14,11 @@ namespace flexc::cpu {
 // Rows that are one product with keys, and how many such blocks share what is loaded of keys.
 inline constexpr int kBlockRows = 64, kWorkBlocks = 4;
 // Keys are divided where there are fewer pieces than this, into parts of at least so many keys.
-inline constexpr int kEnoughWork = 64, kLeastKeys = 512;
+inline constexpr int kEnoughWork = 64, kLeastKeys = 256;
 inline constexpr int kMaxParts = 2 * kEnoughWork;
 
-// Where the heads that share keys have no more rows than this, a piece has so many such groups:
-// heads of one key are often neighbours in memory, and are read together then.
+// Where the heads that share keys have no more rows than this, a piece has up to so many such
+// groups: heads of one key are often neighbours in memory, and are read together then.
 inline constexpr int kFewRows = 8, kFewRowGroups = 8;
 inline constexpr int kMostBlocks = std::max(kWorkBlocks, kFewRowGroups); // of a piece
 
@@ -26,6 +26,10 @@ inline constexpr int kMostBlocks = std::max(kWorkBlocks, kFewRowGroups); // of a
 constexpr int heads_in_block(int queries) {
     return queries < kBlockRows ? kBlockRows / queries : 1;
 }
+// Dense launches of so few queries are computed as requests: packing all keys would take longer
+// than reading them once.
+inline constexpr int kFewQueries = 16;
+
 constexpr bool may_split(std::int64_t keys) { return keys >= 2 * kLeastKeys; }
 
 std::vector<SequenceWork> list_work(std::span<const Sequence> sequences, int heads, int kv_heads);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/work.h"
 #include "cpu_options.h"
 #include "flexc/flexc.h"
 #include "runtime/alignment.h"
@@ -110,7 +111,7 @@ TEST_CASE("hostile sizes and offsets are refused or planned without wrapping") {
             }
             ++accepted;
             // Keys and values in f32, whatever else; few queries read them where they are.
-            if (sizes.q_len <= 16) continue;
+            if (sizes.q_len <= cpu::kFewQueries) continue;
             const auto least =
                 static_cast<double>(sizes.batch) * sizes.kv_heads * sizes.kv_len * (8 + 8) * 4;
             CHECK(static_cast<double>(plan->workspace_bytes()) >= least);

@@ -224,9 +224,7 @@ class Forward {
     char* lanes_;
 };
 
-// So few queries that packing all keys would take longer than reading them once: a decode step.
-// Their batch is computed as requests, whose heads share what is read of keys.
-bool has_few_queries(const Launch& launch) { return launch.arguments->q_len <= 16; }
+bool has_few_queries(const Launch& launch) { return launch.arguments->q_len <= kFewQueries; }
 
 Launch of_requests(const Launch& launch, const SequenceArguments& requests) {
     Launch result = launch;
