@@ -308,34 +308,9 @@ class Forward {
                 load_keys();
                 tile.is_moderate = block.is_moderate && keys_are_moderate_;
             }
-            Sight sight{{inside.end, inside.end}, true};
-            return look_at_rows(tile, band, rows, inside, sight);
-        }
-
-        // As look_at(), for tiles that know the rows of their keys.
-        Sight look_at_rows(Tile& tile, const VisibleBand& band, Range rows, Range columns,
-                           Sight sight) {
-            const VisibleTiles tiles(in_.block_mask, tile.b, tile.h);
             if (functions_.look != nullptr) load_key_rows();
-            for (std::int64_t first = columns.begin, next = 0; first < columns.end; first = next) {
-                next = std::min((first / kMaskKeyTile + 1) * kMaskKeyTile, columns.end);
-                const Range part{first, next};
-                if (!tiles.shows(rows, part)) continue;
-                bool is_full = band.covers(rows, part) || tiles.covers(rows, part);
-                if (functions_.look != nullptr && (!is_full || all_.shape_.hides_scores)) {
-                    move(tile, part);
-                    tile.seen = 0;
-                    functions_.look(launch_.words, &tile);
-                    if ((tile.seen & kSeenShown) == 0) continue;
-                    is_full = is_full || (tile.seen & kSeenMasked) == 0;
-                }
-                const bool is_first = sight.columns.empty();
-                if (is_first) sight.columns.begin = first;
-                sight.is_full =
-                    sight.is_full && is_full && (is_first || sight.columns.end == first);
-                sight.columns.end = next;
-            }
-            return sight;
+            return look_at(functions_, launch_, band, VisibleTiles(in_.block_mask, tile.b, tile.h),
+                           tile, rows, inside, [&](Tile& moved, Range part) { move(moved, part); });
         }
 
         // Probabilities of one head, and zeros in the product's other columns.

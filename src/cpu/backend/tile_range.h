@@ -94,10 +94,11 @@ struct Sight {
 };
 
 // Of rows and columns inside the band. Parts of kMaskKeyTile columns at either end that show
-// nothing are left out, by the block mask, or else by a look, which changes tile's columns. `tile`
-// carries b, h, h_kv, its rows and whether its scores are moderate.
-inline Sight look_at(const TileFunctions& functions, const Launch& launch, const VisibleBand& band,
-                     const VisibleTiles& tiles, Tile& tile, Range rows, Range columns) {
+// nothing are left out, by the block mask, or else by a look, for which move(tile, columns) places
+// `tile`. It carries b, h, h_kv, its rows and whether its scores are moderate.
+template <typename Move>
+Sight look_at(const TileFunctions& functions, const Launch& launch, const VisibleBand& band,
+              const VisibleTiles& tiles, Tile& tile, Range rows, Range columns, const Move& move) {
     Sight sight{{columns.end, columns.end}, true};
     for (std::int64_t first = columns.begin, next = 0; first < columns.end; first = next) {
         next = std::min((first / kMaskKeyTile + 1) * kMaskKeyTile, columns.end);
@@ -105,9 +106,7 @@ inline Sight look_at(const TileFunctions& functions, const Launch& launch, const
         if (!tiles.shows(rows, part)) continue;
         bool is_full = band.covers(rows, part) || tiles.covers(rows, part);
         if (functions.look != nullptr && (!is_full || launch.shape->hides_scores)) {
-            tile.kv_begin = first + launch.arguments->kv_offset;
-            tile.kv_row = first + launch.kv_row;
-            tile.columns = next - first;
+            move(tile, part);
             tile.seen = 0;
             functions.look(launch.words, &tile);
             if ((tile.seen & kSeenShown) == 0) continue;
@@ -119,6 +118,15 @@ inline Sight look_at(const TileFunctions& functions, const Launch& launch, const
         sight.columns.end = next;
     }
     return sight;
+}
+inline Sight look_at(const TileFunctions& functions, const Launch& launch, const VisibleBand& band,
+                     const VisibleTiles& tiles, Tile& tile, Range rows, Range columns) {
+    return look_at(functions, launch, band, tiles, tile, rows, columns,
+                   [&](Tile& moved, Range part) {
+                       moved.kv_begin = part.begin + launch.arguments->kv_offset;
+                       moved.kv_row = part.begin + launch.kv_row;
+                       moved.columns = part.end - part.begin;
+                   });
 }
 
 inline bool is_moderate(double scale) { return std::abs(scale) < kModerateScale; }
