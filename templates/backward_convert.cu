@@ -3,6 +3,7 @@
 #include "mod.cuh"
 
 #include "sm80/backward_output.cuh"
+#include "sm80/tile_order.cuh"
 #include "sm80/workspace.cuh"
 
 using namespace sm80;
@@ -16,13 +17,13 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_backward_convert(const __grid_constant__ sm80::KernelArguments attention,
                            const __grid_constant__ mod::Arguments) {
     constexpr int kPairs = (mod::kHeadDim + 1) / 2;
-    const int query_tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
-    const int head = static_cast<int>(blockIdx.x) / query_tiles;
-    const int first_row = static_cast<int>(blockIdx.x) % query_tiles * mod::kQueryTile;
-    const SequenceLength length(attention, head / attention.heads);
-    const int h = head % attention.heads;
-    const float* const sums = dq_accumulator_row(attention, length, head, first_row);
-    const int row_count = min(mod::kQueryTile, length.queries() - first_row);
+    const BlockTile block = tile_of_rows(attention, static_cast<int>(blockIdx.x), mod::kQueryTile);
+    const int first_row = block.tile * mod::kQueryTile;
+    const SequenceLength length(attention, block.head / attention.heads);
+    const int h = block.head % attention.heads;
+    if (!has_queries(length, block.tile)) return;
+    const float* const sums = dq_accumulator_row(attention, length, h, first_row);
+    const int row_count = min(mod::kQueryTile, length.query_rows() - first_row);
     const GradientPlane<Element> dq =
         query_gradient<Element>(attention.dq, attention.dq_flags, length, h);
 #pragma unroll 4

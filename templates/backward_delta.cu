@@ -5,6 +5,7 @@
 #include "common/select.h"
 #include "common/sink.cuh"
 #include "sm80/row_products.cuh"
+#include "sm80/tile_order.cuh"
 #include "sm80/workspace.cuh"
 
 using namespace sm80;
@@ -39,20 +40,20 @@ using Sink = Select<mod::kHasSink, SinkOfProgram, NoSink>;
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_backward_delta(const __grid_constant__ sm80::KernelArguments attention,
                          const __grid_constant__ mod::Arguments arguments) {
-    const int query_tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
-    const int head = static_cast<int>(blockIdx.x) / query_tiles;
-    const SequenceLength length(attention, head / attention.heads);
-    const int h = head % attention.heads;
-    const int first_row = static_cast<int>(blockIdx.x) % query_tiles * mod::kQueryTile;
+    const BlockTile block = tile_of_rows(attention, static_cast<int>(blockIdx.x), mod::kQueryTile);
+    const SequenceLength length(attention, block.head / attention.heads);
+    const int h = block.head % attention.heads;
+    const int first_row = block.tile * mod::kQueryTile;
     const int row_count = min(mod::kQueryTile, length.queries() - first_row);
-    float* const deltas = delta_of_head(attention, length, head) + first_row;
+    if (!mod::kIsDense && (block.tile < 0 || row_count <= 0)) return;
+    float* const deltas = delta_of_head(attention, length, h) + first_row;
+    const RowFacts facts(attention, length, h);
 
     for (int i = static_cast<int>(threadIdx.x) / kRowLanes; i < mod::kQueryTile;
          i += kThreads / kRowLanes) {
         const int row = first_row + min(i, row_count - 1);
         const bool is_first = threadIdx.x % kRowLanes == 0 && i < row_count;
-        const RowOfSink at{length.b(), h, row,
-                           static_cast<long long>(head) * attention.fact_rows + row, is_first};
+        const RowOfSink at{length.b(), h, row, length.q_idx(row), facts.place(row), is_first};
         const float delta = Sink::delta(attention, arguments, length, at);
         if (is_first) deltas[i] = delta;
     }

@@ -64,7 +64,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     float of_sink = 0; // what the sink takes from the gradients of the row's scores
     if constexpr (mod::kHasSink) {
         sm90::wait_for_kernel_ahead();
-        const RowOfSink at{b, h, counted, of_all, inside};
+        const RowOfSink at{b,      h,     counted, counted + static_cast<int>(attention.q_offset),
+                           of_all, inside};
         of_sink = add_sink(attention, arguments, at, d_lse) * product;
         add_sink_gradients(attention, arguments, at, inside ? -of_sink : 0);
     }

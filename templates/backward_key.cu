@@ -50,6 +50,11 @@ struct Shared {
 // Of keys; heads are those of keys over the batch, of which a launch may have some.
 __device__ BlockTile key_tile_of(const AttentionArguments& attention,
                                  const mod::Arguments& arguments, int block) {
+    if constexpr (mod::kKeysAreRagged && !mod::kLoopsOverHeads)
+        return ragged_tile_of(attention, attention.kv_heads, block,
+                              ragged_tiles(attention, attention.kv_rows, mod::kKeyTile),
+                              mod::kKeyTile,
+                              [&](int b) { return attention.sequences.of(b).kv_row; });
     const int tiles = (attention.kv_len + mod::kKeyTile - 1) / mod::kKeyTile;
     const int heads = mod::kLoopsOverHeads ? static_cast<int>(gridDim.x) / tiles
                                            : attention.batch * attention.kv_heads;
@@ -118,6 +123,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int group = attention.heads / attention.kv_heads;
     const SequenceLength length(attention, b);
     const int first_kv = block.tile * mod::kKeyTile;
+    if (mod::kKeysAreRagged && (block.tile < 0 || first_kv >= length.key_rows())) return;
     const int last_kv = min(first_kv + mod::kKeyTile, length.keys()) - 1;
 
     const Shared shared{shared_address(shared_memory)};
@@ -138,9 +144,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         mod::GradientSums sums{};
 
         __syncthreads(); // everyone has left the head before
-        TileWalk walk(
-            attention.block_mask, b, h, block.tile,
-            tiles_between(place.queries_of(first_kv, last_kv), length.queries(), mod::kQueryTile));
+        TileWalk walk(attention.block_mask, b, h, block.tile,
+                      seeing_tiles(place, length, first_kv, last_kv, mod::kQueryTile));
         Stages<mod::kStages>::begin(walk, load);
         for (TileWalk next = walk; !walk.is_done(); walk = next) {
             next.advance();
@@ -160,9 +165,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();   // everyone has left the last tile
     store_gradient<KeyGradientTile, kThreads>(
         shared.base, dk, key_gradient<Element>(attention.dk, attention.dk_flags, length, h_kv),
-        first_kv, length.keys(), attention.scale);
+        first_kv, length.key_rows(), attention.scale);
     __syncthreads();
     store_gradient<ValueGradientTile, kThreads>(
         shared.base, dv, key_gradient<Element>(attention.dv, attention.dv_flags, length, h_kv),
-        first_kv, length.keys(), 1);
+        first_kv, length.key_rows(), 1);
 }

@@ -69,14 +69,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_backward_query(const __grid_constant__ KernelArguments attention,
                          const __grid_constant__ mod::Arguments arguments) {
     const BlockTile block = query_tile_of(attention, static_cast<int>(blockIdx.x));
+    const SequenceLength length(attention, block.head / attention.heads);
+    if (!has_queries(length, block.tile)) return;
     const HeadPlace place(attention, arguments, block.head);
-    const SequenceLength length(attention, place.b);
     const Surroundings around{attention, arguments, place, length};
     const int first_q = block.tile * mod::kQueryTile;
     const int last_q = min(first_q + mod::kQueryTile, length.queries()) - 1;
 
     TileWalk walk(attention.block_mask, place.b, place.h, block.tile,
-                  tiles_between(place.keys_of(first_q, last_q), length.keys(), mod::kKeyTile));
+                  visible_tiles(place, length, first_q, last_q, mod::kKeyTile));
     KeyValueLoader<kThreads, KeyTile, ValueTile> loader(attention, length, place.h_kv, walk.tile());
     const Shared shared{shared_address(shared_memory)};
     int loaded = walk.tile(); // or about to be
@@ -112,5 +113,5 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();   // everyone has left the last tile
     store_gradient<QueryGradientTile, kThreads>(
         shared.base, dq, query_gradient<Element>(attention.dq, attention.dq_flags, length, place.h),
-        first_q, length.queries(), attention.scale);
+        first_q, length.query_rows(), attention.scale);
 }

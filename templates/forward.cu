@@ -22,19 +22,19 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_forward(const __grid_constant__ AttentionArguments attention,
                   const __grid_constant__ mod::Arguments arguments) {
     const BlockTile block = query_tile_of(attention, static_cast<int>(blockIdx.x));
+    const SequenceLength length(attention, block.head / attention.heads);
+    if (!has_queries(length, block.tile)) return;
     const HeadPlace place(attention, arguments, block.head);
-    const SequenceLength length(attention, place.b);
     const Surroundings around{attention, arguments, place, length};
     const int first_of_tile = block.tile * mod::kQueryTile;
     const int warp_row = static_cast<int>(threadIdx.x) / 32 * kWarpRows; // within the tile
     const int first_row = first_of_tile + warp_row, last_row = first_row + kWarpRows - 1;
 
     const Shared shared{shared_address(shared_memory)};
-    TileWalk walk(
-        attention.block_mask, place.b, place.h, block.tile,
-        tiles_between(place.keys_of(first_of_tile,
-                                    min(first_of_tile + mod::kQueryTile, length.queries()) - 1),
-                      length.keys(), mod::kKeyTile));
+    TileWalk walk(attention.block_mask, place.b, place.h, block.tile,
+                  visible_tiles(place, length, first_of_tile,
+                                min(first_of_tile + mod::kQueryTile, length.queries()) - 1,
+                                mod::kKeyTile));
     KeyValueLoader<kThreads, KeyTile, ValueTile> loader(attention, length, place.h_kv, walk.tile());
     load_tile<kThreads>(shared.queries(), query_plane<Element>(attention.q, length, place.h),
                         first_of_tile, length.queries());
@@ -44,7 +44,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     Softmax softmax;
     Output output = {};
     const bool scale_early = scales_early(attention);
-    rows.find(around, first_row, lane_index());
+    if (mod::kIsDense || first_of_tile < length.queries())
+        rows.find(around, first_row, lane_index());
     softmax.start(scale_early ? 1 : attention.scale);
 
     loader.start(shared, walk, walk.tile());

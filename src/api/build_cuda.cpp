@@ -81,7 +81,6 @@ template <typename Visit> void for_each_kernel(CompiledPlan& compiled, Visit vis
 
 Result<void> check_cuda(const passes::Mod& mod, const CompileOptions& options,
                         std::string_view arch, cache::Store& store) {
-    if (auto checked = check_layouts(options); !checked) return checked.error();
     auto name = arch.empty() ? arch_of_device(mod, options.device.index)
                              : Result<std::string>(std::string(arch));
     if (!name) return name.error();
@@ -92,7 +91,6 @@ Result<void> check_cuda(const passes::Mod& mod, const CompileOptions& options,
 
 Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, int device,
                          cache::Store& store, const support::Watch& watch) {
-    if (auto checked = check_layouts(options); !checked) return checked.error();
     auto arch = arch_of_device(mod, device);
     if (!arch) return arch.error();
     auto program = program_of(mod, options, *arch);
@@ -126,7 +124,6 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
 Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions& options,
                                    std::string_view arch, bool any_layout, cache::Store& store,
                                    const support::Watch& watch) {
-    if (auto checked = check_layouts(options); !checked) return checked.error();
     auto program = program_of(mod, options, arch);
     if (!program) return program.error();
     if (const std::string_view warning = plan::warning_about((*program)->target());
@@ -161,7 +158,6 @@ Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions&
 
 Result<std::string> explain_cuda(const passes::Mod& mod, const CompileOptions& options,
                                  std::string_view arch) {
-    if (auto checked = check_layouts(options); !checked) return checked.error();
     auto program = program_of(mod, options, arch);
     if (!program) return program.error();
     auto plan = plan_of(**program);
@@ -179,7 +175,6 @@ Result<std::string> explain_cuda(const passes::Mod& mod, const CompileOptions& o
 
 Result<std::string> explain_plan(const passes::Mod& mod, const CompileOptions& options,
                                  std::string_view arch) {
-    if (auto checked = check_layouts(options); !checked) return checked.error();
     auto program = program_of(mod, options, arch);
     if (!program) return program.error();
     auto plan = plan_of(**program);

@@ -27,15 +27,6 @@ Result<CompileOptions> complete(CompileOptions options) {
     return options;
 }
 
-Result<void> check_layouts(const CompileOptions& options) {
-    if (options.query_layout == Layout::dense && options.key_layout == Layout::dense) return {};
-    return Error{
-        ErrorCode::unsupported,
-        formatted("queries are {} and keys {}: on CUDA both have to be dense for now; other "
-                  "layouts are for Device::cpu()",
-                  name(options.query_layout), name(options.key_layout))};
-}
-
 Result<Front> read_program(std::string_view text, const CompileOptions& options) {
     const dsl::Source source(options.source_name, std::string(text));
     front::Output output = front::compile_text({.source = source,

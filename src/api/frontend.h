@@ -16,9 +16,6 @@ namespace flexc::api {
 // Options with defaults filled in, or what is wrong with them.
 Result<CompileOptions> complete(CompileOptions options);
 
-// What CUDA says of them.
-Result<void> check_layouts(const CompileOptions& options);
-
 struct Front {
     dsl::Source source;
     ir::Program program;

@@ -28,7 +28,6 @@ Result<Program> program_of(std::string_view text, const CompileOptions& given,
         if (!device) return device.error();
         name = plan::arch_name(device->arch);
     }
-    if (auto checked = api::check_layouts(*options); !checked) return checked.error();
     auto target = plan::target_of(name);
     if (!target) return target.error();
     auto mod = api::lower_text(text, *options);

@@ -219,8 +219,22 @@ std::string Body::expression(NodeId id) {
     switch (layout_->node(id).op) {
     case Op::read: return read(id);
     case Op::sum: return sum(id);
+    case Op::q_len:
+    case Op::kv_len:
+    case Op::q_row:
+    case Op::kv_row: return of_request(layout_->node(id).op);
     default: return operation(id);
     }
+}
+
+// What differs from request to request.
+std::string Body::of_request(Op leaf) const {
+    const std::string sequence = formatted("{}[{}b]", argument({Kind::sequences}), access_);
+    if (leaf == Op::q_row) return formatted("query_row({}, {}q)", sequence, access_);
+    if (leaf == Op::kv_row)
+        return formatted("key_row({}, {}, {}, {}kv)", argument({Kind::pages}),
+                         argument({Kind::page_size}), sequence, access_);
+    return sequence + (leaf == Op::q_len ? ".q_len" : ".kv_len");
 }
 
 void Body::loop(NodeId counter, const std::function<void(Body&)>& fill) {

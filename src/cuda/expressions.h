@@ -133,6 +133,7 @@ class Body {
 
     std::string split_position(ir::NodeId integer) const;
     std::string free_value(ir::NodeId id) const;
+    std::string of_request(ir::Op leaf) const;
     std::vector<std::pair<passes::Place, std::string>>
     by_place(ir::NodeId read, const std::vector<std::string>& terms) const;
 

@@ -61,8 +61,10 @@ void Layout::use_narrow_offsets(const std::vector<NodeId>& roots, int key_width)
 
 bool Layout::is_free(NodeId id) const {
     const ir::Node& value = node(id);
+    const bool is_of_request = value.op == Op::q_len || value.op == Op::kv_len ||
+                               value.op == Op::q_row || value.op == Op::kv_row;
     return value.op != Op::read && value.op != Op::sum && value.op != Op::counter &&
-           ir::info(value.op).is_leaf();
+           !is_of_request && ir::info(value.op).is_leaf();
 }
 
 bool Layout::is_repeated(NodeId id) const {

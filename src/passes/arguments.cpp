@@ -77,6 +77,9 @@ std::vector<ArgumentSlot> argument_slots(const Mod& mod) {
     if (mod.out_of_range != ir::kNoNode) slots.push_back({Kind::out_of_range});
     if (mod.deterministic && heads_at_once(mod) != HeadsAtOnce::all)
         slots.push_back({Kind::first_kv_head});
+    if (!program.is_dense())
+        for (const Kind kind : {Kind::sequences, Kind::pages, Kind::page_size})
+            slots.push_back({kind});
     return slots;
 }
 
@@ -95,6 +98,9 @@ std::string slot_name(const ArgumentSlot& slot, const ir::Program& program) {
     case Kind::size: return program.sizes[slot.index] + "_size";
     case Kind::out_of_range: return "out_of_range";
     case Kind::first_kv_head: return "first_kv_head";
+    case Kind::sequences: return "sequences";
+    case Kind::pages: return "pages";
+    case Kind::page_size: return "page_size";
     }
     return "";
 }

@@ -88,15 +88,18 @@ struct ArgumentSlot {
         size,            // index = size
         out_of_range,    // int32*
         first_kv_head,   // over batch and heads of keys: where a launch starts that has not all
+        sequences,       // of programs with other layouts than dense: see common/sequences.h
+        pages,           // likewise
+        page_size,
     };
     Kind kind;
     std::uint32_t index = 0;
     std::uint32_t dim = 0;
     friend bool operator==(const ArgumentSlot&, const ArgumentSlot&) = default;
 };
-// More than any program has: five kinds of words of each buffer, and two of none.
+// More than any program has: five kinds of words of each buffer, and five of none.
 inline constexpr std::size_t kMaxArgumentWords =
-    ir::kMaxBuffers * (2 + 3 * std::size_t{kMaxDims}) + ir::kMaxParams + ir::kMaxSizes + 2;
+    ir::kMaxBuffers * (2 + 3 * std::size_t{kMaxDims}) + ir::kMaxParams + ir::kMaxSizes + 5;
 // Whether the score mod or the sink has a gradient for this buffer.
 bool has_gradient(const Mod& mod, std::uint32_t buffer);
 // Whether the sink has one.

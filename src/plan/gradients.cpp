@@ -15,12 +15,26 @@ using Of = Length::Of;
 
 } // namespace
 
-void add_row_facts(PassPlan& pass) {
-    constexpr Length kRows{Of::queries, 0, kReferenceRows};
+Extent query_tiles(const Program& program, int tile) {
+    // Each request begins with a new tile.
+    if (program.options().query_layout == Layout::ragged)
+        return {
+            {{1, {{Of::heads}, tiles_of(Of::all_queries, tile)}}, {1, {{Of::heads}, {Of::batch}}}}};
+    return {{{1, {{Of::batch}, {Of::heads}, tiles_of(Of::queries, tile)}}}};
+}
+
+void add_row_facts(const Program& program, PassPlan& pass) {
+    Extent of_head = {{{1, {{Of::queries, 0, kReferenceRows}}}}};
+    if (program.options().query_layout == Layout::ragged)
+        of_head = {{{1, {{Of::all_queries, 0, kReferenceRows}}}, {kReferenceRows, {{Of::batch}}}}};
+    Extent all = {{{kRowFacts, {{Of::batch}, {Of::heads}, {Of::queries, 0, kReferenceRows}}}}};
+    if (program.options().query_layout == Layout::ragged)
+        all = {{{kRowFacts, {{Of::heads}, {Of::all_queries, 0, kReferenceRows}}},
+                {kRowFacts * kReferenceRows, {{Of::heads}, {Of::batch}}}}};
     pass.workspace.push_back({.region = Region::row_facts,
-                              .elements = {{{kRowFacts, {{Of::batch}, {Of::heads}, kRows}}}},
+                              .elements = std::move(all),
                               .argument = argument(&AttentionArguments::row_facts)});
-    pass.length_arguments.push_back({argument(&AttentionArguments::fact_rows), {{{1, {kRows}}}}});
+    pass.length_arguments.push_back({argument(&AttentionArguments::fact_rows), std::move(of_head)});
 }
 
 KernelConfig streaming_kernel(std::string_view family, KernelKind kind, std::string_view path,
@@ -37,10 +51,10 @@ KernelConfig streaming_kernel(std::string_view family, KernelKind kind, std::str
     return config;
 }
 
-Launch find_references(std::size_t kernel) {
+Launch find_references(const Program& program, std::size_t kernel) {
     return {.kernel = kernel,
             .entry = "flexc_backward_references",
-            .blocks = {{{1, {{Of::batch}, {Of::heads}, tiles_of(Of::queries, kReferenceRows)}}}},
+            .blocks = query_tiles(program, kReferenceRows),
             .threads = kReferenceRows,
             .writes = {Region::row_facts}};
 }

@@ -12,12 +12,14 @@ class Program;
 KernelConfig streaming_kernel(std::string_view family, KernelKind kind, std::string_view path,
                               std::string_view entry, std::string_view reason);
 // The region of row facts, and what kernels are told of it.
-void add_row_facts(PassPlan& pass);
+void add_row_facts(const Program& program, PassPlan& pass);
 // Why a delta kernel reads the program.
 inline constexpr std::string_view kBesideSink = ", weights beside a sink and its gradient";
 // Finds what the weights of each row are relative to; in the module of the kernel that computes the
 // scores.
-Launch find_references(std::size_t kernel);
+Launch find_references(const Program& program, std::size_t kernel);
+// Tiles of so many queries, of all heads: blocks of kernels that have one each.
+Extent query_tiles(const Program& program, int tile);
 
 // Region::exact_sums, and what the runtime must know of them.
 void add_exact_sums(const Program& program, PassPlan& pass);

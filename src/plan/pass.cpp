@@ -15,13 +15,15 @@ std::int64_t value_of(const Length& length, const CallLengths& call) {
     case Length::Of::kv_heads: value = call.kv_heads; break;
     case Length::Of::queries: value = call.queries; break;
     case Length::Of::keys: value = call.keys; break;
+    case Length::Of::all_queries: value = call.all_queries; break;
+    case Length::Of::all_keys: value = call.all_keys; break;
     }
     value += length.plus;
     return (value + length.step - 1) / length.step * (length.step / length.per);
 }
 
 std::string text_of(const Length& length) {
-    constexpr std::string_view kNames[] = {"B", "H", "H_KV", "Q", "KV"};
+    constexpr std::string_view kNames[] = {"B", "H", "H_KV", "Q", "KV", "TOTAL_Q", "TOTAL_K"};
     std::string text(kNames[static_cast<std::size_t>(length.of)]);
     if (length.plus != 0) text = formatted("({} + {})", text, length.plus);
     if (length.step == 1) return text;

@@ -18,9 +18,11 @@
 
 namespace flexc::plan {
 
-// A length of a call: rows of q or of keys given here, batch entries or heads.
+// A length of a call: rows of q or of keys given here, batch entries or heads. Of requests with
+// lengths of their own, queries and keys are the most of one; all_queries and all_keys the rows of
+// ragged tensors.
 struct Length {
-    enum class Of : std::uint8_t { batch, heads, kv_heads, queries, keys };
+    enum class Of : std::uint8_t { batch, heads, kv_heads, queries, keys, all_queries, all_keys };
     Of of;
     int plus = 0; // what is added, before
     int step = 1; // it is lengthened to a multiple of this, and
@@ -31,6 +33,7 @@ constexpr Length tiles_of(Length::Of of, int tile) { return {of, 0, tile, tile};
 // What a call gives for the lengths above.
 struct CallLengths {
     std::int64_t batch = 1, heads = 1, kv_heads = 1, queries = 1, keys = 1;
+    std::int64_t all_queries = 0, all_keys = 0;
 };
 
 // A sum of products of lengths. Amounts that do not fit stay at the greatest.

@@ -45,6 +45,8 @@ Result<void> check_demand(const CompileOptions& options, const KernelRequest& re
     return {};
 }
 
+constexpr std::string_view kNotDense = "requests have lengths of their own";
+
 // Why memory should not add up gradients where a kernel is written out for each element of a
 // thread; empty where it may.
 std::string_view why_not_by_element(const passes::Mod& mod) {
@@ -64,6 +66,7 @@ std::string_view why_not_by_element(const passes::Mod& mod) {
 // of some families add to dq in an order, and in these no gradient is taken head by head.
 std::string_view why_not_in_order(const Program& program) {
     const passes::Mod& mod = program.mod();
+    if (!mod.program.is_dense()) return kNotDense;
     if (program.options().backward_kernel == BackwardKernel::generic)
         return "generic kernels were asked for";
     if (program.needs_block_mask()) return "tiles come from a block mask";
@@ -79,6 +82,7 @@ std::string_view why_not_in_order(const Program& program) {
 // are as good.
 std::string_view why_generic(const Program& program, KernelKind kind) {
     const CompileOptions& options = program.options();
+    if (!program.mod().program.is_dense()) return kNotDense;
     if (kind == KernelKind::forward ? options.forward_kernel == ForwardKernel::generic
                                     : options.backward_kernel == BackwardKernel::generic)
         return "the generic kernel was asked for";

@@ -214,6 +214,8 @@ AttentionArguments common_arguments(const PlanState& plan) {
     arguments.q_len = static_cast<int>(plan.sizes.q_len);
     arguments.kv_len = static_cast<int>(plan.sizes.kv_len);
     arguments.scale = static_cast<float>(plan.scale);
+    arguments.q_rows = plan.q_rows;
+    arguments.kv_rows = plan.kv_rows;
     return arguments;
 }
 
@@ -242,6 +244,11 @@ void fill_words(const KernelState& kernel, const PlanState& plan,
             case Kind::out_of_range:
                 return std::bit_cast<std::uintptr_t>(kernel.executable->out_of_range_flag());
             case Kind::first_kv_head: return 0;
+            case Kind::sequences:
+                return std::bit_cast<std::uintptr_t>(call.attention.sequences.sequences);
+            case Kind::pages: return std::bit_cast<std::uintptr_t>(call.attention.sequences.pages);
+            case Kind::page_size:
+                return static_cast<std::uint64_t>(call.attention.sequences.page_size);
             }
             return 0;
         };
@@ -265,6 +272,9 @@ void start(const PlanState& plan, BoundCall& call) {
     if (plan.sequences == nullptr) return;
     call.sequences = plan.sequences->get();
     call.sequence_arguments = call.sequences->view();
+    if (plan.sequences->memory != nullptr)
+        call.attention.sequences =
+            plan.sequences->device_view(plan.sizes, call.sequences->page_size);
 }
 
 Result<void> check_all(std::span<const TensorRule> rules, DType kernel_dtype) {
@@ -368,6 +378,7 @@ Result<void> set_tensors(const KernelState& kernel, const PlanState& plan,
     if (auto checked = check_all(rules, kernel.options.dtype); !checked) return checked;
     if (auto checked = check_lengths_of(call, tensors.lengths); !checked) return checked;
     set_shared(kernel, tensors, call.attention);
+    if (kernel.options.query_layout == Layout::ragged) call.attention.q_rows = tensors.q.shape[0];
     return {};
 }
 
@@ -566,6 +577,22 @@ Result<PlanState> bind_values(const ir::Program& program, int head_dim, int head
     return plan;
 }
 
+// Ragged tensors that are longer than the requests leave room for longer ones.
+void find_most_rows(const KernelState& kernel, const Sequences& sequences,
+                    const PlanOptions& options, PlanState& plan) {
+    plan.q_rows = sequences.q_rows;
+    plan.kv_rows = sequences.kv_rows;
+    const auto lengthen = [](Layout layout, const TensorView& tensor, std::int64_t& rows) {
+        if (layout == Layout::ragged && tensor.rank == 3) rows = std::max(rows, tensor.shape[0]);
+    };
+    const auto lengthen_both = [&](const TensorView& q, const TensorView& k) {
+        lengthen(kernel.options.query_layout, q, plan.q_rows);
+        lengthen(kernel.options.key_layout, k, plan.kv_rows);
+    };
+    if (options.forward != nullptr) lengthen_both(options.forward->q, options.forward->k);
+    if (options.backward != nullptr) lengthen_both(options.backward->q, options.backward->k);
+}
+
 Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
                             std::span<const NamedTensor> buffers, const PlanOptions& options) {
     auto plan = bind_values(kernel.mod.program, kernel.options.head_dim, kernel.options.head_dim_v,
@@ -585,6 +612,7 @@ Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
         auto lengths = bind_lengths(kernel, *plan, options.lengths);
         if (!lengths) return lengths.error();
         plan->sequences = std::make_shared<SequenceState>();
+        find_most_rows(kernel, **lengths, options, *plan);
         plan->sequences->set(std::move(*lengths));
     }
     if (auto chosen = choose_variants(kernel, *plan, buffers, options); !chosen)

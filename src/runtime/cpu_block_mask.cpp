@@ -49,7 +49,10 @@ MaskValues values_of(const ir::Program& program, std::span<const passes::Argumen
         case Kind::gradient_data:
         case Kind::gradient_stride:
         case Kind::out_of_range:
-        case Kind::first_kv_head: break;
+        case Kind::first_kv_head:
+        case Kind::sequences: // block masks are of dense tensors
+        case Kind::pages:
+        case Kind::page_size: break;
         }
     }
     sizes[ir::kH] = attention.heads;

@@ -88,7 +88,7 @@ class CpuExecutable final : public Executable {
     Result<void> build_block_mask(const Call& call) const override {
         return block_mask_->build(call.attention, call.words, call.block_mask);
     }
-    Result<std::shared_ptr<void>> allocate_block_mask(std::size_t bytes) const override {
+    Result<std::shared_ptr<void>> allocate_for_plan(std::size_t bytes) const override {
         // Sizes alone decide how much: no memory may hold it.
         std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[bytes]);
         if (memory == nullptr) return out_of_memory();

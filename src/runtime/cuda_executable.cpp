@@ -8,12 +8,12 @@
 
 #include "cuda/driver.h"
 #include "cuda/tensor_maps.h"
-#include "runtime/block_mask_memory.h"
 #include "runtime/block_masks.h"
 #include "runtime/buffers.h"
 #include "runtime/cuda_workspace.h"
 #include "runtime/dense_bias_rows.h"
 #include "runtime/gradient_sums.h"
+#include "runtime/plan_memory.h"
 #include "runtime/tile_queues.h"
 #include "support/text.h"
 
@@ -94,8 +94,7 @@ const void* words_of(const Call& call) {
 class CudaExecutable final : public Executable {
   public:
     explicit CudaExecutable(const CudaOptions& options)
-        : options_(options), block_mask_memory_(std::make_shared<BlockMaskMemory>(options.device)) {
-    }
+        : options_(options), plan_memory_(std::make_shared<PlanMemory>(options.device)) {}
     CudaExecutable(const CudaExecutable&) = delete;
     CudaExecutable& operator=(const CudaExecutable&) = delete;
 
@@ -162,8 +161,19 @@ class CudaExecutable final : public Executable {
     std::size_t block_mask_bytes(const Call& call) const override {
         return block_masks_ ? block_masks_->bytes(call.attention) : 0;
     }
-    Result<std::shared_ptr<void>> allocate_block_mask(std::size_t bytes) const override {
-        return block_mask_memory_->allocate(bytes);
+    Result<std::shared_ptr<void>> allocate_for_plan(std::size_t bytes) const override {
+        return plan_memory_->allocate(bytes);
+    }
+    bool reads_sequences_of_plan() const override { return true; }
+    Result<void> copy_for_plan(void* to, std::span<const std::byte> from,
+                               Stream stream) const override {
+        auto scope = cuda::ContextScope::enter(options_.device, stream.handle);
+        if (!scope) return scope.error();
+        if (cuda::stream_state(stream.handle).is_capturing)
+            return Error{ErrorCode::invalid_option,
+                         "lengths in host memory cannot become part of a graph: call update() "
+                         "before the capture, or give it lengths in the device's memory"};
+        return cuda::copy_to_device_async(to, from.data(), from.size(), stream.handle);
     }
     Result<void> build_block_mask(const Call& call) const override {
         auto scope = cuda::ContextScope::enter(options_.device, call.stream.handle);
@@ -445,6 +455,7 @@ class CudaExecutable final : public Executable {
     // launches: that share the work evenly.
     Result<void> start(Walk& walk, const plan::Launch& launch, const cuda::Function& function,
                        int launches) const {
+        if (walk.attention().batch == 0) return {}; // there are no requests
         const plan::KernelConfig& config = walk.pass.plan.kernels[launch.kernel];
         std::int64_t blocks = launch.blocks.of(lengths_of(walk.attention())) / launches;
         if (blocks > INT32_MAX)
@@ -484,7 +495,7 @@ class CudaExecutable final : public Executable {
     int multiprocessors_ = 1;
     std::optional<TileQueues> queues_;
     std::optional<BlockMasks> block_masks_; // where some kernel asks for one
-    std::shared_ptr<BlockMaskMemory> block_mask_memory_;
+    std::shared_ptr<PlanMemory> plan_memory_;
     std::optional<LoadedVariants> forward_, backward_;
     std::vector<KernelInfo> infos_;
     void* flag_ = nullptr;

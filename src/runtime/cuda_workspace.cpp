@@ -24,7 +24,9 @@ plan::CallLengths lengths_of(const AttentionArguments& attention) {
             .heads = attention.heads,
             .kv_heads = attention.kv_heads,
             .queries = attention.q_len,
-            .keys = attention.kv_len};
+            .keys = attention.kv_len,
+            .all_queries = attention.q_rows,
+            .all_keys = attention.kv_rows};
 }
 
 PlacedWorkspace::PlacedWorkspace(std::span<const plan::WorkspaceRegion> regions, const Call& call) {

@@ -53,9 +53,18 @@ class Executable {
     // Memory for block masks; 0 where kernels know the tiles that the mask shows as ranges. Reads
     // sizes, no pointers.
     virtual std::size_t block_mask_bytes(const Call&) const { return 0; }
-    virtual Result<std::shared_ptr<void>> allocate_block_mask(std::size_t bytes) const = 0;
     // Fills call.block_mask, from what the mask reads, before later work on the stream.
     virtual Result<void> build_block_mask(const Call&) const { return {}; }
+
+    // What a plan owns of the device's memory.
+    virtual Result<std::shared_ptr<void>> allocate_for_plan(std::size_t bytes) const = 0;
+    // Whether launches read where requests lie from such memory; copy_for_plan() writes it, before
+    // later work on the stream.
+    virtual bool reads_sequences_of_plan() const { return false; }
+    virtual Result<void> copy_for_plan(void* /*to*/, std::span<const std::byte> /*from*/,
+                                       Stream) const {
+        return {};
+    }
 
     // Where generated code reports reads outside a buffer; null when it does not.
     virtual void* out_of_range_flag() const = 0;

@@ -1,5 +1,7 @@
 #include "flexc/kernel.h"
 
+#include <algorithm>
+
 #include "runtime/alignment.h"
 #include "runtime/bind.h"
 #include "runtime/buffers.h"
@@ -45,12 +47,51 @@ Result<void> plan_tiles(const detail::KernelState& kernel, detail::PlanState& pl
         plan.workspace_bytes = plan.block_mask_offset + plan.block_mask_bytes;
         return {};
     }
-    auto memory = kernel.executable->allocate_block_mask(plan.block_mask_bytes);
+    auto memory = kernel.executable->allocate_for_plan(plan.block_mask_bytes);
     if (!memory) return memory.error();
     plan.block_mask = std::move(*memory);
     runtime::Call call = bound.view({}, stream);
     call.block_mask = plan.block_mask.get();
     return kernel.executable->build_block_mask(call);
+}
+
+// To where launches read them, if not in host memory.
+Result<void> store_sequences(const detail::KernelState& kernel, const detail::PlanState& plan,
+                             const runtime::Sequences& sequences, Stream stream) {
+    if (!kernel.executable->reads_sequences_of_plan()) return {};
+    return kernel.executable->copy_for_plan(plan.sequences->memory.get(), sequences.bytes(),
+                                            stream);
+}
+
+Result<void> plan_sequences(const detail::KernelState& kernel, const detail::PlanState& plan,
+                            Stream stream) {
+    if (plan.sequences == nullptr || !kernel.executable->reads_sequences_of_plan()) return {};
+    const auto sequences = plan.sequences->get();
+    const std::size_t bytes = runtime::SequenceState::bytes_for(plan.sizes, sequences->page_size);
+    auto memory = kernel.executable->allocate_for_plan(std::max<std::size_t>(bytes, 1));
+    if (!memory) return memory.error();
+    plan.sequences->memory = std::move(*memory);
+    return store_sequences(kernel, plan, *sequences, stream);
+}
+
+// Whether what launches were told when the plan was made holds of these too: their pages, and the
+// rows that the workspace of a backward has room for.
+Result<void> check_room(const detail::KernelState& kernel, const detail::PlanState& plan,
+                        const runtime::Sequences& sequences) {
+    if (!kernel.executable->reads_sequences_of_plan()) return {};
+    const std::int64_t page_size = plan.sequences->get()->page_size;
+    if (sequences.page_size != page_size)
+        return Error{
+            ErrorCode::invalid_option,
+            formatted("page_size is {}; the plan was made for {}", sequences.page_size, page_size)};
+    if (!kernel.options.backward) return {};
+    if (sequences.q_rows <= plan.q_rows && sequences.kv_rows <= plan.kv_rows) return {};
+    return Error{
+        ErrorCode::invalid_option,
+        formatted("the requests have {} rows of queries and {} of keys; the plan has "
+                  "workspace for {} and {}: give plan() tensors with as many rows as there "
+                  "will be (PlanOptions::backward)",
+                  sequences.q_rows, sequences.kv_rows, plan.q_rows, plan.kv_rows)};
 }
 
 // The plan's block mask, or a new one in the workspace.
@@ -82,7 +123,7 @@ Result<void> Kernel::update(const Plan& plan, std::span<const NamedTensor> buffe
     });
 }
 
-Result<void> Kernel::update(const Plan& plan, const Lengths& lengths, Stream /*stream*/) const {
+Result<void> Kernel::update(const Plan& plan, const Lengths& lengths, Stream stream) const {
     return guarded([&]() -> Result<void> {
         if (auto checked = check_plan(state_.get(), plan.state_.get()); !checked) return checked;
         const detail::PlanState& state = *plan.state_;
@@ -91,6 +132,8 @@ Result<void> Kernel::update(const Plan& plan, const Lengths& lengths, Stream /*s
                          "this kernel was compiled for dense tensors, which have no lengths"};
         auto bound = runtime::bind_lengths(*state_, state, lengths);
         if (!bound) return bound.error();
+        if (auto checked = check_room(*state_, state, **bound); !checked) return checked;
+        if (auto stored = store_sequences(*state_, state, **bound, stream); !stored) return stored;
         state.sequences->set(std::move(*bound));
         return {};
     });
@@ -108,6 +151,7 @@ Result<Plan> Kernel::plan(const Sizes& sizes, std::span<const NamedTensor> buffe
         if (!bound) return bound.error();
         bound->kernel = state_;
         if (auto done = plan_tiles(*state_, *bound, buffers, stream); !done) return done.error();
+        if (auto done = plan_sequences(*state_, *bound, stream); !done) return done.error();
         return Plan(std::make_shared<const detail::PlanState>(std::move(*bound)));
     });
 }

@@ -6,6 +6,7 @@
 
 #include "analysis/range.h"
 #include "runtime/buffers.h"
+#include "support/amounts.h"
 #include "support/text.h"
 
 namespace flexc::runtime {
@@ -259,6 +260,32 @@ Result<std::shared_ptr<Sequences>> Sequences::read(Layout queries, Layout keys, 
     result->page_indices_ = copy_of(lengths.page_indices);
     result->last_page_len_ = copy_of(lengths.last_page_len);
     return result;
+}
+
+std::vector<std::byte> Sequences::bytes() const {
+    const auto records = std::as_bytes(std::span(sequences));
+    const auto ids = std::as_bytes(std::span(page_ids_));
+    std::vector<std::byte> all(records.begin(), records.end());
+    all.insert(all.end(), ids.begin(), ids.end());
+    return all;
+}
+
+SequenceArguments SequenceState::device_view(const Sizes& sizes, std::int64_t page_size) const {
+    const auto* sequences = static_cast<const Sequence*>(memory.get());
+    return {.sequences = sequences,
+            .count = static_cast<int>(sizes.batch),
+            .pages = reinterpret_cast<const int*>(sequences + sizes.batch),
+            .page_size = static_cast<int>(page_size),
+            .work = nullptr,
+            .work_count = 0};
+}
+
+std::size_t SequenceState::bytes_for(const Sizes& sizes, std::int64_t page_size) {
+    const auto batch = static_cast<std::size_t>(sizes.batch);
+    const std::size_t pages =
+        page_size == 0 ? 0 : static_cast<std::size_t>((sizes.kv_len + page_size - 1) / page_size);
+    return support::plus(support::times(batch, sizeof(Sequence)),
+                         support::times(batch, support::times(pages, sizeof(int))));
 }
 
 SequenceArguments Sequences::view() const {

@@ -25,6 +25,9 @@ class Sequences {
     // Whether these are the lengths that were read, as far as they are given.
     Result<void> check_same(const LengthTensors& tensors) const;
 
+    // What kernels on a device read, in one piece: all sequences, then pages.
+    std::vector<std::byte> bytes() const;
+
     std::vector<Sequence> sequences;
     std::vector<SequenceWork> work;
     std::int64_t q_rows = 0, kv_rows = 0; // that packed tensors have to have
@@ -40,6 +43,13 @@ class Sequences {
 // What a plan's copies share.
 class SequenceState {
   public:
+    // On a device, at one address for the plan's life, so that launches in graphs read what the
+    // last update wrote. Null where launches read host memory.
+    std::shared_ptr<void> memory;
+    SequenceArguments device_view(const Sizes& sizes, std::int64_t page_size) const;
+    // Of `memory`, for as many requests and keys as the plan allows.
+    static std::size_t bytes_for(const Sizes& sizes, std::int64_t page_size);
+
     std::shared_ptr<const Sequences> get() const {
         const std::lock_guard lock(mutex_);
         return sequences_;

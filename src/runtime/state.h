@@ -39,6 +39,8 @@ struct PlanState {
     std::size_t block_mask_bytes = 0, block_mask_offset = 0;
     std::shared_ptr<void> block_mask;
     std::shared_ptr<runtime::SequenceState> sequences; // null: dense
+    // Most rows that ragged tensors have, for which there is workspace of a backward.
+    std::int64_t q_rows = 0, kv_rows = 0;
 };
 
 } // namespace flexc::detail

@@ -4,6 +4,7 @@
 
 #include "common/block_mask.h"
 #include "common/host_device.h"
+#include "common/sequences.h"
 
 // Strides in elements. data == nullptr: the tensor is absent.
 struct TensorArgument {
@@ -34,10 +35,13 @@ struct AttentionArguments {
     TensorArgument lse, d_lse; // [B, H, Q] f32, natural log; stride_d is unused
     TensorArgument d_out, dq, dk, dv; // as o, q, k, v
     float* row_facts;                 // workspace [B, H, fact_rows / 64, kRowFacts, 64]
-    int fact_rows;                    // q_len lengthened to a multiple of kReferenceRows
+    int fact_rows;                    // of a head: enough for tiles of kReferenceRows
     long long q_offset, kv_offset;    // index that the program sees = row + offset
     int batch, heads, kv_heads, q_len, kv_len;
     float scale;                                    // of q·k
     unsigned o_flags, dq_flags, dk_flags, dv_flags; // OutputFlag
     BlockMask block_mask;                           // of this kernel; see mod::kHasBlockMask
+    // Of layouts other than dense. q_len and kv_len are the most that a request has then.
+    SequenceArguments sequences;
+    long long q_rows, kv_rows; // at least as many as all requests have; of ragged tensors
 };

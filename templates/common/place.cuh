@@ -159,3 +159,17 @@ __device__ inline TileRange tiles_between(int first, int last, int length, int t
 __device__ inline TileRange tiles_between(Positions positions, int length, int tile) {
     return tiles_between(positions.first, positions.last, length, tile);
 }
+
+// Tiles of `tile` keys that queries first_q ... last_q may see; none where a request has no queries
+// there, of which the program must not be asked then.
+__device__ inline TileRange visible_tiles(const HeadPlace& place, const SequenceLength& length,
+                                          int first_q, int last_q, int tile) {
+    if (!mod::kIsDense && first_q > last_q) return {0, 0};
+    return tiles_between(place.keys_of(first_q, last_q), length.keys(), tile);
+}
+// Tiles of `tile` queries that may see keys first_kv ... last_kv, likewise.
+__device__ inline TileRange seeing_tiles(const HeadPlace& place, const SequenceLength& length,
+                                         int first_kv, int last_kv, int tile) {
+    if (!mod::kIsDense && first_kv > last_kv) return {0, 0};
+    return tiles_between(place.queries_of(first_kv, last_kv), length.queries(), tile);
+}

@@ -1,18 +1,27 @@
-// How many queries and keys a batch entry has, and which indices the program sees for them. THE
-// place that says so on the device: kernels count positions from the first query and key of the
-// entry.
+// How many queries and keys a batch entry has, in which rows of the tensors, and which indices the
+// program sees for them. THE place that says so on the device: kernels count positions from the
+// first query and key of the entry.
 #pragma once
 
-#include "common/arguments.h"
+#include "mod.cuh"
 
-class SequenceLength {
+#include "common/arguments.h"
+#include "common/select.h"
+
+class DenseLength {
   public:
-    __device__ SequenceLength(const AttentionArguments& attention, int batch)
+    __device__ DenseLength(const AttentionArguments& attention, int batch)
         : attention_(attention), b_(batch) {}
 
     __device__ int b() const { return b_; }
     __device__ int queries() const { return attention_.q_len; }
     __device__ int keys() const { return attention_.kv_len; }
+    // Rows that there are, behind those that are used.
+    __device__ int query_rows() const { return queries(); }
+    __device__ int key_rows() const { return keys(); }
+    // Of a tensor's first row of this entry.
+    static __device__ long long first_query_row() { return 0; }
+    static __device__ long long first_key_row() { return 0; }
 
     // What the program sees as q_idx of the first query, and as kv_idx of the first key.
     __device__ long long q_offset() const { return attention_.q_offset; }
@@ -29,3 +38,51 @@ class SequenceLength {
     const AttentionArguments& attention_;
     int b_;
 };
+
+// The same of one request of ragged or paged tensors.
+class RequestLength {
+  public:
+    __device__ RequestLength(const AttentionArguments& attention, int request)
+        : sequence_(attention.sequences.of(request)), b_(request) {}
+
+    __device__ int b() const { return b_; }
+    __device__ int queries() const { return sequence_.q_len; }
+    __device__ int keys() const { return sequence_.kv_len; }
+    __device__ int query_rows() const { return sequence_.q_rows; }
+    __device__ int key_rows() const { return sequence_.kv_rows; }
+    __device__ long long first_query_row() const { return sequence_.q_row; }
+    __device__ long long first_key_row() const { return sequence_.kv_row; }
+    __device__ const Sequence& sequence() const { return sequence_; }
+
+    __device__ long long q_offset() const { return sequence_.q_start; }
+    static __device__ long long kv_offset() { return 0; }
+    __device__ int q_idx(int query) const { return min(query, queries() - 1) + sequence_.q_start; }
+    __device__ int kv_idx(int key) const { return min(key, keys() - 1); }
+
+  private:
+    const Sequence sequence_;
+    const int b_;
+};
+
+using SequenceLength = Select<mod::kIsDense, DenseLength, RequestLength>;
+
+// The request to which the place-th of all tiles belongs, and which of its tiles it is. A request
+// begins with a new tile, wherever its first row is, so that tiles need no list: with `rows` rows
+// in all there are at most rows / tile + requests of them. Where there is no such tile, it is
+// negative, or past the end of the request.
+struct TileOfRequest {
+    int request, tile;
+};
+template <typename FirstRow>
+__device__ inline TileOfRequest tile_of_request(int place, int requests, int tile,
+                                                FirstRow first_row) {
+    const auto first_place = [&](int request) {
+        return static_cast<int>(first_row(request) / tile) + request;
+    };
+    int low = 0, high = requests; // the request is in [low, high)
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        (first_place(middle) <= place ? low : high) = middle;
+    }
+    return {low, place - first_place(low)};
+}

@@ -49,9 +49,15 @@ FLEXC_SHARED KeyRun key_run(const SequenceArguments& arguments, const Sequence& 
             left < most ? left : most};
 }
 
+// q_row of the language.
+FLEXC_SHARED long long query_row(const Sequence& sequence, int q_idx) {
+    return sequence.q_row + q_idx - sequence.q_start;
+}
+
 // kv_row of the language.
-FLEXC_SHARED long long key_row(const SequenceArguments& arguments, const Sequence& sequence,
-                               int key) {
-    const KeyRun run = key_run(arguments, sequence, key, 1);
-    return run.page * arguments.page_size + run.row;
+FLEXC_SHARED long long key_row(const int* pages, long long page_size, const Sequence& sequence,
+                               int kv_idx) {
+    if (page_size == 0) return sequence.kv_row + kv_idx;
+    const int size = static_cast<int>(page_size), page = kv_idx / size;
+    return pages[sequence.first_page + page] * page_size + (kv_idx - page * size);
 }

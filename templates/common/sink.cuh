@@ -7,10 +7,10 @@
 #include "common/row_lse.cuh"
 #include "sm90/warp_additions.cuh"
 
-// Of one row, whose place among all is that of its facts. Those that do not exist come as the last
-// of their head, and leave everything as it is.
+// Of one row, whose place among all is that of its facts, and q_idx of the program. Those that do
+// not exist come as the last of their head, and leave everything as it is.
 struct RowOfSink {
-    int b, h, row;
+    int b, h, row, q_idx;
     long long place;
     bool exists;
 };
@@ -27,8 +27,7 @@ __device__ inline float add_sink(const AttentionArguments& attention,
     float& origin = attention.row_facts[row_fact_place(at.place, kLseLog2Fact)];
     const float reference = attention.row_facts[row_fact_place(at.place, kReferenceFact)];
     const float sink =
-        mod::sink(arguments, at.b, at.h, at.h / (attention.heads / attention.kv_heads),
-                  at.row + static_cast<int>(attention.q_offset));
+        mod::sink(arguments, at.b, at.h, at.h / (attention.heads / attention.kv_heads), at.q_idx);
     const float natural = mod::kReferencesAreProducts ? reference * attention.scale : reference;
     const float above = (sink - natural) * kLog2E - origin;
     const float less = exp2_fast(-fabsf(above)); // the smaller of both, for the larger
@@ -46,8 +45,7 @@ __device__ inline void add_sink_gradients(const AttentionArguments& attention,
                                           const mod::Arguments& arguments, const RowOfSink& at,
                                           float d_sink) {
     mod::visit_sink_gradients(arguments, at.b, at.h, at.h / (attention.heads / attention.kv_heads),
-                              at.row + static_cast<int>(attention.q_offset),
-                              [&](auto* to, float partial) {
+                              at.q_idx, [&](auto* to, float partial) {
                                   sm90::add_by_warp(to, d_sink == 0 ? 0 : partial * d_sink);
                               });
 }

@@ -59,8 +59,7 @@ template <int kCount>
 __device__ inline void load_row_sums(unsigned to, const KernelArguments& attention,
                                      const SequenceLength& length, int h, int first_q) {
     const Plane<float> lse = query_plane<float>(attention.lse, length, h);
-    const float* const delta =
-        delta_of_head(attention, length, head_over_batch(attention, length, h));
+    const float* const delta = delta_of_head(attention, length, h);
 #pragma unroll 1
     for (int i = threadIdx.x; i < kCount; i += kThreads) {
         const int q = first_q + i;
@@ -77,7 +76,7 @@ __device__ inline ScoreRow read_row(const Surroundings& around, const ScoreTile&
     // Nothing is visible in the row: an infinite lse makes every P zero.
     float reference_score = lse == negative_infinity() ? -lse : lse, lse_log2 = 0;
     if (mod::kHasSink || is_large_lse(lse)) {
-        const RowFacts facts(attention, head_over_batch(attention, length, place.h));
+        const RowFacts facts(attention, length, place.h);
         reference_score =
             facts.of(position, kReferenceFact) * (mod::kHasScoreMod ? 1 : attention.scale);
         lse_log2 = facts.of(position, kLseLog2Fact);

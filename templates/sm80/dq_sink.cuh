@@ -33,9 +33,8 @@ struct DqByAtomics {
     static __device__ void add_rows(const Gradient& dq, const Surroundings& around, int first_q) {
         const auto& [attention, arguments, place, length] = around;
         const int q = first_q + Gradient::row(0);
-        const long long head = head_over_batch(attention, length, computed_again(place.h));
-        float* const rows =
-            dq_accumulator_row(attention, length, head, q) + Gradient::first_column();
+        float* const rows = dq_accumulator_row(attention, length, computed_again(place.h), q) +
+                            Gradient::first_column();
         const int columns = mod::kHeadDim - Gradient::first_column(); // that exist from there on
 #pragma unroll
         for (int row = 0; row < Gradient::kRows; ++row)

@@ -45,26 +45,30 @@ __device__ inline void store_output(const AttentionArguments& attention,
     for (int i = 0; i < kRows; ++i) {
         const int row = first_row + 8 * i + lane / 4;
         const float sum = quad_sum(softmax.sum[i]);
-        const bool nothing_visible = softmax.maximum[i] == negative_infinity();
+        // Rows that a request does not use say whatever the program says of nothing.
+        const bool is_unused = !mod::kIsDense && row >= length.queries();
+        const bool nothing_visible = softmax.maximum[i] == negative_infinity() || is_unused;
         const float whole =
-            Sink::add(attention, arguments, length, h, row, softmax.maximum[i], sum);
+            is_unused ? 1
+                      : Sink::add(attention, arguments, length, h, row, softmax.maximum[i], sum);
         const float factor = nothing_visible ? 0 : reciprocal_fast(whole);
 #pragma unroll
         for (int column = 0; column < kValueColumns; ++column) {
             const float(&o)[4] = output[i / 2][column];
             store_shared(staging.at(8 * i + lane / 4, 8 * column + lane % 4 * 2),
-                         o[i % 2 * 2] * factor, o[i % 2 * 2 + 1] * factor);
+                         is_unused ? 0 : o[i % 2 * 2] * factor,
+                         is_unused ? 0 : o[i % 2 * 2 + 1] * factor);
         }
-        if (attention.lse.data && lane % 4 == 0 && row < length.queries())
+        if (attention.lse.data && lane % 4 == 0 && row < length.query_rows())
             *lse.at(row, 0) = nothing_visible ? negative_infinity() : softmax.lse(i, sum);
     }
     __syncwarp();
     if (attention.o_flags & kOutputF32)
         store_rows(query_plane<float>(attention.o, length, h), staging, first_row,
-                   length.queries());
+                   length.query_rows());
     else
         store_rows(query_plane<Element>(attention.o, length, h), staging, first_row,
-                   length.queries());
+                   length.query_rows());
 }
 
 } // namespace sm80

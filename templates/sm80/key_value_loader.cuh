@@ -1,19 +1,30 @@
 // Tiles of keys and values that pass by a block's queries, from one to the next.
 #pragma once
 
+#include "common/select.h"
 #include "common/tile_walk.cuh"
+#include "sm80/paged_tile.cuh"
 #include "sm80/tile.cuh"
 
 namespace sm80 {
+
+// Keys of one head that lie in rows with a stride.
+template <int kThreads, typename T> struct StridedKeys : TileSource<kThreads, T> {
+    __device__ StridedKeys(const AttentionArguments&, const TensorArgument& tensor,
+                           const SequenceLength& length, int h_kv, int first_key)
+        : TileSource<kThreads, T>(key_plane<typename T::Element>(tensor, length, h_kv), first_key) {
+    }
+};
+template <int kThreads, typename T>
+using KeySource =
+    Select<mod::kKeysArePaged, PagedTileSource<kThreads, T>, StridedKeys<kThreads, T>>;
 
 template <int kThreads, typename KeyTile, typename ValueTile> class KeyValueLoader {
   public:
     __device__ KeyValueLoader(const AttentionArguments& attention, const SequenceLength& length,
                               int h_kv, int first_tile)
-        : keys_(key_plane<typename KeyTile::Element>(attention.k, length, h_kv),
-                first_tile * KeyTile::kRows),
-          values_(key_plane<typename ValueTile::Element>(attention.v, length, h_kv),
-                  first_tile * ValueTile::kRows),
+        : keys_(attention, attention.k, length, h_kv, first_tile * KeyTile::kRows),
+          values_(attention, attention.v, length, h_kv, first_tile * ValueTile::kRows),
           length_(length) {}
 
     // before: the tile that was started last, or the first. shared: where each step's tiles are.
@@ -29,8 +40,8 @@ template <int kThreads, typename KeyTile, typename ValueTile> class KeyValueLoad
     }
 
   private:
-    TileSource<kThreads, KeyTile> keys_;
-    TileSource<kThreads, ValueTile> values_;
+    KeySource<kThreads, KeyTile> keys_;
+    KeySource<kThreads, ValueTile> values_;
     const SequenceLength length_;
 };
 

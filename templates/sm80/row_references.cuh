@@ -12,6 +12,7 @@
 #include "common/place.cuh"
 #include "common/row_lse.cuh"
 #include "sm80/mma.cuh"
+#include "sm80/tile_order.cuh"
 #include "sm80/workspace.cuh"
 
 namespace sm80 {
@@ -156,11 +157,13 @@ extern "C" __global__ void __launch_bounds__(kReferenceRows)
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
-    const int tiles = attention.fact_rows / kReferenceRows;
-    const int head = static_cast<int>(blockIdx.x) / tiles;
-    const int first_row = static_cast<int>(blockIdx.x) % tiles * kReferenceRows;
-    const SequenceLength length(attention, head / attention.heads);
-    const sm80::RowFacts facts(attention, head);
+    const sm80::BlockTile block =
+        sm80::tile_of_rows(attention, static_cast<int>(blockIdx.x), kReferenceRows);
+    const int first_row = block.tile * kReferenceRows;
+    const SequenceLength length(attention, block.head / attention.heads);
+    const int h = block.head % attention.heads;
+    if (!mod::kIsDense && (block.tile < 0 || first_row >= length.queries())) return;
+    const sm80::RowFacts facts(attention, length, h);
     const auto store = [&](int row, float reference, float lse_log2) {
         facts.of(row, kReferenceFact) = reference;
         facts.of(row, kLseLog2Fact) = lse_log2;
@@ -168,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(kReferenceRows)
     const int row = first_row + static_cast<int>(threadIdx.x);
     float lse = negative_infinity();
     if (row < length.queries())
-        lse = *sm80::query_plane<float>(attention.lse, length, head % attention.heads).at(row, 0);
+        lse = *sm80::query_plane<float>(attention.lse, length, h).at(row, 0);
     const bool tile_has_large = __syncthreads_or(is_large_lse(lse));
     store(row, 0, row_lse_log2(lse == negative_infinity() ? -lse : lse * kLog2E, tile_has_large));
     const unsigned large = __ballot_sync(0xffffffffu, is_large_lse(lse));
@@ -176,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(kReferenceRows)
     const int first_of_warp = first_row + static_cast<int>(threadIdx.x) / 32 * 32;
 #pragma unroll 1
     for (int half = 0; half < 32; half += 16)
-        sm80::LargeRows(attention, arguments, head, first_of_warp + half)
+        sm80::LargeRows(attention, arguments, block.head, first_of_warp + half)
             .find([&](int found, float reference, float lse_log2) {
                 if (large >> (found - first_of_warp) & 1)
                     store(found, reference, row_lse_log2(lse_log2, true));

@@ -27,9 +27,11 @@ template <typename E> struct Plane {
     E* data;
     long long stride_s, stride_d;
 
-    __device__ Plane(const TensorArgument& tensor, int b, int h)
+    __device__ Plane(const TensorArgument& tensor, int b, int h, long long first_row = 0)
         : data(static_cast<E*>(tensor.data) + b * tensor.stride_b + h * tensor.stride_h),
-          stride_s(tensor.stride_s), stride_d(tensor.stride_d) {}
+          stride_s(tensor.stride_s), stride_d(tensor.stride_d) {
+        if constexpr (!mod::kIsDense) data += first_row * stride_s;
+    }
     __device__ E* at(int row, int column) const {
         return data + row * stride_s + column * stride_d;
     }
@@ -45,12 +47,13 @@ template <typename E> struct Plane {
 template <typename E>
 __device__ inline Plane<E> query_plane(const TensorArgument& tensor, const SequenceLength& length,
                                        int h) {
-    return {tensor, length.b(), h};
+    return {tensor, length.b(), h, length.first_query_row()};
 }
+// Not of paged keys, whose rows are not evenly spaced: see paged_tile.cuh.
 template <typename E>
 __device__ inline Plane<E> key_plane(const TensorArgument& tensor, const SequenceLength& length,
                                      int h_kv) {
-    return {tensor, length.b(), h_kv};
+    return {tensor, length.b(), h_kv, length.first_key_row()};
 }
 
 // The largest asynchronous copy that divides a row of kColumns; 0: none does.

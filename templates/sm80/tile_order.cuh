@@ -11,6 +11,17 @@ struct BlockTile {
     int head, tile; // the head over all that the launch has
 };
 
+// Of ragged rows, which have `tiles` tiles in each head: see tile_of_request.
+template <typename FirstRow>
+__device__ inline BlockTile ragged_tile_of(const AttentionArguments& attention, int heads,
+                                           int place, int tiles, int tile, FirstRow first_row) {
+    const TileOfRequest found = tile_of_request(place % tiles, attention.batch, tile, first_row);
+    return {found.request * heads + place / tiles, found.tile};
+}
+__device__ inline int ragged_tiles(const AttentionArguments& attention, long long rows, int tile) {
+    return static_cast<int>((rows + tile - 1) / tile) + attention.batch;
+}
+
 // longest(head, i): the tile of a head that is the i-th longest.
 struct FirstTileFirst {
     template <typename Longest>
@@ -39,14 +50,34 @@ using QueryTileOrder = Select<mod::kHasBlockMask, LongestTileFirst,
                               Select<mod::kHasBand, LastTileFirst, FirstTileFirst>>;
 using KeyTileOrder = Select<mod::kHasBlockMask, LongestTileFirst, FirstTileFirst>;
 
-// Of queries; heads are those of queries over the batch.
+// Of queries, in the order of memory; heads are those of queries over the batch.
+__device__ inline BlockTile tile_of_rows(const AttentionArguments& attention, int block, int tile) {
+    if constexpr (mod::kQueriesAreRagged)
+        return ragged_tile_of(attention, attention.heads, block,
+                              ragged_tiles(attention, attention.q_rows, tile), tile,
+                              [&](int b) { return attention.sequences.of(b).q_row; });
+    const int tiles = (attention.q_len + tile - 1) / tile;
+    return {block / tiles, block % tiles};
+}
+
+// Of queries, in the order in which they should start.
 __device__ inline BlockTile query_tile_of(const AttentionArguments& attention, int block) {
+    if constexpr (mod::kQueriesAreRagged) {
+        const int tiles = ragged_tiles(attention, attention.q_rows, mod::kQueryTile);
+        const int place = mod::kHasBand ? tiles * attention.heads - 1 - block : block;
+        return tile_of_rows(attention, place, mod::kQueryTile);
+    }
     const int tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
     return QueryTileOrder::of(block, attention.batch * attention.heads, tiles,
                               [&](int head, int place) {
                                   return row_in_order(attention.block_mask, head / attention.heads,
                                                       head % attention.heads, place);
                               });
+}
+
+// Some blocks of ragged queries have none.
+__device__ inline bool has_queries(const SequenceLength& length, int tile) {
+    return !mod::kQueriesAreRagged || (tile >= 0 && tile * mod::kQueryTile < length.query_rows());
 }
 
 } // namespace sm80

@@ -6,36 +6,49 @@
 
 namespace sm80 {
 
-__device__ inline long long head_over_batch(const AttentionArguments& attention,
-                                            const SequenceLength& length, int h) {
-    return static_cast<long long>(length.b()) * attention.heads + h;
+// Where the rows of a head begin: one batch entry after the other, or one head with all requests.
+__device__ inline long long first_row_of_head(const AttentionArguments& attention,
+                                              const SequenceLength& length, int h) {
+    if constexpr (mod::kQueriesAreRagged) return h * attention.q_rows + length.first_query_row();
+    const long long head = static_cast<long long>(length.b()) * attention.heads + h;
+    return head * (mod::kIsDense ? length.queries() : attention.q_len);
 }
 
-// delta of a head's first query; those of its others follow. The head is over the batch.
+// delta of a head's first query; those of its others follow.
 __device__ inline float* delta_of_head(const KernelArguments& attention,
-                                       const SequenceLength& length, long long head) {
-    return attention.delta + head * length.queries();
+                                       const SequenceLength& length, int h) {
+    return attention.delta + first_row_of_head(attention, length, h);
 }
 
 // The row of a query in dq's accumulator.
 __device__ inline float* dq_accumulator_row(const KernelArguments& attention,
-                                            const SequenceLength& length, long long head,
-                                            int query) {
-    const long long row = head * length.queries() + query;
+                                            const SequenceLength& length, int h, int query) {
+    const long long row = first_row_of_head(attention, length, h) + query;
     return attention.dq_accumulator + row * mod::kHeadDim;
 }
 
-// Of the queries of a head, over the batch: see row_references.cuh.
+// Of the queries of a head: see row_references.cuh. Each request has whole tiles of kReferenceRows.
 class RowFacts {
   public:
-    __device__ RowFacts(const AttentionArguments& attention, long long head)
-        : attention_(attention), first_(head * attention.fact_rows) {}
+    __device__ RowFacts(const AttentionArguments& attention, const SequenceLength& length, int h)
+        : attention_(attention), first_(first_of(attention, length, h)) {}
+
+    // Among the facts of all rows.
+    __device__ long long place(int query) const { return first_ + query; }
 
     __device__ float& of(int query, RowFact fact) const {
-        return attention_.row_facts[row_fact_place(first_ + query, fact)];
+        return attention_.row_facts[row_fact_place(place(query), fact)];
     }
 
   private:
+    static __device__ long long first_of(const AttentionArguments& attention,
+                                         const SequenceLength& length, int h) {
+        if constexpr (mod::kQueriesAreRagged)
+            return static_cast<long long>(h) * attention.fact_rows +
+                   (length.first_query_row() / kReferenceRows + length.b()) * kReferenceRows;
+        return (static_cast<long long>(length.b()) * attention.heads + h) * attention.fact_rows;
+    }
+
     const AttentionArguments& attention_;
     const long long first_;
 };

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <map>
 #include <memory>
@@ -177,6 +178,7 @@ struct Case {
     Layout queries = Layout::ragged, keys = Layout::ragged;
     std::int64_t heads = 1, kv_heads = 1, d = 64, dv = 64;
     bool backward = false, has_d_lse = false;
+    Device device = Device::cpu();
     int threads = 1; // waking more takes longer than most cases
 
     std::vector<std::int32_t> q_lens, kv_lens, q_rows, kv_rows; // used, and there
@@ -277,19 +279,25 @@ Rows filled(std::int64_t rows, std::int64_t heads, std::int64_t columns, double 
             std::vector<double>(static_cast<std::size_t>(rows * heads * columns), value)};
 }
 
+DeviceMemory memory_of(Device device, std::size_t bytes) {
+    // An absent tensor is told by a null pointer, so that an empty one needs some.
+    auto memory = DeviceMemory::allocate(device, bytes + 64);
+    REQUIRE_MESSAGE(memory.has_value(), memory.error().message);
+    return std::move(*memory);
+}
+
 class Memory {
   public:
     // `page`: of so many slots, with heads before slots.
-    Memory(const Rows& rows, DType dtype, std::int64_t page = 0)
+    Memory(Device device, const Rows& rows, DType dtype, std::int64_t page = 0)
         : dtype_(dtype), rows_(rows.rows), heads_(rows.heads), columns_(rows.columns), page_(page),
-          bytes_(rows.numbers.size() * size_of(dtype) + 64) {
-        set(rows);
-    }
-    void set(const Rows& rows) {
+          bytes_(rows.numbers.size() * size_of(dtype)), memory_(memory_of(device, bytes_.size())) {
         for (std::size_t i = 0; i < rows.numbers.size(); ++i)
             test::store(dtype_, &bytes_[place(i) * size_of(dtype_)], rows.numbers[i]);
+        REQUIRE(memory_.upload(bytes_.data(), bytes_.size()).has_value());
     }
-    Rows get() const {
+    Rows get() {
+        REQUIRE(memory_.download(bytes_.data(), bytes_.size()).has_value());
         Rows rows = filled(rows_, heads_, columns_, 0);
         for (std::size_t i = 0; i < rows.numbers.size(); ++i)
             rows.numbers[i] = test::load(dtype_, &bytes_[place(i) * size_of(dtype_)]);
@@ -298,7 +306,7 @@ class Memory {
     // batch: of dense tensors; page: of paged ones. Neither: ragged.
     TensorView view(std::int64_t batch, std::int64_t page) {
         TensorView view;
-        view.data = bytes_.data();
+        view.data = memory_.data();
         view.dtype = dtype_;
         const std::int64_t row = heads_ * columns_;
         if (page > 0) {
@@ -338,6 +346,7 @@ class Memory {
     DType dtype_;
     std::int64_t rows_, heads_, columns_, page_;
     std::vector<std::byte> bytes_;
+    DeviceMemory memory_;
 };
 
 struct Inputs {
@@ -487,53 +496,71 @@ Outputs reference(const Case& one, const Inputs& in) {
     return out;
 }
 
-// A tensor of one dim and its gradient.
-struct Reals {
-    std::vector<float> numbers, gradients;
-    explicit Reals(const Table& table) : numbers(table.begin(), table.end()) {
-        gradients.assign(table.size(), 7);
+// A buffer of one dim, and its gradient.
+class Numbers {
+  public:
+    Numbers(Device device, const Table& table, bool are_integers)
+        : count_(table.size()), are_integers_(are_integers), values_(memory_of(device, 4 * count_)),
+          gradients_(memory_of(device, 4 * count_)) {
+        const std::vector<float> reals(table.begin(), table.end());
+        const std::vector<std::int32_t> integers(table.begin(), table.end());
+        const void* from = are_integers ? static_cast<const void*>(integers.data()) : reals.data();
+        REQUIRE(values_.upload(from, 4 * count_).has_value());
+        const std::vector<float> before(count_, 7);
+        REQUIRE(gradients_.upload(before.data(), 4 * count_).has_value());
     }
-    static TensorView view(std::vector<float>& reals) {
-        return TensorView::contiguous(reals.data(), DType::f32,
-                                      {static_cast<std::int64_t>(reals.size())});
+    TensorView values() const { return view(values_); }
+    TensorView gradients() const { return view(gradients_); }
+    Table gradient() const {
+        std::vector<float> numbers(count_);
+        REQUIRE(gradients_.download(numbers.data(), 4 * count_).has_value());
+        return {numbers.begin(), numbers.end()};
     }
+
+  private:
+    TensorView view(const DeviceMemory& memory) const {
+        return TensorView::contiguous(memory.data(), are_integers_ ? DType::i32 : DType::f32,
+                                      {static_cast<std::int64_t>(count_)});
+    }
+
+    std::size_t count_;
+    bool are_integers_;
+    DeviceMemory values_, gradients_;
 };
 
-TensorView table_view(std::vector<float>& reals, std::vector<std::int32_t>& integers,
-                      const Case& one, const Table& t) {
-    // No elements are at some address, too: a tensor without one is not given.
-    reals.reserve(t.size() + 1);
-    integers.reserve(t.size() + 1);
-    reals.assign(t.begin(), t.end());
-    integers.clear();
-    for (const double value : t)
-        integers.push_back(static_cast<std::int32_t>(value));
-    const std::int64_t shape[] = {static_cast<std::int64_t>(t.size())};
-    return one.mod->is_integer ? TensorView::contiguous(integers.data(), DType::i32, shape)
-                               : TensorView::contiguous(reals.data(), DType::f32, shape);
+bool is_on_gpu(Device device) { return device.kind == Device::Kind::cuda; }
+
+CompileOptions options_of(const Case& one, bool is_dense) {
+    return {.dtype = one.dtype,
+            .head_dim = static_cast<int>(one.d),
+            .head_dim_v = static_cast<int>(one.dv),
+            .query_layout = is_dense ? Layout::dense : one.queries,
+            .key_layout = is_dense ? Layout::dense : one.keys,
+            .device = one.device,
+            .backward = is_dense || one.backward,
+            .cache = {.disk = is_on_gpu(one.device)}};
 }
 
 Kernel kernel_of(const Case& one, bool is_dense) {
-    auto kernel = compile(one.text(), {.dtype = one.dtype,
-                                       .head_dim = static_cast<int>(one.d),
-                                       .head_dim_v = static_cast<int>(one.dv),
-                                       .query_layout = is_dense ? Layout::dense : one.queries,
-                                       .key_layout = is_dense ? Layout::dense : one.keys,
-                                       .device = Device::cpu(),
-                                       .backward = is_dense || one.backward,
-                                       .cache = {.disk = false}});
+    auto kernel = compile(one.text(), options_of(one, is_dense));
     REQUIRE_MESSAGE(kernel.has_value(), kernel.error().message);
     return *kernel;
 }
 
-struct Called {
-    std::vector<std::byte> bytes;
-    Workspace workspace;
-    explicit Called(const Plan& plan) : bytes(plan.workspace_bytes() + 256) {
-        auto at = reinterpret_cast<std::uintptr_t>(bytes.data());
-        at = (at + 255) / 256 * 256;
+// Of a plan's calls.
+class Called {
+  public:
+    Called(Device device, const Plan& plan)
+        : memory_(memory_of(device, plan.workspace_bytes() + 256)) {
+        // What is left of calls before is no zeros.
+        REQUIRE(memory_.fill(0xff).has_value());
+        const auto at = (reinterpret_cast<std::uintptr_t>(memory_.data()) + 255) / 256 * 256;
         workspace = {reinterpret_cast<void*>(at), plan.workspace_bytes()};
     }
+    Workspace workspace;
+
+  private:
+    DeviceMemory memory_;
 };
 
 #define REQUIRE_OK(result)                                                                         \
@@ -547,32 +574,29 @@ Outputs run(const Case& one, const Inputs& in) {
     const std::int64_t q_batch = one.queries == Layout::dense ? one.batch() : -1;
     const std::int64_t k_batch = one.keys == Layout::dense ? one.batch() : -1;
     const std::int64_t heads_first = one.heads_first ? one.page_size : 0;
-    Memory q(in.q, one.dtype), k(in.k, one.dtype, heads_first), v(in.v, one.dtype, heads_first);
-    Memory d_out(in.d_out, one.dtype), d_lse(in.d_lse, DType::f32);
+    const Device on = one.device;
+    Memory q(on, in.q, one.dtype), k(on, in.k, one.dtype, heads_first),
+        v(on, in.v, one.dtype, heads_first);
+    Memory d_out(on, in.d_out, one.dtype), d_lse(on, in.d_lse, DType::f32);
     // Gradients of buffers are closer with o in f32.
-    Memory o(filled(one.q_total(), one.heads, one.dv, 7), one.backward ? DType::f32 : one.dtype);
-    Memory lse(filled(one.q_total(), one.heads, 1, 7), DType::f32);
-    std::vector<float> reals, d_reals(in.t.size() + 1, 7);
-    d_reals.pop_back();
-    std::vector<std::int32_t> integers;
+    Memory o(on, filled(one.q_total(), one.heads, one.dv, 7),
+             one.backward ? DType::f32 : one.dtype);
+    Memory lse(on, filled(one.q_total(), one.heads, 1, 7), DType::f32);
+    const Numbers t(on, in.t, one.mod->is_integer), sink(on, in.s, false);
     std::vector<NamedTensor> buffers, gradients;
     if (one.mod->index != Mod::Index::none) {
-        buffers.push_back({"t", table_view(reals, integers, one, in.t)});
-        if (!one.mod->is_integer)
-            gradients.push_back(
-                {"t", TensorView::contiguous(d_reals.data(), DType::f32,
-                                             {static_cast<std::int64_t>(d_reals.size())})});
+        buffers.push_back({"t", t.values()});
+        if (!one.mod->is_integer) gradients.push_back({"t", t.gradients()});
     }
-    Reals sink(in.s);
     if (one.sink != nullptr) {
-        buffers.push_back({"s", Reals::view(sink.numbers)});
-        gradients.push_back({"s", Reals::view(sink.gradients)});
+        buffers.push_back({"s", sink.values()});
+        gradients.push_back({"s", sink.gradients()});
     }
     auto plan = kernel.plan(
         one.sizes(), buffers, {},
         {.scale = scale_of(one), .lengths = one.lengths(), .cpu_threads = {.count = one.threads}});
     REQUIRE_OK(plan);
-    Called call(*plan);
+    const Called call(on, *plan);
     const auto q_view = [&](Memory& memory) { return memory.view(q_batch, 0); };
     const auto k_view = [&](Memory& memory) { return memory.view(k_batch, one.page_size); };
     REQUIRE_OK(kernel.forward(*plan,
@@ -584,9 +608,9 @@ Outputs run(const Case& one, const Inputs& in) {
                               buffers, call.workspace));
     Outputs out{.o = o.get(), .lse = lse.get(), .dq = {}, .dk = {}, .dv = {}, .dt = {}, .ds = {}};
     if (!one.backward) return out;
-    Memory dq(filled(one.q_total(), one.heads, one.d, 7), DType::f32);
-    Memory dk(filled(one.kv_total(), one.kv_heads, one.d, 7), DType::f32);
-    Memory dv(filled(one.kv_total(), one.kv_heads, one.dv, 7), DType::f32);
+    Memory dq(on, filled(one.q_total(), one.heads, one.d, 7), DType::f32);
+    Memory dk(on, filled(one.kv_total(), one.kv_heads, one.d, 7), DType::f32);
+    Memory dv(on, filled(one.kv_total(), one.kv_heads, one.dv, 7), DType::f32);
     REQUIRE_OK(kernel.backward(*plan,
                                {.q = q_view(q),
                                 .k = k_view(k),
@@ -602,8 +626,8 @@ Outputs run(const Case& one, const Inputs& in) {
     out.dq = dq.get();
     out.dk = dk.get();
     out.dv = dv.get();
-    out.dt.assign(d_reals.begin(), d_reals.end());
-    out.ds.assign(sink.gradients.begin(), sink.gradients.end());
+    out.dt = t.gradient();
+    out.ds = sink.gradient();
     return out;
 }
 
@@ -738,20 +762,18 @@ void check_dense(const Case& one, const Inputs& in, const Outputs& got) {
             places.push_back(place);
             own.push_back(in.t[static_cast<std::size_t>(place)]);
         }
-        Memory q(gather(in.q, n, false), one.dtype), k(gather(in.k, m, true), one.dtype),
-            v(gather(in.v, m, true), one.dtype), d_out(gather(in.d_out, n, false), one.dtype);
-        Memory o(filled(n, one.heads, one.dv, 7), one.backward ? DType::f32 : one.dtype);
-        Memory lse(filled(n, one.heads, 1, 7), DType::f32);
-        Memory d_lse(gather(in.d_lse, n, false), DType::f32);
-        std::vector<float> reals, d_reals(own.size());
-        std::vector<std::int32_t> integers;
+        const Device on = one.device;
+        Memory q(on, gather(in.q, n, false), one.dtype), k(on, gather(in.k, m, true), one.dtype),
+            v(on, gather(in.v, m, true), one.dtype),
+            d_out(on, gather(in.d_out, n, false), one.dtype);
+        Memory o(on, filled(n, one.heads, one.dv, 7), one.backward ? DType::f32 : one.dtype);
+        Memory lse(on, filled(n, one.heads, 1, 7), DType::f32);
+        Memory d_lse(on, gather(in.d_lse, n, false), DType::f32);
+        const Numbers t(on, own, one.mod->is_integer);
         std::vector<NamedTensor> buffers, gradients;
         if (index != Index::none) {
-            buffers.push_back({"t", table_view(reals, integers, one, own)});
-            if (!one.mod->is_integer)
-                gradients.push_back(
-                    {"t", TensorView::contiguous(d_reals.data(), DType::f32,
-                                                 {static_cast<std::int64_t>(d_reals.size())})});
+            buffers.push_back({"t", t.values()});
+            if (!one.mod->is_integer) gradients.push_back({"t", t.gradients()});
         }
         Table own_sinks;
         std::vector<std::size_t> sink_places;
@@ -766,16 +788,16 @@ void check_dense(const Case& one, const Inputs& in, const Outputs& got) {
                 own_sinks.push_back(in.s[sink_places.back()]);
             }
         }
-        Reals sink(own_sinks);
+        const Numbers sink(on, own_sinks, false);
         if (one.sink != nullptr) {
-            buffers.push_back({"s", Reals::view(sink.numbers)});
-            gradients.push_back({"s", Reals::view(sink.gradients)});
+            buffers.push_back({"s", sink.values()});
+            gradients.push_back({"s", sink.gradients()});
         }
         auto plan =
             kernel.plan({1, one.heads, one.kv_heads, n, m}, buffers, {},
                         {.scale = scale_of(one), .q_offset = start, .cpu_threads = {.count = 1}});
         REQUIRE_OK(plan);
-        Called call(*plan);
+        const Called call(on, *plan);
         REQUIRE_OK(kernel.forward(*plan,
                                   {.q = q.view(1, 0),
                                    .k = k.view(1, 0),
@@ -786,9 +808,9 @@ void check_dense(const Case& one, const Inputs& in, const Outputs& got) {
         scatter(o.get(), expected.o, false);
         scatter(lse.get(), expected.lse, false);
         if (!one.backward) continue;
-        Memory dq(filled(n, one.heads, one.d, 7), DType::f32),
-            dk(filled(m, one.kv_heads, one.d, 7), DType::f32),
-            dv(filled(m, one.kv_heads, one.dv, 7), DType::f32);
+        Memory dq(on, filled(n, one.heads, one.d, 7), DType::f32),
+            dk(on, filled(m, one.kv_heads, one.d, 7), DType::f32),
+            dv(on, filled(m, one.kv_heads, one.dv, 7), DType::f32);
         REQUIRE_OK(kernel.backward(*plan,
                                    {.q = q.view(1, 0),
                                     .k = k.view(1, 0),
@@ -804,11 +826,12 @@ void check_dense(const Case& one, const Inputs& in, const Outputs& got) {
         scatter(dq.get(), expected.dq, false);
         scatter(dk.get(), expected.dk, true);
         scatter(dv.get(), expected.dv, true);
-        for (std::size_t i = 0; i < d_reals.size(); ++i)
+        const Table d_table = t.gradient(), d_sinks = sink.gradient();
+        for (std::size_t i = 0; i < d_table.size(); ++i)
             if (!expected.dt.empty())
-                expected.dt[static_cast<std::size_t>(places[i])] += d_reals[i];
+                expected.dt[static_cast<std::size_t>(places[i])] += d_table[i];
         for (std::size_t i = 0; i < sink_places.size(); ++i)
-            expected.ds[sink_places[i]] += sink.gradients[i];
+            expected.ds[sink_places[i]] += d_sinks[i];
     }
     check_outputs(one, got, std::move(expected));
 }
@@ -901,6 +924,18 @@ Case random_case(Random& random, std::int64_t budget, std::int64_t most_requests
     return one;
 }
 
+// Fills the cache on disk, each kernel once.
+void compile_for(const Case& one, const char* arch, std::vector<std::string>& compiled) {
+    CompileOptions options = options_of(one, false);
+    options.cache.disk = true;
+    const std::string key = one.text() + std::string(name(one.queries)) +
+                            std::string(name(one.keys)) + std::to_string(one.backward) +
+                            std::to_string(one.d);
+    if (std::ranges::find(compiled, key) != compiled.end()) return;
+    compiled.push_back(key);
+    REQUIRE_OK(compile_offline(one.text(), options, arch));
+}
+
 void check_case(const Case& one, Random& random) {
     Inputs in = inputs_of(one, random);
     for (Rows* rows : {&in.q, &in.k, &in.v, &in.d_out})
@@ -913,7 +948,24 @@ void check_case(const Case& one, Random& random) {
         value = one.mod->is_integer ? value : rounded(DType::f32, value);
     const Outputs got = run(one, in);
     check_outputs(one, got, reference(one, in));
-    check_dense(one, in, got);
+    if (!is_on_gpu(one.device)) check_dense(one, in, got);
+}
+
+// The same requests as on a CPU, and as many again.
+void check_on_gpu(std::uint64_t first, std::uint64_t last, bool is_decode) {
+    const char* arch = std::getenv("FLEXC_TEST_COMPILE");
+    if (arch == nullptr && !is_on_gpu(default_device())) return;
+    std::vector<std::string> compiled;
+    for (std::uint64_t seed = first; seed <= last; ++seed) {
+        CAPTURE(seed);
+        Random random(seed);
+        Case one = random_case(random, 8000, random.chance(15) ? 40 : 6, is_decode);
+        one.device = Device::cuda(0);
+        if (arch == nullptr)
+            check_case(one, random);
+        else
+            compile_for(one, arch, compiled);
+    }
 }
 
 } // namespace
@@ -924,6 +976,22 @@ TEST_CASE("random requests, ragged and paged, are what float64 and the dense ker
         Random random(seed);
         check_case(random_case(random, 8000, random.chance(15) ? 40 : 6), random);
     }
+}
+
+TEST_CASE("random requests on a GPU are what float64 gives, 1 to 125") {
+    check_on_gpu(1, 125, false);
+}
+TEST_CASE("random requests on a GPU are what float64 gives, 126 to 250") {
+    check_on_gpu(126, 250, false);
+}
+TEST_CASE("random requests on a GPU are what float64 gives, 4001 to 4125") {
+    check_on_gpu(4001, 4125, false);
+}
+TEST_CASE("random requests on a GPU are what float64 gives, 4126 to 4250") {
+    check_on_gpu(4126, 4250, false);
+}
+TEST_CASE("random requests on a GPU with long caches are what float64 gives") {
+    check_on_gpu(2001, 2040, true);
 }
 
 TEST_CASE("keys of few queries are divided, and parts are merged before the sink") {
@@ -1070,7 +1138,7 @@ TEST_CASE("a plan that is stale is found out, and update() takes other lengths")
     const LengthTensors known{.cu_seqlens_k = TensorView::contiguous(now.data(), DType::i32, {3})};
     ForwardTensors asking = tensors;
     asking.lengths = &known;
-    Called call(*plan);
+    const Called call(Device::cpu(), *plan);
     REQUIRE_OK(kernel.forward(*plan, asking, {}, call.workspace));
     CHECK(o[0] == doctest::Approx(1));
     now = {0, 4, 8};
@@ -1092,7 +1160,7 @@ TEST_CASE("a plan that is stale is found out, and update() takes other lengths")
     CHECK(!kernel.update(*plan, f.ragged()).has_value());
 }
 
-TEST_CASE("paged keys are forward only, and other devices than a CPU say that they lack layouts") {
+TEST_CASE("paged keys are forward only, and queries have no pages") {
     Fixture f;
     const Kernel kernel = Fixture::kernel(Layout::paged);
     auto plan = kernel.plan(f.sizes, {}, {}, {.lengths = f.paged()});
@@ -1101,14 +1169,7 @@ TEST_CASE("paged keys are forward only, and other devices than a CPU say that th
     REQUIRE(!backward.has_value());
     CHECK(backward.error().code == ErrorCode::unsupported);
     CHECK(backward.error().message.find("forward only") != std::string::npos);
-    CompileOptions options{.query_layout = Layout::ragged, .key_layout = Layout::ragged};
-    const auto offline = compile_offline("score", options, "sm_90a");
-    REQUIRE(!offline.has_value());
-    CHECK(offline.error().code == ErrorCode::unsupported);
-    CHECK(offline.error().message.find("queries are ragged and keys ragged: on CUDA both") !=
-          std::string::npos);
-    options.device = Device::cuda();
-    CHECK(compile("score", options).error().code == ErrorCode::unsupported);
+    CompileOptions options;
     options.query_layout = Layout::paged;
     CHECK(compile("score", options).error().code == ErrorCode::invalid_option);
 }

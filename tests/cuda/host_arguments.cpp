@@ -137,7 +137,10 @@ std::uint64_t HostArguments::word(const passes::ArgumentSlot& slot, const ir::Pr
     }
     case Kind::size: return static_cast<std::uint64_t>(environment.sizes[slot.index]);
     case Kind::out_of_range: return reinterpret_cast<std::uint64_t>(&flag_);
-    case Kind::first_kv_head: return 0;
+    case Kind::first_kv_head:
+    case Kind::sequences: // programs here are dense
+    case Kind::pages:
+    case Kind::page_size: return 0;
     }
     return 0;
 }

@@ -37,11 +37,11 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* g
     attention.row_facts = facts;
     facts[row_fact_place(index, kLseLog2Fact)] = row->lse_log2;
     facts[row_fact_place(index, kReferenceFact)] = row->reference;
-    const RowOfSink at{0, 3, index, index, true};
+    const RowOfSink at{0, 3, index, index, index, true};
     row->weight = add_sink(attention, arguments, at, row->d_lse);
     row->lse_log2 = facts[row_fact_place(index, kLseLog2Fact)];
     add_sink_gradients(attention, arguments, at, -row->weight * row->product);
-    const RowOfSink none{0, 3, 5, 5, false};
+    const RowOfSink none{0, 3, 5, 5, 5, false};
     float d_lse = 2;
     if (add_sink(attention, arguments, none, d_lse) != 0 || d_lse != 2 || facts[5] != 0)
         row->weight = -1;

@@ -6,6 +6,7 @@
 
 #include "flexc/command.h"
 #include "flexc/compile_options.h"
+#include "flexc/layout_option.h"
 #include "flexc/mod_option.h"
 #include "flexc/whole_file.h"
 #include "support/text.h"
@@ -18,6 +19,7 @@ namespace fs = std::filesystem;
 struct CompileCommand {
     ModOption mod;
     KernelOption kernel;
+    LayoutOption layout;
     std::string arch = "sm_90a";
     std::string folder;
     bool no_cache = false, json = false;
@@ -57,6 +59,7 @@ void write_pack(const std::string& folder, const OfflineResult& result) {
 void run(const CompileCommand& options) {
     auto mod = load_mod(options.mod);
     apply(options.kernel, mod.options);
+    apply(options.layout, mod.options);
     if (options.no_cache) {
         mod.options.cache = {.memory = false, .disk = false};
     }
@@ -79,6 +82,7 @@ void add_compile(CommandLine program) {
     add_mod_options(command, options->mod, false);
     command.option("--arch", options->arch, "sm_80, sm_90a, sm_100, ...");
     add_kernel_options(command, options->kernel);
+    add_layout_options(command, options->layout);
     command.option("-o,--output", options->folder,
                    "Write a pack into this folder: with FLEXC_PACK=DIR the program needs no NVRTC",
                    {.file = true});

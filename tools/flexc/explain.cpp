@@ -5,6 +5,7 @@
 
 #include "flexc/command.h"
 #include "flexc/compile_options.h"
+#include "flexc/layout_option.h"
 #include "flexc/mod_option.h"
 #include "support/text.h"
 
@@ -14,6 +15,7 @@ namespace {
 struct ExplainOptions {
     ModOption mod;
     KernelOption kernel;
+    LayoutOption layout;
     std::vector<std::string> stages;
     std::string arch = "sm_90a";
     bool json = false;
@@ -25,6 +27,7 @@ const std::vector<std::string> kStages{"tokens", "ast",  "ir",   "grad", "deps",
 void run(const ExplainOptions& options) {
     auto mod = load_mod(options.mod);
     apply(options.kernel, mod.options);
+    apply(options.layout, mod.options);
     mod.options.backward = true; // grad, plan, cuda and llvm show both directions
     nlohmann::json value = nlohmann::json::object();
     for (const auto& stage : options.stages) {
@@ -55,6 +58,7 @@ void add_explain(CommandLine program) {
                    {.required = true, .separator = ',', .among = kStages});
     command.option("--arch", options->arch, "GPU architecture of plan and cuda");
     add_kernel_options(command, options->kernel);
+    add_layout_options(command, options->layout);
     command.json_flag(options->json);
     command.on_run([options] { run(*options); });
 }

@@ -93,6 +93,9 @@ void add_layout_options(CommandLine command, LayoutOption& option) {
                    "[PAGES,PAGE_SIZE,H_KV,.] with page_table i32 [B,MAX_PAGES] and seqused_k i32 "
                    "[B], or page_indptr, page_indices and last_page_len",
                    {.usual = {"dense", "ragged", "paged"}});
+}
+
+void add_query_start_option(CommandLine command, LayoutOption& option) {
     command.option("--query-start", option.query_start,
                    "Where q_idx of a request begins: zero, or end, so that it ends with the keys; "
                    "auto is end with paged keys",

@@ -13,6 +13,8 @@ struct LayoutOption {
     std::string query_layout = "dense", key_layout = "dense", query_start = "auto";
 };
 void add_layout_options(CommandLine command, LayoutOption& option);
+// Where lengths are, too.
+void add_query_start_option(CommandLine command, LayoutOption& option);
 void apply(const LayoutOption& option, CompileOptions& options);
 bool is_dense(const LayoutOption& option);
 

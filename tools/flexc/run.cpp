@@ -279,6 +279,7 @@ void add_run(CommandLine program) {
                    {.usual = {"auto", "cpu", "cuda"}});
     command.option("--scale", options->scale, "Instead of 1/sqrt(D)");
     add_layout_options(command, options->layout);
+    add_query_start_option(command, options->layout);
     add_choice_options(command, options->choice);
     add_rank_options(command, options->ranks);
     command.option("--output-type", options->output_type, "Of o: input (the type of q) or f32",

@@ -378,7 +378,7 @@ class Forward {
             has_key_rows_ = true;
             for (std::int64_t key = keys_.begin; key < keys_.end; ++key)
                 scratch_.key_rows[key % kKeyTile] =
-                    key_row(all_.all_, sequence_, static_cast<int>(key));
+                    key_row(all_.all_.pages, all_.all_.page_size, sequence_, static_cast<int>(key));
         }
 
         // visit(rows that lie side by side, the first one's key).

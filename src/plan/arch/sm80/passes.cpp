@@ -19,17 +19,24 @@ Launch launch(std::size_t kernel, const KernelConfig& config, Extent blocks) {
             .shared_bytes = config.shared_bytes};
 }
 
-Extent query_tiles(const KernelConfig& config) {
-    return {{{1, {{Of::batch}, {Of::heads}, tiles_of(Of::queries, config.query_tile)}}}};
-}
-Extent key_tiles(const KernelConfig& config) {
+// by_heads: launches have some heads each.
+Extent key_tiles(const Program& program, const KernelConfig& config, bool by_heads) {
+    if (program.options().key_layout == Layout::ragged && !by_heads)
+        return {{{1, {{Of::kv_heads}, tiles_of(Of::all_keys, config.key_tile)}},
+                 {1, {{Of::kv_heads}, {Of::batch}}}}};
     return {{{1, {{Of::batch}, {Of::kv_heads}, tiles_of(Of::keys, config.key_tile)}}}};
 }
+// Of floats in the workspace.
+Extent query_rows(const Program& program, int columns) {
+    if (program.options().query_layout == Layout::ragged)
+        return {{{columns, {{Of::heads}, {Of::all_queries}}}}};
+    return {{{columns, {{Of::batch}, {Of::heads}, {Of::queries}}}}};
+}
 
-PassPlan forward(const Program&, const KernelConfig& main) {
+PassPlan forward(const Program& program, const KernelConfig& main) {
     PassPlan pass;
     pass.kernels = {main};
-    pass.steps = {launch(0, main, query_tiles(main))};
+    pass.steps = {launch(0, main, query_tiles(program, main.query_tile))};
     return pass;
 }
 
@@ -43,35 +50,35 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     pass.main = 1;
     const bool has_sink = program.mod().sink != ir::kNoNode;
     if (has_sink) pass.kernels[0].reason += kBesideSink;
-    const Extent rows = {{{1, {{Of::batch}, {Of::heads}, {Of::queries}}}}};
     pass.workspace.push_back({.region = Region::delta,
-                              .elements = rows,
+                              .elements = query_rows(program, 1),
                               .argument = argument(&::sm80::KernelArguments::delta)});
     if (is_fused)
-        pass.workspace.push_back(
-            {.region = Region::dq_accumulator,
-             .elements = {{{head_dim, {{Of::batch}, {Of::heads}, {Of::queries}}}}},
-             .argument = argument(&::sm80::KernelArguments::dq_accumulator)});
-    add_row_facts(pass);
+        pass.workspace.push_back({.region = Region::dq_accumulator,
+                                  .elements = query_rows(program, head_dim),
+                                  .argument = argument(&::sm80::KernelArguments::dq_accumulator)});
+    add_row_facts(program, pass);
     add_exact_sums(program, pass);
 
     pass.steps.push_back(FillGradients{});
     if (is_fused) pass.steps.push_back(Fill{Region::dq_accumulator});
     add_fill_of_exact_sums(pass);
-    pass.steps.push_back(find_references(pass.main));
-    Launch of_delta = launch(0, pass.kernels[0], query_tiles(pass.kernels[0]));
+    pass.steps.push_back(find_references(program, pass.main));
+    Launch of_delta = launch(0, pass.kernels[0], query_tiles(program, pass.kernels[0].query_tile));
     of_delta.writes = {Region::delta};
     if (has_sink) {
         of_delta.reads.push_back(Region::row_facts);
         of_delta.writes.push_back(Region::row_facts);
     }
     pass.steps.push_back(std::move(of_delta));
-    Launch of_keys = launch(1, main, key_tiles(main));
+    const bool by_heads = !is_fused && pass.heads_at_once != passes::HeadsAtOnce::all;
+    Launch of_keys = launch(1, main, key_tiles(program, main, by_heads));
     of_keys.reads = {Region::delta, Region::row_facts};
     if (is_fused) of_keys.writes = {Region::dq_accumulator};
     of_keys.by_heads = !is_fused;
     pass.steps.push_back(std::move(of_keys));
-    Launch of_queries = launch(2, pass.kernels[2], query_tiles(pass.kernels[2]));
+    Launch of_queries =
+        launch(2, pass.kernels[2], query_tiles(program, pass.kernels[2].query_tile));
     of_queries.reads = is_fused ? std::vector{Region::dq_accumulator}
                                 : std::vector{Region::delta, Region::row_facts};
     pass.steps.push_back(std::move(of_queries));

@@ -148,7 +148,7 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     if (deterministic)
         pass.workspace.push_back(
             {.region = Region::dq_semaphores, .elements = {{{1, {kBatch, kHeads, kRowBlocks}}}}});
-    add_row_facts(pass);
+    add_row_facts(program, pass);
     if (sums_distances)
         region(Region::distance_sums, &Arguments::distance_sums, of_distances(1),
                deterministic ? sizeof(exact::Sum) : sizeof(float));
@@ -189,7 +189,7 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
         pass.steps.push_back(std::move(expand));
         pass.kernels.push_back(expand_kernel());
     }
-    pass.steps.push_back(find_references(pass.main));
+    pass.steps.push_back(find_references(program, pass.main));
     Launch delta =
         launch(0, pass.kernels[0], {{{1, {kBatch, kHeads, tiles_of(Of::queries, kPaddedRows)}}}});
     delta.starts_early = true;

@@ -1,5 +1,5 @@
-// Memory for block masks. What a plan gives back is kept for the next one: drivers take longer to
-// allocate than a device to fill a block mask.
+// Memory of plans: block masks, and where requests lie. What a plan gives back is kept for the next
+// one: drivers take longer to allocate than a device to fill a block mask.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@
 
 namespace flexc::runtime {
 
-class BlockMaskMemory : public std::enable_shared_from_this<BlockMaskMemory> {
+class PlanMemory : public std::enable_shared_from_this<PlanMemory> {
   public:
-    explicit BlockMaskMemory(int device) : device_(device) {}
-    BlockMaskMemory(const BlockMaskMemory&) = delete;
-    BlockMaskMemory& operator=(const BlockMaskMemory&) = delete;
-    ~BlockMaskMemory();
+    explicit PlanMemory(int device) : device_(device) {}
+    PlanMemory(const PlanMemory&) = delete;
+    PlanMemory& operator=(const PlanMemory&) = delete;
+    ~PlanMemory();
 
     // On the device; goes back when the last owner lets go of it and the device has done its work.
     Result<std::shared_ptr<void>> allocate(std::size_t bytes);

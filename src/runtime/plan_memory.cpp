@@ -1,4 +1,4 @@
-#include "runtime/block_mask_memory.h"
+#include "runtime/plan_memory.h"
 
 #include <utility>
 
@@ -8,12 +8,12 @@ namespace flexc::runtime {
 
 // At process end the driver may be gone: here and in give_back there is nothing to do about a
 // failure.
-BlockMaskMemory::~BlockMaskMemory() {
+PlanMemory::~PlanMemory() {
     auto scope = cuda::ContextScope::enter(device_);
     if (scope && kept_.data != nullptr) (void)cuda::release(kept_.data);
 }
 
-Result<std::shared_ptr<void>> BlockMaskMemory::allocate(std::size_t bytes) {
+Result<std::shared_ptr<void>> PlanMemory::allocate(std::size_t bytes) {
     Block block = take(bytes);
     if (block.data == nullptr) {
         auto scope = cuda::ContextScope::enter(device_);
@@ -26,14 +26,14 @@ Result<std::shared_ptr<void>> BlockMaskMemory::allocate(std::size_t bytes) {
         block.data, [owner = shared_from_this(), block](void*) { owner->give_back(block); });
 }
 
-BlockMaskMemory::Block BlockMaskMemory::take(std::size_t bytes) {
+PlanMemory::Block PlanMemory::take(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     return kept_.bytes < bytes ? Block() : std::exchange(kept_, {});
 }
 
-// Waits for launches that may still read the block mask, as the driver does when memory is
+// Waits for launches that may still read it, as the driver does when memory is
 // released.
-void BlockMaskMemory::give_back(Block block) {
+void PlanMemory::give_back(Block block) {
     auto scope = cuda::ContextScope::enter(device_);
     if (!scope) return;
     const bool is_free = cuda::synchronize_context().has_value();

@@ -1,0 +1,74 @@
+// Tiles of keys that lie in pages: each row is where the request's table says.
+#pragma once
+
+#include "common/sequence_length.cuh"
+#include "sm80/tile.cuh"
+
+namespace sm80 {
+
+// As TileSource, from keys of one request and head on.
+template <int kThreads, typename T> class PagedTileSource {
+    using E = typename T::Element;
+    static constexpr int kBytes = kCopyBytes<E, T::kColumns>;
+    static constexpr int kPieces =
+        kBytes == 0 ? 0 : T::kColumns * static_cast<int>(sizeof(E)) / kBytes; // of a row
+    static constexpr bool kCanCopy = kPieces > 0 && kPieces <= kThreads;
+
+  public:
+    __device__ PagedTileSource(const AttentionArguments& attention, const TensorArgument& tensor,
+                               const SequenceLength& length, int h_kv, int first_key)
+        : slots_(tensor, 0, h_kv, 0), stride_page_(tensor.stride_b),
+          pages_(attention.sequences.pages + length.sequence().first_page),
+          page_size_(attention.sequences.page_size), first_key_(first_key),
+          aligned_(slots_.aligned_to(kBytes) &&
+                   (stride_page_ * static_cast<long long>(sizeof(E)) & (kBytes - 1)) == 0) {}
+
+    __device__ void advance(int rows) { first_key_ += rows; }
+
+    // Rows from rows_left on become zeros.
+    __device__ void load(T tile, int rows_left) const {
+        if constexpr (kCanCopy) {
+            if (aligned_) {
+                copy_pieces(tile, rows_left);
+                return;
+            }
+        }
+#pragma unroll 1
+        for (int i = threadIdx.x; i < T::kRows * T::kColumns; i += kThreads) {
+            const int row = i / T::kColumns, column = i % T::kColumns;
+            E value = flexc_from_float<E>(0);
+            if (row < rows_left) value = row_of(row)[column * slots_.stride_d];
+            store_shared(tile.at(row, column), value);
+        }
+    }
+
+  private:
+    __device__ const E* row_of(int row) const {
+        const int key = first_key_ + row;
+        const int page = flexc_quotient(key, page_size_);
+        return slots_.data + __ldg(pages_ + page) * stride_page_ +
+               (key - page * page_size_) * slots_.stride_s;
+    }
+    // A thread keeps its column and steps down the rows.
+    __device__ void copy_pieces(T tile, int rows_left) const {
+        constexpr int kRowStep = kThreads / kPieces;
+        const int first = static_cast<int>(threadIdx.x) / kPieces;
+        const int column = static_cast<int>(threadIdx.x) % kPieces * (T::kColumns / kPieces);
+#pragma unroll 4
+        for (int row = first; row < T::kRows; row += kRowStep) {
+            if (kThreads % kPieces != 0 && first >= kRowStep) break;
+            const bool valid = row < rows_left;
+            copy_async<kBytes>(tile.at(row, column), valid ? row_of(row) + column : slots_.data,
+                               valid);
+        }
+    }
+
+    const Plane<E> slots_; // of page 0
+    const long long stride_page_;
+    const int* const pages_; // of the request
+    const int page_size_;
+    int first_key_;
+    const bool aligned_; // uniform
+};
+
+} // namespace sm80
