@@ -37,7 +37,7 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* g
     attention.row_facts = facts;
     facts[row_fact_place(index, kLseLog2Fact)] = row->lse_log2;
     facts[row_fact_place(index, kReferenceFact)] = row->reference;
-    const RowOfSink at{0, 3, index, index, index, true};
+    const RowOfSink at{0, 3, index, index + static_cast<int>(attention.q_offset), index, true};
     row->weight = add_sink(attention, arguments, at, row->d_lse);
     row->lse_log2 = facts[row_fact_place(index, kLseLog2Fact)];
     add_sink_gradients(attention, arguments, at, -row->weight * row->product);
