@@ -1,12 +1,15 @@
 // From a Mod to code that runs on a device, through the disk cache. One function per backend.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string_view>
 
 #include "api/frontend.h"
+#include "cache/modules.h"
 #include "cache/store.h"
 #include "runtime/executable.h"
+#include "runtime/state.h"
 #include "support/watch.h"
 
 namespace flexc::api {
@@ -25,6 +28,12 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
 Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions& options,
                                    std::string_view arch, bool any_layout, cache::Store& store,
                                    const support::Watch& watch);
+
+// What was read to a kernel, by the passes and the backend of the options' device. `start` is when
+// the compile began.
+Result<cache::Modules<detail::KernelState>::Made>
+make_kernel(Front front, const CompileOptions& options, const support::Watch& watch,
+            std::chrono::steady_clock::time_point start);
 
 // What these would say before a backend compiler runs; an empty `arch` is that of the device.
 Result<void> check_cpu(const CompileOptions& options);

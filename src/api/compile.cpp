@@ -66,18 +66,37 @@ make_kernel(std::string_view text, const CompileOptions& options, const support:
     const auto start = Clock::now();
     auto front = api::read_program(text, options);
     if (!front) return front.error();
+    return api::make_kernel(std::move(*front), options, watch, start);
+}
+
+std::vector<std::string> sizes_read(const ir::Program& program, std::span<const ir::NodeId> roots) {
+    std::vector<bool> is_read(program.sizes.size(), false);
+    for (const ir::NodeId node : ir::reachable(program.graph, roots))
+        if (program.graph[node].op == ir::Op::size) is_read[program.graph[node].symbol] = true;
+    std::vector<std::string> sizes;
+    for (std::size_t i = 0; i < program.sizes.size(); ++i)
+        if (is_read[i]) sizes.push_back(program.sizes[i]);
+    return sizes;
+}
+
+} // namespace
+
+Result<cache::Modules<detail::KernelState>::Made> api::make_kernel(Front front,
+                                                                   const CompileOptions& options,
+                                                                   const support::Watch& watch,
+                                                                   Clock::time_point start) {
     const support::Log log(options.log);
-    if (!front->warnings.empty()) log.warn("{}", front->warnings);
+    if (!front.warnings.empty()) log.warn("{}", front.warnings);
     for (const std::string& problem : support::environment_problems())
         log.warn("{}; it has no effect", problem);
-    auto mod = api::lower_program(std::move(*front), options);
+    auto mod = lower_program(std::move(front), options);
     if (!mod) return mod.error();
     if (auto checked = watch.check(); !checked) return checked.error();
 
-    const auto store = api::Context::instance().stores.get(options.cache);
+    const auto store = Context::instance().stores.get(options.cache);
     auto built = options.device.kind == Device::Kind::cuda
-                     ? api::build_cuda(*mod, options, options.device.index, *store, watch)
-                     : api::build_cpu(*mod, options, *store, watch);
+                     ? build_cuda(*mod, options, options.device.index, *store, watch)
+                     : build_cpu(*mod, options, *store, watch);
     if (!built) return built.error();
 
     auto state = std::make_shared<detail::KernelState>();
@@ -96,18 +115,6 @@ make_kernel(std::string_view text, const CompileOptions& options, const support:
     return cache::Modules<detail::KernelState>::Made{.value = std::move(state),
                                                      .bytes = built->bytes};
 }
-
-std::vector<std::string> sizes_read(const ir::Program& program, std::span<const ir::NodeId> roots) {
-    std::vector<bool> is_read(program.sizes.size(), false);
-    for (const ir::NodeId node : ir::reachable(program.graph, roots))
-        if (program.graph[node].op == ir::Op::size) is_read[program.graph[node].symbol] = true;
-    std::vector<std::string> sizes;
-    for (std::size_t i = 0; i < program.sizes.size(); ++i)
-        if (is_read[i]) sizes.push_back(program.sizes[i]);
-    return sizes;
-}
-
-} // namespace
 
 Result<Kernel> compile(std::string_view text, const CompileOptions& given) {
     return guarded([&]() -> Result<Kernel> {

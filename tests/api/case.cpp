@@ -1,12 +1,16 @@
 #include "api/case.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <random>
+#include <string_view>
 
 #include <doctest/doctest.h>
 
+#include "api/backend.h"
+#include "api/context.h"
 #include "api/tensor.h"
 #include "attention_oracle.h"
 #include "front/compile_text.h"
@@ -82,29 +86,49 @@ std::string compare_lse(const std::vector<double>& got, const std::vector<double
 
 } // namespace
 
-std::string run_case(const Case& one, Device device, std::uint32_t seed) {
-    const int head_dim_v = one.head_dim_v == 0 ? one.head_dim : one.head_dim_v;
-    const CompileOptions options = {.dtype = one.dtype,
-                                    .head_dim = one.head_dim,
-                                    .head_dim_v = head_dim_v,
-                                    .device = device,
-                                    .forward_kernel = one.forward_kernel,
-                                    .backward_kernel = one.backward_kernel,
-                                    .tile_source = one.tile_source,
-                                    .gradient_type = one.gradient_type,
-                                    .deterministic = one.deterministic};
-    // Fills the cache on disk with what a machine with such a GPU will ask of it, and runs nothing.
-    if (const char* arch = std::getenv("FLEXC_TEST_COMPILE")) {
-        const auto compiled = compile_offline(one.text, options, arch, one.strided);
-        return compiled ? "" : compiled.error().message;
-    }
-    auto kernel = compile(one.text, options);
-    if (!kernel) return kernel.error().message;
-    const front::Output front = front::compile_text(
-        {.source = dsl::Source("case", one.reference.empty() ? one.text : one.reference)});
-    if (!front.program) return front.rendered;
-    const ir::Program& program = *front.program;
+namespace {
 
+int value_dim(const Case& one) { return one.head_dim_v == 0 ? one.head_dim : one.head_dim_v; }
+
+CompileOptions options_of(const Case& one, Device device) {
+    return {.dtype = one.dtype,
+            .head_dim = one.head_dim,
+            .head_dim_v = value_dim(one),
+            .device = device,
+            .forward_kernel = one.forward_kernel,
+            .backward_kernel = one.backward_kernel,
+            .tile_source = one.tile_source,
+            .gradient_type = one.gradient_type,
+            .deterministic = one.deterministic};
+}
+
+// Of a program without a text, as compile() makes one.
+Result<Kernel> compile_program(const ir::Program& program, const CompileOptions& given) {
+    const auto options = api::complete(given);
+    if (!options) return options.error();
+    const support::Watch watch = api::Context::instance().watch(*options);
+    auto made = api::make_kernel({dsl::Source("case", ""), program, ""}, *options, watch,
+                                 std::chrono::steady_clock::now());
+    if (!made) return made.error();
+    return Kernel(made->value);
+}
+
+// compile_offline() of a program without a text.
+std::string build_offline(const ir::Program& program, const CompileOptions& given,
+                          const char* arch) {
+    const auto options = api::complete(given);
+    if (!options) return options.error().message;
+    const auto mod = api::lower_program({dsl::Source("case", ""), program, ""}, *options);
+    if (!mod) return mod.error().message;
+    api::Context& context = api::Context::instance();
+    const auto built = api::build_cubins(
+        *mod, *options, arch, false, *context.stores.get(options->cache), context.watch(*options));
+    return built ? "" : built.error().message;
+}
+
+std::string compare_with_definition(const Kernel& kernel, const ir::Program& program,
+                                    const Case& one, Device device, std::uint32_t seed) {
+    const int head_dim_v = value_dim(one);
     std::mt19937 random(seed);
     std::normal_distribution<double> normal;
     auto draw = [&](std::int64_t count, DType dtype, double spread) {
@@ -229,24 +253,24 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed) {
                                       dk.view(),
                                       dv.view()};
     auto plan =
-        kernel->plan({.batch = p.batch,
-                      .heads = p.heads,
-                      .kv_heads = p.kv_heads,
-                      .q_len = p.q_len,
-                      .kv_len = p.kv_len},
-                     buffers, {},
-                     {.scale = one.scale != 0 ? std::optional<double>(one.scale) : std::nullopt,
-                      .params = params,
-                      .q_offset = p.q_offset,
-                      .kv_offset = p.kv_offset,
-                      .forward = &forward,
-                      .backward = &backward});
+        kernel.plan({.batch = p.batch,
+                     .heads = p.heads,
+                     .kv_heads = p.kv_heads,
+                     .q_len = p.q_len,
+                     .kv_len = p.kv_len},
+                    buffers, {},
+                    {.scale = one.scale != 0 ? std::optional<double>(one.scale) : std::nullopt,
+                     .params = params,
+                     .q_offset = p.q_offset,
+                     .kv_offset = p.kv_offset,
+                     .forward = &forward,
+                     .backward = &backward});
     if (!plan) return plan.error().message;
     auto memory = DeviceMemory::allocate(device, std::max<std::size_t>(plan->workspace_bytes(), 1));
     if (!memory) return memory.error().message;
     (void)memory->fill(0xff);
     const Workspace workspace{memory->data(), plan->workspace_bytes()};
-    if (auto done = kernel->forward(*plan, forward, buffers, workspace); !done)
+    if (auto done = kernel.forward(*plan, forward, buffers, workspace); !done)
         return done.error().message;
     std::vector<std::vector<std::byte>> before;
     for (int run = 0; run < one.runs; ++run) {
@@ -261,7 +285,7 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed) {
             before = std::move(last);
         }
         (void)memory->fill(0xff);
-        if (auto done = kernel->backward(*plan, backward, buffers, gradients, workspace); !done)
+        if (auto done = kernel.backward(*plan, backward, buffers, gradients, workspace); !done)
             return done.error().message;
         if (auto done = synchronize(device); !done) return done.error().message;
     }
@@ -284,7 +308,40 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed) {
     return problems;
 }
 
+} // namespace
+
+std::string run_case(const Case& one, Device device, std::uint32_t seed) {
+    const CompileOptions options = options_of(one, device);
+    // Fills the cache on disk with what a machine with such a GPU will ask of it, and runs nothing.
+    if (const char* arch = std::getenv("FLEXC_TEST_COMPILE")) {
+        const auto compiled = compile_offline(one.text, options, arch, one.strided);
+        return compiled ? "" : compiled.error().message;
+    }
+    const auto kernel = compile(one.text, options);
+    if (!kernel) return kernel.error().message;
+    const front::Output front = front::compile_text(
+        {.source = dsl::Source("case", one.reference.empty() ? one.text : one.reference)});
+    if (!front.program) return front.rendered;
+    return compare_with_definition(*kernel, *front.program, one, device, seed);
+}
+
+std::string run_program(const ir::Program& program, const Case& one, Device device,
+                        std::uint32_t seed) {
+    CompileOptions options = options_of(one, device);
+    options.cache.disk = false; // nobody will ask for it again
+    if (const char* arch = std::getenv("FLEXC_TEST_COMPILE"))
+        return build_offline(program, options, arch);
+    const auto kernel = compile_program(program, options);
+    if (!kernel) return kernel.error().message;
+    return compare_with_definition(*kernel, program, one, device, seed);
+}
+
 std::vector<Device> test_devices() {
+    if (const char* only = std::getenv("FLEXC_TEST_DEVICE")) {
+        const bool is_known = std::string_view(only) == "cuda" || std::string_view(only) == "cpu";
+        REQUIRE_MESSAGE(is_known, "FLEXC_TEST_DEVICE is neither cuda nor cpu: " << only);
+        return {std::string_view(only) == "cuda" ? Device::cuda(0) : Device::cpu()};
+    }
     std::vector<Device> devices;
 #if FLEXC_WITH_CPU
     devices.push_back(Device::cpu());

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "flexc/flexc.h"
+#include "ir/program.h"
 
 namespace flexc::test {
 
@@ -44,7 +45,12 @@ struct Case {
 // Empty when everything is within tolerance; else what differs, one line each.
 std::string run_case(const Case& one, Device device, std::uint32_t seed);
 
-// CPU, CUDA device 0 or both, as this machine and build have them.
+// The same for a program that was not written; `text` and `reference` are nothing then.
+std::string run_program(const ir::Program& program, const Case& one, Device device,
+                        std::uint32_t seed);
+
+// CPU, CUDA device 0 or both, as this machine and build have them; with FLEXC_TEST_DEVICE only that
+// one, cpu or cuda, whether it is there or not.
 std::vector<Device> test_devices();
 std::string name(Device device);
 
