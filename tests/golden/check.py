@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Runs golden cases through `flexc run` and holds the results against the stored ones.
 
-usage: check.py FLEXC [--device cpu|cuda] [--cases DIR] [--extra ARG]... [NAME ...]
+usage: check.py FLEXC [--device cpu|cuda] [--cases DIR] [--extra ARG]... [--under COMMAND] [NAME ...]
+
+--under: words before flexc's own, such as "compute-sanitizer --tool memcheck --error-exitcode 1".
 
 Exit code 0: all cases hold. 1: one does not. 77: the device is cuda and there is none.
 """
@@ -9,6 +11,7 @@ import argparse
 import json
 import math
 import pathlib
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -77,7 +80,7 @@ def run_case(options, case):
     folder = options.cases
     with tempfile.TemporaryDirectory() as scratch:
         outputs = pathlib.Path(scratch) / "outputs.safetensors"
-        command = [options.flexc, "run", folder / f"{case['name']}.flex",
+        command = [*options.under, options.flexc, "run", folder / f"{case['name']}.flex",
                    "--inputs", folder / f"{case['name']}.in.safetensors",
                    "--outputs", outputs, "--device", options.device, *options.extra]
         command += case.get("args", [])
@@ -89,7 +92,9 @@ def run_case(options, case):
             command += ["--scale", str(case["scale"])]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
         if done.returncode != 0:
-            return [f"exit code {done.returncode}: {done.stderr.strip()}"]
+            # Tools that flexc runs under report on stdout.
+            said = [done.stdout.strip()] if options.under else []
+            return [f"exit code {done.returncode}: {done.stderr.strip()}", *said]
         return list(problems_of(case, folder, tensor_io.read(outputs)))
 
 
@@ -111,6 +116,7 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--cases", type=pathlib.Path, default=pathlib.Path(__file__).parent / "cases")
     parser.add_argument("--extra", action="append", default=[])
+    parser.add_argument("--under", type=shlex.split, default=[])
     options = parser.parse_args()
     if options.device.startswith("cuda"):
         gpus, reason = find_gpus(options.flexc)
