@@ -26,6 +26,7 @@ from check import find_gpus  # noqa: E402
 
 HOPPER = "capability 9.0"
 LACKS_LAYOUTS = "on CUDA both have to be dense"  # what flexc says where only a CPU has layouts
+TOOL_REFUSES = "Device not supported"  # what compute-sanitizer says of some virtual machines
 SEEDS_IN_A_PROCESS = 10
 # What would make tests do something else, or nothing.
 OWN_VARIABLES = ("FLEXC_TEST_COMPILE", "FLEXC_TEST_SEED", "FLEXC_FUZZ_PROGRAMS", "FLEXC_FUZZ_SECONDS")
@@ -159,6 +160,8 @@ def judge_golden(name):
     def judge(code, output):
         if code == 77:
             return "skipped", output.strip()
+        if TOOL_REFUSES in output:
+            return "skipped", "compute-sanitizer does not work on this machine"
         if LACKS_LAYOUTS in output:
             return "absent", "flexc has no layouts on a GPU"
         if code == 0 and f"good {name}" in output.splitlines():
@@ -313,7 +316,7 @@ def make_sections(options, gpus):
         made[tool] = lambda tool=tool: sanitizer_section(options, tool, dense)
     left_out = {row[0] for row in API_SECTIONS if not row[3]} | {"racecheck", "synccheck"} if options.quick else set()
     chosen = options.only or [name for name in section_names() if name not in left_out]
-    return [made[name]() for name in section_names() if name in chosen]
+    return [made[name]() for name in section_names() if name in chosen and name not in options.skip]
 
 
 def finish(section):
@@ -434,6 +437,8 @@ def parse_arguments():
                         "random programs and memcheck of the automatic kernels")
     parser.add_argument("--only", action="extend", nargs="+", choices=section_names(), metavar="SECTION", default=[],
                         help="these sections alone")
+    parser.add_argument("--skip", action="extend", nargs="+", choices=section_names(), metavar="SECTION", default=[],
+                        help="all but these sections")
     parser.add_argument("--seconds", type=float, default=0, help="begin nothing and end all after so many; what did "
                         "not run counts as skipped (no limit)")
     parser.add_argument("--case-seconds", type=float, default=600, help="a process that takes longer hangs (600)")
@@ -444,6 +449,8 @@ def parse_arguments():
                         shutil.which("/usr/local/cuda/bin/compute-sanitizer"), help="path of compute-sanitizer")
     parser.add_argument("--logs", type=pathlib.Path, help="folder for the output of all cases")
     options = parser.parse_args()
+    if options.only and set(options.only) <= set(options.skip):
+        parser.error("--skip leaves nothing of --only")
     options.programs = options.programs or (100 if options.quick else 2000)
     for name in ("flexc", "test_api"):
         found = shutil.which(getattr(options, name))

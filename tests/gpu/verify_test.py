@@ -85,6 +85,8 @@ SANITIZER = f"""#!{sys.executable}
 import os, subprocess, sys
 at = next(i for i, word in enumerate(sys.argv) if word.endswith("flexc"))
 tool = sys.argv[sys.argv.index("--tool") + 1]
+if os.environ.get("STUB_REFUSES"):
+    sys.exit("========= Error: Target application returned an error: Device not supported")
 code = subprocess.run(sys.argv[at:]).returncode
 if os.environ.get("STUB_HAZARD") == tool and "causal" in " ".join(sys.argv):
     print("========= Error: Race reported")
@@ -201,6 +203,8 @@ class Verify(unittest.TestCase):
         rows, text = self.verify(1, *tool, "racecheck", hazard="racecheck")
         self.assertEqual(rows["racecheck"], (15, 14, 1, 0, ""))
         self.assertIn("--tool racecheck", text)
+        rows, _ = self.verify(3, *tool, "synccheck", refuses=1)
+        self.assertEqual(rows["synccheck"], (15, 0, 0, 15, "compute-sanitizer does not work on this machine"))
 
     def test_a_sanitizer_that_is_missing_is_seen(self):
         options = type("Options", (), {"sanitizer": None, "quick": False})
@@ -213,13 +217,26 @@ class Verify(unittest.TestCase):
 
     def test_every_section_can_be_made(self):
         options = type("Options", (), {
-            "sanitizer": "compute-sanitizer", "quick": False, "only": [], "flexc": "flexc", "programs": 15, "seed": 1,
+            "sanitizer": "compute-sanitizer", "quick": False, "only": [], "skip": [], "flexc": "flexc", "programs": 15, "seed": 1,
             "test_api": str(self.folder / "test_api")})
         sections = verify.make_sections(options, [HOPPER])
         self.assertEqual([section.name for section in sections], verify.section_names())
+        options.skip = ["random", "sinks"]
+        chosen = [section.name for section in verify.make_sections(options, [HOPPER])]
+        self.assertEqual(chosen, [name for name in verify.section_names() if name not in options.skip])
         for section in sections:
             self.assertGreater(len(section.tasks), 0, section.name)
             self.assertGreaterEqual(section.count, len(section.tasks), section.name)
+
+    def test_every_file_that_runs_on_a_gpu_is_in_a_section(self):
+        filters = " ".join(word for row in verify.API_SECTIONS for word in row[4])
+        # The first asks for the CPU alone, the second has a section of its own.
+        others = {"arguments_test.cpp", "random_programs_test.cpp"}
+        for path in (HERE.parent / "api").glob("*_test.cpp"):
+            text = path.read_text()
+            if re.search(r"test_devices\(\)|check_everywhere|check_on_\w+\(|Device::cuda\(0\)", text) and (
+                    path.name not in others):
+                self.assertIn(f"*/{path.name}", filters)
 
     @unittest.skipUnless("FLEXC_TEST_API" in os.environ, "needs FLEXC_TEST_API")
     def test_the_sections_of_test_api_are_there_and_differ(self):
