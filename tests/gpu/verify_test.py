@@ -217,8 +217,8 @@ class Verify(unittest.TestCase):
 
     def test_every_section_can_be_made(self):
         options = type("Options", (), {
-            "sanitizer": "compute-sanitizer", "quick": False, "only": [], "skip": [], "flexc": "flexc", "programs": 15, "seed": 1,
-            "test_api": str(self.folder / "test_api")})
+            "sanitizer": "compute-sanitizer", "quick": False, "only": [], "skip": [], "flexc": "flexc",
+            "test_api": str(self.folder / "test_api"), "programs": 15, "seed": 1})
         sections = verify.make_sections(options, [HOPPER])
         self.assertEqual([section.name for section in sections], verify.section_names())
         options.skip = ["random", "sinks"]
@@ -234,8 +234,8 @@ class Verify(unittest.TestCase):
         others = {"arguments_test.cpp", "random_programs_test.cpp"}
         for path in (HERE.parent / "api").glob("*_test.cpp"):
             text = path.read_text()
-            if re.search(r"test_devices\(\)|check_everywhere|check_on_\w+\(|Device::cuda\(0\)", text) and (
-                    path.name not in others):
+            runs = re.search(r"test_devices\(\)|check_everywhere|check_on_\w+\(|Device::cuda\(0\)", text)
+            if runs and path.name not in others:
                 self.assertIn(f"*/{path.name}", filters)
 
     @unittest.skipUnless("FLEXC_TEST_API" in os.environ, "needs FLEXC_TEST_API")
