@@ -59,9 +59,8 @@ struct Lengths {
 
 inline constexpr std::int64_t kMaxPageSize = 1024;
 
-// Lengths as memory of the kernel's device, contiguous i32, each of them optional: a call that is
-// given some asks whether the plan was made, or updated last, for these very numbers, and is an
-// error where it was not.
+// Lengths as contiguous i32, each of them optional: a call on a CPU that is given some asks whether
+// the plan was made, or updated last, for these very numbers, and is an error where it was not.
 struct LengthTensors {
     TensorView cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
     TensorView page_table, page_indptr, page_indices, last_page_len;
@@ -177,7 +176,11 @@ class Kernel {
                         Stream stream = {}) const;
 
     // Other lengths, no longer than the plan's sizes and for as many requests. All copies of the
-    // plan have them from then on; calls that run meanwhile have the old ones.
+    // plan have them from then on; calls that run meanwhile have the old ones. On CUDA they are
+    // copied to the plan's own memory, at one address for its life, in the order of the stream:
+    // launches of a graph that was captured before have them too. There the page size is the
+    // plan's, and with a backward ragged tensors have no more rows than plan() was given of
+    // (PlanOptions::backward) or its lengths had. This call itself cannot be captured.
     Result<void> update(const Plan& plan, const Lengths& lengths, Stream stream = {}) const;
 
     // Asynchronous on CUDA, allocates nothing, compiles nothing, may be captured in a graph.

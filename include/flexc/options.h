@@ -116,7 +116,7 @@ struct CompileOptions {
     DType dtype = DType::bf16; // of q, k, v: f32, f16 or bf16
     int head_dim = 64;         // D, 1 to 256
     int head_dim_v = 0;        // DV; 0 means D
-    // Anything but dense and dense is, for now, for the CPU. Paged keys have no backward.
+    // Paged keys have no backward. On CUDA, others than dense are computed by generic kernels.
     Layout query_layout = Layout::dense; // of q, o, lse and their gradients
     Layout key_layout = Layout::dense;   // of k, v and their gradients
     Device device;

@@ -72,6 +72,7 @@ std::string_view name(Region region) {
     case Region::blocks_done: return "blocks_done";
     case Region::tiles_taken: return "tiles_taken";
     case Region::row_block_states: return "row_block_states";
+    case Region::partial_results: return "partial_results";
     }
     return "";
 }

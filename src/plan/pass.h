@@ -61,6 +61,7 @@ enum class Region : std::uint8_t {
     blocks_done,
     tiles_taken,
     row_block_states,
+    partial_results,
 };
 std::string_view name(Region region);
 
@@ -114,6 +115,7 @@ struct Launch {
     Maps tensor_maps = Maps::none;
     bool starts_early = false; // programmatic dependent launch
     bool by_heads = false;     // as often as PassPlan::heads_at_once says
+    bool of_many_rows = false; // not where no request has more than kMostFewRows
     std::vector<Region> reads = {}, writes = {};
 };
 // One launch for each exact gradient, from its sums.

@@ -350,8 +350,13 @@ TensorRule written(TensorRule rule, bool requires_f32 = false) {
     return rule;
 }
 
-Result<void> check_lengths_of(const BoundCall& call, const LengthTensors* lengths) {
+Result<void> check_lengths_of(const KernelState& kernel, const BoundCall& call,
+                              const LengthTensors* lengths) {
     if (lengths == nullptr || call.sequences == nullptr) return {};
+    if (kernel.executable->reads_sequences_of_plan())
+        return Error{ErrorCode::unsupported,
+                     "lengths of a call are compared with the plan's on a CPU alone: leave them "
+                     "out, and update() the plan"};
     return call.sequences->check_same(*lengths);
 }
 
@@ -376,7 +381,7 @@ Result<void> set_tensors(const KernelState& kernel, const PlanState& plan,
                                 written(or_f32(rule.of_queries("o", tensors.o, dv))),
                                 written(optional(rule.of_rows("lse", tensors.lse)))};
     if (auto checked = check_all(rules, kernel.options.dtype); !checked) return checked;
-    if (auto checked = check_lengths_of(call, tensors.lengths); !checked) return checked;
+    if (auto checked = check_lengths_of(kernel, call, tensors.lengths); !checked) return checked;
     set_shared(kernel, tensors, call.attention);
     if (kernel.options.query_layout == Layout::ragged) call.attention.q_rows = tensors.q.shape[0];
     return {};
@@ -398,7 +403,7 @@ Result<void> set_tensors(const KernelState& kernel, const PlanState& plan,
                                 written(or_f32(rule.of_keys("dk", tensors.dk, d)), add),
                                 written(or_f32(rule.of_keys("dv", tensors.dv, dv)), add)};
     if (auto checked = check_all(rules, kernel.options.dtype); !checked) return checked;
-    if (auto checked = check_lengths_of(call, tensors.lengths); !checked) return checked;
+    if (auto checked = check_lengths_of(kernel, call, tensors.lengths); !checked) return checked;
     const Layout queries = kernel.options.query_layout, keys = kernel.options.key_layout;
     AttentionArguments& attention = call.attention;
     set_shared(kernel, tensors, attention);
@@ -633,6 +638,10 @@ bind_lengths(const KernelState& kernel, const PlanState& plan, const Lengths& le
     for (const Sequence& sequence : sequences.sequences)
         if (auto checked = check_sums(kernel.mod.program, plan.size_values, &sequence); !checked)
             return checked.error();
+    if (kernel.executable->reads_sequences_of_plan()) {
+        sequences.divide_keys(plan.sizes);
+        return std::shared_ptr<const Sequences>(std::move(*read));
+    }
     sequences.work = cpu::list_work(sequences.sequences, static_cast<int>(plan.sizes.heads),
                                     static_cast<int>(plan.sizes.kv_heads));
     return std::shared_ptr<const Sequences>(std::move(*read));

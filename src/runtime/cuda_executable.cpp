@@ -455,7 +455,11 @@ class CudaExecutable final : public Executable {
     // launches: that share the work evenly.
     Result<void> start(Walk& walk, const plan::Launch& launch, const cuda::Function& function,
                        int launches) const {
-        if (walk.attention().batch == 0) return {}; // there are no requests
+        const AttentionArguments& attention = walk.attention();
+        if (attention.batch == 0) return {}; // there are no requests
+        if (launch.of_many_rows &&
+            attention.q_len <= kMostFewRows / (attention.heads / attention.kv_heads))
+            return {};
         const plan::KernelConfig& config = walk.pass.plan.kernels[launch.kernel];
         std::int64_t blocks = launch.blocks.of(lengths_of(walk.attention())) / launches;
         if (blocks > INT32_MAX)

@@ -262,10 +262,27 @@ Result<std::shared_ptr<Sequences>> Sequences::read(Layout queries, Layout keys, 
     return result;
 }
 
+void Sequences::divide_keys(const Sizes& sizes) {
+    const int group = static_cast<int>(sizes.heads / sizes.kv_heads);
+    long long keys = 0;
+    for (const Sequence& sequence : sequences)
+        if (part_count(sequence, group, kLeastPartKeys) > 0) keys += sequence.kv_len;
+    const long long of_part = part_keys(keys, static_cast<int>(sizes.kv_heads));
+    part_count_ = 0;
+    for (Sequence& sequence : sequences) {
+        sequence.first_part = part_count_;
+        part_count_ += part_count(sequence, group, of_part);
+    }
+}
+
 std::vector<std::byte> Sequences::bytes() const {
+    Sequence end{};
+    end.first_part = part_count_;
     const auto records = std::as_bytes(std::span(sequences));
+    const auto last = std::as_bytes(std::span(&end, 1));
     const auto ids = std::as_bytes(std::span(page_ids_));
     std::vector<std::byte> all(records.begin(), records.end());
+    all.insert(all.end(), last.begin(), last.end());
     all.insert(all.end(), ids.begin(), ids.end());
     return all;
 }
@@ -274,14 +291,14 @@ SequenceArguments SequenceState::device_view(const Sizes& sizes, std::int64_t pa
     const auto* sequences = static_cast<const Sequence*>(memory.get());
     return {.sequences = sequences,
             .count = static_cast<int>(sizes.batch),
-            .pages = reinterpret_cast<const int*>(sequences + sizes.batch),
+            .pages = reinterpret_cast<const int*>(sequences + sizes.batch + 1),
             .page_size = static_cast<int>(page_size),
             .work = nullptr,
             .work_count = 0};
 }
 
 std::size_t SequenceState::bytes_for(const Sizes& sizes, std::int64_t page_size) {
-    const auto batch = static_cast<std::size_t>(sizes.batch);
+    const auto batch = static_cast<std::size_t>(sizes.batch) + 1;
     const std::size_t pages =
         page_size == 0 ? 0 : static_cast<std::size_t>((sizes.kv_len + page_size - 1) / page_size);
     return support::plus(support::times(batch, sizeof(Sequence)),

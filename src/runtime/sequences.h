@@ -25,7 +25,10 @@ class Sequences {
     // Whether these are the lengths that were read, as far as they are given.
     Result<void> check_same(const LengthTensors& tensors) const;
 
-    // What kernels on a device read, in one piece: all sequences, then pages.
+    // Divides the keys of requests with few queries for a GPU.
+    void divide_keys(const Sizes& sizes);
+    // What kernels on a device read, in one piece: all sequences, one more that ends the list of
+    // parts, then pages.
     std::vector<std::byte> bytes() const;
 
     std::vector<Sequence> sequences;
@@ -35,6 +38,7 @@ class Sequences {
 
   private:
     std::vector<int> page_ids_;
+    int part_count_ = 0;
     // As they were given.
     std::vector<std::int32_t> cu_seqlens_q_, cu_seqlens_k_, seqused_q_, seqused_k_, page_table_,
         page_indptr_, page_indices_, last_page_len_;

@@ -11,8 +11,31 @@ struct Sequence {
     int q_len, kv_len;       // used
     int q_rows, kv_rows;     // there are: those behind the used ones are none of the request's
     int q_start;             // q_idx of the first query
-    int reserved;
+    int first_part;          // on a GPU: see part_count; one more record ends the list
 };
+
+// On a GPU, requests with few queries have their keys divided over blocks: a part of the keys for
+// each head of keys, with the queries of all heads that share it, kMostFewRows rows at most.
+constexpr int kMostFewRows = 64;
+constexpr int kPartBlocks = 660; // as many as a large GPU has at once, all requests together
+constexpr int kLeastPartKeys = 256;
+
+// group: heads of queries that share one of keys.
+FLEXC_SHARED bool has_few_rows(const Sequence& sequence, int group) {
+    return sequence.q_len <= kMostFewRows / group;
+}
+// How many keys a part has, where requests with few queries have so many together.
+FLEXC_SHARED long long part_keys(long long all_keys, int kv_heads) {
+    const int parts = kPartBlocks / kv_heads > 1 ? kPartBlocks / kv_heads : 1;
+    const long long keys = (all_keys + parts - 1) / parts;
+    return keys > kLeastPartKeys ? keys : kLeastPartKeys;
+}
+// Of one request: at least one where it has queries.
+FLEXC_SHARED int part_count(const Sequence& sequence, int group, long long keys_of_part) {
+    if (sequence.q_len == 0 || !has_few_rows(sequence, group)) return 0;
+    const long long parts = (sequence.kv_len + keys_of_part - 1) / keys_of_part;
+    return parts > 1 ? static_cast<int>(parts) : 1;
+}
 
 // A piece of work: queries of some heads, which share one head of keys or are all that share some,
 // and a range of keys.

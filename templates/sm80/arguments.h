@@ -6,10 +6,11 @@
 
 namespace sm80 {
 
-// Of a backward, in its workspace.
+// In the workspace.
 struct KernelArguments : AttentionArguments {
     float* delta;          // [B, H, Q]: rowsum(d_out * o) - d_lse
     float* dq_accumulator; // [B, H, Q, D], zeroed; of the fused backward
+    float* partial_results; // see partial_results.cuh; of the forward of requests
 };
 
 } // namespace sm80

@@ -62,6 +62,12 @@ struct Surroundings {
     SequenceLength length;
 };
 
+// Of the key at one of a thread's columns of a tile.
+__device__ inline int position_of(int column, int first_kv) {
+    return first_kv + column / 2 * 8 + lane_index() % 4 * 2 + column % 2;
+}
+
+// Rows that are queries of one head.
 struct Rows {
     mod::Row value[kRows];
     int q[kRows]; // as the program sees it
@@ -79,25 +85,25 @@ struct Rows {
         for (int i = 0; i < kRows; ++i)
             q[i] = length.q_idx(first_row + 8 * i + lane / 4);
     }
-};
 
-// Calls visit(row, element, inside) for this thread's rows at one of its 2 * kKeyColumns columns.
-// What the program computes once for a column lives only that long.
-template <typename Visit>
-__device__ inline void visit_column(int column, const Surroundings& around, const Rows& rows,
-                                    int first_kv, Visit visit) {
-    const auto& [attention, arguments, place, length] = around;
-    const int position = first_kv + column / 2 * 8 + lane_index() % 4 * 2 + column % 2;
-    const bool inside = position < length.keys();
-    const int kv = length.kv_idx(position);
-    const mod::Column value =
-        mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv);
+    // Calls visit(row, element, inside) for this thread's rows at one of its 2 * kKeyColumns
+    // columns. What the program computes once for a column lives only that long.
+    template <typename Visit>
+    __device__ void visit_column(int column, const Surroundings& around, int first_kv,
+                                 Visit visit) const {
+        const auto& [attention, arguments, place, length] = around;
+        const int position = position_of(column, first_kv);
+        const bool inside = position < length.keys();
+        const int kv = length.kv_idx(position);
+        const mod::Column of_column =
+            mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv);
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-        const mod::At at{arguments, place.launch, place.head, rows.value[row], value,
-                         place.b,   place.h,      place.h_kv, rows.q[row],     kv};
-        visit(row, at, inside);
+        for (int row = 0; row < kRows; ++row) {
+            const mod::At at{arguments, place.launch, place.head, value[row], of_column,
+                             place.b,   place.h,      place.h_kv, q[row],     kv};
+            visit(row, at, inside);
+        }
     }
-}
+};
 
 } // namespace sm80

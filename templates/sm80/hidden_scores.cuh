@@ -8,14 +8,15 @@ namespace sm80 {
 
 // The mask is evaluated into bits first: that loop need not be unrolled, as scores in registers
 // ask.
-__device__ inline void hide_scores(Scores& scores, const Surroundings& around, const Rows& rows,
+template <typename OwnRows>
+__device__ inline void hide_scores(Scores& scores, const Surroundings& around, const OwnRows& rows,
                                    int first_kv) {
     static_assert(2 * kKeyColumns <= 32);
     constexpr int kAtOnce = Mask::kHides ? 4 : 2 * kKeyColumns;
     unsigned visible[kRows] = {};
 #pragma unroll(kAtOnce)
     for (int column = 0; column < 2 * kKeyColumns; ++column)
-        visit_column(column, around, rows, first_kv, [&](int row, const mod::At& at, bool inside) {
+        rows.visit_column(column, around, first_kv, [&](int row, const mod::At& at, bool inside) {
             visible[row] |= static_cast<unsigned>(inside && mod::visible(at)) << column;
         });
 #pragma unroll

@@ -12,7 +12,10 @@ template <int kThreads, typename T> class PagedTileSource {
     static constexpr int kBytes = kCopyBytes<E, T::kColumns>;
     static constexpr int kPieces =
         kBytes == 0 ? 0 : T::kColumns * static_cast<int>(sizeof(E)) / kBytes; // of a row
-    static constexpr bool kCanCopy = kPieces > 0 && kPieces <= kThreads;
+    static constexpr bool kCanCopy = kPieces > 0;
+    // Lanes that share a row, so that what they read at once is whole sectors of memory, and a
+    // thread looks up few rows.
+    static constexpr int kLanes = kPieces % 4 == 0 ? 4 : kPieces % 2 == 0 ? 2 : 1;
 
   public:
     __device__ PagedTileSource(const AttentionArguments& attention, const TensorArgument& tensor,
@@ -49,17 +52,20 @@ template <int kThreads, typename T> class PagedTileSource {
         return slots_.data + __ldg(pages_ + page) * stride_page_ +
                (key - page * page_size_) * slots_.stride_s;
     }
-    // A thread keeps its column and steps down the rows.
     __device__ void copy_pieces(T tile, int rows_left) const {
-        constexpr int kRowStep = kThreads / kPieces;
-        const int first = static_cast<int>(threadIdx.x) / kPieces;
-        const int column = static_cast<int>(threadIdx.x) % kPieces * (T::kColumns / kPieces);
-#pragma unroll 4
-        for (int row = first; row < T::kRows; row += kRowStep) {
-            if (kThreads % kPieces != 0 && first >= kRowStep) break;
-            const bool valid = row < rows_left;
-            copy_async<kBytes>(tile.at(row, column), valid ? row_of(row) + column : slots_.data,
-                               valid);
+        constexpr int kRowStep = kThreads / kLanes;
+        constexpr int kWidth = T::kColumns / kPieces;
+        const int first = static_cast<int>(threadIdx.x) / kLanes;
+        const int column = static_cast<int>(threadIdx.x) % kLanes * kWidth;
+#pragma unroll
+        for (int step = 0; step < T::kRows; step += kRowStep) {
+            const int row = step + first;
+            if (T::kRows % kRowStep != 0 && row >= T::kRows) break;
+            const E* const from = row_of(min(row, rows_left - 1)) + column;
+            const unsigned to = tile.at(row, column);
+#pragma unroll
+            for (int piece = 0; piece < kPieces; piece += kLanes)
+                copy_async<kBytes>(to + piece * kBytes, from + piece * kWidth, row < rows_left);
         }
     }
 

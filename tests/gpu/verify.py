@@ -62,6 +62,8 @@ API_SECTIONS = [
     ("biases", "specialized", True, False,
      ["-ts=hopper,dense_bias", "-sf=*/hopper_bias_test.cpp,*/dense_bias_test.cpp"]),
     ("graphs", "specialized", True, False, ["-ts=hopper", "-sf=*/capture_test.cpp"]),
+    ("graphs-requests", "generic", False, False, ["-tse=hopper", "-sf=*/capture_test.cpp"]),
+    ("requests", "generic", False, True, ["-sf=*/layouts_test.cpp", "-tc=random requests on a GPU*"]),
 ]
 
 

@@ -243,7 +243,7 @@ void forward_few_queries(const TileFunctions& functions, const Launch& launch) {
                                            .q_rows = in.q_len,
                                            .kv_rows = in.kv_len,
                                            .q_start = static_cast<int>(in.q_offset),
-                                           .reserved = 0});
+                                           .first_part = 0});
     const std::vector<SequenceWork> work = list_work(sequences, in.heads, in.kv_heads);
     const SequenceArguments arguments{.sequences = sequences.data(),
                                       .count = in.batch,

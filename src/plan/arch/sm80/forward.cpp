@@ -81,4 +81,23 @@ std::vector<KernelConfig> forward_candidates(const KernelRequest& request, bool 
     return candidates;
 }
 
+KernelConfig few_queries_kernel(const KernelRequest& request) {
+    // One warp a block, and more of them on a multiprocessor than it has schedulers: memory is
+    // idle while one computes.
+    constexpr int kBlocks = 5;
+    constexpr Shape kOneWarp[] = {{16, 64, 1}, {16, 32, 1}, {16, 16, 1}};
+    Shape chosen = kOneWarp[2];
+    for (const Shape& shape : kOneWarp)
+        if (kBlocks * (shared_bytes(request, shape) + 1024) <= shared_memory_limit(request.arch)) {
+            chosen = shape;
+            break;
+        }
+    KernelConfig config = configured(request, chosen);
+    config.template_path = "forward_few.cu";
+    config.entry = "flexc_forward_few";
+    config.has_block_mask = false;
+    config.reason = "few queries: heads that share keys in one tile, keys in parts";
+    return config;
+}
+
 } // namespace flexc::plan::sm80

@@ -36,7 +36,30 @@ Extent query_rows(const Program& program, int columns) {
 PassPlan forward(const Program& program, const KernelConfig& main) {
     PassPlan pass;
     pass.kernels = {main};
-    pass.steps = {launch(0, main, query_tiles(program, main.query_tile))};
+    Launch of_queries = launch(0, main, query_tiles(program, main.query_tile));
+    if (program.mod().program.is_dense()) {
+        pass.steps = {std::move(of_queries)};
+        return pass;
+    }
+    pass.kernels.push_back(few_queries_kernel(program.request(KernelKind::forward)));
+    const int columns = program.options().head_dim_v + 2;
+    pass.workspace.push_back(
+        {.region = Region::partial_results,
+         .elements = {{{std::int64_t{kPartBlocks} * kMostFewRows * columns, {}},
+                       {std::int64_t{kMostFewRows} * columns, {{Of::batch}, {Of::kv_heads}}}}},
+         .argument = argument(&::sm80::KernelArguments::partial_results)});
+    Launch few =
+        launch(1, pass.kernels[1], {{{kPartBlocks, {}}, {1, {{Of::batch}, {Of::kv_heads}}}}});
+    few.writes = {Region::partial_results};
+    constexpr int kMergingWarps = 4;
+    Launch merge = launch(1, pass.kernels[1],
+                          {{{kMostFewRows / kMergingWarps, {{Of::batch}, {Of::kv_heads}}}}});
+    merge.entry = "flexc_merge_parts";
+    merge.threads = 32 * kMergingWarps;
+    merge.shared_bytes = 0;
+    merge.reads = {Region::partial_results};
+    of_queries.of_many_rows = true;
+    pass.steps = {std::move(few), std::move(merge), std::move(of_queries)};
     return pass;
 }
 

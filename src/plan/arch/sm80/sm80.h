@@ -16,6 +16,8 @@ const Family& family();
 ::sm80::TileSizes sizes(const KernelRequest& request, int query_tile, int key_tile, int stages);
 
 std::vector<KernelConfig> forward_candidates(const KernelRequest& request, bool is_last_resort);
+// Of requests with few queries.
+KernelConfig few_queries_kernel(const KernelRequest& request);
 // Of backward_fused, which adds to dq by atomics, and backward_dkdv, which leaves dq to the query
 // kernel.
 std::vector<KernelConfig> backward_candidates(const KernelRequest& request, bool is_last_resort);

@@ -1,0 +1,55 @@
+// What parts of the keys give for rows of requests with few queries: sums of weighted values, the
+// maximum that these are relative to, and the sum of weights.
+#pragma once
+
+#include "common/sequence_length.cuh"
+#include "sm80/arguments.h"
+
+namespace sm80 {
+
+class PartialResults {
+  public:
+    __device__ explicit PartialResults(const KernelArguments& attention)
+        : attention_(attention),
+          parts_(kPartBlocks + static_cast<long long>(attention.batch) * attention.kv_heads) {}
+
+    __device__ float* output(int part, int h_kv, int row) const {
+        return attention_.partial_results + place(part, h_kv, row) * mod::kHeadDimV;
+    }
+    __device__ float& maximum(int part, int h_kv, int row) const {
+        return facts()[2 * place(part, h_kv, row)];
+    }
+    __device__ float& sum(int part, int h_kv, int row) const {
+        return facts()[2 * place(part, h_kv, row) + 1];
+    }
+
+  private:
+    __device__ float* facts() const {
+        return attention_.partial_results + parts_ * kMostFewRows * mod::kHeadDimV;
+    }
+    __device__ long long place(int part, int h_kv, int row) const {
+        return (static_cast<long long>(part) * attention_.kv_heads + h_kv) * kMostFewRows + row;
+    }
+
+    const KernelArguments& attention_;
+    const long long parts_;
+};
+
+// The request to which a part of keys belongs, and which of its parts it is; count is 0 where there
+// is no such part.
+struct PartOfRequest {
+    int request, part, count;
+};
+__device__ inline PartOfRequest part_of_request(const AttentionArguments& attention, int part) {
+    const SequenceArguments& all = attention.sequences;
+    if (part >= all.of(attention.batch).first_part) return {0, 0, 0};
+    int low = 0, high = attention.batch; // the request is in [low, high)
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        (all.of(middle).first_part <= part ? low : high) = middle;
+    }
+    const int first = all.of(low).first_part;
+    return {low, part - first, all.of(low + 1).first_part - first};
+}
+
+} // namespace sm80
