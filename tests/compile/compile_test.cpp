@@ -9,6 +9,7 @@
 
 #include "compile/matrix.h"
 #include "cuda/nvrtc.h"
+#include "flexc/compile.h"
 #include "support/text.h"
 
 namespace {
@@ -129,6 +130,31 @@ TEST_CASE("every buffer type and every builtin compiles, forward and backward") 
             test::compile_case({.mod = "all", .text = program, .kind = kind, .arch = "sm_80"});
         CHECK_MESSAGE(outcome.has_value(),
                       (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
+    }
+}
+
+TEST_CASE("kernels of ragged and paged tensors compile, and spill nothing") {
+    struct Layouts {
+        Layout queries, keys;
+        int head_dim;
+    };
+    for (const auto& [queries, keys, head_dim] : {Layouts{Layout::ragged, Layout::ragged, 128},
+                                                  {Layout::ragged, Layout::paged, 64},
+                                                  {Layout::ragged, Layout::paged, 128},
+                                                  {Layout::dense, Layout::paged, 256}}) {
+        CAPTURE(name(keys));
+        CAPTURE(head_dim);
+        const auto made =
+            compile_offline("buffer t: f32[N] grad\nscore_mod = score + t[kv_row] * Q_LEN + q_row\n"
+                            "mask_mod = q_idx >= kv_idx\nsink = t[q_row]",
+                            {.head_dim = head_dim,
+                             .query_layout = queries,
+                             .key_layout = keys,
+                             .cache = {.memory = false, .disk = false}},
+                            "sm_90a");
+        REQUIRE_MESSAGE(made.has_value(), made.error().message);
+        for (const Cubin& kernel : made->kernels)
+            CHECK_MESSAGE(kernel.info.spill_bytes == 0, kernel.info.name);
     }
 }
 
