@@ -24,8 +24,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const BlockTile block = query_tile_of(attention, static_cast<int>(blockIdx.x));
     const SequenceLength length(attention, block.head / attention.heads);
     if (!has_queries(length, block.tile)) return;
-    if constexpr (!mod::kIsDense) // forward_few.cu has those
-        if (has_few_rows(length.sequence(), attention.heads / attention.kv_heads)) return;
+    if (has_few_rows(length, attention.heads / attention.kv_heads)) return;
     const HeadPlace place(attention, arguments, block.head);
     const Surroundings around{attention, arguments, place, length};
     const int first_of_tile = block.tile * mod::kQueryTile;

@@ -64,6 +64,12 @@ class RequestLength {
     const int b_;
 };
 
+// Whether forward_few.cu has the entry. group: heads of queries that share one of keys.
+__device__ inline bool has_few_rows(const DenseLength&, int group) { return false; }
+__device__ inline bool has_few_rows(const RequestLength& length, int group) {
+    return has_few_rows(length.sequence(), group);
+}
+
 using SequenceLength = Select<mod::kIsDense, DenseLength, RequestLength>;
 
 // The request to which the place-th of all tiles belongs, and which of its tiles it is. A request
