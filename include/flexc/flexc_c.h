@@ -182,7 +182,7 @@ typedef struct flexc_compile_options {
     const flexc_cancel_token* cancel;
     const char* pack; /* a folder of compiled kernels, looked at first; NULL: FLEXC_PACK, if set */
     const char* sink; /* used when the text has none */
-    /* Paged is for keys, and forward only. On CUDA, others than dense are computed by generic kernels. */
+    /* Paged is for keys, and forward only. On CUDA, others than dense have generic kernels. */
     int32_t query_layout;
     int32_t key_layout;
 } flexc_compile_options;
