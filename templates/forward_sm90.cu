@@ -44,6 +44,7 @@ struct Consumer {
     DenseBias bias{};
     Index2dRows index_2d_rows{shared, thread};
     TabulatedValues tabulated{};
+    TableStages tables{};
 
     // Of what MMAs alone have read: one arrival for each warp.
     __device__ void release(Barrier empty) const {
@@ -202,13 +203,14 @@ struct Consumer {
         if (task.is_none()) return false;
         const int first_row = task.first_row + 64 * thread.warpgroup;
         if (Skips::skips_tile(*this, task, first_row)) {
+            tables.release(shared);
             leave_queries();
             return true;
         }
         const HeadPlace place(attention, arguments, task.b, task.h, task.h_kv, task.low, task.high);
         const int warp_row = first_row + 16 * thread.warp;
         const unsigned queries = shared.queries.at(query.stage) + thread.warpgroup * 64 * kRowBytes;
-        Logits logits(attention, arguments, place, warp_row, thread.lane);
+        Logits logits(attention, arguments, place, warp_row, thread.lane, tables.wait(shared));
         Softmax softmax;
         Output output;
 #pragma unroll
@@ -218,6 +220,7 @@ struct Consumer {
             attend_overlapped(task, place, Operand(queries, 16), logits, softmax, output);
         else
             attend_in_order(task, Operand(queries, 16), logits, softmax, output);
+        tables.release(shared);
         normalise(attention, arguments, place, warp_row + thread.lane / 4, logits, softmax, output);
         if (attention.o_flags & kOutputF32) {
             store_floats(attention, place, warp_row + thread.lane / 4, output);
@@ -253,6 +256,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         if (threadIdx.x == 0) produce(attention, arguments, maps, queue, shared);
         DenseBias::produce(attention, arguments, maps, shared, bias_producers);
         Index2dRows::produce(attention, arguments, shared);
+        TableStages::produce(attention, arguments, shared);
     } else {
         claim_registers<kConsumerRegisters>();
         const ConsumerThread thread{warpgroup - 1, static_cast<int>(threadIdx.x) % 32,

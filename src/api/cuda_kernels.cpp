@@ -211,7 +211,7 @@ Result<plan::KernelPlan> plan_of(const plan::Program& program) {
 
 std::string mod_text(const plan::Program& program, const KernelConfig& config) {
     const CompileOptions& options = program.options();
-    const passes::DecomposedMod& decomposed = program.decomposed(config.key_width);
+    const passes::DecomposedMod& decomposed = program.decomposed(config);
     return cuda::emit_mod(
         config.specialized ? decomposed.mod : program.mod(),
         config.specialized ? decomposed.parts : passes::ScoreParts{}, config,

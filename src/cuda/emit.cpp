@@ -10,6 +10,7 @@
 #include "cuda/emit_mask.h"
 #include "cuda/emit_mma.h"
 #include "cuda/emit_sink.h"
+#include "cuda/emit_staged_tables.h"
 #include "cuda/emit_table_gradients.h"
 #include "cuda/emit_tiles.h"
 #include "cuda/expressions.h"
@@ -45,6 +46,7 @@ class Emitter {
             layout_.split_positions(options.dtype == DType::bf16);
         if (config.is_warp_specialized || config.specialized)
             layout_.use_narrow_offsets(roots(), config.key_width);
+        if (stages_tables()) layout_.stage_tables(parts_.staged);
     }
 
     std::string run() {
@@ -65,7 +67,7 @@ class Emitter {
         element();
         if (is_plan()) text_ += emit_tile_functions(layout_);
         if (config_.specialized)
-            text_ += emit_logit_functions(layout_, parts_) + emit_mma(config_, options_);
+            text_ += emit_logit_functions(layout_, config_, parts_) + emit_mma(config_, options_);
         text_ += emit_mask_parts(layout_, config_);
         if (is_backward(config_.kind)) {
             joint();
@@ -113,6 +115,9 @@ class Emitter {
     bool loops_over_heads() const {
         return config_.kind == plan::KernelKind::backward_dkdv && mod_.deterministic &&
                passes::heads_at_once(mod_) != passes::HeadsAtOnce::all;
+    }
+    bool stages_tables() const {
+        return config_.specialized && config_.specialized->stages_tables();
     }
     bool has_mask() const {
         if (!has_elements()) return false;
@@ -252,7 +257,9 @@ class Emitter {
                    "    float bias = 0;\n";
         else if (config_.specialized)
             more = "    const float* key_values = nullptr;\n"
-                   "    const float* distance_values = nullptr;\n";
+                   "    const float* distance_values = nullptr;\n"
+                   "    const unsigned* tables = nullptr;\n"
+                   "    bool* doubt = nullptr;\n";
         text_ += "struct At {\n"
                  "    const Arguments& arguments;\n    const Launch& launch;\n"
                  "    const Head& head;\n    const Row& row;\n    const Column& column;\n"
@@ -337,12 +344,14 @@ class Emitter {
                      ";");
         text_ += element_function("bool", "visible", "", visible);
 
-        Body score(layout_, Place::element, "at.");
-        if (config_.specialized) provide_expanded(score, layout_, parts_);
-        if (has_score_mod()) score.compute({mod_.score});
-        score.line("return " + (has_score_mod() ? unbracketed(score.text(mod_.score)) : "score") +
-                   ";");
-        text_ += element_function("float", "score", "score", score);
+        score("score", TableReads::memory);
+        for (const TableReads reads : {TableReads::staged, TableReads::checked}) {
+            const std::string called = formatted("{}_score", name(reads));
+            if (stages_tables() && !parts_.found())
+                score(called, reads);
+            else if (config_.specialized)
+                text_ += formatted("__device__ float {}(const At& at, float score);\n", called);
+        }
 
         Body report(layout_, Place::element, "at.");
         if (reports()) {
@@ -351,6 +360,16 @@ class Emitter {
                         report.argument({passes::ArgumentSlot::Kind::out_of_range}) + " = 1;");
         }
         text_ += device_function("void report_out_of_range(const At& at, float score)", report);
+    }
+
+    void score(std::string_view called, TableReads reads) {
+        Body score(layout_, Place::element, "at.");
+        if (config_.specialized) set_table_reads(score, reads, false);
+        if (config_.specialized) provide_expanded(score, layout_, parts_);
+        if (has_score_mod()) score.compute({mod_.score});
+        score.line("return " + (has_score_mod() ? unbracketed(score.text(mod_.score)) : "score") +
+                   ";");
+        text_ += element_function("float", called, "score", score);
     }
 
     void joint() {

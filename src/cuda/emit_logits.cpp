@@ -6,6 +6,7 @@
 
 #include "common/expanded.h"
 #include "cuda/emit_dense_bias.h"
+#include "cuda/emit_staged_tables.h"
 #include "cuda/names.h"
 #include "sm90/score_form.h"
 #include "support/text.h"
@@ -51,6 +52,10 @@ std::string from_float(const Layout& layout, NodeId id, const std::string& text)
     case CType::real: break;
     }
     return text;
+}
+
+bool is_index_matrix(const passes::Mod& mod, NodeId read) {
+    return read != kNoNode && mod.program.graph[read].type == ir::Type::integer;
 }
 
 // Those that the program needs after all: its decomposition decides.
@@ -106,6 +111,8 @@ std::string emit_sizes(const ::sm90::ForwardSizes& sizes) {
     constant.member("distance_values", sizes.distance_values);
     constant.member("index_2d_rows", sizes.index_2d_rows);
     constant.member("multiplies_index_2d_rows", sizes.multiplies_index_2d_rows);
+    constant.member("table_words", sizes.table_words);
+    constant.member("table_stages", sizes.table_stages);
     return constant.text() + "constexpr sm90::ForwardSizes kSizes = sizes();\n";
 }
 
@@ -162,6 +169,8 @@ std::vector<NodeId> logit_roots(const passes::ScoreParts& parts) {
          {parts.bias_read, parts.multiplier, parts.row_addend, parts.slope, parts.quotient_addend,
           parts.remainder_addend, parts.element_addend, parts.cap})
         if (id != kNoNode) roots.push_back(id);
+    const std::vector<NodeId> of_tables = staged_roots(parts.staged);
+    roots.insert(roots.end(), of_tables.begin(), of_tables.end());
     return roots;
 }
 
@@ -182,6 +191,8 @@ std::string emit_logit_constants(const plan::KernelConfig& config, const passes:
     constant("kBandHasLow",
              !band.low.empty() || (band.clamps && band.clamps->first_least != ir::kNoNode));
     constant("kHasKeyIndex2d", config.key_width != 0);
+    constant("kHeadsShareBias", is_index_matrix(mod, parts.bias_read) &&
+                                    !mod.dependence[parts.bias_read].has(analysis::Dependence::h));
     text += formatted("constexpr int kKeyWidth = {};\n",
                       config.key_width == 0 ? config.key_tile : config.key_width);
     text += formatted("constexpr int kTileOverhang = {};\n"
@@ -194,11 +205,18 @@ std::string emit_logit_constants(const plan::KernelConfig& config, const passes:
     return text;
 }
 
-std::string emit_logit_functions(const Layout& layout, const passes::ScoreParts& parts) {
-    std::string text;
-    const auto function = [&](std::string_view called, NodeId value, std::string_view more = "") {
+std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig& config,
+                                 const passes::ScoreParts& parts) {
+    const std::vector<int>& table_words = config.specialized->table_words;
+    std::string text = emit_staged_tables(layout, parts.staged, table_words, [&](Body& body) {
+        provide_expanded(body, layout, parts);
+    });
+    const auto function = [&](std::string_view called, NodeId value, std::string_view more = "",
+                              TableReads reads = TableReads::memory, bool guesses_logs = false) {
         Body body(layout, passes::Place::element, "at.");
-        if (parts.bias_read != kNoNode && !more.empty()) body.provide(parts.bias_read, "bias");
+        set_table_reads(body, reads, guesses_logs);
+        if (parts.bias_read != kNoNode && !more.empty())
+            body.provide(parts.bias_read, from_float(layout, parts.bias_read, "bias"));
         if (!more.empty()) provide_expanded(body, layout, parts);
         if (value != kNoNode && (value == parts.quotient_addend || value == parts.remainder_addend))
             body.read_without_branches();
@@ -206,6 +224,7 @@ std::string emit_logit_functions(const Layout& layout, const passes::ScoreParts&
         body.line(
             formatted("return {};", value == kNoNode ? "0.0f" : unbracketed(body.text(value))));
         text += device_function(formatted("float {}(const At& at{})", called, more), body);
+        return body.has_guesses();
     };
     function("multiplier", parts.multiplier);
     function("row_addend", parts.row_addend);
@@ -214,6 +233,22 @@ std::string emit_logit_functions(const Layout& layout, const passes::ScoreParts&
     function("remainder_addend", parts.remainder_addend);
     function("element_addend", parts.element_addend, ", float bias");
     function("cap", parts.cap);
+    // What comes before products is not looked at again, and what elements have of distances is
+    // known for written out columns alone.
+    const bool may_guess = parts.bias_read == kNoNode && parts.distance_values.empty();
+    bool has_guesses = false;
+    const auto of_tables = [&](std::string_view called, TableReads reads, bool guesses_logs) {
+        if (!table_words.empty() && parts.found())
+            has_guesses =
+                function(called, parts.element_addend, ", float bias", reads, guesses_logs) ||
+                has_guesses;
+        else
+            text += formatted("__device__ float {}(const At& at, float bias);\n", called);
+    };
+    of_tables("staged_element_addend", TableReads::staged, may_guess);
+    of_tables("checked_element_addend", TableReads::checked, may_guess);
+    of_tables("exact_element_addend", TableReads::checked, false);
+    text += formatted("constexpr bool kGuessesLogs = {};\n", has_guesses);
     text += emit_bias_functions(layout, parts.bias_read);
     text += value_function(layout, parts, parts.key_values, "key_value") +
             value_function(layout, parts, parts.distance_values, "distance_value");

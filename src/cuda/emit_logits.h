@@ -15,6 +15,7 @@ std::vector<ir::NodeId> logit_roots(const passes::ScoreParts& parts);
 std::string emit_logit_constants(const plan::KernelConfig& config, const passes::Mod& mod,
                                  const passes::ScoreParts& parts);
 // After struct At.
-std::string emit_logit_functions(const Layout& layout, const passes::ScoreParts& parts);
+std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig& config,
+                                 const passes::ScoreParts& parts);
 
 } // namespace flexc::cuda

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <iterator>
+#include <numbers>
 #include <optional>
 #include <set>
 
@@ -36,6 +38,16 @@ std::string_view spelling(Op op, bool fast) {
 
 std::string_view plain_spelling(Op op) {
     return op == Op::ifloordiv ? "flexc_quotient($x, $y)" : "flexc_remainder($x, $y)";
+}
+
+// Sums and products of 32 bits that may wrap; "" for what does not.
+std::string_view wrapping_spelling(Op op) {
+    switch (op) {
+    case Op::iadd: return "flexc_wrapped_sum($x, $y)";
+    case Op::isub: return "flexc_wrapped_difference($x, $y)";
+    case Op::imul: return "flexc_step($x, $y)";
+    default: return "";
+    }
 }
 
 // Whether the operand at `dollar` is a whole argument of a call.
@@ -119,7 +131,11 @@ Body::Body(const Layout& layout, Place here, std::string access)
 bool Body::is_local(NodeId id) const {
     if (layout_->is_of_term(id) || counter_ != ir::kNoNode)
         return layout_->mod().counters[id] == counter_;
-    return !layout_->is_free(id) && (layout_->place(id) == here_ || layout_->is_repeated(id));
+    if (layout_->is_free(id)) return false;
+    // Of places in staged tables, from what keys have tabulated.
+    const bool is_of_key =
+        reads_staged_ && layout_->wraps(id) && layout_->place(id) == Place::column;
+    return is_of_key || layout_->place(id) == here_ || layout_->is_repeated(id);
 }
 
 void Body::compute(const std::vector<NodeId>& roots) {
@@ -136,13 +152,19 @@ void Body::compute(const std::vector<NodeId>& roots) {
         for (NodeId operand : needs(id))
             use(operand);
     }
-    // Operands have smaller ids than their users.
-    for (const auto& [id, count] : uses) {
+    // Operands have smaller ids than their users, but for what places in staged tables are computed
+    // from.
+    const auto declare = [&](NodeId id, const auto& declare_first) -> void {
+        if (values_.contains(id)) return;
+        for (const NodeId operand : needs(id))
+            if (uses.contains(operand)) declare_first(operand, declare_first);
         std::string expression = this->expression(id);
         const Op op = layout_->node(id).op;
+        has_guesses_ = has_guesses_ || !int_of_log(id).empty();
         instructions_ +=
             plan::instructions_of(op, layout_->is_fast(id), layout_->type(id) == CType::wide);
-        const bool is_long = count > 1 || op == Op::read || expression.size() > kLongExpression;
+        const bool is_long =
+            uses.at(id) > 1 || op == Op::read || expression.size() > kLongExpression;
         if (is_long && op != Op::sum) {
             const std::string name = value_name(layout_->mod().program, id);
             line(std::string("const ") + spelling(layout_->type(id)) + " " + name + " = " +
@@ -150,11 +172,28 @@ void Body::compute(const std::vector<NodeId>& roots) {
             expression = name;
         }
         values_[id] = std::move(expression);
-    }
+    };
+    for (const auto& [id, count] : uses)
+        declare(id, declare);
 }
 
 std::vector<NodeId> Body::needs(NodeId id) const {
     const ir::Node& node = layout_->node(id);
+    if (const passes::StagedTable* table = staged_table(id)) {
+        std::vector<NodeId> parts;
+        const auto need = [&](NodeId part) {
+            if (part != ir::kNoNode) parts.push_back(part);
+        };
+        need(table->key_bytes);
+        need(table->split.parts.rest);
+        for (const passes::AddressSplit::Index& index : checked_indices(*table)) {
+            need(index.parts.query);
+            need(index.parts.key);
+            need(index.parts.rest);
+            need(index.entries);
+        }
+        return parts;
+    }
     if (node.op != Op::sum) return node.operands;
     // The range, and what enters the term.
     std::vector<NodeId> outside = layout_->node(node.operands[0]).operands;
@@ -209,7 +248,7 @@ std::string Body::free_value(NodeId id) const {
     case Op::score: return "score";
     case Op::q_idx: return access_ + "q";
     case Op::kv_idx: return access_ + "kv";
-    case Op::size: return argument({Kind::size, node.symbol});
+    case Op::size: return argument(layout_->slot_of_size(node.symbol));
     case Op::param: return argument({Kind::param, node.symbol});
     default: return access_ + std::string(ir::info(node.op).name); // b h h_kv
     }
@@ -291,6 +330,7 @@ std::string Body::operation(NodeId id) const {
             node.operands, [&](NodeId operand) { return layout_->type(operand) == CType::wide; });
         integers = wide ? CType::wide : CType::narrow;
     }
+    if (std::string of_log = int_of_log(id); !of_log.empty()) return of_log;
     if (node.op == Op::real_to_int && integers == CType::narrow)
         return "flexc_to_narrow_int(" + unbracketed(text(node.operands[0])) + ")";
 
@@ -304,7 +344,9 @@ std::string Body::operation(NodeId id) const {
     const bool rough = node.op == Op::tanh && layout_->is_rough() && layout_->is_fast(id);
     const std::string_view pattern = rough          ? "tanh_fast($x)"
                                      : is_plain(id) ? plain_spelling(node.op)
-                                                    : spelling(node.op, layout_->is_fast(id));
+                                     : layout_->wraps(id) && !wrapping_spelling(node.op).empty()
+                                         ? wrapping_spelling(node.op)
+                                         : spelling(node.op, layout_->is_fast(id));
     std::string result;
     for (std::size_t i = 0; i < pattern.size(); ++i) {
         if (pattern[i] == '$' && i + 1 < pattern.size()) {
@@ -317,6 +359,32 @@ std::string Body::operation(NodeId id) const {
         }
     }
     return result;
+}
+
+// int(log(x) / c) or int(log(x) * c), whose logarithm need not be found exactly for most x; or "".
+std::string Body::int_of_log(NodeId id) const {
+    if (!guesses_logs_ || layout_->node(id).op != Op::real_to_int ||
+        layout_->type(id) != CType::narrow)
+        return "";
+    const NodeId scaled = layout_->node(id).operands[0];
+    const ir::Node& scale = layout_->node(scaled);
+    NodeId log = scaled;
+    double factor = 1;
+    if (scale.op == Op::fdiv || scale.op == Op::fmul) {
+        const bool is_first =
+            scale.op == Op::fmul && layout_->node(scale.operands[0]).op == Op::const_real;
+        const ir::Node& constant = layout_->node(scale.operands[is_first ? 0 : 1]);
+        if (constant.op != Op::const_real) return "";
+        factor = scale.op == Op::fdiv ? 1 / constant.real : constant.real;
+        log = scale.operands[is_first ? 1 : 0];
+    }
+    constexpr double kLargest = 1 << 16;
+    if (layout_->node(log).op != Op::log || !(std::fabs(factor) <= kLargest) ||
+        std::fabs(factor) < 1 / kLargest)
+        return "";
+    return formatted("flexc_int_of_log({}, {}, *{}doubt)",
+                     unbracketed(text(layout_->node(log).operands[0])),
+                     real_literal(factor * std::numbers::ln2), access_);
 }
 
 // A float of an integer that is affine in q and kv, or "".
@@ -332,7 +400,43 @@ std::string Body::split_position(NodeId integer) const {
                      *at_first, form.q, form.kv);
 }
 
+const passes::StagedTable* Body::staged_table(NodeId read) const {
+    return reads_staged_ ? layout_->staged_table(read) : nullptr;
+}
+
+std::vector<passes::AddressSplit::Index>
+Body::checked_indices(const passes::StagedTable& table) const {
+    std::vector<passes::AddressSplit::Index> checked;
+    for (std::size_t i = 0; i < table.split.indices.size(); ++i)
+        if (table.is_checked_by_element(i) || (checks_all_ && table.is_checked_by_tile(i)))
+            checked.push_back(table.split.indices[i]);
+    return checked;
+}
+
+// What changes least often first, as in by_place().
+std::string Body::read_staged(const passes::StagedTable& table) const {
+    const auto narrow = [&](NodeId part) { return unbracketed(text_as(part, CType::narrow)); };
+    std::string address = formatted("{}tables[{}]", access_, layout_->staged_index(table));
+    if (table.key_bytes != ir::kNoNode)
+        address = formatted("flexc_shifted({}, {})", address, narrow(table.key_bytes));
+    if (table.split.parts.rest != ir::kNoNode)
+        address = formatted("flexc_entry({}, {})", address, narrow(table.split.parts.rest));
+    std::string inside;
+    for (const passes::AddressSplit::Index& index : checked_indices(table)) {
+        std::string sum;
+        for (const NodeId part : {index.parts.query, index.parts.key, index.parts.rest})
+            if (part != ir::kNoNode)
+                sum = sum.empty() ? narrow(part)
+                                  : formatted("flexc_wrapped_sum({}, {})", sum, narrow(part));
+        inside += formatted("{}flexc_inside({}, {})", inside.empty() ? "" : " & ", sum,
+                            narrow(index.entries));
+    }
+    return inside.empty() ? formatted("flexc_read_table({})", address)
+                          : formatted("flexc_read_table_if({}, {})", inside, address);
+}
+
 std::string Body::read(NodeId id) const {
+    if (const passes::StagedTable* table = staged_table(id)) return read_staged(*table);
     const std::string address = this->address(id);
     std::string element = "flexc_read(" + address + ")";
     const std::string inside = this->inside(id);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "cuda/names.h"
 #include "passes/mod.h"
+#include "passes/staged_table.h"
 
 namespace flexc::cuda {
 
@@ -49,6 +51,19 @@ class Layout {
     // key_width: of the kernel's 2-D key index; 0 for none.
     void use_narrow_offsets(const std::vector<ir::NodeId>& roots, int key_width);
     bool is_rough() const { return rough_; }
+    // For kernels that keep these tables on chip: what places there are computed from has 32 bits.
+    // Null for a read of no such table.
+    void stage_tables(const passes::StagedTables& staged);
+    const passes::StagedTable* staged_table(ir::NodeId read) const;
+    std::ptrdiff_t staged_index(const passes::StagedTable& table) const {
+        return &table - staged_->tables.data();
+    }
+    // What wraps around, with every bit that counts.
+    bool wraps(ir::NodeId id) const {
+        return staged_ != nullptr && id >= staged_->first_node && !is_free(id);
+    }
+    // The argument that has this size: where the program itself does not use it, a buffer's extent.
+    passes::ArgumentSlot slot_of_size(std::uint32_t size) const;
     // Reads of elements that have narrow offsets. What rows and columns know of these is kept with
     // their values: Body::offset_part().
     const std::vector<ir::NodeId>& narrow_reads() const { return narrow_reads_; }
@@ -61,6 +76,7 @@ class Layout {
 
   private:
     void keep(const std::vector<ir::NodeId>& roots);
+    void narrow_clamped();
     void protect_steps();
     CType type_of(ir::NodeId id) const;
 
@@ -70,6 +86,7 @@ class Layout {
     std::vector<bool> fast_;
     std::array<std::vector<ir::NodeId>, 4> kept_;
     std::vector<ir::NodeId> narrow_reads_;
+    const passes::StagedTables* staged_ = nullptr;
     bool splits_positions_ = false, rough_ = false;
 };
 
@@ -88,6 +105,15 @@ class Body {
     // branched around: for functions of many elements, whose addresses and loads do not depend on
     // each other.
     void read_without_branches() { reads_without_branches_ = true; }
+    // Reads of tables that are kept on chip are of memory there. Unless checks_all, what can be
+    // known of a whole tile is: that its indices are inside of slices. guesses_logs: int(log(x) *
+    // c) may be another whole number where the element's `doubt` becomes true. Before compute().
+    void read_staged_tables(bool checks_all, bool guesses_logs) {
+        reads_staged_ = true;
+        checks_all_ = checks_all;
+        guesses_logs_ = guesses_logs;
+    }
+    bool has_guesses() const { return has_guesses_; }
     // Declares what the roots need. Once, before the texts are asked for.
     void compute(const std::vector<ir::NodeId>& roots);
     // A loop over a counter. What its nodes need of this body has been declared; `fill` adds
@@ -121,6 +147,9 @@ class Body {
     std::string operation(ir::NodeId id) const;
     bool is_plain(ir::NodeId id) const;
     std::string read(ir::NodeId id) const;
+    const passes::StagedTable* staged_table(ir::NodeId read) const;
+    std::string read_staged(const passes::StagedTable& table) const;
+    std::vector<passes::AddressSplit::Index> checked_indices(const passes::StagedTable&) const;
     struct IndexTerm {
         ir::NodeId node;
         bool is_negative;
@@ -132,6 +161,7 @@ class Body {
     std::string address(ir::NodeId read) const;
 
     std::string split_position(ir::NodeId integer) const;
+    std::string int_of_log(ir::NodeId real_to_int) const;
     std::string free_value(ir::NodeId id) const;
     std::string of_request(ir::Op leaf) const;
     std::vector<std::pair<passes::Place, std::string>>
@@ -142,6 +172,8 @@ class Body {
     std::string access_;
     ir::NodeId counter_ = ir::kNoNode; // whose loop this is the body of
     bool reads_without_branches_ = false;
+    bool reads_staged_ = false, checks_all_ = false;
+    bool guesses_logs_ = false, has_guesses_ = false;
     std::map<ir::NodeId, std::string> values_; // name or expression of each local node
     std::string text_;
     int instructions_ = 0;

@@ -59,6 +59,68 @@ void Layout::use_narrow_offsets(const std::vector<NodeId>& roots, int key_width)
     }
 }
 
+void Layout::stage_tables(const passes::StagedTables& staged) {
+    if (staged.tables.empty()) return;
+    staged_ = &staged;
+    for (NodeId id = staged.first_node; id < types_.size(); ++id)
+        if (node(id).type == ir::Type::integer && !is_free(id)) types_[id] = CType::narrow;
+    narrow_clamped();
+}
+
+// Whole numbers of reals that are clamped to 32 bits, and used by nothing else, may saturate
+// before: clamp(int(x), 0, 127).
+void Layout::narrow_clamped() {
+    const ir::Graph& graph = mod_->program.graph;
+    std::vector<int> users(graph.size());
+    for (NodeId id = 0; id < graph.size(); ++id)
+        for (const NodeId operand : graph[id].operands)
+            ++users[operand];
+    const auto is_clamp = [&](NodeId id) {
+        return graph[id].op == Op::imin || graph[id].op == Op::imax;
+    };
+    const auto fits = [&](NodeId id) { return mod_->ranges.of_node[id].fits_32_bits(); };
+    for (NodeId id = 0; id < graph.size(); ++id) {
+        if (!is_clamp(id) || types_[id] != CType::wide || !fits(id)) continue;
+        std::vector<NodeId> clamped = {id};
+        bool may_saturate = true;
+        for (std::size_t i = 0; i < clamped.size() && may_saturate; ++i) {
+            const std::vector<NodeId>& operands = graph[clamped[i]].operands;
+            if (!is_clamp(clamped[i])) continue;
+            for (const NodeId operand : operands) {
+                if (fits(operand)) continue;
+                may_saturate = may_saturate && users[operand] == 1 &&
+                               (is_clamp(operand) || graph[operand].op == Op::real_to_int);
+                clamped.push_back(operand);
+            }
+        }
+        if (!may_saturate) continue;
+        for (const NodeId narrow : clamped)
+            types_[narrow] = CType::narrow;
+    }
+}
+
+const passes::StagedTable* Layout::staged_table(NodeId read) const {
+    if (staged_ == nullptr) return nullptr;
+    const auto found = std::ranges::find(staged_->tables, read, &passes::StagedTable::read);
+    return found == staged_->tables.end() ? nullptr : &*found;
+}
+
+passes::ArgumentSlot Layout::slot_of_size(std::uint32_t size) const {
+    using Kind = passes::ArgumentSlot::Kind;
+    const auto is_size = [&](const passes::ArgumentSlot& slot) {
+        return slot.kind == Kind::size && slot.index == size;
+    };
+    const auto is_extent = [&](const passes::ArgumentSlot& slot) {
+        if (slot.kind != Kind::buffer_extent) return false;
+        const ir::Dim& dim = mod_->program.buffers[slot.index].dims[slot.dim];
+        return !dim.is_constant() && dim.size == size;
+    };
+    auto found = std::ranges::find_if(fields_, is_size, &ArgumentField::slot);
+    if (found == fields_.end())
+        found = std::ranges::find_if(fields_, is_extent, &ArgumentField::slot);
+    return found == fields_.end() ? passes::ArgumentSlot{Kind::size, size} : found->slot;
+}
+
 bool Layout::is_free(NodeId id) const {
     const ir::Node& value = node(id);
     const bool is_of_request = value.op == Op::q_len || value.op == Op::kv_len ||

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <unordered_map>
+#include <utility>
 
 #include "passes/simplify.h"
 
@@ -21,6 +23,31 @@ using ir::Op;
 
 namespace {
 
+NodeId sum(Builder& build, NodeId x, NodeId y) {
+    return x == kNoNode ? y : build.apply(Op::iadd, {x, y});
+}
+
+// Entries in the order of these indices, the last one's together.
+AddressSplit in_order(Builder& build, std::vector<AddressSplit::Index> indices) {
+    AddressSplit result;
+    result.count = build.integer(1);
+    for (const AddressSplit::Index& index : std::views::reverse(indices)) {
+        const NodeId before = result.count;
+        const auto add = [&](NodeId& part, NodeId value) {
+            if (value != kNoNode) part = sum(build, part, build.apply(Op::imul, {value, before}));
+        };
+        add(result.parts.query, index.parts.query);
+        add(result.parts.key, index.parts.key);
+        add(result.parts.rest, index.parts.rest);
+        result.count = build.apply(Op::imul, {before, index.entries});
+    }
+    result.indices = std::move(indices);
+    result.place = build.integer(0);
+    for (const NodeId part : {result.parts.query, result.parts.key, result.parts.rest})
+        if (part != kNoNode) result.place = build.apply(Op::iadd, {result.place, part});
+    return result;
+}
+
 class Splitter {
   public:
     Splitter(Mod& mod, const CapturedRead& read, const ReadPiece& piece)
@@ -30,33 +57,14 @@ class Splitter {
     }
 
     AddressSplit split() {
-        AddressSplit result;
-        result.count = build_.integer(1);
-        for (std::size_t i = read_.operands.size(); i-- > 0;) {
-            AddressSplit::Index index = split_index(i);
-            const NodeId before = result.count;
-            add_scaled(result.parts, index.parts, before);
-            result.count = build_.apply(Op::imul, {before, index.entries});
-            result.indices.push_back(index);
-        }
-        std::ranges::reverse(result.indices);
-        result.place = build_.integer(0);
-        for (const NodeId part : {result.parts.query, result.parts.key, result.parts.rest})
-            if (part != kNoNode) result.place = build_.apply(Op::iadd, {result.place, part});
-        return result;
+        std::vector<AddressSplit::Index> indices;
+        for (std::size_t i = 0; i < read_.operands.size(); ++i)
+            indices.push_back(split_index(i));
+        return in_order(build_, std::move(indices));
     }
 
   private:
-    NodeId sum(NodeId x, NodeId y) { return x == kNoNode ? y : build_.apply(Op::iadd, {x, y}); }
-
-    void add_scaled(AddressParts& to, const AddressParts& more, NodeId factor) {
-        const auto add = [&](NodeId& part, NodeId value) {
-            if (value != kNoNode) part = sum(part, build_.apply(Op::imul, {value, factor}));
-        };
-        add(to.query, more.query);
-        add(to.key, more.key);
-        add(to.rest, more.rest);
-    }
+    NodeId sum(NodeId x, NodeId y) { return passes::sum(build_, x, y); }
 
     // What the node is where the piece's assumptions hold.
     NodeId resolved(NodeId root) {
@@ -138,6 +146,30 @@ class Splitter {
 
 AddressSplit split_address(Mod& mod, const CapturedRead& read, const ReadPiece& piece) {
     return Splitter(mod, read, piece).split();
+}
+
+AddressSplit split_by_dims(Mod& mod, const CapturedRead& read) {
+    Builder build(mod.program.graph);
+    const ir::Node node = mod.program.graph[read.read];
+    std::vector<AddressSplit::Index> indices;
+    for (std::size_t i = 0; i < node.operands.size(); ++i) {
+        AddressSplit::Index& index = indices.emplace_back();
+        const NodeId operand = node.operands[i];
+        const unsigned uses = mod.dependence[operand].bits & kInsideHead;
+        if (uses == 0) {
+            index.first = operand;
+            index.entries = build.integer(1);
+            continue;
+        }
+        const ir::Dim& dim = mod.program.buffers[node.symbol].dims[i];
+        index.first = build.integer(0);
+        index.entries =
+            dim.is_constant() ? build.integer(dim.constant) : build.graph().size_of(dim.size);
+        (uses == Dependence::q    ? index.parts.query
+         : uses == Dependence::kv ? index.parts.key
+                                  : index.parts.rest) = operand;
+    }
+    return in_order(build, std::move(indices));
 }
 
 } // namespace flexc::passes

@@ -32,5 +32,8 @@ struct AddressSplit {
 // Adds nodes to the mod's graph; facts of these are found by find_facts(). Holds for elements of
 // the piece.
 AddressSplit split_address(Mod& mod, const CapturedRead& read, const ReadPiece& piece);
+// The same for all elements of a read of any pieces. The slice is the buffer in each dim whose
+// index changes inside of a head, and each index has one part.
+AddressSplit split_by_dims(Mod& mod, const CapturedRead& read);
 
 } // namespace flexc::passes

@@ -633,6 +633,16 @@ const CapturedRead* captured_read(const Mod& mod, NodeId read) {
     return found == mod.captured_reads.end() || found->read != read ? nullptr : &*found;
 }
 
+bool is_table(const CapturedRead& read) {
+    const auto is_length = [](std::uint32_t size) {
+        return size == ir::kQLen || size == ir::kKvLen;
+    };
+    return std::ranges::none_of(read.decisive().entries.sizes, is_length) &&
+           (read.read_class == ReadClass::grid_distance ||
+            read.read_class == ReadClass::pair_of_kinds ||
+            read.read_class == ReadClass::small_table);
+}
+
 std::string_view name(ReadClass read_class) {
     constexpr std::array<std::string_view, 10> kNames = {
         "constant",   "row",     "column",        "distance_1d", "grid_distance",

@@ -122,6 +122,9 @@ void find_captured_reads(Mod& mod);
 
 const CapturedRead* captured_read(const Mod& mod, ir::NodeId read);
 
+// Whether a head's elements share few entries, and none of its dims is one of queries or keys.
+bool is_table(const CapturedRead& read);
+
 // Whether each element finds the read's offset by itself: kernels have what is read by distance or
 // by a row or column of their 2-D key index, and dense biases, once for many elements. key_width:
 // of that index; 0 for none.

@@ -214,15 +214,13 @@ class Decomposer {
         case Op::imul:
             for (const std::size_t side : {0u, 1u})
                 if (const NodeId factor = operands[1 - side]; !uses(factor, Dependence::kv))
-                    return mapped(operands[side], [&](NodeId x) {
-                        return build_.apply(op, {x, factor});
-                    });
+                    return mapped(operands[side],
+                                  [&](NodeId x) { return build_.apply(op, {x, factor}); });
             return {};
         case Op::fdiv:
             if (uses(operands[1], Dependence::kv)) return {};
-            return mapped(operands[0], [&](NodeId x) {
-                return build_.apply(op, {x, operands[1]});
-            });
+            return mapped(operands[0],
+                          [&](NodeId x) { return build_.apply(op, {x, operands[1]}); });
         default: return {};
         }
     }
@@ -255,7 +253,6 @@ class ExpandedFinder {
         : mod_(mod), parts_(parts), seen_(mod.program.graph.size()) {}
 
     void visit(NodeId id) {
-        const ir::Node& node = mod_.program.graph[id];
         // What changes with the counter of a sum is computed in its loop.
         if (seen_[id] || mod_.counters[id] != kNoNode) return;
         seen_[id] = true;
@@ -266,24 +263,50 @@ class ExpandedFinder {
         else if (mod_.of_distance[id])
             take(id, parts_.distance_values);
         else
-            for (const NodeId operand : node.operands)
-                visit(operand);
+            visit_operands(id);
     }
 
   private:
+    void visit_operands(NodeId id) {
+        const std::vector<StagedTable>& tables = parts_.staged.tables;
+        const auto table = std::ranges::find(tables, id, &StagedTable::read);
+        if (table == tables.end()) {
+            for (const NodeId operand : mod_.program.graph[id].operands)
+                visit(operand);
+            return;
+        }
+        if (const NodeId key = table->key_bytes; key != kNoNode) {
+            // What is cheap beside what it reads is left to the kernel, which looks at that, too.
+            const NodeId read = only_read(key);
+            if (read != kNoNode) visit(read);
+            if (read == kNoNode || is_dear(key, read)) visit(key);
+        }
+        if (table->split.parts.rest != kNoNode) visit(table->split.parts.rest);
+    }
+    // kNoNode for none and for several.
+    NodeId only_read(NodeId id) const {
+        NodeId read = kNoNode;
+        for (const NodeId part : ir::reachable(mod_.program.graph, std::span(&id, 1))) {
+            if (mod_.program.graph[part].op != Op::read) continue;
+            if (read != kNoNode) return kNoNode;
+            read = part;
+        }
+        return read;
+    }
     void take(NodeId id, std::vector<NodeId>& values) const {
         if (values.size() < kMostValues && fits_word(id) && is_dear(id)) values.push_back(id);
     }
     bool fits_word(NodeId id) const {
         const ir::Node& node = mod_.program.graph[id];
-        if (node.type != ir::Type::integer) return true;
+        if (node.type != ir::Type::integer || id >= parts_.staged.first_node) return true;
         return node.op == Op::read && mod_.program.buffers[node.symbol].dtype != DType::i64;
     }
-    // More than what reading the value from shared memory would cost.
-    bool is_dear(NodeId id) const {
+    // More than what reading the value from shared memory would cost, with this read for nothing.
+    bool is_dear(NodeId id, NodeId known = kNoNode) const {
         constexpr int kCheapOperations = 3;
         int operations = 0;
         for (const NodeId part : ir::reachable(mod_.program.graph, std::span(&id, 1))) {
+            if (part == known) continue;
             const Op op = mod_.program.graph[part].op;
             if (op == Op::read || op == Op::sum) return true;
             operations += !ir::info(op).is_leaf();
@@ -304,23 +327,56 @@ bool fits_tiles(std::int64_t width) {
 // What repeats is kept in registers: that of a period of this width and of eight keys.
 bool fits_registers(std::int64_t width) { return std::lcm(width, std::int64_t{8}) <= 64; }
 
+// By which elements read a table.
+NodeId find_index_matrix(const Mod& mod, const StagedTables& staged) {
+    for (const StagedTable& table : staged.tables) {
+        const NodeId rest = table.split.parts.rest;
+        if (rest == kNoNode) continue;
+        for (const NodeId id : ir::reachable(mod.program.graph, std::span(&rest, 1)))
+            if (mod.dependence[id].has(Dependence::q) && is_dense_matrix_of_indices(mod, id))
+                return id;
+    }
+    return kNoNode;
+}
+
+// What is computed for each element; kNoNode for nothing.
+NodeId of_elements(const Mod& mod, const ScoreParts& parts) {
+    return parts.found() ? parts.element_addend : mod.score;
+}
+
 // Fills key_values and distance_values. The other parts have been found.
 void find_expanded(const Mod& mod, ScoreParts& parts) {
     if (parts.key_addend != kNoNode) parts.key_values = {parts.key_addend};
     if (parts.distance_addend != kNoNode) parts.distance_values = {parts.distance_addend};
-    const NodeId whole = parts.found() ? parts.element_addend : mod.score;
+    const NodeId whole = of_elements(mod, parts);
     if (whole != kNoNode) ExpandedFinder(mod, parts).visit(whole);
 }
 
-} // namespace
-
-DecomposedMod decompose_score(const Mod& mod, int key_width) {
+// All but what is computed before the kernel.
+DecomposedMod decomposed_parts(const Mod& mod, int key_width) {
     DecomposedMod decomposed{mod, {}};
     Mod& result = decomposed.mod;
     decomposed.parts = Decomposer(mod, result.program.graph, key_width).decompose(result.score);
     find_facts(result);
     decomposed.parts.bias_read = find_bias_read(result, decomposed.parts.element_addend);
-    find_expanded(result, decomposed.parts);
+    return decomposed;
+}
+
+} // namespace
+
+DecomposedMod decompose_score(const Mod& mod, int key_width) {
+    DecomposedMod decomposed = decomposed_parts(mod, key_width);
+    find_expanded(decomposed.mod, decomposed.parts);
+    return decomposed;
+}
+
+DecomposedMod decompose_score_with_tables(const Mod& mod, bool copies_indices) {
+    DecomposedMod decomposed = decomposed_parts(mod, 0);
+    const NodeId whole = of_elements(decomposed.mod, decomposed.parts);
+    if (whole != kNoNode) decomposed.parts.staged = stage_tables(decomposed.mod, {whole});
+    if (copies_indices && decomposed.parts.bias_read == kNoNode && decomposed.parts.found())
+        decomposed.parts.bias_read = find_index_matrix(decomposed.mod, decomposed.parts.staged);
+    find_expanded(decomposed.mod, decomposed.parts);
     return decomposed;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "passes/mod.h"
+#include "passes/staged_table.h"
 
 namespace flexc::passes {
 
@@ -39,11 +40,14 @@ struct ScoreParts {
     ir::NodeId cap = ir::kNoNode;            // uses neither q, kv nor score
     // A read of floats or 16-bit numbers that element_addend uses, never outside its buffer, whose
     // last index is kv itself and whose others are q itself or use the head at most: a matrix that
-    // can be copied.
+    // can be copied. Where tables are kept on chip, one of 32-bit indices of these may take its
+    // place.
     ir::NodeId bias_read = ir::kNoNode;
     // What is computed before the kernel, for each key and each distance: the addends, first, and
     // what else of the score is dear and uses kv, or q - kv, alone.
     std::vector<ir::NodeId> key_values, distance_values;
+    // What the score reads for each element, for kernels that keep tables on chip.
+    StagedTables staged;
     bool found() const { return multiplier != ir::kNoNode; }
     // Addends are multiplied by log2(e) once and for all, and the exponent is the logit itself.
     bool are_exponents() const {
@@ -59,6 +63,9 @@ struct DecomposedMod {
 // No parts are found where the score enters otherwise, or not at all. key_width: of the index_2d,
 // or 0 for none.
 DecomposedMod decompose_score(const Mod& mod, int key_width = 0);
+// For kernels that keep tables on chip: what a key gives of a place there is tabulated instead of
+// what it gives of an index. copies_indices: a matrix of indices may be the one that is copied.
+DecomposedMod decompose_score_with_tables(const Mod& mod, bool copies_indices = true);
 // Nothing is multiplied with scores.
 bool multiplies_by_one(const ir::Graph& graph, const ScoreParts& parts);
 // The 2-D key index of which most is the same for a whole row or column. The parts are those

@@ -10,20 +10,36 @@ namespace flexc::passes {
 using ir::NodeId;
 using ir::Op;
 
-bool is_dense_bias(const Mod& mod, NodeId read) {
+namespace {
+
+DType dtype_of(const Mod& mod, NodeId read) {
+    return mod.program.buffers[mod.program.graph[read].symbol].dtype;
+}
+
+bool is_dense_matrix(const Mod& mod, NodeId read) {
     const ir::Graph& graph = mod.program.graph;
     const ir::Node& node = graph[read];
     if (node.op != Op::read || node.operands.empty() || mod.counters[read] != ir::kNoNode)
         return false;
-    const DType dtype = mod.program.buffers[node.symbol].dtype;
     const std::vector<bool>& proven = mod.ranges.in_range[read];
-    return (dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16) &&
-           graph[node.operands.back()].op == Op::kv_idx && proven.size() == node.operands.size() &&
+    return graph[node.operands.back()].op == Op::kv_idx && proven.size() == node.operands.size() &&
            std::ranges::all_of(proven, [](bool is) { return is; }) &&
            std::ranges::all_of(
                std::span(node.operands).first(node.operands.size() - 1), [&](NodeId index) {
                    return graph[index].op == Op::q_idx || mod.place[index] <= Place::head;
                });
+}
+
+} // namespace
+
+bool is_dense_bias(const Mod& mod, NodeId read) {
+    if (!is_dense_matrix(mod, read)) return false;
+    const DType dtype = dtype_of(mod, read);
+    return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
+}
+
+bool is_dense_matrix_of_indices(const Mod& mod, NodeId read) {
+    return is_dense_matrix(mod, read) && dtype_of(mod, read) == DType::i32;
 }
 
 NodeId dense_bias_of_score(const Mod& mod) {

@@ -7,6 +7,7 @@
 #include "passes/gradient_sum.h"
 #include "passes/hidden_scores.h"
 #include "passes/roots.h"
+#include "passes/staged_table.h"
 #include "support/text.h"
 
 namespace flexc::passes {
@@ -72,6 +73,10 @@ std::string describe_read(const Mod& mod, NodeId read) {
                        analysis::describe(mod.dependence[read]) + "; computed per " +
                        std::string(name(mod.place[read])) + pattern(mod, read) + "; " +
                        checks(mod, read) + "\n";
+    if (may_be_staged(mod, read))
+        text +=
+            "  read: in Hopper's forward from a copy of the head's slice in shared memory, where "
+            "there is room\n";
     if (const CapturedRead* captured = captured_read(mod, read))
         text += describe_class(mod, *captured);
     if (const ReadGradient* gradient = gradient_of(mod.gradients, read))

@@ -25,17 +25,6 @@ bool is_narrow(const Mod& mod, NodeId index) {
     return mod.ranges.narrow[index] || (range.low >= INT32_MIN && range.high <= INT32_MAX);
 }
 
-// Not a slice for each query or key, whatever else it is.
-bool is_table(const CapturedRead& read) {
-    const auto is_length = [](std::uint32_t size) {
-        return size == ir::kQLen || size == ir::kKvLen;
-    };
-    return std::ranges::none_of(read.decisive().entries.sizes, is_length) &&
-           (read.read_class == ReadClass::grid_distance ||
-            read.read_class == ReadClass::pair_of_kinds ||
-            read.read_class == ReadClass::small_table);
-}
-
 // The one number beside 0 that a constant, or multiples of choices between constants, may be.
 std::optional<double> value_of_choices(const ir::Graph& graph, NodeId id) {
     constexpr std::size_t kMost = 64; // nodes looked at

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "flexc/types.h"
 #include "passes/decompose.h"
@@ -51,8 +52,13 @@ struct KernelRequest {
     bool derivative_uses_score = false; // that of the score
     bool folds_derivative = false;      // and no buffer has a gradient: it is multiplied into P
     passes::KeyIndex2d key_index_2d;    // that tiles of keys should fit
-    passes::TabulatedValues tabulated,
-        tabulated_by_index_2d;           // without such a 2-D key index, and with it
+    // Without such a 2-D key index, with it, and where tables are kept on chip.
+    passes::TabulatedValues tabulated, tabulated_by_index_2d, tabulated_with_tables;
+    // Of each table that the forward may keep on chip; 0: known when tensors are.
+    std::vector<std::int64_t> table_entries;
+    int bias_bytes_with_tables = 0;      // of the dense bias, or of indices of these
+    bool copies_table_indices = false;   // of indices
+    bool computes_table_indices = false; // for each element, beside sums of two numbers
     passes::Index2dReads index_2d_reads; // in the fused backward
     bool has_block_mask = false;         // a block mask says which tiles are visited
     bool has_window = false;             // a band with both ends does
@@ -69,6 +75,9 @@ struct WarpSpecializedForward {
     bool has_registers_for_columns = false; // for a value of each of a thread's columns
     ::sm90::ForwardSizes sizes;             // of its tiles and of what it reads
     passes::TabulatedValues tabulated;
+    // Of each table that is kept on chip: those of a slice that is larger are read from memory.
+    std::vector<int> table_words;
+    bool stages_tables() const { return !table_words.empty(); }
 };
 
 // What the builder of block masks keeps: intervals of each tile of queries and of keys, and of

@@ -39,6 +39,16 @@ std::string tabulated_of(const passes::TabulatedValues& tabulated) {
                      heads_of(tabulated.by_batch, tabulated.by_head), vectors);
 }
 
+// Slices of tables that are kept on chip.
+std::string tables_of(const WarpSpecializedForward& forward) {
+    std::string words;
+    for (const int of_table : forward.table_words)
+        words += (words.empty() ? "" : ", ") + std::to_string(of_table);
+    return formatted("    in shared memory, {} of a head's slice of each table, up to so many "
+                     "entries: {}\n",
+                     forward.sizes.table_stages == 1 ? "one copy" : "two copies", words);
+}
+
 std::string builder_of(const KernelConfig& config) {
     const BlockMaskFacts& facts = *config.block_mask;
     return formatted(
@@ -56,6 +66,7 @@ std::string text_of(const KernelConfig& config) {
     if (!config.specialized) return text;
     text += formatted("    schedule: {}\n", text_of(config.specialized->schedule));
     if (config.specialized->tabulated.any()) text += tabulated_of(config.specialized->tabulated);
+    if (config.specialized->stages_tables()) text += tables_of(*config.specialized);
     return text;
 }
 

@@ -1,5 +1,6 @@
 #include "plan/program.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "passes/dense_bias.h"
@@ -35,6 +36,9 @@ int backward_bias_bytes(const passes::Mod& mod) {
 Program::Program(passes::Mod mod, CompileOptions options, Target target)
     : mod_(std::move(mod)), options_(std::move(options)), target_(std::move(target)),
       decomposed_(passes::decompose_score(mod_)),
+      // Those who copy matrices know no block masks.
+      decomposed_with_tables_(
+          passes::decompose_score_with_tables(mod_, !needs_block_mask_of(mod_))),
       key_index_2d_(passes::key_index_2d(mod_, decomposed_.parts)),
       needs_block_mask_(needs_block_mask_of(mod_)),
       forward_bias_bytes_(bytes_of_read(decomposed_.mod, decomposed_.parts.bias_read)) {
@@ -61,6 +65,16 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     forward_.tabulated = passes::tabulated_values(decomposed_);
     if (decomposed_by_index_2d_)
         forward_.tabulated_by_index_2d = passes::tabulated_values(*decomposed_by_index_2d_);
+    for (const passes::StagedTable& table : decomposed_with_tables_.parts.staged.tables)
+        forward_.table_entries.push_back(table.entries);
+    const passes::ScoreParts& with_tables = decomposed_with_tables_.parts;
+    forward_.bias_bytes_with_tables =
+        bytes_of_read(decomposed_with_tables_.mod, with_tables.bias_read);
+    forward_.copies_table_indices = with_tables.bias_read != decomposed_.parts.bias_read;
+    forward_.computes_table_indices = std::ranges::any_of(
+        decomposed_with_tables_.parts.staged.tables,
+        [](const passes::StagedTable& table) { return table.split.parts.rest != ir::kNoNode; });
+    forward_.tabulated_with_tables = passes::tabulated_values(decomposed_with_tables_);
 
     backward_ = both;
     backward_.kind = KernelKind::backward_fused;
@@ -85,8 +99,10 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     backward_.is_long = is_long(mod_, roots);
 }
 
-const passes::DecomposedMod& Program::decomposed(int key_width) const {
-    return key_width != 0 && decomposed_by_index_2d_ ? *decomposed_by_index_2d_ : decomposed_;
+const passes::DecomposedMod& Program::decomposed(const KernelConfig& config) const {
+    if (config.specialized && config.specialized->stages_tables()) return decomposed_with_tables_;
+    return config.key_width != 0 && decomposed_by_index_2d_ ? *decomposed_by_index_2d_
+                                                            : decomposed_;
 }
 
 KernelRequest Program::request(KernelKind kind) const {

@@ -20,8 +20,9 @@ class Program {
     const passes::Mod& mod() const { return mod_; }
     const CompileOptions& options() const { return options_; }
     const Target& target() const { return target_; }
-    // The score mod, decomposed for kernels that know a 2-D key index of this width; 0: as none.
-    const passes::DecomposedMod& decomposed(int key_width) const;
+    // The score mod, decomposed for this kernel: for one that knows a 2-D key index, that keeps
+    // tables on chip, or neither.
+    const passes::DecomposedMod& decomposed(const KernelConfig& config) const;
 
     // Whether ranges that a kernel computes do not say which tiles to visit.
     bool needs_block_mask() const { return needs_block_mask_; }
@@ -32,7 +33,7 @@ class Program {
     passes::Mod mod_;
     CompileOptions options_;
     Target target_;
-    passes::DecomposedMod decomposed_;
+    passes::DecomposedMod decomposed_, decomposed_with_tables_;
     passes::KeyIndex2d key_index_2d_;
     std::optional<passes::DecomposedMod> decomposed_by_index_2d_;
     bool needs_block_mask_ = false;

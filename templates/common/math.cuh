@@ -33,6 +33,12 @@ __device__ inline float log2_fast(float x) {
     asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+// The same, with numbers that are not normal as zeros.
+__device__ inline float log2_flushed(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 // Relative error below 2^-10.9.
 __device__ inline float tanh_fast(float x) {
     float y;

@@ -89,6 +89,17 @@ __device__ inline float flexc_exp(float x) { return expf(x); }
 __device__ inline float flexc_fast_exp(float x) { return exp2_fast(x * kLog2E); }
 __device__ inline float flexc_exp2(float x) { return exp2f(x); }
 __device__ inline float flexc_log(float x) { return logf(x); }
+// flexc_to_narrow_int() of log2(x) * factor, found with roundings of less than 2^-21 of either
+// each. What is so near to a whole number, but 0, that these could carry it across may be wrong: a
+// doubt.
+__device__ inline int flexc_int_of_log(float x, float factor, bool& doubt) {
+    constexpr float kRounder = 0x1.8p23F, kError = 0x1p-19F;
+    const float about = log2_flushed(x) * factor;
+    const float nearest = (about + kRounder) - kRounder;
+    const float error = fmaf(fabsf(about), kError, fabsf(factor) * kError);
+    doubt = doubt | (!(fabsf(about - nearest) > error) & (nearest != 0));
+    return __float2int_rz(about);
+}
 __device__ inline float flexc_log2(float x) { return log2f(x); }
 __device__ inline float flexc_pow(float x, float y) { return powf(x, y); }
 
@@ -145,6 +156,31 @@ template <typename Float16> __device__ inline float flexc_read_if(bool inside, c
 // A part of the offset of a buffer whose offsets have room in 32 bits.
 __device__ inline int flexc_step(int index, long long stride) {
     return static_cast<int>(static_cast<unsigned>(index) * static_cast<unsigned>(stride));
+}
+
+// Numbers of entries, which are at least 1; what does not fit in 32 bits is as good as any such.
+__device__ inline long long flexc_bounded_product(long long x, long long y) {
+    const long long most = 1ll << 31;
+    return flexc_min(flexc_min(x, most) * flexc_min(y, most), most);
+}
+// Sums of 32 bits of which only the last is an index.
+__device__ inline int flexc_wrapped_sum(int x, int y) {
+    return static_cast<int>(static_cast<unsigned>(x) + static_cast<unsigned>(y));
+}
+__device__ inline int flexc_wrapped_difference(int x, int y) {
+    return static_cast<int>(static_cast<unsigned>(x) - static_cast<unsigned>(y));
+}
+// Addresses in shared memory: so many bytes further, and so many floats.
+__device__ inline unsigned flexc_shifted(unsigned address, int bytes) {
+    return address + static_cast<unsigned>(bytes);
+}
+__device__ inline unsigned flexc_entry(unsigned address, int entries) {
+    return address + 4 * static_cast<unsigned>(entries);
+}
+// Of a table in shared memory; where it is not inside, 0.
+__device__ inline float flexc_read_table(unsigned address) { return load_shared_float(address); }
+__device__ inline float flexc_read_table_if(bool inside, unsigned address) {
+    return load_shared_float_if(inside, address);
 }
 
 // An address that stays in registers: found again for each element, it would take most of a read's

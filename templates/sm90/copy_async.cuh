@@ -13,6 +13,8 @@ __device__ inline void copy_async(unsigned to, const void* from) {
 __device__ inline void copy_word_async(unsigned to, const void* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
+// Returns when all earlier copies of this thread have come.
+__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 // Arrives when all earlier copies of this thread have.
 __device__ inline void arrive_after_copies(Barrier barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier.address)
@@ -20,6 +22,9 @@ __device__ inline void arrive_after_copies(Barrier barrier) {
 }
 __device__ inline void store_shared_element(unsigned to, float x) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+}
+__device__ inline void store_shared_element(unsigned to, int x) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
 template <typename E> __device__ inline void store_shared_element(unsigned to, E x) {
     asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(x.bits) : "memory");

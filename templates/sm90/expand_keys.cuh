@@ -8,12 +8,15 @@ namespace sm90 {
 
 __device__ inline void expand_keys(const KernelArguments& attention,
                                    const mod::Arguments& arguments, int block) {
-    const Entry entry = Entry::of_key(attention, block);
+    // Places in tables have to be inside of these for keys past the end, too: the last key's.
+    constexpr bool kRepeatsLast = mod::kStagedTables != 0;
+    Entry entry = Entry::of_key(attention, block);
+    if (kRepeatsLast && !entry.exists) entry.key = attention.kv_len - 1;
     entry.visit(attention, arguments, [&](const mod::At& at) {
 #pragma unroll
         for (int i = 0; i < mod::kKeyValues; ++i)
             key_vector(attention, entry.head, i)[entry.index] =
-                entry.exists ? mod::key_value(at, i) : 0;
+                kRepeatsLast || entry.exists ? mod::key_value(at, i) : 0;
     });
 }
 

@@ -7,6 +7,7 @@
 #include "sm90/forward_index_2d.cuh"
 #include "sm90/forward_key_blocks.cuh"
 #include "sm90/forward_skips.cuh"
+#include "sm90/forward_tables.cuh"
 #include "sm90/forward_tabulated.cuh"
 
 namespace sm90 {
@@ -14,12 +15,14 @@ namespace sm90 {
 // One thread initialises all barriers. What threads read they release themselves; of what MMAs
 // read, a warp releases a stage with one arrival.
 __device__ inline void initialise_barriers(const Shared& shared, int bias_producers) {
-    shared.queries.initialise(1, kConsumerThreads + bias_producers + Index2dRows::kProducers);
+    shared.queries.initialise(1, kConsumerThreads + bias_producers + Index2dRows::kProducers +
+                                     TableStages::kProducers);
     shared.keys.initialise(1 + Index2dRows::kProducersWithKeys, kConsumerThreads / 32);
     shared.values.initialise(1, kConsumerThreads / 32);
     DenseBias::initialise(shared, bias_producers);
     Index2dRows::initialise(shared);
     TabulatedValues::initialise(shared);
+    TableStages::initialise(shared);
     publish_barriers();
 }
 

@@ -43,7 +43,9 @@ using TabulatedRing = Stages<kLayout.tabulated.stages, kLayout.tabulated.bytes>;
 // it is an operand of products, see forward_index_2d.cuh, full and empty with its keys. Else
 // floats.
 using Index2dRing = Stages<kLayout.index_2d_rows.stages, kLayout.index_2d_rows.bytes>;
+using TableRing = Stages<kLayout.tables.stages, kLayout.tables.bytes>;
 
+constexpr bool kStagesTables = mod::kSizes.table_words != 0;
 constexpr bool kHasTabulated = mod::kKeyValues != 0 || mod::kDistanceValues != 0;
 constexpr bool kMultipliesIndex2dRows = mod::kSizes.multiplies_index_2d_rows;
 constexpr int kIndex2dRows = mod::kSizes.index_2d_rows;
@@ -53,6 +55,8 @@ constexpr bool kLoadsIndex2dRows = kIndex2dRows > 0 && !kMultipliesIndex2dRows;
 constexpr int kIndex2dThreads = 32 * kConsumers;
 // Whether all that is staged with keys and values is full and empty with them.
 constexpr bool kKeysMayPass = !kReadsBias && !kHasTabulated && !kLoadsIndex2dRows;
+// Threads that copy tables, beside those that copy biases.
+constexpr int kFirstTableThread = 32, kTableThreads = kReadsBias ? 32 : 96;
 
 // A thread that multiplies: of which warpgroup, lane, and warp of the warpgroup.
 struct ConsumerThread {
@@ -98,6 +102,7 @@ struct Shared {
     BiasRing biases;
     TabulatedRing tabulated;
     Index2dRing index_2d_rows;
+    TableRing tables;
     unsigned index_2d_unit; // what rows of the 2-D key index are multiplied with, for eight keys
     unsigned tasks;         // one for each stage of queries
     unsigned spare;         // a word that is never read
@@ -108,6 +113,7 @@ struct Shared {
           values(at<Values>(memory, kLayout.values)), biases(at<BiasRing>(memory, kLayout.biases)),
           tabulated(at<TabulatedRing>(memory, kLayout.tabulated)),
           index_2d_rows(at<Index2dRing>(memory, kLayout.index_2d_rows)),
+          tables(at<TableRing>(memory, kLayout.tables)),
           index_2d_unit(memory + kLayout.index_2d_unit), tasks(memory + kLayout.tasks),
           spare(memory + kLayout.spare), key_blocks(memory + kLayout.key_blocks) {}
 

@@ -16,6 +16,7 @@ struct ForwardSizes {
     int distance_values = 0;          // and for each distance q - kv
     int index_2d_rows = 0;            // of the 2-D key index in a tile, where they have addends
     bool multiplies_index_2d_rows = false; // those addends come with the products of QK
+    int table_words = 0, table_stages = 0; // of slices of tables, in one of so many copies
 };
 
 // A tile of the dense bias. Lanes that read the same columns of eight rows must not meet in a bank.
@@ -65,7 +66,7 @@ struct ForwardLayout {
     // columns, which are the same memory, lay side by side: compute-sanitizer sees it so.
     static constexpr int kIndex2dReach = 1024;
 
-    RingLayout queries, keys, values, biases, tabulated, index_2d_rows;
+    RingLayout queries, keys, values, biases, tabulated, index_2d_rows, tables;
     int tasks = 0;         // one for each stage of queries
     int spare = 0;         // a word that is never read
     int key_blocks = 0;    // which tile a block mask chose, a word for each stage of keys
@@ -119,6 +120,7 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
                                                    sizes.distance_values * slices.distance_bytes);
     layout.index_2d_rows =
         next.ring(sizes.stages, sizes.index_2d_rows * sizes.query_tile * addend_bytes);
+    layout.tables = next.ring(sizes.table_stages, 4 * sizes.table_words);
     layout.spare = next.barriers;
     layout.key_blocks = layout.spare + 4;
     layout.header_bytes = layout.key_blocks + 4 * sizes.stages;

@@ -44,6 +44,18 @@ class TabulatedTile {
         }
     }
 
+    // What is there for a key so many columns behind the thread's first, without load().
+    struct KeyValues {
+        float of_key[kKeys];
+    };
+    __device__ KeyValues of_key(int columns) const {
+        KeyValues values;
+#pragma unroll
+        for (int i = 0; i < mod::kKeyValues; ++i)
+            values.of_key[i] = __uint_as_float(
+                load_shared_word(keys_from_ + i * kTabulatedSlices.key_bytes + 4 * columns));
+        return values;
+    }
     // All of an element.
     struct Values {
         float of_key[kKeys], of_distance[kDistances];

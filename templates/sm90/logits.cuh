@@ -6,6 +6,7 @@
 #include "sm90/bias_tile.cuh"
 #include "sm90/forward_tabulated.cuh"
 #include "sm90/score_form.h"
+#include "sm90/table_reads.cuh"
 #include "sm90/visible_keys.cuh"
 #include "sm90/warpgroup.cuh"
 
@@ -77,14 +78,17 @@ class Logits {
     static constexpr int kOffsets = kAffine && !kCapped ? kBases : 1;
     static constexpr __device__ int offset_of(int j) { return kOffsets == 1 ? 0 : base_of(j); }
 
+    // tables: where they are in shared memory.
     __device__ Logits(const AttentionArguments& attention, const mod::Arguments& arguments,
-                      const HeadPlace& place, int warp_row, int lane)
+                      const HeadPlace& place, int warp_row, int lane, unsigned tables = 0)
         : attention_(attention), arguments_(arguments), place_(place),
           rows_(attention, arguments, place, warp_row + lane / 4), first_column_(lane % 4 * 2),
-          keys_(attention, arguments, place, rows_.row, warp_row, lane) {
+          keys_(attention, arguments, place, rows_.row, warp_row, lane), tables_(tables) {
         factor_ = kHasScoreMod && !kStartsWithBias ? kLog2E : attention.scale * kLog2E;
         lse_shift_ = 0;
         if constexpr (kAffine) prepare_affine();
+        tables_.find(
+            [&](auto visit) { visit_column(0, [&](int, const mod::At& at) { visit(at); }); });
     }
 
     __device__ float factor() const { return kFactorIsOne ? 1.0f : factor_; }
@@ -147,17 +151,8 @@ class Logits {
     __device__ void load_biases(unsigned rows) { biases_.load(rows); }
     // What QK of these keys are added to, from biases in shared memory, likewise.
     __device__ void start(Scores& scores, unsigned rows, int first_key) {
-        constexpr int kPart = 2 * BiasFragment::kPartPairs; // columns
-#pragma unroll
-        for (int part = 0; part < kFragmentColumns; part += kPart) {
-            biases_.load(rows, part / 2);
-#pragma unroll
-            for (int j = part; j < part + kPart; ++j)
-                visit_element(first_key, j, [&](int r, const mod::At& at) {
-                    scores[accumulator(r, j)] =
-                        multiply_finite(mod::element_addend(at, biases_.at(r, j)), before_[r]);
-                });
-        }
+        look_at_tables(first_key);
+        tables_.with_source([&](auto source) { start_with(source, scores, rows, first_key); });
     }
 
     // Where what is tabulated for these keys is in shared memory; the row is the thread's first, in
@@ -169,12 +164,15 @@ class Logits {
     // Products become logits of the keys that look() was asked about; those that are hidden become
     // -inf.
     __device__ void apply(Scores& scores, int first_key) {
+        if constexpr (!kStartsWithBias) look_at_tables(first_key);
         if constexpr (kAffine && !kStartsWithBias)
-            change_affine(scores, first_key);
+            tables_.with_source([&](auto source) { change_affine(source, scores, first_key); });
         else if constexpr (kHasScoreMod && !kAffine)
-            change(scores, first_key);
+            tables_.with_source([&](auto source) { change(source, scores, first_key); });
         if (kMaskIsBand ? !keys_.are_all(first_key, false) : hides_) hide(scores, first_key);
     }
+
+    __device__ const Tables& tables() const { return tables_; }
 
     // The running maximum of a row rises by so much.
     __device__ void lower(int r, float by) {
@@ -203,6 +201,39 @@ class Logits {
         }
     };
 
+    template <typename Source>
+    __device__ void start_with(Source source, Scores& scores, unsigned rows, int first_key) {
+        constexpr int kPart = 2 * BiasFragment::kPartPairs; // columns
+#pragma unroll
+        for (int part = 0; part < kFragmentColumns; part += kPart) {
+            biases_.load(rows, part / 2);
+#pragma unroll
+            for (int j = part; j < part + kPart; ++j)
+                visit_element(first_key, j, [&](int r, const mod::At& at) {
+                    scores[accumulator(r, j)] =
+                        multiply_finite(element_addend(source, at, biases_.at(r, j)), before_[r]);
+                });
+        }
+    }
+
+    __device__ void look_at_tables(int first_key) {
+        tables_.look([&](auto visit) { visit_lane_keys(first_key, visit); });
+    }
+    // Each lane's keys of those from first_key on, with one of its rows.
+    template <typename Visit> __device__ void visit_lane_keys(int first_key, Visit visit) const {
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+        for (int key = 0; key < mod::kKeyTile; key += 32) {
+            const int kv = min(first_key + key + lane, attention_.kv_len - 1) +
+                           static_cast<int>(attention_.kv_offset);
+            const mod::Column column = mod::at_column(arguments_, place_.launch, place_.head,
+                                                      place_.b, place_.h, place_.h_kv, kv);
+            const TabulatedTile::KeyValues values = tabulated_.of_key(key + lane - first_column_);
+            visit(mod::At{arguments_, place_.launch, place_.head, rows_.row[0], column, place_.b,
+                          place_.h, place_.h_kv, rows_.q[0], kv, values.of_key});
+        }
+    }
+
     // The element of a row and a key, and what the program computes once for that key. Memory is
     // read within the tensors only.
     template <typename Visit> __device__ void visit_column(int position, Visit visit) const {
@@ -228,7 +259,7 @@ class Logits {
             const TabulatedTile::Values values = values_of(r);
             visit(r, mod::At{arguments_, place_.launch, place_.head, rows_.row[r], column, place_.b,
                              place_.h, place_.h_kv, rows_.q[r], kv, values.of_key,
-                             values.of_distance});
+                             values.of_distance, tables_.of_row(r)});
         }
     }
 
@@ -291,11 +322,62 @@ class Logits {
         }
     }
 
-    __device__ void change_affine(Scores& scores, int first_key) {
+    // Addends of the columns from `first` on: guessed at once, so that none waits for another, and
+    // found again where there is a doubt.
+    static constexpr int kGuessed = 4;
+    template <typename Source>
+    static constexpr bool kGuesses =
+        kForm.has_element_addend && mod::kGuessesLogs && Source::kSource != TableSource::memory;
+    template <typename Source>
+    __device__ void guess(Source source, int first_key, int first, float (&addends)[kGuessed][2]) {
+        bool doubt = false;
+#pragma unroll
+        for (int j = 0; j < kGuessed; ++j) {
+            if (kHasTabulated && (first + j) % 2 == 0) tabulated_.load((first + j) / 2);
+            visit_element(first_key, first + j, [&](int r, mod::At at) {
+                at.doubt = &doubt;
+                addends[j][r] = element_addend(source, at, 0);
+            });
+        }
+        if (!doubt) return;
+        // One after the other: written out, they would be most of the kernel's text.
+#pragma unroll 1
+        for (int which = 0; which < 2 * kGuessed; ++which) {
+            const float exact = find_exactly(first_key, first + which / 2, which % 2);
+#pragma unroll
+            for (int i = 0; i < 2 * kGuessed; ++i)
+                addends[i / 2][i % 2] = i == which ? exact : addends[i / 2][i % 2];
+        }
+    }
+    // Of a row and a column that no register is named by.
+    __device__ float find_exactly(int first_key, int j, int r) const {
+        const int column = column_of(j);
+        const int kv = min(first_key + first_column_ + column, attention_.kv_len - 1) +
+                       static_cast<int>(attention_.kv_offset);
+        const mod::Column of_key = mod::at_column(arguments_, place_.launch, place_.head, place_.b,
+                                                  place_.h, place_.h_kv, kv);
+        const mod::Row row = r == 0 ? rows_.row[0] : rows_.row[1];
+        unsigned tables[mod::kStagedTables ? mod::kStagedTables : 1];
+#pragma unroll
+        for (int table = 0; table < mod::kStagedTables; ++table)
+            tables[table] = r == 0 ? tables_.of_row(0)[table] : tables_.of_row(1)[table];
+        const TabulatedTile::KeyValues values = tabulated_.of_key(column);
+        const mod::At at{arguments_, place_.launch, place_.head,
+                         row,        of_key,        place_.b,
+                         place_.h,   place_.h_kv,   r == 0 ? rows_.q[0] : rows_.q[1],
+                         kv,         values.of_key, nullptr,
+                         tables};
+        return element_addend(SourceOf<TableSource::exact>{}, at, 0);
+    }
+
+    template <typename Source>
+    __device__ void change_affine(Source source, Scores& scores, int first_key) {
+        float guessed[kGuessed][2];
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j) {
-            if (kLimitsReads && ends_before(first_key, j)) break;
-            if (kHasTabulated && j % 2 == 0) tabulated_.load(j / 2);
+            if (Source::kSource == TableSource::memory && kLimitsReads && ends_before(first_key, j))
+                break;
+            if (kHasTabulated && !kGuesses<Source> && j % 2 == 0) tabulated_.load(j / 2);
             const auto finish = [&](int r, float addend) {
                 float& score = scores[accumulator(r, j)];
                 if constexpr (kForm.has_slope)
@@ -313,10 +395,14 @@ class Logits {
                     score = kTanhIsExact<mod::Element> ? reciprocal_fast(1 + exp2_fast(score))
                                                        : tanh_fast(score);
             };
-            if constexpr (kForm.has_element_addend) {
+            if constexpr (kGuesses<Source>) {
+                if (j % kGuessed == 0) guess(source, first_key, j, guessed);
+                finish(0, in_units(guessed[j % kGuessed][0]));
+                finish(1, in_units(guessed[j % kGuessed][1]));
+            } else if constexpr (kForm.has_element_addend) {
                 visit_element(first_key, j, [&](int r, const mod::At& at) {
                     const float bias = kReadsBias ? biases_.at(r, j) : 0;
-                    finish(r, in_units(mod::element_addend(at, bias)));
+                    finish(r, in_units(element_addend(source, at, bias)));
                 });
             } else {
                 // Unlike 0, -0 is the same as nothing in a sum.
@@ -326,16 +412,43 @@ class Logits {
         }
     }
 
-    __device__ void change(Scores& scores, int first_key) {
+    template <typename Source>
+    __device__ void change(Source source, Scores& scores, int first_key) {
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j) {
-            if (ends_before(first_key, j)) break;
+            if (Source::kSource == TableSource::memory && ends_before(first_key, j)) break;
             if (kHasTabulated && j % 2 == 0) tabulated_.load(j / 2);
             visit_element(first_key, j, [&](int r, const mod::At& at) {
                 float& score = scores[accumulator(r, j)];
-                score = mod::score(at, score * attention_.scale);
+                score = score_of(source, at, score * attention_.scale);
             });
         }
+    }
+    // What the program computes for an element, with its tables from where they are.
+    static __device__ float score_of(SourceOf<TableSource::inside>, const mod::At& at, float x) {
+        return mod::staged_score(at, x);
+    }
+    static __device__ float score_of(SourceOf<TableSource::checked>, const mod::At& at, float x) {
+        return mod::checked_score(at, x);
+    }
+    static __device__ float score_of(SourceOf<TableSource::memory>, const mod::At& at, float x) {
+        return mod::score(at, x);
+    }
+    static __device__ float element_addend(SourceOf<TableSource::inside>, const mod::At& at,
+                                           float bias) {
+        return mod::staged_element_addend(at, bias);
+    }
+    static __device__ float element_addend(SourceOf<TableSource::checked>, const mod::At& at,
+                                           float bias) {
+        return mod::checked_element_addend(at, bias);
+    }
+    static __device__ float element_addend(SourceOf<TableSource::exact>, const mod::At& at,
+                                           float bias) {
+        return mod::exact_element_addend(at, bias);
+    }
+    static __device__ float element_addend(SourceOf<TableSource::memory>, const mod::At& at,
+                                           float bias) {
+        return mod::element_addend(at, bias);
     }
 
     // Three warpgroups have no registers for what a branch keeps.
@@ -372,6 +485,7 @@ class Logits {
     Rows rows_;
     int first_column_; // of this thread, in a tile of keys
     VisibleKeys keys_;
+    Tables tables_;
     float factor_, lse_shift_, unit_;
     float base_[2][kBases];      // what is added for whole rows, to these keys
     float before_[2], slope_[2]; // what scores, or biases that come before, are multiplied by

@@ -44,7 +44,12 @@ class TileScheduler {
     __device__ int tiles() const { return tiles_ * heads_; }
 
     __device__ Tile tile(int index) const {
-        // Batches that read the same biases read them together.
+        // Heads, or batches, that read the same biases read them together.
+        if constexpr (kReadsBias && mod::kHeadsShareBias) {
+            const int of_batch = heads_ / batch_, tile = index / of_batch;
+            return rows_of(tile / tiles_ * of_batch + index % of_batch,
+                           tile % tiles_ * mod::kQueryTile);
+        }
         if constexpr (kReadsBias) {
             const int tile = index / batch_;
             return rows_of(index % batch_ * (heads_ / batch_) + tile / tiles_,

@@ -125,6 +125,9 @@ template <typename T> __device__ inline void read_again(const T& parameters) {
     asm volatile("" ::"l"(&parameters) : "memory");
 }
 
+// Stays in a register as it is.
+__device__ inline void keep(unsigned& x) { asm volatile("" : "+r"(x)); }
+
 // The same value in every thread of the warp, told to the compiler.
 __device__ inline int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 

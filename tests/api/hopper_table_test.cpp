@@ -128,4 +128,30 @@ TEST_CASE("tables: indices outside, several tables, other gradients beside them"
     });
 }
 
+TEST_CASE("tables: read without a gradient, sizes and lengths at the ends of shared memory" *
+          doctest::skip()) {
+    const std::string kinds = "buffer g: i32[B, Q_LEN]\nbuffer k: i32[KV_LEN]\n";
+    check({
+        {"buffer t: f32[H, 127, 127]\nscore_mod = score + t[h, q_idx // 64 - kv_idx // 64 + 63, "
+         "q_idx % 64 - kv_idx % 64 + 63]"},
+        {kinds + "buffer t: f32[N, N, H]\nscore_mod = score + t[g[b, q_idx], k[kv_idx], h]",
+         {{"N", 5}}},
+        // Some kinds are outside, or all words are too few.
+        {kinds + "buffer t: f16[H, N, N]\nscore_mod = score + t[h, g[b, q_idx], k[kv_idx]]",
+         {{"N", 4}}},
+        {kinds + "buffer t: f32[N, N]\nscore_mod = score + t[g[b, q_idx], k[kv_idx]]", {{"N", 90}}},
+        {"buffer t: f32[B, H, 64]\nbuffer d: i32[Q_LEN, KV_LEN]\nscore_mod = score * 0.5 + "
+         "t[b, h, d[q_idx, kv_idx]]\nmask_mod = q_idx >= kv_idx"},
+        {"buffer t: bf16[200]\nbuffer ts: f32[B, 500]\nscore_mod = score + t[clamp(int(log("
+         "max(abs(ts[b, q_idx] - ts[b, kv_idx]), 1.0)) / 0.031), 3, 190)]"},
+        {kinds + "buffer t: f32[H, 5, 5]\nbuffer u: f32[H, 30]\nbuffer m: bf16[H, Q_LEN, KV_LEN]\n"
+                 "score_mod = score + t[h, g[b, q_idx], k[kv_idx]] + u[h, min(abs(q_idx // 9 - "
+                 "kv_idx // 9), 29)] + m[h, q_idx, kv_idx]"},
+        {"buffer t: f32[H, 401]\nscore_mod = 30 * tanh((score + t[h, where(q_idx == 0 or kv_idx "
+         "== 0, 400, min(abs(q_idx // 3 - kv_idx // 3), 399))]) / 30)"},
+        {"buffer t: f32[H, 9, 3]\nscore_mod = score + t[h, clamp(q_idx // 12 - kv_idx // 12 + 4, "
+         "0, 8), q_idx % 2 - kv_idx % 2 + 1]\nmask_mod = (q_idx // 30) % 3 != (kv_idx // 50) % 3"},
+    });
+}
+
 TEST_SUITE_END();

@@ -54,6 +54,19 @@ TEST_CASE(
     CHECK(class_of("(q_idx - 1) // W - (kv_idx + 2) // W, (q_idx - 1) % W - (kv_idx + 2) % W") ==
           "  class: grid_distance; one for (q_idx - 1) % W - (kv_idx + 2) % W, "
           "(q_idx - 1) // W - (kv_idx + 2) // W\n");
+    const auto from_shared_memory = [](const std::string& read) {
+        return passes::describe_dependence(
+                   test::lowered("buffer t: f32[H, N]\nbuffer w: f32[Q_LEN, H]\nbuffer big: f32[H, "
+                                 "300, 300]\n"
+                                 "score_mod = score + " +
+                                 read))
+                   .find("  read: in Hopper's forward from a copy") != std::string::npos;
+    };
+    CHECK(from_shared_memory("t[h, abs(q_idx // 4 - kv_idx // 4)]"));
+    CHECK_FALSE(from_shared_memory("t[h, q_idx - kv_idx]"));
+    CHECK_FALSE(from_shared_memory("w[abs(q_idx // 4 - kv_idx // 4), h]"));
+    CHECK_FALSE(
+        from_shared_memory("big[h, q_idx // 300 - kv_idx // 300, q_idx % 300 - kv_idx % 300]"));
     CHECK(class_of("where(q_idx == 0, 0, q_idx // 4 - kv_idx // 4), 0") ==
           "  class: grid_distance; one for q_idx // 4 - kv_idx // 4\n"
           "    where (q_idx == 0): constant\n"

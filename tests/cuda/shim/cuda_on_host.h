@@ -146,6 +146,9 @@ inline unsigned __ballot_sync(unsigned, bool x) {
 inline bool __any_sync(unsigned mask, bool x) {
     return warp_of_thread == nullptr ? x : __ballot_sync(mask, x) != 0;
 }
+inline bool __all_sync(unsigned mask, bool x) {
+    return warp_of_thread == nullptr ? x : __ballot_sync(mask, x) == ~0u;
+}
 template <typename Int> Int __reduce_min_sync(unsigned, Int x) {
     if (warp_of_thread == nullptr) return x;
     return warp_of_thread->exchange(static_cast<unsigned long long>(x),

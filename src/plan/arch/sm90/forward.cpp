@@ -3,6 +3,7 @@
 #include <array>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "plan/arch/sm90/sm90.h"
@@ -33,70 +34,129 @@ constexpr std::array kIndex2dShapes = {
 constexpr int kForwardStages = 2;
 constexpr int kLeastStep = 16; // keys by which the next smaller configuration is smaller
 
-const passes::TabulatedValues& tabulated_of(const KernelRequest& request, bool by_index_2d) {
-    return by_index_2d ? request.tabulated_by_index_2d : request.tabulated;
+// What a kernel knows of reads beside its tiles.
+enum class Reads : std::uint8_t { plain, by_index_2d, from_tables };
+
+int bias_bytes_of(const KernelRequest& request, Reads reads) {
+    return reads == Reads::from_tables ? request.bias_bytes_with_tables : request.bias_bytes;
+}
+
+const passes::TabulatedValues& tabulated_of(const KernelRequest& request, Reads reads) {
+    switch (reads) {
+    case Reads::by_index_2d: return request.tabulated_by_index_2d;
+    case Reads::from_tables: return request.tabulated_with_tables;
+    case Reads::plain: break;
+    }
+    return request.tabulated;
 }
 
 // Whether what is added for a row of the 2-D key index comes with the products: where tiles are
 // single rows, so that an infinite number meets no zero, and numbers of 16 bits are as large as
 // floats.
 bool multiplies_index_2d_rows(const KernelRequest& request, const ForwardSchedule& shape,
-                              bool by_index_2d) {
+                              Reads reads) {
     const passes::KeyIndex2d& index_2d = request.key_index_2d;
-    return by_index_2d && index_2d.quotients && index_2d.adds_to_products &&
+    return reads == Reads::by_index_2d && index_2d.quotients && index_2d.adds_to_products &&
            shape.key_tile == index_2d.width && request.dtype == DType::bf16;
 }
 
-::sm90::ForwardSizes sizes_of(const KernelRequest& request, const ForwardSchedule& shape,
-                              bool by_index_2d) {
+::sm90::ForwardSizes sizes_without_tables(const KernelRequest& request,
+                                          const ForwardSchedule& shape, Reads reads) {
     const passes::KeyIndex2d& index_2d = request.key_index_2d;
-    const passes::TabulatedValues& tabulated = tabulated_of(request, by_index_2d);
-    const bool adds_rows = by_index_2d && index_2d.quotients;
+    const passes::TabulatedValues& tabulated = tabulated_of(request, reads);
+    const bool adds_rows = reads == Reads::by_index_2d && index_2d.quotients;
     return {.query_tile = 64 * shape.consumers,
             .key_tile = shape.key_tile,
             .head_dim = request.head_dim,
             .head_dim_v = request.head_dim_v,
             .query_stages = shape.query_stages,
             .stages = kForwardStages,
-            .bias_bytes = request.bias_bytes,
+            .bias_bytes = bias_bytes_of(request, reads),
             .key_values = tabulated.keys,
             .distance_values = tabulated.distances,
             .index_2d_rows = adds_rows ? shape.key_tile / index_2d.width : 0,
-            .multiplies_index_2d_rows = multiplies_index_2d_rows(request, shape, by_index_2d)};
+            .multiplies_index_2d_rows = multiplies_index_2d_rows(request, shape, reads)};
 }
 
-int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape, bool by_index_2d) {
-    return ::sm90::forward_layout(sizes_of(request, shape, by_index_2d)).bytes;
+// Memory for slices of tables: of one tile of queries, and of the next one too where there is room.
+struct TableWords {
+    int stages = 0;
+    std::vector<int> of_tables;
+    int sum() const { return std::accumulate(of_tables.begin(), of_tables.end(), 0); }
+};
+
+// Slices that are known are there whole. Empty where they have no room.
+std::optional<TableWords> table_words(const KernelRequest& request, const ForwardSchedule& shape) {
+    // Of a slice that is not known. With less, most would be read from memory.
+    constexpr int kMostWords = 4096, kLeastWords = 1024;
+    const int room =
+        (shared_memory_limit(request.arch) -
+         ::sm90::forward_layout(sizes_without_tables(request, shape, Reads::from_tables)).bytes) /
+        static_cast<int>(sizeof(float));
+    const auto words_of = [](std::int64_t entries) {
+        return static_cast<int>(entries + 3) / 4 * 4;
+    };
+    int known = 0, unknown = 0;
+    for (const std::int64_t entries : request.table_entries) {
+        known += words_of(entries);
+        unknown += entries == 0;
+    }
+    for (const int stages : {2, 1}) {
+        const int rest = room / stages - known;
+        if (rest < unknown * kLeastWords) continue;
+        TableWords words{stages, {}};
+        for (const std::int64_t entries : request.table_entries)
+            words.of_tables.push_back(entries != 0 ? words_of(entries)
+                                                   : std::min(rest / unknown, kMostWords) / 4 * 4);
+        return words;
+    }
+    return {};
+}
+
+::sm90::ForwardSizes sizes_of(const KernelRequest& request, const ForwardSchedule& shape,
+                              Reads reads) {
+    ::sm90::ForwardSizes sizes = sizes_without_tables(request, shape, reads);
+    if (reads != Reads::from_tables) return sizes;
+    const auto words = table_words(request, shape);
+    sizes.table_words = words ? words->sum() : 0;
+    sizes.table_stages = words ? words->stages : 0;
+    return sizes;
+}
+
+int shared_bytes(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
+    return ::sm90::forward_layout(sizes_of(request, shape, reads)).bytes;
 }
 
 // Of one thread: scores, their biases, the P before them, and the output.
-int accumulators(const KernelRequest& request, const ForwardSchedule& shape) {
+int accumulators(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
     const int weights = shape.overlaps ? shape.key_tile / 4 : 0;
-    const int biases = shape.key_tile / 2 * request.bias_bytes / 4;
+    // Indices make room for what they name before products are added to that.
+    const bool stay = reads != Reads::from_tables || !request.copies_table_indices;
+    const int biases = stay ? shape.key_tile / 2 * bias_bytes_of(request, reads) / 4 : 0;
     return shape.key_tile / 2 + biases + weights + padded_columns(request.head_dim_v) / 2;
 }
-int accumulator_limit(const KernelRequest& request, const ForwardSchedule& shape) {
+int accumulator_limit(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
     if (shape.consumers == 3) return 128;
-    return request.bias_bytes > 2 ? 180 : 192;
+    return bias_bytes_of(request, reads) > 2 ? 180 : 192;
 }
 
 bool is_wide(const KernelRequest& request) {
     return std::max(request.head_dim, request.head_dim_v) > 128;
 }
 
-bool suits(const KernelRequest& request, const ForwardSchedule& shape, bool by_index_2d) {
+bool suits(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
     // Beyond this, masks and mods spill or MMAs are serialised.
     constexpr int kWidestOfThree = 96;
     if (shape.consumers == 3 && padded_columns(request.head_dim_v) > kWidestOfThree) return false;
-    if (request.bias_bytes > 0 && shape.consumers == 3) return false;
-    return accumulators(request, shape) <= accumulator_limit(request, shape) &&
-           shared_bytes(request, shape, by_index_2d) <= shared_memory_limit(request.arch);
+    if (bias_bytes_of(request, reads) > 0 && shape.consumers == 3) return false;
+    return accumulators(request, shape, reads) <= accumulator_limit(request, shape, reads) &&
+           shared_bytes(request, shape, reads) <= shared_memory_limit(request.arch);
 }
 
 // Whether flexc chooses it by itself. Tiles of three warpgroups visit more where a block mask has
 // shapes of its own, and leave too few registers for looking at what is hidden.
-bool is_chosen(const KernelRequest& request, const ForwardSchedule& shape, bool by_index_2d) {
-    return suits(request, shape, by_index_2d) && (!request.has_block_mask || shape.consumers != 3);
+bool is_chosen(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
+    return suits(request, shape, reads) && (!request.has_block_mask || shape.consumers != 3);
 }
 
 // Whether each tile is whole rows of the 2-D key index.
@@ -110,26 +170,30 @@ bool suits_index_2d(const KernelRequest& request, const ForwardSchedule& shape) 
     // Of one thread: a number for each row of the 2-D key index and query, and what repeats.
     const int rows = index_2d.quotients ? 2 * shape.key_tile / index_2d.width : 0;
     const int period = index_2d.remainders ? std::lcm(index_2d.width, 8) / 2 : 0;
-    return suits(request, shape, true) &&
-           accumulators(request, shape) + rows + period <= accumulator_limit(request, shape);
+    return suits(request, shape, Reads::by_index_2d) &&
+           accumulators(request, shape, Reads::by_index_2d) + rows + period <=
+               accumulator_limit(request, shape, Reads::by_index_2d);
 }
 
 // Measured on an H200; without score mods with rests between loads. What is read for each element
 // is read in a warpgroup's turn.
 ForwardSchedule with_ping_pong(const KernelRequest& request, ForwardSchedule schedule,
-                               bool by_index_2d) {
+                               Reads reads) {
     const bool wide = is_wide(request), narrow = schedule.consumers == 3;
     const bool adds_terms = request.tabulated.any() && !narrow;
     const bool multiplies_little = !narrow && !request.has_score_mod && request.head_dim_v <= 64;
     schedule.ping_pong =
         !wide && (adds_terms || multiplies_little) ? PingPong::softmax : PingPong::mma;
-    const bool rescales_first = wide || (narrow && (by_index_2d || !request.has_score_mod));
-    schedule.rescales_after = rescales_first ? 0 : by_index_2d || adds_terms ? 4 : 8;
+    const bool rescales_first =
+        wide || (narrow && (reads == Reads::by_index_2d || !request.has_score_mod));
+    schedule.rescales_after = rescales_first                              ? 0
+                              : reads == Reads::by_index_2d || adds_terms ? 4
+                                                                          : 8;
     return schedule;
 }
 
 KernelConfig configured(const KernelRequest& request, const ForwardSchedule& schedule,
-                        bool by_index_2d) {
+                        Reads reads) {
     KernelConfig config;
     config.kind = KernelKind::forward;
     config.family = kName;
@@ -139,29 +203,47 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     config.key_tile = schedule.key_tile;
     config.warps = 4 * (schedule.consumers + 1);
     config.stages = kForwardStages;
-    const ::sm90::ForwardSizes sizes = sizes_of(request, schedule, by_index_2d);
+    const ::sm90::ForwardSizes sizes = sizes_of(request, schedule, reads);
     config.shared_bytes = ::sm90::forward_layout(sizes).bytes;
     config.specialized = WarpSpecializedForward{
         .schedule = schedule,
-        .has_registers_for_columns = schedule.consumers == 2 && !is_wide(request) &&
-                                     accumulators(request, schedule) + schedule.key_tile / 4 <= 192,
+        .has_registers_for_columns =
+            schedule.consumers == 2 && !is_wide(request) &&
+            accumulators(request, schedule, reads) + schedule.key_tile / 4 <= 192,
         .sizes = sizes,
-        .tabulated = tabulated_of(request, by_index_2d)};
+        .tabulated = tabulated_of(request, reads)};
     // Those who copy biases know ranges only.
-    config.has_block_mask = request.has_block_mask && request.bias_bytes == 0;
+    config.has_block_mask = request.has_block_mask && sizes.bias_bytes == 0;
     config.tolerated_spills = request.is_long ? kSpillsOfLong : 0;
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");
-    if (by_index_2d) {
+    if (reads == Reads::from_tables) {
+        config.specialized->table_words = table_words(request, schedule)->of_tables;
+        config.reason += ", tables in shared memory";
+    }
+    if (reads == Reads::by_index_2d) {
         config.key_width = request.key_index_2d.width;
         config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";
     }
     return config;
 }
 
+bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
+    // What is computed for elements leaves too few registers.
+    if (request.computes_table_indices && shape.consumers == 3) return false;
+    return !request.table_entries.empty() && table_words(request, shape) &&
+           suits(request, shape, Reads::from_tables);
+}
+
+// What a kernel of this shape that someone asks for knows of reads.
+Reads reads_of(const KernelRequest& request, const ForwardSchedule& shape) {
+    if (fits_index_2d(request, shape)) return Reads::by_index_2d;
+    return suits_tables(request, shape) ? Reads::from_tables : Reads::plain;
+}
+
 struct Choice {
     ForwardSchedule shape;
-    bool by_index_2d;
+    Reads reads;
 };
 
 // A stage of queries more or less needs the same registers.
@@ -170,20 +252,30 @@ bool needs_fewer_registers(const ForwardSchedule& shape, const ForwardSchedule& 
            shape.overlaps != than.overlaps;
 }
 
-// The best, one that is a step smaller, and the smallest: each costs a compile.
+// The best, one that is a step smaller, and the smallest: each costs a compile. Where tables are
+// kept on chip, the best two of these come before.
 std::vector<Choice> choices_for(const KernelRequest& request) {
-    constexpr std::size_t kMost = 3;
     std::vector<Choice> choices;
-    const auto take = [&](const ForwardSchedule& shape, bool by_index_2d) {
-        const bool follows = !choices.empty() && choices.back().by_index_2d == by_index_2d;
+    std::size_t most = 3;
+    const auto take = [&](const ForwardSchedule& shape, Reads reads) {
+        const bool follows = !choices.empty() && choices.back().reads == reads;
         if (follows && !needs_fewer_registers(shape, choices.back().shape)) return;
-        if (choices.size() == kMost) choices.pop_back();
-        choices.push_back({shape, by_index_2d});
+        if (choices.size() == most) choices.pop_back();
+        choices.push_back({shape, reads});
     };
     for (const ForwardSchedule& shape : kIndex2dShapes)
-        if (suits_index_2d(request, shape) && is_chosen(request, shape, true)) take(shape, true);
+        if (suits_index_2d(request, shape) && is_chosen(request, shape, Reads::by_index_2d))
+            take(shape, Reads::by_index_2d);
+    if (choices.empty()) {
+        constexpr std::size_t kMostWithTables = 2;
+        for (const ForwardSchedule& shape : kForwardShapes)
+            if (choices.size() < kMostWithTables && suits_tables(request, shape) &&
+                is_chosen(request, shape, Reads::from_tables))
+                take(shape, Reads::from_tables);
+        most += choices.size();
+    }
     for (const ForwardSchedule& shape : kForwardShapes)
-        if (is_chosen(request, shape, false)) take(shape, false);
+        if (is_chosen(request, shape, Reads::plain)) take(shape, Reads::plain);
     return choices;
 }
 
@@ -198,14 +290,14 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
     if (shapes.empty()) shapes.assign(kForwardShapes.begin(), kForwardShapes.end());
     // flexc's own choice comes first.
     const auto chosen = std::ranges::find_if(shapes, [&](const ForwardSchedule& shape) {
-        return is_chosen(request, shape, fits_index_2d(request, shape));
+        return is_chosen(request, shape, reads_of(request, shape));
     });
     if (chosen != shapes.end()) std::rotate(shapes.begin(), chosen, chosen + 1);
     std::size_t sizes = 0;
     for (const ForwardSchedule& shape : shapes) {
-        if (!suits(request, shape, fits_index_2d(request, shape)) || sizes == kSizes) continue;
-        if (sizes++ == 0)
-            schedules.push_back(with_ping_pong(request, shape, fits_index_2d(request, shape)));
+        const Reads reads = reads_of(request, shape);
+        if (!suits(request, shape, reads) || sizes == kSizes) continue;
+        if (sizes++ == 0) schedules.push_back(with_ping_pong(request, shape, reads));
         for (const PingPong ping_pong : {PingPong::softmax, PingPong::mma, PingPong::none})
             for (const int columns : {0, 4, 8}) {
                 ForwardSchedule schedule = shape;
@@ -220,15 +312,15 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
 std::vector<KernelConfig> forward_candidates(const KernelRequest& request) {
     if (request.schedule) {
         KernelConfig config =
-            configured(request, *request.schedule, fits_index_2d(request, *request.schedule));
+            configured(request, *request.schedule, reads_of(request, *request.schedule));
         config.tolerated_spills = std::numeric_limits<int>::max();
         config.reason += "; asked for";
         return {config};
     }
     std::vector<KernelConfig> candidates;
     for (const Choice& choice : choices_for(request)) {
-        KernelConfig config = configured(
-            request, with_ping_pong(request, choice.shape, choice.by_index_2d), choice.by_index_2d);
+        KernelConfig config =
+            configured(request, with_ping_pong(request, choice.shape, choice.reads), choice.reads);
         if (!candidates.empty())
             config.reason += "; larger tiles spilled registers or serialised products";
         candidates.push_back(std::move(config));

@@ -103,8 +103,8 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
                            : std::numeric_limits<float>::denorm_min();
     if (main.key_width != 0) pass.key_offset_step = main.key_width; // a row of the 2-D key index
     pass.small_buffers = small_buffers(program.mod());
-    if (const ir::NodeId read = program.decomposed(0).parts.bias_read; read != ir::kNoNode)
-        pass.copied_biases = {copied_bias_of(program.decomposed(0).mod, read)};
+    if (const ir::NodeId read = program.decomposed(main).parts.bias_read; read != ir::kNoNode)
+        pass.copied_biases = {copied_bias_of(program.decomposed(main).mod, read)};
     if (forward.tabulated.any()) add_tabulated(forward.tabulated, pass);
     Launch attend =
         launch(0, main, {{{1, {kBatch, kHeads, tiles_of(Of::queries, main.query_tile)}}}});

@@ -9,6 +9,7 @@ constexpr float kLn2 = 0.6931471805599453f;
 inline float exp2_fast(float x) { return std::exp2(x); }
 inline float multiply_finite(float x, float y) { return __fmul_rz(x, y); }
 inline float log2_fast(float x) { return std::log2(x); }
+inline float log2_flushed(float x) { return std::log2(x); }
 
 inline float negative_infinity() { return -std::numeric_limits<float>::infinity(); }
 inline float if_visible(float x, unsigned visible, int bit) {

@@ -20,6 +20,17 @@ template <typename T> T loaded(unsigned from) {
     std::memcpy(&value, memory_of_block + from, sizeof value);
     return value;
 }
+// Floats of a table in [first_of_tables, end_of_tables), and how often one outside was asked for.
+static unsigned first_of_tables = 0, end_of_tables = 0;
+static int reads_outside_tables = 0;
+inline float load_shared_float(unsigned from) {
+    if (from < first_of_tables || from + 4 > end_of_tables)
+        __atomic_fetch_add(&reads_outside_tables, 1, __ATOMIC_RELAXED);
+    return loaded<float>(from);
+}
+inline float load_shared_float_if(bool condition, unsigned from) {
+    return condition ? load_shared_float(from) : 0;
+}
 inline unsigned load_shared_word(unsigned from) { return loaded<unsigned>(from); }
 inline unsigned short load_shared_half(unsigned from) { return loaded<unsigned short>(from); }
 inline void load_shared(unsigned from, int& x, int& y, int& z, int& w) {
@@ -41,6 +52,7 @@ inline void store_shared(unsigned to, int x, int y, int z, int w) {
     std::memcpy(memory_of_block + to, words, sizeof words);
 }
 inline void compute_after(float&, float) {}
+inline void keep(unsigned&) {}
 inline int computed_again(int x) { return x; }
 inline int lane_again() { return static_cast<int>(threadIdx.x) % 32; }
 template <typename T> void read_again(const T&) {}

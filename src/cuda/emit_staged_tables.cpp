@@ -1,0 +1,222 @@
+#include "cuda/emit_staged_tables.h"
+
+#include "support/text.h"
+
+namespace flexc::cuda {
+
+using ir::NodeId;
+using passes::AddressSplit;
+using passes::Place;
+using passes::StagedTable;
+using Kind = passes::ArgumentSlot::Kind;
+
+namespace {
+
+class StagedTableEmitter {
+  public:
+    StagedTableEmitter(const Layout& layout, const StagedTable& table, const ProvideValues& provide)
+        : layout_(layout), table_(table), provide_(provide), node_(layout.node(table.read)) {
+        for (std::size_t i = 0; i < table.split.indices.size(); ++i)
+            if (table.is_checked_by_tile(i)) checked_.push_back(&table.split.indices[i]);
+    }
+
+    std::string text(int number, int words, int offset) const {
+        analysis::Dependence uses;
+        for (const AddressSplit::Index& index : table_.split.indices)
+            uses = uses | layout_.mod().dependence[index.first];
+        return formatted("template <> struct StagedTable<{}> {{\n"
+                         "    using Element = {};\n"
+                         "    static constexpr int kDims = {}, kCheckedIndices = {};\n"
+                         "    static constexpr int kWords = {}, kOffset = {};\n"
+                         "    static constexpr bool kUsesBatch = {}, kUsesHead = {};\n",
+                         number, element_type(layout_.mod().program.buffers[node_.symbol].dtype),
+                         node_.operands.size(), checked_.size(), words, offset,
+                         uses.has(analysis::Dependence::b), uses.has(analysis::Dependence::h)) +
+               users("query", &passes::AddressParts::query) +
+               users("key", &passes::AddressParts::key) + count() + row_address() + data() +
+               slice() + buffer() + checked("of_query", &passes::AddressParts::query) +
+               checked("of_key", &passes::AddressParts::key) + entries_of_checked() + "};\n";
+    }
+
+  private:
+    static std::string member(std::string_view signature, const Body& body) {
+        std::string text = "    static __device__ " + std::string(signature) + " {\n";
+        for (std::string_view rest = body.statements(); !rest.empty();) {
+            const std::size_t end = rest.find('\n') + 1;
+            text += "    " + std::string(rest.substr(0, end));
+            rest.remove_prefix(end);
+        }
+        return text + "    }\n";
+    }
+    Body body() const { return {layout_, Place::element, "at."}; }
+    std::string extent(const Body& body, std::uint32_t dim) const {
+        const ir::Dim& extent = layout_.mod().program.buffers[node_.symbol].dims[dim];
+        return extent.is_constant() ? integer_literal(extent.constant, CType::wide)
+                                    : body.argument({Kind::buffer_extent, node_.symbol, dim});
+    }
+
+    // Of indices that are looked at for a whole tile.
+    std::string users(std::string_view position, NodeId passes::AddressParts::* part) const {
+        std::string which;
+        for (std::size_t i = 0; i < checked_.size(); ++i)
+            if (checked_[i]->parts.*part != ir::kNoNode) which += formatted("i == {} || ", i);
+        return formatted("    static constexpr __device__ bool uses_{}(int i) {{ return {}false; "
+                         "}}\n",
+                         position, which);
+    }
+    // As many as there are, or more than there is room for.
+    std::string count() const {
+        Body body = this->body();
+        std::string product;
+        for (const AddressSplit::Index& index : table_.split.indices)
+            product = product.empty()
+                          ? body.text_as(index.entries, CType::wide)
+                          : formatted("flexc_bounded_product({}, {})", product,
+                                      unbracketed(body.text_as(index.entries, CType::wide)));
+        body.line(formatted("return {};", unbracketed(product)));
+        return member("long long count(const At& at)", body);
+    }
+    std::string row_address() const {
+        Body body = this->body();
+        const NodeId bytes = table_.query_bytes;
+        if (bytes != ir::kNoNode) body.compute({bytes});
+        body.line(bytes == ir::kNoNode
+                      ? "return tables + kOffset;"
+                      : formatted("return flexc_shifted(tables + kOffset, {});",
+                                  unbracketed(body.text_as(bytes, CType::narrow))));
+        return member("unsigned row_address(const At& at, unsigned tables)", body);
+    }
+    std::string data() const {
+        Body body = this->body();
+        body.line(formatted("return {};", body.argument({Kind::buffer_data, node_.symbol})));
+        return member("const Element* data(const At& at)", body);
+    }
+    std::string slice() const {
+        Body body = this->body();
+        std::vector<NodeId> firsts;
+        for (const AddressSplit::Index& index : table_.split.indices)
+            firsts.push_back(index.first);
+        body.compute(firsts);
+        for (std::size_t i = 0; i < firsts.size(); ++i) {
+            body.line(
+                formatted("first[{}] = {};", i, unbracketed(body.text_as(firsts[i], CType::wide))));
+            body.line(formatted(
+                "entries[{}] = {};", i,
+                unbracketed(body.text_as(table_.split.indices[i].entries, CType::narrow))));
+        }
+        return member("void slice(const At& at, long long (&first)[kDims], int (&entries)[kDims])",
+                      body);
+    }
+    std::string buffer() const {
+        Body body = this->body();
+        for (std::uint32_t dim = 0; dim < node_.operands.size(); ++dim) {
+            body.line(formatted("extents[{}] = {};", dim, extent(body, dim)));
+            body.line(formatted("strides[{}] = {};", dim,
+                                body.argument({Kind::buffer_stride, node_.symbol, dim})));
+        }
+        return member("void buffer(const At& at, long long (&extents)[kDims], long long "
+                      "(&strides)[kDims])",
+                      body);
+    }
+    // What queries or keys alone give of each index that is looked at for a whole tile.
+    std::string checked(std::string_view called, NodeId passes::AddressParts::* part) const {
+        if (checked_.empty()) return "";
+        Body body = this->body();
+        provide_(body);
+        std::vector<NodeId> parts;
+        for (const AddressSplit::Index* index : checked_)
+            if (index->parts.*part != ir::kNoNode) parts.push_back(index->parts.*part);
+        body.compute(parts);
+        for (std::size_t i = 0; i < checked_.size(); ++i) {
+            const NodeId value = checked_[i]->parts.*part;
+            body.line(formatted(
+                "values[{}] = {};", i,
+                value == ir::kNoNode ? "0" : unbracketed(body.text_as(value, CType::narrow))));
+        }
+        return member(formatted("void {}(const At& at, int (&values)[kCheckedIndices])", called),
+                      body);
+    }
+    std::string entries_of_checked() const {
+        if (checked_.empty()) return "";
+        Body body = this->body();
+        for (std::size_t i = 0; i < checked_.size(); ++i)
+            body.line(formatted("values[{}] = {};", i,
+                                unbracketed(body.text_as(checked_[i]->entries, CType::narrow))));
+        return member("void entries_of_checked(const At& at, int (&values)[kCheckedIndices])",
+                      body);
+    }
+
+    const Layout& layout_;
+    const StagedTable& table_;
+    const ProvideValues& provide_;
+    const ir::Node& node_;
+    std::vector<const AddressSplit::Index*> checked_;
+};
+
+// Where each begins behind the first, in bytes.
+std::vector<int> table_offsets(const std::vector<int>& words) {
+    std::vector<int> offsets;
+    int offset = 0;
+    for (const int of_table : words) {
+        offsets.push_back(offset);
+        offset += static_cast<int>(sizeof(float)) * of_table;
+    }
+    return offsets;
+}
+
+} // namespace
+
+std::string_view name(TableReads reads) {
+    switch (reads) {
+    case TableReads::memory: return "memory";
+    case TableReads::staged: return "staged";
+    case TableReads::checked: break;
+    }
+    return "checked";
+}
+
+void set_table_reads(Body& body, TableReads reads, bool guesses_logs) {
+    if (reads != TableReads::memory)
+        body.read_staged_tables(reads == TableReads::checked, guesses_logs);
+}
+
+std::vector<NodeId> staged_roots(const passes::StagedTables& staged) {
+    std::vector<NodeId> roots;
+    const auto add = [&](NodeId id) {
+        if (id != ir::kNoNode) roots.push_back(id);
+    };
+    for (const StagedTable& table : staged.tables) {
+        add(table.query_bytes);
+        add(table.key_bytes);
+        add(table.split.parts.rest);
+        for (const AddressSplit::Index& index : table.split.indices) {
+            add(index.first);
+            add(index.parts.query);
+            add(index.parts.key);
+            add(index.parts.rest);
+        }
+    }
+    return roots;
+}
+
+std::string emit_staged_tables(const Layout& layout, const passes::StagedTables& staged,
+                               const std::vector<int>& words, const ProvideValues& provide) {
+    const std::size_t count = words.empty() ? 0 : staged.tables.size();
+    bool have_room = true, are_checked = false;
+    for (const StagedTable& table : staged.tables) {
+        have_room = have_room && table.entries != 0;
+        for (std::size_t i = 0; i < table.is_inside.size(); ++i)
+            are_checked = are_checked || table.is_checked_by_tile(i);
+    }
+    std::string text =
+        formatted("template <int kTable> struct StagedTable;\nconstexpr int kStagedTables = {};\n"
+                  "constexpr bool kTablesHaveRoom = {}, kTablesAreChecked = {};\n",
+                  count, have_room, are_checked);
+    const std::vector<int> offsets = table_offsets(words);
+    for (std::size_t i = 0; i < count; ++i)
+        text += StagedTableEmitter(layout, staged.tables[i], provide)
+                    .text(static_cast<int>(i), words[i], offsets[i]);
+    return text + "\n";
+}
+
+} // namespace flexc::cuda

@@ -1,0 +1,246 @@
+// Tables that forward_sm90.cu keeps in shared memory: their copies and the logits of a warp, run by
+// 32 threads of the host, against the score mod of each element.
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "compile/kernels.h"
+#include "cuda/emitted.h"
+#include "host_arguments.h"
+#include "host_module.h"
+#include "ir/interp.h"
+#include "passes/decompose.h"
+#include "plan/plan.h"
+#include "random_data.h"
+#include "sm90/arguments.h"
+
+namespace {
+
+using namespace flexc;
+
+// scores: [16 rows][keys of a tile], products that become logits as exponents. What the tile's
+// elements read from: 0 where no element is looked at, 1 where each is, 2 for memory; -1 where an
+// element read what is not of the tables.
+using Function = int(const std::uint64_t* words, const ::sm90::KernelArguments*, int head,
+                     int warp_row, int first_key, float* scores);
+
+constexpr std::string_view kText = R"(
+#include "mod.cuh"
+#include "sm90/expand_keys.cuh"
+#include "sm90/forward_tables.cuh"
+#include "sm90/logits.cuh"
+using namespace sm90;
+constexpr unsigned kTables = 1 << 17;
+extern "C" long long count_expanded(const KernelArguments* attention) {
+    return vector_heads(*attention) * mod::kKeyValues * padded(attention->kv_len);
+}
+extern "C" void expand(const unsigned long long* words, const KernelArguments* attention) {
+    const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
+    if (mod::kKeyValues == 0) return;
+    for (int block = 0;
+         block < vector_heads(*attention) * (padded(attention->kv_len) / kExpandedStep); ++block)
+        for (threadIdx.x = 0; threadIdx.x < kExpandedStep; ++threadIdx.x)
+            expand_keys(*attention, arguments, block);
+}
+extern "C" int run(const unsigned long long* words, const KernelArguments* attention, int head,
+                   int warp_row, int first_key, float* scores_of_warp) {
+    const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
+    const HeadPlace place(*attention, arguments, head);
+    for (unsigned at = kTables; at < sizeof memory_of_block; at += 4) store_shared_word(at, ~0u);
+    visit_element(*attention, arguments, place, 0, 0, [&](const mod::At& at) {
+        if (tables_have_room(at))
+            for (int thread = 0; thread < kTableThreads; ++thread)
+                copy_tables(at, true, 0, 0, kTables, thread, kTableThreads);
+    });
+    unsigned char* to = memory_of_block;
+    const int vectors = vector_head(*attention, place.b, place.h);
+    for (int i = 0; i < mod::kKeyValues; ++i, to += kTabulatedSlices.key_bytes)
+        std::memcpy(to, key_vector(*attention, vectors, i) + first_key, kTabulatedSlices.key_bytes);
+    first_of_tables = kTables;
+    end_of_tables = kTables + 4 * mod::kSizes.table_words;
+    reads_outside_tables = 0;
+    int source = -1;
+    run_warp([&](int lane) {
+        Logits logits(*attention, arguments, place, warp_row, lane, kTables);
+        const auto at = [&](int i) {
+            const int row = lane / 4 + 8 * fragment_row(i);
+            return row * mod::kKeyTile + lane % 4 * 2 + fragment_column(i);
+        };
+        Scores scores;
+        for (int i = 0; i < kScores; ++i) scores[i] = scores_of_warp[at(i)];
+        logits.look(first_key, false);
+        logits.prepare(first_key);
+        logits.find_tabulated(0, warp_row % mod::kQueryTile + lane / 4);
+        logits.apply(scores, first_key);
+        for (int i = 0; i < kScores; ++i) scores_of_warp[at(i)] = logits.exponent(scores[i]);
+        if (lane == 0)
+            logits.tables().with_source(
+                [&](auto of) { source = static_cast<int>(decltype(of)::kSource); });
+    });
+    return reads_outside_tables == 0 ? source : -1;
+}
+)";
+
+struct Case {
+    std::string text;
+    std::size_t tables = 1;
+    std::vector<int> sources = {0};       // that tiles may have
+    std::vector<std::int64_t> sizes = {}; // of the program's own
+};
+
+void check(const Case& one, std::mt19937& random) {
+    CAPTURE(one.text);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    auto mod = test::lower_text(one.text, 64, 64, false);
+    REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
+    const passes::DecomposedMod decomposed = passes::decompose_score_with_tables(*mod);
+    plan::KernelRequest request{.arch = 90, .dtype = DType::bf16, .has_score_mod = true};
+    request.tabulated_with_tables = passes::tabulated_values(decomposed);
+    for (const passes::StagedTable& table : decomposed.parts.staged.tables)
+        request.table_entries.push_back(table.entries);
+    REQUIRE(request.table_entries.size() == one.tables);
+    const plan::KernelConfig config = plan::candidates(request).front();
+    REQUIRE(config.specialized.has_value());
+    REQUIRE(config.specialized->stages_tables());
+    const test::HostModule module(std::string(kText),
+                                  test::emitted(*mod, config, {.dtype = DType::bf16}));
+    std::vector<int> seen_sources;
+    for (int round = 0; round < 6; ++round) {
+        ::sm90::KernelArguments attention{};
+        attention.batch = 2;
+        attention.heads = 4;
+        attention.kv_heads = 2;
+        attention.q_len = 90 + below(200);
+        attention.kv_len = 130 + below(200);
+        attention.scale = 0.5F;
+        attention.q_offset = below(2) * below(60);
+        attention.kv_offset = below(2) * below(60);
+        ir::Environment at;
+        at.sizes = {
+            2,  4, 2, attention.q_len + attention.q_offset, attention.kv_len + attention.kv_offset,
+            64, 64};
+        at.sizes.insert(at.sizes.end(), one.sizes.begin(), one.sizes.end());
+        const test::RandomData data(mod->program, at, random);
+        const test::HostArguments arguments(decomposed.mod, at);
+        std::vector<float> key_values(
+            static_cast<std::size_t>(module.function<long long(const ::sm90::KernelArguments*)>(
+                "count_expanded")(&attention)));
+        attention.key_values = key_values.data();
+        module.function<void(const std::uint64_t*, const ::sm90::KernelArguments*)>("expand")(
+            arguments.words(), &attention);
+
+        const int head = below(8), warp_row = 16 * below((attention.q_len + 15) / 16);
+        const int first_key = config.key_tile * below((attention.kv_len - 1) / config.key_tile + 1);
+        std::vector<float> products(static_cast<std::size_t>(16 * config.key_tile));
+        for (float& product : products)
+            product = static_cast<float>(test::random_real(random));
+        std::vector<float> logits = products;
+        seen_sources.push_back(module.function<Function>("run")(
+            arguments.words(), &attention, head, warp_row, first_key, logits.data()));
+        at.b = head / 4;
+        at.h = head % 4;
+        at.h_kv = at.h / 2;
+        int wrong = 0;
+        for (std::size_t i = 0; i < products.size(); ++i) {
+            const int q = warp_row + static_cast<int>(i) / config.key_tile;
+            const int kv = first_key + static_cast<int>(i) % config.key_tile;
+            if (q >= attention.q_len || kv >= attention.kv_len) continue;
+            at.q_idx = q + attention.q_offset;
+            at.kv_idx = kv + attention.kv_offset;
+            at.score = products[i] * attention.scale;
+            const double expected =
+                ir::evaluate_real(mod->program, mod->score, at) * 1.4426950408889634;
+            if (!(std::abs(expected - logits[i]) <= 1e-5 * std::max(1.0, std::abs(expected))))
+                ++wrong;
+        }
+        CHECK(wrong == 0);
+    }
+    for (const int source : seen_sources)
+        CHECK(std::ranges::find(one.sources, source) != one.sources.end());
+}
+
+} // namespace
+
+TEST_CASE("logits of tables in shared memory are those of the mod") {
+    std::mt19937 random(20261124);
+    const std::string kinds = "buffer g: i32[Q_LEN]\nbuffer k: i32[B, KV_LEN]\n";
+    check({"buffer t: f32[H, 81, 13]\nscore_mod = score + t[h, q_idx // 7 - kv_idx // 7 + 40, "
+           "q_idx % 7 - kv_idx % 7 + 6]",
+           1,
+           {0, 1}},
+          random);
+    // What late queries give alone is beyond the slice, and keys past the end give nothing.
+    check({"buffer t: f32[H, 33, 31]\nscore_mod = score + t[h, q_idx // 16 - kv_idx // 16 + 16, "
+           "q_idx % 16 - kv_idx % 16 + 15]",
+           1,
+           {0, 1}},
+          random);
+    // Few tiles are inside of it.
+    check({"buffer t: f32[H, 3, 13]\nscore_mod = score + t[h, q_idx // 70 - kv_idx // 70 + 1, "
+           "q_idx % 7 - kv_idx % 7 + 6]",
+           1,
+           {0, 1}},
+          random);
+    check({"buffer t: bf16[H, 9, 5, 7]\nscore_mod = score * 0.5 - t[h, clamp(q_idx // 12 - kv_idx "
+           "// 12 + 4, 0, 8), q_idx // 4 % 3 - kv_idx // 4 % 3 + 2, q_idx % 4 - kv_idx % 4 + 3]",
+           1,
+           {0}},
+          random);
+    check({kinds + "buffer t: f32[5, 5, H]\nscore_mod = score + t[g[q_idx], k[b, kv_idx], h]",
+           1,
+           {0}},
+          random);
+    // Numbers 0 to 4 of which some are outside.
+    check({"buffer g: i16[Q_LEN]\nbuffer k: u8[B, KV_LEN]\nbuffer t: f32[B, 40]\nscore_mod = "
+           "score + t[b, g[q_idx] * 7 + 3 * k[b, kv_idx]]",
+           1,
+           {0, 1}},
+          random);
+    check({"buffer t: f32[30]\nbuffer d: i8[B, Q_LEN, KV_LEN]\nscore_mod = score + t[d[b, q_idx, "
+           "kv_idx] * 9 - 2]",
+           1,
+           {0}},
+          random);
+    // Buckets, many of whose logarithms are near to whole numbers.
+    check({"buffer t: f32[24]\nbuffer ts: f32[B, 600]\nscore_mod = score + t[clamp(int(log(max("
+           "abs(ts[b, q_idx] - ts[b, kv_idx]) * 16, 0.5)) / 0.693147), -2, 20) + 2]",
+           1,
+           {0}},
+          random);
+    // A class token.
+    check({"buffer t: f32[H, 64]\nscore_mod = score + t[h, where(q_idx == 0 or kv_idx == 0, 63, "
+           "abs(q_idx // 9 - kv_idx // 9))]"},
+          random);
+}
+
+TEST_CASE("tables of sizes that tensors decide, and several of them") {
+    std::mt19937 random(20261125);
+    const std::string kinds = "buffer g: i32[Q_LEN]\nbuffer k: i32[B, KV_LEN]\n";
+    const std::string text =
+        kinds + "buffer t: f32[N, H, N]\nscore_mod = score + t[g[q_idx], h, k[b, kv_idx]]";
+    check({text, 1, {0}, {5}}, random);
+    check({text, 1, {1}, {4}}, random);
+    // More entries than words.
+    check({text, 1, {2}, {70}}, random);
+    check({"buffer t: f32[M, N]\nscore_mod = score + t[q_idx // 3, kv_idx // 5]",
+           1,
+           {0, 1, 2},
+           {90, 40}},
+          random);
+    check({kinds + "buffer t: f32[H, 5, 5]\nbuffer u: bf16[N]\nscore_mod = score * t[h, g[q_idx], "
+                   "k[b, kv_idx]] + u[abs(q_idx // 9 - kv_idx // 9)] + t[h, k[b, kv_idx], "
+                   "g[q_idx]]",
+           3,
+           {0},
+           {90}},
+          random);
+    check({kinds + "buffer t: f32[5, 5]\nscore_mod = 8 * tanh((score + t[k[b, kv_idx], g[q_idx]]) "
+                   "/ 8) + where(q_idx % 5 == 2, 0, t[g[q_idx], k[b, kv_idx]])",
+           2,
+           {0}},
+          random);
+}
