@@ -24,12 +24,12 @@ __device__ inline float divide_full(float x, float y) {
     asm("div.full.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
     return z;
 }
-// A float of shared memory, or 0, without a branch.
 __device__ inline float load_shared_float(unsigned address) {
     float x;
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address));
     return x;
 }
+// The same, or 0, without a branch.
 __device__ inline float load_shared_float_if(bool condition, unsigned address) {
     float x;
     asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\nmov.f32 %0, 0f00000000;\n"

@@ -4,6 +4,7 @@
 
 #include "common/again.cuh"
 #include "common/element.cuh"
+#include "common/instructions.cuh"
 
 namespace sm80 {
 
@@ -41,11 +42,6 @@ __device__ inline void store_shared(unsigned to, unsigned x) {
 }
 __device__ inline void store_shared(unsigned to, float x, float y) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
-}
-__device__ inline float load_shared_float(unsigned from) {
-    float x;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from));
-    return x;
 }
 
 __device__ inline void load_shared(float (&x)[4], unsigned from) {
