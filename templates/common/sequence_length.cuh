@@ -72,6 +72,18 @@ __device__ inline bool has_few_rows(const RequestLength& length, int group) {
 
 using SequenceLength = Select<mod::kIsDense, DenseLength, RequestLength>;
 
+// The last of so many requests whose first_place(request), which never falls, is not beyond
+// `place`; 0 where there is none.
+template <typename FirstPlace>
+__device__ inline int request_at(int place, int requests, FirstPlace first_place) {
+    int low = 0, high = requests; // the request is in [low, high)
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        (first_place(middle) <= place ? low : high) = middle;
+    }
+    return low;
+}
+
 // The request to which the place-th of all tiles belongs, and which of its tiles it is. A request
 // begins with a new tile, wherever its first row is, so that tiles need no list: with `rows` rows
 // in all there are at most rows / tile + requests of them. Where there is no such tile, it is
@@ -85,10 +97,6 @@ __device__ inline TileOfRequest tile_of_request(int place, int requests, int til
     const auto first_place = [&](int request) {
         return static_cast<int>(first_row(request) / tile) + request;
     };
-    int low = 0, high = requests; // the request is in [low, high)
-    while (high - low > 1) {
-        const int middle = (low + high) / 2;
-        (first_place(middle) <= place ? low : high) = middle;
-    }
-    return {low, place - first_place(low)};
+    const int request = request_at(place, requests, first_place);
+    return {request, place - first_place(request)};
 }

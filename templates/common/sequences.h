@@ -64,12 +64,11 @@ struct KeyRun {
     int count;
 };
 // The longest run from key `key` on, up to `most` keys.
-FLEXC_SHARED KeyRun key_run(const SequenceArguments& arguments, const Sequence& sequence, int key,
+FLEXC_SHARED KeyRun key_run(const int* pages, int page_size, const Sequence& sequence, int key,
                             int most) {
-    if (arguments.page_size == 0) return {0, sequence.kv_row + key, most};
-    const int slot = key % arguments.page_size, left = arguments.page_size - slot;
-    return {arguments.pages[sequence.first_page + key / arguments.page_size], slot,
-            left < most ? left : most};
+    if (page_size == 0) return {0, sequence.kv_row + key, most};
+    const int slot = key % page_size, left = page_size - slot;
+    return {pages[sequence.first_page + key / page_size], slot, left < most ? left : most};
 }
 
 // q_row of the language.
@@ -80,7 +79,6 @@ FLEXC_SHARED long long query_row(const Sequence& sequence, int q_idx) {
 // kv_row of the language.
 FLEXC_SHARED long long key_row(const int* pages, long long page_size, const Sequence& sequence,
                                int kv_idx) {
-    if (page_size == 0) return sequence.kv_row + kv_idx;
-    const int size = static_cast<int>(page_size), page = kv_idx / size;
-    return pages[sequence.first_page + page] * page_size + (kv_idx - page * size);
+    const KeyRun run = key_run(pages, static_cast<int>(page_size), sequence, kv_idx, 1);
+    return run.page * page_size + run.row;
 }

@@ -36,13 +36,8 @@ template <int kThreads, typename T> class PagedTileSource {
                 return;
             }
         }
-#pragma unroll 1
-        for (int i = threadIdx.x; i < T::kRows * T::kColumns; i += kThreads) {
-            const int row = i / T::kColumns, column = i % T::kColumns;
-            E value = flexc_from_float<E>(0);
-            if (row < rows_left) value = row_of(row)[column * slots_.stride_d];
-            store_shared(tile.at(row, column), value);
-        }
+        load_elements<kThreads>(tile, rows_left, slots_.stride_d,
+                                [&](int row) { return row_of(row); });
     }
 
   private:

@@ -43,13 +43,10 @@ struct PartOfRequest {
 __device__ inline PartOfRequest part_of_request(const AttentionArguments& attention, int part) {
     const SequenceArguments& all = attention.sequences;
     if (part >= all.of(attention.batch).first_part) return {0, 0, 0};
-    int low = 0, high = attention.batch; // the request is in [low, high)
-    while (high - low > 1) {
-        const int middle = (low + high) / 2;
-        (all.of(middle).first_part <= part ? low : high) = middle;
-    }
-    const int first = all.of(low).first_part;
-    return {low, part - first, all.of(low + 1).first_part - first};
+    const int request =
+        request_at(part, attention.batch, [&](int b) { return all.of(b).first_part; });
+    const int first = all.of(request).first_part;
+    return {request, part - first, all.of(request + 1).first_part - first};
 }
 
 } // namespace sm80

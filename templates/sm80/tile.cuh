@@ -74,6 +74,20 @@ __device__ inline void clear_padding(Tile<E, kRows, kColumns> tile) {
     }
 }
 
+// Loads a tile element by element; row_of(row) is where a row begins. Rows from rows_left on become
+// zeros.
+template <int kThreads, typename T, typename RowOf>
+__device__ inline void load_elements(T tile, int rows_left, long long stride_d, RowOf row_of) {
+    using E = typename T::Element;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < T::kRows * T::kColumns; i += kThreads) {
+        const int row = i / T::kColumns, column = i % T::kColumns;
+        E value = flexc_from_float<E>(0);
+        if (row < rows_left) value = row_of(row)[column * stride_d];
+        store_shared(tile.at(row, column), value);
+    }
+}
+
 // Walks down the rows of a plane and loads tiles, with kThreads threads. Whole pieces go
 // asynchronously where the layout allows; any other goes element by element through registers. Both
 // are complete after wait_for_copies and a barrier. Holds one pointer per thread.
@@ -104,13 +118,8 @@ template <int kThreads, typename T> struct TileSource {
                 return;
             }
         }
-#pragma unroll 1
-        for (int i = threadIdx.x; i < T::kRows * T::kColumns; i += kThreads) {
-            const int row = i / T::kColumns, column = i % T::kColumns;
-            E value = flexc_from_float<E>(0);
-            if (row < rows_left) value = from[row * stride_s + column * stride_d];
-            store_shared(tile.at(row, column), value);
-        }
+        load_elements<kThreads>(tile, rows_left, stride_d,
+                                [&](int row) { return from + row * stride_s; });
     }
 
   private:

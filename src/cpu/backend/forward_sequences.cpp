@@ -384,8 +384,8 @@ class Forward {
         // visit(rows that lie side by side, the first one's key).
         template <typename Visit> void visit_runs(Range keys, const Visit& visit) const {
             for (std::int64_t key = keys.begin; key < keys.end;) {
-                const KeyRun run = key_run(all_.all_, sequence_, static_cast<int>(key),
-                                           static_cast<int>(keys.end - key));
+                const KeyRun run = key_run(all_.all_.pages, all_.all_.page_size, sequence_,
+                                           static_cast<int>(key), static_cast<int>(keys.end - key));
                 const std::int64_t batch = all_.all_.page_size > 0 ? run.page : work_.request;
                 visit(Rows{batch, kv_head_, run.row, run.count}, key);
                 key += run.count;
