@@ -331,15 +331,20 @@ typedef struct flexc_lengths {
     size_t query_starts_count;
     int64_t page_size; /* 1 to 1024 */
     int64_t pages;     /* of the cache */
+    /* The arrays lie in the device's memory and come with flexc_plan_update_length_tensors(): here
+     * they are NULL, and until then no request has queries or keys. */
+    int32_t on_device;
+    int32_t reserved;
 } flexc_lengths;
 
-/* The same as memory of the kernel's device, contiguous i32, each of them optional: a call is an
- * error where the plan has other lengths. */
+/* The arrays in memory of the kernel's device, contiguous i32, each of them optional. A call on a
+ * CPU that is given some is an error where the plan has other lengths. */
 typedef struct flexc_length_tensors {
     uint32_t struct_size;
     uint32_t reserved;
     const flexc_tensor *cu_seqlens_q, *cu_seqlens_k, *seqused_q, *seqused_k;
     const flexc_tensor *page_table, *page_indptr, *page_indices, *last_page_len;
+    const flexc_tensor* query_starts;
 } flexc_length_tensors;
 
 /* Ragged: q, o [TOTAL_Q,H,.], lse [TOTAL_Q,H], k, v [TOTAL_K,H_KV,.]. Paged: k, v
@@ -407,6 +412,12 @@ FLEXC_API flexc_status flexc_plan_update(const flexc_kernel* kernel, const flexc
 FLEXC_API flexc_status flexc_plan_update_lengths(const flexc_kernel* kernel, const flexc_plan* plan,
                                                  const flexc_lengths* lengths, void* stream,
                                                  flexc_error** error);
+/* The same of arrays that later work on the stream may read; may be captured in a graph. See
+ * Kernel::update in flexc/kernel.h. */
+FLEXC_API flexc_status flexc_plan_update_length_tensors(const flexc_kernel* kernel,
+                                                        const flexc_plan* plan,
+                                                        const flexc_length_tensors* lengths,
+                                                        void* stream, flexc_error** error);
 FLEXC_API void flexc_plan_free(flexc_plan* plan);
 FLEXC_API size_t flexc_plan_workspace_bytes(const flexc_plan* plan);
 /* Of the block mask; 0 where the mask needs none. */

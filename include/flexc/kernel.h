@@ -37,7 +37,7 @@ struct Sizes {
 enum class QueryStart : std::uint8_t { automatic, zero, end };
 
 // Where the requests of a kernel with ragged or paged layouts lie. Host memory, which plan() and
-// update() copy; what is not named for the kernel's layouts stays empty.
+// update() copy, or with on_device none; what is not named for the kernel's layouts stays empty.
 struct Lengths {
     // [B + 1], ascending: request b has the rows from cu_seqlens[b] to cu_seqlens[b + 1] of ragged
     // tensors.
@@ -55,15 +55,21 @@ struct Lengths {
     std::int64_t pages = 0;                                  // of the cache
     QueryStart query_start = QueryStart::automatic;
     std::span<const std::int32_t> query_starts; // [B]: instead of it
+    // The arrays are in the device's memory and come with update(): here they are empty, and until
+    // then no request has queries or keys. Ragged tensors of calls have as many rows as those in
+    // PlanOptions::forward and backward, or without them as the sizes allow all requests together.
+    bool on_device = false;
 };
 
 inline constexpr std::int64_t kMaxPageSize = 1024;
 
-// Lengths as contiguous i32, each of them optional: a call on a CPU that is given some asks whether
-// the plan was made, or updated last, for these very numbers, and is an error where it was not.
+// The arrays of Lengths as contiguous i32 in the memory of the kernel's device. A call on a CPU
+// that is given some of them asks whether the plan was made, or updated last, for these very
+// numbers, and is an error where it was not.
 struct LengthTensors {
     TensorView cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
     TensorView page_table, page_indptr, page_indices, last_page_len;
+    TensorView query_starts;
 };
 
 struct ParamValue {
@@ -182,6 +188,14 @@ class Kernel {
     // plan's, and with a backward ragged tensors have no more rows than plan() was given of
     // (PlanOptions::backward) or its lengths had. This call itself cannot be captured.
     Result<void> update(const Plan& plan, const Lengths& lengths, Stream stream = {}) const;
+
+    // The same of arrays that later work on the stream may read: nothing is copied to the host,
+    // nothing allocated, and it may be captured in a graph, which then reads whatever the arrays
+    // hold at each launch. Page size, pages and query_start are the plan's. On CUDA an array that
+    // is wrong is found by the device: the request has the rows and keys that it can have, nothing
+    // outside of tensors is read, and with CompileOptions::report_out_of_range out_of_range()
+    // tells.
+    Result<void> update(const Plan& plan, const LengthTensors& lengths, Stream stream = {}) const;
 
     // Asynchronous on CUDA, allocates nothing, compiles nothing, may be captured in a graph.
     Result<void> forward(const Plan& plan, const ForwardTensors& tensors,

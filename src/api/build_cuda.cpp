@@ -70,8 +70,9 @@ runtime::CudaVariants variants_of(const Program& program, CompiledPass first,
 template <typename Visit> void for_each_kernel(CompiledPlan& compiled, Visit visit) {
     for (CompiledKernel& one : compiled.forward.kernels)
         visit(one);
-    for (CompiledKernel& one : compiled.block_masks)
-        visit(one);
+    for (std::vector<CompiledKernel>* beside : {&compiled.block_masks, &compiled.lengths})
+        for (CompiledKernel& one : *beside)
+            visit(one);
     for (CompiledPass& pass : compiled.backward)
         for (CompiledKernel& one : pass.kernels)
             visit(one);
@@ -110,6 +111,8 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
         loaded.backward = variants_of(*program, std::move(pass), plan->backward);
     for (CompiledKernel& one : compiled->block_masks)
         loaded.block_mask = std::move(one.kernel);
+    for (CompiledKernel& one : compiled->lengths)
+        loaded.lengths = std::move(one.kernel);
     auto executable =
         runtime::load_cuda(std::move(loaded), {.device = device,
                                                .dtype = options.dtype,

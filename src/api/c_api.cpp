@@ -351,6 +351,18 @@ flexc_status flexc_plan_update_lengths(const flexc_kernel* kernel, const flexc_p
     });
 }
 
+flexc_status flexc_plan_update_length_tensors(const flexc_kernel* kernel, const flexc_plan* plan,
+                                              const flexc_length_tensors* lengths, void* stream,
+                                              flexc_error** error) {
+    return call(error, [&]() -> Result<void> {
+        LaunchArguments arguments;
+        if (auto read = arguments.read(kernel, plan, nullptr, 0, nullptr); !read) return read;
+        const auto given = flexc::api::read_length_tensors(lengths);
+        if (!given) return given.error();
+        return kernel->kernel.update(plan->plan, *given, {stream});
+    });
+}
+
 flexc_status flexc_merge_states(const flexc_partial_result* parts, size_t part_count,
                                 const flexc_tensor* o, const flexc_tensor* lse,
                                 flexc_error** error) {

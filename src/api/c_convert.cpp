@@ -294,6 +294,7 @@ Result<Lengths> read_lengths(const flexc_lengths* given) {
     lengths.page_size = read->page_size;
     lengths.pages = read->pages;
     lengths.query_start = *start;
+    lengths.on_device = read->on_device != 0;
     return lengths;
 }
 
@@ -310,6 +311,7 @@ Result<LengthTensors> read_length_tensors(const flexc_length_tensors* given) {
     reader.read(read->page_indptr, "page_indptr", tensors.page_indptr);
     reader.read(read->page_indices, "page_indices", tensors.page_indices);
     reader.read(read->last_page_len, "last_page_len", tensors.last_page_len);
+    reader.read(read->query_starts, "query_starts", tensors.query_starts);
     return reader.finish(tensors);
 }
 

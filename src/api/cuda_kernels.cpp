@@ -326,14 +326,18 @@ Result<CompiledPlan> compile_plan(const plan::Program& program, const plan::Kern
         result.forward = std::move(*pass);
         return {};
     });
-    if (plan.block_mask)
-        tasks.emplace_back([&]() -> Result<void> {
-            auto one =
-                compile_kernel(program, std::span(&*plan.block_mask, 1), nullptr, store, watch);
+    const auto compile_beside = [&](const std::optional<KernelConfig>& config,
+                                    std::vector<CompiledKernel>& to) {
+        if (!config) return;
+        tasks.emplace_back([&, one_of = &*config, to = &to]() -> Result<void> {
+            auto one = compile_kernel(program, std::span(one_of, 1), nullptr, store, watch);
             if (!one) return one.error();
-            result.block_masks.push_back(std::move(*one));
+            to->push_back(std::move(*one));
             return {};
         });
+    };
+    compile_beside(plan.block_mask, result.block_masks);
+    compile_beside(plan.lengths, result.lengths);
     if (!plan.backward.empty())
         tasks.emplace_back([&]() -> Result<void> {
             auto pass = compile_pass(program, plan.backward.front(), store, watch);
@@ -359,7 +363,8 @@ Result<void> check_kernels(const plan::Program& program, cache::Store& store) {
         const auto first = making.first(translation);
         return first && making.find(*first, store).has_value();
     };
-    if (plan->block_mask && !is_kept(std::span(&*plan->block_mask, 1), nullptr)) return compiler;
+    for (const std::optional<KernelConfig>& config : {plan->block_mask, plan->lengths})
+        if (config && !is_kept(std::span(&*config, 1), nullptr)) return compiler;
     for (const std::vector<plan::Variant>* variants : {&plan->forward, &plan->backward}) {
         if (variants->empty()) continue;
         const plan::Variant& variant = variants->front();

@@ -36,8 +36,8 @@ Result<CompiledPass> compile_pass(const plan::Program& program, const plan::Vari
 // The first variant of each pass, and the builder of block masks if there is one.
 struct CompiledPlan {
     CompiledPass forward;
-    std::vector<CompiledPass> backward;      // none or one
-    std::vector<CompiledKernel> block_masks; // none or one
+    std::vector<CompiledPass> backward;               // none or one
+    std::vector<CompiledKernel> block_masks, lengths; // none or one
 };
 Result<CompiledPlan> compile_plan(const plan::Program& program, const plan::KernelPlan& plan,
                                   cache::Store& store, const support::Watch& watch);

@@ -26,6 +26,7 @@ enum class KernelKind : std::uint8_t {
     expand,
     fold,
     block_mask,
+    lengths,
     round_sums,
     round_gradients
 };

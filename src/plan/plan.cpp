@@ -184,6 +184,16 @@ KernelConfig block_mask_builder(const passes::Mod& mod) {
     return config;
 }
 
+KernelConfig length_reader() {
+    KernelConfig config;
+    config.kind = KernelKind::lengths;
+    config.template_path = "lengths.cu";
+    config.entry = "flexc_read_lengths";
+    config.warps = 4;
+    config.reason = "records of requests from arrays on the device";
+    return config;
+}
+
 Result<std::optional<ForwardSchedule>> asked_schedule(const Program& program) {
     const std::string& text = program.options().schedule;
     if (text.empty()) return std::optional<ForwardSchedule>();
@@ -250,6 +260,7 @@ Result<KernelPlan> make_plan(const Program& program) {
     if (!forward) return forward.error();
     plan.forward = std::move(*forward);
     if (program.needs_block_mask()) plan.block_mask = block_mask_builder(program.mod());
+    if (!program.mod().program.is_dense()) plan.lengths = length_reader();
     if (!program.options().backward) return plan;
     auto backward = backward_variants(program);
     if (!backward) return backward.error();

@@ -36,6 +36,7 @@ struct KernelPlan {
     // For ever more calls. The first is compiled at once, the others when plan() needs them.
     std::vector<Variant> forward, backward;
     std::optional<KernelConfig> block_mask; // that builds them
+    std::optional<KernelConfig> lengths;    // that makes records of requests
 };
 
 // What a user should know who compiles for this target; empty: nothing.

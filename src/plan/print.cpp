@@ -58,6 +58,11 @@ std::string builder_of(const KernelConfig& config) {
         2 * sizeof(double), facts.key_facts, config.reason);
 }
 
+std::string reader_of(const KernelConfig& config) {
+    return formatted("  {}, flexc_divide_keys: {}, where update() is given such\n", config.entry,
+                     config.reason);
+}
+
 std::string text_of(const KernelConfig& config) {
     std::string text = formatted("  {}: tile {} x {}, {} warps, {} stages, {} bytes shared; {}\n",
                                  config.entry, config.query_tile, config.key_tile, config.warps,
@@ -145,6 +150,7 @@ std::string text_of(const KernelPlan& plan, const Program& program) {
     };
     add(plan.forward, "forward");
     if (plan.block_mask) text += builder_of(*plan.block_mask);
+    if (plan.lengths) text += reader_of(*plan.lengths);
     add(plan.backward, "backward");
     return text + passes + others;
 }

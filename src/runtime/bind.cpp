@@ -583,8 +583,8 @@ Result<PlanState> bind_values(const ir::Program& program, int head_dim, int head
 }
 
 // Ragged tensors that are longer than the requests leave room for longer ones.
-void find_most_rows(const KernelState& kernel, const Sequences& sequences,
-                    const PlanOptions& options, PlanState& plan) {
+void find_most_rows(const KernelState& kernel, Sequences& sequences, const PlanOptions& options,
+                    PlanState& plan) {
     plan.q_rows = sequences.q_rows;
     plan.kv_rows = sequences.kv_rows;
     const auto lengthen = [](Layout layout, const TensorView& tensor, std::int64_t& rows) {
@@ -596,6 +596,29 @@ void find_most_rows(const KernelState& kernel, const Sequences& sequences,
     };
     if (options.forward != nullptr) lengthen_both(options.forward->q, options.forward->k);
     if (options.backward != nullptr) lengthen_both(options.backward->q, options.backward->k);
+    if (!sequences.is_on_device) return;
+    const auto all_of = [&](Layout layout, std::int64_t length, std::int64_t& rows) {
+        if (layout == Layout::ragged && rows == 0)
+            rows = std::min<std::int64_t>(plan.sizes.batch * length, INT32_MAX);
+    };
+    all_of(kernel.options.query_layout, plan.sizes.q_len, plan.q_rows);
+    all_of(kernel.options.key_layout, plan.sizes.kv_len, plan.kv_rows);
+    sequences.q_rows = plan.q_rows;
+    sequences.kv_rows = plan.kv_rows;
+}
+
+// As many terms of sums as any request may have.
+Result<void> check_most_terms(const KernelState& kernel, const PlanState& plan) {
+    for (const std::int64_t q_len : {std::int64_t{0}, plan.sizes.q_len})
+        for (const std::int64_t kv_len : {std::int64_t{0}, plan.sizes.kv_len}) {
+            Sequence sequence{};
+            sequence.q_len = static_cast<int>(q_len);
+            sequence.kv_len = static_cast<int>(kv_len);
+            if (auto checked = check_sums(kernel.mod.program, plan.size_values, &sequence);
+                !checked)
+                return checked;
+        }
+    return {};
 }
 
 Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
@@ -629,10 +652,14 @@ Result<PlanState> bind_plan(const KernelState& kernel, const Sizes& sizes,
     return plan;
 }
 
-Result<std::shared_ptr<const Sequences>>
-bind_lengths(const KernelState& kernel, const PlanState& plan, const Lengths& lengths) {
-    auto read = Sequences::read(kernel.options.query_layout, kernel.options.key_layout, plan.sizes,
-                                lengths);
+Result<std::shared_ptr<Sequences>> bind_lengths(const KernelState& kernel, const PlanState& plan,
+                                                const Lengths& lengths) {
+    const Layout queries = kernel.options.query_layout, keys = kernel.options.key_layout;
+    if (lengths.on_device) {
+        if (auto checked = check_most_terms(kernel, plan); !checked) return checked.error();
+        return Sequences::later(queries, keys, plan.sizes, lengths);
+    }
+    auto read = Sequences::read(queries, keys, plan.sizes, lengths);
     if (!read) return read.error();
     Sequences& sequences = **read;
     for (const Sequence& sequence : sequences.sequences)
@@ -640,11 +667,28 @@ bind_lengths(const KernelState& kernel, const PlanState& plan, const Lengths& le
             return checked.error();
     if (kernel.executable->reads_sequences_of_plan()) {
         sequences.divide_keys(plan.sizes);
-        return std::shared_ptr<const Sequences>(std::move(*read));
+        return read;
     }
     sequences.work = cpu::list_work(sequences.sequences, static_cast<int>(plan.sizes.heads),
                                     static_cast<int>(plan.sizes.kv_heads));
-    return std::shared_ptr<const Sequences>(std::move(*read));
+    return read;
+}
+
+Result<LengthArrays> bind_length_arrays(const KernelState& kernel, const PlanState& plan,
+                                        const Lengths& lengths) {
+    const Layout queries = kernel.options.query_layout, keys = kernel.options.key_layout;
+    auto arrays = Sequences::arrays(queries, keys, plan.sizes, lengths);
+    if (!arrays) return arrays;
+    arrays->q_rows = plan.q_rows;
+    arrays->kv_rows = plan.kv_rows;
+    const auto known = plan.sequences->get();
+    if (known->is_on_device) return arrays;
+    if (auto checked = check_most_terms(kernel, plan); !checked) return checked.error();
+    auto unknown = Sequences::on_device(queries, keys, plan.sizes, *known);
+    unknown->q_rows = plan.q_rows;
+    unknown->kv_rows = plan.kv_rows;
+    plan.sequences->set(std::move(unknown));
+    return arrays;
 }
 
 Call BoundCall::view(Workspace workspace, Stream stream) const {

@@ -20,9 +20,12 @@ Result<detail::PlanState> bind_plan(const detail::KernelState& kernel, const Siz
                                     const PlanOptions& options);
 
 // The lengths of a plan, with the work that they make.
-Result<std::shared_ptr<const Sequences>> bind_lengths(const detail::KernelState& kernel,
-                                                      const detail::PlanState& plan,
-                                                      const Lengths& lengths);
+Result<std::shared_ptr<Sequences>> bind_lengths(const detail::KernelState& kernel,
+                                                const detail::PlanState& plan,
+                                                const Lengths& lengths);
+// The plan's lengths become those of arrays on the device.
+Result<LengthArrays> bind_length_arrays(const detail::KernelState& kernel,
+                                        const detail::PlanState& plan, const Lengths& lengths);
 
 // The part of it that needs no compiled kernel: all but the workspace. Sizes that no buffer binds
 // are kUnbound.

@@ -13,6 +13,7 @@
 #include "runtime/cuda_workspace.h"
 #include "runtime/dense_bias_rows.h"
 #include "runtime/gradient_sums.h"
+#include "runtime/length_reader.h"
 #include "runtime/plan_memory.h"
 #include "runtime/tile_queues.h"
 #include "support/text.h"
@@ -114,6 +115,8 @@ class CudaExecutable final : public Executable {
         if (auto done = load_variants(std::move(plan.forward), forward_); !done) return done;
         if (plan.block_mask)
             if (auto done = load_block_masks(*plan.block_mask); !done) return done;
+        if (plan.lengths)
+            if (auto done = load_lengths(*plan.lengths); !done) return done;
         if (plan.backward)
             if (auto done = load_variants(std::move(*plan.backward), backward_); !done) return done;
         if (block_masks_)
@@ -174,6 +177,12 @@ class CudaExecutable final : public Executable {
                          "lengths in host memory cannot become part of a graph: call update() "
                          "before the capture, or give it lengths in the device's memory"};
         return cuda::copy_to_device_async(to, from.data(), from.size(), stream.handle);
+    }
+    Result<void> read_lengths(const LengthArrays& arrays, const SequenceRecords& to,
+                              Stream stream) const override {
+        auto scope = cuda::ContextScope::enter(options_.device, stream.handle);
+        if (!scope) return scope.error();
+        return length_reader_->read(arrays, to, stream.handle);
     }
     Result<void> build_block_mask(const Call& call) const override {
         auto scope = cuda::ContextScope::enter(options_.device, call.stream.handle);
@@ -284,6 +293,17 @@ class CudaExecutable final : public Executable {
         auto masks = BlockMasks::load(std::move(*module), builder.config);
         if (!masks) return masks.error();
         block_masks_ = std::move(*masks);
+        return {};
+    }
+
+    Result<void> load_lengths(CudaKernel& kernel) {
+        auto module = cuda::Module::load(options_.device, kernel.cubin);
+        if (!module) return module.error();
+        if (auto done = add_info(*module, kernel.config, std::move(kernel.info)); !done)
+            return done;
+        auto reader = LengthReader::load(std::move(*module), kernel.config);
+        if (!reader) return reader.error();
+        length_reader_ = std::move(*reader);
         return {};
     }
 
@@ -498,7 +518,8 @@ class CudaExecutable final : public Executable {
     const CudaOptions options_;
     int multiprocessors_ = 1;
     std::optional<TileQueues> queues_;
-    std::optional<BlockMasks> block_masks_; // where some kernel asks for one
+    std::optional<BlockMasks> block_masks_;     // where some kernel asks for one
+    std::optional<LengthReader> length_reader_; // where tensors are not dense
     std::shared_ptr<PlanMemory> plan_memory_;
     std::optional<LoadedVariants> forward_, backward_;
     std::vector<KernelInfo> infos_;

@@ -36,6 +36,7 @@ struct CudaPlan {
     CudaVariants forward;
     std::optional<CudaVariants> backward;
     std::optional<CudaKernel> block_mask; // that builds them
+    std::optional<CudaKernel> lengths;    // that reads those of requests
 };
 
 struct CudaOptions {

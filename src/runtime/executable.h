@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/arguments.h"
+#include "common/length_arrays.h"
 #include "common/sequences.h"
 #include "flexc/kernel.h"
 #include "flexc/result.h"
@@ -63,6 +64,11 @@ class Executable {
     virtual bool reads_sequences_of_plan() const { return false; }
     virtual Result<void> copy_for_plan(void* /*to*/, std::span<const std::byte> /*from*/,
                                        Stream) const {
+        return {};
+    }
+    // The same from arrays in the device's memory; may be captured in a graph.
+    virtual Result<void> read_lengths(const LengthArrays&, const SequenceRecords& /*to*/,
+                                      Stream) const {
         return {};
     }
 

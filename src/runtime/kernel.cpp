@@ -94,6 +94,12 @@ Result<void> check_room(const detail::KernelState& kernel, const detail::PlanSta
                   sequences.q_rows, sequences.kv_rows, plan.q_rows, plan.kv_rows)};
 }
 
+Result<void> check_has_lengths(const detail::PlanState& plan) {
+    if (plan.sequences != nullptr) return {};
+    return Error{ErrorCode::invalid_option,
+                 "this kernel was compiled for dense tensors, which have no lengths"};
+}
+
 // The plan's block mask, or a new one in the workspace.
 Result<void> use_block_mask(const detail::KernelState& kernel, const detail::PlanState& plan,
                             runtime::Call& call) {
@@ -127,15 +133,33 @@ Result<void> Kernel::update(const Plan& plan, const Lengths& lengths, Stream str
     return guarded([&]() -> Result<void> {
         if (auto checked = check_plan(state_.get(), plan.state_.get()); !checked) return checked;
         const detail::PlanState& state = *plan.state_;
-        if (state.sequences == nullptr)
+        if (auto checked = check_has_lengths(state); !checked) return checked;
+        if (lengths.on_device)
             return Error{ErrorCode::invalid_option,
-                         "this kernel was compiled for dense tensors, which have no lengths"};
+                         "Lengths::on_device is for plan(): give update() the arrays as "
+                         "LengthTensors"};
         auto bound = runtime::bind_lengths(*state_, state, lengths);
         if (!bound) return bound.error();
         if (auto checked = check_room(*state_, state, **bound); !checked) return checked;
         if (auto stored = store_sequences(*state_, state, **bound, stream); !stored) return stored;
         state.sequences->set(std::move(*bound));
         return {};
+    });
+}
+
+Result<void> Kernel::update(const Plan& plan, const LengthTensors& tensors, Stream stream) const {
+    return guarded([&]() -> Result<void> {
+        if (auto checked = check_plan(state_.get(), plan.state_.get()); !checked) return checked;
+        const detail::PlanState& state = *plan.state_;
+        if (auto checked = check_has_lengths(state); !checked) return checked;
+        auto lengths = state.sequences->get()->given_by(tensors);
+        if (!lengths) return lengths.error();
+        if (!state_->executable->reads_sequences_of_plan()) return update(plan, *lengths, stream);
+        auto arrays = runtime::bind_length_arrays(*state_, state, *lengths);
+        if (!arrays) return arrays.error();
+        SequenceRecords records = state.sequences->records(state.sizes);
+        records.is_wrong = static_cast<int*>(state_->executable->out_of_range_flag());
+        return state_->executable->read_lengths(*arrays, records, stream);
     });
 }
 

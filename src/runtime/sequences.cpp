@@ -1,6 +1,7 @@
 #include "runtime/sequences.h"
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 #include <utility>
 
@@ -29,15 +30,35 @@ Result<void> check_absent(std::string_view name, Numbers numbers, std::string_vi
     return invalid(formatted("{}: {}", name, reason));
 }
 
+Result<void> check_numbers(std::string_view name, const TensorView& tensor) {
+    if (auto checked = check_view(tensor, name); !checked) return checked;
+    if (tensor.dtype == DType::i32 && is_contiguous(tensor)) return {};
+    return invalid(formatted("{}: expected a contiguous tensor of i32", name));
+}
+
 Result<void> check_ascending(std::string_view name, Numbers numbers) {
     for (std::size_t i = 0; i < numbers.size(); ++i) {
         const std::int32_t before = i == 0 ? 0 : numbers[i - 1];
         if (numbers[i] >= before) continue;
-        if (i == 0) return invalid(formatted("{}[0] is {}; it must not be negative", name, before));
+        if (i == 0)
+            return invalid(formatted("{}[0] is {}; it must not be negative", name, numbers[i]));
         return invalid(formatted("{}[{}] is {}, which is below {}[{}] = {}: it must ascend", name,
                                  i, numbers[i], name, i - 1, before));
     }
     return {};
+}
+
+// All of them by name.
+std::array<std::pair<std::string_view, Numbers>, 9> arrays_of(const Lengths& lengths) {
+    return {{{"cu_seqlens_q", lengths.cu_seqlens_q},
+             {"cu_seqlens_k", lengths.cu_seqlens_k},
+             {"seqused_q", lengths.seqused_q},
+             {"seqused_k", lengths.seqused_k},
+             {"page_table", lengths.page_table},
+             {"page_indptr", lengths.page_indptr},
+             {"page_indices", lengths.page_indices},
+             {"last_page_len", lengths.last_page_len},
+             {"query_starts", lengths.query_starts}}};
 }
 
 // Both ends of one axis, of queries or of keys that have no pages.
@@ -55,11 +76,18 @@ struct Part {
     std::int64_t row = 0, rows = 0, used = 0;
 };
 
+std::array<Axis, 2> axes_of(Layout queries, Layout keys, const Sizes& sizes,
+                            const Lengths& lengths) {
+    return {{{"cu_seqlens_q", "seqused_q", "queries", "q_len", queries, lengths.cu_seqlens_q,
+              lengths.seqused_q, sizes.q_len},
+             {"cu_seqlens_k", "seqused_k", "keys", "kv_len", keys, lengths.cu_seqlens_k,
+              lengths.seqused_k, sizes.kv_len}}};
+}
+
 Result<void> check_axis(const Axis& axis, std::int64_t batch) {
     if (axis.layout == Layout::ragged) {
         if (auto checked = check_count(axis.cu_name, axis.cu_seqlens, batch + 1); !checked)
             return checked;
-        if (auto checked = check_ascending(axis.cu_name, axis.cu_seqlens); !checked) return checked;
     } else if (auto checked = check_absent(
                    axis.cu_name, axis.cu_seqlens,
                    formatted("the kernel was compiled for {} that are not ragged", axis.what));
@@ -100,13 +128,18 @@ struct PageList {
     }
 };
 
-Result<PageList> check_pages(const Lengths& lengths, std::int64_t batch) {
+Result<void> check_cache(const Lengths& lengths) {
     if (lengths.page_size < 1 || lengths.page_size > kMaxPageSize)
         return invalid(formatted("page_size is {}; it must be between 1 and {}", lengths.page_size,
                                  kMaxPageSize));
     if (lengths.pages < 0 || lengths.pages > kMostPages)
         return invalid(
             formatted("pages is {}; it must be between 0 and {}", lengths.pages, kMostPages));
+    return {};
+}
+
+Result<PageList> check_pages(const Lengths& lengths, std::int64_t batch) {
+    if (auto checked = check_cache(lengths); !checked) return checked.error();
     PageList list;
     if (lengths.page_indptr.empty()) {
         list.is_table = true;
@@ -129,12 +162,6 @@ Result<PageList> check_pages(const Lengths& lengths, std::int64_t batch) {
         return checked.error();
     if (auto checked = check_count("page_indptr", lengths.page_indptr, batch + 1); !checked)
         return checked.error();
-    if (auto checked = check_ascending("page_indptr", lengths.page_indptr); !checked)
-        return checked.error();
-    const auto indices = static_cast<std::int64_t>(lengths.page_indices.size());
-    if (lengths.page_indptr.back() > indices)
-        return invalid(formatted("page_indptr ends at {}; page_indices has {} numbers",
-                                 lengths.page_indptr.back(), indices));
     for (auto [name, numbers] : {std::pair{"last_page_len", lengths.last_page_len},
                                  std::pair{"seqused_k", lengths.seqused_k}})
         if (!numbers.empty())
@@ -142,6 +169,38 @@ Result<PageList> check_pages(const Lengths& lengths, std::int64_t batch) {
     if (batch > 0 && lengths.last_page_len.empty() && lengths.seqused_k.empty())
         return invalid("last_page_len: missing; it or seqused_k says how many keys a request has");
     return list;
+}
+
+// Which arrays there are, and how long; nothing of them is read.
+Result<PageList> check_arrays(Layout queries, Layout keys, const Sizes& sizes,
+                              const Lengths& lengths) {
+    for (const Axis& axis : axes_of(queries, keys, sizes, lengths))
+        if (auto checked = check_axis(axis, sizes.batch); !checked) return checked.error();
+    if (!lengths.query_starts.empty())
+        if (auto checked = check_count("query_starts", lengths.query_starts, sizes.batch); !checked)
+            return checked.error();
+    if (keys == Layout::paged) return check_pages(lengths, sizes.batch);
+    for (auto [name, numbers] : {std::pair{"page_table", lengths.page_table},
+                                 std::pair{"page_indptr", lengths.page_indptr},
+                                 std::pair{"page_indices", lengths.page_indices},
+                                 std::pair{"last_page_len", lengths.last_page_len}})
+        if (auto checked =
+                check_absent(name, numbers, "the kernel was compiled for keys without pages");
+            !checked)
+            return checked.error();
+    return PageList();
+}
+
+Result<void> check_order(const Lengths& lengths) {
+    for (auto [name, numbers] : {std::pair{"cu_seqlens_q", lengths.cu_seqlens_q},
+                                 std::pair{"cu_seqlens_k", lengths.cu_seqlens_k},
+                                 std::pair{"page_indptr", lengths.page_indptr}})
+        if (auto checked = check_ascending(name, numbers); !checked) return checked;
+    const auto indices = static_cast<std::int64_t>(lengths.page_indices.size());
+    if (!lengths.page_indptr.empty() && lengths.page_indptr.back() > indices)
+        return invalid(formatted("page_indptr ends at {}; page_indices has {} numbers",
+                                 lengths.page_indptr.back(), indices));
+    return {};
 }
 
 // How many keys a request has.
@@ -163,14 +222,18 @@ Result<std::int64_t> keys_of(const Lengths& lengths, std::size_t request, std::i
     return used;
 }
 
+QueryStart resolved(QueryStart start, Layout keys) {
+    if (start != QueryStart::automatic) return start;
+    return keys == Layout::paged ? QueryStart::end : QueryStart::zero;
+}
+
+constexpr std::int64_t kFarthest = analysis::kMaxLength - 2; // q_idx from 0
+
 Result<std::int32_t> start_of(const Lengths& lengths, Layout keys, std::size_t request,
                               const Sequence& sequence) {
-    QueryStart start = lengths.query_start;
-    if (start == QueryStart::automatic)
-        start = keys == Layout::paged ? QueryStart::end : QueryStart::zero;
-    std::int64_t first = start == QueryStart::end ? sequence.kv_len - sequence.q_len : 0;
+    const bool is_end = resolved(lengths.query_start, keys) == QueryStart::end;
+    std::int64_t first = is_end ? sequence.kv_len - sequence.q_len : 0;
     if (!lengths.query_starts.empty()) first = lengths.query_starts[request];
-    constexpr std::int64_t kFarthest = analysis::kMaxLength - 2;
     if (first < -kFarthest || first + sequence.q_len > kFarthest)
         return invalid(formatted("query_starts[{}] is {}: q_idx would not be between {} and {}",
                                  request, first, -kFarthest, kFarthest));
@@ -183,37 +246,16 @@ std::vector<std::int32_t> copy_of(Numbers numbers) { return {numbers.begin(), nu
 
 Result<std::shared_ptr<Sequences>> Sequences::read(Layout queries, Layout keys, const Sizes& sizes,
                                                    const Lengths& lengths) {
-    const std::int64_t batch = sizes.batch;
-    const Axis q_axis{"cu_seqlens_q", "seqused_q",          "queries",         "q_len",
-                      queries,        lengths.cu_seqlens_q, lengths.seqused_q, sizes.q_len};
+    auto list = check_arrays(queries, keys, sizes, lengths);
+    if (!list) return list.error();
+    if (auto checked = check_order(lengths); !checked) return checked.error();
+    const auto [q_axis, k_axis] = axes_of(queries, keys, sizes, lengths);
     const bool is_paged = keys == Layout::paged;
-    const Axis k_axis{"cu_seqlens_k",       "seqused_k",       "keys",      "kv_len", keys,
-                      lengths.cu_seqlens_k, lengths.seqused_k, sizes.kv_len};
-    for (const Axis* axis : {&q_axis, &k_axis})
-        if (auto checked = check_axis(*axis, batch); !checked) return checked.error();
-    if (!lengths.query_starts.empty())
-        if (auto checked = check_count("query_starts", lengths.query_starts, batch); !checked)
-            return checked.error();
-    PageList list;
-    if (is_paged) {
-        auto checked = check_pages(lengths, batch);
-        if (!checked) return checked.error();
-        list = *checked;
-    } else {
-        for (auto [name, numbers] : {std::pair{"page_table", lengths.page_table},
-                                     std::pair{"page_indptr", lengths.page_indptr},
-                                     std::pair{"page_indices", lengths.page_indices},
-                                     std::pair{"last_page_len", lengths.last_page_len}})
-            if (auto checked =
-                    check_absent(name, numbers, "the kernel was compiled for keys without pages");
-                !checked)
-                return checked.error();
-    }
-
     auto result = std::make_shared<Sequences>();
     result->page_size = is_paged ? lengths.page_size : 0;
     result->pages = is_paged ? lengths.pages : 0;
-    for (std::size_t request = 0; request < static_cast<std::size_t>(batch); ++request) {
+    result->start = resolved(lengths.query_start, keys);
+    for (std::size_t request = 0; request < static_cast<std::size_t>(sizes.batch); ++request) {
         auto q = part_of(q_axis, request);
         if (!q) return q.error();
         Sequence sequence{};
@@ -221,7 +263,7 @@ Result<std::shared_ptr<Sequences>> Sequences::read(Layout queries, Layout keys, 
         sequence.q_len = static_cast<int>(q->used);
         sequence.q_rows = static_cast<int>(q->rows);
         if (is_paged) {
-            const Numbers ids = list.of(lengths, request);
+            const Numbers ids = list->of(lengths, request);
             auto used = keys_of(lengths, request, static_cast<std::int64_t>(ids.size()));
             if (!used) return used.error();
             if (*used > sizes.kv_len)
@@ -259,6 +301,7 @@ Result<std::shared_ptr<Sequences>> Sequences::read(Layout queries, Layout keys, 
     result->page_indptr_ = copy_of(lengths.page_indptr);
     result->page_indices_ = copy_of(lengths.page_indices);
     result->last_page_len_ = copy_of(lengths.last_page_len);
+    result->query_starts_ = copy_of(lengths.query_starts);
     return result;
 }
 
@@ -297,11 +340,18 @@ SequenceArguments SequenceState::device_view(const Sizes& sizes, std::int64_t pa
             .work_count = 0};
 }
 
+SequenceRecords SequenceState::records(const Sizes& sizes) const {
+    auto* sequences = static_cast<Sequence*>(memory.get());
+    return {.sequences = sequences,
+            .pages = reinterpret_cast<int*>(sequences + sizes.batch + 1),
+            .is_wrong = nullptr};
+}
+
 std::size_t SequenceState::bytes_for(const Sizes& sizes, std::int64_t page_size) {
-    const auto batch = static_cast<std::size_t>(sizes.batch) + 1;
+    const auto batch = static_cast<std::size_t>(sizes.batch);
     const std::size_t pages =
         page_size == 0 ? 0 : static_cast<std::size_t>((sizes.kv_len + page_size - 1) / page_size);
-    return support::plus(support::times(batch, sizeof(Sequence)),
+    return support::plus(support::times(batch + 1, sizeof(Sequence)),
                          support::times(batch, support::times(pages, sizeof(int))));
 }
 
@@ -312,6 +362,97 @@ SequenceArguments Sequences::view() const {
             .page_size = static_cast<int>(page_size),
             .work = work.data(),
             .work_count = static_cast<long long>(work.size())};
+}
+
+std::shared_ptr<Sequences> Sequences::on_device(Layout queries, Layout keys, const Sizes& sizes,
+                                                const Sequences& like) {
+    auto result = std::make_shared<Sequences>();
+    Sequence none{};
+    none.q_rows = queries == Layout::dense ? static_cast<int>(sizes.q_len) : 0;
+    none.kv_rows = keys == Layout::dense ? static_cast<int>(sizes.kv_len) : 0;
+    result->sequences.assign(static_cast<std::size_t>(sizes.batch), none);
+    result->page_size = like.page_size;
+    result->pages = like.pages;
+    result->start = like.start;
+    result->is_on_device = true;
+    return result;
+}
+
+Result<std::shared_ptr<Sequences>> Sequences::later(Layout queries, Layout keys, const Sizes& sizes,
+                                                    const Lengths& lengths) {
+    for (const auto& [name, numbers] : arrays_of(lengths))
+        if (auto checked = check_absent(name, numbers,
+                                        "with Lengths::on_device the arrays come with update()");
+            !checked)
+            return checked.error();
+    Sequences like;
+    if (keys == Layout::paged) {
+        if (auto checked = check_cache(lengths); !checked) return checked.error();
+        like.page_size = lengths.page_size;
+        like.pages = lengths.pages;
+    }
+    like.start = resolved(lengths.query_start, keys);
+    return on_device(queries, keys, sizes, like);
+}
+
+Result<Lengths> Sequences::given_by(const LengthTensors& tensors) const {
+    Lengths lengths;
+    lengths.page_size = page_size;
+    lengths.pages = pages;
+    lengths.query_start = start;
+    struct Row {
+        const char* name;
+        const TensorView& tensor;
+        Numbers& to;
+    };
+    for (const Row& row : {Row{"cu_seqlens_q", tensors.cu_seqlens_q, lengths.cu_seqlens_q},
+                           Row{"cu_seqlens_k", tensors.cu_seqlens_k, lengths.cu_seqlens_k},
+                           Row{"seqused_q", tensors.seqused_q, lengths.seqused_q},
+                           Row{"seqused_k", tensors.seqused_k, lengths.seqused_k},
+                           Row{"page_table", tensors.page_table, lengths.page_table},
+                           Row{"page_indptr", tensors.page_indptr, lengths.page_indptr},
+                           Row{"page_indices", tensors.page_indices, lengths.page_indices},
+                           Row{"last_page_len", tensors.last_page_len, lengths.last_page_len},
+                           Row{"query_starts", tensors.query_starts, lengths.query_starts}}) {
+        if (!row.tensor) continue;
+        if (auto checked = check_numbers(row.name, row.tensor); !checked) return checked.error();
+        row.to = {static_cast<const std::int32_t*>(row.tensor.data),
+                  static_cast<std::size_t>(row.tensor.elements())};
+    }
+    return lengths;
+}
+
+Result<LengthArrays> Sequences::arrays(Layout queries, Layout keys, const Sizes& sizes,
+                                       const Lengths& lengths) {
+    auto list = check_arrays(queries, keys, sizes, lengths);
+    if (!list) return list.error();
+    // An empty array may have no address, and yet be given: of no requests, which nobody reads.
+    const auto of = [](Numbers numbers) { return numbers.empty() ? nullptr : numbers.data(); };
+    LengthArrays arrays{};
+    arrays.cu_seqlens_q = of(lengths.cu_seqlens_q);
+    arrays.cu_seqlens_k = of(lengths.cu_seqlens_k);
+    arrays.seqused_q = of(lengths.seqused_q);
+    arrays.seqused_k = of(lengths.seqused_k);
+    arrays.page_table = of(lengths.page_table);
+    arrays.page_indptr = of(lengths.page_indptr);
+    arrays.page_indices = of(lengths.page_indices);
+    arrays.last_page_len = of(lengths.last_page_len);
+    arrays.query_starts = of(lengths.query_starts);
+    arrays.requests = static_cast<int>(sizes.batch);
+    arrays.most_queries = static_cast<int>(sizes.q_len);
+    arrays.most_keys = static_cast<int>(sizes.kv_len);
+    arrays.table_width = static_cast<int>(list->most);
+    arrays.page_index_count = static_cast<int>(lengths.page_indices.size());
+    if (keys == Layout::paged) {
+        arrays.page_size = static_cast<int>(lengths.page_size);
+        arrays.pages = static_cast<int>(lengths.pages);
+        arrays.most_pages = lengths::pages_that_hold(arrays.most_keys, arrays.page_size);
+    }
+    arrays.farthest_start = static_cast<int>(kFarthest);
+    arrays.starts_at_end = resolved(lengths.query_start, keys) == QueryStart::end;
+    arrays.group = static_cast<int>(sizes.heads / sizes.kv_heads);
+    arrays.kv_heads = static_cast<int>(sizes.kv_heads);
+    return arrays;
 }
 
 Result<void> Sequences::check_same(const LengthTensors& tensors) const {
@@ -327,11 +468,10 @@ Result<void> Sequences::check_same(const LengthTensors& tensors) const {
                            Row{"page_table", tensors.page_table, page_table_},
                            Row{"page_indptr", tensors.page_indptr, page_indptr_},
                            Row{"page_indices", tensors.page_indices, page_indices_},
-                           Row{"last_page_len", tensors.last_page_len, last_page_len_}}) {
+                           Row{"last_page_len", tensors.last_page_len, last_page_len_},
+                           Row{"query_starts", tensors.query_starts, query_starts_}}) {
         if (!row.tensor) continue;
-        if (auto checked = check_view(row.tensor, row.name); !checked) return checked;
-        if (row.tensor.dtype != DType::i32 || !is_contiguous(row.tensor))
-            return invalid(formatted("{}: expected a contiguous tensor of i32", row.name));
+        if (auto checked = check_numbers(row.name, row.tensor); !checked) return checked;
         const auto* numbers = static_cast<const std::int32_t*>(row.tensor.data);
         const auto count = static_cast<std::size_t>(row.tensor.elements());
         if (!std::equal(row.planned.begin(), row.planned.end(), numbers, numbers + count))

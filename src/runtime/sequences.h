@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "common/length_arrays.h"
 #include "common/sequences.h"
 #include "flexc/kernel.h"
 #include "flexc/result.h"
@@ -20,6 +21,19 @@ class Sequences {
     // The work is left out; see `work`.
     static Result<std::shared_ptr<Sequences>> read(Layout queries, Layout keys, const Sizes& sizes,
                                                    const Lengths& lengths);
+    // Of arrays that come later, see Lengths::on_device: no request has anything until then.
+    static Result<std::shared_ptr<Sequences>> later(Layout queries, Layout keys, const Sizes& sizes,
+                                                    const Lengths& lengths);
+    // What the host knows of lengths that only the device knows: the cache, and where queries
+    // start, which are those of `like`.
+    static std::shared_ptr<Sequences> on_device(Layout queries, Layout keys, const Sizes& sizes,
+                                                const Sequences& like);
+
+    // These lengths, with pages and starts as here. Nothing of the tensors is read.
+    Result<Lengths> given_by(const LengthTensors& tensors) const;
+    // What a device reads of lengths in its memory, all but the rows of packed tensors.
+    static Result<LengthArrays> arrays(Layout queries, Layout keys, const Sizes& sizes,
+                                       const Lengths& lengths);
 
     SequenceArguments view() const;
     // Whether these are the lengths that were read, as far as they are given.
@@ -35,13 +49,15 @@ class Sequences {
     std::vector<SequenceWork> work;
     std::int64_t q_rows = 0, kv_rows = 0; // that packed tensors have to have
     std::int64_t page_size = 0, pages = 0;
+    QueryStart start = QueryStart::zero; // never automatic
+    bool is_on_device = false;           // only the device knows the lengths
 
   private:
     std::vector<int> page_ids_;
     int part_count_ = 0;
     // As they were given.
     std::vector<std::int32_t> cu_seqlens_q_, cu_seqlens_k_, seqused_q_, seqused_k_, page_table_,
-        page_indptr_, page_indices_, last_page_len_;
+        page_indptr_, page_indices_, last_page_len_, query_starts_;
 };
 
 // What a plan's copies share.
@@ -51,6 +67,7 @@ class SequenceState {
     // last update wrote. Null where launches read host memory.
     std::shared_ptr<void> memory;
     SequenceArguments device_view(const Sizes& sizes, std::int64_t page_size) const;
+    SequenceRecords records(const Sizes& sizes) const; // in `memory`
     // Of `memory`, for as many requests and keys as the plan allows.
     static std::size_t bytes_for(const Sizes& sizes, std::int64_t page_size);
 

@@ -159,7 +159,8 @@ TEST_CASE("what is computed before a forward is computed by every launch of a gr
 TEST_SUITE_END();
 
 // With products of zero, the exponent of lse is how many keys a row sees.
-TEST_CASE("a graph follows requests that grow, shrink and end" * doctest::skip()) {
+// on_device: lengths lie in the device's memory, and the graph reads them.
+static void check_growing_requests(bool on_device) {
     constexpr int kRequests = 5, kMostQueries = 3, kPageSize = 16, kMostPages = 40;
     constexpr std::int64_t kRows = kRequests * kMostQueries, kHeads = 4, kPages = 300;
     constexpr std::int64_t kMostKeys = kMostPages * kPageSize;
@@ -197,12 +198,13 @@ TEST_CASE("a graph follows requests that grow, shrink and end" * doctest::skip()
             page = below(kPages);
     };
     const auto lengths = [&] {
-        return Lengths{.cu_seqlens_q = cu,
-                       .seqused_q = queries,
-                       .seqused_k = keys,
-                       .page_table = table,
-                       .page_size = kPageSize,
-                       .pages = kPages};
+        return on_device ? Lengths{.page_size = kPageSize, .pages = kPages, .on_device = true}
+                         : Lengths{.cu_seqlens_q = cu,
+                                   .seqused_q = queries,
+                                   .seqused_k = keys,
+                                   .page_table = table,
+                                   .page_size = kPageSize,
+                                   .pages = kPages};
     };
     draw(true);
     const auto plan = kernel.plan({.batch = kRequests,
@@ -225,12 +227,35 @@ TEST_CASE("a graph follows requests that grow, shrink and end" * doctest::skip()
              .lse = TensorView::contiguous(lse.data(), DType::f32, {kRows, kHeads})},
             {}, {workspace.data(), workspace.bytes()}, stream));
     };
-    forward({}); // once outside, so that all is loaded
-    const Graph graph(forward);
+    DeviceMemory of_cu = memory(cu.size() * 4), of_queries = memory(queries.size() * 4);
+    DeviceMemory of_keys = memory(keys.size() * 4), of_table = memory(table.size() * 4);
+    const auto view = [](const DeviceMemory& numbers, std::int64_t count) {
+        return TensorView::contiguous(numbers.data(), DType::i32, {count});
+    };
+    const LengthTensors tensors{.cu_seqlens_q = view(of_cu, kRequests + 1),
+                                .seqused_q = view(of_queries, kRequests),
+                                .seqused_k = view(of_keys, kRequests),
+                                .page_table = view(of_table, std::ssize(table))};
+    const auto step = [&](Stream stream) {
+        if (on_device) REQUIRE(kernel.update(*plan, tensors, stream));
+        forward(stream);
+    };
+    const auto change = [&] {
+        if (!on_device) {
+            REQUIRE(kernel.update(*plan, lengths()));
+            return;
+        }
+        REQUIRE(of_cu.upload(cu.data(), cu.size() * 4));
+        REQUIRE(of_queries.upload(queries.data(), queries.size() * 4));
+        REQUIRE(of_keys.upload(keys.data(), keys.size() * 4));
+        REQUIRE(of_table.upload(table.data(), table.size() * 4));
+    };
+    step({}); // once outside, so that all is loaded
+    const Graph graph(step);
     for (int replay = 0; replay < 50; ++replay) {
         CAPTURE(replay);
         draw(replay % 10 == 9);
-        REQUIRE(kernel.update(*plan, lengths()));
+        change();
         REQUIRE(lse.fill(0x7f));
         REQUIRE(synchronize(Device::cuda(0)));
         graph.launch();
@@ -249,4 +274,12 @@ TEST_CASE("a graph follows requests that grow, shrink and end" * doctest::skip()
             }
         CHECK(wrong == 0);
     }
+}
+
+TEST_CASE("a graph follows requests that grow, shrink and end" * doctest::skip()) {
+    check_growing_requests(false);
+}
+
+TEST_CASE("a graph reads lengths of requests in the device's memory" * doctest::skip()) {
+    check_growing_requests(true);
 }

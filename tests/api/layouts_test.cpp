@@ -184,6 +184,7 @@ struct Case {
     std::vector<std::int32_t> q_lens, kv_lens, q_rows, kv_rows; // used, and there
     std::vector<std::int32_t> cu_q, cu_k, starts;
     QueryStart start = QueryStart::automatic;
+    bool by_device = false; // lengths come by update(), in the device's memory
     bool has_starts = false, by_table = true, heads_first = false;
     std::int64_t page_size = 0, pages = 0, max_pages = 0;
     std::vector<std::int32_t> table, indptr, indices, last;
@@ -252,6 +253,9 @@ struct Case {
             lengths.seqused_k = {};
         }
         return lengths;
+    }
+    Lengths later() const {
+        return {.page_size = page_size, .pages = pages, .query_start = start, .on_device = true};
     }
     Sizes sizes() const {
         // Dense tensors have these lengths; of others they are the most.
@@ -528,6 +532,35 @@ class Numbers {
     DeviceMemory values_, gradients_;
 };
 
+// Lengths in a device's memory.
+class DeviceLengths {
+  public:
+    DeviceLengths(Device device, const Lengths& lengths) : device_(device) {
+        add(lengths.cu_seqlens_q, tensors.cu_seqlens_q);
+        add(lengths.cu_seqlens_k, tensors.cu_seqlens_k);
+        add(lengths.seqused_q, tensors.seqused_q);
+        add(lengths.seqused_k, tensors.seqused_k);
+        add(lengths.page_table, tensors.page_table);
+        add(lengths.page_indptr, tensors.page_indptr);
+        add(lengths.page_indices, tensors.page_indices);
+        add(lengths.last_page_len, tensors.last_page_len);
+        add(lengths.query_starts, tensors.query_starts);
+    }
+    LengthTensors tensors;
+
+  private:
+    void add(std::span<const std::int32_t> numbers, TensorView& to) {
+        if (numbers.empty()) return;
+        memories_.push_back(memory_of(device_, numbers.size_bytes()));
+        REQUIRE(memories_.back().upload(numbers.data(), numbers.size_bytes()).has_value());
+        to = TensorView::contiguous(memories_.back().data(), DType::i32,
+                                    {static_cast<std::int64_t>(numbers.size())});
+    }
+
+    Device device_;
+    std::vector<DeviceMemory> memories_;
+};
+
 bool is_on_gpu(Device device) { return device.kind == Device::Kind::cuda; }
 
 CompileOptions options_of(const Case& one, bool is_dense) {
@@ -592,20 +625,23 @@ Outputs run(const Case& one, const Inputs& in) {
         buffers.push_back({"s", sink.values()});
         gradients.push_back({"s", sink.gradients()});
     }
-    auto plan = kernel.plan(
-        one.sizes(), buffers, {},
-        {.scale = scale_of(one), .lengths = one.lengths(), .cpu_threads = {.count = one.threads}});
-    REQUIRE_OK(plan);
-    const Called call(on, *plan);
     const auto q_view = [&](Memory& memory) { return memory.view(q_batch, 0); };
     const auto k_view = [&](Memory& memory) { return memory.view(k_batch, one.page_size); };
-    REQUIRE_OK(kernel.forward(*plan,
-                              {.q = q_view(q),
-                               .k = k_view(k),
-                               .v = k_view(v),
-                               .o = q_view(o),
-                               .lse = lse.lse_view(q_batch)},
-                              buffers, call.workspace));
+    const ForwardTensors forward{.q = q_view(q),
+                                 .k = k_view(k),
+                                 .v = k_view(v),
+                                 .o = q_view(o),
+                                 .lse = lse.lse_view(q_batch)};
+    auto plan = kernel.plan(one.sizes(), buffers, {},
+                            {.scale = scale_of(one),
+                             .lengths = one.by_device ? one.later() : one.lengths(),
+                             .cpu_threads = {.count = one.threads},
+                             .forward = &forward});
+    REQUIRE_OK(plan);
+    const DeviceLengths lengths(on, one.lengths());
+    if (one.by_device) REQUIRE_OK(kernel.update(*plan, lengths.tensors));
+    const Called call(on, *plan);
+    REQUIRE_OK(kernel.forward(*plan, forward, buffers, call.workspace));
     Outputs out{.o = o.get(), .lse = lse.get(), .dq = {}, .dk = {}, .dv = {}, .dt = {}, .ds = {}};
     if (!one.backward) return out;
     Memory dq(on, filled(one.q_total(), one.heads, one.d, 7), DType::f32);
@@ -889,6 +925,7 @@ Case random_case(Random& random, std::int64_t budget, std::int64_t most_requests
         one.cu_k.push_back(one.cu_k.back() + one.kv_rows.back());
         one.starts.push_back(static_cast<std::int32_t>(random.integer(-5, 300)));
     }
+    one.by_device = random.chance(40);
     if (one.keys != Layout::paged) return one;
     one.kv_rows = one.kv_lens;
     for (const std::int32_t m : one.kv_lens)
@@ -1090,7 +1127,7 @@ TEST_CASE("lengths and pages that cannot be right are refused by name") {
     f.cu_k = {0, 3, 9};
     check_refused(ragged, f.sizes, f.ragged(), "request 1 has 6 keys; the plan's kv_len allows 5");
     f.cu_k = {-1, 3, 5};
-    check_refused(ragged, f.sizes, f.ragged(), "cu_seqlens_k[0]");
+    check_refused(ragged, f.sizes, f.ragged(), "cu_seqlens_k[0] is -1");
     f.cu_k = {0, 3, 8};
     Lengths more = f.ragged();
     f.used = {4, 5};
@@ -1158,6 +1195,54 @@ TEST_CASE("a plan that is stale is found out, and update() takes other lengths")
           std::string::npos);
     f.cu_k = {0, 4, 10};
     CHECK(!kernel.update(*plan, f.ragged()).has_value());
+}
+
+TEST_CASE("lengths in the device's memory come with update()") {
+    Fixture f;
+    const Kernel kernel = Fixture::kernel(Layout::paged, "mask_mod = q_idx >= kv_idx");
+    Lengths given = f.paged();
+    given.on_device = true;
+    check_refused(kernel, f.sizes, given, "cu_seqlens_q: with Lengths::on_device the arrays come");
+    check_refused(kernel, f.sizes, {.page_size = 2000, .pages = 6, .on_device = true},
+                  "page_size is 2000");
+    std::vector<float> q(3 * 2 * 8, 1), k(6 * 2 * 8, 1), v(6 * 2 * 8, 3), o(3 * 2 * 8, 7);
+    const ForwardTensors tensors{.q = TensorView::contiguous(q.data(), DType::f32, {3, 2, 8}),
+                                 .k = TensorView::contiguous(k.data(), DType::f32, {6, 2, 1, 8}),
+                                 .v = TensorView::contiguous(v.data(), DType::f32, {6, 2, 1, 8}),
+                                 .o = TensorView::contiguous(o.data(), DType::f32, {3, 2, 8})};
+    auto plan = kernel.plan(
+        f.sizes, {}, {},
+        {.lengths = {.page_size = 2, .pages = 6, .on_device = true}, .forward = &tensors});
+    REQUIRE_OK(plan);
+    const Called call(Device::cpu(), *plan);
+    REQUIRE_OK(kernel.forward(*plan, tensors, {}, call.workspace));
+    CHECK(std::ranges::count(o, 7.0F) == 3 * 2 * 8); // until then no request has queries
+    DeviceLengths lengths(Device::cpu(), f.paged());
+    REQUIRE_OK(kernel.update(*plan, lengths.tensors));
+    REQUIRE_OK(kernel.forward(*plan, tensors, {}, call.workspace));
+    CHECK(std::ranges::count(o, 3.0F) == 3 * 2 * 8);
+
+    lengths.tensors.page_table = {};
+    auto missing = kernel.update(*plan, lengths.tensors);
+    REQUIRE(!missing.has_value());
+    lengths.tensors.page_table = TensorView::contiguous(v.data(), DType::f32, {2, 3});
+    missing = kernel.update(*plan, lengths.tensors);
+    REQUIRE(!missing.has_value());
+    CHECK(missing.error().message.find("page_table: expected a contiguous tensor of i32") !=
+          std::string::npos);
+    const auto again = kernel.update(*plan, Lengths{.on_device = true});
+    REQUIRE(!again.has_value());
+    CHECK(again.error().message.find("as LengthTensors") != std::string::npos);
+
+    // Without tensors, those of calls have all rows that there may be.
+    plan =
+        kernel.plan(f.sizes, {}, {}, {.lengths = {.page_size = 2, .pages = 6, .on_device = true}});
+    REQUIRE_OK(plan);
+    const auto few = kernel.forward(*plan, tensors, {}, call.workspace);
+    REQUIRE(!few.has_value());
+    CHECK_MESSAGE(few.error().message.find("q: expected shape [4, 2, 8] or more rows") !=
+                      std::string::npos,
+                  few.error().message);
 }
 
 TEST_CASE("paged keys are forward only, and queries have no pages") {

@@ -117,6 +117,33 @@ static void test_pages(void) {
                   FLEXC_ERROR_INVALID_OPTION, "8 slots");
     CHECK_NULL(flexc_plan_update_lengths(kernel, plan, NULL, NULL, &error), "lengths");
     CHECK_NULL(flexc_plan_update_lengths(kernel, NULL, &lengths, NULL, &error), "plan");
+    flexc_plan_free(plan);
+
+    /* Lengths in the device's memory. */
+    const flexc_lengths later = {
+        .struct_size = sizeof later, .page_size = PAGE, .pages = PAGES, .on_device = 1};
+    plan_options.lengths = &later;
+    plan_options.forward = &forward;
+    CHECK_OK(flexc_plan_create(kernel, &sizes, NULL, 0, NULL, &plan_options, &plan, &error));
+    if (plan == NULL) return;
+    int32_t table_now[] = {5, 0, 2, 0}, cu_now[] = {0, 1, 2};
+    flexc_tensor cu_tensor = used_tensor, table_tensor = used_tensor;
+    cu_tensor.data = cu_now;
+    cu_tensor.shape[0] = 3;
+    table_tensor.data = table_now;
+    table_tensor.shape[0] = 4;
+    flexc_length_tensors now = {.struct_size = sizeof now,
+                                .cu_seqlens_q = &cu_tensor,
+                                .seqused_k = &used_tensor,
+                                .page_table = &table_tensor};
+    o[0] = 0;
+    CHECK_OK(flexc_plan_update_length_tensors(kernel, plan, &now, NULL, &error));
+    CHECK_OK(flexc_forward(kernel, plan, &forward, NULL, 0, &workspace, NULL, &error));
+    CHECK(fabsf(o[0] - (20 + 21 + 22 + 23) / 5.0f) < 1e-5f);
+    now.page_table = NULL;
+    CHECK_REFUSED(flexc_plan_update_length_tensors(kernel, plan, &now, NULL, &error),
+                  FLEXC_ERROR_INVALID_OPTION, "0 slots");
+    CHECK_NULL(flexc_plan_update_length_tensors(kernel, plan, NULL, NULL, &error), "lengths");
     flexc_memory_free(memory);
     flexc_plan_free(plan);
     flexc_kernel_free(kernel);

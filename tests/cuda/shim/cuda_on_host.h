@@ -11,6 +11,9 @@
 #include <vector>
 
 #define __device__
+#define __global__
+#define __grid_constant__
+#define __launch_bounds__(...)
 #define __shared__
 #define __noinline__
 #define __align__(bytes) __attribute__((aligned(bytes)))
@@ -114,6 +117,33 @@ template <typename Work> void run_warp(Work work) {
         });
     for (std::thread& lane : lanes)
         lane.join();
+}
+
+// A block likewise: work() in each thread.
+static thread_local pthread_barrier_t* barrier_of_block = nullptr;
+inline void __syncthreads() {
+    if (barrier_of_block != nullptr) pthread_barrier_wait(barrier_of_block);
+}
+template <typename Work> void run_block(int count, Work work) {
+    pthread_barrier_t barrier;
+    pthread_barrier_init(&barrier, nullptr, static_cast<unsigned>(count));
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < count; ++thread)
+        threads.emplace_back([&barrier, &work, thread] {
+            barrier_of_block = &barrier;
+            threadIdx.x = static_cast<unsigned>(thread);
+            work();
+        });
+    for (std::thread& thread : threads)
+        thread.join();
+    pthread_barrier_destroy(&barrier);
+}
+inline int atomicMin(int* p, int x) {
+    int before = __atomic_load_n(p, __ATOMIC_SEQ_CST);
+    while (x < before &&
+           !__atomic_compare_exchange_n(p, &before, x, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+    }
+    return before;
 }
 
 inline float __shfl_xor_sync(unsigned, float, int) { return 0; }

@@ -1,0 +1,97 @@
+// Records of requests from lengths and pages that lie in the device's memory: two launches, which
+// graphs may hold. Results are what the host makes of the same arrays.
+#include "mod.cuh"
+
+#include "common/length_arrays.h"
+
+namespace {
+
+constexpr int kThreads = 32 * mod::kWarps;
+
+// Requests [first, end) of a thread of divide_keys.
+struct Span {
+    int first, end;
+    __device__ explicit Span(int requests) {
+        const int each = (requests + kThreads - 1) / kThreads;
+        first = min(static_cast<int>(threadIdx.x) * each, requests);
+        end = min(first + each, requests);
+    }
+};
+
+// What the threads before this one have, and all together.
+template <typename T> __device__ T sum_before(T own, T (&sums)[kThreads], T& all) {
+    const int thread = static_cast<int>(threadIdx.x);
+    __syncthreads();
+    sums[thread] = own;
+    for (int distance = 1; distance < kThreads; distance *= 2) {
+        __syncthreads();
+        const T other = thread >= distance ? sums[thread - distance] : 0;
+        __syncthreads();
+        sums[thread] += other;
+    }
+    __syncthreads();
+    all = sums[kThreads - 1];
+    return sums[thread] - own;
+}
+
+} // namespace
+
+// A block for each request.
+extern "C" __global__ void __launch_bounds__(kThreads)
+    flexc_read_lengths(const __grid_constant__ LengthArrays arrays,
+                       const __grid_constant__ SequenceRecords records) {
+    const int request = static_cast<int>(blockIdx.x);
+    bool is_wrong = false;
+    lengths::Pages pages{nullptr, 0};
+    Sequence sequence = lengths::sequence_of(arrays, request, pages, is_wrong);
+
+    __shared__ int end_page; // the first that the cache does not have
+    if (threadIdx.x == 0) end_page = pages.count;
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < pages.count; i += kThreads) {
+        const int id = pages.ids[i];
+        const bool is_there = id >= 0 && id < arrays.pages;
+        if (!is_there) atomicMin(&end_page, i);
+        records.pages[sequence.first_page + i] = is_there ? id : 0;
+    }
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    if (end_page < pages.count) {
+        is_wrong = true;
+        lengths::end_keys(sequence, end_page, arrays.page_size);
+    }
+    sequence.q_start = lengths::start_of(arrays, request, sequence, is_wrong);
+    records.sequences[request] = sequence;
+    if (is_wrong && records.is_wrong != nullptr) *records.is_wrong = 1;
+}
+
+// One block: the keys of requests with few queries, in parts.
+extern "C" __global__ void __launch_bounds__(kThreads)
+    flexc_divide_keys(const __grid_constant__ LengthArrays arrays,
+                      const __grid_constant__ SequenceRecords records) {
+    const Span own(arrays.requests);
+    __shared__ long long key_sums[kThreads];
+    __shared__ int part_sums[kThreads];
+
+    long long keys = 0, all_keys = 0;
+    for (int request = own.first; request < own.end; ++request) {
+        const Sequence& sequence = records.sequences[request];
+        if (part_count(sequence, arrays.group, kLeastPartKeys) > 0) keys += sequence.kv_len;
+    }
+    sum_before(keys, key_sums, all_keys);
+    const long long of_part = part_keys(all_keys, arrays.kv_heads);
+
+    int parts = 0, all_parts = 0;
+    for (int request = own.first; request < own.end; ++request)
+        parts += part_count(records.sequences[request], arrays.group, of_part);
+    int part = sum_before(parts, part_sums, all_parts);
+    for (int request = own.first; request < own.end; ++request) {
+        Sequence& sequence = records.sequences[request];
+        sequence.first_part = part;
+        part += part_count(sequence, arrays.group, of_part);
+    }
+    if (threadIdx.x != 0) return;
+    Sequence end{};
+    end.first_part = all_parts;
+    records.sequences[arrays.requests] = end;
+}
