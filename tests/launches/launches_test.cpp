@@ -243,6 +243,77 @@ std::string trace(const Kernel& kernel, const Setting& setting, const Variant& v
     return text;
 }
 
+// Everything that a call with requests records: lengths that are on the device, or the host's.
+std::string trace_requests(Layout keys, bool on_device, int most_queries) {
+    const Program program{"", "buffer a: f32[N] grad\nscore + a[q_row]", "q_idx >= kv_idx"};
+    CompileOptions options = options_of({"", 90, DType::bf16, 64}, program);
+    options.query_layout = Layout::ragged;
+    options.key_layout = keys;
+    options.backward = keys == Layout::ragged;
+    const auto kernel = compile(program.text, options);
+    if (!kernel) return formatted("error: {}\n", kernel.error().message);
+    constexpr std::int64_t kPageSize = 16, kPages = 100, kWidth = 20;
+    const Sizes n{.batch = 3, .heads = 8, .kv_heads = 2, .q_len = most_queries, .kv_len = 300};
+    Addresses addresses;
+    const auto rows = [&](std::int64_t count, std::int64_t heads) {
+        return tensor(addresses, DType::bf16, {count, heads, 64});
+    };
+    const TensorView q = rows(1000, n.heads), o = rows(1000, n.heads),
+                     lse = tensor(addresses, DType::f32, {1000, n.heads}),
+                     a = tensor(addresses, DType::f32, {1000});
+    const auto of_keys = [&] {
+        return keys == Layout::ragged
+                   ? rows(900, n.kv_heads)
+                   : tensor(addresses, DType::bf16, {kPages, kPageSize, n.kv_heads, 64});
+    };
+    const TensorView k = of_keys(), v = of_keys();
+    const ForwardTensors forward{.q = q, .k = k, .v = v, .o = o, .lse = lse};
+    const NamedTensor buffers[] = {{"a", a}};
+    const std::vector<std::int32_t> cu_q = {0, 1, 2, 2}, cu_k = {0, 300, 400, 900},
+                                    used = {300, 0, 77}, table(n.batch * kWidth, 5);
+    Lengths lengths{.page_size = keys == Layout::paged ? kPageSize : 0,
+                    .pages = keys == Layout::paged ? kPages : 0,
+                    .on_device = on_device};
+    if (!on_device) {
+        lengths.cu_seqlens_q = cu_q;
+        lengths.seqused_k = used;
+        (keys == Layout::paged ? lengths.page_table : lengths.cu_seqlens_k) =
+            keys == Layout::paged ? table : cu_k;
+    }
+    LengthTensors tensors;
+    const auto numbers = [&](std::int64_t count) { return tensor(addresses, DType::i32, {count}); };
+    tensors.cu_seqlens_q = numbers(n.batch + 1);
+    tensors.seqused_k = numbers(n.batch);
+    (keys == Layout::paged ? tensors.page_table : tensors.cu_seqlens_k) =
+        numbers(keys == Layout::paged ? n.batch * kWidth : n.batch + 1);
+    std::string text;
+    const auto add = [&](std::string_view what, const Result<void>& done) {
+        text += formatted("{}:\n{}{}", what, take_recorded(),
+                          done ? "" : "error: " + done.error().message + "\n");
+    };
+    (void)take_recorded();
+    auto plan = kernel->plan(n, buffers, {}, {.lengths = lengths, .forward = &forward});
+    add("plan", plan ? Result<void>() : plan.error());
+    if (!plan) return text;
+    const Workspace workspace = {addresses.next(), plan->workspace_bytes()};
+    text += formatted("workspace {}\n", plan->workspace_bytes());
+    add("update", on_device ? kernel->update(*plan, tensors) : kernel->update(*plan, lengths));
+    add("forward", kernel->forward(*plan, forward, buffers, workspace));
+    if (keys == Layout::paged) return text;
+    const BackwardTensors backward{.q = q,
+                                   .k = k,
+                                   .v = v,
+                                   .o = o,
+                                   .lse = lse,
+                                   .d_out = rows(1000, n.heads),
+                                   .dq = rows(1000, n.heads),
+                                   .dk = rows(900, n.kv_heads),
+                                   .dv = rows(900, n.kv_heads)};
+    const NamedTensor gradients[] = {{"a", tensor(addresses, DType::f32, {1000})}};
+    add("backward", kernel->backward(*plan, backward, buffers, gradients, workspace));
+    return text;
+}
+
 // "flexc_forward_sm90 132 x 384" for each launch, "fill 4096" for each fill.
 std::string summary_of(const std::string& trace) {
     std::istringstream lines(trace);
@@ -302,6 +373,18 @@ Recorded record_all() {
             }
         }
     }
+    ::setenv("FLEXC_RECORDED_ARCH", "90", 1);
+    ::setenv("FLEXC_RECORDED_SPILLS", "none", 1);
+    for (const Layout keys : {Layout::ragged, Layout::paged})
+        for (const bool on_device : {false, true})
+            for (const int most_queries : {1, 200}) {
+                const std::string name =
+                    formatted("requests, {} keys, at most {} queries, lengths on the {}",
+                              flexc::name(keys), most_queries, on_device ? "device" : "host");
+                const std::string text = trace_requests(keys, on_device, most_queries);
+                result.traces += formatted("# {}\n{}", name, text);
+                result.summaries += formatted("# {}\n{}", name, summary_of(text));
+            }
     return result;
 }
 
