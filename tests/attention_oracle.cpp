@@ -82,8 +82,8 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
                         dot += q[d] * k[d];
                     environment.score = p.scale * dot;
                     environment.b = b;
-                    environment.h = h;
-                    environment.h_kv = h / group;
+                    environment.h = h + p.head_offset;
+                    environment.h_kv = h / group + p.kv_head_offset;
                     environment.q_idx = i + p.q_offset;
                     environment.kv_idx = j + p.kv_offset;
                     if (!ir::evaluate_boolean(program, program.mask, environment)) continue;

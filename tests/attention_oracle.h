@@ -16,6 +16,7 @@ struct Problem {
     std::int64_t batch = 1, heads = 1, kv_heads = 1, q_len = 1, kv_len = 1;
     std::int64_t head_dim = 16, head_dim_v = 16;
     std::int64_t q_offset = 0, kv_offset = 0;
+    std::int64_t head_offset = 0, kv_head_offset = 0;
     double scale = 1;
     bool rounds_scores = false; // modified scores to f32, as kernels hold them
     std::vector<double> q, k, v, d_out; // [B, H, S, D], row-major

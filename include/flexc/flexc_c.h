@@ -185,6 +185,10 @@ typedef struct flexc_compile_options {
     /* Paged is for keys, and forward only. On CUDA, others than dense have generic kernels. */
     int32_t query_layout;
     int32_t key_layout;
+    /* For plans with some heads of a larger whole: see head_offset of flexc_plan_options. H, H_KV
+     * and buffers' dims of those names are of the whole. */
+    int32_t part_of_heads;
+    int32_t reserved;
 } flexc_compile_options;
 
 typedef struct flexc_kernel flexc_kernel;
@@ -388,6 +392,9 @@ typedef struct flexc_plan_options {
     const flexc_forward_tensors* forward;
     const flexc_backward_tensors* backward;
     const flexc_lengths* lengths; /* of a kernel with ragged or paged layouts */
+    int64_t head_offset;          /* of part_of_heads: h of the first head */
+    int64_t global_heads;         /* default: the whole ends with these heads */
+    int64_t global_kv_heads;      /* default: as these share their keys */
 } flexc_plan_options;
 
 /* Memory on the kernel's device, 256-byte aligned. */

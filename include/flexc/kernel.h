@@ -105,7 +105,13 @@ struct PlanOptions {
     std::int64_t kv_offset = 0;
     std::optional<std::int64_t> global_q_len;
     std::optional<std::int64_t> global_kv_len;
-    // Of a kernel with ragged or paged layouts, which takes no offsets.
+    // Some heads of a larger whole, of a kernel with CompileOptions::part_of_heads: h starts here,
+    // and H and H_KV read these. Unless given, the whole ends with these heads, and shares its keys
+    // as they do; Sizes has how many are here, which lie as in the whole.
+    std::int64_t head_offset = 0;
+    std::optional<std::int64_t> global_heads;
+    std::optional<std::int64_t> global_kv_heads;
+    // Of a kernel with ragged or paged layouts, which takes no offsets of positions.
     Lengths lengths;
     CpuThreads cpu_threads;            // of the plan's calls on a CPU
     bool accumulate_gradients = false; // add into f32 dq, dk, dv and buffer gradients

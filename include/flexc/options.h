@@ -136,9 +136,9 @@ struct CompileOptions {
     bool count_visible = false;
     SinkUse sink_use = SinkUse::joins;
     std::vector<ShardedBuffer> sharded;
-    // For calls that have some of the heads: h and h_kv begin at the params "H.first" and
-    // "H_KV.first" of the plan, H and H_KV are the params "H.whole" and "H_KV.whole", and dims of
-    // those names are of whole buffers.
+    // For calls that have some of the heads of a larger whole, such as tensor parallelism has: h
+    // and h_kv begin where PlanOptions::head_offset says, H and H_KV are the heads of the whole,
+    // and so are buffers' dims of those names.
     bool part_of_heads = false;
     bool report_out_of_range = false; // for Kernel::out_of_range; costs speed
     CacheOptions cache;

@@ -133,6 +133,7 @@ Result<CompileOptions> read_options(const flexc_compile_options* given) {
     if (!keys) return keys.error();
 
     options.query_layout = *queries;
+    options.part_of_heads = read->part_of_heads != 0;
     options.key_layout = *keys;
     options.dtype = *dtype;
     options.device = *device;
@@ -339,6 +340,9 @@ Result<ReadPlanOptions> read_plan_options(const flexc_plan_options* given) {
     options.kv_offset = read->kv_offset;
     if (read->global_q_len != 0) options.global_q_len = read->global_q_len;
     if (read->global_kv_len != 0) options.global_kv_len = read->global_kv_len;
+    options.head_offset = read->head_offset;
+    if (read->global_heads != 0) options.global_heads = read->global_heads;
+    if (read->global_kv_heads != 0) options.global_kv_heads = read->global_kv_heads;
     options.accumulate_gradients = read->accumulate_gradients != 0;
     options.cpu_threads = {read->cpu_threads, read->parallel_for, read->parallel_user};
     if (read->lengths != nullptr) {

@@ -234,14 +234,12 @@ Result<void> plan_ulysses(DistributedPlanState& plan, std::span<const NamedTenso
     for (int of = 0; of < ranks; ++of)
         ulysses.shares.push_back(head_share(heads, kv_heads, ranks, of));
     for (const HeadBlock& block : ulysses.shares[static_cast<std::size_t>(rank)].blocks) {
-        std::vector<ParamValue> params(options.params.begin(), options.params.end());
-        params.push_back({"H.first", static_cast<double>(block.heads.begin)});
-        params.push_back({"H_KV.first", static_cast<double>(block.kv_heads.begin)});
-        params.push_back({"H.whole", static_cast<double>(heads)});
-        params.push_back({"H_KV.whole", static_cast<double>(kv_heads)});
         PlanOptions own;
         own.scale = options.scale;
-        own.params = params;
+        own.params = options.params;
+        own.head_offset = block.heads.begin;
+        own.global_heads = heads;
+        own.global_kv_heads = kv_heads;
         own.cpu_threads = options.cpu_threads;
         own.accumulate_gradients = ulysses.kernel.options().backward;
         Sizes sizes = plan.whole.sizes;

@@ -12,7 +12,6 @@ namespace flexc::passes {
 
 namespace {
 
-// Names with a dot are no names of the language.
 std::uint32_t add_param(ir::Program& program, std::string name) {
     program.params.push_back({.name = std::move(name), .type = ir::Type::integer});
     return static_cast<std::uint32_t>(program.params.size() - 1);
@@ -72,18 +71,17 @@ class Rewriter {
         struct Axis {
             ir::Op position;
             std::uint32_t size;
-            const char* name;
+            const HeadNames& names;
         };
         for (const Axis& axis :
-             {Axis{ir::Op::h, ir::kH, "H"}, Axis{ir::Op::h_kv, ir::kHKv, "H_KV"}}) {
-            heads_.push_back({axis.position, axis.size,
-                              add_param(program_, formatted("{}.first", axis.name)),
-                              add_param(program_, formatted("{}.whole", axis.name))});
+             {Axis{ir::Op::h, ir::kH, kHeadNames}, Axis{ir::Op::h_kv, ir::kHKv, kKvHeadNames}}) {
+            heads_.push_back({axis.position, axis.size, add_param(program_, axis.names.first),
+                              add_param(program_, axis.names.whole)});
             std::uint32_t whole = ~0u;
             for (ir::Buffer& buffer : program_.buffers)
                 for (ir::Dim& dim : buffer.dims)
                     if (dim.size == axis.size) {
-                        if (whole == ~0u) whole = add_size(program_, formatted("{}.of", axis.name));
+                        if (whole == ~0u) whole = add_size(program_, axis.names.extent);
                         dim.size = whole;
                     }
         }

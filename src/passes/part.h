@@ -8,6 +8,15 @@
 
 namespace flexc::passes {
 
+// Of options.part_of_heads: what the program gets for "H", and for "H_KV", which the runtime binds.
+// Names with a dot are no names of the language.
+struct HeadNames {
+    const char *first, *whole; // params: where h begins, and what H reads
+    const char* extent;        // the size of dims of buffers
+};
+inline constexpr HeadNames kHeadNames = {"H.first", "H.whole", "H.extent"};
+inline constexpr HeadNames kKvHeadNames = {"H_KV.first", "H_KV.whole", "H_KV.extent"};
+
 // By options.sink_use, sharded and part_of_heads.
 Result<void> make_part(ir::Program& program, const CompileOptions& options);
 

@@ -10,6 +10,7 @@
 #include "passes/describe.h"
 #include "runtime/alignment.h"
 #include "runtime/buffers.h"
+#include "runtime/heads.h"
 #include "support/text.h"
 
 namespace flexc::runtime {
@@ -103,12 +104,16 @@ Result<std::vector<std::uint64_t>> bind_params(const ir::Program& program,
     for (const ParamValue& value : values) {
         bool known = false;
         for (const ir::Param& param : program.params)
-            known = known || param.name == value.name;
+            known = known || (param.name == value.name && !is_of_heads(param));
         if (!known)
             return invalid(formatted("'{}' is not a parameter of this program", value.name));
     }
     std::vector<std::uint64_t> words;
     for (const ir::Param& param : program.params) {
+        if (is_of_heads(param)) {
+            words.push_back(0); // set_heads() has its value
+            continue;
+        }
         const ParamValue* given = nullptr;
         for (const ParamValue& value : values)
             if (value.name == param.name) given = &value;
@@ -572,11 +577,14 @@ Result<PlanState> bind_values(const ir::Program& program, int head_dim, int head
     plan.size_values[ir::kKvLen] = kv_len;
     plan.size_values[ir::kD] = head_dim;
     plan.size_values[ir::kDv] = head_dim_v;
-    if (auto bound = bind_sizes(program, buffers, plan.size_values); !bound) return bound.error();
-    if (auto checked = check_extents(program, plan.size_values); !checked) return checked.error();
+    const auto heads = bind_heads(program, sizes, options);
+    if (!heads) return heads.error();
     auto params = bind_params(program, options.params);
     if (!params) return params.error();
     plan.param_words = std::move(*params);
+    set_heads(program, *heads, plan.size_values, plan.param_words);
+    if (auto bound = bind_sizes(program, buffers, plan.size_values); !bound) return bound.error();
+    if (auto checked = check_extents(program, plan.size_values); !checked) return checked.error();
     if (program.is_dense())
         if (auto checked = check_sums(program, plan.size_values); !checked) return checked.error();
     return plan;

@@ -99,7 +99,8 @@ CompileOptions options_of(const Case& one, Device device) {
             .backward_kernel = one.backward_kernel,
             .tile_source = one.tile_source,
             .gradient_type = one.gradient_type,
-            .deterministic = one.deterministic};
+            .deterministic = one.deterministic,
+            .part_of_heads = one.global_heads != 0};
 }
 
 // Of a program without a text, as compile() makes one.
@@ -154,6 +155,10 @@ std::string compare_with_definition(const Kernel& kernel, const ir::Program& pro
               .head_dim_v = head_dim_v,
               .q_offset = one.q_offset,
               .kv_offset = one.kv_offset,
+              .head_offset = one.head_offset,
+              .kv_head_offset = one.global_heads == 0
+                                    ? 0
+                                    : one.head_offset / (one.global_heads / one.global_kv_heads),
               .scale = one.scale != 0
                            ? one.scale
                            : static_cast<float>(1 / std::sqrt(static_cast<double>(one.head_dim))),
@@ -172,6 +177,10 @@ std::string compare_with_definition(const Kernel& kernel, const ir::Program& pro
     if (one.with_d_lse) p.d_lse = draw(q_rows, DType::f32, 1);
     p.sizes = {p.batch,    p.heads,     p.kv_heads, p.q_len + p.q_offset, p.kv_len + p.kv_offset,
                p.head_dim, p.head_dim_v};
+    if (one.global_heads != 0) {
+        p.sizes[ir::kH] = one.global_heads;
+        p.sizes[ir::kHKv] = one.global_kv_heads;
+    }
     for (std::size_t i = ir::kStandardSizes; i < program.sizes.size(); ++i)
         p.sizes.push_back(one.dims.at(program.sizes[i]));
     std::vector<ParamValue> params;
@@ -252,19 +261,23 @@ std::string compare_with_definition(const Kernel& kernel, const ir::Program& pro
                                       dq.view(),
                                       dk.view(),
                                       dv.view()};
-    auto plan =
-        kernel.plan({.batch = p.batch,
-                     .heads = p.heads,
-                     .kv_heads = p.kv_heads,
-                     .q_len = p.q_len,
-                     .kv_len = p.kv_len},
-                    buffers, {},
-                    {.scale = one.scale != 0 ? std::optional<double>(one.scale) : std::nullopt,
-                     .params = params,
-                     .q_offset = p.q_offset,
-                     .kv_offset = p.kv_offset,
-                     .forward = &forward,
-                     .backward = &backward});
+    auto plan = kernel.plan(
+        {.batch = p.batch,
+         .heads = p.heads,
+         .kv_heads = p.kv_heads,
+         .q_len = p.q_len,
+         .kv_len = p.kv_len},
+        buffers, {},
+        {.scale = one.scale != 0 ? std::optional<double>(one.scale) : std::nullopt,
+         .params = params,
+         .q_offset = p.q_offset,
+         .kv_offset = p.kv_offset,
+         .head_offset = one.head_offset,
+         .global_heads = one.global_heads == 0 ? std::nullopt : std::optional(one.global_heads),
+         .global_kv_heads =
+             one.global_heads == 0 ? std::nullopt : std::optional(one.global_kv_heads),
+         .forward = &forward,
+         .backward = &backward});
     if (!plan) return plan.error().message;
     auto memory = DeviceMemory::allocate(device, std::max<std::size_t>(plan->workspace_bytes(), 1));
     if (!memory) return memory.error().message;

@@ -26,6 +26,8 @@ struct Case {
     // The same for real numbers; default: random.
     std::map<std::string, std::function<double(std::int64_t)>> reals = {};
     std::int64_t q_offset = 0, kv_offset = 0;
+    // Of a larger whole; none: all heads are here.
+    std::int64_t head_offset = 0, global_heads = 0, global_kv_heads = 0;
     float scale = 0; // 0: 1 / sqrt(head_dim)
     // Scores so large that it shows how f32 rounds them. Products are exact then, where the scale
     // is a power of two.

@@ -177,6 +177,7 @@ struct Case {
     DType dtype = DType::f32;
     Layout queries = Layout::ragged, keys = Layout::ragged;
     std::int64_t heads = 1, kv_heads = 1, d = 64, dv = 64;
+    std::int64_t head_offset = 0, global_heads = 0, global_kv_heads = 0; // 0: all heads are here
     bool backward = false, has_d_lse = false;
     Device device = Device::cpu();
     int threads = 1; // waking more takes longer than most cases
@@ -571,6 +572,7 @@ CompileOptions options_of(const Case& one, bool is_dense) {
             .key_layout = is_dense ? Layout::dense : one.keys,
             .device = one.device,
             .backward = is_dense || one.backward,
+            .part_of_heads = one.global_heads > 0,
             .cache = {.disk = is_on_gpu(one.device)}};
 }
 
@@ -632,11 +634,16 @@ Outputs run(const Case& one, const Inputs& in) {
                                  .v = k_view(v),
                                  .o = q_view(o),
                                  .lse = lse.lse_view(q_batch)};
-    auto plan = kernel.plan(one.sizes(), buffers, {},
-                            {.scale = scale_of(one),
-                             .lengths = one.by_device ? one.later() : one.lengths(),
-                             .cpu_threads = {.count = one.threads},
-                             .forward = &forward});
+    PlanOptions options{.scale = scale_of(one),
+                        .lengths = one.by_device ? one.later() : one.lengths(),
+                        .cpu_threads = {.count = one.threads},
+                        .forward = &forward};
+    if (one.global_heads > 0) {
+        options.head_offset = one.head_offset;
+        options.global_heads = one.global_heads;
+        options.global_kv_heads = one.global_kv_heads;
+    }
+    auto plan = kernel.plan(one.sizes(), buffers, {}, options);
     REQUIRE_OK(plan);
     const DeviceLengths lengths(on, one.lengths());
     if (one.by_device) REQUIRE_OK(kernel.update(*plan, lengths.tensors));
@@ -1059,6 +1066,65 @@ TEST_CASE("heads before the slots of a page are other strides") {
     }
 }
 
+namespace {
+
+Rows heads_of(const Rows& all, std::int64_t first, std::int64_t count) {
+    Rows part = filled(all.rows, count, all.columns, 0);
+    for (std::int64_t row = 0; row < all.rows; ++row)
+        for (std::int64_t head = 0; head < count; ++head)
+            for (std::int64_t column = 0; column < all.columns; ++column)
+                part.at(row, head, column) = all.at(row, first + head, column);
+    return part;
+}
+
+// A head of keys with its queries, or some of them alone.
+struct Slice {
+    std::int64_t head, heads, kv_head, kv_heads;
+};
+void check_slice(const Case& whole, const Inputs& in, const Outputs& of_all, const Slice& slice) {
+    Case part = whole;
+    part.global_heads = whole.heads;
+    part.global_kv_heads = whole.kv_heads;
+    part.head_offset = slice.head;
+    part.heads = slice.heads;
+    part.kv_heads = slice.kv_heads;
+    Inputs own = in; // with the buffers of the whole
+    for (Rows* rows : {&own.q, &own.d_out, &own.d_lse})
+        *rows = heads_of(*rows, slice.head, slice.heads);
+    for (Rows* rows : {&own.k, &own.v})
+        *rows = heads_of(*rows, slice.kv_head, slice.kv_heads);
+    const Outputs got = run(part, own);
+    const double tolerance = tolerance_of(whole.dtype);
+    check_rows(part, "o", got.o.numbers, heads_of(of_all.o, slice.head, slice.heads).numbers,
+               tolerance);
+    check_rows(part, "lse", got.lse.numbers, heads_of(of_all.lse, slice.head, slice.heads).numbers,
+               2e-5);
+    if (whole.backward)
+        check_rows(part, "dq", got.dq.numbers, heads_of(of_all.dq, slice.head, slice.heads).numbers,
+                   2 * tolerance);
+}
+
+} // namespace
+
+TEST_CASE("some heads of requests are the whole's slice") {
+    int cases = 0;
+    for (std::uint64_t seed = 5001; cases < 40; ++seed) {
+        CAPTURE(seed);
+        Random random(seed);
+        Case one = random_case(random, 4000, 4, cases % 4 == 0);
+        const std::int64_t group = one.heads / one.kv_heads;
+        const bool splits_group = cases % 2 == 0;
+        if (splits_group ? group < 2 : one.kv_heads < 2) continue;
+        ++cases;
+        Inputs in = inputs_of(one, random);
+        const Outputs whole = run(one, in);
+        const std::int64_t kv_head = one.kv_heads - 1;
+        check_slice(one, in, whole,
+                    splits_group ? Slice{kv_head * group + 1, group - 1, kv_head, 1}
+                                 : Slice{group, kv_head * group, 1, kv_head});
+    }
+}
+
 TEST_CASE("many long requests are what float64 gives") {
     for (std::uint64_t seed = 1001; seed <= 1003; ++seed) {
         CAPTURE(seed);
@@ -1243,6 +1309,47 @@ TEST_CASE("lengths in the device's memory come with update()") {
     CHECK_MESSAGE(few.error().message.find("q: expected shape [4, 2, 8] or more rows") !=
                       std::string::npos,
                   few.error().message);
+}
+
+TEST_CASE("heads that are no part of the whole are refused") {
+    const auto message_of = [](bool part, std::int64_t heads, std::int64_t kv_heads,
+                               const PlanOptions& options) {
+        auto kernel =
+            compile("buffer t: f32[H]\nscore_mod = score + t[h]", {.dtype = DType::f32,
+                                                                   .head_dim = 8,
+                                                                   .device = Device::cpu(),
+                                                                   .backward = false,
+                                                                   .part_of_heads = part,
+                                                                   .cache = {.disk = false}});
+        REQUIRE_OK(kernel);
+        std::vector<float> t(16);
+        const NamedTensor buffer{"t", TensorView::contiguous(t.data(), DType::f32, {16})};
+        const auto plan =
+            kernel->plan({.heads = heads, .kv_heads = kv_heads, .q_len = 3, .kv_len = 3},
+                         {&buffer, 1}, {}, options);
+        return plan ? std::string() : plan.error().message;
+    };
+    const auto says = [&](const std::string& message, const char* text) {
+        CHECK_MESSAGE(message.find(text) != std::string::npos, message);
+    };
+    CHECK(message_of(true, 4, 2, {.head_offset = 4, .global_heads = 16}).empty());
+    CHECK(message_of(true, 4, 2, {.head_offset = 12}).empty());
+    CHECK(message_of(true, 2, 1, {.head_offset = 6, .global_heads = 16, .global_kv_heads = 4})
+              .empty());
+    says(message_of(false, 4, 2, {.head_offset = 4}), "set part_of_heads");
+    says(message_of(true, 4, 2, {.head_offset = 14, .global_heads = 16}), "heads 14 to 18 of 16");
+    says(message_of(true, 4, 2, {.head_offset = -1, .global_heads = 16}), "heads -1 to 3 of 16");
+    says(message_of(true, 3, 1, {.global_heads = 16}), "give global_kv_heads");
+    says(message_of(true, 4, 2, {.global_heads = 16, .global_kv_heads = 3}),
+         "16 query heads cannot share 3");
+    says(message_of(true, 4, 2, {.head_offset = 1, .global_heads = 16}), "whole groups of 2 heads");
+    says(message_of(true, 4, 1, {.head_offset = 2, .global_heads = 16, .global_kv_heads = 4}),
+         "heads of one group");
+    // Buffers are those of the whole.
+    says(message_of(true, 4, 2, {.head_offset = 4, .global_heads = 8}), "'t': expected shape");
+    says(message_of(true, 4, 2, {.params = {}, .global_heads = 1 << 30}), "must be below");
+    const ParamValue hidden{"H.first", 1};
+    says(message_of(true, 16, 2, {.params = {&hidden, 1}}), "'H.first' is not a parameter");
 }
 
 TEST_CASE("paged keys are forward only, and queries have no pages") {

@@ -32,7 +32,25 @@ int programs() {
     return count == nullptr ? 10 : static_cast<int>(std::strtol(count, nullptr, 10));
 }
 
-void check_seed(std::uint64_t seed, Device device) {
+// Heads from some place on of a larger whole: whole groups, or some of one.
+void take_part_of_heads(Case& one, test::Random& random) {
+    const std::int64_t group = random.integer(1, 4);
+    one.global_kv_heads = random.integer(1, 4);
+    one.global_heads = one.global_kv_heads * group;
+    const std::int64_t first = random.integer(0, one.global_kv_heads - 1);
+    if (random.chance(50)) {
+        const std::int64_t inside = random.integer(0, group - 1);
+        one.heads = random.integer(1, group - inside);
+        one.kv_heads = 1;
+        one.head_offset = first * group + inside;
+        return;
+    }
+    one.kv_heads = random.integer(1, one.global_kv_heads - first);
+    one.heads = one.kv_heads * group;
+    one.head_offset = first * group;
+}
+
+void check_seed(std::uint64_t seed, Device device, bool of_heads = false) {
     test::Random random(seed);
     // What jumps would jump elsewhere in f32; large programs are for tests that compile nothing.
     const ir::Program program = test::random_program(
@@ -56,6 +74,7 @@ void check_seed(std::uint64_t seed, Device device) {
     one.backward_kernel = choice.backward;
     one.deterministic = choice.deterministic;
     one.runs = choice.deterministic ? 3 : 1; // the last two are compared
+    if (of_heads) take_part_of_heads(one, random);
     CAPTURE(seed);
     CAPTURE(std::string(choice.name));
     CAPTURE(test::name(device));
@@ -73,4 +92,12 @@ TEST_CASE("random programs by every kernel") {
     for (const Device device : test::test_devices())
         for (std::uint64_t seed = first; seed < first + count; ++seed)
             check_seed(seed, device);
+}
+
+TEST_CASE("random programs on some heads of a larger whole are its slice") {
+    const std::uint64_t first = test::first_seed() + 5000;
+    const auto count = static_cast<std::uint64_t>(programs());
+    for (const Device device : test::test_devices())
+        for (std::uint64_t seed = first; seed < first + count; ++seed)
+            check_seed(seed, device, true);
 }

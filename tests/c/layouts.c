@@ -148,11 +148,57 @@ static void test_pages(void) {
     flexc_plan_free(plan);
     flexc_kernel_free(kernel);
 }
+
+/* One key, whose score is the head: head 3 of 8 is here alone. */
+static void test_some_heads(void) {
+    flexc_error* error = NULL;
+    const flexc_compile_options options = {.struct_size = sizeof options,
+                                           .dtype = FLEXC_F32,
+                                           .head_dim = DIM,
+                                           .device = FLEXC_DEVICE_CPU,
+                                           .no_disk_cache = 1,
+                                           .part_of_heads = 1};
+    flexc_kernel* kernel = NULL;
+    CHECK_OK(flexc_compile("h + 10 * h_kv + 100 * H + 10000 * H_KV", &options, &kernel, &error));
+    if (kernel == NULL) return;
+    const flexc_sizes sizes = {.struct_size = sizeof sizes,
+                               .batch = 1,
+                               .heads = 1,
+                               .kv_heads = 1,
+                               .q_len = 1,
+                               .kv_len = 1};
+    flexc_plan_options plan_options = {.struct_size = sizeof plan_options,
+                                       .head_offset = 9,
+                                       .global_heads = 8,
+                                       .global_kv_heads = 4};
+    flexc_plan* plan = NULL;
+    CHECK_REFUSED(flexc_plan_create(kernel, &sizes, NULL, 0, NULL, &plan_options, &plan, &error),
+                  FLEXC_ERROR_INVALID_OPTION, "heads 9 to 10 of 8");
+    plan_options.head_offset = 3;
+    CHECK_OK(flexc_plan_create(kernel, &sizes, NULL, 0, NULL, &plan_options, &plan, &error));
+    if (plan == NULL) return;
+    float ones[DIM] = {1}, o[DIM], sum = 0;
+    const flexc_tensor in = tensor_of(ones, 4, 1, 1, 1, DIM), out = tensor_of(o, 4, 1, 1, 1, DIM);
+    const flexc_tensor lse = tensor_of(&sum, 3, 1, 1, 1, 0);
+    const flexc_forward_tensors forward = {
+        .struct_size = sizeof forward, .q = &in, .k = &in, .v = &in, .o = &out, .lse = &lse};
+    flexc_memory* memory = NULL;
+    const size_t bytes = flexc_plan_workspace_bytes(plan);
+    CHECK_OK(flexc_memory_create(FLEXC_DEVICE_CPU, 0, bytes, &memory, &error));
+    const flexc_workspace workspace = {
+        .struct_size = sizeof workspace, .data = flexc_memory_data(memory), .bytes = bytes};
+    CHECK_OK(flexc_forward(kernel, plan, &forward, NULL, 0, &workspace, NULL, &error));
+    CHECK(sum == 3 + 10 * 1 + 100 * 8 + 10000 * 4);
+    flexc_memory_free(memory);
+    flexc_plan_free(plan);
+    flexc_kernel_free(kernel);
+}
 #endif
 
 void test_layouts(void) {
     test_merge();
 #if FLEXC_WITH_CPU
     test_pages();
+    test_some_heads();
 #endif
 }

@@ -53,6 +53,27 @@ class Outputs(CommandTest):
         self.assertIn("--output-type 'bf16': expected input or f32",
                       self.run_file(tensor_io.encode(inputs()), "--output-type", "bf16", code=2))
 
+    def test_some_of_the_heads(self):
+        whole = inputs()
+        self.run_file(tensor_io.encode(whole), "--backward")
+        wanted = self.outputs()
+        part = {name: ("F32", (1, 1, *shape[2:]), data[len(data) // 2:]) if name in ("q", "do") else (kind, shape, data)
+                for name, (kind, shape, data) in whole.items()}
+        options = ["--head-offset", "1", "--global-heads", "2", "--global-kv-heads", "1"]
+        self.run_file(tensor_io.encode(part), "--backward", *options)
+        results = self.outputs()
+        for name in "o", "lse", "dq":
+            self.assertEqual(results[name][1][1], 1)
+            half = wanted[name][2][len(wanted[name][2]) // 2:]
+            for x, y in zip(results[name][2], half):
+                self.assertAlmostEqual(x, y, delta=1e-5)
+        # Of the whole buffer, whose other heads are elsewhere.
+        self.assertEqual(results["d.slopes"][1], (2,))
+        self.assertEqual(results["d.slopes"][2][0], 0)
+        self.assertAlmostEqual(results["d.slopes"][2][1], wanted["d.slopes"][2][1], delta=1e-4)
+        self.assertIn("heads 5 to 6 of 2", self.run_file(tensor_io.encode(part), "--head-offset", "5",
+                                                         "--global-heads", "2", code=1))
+
     def test_one_key_gives_its_value(self):
         tensors = inputs(kv_len=1, q_len=3)
         self.run_alone("score_mod = score", tensors)

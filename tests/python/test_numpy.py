@@ -118,6 +118,21 @@ def test_shard():
     close(out, wanted[:, :, 8:])
 
 
+def test_some_of_the_heads():
+    q, k, v = (np.concatenate([a, a[:, ::-1] * 0.5], 1) for a in tensors())
+    heads, kv_heads = q.shape[1], k.shape[1]
+    slopes = np.linspace(0.1, 0.9, heads, dtype=np.float32)
+    text, buffers = "score + slopes[h] * (kv_idx - q_idx) / H", {"slopes": "f32[H]"}
+    wanted, _ = compiled(text, buffers=buffers).forward(q, k, v, {"slopes": slopes})
+    part = compiled(text, buffers=buffers, part_of_heads=True)
+    q, k, v = (np.ascontiguousarray(a[:, a.shape[1] // 2:]) for a in (q, k, v))
+    out, _ = part.forward(q, k, v, {"slopes": slopes}, head_offset=heads // 2, global_heads=heads,
+                          global_kv_heads=kv_heads)
+    close(out, wanted[:, heads // 2:])
+    with pytest.raises(flexc.errors.InvalidOption, match="part_of_heads"):
+        compiled(text, buffers=buffers).forward(q, k, v, {"slopes": slopes[:heads // 2]}, head_offset=1)
+
+
 def test_arguments():
     q, k, v = tensors()
     kernel = compiled("score + bias[kv_idx]", buffers={"bias": "f32[KV_LEN]"})

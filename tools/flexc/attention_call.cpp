@@ -63,10 +63,15 @@ std::vector<std::int64_t> lse_shape(const ProblemShape& shape) {
 }
 
 std::map<std::string, std::int64_t> size_names(const ProblemShape& shape) {
-    return {{"B", shape.sizes.batch},       {"H", shape.sizes.heads},
-            {"H_KV", shape.sizes.kv_heads}, {"Q_LEN", shape.sizes.q_len},
-            {"KV_LEN", shape.sizes.kv_len}, {"D", shape.head_dim},
-            {"DV", shape.head_dim_v}};
+    std::map<std::string, std::int64_t> names = {{"B", shape.sizes.batch},
+                                                 {"Q_LEN", shape.sizes.q_len},
+                                                 {"KV_LEN", shape.sizes.kv_len},
+                                                 {"D", shape.head_dim},
+                                                 {"DV", shape.head_dim_v}};
+    if (!is_part(shape.part)) {
+        names.insert({{"H", shape.sizes.heads}, {"H_KV", shape.sizes.kv_heads}});
+    }
+    return names;
 }
 
 AttentionCall::AttentionCall(Kernel kernel, ProblemShape shape, CallOptions options)
@@ -124,12 +129,13 @@ void AttentionCall::add_buffer(const BufferInfo& info, std::span<const std::int6
 }
 
 Result<Plan> AttentionCall::make_plan() const {
-    return kernel_.plan(shape_.sizes, buffer_views_, {},
-                        {.scale = options_.scale,
-                         .params = params_,
-                         .q_offset = options_.q_offset,
-                         .global_q_len = options_.global_q_len,
-                         .lengths = shape_.lengths.view()});
+    PlanOptions options{.scale = options_.scale,
+                        .params = params_,
+                        .q_offset = options_.q_offset,
+                        .global_q_len = options_.global_q_len,
+                        .lengths = shape_.lengths.view()};
+    apply(shape_.part, options);
+    return kernel_.plan(shape_.sizes, buffer_views_, {}, options);
 }
 
 void AttentionCall::prepare(bool backward) {

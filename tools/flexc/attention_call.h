@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "flexc/compile.h"
+#include "flexc/head_option.h"
 
 namespace flexc::cli {
 
@@ -32,6 +33,7 @@ struct ProblemShape {
     Layout query_layout = Layout::dense, key_layout = Layout::dense;
     std::int64_t q_rows = 0, kv_rows = 0; // of ragged tensors
     RequestLengths lengths;
+    HeadOption part;
 };
 
 // Shapes of the fixed tensors.
@@ -40,7 +42,8 @@ std::vector<std::int64_t> k_shape(const ProblemShape& shape);
 std::vector<std::int64_t> v_shape(const ProblemShape& shape);
 std::vector<std::int64_t> o_shape(const ProblemShape& shape);
 std::vector<std::int64_t> lse_shape(const ProblemShape& shape);
-// B, H, H_KV, Q_LEN, KV_LEN, D, DV: the names that a buffer's dims may use.
+// B, H, H_KV, Q_LEN, KV_LEN, D, DV: the names that a buffer's dims may use. Of a part of the heads
+// without those of heads: the plan checks them.
 std::map<std::string, std::int64_t> size_names(const ProblemShape& shape);
 
 struct DeviceTensor {

@@ -28,6 +28,7 @@ struct RunOptions {
     std::string device = "auto", output_type = "input";
     ChoiceOption choice;
     LayoutOption layout;
+    HeadOption part;
     RankOption ranks;
     std::optional<double> scale;
     bool backward = false, report_out_of_range = false;
@@ -55,6 +56,7 @@ CompileOptions options_for(const RunOptions& options, const ModText& mod,
     compile_options.device = parse_device(options.device);
     compile_options.backward = options.backward;
     compile_options.report_out_of_range = options.report_out_of_range;
+    compile_options.part_of_heads = is_part(options.part);
     return compile_options;
 }
 
@@ -204,14 +206,17 @@ void run(const RunOptions& options) {
     apply(options.choice, mod.options);
     apply(options.layout, mod.options);
     const auto communicator = open_ranks(options.ranks);
-    if (communicator != nullptr && (!is_dense(options.layout) || options.report_out_of_range)) {
-        fail_usage("--ranks mpi is for dense layouts, without --report-out-of-range");
+    if (communicator != nullptr &&
+        (!is_dense(options.layout) || options.report_out_of_range || is_part(options.part))) {
+        fail_usage("--ranks mpi is for dense layouts with all heads, without "
+                   "--report-out-of-range");
     }
     const auto output_type = parse_output_type(options.output_type);
     const auto signature = signature_of(mod);
     const auto file = value_of(TensorFile::open(options.inputs));
-    const auto shape =
+    auto shape =
         is_dense(options.layout) ? problem_shape(file) : requests_shape(file, options.layout);
+    shape.part = options.part;
     check_inputs(file, signature, shape, options.backward);
     require_other_file(options);
     require(check_writable(options.outputs));
@@ -280,6 +285,7 @@ void add_run(CommandLine program) {
     command.option("--scale", options->scale, "Instead of 1/sqrt(D)");
     add_layout_options(command, options->layout);
     add_query_start_option(command, options->layout);
+    add_head_options(command, options->part);
     add_choice_options(command, options->choice);
     add_rank_options(command, options->ranks);
     command.option("--output-type", options->output_type, "Of o: input (the type of q) or f32",

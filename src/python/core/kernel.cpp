@@ -285,6 +285,9 @@ class PlanOptions {
             !read_int64(dict, "kv_offset", options_.kv_offset) ||
             !read_int64(dict, "global_q_len", options_.global_q_len) ||
             !read_int64(dict, "global_kv_len", options_.global_kv_len) ||
+            !read_int64(dict, "head_offset", options_.head_offset) ||
+            !read_int64(dict, "global_heads", options_.global_heads) ||
+            !read_int64(dict, "global_kv_heads", options_.global_kv_heads) ||
             !read_int64(dict, "accumulate_gradients", accumulate) ||
             !read_int64(dict, "cpu_threads", threads))
             return false;

@@ -54,7 +54,7 @@ def compile_options(dtype="bf16", head_dim=64, head_dim_v=None, device=None, mas
                     backward=True, deterministic=False, gradient_type="f32", report_out_of_range=False,
                     forward_kernel="auto", backward_kernel="auto", schedule=None, source_name=None, memory_cache=True,
                     disk_cache=True, cache_directory=None, cache_max_bytes=None, pack=None, max_compile_seconds=None,
-                    max_compile_memory=None):
+                    max_compile_memory=None, part_of_heads=False):
     """The dict that the module takes. Keywords are those of `compile`."""
     kind, index = parse_device(device)
     return {
@@ -70,6 +70,7 @@ def compile_options(dtype="bf16", head_dim=64, head_dim_v=None, device=None, mas
         "source_name": source_name, "no_memory_cache": int(not memory_cache), "no_disk_cache": int(not disk_cache),
         "cache_directory": cache_directory, "cache_max_bytes": cache_max_bytes, "pack": pack,
         "max_compile_seconds": max_compile_seconds, "max_compile_memory": max_compile_memory,
+        "part_of_heads": int(part_of_heads),
     }
 
 
@@ -133,7 +134,7 @@ def compile(text, **options):
     params: {'cap': 20.0}, likewise, with their defaults
     backward, deterministic, gradient_type ('f32' or 'buffer'), report_out_of_range, forward_kernel, backward_kernel,
     schedule, source_name, memory_cache, disk_cache, cache_directory, cache_max_bytes, pack, max_compile_seconds,
-    max_compile_memory: as docs/embedding.md has them
+    max_compile_memory, part_of_heads: as docs/embedding.md has them
     """
     prepared = compile_options(**options)
     signature = Signature(_core.check(text, prepared))
@@ -190,14 +191,18 @@ class Kernel:
         return mask(text, q_len, kv_len, **{**options, **given})
 
     def plan(self, q, k, v, buffers=None, params=None, scale=None, stream=None, q_offset=0, kv_offset=0,
-             global_q_len=None, global_kv_len=None, accumulate_gradients=False, cpu_threads=0):
+             global_q_len=None, global_kv_len=None, accumulate_gradients=False, cpu_threads=0, head_offset=0,
+             global_heads=None, global_kv_heads=None):
         """A plan for calls with tensors of these shapes and strides.
+
+        head_offset, global_heads, global_kv_heads: which heads of a larger whole these are, with part_of_heads.
 
         Its block mask is that of the buffers; without them every call builds one. `Plan.update` builds it again.
         """
         options = {"scale": scale, "params": params, "q_offset": q_offset, "kv_offset": kv_offset,
                    "global_q_len": global_q_len, "global_kv_len": global_kv_len,
-                   "accumulate_gradients": int(accumulate_gradients), "cpu_threads": cpu_threads}
+                   "accumulate_gradients": int(accumulate_gradients), "cpu_threads": cpu_threads,
+                   "head_offset": head_offset, "global_heads": global_heads, "global_kv_heads": global_kv_heads}
         arrays_of_buffers = None if buffers is None else self._ordered(buffers)
         core = self._core.plan(_sizes(q, k, v), self._buffers, self._grads, arrays_of_buffers, stream, options)
         return Plan(self, core, scale)
