@@ -79,16 +79,18 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         if (part_count(sequence, arrays.group, kLeastPartKeys) > 0) keys += sequence.kv_len;
     }
     sum_before(keys, key_sums, all_keys);
-    const long long of_part = part_keys(all_keys, arrays.kv_heads);
+    const auto parts_in = [&](const Sequence& sequence) {
+        return parts_of(sequence, arrays.group, arrays.kv_heads, all_keys, arrays.batch_invariant);
+    };
 
     int parts = 0, all_parts = 0;
     for (int request = own.first; request < own.end; ++request)
-        parts += part_count(records.sequences[request], arrays.group, of_part);
+        parts += parts_in(records.sequences[request]);
     int part = sum_before(parts, part_sums, all_parts);
     for (int request = own.first; request < own.end; ++request) {
         Sequence& sequence = records.sequences[request];
         sequence.first_part = part;
-        part += part_count(sequence, arrays.group, of_part);
+        part += parts_in(sequence);
     }
     if (threadIdx.x != 0) return;
     Sequence end{};

@@ -188,7 +188,7 @@ typedef struct flexc_compile_options {
     /* For plans with some heads of a larger whole: see head_offset of flexc_plan_options. H, H_KV
      * and buffers' dims of those names are of the whole. */
     int32_t part_of_heads;
-    int32_t reserved;
+    int32_t batch_invariant; /* the bits of a request do not depend on others in the batch */
 } flexc_compile_options;
 
 typedef struct flexc_kernel flexc_kernel;

@@ -131,6 +131,10 @@ struct CompileOptions {
     // The same bits on every run, for dq, dk, dv and the gradients of buffers. Takes more
     // workspace: 80 bytes for each element of most of those gradients. A CPU does without it.
     bool deterministic = false;
+    // o and lse of a batch entry, or request, have the same bits whatever others are in the batch.
+    // Few queries on many keys are slower where few of them are in a batch, and take more
+    // workspace: each divides its keys by itself.
+    bool batch_invariant = false;
     // What is visible, instead of attention: every score is 0 but those that the score_mod makes
     // -inf, so that lse is the logarithm of how many keys a row sees. There is no backward then.
     bool count_visible = false;

@@ -42,10 +42,13 @@ Result<Built> build_cpu(const passes::Mod& mod, const CompileOptions& options, c
                                .field("head_dim_v", static_cast<std::uint64_t>(options.head_dim_v))
                                .finish();
     const auto entry = store.load(key, log);
-    auto compiled = cpu::compile(
-        mod,
-        {.dtype = options.dtype, .head_dim = options.head_dim, .head_dim_v = options.head_dim_v},
-        entry ? std::optional<std::string_view>(entry->payload) : std::nullopt, watch);
+    auto compiled =
+        cpu::compile(mod,
+                     {.dtype = options.dtype,
+                      .head_dim = options.head_dim,
+                      .head_dim_v = options.head_dim_v,
+                      .batch_invariant = options.batch_invariant},
+                     entry ? std::optional<std::string_view>(entry->payload) : std::nullopt, watch);
     if (!compiled) return compiled.error();
     const bool from_cache = (*compiled)->from_object();
     if (entry && !from_cache)

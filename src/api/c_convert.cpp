@@ -145,6 +145,7 @@ Result<CompileOptions> read_options(const flexc_compile_options* given) {
     options.head_dim_v = read->head_dim_v;
     options.backward = read->forward_only == 0;
     options.deterministic = read->deterministic != 0;
+    options.batch_invariant = read->batch_invariant != 0;
     options.report_out_of_range = read->report_out_of_range != 0;
     options.source_name = text_or(read->source_name, options.source_name);
     options.mask_mod = text_or(read->mask_mod, "");

@@ -54,6 +54,7 @@ std::string key_of(std::string_view text, const CompileOptions& options) {
         .field("gradient_type", static_cast<std::uint64_t>(options.gradient_type))
         .field("schedule", options.schedule)
         .field("deterministic", std::uint64_t{options.deterministic})
+        .field("batch_invariant", std::uint64_t{options.batch_invariant})
         .field("count_visible", std::uint64_t{options.count_visible})
         .field("sink_use", static_cast<std::uint64_t>(options.sink_use))
         .field("part_of_heads", std::uint64_t{options.part_of_heads})

@@ -49,7 +49,8 @@ class CompiledMod final : public Executable {
                   .band_is_exact = mod.band.found() && mod.band.exact,
                   .hides_scores = emitted.hides_scores,
                   .reads_key_rows = reads_key_rows(mod),
-                  .learns_sink = !mod.sink_gradients.empty()};
+                  .learns_sink = !mod.sink_gradients.empty(),
+                  .batch_invariant = options.batch_invariant};
         has_backward_ = mod.d_score != ir::kNoNode;
         find_gradients(mod);
     }

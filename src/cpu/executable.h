@@ -23,6 +23,7 @@ struct ExecutableOptions {
     int head_dim = 64;
     int head_dim_v = 0; // 0: head_dim
     int threads = 0;    // 0: the variable that support/env.def names, else one per core
+    bool batch_invariant = false;
 };
 
 struct Call {

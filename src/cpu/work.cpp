@@ -18,8 +18,13 @@ Piece piece_of(int queries, int group, int blocks, int groups) {
 
 class Lister {
   public:
-    Lister(std::span<const Sequence> sequences, int heads, int kv_heads)
-        : sequences_(sequences), heads_(heads), group_(heads / kv_heads) {}
+    // enough: how many pieces there should be. request: of the first sequence.
+    Lister(std::span<const Sequence> sequences, int heads, int kv_heads, int enough,
+           int request = 0, int part = 0)
+        : sequences_(sequences), heads_(heads), group_(heads / kv_heads), enough_(enough),
+          request_(request), part_count_(part) {}
+
+    int part_count() const { return part_count_; }
 
     std::int64_t count(int blocks) const {
         std::int64_t pieces = 0;
@@ -32,28 +37,28 @@ class Lister {
         return pieces;
     }
 
-    std::vector<SequenceWork> list() {
-        while (groups_ > 1 && most_pieces() < kEnoughWork)
+    // Adds to `work`.
+    void list(std::vector<SequenceWork>& work) {
+        while (groups_ > 1 && most_pieces() < enough_)
             groups_ /= 2;
         const std::int64_t pieces = count(1);
-        const int blocks = pieces >= std::int64_t{kWorkBlocks} * kEnoughWork ? kWorkBlocks : 1;
+        const int blocks = pieces >= std::int64_t{kWorkBlocks} * enough_ ? kWorkBlocks : 1;
         // Of all keys together, so that parts are alike.
         std::int64_t keys = 0;
-        if (blocks == 1 && pieces < kEnoughWork)
+        if (blocks == 1 && pieces < enough_)
             for (const Sequence& sequence : sequences_)
                 if (sequence.q_len > 0 && may_split(sequence.kv_len))
                     keys += sequence.kv_len * count_of(sequence);
         const std::int64_t keys_each =
             keys == 0 ? INT32_MAX
-                      : std::max<std::int64_t>((keys / kEnoughWork + 255) / 256 * 256, kLeastKeys);
-        for (std::size_t request = 0; request < sequences_.size(); ++request)
-            add(static_cast<int>(request), blocks, keys_each);
-        return std::move(work_);
+                      : std::max<std::int64_t>((keys / enough_ + 255) / 256 * 256, kLeastKeys);
+        for (std::size_t i = 0; i < sequences_.size(); ++i)
+            add(work, static_cast<int>(i), blocks, keys_each);
     }
 
   private:
     std::int64_t count_of(const Sequence& sequence) const {
-        Lister of_one({&sequence, 1}, heads_, heads_ / group_);
+        Lister of_one({&sequence, 1}, heads_, heads_ / group_, enough_);
         of_one.groups_ = groups_;
         return of_one.count(1);
     }
@@ -75,15 +80,16 @@ class Lister {
         }
     }
 
-    void add(int request, int blocks, std::int64_t keys_each) {
-        const Sequence& sequence = sequences_[static_cast<std::size_t>(request)];
+    void add(std::vector<SequenceWork>& work, int index, int blocks, std::int64_t keys_each) {
+        const Sequence& sequence = sequences_[static_cast<std::size_t>(index)];
         if (sequence.q_len == 0) return;
         const Piece piece = piece_of(sequence.q_len, group_, blocks, groups_);
         // Later queries see more keys under a causal mask: the long ones first.
         const int last = (sequence.q_len - 1) / piece.queries * piece.queries;
         for (int query = last; query >= 0; query -= piece.queries)
             visit_heads(piece, [&](int head, int heads) {
-                add_keys({.request = request,
+                add_keys(work,
+                         {.request = request_ + index,
                           .head = head,
                           .heads = heads,
                           .query = query,
@@ -96,31 +102,44 @@ class Lister {
             });
     }
 
-    void add_keys(SequenceWork work, std::int64_t keys_each) {
-        const std::int64_t parts = (work.keys + keys_each - 1) / keys_each;
-        if (parts < 2 || !may_split(work.keys)) {
-            work_.push_back(work);
+    void add_keys(std::vector<SequenceWork>& work, SequenceWork piece, std::int64_t keys_each) {
+        const std::int64_t parts = (piece.keys + keys_each - 1) / keys_each;
+        if (parts < 2 || !may_split(piece.keys)) {
+            work.push_back(piece);
             return;
         }
-        const int keys = work.keys;
+        const int keys = piece.keys;
         for (std::int64_t i = 0; i < parts; ++i) {
-            work.key = static_cast<int>(i * keys_each);
-            work.keys = static_cast<int>(std::min<std::int64_t>(keys_each, keys - work.key));
-            work.part = part_count_++;
-            work.parts = i == 0 ? static_cast<int>(parts) : 0;
-            work_.push_back(work);
+            piece.key = static_cast<int>(i * keys_each);
+            piece.keys = static_cast<int>(std::min<std::int64_t>(keys_each, keys - piece.key));
+            piece.part = part_count_++;
+            piece.parts = i == 0 ? static_cast<int>(parts) : 0;
+            work.push_back(piece);
         }
     }
 
     std::span<const Sequence> sequences_;
-    int heads_, group_, groups_ = kFewRowGroups, part_count_ = 0;
-    std::vector<SequenceWork> work_;
+    int heads_, group_, enough_, groups_ = kFewRowGroups;
+    int request_, part_count_;
 };
 
 } // namespace
 
-std::vector<SequenceWork> list_work(std::span<const Sequence> sequences, int heads, int kv_heads) {
-    return Lister(sequences, heads, kv_heads).list();
+std::vector<SequenceWork> list_work(std::span<const Sequence> sequences, int heads, int kv_heads,
+                                    bool batch_invariant) {
+    std::vector<SequenceWork> work;
+    if (!batch_invariant) {
+        Lister(sequences, heads, kv_heads, kEnoughWork).list(work);
+        return work;
+    }
+    int parts = 0;
+    for (std::size_t request = 0; request < sequences.size(); ++request) {
+        Lister of_one(sequences.subspan(request, 1), heads, kv_heads, kEnoughOwnWork,
+                      static_cast<int>(request), parts);
+        of_one.list(work);
+        parts = of_one.part_count();
+    }
+    return work;
 }
 
 } // namespace flexc::cpu

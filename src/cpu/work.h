@@ -1,5 +1,6 @@
 // How work on requests of their own lengths is divided: by lengths alone, so that results do not
-// depend on threads. The plan lists the work, and the loops do it.
+// depend on threads; where they may not depend on the batch, by each request's own length. The plan
+// lists the work, and the loops do it.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,11 @@ namespace flexc::cpu {
 inline constexpr int kBlockRows = 64, kWorkBlocks = 4;
 // Keys are divided where there are fewer pieces than this, into parts of at least so many keys.
 inline constexpr int kEnoughWork = 64, kLeastKeys = 256;
-inline constexpr int kMaxParts = 2 * kEnoughWork;
+// The same of each request by itself, where results may not depend on others.
+inline constexpr int kEnoughOwnWork = 16;
+constexpr std::int64_t most_parts(std::int64_t requests, bool batch_invariant) {
+    return batch_invariant ? 2 * kEnoughOwnWork * requests : 2 * kEnoughWork;
+}
 
 // Where the heads that share keys have no more rows than this, a piece has up to so many such
 // groups: heads of one key are often neighbours in memory, and are read together then.
@@ -32,6 +37,7 @@ inline constexpr int kFewQueries = 16;
 
 constexpr bool may_split(std::int64_t keys) { return keys >= 2 * kLeastKeys; }
 
-std::vector<SequenceWork> list_work(std::span<const Sequence> sequences, int heads, int kv_heads);
+std::vector<SequenceWork> list_work(std::span<const Sequence> sequences, int heads, int kv_heads,
+                                    bool batch_invariant);
 
 } // namespace flexc::cpu

@@ -673,12 +673,13 @@ Result<std::shared_ptr<Sequences>> bind_lengths(const KernelState& kernel, const
     for (const Sequence& sequence : sequences.sequences)
         if (auto checked = check_sums(kernel.mod.program, plan.size_values, &sequence); !checked)
             return checked.error();
+    const bool batch_invariant = kernel.options.batch_invariant;
     if (kernel.executable->reads_sequences_of_plan()) {
-        sequences.divide_keys(plan.sizes);
+        sequences.divide_keys(plan.sizes, batch_invariant);
         return read;
     }
     sequences.work = cpu::list_work(sequences.sequences, static_cast<int>(plan.sizes.heads),
-                                    static_cast<int>(plan.sizes.kv_heads));
+                                    static_cast<int>(plan.sizes.kv_heads), batch_invariant);
     return read;
 }
 
@@ -689,6 +690,7 @@ Result<LengthArrays> bind_length_arrays(const KernelState& kernel, const PlanSta
     if (!arrays) return arrays;
     arrays->q_rows = plan.q_rows;
     arrays->kv_rows = plan.kv_rows;
+    arrays->batch_invariant = kernel.options.batch_invariant;
     const auto known = plan.sequences->get();
     if (known->is_on_device) return arrays;
     if (auto checked = check_most_terms(kernel, plan); !checked) return checked.error();

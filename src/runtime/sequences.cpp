@@ -305,16 +305,16 @@ Result<std::shared_ptr<Sequences>> Sequences::read(Layout queries, Layout keys, 
     return result;
 }
 
-void Sequences::divide_keys(const Sizes& sizes) {
+void Sequences::divide_keys(const Sizes& sizes, bool batch_invariant) {
     const int group = static_cast<int>(sizes.heads / sizes.kv_heads);
+    const int kv_heads = static_cast<int>(sizes.kv_heads);
     long long keys = 0;
     for (const Sequence& sequence : sequences)
         if (part_count(sequence, group, kLeastPartKeys) > 0) keys += sequence.kv_len;
-    const long long of_part = part_keys(keys, static_cast<int>(sizes.kv_heads));
     part_count_ = 0;
     for (Sequence& sequence : sequences) {
         sequence.first_part = part_count_;
-        part_count_ += part_count(sequence, group, of_part);
+        part_count_ += parts_of(sequence, group, kv_heads, keys, batch_invariant);
     }
 }
 

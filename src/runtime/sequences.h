@@ -39,8 +39,9 @@ class Sequences {
     // Whether these are the lengths that were read, as far as they are given.
     Result<void> check_same(const LengthTensors& tensors) const;
 
-    // Divides the keys of requests with few queries for a GPU.
-    void divide_keys(const Sizes& sizes);
+    // Divides the keys of requests with few queries for a GPU: of all together, or of each by
+    // itself.
+    void divide_keys(const Sizes& sizes, bool batch_invariant);
     // What kernels on a device read, in one piece: all sequences, one more that ends the list of
     // parts, then pages.
     std::vector<std::byte> bytes() const;

@@ -17,16 +17,17 @@ struct Sequence {
 // On a GPU, requests with few queries have their keys divided over blocks: a part of the keys for
 // each head of keys, with the queries of all heads that share it, kMostFewRows rows at most.
 constexpr int kMostFewRows = 64;
-constexpr int kPartBlocks = 660; // as many as a large GPU has at once, all requests together
+constexpr int kPartBlocks = 660;   // as many as a large GPU has at once, all requests together
+constexpr int kOwnPartBlocks = 64; // of one request, where each is divided by itself
 constexpr int kLeastPartKeys = 256;
 
 // group: heads of queries that share one of keys.
 FLEXC_SHARED bool has_few_rows(const Sequence& sequence, int group) {
     return sequence.q_len <= kMostFewRows / group;
 }
-// How many keys a part has, where requests with few queries have so many together.
-FLEXC_SHARED long long part_keys(long long all_keys, int kv_heads) {
-    const int parts = kPartBlocks / kv_heads > 1 ? kPartBlocks / kv_heads : 1;
+// How many keys a part has, where those that share `blocks` have so many together.
+FLEXC_SHARED long long part_keys(long long all_keys, int kv_heads, int blocks) {
+    const int parts = blocks / kv_heads > 1 ? blocks / kv_heads : 1;
     const long long keys = (all_keys + parts - 1) / parts;
     return keys > kLeastPartKeys ? keys : kLeastPartKeys;
 }
@@ -35,6 +36,15 @@ FLEXC_SHARED int part_count(const Sequence& sequence, int group, long long keys_
     if (sequence.q_len == 0 || !has_few_rows(sequence, group)) return 0;
     const long long parts = (sequence.kv_len + keys_of_part - 1) / keys_of_part;
     return parts > 1 ? static_cast<int>(parts) : 1;
+}
+
+// The same, where requests with few queries have so many keys together; batch_invariant: as if each
+// were alone.
+FLEXC_SHARED int parts_of(const Sequence& sequence, int group, int kv_heads, long long all_keys,
+                          bool batch_invariant) {
+    return part_count(sequence, group,
+                      batch_invariant ? part_keys(sequence.kv_len, kv_heads, kOwnPartBlocks)
+                                      : part_keys(all_keys, kv_heads, kPartBlocks));
 }
 
 // A piece of work: queries of some heads, which share one head of keys or are all that share some,

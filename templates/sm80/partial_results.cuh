@@ -9,30 +9,27 @@ namespace sm80 {
 
 class PartialResults {
   public:
-    __device__ explicit PartialResults(const KernelArguments& attention)
-        : attention_(attention),
-          parts_(kPartBlocks + static_cast<long long>(attention.batch) * attention.kv_heads) {}
+    __device__ explicit PartialResults(const KernelArguments& attention) : attention_(attention) {}
 
     __device__ float* output(int part, int h_kv, int row) const {
-        return attention_.partial_results + place(part, h_kv, row) * mod::kHeadDimV;
+        return of(part, h_kv) + row * mod::kHeadDimV;
     }
     __device__ float& maximum(int part, int h_kv, int row) const {
-        return facts()[2 * place(part, h_kv, row)];
+        return of(part, h_kv)[kMostFewRows * mod::kHeadDimV + 2 * row];
     }
     __device__ float& sum(int part, int h_kv, int row) const {
-        return facts()[2 * place(part, h_kv, row) + 1];
+        return of(part, h_kv)[kMostFewRows * mod::kHeadDimV + 2 * row + 1];
     }
 
   private:
-    __device__ float* facts() const {
-        return attention_.partial_results + parts_ * kMostFewRows * mod::kHeadDimV;
-    }
-    __device__ long long place(int part, int h_kv, int row) const {
-        return (static_cast<long long>(part) * attention_.kv_heads + h_kv) * kMostFewRows + row;
+    // Outputs of all rows, and two floats for each behind them.
+    __device__ float* of(int part, int h_kv) const {
+        return attention_.partial_results +
+               (static_cast<long long>(part) * attention_.kv_heads + h_kv) *
+                   (kMostFewRows * (mod::kHeadDimV + 2));
     }
 
     const KernelArguments& attention_;
-    const long long parts_;
 };
 
 // The request to which a part of keys belongs, and which of its parts it is; count is 0 where there

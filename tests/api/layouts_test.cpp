@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -178,7 +179,7 @@ struct Case {
     Layout queries = Layout::ragged, keys = Layout::ragged;
     std::int64_t heads = 1, kv_heads = 1, d = 64, dv = 64;
     std::int64_t head_offset = 0, global_heads = 0, global_kv_heads = 0; // 0: all heads are here
-    bool backward = false, has_d_lse = false;
+    bool backward = false, has_d_lse = false, batch_invariant = false;
     Device device = Device::cpu();
     int threads = 1; // waking more takes longer than most cases
 
@@ -572,6 +573,7 @@ CompileOptions options_of(const Case& one, bool is_dense) {
             .key_layout = is_dense ? Layout::dense : one.keys,
             .device = one.device,
             .backward = is_dense || one.backward,
+            .batch_invariant = one.batch_invariant,
             .part_of_heads = one.global_heads > 0,
             .cache = {.disk = is_on_gpu(one.device)}};
 }
@@ -1123,6 +1125,133 @@ TEST_CASE("some heads of requests are the whole's slice") {
                     splits_group ? Slice{kv_head * group + 1, group - 1, kv_head, 1}
                                  : Slice{group, kv_head * group, 1, kv_head});
     }
+}
+
+namespace {
+
+// The same tensors, of which nobody but this request uses anything.
+Case without_others(const Case& all, std::size_t request) {
+    Case alone = all;
+    for (std::size_t b = 0; b < all.q_lens.size(); ++b)
+        if (b != request) alone.q_lens[b] = alone.kv_lens[b] = 0;
+    if (alone.keys == Layout::paged) alone.kv_rows = alone.kv_lens;
+    return alone;
+}
+// A batch of this request.
+Case by_itself(const Case& all, std::size_t request) {
+    Case alone = all;
+    const auto keep = [&](std::vector<std::int32_t>& numbers, std::size_t count) {
+        numbers = {numbers.begin() + static_cast<std::ptrdiff_t>(request),
+                   numbers.begin() + static_cast<std::ptrdiff_t>(request + count)};
+    };
+    for (std::vector<std::int32_t>* numbers :
+         {&alone.q_lens, &alone.kv_lens, &alone.q_rows, &alone.kv_rows, &alone.starts})
+        keep(*numbers, 1);
+    for (std::vector<std::int32_t>* numbers : {&alone.cu_q, &alone.cu_k})
+        keep(*numbers, 2);
+    const auto first = static_cast<std::ptrdiff_t>(request) * all.max_pages;
+    if (all.keys == Layout::paged)
+        alone.table = {all.table.begin() + first, all.table.begin() + first + all.max_pages};
+    return alone;
+}
+
+bool has_same_rows(const Case& all, std::size_t request, const Outputs& x, const Outputs& y) {
+    for (std::int64_t q = 0; q < all.q_lens[request]; ++q)
+        for (std::int64_t head = 0; head < all.heads; ++head) {
+            const std::int64_t row = all.q_memory_row(request, q);
+            if (x.lse.at(row, head) != y.lse.at(row, head)) return false;
+            for (std::int64_t column = 0; column < all.dv; ++column)
+                if (x.o.at(row, head, column) != y.o.at(row, head, column)) return false;
+        }
+    return true;
+}
+
+void check_invariance(Device device, bool is_decode, std::uint64_t first, int wanted) {
+    int cases = 0;
+    for (std::uint64_t seed = first; cases < wanted; ++seed) {
+        CAPTURE(seed);
+        Random random(seed);
+        Case one = random_case(random, 8000, 6, is_decode);
+        if (one.batch() < 2) continue;
+        ++cases;
+        one.device = device;
+        one.backward = false;
+        one.by_table = one.batch_invariant = true;
+        const Inputs in = inputs_of(one, random);
+        const Outputs all = run(one, in);
+        const std::string text = one.text();
+        const bool is_named =
+            text.find("[b]") != std::string::npos || text.find("_row") != std::string::npos;
+        const bool is_dense = one.queries == Layout::dense || one.keys == Layout::dense;
+        for (std::size_t b = 0; b < one.q_lens.size(); ++b) {
+            CAPTURE(b);
+            CHECK(has_same_rows(one, b, all, run(without_others(one, b), in)));
+            if (!is_named && !is_dense)
+                CHECK(has_same_rows(one, b, all, run(by_itself(one, b), in)));
+        }
+    }
+}
+
+} // namespace
+
+TEST_CASE("batch_invariant: a request has the same bits alone and in company") {
+    check_invariance(Device::cpu(), false, 6001, 25);
+    check_invariance(Device::cpu(), true, 6101, 12);
+}
+TEST_CASE("batch_invariant: a request has the same bits alone and in company, on a GPU") {
+    if (!is_on_gpu(default_device())) return;
+    check_invariance(Device::cuda(0), false, 6001, 25);
+    check_invariance(Device::cuda(0), true, 6101, 12);
+}
+
+TEST_CASE("batch_invariant: few dense queries have the same bits in any batch") {
+    constexpr std::int64_t kBatch = 5, kHeads = 4, kKvHeads = 2, kQueries = 3, kKeys = 3000,
+                           kDim = 64;
+    Random random(7);
+    const auto numbers = [&](std::int64_t count) {
+        std::vector<float> values(static_cast<std::size_t>(count));
+        for (float& value : values)
+            value = static_cast<float>(random.real());
+        return values;
+    };
+    std::vector<float> q = numbers(kBatch * kHeads * kQueries * kDim);
+    std::vector<float> k = numbers(kBatch * kKvHeads * kKeys * kDim), v = numbers(k.size());
+    const auto kernel = compile("score * 2", {.dtype = DType::f32,
+                                              .head_dim = kDim,
+                                              .device = Device::cpu(),
+                                              .backward = false,
+                                              .batch_invariant = true,
+                                              .cache = {.disk = false}});
+    REQUIRE_OK(kernel);
+    // Of entries from `first` on.
+    const auto o_of = [&](std::int64_t first, std::int64_t count) {
+        std::vector<float> o(static_cast<std::size_t>(count * kHeads * kQueries * kDim));
+        const auto view = [&](float* data, std::int64_t heads, std::int64_t length) {
+            return TensorView::contiguous(data + first * heads * length * kDim, DType::f32,
+                                          {count, heads, length, kDim});
+        };
+        const auto plan = kernel->plan({.batch = count,
+                                        .heads = kHeads,
+                                        .kv_heads = kKvHeads,
+                                        .q_len = kQueries,
+                                        .kv_len = kKeys});
+        REQUIRE_OK(plan);
+        const Called call(Device::cpu(), *plan);
+        REQUIRE_OK(kernel->forward(
+            *plan,
+            {.q = view(q.data(), kHeads, kQueries),
+             .k = view(k.data(), kKvHeads, kKeys),
+             .v = view(v.data(), kKvHeads, kKeys),
+             .o = TensorView::contiguous(o.data(), DType::f32, {count, kHeads, kQueries, kDim})},
+            {}, call.workspace));
+        return o;
+    };
+    const std::vector<float> all = o_of(0, kBatch);
+    const std::ptrdiff_t each = kHeads * kQueries * kDim;
+    for (std::int64_t b = 0; b < kBatch; ++b)
+        CHECK(std::ranges::equal(o_of(b, 1),
+                                 std::span(all).subspan(static_cast<std::size_t>(b * each),
+                                                        static_cast<std::size_t>(each))));
 }
 
 TEST_CASE("many long requests are what float64 gives") {

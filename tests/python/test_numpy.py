@@ -133,6 +133,15 @@ def test_some_of_the_heads():
         compiled(text, buffers=buffers).forward(q, k, v, {"slopes": slopes[:heads // 2]}, head_offset=1)
 
 
+def test_batch_invariant():
+    q, k, v = tensors(q=1, kv=3000, b=5)
+    kernel = compiled(batch_invariant=True)
+    out, lse = kernel.forward(q, k, v)
+    for b in range(5):
+        alone = kernel.forward(*(np.ascontiguousarray(a[b:b + 1]) for a in (q, k, v)))
+        assert (alone[0] == out[b:b + 1]).all() and (alone[1] == lse[b:b + 1]).all()
+
+
 def test_arguments():
     q, k, v = tensors()
     kernel = compiled("score + bias[kv_idx]", buffers={"bias": "f32[KV_LEN]"})

@@ -244,7 +244,8 @@ void forward_few_queries(const TileFunctions& functions, const Launch& launch) {
                                            .kv_rows = in.kv_len,
                                            .q_start = static_cast<int>(in.q_offset),
                                            .first_part = 0});
-    const std::vector<SequenceWork> work = list_work(sequences, in.heads, in.kv_heads);
+    const std::vector<SequenceWork> work =
+        list_work(sequences, in.heads, in.kv_heads, launch.shape->batch_invariant);
     const SequenceArguments arguments{.sequences = sequences.data(),
                                       .count = in.batch,
                                       .pages = nullptr,

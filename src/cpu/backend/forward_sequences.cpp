@@ -54,7 +54,9 @@ class Forward {
     explicit Forward(const Launch& launch)
         : launch_(launch), shape_(*launch.shape), in_(*launch.arguments), all_(*launch.sequences),
           arena_(launch.workspace) {
-        if (may_split(in_.kv_len)) parts_ = arena_.take<float>(kMaxParts * part_floats());
+        if (may_split(in_.kv_len))
+            parts_ =
+                arena_.take<float>(most_parts(in_.batch, shape_.batch_invariant) * part_floats());
         Arena lane(nullptr);
         take_scratch(lane);
         lane_bytes_ = static_cast<std::int64_t>(lane.used());
@@ -108,11 +110,14 @@ class Forward {
         return scratch;
     }
 
-    std::int64_t part_floats() const { return kBlockRows * (shape_.head_dim_v + 2); }
+    std::int64_t part_rows() const {
+        return std::min<std::int64_t>(kBlockRows, std::int64_t{in_.heads} * in_.q_len);
+    }
+    std::int64_t part_floats() const { return part_rows() * (shape_.head_dim_v + 2); }
     Part part_of(int index) const {
         float* const place = parts_ + index * part_floats();
-        return {place, place + std::int64_t{kBlockRows} * shape_.head_dim_v,
-                place + std::int64_t{kBlockRows} * (shape_.head_dim_v + 1)};
+        return {place, place + part_rows() * shape_.head_dim_v,
+                place + part_rows() * (shape_.head_dim_v + 1)};
     }
 
     // One piece of work, in the scratch of a lane.

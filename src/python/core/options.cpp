@@ -18,6 +18,7 @@ constexpr IntegerField kIntegers[] = {
     {"forward_kernel", &flexc_compile_options::forward_kernel},
     {"deterministic", &flexc_compile_options::deterministic},
     {"part_of_heads", &flexc_compile_options::part_of_heads},
+    {"batch_invariant", &flexc_compile_options::batch_invariant},
     {"report_out_of_range", &flexc_compile_options::report_out_of_range},
     {"no_memory_cache", &flexc_compile_options::no_memory_cache},
     {"no_disk_cache", &flexc_compile_options::no_disk_cache},

@@ -54,7 +54,7 @@ def compile_options(dtype="bf16", head_dim=64, head_dim_v=None, device=None, mas
                     backward=True, deterministic=False, gradient_type="f32", report_out_of_range=False,
                     forward_kernel="auto", backward_kernel="auto", schedule=None, source_name=None, memory_cache=True,
                     disk_cache=True, cache_directory=None, cache_max_bytes=None, pack=None, max_compile_seconds=None,
-                    max_compile_memory=None, part_of_heads=False):
+                    max_compile_memory=None, part_of_heads=False, batch_invariant=False):
     """The dict that the module takes. Keywords are those of `compile`."""
     kind, index = parse_device(device)
     return {
@@ -70,7 +70,7 @@ def compile_options(dtype="bf16", head_dim=64, head_dim_v=None, device=None, mas
         "source_name": source_name, "no_memory_cache": int(not memory_cache), "no_disk_cache": int(not disk_cache),
         "cache_directory": cache_directory, "cache_max_bytes": cache_max_bytes, "pack": pack,
         "max_compile_seconds": max_compile_seconds, "max_compile_memory": max_compile_memory,
-        "part_of_heads": int(part_of_heads),
+        "part_of_heads": int(part_of_heads), "batch_invariant": int(batch_invariant),
     }
 
 
@@ -134,7 +134,7 @@ def compile(text, **options):
     params: {'cap': 20.0}, likewise, with their defaults
     backward, deterministic, gradient_type ('f32' or 'buffer'), report_out_of_range, forward_kernel, backward_kernel,
     schedule, source_name, memory_cache, disk_cache, cache_directory, cache_max_bytes, pack, max_compile_seconds,
-    max_compile_memory, part_of_heads: as docs/embedding.md has them
+    max_compile_memory, part_of_heads, batch_invariant: as docs/embedding.md has them
     """
     prepared = compile_options(**options)
     signature = Signature(_core.check(text, prepared))

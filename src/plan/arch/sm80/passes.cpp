@@ -43,13 +43,17 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     }
     pass.kernels.push_back(few_queries_kernel(program.request(KernelKind::forward)));
     const int columns = program.options().head_dim_v + 2;
-    pass.workspace.push_back(
-        {.region = Region::partial_results,
-         .elements = {{{std::int64_t{kPartBlocks} * kMostFewRows * columns, {}},
-                       {std::int64_t{kMostFewRows} * columns, {{Of::batch}, {Of::kv_heads}}}}},
-         .argument = argument(&::sm80::KernelArguments::partial_results)});
-    Launch few =
-        launch(1, pass.kernels[1], {{{kPartBlocks, {}}, {1, {{Of::batch}, {Of::kv_heads}}}}});
+    // Parts that there may be, for each head of keys.
+    const auto parts = [&](std::int64_t of_each) -> Extent {
+        if (program.options().batch_invariant)
+            return {{{kOwnPartBlocks * of_each, {{Of::batch}}},
+                     {of_each, {{Of::batch}, {Of::kv_heads}}}}};
+        return {{{kPartBlocks * of_each, {}}, {of_each, {{Of::batch}, {Of::kv_heads}}}}};
+    };
+    pass.workspace.push_back({.region = Region::partial_results,
+                              .elements = parts(std::int64_t{kMostFewRows} * columns),
+                              .argument = argument(&::sm80::KernelArguments::partial_results)});
+    Launch few = launch(1, pass.kernels[1], parts(1));
     few.writes = {Region::partial_results};
     constexpr int kMergingWarps = 4;
     Launch merge = launch(1, pass.kernels[1],
