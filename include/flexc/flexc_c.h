@@ -69,7 +69,9 @@ enum {
     FLEXC_I16 = 7,
     FLEXC_I8 = 8,
     FLEXC_U8 = 9,
-    FLEXC_BOOL = 10
+    FLEXC_BOOL = 10,
+    FLEXC_E4M3 = 11, /* these two are of keys and values alone */
+    FLEXC_E5M2 = 12
 };
 FLEXC_API const char* flexc_dtype_name(int32_t dtype); /* "f32"; NULL: no such dtype */
 FLEXC_API size_t flexc_dtype_size(int32_t dtype);      /* bytes; 0: no such dtype */
@@ -189,6 +191,8 @@ typedef struct flexc_compile_options {
      * and buffers' dims of those names are of the whole. */
     int32_t part_of_heads;
     int32_t batch_invariant; /* the bits of a request do not depend on others in the batch */
+    int32_t kv_dtype;        /* of k and v where it is another: e4m3, e5m2 or i8; forward only */
+    int32_t reserved;
 } flexc_compile_options;
 
 typedef struct flexc_kernel flexc_kernel;
@@ -359,6 +363,9 @@ typedef struct flexc_forward_tensors {
     uint32_t reserved;
     const flexc_tensor *q, *k, *v, *o, *lse;
     const flexc_length_tensors* lengths; /* may be NULL */
+    /* With kv_dtype, f32: [], [H_KV], or for each page of paged keys [PAGES,H_KV], else for each
+     * batch entry or request [B,H_KV]; a dim of 1 stands for all. NULL: 1. */
+    const flexc_tensor *k_scale, *v_scale;
 } flexc_forward_tensors;
 
 /* o and lse as forward gave them; d_lse may be absent. Gradients of buffers are closer with o in

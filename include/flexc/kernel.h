@@ -85,6 +85,10 @@ struct ParamValue {
 struct ForwardTensors {
     TensorView q, k, v, o, lse;
     const LengthTensors* lengths = nullptr;
+    // With CompileOptions::kv_dtype: what elements of k and v are multiplied by, f32. One number
+    // for the tensor, [H_KV], or for each page of paged keys [PAGES, H_KV], else for each batch
+    // entry or request [B, H_KV]; a dim of 1 stands for all. 1 where there is none.
+    TensorView k_scale, v_scale;
 };
 
 // o and lse as forward gave them; d_lse may be absent. dq, dk, dv in the kernel's type or f32.

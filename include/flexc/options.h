@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -114,8 +115,11 @@ struct CompileOptions {
     std::vector<ParamDeclaration> params;
 
     DType dtype = DType::bf16; // of q, k, v: f32, f16 or bf16
-    int head_dim = 64;         // D, 1 to 256
-    int head_dim_v = 0;        // DV; 0 means D
+    // Of k and v, where it is another: e4m3, e5m2 or i8, with scales in ForwardTensors. Forward
+    // only.
+    std::optional<DType> kv_dtype;
+    int head_dim = 64;  // D, 1 to 256
+    int head_dim_v = 0; // DV; 0 means D
     // Paged keys have no backward. On CUDA, others than dense are computed by generic kernels.
     Layout query_layout = Layout::dense; // of q, o, lse and their gradients
     Layout key_layout = Layout::dense;   // of k, v and their gradients

@@ -11,7 +11,8 @@
 
 namespace flexc {
 
-enum class DType : std::uint8_t { f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean };
+// e4m3 and e5m2 are eight bits, of keys and values alone: e4m3 has no infinity, and a NaN instead.
+enum class DType : std::uint8_t { f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean, e4m3, e5m2 };
 
 std::string_view name(DType dtype); // "f32", "bool", ...
 std::size_t size_of(DType dtype);   // bytes

@@ -45,6 +45,7 @@ Result<Built> build_cpu(const passes::Mod& mod, const CompileOptions& options, c
     auto compiled =
         cpu::compile(mod,
                      {.dtype = options.dtype,
+                      .kv_dtype = options.kv_dtype,
                       .head_dim = options.head_dim,
                       .head_dim_v = options.head_dim_v,
                       .batch_invariant = options.batch_invariant},

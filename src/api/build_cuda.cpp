@@ -19,6 +19,12 @@ Result<Program> program_of(const passes::Mod& mod, const CompileOptions& options
                            std::string_view arch) {
     auto target = plan::target_of(arch);
     if (!target) return target.error();
+    if (options.kv_dtype)
+        return Error{
+            ErrorCode::unsupported,
+            formatted("k and v of type {} are read by the CPU's kernels alone: convert them "
+                      "to {} for a GPU",
+                      name(*options.kv_dtype), name(options.dtype))};
     return Program(std::make_shared<plan::Program>(mod, options, *target));
 }
 

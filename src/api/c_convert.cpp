@@ -17,6 +17,8 @@ static_assert(FLEXC_I16 == static_cast<int>(DType::i16) + 1);
 static_assert(FLEXC_I8 == static_cast<int>(DType::i8) + 1);
 static_assert(FLEXC_U8 == static_cast<int>(DType::u8) + 1);
 static_assert(FLEXC_BOOL == static_cast<int>(DType::boolean) + 1);
+static_assert(FLEXC_E4M3 == static_cast<int>(DType::e4m3) + 1);
+static_assert(FLEXC_E5M2 == static_cast<int>(DType::e5m2) + 1);
 static_assert(FLEXC_DEVICE_CUDA == static_cast<int>(Device::Kind::cuda));
 static_assert(FLEXC_BACKWARD_SPECIALIZED == static_cast<int>(BackwardKernel::specialized));
 static_assert(FLEXC_GRADIENT_BUFFER == static_cast<int>(GradientType::buffer));
@@ -31,7 +33,7 @@ static_assert(FLEXC_MAX_DIMS == kMaxDims);
 
 Result<DType> read_dtype(std::int32_t given, DType fallback, const std::string& what) {
     if (given == FLEXC_DEFAULT_DTYPE) return fallback;
-    if (given < FLEXC_F64 || given > FLEXC_BOOL)
+    if (given < FLEXC_F64 || given > FLEXC_E5M2)
         return invalid(what + ": there is no dtype " + std::to_string(given));
     return static_cast<DType>(given - 1);
 }
@@ -112,6 +114,11 @@ Result<CompileOptions> read_options(const flexc_compile_options* given) {
 
     const auto dtype = read_dtype(read->dtype, options.dtype, "options");
     if (!dtype) return dtype.error();
+    if (read->kv_dtype != FLEXC_DEFAULT_DTYPE) {
+        const auto kv_dtype = read_dtype(read->kv_dtype, options.dtype, "kv_dtype");
+        if (!kv_dtype) return kv_dtype.error();
+        options.kv_dtype = *kv_dtype;
+    }
     const auto device = read_device(read->device, read->device_index);
     if (!device) return device.error();
     const auto forward =
@@ -247,6 +254,8 @@ Result<ForwardTensors> read_forward(const flexc_forward_tensors* given) {
     ForwardTensors tensors;
     TensorReader reader;
     read_common(reader, *read, tensors);
+    reader.read(read->k_scale, "k_scale", tensors.k_scale);
+    reader.read(read->v_scale, "v_scale", tensors.v_scale);
     return reader.finish(tensors);
 }
 

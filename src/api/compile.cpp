@@ -41,6 +41,7 @@ std::string key_of(std::string_view text, const CompileOptions& options) {
     for (const ShardedBuffer& sharded : options.sharded)
         key.field("sharded", sharded.buffer).field("along", sharded.dim);
     return key.field("dtype", name(options.dtype))
+        .field("kv_dtype", name(options.kv_dtype.value_or(options.dtype)))
         .field("head_dim", static_cast<std::uint64_t>(options.head_dim))
         .field("head_dim_v", static_cast<std::uint64_t>(options.head_dim_v))
         .field("device", static_cast<std::uint64_t>(options.device.kind))

@@ -21,9 +21,17 @@ Result<CompileOptions> complete(CompileOptions options) {
     if (options.dtype != DType::f32 && options.dtype != DType::f16 && options.dtype != DType::bf16)
         return invalid(formatted("q, k and v of type {} are not supported; use f32, f16 or bf16",
                                  name(options.dtype)));
+    if (options.kv_dtype == options.dtype) options.kv_dtype.reset();
+    if (options.kv_dtype && *options.kv_dtype != DType::e4m3 && *options.kv_dtype != DType::e5m2 &&
+        *options.kv_dtype != DType::i8)
+        return invalid(
+            formatted("k and v of type {} are not supported beside q of type {}; use {}, "
+                      "e4m3, e5m2 or i8",
+                      name(*options.kv_dtype), name(options.dtype), name(options.dtype)));
     if (options.query_layout == Layout::paged)
         return invalid("queries are dense or ragged: pages are for keys");
-    if (options.count_visible || options.key_layout == Layout::paged) options.backward = false;
+    if (options.count_visible || options.key_layout == Layout::paged || options.kv_dtype)
+        options.backward = false;
     return options;
 }
 

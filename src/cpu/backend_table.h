@@ -38,7 +38,8 @@ enum Separation : std::uint32_t { kSeparatesB = 1, kSeparatesHKv = 2, kSeparates
 
 // What the loops must know of a module beside its machine code.
 struct KernelShape {
-    DType dtype = DType::f32; // of q, k, v
+    DType dtype = DType::f32;    // of q
+    DType kv_dtype = DType::f32; // of k, v; the same, or of eight bits
     int head_dim = 0;
     int head_dim_v = 0;
     int threads = 1;

@@ -119,6 +119,8 @@ void Values::emit_load(NodeId id, const std::string& address, Block block, std::
         load("m", "i8");
         out += formatted("  {0} = icmp ne i8 {0}m, 0\n", v);
         return;
+    case DType::e4m3: // of no buffer
+    case DType::e5m2:
     case DType::bf16: break;
     }
     load("m", "i16");

@@ -41,6 +41,7 @@ class CompiledMod final : public Executable {
                 const Emitted& emitted)
         : table_(*backend.table) {
         shape_ = {.dtype = options.dtype,
+                  .kv_dtype = options.kv_dtype.value_or(options.dtype),
                   .head_dim = options.head_dim,
                   .head_dim_v = options.head_dim_v > 0 ? options.head_dim_v : options.head_dim,
                   .threads = thread_count(options.threads, table_),

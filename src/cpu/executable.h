@@ -19,7 +19,8 @@
 namespace flexc::cpu {
 
 struct ExecutableOptions {
-    DType dtype = DType::f32; // of q, k, v: f32, f16 or bf16
+    DType dtype = DType::f32;           // of q, k, v: f32, f16 or bf16
+    std::optional<DType> kv_dtype = {}; // of k, v where it is another, of eight bits
     int head_dim = 64;
     int head_dim_v = 0; // 0: head_dim
     int threads = 0;    // 0: the variable that support/env.def names, else one per core

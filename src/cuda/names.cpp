@@ -21,6 +21,8 @@ std::string_view element_type(DType dtype) {
     case DType::i8: return "signed char";
     case DType::u8: return "unsigned char";
     case DType::boolean: return "bool";
+    case DType::e4m3: return "flexc_e4m3";
+    case DType::e5m2: return "flexc_e5m2";
     }
     return "float";
 }

@@ -42,6 +42,10 @@ Result<DistributedKernel> compile_distributed(std::string_view text, const Compi
         if (options.query_layout != Layout::dense || options.key_layout != Layout::dense)
             return Error{ErrorCode::unsupported,
                          "attention across ranks is of dense tensors: mask documents instead"};
+        if (options.kv_dtype.value_or(options.dtype) != options.dtype)
+            return Error{ErrorCode::unsupported,
+                         "attention across ranks is for k and v of the type of q: leave kv_dtype "
+                         "out"};
         options.gradient_type = GradientType::f32;
         auto state = std::make_shared<detail::DistributedKernelState>();
         state->text = text;

@@ -122,7 +122,7 @@ void Lowering::declare_buffer(const Item& item) {
     buffer.name = item.name;
     buffer.grad = item.grad;
     buffer.span = item.span;
-    if (!parse_dtype(item.type, buffer.dtype)) {
+    if (!parse_dtype(item.type, buffer.dtype) || !ir::may_be_buffer(buffer.dtype)) {
         const std::string_view usual = support::usual_type(item.type);
         report_.error(item.type_span, "unknown type '" + item.type + "'",
                       usual.empty() ? "the types are " + std::string(kBufferTypes)
@@ -233,6 +233,9 @@ void Lowering::declare_option_buffers() {
         ir::Buffer buffer{
             .name = given.name, .dtype = given.type, .dims = {}, .grad = given.grad, .span = {}};
         if (!is_name(given.name)) report_.error({}, what + "this is not a name");
+        if (!ir::may_be_buffer(given.type))
+            report_.error({}, what + "buffers are not of type " + std::string(name(given.type)) +
+                                  "; the types are " + std::string(kBufferTypes));
         if (given.grad && ir::type_of(given.type) != Type::real)
             report_.error({}, what + std::string(name(given.type)) + " has no gradient");
         if (given.dims.size() > static_cast<std::size_t>(kMaxDims))

@@ -67,10 +67,15 @@ inline Type type_of(DType dtype) {
     case DType::f64:
     case DType::f32:
     case DType::f16:
-    case DType::bf16: return Type::real;
+    case DType::bf16:
+    case DType::e4m3:
+    case DType::e5m2: return Type::real;
     case DType::boolean: return Type::boolean;
     default: return Type::integer;
     }
 }
+
+// Others are of keys and values alone.
+inline bool may_be_buffer(DType dtype) { return dtype != DType::e4m3 && dtype != DType::e5m2; }
 
 } // namespace flexc::ir

@@ -104,7 +104,8 @@ class Reader {
         next();
         Buffer declared;
         declared.name = next();
-        if (!accept(":") || !parse_dtype(next(), declared.dtype)) return "no such buffer type";
+        if (!accept(":") || !parse_dtype(next(), declared.dtype) || !may_be_buffer(declared.dtype))
+            return "no such buffer type";
         if (!accept("[")) return "dims are missing";
         while (at_ < words_.size() && !accept("]")) {
             const std::string_view word = next();

@@ -4,6 +4,8 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <optional>
+#include <utility>
 
 #include "cpu/work.h"
 #include "ir/interp.h"
@@ -145,7 +147,8 @@ struct TensorRule {
     bool allows_f32; // beside the kernel's type
     bool requires_f32;
     bool is_written = false;
-    bool may_be_longer = false; // along its first dim
+    bool may_be_longer = false;      // along its first dim
+    std::optional<DType> dtype = {}; // where it is not the kernel's
 };
 
 Result<void> check_tensor(const TensorRule& rule, DType kernel_dtype) {
@@ -154,7 +157,7 @@ Result<void> check_tensor(const TensorRule& rule, DType kernel_dtype) {
         if (!rule.required) return {};
         return invalid(formatted("{}: missing", rule.name));
     }
-    const DType expected = rule.requires_f32 ? DType::f32 : kernel_dtype;
+    const DType expected = rule.requires_f32 ? DType::f32 : rule.dtype.value_or(kernel_dtype);
     if (tensor.dtype != expected && (!rule.allows_f32 || tensor.dtype != DType::f32))
         return invalid(formatted("{}: expected type {}{}, got {}", rule.name, name(expected),
                                  rule.allows_f32 && expected != DType::f32 ? " or f32" : "",
@@ -293,7 +296,8 @@ class Rules {
   public:
     Rules(const KernelState& kernel, const PlanState& plan, const BoundCall& call)
         : sizes_(plan.sizes), queries_(kernel.options.query_layout),
-          keys_(kernel.options.key_layout), sequences_(call.sequences.get()) {}
+          keys_(kernel.options.key_layout), sequences_(call.sequences.get()),
+          kv_dtype_(kernel.options.kv_dtype) {}
 
     TensorRule of_queries(const char* name, const TensorView& tensor, std::int64_t columns) const {
         if (queries_ == Layout::ragged)
@@ -316,7 +320,7 @@ class Rules {
         return rule;
     }
     TensorRule of_keys(const char* name, const TensorView& tensor, std::int64_t columns) const {
-        TensorRule rule{.name = name, .tensor = &tensor, .required = true};
+        TensorRule rule{.name = name, .tensor = &tensor, .required = true, .dtype = kv_dtype_};
         switch (keys_) {
         case Layout::dense:
             rule.shape = {sizes_.batch, sizes_.kv_heads, sizes_.kv_len, columns};
@@ -335,11 +339,52 @@ class Rules {
         return rule;
     }
 
+    // Of keys or values in a narrow type.
+    Result<void> check_scale(const char* name, const TensorView& scale) const {
+        if (!scale) return {};
+        if (!kv_dtype_)
+            return invalid(
+                formatted("{}: the kernel was compiled for k and v of the type of q, which "
+                          "have no scale: set kv_dtype",
+                          name));
+        if (scale.dtype != DType::f32)
+            return invalid(
+                formatted("{}: expected type f32, got {}", name, flexc::name(scale.dtype)));
+        if (auto checked = check_view(scale, name); !checked) return checked;
+        const std::int64_t first = keys_ == Layout::paged ? sequences_->pages : sizes_.batch;
+        const auto got = shape_of(scale);
+        const auto fits = [](std::int64_t extent, std::int64_t whole) {
+            return extent == 1 || extent == whole;
+        };
+        const bool matches = got.size() == 2 ? fits(got[0], first) && fits(got[1], sizes_.kv_heads)
+                             : got.size() == 1 ? fits(got[0], sizes_.kv_heads)
+                                               : got.empty();
+        if (!matches)
+            return invalid(formatted("{}: expected shape [], [{}] or [{}, {}], each of them or 1, "
+                                     "got {}",
+                                     name, sizes_.kv_heads, first, sizes_.kv_heads,
+                                     shape_text(got)));
+        if (reinterpret_cast<std::uintptr_t>(scale.data) % size_of(DType::f32) != 0)
+            return invalid(formatted("{}: the pointer is not aligned to its f32 elements", name));
+        return {};
+    }
+
   private:
     const Sizes& sizes_;
     Layout queries_, keys_;
     const Sequences* sequences_;
+    std::optional<DType> kv_dtype_;
 };
+
+ScaleArgument scale_argument(const TensorView& scale) {
+    const auto stride = [&](int dim) {
+        const auto at = static_cast<std::size_t>(dim);
+        return scale.shape[at] == 1 ? 0 : scale.strides[at];
+    };
+    return {.data = static_cast<const float*>(scale.data),
+            .stride_b = scale.rank == 2 ? stride(0) : 0,
+            .stride_h = scale.rank == 0 ? 0 : stride(scale.rank - 1)};
+}
 
 TensorRule optional(TensorRule rule) {
     rule.required = false;
@@ -387,7 +432,12 @@ Result<void> set_tensors(const KernelState& kernel, const PlanState& plan,
                                 written(optional(rule.of_rows("lse", tensors.lse)))};
     if (auto checked = check_all(rules, kernel.options.dtype); !checked) return checked;
     if (auto checked = check_lengths_of(kernel, call, tensors.lengths); !checked) return checked;
+    for (const auto& [name, scale] :
+         {std::pair{"k_scale", tensors.k_scale}, std::pair{"v_scale", tensors.v_scale}})
+        if (auto checked = rule.check_scale(name, scale); !checked) return checked;
     set_shared(kernel, tensors, call.attention);
+    call.attention.k_scale = scale_argument(tensors.k_scale);
+    call.attention.v_scale = scale_argument(tensors.v_scale);
     if (kernel.options.query_layout == Layout::ragged) call.attention.q_rows = tensors.q.shape[0];
     return {};
 }
@@ -441,8 +491,9 @@ BackwardTensors assumed_tensors(const KernelState& kernel, const PlanState& plan
     const DType of_gradients = plan.accumulate_gradients ? DType::f32 : dtype;
     BackwardTensors tensors;
     tensors.q = rows(n.heads, n.q_len, d, dtype);
-    tensors.k = rows(n.kv_heads, n.kv_len, d, dtype);
-    tensors.v = rows(n.kv_heads, n.kv_len, dv, dtype);
+    const DType of_keys = kernel.options.kv_dtype.value_or(dtype);
+    tensors.k = rows(n.kv_heads, n.kv_len, d, of_keys);
+    tensors.v = rows(n.kv_heads, n.kv_len, dv, of_keys);
     tensors.o = tensors.d_out = rows(n.heads, n.q_len, dv, dtype);
     const std::array<std::int64_t, 3> per_row = {n.batch, n.heads, n.q_len};
     tensors.lse = assumed(DType::f32, per_row);

@@ -205,6 +205,11 @@ Result<void> Kernel::backward(const Plan& plan, const BackwardTensors& tensors,
         if (state_->options.key_layout == Layout::paged)
             return Error{ErrorCode::unsupported,
                          "paged keys are forward only: a cache has no gradient"};
+        if (state_->options.kv_dtype)
+            return Error{ErrorCode::unsupported,
+                         formatted("keys and values in {} are forward only: compile for those of "
+                                   "the type of q",
+                                   name(*state_->options.kv_dtype))};
         if (!state_->options.backward)
             return Error{ErrorCode::invalid_option,
                          "this kernel was compiled without backward: set CompileOptions::backward"};

@@ -51,6 +51,30 @@ struct F16 {
     }
 };
 
+// Eight bits, which are widened alone. The exponent of e4m3 is biased by 7, and its largest value
+// is no infinity; e5m2 is the upper half of f16.
+struct E4m3 {
+    using Bits = std::uint8_t;
+    static float widen(std::uint8_t bits) {
+        const std::uint32_t magnitude = bits & 0x7fu, sign = (bits & 0x80u) << 24;
+        const float value = magnitude == 0x7f ? std::bit_cast<float>(0x7fc00000u)
+                            : magnitude < 8
+                                ? static_cast<float>(magnitude) * 0x1p-9f
+                                : std::bit_cast<float>((magnitude << 20) + (120u << 23));
+        return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | sign);
+    }
+};
+struct E5m2 {
+    using Bits = std::uint8_t;
+    static float widen(std::uint8_t bits) {
+        return F16::widen(static_cast<std::uint16_t>(bits << 8));
+    }
+};
+struct I8 {
+    using Bits = std::int8_t;
+    static float widen(std::int8_t value) { return value; }
+};
+
 struct F64 {
     using Bits = double;
     static float widen(double value) { return static_cast<float>(value); }

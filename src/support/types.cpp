@@ -18,7 +18,7 @@ struct DTypeRow {
 };
 
 // In the order of DType.
-constexpr std::array<DTypeRow, 10> kDTypes = {{{"f64", 8, true},
+constexpr std::array<DTypeRow, 12> kDTypes = {{{"f64", 8, true},
                                                {"f32", 4, true},
                                                {"f16", 2, true},
                                                {"bf16", 2, true},
@@ -27,7 +27,9 @@ constexpr std::array<DTypeRow, 10> kDTypes = {{{"f64", 8, true},
                                                {"i16", 2, false},
                                                {"i8", 1, false},
                                                {"u8", 1, false},
-                                               {"bool", 1, false}}};
+                                               {"bool", 1, false},
+                                               {"e4m3", 1, true},
+                                               {"e5m2", 1, true}}};
 
 const DTypeRow& row(DType dtype) { return kDTypes[static_cast<std::size_t>(dtype)]; }
 

@@ -13,12 +13,19 @@ struct Synonym {
 };
 
 constexpr auto kUsualTypes = std::to_array<Synonym>({
-    {"float64", "f64"},   {"double", "f64"},  {"float32", "f32"},  {"float", "f32"},
-    {"fp32", "f32"},      {"float16", "f16"}, {"half", "f16"},     {"fp16", "f16"},
-    {"bfloat16", "bf16"}, {"int64", "i64"},   {"long", "i64"},     {"int32", "i32"},
-    {"int", "i32"},       {"int16", "i16"},   {"short", "i16"},    {"int8", "i8"},
-    {"uint8", "u8"},      {"byte", "u8"},     {"boolean", "bool"}, {"i1", "bool"},
-    {"tensor", "f32"},
+    {"float64", "f64"},   {"double", "f64"},
+    {"float32", "f32"},   {"float", "f32"},
+    {"fp32", "f32"},      {"float16", "f16"},
+    {"half", "f16"},      {"fp16", "f16"},
+    {"bfloat16", "bf16"}, {"int64", "i64"},
+    {"long", "i64"},      {"int32", "i32"},
+    {"int", "i32"},       {"int16", "i16"},
+    {"short", "i16"},     {"int8", "i8"},
+    {"uint8", "u8"},      {"byte", "u8"},
+    {"boolean", "bool"},  {"i1", "bool"},
+    {"tensor", "f32"},    {"float8_e4m3fn", "e4m3"},
+    {"fp8_e4m3", "e4m3"}, {"float8_e5m2", "e5m2"},
+    {"fp8_e5m2", "e5m2"},
 });
 
 } // namespace

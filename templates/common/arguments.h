@@ -29,6 +29,17 @@ enum OutputFlag : unsigned {
     kOutputAccumulate = 2, // add to what is there (f32 only)
 };
 
+// What elements of keys or values in a narrow type are multiplied by. stride_b: from page to page
+// of paged keys, else between batch entries. data == nullptr: 1.
+struct ScaleArgument {
+    const float* data;
+    long long stride_b, stride_h;
+
+    FLEXC_SHARED float of(long long b, int h_kv) const {
+        return data == nullptr ? 1 : data[b * stride_b + h_kv * stride_h];
+    }
+};
+
 // What all kernels share. A family has a struct beside it: sm80/arguments.h, sm90/arguments.h.
 struct AttentionArguments {
     TensorArgument q, k, v, o; // [B, H, Q, D], [B, H_KV, KV, D], [B, H_KV, KV, DV], [B, H, Q, DV]
@@ -44,4 +55,5 @@ struct AttentionArguments {
     // Of layouts other than dense. q_len and kv_len are the most that a request has then.
     SequenceArguments sequences;
     long long q_rows, kv_rows; // at least as many as all requests have; of ragged tensors
+    ScaleArgument k_scale, v_scale;
 };

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -180,6 +181,8 @@ struct Case {
     std::int64_t heads = 1, kv_heads = 1, d = 64, dv = 64;
     std::int64_t head_offset = 0, global_heads = 0, global_kv_heads = 0; // 0: all heads are here
     bool backward = false, has_d_lse = false, batch_invariant = false;
+    std::optional<DType> kv_dtype = {}; // with scales of this form
+    enum class Scales { none, one, heads, pages, all } scales = Scales::none;
     Device device = Device::cpu();
     int threads = 1; // waking more takes longer than most cases
 
@@ -358,6 +361,9 @@ class Memory {
 struct Inputs {
     Rows q, k, v, d_out, d_lse;
     Table t, s;
+    // Of keys and values in a narrow type: what k and v are before scales, and those.
+    Rows k_stored = {}, v_stored = {};
+    std::vector<float> k_scales = {}, v_scales = {};
 };
 struct Outputs {
     Rows o, lse, dq, dk, dv;
@@ -563,10 +569,43 @@ class DeviceLengths {
     std::vector<DeviceMemory> memories_;
 };
 
+// [first, heads] of what keys or values are multiplied by: first is pages, or requests.
+std::int64_t first_of_scales(const Case& one) {
+    return one.keys == Layout::paged ? one.pages : one.batch();
+}
+std::vector<std::int64_t> shape_of_scales(const Case& one) {
+    switch (one.scales) {
+    case Case::Scales::none:
+    case Case::Scales::one: return {};
+    case Case::Scales::heads: return {one.kv_heads};
+    case Case::Scales::pages: return {first_of_scales(one), 1};
+    case Case::Scales::all: break;
+    }
+    return {first_of_scales(one), one.kv_heads};
+}
+class Scales {
+  public:
+    Scales(Device device, const Case& one, const std::vector<float>& numbers)
+        : shape_(shape_of_scales(one)), is_given_(!numbers.empty()),
+          memory_(memory_of(device, 4 * numbers.size())) {
+        REQUIRE(memory_.upload(numbers.data(), 4 * numbers.size()).has_value());
+    }
+    TensorView view() const {
+        if (!is_given_) return {};
+        return TensorView::contiguous(memory_.data(), DType::f32, shape_);
+    }
+
+  private:
+    std::vector<std::int64_t> shape_;
+    bool is_given_;
+    DeviceMemory memory_;
+};
+
 bool is_on_gpu(Device device) { return device.kind == Device::Kind::cuda; }
 
 CompileOptions options_of(const Case& one, bool is_dense) {
     return {.dtype = one.dtype,
+            .kv_dtype = is_dense ? std::nullopt : one.kv_dtype,
             .head_dim = static_cast<int>(one.d),
             .head_dim_v = static_cast<int>(one.dv),
             .query_layout = is_dense ? Layout::dense : one.queries,
@@ -612,8 +651,10 @@ Outputs run(const Case& one, const Inputs& in) {
     const std::int64_t k_batch = one.keys == Layout::dense ? one.batch() : -1;
     const std::int64_t heads_first = one.heads_first ? one.page_size : 0;
     const Device on = one.device;
-    Memory q(on, in.q, one.dtype), k(on, in.k, one.dtype, heads_first),
-        v(on, in.v, one.dtype, heads_first);
+    const DType of_keys = one.kv_dtype.value_or(one.dtype);
+    Memory q(on, in.q, one.dtype), k(on, one.kv_dtype ? in.k_stored : in.k, of_keys, heads_first),
+        v(on, one.kv_dtype ? in.v_stored : in.v, of_keys, heads_first);
+    const Scales k_scale(on, one, in.k_scales), v_scale(on, one, in.v_scales);
     Memory d_out(on, in.d_out, one.dtype), d_lse(on, in.d_lse, DType::f32);
     // Gradients of buffers are closer with o in f32.
     Memory o(on, filled(one.q_total(), one.heads, one.dv, 7),
@@ -635,7 +676,9 @@ Outputs run(const Case& one, const Inputs& in) {
                                  .k = k_view(k),
                                  .v = k_view(v),
                                  .o = q_view(o),
-                                 .lse = lse.lse_view(q_batch)};
+                                 .lse = lse.lse_view(q_batch),
+                                 .k_scale = k_scale.view(),
+                                 .v_scale = v_scale.view()};
     PlanOptions options{.scale = scale_of(one),
                         .lengths = one.by_device ? one.later() : one.lengths(),
                         .cpu_threads = {.count = one.threads},
@@ -1066,6 +1109,218 @@ TEST_CASE("heads before the slots of a page are other strides") {
         CHECK(slots_first.o.numbers == heads_first.o.numbers);
         CHECK(slots_first.lse.numbers == heads_first.lse.numbers);
     }
+}
+
+namespace {
+
+// Keys or values of a narrow type in the place of `rows`, where those are owned.
+void narrow(const Case& one, Random& random, Rows& rows, Rows& stored, std::vector<float>& scales) {
+    const DType dtype = *one.kv_dtype;
+    if (one.scales != Case::Scales::none) {
+        std::int64_t count = 1;
+        for (const std::int64_t extent : shape_of_scales(one))
+            count *= extent;
+        for (std::int64_t i = 0; i < count; ++i)
+            scales.push_back(static_cast<float>(0.2 + 0.3 * std::fabs(random.real())));
+    }
+    const auto scale_of_row = [&](std::int64_t first, std::int64_t head) -> double {
+        switch (one.scales) {
+        case Case::Scales::none: return 1;
+        case Case::Scales::one: return scales[0];
+        case Case::Scales::heads: return scales[static_cast<std::size_t>(head)];
+        case Case::Scales::pages: return scales[static_cast<std::size_t>(first)];
+        case Case::Scales::all: break;
+        }
+        return scales[static_cast<std::size_t>(first * one.kv_heads + head)];
+    };
+    // Integers have no NaN: where nobody reads there is the largest.
+    stored = filled(rows.rows, rows.heads, rows.columns, dtype == DType::i8 ? 127 : kNan);
+    std::vector<bool> is_owned(scales.size());
+    std::vector<bool> is_done(static_cast<std::size_t>(rows.rows));
+    for (std::size_t b = 0; b < one.kv_lens.size(); ++b)
+        for (std::int64_t kv = 0; kv < one.kv_lens[b]; ++kv) {
+            const std::int64_t row = one.kv_memory_row(b, kv);
+            const std::int64_t first =
+                one.keys == Layout::paged ? row / one.page_size : static_cast<std::int64_t>(b);
+            if (one.scales == Case::Scales::pages) is_owned[static_cast<std::size_t>(first)] = true;
+            if (is_done[static_cast<std::size_t>(row)]) continue; // a page of several requests
+            is_done[static_cast<std::size_t>(row)] = true;
+            for (std::int64_t head = 0; head < rows.heads; ++head)
+                for (std::int64_t column = 0; column < rows.columns; ++column) {
+                    double value = static_cast<double>(random.integer(-3, 3));
+                    if (dtype != DType::i8) {
+                        // Of exponents around that of 1.
+                        const int low = dtype == DType::e4m3 ? 0x28 : 0x34;
+                        const auto code = static_cast<unsigned>(random.integer(low, low + 0x14)) |
+                                          (random.chance(50) ? 0x80u : 0u);
+                        value = test::from_eight_bits(dtype, code);
+                    }
+                    stored.at(row, head, column) = value;
+                    rows.at(row, head, column) = value * scale_of_row(first, head);
+                }
+        }
+    if (one.scales == Case::Scales::pages)
+        for (std::size_t i = 0; i < scales.size(); ++i)
+            if (!is_owned[i]) scales[i] = static_cast<float>(kNan);
+}
+
+void check_narrow_keys(Device device, std::uint64_t first, int count, bool is_decode) {
+    constexpr std::array<DType, 3> kTypes = {DType::e4m3, DType::e5m2, DType::i8};
+    for (int i = 0; i < count; ++i) {
+        const std::uint64_t seed = first + static_cast<std::uint64_t>(i);
+        CAPTURE(seed);
+        Random random(seed);
+        Case one = random_case(random, 8000, random.chance(15) ? 40 : 6, is_decode);
+        one.device = device;
+        one.backward = false;
+        one.kv_dtype = kTypes[static_cast<std::size_t>(i) % 3];
+        one.scales = static_cast<Case::Scales>(random.integer(0, 4));
+        if (first_of_scales(one) == 0) one.scales = Case::Scales::one;
+        CAPTURE(std::string(name(*one.kv_dtype)));
+        CAPTURE(static_cast<int>(one.scales));
+        Inputs in = inputs_of(one, random);
+        for (double& value : in.q.numbers)
+            value = rounded(one.dtype, value);
+        for (Table* numbers : {&in.s, &in.t})
+            for (double& value : *numbers)
+                value =
+                    one.mod->is_integer && numbers == &in.t ? value : rounded(DType::f32, value);
+        narrow(one, random, in.k, in.k_stored, in.k_scales);
+        narrow(one, random, in.v, in.v_stored, in.v_scales);
+        check_outputs(one, run(one, in), reference(one, in));
+    }
+}
+
+// Every number that there is, as values of one key whose weight is 1: by products of few rows, of
+// packed tiles, and element by element.
+void check_codes(DType dtype, std::int64_t queries, std::int64_t stride) {
+    constexpr std::int64_t kBatch = 2, kHeads = 2, kCodes = 256;
+    const auto kernel = compile("score", {.dtype = DType::f32,
+                                          .kv_dtype = dtype,
+                                          .head_dim = 8,
+                                          .head_dim_v = kCodes,
+                                          .device = Device::cpu(),
+                                          .backward = false,
+                                          .cache = {.disk = false}});
+    REQUIRE_OK(kernel);
+    std::vector<float> q(static_cast<std::size_t>(kBatch * kHeads * queries * 8));
+    std::vector<std::uint8_t> k(static_cast<std::size_t>(kBatch * kHeads * 8));
+    std::vector<std::uint8_t> v(static_cast<std::size_t>(kBatch * kHeads * kCodes * stride), 1);
+    for (std::int64_t i = 0; i < kBatch * kHeads * kCodes; ++i)
+        v[static_cast<std::size_t>(i * stride)] = static_cast<std::uint8_t>(i % kCodes);
+    std::vector<float> o(static_cast<std::size_t>(kBatch * kHeads * queries * kCodes));
+    std::array<float, 4> scales = {1, 0.5, 3, -0.25};
+    TensorView values =
+        TensorView::contiguous(v.data(), dtype, {kBatch, kHeads, 1, kCodes * stride});
+    values.shape[3] = kCodes;
+    values.strides[3] = stride;
+    const auto plan =
+        kernel->plan({.batch = kBatch, .heads = kHeads, .kv_heads = kHeads, .q_len = queries});
+    REQUIRE_OK(plan);
+    const Called call(Device::cpu(), *plan);
+    REQUIRE_OK(kernel->forward(
+        *plan,
+        {.q = TensorView::contiguous(q.data(), DType::f32, {kBatch, kHeads, queries, 8}),
+         .k = TensorView::contiguous(k.data(), dtype, {kBatch, kHeads, 1, 8}),
+         .v = values,
+         .o = TensorView::contiguous(o.data(), DType::f32, {kBatch, kHeads, queries, kCodes}),
+         .v_scale = TensorView::contiguous(scales.data(), DType::f32, {kBatch, kHeads})},
+        {}, call.workspace));
+    std::int64_t wrong = 0;
+    for (std::int64_t i = 0; i < kBatch * kHeads * queries * kCodes; ++i) {
+        const auto code = static_cast<unsigned>(i % kCodes);
+        const double value = dtype == DType::i8 ? static_cast<std::int8_t>(code)
+                                                : test::from_eight_bits(dtype, code);
+        const double expected = value * scales[static_cast<std::size_t>(i / kCodes / queries)];
+        const double got = o[static_cast<std::size_t>(i)];
+        wrong += got != expected && !(std::isnan(got) && std::isnan(expected));
+    }
+    CHECK_MESSAGE(wrong == 0, name(dtype) << " by " << queries << " queries, stride " << stride);
+}
+
+} // namespace
+
+TEST_CASE(
+    "keys and values of eight bits are what float64 gives for the numbers that they stand for") {
+    check_narrow_keys(Device::cpu(), 7001, 90, false);
+    check_narrow_keys(Device::cpu(), 7101, 12, true);
+}
+
+TEST_CASE("keys and values of eight bits have every number") {
+    for (const DType dtype : {DType::e4m3, DType::e5m2, DType::i8})
+        for (const std::int64_t queries : {1, 40})
+            for (const std::int64_t stride : {1, 2})
+                check_codes(dtype, queries, stride);
+}
+
+TEST_CASE("keys and values of eight bits: what is refused") {
+    CompileOptions options{.dtype = DType::f32,
+                           .kv_dtype = DType::e4m3,
+                           .head_dim = 8,
+                           .device = Device::cpu(),
+                           .cache = {.disk = false}};
+    const auto says = [](const auto& result, ErrorCode code, const char* text) {
+        REQUIRE(!result.has_value());
+        CHECK(result.error().code == code);
+        CHECK_MESSAGE(result.error().message.find(text) != std::string::npos,
+                      result.error().message);
+    };
+    const auto kernel = compile("score", options);
+    REQUIRE_OK(kernel);
+    const auto plan = kernel->plan({.batch = 3, .heads = 4, .kv_heads = 2});
+    REQUIRE_OK(plan);
+    std::vector<float> q(96), o(96), scales(6, 1);
+    std::vector<std::uint8_t> k(48);
+    const auto call_with = [&](DType of_keys, const TensorView& k_scale,
+                               const TensorView& v_scale = {}) {
+        const Called call(Device::cpu(), *plan);
+        return kernel->forward(*plan,
+                               {.q = TensorView::contiguous(q.data(), DType::f32, {3, 4, 1, 8}),
+                                .k = TensorView::contiguous(k.data(), of_keys, {3, 2, 1, 8}),
+                                .v = TensorView::contiguous(k.data(), of_keys, {3, 2, 1, 8}),
+                                .o = TensorView::contiguous(o.data(), DType::f32, {3, 4, 1, 8}),
+                                .k_scale = k_scale,
+                                .v_scale = v_scale},
+                               {}, call.workspace);
+    };
+    const auto scale = [&](std::initializer_list<std::int64_t> shape) {
+        return TensorView::contiguous(scales.data(), DType::f32, shape);
+    };
+    for (const auto& shape : std::initializer_list<std::initializer_list<std::int64_t>>{
+             {}, {1}, {2}, {3, 2}, {1, 2}, {3, 1}, {1, 1}})
+        CHECK(call_with(DType::e4m3, scale(shape)).has_value());
+    says(call_with(DType::e5m2, {}), ErrorCode::invalid_option, "k: expected type e4m3, got e5m2");
+    says(call_with(DType::e4m3, scale({3})), ErrorCode::invalid_option,
+         "k_scale: expected shape [], [2] or [3, 2], each of them or 1, got [3]");
+    says(call_with(DType::e4m3, {}, scale({2, 3})), ErrorCode::invalid_option, "v_scale: expected");
+    says(call_with(DType::e4m3, {}, scale({1, 3, 2})), ErrorCode::invalid_option, "v_scale");
+    says(call_with(DType::e4m3, TensorView::contiguous(scales.data(), DType::f16, {2})),
+         ErrorCode::invalid_option, "k_scale: expected type f32, got f16");
+    says(kernel->backward(*plan, {}, {}, {}, {}), ErrorCode::unsupported,
+         "keys and values in e4m3 are forward only");
+    says(compile_offline("score", options, "sm_90a"), ErrorCode::unsupported, "CPU");
+    options.kv_dtype = DType::f16;
+    says(compile("score", options), ErrorCode::invalid_option, "use f32, e4m3, e5m2 or i8");
+    options.kv_dtype = DType::f32; // as if it were not given
+    const auto usual = compile("score", options);
+    REQUIRE_OK(usual);
+    const auto usual_plan = usual->plan({});
+    REQUIRE_OK(usual_plan);
+    const auto rows = TensorView::contiguous(q.data(), DType::f32, {1, 1, 1, 8});
+    const Called usual_call(Device::cpu(), *usual_plan);
+    says(usual->forward(*usual_plan,
+                        {.q = rows,
+                         .k = rows,
+                         .v = rows,
+                         .o = TensorView::contiguous(o.data(), DType::f32, {1, 1, 1, 8}),
+                         .k_scale = scale({})},
+                        {}, usual_call.workspace),
+         ErrorCode::invalid_option,
+         "k_scale: the kernel was compiled for k and v of the type of q");
+    says(compile("buffer t: e4m3[H]\nscore_mod = score + t[h]", options), ErrorCode::syntax,
+         "unknown type 'e4m3'");
+    options.buffers = {{.name = "t", .type = DType::e5m2, .dims = {"H"}}};
+    says(compile("score + t[h]", options), ErrorCode::syntax, "buffers are not of type e5m2");
 }
 
 namespace {

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -19,6 +22,30 @@ inline std::uint16_t to_bf16(float value) {
 }
 inline float from_bf16(std::uint16_t bits) {
     return std::bit_cast<float>(std::uint32_t{bits} << 16);
+}
+
+// Of eight bits, by their definition: a sign, an exponent and `fraction` bits of one.
+inline double from_eight_bits(DType dtype, unsigned bits) {
+    const int fraction = dtype == DType::e4m3 ? 3 : 2, bias = dtype == DType::e4m3 ? 7 : 15;
+    const unsigned magnitude = bits & 0x7f, field = magnitude >> fraction;
+    const double part = (magnitude & ((1u << fraction) - 1)) / static_cast<double>(1 << fraction);
+    double value = field == 0 ? std::ldexp(part, 1 - bias)
+                              : std::ldexp(1 + part, static_cast<int>(field) - bias);
+    if (dtype == DType::e4m3 && magnitude == 0x7f) value = std::nan("");
+    if (dtype == DType::e5m2 && field == 31) value = part == 0 ? HUGE_VAL : std::nan("");
+    return (bits & 0x80) != 0 ? -value : value;
+}
+// Of a value that there is.
+inline std::uint8_t to_eight_bits(DType dtype, double value) {
+    static const auto kBits = [] {
+        std::array<std::map<double, std::uint8_t>, 2> bits;
+        for (unsigned code = 0; code < 256; ++code)
+            for (const DType type : {DType::e4m3, DType::e5m2})
+                if (const double of = from_eight_bits(type, code); !std::isnan(of))
+                    bits[type == DType::e5m2].emplace(of, static_cast<std::uint8_t>(code));
+        return bits;
+    }();
+    return std::isnan(value) ? 0x7f : kBits[dtype == DType::e5m2].at(value);
 }
 
 inline void store(DType dtype, std::byte* to, double value) {
@@ -39,6 +66,8 @@ inline void store(DType dtype, std::byte* to, double value) {
         std::memcpy(to, &narrow, 2);
         break;
     }
+    case DType::e4m3:
+    case DType::e5m2: *to = static_cast<std::byte>(to_eight_bits(dtype, value)); break;
     default: {
         // Two's complement: the low bytes of an int64 are the narrower integer.
         const auto integer = static_cast<std::int64_t>(value);

@@ -149,6 +149,58 @@ static void test_pages(void) {
     flexc_kernel_free(kernel);
 }
 
+/* A key of integers, with a scale. */
+static void test_narrow_keys(void) {
+    flexc_error* error = NULL;
+    const flexc_compile_options options = {.struct_size = sizeof options,
+                                           .dtype = FLEXC_F32,
+                                           .head_dim = DIM,
+                                           .device = FLEXC_DEVICE_CPU,
+                                           .no_disk_cache = 1,
+                                           .kv_dtype = FLEXC_I8};
+    flexc_kernel* kernel = NULL;
+    CHECK_OK(flexc_compile("score", &options, &kernel, &error));
+    if (kernel == NULL) return;
+    const flexc_sizes sizes = {.struct_size = sizeof sizes,
+                               .batch = 1,
+                               .heads = 1,
+                               .kv_heads = 1,
+                               .q_len = 1,
+                               .kv_len = 1};
+    flexc_plan* plan = NULL;
+    CHECK_OK(flexc_plan_create(kernel, &sizes, NULL, 0, NULL, NULL, &plan, &error));
+    if (plan == NULL) return;
+    float ones[DIM] = {1}, o[DIM], by = 0.5f;
+    int8_t keys[DIM] = {-128, 127, 3, 0, 1, 2, 3, 4};
+    const flexc_tensor in = tensor_of(ones, 4, 1, 1, 1, DIM), out = tensor_of(o, 4, 1, 1, 1, DIM);
+    const flexc_tensor scale = tensor_of(&by, 0, 0, 0, 0, 0);
+    const flexc_tensor key = {.struct_size = sizeof key,
+                              .dtype = FLEXC_I8,
+                              .data = keys,
+                              .rank = 4,
+                              .shape = {1, 1, 1, DIM}};
+    const flexc_forward_tensors forward = {.struct_size = sizeof forward,
+                                           .q = &in,
+                                           .k = &key,
+                                           .v = &key,
+                                           .o = &out,
+                                           .v_scale = &scale};
+    flexc_memory* memory = NULL;
+    const size_t bytes = flexc_plan_workspace_bytes(plan);
+    CHECK_OK(flexc_memory_create(FLEXC_DEVICE_CPU, 0, bytes, &memory, &error));
+    const flexc_workspace workspace = {
+        .struct_size = sizeof workspace, .data = flexc_memory_data(memory), .bytes = bytes};
+    CHECK_OK(flexc_forward(kernel, plan, &forward, NULL, 0, &workspace, NULL, &error));
+    for (int i = 0; i < DIM; ++i)
+        CHECK(o[i] == 0.5f * keys[i]);
+    flexc_memory_free(memory);
+    flexc_plan_free(plan);
+    flexc_kernel_free(kernel);
+    const flexc_compile_options wrong = {.struct_size = sizeof wrong, .kv_dtype = FLEXC_I32};
+    CHECK_REFUSED(flexc_compile("score", &wrong, &kernel, &error), FLEXC_ERROR_INVALID_OPTION,
+                  "e4m3, e5m2 or i8");
+}
+
 /* One key, whose score is the head: head 3 of 8 is here alone. */
 static void test_some_heads(void) {
     flexc_error* error = NULL;
@@ -200,5 +252,6 @@ void test_layouts(void) {
 #if FLEXC_WITH_CPU
     test_pages();
     test_some_heads();
+    test_narrow_keys();
 #endif
 }

@@ -74,6 +74,25 @@ class Outputs(CommandTest):
         self.assertIn("heads 5 to 6 of 2", self.run_file(tensor_io.encode(part), "--head-offset", "5",
                                                          "--global-heads", "2", code=1))
 
+    def test_keys_of_eight_bits(self):
+        # 1, -2 and 0.5 in e4m3 and in e5m2.
+        codes = {"F8_E4M3": (0x38, 0xc0, 0x30), "F8_E5M2": (0x3c, 0xc0, 0x38), "I8": (2, 0xfc, 1)}
+        one = array.array("f", [0.25]).tobytes()
+        for kind, (a, b, c) in codes.items():
+            tensors = {"q": ("F32", (1, 1, 3, 8), floats(24)), "k": (kind, (1, 1, 1, 8), bytes([a] * 8)),
+                       "v": (kind, (1, 1, 1, 3), bytes([a, b, c])), "v_scale": ("F32", (1,), one)}
+            self.run_file(tensor_io.encode(tensors), program="score_mod = score")
+            unit = 0.5 if kind == "I8" else 0.25
+            self.assertEqual(list(self.outputs()["o"][2]), [unit, -2 * unit, unit / 2] * 3)
+        self.assertIn("forward only", self.run_file(
+            tensor_io.encode({**tensors, "do": ("F32", (1, 1, 3, 3), floats(9))}), "--backward",
+            program="score_mod = score", code=1))
+        wrong = {**tensors, "k_scale": ("I32", (1,), one)}
+        self.assertIn("tensor 'k_scale': is i32 [1]; expected f32",
+                      self.run_file(tensor_io.encode(wrong), program="score_mod = score", code=1))
+        wrong = {**tensors, "k": ("F32", (1, 1, 1, 8), floats(8))}
+        self.assertIn("tensor 'v': is i8", self.run_file(tensor_io.encode(wrong), program="score_mod = score", code=1))
+
     def test_one_key_gives_its_value(self):
         tensors = inputs(kv_len=1, q_len=3)
         self.run_alone("score_mod = score", tensors)

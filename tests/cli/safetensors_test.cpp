@@ -68,6 +68,7 @@ TEST_CASE("what is written is read back, every type") {
         tensor("half", DType::bf16, {3}, 6),     tensor("wide", DType::f64, {2, 1}, 16),
         tensor("scalar", DType::f32, {}, 4),     tensor("empty", DType::i64, {0, 5}, 0),
         tensor("flags", DType::boolean, {3}, 3), tensor("a \"name\"\n", DType::u8, {1}, 1),
+        tensor("fine", DType::e4m3, {2}, 2),     tensor("coarse", DType::e5m2, {3}, 3),
         tensor("i16", DType::i16, {2}, 4),       tensor("i8", DType::i8, {1, 1, 1}, 1),
         tensor("i32", DType::i32, {1}, 4),       tensor("f16", DType::f16, {1}, 2)};
     REQUIRE(write_tensors(path, written));

@@ -48,6 +48,8 @@ void fill(void* data, std::size_t index, DType dtype, Random& random, bool is_ho
     case DType::i8:
     case DType::u8: return put(data, index, static_cast<std::int8_t>(integer(random, is_hostile)));
     case DType::boolean: return put(data, index, static_cast<std::uint8_t>(random.integer(0, 1)));
+    case DType::e4m3:
+    case DType::e5m2: return put(data, index, static_cast<std::uint8_t>(random.integer(0, 255)));
     }
 }
 

@@ -142,6 +142,20 @@ def test_batch_invariant():
         assert (alone[0] == out[b:b + 1]).all() and (alone[1] == lse[b:b + 1]).all()
 
 
+@pytest.mark.parametrize("q_len", [1, 37])
+def test_int8_keys(q_len):
+    q, k, v = tensors(q=q_len)
+    scales = np.abs(k).max(axis=(2, 3)) / 127, np.abs(v).max(axis=(0, 2, 3)) / 127
+    k_int, v_int = (np.round(array / scale.reshape(-1, 2, 1, 1)).astype(np.int8) for array, scale in zip((k, v), scales))
+    out, _ = compiled("score", kv_dtype="i8").forward(q, k_int, v_int, k_scale=scales[0].astype(np.float32),
+                                                      v_scale=scales[1].astype(np.float32))
+    close(out, Reference(q, k_int * scales[0].reshape(-1, 2, 1, 1), v_int * scales[1].reshape(-1, 2, 1, 1)).out)
+    with pytest.raises(flexc.Error, match="k_scale: expected shape"):
+        compiled("score", kv_dtype="i8").forward(q, k_int, v_int, k_scale=np.ones(3, np.float32))
+    with pytest.raises(flexc.Error, match="set kv_dtype"):
+        compiled("score").forward(q, k, v, k_scale=np.ones(2, np.float32))
+
+
 def test_arguments():
     q, k, v = tensors()
     kernel = compiled("score + bias[kv_idx]", buffers={"bias": "f32[KV_LEN]"})

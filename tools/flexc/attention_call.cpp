@@ -107,10 +107,10 @@ void AttentionCall::set(std::string_view tensor_name, std::span<const std::byte>
         put(q_, shape_.dtype, q_shape(shape_));
     }
     if (tensor_name == "k") {
-        put(k_, shape_.dtype, k_shape(shape_));
+        put(k_, shape_.kv_dtype.value_or(shape_.dtype), k_shape(shape_));
     }
     if (tensor_name == "v") {
-        put(v_, shape_.dtype, v_shape(shape_));
+        put(v_, shape_.kv_dtype.value_or(shape_.dtype), v_shape(shape_));
     }
     if (tensor_name == "do") {
         put(d_out_, shape_.dtype, o_shape(shape_));
@@ -118,6 +118,12 @@ void AttentionCall::set(std::string_view tensor_name, std::span<const std::byte>
     if (tensor_name == "dlse") {
         put(d_lse_, DType::f32, lse_shape(shape_));
     }
+}
+
+void AttentionCall::set_scale(std::string_view tensor_name, std::span<const std::int64_t> shape,
+                              std::span<const std::byte> bytes) {
+    (tensor_name == "k_scale" ? k_scale_ : v_scale_) =
+        make(std::string(tensor_name), DType::f32, shape, bytes);
 }
 
 void AttentionCall::add_buffer(const BufferInfo& info, std::span<const std::int64_t> shape,
@@ -183,9 +189,15 @@ TensorView AttentionCall::output(std::string_view tensor_name) const {
 }
 
 Result<void> AttentionCall::forward() const {
-    return kernel_.forward(
-        plan_, {.q = q_.view, .k = k_.view, .v = v_.view, .o = output("o"), .lse = output("lse")},
-        buffer_views_, {workspace_.data(), workspace_.bytes()});
+    return kernel_.forward(plan_,
+                           {.q = q_.view,
+                            .k = k_.view,
+                            .v = v_.view,
+                            .o = output("o"),
+                            .lse = output("lse"),
+                            .k_scale = k_scale_.view,
+                            .v_scale = v_scale_.view},
+                           buffer_views_, {workspace_.data(), workspace_.bytes()});
 }
 
 Result<void> AttentionCall::backward() const {

@@ -30,6 +30,7 @@ struct ProblemShape {
     Sizes sizes;
     int head_dim = 0, head_dim_v = 0;
     DType dtype = DType::bf16;
+    std::optional<DType> kv_dtype; // of k and v, where it is another
     Layout query_layout = Layout::dense, key_layout = Layout::dense;
     std::int64_t q_rows = 0, kv_rows = 0; // of ragged tensors
     RequestLengths lengths;
@@ -68,6 +69,9 @@ class AttentionCall {
 
     // Empty bytes leave zeros. The tensor is allocated here.
     void set(std::string_view tensor_name, std::span<const std::byte> bytes);
+    // k_scale or v_scale.
+    void set_scale(std::string_view tensor_name, std::span<const std::int64_t> shape,
+                   std::span<const std::byte> bytes);
     void add_buffer(const BufferInfo& info, std::span<const std::int64_t> shape,
                     std::span<const std::byte> bytes);
 
@@ -99,7 +103,7 @@ class AttentionCall {
     ProblemShape shape_;
     CallOptions options_;
     std::vector<ParamValue> params_;
-    DeviceTensor q_, k_, v_, d_out_, d_lse_;
+    DeviceTensor q_, k_, v_, k_scale_, v_scale_, d_out_, d_lse_;
     std::vector<DeviceTensor> buffers_;
     std::vector<std::size_t> gradient_of_; // buffers with a gradient
     std::vector<DeviceTensor> outputs_;

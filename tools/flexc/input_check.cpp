@@ -99,6 +99,10 @@ bool is_kernel_type(DType dtype) {
 
 } // namespace
 
+bool is_cache_type(DType dtype) {
+    return dtype == DType::e4m3 || dtype == DType::e5m2 || dtype == DType::i8;
+}
+
 ProblemShape problem_shape(const TensorFile& file) {
     Problems problems(file);
     const TensorEntry* tensors[3] = {};
@@ -109,9 +113,11 @@ ProblemShape problem_shape(const TensorFile& file) {
         tensors[i] = file.find(kNames[i]);
         if (tensors[i] == nullptr) {
             problems.add(kNames[i], "missing; expected f32, f16 or bf16 {}", kDims[i]);
-        } else if (tensors[i]->shape.size() != 4 || !is_kernel_type(tensors[i]->dtype)) {
-            problems.add(kNames[i], "is {}; expected f32, f16 or bf16 {}",
-                         type_and_shape(*tensors[i]), kDims[i]);
+        } else if (tensors[i]->shape.size() != 4 ||
+                   (!is_kernel_type(tensors[i]->dtype) &&
+                    (i == 0 || !is_cache_type(tensors[i]->dtype)))) {
+            problems.add(kNames[i], "is {}; expected f32, f16{} {}", type_and_shape(*tensors[i]),
+                         i == 0 ? " or bf16" : ", bf16, e4m3, e5m2 or i8", kDims[i]);
         } else if (std::count(tensors[i]->shape.begin(), tensors[i]->shape.end(), 0) > 0) {
             problems.add(kNames[i], "is {}; every dimension must be at least 1",
                          type_and_shape(*tensors[i]));
@@ -134,8 +140,12 @@ ProblemShape problem_shape(const TensorFile& file) {
         .head_dim = static_cast<int>(q[3]),
         .head_dim_v = static_cast<int>(v[3]),
         .dtype = tensors[0]->dtype};
-    expect(problems, "k", kDims[1], shape.dtype, k_shape(shape), true);
-    expect(problems, "v", kDims[2], shape.dtype, v_shape(shape), true);
+    if (is_cache_type(tensors[1]->dtype)) {
+        shape.kv_dtype = tensors[1]->dtype;
+    }
+    const auto of_keys = shape.kv_dtype.value_or(shape.dtype);
+    expect(problems, "k", kDims[1], of_keys, k_shape(shape), true);
+    expect(problems, "v", kDims[2], of_keys, v_shape(shape), true);
     problems.throw_if_any();
     return shape;
 }
@@ -149,6 +159,15 @@ void check_inputs(const TensorFile& file, const Signature& signature, const Prob
     expect(problems, "dlse", is_ragged ? "[TOTAL_Q, H]" : "[B, H, Q_LEN]", DType::f32,
            lse_shape(shape), false);
     std::set<std::string> wanted{"q", "k", "v", "do", "dlse"};
+    if (shape.kv_dtype) {
+        for (const char* scale : {"k_scale", "v_scale"}) {
+            wanted.insert(scale);
+            const auto* entry = file.find(scale);
+            if (entry != nullptr && entry->dtype != DType::f32) {
+                problems.add(scale, "is {}; expected f32", type_and_shape(*entry));
+            }
+        }
+    }
     if (shape.query_layout != Layout::dense || shape.key_layout != Layout::dense) {
         wanted.insert({"cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "page_table",
                        "page_indptr", "page_indices", "last_page_len", "query_starts"});

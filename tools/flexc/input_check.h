@@ -9,6 +9,9 @@
 
 namespace flexc::cli {
 
+// What k and v may have beside the type of q: of a cache, with scales.
+bool is_cache_type(DType dtype);
+
 // From q, k and v; throws CommandError with every problem found.
 ProblemShape problem_shape(const TensorFile& file);
 

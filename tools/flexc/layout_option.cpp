@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "flexc/command.h"
+#include "flexc/input_check.h"
 #include "support/text.h"
 
 namespace flexc::cli {
@@ -51,17 +52,20 @@ std::vector<std::int32_t> read_numbers(const TensorFile& file, const char* tenso
 }
 
 const TensorEntry& tensor_of(const TensorFile& file, const char* tensor, std::size_t rank,
-                             const char* dims) {
+                             const char* dims, bool may_be_narrow = false) {
+    const char* const types =
+        may_be_narrow ? "f32, f16, bf16, e4m3, e5m2 or i8" : "f32, f16 or bf16";
     const auto* entry = file.find(tensor);
     if (entry == nullptr) {
-        fail(formatted("{}: tensor '{}': missing; expected f32, f16 or bf16 {}", file.path(),
-                       tensor, dims));
+        fail(formatted("{}: tensor '{}': missing; expected {} {}", file.path(), tensor, types,
+                       dims));
     }
-    const bool is_right =
-        entry->dtype == DType::f32 || entry->dtype == DType::f16 || entry->dtype == DType::bf16;
+    const bool is_right = entry->dtype == DType::f32 || entry->dtype == DType::f16 ||
+                          entry->dtype == DType::bf16 ||
+                          (may_be_narrow && is_cache_type(entry->dtype));
     if (entry->shape.size() != rank || !is_right) {
-        fail(formatted("{}: tensor '{}': is {} {}; expected f32, f16 or bf16 {}", file.path(),
-                       tensor, name(entry->dtype), describe_shape(entry->shape), dims));
+        fail(formatted("{}: tensor '{}': is {} {}; expected {} {}", file.path(), tensor,
+                       name(entry->dtype), describe_shape(entry->shape), types, dims));
     }
     return *entry;
 }
@@ -138,10 +142,14 @@ ProblemShape requests_shape(const TensorFile& file, const LayoutOption& option) 
                        : shape.key_layout == Layout::ragged ? "[TOTAL_K, H_KV, D]"
                                                             : "[PAGES, PAGE_SIZE, H_KV, D]";
     const std::size_t rank = shape.key_layout == Layout::ragged ? 3 : 4;
-    const auto &k = tensor_of(file, "k", rank, dims), &v = tensor_of(file, "v", rank, dims);
+    const auto &k = tensor_of(file, "k", rank, dims, true),
+               &v = tensor_of(file, "v", rank, dims, true);
+    if (is_cache_type(k.dtype)) {
+        shape.kv_dtype = k.dtype;
+    }
     auto expected = k.shape;
     expected.back() = v.shape.back();
-    if (v.shape != expected || k.dtype != q.dtype || v.dtype != q.dtype ||
+    if (v.shape != expected || k.dtype != shape.kv_dtype.value_or(q.dtype) || v.dtype != k.dtype ||
         k.shape.back() != q.shape.back()) {
         fail(formatted("{}: q {} {}, k {} {} and v {} {} do not go together", file.path(),
                        name(q.dtype), describe_shape(q.shape), name(k.dtype),

@@ -51,6 +51,7 @@ CompileOptions options_for(const RunOptions& options, const ModText& mod,
                            const ProblemShape& shape) {
     auto compile_options = mod.options;
     compile_options.dtype = shape.dtype;
+    compile_options.kv_dtype = shape.kv_dtype;
     compile_options.head_dim = shape.head_dim;
     compile_options.head_dim_v = shape.head_dim_v;
     compile_options.device = parse_device(options.device);
@@ -69,6 +70,11 @@ void load_inputs(AttentionCall& call, const TensorFile& file, const Signature& s
     };
     for (const char* tensor : {"q", "k", "v"}) {
         set(tensor);
+    }
+    for (const char* tensor : {"k_scale", "v_scale"}) {
+        if (const auto* entry = file.find(tensor)) {
+            call.set_scale(tensor, entry->shape, value_of(file.read(*entry)));
+        }
     }
     if (backward) {
         set("do");
@@ -225,6 +231,10 @@ void run(const RunOptions& options) {
     const bool learns =
         options.backward && std::ranges::any_of(signature.buffers, &BufferInfo::grad);
     if (communicator != nullptr) {
+        if (shape.kv_dtype) {
+            fail(formatted("{}: k and v are {}: --ranks mpi is for those of the type of q",
+                           options.inputs, name(*shape.kv_dtype)));
+        }
         const RankedProblem problem{
             .text = mod.text,
             .options = options_for(options, mod, shape),

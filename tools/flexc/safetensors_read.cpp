@@ -29,9 +29,10 @@ struct TypeName {
     DType dtype;
 };
 constexpr TypeName kTypes[] = {
-    {"F64", DType::f64}, {"F32", DType::f32},      {"F16", DType::f16}, {"BF16", DType::bf16},
-    {"I64", DType::i64}, {"I32", DType::i32},      {"I16", DType::i16}, {"I8", DType::i8},
-    {"U8", DType::u8},   {"BOOL", DType::boolean},
+    {"F64", DType::f64},      {"F32", DType::f32},      {"F16", DType::f16},
+    {"BF16", DType::bf16},    {"I64", DType::i64},      {"I32", DType::i32},
+    {"I16", DType::i16},      {"I8", DType::i8},        {"U8", DType::u8},
+    {"BOOL", DType::boolean}, {"F8_E4M3", DType::e4m3}, {"F8_E5M2", DType::e5m2},
 };
 
 // nlohmann::json keeps the last of two equal keys; a file with two tensors of one name is refused.

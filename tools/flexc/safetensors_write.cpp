@@ -18,6 +18,8 @@ std::string_view type_name(DType dtype) {
     case DType::i8: return "I8";
     case DType::u8: return "U8";
     case DType::boolean: return "BOOL";
+    case DType::e4m3: return "F8_E4M3";
+    case DType::e5m2: return "F8_E5M2";
     }
     return "";
 }

@@ -37,6 +37,44 @@ struct LoadBf16 {
     }
 };
 
+FLEXC_AVX2_INLINE __m128i load_eight_bytes(const char* from) {
+    return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+}
+struct LoadE4m3 {
+    static constexpr std::int64_t kBytes = 1;
+    // As f16, whose exponent has a bias that is larger by 8.
+    FLEXC_AVX2_INLINE __m256 at(const char* from) {
+        const __m128i bits = _mm_cvtepu8_epi16(load_eight_bytes(from));
+        const __m128i magnitude = _mm_and_si128(bits, _mm_set1_epi16(0x7f));
+        const __m128i sign = _mm_slli_epi16(_mm_srli_epi16(bits, 7), 15);
+        const __m128i is_nan = _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f));
+        const __m128i half = _mm_or_si128(_mm_or_si128(_mm_slli_epi16(magnitude, 7), sign),
+                                          _mm_and_si128(is_nan, _mm_set1_epi16(0x7e00)));
+        return _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256));
+    }
+};
+struct LoadE5m2 {
+    static constexpr std::int64_t kBytes = 1;
+    FLEXC_AVX2_INLINE __m256 at(const char* from) {
+        return _mm256_cvtph_ps(_mm_unpacklo_epi8(_mm_setzero_si128(), load_eight_bytes(from)));
+    }
+};
+struct LoadI8 {
+    static constexpr std::int64_t kBytes = 1;
+    FLEXC_AVX2_INLINE __m256 at(const char* from) {
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load_eight_bytes(from)));
+    }
+};
+
+// Narrow types have a scale.
+template <typename Load>
+FLEXC_AVX2_INLINE __m256 load_scaled(const char* from, [[maybe_unused]] __m256 scale) {
+    if constexpr (Load::kBytes == 1)
+        return _mm256_mul_ps(Load::at(from), scale);
+    else
+        return Load::at(from);
+}
+
 } // namespace flexc::cpu::avx2
 
 namespace flexc::cpu {

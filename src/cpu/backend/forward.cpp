@@ -75,12 +75,14 @@ class Forward {
         const Rows rows{head / in_.kv_heads, head % in_.kv_heads, first,
                         std::min<std::int64_t>(kKeyTile, in_.kv_len - first)};
         const std::int64_t padded = round_up(rows.count, kColumnUnit);
-        moderate_keys_[unit] =
-            load_transposed(in_.k, shape_.dtype, rows, shape_.head_dim,
-                            keys_ + unit * shape_.head_dim * kKeyTile, kKeyTile, padded)
-                .is_moderate;
-        finite_values_[unit] = load_rows(in_.v, shape_.dtype, rows, shape_.head_dim_v,
-                                         values_ + unit * shape_.head_dim_v * kKeyTile, padded)
+        const auto kv_head = static_cast<int>(rows.h);
+        moderate_keys_[unit] = load_transposed(in_.k, shape_.kv_dtype, rows, shape_.head_dim,
+                                               keys_ + unit * shape_.head_dim * kKeyTile, kKeyTile,
+                                               padded, in_.k_scale.of(rows.b, kv_head))
+                                   .is_moderate;
+        finite_values_[unit] = load_rows(in_.v, shape_.kv_dtype, rows, shape_.head_dim_v,
+                                         values_ + unit * shape_.head_dim_v * kKeyTile, padded,
+                                         in_.v_scale.of(rows.b, kv_head))
                                    .is_finite;
     }
 

@@ -220,10 +220,11 @@ class Forward {
             const auto width = static_cast<int>(round_up(columns.end - columns.begin, kColumnUnit));
             const bool is_skinny = may_be_skinny(rows);
             if (is_skinny) {
-                visit_memory(columns, in_.k, [&](const MemoryRows& keys, std::int64_t column) {
-                    multiply_by_keys(all_.shape_.dtype, rows, dim, block.q, keys,
-                                     block.scores + column, kKeyTile);
-                });
+                visit_memory(columns, in_.k, in_.k_scale,
+                             [&](const MemoryRows& keys, std::int64_t column) {
+                                 multiply_by_keys(all_.shape_.kv_dtype, rows, dim, block.q, keys,
+                                                  block.scores + column, kKeyTile);
+                             });
             } else {
                 load_keys();
                 const auto stride = static_cast<int>(kKeyTile);
@@ -266,10 +267,11 @@ class Forward {
             float* const output = block.output;
             if (!block.started) std::fill_n(output, rows * dim, 0.0f);
             std::copy_n(output, rows * dim, scratch_.output);
-            visit_memory(columns, in_.v, [&](const MemoryRows& values, std::int64_t column) {
-                add_weighted_values(all_.shape_.dtype, rows, dim, block.scores + column, kKeyTile,
-                                    values, scratch_.output);
-            });
+            visit_memory(
+                columns, in_.v, in_.v_scale, [&](const MemoryRows& values, std::int64_t column) {
+                    add_weighted_values(all_.shape_.kv_dtype, rows, dim, block.scores + column,
+                                        kKeyTile, values, scratch_.output);
+                });
             // Hidden elements may have met values that are not finite.
             const bool is_finite = std::all_of(scratch_.output, scratch_.output + rows * dim,
                                                [](float x) { return std::isfinite(x); });
@@ -281,7 +283,8 @@ class Forward {
         }
         // visit(rows, the first one's place in `columns`).
         template <typename Visit>
-        void visit_memory(Range columns, const TensorArgument& tensor, const Visit& visit) const {
+        void visit_memory(Range columns, const TensorArgument& tensor, const ScaleArgument& scale,
+                          const Visit& visit) const {
             const FlushDenormals flush;
             const auto place = [&](const Rows& rows) {
                 return rows.b * tensor.stride_b + rows.h * tensor.stride_h +
@@ -294,6 +297,7 @@ class Forward {
                 if (memory.count > 0) visit(memory, at - columns.begin);
                 memory.first = memory.next;
                 memory.count = rows.count;
+                memory.scale = scale.of(rows.b, static_cast<int>(rows.h));
                 at = key;
             });
             memory.next = memory.first + memory.count * memory.stride;
@@ -363,8 +367,9 @@ class Forward {
             has_keys_ = keys_are_moderate_ = true;
             for_runs([&](const Rows& rows, std::int64_t column, std::int64_t padded) {
                 keys_are_moderate_ &=
-                    load_transposed(in_.k, all_.shape_.dtype, rows, all_.shape_.head_dim,
-                                    scratch_.keys + column, kKeyTile, padded)
+                    load_transposed(in_.k, all_.shape_.kv_dtype, rows, all_.shape_.head_dim,
+                                    scratch_.keys + column, kKeyTile, padded,
+                                    in_.k_scale.of(rows.b, static_cast<int>(rows.h)))
                         .is_moderate;
             });
         }
@@ -373,8 +378,9 @@ class Forward {
             has_values_ = values_are_finite_ = true;
             const int dim = all_.shape_.head_dim_v;
             for_runs([&](const Rows& rows, std::int64_t column, std::int64_t padded) {
-                values_are_finite_ &= load_rows(in_.v, all_.shape_.dtype, rows, dim,
-                                                scratch_.values + column * dim, padded)
+                values_are_finite_ &= load_rows(in_.v, all_.shape_.kv_dtype, rows, dim,
+                                                scratch_.values + column * dim, padded,
+                                                in_.v_scale.of(rows.b, static_cast<int>(rows.h)))
                                           .is_finite;
             });
         }

@@ -50,7 +50,8 @@ FLEXC_AVX2_INLINE __m256 sums_of(const __m256 (&x)[kSums]) {
 // kKeys keys at `key`, each so many bytes after the one before it.
 template <typename Load, int kRows, int kKeys>
 FLEXC_AVX2_INLINE void scores_of(std::int64_t dim, const float* left, const char* key,
-                                 std::int64_t bytes, float* scores, std::int64_t stride) {
+                                 std::int64_t bytes, [[maybe_unused]] float scale, float* scores,
+                                 std::int64_t stride) {
     __m256 sums[kSums];
     for (__m256& sum : sums)
         sum = _mm256_setzero_ps();
@@ -65,8 +66,10 @@ FLEXC_AVX2_INLINE void scores_of(std::int64_t dim, const float* left, const char
                 sums[row * kKeys + i] = _mm256_fmadd_ps(of_row, of_keys[i], sums[row * kKeys + i]);
         }
     }
+    __m256 all = sums_of(sums);
+    if constexpr (Load::kBytes == 1) all = _mm256_mul_ps(all, _mm256_set1_ps(scale));
     alignas(32) float of[kSums];
-    _mm256_store_ps(of, sums_of(sums));
+    _mm256_store_ps(of, all);
     for (int row = 0; row < kRows; ++row)
         for (int i = 0; i < kKeys; ++i)
             scores[row * stride + i] = of[row * kKeys + i];
@@ -83,18 +86,21 @@ FLEXC_AVX2 void all_scores(std::int64_t dim, const float* left, const MemoryRows
     for (; j + kKeys <= keys.count; j += kKeys) {
         for (int i = 0; i < kKeys; ++i)
             ahead.prefetch(j + i);
-        scores_of<Load, kRows, kKeys>(dim, left, data + j * bytes, bytes, scores + j, stride);
+        scores_of<Load, kRows, kKeys>(dim, left, data + j * bytes, bytes, keys.scale, scores + j,
+                                      stride);
     }
     for (; j < keys.count; ++j)
-        scores_of<Load, kRows, 1>(dim, left, data + j * bytes, bytes, scores + j, stride);
+        scores_of<Load, kRows, 1>(dim, left, data + j * bytes, bytes, keys.scale, scores + j,
+                                  stride);
 }
 
 // Some keys' part of all columns: few enough for them to stay in the first-level cache.
 template <typename Load, int kRows>
 FLEXC_AVX2_INLINE void add_values(std::int64_t dim, const float* weights, std::int64_t stride,
                                   const char* values, std::int64_t bytes, std::int64_t count,
-                                  float* out) {
+                                  float scale, float* out) {
     constexpr int kVectors = kSums / kRows;
+    const __m256 scales = _mm256_set1_ps(scale);
     std::int64_t d = 0;
     for (; d + kVectors * kLanes <= dim; d += kVectors * kLanes) {
         __m256 sums[kSums];
@@ -103,7 +109,8 @@ FLEXC_AVX2_INLINE void add_values(std::int64_t dim, const float* weights, std::i
         for (std::int64_t j = 0; j < count; ++j) {
             __m256 of_values[kVectors];
             for (int i = 0; i < kVectors; ++i)
-                of_values[i] = Load::at(values + j * bytes + (d + i * kLanes) * Load::kBytes);
+                of_values[i] =
+                    load_scaled<Load>(values + j * bytes + (d + i * kLanes) * Load::kBytes, scales);
             for (int i = 0; i < kSums; ++i)
                 sums[i] = _mm256_fmadd_ps(_mm256_broadcast_ss(weights + i / kVectors * stride + j),
                                           of_values[i % kVectors], sums[i]);
@@ -115,8 +122,9 @@ FLEXC_AVX2_INLINE void add_values(std::int64_t dim, const float* weights, std::i
         for (int row = 0; row < kRows; ++row) {
             __m256 sum = _mm256_loadu_ps(out + row * dim + d);
             for (std::int64_t j = 0; j < count; ++j)
-                sum = _mm256_fmadd_ps(_mm256_broadcast_ss(weights + row * stride + j),
-                                      Load::at(values + j * bytes + d * Load::kBytes), sum);
+                sum = _mm256_fmadd_ps(
+                    _mm256_broadcast_ss(weights + row * stride + j),
+                    load_scaled<Load>(values + j * bytes + d * Load::kBytes, scales), sum);
             _mm256_storeu_ps(out + row * dim + d, sum);
         }
 }
@@ -132,7 +140,8 @@ FLEXC_AVX2 void add_all_values(std::int64_t dim, const float* weights, std::int6
         for (std::int64_t i = j; i < j + kAtOnce; ++i)
             ahead.prefetch(i);
         add_values<Load, kRows>(dim, weights + j, stride, data + j * bytes, bytes,
-                                values.count - j < kAtOnce ? values.count - j : kAtOnce, out);
+                                values.count - j < kAtOnce ? values.count - j : kAtOnce,
+                                values.scale, out);
     }
 }
 
@@ -155,6 +164,9 @@ template <typename Call> void with_type(DType dtype, int rows, const Call& call)
     switch (dtype) {
     case DType::f16: return with_rows<LoadF16>(rows, call);
     case DType::bf16: return with_rows<LoadBf16>(rows, call);
+    case DType::e4m3: return with_rows<LoadE4m3>(rows, call);
+    case DType::e5m2: return with_rows<LoadE5m2>(rows, call);
+    case DType::i8: return with_rows<LoadI8>(rows, call);
     default: return with_rows<LoadF32>(rows, call);
     }
 }

@@ -12,10 +12,11 @@ namespace flexc::cpu {
 inline constexpr int kSkinnyRows = 32;
 
 // Rows of one head in memory, in elements of `data`; those of a row are neighbours. next: the row
-// that is read after these, or any.
+// that is read after these, or any. scale: of types of eight bits.
 struct MemoryRows {
     const void* data;
     std::int64_t first, stride, count, next;
+    float scale = 1;
 };
 
 // Whether this processor has code for them.

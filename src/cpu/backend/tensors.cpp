@@ -10,8 +10,11 @@
 namespace flexc::cpu {
 
 using support::Bf16;
+using support::E4m3;
+using support::E5m2;
 using support::F16;
 using support::F32;
+using support::I8;
 
 namespace {
 
@@ -30,6 +33,15 @@ template <typename T> void write_at(void* base, std::int64_t element, T value) {
 
 std::int64_t offset_of(const TensorArgument& tensor, const Rows& rows) {
     return rows.b * tensor.stride_b + rows.h * tensor.stride_h + rows.first * tensor.stride_s;
+}
+
+template <typename Format> constexpr bool kIsScaled = sizeof(typename Format::Bits) == 1;
+
+template <typename Format> float widen(typename Format::Bits bits, [[maybe_unused]] float scale) {
+    if constexpr (kIsScaled<Format>)
+        return Format::widen(bits) * scale;
+    else
+        return Format::widen(bits);
 }
 
 constexpr std::uint32_t kExponent = 0x7f800000;
@@ -55,11 +67,13 @@ FLEXC_AVX2_INLINE std::uint32_t largest_of(__m256i lanes) {
 // stride: of rows, in bytes. The largest exponent.
 template <typename Load>
 FLEXC_AVX2 std::uint32_t widen_rows(const char* from, std::int64_t stride, std::int64_t rows,
-                                    int dim, float* out) {
+                                    int dim, float* out, float scale) {
+    const __m256 scales = _mm256_set1_ps(scale);
     __m256i largest = _mm256_setzero_si256();
     for (std::int64_t row = 0; row < rows; ++row, out += dim)
         for (std::int64_t d = 0; d < dim; d += avx2::kLanes) {
-            const __m256 values = Load::at(from + row * stride + d * Load::kBytes);
+            const __m256 values =
+                avx2::load_scaled<Load>(from + row * stride + d * Load::kBytes, scales);
             _mm256_storeu_ps(out + d, values);
             note(largest, values);
         }
@@ -87,8 +101,10 @@ FLEXC_AVX2_INLINE void transpose(__m256 (&x)[8]) {
 // Rows and dims are multiples of eight. Two squares of eight rows fill a line of the output.
 template <typename Load>
 FLEXC_AVX2 std::uint32_t widen_transposed(const char* from, std::int64_t stride, std::int64_t rows,
-                                          int dim, float* out, std::int64_t out_stride) {
+                                          int dim, float* out, std::int64_t out_stride,
+                                          float scale) {
     constexpr std::int64_t kLineRows = 16;
+    const __m256 scales = _mm256_set1_ps(scale);
     __m256i largest = _mm256_setzero_si256();
     for (std::int64_t first = 0; first < rows; first += kLineRows)
         for (std::int64_t d = 0; d < dim; d += avx2::kLanes)
@@ -96,7 +112,8 @@ FLEXC_AVX2 std::uint32_t widen_transposed(const char* from, std::int64_t stride,
                  row += avx2::kLanes) {
                 __m256 square[8];
                 for (int i = 0; i < 8; ++i) {
-                    square[i] = Load::at(from + (row + i) * stride + d * Load::kBytes);
+                    square[i] = avx2::load_scaled<Load>(
+                        from + (row + i) * stride + d * Load::kBytes, scales);
                     note(largest, square[i]);
                 }
                 transpose(square);
@@ -115,6 +132,15 @@ template <> struct LoadOf<F16> {
 template <> struct LoadOf<Bf16> {
     using Type = avx2::LoadBf16;
 };
+template <> struct LoadOf<E4m3> {
+    using Type = avx2::LoadE4m3;
+};
+template <> struct LoadOf<E5m2> {
+    using Type = avx2::LoadE5m2;
+};
+template <> struct LoadOf<I8> {
+    using Type = avx2::LoadI8;
+};
 
 bool is_for_avx2(const TensorArgument& tensor, int dim) {
     return tensor.stride_d == 1 && dim % avx2::kLanes == 0 && has_avx2();
@@ -123,7 +149,8 @@ bool is_for_avx2(const TensorArgument& tensor, int dim) {
 #endif
 
 template <typename Format>
-Magnitude load_as(const TensorArgument& tensor, const Rows& rows, int dim, float* out) {
+Magnitude load_as(const TensorArgument& tensor, const Rows& rows, int dim, float* out,
+                  float scale = 1) {
     using Bits = typename Format::Bits;
     const std::int64_t start = offset_of(tensor, rows);
     std::uint32_t largest = 0;
@@ -132,17 +159,18 @@ Magnitude load_as(const TensorArgument& tensor, const Rows& rows, int dim, float
         using Load = typename LoadOf<Format>::Type;
         return magnitude_of(
             widen_rows<Load>(static_cast<const char*>(tensor.data) + start * Load::kBytes,
-                             tensor.stride_s * Load::kBytes, rows.count, dim, out));
+                             tensor.stride_s * Load::kBytes, rows.count, dim, out, scale));
     }
 #endif
     for (std::int64_t row = 0; row < rows.count; ++row, out += dim) {
         const std::int64_t from = start + row * tensor.stride_s;
         if (tensor.stride_d == 1)
             for (int d = 0; d < dim; ++d)
-                out[d] = Format::widen(read_at<Bits>(tensor.data, from + d));
+                out[d] = widen<Format>(read_at<Bits>(tensor.data, from + d), scale);
         else
             for (int d = 0; d < dim; ++d)
-                out[d] = Format::widen(read_at<Bits>(tensor.data, from + d * tensor.stride_d));
+                out[d] =
+                    widen<Format>(read_at<Bits>(tensor.data, from + d * tensor.stride_d), scale);
         for (int d = 0; d < dim; ++d)
             largest = std::max(largest, std::bit_cast<std::uint32_t>(out[d]) & kExponent);
     }
@@ -151,7 +179,7 @@ Magnitude load_as(const TensorArgument& tensor, const Rows& rows, int dim, float
 
 template <typename Format>
 Magnitude load_transposed_as(const TensorArgument& tensor, const Rows& rows, int dim, float* out,
-                             std::int64_t stride) {
+                             std::int64_t stride, float scale = 1) {
     using Bits = typename Format::Bits;
     // Squares keep both sides in the first-level cache.
     constexpr std::int64_t kSquare = 16;
@@ -164,7 +192,7 @@ Magnitude load_transposed_as(const TensorArgument& tensor, const Rows& rows, int
         done = rows.count / avx2::kLanes * avx2::kLanes;
         largest =
             widen_transposed<Load>(static_cast<const char*>(tensor.data) + start * Load::kBytes,
-                                   tensor.stride_s * Load::kBytes, done, dim, out, stride);
+                                   tensor.stride_s * Load::kBytes, done, dim, out, stride, scale);
     }
 #endif
     for (std::int64_t row0 = done; row0 < rows.count; row0 += kSquare) {
@@ -173,8 +201,10 @@ Magnitude load_transposed_as(const TensorArgument& tensor, const Rows& rows, int
             const std::int64_t d1 = std::min<std::int64_t>(d0 + kSquare, dim);
             for (std::int64_t d = d0; d < d1; ++d)
                 for (std::int64_t row = row0; row < row1; ++row) {
-                    const float value = Format::widen(read_at<Bits>(
-                        tensor.data, start + row * tensor.stride_s + d * tensor.stride_d));
+                    const float value =
+                        widen<Format>(read_at<Bits>(tensor.data, start + row * tensor.stride_s +
+                                                                     d * tensor.stride_d),
+                                      scale);
                     out[d * stride + row] = value;
                     largest = std::max(largest, std::bit_cast<std::uint32_t>(value) & kExponent);
                 }
@@ -202,22 +232,28 @@ void store_as(const TensorArgument& tensor, bool accumulate, const Rows& rows, i
 } // namespace
 
 Magnitude load_rows(const TensorArgument& tensor, DType dtype, const Rows& rows, int dim,
-                    float* out, std::int64_t padded_rows) {
+                    float* out, std::int64_t padded_rows, float scale) {
     std::fill(out + rows.count * dim, out + padded_rows * dim, 0.0f);
     switch (dtype) {
     case DType::f16: return load_as<F16>(tensor, rows, dim, out);
     case DType::bf16: return load_as<Bf16>(tensor, rows, dim, out);
+    case DType::e4m3: return load_as<E4m3>(tensor, rows, dim, out, scale);
+    case DType::e5m2: return load_as<E5m2>(tensor, rows, dim, out, scale);
+    case DType::i8: return load_as<I8>(tensor, rows, dim, out, scale);
     default: return load_as<F32>(tensor, rows, dim, out);
     }
 }
 
 Magnitude load_transposed(const TensorArgument& tensor, DType dtype, const Rows& rows, int dim,
-                          float* out, std::int64_t stride, std::int64_t padded_rows) {
+                          float* out, std::int64_t stride, std::int64_t padded_rows, float scale) {
     for (int d = 0; d < dim; ++d)
         std::fill(out + d * stride + rows.count, out + d * stride + padded_rows, 0.0f);
     switch (dtype) {
     case DType::f16: return load_transposed_as<F16>(tensor, rows, dim, out, stride);
     case DType::bf16: return load_transposed_as<Bf16>(tensor, rows, dim, out, stride);
+    case DType::e4m3: return load_transposed_as<E4m3>(tensor, rows, dim, out, stride, scale);
+    case DType::e5m2: return load_transposed_as<E5m2>(tensor, rows, dim, out, stride, scale);
+    case DType::i8: return load_transposed_as<I8>(tensor, rows, dim, out, stride, scale);
     default: return load_transposed_as<F32>(tensor, rows, dim, out, stride);
     }
 }

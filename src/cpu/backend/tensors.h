@@ -18,12 +18,14 @@ struct Rows {
 struct Magnitude {
     bool is_finite = true, is_moderate = true;
 };
-// Both fill what is missing up to the padded size with 0.
+// Both fill what is missing up to the padded size with 0. scale: of types of eight bits, which
+// others do not have.
 Magnitude load_rows(const TensorArgument& tensor, DType dtype, const Rows& rows, int dim,
-                    float* out, std::int64_t padded_rows); // out[padded_rows][dim]
+                    float* out, std::int64_t padded_rows,
+                    float scale = 1); // out[padded_rows][dim]
 Magnitude load_transposed(const TensorArgument& tensor, DType dtype, const Rows& rows, int dim,
-                          float* out, std::int64_t stride,
-                          std::int64_t padded_rows); // out[dim][stride]
+                          float* out, std::int64_t stride, std::int64_t padded_rows,
+                          float scale = 1); // out[dim][stride]
 
 // As `flags` (OutputFlag) say; dtype counts where they do not ask for f32.
 void store_rows(const TensorArgument& tensor, DType dtype, unsigned flags, const Rows& rows,

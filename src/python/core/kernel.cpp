@@ -143,12 +143,20 @@ class Forward : public PassTensors<5> {
     bool read(Tensors& tensors, PyObject* tuple) {
         if (!PassTensors::read(tensors, tuple, kForwardNames, 3)) return false;
         const PassTensors& t = *this;
-        struct_ = {sizeof struct_, 0, t[0], t[1], t[2], t[3], t[4]};
+        struct_ = {sizeof struct_, 0, t[0], t[1], t[2], t[3], t[4], nullptr, nullptr, nullptr};
+        return true;
+    }
+    // (k_scale, v_scale), each may be None.
+    bool read_scales(Tensors& tensors, PyObject* tuple) {
+        if (!scales_.read(tensors, tuple, {"k_scale", "v_scale"}, 2)) return false;
+        struct_.k_scale = scales_[0];
+        struct_.v_scale = scales_[1];
         return true;
     }
     const flexc_forward_tensors* get() const { return &struct_; }
 
   private:
+    PassTensors<2> scales_;
     flexc_forward_tensors struct_ = {};
 };
 
@@ -408,19 +416,21 @@ PyObject* plan_update(PyObject* self, PyObject* arguments) {
     Py_RETURN_NONE;
 }
 
-// forward((q, k, v, o, lse), buffers, stream, workspace)
+// forward((q, k, v, o, lse), buffers, stream, workspace, (k_scale, v_scale) or nothing)
 PyObject* plan_forward(PyObject* self, PyObject* arguments) {
     PlanState& state = state_of(self);
-    PyObject *given = nullptr, *buffers = nullptr, *stream = nullptr, *space = nullptr;
-    if (PyArg_ParseTuple(arguments, "O!O!OO", &PyTuple_Type, &given, &PyTuple_Type, &buffers,
-                         &stream, &space) == 0)
+    PyObject *given = nullptr, *buffers = nullptr, *stream = nullptr, *space = nullptr,
+             *scales = nullptr;
+    if (PyArg_ParseTuple(arguments, "O!O!OO|O!", &PyTuple_Type, &given, &PyTuple_Type, &buffers,
+                         &stream, &space, &PyTuple_Type, &scales) == 0)
         return nullptr;
     Tensors tensors(stream);
     Forward forward;
     NamedTensors named;
     void* handle = nullptr;
-    if (!forward.read(tensors, given) || !named.read(tensors, buffers, state.buffers, false) ||
-        !tensors.stream(handle))
+    if (!forward.read(tensors, given) ||
+        (scales != nullptr && !forward.read_scales(tensors, scales)) ||
+        !named.read(tensors, buffers, state.buffers, false) || !tensors.stream(handle))
         return nullptr;
     Workspace workspace(state, handle);
     if (!workspace.take(tensors, space)) return nullptr;

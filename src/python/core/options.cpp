@@ -89,6 +89,7 @@ bool CompileOptions::read_value(const std::string& name, PyObject* value) {
     for (const TextField& entry : kTexts)
         if (name == entry.name) return (options_.*entry.field = keep(value)) != nullptr;
     if (name == "dtype") return read_dtype(value, options_.dtype);
+    if (name == "kv_dtype") return read_dtype(value, options_.kv_dtype);
     if (name == "buffers") return read_buffers(value);
     if (name == "params") return read_params(value);
     if (name == "max_compile_seconds") {

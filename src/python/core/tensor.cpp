@@ -26,6 +26,8 @@ std::int32_t dtype_of(dlpack::DataType type) {
                                  : FLEXC_DEFAULT_DTYPE;
     case dlpack::kUInt: return type.bits == 8 ? FLEXC_U8 : FLEXC_DEFAULT_DTYPE;
     case dlpack::kBool: return type.bits == 8 ? FLEXC_BOOL : FLEXC_DEFAULT_DTYPE;
+    case dlpack::kE4m3: return type.bits == 8 ? FLEXC_E4M3 : FLEXC_DEFAULT_DTYPE;
+    case dlpack::kE5m2: return type.bits == 8 ? FLEXC_E5M2 : FLEXC_DEFAULT_DTYPE;
     default: return FLEXC_DEFAULT_DTYPE;
     }
 }
@@ -38,8 +40,9 @@ bool refuse(PyObject* type, const char* name, const char* why) {
 bool read_dlpack(const dlpack::Tensor& from, const char* name, flexc_tensor& tensor) {
     tensor.dtype = dtype_of(from.dtype);
     if (tensor.dtype == FLEXC_DEFAULT_DTYPE)
-        return refuse(PyExc_TypeError, name,
-                      "elements must be f64, f32, f16, bf16, i64, i32, i16, i8, u8 or bool");
+        return refuse(
+            PyExc_TypeError, name,
+            "elements must be f64, f32, f16, bf16, i64, i32, i16, i8, u8, bool, e4m3 or e5m2");
     if (from.rank < 0 || from.rank > FLEXC_MAX_DIMS)
         return refuse(PyExc_ValueError, name, "an array has at most 8 dims");
     tensor.data = static_cast<char*>(from.data) + from.byte_offset;

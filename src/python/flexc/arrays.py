@@ -3,11 +3,12 @@ import sys
 
 from . import errors
 
-DTYPES = {"f64": 1, "f32": 2, "f16": 3, "bf16": 4, "i64": 5, "i32": 6, "i16": 7, "i8": 8, "u8": 9, "bool": 10}
+DTYPES = {"f64": 1, "f32": 2, "f16": 3, "bf16": 4, "i64": 5, "i32": 6, "i16": 7, "i8": 8, "u8": 9, "bool": 10,
+          "e4m3": 11, "e5m2": 12}
 _NAMES = {
     "float64": "f64", "double": "f64", "float32": "f32", "float": "f32", "float16": "f16", "half": "f16",
     "bfloat16": "bf16", "int64": "i64", "long": "i64", "int32": "i32", "int": "i32", "int16": "i16", "int8": "i8",
-    "uint8": "u8", "bool": "bool", "bool_": "bool",
+    "uint8": "u8", "bool": "bool", "bool_": "bool", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2",
 }
 
 

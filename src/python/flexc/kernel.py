@@ -54,7 +54,7 @@ def compile_options(dtype="bf16", head_dim=64, head_dim_v=None, device=None, mas
                     backward=True, deterministic=False, gradient_type="f32", report_out_of_range=False,
                     forward_kernel="auto", backward_kernel="auto", schedule=None, source_name=None, memory_cache=True,
                     disk_cache=True, cache_directory=None, cache_max_bytes=None, pack=None, max_compile_seconds=None,
-                    max_compile_memory=None, part_of_heads=False, batch_invariant=False):
+                    max_compile_memory=None, part_of_heads=False, batch_invariant=False, kv_dtype=None):
     """The dict that the module takes. Keywords are those of `compile`."""
     kind, index = parse_device(device)
     return {
@@ -71,6 +71,7 @@ def compile_options(dtype="bf16", head_dim=64, head_dim_v=None, device=None, mas
         "cache_directory": cache_directory, "cache_max_bytes": cache_max_bytes, "pack": pack,
         "max_compile_seconds": max_compile_seconds, "max_compile_memory": max_compile_memory,
         "part_of_heads": int(part_of_heads), "batch_invariant": int(batch_invariant),
+        "kv_dtype": None if kv_dtype is None else arrays.dtype_name(kv_dtype),
     }
 
 
@@ -127,6 +128,7 @@ def compile(text, **options):
     """Compiles a program for one element type, head dim and device.
 
     dtype: of q, k and v: 'f32', 'f16' or 'bf16', or a dtype of NumPy, torch or JAX
+    kv_dtype: of k and v where it is another: 'e4m3', 'e5m2' or 'i8'; forward only, on a CPU
     head_dim, head_dim_v: of q and k, and of v where it differs
     device: 'cpu', 'cuda', 'cuda:1', or None: a GPU where there is one
     mask_mod: an expression, where the text has no mask of its own
@@ -207,10 +209,11 @@ class Kernel:
         core = self._core.plan(_sizes(q, k, v), self._buffers, self._grads, arrays_of_buffers, stream, options)
         return Plan(self, core, scale)
 
-    def forward(self, q, k, v, buffers=None, *, out=None, lse=None, params=None, scale=None, stream=None, **options):
+    def forward(self, q, k, v, buffers=None, *, out=None, lse=None, params=None, scale=None, stream=None, k_scale=None,
+                v_scale=None, **options):
         """(out, lse) of one call; a plan serves more of them. Results are made like q where they are not given."""
         plan = self.plan(q, k, v, buffers or {}, params, scale, stream, **options)
-        return plan.forward(q, k, v, buffers, out=out, lse=lse, stream=stream)
+        return plan.forward(q, k, v, buffers, out=out, lse=lse, stream=stream, k_scale=k_scale, v_scale=v_scale)
 
     def backward(self, q, k, v, out, lse, d_out, buffers=None, *, d_lse=None, params=None, scale=None, stream=None,
                  **options):
@@ -266,15 +269,21 @@ class Plan:
         """Builds the block mask again, for buffers that hold something else."""
         self._core.update(self.kernel._ordered(buffers), stream)
 
-    def forward(self, q, k, v, buffers=None, *, out=None, lse=None, workspace=None, stream=None):
-        """(out, lse). Asynchronous on CUDA."""
+    def forward(self, q, k, v, buffers=None, *, out=None, lse=None, workspace=None, stream=None, k_scale=None,
+                v_scale=None):
+        """(out, lse). Asynchronous on CUDA.
+
+        k_scale, v_scale: f32 arrays, [H_KV] or [B, H_KV] or of one element, that k and v are multiplied by, with
+        kv_dtype.
+        """
         batch, heads, q_len, _ = q.shape
         if out is None:
             out = arrays.empty(q, (batch, heads, q_len, v.shape[-1]), self.kernel.dtype)
         if lse is None:
             lse = arrays.empty(q, (batch, heads, q_len), "f32")
         see = arrays.visible
-        self._core.forward((see(q), see(k), see(v), out, lse), self.kernel._ordered(buffers), stream, workspace)
+        scales = tuple(None if array is None else see(array) for array in (k_scale, v_scale))
+        self._core.forward((see(q), see(k), see(v), out, lse), self.kernel._ordered(buffers), stream, workspace, scales)
         return out, lse
 
     def backward(self, q, k, v, out, lse, d_out, buffers=None, *, d_lse=None, dq=None, dk=None, dv=None,
