@@ -18,6 +18,10 @@ struct flexc_error {
     std::string message;
 };
 
+struct flexc_text {
+    std::string text;
+};
+
 namespace flexc::api {
 
 flexc_status report(const Error& failure, flexc_error** error);

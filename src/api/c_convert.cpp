@@ -38,13 +38,6 @@ Result<DType> read_dtype(std::int32_t given, DType fallback, const std::string& 
     return static_cast<DType>(given - 1);
 }
 
-template <typename Enum>
-Result<Enum> read_enum(std::int32_t given, std::int32_t last, const char* what) {
-    if (given < 0 || given > last)
-        return invalid(std::string(what) + " has no value " + std::to_string(given));
-    return static_cast<Enum>(given);
-}
-
 Result<BufferDeclaration> read_buffer(const flexc_buffer_declaration& given) {
     if (given.name == nullptr) return invalid("a buffer has no name");
     const std::string what = std::string("buffer '") + given.name + "'";
@@ -333,17 +326,25 @@ Result<Workspace> read_workspace(const flexc_workspace* given) {
     return Workspace{.data = read->data, .bytes = read->bytes};
 }
 
+Result<std::vector<ParamValue>> read_params(const flexc_param_value* given, std::size_t count) {
+    std::vector<ParamValue> params;
+    for (std::size_t i = 0; i < count; ++i) {
+        const auto param = read_element(given, i, "params");
+        if (!param) return param.error();
+        if (param->name == nullptr) return invalid("a param has no name");
+        params.push_back({.name = param->name, .value = param->value});
+    }
+    return params;
+}
+
 Result<ReadPlanOptions> read_plan_options(const flexc_plan_options* given) {
     ReadPlanOptions result;
     if (given == nullptr) return result;
     const auto read = read_struct(given, "plan options");
     if (!read) return read.error();
-    for (std::size_t i = 0; i < read->param_count; ++i) {
-        const auto param = read_element(read->params, i, "params");
-        if (!param) return param.error();
-        if (param->name == nullptr) return invalid("a param has no name");
-        result.params.push_back({.name = param->name, .value = param->value});
-    }
+    auto params = read_params(read->params, read->param_count);
+    if (!params) return params.error();
+    result.params = std::move(*params);
     PlanOptions& options = result.options;
     if (read->has_scale != 0) options.scale = read->scale;
     options.q_offset = read->q_offset;

@@ -56,6 +56,13 @@ Result<Struct> read_element(const Struct* array, std::size_t index, const char* 
         reinterpret_cast<const Struct*>(bytes + index * std::size_t{array->struct_size}), what);
 }
 
+template <typename Enum>
+Result<Enum> read_enum(std::int32_t given, std::int32_t last, const char* what) {
+    if (given < 0 || given > last)
+        return invalid(std::string(what) + " has no value " + std::to_string(given));
+    return static_cast<Enum>(given);
+}
+
 std::string text_or(const char* given, std::string fallback);
 
 // Of flexc_cancel_token, which only C sees.
@@ -71,6 +78,8 @@ Result<BackwardTensors> read_backward(const flexc_backward_tensors* given);
 Result<Lengths> read_lengths(const flexc_lengths* given);
 Result<LengthTensors> read_length_tensors(const flexc_length_tensors* given);
 Result<Workspace> read_workspace(const flexc_workspace* given);
+
+Result<std::vector<ParamValue>> read_params(const flexc_param_value* given, std::size_t count);
 
 // The options, and the storage that they point into.
 struct ReadPlanOptions {

@@ -9,10 +9,6 @@
 #include "flexc/flexc.h"
 #include "flexc/flexc_c.h"
 
-struct flexc_text {
-    std::string text;
-};
-
 struct flexc_offline {
     flexc::OfflineResult result;
 };

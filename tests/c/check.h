@@ -24,6 +24,7 @@ float random_float(void); /* between -1 and 1 */
 
 void test_kernels(void);
 void test_layouts(void);
+void test_ranks(void);
 void test_masks(void);
 void test_tools(const char* folder);
 void test_examples(const char* folder);

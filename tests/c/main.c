@@ -1,4 +1,4 @@
-/* test_c FOLDER: every function of flexc_c.h, with errors. Files go to FOLDER, which exists. */
+/* test_c FOLDER: every function of flexc_c.h and flexc_distributed_c.h, with errors. Files go to FOLDER, which exists. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -15,6 +15,7 @@ int main(int count, char** arguments) {
     seed_random(seed);
     test_kernels();
     test_layouts();
+    test_ranks();
     test_masks();
     test_tools(arguments[1]);
     test_examples(arguments[1]);

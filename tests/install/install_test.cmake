@@ -48,10 +48,12 @@ foreach(header ${headers})
     ${WORK}/builds/header.cpp)
 endforeach()
 foreach(standard c99 c11)
-  file(WRITE ${WORK}/builds/header.c "#include \"flexc/flexc_c.h\"\n#include \"flexc/flexc_c.h\"\n"
-    "int main(void) { return 0; }\n")
-  run(${C_COMPILER} -std=${standard} -Wall -Wextra -Wpedantic -Werror -I${prefix}/include
-    -fsyntax-only ${WORK}/builds/header.c)
+  foreach(header flexc_c.h flexc_distributed_c.h)
+    file(WRITE ${WORK}/builds/header.c "#include \"flexc/${header}\"\n#include \"flexc/${header}\"\n"
+      "int main(void) { return 0; }\n")
+    run(${C_COMPILER} -std=${standard} -Wall -Wextra -Wpedantic -Werror -I${prefix}/include
+      -fsyntax-only ${WORK}/builds/header.c)
+  endforeach()
 endforeach()
 
 foreach(language cxx c)
@@ -83,6 +85,21 @@ if(CPU)
   endforeach()
 endif()
 
+# Ranks in C, where there is an MPI; by mpirun, and by itself.
+set(ranks_in_c "")
+file(GLOB_RECURSE mpi_backend ${prefix}/*/libflexc_mpi.so)
+if(CPU AND MPIRUN AND mpi_backend)
+  set(ranks_in_c ${CMAKE_COMMAND} -E env --unset=FLEXC_CPU_BACKEND --unset=FLEXC_MPI_BACKEND
+    FLEXC_CACHE_DIR=${WORK}/builds/cache FLEXC_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1
+    ${MPIRUN} --oversubscribe --allow-run-as-root -n)
+  run(${ranks_in_c} 1 ${WORK}/builds/c/ranks)
+  expect("rank 0 received 0 bytes")
+  string(REGEX MATCH "d_slopes: [^;]+;" alone "${out}")
+  run(${ranks_in_c} 3 ${WORK}/builds/c/ranks)
+  expect("received [1-9][0-9]+ bytes")
+  expect("${alone}")
+endif()
+
 # Without CMake, in C, which needs to be told of C++'s library.
 find_program(PKG_CONFIG NAMES pkg-config pkgconf)
 file(GLOB_RECURSE package ${prefix}/*/flexc.pc)
@@ -97,6 +114,15 @@ if(PKG_CONFIG AND NOT SANITIZE)
   expect("flexc ${VERSION}")
   if(CPU)
     expect("attention 2.5")
+  endif()
+  run(${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${package_folder} ${PKG_CONFIG} --cflags --libs
+    "flexc_distributed = ${VERSION}")
+  string(STRIP "${out}" distributed_flags)
+  separate_arguments(distributed_flags NATIVE_COMMAND "${distributed_flags}")
+  run(${C_COMPILER} -std=c99 ${WORK}/builds/c/ranks.c -o ${WORK}/builds/ranks_by_pkg_config ${distributed_flags})
+  if(ranks_in_c)
+    run(${ranks_in_c} 2 ${WORK}/builds/ranks_by_pkg_config)
+    expect("${alone}")
   endif()
   run(${C_COMPILER} -std=c99 -shared -fPIC ${CMAKE_CURRENT_LIST_DIR}/plugin/plugin.c
     -o ${WORK}/builds/plugin.so ${flags})
