@@ -137,7 +137,7 @@ struct Traffic {
     std::uint64_t forward_sent = 0, forward_received = 0; // bytes
     std::uint64_t backward_sent = 0, backward_received = 0;
     std::int64_t pieces = 0; // launches of the kernel
-    double visible_area = 0; // elements of the score matrix of one head, estimated from tiles
+    double visible_area = 0; // elements of the score matrix, estimated from tiles, by all heads
     double fair_area = 0;    // the same, of all ranks by their number
 };
 

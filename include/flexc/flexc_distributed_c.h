@@ -147,7 +147,7 @@ typedef struct flexc_traffic {
     uint64_t backward_sent;
     uint64_t backward_received;
     int64_t pieces;      /* launches of the kernel */
-    double visible_area; /* elements of the score matrix of one head, estimated from tiles */
+    double visible_area; /* elements of the score matrix, estimated from tiles, by all heads */
     double fair_area;    /* the same, of all ranks by their number */
 } flexc_traffic;
 FLEXC_API flexc_status flexc_distributed_plan_traffic(const flexc_distributed_plan* plan,

@@ -160,9 +160,9 @@ class Planner {
         if (!map) return map.error();
         choose_exchange(*map);
         if (plan_.exchange == Exchange::ulysses) {
-            count_area(*map);
             if (auto made = distributed::plan_ulysses(plan_, buffers_, options_); !made)
                 return made;
+            count_area(*map);
             count_ulysses();
             return {};
         }
@@ -370,6 +370,11 @@ class Planner {
                 traffic.fair_area += area / ranks;
                 if (rank == rank_) traffic.visible_area += area;
             }
+        if (plan_.ulysses) {
+            const auto& heads = plan_.ulysses->shares[static_cast<std::size_t>(rank_)].heads;
+            traffic.visible_area = traffic.fair_area * ranks * static_cast<double>(heads.count()) /
+                                   static_cast<double>(plan_.sizes.heads);
+        }
     }
 
     // Rows go to those that have their heads; results and gradients come back in f32.

@@ -1,4 +1,4 @@
-"""`flexc run --ranks mpi` under mpirun: the file of one rank, from any number of them."""
+"""`flexc run --ranks mpi` under mpirun: the file of one rank, from any number of them; `flexc bench` of ranks."""
 import array
 import json
 import math
@@ -75,6 +75,42 @@ class Ranks(CommandTest):
         self.assertIn("dense layouts", done.stderr)
         done = self.mpirun(1, *self.arguments("--ranks", "mpi", "--device", "cuda"))
         self.assertNotEqual(done.returncode, 0)
+
+    def bench(self, *more):
+        return ["bench", self.write("mod.flex", PROGRAM), "--shape", "1,4,2,96,160,16,8", "--dtype", "f32",
+                "--ranks", "mpi", *more]
+
+    def test_bench(self):
+        for ranks, exchange in [(1, "auto"), (3, "zigzag"), (2, "gather"), (3, "ulysses")]:
+            with self.subTest(ranks=ranks, exchange=exchange):
+                done = self.mpirun(ranks, *self.bench("--backward", "--exchange", exchange, "--json"))
+                self.assertEqual(done.returncode, 0, done.stderr)
+                lines = done.stdout.strip().splitlines()
+                self.assertEqual(len(lines), 1, "one rank reports")
+                report = json.loads(lines[0])
+                self.assertEqual((report["ranks"], report["threads"]), (ranks, 1))
+                for key in ["forward_", "backward_"]:
+                    alone = report[f"one_rank_{key}ms"] / ranks / report[f"{key}ms"]
+                    self.assertAlmostEqual(report[f"{key}fraction_of_one_rank"], alone)
+                    into, moved = report[f"{key}bytes_into_a_rank"], report[f"{key}bytes_moved"]
+                    self.assertTrue(moved / ranks <= into <= moved)
+                    self.assertEqual(moved == 0, ranks == 1)
+                self.assertLess(report["forward_bytes_moved"], report["backward_bytes_moved"] or 1)
+                # Heads of 3 ranks are 1, 1 and 2; zigzag deals rows evenly, and gather later ones to the second.
+                most = {"ulysses": 1.5, "gather": 4 / 3}.get(exchange, 1)
+                self.assertAlmostEqual(report["most_work"], most, delta=0.1)
+                self.assertEqual(report["fills"], {"slopes": "normal:0.1"})
+                self.assertTrue(0 < report["visible_fraction"] < 1 and report["backward_tflops"] > 0)
+        done = self.mpirun(2, *self.bench())
+        self.assertRegex(done.stdout, r"2 ranks by all_gather: forward .* of one rank's speed .* bytes moved")
+
+    def test_bench_usage(self):
+        for more, text in [(["--rested"], "--rested"), (["--schedule", "x"], "--schedule"),
+                           (["--requests", "2x1@64"], "--requests"), (["--device", "cuda"], "--device cuda")]:
+            done = self.mpirun(1, *self.bench(*more))
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(text, done.stderr)
+        self.assertIn("--ranks mpi", self.expect(2, "bench", "causal", "--shape", "1,1,1,8,8,8", "--exchange", "ring"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 // flexc bench: median times of a mod on made-up tensors.
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <sstream>
 
@@ -9,10 +8,13 @@
 #include <nlohmann/json.hpp>
 
 #include "flexc/bench_case.h"
+#include "flexc/bench_ranks.h"
 #include "flexc/command.h"
 #include "flexc/compile_options.h"
 #include "flexc/mod_option.h"
 #include "flexc/peak.h"
+#include "flexc/ranks.h"
+#include "flexc/stopwatch.h"
 #include "flexc/visible_fraction.h"
 #include "support/text.h"
 
@@ -22,16 +24,10 @@ namespace {
 struct BenchOptions {
     BenchOption bench;
     ChoiceOption choice;
+    RankOption ranks;
     std::string schedule, output_type = "input";
     bool backward = false, rested = false, json = false;
 };
-
-template <typename Work> double milliseconds(Work work) {
-    const auto start = std::chrono::steady_clock::now();
-    work();
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-        .count();
-}
 
 struct CompileTimes {
     double cold_ms = 0;
@@ -75,7 +71,7 @@ void add_rate(nlohmann::json& value, const std::string& prefix, double ms,
 // One line on stderr that says what is going on, and is gone in the end.
 class Progress {
   public:
-    Progress() : is_seen_(::isatty(STDERR_FILENO) == 1) {}
+    explicit Progress(bool is_wanted) : is_seen_(is_wanted && ::isatty(STDERR_FILENO) == 1) {}
     Progress(const Progress&) = delete;
     Progress& operator=(const Progress&) = delete;
     ~Progress() { say(""); }
@@ -119,8 +115,55 @@ void print_summary(const nlohmann::json& value) {
     print(stdout, "\n");
 }
 
+// Ranks take turns with one of them, and wait for each other: there are no rests and no flushes.
+void run_ranks(const BenchOptions& options) {
+    if (!options.bench.requests.empty() || options.rested || !options.schedule.empty()) {
+        fail_usage("--ranks mpi is for dense layouts, without --requests, --rested and --schedule");
+    }
+    if (options.bench.device != "auto" && options.bench.device != "cpu") {
+        fail_usage(
+            formatted("--device {}: ranks compute on CPUs; leave it out", options.bench.device));
+    }
+    auto option = options.bench;
+    option.device = "cpu";
+    auto bench = make_case(option);
+    bench.mod.options.backward = options.backward;
+    apply(options.choice, bench.mod.options);
+    const auto output_type = parse_output_type(options.output_type);
+    const auto communicator = open_ranks(options.ranks);
+    const bool is_first = communicator->rank() == 0;
+    const Progress progress(is_first);
+    progress.say(formatted("timing {} ranks, and one alone ...", communicator->ranks()));
+    auto value = bench_on_ranks(bench,
+                                {.backward = options.backward,
+                                 .output_type = output_type,
+                                 .exchange = options.ranks.exchange},
+                                communicator);
+    if (!is_first) {
+        return;
+    }
+    value["shape"] = options.bench.shape;
+    for (const auto& [prefix, ms] : {std::pair{"", "forward_ms"}, {"backward_", "backward_ms"}}) {
+        if (value.contains(ms)) {
+            add_rate(value, prefix, value[ms].get<double>(), bench.problem, *prefix != '\0',
+                     {value["visible_fraction"].is_null()
+                          ? std::nullopt
+                          : std::optional(value["visible_fraction"].get<double>()),
+                      ""},
+                     std::nullopt);
+        }
+    }
+    progress.say("");
+    options.json ? print_json(value) : print_ranked_summary(value);
+}
+
 void run(const BenchOptions& options) {
-    const Progress progress;
+    if (options.ranks.ranks != "one") {
+        run_ranks(options);
+        return;
+    }
+    open_ranks(options.ranks); // refuses an exchange
+    const Progress progress(true);
     auto bench = make_case(options.bench);
     const auto& problem = bench.problem;
     auto& compile_options = bench.mod.options;
@@ -209,6 +252,7 @@ void add_bench(CommandLine program) {
     command.flag("--rested", options->rested,
                  "Short loads with rests between them, whose times repeat, not one of 60 ms");
     add_choice_options(command, options->choice);
+    add_rank_options(command, options->ranks);
     command.option("--schedule", options->schedule,
                    "How the forward kernel divides its work; `flexc tune` shows those there are");
     command.option("--output-type", options->output_type, "Of o: input (the type of q) or f32",

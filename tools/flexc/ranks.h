@@ -2,17 +2,13 @@
 // whole result.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "flexc/attention_call.h"
 #include "flexc/command_line.h"
-#include "flexc/distributed.h"
+#include "flexc/ranked_call.h"
 #include "flexc/safetensors.h"
 
 namespace flexc::cli {
@@ -25,17 +21,6 @@ void add_rank_options(CommandLine command, RankOption& option);
 // Null for one rank alone; options that do not go together are usage errors.
 std::shared_ptr<Communicator> open_ranks(const RankOption& option);
 
-struct RankedProblem {
-    std::string text;
-    CompileOptions options; // for the types of the file
-    ProblemShape shape;
-    Signature signature;
-    std::optional<double> scale;
-    std::vector<std::pair<std::string, double>> params;
-    DType output_type = DType::f32; // of o
-    bool backward = false;
-};
-
 struct RankedRun {
     double compile_ms = 0, forward_ms = 0, backward_ms = 0;
     bool from_cache = false;
@@ -44,7 +29,8 @@ struct RankedRun {
     std::vector<OutputTensor> outputs; // whole, on rank 0; elsewhere empty
 };
 
-RankedRun run_on_ranks(const RankedProblem& problem, const TensorFile& file,
-                       std::shared_ptr<Communicator> communicator, std::string_view exchange);
+RankedRun run_on_ranks(const RankedProblem& problem, const Signature& signature,
+                       const TensorFile& file, std::shared_ptr<Communicator> communicator,
+                       std::string_view exchange);
 
 } // namespace flexc::cli

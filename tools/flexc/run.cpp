@@ -239,12 +239,11 @@ void run(const RunOptions& options) {
             .text = mod.text,
             .options = options_for(options, mod, shape),
             .shape = shape,
-            .signature = signature,
             .scale = options.scale,
             .params = mod.param_values,
             .output_type = learns || output_type == OutputType::f32 ? DType::f32 : shape.dtype,
             .backward = options.backward};
-        auto run = run_on_ranks(problem, file, communicator, options.ranks.exchange);
+        auto run = run_on_ranks(problem, signature, file, communicator, options.ranks.exchange);
         if (communicator->rank() != 0) {
             return;
         }

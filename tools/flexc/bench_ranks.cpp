@@ -1,0 +1,188 @@
+#include "flexc/bench_ranks.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "distributed/collectives.h"
+#include "flexc/command.h"
+#include "flexc/fill.h"
+#include "flexc/ranked_call.h"
+#include "flexc/stopwatch.h"
+#include "flexc/visible_fraction.h"
+#include "support/env.h"
+#include "support/text.h"
+
+namespace flexc::cli {
+namespace {
+
+constexpr double kLoadMs = 300;
+constexpr int kLeastRepeats = 3, kMostRepeats = 101;
+
+// What each rank has, in their order.
+template <typename Value>
+std::vector<Value> of_ranks(Communicator& communicator, const Value& own) {
+    const auto bytes =
+        value_of(distributed::all_gather(communicator, std::as_bytes(std::span(&own, 1))));
+    std::vector<Value> values(static_cast<std::size_t>(communicator.ranks()));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+}
+
+// Also a barrier.
+double slowest(Communicator& communicator, double own) {
+    return std::ranges::max(of_ranks(communicator, own));
+}
+
+// The median of what the slowest rank takes. All ranks repeat the work as often; one that has none
+// waits for the others.
+template <typename Work> double median_on_ranks(Communicator& communicator, Work work) {
+    slowest(communicator, 0);
+    const double first = slowest(communicator, milliseconds(work));
+    const int repeats =
+        static_cast<int>(std::clamp<double>(kLoadMs / first, kLeastRepeats, kMostRepeats));
+    std::vector<double> times;
+    for (int i = 0; i < repeats; ++i) {
+        slowest(communicator, 0);
+        times.push_back(slowest(communicator, milliseconds(work)));
+    }
+    return median(std::move(times));
+}
+
+RankedProblem problem_of(const BenchCase& bench, const RankedBench& options) {
+    RankedProblem problem{
+        .text = bench.mod.text,
+        .options = bench.mod.options,
+        .shape = bench.problem,
+        .scale = bench.scale,
+        .params = bench.mod.param_values,
+        .output_type = options.output_type == OutputType::f32 ? DType::f32 : bench.problem.dtype,
+        .backward = options.backward};
+    problem.options.cache = {.memory = false, .disk = false}; // compile_ms is of a compile
+    return problem;
+}
+
+// Buffers are the same everywhere; other tensors only as random.
+void fill(RankedCall& call, const BenchCase& bench, bool backward) {
+    const FillSpec unit{FillSpec::Kind::normal, 1.0, 0};
+    auto seed = static_cast<std::uint64_t>(4 * call.communicator().rank());
+    for (const char* name : {"q", "k", "v", "do"}) {
+        if (std::string_view(name) == "do" && !backward) {
+            continue;
+        }
+        auto& tensor = call.add_input(name);
+        tensor.bytes =
+            make_contents(unit, tensor.dtype,
+                          tensor.shape(tensor.shards->rows(call.communicator().rank())), ++seed);
+    }
+    for (const auto& buffer : bench.buffers) {
+        call.add_buffer(buffer.info, buffer.shape, buffer.bytes);
+    }
+    call.prepare();
+}
+
+struct Pass {
+    const char* prefix; // of its keys
+    bool is_backward;
+    void (RankedCall::*on_ranks)();
+    Result<void> (AttentionCall::*alone)() const;
+    std::uint64_t Traffic::* received;
+};
+constexpr Pass kPasses[] = {
+    {"forward_", false, &RankedCall::forward, &AttentionCall::forward, &Traffic::forward_received},
+    {"backward_", true, &RankedCall::backward, &AttentionCall::backward,
+     &Traffic::backward_received}};
+
+} // namespace
+
+nlohmann::json bench_on_ranks(const BenchCase& bench, const RankedBench& options,
+                              std::shared_ptr<Communicator> communicator) {
+    const bool is_first = communicator->rank() == 0;
+    const int ranks = communicator->ranks();
+    RankedCall call(problem_of(bench, options), communicator, options.exchange);
+    fill(call, bench, options.backward);
+    // The whole, with the threads of one rank, while the others wait.
+    std::optional<AttentionCall> alone;
+    if (is_first) {
+        alone.emplace(make_call(bench, value_of(compile(bench.mod.text, bench.mod.options)),
+                                options.backward, options.output_type));
+    }
+    const auto traffic = of_ranks(*communicator, call.plan().traffic());
+    double most_area = 0;
+    for (const auto& one : traffic) {
+        most_area = std::max(most_area, one.visible_area);
+    }
+    const auto threads = support::environment_count(support::Variable::threads);
+    const double fair_area = traffic.front().fair_area;
+    nlohmann::json value{{"device", "cpu"},
+                         {"ranks", ranks},
+                         {"threads", threads ? nlohmann::json(*threads) : nlohmann::json(nullptr)},
+                         {"exchange", name(call.plan().exchange())},
+                         {"dtype", name(bench.problem.dtype)},
+                         {"compile_ms", call.compile_ms()},
+                         {"most_work", fair_area == 0 ? 1.0 : most_area / fair_area}};
+    for (const auto& pass : kPasses) {
+        if (pass.is_backward && !options.backward) {
+            continue;
+        }
+        const std::string prefix = pass.prefix;
+        const double ms = median_on_ranks(*communicator, [&] { (call.*pass.on_ranks)(); });
+        const double alone_ms = median_on_ranks(*communicator, [&] {
+            if (alone) {
+                require(((*alone).*pass.alone)());
+            }
+        });
+        std::uint64_t moved = 0, most = 0;
+        for (const auto& one : traffic) {
+            moved += one.*pass.received;
+            most = std::max(most, one.*pass.received);
+        }
+        value[prefix + "ms"] = ms;
+        value["one_rank_" + prefix + "ms"] = alone_ms;
+        value[prefix + "fraction_of_one_rank"] = alone_ms / (ms * ranks);
+        value[prefix + "bytes_moved"] = moved;
+        value[prefix + "bytes_into_a_rank"] = most;
+    }
+    if (is_first) {
+        const auto visible = visible_fraction(bench, *alone);
+        value["visible_fraction"] =
+            visible.value ? nlohmann::json(*visible.value) : nlohmann::json(nullptr);
+        value["visible_fraction_method"] = visible.method;
+        for (const auto& buffer : bench.buffers) {
+            value["fills"][buffer.info.name] = buffer.fill;
+        }
+    }
+    slowest(*communicator, 0); // nobody leaves while the first counts
+    return value;
+}
+
+void print_ranked_summary(const nlohmann::json& value) {
+    print(stdout, "{} ranks by {}", value["ranks"].get<int>(),
+          value["exchange"].get<std::string>());
+    for (const auto& pass : kPasses) {
+        const std::string prefix = pass.prefix;
+        if (!value.contains(prefix + "ms")) {
+            continue;
+        }
+        print(stdout,
+              "{} {} {:.4g} ms, {:.3f} of one rank's speed ({:.4g} ms), {} bytes moved, {} into a "
+              "rank at most",
+              pass.is_backward ? ";" : ":", pass.is_backward ? "backward" : "forward",
+              value[prefix + "ms"].get<double>(),
+              value[prefix + "fraction_of_one_rank"].get<double>(),
+              value["one_rank_" + prefix + "ms"].get<double>(),
+              value[prefix + "bytes_moved"].get<std::uint64_t>(),
+              value[prefix + "bytes_into_a_rank"].get<std::uint64_t>());
+    }
+    if (const auto& visible = value["visible_fraction"]; !visible.is_null()) {
+        print(stdout, "; {:.4g} % visible", 100 * visible.get<double>());
+    }
+    print(stdout, "; a rank has {:.3f} of a fair share of it at most; compile {:.4g} ms\n",
+          value["most_work"].get<double>(), value["compile_ms"].get<double>());
+}
+
+} // namespace flexc::cli

@@ -1,0 +1,26 @@
+// A mod on made-up tensors across ranks, beside one rank that computes the whole.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "flexc/bench_case.h"
+#include "flexc/distributed.h"
+
+namespace flexc::cli {
+
+struct RankedBench {
+    bool backward = false;
+    OutputType output_type = OutputType::input;
+    std::string_view exchange;
+};
+
+// Called by all ranks together; what flexc bench reports of them, on rank 0.
+nlohmann::json bench_on_ranks(const BenchCase& bench, const RankedBench& options,
+                              std::shared_ptr<Communicator> communicator);
+// For people.
+void print_ranked_summary(const nlohmann::json& value);
+
+} // namespace flexc::cli

@@ -1,0 +1,144 @@
+#include "flexc/ranked_call.h"
+
+#include "flexc/command.h"
+#include "flexc/stopwatch.h"
+
+namespace flexc::cli {
+
+std::vector<std::int64_t> RankTensor::shape(std::int64_t rows) const {
+    std::vector<std::int64_t> shape = {batch, heads, rows};
+    if (columns != 0) {
+        shape.push_back(columns);
+    }
+    return shape;
+}
+
+TensorView RankTensor::view(int rank) {
+    return TensorView::contiguous(bytes.empty() ? nullptr : bytes.data(), dtype,
+                                  shape(shards->rows(rank)));
+}
+
+RankedCall::RankedCall(RankedProblem problem, std::shared_ptr<Communicator> communicator,
+                       std::string_view exchange)
+    : problem_(std::move(problem)), communicator_(std::move(communicator)),
+      rank_(communicator_->rank()) {
+    compile_ms_ = milliseconds(
+        [&] { kernel_ = value_of(compile_distributed(problem_.text, problem_.options)); });
+    const int ranks = communicator_->ranks();
+    const auto& sizes = problem_.shape.sizes;
+    const bool is_zigzag = exchange == "zigzag" || exchange == "auto";
+    queries_ = value_of(is_zigzag ? Shards::zigzag(sizes.q_len, ranks)
+                                  : Shards::contiguous(sizes.q_len, ranks));
+    keys_ = value_of(is_zigzag ? Shards::zigzag(sizes.kv_len, ranks)
+                               : Shards::contiguous(sizes.kv_len, ranks));
+    options_.exchange = exchange == "auto"      ? Exchange::automatic
+                        : exchange == "gather"  ? Exchange::all_gather
+                        : exchange == "ulysses" ? Exchange::ulysses
+                                                : Exchange::ring;
+    options_.scale = problem_.scale;
+    for (const auto& [name, value] : problem_.params) {
+        params_.push_back({name, value});
+    }
+    options_.params = params_;
+}
+
+RankTensor& RankedCall::add(const std::string& name, DType dtype, bool is_query,
+                            std::int64_t columns) {
+    const auto& sizes = problem_.shape.sizes;
+    auto& tensor = tensors_[name];
+    tensor = {.name = name,
+              .dtype = dtype,
+              .batch = sizes.batch,
+              .heads = is_query ? sizes.heads : sizes.kv_heads,
+              .columns = columns,
+              .shards = is_query ? &queries_ : &keys_,
+              .bytes = {}};
+    tensor.bytes.resize(tensor.bytes_of(rank_));
+    return tensor;
+}
+
+TensorView RankedCall::view(const std::string& name) {
+    const auto found = tensors_.find(name);
+    return found == tensors_.end() ? TensorView{} : found->second.view(rank_);
+}
+
+RankTensor& RankedCall::add_input(const std::string& name) {
+    const auto& shape = problem_.shape;
+    if (name == "dlse") {
+        return add(name, DType::f32, true, 0);
+    }
+    const bool is_query = name == "q" || name == "do";
+    return add(name, shape.dtype, is_query,
+               name == "q" || name == "k" ? shape.head_dim : shape.head_dim_v);
+}
+
+void RankedCall::add_buffer(const BufferInfo& info, std::vector<std::int64_t> shape,
+                            std::vector<std::byte> bytes) {
+    buffers_.push_back({info, std::move(shape), std::move(bytes)});
+}
+
+void RankedCall::prepare() {
+    const auto& shape = problem_.shape;
+    add("o", problem_.output_type, true, shape.head_dim_v);
+    add("lse", DType::f32, true, 0);
+    if (problem_.backward) {
+        add("dq", shape.dtype, true, shape.head_dim);
+        add("dk", shape.dtype, false, shape.head_dim);
+        add("dv", shape.dtype, false, shape.head_dim_v);
+    }
+    for (const auto& buffer : buffers_) {
+        const auto& info = buffer.info;
+        buffer_views_.push_back(
+            {info.name, TensorView::read_only(buffer.bytes.data(), info.dtype, buffer.shape)});
+        if (!info.grad || !problem_.backward) {
+            continue;
+        }
+        const auto dtype =
+            problem_.options.gradient_type == GradientType::buffer ? info.dtype : DType::f32;
+        OutputTensor gradient{
+            .name = "d." + info.name, .dtype = dtype, .shape = buffer.shape, .bytes = {}};
+        gradient.bytes.resize(buffer.bytes.size() / size_of(info.dtype) * size_of(dtype));
+        gradients_.push_back(std::move(gradient));
+        gradient_views_.push_back({info.name, TensorView::contiguous(gradients_.back().bytes.data(),
+                                                                     dtype, buffer.shape)});
+    }
+    const auto& sizes = shape.sizes;
+    plan_ = value_of(kernel_.plan({.batch = sizes.batch,
+                                   .heads = sizes.heads,
+                                   .kv_heads = sizes.kv_heads,
+                                   .queries = queries_,
+                                   .keys = keys_},
+                                  communicator_, buffer_views_, options_));
+}
+
+void RankedCall::forward() {
+    require(kernel_.forward(plan_, {view("q"), view("k"), view("v"), view("o"), view("lse")},
+                            buffer_views_));
+}
+
+void RankedCall::backward() {
+    require(kernel_.backward(plan_,
+                             {.q = view("q"),
+                              .k = view("k"),
+                              .v = view("v"),
+                              .o = view("o"),
+                              .lse = view("lse"),
+                              .d_out = view("do"),
+                              .d_lse = view("dlse"),
+                              .dq = view("dq"),
+                              .dk = view("dk"),
+                              .dv = view("dv")},
+                             buffer_views_, gradient_views_));
+}
+
+std::vector<const RankTensor*> RankedCall::outputs() const {
+    std::vector<const RankTensor*> outputs;
+    for (const char* name : {"o", "lse", "dq", "dk", "dv"}) {
+        if (const auto found = tensors_.find(name); found != tensors_.end()) {
+            outputs.push_back(&found->second);
+        }
+    }
+    return outputs;
+}
+
+} // namespace flexc::cli
