@@ -27,7 +27,7 @@ ALLOWED = {
                 "templates"},
     "api": {"dsl", "ir", "front", "analysis", "passes", "plan", "support", "cache", "cuda", "cpu", "runtime", "public",
             "plain", "templates"},
-    "distributed": {"dsl", "ir", "analysis", "passes", "support", "cache", "runtime", "public", "plain"},
+    "distributed": {"dsl", "ir", "analysis", "passes", "support", "cache", "runtime", "api", "public", "plain"},
     "public": {"plain"},
     "templates": set(),
     "python": {"public", "plain"},

@@ -1,14 +1,12 @@
 #include "flexc/bench_ranks.h"
 
 #include <algorithm>
-#include <cstring>
+#include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "distributed/collectives.h"
 #include "flexc/command.h"
 #include "flexc/fill.h"
 #include "flexc/ranked_call.h"
@@ -26,11 +24,18 @@ constexpr int kLeastRepeats = 3, kMostRepeats = 101;
 // What each rank has, in their order.
 template <typename Value>
 std::vector<Value> of_ranks(Communicator& communicator, const Value& own) {
-    const auto bytes =
-        value_of(distributed::all_gather(communicator, std::as_bytes(std::span(&own, 1))));
-    std::vector<Value> values(static_cast<std::size_t>(communicator.ranks()));
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-    return values;
+    constexpr int kChannel = 0;
+    const int self = communicator.rank();
+    auto all = std::make_shared<std::vector<Value>>(communicator.ranks(), own);
+    std::vector<Communicator::Message> sends, receives;
+    for (int peer = 0; peer < communicator.ranks(); ++peer) {
+        if (peer != self) {
+            sends.push_back({peer, &all->at(static_cast<std::size_t>(self)), sizeof own});
+            receives.push_back({peer, &all->at(static_cast<std::size_t>(peer)), sizeof own});
+        }
+    }
+    require(communicator.wait(value_of(communicator.start(kChannel, sends, receives, all))));
+    return *all;
 }
 
 // Also a barrier.
