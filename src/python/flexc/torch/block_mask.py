@@ -109,7 +109,8 @@ def mask_of(block_mask, query, key):
 
 def _of_blocks(block_mask):
     """PyTorch's lists of blocks may say more than its mask_mod does: kept with it, as a table of 0, 1 and 2."""
-    made = getattr(block_mask, "_flexc_mask_mod", None)
+    is_compiling = torch.compiler.is_compiling()
+    made = None if is_compiling else getattr(block_mask, "_flexc_mask_mod", None)
     if made is not None:
         return made
     partial = _table(block_mask.kv_num_blocks, block_mask.kv_indices)
@@ -123,6 +124,8 @@ def _of_blocks(block_mask):
     def of_blocks(b, h, q_idx, kv_idx):
         block = table[b if batch > 1 else b * 0, h if heads > 1 else h * 0, q_idx // rows, kv_idx // columns]
         return (block == 2) | ((block == 1) & mask_mod(b, h, q_idx, kv_idx))
+    if is_compiling:
+        return of_blocks  # in a graph the table is the graph's own
     of_blocks._flexc_constants = True
     try:
         block_mask._flexc_mask_mod = of_blocks

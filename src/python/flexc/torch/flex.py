@@ -6,6 +6,7 @@ from typing import NamedTuple, Optional
 import torch
 
 from .. import errors, kernel as kernels
+from . import graph
 from .block_mask import BlockMask, mask_of
 from .captures import Captures
 from .trace import Text, Traced
@@ -306,7 +307,8 @@ def _remember(score_mod, block_mask, scale, enable_gqa, inputs, score, mask, cal
 
 _watched = {}  # block masks that _memo knows
 _checked = _Kept()
-_is_compiling = torch.compiler.is_compiling
+_is_compiling, _is_dynamo = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
+_is_traced = torch._C._len_torch_dispatch_stack  # of modes: not 0 where what runs is not only computed
 
 
 def flex_attention(query, key, value, score_mod=None, block_mask=None, scale=None, enable_gqa=False, return_lse=False,
@@ -318,8 +320,35 @@ def flex_attention(query, key, value, score_mod=None, block_mask=None, scale=Non
     no effect: flexc chooses its kernels.
     """
     if _is_compiling():
-        return _outside(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux)
+        if _is_dynamo() and not _fits_dynamo(query, value):
+            return _outside(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux)
+        return _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux)
     return _flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux)
+
+
+def _wants(return_lse, return_aux):
+    if return_lse and return_aux is not None:
+        raise ValueError("return_lse and return_aux cannot be used together")
+    if return_aux is not None and return_aux.max_scores:
+        raise errors.Unsupported("flexc does not return the largest scores")
+
+
+def _expanded(query, key, value):
+    """key and value of one batch entry serve all of the query's."""
+    batch = query.shape[0]
+    if key.shape[0] != batch:
+        if key.shape[0] != 1:
+            raise ValueError(f"query has batch {batch}, key and value {key.shape[0]}")
+        key, value = key.expand(batch, -1, -1, -1), value.expand(batch, -1, -1, -1)
+    return key, value
+
+
+def _returned(out, lse, return_lse, return_aux):
+    if return_lse:
+        return out, lse
+    if return_aux is not None:
+        return out, AuxOutput(lse=lse if return_aux.lse else None)
+    return out
 
 
 def _flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux):
@@ -329,21 +358,16 @@ def _flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa,
             out = _memo.run(query, key, value, score_mod, block_mask, scale, enable_gqa, with_grad)
             if out is not None:
                 return out
-    if return_lse and return_aux is not None:
-        raise ValueError("return_lse and return_aux cannot be used together")
-    if return_aux is not None and return_aux.max_scores:
-        raise errors.Unsupported("flexc does not return the largest scores")
+    if _is_traced():
+        return _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux)
+    _wants(return_lse, return_aux)
     shapes = (query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, query.device, key.device,
               value.device, enable_gqa)
     if shapes not in _checked:
         _check(query, key, value, enable_gqa)
         _checked.put(shapes, True)
     mask_mod = None if block_mask is None else mask_of(block_mask, query, key)
-    batch = query.shape[0]
-    if key.shape[0] != batch:
-        if key.shape[0] != 1:
-            raise ValueError(f"query has batch {batch}, key and value {key.shape[0]}")
-        key, value = key.expand(batch, -1, -1, -1), value.expand(batch, -1, -1, -1)
+    key, value = _expanded(query, key, value)
     device = query.device
     score, mask = _traced(score_mod, True, device), _traced(mask_mod, False, device)
     needs_grad = torch.is_grad_enabled() and (
@@ -358,14 +382,33 @@ def _flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa,
         if lse is None:
             _remember(score_mod, block_mask, scale, enable_gqa, (query, key, value), score, mask, call, tensors,
                       versions)
-    if return_lse:
-        return out, lse
-    if return_aux is not None:
-        return out, AuxOutput(lse=lse if return_aux.lse else None)
-    return out
+    return _returned(out, lse, return_lse, return_aux)
 
 
-# What dynamo sees of flex_attention: a call that it does not look into. flexc.torch.attention needs none.
+def _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux):
+    """A call that something traces: the operator flexc::attention."""
+    _wants(return_lse, return_aux)
+    _check(query, key, value, enable_gqa)
+    mask_mod = None if block_mask is None else mask_of(block_mask, query, key)
+    key, value = _expanded(query, key, value)
+    scale = None if scale is None else float(scale)
+    if _is_dynamo():
+        mask = (score_mod is not None, mask_mod is not None, graph.everything if mask_mod is None else mask_mod)
+        out, lse = graph.in_graph(query, key, value, graph.identity if score_mod is None else score_mod, mask, scale, {})
+    else:
+        out, lse = graph.attend(query, key, value, score_mod, mask_mod, scale)
+    return _returned(out, lse, return_lse, return_aux)
+
+
+_OLD_DYNAMO = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 7)
+
+
+def _fits_dynamo(query, value):
+    """Older ones take it that the output has the query's head dim."""
+    return not _OLD_DYNAMO or value.shape[3] == query.shape[3]
+
+
+# What dynamo then sees: a call that it does not look into.
 @torch.compiler.disable
 def _outside(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux):
     return _flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux)

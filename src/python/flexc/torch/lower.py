@@ -61,7 +61,9 @@ class Sizes:
         self.key = (batch, heads, kv_heads, q_len, kv_len)
 
     def ambient(self, name):
-        return Expr(name, "int", 0, self.of[name][1] - 1)
+        size = self.of[name][1]
+        # A size that a tracer keeps open has no bound.
+        return Expr(name, "int", 0, size - 1 if type(size) is int else INFINITE)
 
 
 SAME = {"alias", "clone", "contiguous", "lift_fresh", "lift_fresh_copy", "lift", "positive", "view_as_real_copy"}

@@ -17,16 +17,31 @@ def _kernel(program, query, value, backward):
         backward=backward))
 
 
-def _plan(kernel, query, key, params, scale):
+_SIZES = {"B", "H", "H_KV", "Q_LEN", "KV_LEN", "D", "DV"}
+
+
+def _has_own_sizes(buffers):
+    """Whether a dim has a size that only the buffer itself knows."""
+    return any(not dim.isdigit() and dim not in _SIZES for _, _, dims, _ in buffers for dim in dims)
+
+
+def _plan(kernel, query, key, params, scale, buffers):
     sizes = query.shape[0], query.shape[1], key.shape[1], query.shape[2], key.shape[2]
-    place = id(kernel), sizes, params, scale
+    place = id(kernel), sizes, params, scale, *[buffer.shape for buffer in buffers]
     found = _plans.get(place)
     if found is not None and found[0] is kernel:
         return found[1]
     values = dict(param.split("=") for param in params.split())
     options = {"scale": scale, "params": {name: float(value) for name, value in values.items()}}
-    # Without buffers: each call reads the mask anew.
-    made = kernel._core.plan(sizes, kernel._buffers, kernel._grads, None, _stream(query.device), options)
+    stream = _stream(query.device)
+    if _has_own_sizes(kernel.signature.buffers):
+        # The buffers say how large these are. A block mask would be that of what they hold now.
+        made = kernel._core.plan(sizes, kernel._buffers, kernel._grads, buffers, stream, options)
+        if made.block_mask_bytes:
+            return made
+    else:
+        # Without buffers: each call reads the mask anew.
+        made = kernel._core.plan(sizes, kernel._buffers, kernel._grads, None, stream, options)
     _plans.put(place, (kernel, made))
     return made
 
@@ -35,11 +50,11 @@ def _plan(kernel, query, key, params, scale):
 def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, buffers: Sequence[torch.Tensor],
                program: str, params: str, scale: Optional[float], backward: bool) -> Tuple[torch.Tensor, torch.Tensor]:
     kernel = _kernel(program, query, value, backward)
-    plan = _plan(kernel, query, key, params, scale)
+    moved = tuple(_moved(buffer, query.device) for buffer in buffers)
+    plan = _plan(kernel, query, key, params, scale, moved)
     out = query.new_empty((*query.shape[:3], value.shape[3]))
     lse = torch.empty(query.shape[:3], dtype=torch.float32, device=query.device)
-    plan.forward((query.detach(), key.detach(), value.detach(), out, lse),
-                 tuple(_moved(buffer, query.device) for buffer in buffers), _stream(query.device),
+    plan.forward((query.detach(), key.detach(), value.detach(), out, lse), moved, _stream(query.device),
                  _workspace(plan.workspace_bytes, query.device))
     return out, lse
 
@@ -55,13 +70,13 @@ def _attention_backward(query: torch.Tensor, key: torch.Tensor, value: torch.Ten
                         buffers: Sequence[torch.Tensor], program: str, params: str,
                         scale: Optional[float]) -> List[torch.Tensor]:
     kernel = _kernel(program, query, value, True)
-    plan = _plan(kernel, query, key, params, scale)
+    moved = tuple(_moved(buffer, query.device) for buffer in buffers)
+    plan = _plan(kernel, query, key, params, scale, moved)
     results = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value)]
     by_name = dict(zip(kernel._buffers, buffers))
     given = [None if x is None else x.detach() for x in (query, key, value, out, lse, d_out, d_lse)]
     gradients = [torch.empty(by_name[name].shape, dtype=torch.float32, device=query.device) for name in kernel._grads]
-    plan.backward((*given, *results),
-                  tuple(_moved(buffer, query.device) for buffer in buffers), tuple(gradients), _stream(query.device),
+    plan.backward((*given, *results), moved, tuple(gradients), _stream(query.device),
                   _workspace(plan.workspace_bytes, query.device))
     return results + [gradient.to(by_name[name].dtype) for name, gradient in zip(kernel._grads, gradients)]
 

@@ -7,6 +7,7 @@ import torch
 import torch.fx.traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from ..errors import CannotTrace
 from . import expr, lower
@@ -27,10 +28,19 @@ def _without_gradient(array: torch.Tensor) -> torch.Tensor:
 
 
 class _Mode(TorchFunctionMode):
-    """Reads at traced indices, and which line of the user's each operator stands in."""
+    """Reads at traced indices, and which line of the user's each operator stands in.
+
+    `stand_ins` are what takes the place of tensors, by their identity.
+    """
+
+    def __init__(self, stand_ins):
+        super().__init__()
+        self.stand_ins = stand_ins
 
     def __torch_function__(self, function, types, arguments=(), named=None):
         torch.fx.traceback.set_stack_trace([_user_line()])
+        if self.stand_ins:
+            arguments, named = tree_map(lambda x: self.stand_ins.get(id(x), x), (arguments, named))
         if function is torch.Tensor.__getitem__:
             return _read(*arguments)
         if function in (torch.Tensor.detach, torch.detach):
@@ -79,19 +89,19 @@ def _plain(array, index):
 class Traced:
     """The graph of one mod. `slots` says which of the captures' tensors a constant of the graph is."""
 
-    def __init__(self, function, captures, with_score, device):
-        self.with_score = with_score
+    def __init__(self, function, captures, with_score, device, stand_ins=None):
+        self.with_score, stand_ins = with_score, stand_ins or {}
         self.symbolic = bool(captures.numbers)
         try:
-            module = self._trace(function, captures, device)
+            module = self._trace(function, captures, device, stand_ins)
         except Exception:
             if not self.symbolic:
                 raise
             # The function decides by a number's value: then the number is a part of the program.
             self.symbolic = False
-            module = self._trace(function, captures, device)
+            module = self._trace(function, captures, device, stand_ins)
         self.constants, self.slots = {}, {}
-        places = {id(tensor): slot for slot, tensor in enumerate(captures.tensors)}
+        places = {id(stand_ins.get(id(tensor), tensor)): slot for slot, tensor in enumerate(captures.tensors)}
         for node in module.graph.nodes:
             if node.op != "get_attr" or node.target in self.slots or node.target in self.constants:
                 continue
@@ -111,14 +121,14 @@ class Traced:
                                                      requires_grad=False))
         self.module = module
 
-    def _trace(self, function, captures, device):
+    def _trace(self, function, captures, device, stand_ins):
         numbers = captures.numbers if self.symbolic else ()
 
         def traced(*values):
             count = 5 if self.with_score else 4
             held = iter(values[count:])
             mod = rebuilt(function, held) if numbers else function
-            with _Mode():
+            with _Mode(stand_ins):
                 result = mod(*values[:count])
             if numbers and next(held, None) is not None:
                 raise CannotTrace("a captured number was not found again")
