@@ -89,6 +89,9 @@ def create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device=None):
     return mod_fn(*index).expand(B or 1, H or 1, Q_LEN, KV_LEN)
 
 
+_EVERYTHING = 1 << 30
+
+
 def mask_of(block_mask, query, key):
     """The mask_mod of a BlockMask of flexc or of PyTorch, once its lengths are checked."""
     if isinstance(block_mask, BlockMask):
@@ -97,6 +100,8 @@ def mask_of(block_mask, query, key):
         mask_mod = _of_blocks(block_mask)
     else:
         raise InvalidOption(f"block_mask is a BlockMask, not {type(block_mask).__name__}")
+    if block_mask.BLOCK_SIZE == (_EVERYTHING, _EVERYTHING):
+        return block_mask.mask_mod  # what PyTorch puts for no mask: of any lengths
     q_len, kv_len = block_mask.seq_lengths
     if (q_len, kv_len) != (query.shape[2], key.shape[2]):
         raise ValueError(f"block_mask is for {q_len} queries and {kv_len} keys, not {query.shape[2]} and "

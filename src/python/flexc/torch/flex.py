@@ -4,6 +4,7 @@ import weakref
 from typing import NamedTuple, Optional
 
 import torch
+from torch._subclasses import FakeTensor
 
 from .. import errors, kernel as kernels
 from . import graph
@@ -358,7 +359,7 @@ def _flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa,
             out = _memo.run(query, key, value, score_mod, block_mask, scale, enable_gqa, with_grad)
             if out is not None:
                 return out
-    if _is_traced():
+    if _is_traced() or type(query) is FakeTensor:
         return _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux)
     _wants(return_lse, return_aux)
     shapes = (query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, query.device, key.device,
