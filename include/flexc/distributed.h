@@ -106,10 +106,12 @@ Result<std::shared_ptr<Communicator>> mpi_communicator(const void* comm = nullpt
 
 // ring: rank r computes with its own keys, then with those of rank r - 1, r - 2, ...; what it needs
 // of them arrives during the step before. all_gather: what it needs of all ranks is put together
-// first, and each range of queries meets it at once: fewest partial results, most memory.
+// first, and each range of queries meets it at once: fewest partial results, most memory. Where
+// that is more than DistributedOptions::gathered_bytes, pieces of heads follow each other.
 // ulysses: each rank gets all queries and keys of some heads instead, whatever the mask shows, and
 // has the work of one rank with fewer heads; useful while ranks are no more than heads.
-// automatic: all_gather while gathered keys and values take at most 256 MiB on each rank.
+// automatic: all_gather within gathered_bytes, also in pieces where these are no more launches than
+// a ring's; else ring.
 enum class Exchange : std::uint8_t { automatic, ring, all_gather, ulysses };
 std::string_view name(Exchange exchange); // "automatic", ...
 
@@ -130,6 +132,10 @@ struct DistributedOptions {
     Exchange exchange = Exchange::automatic;
     GradientReduction reduction = GradientReduction::sum;
     CpuThreads cpu_threads;
+    // Of other ranks' keys and values that all_gather has on a rank at a time, as far as pieces of
+    // whole heads of keys allow: one is computed with while the next one comes. Backward, their
+    // gradients are there too, in f32.
+    std::uint64_t gathered_bytes = std::uint64_t{256} << 20;
 };
 
 // Of one rank and one pass, as the plan knows it beforehand.

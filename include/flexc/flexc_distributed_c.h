@@ -120,6 +120,7 @@ typedef struct flexc_distributed_options {
     int32_t reserved;
     flexc_parallel_for parallel_for;
     void* parallel_user;
+    uint64_t gathered_bytes; /* by all_gather on a rank at a time; default 256 MiB */
 } flexc_distributed_options;
 
 /* Shards of queries and of keys of one length, as even as whole chunks can be in rows and in what

@@ -97,6 +97,7 @@ Result<ReadOptions> read_options(const flexc_distributed_options* given) {
     options.params = result.params; // the vector's memory moves with it
     options.exchange = *exchange;
     options.reduction = kReductions[*reduction];
+    if (read->gathered_bytes != 0) options.gathered_bytes = read->gathered_bytes;
     options.cpu_threads = {read->cpu_threads, read->parallel_for, read->parallel_user};
     return result;
 }

@@ -93,6 +93,12 @@ class LaunchBuffers {
     KeyTensors zero_rows_;
 };
 
+// A launch's queries of some heads.
+TensorView part_of(const TensorView& tensor, const Launch& launch, const RowRange& heads) {
+    return rows_of(rows_of(tensor, launch.q_row, launch.q_count), heads.begin, heads.count(),
+                   distributed::kHeadDim);
+}
+
 KeyTensors key_tensors(const TensorView& k, const TensorView& v, const LaunchBuffers& buffers) {
     KeyTensors tensors = {k, v};
     std::ranges::copy(buffers.of_keys(), std::back_inserter(tensors));
@@ -102,13 +108,14 @@ KeyTensors key_tensors(const TensorView& k, const TensorView& v, const LaunchBuf
 Result<void> run_forward(const DistributedPlanState& plan, const ForwardTensors& tensors,
                          std::span<const NamedTensor> buffers) {
     if (plan.ulysses) return distributed::forward_ulysses(plan, tensors, buffers);
-    const Kernel& kernel = plan.kernel->kernel;
+    const Kernel& kernel = plan.launch_kernel();
     const std::int64_t heads = plan.sizes.batch * plan.sizes.heads;
     const std::int64_t columns = kernel.options().head_dim_v;
     auto workspace = workspace_of(plan);
     if (!workspace) return workspace.error();
     const bool has_merged = !plan.merged_rows.empty();
-    distributed::PartialSums sums(heads, has_merged ? plan.q_rows : 0, columns);
+    distributed::PartialSums sums(plan.sizes.batch, plan.sizes.heads, has_merged ? plan.q_rows : 0,
+                                  columns);
     const auto room = static_cast<std::size_t>(has_merged ? heads * plan.most_queries : 0);
     std::vector<float> partial_o(room * static_cast<std::size_t>(columns)), partial_lse(room);
 
@@ -122,14 +129,15 @@ Result<void> run_forward(const DistributedPlanState& plan, const ForwardTensors&
             if (auto started = keys.start(step + 1); !started) return started;
         for (const Launch& launch : plan.steps[step].launches) {
             const KeyTensors& block = (*blocks)[launch.block];
-            const KeyTensors seen = keys.rows(block, launch);
-            ForwardTensors piece{
-                .q = rows_of(tensors.q, launch.q_row, launch.q_count), .k = seen[0], .v = seen[1]};
+            const RowRange& of_heads = plan.steps[step].heads.heads;
+            ForwardTensors piece{.q = part_of(tensors.q, launch, of_heads),
+                                 .k = rows_of(block[0], launch.k_row, launch.k_count),
+                                 .v = rows_of(block[1], launch.k_row, launch.k_count)};
             if (launch.is_alone) {
-                piece.o = rows_of(tensors.o, launch.q_row, launch.q_count);
-                piece.lse = rows_of(tensors.lse, launch.q_row, launch.q_count);
+                piece.o = part_of(tensors.o, launch, of_heads);
+                piece.lse = part_of(tensors.lse, launch, of_heads);
             } else {
-                const std::int64_t b = plan.sizes.batch, h = plan.sizes.heads;
+                const std::int64_t b = plan.sizes.batch, h = of_heads.count();
                 piece.o = TensorView::contiguous(partial_o.data(), DType::f32,
                                                  {b, h, launch.q_count, columns});
                 piece.lse =
@@ -141,7 +149,8 @@ Result<void> run_forward(const DistributedPlanState& plan, const ForwardTensors&
                 !done)
                 return done;
             if (!launch.is_alone)
-                sums.add(launch.q_row, launch.q_count, partial_o.data(), partial_lse.data());
+                sums.add(of_heads, {launch.q_row, launch.q_row + launch.q_count}, partial_o.data(),
+                         partial_lse.data());
         }
     }
     const auto sinks = distributed::Sinks::find(plan, tensors.q, read.of_sinks(),
@@ -172,7 +181,7 @@ class Sums {
 Result<void> backward_by_keys(const DistributedPlanState& plan, const BackwardTensors& tensors,
                               std::span<const NamedTensor> buffers,
                               std::span<const NamedTensor> sum_views) {
-    const Kernel& kernel = plan.kernel->kernel;
+    const Kernel& kernel = plan.launch_kernel();
     const std::int64_t b = plan.sizes.batch;
     const std::int64_t d = kernel.options().head_dim, dv = kernel.options().head_dim_v;
     auto workspace = workspace_of(plan);
@@ -198,24 +207,26 @@ Result<void> backward_by_keys(const DistributedPlanState& plan, const BackwardTe
         const std::vector<KeyTensors> block_sums = homeward.begin(step);
         for (const Launch& launch : plan.steps[step].launches) {
             const Block& block = plan.steps[step].blocks[launch.block];
-            const KeyTensors seen = keys.rows((*blocks)[launch.block], launch);
-            const KeyTensors to = homeward.rows(block_sums[launch.block], launch);
             const auto of_queries = [&](const TensorView& tensor) {
-                return rows_of(tensor, launch.q_row, launch.q_count);
+                return part_of(tensor, launch, plan.steps[step].heads.heads);
             };
+            const auto of_keys = [&](const KeyTensors& tensors_of_block, std::size_t which) {
+                return rows_of(tensors_of_block[which], launch.k_row, launch.k_count);
+            };
+            const KeyTensors& read_block = (*blocks)[launch.block];
+            const KeyTensors& sum_block = block_sums[launch.block];
             const BackwardTensors piece{.q = of_queries(tensors.q),
-                                        .k = seen[0],
-                                        .v = seen[1],
+                                        .k = of_keys(read_block, 0),
+                                        .v = of_keys(read_block, 1),
                                         .o = of_queries(tensors.o),
                                         .lse = of_queries(rows.lse),
                                         .d_out = of_queries(tensors.d_out),
                                         .d_lse = of_queries(rows.d_lse),
                                         .dq = of_queries(dq.view()),
-                                        .dk = to[0],
-                                        .dv = to[1]};
-            if (auto done =
-                    kernel.backward(launch.plan, piece, read.of(block, (*blocks)[launch.block]),
-                                    learnt.of(block, block_sums[launch.block]), room);
+                                        .dk = of_keys(sum_block, 0),
+                                        .dv = of_keys(sum_block, 1)};
+            if (auto done = kernel.backward(launch.plan, piece, read.of(block, read_block),
+                                            learnt.of(block, sum_block), room);
                 !done)
                 return done;
         }

@@ -25,15 +25,18 @@ inline Bytes bytes(std::size_t count) { return Bytes(new std::byte[count]); }
 // k and v, and what else has a row for each key: buffers that are sharded along KV_LEN, or the
 // gradients of all of these.
 using KeyTensors = std::vector<TensorView>;
+inline constexpr std::size_t kHeadDim = 1; // of k and v
 
 // How they lie in messages and blocks: of a run of rows all of them, without gaps.
 class KeyRows {
   public:
-    KeyRows(const DistributedPlanState& plan, bool are_gradients) {
+    // In a step, which has some heads of k and v.
+    KeyRows(const DistributedPlanState& plan, std::size_t step, bool are_gradients)
+        : heads_(plan.steps[step].heads.kv_heads) {
         const CompileOptions& options = plan.kernel->kernel.options();
         const DType dtype = are_gradients ? DType::f32 : options.dtype;
         for (const std::int64_t columns : {options.head_dim, options.head_dim_v})
-            parts_.push_back({dtype, 2, {plan.sizes.batch, plan.sizes.kv_heads, 0, columns}});
+            parts_.push_back({dtype, 2, {plan.sizes.batch, heads_.count(), 0, columns}});
         for (const Sharded& sharded : plan.sharded)
             if (!sharded.is_query && (!are_gradients || sharded.grad))
                 parts_.push_back(
@@ -68,6 +71,12 @@ class KeyRows {
         }
         return views;
     }
+    // Of tensors that have all heads: those of the step.
+    KeyTensors own_heads(KeyTensors tensors) const {
+        for (std::size_t i = 0; i < 2; ++i)
+            tensors[i] = rows_of(tensors[i], heads_.begin, heads_.count(), kHeadDim);
+        return tensors;
+    }
     KeyTensors rows(const KeyTensors& tensors, std::int64_t begin, std::int64_t count) const {
         KeyTensors rows;
         for (std::size_t i = 0; i < tensors.size(); ++i)
@@ -92,6 +101,7 @@ class KeyRows {
     }
     static constexpr std::size_t kAlignment = 16;
 
+    RowRange heads_;
     std::vector<Part> parts_;
 };
 
@@ -122,27 +132,29 @@ struct OnTheWay {
 class KeyExchange {
   public:
     KeyExchange(const DistributedPlanState& plan, KeyTensors own)
-        : plan_(plan), own_(std::move(own)), rows_(plan, false) {}
+        : plan_(plan), own_(std::move(own)) {}
 
     Result<void> start(std::size_t step) {
         next_ = {};
+        const KeyRows rows(plan_, step, false);
+        const KeyTensors own = rows.own_heads(own_);
         auto memory = std::make_shared<std::vector<Bytes>>();
         std::vector<Communicator::Message> sends, receives;
         for (const Share& share : plan_.schedule.steps[step].departures) {
-            const std::size_t size = rows_.bytes_of(share);
+            const std::size_t size = rows.bytes_of(share);
             std::byte* const data = memory->emplace_back(bytes(size)).get();
             std::byte* at = data;
             for (const RowRange& run : share.runs) {
-                pack(rows_.rows(own_, local_row(plan_, run.begin), run.count()),
-                     rows_.views(at, run.count()));
-                at += rows_.bytes_of(run.count());
+                pack(rows.rows(own, local_row(plan_, run.begin), run.count()),
+                     rows.views(at, run.count()));
+                at += rows.bytes_of(run.count());
             }
             sends.push_back({share.peer, data, size});
         }
         for (const Share& share : plan_.schedule.steps[step].arrivals) {
             std::byte* data = nullptr;
             if (share.peer != plan_.communicator->rank()) {
-                const std::size_t size = rows_.bytes_of(share);
+                const std::size_t size = rows.bytes_of(share);
                 data = memory->emplace_back(bytes(size)).get();
                 receives.push_back({share.peer, data, size});
             }
@@ -162,36 +174,42 @@ class KeyExchange {
         if (next_.ticket)
             if (auto done = plan_.communicator->wait(*next_.ticket); !done) return done.error();
         here_ = std::move(next_);
+        const auto messages = static_cast<std::ptrdiff_t>(here_.memory.size());
+        const std::vector<Block>& blocks = plan_.steps[step].blocks;
         std::vector<KeyTensors> views;
-        for (const Block& block : plan_.steps[step].blocks)
+        for (const Block& block : blocks)
             views.push_back(block_view(block, step));
+        // What was put together is not kept twice while the next step's messages come.
+        const bool is_read_in_place = std::ranges::any_of(blocks, [](const Block& block) {
+            return block.parts.size() == 1 && block.local_row < 0;
+        });
+        if (!is_read_in_place)
+            here_.memory.erase(here_.memory.begin(), here_.memory.begin() + messages);
         return views;
     }
 
-    KeyTensors rows(const KeyTensors& block, const Launch& launch) const {
-        return rows_.rows(block, launch.k_row, launch.k_count);
-    }
-
   private:
-    KeyTensors part_view(const Block::Part& part, std::size_t step) const {
+    KeyTensors part_view(const KeyRows& rows, const Block::Part& part, std::size_t step) const {
         const auto& arrivals = plan_.schedule.steps[step].arrivals;
         const auto share = std::ranges::find(arrivals, part.peer, &Share::peer);
         std::byte* const message =
             here_.received[static_cast<std::size_t>(share - arrivals.begin())];
         if (message == nullptr)
-            return rows_.rows(own_, local_row(plan_, part.run.begin), part.run.count());
-        return rows_.views(rows_.find(message, *share, part.run), part.run.count());
+            return rows.rows(rows.own_heads(own_), local_row(plan_, part.run.begin),
+                             part.run.count());
+        return rows.views(rows.find(message, *share, part.run), part.run.count());
     }
 
     KeyTensors block_view(const Block& block, std::size_t step) {
-        if (block.parts.size() == 1) return part_view(block.parts[0], step);
+        const KeyRows rows(plan_, step, false);
+        if (block.parts.size() == 1) return part_view(rows, block.parts[0], step);
         const std::int64_t count = block.keys.count();
         KeyTensors whole =
-            rows_.views(here_.memory.emplace_back(bytes(rows_.bytes_of(count))).get(), count);
+            rows.views(here_.memory.emplace_back(bytes(rows.bytes_of(count))).get(), count);
         for (const Block::Part& part : block.parts) {
-            const KeyTensors from = part_view(part, step);
+            const KeyTensors from = part_view(rows, part, step);
             const KeyTensors to =
-                rows_.rows(whole, part.run.begin - block.keys.begin, part.run.count());
+                rows.rows(whole, part.run.begin - block.keys.begin, part.run.count());
             for (std::size_t i = 0; i < from.size(); ++i)
                 flexc::distributed::copy(from[i], to[i]);
         }
@@ -200,7 +218,6 @@ class KeyExchange {
 
     const DistributedPlanState& plan_;
     KeyTensors own_;
-    KeyRows rows_;
     OnTheWay next_, here_;
 };
 
@@ -210,48 +227,47 @@ class GradientExchange {
   public:
     // own: this rank's sums, without gaps.
     GradientExchange(const DistributedPlanState& plan, KeyTensors own)
-        : plan_(plan), own_(std::move(own)), rows_(plan, true) {}
+        : plan_(plan), own_(std::move(own)) {}
 
     // Where a step's launches add: zeros, or the rank's own sums.
     std::vector<KeyTensors> begin(std::size_t step) {
         blocks_.clear();
+        const KeyRows rows(plan_, step, true);
+        const KeyTensors own = rows.own_heads(own_);
         std::vector<KeyTensors> views;
         for (const Block& block : plan_.steps[step].blocks) {
             if (block.local_row >= 0) {
-                views.push_back(rows_.rows(own_, block.local_row, block.keys.count()));
+                views.push_back(rows.rows(own, block.local_row, block.keys.count()));
                 continue;
             }
-            const std::size_t size = rows_.bytes_of(block.keys.count());
+            const std::size_t size = rows.bytes_of(block.keys.count());
             std::byte* const data = blocks_.emplace_back(bytes(size)).get();
             std::fill_n(data, size, std::byte{0});
-            views.push_back(rows_.views(data, block.keys.count()));
+            views.push_back(rows.views(data, block.keys.count()));
         }
         return views;
-    }
-
-    KeyTensors rows(const KeyTensors& block, const Launch& launch) const {
-        return rows_.rows(block, launch.k_row, launch.k_count);
     }
 
     // What launches added to the blocks goes home, and what others added comes.
     Result<void> start(std::size_t step, std::span<const KeyTensors> blocks) {
         if (auto done = finish(); !done) return done;
+        const KeyRows rows(plan_, step, true);
         auto memory = std::make_shared<std::vector<Bytes>>();
         std::vector<Communicator::Message> sends, receives;
         const Step& travel = plan_.schedule.steps[step];
         for (const Share& share : travel.arrivals) {
             const bool is_own = share.peer == plan_.communicator->rank();
-            const std::size_t size = rows_.bytes_of(share);
+            const std::size_t size = rows.bytes_of(share);
             std::byte* const data = is_own ? nullptr : memory->emplace_back(bytes(size)).get();
             for (std::size_t i = 0; i < blocks.size(); ++i)
                 for (const Block::Part& part : plan_.steps[step].blocks[i].parts)
                     if (part.peer == share.peer)
-                        take(plan_.steps[step].blocks[i], blocks[i], part.run,
-                             is_own ? nullptr : rows_.find(data, share, part.run));
+                        take(rows, plan_.steps[step].blocks[i], blocks[i], part.run,
+                             is_own ? nullptr : rows.find(data, share, part.run));
             if (!is_own) sends.push_back({share.peer, data, size});
         }
         for (const Share& share : travel.departures) {
-            const std::size_t size = rows_.bytes_of(share);
+            const std::size_t size = rows.bytes_of(share);
             std::byte* const data = memory->emplace_back(bytes(size)).get();
             next_.received.push_back(data);
             receives.push_back({share.peer, data, size});
@@ -270,11 +286,12 @@ class GradientExchange {
     Result<void> finish() {
         if (next_.ticket)
             if (auto done = plan_.communicator->wait(*next_.ticket); !done) return done;
+        const KeyRows rows(plan_, step_, true);
         for (std::size_t i = 0; i < next_.received.size(); ++i) {
             std::byte* at = next_.received[i];
             for (const RowRange& run : plan_.schedule.steps[step_].departures[i].runs) {
-                add(rows_.views(at, run.count()), run);
-                at += rows_.bytes_of(run.count());
+                add(rows, rows.views(at, run.count()), run);
+                at += rows.bytes_of(run.count());
             }
         }
         next_ = {};
@@ -283,26 +300,27 @@ class GradientExchange {
 
   private:
     // To the sums of own keys; `more` has no gaps.
-    void add(const KeyTensors& more, const RowRange& run) {
-        const KeyTensors to = rows_.rows(own_, local_row(plan_, run.begin), run.count());
+    void add(const KeyRows& rows, const KeyTensors& more, const RowRange& run) {
+        const KeyTensors to =
+            rows.rows(rows.own_heads(own_), local_row(plan_, run.begin), run.count());
         for (std::size_t i = 0; i < more.size(); ++i)
             flexc::distributed::add(static_cast<const float*>(more[i].data), to[i]);
     }
 
     // Into a message, or to the sums of own keys.
-    void take(const Block& block, const KeyTensors& sums, const RowRange& run, std::byte* data) {
+    void take(const KeyRows& rows, const Block& block, const KeyTensors& sums, const RowRange& run,
+              std::byte* data) {
         if (block.local_row >= 0) return; // they are there already
-        const KeyTensors from = rows_.rows(sums, run.begin - block.keys.begin, run.count());
-        if (data != nullptr) return pack(from, rows_.views(data, run.count()));
-        const Bytes packed = bytes(rows_.bytes_of(run.count()));
-        const KeyTensors more = rows_.views(packed.get(), run.count());
+        const KeyTensors from = rows.rows(sums, run.begin - block.keys.begin, run.count());
+        if (data != nullptr) return pack(from, rows.views(data, run.count()));
+        const Bytes packed = bytes(rows.bytes_of(run.count()));
+        const KeyTensors more = rows.views(packed.get(), run.count());
         pack(from, more);
-        add(more, run);
+        add(rows, more, run);
     }
 
     const DistributedPlanState& plan_;
     KeyTensors own_;
-    KeyRows rows_;
     std::vector<Bytes> blocks_;
     OnTheWay next_;
     std::size_t step_ = 0;

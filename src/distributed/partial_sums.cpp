@@ -12,18 +12,20 @@ namespace {
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 }
 
-PartialSums::PartialSums(std::int64_t heads, std::int64_t rows, std::int64_t columns)
-    : heads_(heads), rows_(rows), columns_(columns),
-      sums_(static_cast<std::size_t>(heads * rows * columns)),
-      largest_(static_cast<std::size_t>(heads * rows), kNothing),
-      weights_(static_cast<std::size_t>(heads * rows)) {}
+PartialSums::PartialSums(std::int64_t batch, std::int64_t heads, std::int64_t rows,
+                         std::int64_t columns)
+    : batch_(batch), heads_(heads), rows_(rows), columns_(columns),
+      sums_(static_cast<std::size_t>(batch * heads * rows * columns)),
+      largest_(static_cast<std::size_t>(batch * heads * rows), kNothing),
+      weights_(static_cast<std::size_t>(batch * heads * rows)) {}
 
-void PartialSums::add(std::int64_t begin, std::int64_t count, const float* o, const float* lse) {
-    for (std::int64_t head = 0; head < heads_; ++head)
-        for (std::int64_t row = 0; row < count; ++row, o += columns_, ++lse) {
+void PartialSums::add(RowRange heads, RowRange rows, const float* o, const float* lse) {
+    for (std::int64_t i = 0; i < batch_ * heads.count(); ++i) {
+        const std::int64_t head = i / heads.count() * heads_ + heads.begin + i % heads.count();
+        for (std::int64_t row = rows.begin; row < rows.end; ++row, o += columns_, ++lse) {
             const float own = *lse;
             if (own == kNothing) continue;
-            const auto place = static_cast<std::size_t>(head * rows_ + begin + row);
+            const auto place = static_cast<std::size_t>(head * rows_ + row);
             float* const sum = sums_.data() + static_cast<std::ptrdiff_t>(place) * columns_;
             float& largest = largest_[place];
             if (largest == kNothing) {
@@ -48,13 +50,14 @@ void PartialSums::add(std::int64_t begin, std::int64_t count, const float* o, co
                 weights_[place] += weight;
             }
         }
+    }
 }
 
 void PartialSums::finish(RowRange rows, const float* sinks, const TensorView& o,
                          const TensorView& lse) const {
     std::vector<float> outputs, log_sums;
-    outputs.reserve(static_cast<std::size_t>(heads_ * rows.count() * columns_));
-    for (std::int64_t head = 0; head < heads_; ++head)
+    outputs.reserve(static_cast<std::size_t>(batch_ * heads_ * rows.count() * columns_));
+    for (std::int64_t head = 0; head < batch_ * heads_; ++head)
         for (std::int64_t row = rows.begin; row < rows.end; ++row) {
             const auto place = static_cast<std::size_t>(head * rows_ + row);
             const bool is_empty = largest_[place] == kNothing;

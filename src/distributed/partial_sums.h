@@ -11,12 +11,11 @@ namespace flexc::distributed {
 
 class PartialSums {
   public:
-    // Of `heads` heads, batch included, with as many rows each.
-    PartialSums(std::int64_t heads, std::int64_t rows, std::int64_t columns);
+    PartialSums(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t columns);
 
-    // o [heads, count, columns] and lse [heads, count], without gaps, of the rows from `begin` on.
-    // A row whose lse is -inf adds nothing, whatever its o is.
-    void add(std::int64_t begin, std::int64_t count, const float* o, const float* lse);
+    // o [batch, heads, rows, columns] and lse [batch, heads, rows], without gaps, of some heads and
+    // rows. A row whose lse is -inf adds nothing, whatever its o is.
+    void add(RowRange heads, RowRange rows, const float* o, const float* lse);
 
     // Rows that nothing was added to have o = 0 and lse = -inf. lse may be absent. sinks, without
     // gaps like an lse of all rows, take their weight of o; null: there are none.
@@ -24,7 +23,7 @@ class PartialSums {
                 const TensorView& lse) const;
 
   private:
-    std::int64_t heads_, rows_, columns_;
+    std::int64_t batch_, heads_, rows_, columns_;
     std::vector<float> sums_;     // of weighted outputs
     std::vector<float> largest_;  // lse
     std::vector<double> weights_; // sum of e^(lse - largest)

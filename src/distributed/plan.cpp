@@ -26,8 +26,6 @@ using distributed::Step;
 using distributed::StepPlan;
 using distributed::VisibleMap;
 
-constexpr std::uint64_t kMostGatheredBytes = std::uint64_t{256} << 20;
-
 Sizes whole_sizes(const DistributedSizes& sizes) {
     return {.batch = sizes.batch,
             .heads = sizes.heads,
@@ -81,11 +79,11 @@ Result<VisibleMap> map_of(const passes::Mod& mod, const detail::PlanState& plan,
     return map;
 }
 
-// Of the sizes of a problem.
+// Of the sizes of a problem, of some heads of keys.
 enum class Way : std::uint8_t { out, home }; // keys and values, or their gradients in f32
-std::uint64_t bytes_per_key(const DistributedPlanState& plan, Way way) {
+std::uint64_t bytes_per_key(const DistributedPlanState& plan, std::int64_t kv_heads, Way way) {
     const CompileOptions& options = plan.kernel->kernel.options();
-    std::uint64_t bytes = static_cast<std::uint64_t>(plan.sizes.batch * plan.sizes.kv_heads *
+    std::uint64_t bytes = static_cast<std::uint64_t>(plan.sizes.batch * kv_heads *
                                                      (options.head_dim + options.head_dim_v)) *
                           size_of(way == Way::out ? options.dtype : DType::f32);
     for (const distributed::Sharded& sharded : plan.sharded) {
@@ -168,8 +166,14 @@ class Planner {
         }
         const Schedule schedule(sizes.queries, sizes.keys, *map, plan_.exchange);
         plan_.schedule = schedule.of(rank_);
-        for (const Step& step : plan_.schedule.steps)
-            if (auto added = add_step(step); !added) return added;
+        if (pieces_ > 1) {
+            if (auto compiled = compile_pieces(); !compiled) return compiled;
+            plan_.schedule.steps.resize(static_cast<std::size_t>(pieces_),
+                                        Step(plan_.schedule.steps.front()));
+        }
+        for (std::size_t step = 0; step < plan_.schedule.steps.size(); ++step)
+            if (auto added = add_step(plan_.schedule.steps[step], heads_of_step(step)); !added)
+                return added;
         if (auto added = add_sinks(); !added) return added;
         find_lone_pieces();
         count_traffic(schedule, *map);
@@ -194,14 +198,15 @@ class Planner {
                 {"shards", std::move(shards)},
                 {"a scale or params", formatted("{} {}", plan_.whole.scale, params)},
                 {"an exchange or a reduction",
-                 formatted("{} {}", name(plan_.exchange), name(plan_.reduction))},
+                 formatted("{} {} {}", name(plan_.exchange), pieces_, name(plan_.reduction))},
                 {"contents of buffers that the mask reads", visible_}};
     }
 
   private:
     void choose_exchange(const VisibleMap& map) {
         plan_.exchange = options_.exchange;
-        if (plan_.exchange != Exchange::automatic) {
+        const bool is_free = plan_.exchange == Exchange::automatic;
+        if (!is_free && plan_.exchange != Exchange::all_gather) {
             plan_.explanation = formatted("exchange: {}, as asked for\n", name(plan_.exchange));
             return;
         }
@@ -210,14 +215,68 @@ class Planner {
         std::int64_t most = 0;
         for (int rank = 0; rank < gathered.ranks(); ++rank)
             most = std::max(most, gathered.received_rows(rank));
-        const std::uint64_t bytes =
-            static_cast<std::uint64_t>(most) * bytes_per_key(plan_, Way::out);
-        plan_.exchange = bytes <= kMostGatheredBytes ? Exchange::all_gather : Exchange::ring;
-        plan_.explanation =
-            formatted("exchange: {}, because gathered keys and values take {} bytes on a rank, {} "
-                      "than {}\n",
-                      name(plan_.exchange), bytes,
-                      plan_.exchange == Exchange::ring ? "more" : "no more", kMostGatheredBytes);
+        // The largest piece, and beside it the one that comes.
+        const auto bytes_of = [&](int pieces) {
+            const std::int64_t heads = (sizes.kv_heads + pieces - 1) / pieces;
+            return static_cast<std::uint64_t>(most) * bytes_per_key(plan_, heads, Way::out) *
+                   (pieces > 1 ? 2 : 1);
+        };
+        const std::uint64_t limit = options_.gathered_bytes;
+        while (bytes_of(pieces_) > limit && pieces_ < sizes.kv_heads)
+            ++pieces_;
+        const bool fits = bytes_of(pieces_) <= limit;
+        plan_.exchange = Exchange::all_gather;
+        std::string reason;
+        if (is_free && !fits) {
+            plan_.exchange = Exchange::ring;
+            reason = formatted("more than {}", limit);
+        } else if (is_free && pieces_ > 1) {
+            const Schedule ring(sizes.queries, sizes.keys, map, Exchange::ring);
+            const std::int64_t launches = most_launches(gathered) * pieces_;
+            const std::int64_t in_ring = most_launches(ring);
+            if (launches > in_ring) plan_.exchange = Exchange::ring;
+            reason = formatted("no more than {}, and {} launches beside {} of a ring", limit,
+                               launches, in_ring);
+        } else {
+            reason = formatted("{} than {}", fits ? "no more" : "more", limit);
+        }
+        plan_.explanation = formatted(
+            "exchange: {}, {}gathered keys and values take {} bytes on a rank{}, {}\n",
+            name(plan_.exchange), is_free ? "because " : "as asked for; ", bytes_of(pieces_),
+            pieces_ == 1 ? "" : formatted(" in {} pieces of heads", pieces_), reason);
+        if (plan_.exchange == Exchange::ring) pieces_ = 1;
+    }
+
+    // Of the rank that has most.
+    static std::int64_t most_launches(const Schedule& schedule) {
+        std::size_t most = 0;
+        for (int rank = 0; rank < schedule.ranks(); ++rank) {
+            std::size_t own = 0;
+            for (const Step& step : schedule.of(rank).steps)
+                own += step.pieces.size();
+            most = std::max(most, own);
+        }
+        return static_cast<std::int64_t>(most);
+    }
+
+    // Whole groups, as even as can be.
+    distributed::HeadBlock heads_of_piece(int piece) const {
+        const std::int64_t kv_heads = plan_.sizes.kv_heads, group = plan_.sizes.heads / kv_heads;
+        const RowRange keys{kv_heads * piece / pieces_, kv_heads * (piece + 1) / pieces_};
+        return {{keys.begin * group, keys.end * group}, keys};
+    }
+    distributed::HeadBlock heads_of_step(std::size_t step) const {
+        return heads_of_piece(pieces_ == 1 ? 0 : static_cast<int>(step));
+    }
+
+    Result<void> compile_pieces() {
+        CompileOptions options = plan_.kernel->options;
+        options.part_of_heads = true;
+        if (plan_.kernel->sink_kernel) options.sink_use = SinkUse::absent;
+        auto kernel = compile(plan_.kernel->text, options);
+        if (!kernel) return kernel.error();
+        plan_.piece_kernel = std::move(*kernel);
+        return {};
     }
 
     Result<void> find_sharded() {
@@ -258,6 +317,7 @@ class Planner {
     // along Q_LEN, and in those along KV_LEN, which have k_rows there.
     struct Place {
         std::int64_t q_position = 0, q_row = 0, k_position = 0, k_row = 0, k_rows = 0;
+        distributed::HeadBlock heads = {};
     };
     Result<Plan> plan_launch(const Kernel& kernel, const Sizes& sizes, const Place& place) {
         std::vector<ParamValue> params(options_.params.begin(), options_.params.end());
@@ -266,6 +326,12 @@ class Planner {
             if (std::ranges::find(plan_.sharded, buffer.name, &distributed::Sharded::name) ==
                 plan_.sharded.end())
                 buffers.push_back(buffer);
+        if (plan_.piece_kernel && &kernel == &*plan_.piece_kernel)
+            for (const auto& [param, value] : {std::pair{"H.first", place.heads.heads.begin},
+                                               std::pair{"H_KV.first", place.heads.kv_heads.begin},
+                                               std::pair{"H.whole", plan_.sizes.heads},
+                                               std::pair{"H_KV.whole", plan_.sizes.kv_heads}})
+                params.push_back({param, static_cast<double>(value)});
         for (const distributed::Sharded& sharded : plan_.sharded) {
             const std::int64_t shift =
                 sharded.is_query ? place.q_row - place.q_position : place.k_row - place.k_position;
@@ -288,8 +354,9 @@ class Planner {
         return made;
     }
 
-    Result<void> add_step(const Step& step) {
+    Result<void> add_step(const Step& step, const distributed::HeadBlock& heads) {
         StepPlan result;
+        result.heads = heads;
         result.blocks = blocks_of(step, plan_.sizes.keys.ranges(rank_), rank_);
         for (const distributed::Piece& piece : step.pieces) {
             const auto block = std::ranges::find_if(result.blocks, [&](const Block& one) {
@@ -298,17 +365,20 @@ class Planner {
             Sizes sizes = plan_.whole.sizes;
             sizes.q_len = piece.queries.count();
             sizes.kv_len = piece.keys.count();
+            sizes.heads = heads.heads.count();
+            sizes.kv_heads = heads.kv_heads.count();
             const std::int64_t q_row =
                 row_of(plan_.sizes.queries.ranges(rank_), piece.queries.begin);
             const std::int64_t k_row = piece.keys.begin - block->keys.begin;
             // Blocks of the rank's own keys are inside its tensors.
             const bool is_local = block->local_row >= 0;
-            auto made = plan_launch(plan_.kernel->kernel, sizes,
+            auto made = plan_launch(plan_.launch_kernel(), sizes,
                                     {.q_position = piece.queries.begin,
                                      .q_row = q_row,
                                      .k_position = piece.keys.begin,
                                      .k_row = is_local ? block->local_row + k_row : k_row,
-                                     .k_rows = is_local ? plan_.k_rows : block->keys.count()});
+                                     .k_rows = is_local ? plan_.k_rows : block->keys.count(),
+                                     .heads = heads});
             if (!made) return made.error();
             plan_.most_queries = std::max(plan_.most_queries, sizes.q_len);
             result.launches.push_back(
@@ -346,18 +416,20 @@ class Planner {
         for (const RowRange& range : plan_.sizes.queries.ranges(rank_)) {
             const RowRange rows{row, row + range.count()};
             row = rows.end;
-            Launch* only = nullptr;
-            std::size_t count = 0;
+            std::vector<Launch*> of_range;
             for (StepPlan& step : plan_.steps)
                 for (Launch& launch : step.launches)
-                    if (launch.q_row >= rows.begin && launch.q_row < rows.end) {
-                        ++count;
-                        only = &launch;
-                    }
-            if (count == 1 && only->q_count == rows.count() && plan_.sinks.empty())
-                only->is_alone = true;
-            else
-                plan_.merged_rows.push_back(rows);
+                    if (launch.q_row >= rows.begin && launch.q_row < rows.end)
+                        of_range.push_back(&launch);
+            // Pieces of heads have the same launches, of other heads each.
+            const bool is_alone = plan_.sinks.empty() &&
+                                  static_cast<std::int64_t>(of_range.size()) == pieces_ &&
+                                  std::ranges::all_of(of_range, [&](const Launch* launch) {
+                                      return launch->q_count == rows.count();
+                                  });
+            for (Launch* launch : of_range)
+                launch->is_alone = is_alone;
+            if (!is_alone) plan_.merged_rows.push_back(rows);
         }
     }
 
@@ -421,8 +493,12 @@ class Planner {
 
     void count_traffic(const Schedule& schedule, const VisibleMap& map) {
         Traffic& traffic = plan_.traffic;
-        const std::uint64_t narrow = bytes_per_key(plan_, Way::out);
-        const std::uint64_t wide = bytes_per_key(plan_, Way::home);
+        std::uint64_t narrow = 0, wide = 0;
+        for (int piece = 0; piece < pieces_; ++piece) {
+            const std::int64_t heads = heads_of_piece(piece).kv_heads.count();
+            narrow += bytes_per_key(plan_, heads, Way::out);
+            wide += bytes_per_key(plan_, heads, Way::home);
+        }
         const auto sent = static_cast<std::uint64_t>(schedule.sent_rows(rank_));
         const auto received = static_cast<std::uint64_t>(schedule.received_rows(rank_));
         traffic.forward_sent = sent * narrow;
@@ -440,8 +516,11 @@ class Planner {
                 for (const RowRange& run : share.runs)
                     keys += run.count();
             }
-            plan_.explanation += formatted("step {}: {} keys of ranks [{}], {} launches\n", i, keys,
-                                           joined(peers, ", "), launches);
+            const RowRange& heads = plan_.steps[i].heads.kv_heads;
+            plan_.explanation += formatted(
+                "step {}: {} keys of ranks [{}]{}, {} launches\n", i, keys, joined(peers, ", "),
+                pieces_ == 1 ? "" : formatted(", heads {} to {} of them", heads.begin, heads.end),
+                launches);
         }
         plan_.explanation += formatted(
             "rank {}: {:.0f} visible elements of each head, {:.3f} of a fair share; forward sends "
@@ -468,6 +547,7 @@ class Planner {
     std::span<const NamedTensor> buffers_;
     const DistributedOptions& options_;
     int rank_;
+    int pieces_ = 1; // of the heads of keys, that all_gather has one after another
     std::string visible_;
 };
 

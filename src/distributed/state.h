@@ -57,6 +57,7 @@ struct SinkLaunch {
 };
 
 struct StepPlan {
+    HeadBlock heads; // that it is of; other steps have the same heads, or all others
     std::vector<Block> blocks;
     std::vector<Launch> launches;
 };
@@ -86,6 +87,7 @@ struct DistributedPlanState {
     distributed::RankSchedule schedule;
     std::vector<distributed::StepPlan> steps;    // as many as the schedule has
     std::optional<distributed::Ulysses> ulysses; // instead of the schedule
+    std::optional<Kernel> piece_kernel;          // of a part of the heads, where steps are of some
     // Ranges of queries that no launch computes alone: of the tensors' rows.
     std::vector<RowRange> merged_rows;
     std::vector<distributed::SinkLaunch> sinks; // of each range of queries; empty without a sink
@@ -94,6 +96,8 @@ struct DistributedPlanState {
     std::int64_t most_queries = 0; // of a launch
     Traffic traffic;
     std::string explanation;
+
+    const Kernel& launch_kernel() const { return piece_kernel ? *piece_kernel : kernel->kernel; }
 };
 
 } // namespace flexc::detail

@@ -175,7 +175,7 @@ typedef struct rank_work {
     tensors* whole;
     tensors own;
     flexc_traffic traffic;
-    char explanation[64], message[256];
+    char explanation[256], message[256];
     flexc_status status;
 } rank_work;
 
@@ -352,6 +352,7 @@ static void test_exchanges(const flexc_distributed_kernel* whole,
                     work->options = options;
                     work->options.exchange = exchange;
                     work->options.reduction = reduction;
+                    work->options.gathered_bytes = which == 0; /* a head of keys at a time */
                     work->whole = alone;
                 }
                 run_ranks(works);
@@ -359,6 +360,9 @@ static void test_exchanges(const flexc_distributed_kernel* whole,
                 const flexc_traffic* traffic = &works[2].traffic;
                 CHECK(exchange == FLEXC_EXCHANGE_AUTOMATIC || traffic->exchange == exchange);
                 CHECK(traffic->exchange != FLEXC_EXCHANGE_AUTOMATIC && traffic->pieces > 0);
+                if (exchange == FLEXC_EXCHANGE_ALL_GATHER)
+                    CHECK((strstr(works[0].explanation, "in 2 pieces of heads") != NULL) ==
+                          (which == 0));
                 CHECK(traffic->backward_received > traffic->forward_received);
                 CHECK(traffic->fair_area > 0);
                 CHECK(strncmp(works[0].explanation, "exchange: ", 10) == 0);

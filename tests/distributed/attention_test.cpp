@@ -249,18 +249,27 @@ class Delayed final : public Communicator {
 
 TEST_CASE("the same bits, whatever the timing") {
     if (!has_cpu()) return;
-    const DistributedProblem problem(case_of(kMods[2].second, kMasks[1].second), 11);
+    DistributedCase one = case_of(kMods[2].second, kMasks[1].second);
+    one.heads = 4;
+    one.kv_heads = 2;
+    const DistributedProblem problem(one, 11);
     const Shards shards = *Shards::zigzag(problem.what().q_len, 4);
-    for (const Exchange exchange : {Exchange::ring, Exchange::all_gather, Exchange::ulysses}) {
-        const Outcome first = problem.on_ranks(shards, shards, {.exchange = exchange});
+    for (const auto& [exchange, bytes] :
+         {std::pair{Exchange::ring, 1u}, std::pair{Exchange::all_gather, ~0u},
+          std::pair{Exchange::all_gather, 1u}, std::pair{Exchange::ulysses, 1u}}) {
+        const Outcome first =
+            problem.on_ranks(shards, shards, {.exchange = exchange, .gathered_bytes = bytes});
         REQUIRE(first.error == "");
         for (std::uint32_t run = 0; run < 4; ++run) {
-            const Outcome again = problem.on_ranks(
-                shards, shards,
-                {.exchange = exchange, .wrap = [run](std::shared_ptr<Communicator> inner) {
-                     const auto seed = run * 8 + static_cast<std::uint32_t>(inner->rank());
-                     return std::make_shared<Delayed>(std::move(inner), seed);
-                 }});
+            const Outcome again =
+                problem.on_ranks(shards, shards,
+                                 {.exchange = exchange,
+                                  .gathered_bytes = bytes,
+                                  .wrap = [run](std::shared_ptr<Communicator> inner) {
+                                      const auto seed =
+                                          run * 8 + static_cast<std::uint32_t>(inner->rank());
+                                      return std::make_shared<Delayed>(std::move(inner), seed);
+                                  }});
             CHECK(again.error == "");
             CHECK(again.o == first.o);
             CHECK(again.lse == first.lse);
@@ -269,6 +278,127 @@ TEST_CASE("the same bits, whatever the timing") {
             CHECK(again.dv == first.dv);
             CHECK(again.d_buffers == first.d_buffers);
         }
+    }
+}
+
+TEST_CASE("keys gathered in pieces of heads are those gathered at once: random problems") {
+    if (!has_cpu()) return;
+    const std::uint32_t seed = fresh_seed();
+    std::mt19937 random(seed);
+    const auto draw = [&](std::int64_t least, std::int64_t most) {
+        return std::uniform_int_distribution<std::int64_t>(least, most)(random);
+    };
+    struct Program {
+        const char* text;
+        std::vector<ShardedBuffer> sharded = {};
+    };
+    const Program programs[] = {
+        // What is of a head, in the mask, the score, the sink and buffers, and the number of heads.
+        {"buffer slopes: f32[H] grad\nscore_mod = score + slopes[h] * (kv_idx - q_idx) / H\n"
+         "mask_mod = -9 * h_kv <= q_idx - kv_idx < 15 * (h + 1)"},
+        {"buffer table: f32[32, H_KV] grad\n"
+         "score_mod = score + table[clamp(q_idx - kv_idx + 16, 0, 31), h_kv]"},
+        {"buffer s: f32[H] grad\nsink = s[h] + 0.1 * h\nmask_mod = q_idx >= kv_idx"},
+        {"buffer bias: f32[H, Q_LEN, KV_LEN] grad\nscore_mod = score + bias[h, q_idx, kv_idx]\n"
+         "mask_mod = q_idx >= kv_idx",
+         {{"bias", "Q_LEN"}}},
+        {"buffer keys: f32[H, KV_LEN] grad\nbuffer gate: f32[Q_LEN, H] grad\n"
+         "score_mod = score * (1 + gate[q_idx, h]) + keys[h, kv_idx]",
+         {{"keys", "KV_LEN"}, {"gate", "Q_LEN"}}},
+    };
+    for (int run = 0; run < 20; ++run) {
+        const Program& program = programs[run % 5];
+        DistributedCase one{.text = program.text, .batch = draw(1, 2), .kv_heads = draw(2, 5)};
+        one.heads = one.kv_heads * draw(1, 3);
+        one.q_len = draw(20, 70);
+        one.kv_len = draw(20, 70);
+        one.head_dim_v = run % 2 == 0 ? 8 : 16;
+        one.dtype = draw(0, 2) == 0 ? DType::bf16 : DType::f32;
+        one.sharded = program.sharded;
+        one.with_d_lse = draw(0, 1) == 0;
+        const int ranks = static_cast<int>(draw(2, 4));
+        CAPTURE(run);
+        CAPTURE(ranks);
+        CAPTURE(one.kv_heads);
+        CAPTURE(one.heads);
+        const DistributedProblem problem(one, seed + static_cast<std::uint32_t>(run));
+        const Outcome alone = problem.on_one_rank();
+        const auto whole =
+            static_cast<std::uint64_t>(one.batch * one.kv_heads * one.kv_len) * 24 * 4;
+        for (const auto& layout : layouts(one.q_len, one.kv_len, ranks))
+            for (const std::uint64_t bytes : {std::uint64_t{1}, whole / 2, whole}) {
+                CAPTURE(layout.name);
+                CAPTURE(bytes);
+                const Outcome many =
+                    problem.on_ranks(layout.queries, layout.keys,
+                                     {.exchange = Exchange::all_gather, .gathered_bytes = bytes});
+                const std::string differences = compare(problem, many, alone);
+                CHECK_MESSAGE(differences.empty(), differences);
+            }
+    }
+}
+
+TEST_CASE("pieces of heads: how many, when, what they say, and ranks that differ in them") {
+    if (!has_cpu()) return;
+    DistributedCase one{.text = "mask_mod = true", .batch = 1, .heads = 10, .kv_heads = 5};
+    one.q_len = one.kv_len = 96;
+    const DistributedProblem problem(one, 1);
+    const Shards shards = *Shards::contiguous(96, 3);
+    // Of 64 keys that come, k and v of 8 f32 each.
+    constexpr std::uint64_t kHead = 64 * 16 * 4;
+    const auto plan = [&](Exchange exchange, std::uint64_t bytes, std::uint64_t of_last) {
+        auto communicators = *in_process_communicators(3);
+        std::vector<Result<DistributedPlan>> plans(3, Result<DistributedPlan>(Error{}));
+        std::vector<std::thread> threads;
+        for (std::size_t rank = 0; rank < 3; ++rank)
+            threads.emplace_back([&, rank] {
+                plans[rank] = problem.distributed().plan(
+                    {.batch = 1, .heads = 10, .kv_heads = 5, .queries = shards, .keys = shards},
+                    communicators[rank], {},
+                    {.exchange = exchange, .gathered_bytes = rank == 2 ? of_last : bytes});
+            });
+        for (std::thread& thread : threads)
+            thread.join();
+        return plans;
+    };
+    struct Row {
+        Exchange asked;
+        std::uint64_t bytes;
+        Exchange got;
+        std::int64_t pieces;
+        const char* why;
+    };
+    const Row rows[] = {
+        {Exchange::all_gather, 5 * kHead, Exchange::all_gather, 1,
+         "exchange: all_gather, as asked for; gathered keys and values take 20480 bytes on a rank, "
+         "no more than 20480\n"},
+        // Two pieces of 3 and 2 heads would have 6 heads of keys at a time.
+        {Exchange::all_gather, 5 * kHead - 1, Exchange::all_gather, 3, " in 3 pieces of heads"},
+        {Exchange::all_gather, 2 * kHead, Exchange::all_gather, 5, "no more than 8192"},
+        {Exchange::all_gather, 2 * kHead - 1, Exchange::all_gather, 5, "more than 8191"},
+        {Exchange::automatic, 4 * kHead, Exchange::all_gather, 3,
+         "in 3 pieces of heads, no more than 16384, and 3 launches beside 3 of a ring\n"
+         "step 0: 96 keys of ranks [0, 1, 2], heads 0 to 1 of them, 1 launches\n"
+         "step 1: 96 keys of ranks [0, 1, 2], heads 1 to 3 of them, 1 launches\n"},
+        {Exchange::automatic, 3 * kHead, Exchange::ring, 3,
+         "5 pieces of heads, no more than 12288, and 5 launches beside 3 of a ring"},
+        {Exchange::automatic, kHead, Exchange::ring, 3, ", more than 4096"},
+    };
+    for (const Row& row : rows) {
+        CAPTURE(row.bytes);
+        const auto plans = plan(row.asked, row.bytes, row.bytes);
+        REQUIRE_MESSAGE(plans[1].has_value(), plans[1].error().message);
+        CHECK(plans[1]->exchange() == row.got);
+        CHECK(plans[1]->traffic().pieces == row.pieces);
+        CHECK_MESSAGE(plans[1]->explain().find(row.why) != std::string::npos, plans[1]->explain());
+        CHECK(plans[1]->traffic().forward_received == 5 * kHead);
+        CHECK(plans[1]->traffic().backward_received == 5 * kHead + 5 * kHead); // and of own keys
+    }
+    const auto differ = plan(Exchange::all_gather, 5 * kHead, 2 * kHead);
+    for (const auto& one_plan : differ) {
+        REQUIRE(!one_plan);
+        CHECK(one_plan.error().message == "rank 2 has an exchange or a reduction that rank 0 does "
+                                          "not have: all ranks of a call must have the same");
     }
 }
 

@@ -45,6 +45,7 @@ struct RunOptions {
     GradientReduction reduction = GradientReduction::sum;
     DType o_type = DType::f32;
     double timeout_seconds = 60;
+    std::uint64_t gathered_bytes = DistributedOptions{}.gathered_bytes;
     // Around the communicator of a rank.
     std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>)> wrap = {};
 };

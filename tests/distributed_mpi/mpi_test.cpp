@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include "distributed/collectives.h"
 #include "distributed/problem.h"
@@ -64,11 +65,16 @@ TEST_CASE("exchanges, masks, mods and shards over processes") {
         for (const Shards& shards :
              {*Shards::contiguous(one.q_len, ranks), *Shards::zigzag(one.q_len, ranks),
               *Shards::of(one.q_len, uneven)})
-            for (const Exchange exchange :
-                 {Exchange::ring, Exchange::all_gather, Exchange::ulysses}) {
+            for (const auto& [exchange, bytes] :
+                 {std::pair{Exchange::ring, 1u}, std::pair{Exchange::all_gather, ~0u},
+                  std::pair{Exchange::all_gather, 1u}, std::pair{Exchange::ulysses, 1u}}) {
                 CAPTURE(name(exchange));
-                const std::string differences = compare(
-                    problem, on_processes(problem, shards, shards, {.exchange = exchange}), alone);
+                CAPTURE(bytes);
+                const std::string differences =
+                    compare(problem,
+                            on_processes(problem, shards, shards,
+                                         {.exchange = exchange, .gathered_bytes = bytes}),
+                            alone);
                 CHECK_MESSAGE(differences.empty(), differences);
             }
     }
