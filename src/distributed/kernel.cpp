@@ -41,7 +41,9 @@ Result<DistributedKernel> compile_distributed(std::string_view text, const Compi
                          "attention across ranks is for Device::cpu() for now"};
         if (options.query_layout != Layout::dense || options.key_layout != Layout::dense)
             return Error{ErrorCode::unsupported,
-                         "attention across ranks is of dense tensors: mask documents instead"};
+                         "attention across ranks is of dense tensors: have ragged requests as one "
+                         "sequence of documents, with a buffer of their numbers, 'mask_mod = "
+                         "doc[q_idx] == doc[kv_idx]'; balanced_shards() deals them evenly"};
         if (options.kv_dtype.value_or(options.dtype) != options.dtype)
             return Error{ErrorCode::unsupported,
                          "attention across ranks is for k and v of the type of q: leave kv_dtype "

@@ -403,7 +403,7 @@ static void test_refusals(const flexc_distributed_kernel* kernel) {
     flexc_compile_options ragged = kOptions;
     ragged.query_layout = ragged.key_layout = FLEXC_LAYOUT_RAGGED;
     CHECK_REFUSED(flexc_distributed_compile("score", &ragged, NULL, 0, &none, &error),
-                  FLEXC_ERROR_UNSUPPORTED, "mask documents");
+                  FLEXC_ERROR_UNSUPPORTED, "mask_mod = doc[q_idx] == doc[kv_idx]");
     const flexc_sharded_buffer nameless = {.struct_size = sizeof nameless, .buffer = "rows"};
     CHECK_REFUSED(flexc_distributed_compile(kProgram, &kOptions, &nameless, 1, &none, &error),
                   FLEXC_ERROR_INVALID_OPTION, "sharded buffer 'rows' has no dim");
