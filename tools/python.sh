@@ -44,6 +44,28 @@ command_wheel() {
     [ "$(stat -c %s "$made")" -lt 60000000 ] || die "the wheel is larger than 60 MB"
 }
 
+# flexc and a PyTorch in an environment of their own: the newest, or FLEXC_TEST_TORCH.
+suite_environment() {
+    local version=${FLEXC_TEST_TORCH:-}
+    setup_python
+    suite_python=$root/build/python/torch-${version:-newest}
+    # PyTorch's own test helpers want the last two.
+    python_environment "$suite_python" "torch${version:+==$version}" numpy pytest expecttest hypothesis ||
+        { tail -n 5 "$root/build/pip.log" >&2; die "PyTorch $version could not be installed"; }
+    command_wheel
+    "$suite_python/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps build/dist/*.whl
+}
+
+command_pytorch_suite() {
+    suite_environment
+    "$suite_python/bin/python" tests/python/pytorch_suite.py "$@"
+}
+
+command_attention_gym() {
+    suite_environment
+    "$suite_python/bin/python" tests/python/attention_gym_suite.py "$@"
+}
+
 command_test_python() {
     setup_python
     # What a clone without a registry, or without PyTorch for its Python, can still do is in its skips.

@@ -42,15 +42,19 @@ DOUBLE = "is in float64, which flexc refuses"
 EXPECTED = "is expected to fail, and does"
 TEXT = "expects PyTorch's words of an error that flexc raises in its own"
 COMPUTES = "expects an error of inductor, where flexc computes"
+DEVICES = "needs two devices"
+# A gate's gradient in float16, 2.7936 by attention written out in float64: PyTorch's gold is 3.0293, flexc's 2.7930.
+GOLD = "takes as exact PyTorch's sum of a captured gradient in 16 bits, which flexc's is nearer to float64 than"
 
 # By the names of tests: those that are not run, and those whose failure is not about the numbers of attention.
-NOT_RUN = {r"test_.*gradcheck.*": DOUBLE}
+NOT_RUN = {r"test_.*gradcheck.*": DOUBLE, r"test_mixed_device_error_message": DEVICES}
 EXPLAINED = {
     r"test_block_mask_vs_sequence_lengths_compile_True": TEXT,
     r"test_captured_wrong_device_error_message": COMPUTES,
     r"test_cant_lower_error_message": COMPUTES,
     r"test_invalid_block_size": COMPUTES,
     r"test_symmetric_bias_.*": COMPUTES,
+    r"test_head_specific_gate_.*float16.*": GOLD,
 }
 
 
@@ -248,7 +252,7 @@ def main():
     parser.add_argument("--only", default="", help="a regular expression that names of tests contain")
     parser.add_argument("--every", type=int, default=1, help="run one in this many tests: a sample")
     parser.add_argument("--first", type=int, default=0, help="the place of the sample's first test (0)")
-    parser.add_argument("--length", type=int, default=256, help="for sequences of 2048; 0 runs the files as written (256)")
+    parser.add_argument("--length", type=int, default=256, help="for sequences of 2048; 0: files as written (256)")
     parser.add_argument("--timeout", type=int, default=600, help="seconds for one test (600)")
     parser.add_argument("--json", type=pathlib.Path, help="writes each test's outcome there")
     options = parser.parse_args()

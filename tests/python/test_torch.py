@@ -307,6 +307,22 @@ def test_lists_of_blocks_are_kept():
     close(flex_attention(query, key, value, block_mask=block_mask), expected)
 
 
+def test_blocks_of_pages_without_keys():
+    counts = torch.tensor([[[2, 2]]], dtype=torch.int32)
+    indices = torch.tensor([[[[-1, 0], [0, 1]]]], dtype=torch.int32)
+    block_mask = theirs.BlockMask.from_kv_blocks(counts, indices.clamp(min=0), BLOCK_SIZE=32, seq_lengths=(64, 64))
+    block_mask.kv_indices = indices
+    query, key, value = (x.detach() for x in tensors(q=64, kv=64))
+    expected = wanted(query, key, value, None, lambda b, h, q, k: (q // 32 == 1) | (k // 32 == 0))[0]
+    close(flex_attention(query, key, value, block_mask=block_mask), expected)
+
+
+def test_no_mask_of_pytorch_fits_every_length():
+    query, key, value = (x.detach() for x in tensors(q=64, kv=50))
+    block_mask = theirs._create_empty_block_mask(query, key)
+    close(flex_attention(query, key, value, block_mask=block_mask), wanted(query, key, value)[0])
+
+
 def test_block_mask():
     block_mask = create_block_mask(causal, None, None, 300, 300)
     assert block_mask.to_dense()[0, 0].tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]

@@ -256,7 +256,8 @@ def test_operator_takes_buffers_with_sizes_of_their_own():
 
     def compare():
         out = attention(*inputs, program, {"table": table, "doc": doc})
-        expected = wanted(*inputs, lambda s, b, h, q, k: s + table[k - q + 35, h], lambda b, h, q, k: doc[q] == doc[k])[0]
+        expected = wanted(*inputs, lambda s, b, h, q, k: s + table[k - q + 35, h],
+                          lambda b, h, q, k: doc[q] == doc[k])[0]
         close(out, expected)
         close(torch.autograd.grad(out.square().sum(), table)[0],
               torch.autograd.grad(expected.square().sum(), table)[0], 1e-4)

@@ -141,7 +141,8 @@ def _of_blocks(block_mask):
 
 def _table(counts, indices):
     columns = indices.shape[-1]
-    listed = torch.arange(columns, device=counts.device) < counts[..., None]
+    # A negative index is a page that nothing was assigned to.
+    listed = (torch.arange(columns, device=counts.device) < counts[..., None]) & (indices >= 0)
     dense = torch.zeros(*indices.shape[:-1], columns + 1, dtype=torch.bool, device=counts.device)
     places = torch.where(listed, indices, columns).long()
     return dense.scatter(-1, places, True)[..., :columns]

@@ -395,7 +395,8 @@ def _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, retur
     scale = None if scale is None else float(scale)
     if _is_dynamo():
         mask = (score_mod is not None, mask_mod is not None, graph.everything if mask_mod is None else mask_mod)
-        out, lse = graph.in_graph(query, key, value, graph.identity if score_mod is None else score_mod, mask, scale, {})
+        score = graph.identity if score_mod is None else score_mod
+        out, lse = graph.in_graph(query, key, value, score, mask, scale, {})
     else:
         out, lse = graph.attend(query, key, value, score_mod, mask_mod, scale)
     return _returned(out, lse, return_lse, return_aux)

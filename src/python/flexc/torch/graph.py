@@ -1,8 +1,8 @@
 """flex_attention in graphs: under torch.compile, torch.export and make_fx a call becomes the operator flexc::attention.
 
-Dynamo traces the mods itself, as it does those of PyTorch's flex_attention, and gives their graphs with the tensors that
-they capture to `in_graph`. That turns them into a program when a backend runs or traces it, so a backend sees only the
-operator. Other tracers run Python, where the mods are functions as ever and only their tensors are not real.
+Dynamo traces the mods itself, as it does those of PyTorch's flex_attention, and gives their graphs with the tensors
+that they capture to `in_graph`. That turns them into a program when a backend runs or traces it, so a backend sees only
+the operator. Other tracers run Python, where the mods are functions as ever and only their tensors are not real.
 """
 import types
 

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""flexc's flex_attention on the CPU beside torch.compile(flex_attention) and scaled_dot_product_attention, in one run.
+
+Prints a table in milliseconds: the best of some calls, forward and backward, and the first call in a fresh process.
+PyTorch has no compiled backward on the CPU. Run it where nothing else runs.
+"""
+import argparse
+import math
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+
+import torch
+from torch.nn.attention import flex_attention as pytorch
+
+import flexc
+from flexc.torch import create_block_mask, flex_attention
+
+SLOPES = torch.tensor([2.0 ** (-8 * (h + 1) / 8) for h in range(8)])
+
+
+def causal(b, h, q_idx, kv_idx):
+    return q_idx >= kv_idx
+
+
+def window(b, h, q_idx, kv_idx):
+    return (q_idx >= kv_idx) & (q_idx - kv_idx < 256)
+
+
+def alibi(score, b, h, q_idx, kv_idx):
+    return score + SLOPES[h] * (kv_idx - q_idx)
+
+
+def softcap(score, b, h, q_idx, kv_idx):
+    return 20 * torch.tanh(score / 20)
+
+
+CASES = {"no mod": (None, None), "causal": (None, causal), "window of 256": (None, window),
+         "ALiBi, causal": (alibi, causal), "softcap, causal": (softcap, causal)}
+
+
+def calls(name, length, dtype):
+    """What computes a case: (flexc, torch.compile(flex_attention), SDPA or None), and its inputs."""
+    score_mod, mask_mod = CASES[name]
+    inputs = [torch.randn(1, 8, length, 64, dtype=dtype) for _ in range(3)]
+    ours = theirs = None
+    if mask_mod is not None:
+        ours = create_block_mask(mask_mod, None, None, length, length)
+        theirs = pytorch.create_block_mask(mask_mod, None, None, length, length, device="cpu")
+    compiled = torch.compile(pytorch.flex_attention)
+    sdpa = None
+    if score_mod is None and mask_mod in (None, causal):
+        def sdpa(*given):
+            return torch.nn.functional.scaled_dot_product_attention(*given, is_causal=mask_mod is causal)
+    return (lambda *given: flex_attention(*given, score_mod, ours), lambda *given: compiled(*given, score_mod, theirs),
+            sdpa), inputs
+
+
+def best(call, seconds):
+    call()
+    times, end = [], time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times) < 3:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return 1e3 * min(times)
+
+
+def first_call(which, name, length, dtype):
+    """Milliseconds of the first call in a fresh process, with no cache."""
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "FLEXC_CACHE_DIR": cache + "/flexc", "TORCHINDUCTOR_CACHE_DIR": cache + "/inductor"}
+        out = subprocess.run([sys.executable, __file__, "--first-call", str(which), name, "--length", str(length),
+                              "--dtype", dtype], env=environment, capture_output=True, text=True)
+    return float(out.stdout) if out.returncode == 0 else math.nan
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--length", type=int, default=2048, help="of queries and keys (2048)")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"], help="(float32)")
+    parser.add_argument("--seconds", type=float, default=2, help="of each measurement (2)")
+    parser.add_argument("--first-call", nargs=2, metavar=("WHICH", "CASE"), help="prints that one number; for itself")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    dtype = getattr(torch, options.dtype)
+    if options.first_call:
+        which, name = options.first_call
+        functions, inputs = calls(name, options.length, dtype)
+        start = time.perf_counter()
+        functions[int(which)](*inputs)
+        print(1e3 * (time.perf_counter() - start))
+        return
+    print(f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, load "
+          f"{os.getloadavg()[0]:.1f}; PyTorch {torch.__version__}, flexc {flexc.__version__}; "
+          f"1,8,{options.length},64 in {options.dtype}\n")
+    print("| ms | flexc | torch.compile(flex_attention) | SDPA | flexc, backward | SDPA, backward | first: flexc | "
+          "first: torch.compile |\n|---|---|---|---|---|---|---|---|")
+    for name in CASES:
+        functions, inputs = calls(name, options.length, dtype)
+        with torch.no_grad():
+            forward = [math.nan if f is None else best(lambda: f(*inputs), options.seconds) for f in functions]
+        leaves = [x.requires_grad_() for x in inputs]
+        backward = []
+        for f in (functions[0], functions[2]):
+            if f is None:
+                backward.append(math.nan)
+                continue
+            out = f(*leaves)
+            d_out = torch.randn_like(out)
+            backward.append(best(lambda: torch.autograd.grad(out, leaves, d_out, retain_graph=True), options.seconds))
+        first = [first_call(which, name, options.length, options.dtype) for which in (0, 1)]
+        print(f"| {name} | " + " | ".join("" if math.isnan(x) else f"{x:.4g}" for x in (*forward, *backward, *first)) +
+              " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
