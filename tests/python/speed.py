@@ -73,9 +73,9 @@ def best(call, seconds):
 def first_call(which, name, length, dtype):
     """Milliseconds of the first call in a fresh process, with no cache."""
     with tempfile.TemporaryDirectory() as cache:
-        environment = {**os.environ, "FLEXC_CACHE_DIR": cache + "/flexc", "TORCHINDUCTOR_CACHE_DIR": cache + "/inductor"}
+        caches = {"FLEXC_CACHE_DIR": cache + "/flexc", "TORCHINDUCTOR_CACHE_DIR": cache + "/inductor"}
         out = subprocess.run([sys.executable, __file__, "--first-call", str(which), name, "--length", str(length),
-                              "--dtype", dtype], env=environment, capture_output=True, text=True)
+                              "--dtype", dtype], env={**os.environ, **caches}, capture_output=True, text=True)
     return float(out.stdout) if out.returncode == 0 else math.nan
 
 
