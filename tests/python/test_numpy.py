@@ -146,7 +146,8 @@ def test_batch_invariant():
 def test_int8_keys(q_len):
     q, k, v = tensors(q=q_len)
     scales = np.abs(k).max(axis=(2, 3)) / 127, np.abs(v).max(axis=(0, 2, 3)) / 127
-    k_int, v_int = (np.round(array / scale.reshape(-1, 2, 1, 1)).astype(np.int8) for array, scale in zip((k, v), scales))
+    k_int, v_int = (np.round(array / scale.reshape(-1, 2, 1, 1)).astype(np.int8)
+                    for array, scale in zip((k, v), scales))
     out, _ = compiled("score", kv_dtype="i8").forward(q, k_int, v_int, k_scale=scales[0].astype(np.float32),
                                                       v_scale=scales[1].astype(np.float32))
     close(out, Reference(q, k_int * scales[0].reshape(-1, 2, 1, 1), v_int * scales[1].reshape(-1, 2, 1, 1)).out)
