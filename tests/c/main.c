@@ -1,4 +1,5 @@
-/* test_c FOLDER: every function of flexc_c.h and flexc_distributed_c.h, with errors. Files go to FOLDER, which exists. */
+/* test_c FOLDER: every function of flexc_c.h and flexc_distributed_c.h, with errors. Files go to
+ * FOLDER, which exists. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
