@@ -115,7 +115,7 @@ Result<flexc::DistributedSizes> read_sizes(const flexc_distributed_sizes* given)
 }
 
 // Of arguments that cannot be read: the other ranks are in this call too, and are told.
-Error refused(flexc::Communicator& communicator, Error error) {
+Error refused(flexc::Communicator& communicator, const Error& error) {
     return flexc::distributed::agree(communicator, error, {}).error();
 }
 

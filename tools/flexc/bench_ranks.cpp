@@ -74,7 +74,7 @@ RankedProblem problem_of(const BenchCase& bench, const RankedBench& options) {
 // Buffers are the same everywhere; other tensors only as random.
 void fill(RankedCall& call, const BenchCase& bench, bool backward) {
     const FillSpec unit{FillSpec::Kind::normal, 1.0, 0};
-    auto seed = static_cast<std::uint64_t>(4 * call.communicator().rank());
+    auto seed = std::uint64_t{4} * static_cast<std::uint64_t>(call.communicator().rank());
     for (const char* name : {"q", "k", "v", "do"}) {
         if (std::string_view(name) == "do" && !backward) {
             continue;
@@ -105,7 +105,7 @@ constexpr Pass kPasses[] = {
 } // namespace
 
 nlohmann::json bench_on_ranks(const BenchCase& bench, const RankedBench& options,
-                              std::shared_ptr<Communicator> communicator) {
+                              const std::shared_ptr<Communicator>& communicator) {
     const bool is_first = communicator->rank() == 0;
     const int ranks = communicator->ranks();
     RankedCall call(problem_of(bench, options), communicator, options.exchange);

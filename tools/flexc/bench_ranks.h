@@ -19,7 +19,7 @@ struct RankedBench {
 
 // Called by all ranks together; what flexc bench reports of them, on rank 0.
 nlohmann::json bench_on_ranks(const BenchCase& bench, const RankedBench& options,
-                              std::shared_ptr<Communicator> communicator);
+                              const std::shared_ptr<Communicator>& communicator);
 // For people.
 void print_ranked_summary(const nlohmann::json& value);
 
