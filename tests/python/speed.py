@@ -84,6 +84,7 @@ def main():
     parser.add_argument("--length", type=int, default=2048, help="of queries and keys (2048)")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"], help="(float32)")
     parser.add_argument("--seconds", type=float, default=2, help="of each measurement (2)")
+    parser.add_argument("--case", action="append", choices=CASES, help="runs this one; may be repeated (all)")
     parser.add_argument("--first-call", nargs=2, metavar=("WHICH", "CASE"), help="prints that one number; for itself")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -100,7 +101,7 @@ def main():
           f"1,8,{options.length},64 in {options.dtype}\n")
     print("| ms | flexc | torch.compile(flex_attention) | SDPA | flexc, backward | SDPA, backward | first: flexc | "
           "first: torch.compile |\n|---|---|---|---|---|---|---|---|")
-    for name in CASES:
+    for name in options.case or CASES:
         functions, inputs = calls(name, options.length, dtype)
         with torch.no_grad():
             forward = [math.nan if f is None else best(lambda: f(*inputs), options.seconds) for f in functions]
