@@ -36,8 +36,8 @@ def main():
     if mpirun is None:
         sys.exit("there is no mpirun: install an MPI, such as Debian's openmpi-bin")
     shape = f"1,{options.heads},{options.heads},{options.keys},{options.keys},{options.head_dim}"
-    one = [options.flexc, "bench", "causal", "--shape", shape, "--dtype", options.dtype, "--device", "cpu", "--backward",
-           "--json"]
+    one = [options.flexc, "bench", "causal", "--shape", shape, "--dtype", options.dtype, "--device", "cpu",
+           "--backward", "--json"]
     many = [mpirun, "--allow-run-as-root", "--bind-to", "none", "-n", str(options.ranks), *one, "--ranks", "mpi",
             "--exchange", options.exchange]
     times = {"one": {"forward": [], "backward": []}, "many": {"forward": [], "backward": []}}
