@@ -326,12 +326,6 @@ class Planner {
             if (std::ranges::find(plan_.sharded, buffer.name, &distributed::Sharded::name) ==
                 plan_.sharded.end())
                 buffers.push_back(buffer);
-        if (plan_.piece_kernel && &kernel == &*plan_.piece_kernel)
-            for (const auto& [param, value] : {std::pair{"H.first", place.heads.heads.begin},
-                                               std::pair{"H_KV.first", place.heads.kv_heads.begin},
-                                               std::pair{"H.whole", plan_.sizes.heads},
-                                               std::pair{"H_KV.whole", plan_.sizes.kv_heads}})
-                params.push_back({param, static_cast<double>(value)});
         for (const distributed::Sharded& sharded : plan_.sharded) {
             const std::int64_t shift =
                 sharded.is_query ? place.q_row - place.q_position : place.k_row - place.k_position;
@@ -347,6 +341,11 @@ class Planner {
         options.kv_offset = place.k_position;
         options.global_q_len = plan_.sizes.queries.length();
         options.global_kv_len = plan_.sizes.keys.length();
+        if (plan_.piece_kernel && &kernel == &*plan_.piece_kernel) {
+            options.head_offset = place.heads.heads.begin;
+            options.global_heads = plan_.sizes.heads;
+            options.global_kv_heads = plan_.sizes.kv_heads;
+        }
         options.cpu_threads = options_.cpu_threads;
         options.accumulate_gradients = kernel.options().backward;
         auto made = kernel.plan(sizes, buffers, {}, options);

@@ -99,7 +99,7 @@ TEST_CASE("a header that does not hold is refused by the name of the tensor") {
         {"[]", 0, "not a JSON object"},
         {"{\"x\": 3}", 0, "'x': the header gives no \"dtype\""},
         {one(R"("dtype":"F32","shape":[1])"), 4, "'x': the header gives no \"data_offsets\""},
-        {one(R"("dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1])"), 1, "'x': type F8_E4M3"},
+        {one(R"("dtype":"F8_E8M0","shape":[1],"data_offsets":[0,1])"), 1, "'x': type F8_E8M0"},
         {one(R"("dtype":7,"shape":[1],"data_offsets":[0,1])"), 1, "'x': type 7"},
         {one(R"("dtype":"F32","shape":4,"data_offsets":[0,4])"), 4, "'x': expected \"shape\""},
         {one(R"("dtype":"F32","shape":[-1],"data_offsets":[0,4])"), 4, "'x': shape holds -1"},
