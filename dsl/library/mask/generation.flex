@@ -97,6 +97,7 @@ mask_mod = block_map_ragged(chosen, used, block)
 
 ## paged_causal: Causal over keys that lie in pages: page[b, n] is the place in the sequence of page n, or -1.
 # Also called paged attention, vllm, page_table.
+# Where the cache itself is in pages, causal with paged keys (key_layout) reads them through the page table.
 # Example: PAGES=4 size=8 page=list:2:0:-1:1
 buffer page: i32[B, PAGES]
 param size: i32 = 128

@@ -4,6 +4,7 @@
 
 ## gappy_keys: Sequence n has the keys from start[n] on, used[n] of them.
 # xformers: BlockDiagonalGappyKeysMask.
+# Ragged layouts with seqused_k say this without buffers, and visit no other sequence's keys.
 # Example: Q_LEN=12 N=3 q_block=segments:4 start=list:1:12:20 used=list:6:8:10
 buffer q_block: i32[Q_LEN]
 buffer start: i32[N]

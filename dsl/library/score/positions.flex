@@ -62,6 +62,7 @@ fn alibi_2d(score, slopes, width) {
 score_mod = alibi_2d(score, slopes, width)
 
 ## paged_alibi: ALiBi over keys that lie in pages: page[b, n] is the place in the sequence of page n, or -1.
+# Where the cache itself is in pages, alibi with paged keys (key_layout) reads them through the page table.
 # Example: PAGES=4 size=8 page=list:2:0:-1:1 slopes=const:0.3
 buffer slopes: f32[H] grad
 buffer page: i32[B, PAGES]
