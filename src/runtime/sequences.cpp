@@ -48,18 +48,22 @@ Result<void> check_ascending(std::string_view name, Numbers numbers) {
     return {};
 }
 
-// All of them by name.
-std::array<std::pair<std::string_view, Numbers>, 9> arrays_of(const Lengths& lengths) {
-    return {{{"cu_seqlens_q", lengths.cu_seqlens_q},
-             {"cu_seqlens_k", lengths.cu_seqlens_k},
-             {"seqused_q", lengths.seqused_q},
-             {"seqused_k", lengths.seqused_k},
-             {"page_table", lengths.page_table},
-             {"page_indptr", lengths.page_indptr},
-             {"page_indices", lengths.page_indices},
-             {"last_page_len", lengths.last_page_len},
-             {"query_starts", lengths.query_starts}}};
-}
+// Every array of lengths: its name, in the host's memory, in the device's.
+struct LengthArray {
+    const char* name;
+    Numbers Lengths::* on_host;
+    TensorView LengthTensors::* on_device;
+};
+constexpr std::array<LengthArray, kLengthArrays> kArrays = {
+    {{"cu_seqlens_q", &Lengths::cu_seqlens_q, &LengthTensors::cu_seqlens_q},
+     {"cu_seqlens_k", &Lengths::cu_seqlens_k, &LengthTensors::cu_seqlens_k},
+     {"seqused_q", &Lengths::seqused_q, &LengthTensors::seqused_q},
+     {"seqused_k", &Lengths::seqused_k, &LengthTensors::seqused_k},
+     {"page_table", &Lengths::page_table, &LengthTensors::page_table},
+     {"page_indptr", &Lengths::page_indptr, &LengthTensors::page_indptr},
+     {"page_indices", &Lengths::page_indices, &LengthTensors::page_indices},
+     {"last_page_len", &Lengths::last_page_len, &LengthTensors::last_page_len},
+     {"query_starts", &Lengths::query_starts, &LengthTensors::query_starts}}};
 
 // Both ends of one axis, of queries or of keys that have no pages.
 struct Axis {
@@ -240,8 +244,6 @@ Result<std::int32_t> start_of(const Lengths& lengths, Layout keys, std::size_t r
     return static_cast<std::int32_t>(first);
 }
 
-std::vector<std::int32_t> copy_of(Numbers numbers) { return {numbers.begin(), numbers.end()}; }
-
 } // namespace
 
 Result<std::shared_ptr<Sequences>> Sequences::read(Layout queries, Layout keys, const Sizes& sizes,
@@ -293,15 +295,10 @@ Result<std::shared_ptr<Sequences>> Sequences::read(Layout queries, Layout keys, 
     }
     if (queries == Layout::ragged) result->q_rows = lengths.cu_seqlens_q.back();
     if (keys == Layout::ragged) result->kv_rows = lengths.cu_seqlens_k.back();
-    result->cu_seqlens_q_ = copy_of(lengths.cu_seqlens_q);
-    result->cu_seqlens_k_ = copy_of(lengths.cu_seqlens_k);
-    result->seqused_q_ = copy_of(lengths.seqused_q);
-    result->seqused_k_ = copy_of(lengths.seqused_k);
-    result->page_table_ = copy_of(lengths.page_table);
-    result->page_indptr_ = copy_of(lengths.page_indptr);
-    result->page_indices_ = copy_of(lengths.page_indices);
-    result->last_page_len_ = copy_of(lengths.last_page_len);
-    result->query_starts_ = copy_of(lengths.query_starts);
+    for (std::size_t i = 0; i < kArrays.size(); ++i) {
+        const Numbers numbers = lengths.*kArrays[i].on_host;
+        result->given_[i].assign(numbers.begin(), numbers.end());
+    }
     return result;
 }
 
@@ -380,8 +377,8 @@ std::shared_ptr<Sequences> Sequences::on_device(Layout queries, Layout keys, con
 
 Result<std::shared_ptr<Sequences>> Sequences::later(Layout queries, Layout keys, const Sizes& sizes,
                                                     const Lengths& lengths) {
-    for (const auto& [name, numbers] : arrays_of(lengths))
-        if (auto checked = check_absent(name, numbers,
+    for (const LengthArray& array : kArrays)
+        if (auto checked = check_absent(array.name, lengths.*array.on_host,
                                         "with Lengths::on_device the arrays come with update()");
             !checked)
             return checked.error();
@@ -400,24 +397,12 @@ Result<Lengths> Sequences::given_by(const LengthTensors& tensors) const {
     lengths.page_size = page_size;
     lengths.pages = pages;
     lengths.query_start = start;
-    struct Row {
-        const char* name;
-        const TensorView& tensor;
-        Numbers& to;
-    };
-    for (const Row& row : {Row{"cu_seqlens_q", tensors.cu_seqlens_q, lengths.cu_seqlens_q},
-                           Row{"cu_seqlens_k", tensors.cu_seqlens_k, lengths.cu_seqlens_k},
-                           Row{"seqused_q", tensors.seqused_q, lengths.seqused_q},
-                           Row{"seqused_k", tensors.seqused_k, lengths.seqused_k},
-                           Row{"page_table", tensors.page_table, lengths.page_table},
-                           Row{"page_indptr", tensors.page_indptr, lengths.page_indptr},
-                           Row{"page_indices", tensors.page_indices, lengths.page_indices},
-                           Row{"last_page_len", tensors.last_page_len, lengths.last_page_len},
-                           Row{"query_starts", tensors.query_starts, lengths.query_starts}}) {
-        if (!row.tensor) continue;
-        if (auto checked = check_numbers(row.name, row.tensor); !checked) return checked.error();
-        row.to = {static_cast<const std::int32_t*>(row.tensor.data),
-                  static_cast<std::size_t>(row.tensor.elements())};
+    for (const LengthArray& array : kArrays) {
+        const TensorView& tensor = tensors.*array.on_device;
+        if (!tensor) continue;
+        if (auto checked = check_numbers(array.name, tensor); !checked) return checked.error();
+        lengths.*array.on_host = {static_cast<const std::int32_t*>(tensor.data),
+                                  static_cast<std::size_t>(tensor.elements())};
     }
     return lengths;
 }
@@ -456,27 +441,17 @@ Result<LengthArrays> Sequences::arrays(Layout queries, Layout keys, const Sizes&
 }
 
 Result<void> Sequences::check_same(const LengthTensors& tensors) const {
-    struct Row {
-        const char* name;
-        const TensorView& tensor;
-        const std::vector<std::int32_t>& planned;
-    };
-    for (const Row& row : {Row{"cu_seqlens_q", tensors.cu_seqlens_q, cu_seqlens_q_},
-                           Row{"cu_seqlens_k", tensors.cu_seqlens_k, cu_seqlens_k_},
-                           Row{"seqused_q", tensors.seqused_q, seqused_q_},
-                           Row{"seqused_k", tensors.seqused_k, seqused_k_},
-                           Row{"page_table", tensors.page_table, page_table_},
-                           Row{"page_indptr", tensors.page_indptr, page_indptr_},
-                           Row{"page_indices", tensors.page_indices, page_indices_},
-                           Row{"last_page_len", tensors.last_page_len, last_page_len_},
-                           Row{"query_starts", tensors.query_starts, query_starts_}}) {
-        if (!row.tensor) continue;
-        if (auto checked = check_numbers(row.name, row.tensor); !checked) return checked;
-        const auto* numbers = static_cast<const std::int32_t*>(row.tensor.data);
-        const auto count = static_cast<std::size_t>(row.tensor.elements());
-        if (!std::equal(row.planned.begin(), row.planned.end(), numbers, numbers + count))
-            return invalid(formatted(
-                "{}: the plan was made for other numbers: call update() with these", row.name));
+    for (std::size_t i = 0; i < kArrays.size(); ++i) {
+        const TensorView& tensor = tensors.*kArrays[i].on_device;
+        if (!tensor) continue;
+        if (auto checked = check_numbers(kArrays[i].name, tensor); !checked) return checked;
+        const auto* numbers = static_cast<const std::int32_t*>(tensor.data);
+        const auto count = static_cast<std::size_t>(tensor.elements());
+        const std::vector<std::int32_t>& planned = given_[i];
+        if (!std::equal(planned.begin(), planned.end(), numbers, numbers + count))
+            return invalid(
+                formatted("{}: the plan was made for other numbers: call update() with these",
+                          kArrays[i].name));
     }
     return {};
 }

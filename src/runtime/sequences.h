@@ -2,6 +2,7 @@
 // them is here; messages name the array, the request and what was expected.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -14,6 +15,8 @@
 #include "flexc/result.h"
 
 namespace flexc::runtime {
+
+inline constexpr std::size_t kLengthArrays = 9; // those of Lengths
 
 // Immutable: calls that run keep those that they began with.
 class Sequences {
@@ -56,9 +59,7 @@ class Sequences {
   private:
     std::vector<int> page_ids_;
     int part_count_ = 0;
-    // As they were given.
-    std::vector<std::int32_t> cu_seqlens_q_, cu_seqlens_k_, seqused_q_, seqused_k_, page_table_,
-        page_indptr_, page_indices_, last_page_len_, query_starts_;
+    std::array<std::vector<std::int32_t>, kLengthArrays> given_; // as they were
 };
 
 // What a plan's copies share.
