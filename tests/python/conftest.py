@@ -22,29 +22,38 @@ NAMES = {"where": np.where, "abs": np.abs, "tanh": np.tanh, "exp": np.exp, "sigm
 
 
 class Reference:
-    """Attention with Python's own meaning of a program's expressions, in float64."""
+    """Attention with Python's own meaning of a program's expressions, in float64.
 
-    def __init__(self, q, k, v, score="score", mask="True", buffers=None, params=None, scale=None):
+    One entry may be request b of B, whose queries begin at q_start. sink is the score of a key without a value.
+    """
+
+    def __init__(self, q, k, v, score="score", mask="True", buffers=None, params=None, scale=None, request=None,
+                 q_start=0, sink=None):
         q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
         heads, kv_heads = q.shape[1], k.shape[1]
         k, v = (np.repeat(x, heads // kv_heads, axis=1) for x in (k, v))
         scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
         b, h, q_idx, kv_idx = np.ogrid[:q.shape[0], :heads, :q.shape[2], :k.shape[2]]
+        first, batch = request or (0, q.shape[0])
+        b, q_idx = b + first, q_idx + q_start
         self.names = {**NAMES, "b": b, "h": h, "h_kv": h // (heads // kv_heads), "q_idx": q_idx, "kv_idx": kv_idx,
-                      "B": q.shape[0], "H": heads, "Q_LEN": q.shape[2], "KV_LEN": k.shape[2],
+                      "B": batch, "H": heads, "Q_LEN": q.shape[2], "KV_LEN": k.shape[2],
                       **(buffers or {}), **(params or {})}
         self.score = np.einsum("bhqd,bhkd->bhqk", q, k) * scale
         with np.errstate(all="ignore"):
             modified = np.broadcast_to(eval(score, {}, {**self.names, "score": self.score}), self.score.shape)
-            seen = np.broadcast_to(eval(mask, {}, self.names), self.score.shape)
-            self.modified = np.where(seen, modified, -np.inf)
-            highest = self.modified.max(-1, keepdims=True)
+            visible = np.broadcast_to(eval(mask, {}, self.names), self.score.shape)
+            self.modified = np.where(visible, modified, -np.inf)
+            highest = self.modified.max(-1, keepdims=True, initial=-np.inf)
+            drain = -np.inf if sink is None else np.broadcast_to(eval(sink, {}, self.names), highest.shape)
+            highest = np.maximum(highest, drain)
             weights = np.where(np.isneginf(self.modified), 0, np.exp(self.modified - np.where(
                 np.isneginf(highest), 0, highest)))
-            total = weights.sum(-1, keepdims=True)
+            seen = weights.sum(-1, keepdims=True)
+            total = seen if sink is None else np.where(seen > 0, seen + np.exp(drain - highest), 0)
             self.weights = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
             self.out = self.weights @ v
-            self.lse = (np.log(total) + highest)[..., 0]
+            self.lse = (np.log(seen) + highest)[..., 0]
 
 
 class Programs:

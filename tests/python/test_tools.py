@@ -1,4 +1,6 @@
 """Errors, signatures, explanations, masks, the library, the cache, the doctor."""
+import ast
+import pathlib
 import struct
 import zlib
 
@@ -92,3 +94,18 @@ def test_messages_are_logged(caplog):
     with caplog.at_level("WARNING", logger="flexc"):
         flexc.compile("buffer t: f32[H] grad\nscore", dtype="f32", head_dim=8, device="cpu")
     assert any("t" in record.message for record in caplog.records)
+
+
+def test_stub_has_what_the_module_has():
+    def names_of(body):
+        return {node.name if hasattr(node, "name") else node.target.id for node in body
+                if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AnnAssign))}
+
+    def public(thing):
+        return {name for name in vars(thing) if not name.startswith("_")}
+    core = flexc._core
+    stub = ast.parse(pathlib.Path(flexc.__file__).with_name("_core.pyi").read_text()).body
+    assert names_of(stub) == public(core)
+    for kind in stub:
+        if isinstance(kind, ast.ClassDef):
+            assert names_of(kind.body) - {"__new__"} == public(getattr(core, kind.name)), kind.name

@@ -8,6 +8,7 @@
 
 #include "error.h"
 #include "flexc/flexc_c.h"
+#include "lengths.h"
 #include "options.h"
 #include "tensor.h"
 
@@ -35,6 +36,11 @@ struct PlanState {
     std::vector<std::string> buffers;   // names, in the order of calls
     std::vector<std::string> gradients; // likewise
     Spaces spaces;
+    // Of layouts other than dense: what updates keep, whose arrays the plan was made with, and the
+    // rows of packed tensors that requests have, -1 where only the device knows them.
+    Paging paging = {.struct_size = sizeof(Paging)};
+    const dlpack::Exchange* library = nullptr;
+    std::int64_t query_rows = 0, key_rows = 0;
     ~PlanState() {
         for (const Space& space : spaces)
             flexc_memory_free(space.memory);
@@ -327,17 +333,54 @@ class PlanOptions {
     std::vector<flexc_param_value> values_;
 };
 
-// plan((B, H, H_KV, Q_LEN, KV_LEN), buffer names, gradient names, buffers or None, stream, options)
-// Options also has `forward` and `backward`, tensors that are like those of later calls.
+void find_rows(PlanState& state, const Lengths& lengths) {
+    state.query_rows = lengths.is_on_device() ? -1 : lengths.query_rows();
+    state.key_rows = lengths.is_on_device() ? -1 : lengths.key_rows();
+}
+
+// Lengths of a plan that is to be made, and the sizes of it that they say. false: there is an
+// exception.
+bool read_lengths(PlanState& state, PyObject* dict, PyObject* options, Lengths& lengths,
+                  flexc_sizes& sizes) {
+    std::int64_t start = 0;
+    if (!lengths.read(dict, state.device, state.device_index) ||
+        !read_int64(options, "page_size", state.paging.page_size) ||
+        !read_int64(options, "pages", state.paging.pages) ||
+        !read_int64(options, "query_start", start))
+        return false;
+    state.paging.query_start = static_cast<std::int32_t>(start);
+    const auto refuse = [](const char* message) {
+        raise(FLEXC_ERROR_INVALID_OPTION, message);
+        return false;
+    };
+    if (sizes.batch < 0) sizes.batch = lengths.requests();
+    if (sizes.batch < 0)
+        return refuse("cu_seqlens_q: missing; the kernel was compiled for ragged queries");
+    if (lengths.is_on_device() && sizes.q_len < 0)
+        return refuse("q_len: missing; with lengths on a device it is the most queries that a "
+                      "request may have");
+    if (lengths.is_on_device() && sizes.kv_len < 0)
+        return refuse("kv_len: missing; with lengths on a device it is the most keys that a "
+                      "request may have");
+    if (sizes.q_len < 0) sizes.q_len = lengths.most_queries();
+    if (sizes.kv_len < 0) sizes.kv_len = lengths.most_keys(state.paging);
+    find_rows(state, lengths);
+    return lengths.check_table(sizes.batch);
+}
+
+// plan((B, H, H_KV, Q_LEN, KV_LEN), buffer names, gradient names, buffers or None, stream, options,
+//      lengths or nothing)
+// Options also has `forward` and `backward`, tensors that are like those of later calls. With
+// lengths, a dict of arrays, sizes below 0 are those that the lengths say.
 PyObject* kernel_plan(PyObject* self, PyObject* arguments) {
     flexc_sizes sizes = {};
     sizes.struct_size = sizeof sizes;
     long long batch = 0, heads = 0, kv_heads = 0, q_len = 0, kv_len = 0;
     PyObject *names = nullptr, *gradient_names = nullptr, *buffers = nullptr, *stream = nullptr,
-             *options = nullptr;
-    if (PyArg_ParseTuple(arguments, "(LLLLL)O!O!OOO!", &batch, &heads, &kv_heads, &q_len, &kv_len,
-                         &PyTuple_Type, &names, &PyTuple_Type, &gradient_names, &buffers, &stream,
-                         &PyDict_Type, &options) == 0)
+             *options = nullptr, *length_arrays = nullptr;
+    if (PyArg_ParseTuple(arguments, "(LLLLL)O!O!OOO!|O!", &batch, &heads, &kv_heads, &q_len,
+                         &kv_len, &PyTuple_Type, &names, &PyTuple_Type, &gradient_names, &buffers,
+                         &stream, &PyDict_Type, &options, &PyDict_Type, &length_arrays) == 0)
         return nullptr;
     sizes.batch = batch;
     sizes.heads = heads;
@@ -371,6 +414,15 @@ PyObject* kernel_plan(PyObject* self, PyObject* arguments) {
         if (!backward.read(tensors, like)) return nullptr;
         plan_options.get()->backward = backward.get();
     }
+    Lengths lengths(stream);
+    flexc_lengths given_lengths = {};
+    if (length_arrays != nullptr) {
+        if (!read_lengths(*state, length_arrays, options, lengths, sizes)) return nullptr;
+        given_lengths = lengths.is_on_device() ? state->paging : lengths.on_host(state->paging);
+        given_lengths.on_device = lengths.is_on_device() ? 1 : 0;
+        plan_options.get()->lengths = &given_lengths;
+        state->library = tensors.library();
+    }
     void* handle = nullptr;
     if (!tensors.stream(handle)) return nullptr;
     flexc_status status = FLEXC_OK;
@@ -378,6 +430,11 @@ PyObject* kernel_plan(PyObject* self, PyObject* arguments) {
         const WithoutLock unlocked;
         status = flexc_plan_create(kernel_of(self), &sizes, named.data(), named.size(), handle,
                                    plan_options.get(), &state->plan, &error);
+        if (status == FLEXC_OK && lengths.is_on_device()) {
+            const flexc_length_tensors now = lengths.on_device();
+            status = flexc_plan_update_length_tensors(kernel_of(self), state->plan, &now, handle,
+                                                      &error);
+        }
     }
     if (status != FLEXC_OK) return raise(error);
     auto* allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(plan_type, Py_tp_alloc));
@@ -414,6 +471,58 @@ PyObject* plan_update(PyObject* self, PyObject* arguments) {
     }
     if (status != FLEXC_OK) return raise(error);
     Py_RETURN_NONE;
+}
+
+// update_lengths(lengths, pages or None, stream)
+PyObject* plan_update_lengths(PyObject* self, PyObject* arguments) {
+    PlanState& state = state_of(self);
+    PyObject *arrays = nullptr, *pages = nullptr, *stream = nullptr;
+    if (PyArg_ParseTuple(arguments, "O!OO", &PyDict_Type, &arrays, &pages, &stream) == 0)
+        return nullptr;
+    Lengths lengths(stream);
+    flexc_sizes sizes = {};
+    sizes.struct_size = sizeof sizes;
+    flexc_error* error = nullptr;
+    if (flexc_plan_sizes(state.plan, &sizes, &error) != FLEXC_OK) return raise(error);
+    void* handle = nullptr;
+    if (!lengths.read(arrays, state.device, state.device_index) ||
+        !lengths.check_table(sizes.batch) || !lengths.tensors().stream(handle))
+        return nullptr;
+    Paging paging = state.paging;
+    if (pages != Py_None) {
+        if (lengths.is_on_device())
+            return raise(FLEXC_ERROR_INVALID_OPTION,
+                         "pages: with lengths on a device they are the plan's");
+        paging.pages = PyLong_AsLongLong(pages);
+        if (PyErr_Occurred() != nullptr) return nullptr;
+    }
+    // Arrays of the host have no stream: it is the one of the library that the plan was made with.
+    if (stream == Py_None && state.device == FLEXC_DEVICE_CUDA && !lengths.is_on_device() &&
+        state.library != nullptr && !current_stream(*state.library, state.device_index, handle))
+        return nullptr;
+    flexc_status status = FLEXC_OK;
+    {
+        const WithoutLock unlocked;
+        flexc_kernel* kernel = kernel_of(state.kernel.get());
+        if (lengths.is_on_device()) {
+            const flexc_length_tensors given = lengths.on_device();
+            status = flexc_plan_update_length_tensors(kernel, state.plan, &given, handle, &error);
+        } else {
+            const flexc_lengths given = lengths.on_host(paging);
+            status = flexc_plan_update_lengths(kernel, state.plan, &given, handle, &error);
+        }
+    }
+    if (status != FLEXC_OK) return raise(error);
+    state.paging = paging;
+    find_rows(state, lengths);
+    Py_RETURN_NONE;
+}
+
+// (of queries, of keys) in packed tensors that requests have; -1: only the device knows.
+PyObject* plan_rows(PyObject* self, void*) {
+    const PlanState& state = state_of(self);
+    return Py_BuildValue("(LL)", static_cast<long long>(state.query_rows),
+                         static_cast<long long>(state.key_rows));
 }
 
 // forward((q, k, v, o, lse), buffers, stream, workspace, (k_scale, v_scale) or nothing)
@@ -486,11 +595,13 @@ PyType_Spec kernel_spec = {"flexc._core.Kernel", sizeof(KernelObject), 0, Py_TPF
                            kernel_slots};
 
 PyMethodDef plan_methods[] = {{"update", plan_update, METH_VARARGS, nullptr},
+                              {"update_lengths", plan_update_lengths, METH_VARARGS, nullptr},
                               {"forward", plan_forward, METH_VARARGS, nullptr},
                               {"backward", plan_backward, METH_VARARGS, nullptr},
                               {nullptr, nullptr, 0, nullptr}};
 PyGetSetDef plan_values[] = {{"workspace_bytes", plan_workspace_bytes, nullptr, nullptr, nullptr},
                              {"block_mask_bytes", plan_block_mask_bytes, nullptr, nullptr, nullptr},
+                             {"rows", plan_rows, nullptr, nullptr, nullptr},
                              {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyType_Slot plan_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(free_plan)},
                             {Py_tp_new, reinterpret_cast<void*>(no_constructor)},

@@ -4,6 +4,7 @@
 #include "jax.h"
 #include "kernel.h"
 #include "memo.h"
+#include "merge.h"
 #include "tools.h"
 
 namespace flexc::python {
@@ -28,6 +29,7 @@ PyMethodDef functions[] = {{"jax_handlers", jax_handlers, METH_NOARGS, nullptr},
                            {"library_mod", library_mod, METH_VARARGS, nullptr},
                            {"cache", cache, METH_VARARGS, nullptr},
                            {"clear_cache", clear_cache, METH_VARARGS, nullptr},
+                           {"merge_states", merge_states, METH_VARARGS, nullptr},
                            {"doctor", doctor, METH_NOARGS, nullptr},
                            {"default_device", default_device, METH_NOARGS, nullptr},
                            {"synchronize", synchronize, METH_VARARGS, nullptr},

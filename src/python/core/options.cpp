@@ -18,6 +18,8 @@ constexpr IntegerField kIntegers[] = {
     {"forward_kernel", &flexc_compile_options::forward_kernel},
     {"deterministic", &flexc_compile_options::deterministic},
     {"part_of_heads", &flexc_compile_options::part_of_heads},
+    {"query_layout", &flexc_compile_options::query_layout},
+    {"key_layout", &flexc_compile_options::key_layout},
     {"batch_invariant", &flexc_compile_options::batch_invariant},
     {"report_out_of_range", &flexc_compile_options::report_out_of_range},
     {"no_memory_cache", &flexc_compile_options::no_memory_cache},
@@ -33,6 +35,7 @@ constexpr TextField kTexts[] = {
     {"cache_directory", &flexc_compile_options::cache_directory},
     {"source_name", &flexc_compile_options::source_name},
     {"mask_mod", &flexc_compile_options::mask_mod},
+    {"sink", &flexc_compile_options::sink},
     {"schedule", &flexc_compile_options::schedule},
     {"pack", &flexc_compile_options::pack},
 };

@@ -141,6 +141,10 @@ bool is_numpy(PyObject* array) {
 
 } // namespace
 
+bool current_stream(const dlpack::Exchange& library, std::int32_t device_index, void*& handle) {
+    return library.current_stream(dlpack::kCuda, device_index, &handle) == 0;
+}
+
 bool Tensors::see_device(const char* name, std::int32_t type, std::int32_t id) {
     const std::int32_t kind = type == dlpack::kCpu || type == dlpack::kCudaHost ? FLEXC_DEVICE_CPU
                               : type == dlpack::kCuda || type == dlpack::kCudaManaged
@@ -157,6 +161,8 @@ bool Tensors::see_device(const char* name, std::int32_t type, std::int32_t id) {
     }
     return true;
 }
+
+bool Tensors::see_host(const char* name) { return see_device(name, dlpack::kCpu, 0); }
 
 bool Tensors::read(PyObject* array, const char* name, bool written, flexc_tensor& tensor) {
     tensor = {};
@@ -180,6 +186,7 @@ bool Tensors::read_exchange(PyObject* array, const char* name, flexc_tensor& ten
         return true;
     }
     if (!see_device(name, from.device.type, from.device.id)) return false;
+    if (library_ == nullptr) library_ = exchange;
     if (device_ == FLEXC_DEVICE_CUDA && !has_found_stream_ && stream_ == Py_None) {
         if (exchange->current_stream(from.device.type, from.device.id, &found_stream_) != 0)
             return false;

@@ -8,6 +8,13 @@
 
 namespace flexc::python {
 
+namespace dlpack {
+struct Exchange;
+}
+
+// The stream in which an array library works on a CUDA device. false: there is an exception.
+bool current_stream(const dlpack::Exchange& library, std::int32_t device_index, void*& handle);
+
 // What a call holds of the arrays that it was given, and where they are.
 class Tensors {
   public:
@@ -19,6 +26,12 @@ class Tensors {
     // The stream that was given, else the one that the arrays' library works in. Where an array
     // without a stream is on a GPU, its library was asked to be done with it for this stream.
     bool stream(void*& handle);
+
+    // Whose numbers are in host memory and no array.
+    bool see_host(const char* name);
+
+    // Of the first array whose library has one, else null. It lives as long as the process.
+    const dlpack::Exchange* library() const { return library_; }
 
     // FLEXC_DEVICE_AUTOMATIC before the first array.
     std::int32_t device() const { return device_; }
@@ -32,6 +45,7 @@ class Tensors {
     bool see_device(const char* name, std::int32_t type, std::int32_t id);
 
     PyObject* stream_; // borrowed: an integer, or None
+    const dlpack::Exchange* library_ = nullptr;
     void* found_stream_ = nullptr;
     bool has_found_stream_ = false;
     std::int32_t device_ = FLEXC_DEVICE_AUTOMATIC;

@@ -93,10 +93,11 @@ PyObject* check(PyObject*, PyObject* arguments) {
     const Object warnings = texts_at(
         info.warning_count, [&](std::size_t i) { return flexc_signature_warning(made, i); });
     if (!buffers || !params || !sizes || !mask_sizes || !warnings) return nullptr;
-    return Py_BuildValue("{s:O,s:O,s:O,s:O,s:O,s:s,s:s}", "buffers", buffers.get(), "params",
+    return Py_BuildValue("{s:O,s:O,s:O,s:O,s:O,s:s,s:s,s:s}", "buffers", buffers.get(), "params",
                          params.get(), "sizes", sizes.get(), "mask_sizes", mask_sizes.get(),
                          "warnings", warnings.get(), "score_depends_on", info.score_depends_on,
-                         "mask_depends_on", info.mask_depends_on);
+                         "mask_depends_on", info.mask_depends_on, "sink_depends_on",
+                         info.sink_depends_on);
 }
 
 PyObject* explain(PyObject*, PyObject* arguments) {

@@ -13,8 +13,9 @@ _core.set_errors(errors.make)
 from .errors import Error  # noqa: E402
 from .kernel import Gradients, Kernel, Plan, Signature, check, compile, explain, mask, supports  # noqa: E402
 from .machine import cache, doctor, library  # noqa: E402
+from .partial import merge_states  # noqa: E402
 from .pictures import Mask  # noqa: E402
 
 __version__ = _core.version
 __all__ = ["Error", "Gradients", "Kernel", "Mask", "Plan", "Signature", "cache", "check", "compile", "doctor", "errors",
-           "explain", "library", "mask", "supports"]
+           "explain", "library", "mask", "merge_states", "supports"]

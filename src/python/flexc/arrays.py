@@ -1,4 +1,5 @@
 """What flexc has to know of an array beside its memory: its type, its device, and how to make one like it."""
+import functools
 import sys
 
 from . import errors
@@ -42,19 +43,23 @@ def device_of(array):
     raise errors.InvalidOption("arrays must be on the CPU or on a CUDA device")
 
 
-def empty(like, shape, dtype):
-    """An array of the same library and device, with this element type."""
+def _make(function, like, shape, dtype):
+    """An array of the same library and device as another, with this element type."""
     library = library_of(like)
     if library == "torch":
         torch = sys.modules["torch"]
-        return torch.empty(shape, dtype=getattr(torch, _long_name(dtype)), device=like.device)
+        return getattr(torch, function)(shape, dtype=getattr(torch, _long_name(dtype)), device=like.device)
     if library == "numpy":
         import numpy
-        return numpy.empty(shape, dtype=like.dtype if dtype == dtype_name(like.dtype) else _long_name(dtype))
+        return getattr(numpy, function)(shape,
+                                        dtype=like.dtype if dtype == dtype_name(like.dtype) else _long_name(dtype))
     if library == "cupy":
         import cupy
-        return cupy.empty(shape, dtype=_long_name(dtype))
+        return getattr(cupy, function)(shape, dtype=_long_name(dtype))
     raise errors.InvalidOption(f"flexc makes arrays of torch, NumPy and CuPy; give the results of {library} yourself")
+
+
+empty, zeros = functools.partial(_make, "empty"), functools.partial(_make, "zeros")
 
 
 def _long_name(dtype):

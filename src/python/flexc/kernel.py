@@ -3,7 +3,7 @@ import logging
 import re
 from collections import namedtuple
 
-from . import _core, arrays, errors
+from . import _core, arrays, errors, layouts
 from .pictures import Mask
 
 _log = logging.getLogger("flexc")
@@ -54,12 +54,13 @@ def compile_options(dtype="bf16", head_dim=64, head_dim_v=None, device=None, mas
                     backward=True, deterministic=False, gradient_type="f32", report_out_of_range=False,
                     forward_kernel="auto", backward_kernel="auto", schedule=None, source_name=None, memory_cache=True,
                     disk_cache=True, cache_directory=None, cache_max_bytes=None, pack=None, max_compile_seconds=None,
-                    max_compile_memory=None, part_of_heads=False, batch_invariant=False, kv_dtype=None):
+                    max_compile_memory=None, part_of_heads=False, batch_invariant=False, kv_dtype=None,
+                    query_layout="dense", key_layout="dense", sink=None):
     """The dict that the module takes. Keywords are those of `compile`."""
     kind, index = parse_device(device)
     return {
         "dtype": arrays.dtype_name(dtype), "head_dim": head_dim, "head_dim_v": head_dim_v or 0, "device": kind,
-        "device_index": index, "mask_mod": mask_mod,
+        "device_index": index, "mask_mod": mask_mod, "sink": sink,
         "buffers": [_declare_buffer(name, declared) for name, declared in (buffers or {}).items()],
         "params": [_declare_param(name, value) for name, value in (params or {}).items()],
         "forward_only": int(not backward), "deterministic": int(deterministic),
@@ -72,6 +73,8 @@ def compile_options(dtype="bf16", head_dim=64, head_dim_v=None, device=None, mas
         "max_compile_seconds": max_compile_seconds, "max_compile_memory": max_compile_memory,
         "part_of_heads": int(part_of_heads), "batch_invariant": int(batch_invariant),
         "kv_dtype": None if kv_dtype is None else arrays.dtype_name(kv_dtype),
+        "query_layout": _choice(layouts.LAYOUTS, query_layout, "query_layout"),
+        "key_layout": _choice(layouts.LAYOUTS, key_layout, "key_layout"),
     }
 
 
@@ -84,6 +87,7 @@ class Signature:
         self.sizes, self.mask_sizes, self.warnings = info["sizes"], info["mask_sizes"], info["warnings"]
         self.score_depends_on = [name for name in info["score_depends_on"].split(", ") if name]
         self.mask_depends_on = [name for name in info["mask_depends_on"].split(", ") if name]
+        self.sink_depends_on = [name for name in info["sink_depends_on"].split(", ") if name]
 
     def __repr__(self):
         buffers = ", ".join(f"{name}: {dtype}[{', '.join(dims)}]{' grad' * grad}"
@@ -128,10 +132,13 @@ def compile(text, **options):
     """Compiles a program for one element type, head dim and device.
 
     dtype: of q, k and v: 'f32', 'f16' or 'bf16', or a dtype of NumPy, torch or JAX
-    kv_dtype: of k and v where it is another: 'e4m3', 'e5m2' or 'i8'; forward only, on a CPU
+    kv_dtype: of k and v where it is another: 'e4m3', 'e5m2' or 'i8'; forward only
     head_dim, head_dim_v: of q and k, and of v where it differs
     device: 'cpu', 'cuda', 'cuda:1', or None: a GPU where there is one
+    query_layout: of q and out: 'dense', or 'ragged' for requests of their own lengths
+    key_layout: of k and v: 'dense', 'ragged', or 'paged' for a cache of pages, which is forward only
     mask_mod: an expression, where the text has no mask of its own
+    sink: likewise, the score of a key that has no value
     buffers: {'slopes': 'f32[H] grad'}, where the text does not declare them
     params: {'cap': 20.0}, likewise, with their defaults
     backward, deterministic, gradient_type ('f32' or 'buffer'), report_out_of_range, forward_kernel, backward_kernel,
@@ -156,6 +163,7 @@ class Kernel:
         self.dtype, self.head_dim, self.head_dim_v = info["dtype"], info["head_dim"], info["head_dim_v"]
         self.has_backward = info["backward"]
         self.device = _DEVICE_NAMES[info["device"]] + (f":{info['device_index']}" if info["device"] == 2 else "")
+        self.query_layout, self.key_layout = (options.get(name, "dense") for name in ("query_layout", "key_layout"))
         self._buffers = tuple(name for name, *_ in signature.buffers)
         self._grads = tuple(name for name, _, _, grad in signature.buffers if grad)
 
@@ -184,7 +192,9 @@ class Kernel:
         return explain(self.text, stage, arch, **self._options)
 
     def mask(self, q_len, kv_len, **given):
-        options = {name: value for name, value in self._options.items() if name not in ("buffers", "params")}
+        """Of a batch of these lengths, or of one request."""
+        options = {name: value for name, value in self._options.items()
+                   if name not in ("buffers", "params", "query_layout", "key_layout")}
         if isinstance(self._options.get("buffers"), dict) or isinstance(self._options.get("params"), dict):
             prepared = compile_options(**self._options)
             text = declarations(prepared) + self.text
@@ -194,20 +204,52 @@ class Kernel:
 
     def plan(self, q, k, v, buffers=None, params=None, scale=None, stream=None, q_offset=0, kv_offset=0,
              global_q_len=None, global_kv_len=None, accumulate_gradients=False, cpu_threads=0, head_offset=0,
-             global_heads=None, global_kv_heads=None):
+             global_heads=None, global_kv_heads=None, *, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None,
+             seqused_k=None, page_table=None, page_indptr=None, page_indices=None, last_page_len=None,
+             query_starts=None, query_start="auto", page_size=None, q_len=None, kv_len=None):
         """A plan for calls with tensors of these shapes and strides.
 
         head_offset, global_heads, global_kv_heads: which heads of a larger whole these are, with part_of_heads.
 
         Its block mask is that of the buffers; without them every call builds one. `Plan.update` builds it again.
+
+        With ragged or paged layouts, integers say where the requests lie: in lists, in arrays of the host (i32 or i64,
+        which are copied), or all of them in arrays of the kernel's device (i32), which work on the stream reads.
+
+        cu_seqlens_q, cu_seqlens_k: [B + 1], the rows of ragged tensors from which on each request has them
+        seqused_q, seqused_k: [B], how many of its rows, or of the slots of its pages, a request uses, if not all
+        page_table: [B, MAX_PAGES], with seqused_k; or instead
+        page_indptr, page_indices, last_page_len: [B + 1], [TOTAL_PAGES], [B]
+        query_start: where q_idx of a request begins: at 'zero', or so that it has its 'end' with the keys; 'auto' is
+            'end' with paged keys and 'zero' without
+        query_starts: [B], instead of it
+        q_len, kv_len: the most that a request may have, after updates too; if not given, the most that one has now
+        page_size: how many slots the pages in k and v have to have
         """
         options = {"scale": scale, "params": params, "q_offset": q_offset, "kv_offset": kv_offset,
                    "global_q_len": global_q_len, "global_kv_len": global_kv_len,
                    "accumulate_gradients": int(accumulate_gradients), "cpu_threads": cpu_threads,
                    "head_offset": head_offset, "global_heads": global_heads, "global_kv_heads": global_kv_heads}
+        lengths = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqused_q": seqused_q,
+                   "seqused_k": seqused_k, "page_table": page_table, "page_indptr": page_indptr,
+                   "page_indices": page_indices, "last_page_len": last_page_len, "query_starts": query_starts}
+        known = layouts.sizes_of(q, k, v, self.query_layout, self.key_layout)
+        options["page_size"] = layouts.agreed("page_size", page_size, known.get("PAGE_SIZE"))
+        most = [layouts.agreed(name, given, known[size]) if size in known else -1 if given is None else given
+                for name, given, size in (("q_len", q_len, "Q_LEN"), ("kv_len", kv_len, "KV_LEN"))]
+        sizes = known.get("B", -1), known["H"], known["H_KV"], *most
         arrays_of_buffers = None if buffers is None else self._ordered(buffers)
-        core = self._core.plan(_sizes(q, k, v), self._buffers, self._grads, arrays_of_buffers, stream, options)
-        return Plan(self, core, scale)
+        given = self._buffers, self._grads, arrays_of_buffers, stream, options
+        if self.query_layout == self.key_layout == "dense":
+            unused = [name for name, array in lengths.items() if array is not None]
+            if unused:
+                raise errors.InvalidOption(f"{unused[0]}: the kernel was compiled for dense tensors, which have no "
+                                           "lengths: compile it with a query_layout or key_layout")
+            return Plan(self, self._core.plan(sizes, *given), scale)
+        see = arrays.visible
+        options.update(pages=known.get("PAGES"), forward=(see(q), see(k), see(v), None, None),
+                       query_start=_choice(layouts.QUERY_STARTS, query_start, "query_start"))
+        return Plan(self, self._core.plan(sizes, *given, lengths), scale)
 
     def forward(self, q, k, v, buffers=None, *, out=None, lse=None, params=None, scale=None, stream=None, k_scale=None,
                 v_scale=None, **options):
@@ -240,21 +282,13 @@ def declarations(options):
     return "".join(lines)
 
 
-def _sizes(q, k, v):
-    shapes = [tuple(array.shape) for array in (q, k, v)]
-    if any(len(shape) != 4 for shape in shapes):
-        raise errors.InvalidOption(f"q, k and v have 4 dims, [batch, heads, length, head dim], not {shapes}")
-    batch, heads, q_len, _ = shapes[0]
-    _, kv_heads, kv_len, _ = shapes[1]
-    return batch, heads, kv_heads, q_len, kv_len
-
-
 class Plan:
     """What a kernel does for one set of sizes. May be used by many threads at once."""
 
     def __init__(self, kernel, core, scale):
         self.kernel, self.scale = kernel, scale
         self._core = core
+        self._is_ragged = kernel.query_layout == "ragged", kernel.key_layout == "ragged"
 
     @property
     def workspace_bytes(self):
@@ -265,22 +299,42 @@ class Plan:
         """Of the block mask; 0 where the mask needs none."""
         return self._core.block_mask_bytes
 
-    def update(self, buffers, stream=None):
-        """Builds the block mask again, for buffers that hold something else."""
-        self._core.update(self.kernel._ordered(buffers), stream)
+    def update(self, buffers=None, stream=None, *, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None,
+               seqused_k=None, page_table=None, page_indptr=None, page_indices=None, last_page_len=None,
+               query_starts=None, pages=None):
+        """Other lengths, or the block mask again, for buffers that hold something else.
+
+        Lengths are those of `Kernel.plan`, all of them anew, of as many requests, none longer than the plan's q_len and
+        kv_len. In arrays of the device they may be updated in a graph's capture. pages: of a cache that has other ones.
+        """
+        if buffers is not None:
+            self._core.update(self.kernel._ordered(buffers), stream)
+        lengths = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqused_q": seqused_q,
+                   "seqused_k": seqused_k, "page_table": page_table, "page_indptr": page_indptr,
+                   "page_indices": page_indices, "last_page_len": last_page_len, "query_starts": query_starts}
+        if any(array is not None for array in lengths.values()):
+            self._core.update_lengths(lengths, pages, stream)
+        elif buffers is None:
+            raise errors.InvalidOption("update() takes buffers, or lengths by name")
+
+    def _like(self, array, shape, dtype, side):
+        """An array for results in the rows of q (side 0) or k (side 1): rows of no request are 0."""
+        if self._is_ragged[side] and array.shape[0] != self._core.rows[side]:
+            return arrays.zeros(array, shape, dtype)
+        return arrays.empty(array, shape, dtype)
 
     def forward(self, q, k, v, buffers=None, *, out=None, lse=None, workspace=None, stream=None, k_scale=None,
                 v_scale=None):
         """(out, lse). Asynchronous on CUDA.
 
-        k_scale, v_scale: f32 arrays, [H_KV] or [B, H_KV] or of one element, that k and v are multiplied by, with
-        kv_dtype.
+        k_scale, v_scale: f32 arrays that k and v are multiplied by, with kv_dtype: of one element, [H_KV], [B, H_KV], or
+        for each page of paged keys [PAGES, H_KV].
         """
-        batch, heads, q_len, _ = q.shape
+        rows = tuple(q.shape[:-1])
         if out is None:
-            out = arrays.empty(q, (batch, heads, q_len, v.shape[-1]), self.kernel.dtype)
+            out = self._like(q, (*rows, v.shape[-1]), self.kernel.dtype, 0)
         if lse is None:
-            lse = arrays.empty(q, (batch, heads, q_len), "f32")
+            lse = self._like(q, rows, "f32", 0)
         see = arrays.visible
         scales = tuple(None if array is None else see(array) for array in (k_scale, v_scale))
         self._core.forward((see(q), see(k), see(v), out, lse), self.kernel._ordered(buffers), stream, workspace, scales)
@@ -290,8 +344,8 @@ class Plan:
                  gradients=None, workspace=None, stream=None):
         """Gradients(q, k, v, buffers): the last is a dict of the `grad` buffers, by name."""
         kernel, see = self.kernel, arrays.visible
-        dq, dk, dv = (arrays.empty(like, tuple(like.shape), kernel.dtype) if given is None else given
-                      for like, given in ((q, dq), (k, dk), (v, dv)))
+        dq, dk, dv = (self._like(like, tuple(like.shape), kernel.dtype, side) if given is None else given
+                      for like, given, side in ((q, dq, 0), (k, dk, 1), (v, dv, 1)))
         wide = kernel._options.get("gradient_type", "f32") == "f32"
         results = dict(gradients or {})
         for name in kernel._grads:
