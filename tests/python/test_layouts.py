@@ -323,7 +323,8 @@ OF_PAGED = {"cu_seqlens_q": [0, 3, 5], "seqused_k": [4, 5], "page_table": [[1], 
     (RAGGED, {**OF_RAGGED, "cu_seqlens_q": np.zeros((1, 3), np.int32)},
      r"cu_seqlens_q: expected \[B \+ 1\], got the shape \[1, 3\]"),
     (RAGGED, {**OF_RAGGED, "cu_seqlens_q": [0, 3.0, 5]}, "cu_seqlens_q: expected integers.* number 1 is none"),
-    (RAGGED, {**OF_RAGGED, "cu_seqlens_q": np.array([0, 3, 5.])}, "cu_seqlens_q: expected integers, i32 or i64, got f64"),
+    (RAGGED, {**OF_RAGGED, "cu_seqlens_q": np.array([0, 3, 5.])},
+     "cu_seqlens_q: expected integers, i32 or i64, got f64"),
     (RAGGED, {**OF_RAGGED, "cu_seqlens_q": [0, 3, 2**31]}, "cu_seqlens_q: 2147483648 does not fit in 32 bits"),
     (RAGGED, {**OF_RAGGED, "cu_seqlens_k": np.array([0, 4, 2**40])}, "cu_seqlens_k: 1099511627776 does not fit"),
     (RAGGED, {**OF_RAGGED, "seqused_q": [4, 2]}, r"seqused_q\[0\] is 4; the request has 3 rows"),
@@ -361,7 +362,8 @@ def test_errors(layouts, given, message):
 def test_errors_of_tensors():
     batch = Batch([3, 2], [4, 5])
     kernel = compiled(**RAGGED)
-    with pytest.raises(flexc.errors.InvalidOption, match=r"q has 3 dims, \[TOTAL_Q, H, D\], not the shape \(1, 5, 4, 8\)"):
+    with pytest.raises(flexc.errors.InvalidOption,
+                       match=r"q has 3 dims, \[TOTAL_Q, H, D\], not the shape \(1, 5, 4, 8\)"):
         kernel.plan(batch.q[None], batch.k, batch.v, **OF_RAGGED)
     with pytest.raises(flexc.errors.InvalidOption, match=r"v has 3 dims, \[TOTAL_K, H_KV, DV\]"):
         kernel.plan(batch.q, batch.k, batch.v[None], **OF_RAGGED)

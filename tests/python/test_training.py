@@ -19,7 +19,7 @@ def test_training():
 
 def test_guide(capsys):
     names = {}
-    assert len(GUIDE) == 3
+    assert len(GUIDE) == 5
     for code in GUIDE:
         if "torch" in code:
             pytest.importorskip("torch", reason="PyTorch is not installed")

@@ -98,19 +98,20 @@ class _Program:
 class _Call:
     """A plan with what a launch needs: shared by all calls of the same sizes, numbers and scale."""
 
-    def __init__(self, text, kernel, plan, head_dim_v):
-        self.text, self.kernel, self.plan = text, kernel, plan
+    def __init__(self, text, kernel, plan, head_dim_v, allocate=torch.empty):
+        self.text, self.kernel, self.plan, self.allocate = text, kernel, plan, allocate
         self.launch = plan.forward
         self.workspace_bytes = plan.workspace_bytes
         self.head_dim_v = head_dim_v
 
 
-def _compile(text, dtype, head_dim, head_dim_v, device, backward):
-    key = text, dtype, head_dim, head_dim_v, device, backward
+def _compile(text, dtype, head_dim, head_dim_v, device, backward, layout="dense"):
+    key = text, dtype, head_dim, head_dim_v, device, backward, layout
     found = _kernels.get(key)
     if found is None:
         options = kernels.compile_options(dtype=dtype, head_dim=head_dim, head_dim_v=head_dim_v, device=device,
-                                          backward=backward, source_name="<score_mod and mask_mod>")
+                                          backward=backward, source_name="<score_mod and mask_mod>",
+                                          query_layout=layout, key_layout=layout)
         core, messages = kernels._core.compile(text, options)
         found = _kernels.put(key, core)
     return found
@@ -128,19 +129,34 @@ def _sources(text, score, mask):
     return tuple(found)
 
 
-def _prepare(query, key, value, score, mask, scale, needs_grad):
-    """The _Call for these tensors, and the tensors of its buffers."""
+def _program(score, mask):
+    """The _Program of two mods that were traced, or of one."""
     score_traced, mask_traced = score and score[2], mask and mask[2]
     pair = id(score_traced), id(mask_traced)
     program = _programs.get(pair)
     if program is None or program.score is not score_traced or program.mask is not mask_traced:
         program = _programs.put(pair, _Program(score_traced, mask_traced))
+    return program
+
+
+def _params(text, numbers):
+    return {name: (numbers[0] if prefix == "s" else numbers[1])[place] for name, _, (prefix, place) in text.params}
+
+
+def _wishes(score, needs_grad):
+    """Which captured tensors want gradients; None where nothing does."""
+    if not needs_grad:
+        return None
+    return tuple(tensor.requires_grad for tensor in score[1].tensors) if score else ()
+
+
+def _prepare(query, key, value, score, mask, scale, needs_grad):
+    """The _Call for these tensors, and the tensors of its buffers."""
+    program = _program(score, mask)
     q_shape, k_shape = query.shape, key.shape
     sizes = q_shape[0], q_shape[1], k_shape[1], q_shape[2], k_shape[2]
     numbers = (tuple(score[1].numbers) if score else (), tuple(mask[1].numbers) if mask else ())
-    wants = None
-    if needs_grad:
-        wants = tuple(tensor.requires_grad for tensor in score[1].tensors) if score else ()
+    wants = _wishes(score, needs_grad)
     head_dim_v, device = value.shape[3], query.device
     key_of_call = (sizes, numbers, wants, scale, query.dtype, q_shape[3], head_dim_v, device)
     if device.type == "cuda":
@@ -156,8 +172,7 @@ def _prepare(query, key, value, score, mask, scale, needs_grad):
     core = _compile(text.text, _DTYPES[query.dtype], q_shape[3], head_dim_v, str(device), needs_grad)
     tensors = _sources(text, score, mask)
     tensors_of_plan = tuple(map(_moved, tensors, (device,) * len(tensors)))
-    params = {name: (numbers[0] if prefix == "s" else numbers[1])[place] for name, _, (prefix, place) in text.params}
-    options = {"scale": scale, "params": params}
+    options = {"scale": scale, "params": _params(text, numbers)}
     if device.type == "cuda":
         out = torch.empty((*q_shape[:3], head_dim_v), dtype=query.dtype, device=device)
         lse = torch.empty(q_shape[:3], dtype=torch.float32, device=device)
@@ -210,11 +225,11 @@ _HAS_TABLE = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
 
 def _forward(call, query, key, value, tensors, wants_lse=True):
     q_shape, device = query.shape, query.device
-    if call.head_dim_v == q_shape[3] and query.stride(3) == 1:
+    if call.head_dim_v == q_shape[-1] and query.stride(-1) == 1 and call.allocate is torch.empty:
         out = torch.empty_like(query)
     else:
-        out = torch.empty((*q_shape[:3], call.head_dim_v), dtype=query.dtype, device=device)
-    lse = torch.empty(q_shape[:3], dtype=torch.float32, device=device) if wants_lse else None
+        out = call.allocate((*q_shape[:-1], call.head_dim_v), dtype=query.dtype, device=device)
+    lse = call.allocate(q_shape[:-1], dtype=torch.float32, device=device) if wants_lse else None
     if not _HAS_TABLE:
         query, key, value = query.detach(), key.detach(), value.detach()
     if tensors and (not _HAS_TABLE or device.type != "cpu"):
@@ -238,7 +253,7 @@ class _Attention(torch.autograd.Function):
         call, device = ctx.call, query.device
         detached = tuple(_moved(tensor, device) for tensor in tensors)
         query, key, value = query.detach(), key.detach(), value.detach()
-        dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=device) for x in (query, key, value))
+        dq, dk, dv = (call.allocate(x.shape, dtype=x.dtype, device=device) for x in (query, key, value))
         gradients = tuple(torch.empty(tensor.shape, dtype=torch.float32, device=device)
                           for tensor, buffer in zip(tensors, call.text.buffers) if buffer.grad)
         if d_out is None:
@@ -252,25 +267,29 @@ class _Attention(torch.autograd.Function):
         return (None, dq, dk, dv, *of_tensors)
 
 
-def _check(query, key, value, enable_gqa):
-    if not query.dim() == key.dim() == value.dim() == 4:
-        raise NotImplementedError("query, key, and value must be 4D: [batch, heads, length, head dim]")
+def _check(query, key, value, enable_gqa, dims="batch, heads, length, head dim"):
+    rank = dims.count(",") + 1
+    if not query.dim() == key.dim() == value.dim() == rank:
+        raise NotImplementedError(f"query, key, and value must be {rank}D: [{dims}]")
     if query.dtype not in _DTYPES:
         raise errors.Unsupported(f"flexc computes attention of float32, float16 and bfloat16, not of {query.dtype}")
     if not query.dtype == key.dtype == value.dtype:
         raise ValueError(f"query, key and value have one type, not {query.dtype}, {key.dtype} and {value.dtype}")
     if not query.device == key.device == value.device:
         raise ValueError(f"query, key and value are on one device, not {query.device}, {key.device} and {value.device}")
-    if key.shape[1] != value.shape[1] or key.shape[2] != value.shape[2] or key.shape[0] != value.shape[0]:
+    if key.shape[:-1] != value.shape[:-1]:
         raise ValueError(f"key and value go together: {tuple(key.shape)} and {tuple(value.shape)} do not")
-    if query.shape[3] != key.shape[3]:
-        raise ValueError(f"query and key have one head dim, not {query.shape[3]} and {key.shape[3]}")
+    if query.shape[-1] != key.shape[-1]:
+        raise ValueError(f"query and key have one head dim, not {query.shape[-1]} and {key.shape[-1]}")
     if query.shape[1] != key.shape[1]:
         if not enable_gqa:
             raise ValueError(f"query has {query.shape[1]} heads and key {key.shape[1]}: with enable_gqa=True groups of "
                              "query heads use one key head")
         if query.shape[1] % key.shape[1]:
             raise ValueError(f"{key.shape[1]} heads of keys do not divide {query.shape[1]} heads of queries")
+
+
+def _check_lengths(query, key):
     for name, tensor in (("Query", query), ("Key", key)):
         if tensor.shape[2] == 0:
             raise ValueError(f"{name} length must be greater than 0")
@@ -366,6 +385,7 @@ def _flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa,
               value.device, enable_gqa)
     if shapes not in _checked:
         _check(query, key, value, enable_gqa)
+        _check_lengths(query, key)
         _checked.put(shapes, True)
     mask_mod = None if block_mask is None else mask_of(block_mask, query, key)
     key, value = _expanded(query, key, value)
@@ -390,6 +410,7 @@ def _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, retur
     """A call that something traces: the operator flexc::attention."""
     _wants(return_lse, return_aux)
     _check(query, key, value, enable_gqa)
+    _check_lengths(query, key)
     mask_mod = None if block_mask is None else mask_of(block_mask, query, key)
     key, value = _expanded(query, key, value)
     scale = None if scale is None else float(scale)

@@ -4,7 +4,7 @@ from typing import List, Optional, Sequence, Tuple
 import torch
 
 from .. import kernel as kernels
-from .flex import _DTYPES, _MOST_KEPT, _check, _Kept, _moved, _stream, _workspace
+from .flex import _DTYPES, _MOST_KEPT, _check, _check_lengths, _Kept, _moved, _stream, _workspace
 
 _kernels, _plans = _Kept(), _Kept()
 
@@ -129,6 +129,7 @@ def attention(query, key, value, program="score", buffers=None, params=None, sca
     Gradients go to query, key, value and the program's `grad` buffers. Under torch.compile it is one operator.
     """
     _check(query, key, value, True)
+    _check_lengths(query, key)
     given = buffers or {}
     ordered = [given[name] for name in _names_of(program).split()]
     # As a text: an operator's list of numbers may not be empty where it has gradients.
