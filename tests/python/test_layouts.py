@@ -387,6 +387,8 @@ def test_errors_of_tensors():
     dense = [normal(1, 1, HEADS, 5, DIM)] * 3
     with pytest.raises(flexc.errors.InvalidOption, match="cu_seqlens_q: the kernel was compiled for dense tensors"):
         compiled().plan(*dense, cu_seqlens_q=[0, 5])
+    with pytest.raises(flexc.errors.InvalidOption, match="kv_len is 6; the tensors have 5"):
+        compiled().plan(*dense, kv_len=6)
     with pytest.raises(flexc.errors.InvalidOption, match="compiled for dense tensors"):
         compiled().plan(*dense).update(cu_seqlens_q=[0, 5])
 
@@ -394,20 +396,25 @@ def test_errors_of_tensors():
 class OnDevice:
     """An array that says it is on a GPU."""
 
-    shape = (3,)
+    def __init__(self, numbers):
+        self.array = np.array(numbers, np.int32)
 
     def __dlpack_device__(self):
         return 2, 0
 
     def __dlpack__(self, **given):
-        raise AssertionError("its device is wrong already")
+        return self.array.__dlpack__()
 
 
 def test_lengths_on_another_device():
     batch = Batch([3, 2], [4, 5])
     kernel = compiled(**RAGGED)
-    with pytest.raises(ValueError, match="cu_seqlens_k: is on another device than the arrays before it"):
-        kernel.plan(batch.q, batch.k, batch.v, cu_seqlens_q=[0, 3, 5], cu_seqlens_k=OnDevice())
+    plan = kernel.plan(batch.q, batch.k, batch.v, **OF_RAGGED)
+    for call in (lambda **given: kernel.plan(batch.q, batch.k, batch.v, **given), plan.update):
+        with pytest.raises(flexc.errors.InvalidOption, match="cu_seqlens_q: is on another device than the kernel"):
+            call(cu_seqlens_q=OnDevice([0, 3, 5]), cu_seqlens_k=OnDevice([0, 4, 9]))
+        with pytest.raises(ValueError, match="cu_seqlens_k: is on another device than the arrays before it"):
+            call(cu_seqlens_q=[0, 3, 5], cu_seqlens_k=OnDevice([0, 4, 9]))
 
 
 def test_mask_of_one_request():

@@ -235,9 +235,8 @@ class Kernel:
                    "page_indices": page_indices, "last_page_len": last_page_len, "query_starts": query_starts}
         known = layouts.sizes_of(q, k, v, self.query_layout, self.key_layout)
         options["page_size"] = layouts.agreed("page_size", page_size, known.get("PAGE_SIZE"))
-        most = [layouts.agreed(name, given, known[size]) if size in known else -1 if given is None else given
-                for name, given, size in (("q_len", q_len, "Q_LEN"), ("kv_len", kv_len, "KV_LEN"))]
-        sizes = known.get("B", -1), known["H"], known["H_KV"], *most
+        sizes = (known.get("B", -1), known["H"], known["H_KV"], layouts.most("q_len", q_len, known.get("Q_LEN")),
+                 layouts.most("kv_len", kv_len, known.get("KV_LEN")))
         arrays_of_buffers = None if buffers is None else self._ordered(buffers)
         given = self._buffers, self._grads, arrays_of_buffers, stream, options
         if self.query_layout == self.key_layout == "dense":
@@ -253,13 +252,16 @@ class Kernel:
 
     def forward(self, q, k, v, buffers=None, *, out=None, lse=None, params=None, scale=None, stream=None, k_scale=None,
                 v_scale=None, **options):
-        """(out, lse) of one call; a plan serves more of them. Results are made like q where they are not given."""
+        """(out, lse) of one call; a plan, whose options these are, serves more of them.
+
+        Results are made like q where they are not given.
+        """
         plan = self.plan(q, k, v, buffers or {}, params, scale, stream, **options)
         return plan.forward(q, k, v, buffers, out=out, lse=lse, stream=stream, k_scale=k_scale, v_scale=v_scale)
 
     def backward(self, q, k, v, out, lse, d_out, buffers=None, *, d_lse=None, params=None, scale=None, stream=None,
                  **options):
-        """Gradients(q, k, v, buffers) of one call."""
+        """Gradients(q, k, v, buffers) of one call; options are those of `plan`."""
         plan = self.plan(q, k, v, buffers or {}, params, scale, stream, **options)
         return plan.backward(q, k, v, out, lse, d_out, buffers, d_lse=d_lse, stream=stream)
 

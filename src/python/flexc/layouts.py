@@ -27,3 +27,10 @@ def agreed(name, given, known):
         raise errors.InvalidOption(f"{name} is {given}; " + (
             "the layouts have none" if known is None else f"the tensors have {known}"))
     return known
+
+
+def most(name, given, known):
+    """Of one request: what tensors say, else what is given, else -1 for what the lengths say."""
+    if known is None:
+        return -1 if given is None else given
+    return agreed(name, given, known)
