@@ -1,5 +1,5 @@
-// After Hopper's backward kernel: gradients of reads whose indices use q and kv by their difference
-// alone, from the sums of dS over diagonals. One thread does one distance of one head.
+// After Hopper's backward kernel: gradients of what is read by distance, or enters values by
+// distance, from the sums of dS over diagonals. One thread does one distance of one head.
 #include "mod.cuh"
 
 #include "sm90/gradients/distance_sums.cuh"
@@ -21,6 +21,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 #pragma unroll
         for (int gradient = 0; gradient < mod::kGradients; ++gradient)
             if (mod::sum_of(gradient) == mod::Sum::distance)
-                sm90::add_by_warp(mod::gradient_address(at, gradient), sum);
+                // Where all of a diagonal is hidden, its factor need not be finite.
+                sm90::add_by_warp(mod::gradient_address(at, gradient),
+                                  sum == 0 ? 0 : sum * mod::distance_factor(at, gradient));
     });
 }

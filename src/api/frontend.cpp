@@ -58,6 +58,11 @@ bool takes_ranges(const CompileOptions& options) {
     return options.tile_source != TileSource::block_mask;
 }
 
+// Of what kernels keep of dS between two products.
+bool has_range_of_floats(const CompileOptions& options) {
+    return options.device.kind != Device::Kind::cpu && options.dtype == DType::bf16;
+}
+
 void count_visible(ir::Program& program) {
     ir::Graph& graph = program.graph;
     const ir::NodeId hidden = graph.real(-std::numeric_limits<double>::infinity());
@@ -76,6 +81,7 @@ Result<passes::Mod> lower_program(Front front, const CompileOptions& options) {
                                      .report_out_of_range = options.report_out_of_range,
                                      .deterministic = options.deterministic,
                                      .clamps_bands = takes_ranges(options),
+                                     .divides_by_derivative = has_range_of_floats(options),
                                      .source = &front.source,
                                      .head_dim = options.head_dim,
                                      .head_dim_v = options.head_dim_v,

@@ -16,6 +16,7 @@
 #include "cuda/expressions.h"
 #include "cuda/names.h"
 #include "cuda/quote.h"
+#include "passes/distance_value.h"
 #include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
 #include "support/text.h"
@@ -75,6 +76,8 @@ class Emitter {
                 text_ += emit_staged_reads(layout_, config_) +
                          emit_bias_functions(layout_, copied_bias(mod_, config_));
             if (config_.kind == plan::KernelKind::expand) text_ += emit_distance_values(layout_);
+            if (config_.kind == plan::KernelKind::fold)
+                text_ += emit_distance_factors(layout_, gradients());
             if (!config_.is_warp_specialized) {
                 first_kv_head();
                 text_ += emit_gradients(layout_, gradients());
@@ -109,6 +112,16 @@ class Emitter {
         });
     }
     std::vector<passes::ReadGradient> gradients() const { return gradients_of(mod_, config_); }
+    // By warps that see dS alone.
+    bool sums_diagonals(const passes::ReadGradient& gradient) const {
+        return config_.is_warp_specialized &&
+               passes::gradient_sum(mod_, gradient, tile_sums(config_)) ==
+                   passes::GradientSum::distance;
+    }
+    // Whether elements compute it by itself.
+    bool has_partial(const passes::ReadGradient& gradient) const {
+        return !layout_.is_of_term(gradient.read) && !sums_diagonals(gradient);
+    }
     // Arguments name exact sums where gradients would be.
     bool sums_exactly() const { return has_program() && mod_.deterministic; }
     // Launches have some heads each, one after the other.
@@ -161,7 +174,10 @@ class Emitter {
         if (is_backward(config_.kind)) {
             result.push_back(mod_.d_score);
             for (const passes::ReadGradient& gradient : gradients()) {
-                result.push_back(gradient.partial);
+                if (!sums_diagonals(gradient)) result.push_back(gradient.partial);
+                if (config_.kind == plan::KernelKind::fold &&
+                    gradient.distance_factor != ir::kNoNode)
+                    result.push_back(gradient.distance_factor);
                 const auto& indices = mod_.program.graph[gradient.read].operands;
                 result.insert(result.end(), indices.begin(), indices.end());
             }
@@ -377,17 +393,17 @@ class Emitter {
                  "    float partial[kGradients ? kGradients : 1];\n";
         std::vector<NodeId> roots = {mod_.score, mod_.d_score};
         for (const passes::ReadGradient& gradient : gradients())
-            if (!layout_.is_of_term(gradient.read)) roots.push_back(gradient.partial);
+            if (has_partial(gradient)) roots.push_back(gradient.partial);
         const std::vector<NodeId> shared = carried(layout_, gradients());
         if (!shared.empty()) text_ += formatted("    float carried[{}];\n", shared.size());
         text_ += "};\n";
         roots.insert(roots.end(), shared.begin(), shared.end());
         Body body(layout_, Place::element, "at.");
         if (config_.is_warp_specialized)
-            for (std::size_t i = 0; const NodeId read : passes::distance_reads(mod_))
-                body.provide(read, formatted("__ldg(at.expanded + {} * at.expanded_count + "
-                                             "at.from_first)",
-                                             i++));
+            for (std::size_t i = 0; const NodeId value : passes::distance_values(mod_))
+                body.provide(value, formatted("__ldg(at.expanded + {} * at.expanded_count + "
+                                              "at.from_first)",
+                                              i++));
         for (std::size_t i = 0; const NodeId read : staged_reads(mod_, config_))
             body.provide(read, formatted("at.staged[{}]", i++));
         if (const NodeId bias = copied_bias(mod_, config_); bias != ir::kNoNode)
@@ -397,10 +413,9 @@ class Emitter {
         body.line("joint.score = " + unbracketed(body.text(mod_.score)) + ";");
         body.line("joint.d_score = " + unbracketed(body.text(mod_.d_score)) + ";");
         for (std::size_t i = 0; const passes::ReadGradient& gradient : gradients())
-            body.line(formatted("joint.partial[{}] = {};", i++,
-                                layout_.is_of_term(gradient.read)
-                                    ? "0"
-                                    : unbracketed(body.text(gradient.partial))));
+            body.line(
+                formatted("joint.partial[{}] = {};", i++,
+                          has_partial(gradient) ? unbracketed(body.text(gradient.partial)) : "0"));
         for (std::size_t i = 0; const NodeId id : shared)
             body.line(formatted("joint.carried[{}] = {};", i++, unbracketed(body.text(id))));
         body.line("return joint;");

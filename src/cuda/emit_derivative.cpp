@@ -5,6 +5,7 @@
 #include "cuda/emit_dense_bias.h"
 #include "cuda/emit_gradients.h"
 #include "passes/dense_bias.h"
+#include "passes/distance_value.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -14,28 +15,16 @@ using ir::Op;
 
 namespace {
 
-bool holds(const std::vector<NodeId>& nodes, NodeId id) {
-    return std::ranges::find(nodes, id) != nodes.end();
-}
-
-bool reads_elements(const passes::Mod& mod, const std::vector<NodeId>& roots,
-                    const std::vector<NodeId>& elsewhere) {
-    return std::ranges::any_of(ir::reachable(mod.program.graph, roots), [&](NodeId id) {
-        return mod.program.graph[id].op == Op::read && mod.place[id] == passes::Place::element &&
-               !holds(elsewhere, id);
-    });
-}
-
-// By what is not the mask. Expanded reads are looked up by distance, staged ones and a copied
+// By what is not the mask. Values by distance are looked up, staged ones and a copied
 // dense bias in shared memory.
 bool scores_read_elements(const passes::Mod& mod, const plan::KernelConfig& config,
                           std::vector<NodeId> roots) {
     std::erase(roots, mod.mask);
-    std::vector<NodeId> elsewhere = passes::distance_reads(mod);
+    std::vector<NodeId> elsewhere = passes::distance_values(mod);
     const std::vector<NodeId> staged = staged_reads(mod, config);
     elsewhere.insert(elsewhere.end(), staged.begin(), staged.end());
     elsewhere.push_back(copied_bias(mod, config));
-    return reads_elements(mod, roots, elsewhere);
+    return passes::reads_elements_beside(mod, roots, elsewhere);
 }
 
 } // namespace
@@ -91,13 +80,13 @@ std::string emit_derivative_constants(const passes::Mod& mod, const plan::Kernel
     constant("kReadsAreLinear",
              config.key_width != 0 && passes::are_reads_linear(mod, config.key_width));
     constant("kReadsElements", scores_read_elements(mod, config, roots));
-    constant("kMaskReadsElements", reads_elements(mod, {mod.mask}, {}));
+    constant("kMaskReadsElements", passes::reads_elements_beside(mod, {mod.mask}, {}));
     return text +
            formatted("constexpr int kKeyWidth = {}, kDistanceValues = {}, kDistanceCopies = 1, "
                      "kTileOverhang = 0, kQuerySums = {}, kTableWords = {};\n"
                      "constexpr bool kVectorsUseBatch = true, kVectorsUseHead = true;\n",
                      config.key_width == 0 ? config.key_tile : config.key_width,
-                     passes::distance_reads(mod).size(), config.query_sums, config.table_words) +
+                     passes::distance_values(mod).size(), config.query_sums, config.table_words) +
            emit_dense_bias_constants(mod, config, gradients);
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "cuda/emit_derivative.h"
+#include "passes/distance_value.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -67,14 +68,18 @@ by_counter(const Layout& layout, const std::vector<passes::ReadGradient>& gradie
     return sorted;
 }
 
-// The value of one of the reads.
-std::string values_of(const Layout& layout, const std::vector<NodeId>& reads,
-                      std::string_view signature) {
+// One of the values, by its index; `otherwise` for those that are kNoNode.
+std::string values_of(const Layout& layout, const std::vector<NodeId>& values,
+                      std::string_view signature, std::string_view otherwise) {
     Body body(layout, Place::element, "at.");
-    body.compute(reads);
-    for (std::size_t i = 0; i < reads.size(); ++i)
-        body.line(formatted("if (read == {}) return {};", i, unbracketed(body.text(reads[i]))));
-    body.line("return 0;");
+    std::vector<NodeId> computed = values;
+    std::erase(computed, ir::kNoNode);
+    body.compute(computed);
+    for (std::size_t i = 0; i < values.size(); ++i)
+        if (values[i] != ir::kNoNode)
+            body.line(
+                formatted("if (index == {}) return {};", i, unbracketed(body.text(values[i]))));
+    body.line(formatted("return {};", otherwise));
     return device_function(signature, body);
 }
 
@@ -306,8 +311,16 @@ std::string emit_staged_reads(const Layout& layout, const plan::KernelConfig& co
 }
 
 std::string emit_distance_values(const Layout& layout) {
-    return values_of(layout, passes::distance_reads(layout.mod()),
-                     "float distance_value(const At& at, int read)");
+    return values_of(layout, passes::distance_values(layout.mod()),
+                     "float distance_value(const At& at, int index)", "0");
+}
+
+std::string emit_distance_factors(const Layout& layout,
+                                  const std::vector<passes::ReadGradient>& gradients) {
+    std::vector<NodeId> factors;
+    for (const passes::ReadGradient& gradient : gradients)
+        factors.push_back(gradient.distance_factor);
+    return values_of(layout, factors, "float distance_factor(const At& at, int index)", "1");
 }
 
 } // namespace flexc::cuda

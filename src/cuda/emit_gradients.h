@@ -43,7 +43,9 @@ std::string emit_row_gradients(const Layout& layout,
 // backward has from shared memory.
 std::vector<ir::NodeId> staged_reads(const passes::Mod& mod, const plan::KernelConfig& config);
 std::string emit_staged_reads(const Layout& layout, const plan::KernelConfig& config);
-// What each expanded read gives at a distance.
+// Values by distance, and what sums over diagonals are multiplied with, each at an element.
 std::string emit_distance_values(const Layout& layout);
+std::string emit_distance_factors(const Layout& layout,
+                                  const std::vector<passes::ReadGradient>& gradients);
 
 } // namespace flexc::cuda

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "passes/cost.h"
 #include "plan/work.h"
 #include "support/text.h"
 
@@ -162,7 +163,7 @@ void Body::compute(const std::vector<NodeId>& roots) {
         const Op op = layout_->node(id).op;
         has_guesses_ = has_guesses_ || !int_of_log(id).empty();
         instructions_ +=
-            plan::instructions_of(op, layout_->is_fast(id), layout_->type(id) == CType::wide);
+            passes::instructions_of(op, layout_->is_fast(id), layout_->type(id) == CType::wide);
         const bool is_long =
             uses.at(id) > 1 || op == Op::read || expression.size() > kLongExpression;
         if (is_long && op != Op::sum) {
@@ -331,6 +332,7 @@ std::string Body::operation(NodeId id) const {
         integers = wide ? CType::wide : CType::narrow;
     }
     if (std::string of_log = int_of_log(id); !of_log.empty()) return of_log;
+    if (std::string of_sqrt = int_of_sqrt(id); !of_sqrt.empty()) return of_sqrt;
     if (node.op == Op::real_to_int && integers == CType::narrow)
         return "flexc_to_narrow_int(" + unbracketed(text(node.operands[0])) + ")";
 
@@ -385,6 +387,16 @@ std::string Body::int_of_log(NodeId id) const {
     return formatted("flexc_int_of_log({}, {}, *{}doubt)",
                      unbracketed(text(layout_->node(log).operands[0])),
                      real_literal(factor * std::numbers::ln2), access_);
+}
+
+// int(sqrt(x)) without a branch, where x is at hand; or "".
+std::string Body::int_of_sqrt(NodeId id) const {
+    if (layout_->node(id).op != Op::real_to_int || layout_->type(id) != CType::narrow) return "";
+    const ir::Node& root = layout_->node(layout_->node(id).operands[0]);
+    if (root.op != Op::sqrt) return "";
+    const NodeId square = root.operands[0];
+    if (is_local(square) && !values_.contains(square)) return "";
+    return formatted("flexc_int_of_sqrt({})", unbracketed(text(square)));
 }
 
 // A float of an integer that is affine in q and kv, or "".

@@ -162,6 +162,7 @@ class Body {
 
     std::string split_position(ir::NodeId integer) const;
     std::string int_of_log(ir::NodeId real_to_int) const;
+    std::string int_of_sqrt(ir::NodeId real_to_int) const;
     std::string free_value(ir::NodeId id) const;
     std::string of_request(ir::Op leaf) const;
     std::vector<std::pair<passes::Place, std::string>>

@@ -36,6 +36,7 @@ Layout::Layout(const passes::Mod& mod, const std::vector<NodeId>& roots, bool fa
     types_.reserve(mod.program.graph.size());
     for (NodeId id = 0; id < mod.program.graph.size(); ++id)
         types_.push_back(type_of(id));
+    narrow_clamped();
     keep(roots);
     protect_steps();
 }
@@ -64,7 +65,6 @@ void Layout::stage_tables(const passes::StagedTables& staged) {
     staged_ = &staged;
     for (NodeId id = staged.first_node; id < types_.size(); ++id)
         if (node(id).type == ir::Type::integer && !is_free(id)) types_[id] = CType::narrow;
-    narrow_clamped();
 }
 
 // Whole numbers of reals that are clamped to 32 bits, and used by nothing else, may saturate

@@ -20,6 +20,7 @@ constexpr std::size_t kMaxRatioFactors = 24; // of a derivative
 struct RealProduct {
     double constant = 1;
     std::vector<NodeId> above, below;
+    bool is_one() const { return constant == 1 && above.empty() && below.empty(); }
 };
 
 class Ratio {
@@ -31,6 +32,7 @@ class Ratio {
     // The node over what was given, each choice and sum of it by its parts.
     std::optional<NodeId> of(NodeId id, int depth = kMaxRatioDepth) {
         if (!divides_) return {};
+        if (by_.is_one()) return id;
         if (build_.is_real(id, 0)) return id;
         if (auto ratio = of_product(id)) return ratio;
         if (depth == 0) return {};
@@ -97,18 +99,14 @@ class Ratio {
 
 } // namespace
 
-std::optional<GradientFactor> gradient_factor(Mod& mod, const ReadGradient& gradient) {
-    if (mod.counters[gradient.read] != ir::kNoNode) return {};
-    const auto find = [&](NodeId factor, bool of_modified) -> std::optional<GradientFactor> {
-        analysis::IndexForms forms(mod.program.graph, mod.ranges);
-        forms.find(std::span(&factor, 1));
-        if (forms.uses(factor).has(analysis::Dependence::score)) return {};
-        return GradientFactor{factor, of_modified, forms.differences(factor)};
-    };
-    if (auto own = find(gradient.partial, true)) return own;
-    if (const auto ratio = Ratio(mod.program.graph, mod.d_score).of(gradient.partial))
-        return find(*ratio, false);
-    return {};
+NodeId gradient_factor(Mod& mod, const ReadGradient& gradient) {
+    if (mod.counters[gradient.read] != ir::kNoNode) return ir::kNoNode;
+    const auto factor = Ratio(mod.program.graph, mod.d_score).of(gradient.partial);
+    if (!factor) return ir::kNoNode;
+    const auto uses_score = [&](NodeId id) { return mod.program.graph[id].op == Op::score; };
+    return std::ranges::any_of(ir::reachable(mod.program.graph, std::span(&*factor, 1)), uses_score)
+               ? ir::kNoNode
+               : *factor;
 }
 
 } // namespace flexc::passes

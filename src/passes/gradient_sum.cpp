@@ -40,6 +40,7 @@ std::vector<NodeId> index_2d_reads(const Mod& mod, int key_width, KeyUse use) {
 // Without regard to dense biases. key_width: of the tile's keys as a 2-D index; 0 without.
 GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, int key_width) {
     if (gradient.is_of_row) return GradientSum::row;
+    if (gradient.distance_factor != ir::kNoNode) return GradientSum::distance;
     switch (mod.place[gradient.read]) {
     case Place::launch:
     case Place::head: return GradientSum::head;
@@ -131,17 +132,6 @@ int key_width_of_gradients(const Mod& mod) {
         best = width;
     }
     return best;
-}
-
-std::vector<NodeId> distance_reads(const Mod& mod) {
-    std::vector<NodeId> reads;
-    for (const NodeId id : mod.order) {
-        const ir::Node& node = mod.program.graph[id];
-        if (node.op == Op::read && node.type == ir::Type::real && mod.place[id] == Place::element &&
-            is_of_distance(mod, id))
-            reads.push_back(id);
-    }
-    return reads;
 }
 
 std::vector<NodeId> row_reads(const Mod& mod, int key_width) {

@@ -11,10 +11,12 @@ namespace flexc::passes {
 
 // By what the read's indices use.
 enum class GradientSum : std::uint8_t {
-    head,     // b and h: one sum while everything passes by
-    query,    // and q
-    key,      // and kv
-    distance, // and q - kv: its gradient is that of the score, summed over diagonals of a tile
+    head,  // b and h: one sum while everything passes by
+    query, // and q
+    key,   // and kv
+    // And q - kv, or what passes through a value of these: the score's gradient, summed over
+    // diagonals of a tile, times a function of the distance.
+    distance,
     // The same, with q and kv // width, or kv % width: summed over keys in a row, or in a column,
     // of the 2-D key index that has `width` keys in a row.
     quotient,
@@ -39,8 +41,6 @@ bool sums_by(const Mod& mod, GradientSum sum, TileSums tile = {});      // any g
 bool sums_tables(const Mod& mod);
 // The width for which most gradients are summed by such a index_2d; 0 where none is.
 int key_width_of_gradients(const Mod& mod);
-// Real reads of single elements that depend on their distance q - kv alone, and on the head.
-std::vector<ir::NodeId> distance_reads(const Mod& mod);
 // Those that use kv // key_width alone, beside b, h and q, and those that use kv % key_width.
 std::vector<ir::NodeId> row_reads(const Mod& mod, int key_width);
 std::vector<ir::NodeId> column_reads(const Mod& mod, int key_width);

@@ -11,12 +11,13 @@
 #include "passes/bounds.h"
 #include "passes/decide.h"
 #include "passes/derive.h"
+#include "passes/distance_value.h"
 #include "passes/facts.h"
 #include "passes/limits.h"
 #include "passes/roots.h"
 #include "passes/row_gradient.h"
-#include "passes/table_gradient.h"
 #include "passes/simplify.h"
+#include "passes/table_gradient.h"
 #include "support/text.h"
 
 namespace flexc::passes {
@@ -145,6 +146,7 @@ Result<void> analyse(State& state) {
 
 Result<void> find_rows(State& state) {
     find_row_gradients(state.mod);
+    find_distance_gradients(state.mod, state.options.divides_by_derivative);
     find_table_gradients(state.mod);
     return {};
 }

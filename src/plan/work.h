@@ -24,9 +24,6 @@ constexpr int kMostScoreOperations = 32, kMostOperations = 96;
 // and where much spills, few of them stop to, so that the generic kernel follows the first.
 bool is_large(const passes::Mod& mod);
 
-// About how many instructions an operator takes. is_fast: a few roundings of error are allowed.
-int instructions_of(ir::Op op, bool is_fast, bool is_wide);
-
 // Whether what the roots need for each element is more than kernels write out, as far as this can
 // be told before integers have widths.
 bool is_long(const passes::Mod& mod, std::span<const ir::NodeId> roots);

@@ -39,6 +39,11 @@ __device__ inline float log2_flushed(float x) {
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+__device__ inline float rsqrt_flushed(float x) {
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 // Relative error below 2^-10.9.
 __device__ inline float tanh_fast(float x) {
     float y;

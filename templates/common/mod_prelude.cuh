@@ -85,6 +85,15 @@ __device__ inline float flexc_modulo(float x, float y) {
     return remainder != 0 && (remainder < 0) != (y < 0) ? remainder + y : remainder;
 }
 
+// flexc_to_narrow_int() of sqrtf(x), by the steps that sqrtf() takes for most numbers. The others,
+// which it branches for, have the same whole number as what they are clamped to.
+__device__ inline int flexc_int_of_sqrt(float x) {
+    x = fmaxf(fminf(x, 0x1.fffffep127F), 0x1p-101F); // NaN is the latter
+    const float inverse = rsqrt_flushed(x);
+    const float about = x * inverse;
+    return __float2int_rz(fmaf(fmaf(-about, about, x), 0.5f * inverse, about));
+}
+
 __device__ inline float flexc_exp(float x) { return expf(x); }
 __device__ inline float flexc_fast_exp(float x) { return exp2_fast(x * kLog2E); }
 __device__ inline float flexc_exp2(float x) { return exp2f(x); }

@@ -657,9 +657,8 @@ Outputs run(const Case& one, const Inputs& in) {
     const Scales k_scale(on, one, in.k_scales), v_scale(on, one, in.v_scales);
     Memory d_out(on, in.d_out, one.dtype), d_lse(on, in.d_lse, DType::f32);
     // Gradients of buffers are closer with o in f32.
-    Memory o(on, filled(one.q_total(), one.heads, one.dv, 7),
-             one.backward ? DType::f32 : one.dtype);
-    Memory lse(on, filled(one.q_total(), one.heads, 1, 7), DType::f32);
+    Memory o(on, filled(in.q.rows, one.heads, one.dv, 7), one.backward ? DType::f32 : one.dtype);
+    Memory lse(on, filled(in.q.rows, one.heads, 1, 7), DType::f32);
     const Numbers t(on, in.t, one.mod->is_integer), sink(on, in.s, false);
     std::vector<NamedTensor> buffers, gradients;
     if (one.mod->index != Mod::Index::none) {
@@ -1470,7 +1469,7 @@ TEST_CASE("batch_invariant: few dense queries have the same bits in any batch") 
         return values;
     };
     std::vector<float> q = numbers(kBatch * kHeads * kQueries * kDim);
-    std::vector<float> k = numbers(kBatch * kKvHeads * kKeys * kDim), v = numbers(k.size());
+    std::vector<float> k = numbers(kBatch * kKvHeads * kKeys * kDim), v = numbers(kBatch * kKvHeads * kKeys * kDim);
     const auto kernel = compile("score * 2", {.dtype = DType::f32,
                                               .head_dim = kDim,
                                               .device = Device::cpu(),

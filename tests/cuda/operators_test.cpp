@@ -209,3 +209,37 @@ TEST_CASE("CUDA text of sin, cos and tan of any float is within 2, 2 and 4 ULP")
     }
     MESSAGE("ULP of sin, cos, tan: ", worst[0], ", ", worst[1], ", ", worst[2]);
 }
+
+TEST_CASE("the whole number of a square root needs no branch") {
+    const test::HostModule module("#include \"common/mod_prelude.cuh\"\n"
+                                  "extern \"C\" void both(float x, int* out) {\n"
+                                  "    out[0] = flexc_int_of_sqrt(x);\n"
+                                  "    out[1] = flexc_to_narrow_int(sqrtf(x));\n}\n");
+    auto* const both = module.function<void(float, int*)>("both");
+    int wrong = 0;
+    const auto check = [&](float x) {
+        int out[2];
+        both(x, out);
+        if (out[0] != out[1] && ++wrong <= 3)
+            FAIL_CHECK(formatted("of {}: {} is not {}", x, out[0], out[1]));
+    };
+    for (const float size : test::hostile_sizes()) {
+        check(size);
+        check(-size);
+    }
+    for (const float x : kReals)
+        check(x);
+    // Squares and their neighbours.
+    for (int root = 1; root < 100000; ++root) {
+        const float square = static_cast<float>(root) * static_cast<float>(root);
+        for (const float x : {std::nextafter(square, 0.0f), square, std::nextafter(square, kInf)})
+            check(x);
+    }
+    test::Random random(test::first_seed());
+    for (int trial = 0; trial < test::trials(300000); ++trial) {
+        const auto bits = static_cast<std::uint32_t>(random.integer(0, UINT32_MAX));
+        float x;
+        std::memcpy(&x, &bits, sizeof x);
+        check(x);
+    }
+}

@@ -58,6 +58,7 @@ API_SECTIONS = [
      ["-tse=hopper", "-sf=*/deterministic_test.cpp", "-tce=*the plan says*"]),
     ("deterministic-hopper", "deterministic", True, False, ["-ts=hopper", "-sf=*/deterministic_test.cpp"]),
     ("tables", "specialized", True, False, ["-ts=hopper", "-sf=*/hopper_table_test.cpp"]),
+    ("distances", "specialized", True, False, ["-ts=hopper", "-sf=*/hopper_distance_test.cpp"]),
     ("biases", "specialized", True, False,
      ["-ts=hopper,dense_bias", "-sf=*/hopper_bias_test.cpp,*/dense_bias_test.cpp"]),
     ("graphs", "specialized", True, False, ["-ts=hopper", "-sf=*/capture_test.cpp"]),
@@ -180,10 +181,10 @@ def summary_of(output):
 
 
 def judge_test(code, output):
-    cases, assertions, failed = summary_of(output)
+    _, assertions, failed = summary_of(output)
     if code != 0 or failed:
         return "bad", f"exit code {code}"
-    if cases != 1 or assertions == 0:
+    if assertions == 0:
         return "skipped", "the test checked nothing"
     return "good", ""
 

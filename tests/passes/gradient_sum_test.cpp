@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "passes/dense_bias.h"
+#include "passes/distance_value.h"
 #include "passes/gradient_sum.h"
 #include "program_of.h"
 #include "support/text.h"
@@ -87,10 +88,76 @@ TEST_CASE("positions may enter by their difference, whatever is done with it") {
     }
 }
 
-TEST_CASE("a diagonal of dS is a read's gradient only where both have the same derivative") {
-    CHECK(sum_of("3 * tanh((score + t[h, q_idx - kv_idx]) / 3)") == GradientSum::distance);
-    CHECK(sum_of("score + 2 * t[h, q_idx - kv_idx]") == GradientSum::element);
-    CHECK(sum_of("score * t[h, q_idx - kv_idx]") == GradientSum::element);
+TEST_CASE("a diagonal of dS is a read's gradient where the derivatives' ratio is of the distance") {
+    for (const char* score :
+         {"3 * tanh((score + t[h, q_idx - kv_idx]) / 3)", "score + 2 * t[h, q_idx - kv_idx]",
+          "score * 3 - t[h, q_idx - kv_idx]", "score + tanh(t[h, q_idx - kv_idx])",
+          "(score + exp(t[h, q_idx - kv_idx])) * (h + 1)",
+          "4 * tanh((score + exp(t[h, abs(q_idx - kv_idx)])) / 4)",
+          "score + sqrt(abs(q_idx - kv_idx)) * t[h, q_idx - kv_idx]"}) {
+        CAPTURE(score);
+        CHECK(sum_of(score) == GradientSum::distance);
+    }
+    for (const char* score :
+         {"score * t[h, q_idx - kv_idx]", "score + kv_idx * t[h, q_idx - kv_idx]",
+          "score * h + t[h, q_idx - kv_idx]", "score * score + t[h, q_idx - kv_idx]"}) {
+        CAPTURE(score);
+        CHECK(sum_of(score) == GradientSum::element);
+    }
+}
+
+TEST_CASE("what is dear for a head's number is found once for a distance") {
+    for (const char* score : {"score - t[h, 0] * log(1 + abs(q_idx - kv_idx))",
+                              "score + exp(-t[h, 0] * abs(q_idx - kv_idx))",
+                              "score - (abs(q_idx - kv_idx) + 1) ** t[h, 0]",
+                              "5 * tanh((score - log(1 + t[h, 0] * abs(q_idx - kv_idx))) / 5)"}) {
+        CAPTURE(score);
+        CHECK(sum_of(score) == GradientSum::distance);
+    }
+    for (const char* score :
+         {"score + t[h, 0] * (q_idx - kv_idx)", "score - t[h, 0] * abs(q_idx - kv_idx)",
+          "score * t[h, 0] + log(1 + abs(q_idx - kv_idx))",
+          "score + t[h, 0] * log(1 + q_idx * kv_idx)"}) {
+        CAPTURE(score);
+        CHECK(sum_of(score) == GradientSum::head);
+    }
+}
+
+TEST_CASE("a derivative that is one number for a head divides what it is no factor of") {
+    const auto sums_of = [](const std::string& score, bool divides) {
+        passes::PipelineOptions options;
+        options.divides_by_derivative = divides;
+        const passes::Mod mod = test::lowered(
+            "buffer a: f32[H]\nbuffer t: f32[H, N] grad\nscore_mod = " + score, options);
+        std::vector<GradientSum> sums;
+        for (const passes::ReadGradient& gradient : mod.gradients)
+            sums.push_back(passes::gradient_sum(mod, gradient));
+        return sums;
+    };
+    const std::vector<GradientSum> diagonals = {GradientSum::distance},
+                                   elements = {GradientSum::element};
+    CHECK(sums_of("score * a[h] + t[h, abs(q_idx - kv_idx)]", true) == diagonals);
+    CHECK(sums_of("score * a[h] + t[h, abs(q_idx - kv_idx)]", false) == elements);
+    CHECK(sums_of("score * a[q_idx] + t[h, abs(q_idx - kv_idx)]", true) == elements);
+    CHECK(sums_of("score * a[h] * t[h, abs(q_idx - kv_idx)]", true) == elements);
+}
+
+TEST_CASE("values by distance are the largest that cost more than reading them") {
+    const auto count = [](const std::string& score) {
+        const passes::Mod mod = test::lowered(
+            "buffer p: f32[H]\nbuffer t: f32[N] grad\nbuffer i: i32[N]\nscore_mod = " + score);
+        return passes::distance_values(mod).size();
+    };
+    CHECK(count("score + t[q_idx - kv_idx] + t[abs(kv_idx - q_idx)]") == 2);
+    CHECK(count("score * (t[q_idx - kv_idx] + t[abs(kv_idx - q_idx)])") == 1);
+    CHECK(count("score + 2 * tanh(t[q_idx - kv_idx])") == 1);
+    CHECK(count("score - p[h] * log(1 + abs(q_idx - kv_idx))") == 1);
+    CHECK(count("score + i[q_idx - kv_idx]") == 1);
+    CHECK(count("score + t[q_idx - kv_idx] * kv_idx") == 1);
+    CHECK(count("t[q_idx - kv_idx]") == 1);
+    CHECK(count("score + p[h] * (q_idx - kv_idx)") == 0);
+    CHECK(count("score + t[q_idx] + t[kv_idx] + t[q_idx + kv_idx]") == 0);
+    CHECK(count("score") == 0);
 }
 
 TEST_CASE("keys are taken as a grid where one is given") {
@@ -181,16 +248,4 @@ TEST_CASE("who shares an element of a dense bias, where its tiles are stored fir
     CHECK(!sharing_of("Q_LEN, KV_LEN", "q_idx, kv_idx", "\nmask_mod = q_idx >= kv_idx"));
     // What another read adds must not be overwritten.
     CHECK(!sharing_of("H, Q_LEN, KV_LEN", "h, q_idx, kv_idx", " + m[0, 0, 0]"));
-}
-
-TEST_CASE("real reads of a distance are expanded, others are not") {
-    const auto count = [](const std::string& score) {
-        return passes::distance_reads(
-                   test::lowered("buffer t: f32[N]\nbuffer i: i32[N]\nscore_mod = " + score))
-            .size();
-    };
-    CHECK(count("score + t[q_idx - kv_idx] + t[abs(kv_idx - q_idx)]") == 2);
-    CHECK(count("score + i[q_idx - kv_idx]") == 0);
-    CHECK(count("score + t[q_idx] + t[kv_idx] + t[q_idx + kv_idx]") == 0);
-    CHECK(count("score") == 0);
 }

@@ -297,7 +297,7 @@ KernelConfig convert_kernel(int head_dim) {
 KernelConfig expand_kernel() {
     KernelConfig config =
         helper(KernelKind::expand, "backward_expand_sm90.cu", "flexc_backward_expand_sm90",
-               "reads that use q_idx - kv_idx, one for each distance");
+               "values that use q_idx - kv_idx, one for each distance");
     config.key_tile = kPaddedRows; // distances of a block, a thread for each
     return config;
 }
@@ -305,7 +305,7 @@ KernelConfig expand_kernel() {
 KernelConfig fold_kernel() {
     KernelConfig config =
         helper(KernelKind::fold, "backward_fold_sm90.cu", "flexc_backward_fold_sm90",
-               "gradients of reads that use q_idx - kv_idx, from sums over diagonals");
+               "gradients through values that use q_idx - kv_idx, from sums over diagonals");
     config.key_tile = kPaddedRows;
     return config;
 }

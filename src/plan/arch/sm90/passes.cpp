@@ -3,6 +3,7 @@
 
 #include "common/exact_sum.h"
 #include "common/expanded.h"
+#include "passes/distance_value.h"
 #include "passes/gradient_sum.h"
 #include "plan/gradients.h"
 #include "plan/program.h"
@@ -120,7 +121,7 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     const passes::Mod& mod = program.mod();
     const int head_dim = program.options().head_dim;
     const bool deterministic = program.options().deterministic;
-    const auto expanded = static_cast<int>(passes::distance_reads(mod).size());
+    const auto expanded = static_cast<int>(passes::distance_values(mod).size());
     const bool sums_distances = passes::sums_by(mod, passes::GradientSum::distance);
     PassPlan pass;
     pass.kernels = {delta_kernel(), main, convert_kernel(head_dim)};

@@ -10,6 +10,8 @@ inline float exp2_fast(float x) { return std::exp2(x); }
 inline float multiply_finite(float x, float y) { return __fmul_rz(x, y); }
 inline float log2_fast(float x) { return std::log2(x); }
 inline float log2_flushed(float x) { return std::log2(x); }
+// As far off as the instruction may be.
+inline float rsqrt_flushed(float x) { return static_cast<float>(1 / std::sqrt(x) * (1 + 0x1p-23)); }
 
 inline float negative_infinity() { return -std::numeric_limits<float>::infinity(); }
 inline float if_visible(float x, unsigned visible, int bit) {
