@@ -88,7 +88,7 @@ __device__ inline float flexc_modulo(float x, float y) {
 // flexc_to_narrow_int() of sqrtf(x), by the steps that sqrtf() takes for most numbers. The others,
 // which it branches for, have the same whole number as what they are clamped to.
 __device__ inline int flexc_int_of_sqrt(float x) {
-    x = fmaxf(fminf(x, 0x1.fffffep127F), 0x1p-101F); // NaN is the latter
+    x = fminf(fmaxf(x, 0x1p-101F), 0x1.fffffep127F); // NaN is the former
     const float inverse = rsqrt_flushed(x);
     const float about = x * inverse;
     return __float2int_rz(fmaf(fmaf(-about, about, x), 0.5f * inverse, about));
