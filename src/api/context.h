@@ -1,6 +1,8 @@
 // What one process shares: compiled kernels and cache folders. The only global state of flexc.
 #pragma once
 
+#include <memory>
+
 #include "cache/failures.h"
 #include "cache/modules.h"
 #include "cache/store.h"
@@ -13,11 +15,11 @@ struct Context {
     cache::Modules<detail::KernelState> kernels;
     cache::Failures failures;
     cache::Stores stores;
-    support::Abandoned abandoned = std::make_shared<std::atomic<int>>(0);
+    std::shared_ptr<support::Runs> runs = std::make_shared<support::Runs>();
 
     // Of a compile that begins now.
     support::Watch watch(const CompileOptions& options) const {
-        return {options.limits, options.cancel, abandoned};
+        return {options.limits, options.cancel, runs};
     }
 
     // Made on first use and never destroyed: kernels may be used by other exit handlers.

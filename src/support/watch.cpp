@@ -45,10 +45,14 @@ std::uint64_t memory_in_use() {
                : 0;
 }
 
-Watch::Watch(const CompileLimits& limits, CancelToken cancel, Abandoned abandoned)
-    : limits_(limits), cancel_(std::move(cancel)), abandoned_(std::move(abandoned)),
+Watch::Watch(const CompileLimits& limits, CancelToken cancel, std::shared_ptr<Runs> runs)
+    : limits_(limits), cancel_(std::move(cancel)), runs_(std::move(runs)),
       stopped_(std::make_shared<std::atomic<bool>>(false)) {
     if (limits_.memory_bytes > 0) memory_at_start_ = memory_in_use();
+}
+
+bool Watch::has_room(int count) const {
+    return runs_ && runs_->going + count <= static_cast<int>(std::thread::hardware_concurrency());
 }
 
 bool Watch::watches() const { return limits_.seconds > 0 || limits_.memory_bytes > 0 || cancel_; }
@@ -79,7 +83,7 @@ Error Watch::stopped(std::string message) const {
 
 Result<void> Watch::begin() const {
     if (auto checked = check(); !checked) return checked;
-    if (abandoned_->load() < kMostAbandoned) return {};
+    if (runs_->abandoned < kMostAbandoned) return {};
     return Error{ErrorCode::limit,
                  formatted("{} compiles that were stopped before have not ended yet: try again "
                            "later",

@@ -19,15 +19,18 @@
 
 namespace flexc::support {
 
-// Compiles that were given up and have not ended yet; of the whole process.
-using Abandoned = std::shared_ptr<std::atomic<int>>;
+// Runs of compilers, of the whole process.
+struct Runs {
+    std::atomic<int> going = 0;     // that hold a processor
+    std::atomic<int> abandoned = 0; // of these, that were given up
+};
 
 // Cheap to copy; any thread may ask.
 class Watch {
   public:
     Watch() = default; // of what may take any time
     // Begins now.
-    Watch(const CompileLimits& limits, CancelToken cancel, Abandoned abandoned);
+    Watch(const CompileLimits& limits, CancelToken cancel, std::shared_ptr<Runs> runs);
 
     // An error where the time or the memory is used up, or somebody cancelled.
     Result<void> check() const;
@@ -40,6 +43,10 @@ class Watch {
     // As is_over(), of what whoever waits has found so far: cheap enough for an inner loop.
     bool was_ended() const noexcept { return has_stopped() || cancel_.is_cancelled(); }
 
+    // Whether the host's threads are enough for as many more runs as well; false where runs are
+    // not counted.
+    bool has_room(int count) const;
+
     // `work` in a thread of its own, which may outlive the call: it has to own what it uses, and
     // to end soon after is_over() where it can. An error not later than a second after that,
     // whatever the work does.
@@ -50,6 +57,22 @@ class Watch {
     // For work that ends by itself once it is asked to.
     static constexpr auto kGrace = std::chrono::milliseconds(1000);
 
+    // Counts one while it lives.
+    class Going {
+      public:
+        explicit Going(std::shared_ptr<Runs> runs) : runs_(std::move(runs)) {
+            if (runs_) ++runs_->going;
+        }
+        ~Going() {
+            if (runs_) --runs_->going;
+        }
+        Going(const Going&) = delete;
+        Going& operator=(const Going&) = delete;
+
+      private:
+        std::shared_ptr<Runs> runs_;
+    };
+
     bool watches() const;
     Result<void> begin() const;
 
@@ -57,7 +80,7 @@ class Watch {
 
     CompileLimits limits_{.seconds = 0, .memory_bytes = 0};
     CancelToken cancel_;
-    Abandoned abandoned_;
+    std::shared_ptr<Runs> runs_;
     std::shared_ptr<std::atomic<bool>> stopped_;
     std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
     std::uint64_t memory_at_start_ = 0;
@@ -67,7 +90,10 @@ class Watch {
 std::uint64_t memory_in_use();
 
 template <typename T> Result<T> Watch::run(std::function<Result<T>()> work) const {
-    if (!watches()) return work();
+    if (!watches()) {
+        const Going going(runs_);
+        return work();
+    }
     if (auto ready = begin(); !ready) return ready.error();
     struct Job {
         std::function<Result<T>()> work;
@@ -78,11 +104,14 @@ template <typename T> Result<T> Watch::run(std::function<Result<T>()> work) cons
     };
     const auto job = std::make_shared<Job>();
     job->work = std::move(work);
-    std::thread([job, abandoned = abandoned_] {
-        Result<T> result = guarded(job->work);
+    std::thread([job, runs = runs_] {
+        Result<T> result = [&] {
+            const Going going(runs);
+            return guarded(job->work);
+        }();
         const std::lock_guard lock(job->mutex);
         if (job->is_abandoned) {
-            abandoned->fetch_sub(1);
+            --runs->abandoned;
             return;
         }
         job->result = std::move(result);
@@ -95,7 +124,7 @@ template <typename T> Result<T> Watch::run(std::function<Result<T>()> work) cons
         goes_on = check();
     if (!goes_on && !job->done.wait_for(lock, kGrace, is_done)) {
         job->is_abandoned = true;
-        abandoned_->fetch_add(1);
+        ++runs_->abandoned;
         return goes_on.error();
     }
     // What it found meanwhile counts; an error that may be of having been stopped does not.

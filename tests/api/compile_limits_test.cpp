@@ -36,7 +36,7 @@ std::string strange(int number) {
 // Threads of compilers that were given up run on: a test that ends waits for them.
 struct WaitForCompilers {
     ~WaitForCompilers() {
-        while (api::Context::instance().abandoned->load() > 0)
+        while (api::Context::instance().runs->abandoned > 0)
             std::this_thread::sleep_for(10ms);
     }
 };

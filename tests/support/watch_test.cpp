@@ -12,7 +12,7 @@ using support::Watch;
 
 namespace {
 
-support::Abandoned counter() { return std::make_shared<std::atomic<int>>(0); }
+auto counter() { return std::make_shared<support::Runs>(); }
 
 double seconds_of(const auto& work) {
     const auto start = std::chrono::steady_clock::now();
@@ -32,7 +32,7 @@ TEST_CASE("work that ends in time gives what it found") {
 }
 
 TEST_CASE("work that does not end is given up, and does not pile up") {
-    const auto abandoned = counter();
+    const auto runs = counter();
     const auto gate = std::make_shared<std::atomic<bool>>(false);
     const auto hangs = [gate]() -> Result<int> {
         while (!gate->load())
@@ -40,7 +40,7 @@ TEST_CASE("work that does not end is given up, and does not pile up") {
         return 1;
     };
     for (int i = 0; i < 4; ++i) {
-        const Watch watch({.seconds = 0.1}, {}, abandoned);
+        const Watch watch({.seconds = 0.1}, {}, runs);
         const double taken = seconds_of([&] {
             const auto result = watch.run<int>(hangs);
             CHECK(result.error().code == ErrorCode::limit);
@@ -49,14 +49,14 @@ TEST_CASE("work that does not end is given up, and does not pile up") {
         CHECK(taken < 2.1);
         CHECK(watch.has_stopped());
     }
-    CHECK(abandoned->load() == 4);
-    const auto refused = Watch({.seconds = 1}, {}, abandoned).run<int>(hangs);
+    CHECK(runs->abandoned == 4);
+    const auto refused = Watch({.seconds = 1}, {}, runs).run<int>(hangs);
     CHECK(refused.error().code == ErrorCode::limit);
     CHECK(refused.error().message.starts_with("4 compiles that were stopped before"));
     gate->store(true);
-    while (abandoned->load() > 0)
+    while (runs->abandoned > 0)
         std::this_thread::sleep_for(1ms);
-    CHECK(Watch({.seconds = 1}, {}, abandoned).run<int>(hangs));
+    CHECK(Watch({.seconds = 1}, {}, runs).run<int>(hangs));
 }
 
 TEST_CASE("work that asks is over soon after it is cancelled") {
@@ -97,4 +97,26 @@ TEST_CASE("memory that the process takes meanwhile") {
     std::vector<char> taken(256 << 20, 1);
     CHECK(taken[12345] == 1);
     CHECK(watch.check().error().message.find("grew by more than 64 MiB") != std::string::npos);
+}
+
+TEST_CASE("there is room for as many runs as the host has threads, and given up ones count") {
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    const auto runs = counter();
+    const Watch watch({.seconds = 0.1}, {}, runs);
+    CHECK(watch.has_room(cores));
+    CHECK_FALSE(watch.has_room(cores + 1));
+    CHECK_FALSE(Watch().has_room(1)); // of nothing that counts
+    CHECK(*watch.run<bool>([=]() -> Result<bool> { return watch.has_room(cores - 1); }));
+    CHECK_FALSE(*watch.run<bool>([=]() -> Result<bool> { return watch.has_room(cores); }));
+    const auto gate = std::make_shared<std::atomic<bool>>(false);
+    CHECK_FALSE(watch.run<int>([gate]() -> Result<int> {
+        while (!gate->load())
+            std::this_thread::sleep_for(1ms);
+        return 1;
+    }));
+    CHECK_FALSE(watch.has_room(cores));
+    gate->store(true);
+    while (runs->abandoned > 0)
+        std::this_thread::sleep_for(1ms);
+    CHECK(watch.has_room(cores));
 }
