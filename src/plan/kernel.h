@@ -52,6 +52,8 @@ struct KernelRequest {
     int query_sums = 0;                 // gradients that are by GradientSum::query
     bool derivative_uses_score = false; // that of the score
     bool folds_derivative = false;      // and no buffer has a gradient: it is multiplied into P
+    bool partials_use_score = false;    // those of some read
+    bool computes_rows = false;         // in the fused backward: some value of a query
     passes::KeyIndex2d key_index_2d;    // that tiles of keys should fit
     // Without such a 2-D key index, with it, and where tables are kept on chip.
     passes::TabulatedValues tabulated, tabulated_by_index_2d, tabulated_with_tables;

@@ -102,12 +102,14 @@ std::vector<KernelConfig> few_of(std::vector<KernelConfig> candidates) {
     const auto generic = std::ranges::find_if_not(candidates, is_specialized);
     if (generic == candidates.begin() || generic == candidates.end()) return candidates;
     std::vector<KernelConfig> few = {candidates.front()};
-    const bool has_form = few.front().saving_forms >= kSteps;
-    few.front().saving_forms = has_form ? 1 : 0;
-    if (has_form) {
+    const auto forms =
+        std::span(candidates).subspan(1, static_cast<std::size_t>(few.front().saving_forms));
+    const auto form = std::ranges::find(forms, kSteps, &KernelConfig::saves_registers);
+    few.front().saving_forms = form != forms.end() ? 1 : 0;
+    if (form != forms.end()) {
         few.front().savable_spills = kSavable;
         few.front().beside_spills = kSavable;
-        few.push_back(candidates[kSteps]);
+        few.push_back(*form);
         few.back().saving_forms = 0;
     }
     few.insert(few.end(), generic, candidates.end());

@@ -24,6 +24,15 @@ int bytes_of_read(const passes::Mod& mod, ir::NodeId read) {
     return static_cast<int>(size_of(mod.program.buffers[mod.program.graph[read].symbol].dtype));
 }
 
+bool computes_rows(const passes::Mod& mod, const std::vector<ir::NodeId>& roots) {
+    const ir::Graph& graph = mod.program.graph;
+    return std::ranges::any_of(ir::reachable(graph, roots), [&](ir::NodeId id) {
+        const ir::Op op = graph[id].op;
+        return mod.place[id] == passes::Place::row &&
+               (op == ir::Op::read || !ir::info(op).is_leaf());
+    });
+}
+
 // Of the dense bias that a fused backward copies.
 int backward_bias_bytes(const passes::Mod& mod) {
     // The warps that copy it are those that sum over diagonals elsewhere.
@@ -94,9 +103,14 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     backward_.folds_derivative = backward_.derivative_uses_score && mod_.gradients.empty();
     backward_.index_2d_reads = passes::index_2d_reads(mod_);
     std::vector<ir::NodeId> roots = {mod_.score, mod_.d_score};
-    for (const passes::ReadGradient& gradient : mod_.gradients)
+    for (const passes::ReadGradient& gradient : mod_.gradients) {
         roots.push_back(gradient.partial);
+        if (mod_.dependence[gradient.partial].has(analysis::Dependence::score))
+            backward_.partials_use_score = true;
+    }
     backward_.is_long = is_long(mod_, roots);
+    if (!mod_.band.exact) roots.push_back(mod_.mask);
+    backward_.computes_rows = computes_rows(mod_, roots);
 }
 
 const passes::DecomposedMod& Program::decomposed(const KernelConfig& config) const {

@@ -354,6 +354,7 @@ TEST_CASE("a long program keeps tiles that spill some words") {
 TEST_CASE("what spills little saves registers, what spills much has smaller tiles") {
     KernelRequest request = forward(90, DType::bf16, 64, 64, true);
     request.kind = KernelKind::backward_fused;
+    request.computes_rows = true;
     for (const bool has_score_mod : {false, true}) {
         request.has_score_mod = has_score_mod;
         const std::vector<KernelConfig> all = of_hopper(request);
@@ -393,15 +394,38 @@ TEST_CASE("a derivative that is folded into P subtracts references apart before 
     };
     CHECK(forms() == std::vector{0, 1, 2, 3}); // beside gradients of buffers
     request.folds_derivative = true;
-    CHECK(forms() == std::vector{0, 1, 2, 3, 4});
+    CHECK(forms() == std::vector{0, 2, 3, 4});
     request.has_window = true;
-    CHECK(forms() == std::vector{0, 1, 2, 4});
+    CHECK(forms() == std::vector{0, 2, 4});
     const KernelConfig last = of_hopper(request).back();
     CHECK(last.is_persistent);
     CHECK(last.last_form_saves_others);
     CHECK(last.tolerated_spills > 0);
     CHECK(last.reason.find("references") != std::string::npos);
     CHECK(last.reason.find("larger tiles") == std::string::npos);
+}
+
+TEST_CASE("only warps that do more than load save registers by themselves") {
+    KernelRequest loads = forward(90, DType::bf16, 128, 128, true);
+    loads.kind = KernelKind::backward_fused;
+    const auto saves_beside = [](const KernelRequest& request) {
+        const std::vector<KernelConfig> all = of_hopper(request);
+        // What spills more than such warps do passes this form over, and no other one.
+        CHECK((all[0].beside_spills < 64) == (all[1].saves_registers == 1));
+        CHECK(all[static_cast<std::size_t>(all[0].saving_forms)].saves_registers >= 3);
+        return all[1].saves_registers == 1;
+    };
+    CHECK_FALSE(saves_beside(loads));
+    KernelRequest folds = loads;
+    folds.derivative_uses_score = folds.folds_derivative = true;
+    CHECK_FALSE(saves_beside(folds));
+    KernelRequest rows = loads, partials = loads, derivatives = loads, biases = loads;
+    rows.computes_rows = true;
+    partials.partials_use_score = true;
+    derivatives.derivative_uses_score = true;
+    biases.bias_bytes = 2;
+    for (const KernelRequest& request : {rows, partials, derivatives, biases})
+        CHECK(saves_beside(request));
 }
 
 TEST_CASE("Hopper's backward fits the registers and the shared memory that it has") {

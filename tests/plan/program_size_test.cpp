@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "front/library.h"
 #include "passes/pipeline.h"
 #include "plan/plan.h"
 #include "plan/work.h"
@@ -79,6 +80,33 @@ TEST_CASE("a usual program has several kernels for Hopper to choose from") {
     REQUIRE(plan);
     CHECK(hopper_candidates(plan->forward) > 1);
     CHECK(hopper_candidates(plan->backward) > 1);
+}
+
+TEST_CASE("library mods have the form of the warps beside the MMAs where these do more than load") {
+    const auto has_form = [](std::string_view mod) {
+        const auto program =
+            hopper_program(test::program_of(std::string(front::find_library_mod(mod)->text)));
+        REQUIRE(program);
+        const auto plan = make_plan(*program);
+        REQUIRE(plan);
+        const std::vector<KernelConfig>& candidates = plan->backward.front().candidates;
+        REQUIRE(candidates.front().family == "sm90");
+        return std::ranges::find(candidates, 1, [](const KernelConfig& config) {
+                   return config.family == "sm90" ? config.saves_registers : 0;
+               }) != candidates.end();
+    };
+    // Values of keys, heads, distances and of the score alone; masks that are bands.
+    for (const char* mod : {"key_bias", "alibi", "distance_bias", "t5_bias", "distance_decay",
+                            "softcap", "gelu_attention", "causal", "sliding_window"}) {
+        CAPTURE(mod);
+        CHECK_FALSE(has_form(mod));
+    }
+    // Values of queries; copies of a dense bias; masks of a query's document.
+    for (const char* mod : {"stream_bias", "indexed_bias", "row_scale", "alibi_2d", "dense_bias",
+                            "full_bias", "document"}) {
+        CAPTURE(mod);
+        CHECK(has_form(mod));
+    }
 }
 
 TEST_CASE("what memory adds up for each element is left to the generic kernel where it is much") {

@@ -139,7 +139,16 @@ FusedTile with_tables(const KernelRequest& request, FusedTile tile) {
 }
 
 // As templates/sm90/backward_registers.cuh numbers its forms.
-constexpr int kModifiesInParts = 3, kSubtractsApart = 4;
+constexpr int kSavesBeside = 1, kSavesAll = 2, kModifiesInParts = 3, kSubtractsApart = 4;
+
+// Whether the warps beside the MMAs do more than load, or have the fewest registers, as where
+// derivatives of buffers use the score: what they need can spill there.
+bool can_spill_beside(const KernelRequest& request) {
+    const bool adds_derivatives_of_score =
+        request.partials_use_score || (request.derivative_uses_score && !request.folds_derivative);
+    return request.computes_rows || adds_derivatives_of_score || request.bias_bytes > 0 ||
+           request.adds_bias_gradients;
+}
 
 // Forms of a tile, in the order in which they are tried. Only the first where keys are shared; and
 // sums over a 2-D key index spill as much in the others. What only masks has one less. Where a
@@ -147,7 +156,9 @@ constexpr int kModifiesInParts = 3, kSubtractsApart = 4;
 // the one whose branches serialise products there.
 std::vector<int> register_forms(const KernelRequest& request) {
     if (shares_keys(request) || index_2d_of(request).width != 0) return {0};
-    std::vector<int> forms = {0, 1, 2};
+    std::vector<int> forms = {0};
+    if (can_spill_beside(request)) forms.push_back(kSavesBeside);
+    forms.push_back(kSavesAll);
     if (!request.has_score_mod) return forms;
     if (!request.folds_derivative || !request.has_window) forms.push_back(kModifiesInParts);
     if (request.folds_derivative) forms.push_back(kSubtractsApart);
@@ -227,9 +238,10 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
         has_smaller && !tile.has_dense_bias() ? kSavable : std::numeric_limits<int>::max();
     // The warps beside the MMAs spilled up to 24 bytes in what was tried.
     constexpr int kMostBeside = 32;
-    const bool is_first_form = tile.saves_registers == 0 && config.saving_forms > 1;
-    config.beside_spills =
-        is_first_form && request.has_score_mod ? kMostBeside : std::numeric_limits<int>::max();
+    const bool precedes_beside = tile.saves_registers == 0 && can_spill_beside(request);
+    config.beside_spills = precedes_beside && config.saving_forms > 1 && request.has_score_mod
+                               ? kMostBeside
+                               : std::numeric_limits<int>::max();
     // A few words cost some percent, and the generic kernel has half the speed, but for where
     // memory adds up elements.
     const bool adds_elements =
