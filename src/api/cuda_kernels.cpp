@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "api/choose_candidate.h"
 #include "common/arguments.h"
 #include "common/tensor_maps.h"
 #include "cuda/emit.h"
@@ -22,84 +23,6 @@ using plan::KernelConfig;
 
 namespace {
 
-int spilled_bytes(const cuda::NvrtcOutput& output) {
-    int spilled = 0;
-    for (const cuda::KernelUsage& usage : output.kernels)
-        spilled = std::max(spilled, usage.spill_store_bytes);
-    return spilled;
-}
-
-// How many candidates what was compiled rules out, beginning with its own. A kernel can lose more
-// than half of its speed when registers spill or products are serialised. `before`: bytes that the
-// candidate before it spilled. has_kept: one before it is better than another family's kernel.
-std::size_t refusals(const cuda::NvrtcOutput& output, const KernelConfig& config, int before,
-                     bool has_kept) {
-    std::size_t count = 0;
-    for (const cuda::KernelUsage& usage : output.kernels) {
-        // The first form that saves registers does so beside products alone. Where the others save
-        // none of many, those after them seldom do, unless the last saves others.
-        constexpr int kFew = 64; // bytes
-        const bool saves_nothing =
-            has_kept && config.saves_registers > 1 && !config.last_form_saves_others &&
-            usage.spill_store_bytes > kFew && usage.spill_store_bytes >= before;
-        const bool spills = saves_nothing || usage.spill_store_bytes > config.tolerated_spills;
-        if (!usage.serialised && !spills) continue;
-        const bool is_hopeless = saves_nothing || usage.spill_store_bytes > config.savable_spills;
-        const bool is_beside = usage.spill_store_bytes <= config.beside_spills;
-        const int passed_over = is_hopeless ? config.saving_forms : is_beside ? 0 : 1;
-        count = std::max(count, 1 + static_cast<std::size_t>(passed_over));
-    }
-    return count;
-}
-
-std::string why_refused(const cuda::NvrtcOutput& output) {
-    const bool serialised = std::ranges::any_of(output.kernels, &cuda::KernelUsage::serialised);
-    return formatted("spills {} bytes{}", spilled_bytes(output),
-                     serialised ? " and serialises products" : "");
-}
-
-// A candidate that was refused.
-struct Refused {
-    std::size_t at = 0;
-    int spill_bytes = 0;
-    cuda::Translation translation;
-    cuda::NvrtcOutput output;
-};
-
-// Which of a family's refused candidates spilled least. Each gave way to a form that might have
-// spilled less; where none did, it is better than another family's kernel if it spills no more than
-// the family's last candidate may.
-class BestRefused {
-  public:
-    explicit BestRefused(std::span<const KernelConfig> candidates) : candidates_(candidates) {}
-
-    void offer(std::size_t at, const cuda::Translation& translation, cuda::NvrtcOutput output) {
-        if (std::ranges::any_of(output.kernels, &cuda::KernelUsage::serialised)) return;
-        const int spilled = spilled_bytes(output);
-        const bool is_better = !best_ || spilled < best_->spill_bytes;
-        if (is_better && spilled <= candidates_[last_of_family(at)].tolerated_spills)
-            best_ = {at, spilled, translation, std::move(output)};
-    }
-
-    bool has_any() const { return best_.has_value(); }
-
-    // That one, before `next` is tried after `at`, if they are of two families.
-    std::optional<Refused> instead_of(std::size_t next, std::size_t at) {
-        if (candidates_[next].family == candidates_[at].family) return {};
-        return std::exchange(best_, {});
-    }
-
-  private:
-    std::size_t last_of_family(std::size_t at) const {
-        while (at + 1 < candidates_.size() && candidates_[at + 1].family == candidates_[at].family)
-            ++at;
-        return at;
-    }
-
-    std::span<const KernelConfig> candidates_;
-    std::optional<Refused> best_;
-};
-
 // One kernel on its way from its candidates to machine code.
 class Making {
   public:
@@ -114,7 +37,7 @@ class Making {
         use(one, candidates_.front());
         if (!program_.options().schedule.empty() && one.kernel.config.specialized)
             one.schedule = one.kernel.config.specialized->schedule;
-        auto text = translate(one);
+        auto text = translate(one.kernel.config);
         if (!text) return text.error();
         translation = std::move(*text);
         one.id = identify(translation, program_.target().arch);
@@ -139,8 +62,8 @@ class Making {
         return {};
     }
 
-    Result<cuda::Translation> translate(const CompiledKernel& one) const {
-        return cuda::fill_template(one.kernel.config, mod_text(program_, one.kernel.config));
+    Result<cuda::Translation> translate(const KernelConfig& config) const {
+        return cuda::fill_template(config, mod_text(program_, config));
     }
 
     static void use(CompiledKernel& one, KernelConfig config) {
@@ -163,7 +86,7 @@ class Making {
             return false;
         if (found.refused == 0 && found.schedule == first.schedule)
             return found.made_of == first.id.source;
-        const auto chosen = translate(found);
+        const auto chosen = translate(found.kernel.config);
         return chosen && found.made_of == source_of(*chosen);
     }
 
@@ -231,44 +154,29 @@ Result<CompiledKernel> compile_kernel(const plan::Program& program,
     CompiledKernel& result = *made;
     runtime::CudaKernel& kernel = result.kernel;
     if (auto found = making.find(result, store)) return *std::move(found);
-    auto compiled = cuda::compile_cubin(translation, arch, watch);
-    int before = 0;
-    BestRefused best(candidates);
-    for (std::size_t at = 0; compiled && at + 1 < candidates.size();) {
-        const std::size_t refused = refusals(*compiled, kernel.config, before, best.has_any());
-        if (refused == 0) break;
-        before = spilled_bytes(*compiled);
-        log.info("{} with tiles of {} x {} {} after {:.0f} ms: the next configuration is tried",
-                 kernel.config.entry, kernel.config.query_tile, kernel.config.key_tile,
-                 why_refused(*compiled), compiled->milliseconds);
-        const std::size_t next = std::min(at + refused, candidates.size() - 1);
-        best.offer(at, translation, std::move(*compiled));
-        if (auto kept = best.instead_of(next, at)) {
-            result.refused = static_cast<int>(kept->at);
-            Making::use(result, candidates[kept->at]);
-            kernel.config.tolerated_spills = kept->spill_bytes;
-            translation = std::move(kept->translation);
-            compiled = std::move(kept->output);
-            break;
-        }
-        at = next;
-        result.refused = static_cast<int>(at);
-        Making::use(result, candidates[at]);
-        auto text = making.translate(result);
+    const auto attempt = [&](std::size_t at) -> Result<Attempt> {
+        auto text = at == 0 ? Result(translation) : making.translate(candidates[at]);
         if (!text) return text.error();
-        translation = std::move(*text);
-        compiled = cuda::compile_cubin(translation, arch, watch);
-    }
-    if (!compiled) return compiled.error();
-    kernel.info.compile_ms = compiled->milliseconds;
+        auto output = cuda::compile_cubin(*text, arch, watch);
+        if (!output) return output.error();
+        return Attempt{*std::move(text), *std::move(output)};
+    };
+    const auto has_room = [&](int count) { return watch.has_room(count); };
+    auto choice = choose_candidate(candidates, {attempt, has_room}, log);
+    if (!choice) return choice.error();
+    Making::use(result, candidates[choice->at]);
+    kernel.config.tolerated_spills = choice->tolerated_spills;
+    result.refused = static_cast<int>(choice->at);
+    cuda::NvrtcOutput& output = choice->attempt.output;
+    kernel.info.compile_ms = output.milliseconds;
     kernel.info.shared_bytes = kernel.config.shared_bytes;
-    for (const cuda::KernelUsage& usage : compiled->kernels) {
+    for (const cuda::KernelUsage& usage : output.kernels) {
         kernel.info.registers = std::max(kernel.info.registers, usage.registers);
         kernel.info.spill_bytes = std::max(kernel.info.spill_bytes, usage.spill_store_bytes);
         kernel.info.shared_bytes += usage.shared_bytes;
     }
-    kernel.cubin = std::move(compiled->cubin);
-    result.made_of = source_of(translation);
+    kernel.cubin = std::move(output.cubin);
+    result.made_of = source_of(choice->attempt.translation);
     store.publish(result.id.key, entry_of(result), log);
     return made;
 }

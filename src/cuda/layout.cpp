@@ -10,6 +10,8 @@ using passes::Place;
 
 namespace {
 
+using Kind = passes::ArgumentSlot::Kind;
+
 // Operators that turn a rounding error into another number.
 bool is_step(Op op) {
     switch (op) {
@@ -106,7 +108,6 @@ const passes::StagedTable* Layout::staged_table(NodeId read) const {
 }
 
 passes::ArgumentSlot Layout::slot_of_size(std::uint32_t size) const {
-    using Kind = passes::ArgumentSlot::Kind;
     const auto is_size = [&](const passes::ArgumentSlot& slot) {
         return slot.kind == Kind::size && slot.index == size;
     };

@@ -125,7 +125,6 @@ struct KernelConfig {
     // these can save, they are passed over.
     int saving_forms = 0;
     int savable_spills = 0;
-    bool last_form_saves_others = false; // registers than those between, whatever these spill
     // If it spills more than this, the first of them is, which helps beside products alone.
     int beside_spills = 0;
 

@@ -399,7 +399,6 @@ TEST_CASE("a derivative that is folded into P subtracts references apart before 
     CHECK(forms() == std::vector{0, 2, 4});
     const KernelConfig last = of_hopper(request).back();
     CHECK(last.is_persistent);
-    CHECK(last.last_form_saves_others);
     CHECK(last.tolerated_spills > 0);
     CHECK(last.reason.find("references") != std::string::npos);
     CHECK(last.reason.find("larger tiles") == std::string::npos);

@@ -231,7 +231,6 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     // tiles.
     constexpr int kSavable = 128;
     config.saving_forms = tile.saving_forms;
-    config.last_form_saves_others = request.folds_derivative;
     const bool comes_again = config.saving_forms > 0;
     const bool has_smaller = at + static_cast<std::size_t>(config.saving_forms) + 1 < all.size();
     config.savable_spills =

@@ -1,0 +1,123 @@
+#include "api/choose_candidate.h"
+
+#include <algorithm>
+#include <future>
+#include <optional>
+#include <utility>
+
+namespace flexc::api {
+
+using plan::KernelConfig;
+
+namespace {
+
+int spilled_bytes(const cuda::NvrtcOutput& output) {
+    int spilled = 0;
+    for (const cuda::KernelUsage& usage : output.kernels)
+        spilled = std::max(spilled, usage.spill_store_bytes);
+    return spilled;
+}
+
+bool is_serialised(const cuda::NvrtcOutput& output) {
+    return std::ranges::any_of(output.kernels, &cuda::KernelUsage::serialised);
+}
+
+// How many candidates what was compiled rules out, beginning with its own. A kernel can lose more
+// than half of its speed when registers spill or products are serialised.
+std::size_t refusals(const cuda::NvrtcOutput& output, const KernelConfig& config) {
+    const int spilled = spilled_bytes(output);
+    if (spilled <= config.tolerated_spills && !is_serialised(output)) return 0;
+    const bool is_hopeless = spilled > config.savable_spills;
+    const bool is_beside = spilled <= config.beside_spills;
+    return 1 + static_cast<std::size_t>(is_hopeless ? config.saving_forms : is_beside ? 0 : 1);
+}
+
+// Compiles candidates as they are asked for.
+class Attempts {
+  public:
+    Attempts(std::span<const KernelConfig> candidates, const Compiler& compiler)
+        : candidates_(candidates), compiler_(compiler) {}
+
+    // Where one was refused, so is the next one often: the one after it is compiled beside it. A
+    // family's candidates take about as long, later ones rather less.
+    Result<Attempt> get(std::size_t at) {
+        if (beside_.valid() && at == at_beside_) return beside_.get();
+        beside_ = {}; // ends before others begin
+        at_beside_ = at + 1;
+        const bool has_next = at_beside_ < candidates_.size() &&
+                              candidates_[at_beside_].family == candidates_[at].family;
+        if (at > 0 && has_next && compiler_.has_room(2))
+            beside_ = std::async(std::launch::async,
+                                 [this, next = at_beside_] { return compiler_.attempt(next); });
+        return compiler_.attempt(at);
+    }
+
+  private:
+    std::span<const KernelConfig> candidates_;
+    const Compiler& compiler_;
+    std::size_t at_beside_ = 0;
+    std::future<Result<Attempt>> beside_;
+};
+
+// Which of a family's refused candidates spilled least. Each gave way to a form that might have
+// spilled less, and that is slower where it does not.
+class BestRefused {
+  public:
+    explicit BestRefused(std::span<const KernelConfig> candidates) : candidates_(candidates) {}
+
+    void offer(std::size_t at, Attempt attempt) {
+        if (is_serialised(attempt.output)) return;
+        const int spilled = spilled_bytes(attempt.output);
+        if (!best_ || spilled < best_->tolerated_spills) best_ = {at, spilled, std::move(attempt)};
+    }
+
+    // That one, before `next` is tried after `at`, if they are of two families: it is better than
+    // the other's kernels if it spills no more than the last of its own may.
+    std::optional<Choice> instead_of(std::size_t next, std::size_t at) {
+        if (candidates_[next].family == candidates_[at].family) return {};
+        auto best = std::exchange(best_, {});
+        if (best && best->tolerated_spills > candidates_[next - 1].tolerated_spills) return {};
+        return best;
+    }
+
+    // That one, where it is better than one of its family that was accepted.
+    std::optional<Choice> instead_of(const cuda::NvrtcOutput& accepted) {
+        const bool is_better = best_ && (is_serialised(accepted) ||
+                                         best_->tolerated_spills <= spilled_bytes(accepted));
+        return is_better ? std::exchange(best_, {}) : std::nullopt;
+    }
+
+  private:
+    std::span<const KernelConfig> candidates_;
+    std::optional<Choice> best_;
+};
+
+} // namespace
+
+Result<Choice> choose_candidate(std::span<const KernelConfig> candidates, const Compiler& compiler,
+                                const support::Log& log) {
+    Attempts attempts(candidates, compiler);
+    BestRefused best(candidates);
+    for (std::size_t at = 0;;) {
+        auto attempt = attempts.get(at);
+        if (!attempt) return attempt.error();
+        const KernelConfig& config = candidates[at];
+        const cuda::NvrtcOutput& output = attempt->output;
+        const bool is_last = at + 1 == candidates.size();
+        const std::size_t refused = is_last ? 0 : refusals(output, config);
+        if (refused == 0) {
+            if (auto better = best.instead_of(output)) return *std::move(better);
+            return Choice{at, config.tolerated_spills, *std::move(attempt)};
+        }
+        log.info("{} with tiles of {} x {} spills {} bytes{} after {:.0f} ms: the next "
+                 "configuration is tried",
+                 config.entry, config.query_tile, config.key_tile, spilled_bytes(output),
+                 is_serialised(output) ? " and serialises products" : "", output.milliseconds);
+        const std::size_t next = std::min(at + refused, candidates.size() - 1);
+        best.offer(at, *std::move(attempt));
+        if (auto kept = best.instead_of(next, at)) return *std::move(kept);
+        at = next;
+    }
+}
+
+} // namespace flexc::api

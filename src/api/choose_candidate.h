@@ -1,0 +1,39 @@
+// Which of a kernel's candidates becomes its machine code: they are compiled until one does not
+// spill.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+
+#include "cuda/fill.h"
+#include "cuda/nvrtc.h"
+#include "flexc/result.h"
+#include "plan/kernel.h"
+#include "support/log.h"
+
+namespace flexc::api {
+
+struct Attempt {
+    cuda::Translation translation;
+    cuda::NvrtcOutput output;
+};
+
+// What candidates are compiled by. Both may be called from several threads.
+struct Compiler {
+    std::function<Result<Attempt>(std::size_t at)> attempt;
+    // Whether as many more compiles would have processors of their own.
+    std::function<bool(int count)> has_room;
+};
+
+struct Choice {
+    std::size_t at = 0;
+    int tolerated_spills = 0; // that candidate's, or more where all spilled more
+    Attempt attempt;
+};
+
+// The same one whether or not there is room: the next two are compiled at once where there is.
+Result<Choice> choose_candidate(std::span<const plan::KernelConfig> candidates,
+                                const Compiler& compiler, const support::Log& log);
+
+} // namespace flexc::api

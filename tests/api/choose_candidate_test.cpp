@@ -1,0 +1,152 @@
+// Which candidate is kept, by made-up compilers.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <vector>
+
+#include "api/choose_candidate.h"
+#include "plan/plan.h"
+#include "random.h"
+
+using namespace flexc;
+using api::Attempt;
+using api::Choice;
+using plan::KernelConfig;
+
+namespace {
+
+struct Outcome {
+    int spills = 0;
+    bool serialised = false;
+};
+
+// Gives each candidate its outcome, and remembers who was asked for.
+class Made {
+  public:
+    explicit Made(std::vector<Outcome> outcomes) : outcomes_(std::move(outcomes)) {}
+
+    Result<Attempt> attempt(std::size_t at) {
+        {
+            const std::lock_guard lock(mutex_);
+            asked_.push_back(at);
+        }
+        cuda::NvrtcOutput output;
+        output.kernels = {
+            {.spill_store_bytes = outcomes_[at].spills, .serialised = outcomes_[at].serialised}};
+        return Attempt{{}, std::move(output)};
+    }
+    std::vector<std::size_t> asked() {
+        std::ranges::sort(asked_);
+        return asked_;
+    }
+
+  private:
+    std::vector<Outcome> outcomes_;
+    std::mutex mutex_;
+    std::vector<std::size_t> asked_;
+};
+
+Choice choose(const std::vector<KernelConfig>& candidates, Made& made, bool has_room) {
+    auto choice = api::choose_candidate(candidates,
+                                        {[&](std::size_t at) { return made.attempt(at); },
+                                         [&](int count) { return has_room && count == 2; }},
+                                        {});
+    REQUIRE(choice);
+    return *std::move(choice);
+}
+
+std::vector<KernelConfig> backward(int head_dim, bool computes_rows = false) {
+    plan::KernelRequest request;
+    request.kind = plan::KernelKind::backward_fused;
+    request.arch = 90;
+    request.head_dim = request.head_dim_v = head_dim;
+    request.has_score_mod = true;
+    request.computes_rows = computes_rows;
+    return plan::candidates(request);
+}
+
+} // namespace
+
+TEST_CASE("candidates are compiled until one does not spill, two at once where there is room") {
+    const std::vector<KernelConfig> candidates = backward(128);
+    REQUIRE(candidates.size() > 3);
+    struct Case {
+        std::vector<Outcome> outcomes;
+        std::size_t chosen;
+        std::vector<std::size_t> asked, asked_with_room;
+    };
+    const std::vector<Case> cases = {
+        {{{0}}, 0, {0}, {0}},
+        {{{8}, {0}, {0}}, 1, {0, 1}, {0, 1, 2}},
+        {{{8}, {12}, {0}}, 2, {0, 1, 2}, {0, 1, 2}},
+        {{{0, true}, {0}, {0}}, 1, {0, 1}, {0, 1, 2}},
+    };
+    for (const Case& one : cases)
+        for (const bool has_room : {false, true}) {
+            std::vector<Outcome> outcomes = one.outcomes;
+            outcomes.resize(candidates.size());
+            Made made(outcomes);
+            CHECK(choose(candidates, made, has_room).at == one.chosen);
+            CHECK(made.asked() == (has_room ? one.asked_with_room : one.asked));
+        }
+}
+
+TEST_CASE("two candidates that are compiled at once wait for nobody") {
+    const std::vector<KernelConfig> candidates = backward(128);
+    std::mutex mutex;
+    std::condition_variable changed;
+    int begun = 0;
+    const auto attempt = [&](std::size_t at) -> Result<Attempt> {
+        cuda::NvrtcOutput output;
+        output.kernels = {{.spill_store_bytes = at == 2 ? 0 : 8}};
+        if (at == 0) return Attempt{{}, std::move(output)};
+        std::unique_lock lock(mutex);
+        ++begun;
+        changed.notify_all();
+        if (!changed.wait_for(lock, std::chrono::seconds(20), [&] { return begun == 2; }))
+            return Error{ErrorCode::internal, "alone"};
+        return Attempt{{}, std::move(output)};
+    };
+    const auto choice = api::choose_candidate(candidates, {attempt, [](int) { return true; }}, {});
+    REQUIRE(choice);
+    CHECK(choice->at == 2);
+}
+
+TEST_CASE("room changes nothing about the choice") {
+    test::Random random(7);
+    for (int i = 0; i < 2000; ++i) {
+        const auto candidates = backward(random.pick(std::array{64, 128}), random.chance(50));
+        std::vector<Outcome> outcomes;
+        for (std::size_t at = 0; at < candidates.size(); ++at)
+            outcomes.push_back(
+                {random.pick(std::array{0, 4, 8, 40, 60, 72, 100, 140, 300}), random.chance(10)});
+        Made alone(outcomes), beside(outcomes);
+        const Choice one = choose(candidates, alone, false),
+                     other = choose(candidates, beside, true);
+        REQUIRE(one.at == other.at);
+        REQUIRE(one.tolerated_spills == other.tolerated_spills);
+        // Whoever is kept spills no more than any of its family that was tried.
+        const int spills = outcomes[one.at].spills;
+        for (const std::size_t at : alone.asked())
+            if (candidates[at].family == candidates[one.at].family && !outcomes[at].serialised)
+                REQUIRE((spills <= outcomes[at].spills || outcomes[one.at].serialised));
+    }
+}
+
+TEST_CASE("an error of one that nobody needs is not told, that of another is") {
+    const std::vector<KernelConfig> candidates = backward(128);
+    for (const std::size_t failing : {1, 2}) {
+        const auto attempt = [&](std::size_t at) -> Result<Attempt> {
+            if (at == failing) return Error{ErrorCode::cancelled, "stopped"};
+            cuda::NvrtcOutput output;
+            output.kernels = {{.spill_store_bytes = at == 0 ? 8 : 0}};
+            return Attempt{{}, std::move(output)};
+        };
+        const auto choice =
+            api::choose_candidate(candidates, {attempt, [](int) { return true; }}, {});
+        CHECK(choice.has_value() == (failing == 2));
+    }
+}
