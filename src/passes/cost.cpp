@@ -7,7 +7,7 @@ using ir::Op;
 int instructions_of(Op op, bool is_fast, bool is_wide) {
     switch (op) {
     case Op::fdiv: return is_fast ? 3 : 12;
-    case Op::ffloordiv: return 16;
+    case Op::ffloordiv: return 60; // with what its exact division calls
     case Op::fmod: return 40;
     case Op::exp: return is_fast ? 2 : 8;
     case Op::exp2:
