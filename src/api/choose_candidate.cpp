@@ -59,8 +59,8 @@ class Attempts {
     std::future<Result<Attempt>> beside_;
 };
 
-// Which of a family's refused candidates spilled least. Each gave way to a form that might have
-// spilled less, and that is slower where it does not.
+// Which refused candidate spilled least. Each gave way to one that might have spilled less, and
+// that is slower where it does not.
 class BestRefused {
   public:
     explicit BestRefused(std::span<const KernelConfig> candidates) : candidates_(candidates) {}
@@ -74,13 +74,12 @@ class BestRefused {
     // That one, before `next` is tried after `at`, if they are of two families: it is better than
     // the other's kernels if it spills no more than the last of its own may.
     std::optional<Choice> instead_of(std::size_t next, std::size_t at) {
-        if (candidates_[next].family == candidates_[at].family) return {};
-        auto best = std::exchange(best_, {});
-        if (best && best->tolerated_spills > candidates_[next - 1].tolerated_spills) return {};
-        return best;
+        const bool is_better = candidates_[next].family != candidates_[at].family && best_ &&
+                               best_->tolerated_spills <= candidates_[next - 1].tolerated_spills;
+        return is_better ? std::exchange(best_, {}) : std::nullopt;
     }
 
-    // That one, where it is better than one of its family that was accepted.
+    // That one, where it is better than one that was accepted.
     std::optional<Choice> instead_of(const cuda::NvrtcOutput& accepted) {
         const bool is_better = best_ && (is_serialised(accepted) ||
                                          best_->tolerated_spills <= spilled_bytes(accepted));
