@@ -175,9 +175,10 @@ class Emitter {
             result.push_back(mod_.d_score);
             for (const passes::ReadGradient& gradient : gradients()) {
                 if (!sums_diagonals(gradient)) result.push_back(gradient.partial);
-                if (config_.kind == plan::KernelKind::fold &&
-                    gradient.distance_factor != ir::kNoNode)
-                    result.push_back(gradient.distance_factor);
+                const bool multiplies =
+                    gradient.is_of_table || config_.kind == plan::KernelKind::fold;
+                if (multiplies && gradient.sum_factor != ir::kNoNode)
+                    result.push_back(gradient.sum_factor);
                 const auto& indices = mod_.program.graph[gradient.read].operands;
                 result.insert(result.end(), indices.begin(), indices.end());
             }

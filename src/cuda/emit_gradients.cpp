@@ -319,7 +319,7 @@ std::string emit_distance_factors(const Layout& layout,
                                   const std::vector<passes::ReadGradient>& gradients) {
     std::vector<NodeId> factors;
     for (const passes::ReadGradient& gradient : gradients)
-        factors.push_back(gradient.distance_factor);
+        factors.push_back(gradient.is_of_table ? ir::kNoNode : gradient.sum_factor);
     return values_of(layout, factors, "float distance_factor(const At& at, int index)", "1");
 }
 

@@ -29,11 +29,9 @@ class TableEmitter {
     std::string text(int number) const {
         return formatted("template <> struct TableGradient<{}> {{\n"
                          "    static constexpr bool kIsSeparable = {};\n"
-                         "    static constexpr int kDims = {};\n"
-                         "    static constexpr float kFactor = {}; // of dS\n",
-                         number, gradient_.is_separable, dims_.size(),
-                         real_literal(passes::table_factor(layout_.mod(), gradient_))) +
-               (gradient_.is_separable ? indices() : indices_by_parts()) +
+                         "    static constexpr int kDims = {};\n",
+                         number, gradient_.is_separable, dims_.size()) +
+               factor() + (gradient_.is_separable ? indices() : indices_by_parts()) +
                of_dims("int", Kind::buffer_extent) + of_dims("long long", Kind::gradient_stride) +
                slice() + "};\n";
     }
@@ -124,6 +122,18 @@ class TableEmitter {
         return member_function(formatted("void {}(const At& at, {} (&values)[kDims])",
                                          kind == Kind::buffer_extent ? "extents" : "strides", type),
                                body.statements());
+    }
+
+    // Of dS.
+    std::string factor() const {
+        Body body = this->body();
+        std::string value = real_literal(passes::table_factor(layout_.mod(), gradient_));
+        if (gradient_.sum_factor != ir::kNoNode) {
+            body.compute({gradient_.sum_factor});
+            value = unbracketed(body.text(gradient_.sum_factor));
+        }
+        body.line("return " + value + ";");
+        return member_function("float factor(const At& at)", body.statements());
     }
 
     // Where the head's entries begin; null where that is outside of the buffer.

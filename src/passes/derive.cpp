@@ -68,13 +68,12 @@ struct Rules {
                                [[maybe_unused]] Expr z, [[maybe_unused]] Expr r) {
         switch (op) {
 #define NONE                                                                                       \
-    {}
+    {                                                                                              \
+    }
 #define SELECT NONE
-#define D(...)                                                                                     \
-    { __VA_ARGS__ }
+#define D(...) {__VA_ARGS__}
 #define FLEXC_OP(name, signature, derivative, reference, cuda, llvm)                               \
-    case Op::name:                                                                                 \
-        return derivative;
+    case Op::name: return derivative;
 #include "ir/ops.def"
 #undef NONE
 #undef SELECT

@@ -14,6 +14,6 @@ namespace flexc::passes {
 // nothing flows through integers, comparisons, conditions or the indices of reads. Nothing at all
 // beyond kMaxDerivativeNodes.
 std::optional<std::vector<ir::NodeId>> derive(ir::Graph& graph, ir::NodeId root,
-                                       std::span<const ir::NodeId> leaves);
+                                              std::span<const ir::NodeId> leaves);
 
 } // namespace flexc::passes

@@ -70,7 +70,7 @@ void divide_by_derivative(Mod& mod, const std::vector<ReadGradient*>& divided) {
     for (ReadGradient& gradient : mod.gradients)
         if (gradient.partial == derivative) gradient.partial = mod.d_score;
     for (ReadGradient* gradient : divided)
-        gradient->distance_factor = build.apply(Op::fdiv, {gradient->partial, mod.d_score});
+        gradient->sum_factor = build.apply(Op::fdiv, {gradient->partial, mod.d_score});
 }
 
 } // namespace
@@ -100,25 +100,31 @@ bool reads_elements_beside(const Mod& mod, const std::vector<NodeId>& roots,
     return reads;
 }
 
-void find_distance_gradients(Mod& mod, bool divides) {
+void find_sum_factors(Mod& mod, bool divides) {
     if (mod.gradients.empty()) return;
     // Of the warps that sum over diagonals there are none where they have other sums.
     const auto is_of_elements = [&](const ReadGradient& gradient) {
         return mod.place[gradient.read] == Place::element && !mod.of_distance[gradient.read];
     };
     const bool sums_heads = std::ranges::none_of(mod.gradients, is_of_elements);
-    const std::size_t known = mod.program.graph.size();
+    const auto may_have_factor = [&](const ReadGradient& gradient) {
+        if (gradient.is_of_row || is_gradient_of_score(mod, gradient)) return false;
+        if (is_of_head(mod, gradient.read))
+            return sums_heads && is_dearer(mod, gradient.partial, kSum);
+        if (!is_of_elements(gradient)) return mod.place[gradient.read] == Place::element;
+        const CapturedRead* read = captured_read(mod, gradient.read);
+        return read != nullptr && is_table(*read);
+    };
+    const auto is_factor = [&](const ReadGradient& gradient, NodeId id) {
+        return is_of_elements(gradient) ? is_of_head(mod, id) : bool{mod.of_distance[id]};
+    };
     divides = divides && is_of_head(mod, mod.d_score);
+    const std::size_t known = mod.program.graph.size();
     std::vector<ReadGradient*> divided;
     for (ReadGradient& gradient : mod.gradients) {
-        const NodeId read = gradient.read;
-        if (gradient.is_of_row || is_gradient_of_score(mod, gradient)) continue;
-        const bool may_be = is_of_head(mod, read)
-                                ? sums_heads && is_dearer(mod, gradient.partial, kSum)
-                                : mod.place[read] == Place::element && mod.of_distance[read];
-        if (!may_be) continue;
-        gradient.distance_factor = gradient_factor(mod, gradient);
-        if (gradient.distance_factor == kNoNode && divides && mod.of_distance[gradient.partial])
+        if (!may_have_factor(gradient)) continue;
+        gradient.sum_factor = gradient_factor(mod, gradient);
+        if (gradient.sum_factor == kNoNode && divides && is_factor(gradient, gradient.partial))
             divided.push_back(&gradient);
     }
     if (!divided.empty()) divide_by_derivative(mod, divided);
@@ -127,8 +133,8 @@ void find_distance_gradients(Mod& mod, bool divides) {
         find_facts(mod);
     }
     for (ReadGradient& gradient : mod.gradients)
-        if (gradient.distance_factor != kNoNode && !mod.of_distance[gradient.distance_factor])
-            gradient.distance_factor = kNoNode;
+        if (gradient.sum_factor != kNoNode && !is_factor(gradient, gradient.sum_factor))
+            gradient.sum_factor = kNoNode;
 }
 
 } // namespace flexc::passes

@@ -11,7 +11,7 @@ using ir::Op;
 namespace {
 
 // Whether one index of the read changes with this position alone, and by as much for each.
-bool tells_apart(const Mod& mod, NodeId read, std::int64_t AffineForm::*position) {
+bool tells_apart(const Mod& mod, NodeId read, std::int64_t AffineForm::* position) {
     return std::ranges::any_of(mod.program.graph[read].operands, [&](NodeId index) {
         const AffineForm& form = mod.affine[index];
         return form.*position != 0 && form.q * form.kv == 0 &&

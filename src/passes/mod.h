@@ -37,9 +37,11 @@ struct ReadGradient {
     // By passes/table_gradient.h; of a table, whether each index is a number of the query plus one
     // of the key.
     bool is_of_table = false, is_separable = false;
-    // By passes/distance_value.h: what its sums of d loss / d score over diagonals are multiplied
-    // with. kNoNode where it has none, or they are the gradient.
-    ir::NodeId distance_factor = ir::kNoNode;
+    // By passes/distance_value.h: what sums of d loss / d score are multiplied with. Of a read by
+    // distance or of a whole head, they are over diagonals and this is a function of the distance;
+    // of a table it is one number for a head. kNoNode where there is none, or they are the
+    // gradient.
+    ir::NodeId sum_factor = ir::kNoNode;
 };
 
 struct Mod {

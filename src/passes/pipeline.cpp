@@ -146,7 +146,7 @@ Result<void> analyse(State& state) {
 
 Result<void> find_rows(State& state) {
     find_row_gradients(state.mod);
-    find_distance_gradients(state.mod, state.options.divides_by_derivative);
+    find_sum_factors(state.mod, state.options.divides_by_derivative);
     find_table_gradients(state.mod);
     return {};
 }

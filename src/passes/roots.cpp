@@ -16,7 +16,7 @@ std::vector<NodeId*> roots_of(Mod& mod) {
         for (ReadGradient& gradient : *gradients) {
             roots.push_back(&gradient.read);
             roots.push_back(&gradient.partial);
-            roots.push_back(&gradient.distance_factor);
+            roots.push_back(&gradient.sum_factor);
         }
     for (NodeId& bound : mod.band.low)
         roots.push_back(&bound);
@@ -47,7 +47,7 @@ std::vector<ir::NamedRoot> named_roots(const Mod& mod) {
     for (std::size_t i = 0; i < mod.gradients.size(); ++i) {
         add("read_" + std::to_string(i), mod.gradients[i].read);
         add("d_read_" + std::to_string(i), mod.gradients[i].partial);
-        add("distance_factor_" + std::to_string(i), mod.gradients[i].distance_factor);
+        add("sum_factor_" + std::to_string(i), mod.gradients[i].sum_factor);
     }
     for (std::size_t i = 0; i < mod.sink_gradients.size(); ++i) {
         add("sink_read_" + std::to_string(i), mod.sink_gradients[i].read);

@@ -80,7 +80,7 @@ bool may_be_table(const Mod& mod, const ReadGradient& gradient) {
     const CapturedRead* captured = captured_read(mod, read);
     return captured != nullptr && is_table(*captured) && mod.place[read] == Place::element &&
            mod.counters[read] == ir::kNoNode && !mod.dependence[read].has(Dependence::score) &&
-           factor_of(mod, gradient) &&
+           (gradient.sum_factor != ir::kNoNode || factor_of(mod, gradient)) &&
            std::ranges::all_of(mod.program.graph[read].operands,
                                [&](NodeId index) { return is_narrow(mod, index); });
 }
@@ -116,7 +116,8 @@ double table_factor(const Mod& mod, const ReadGradient& gradient) {
 }
 
 NodeId table_choice(const Mod& mod, const ReadGradient& gradient) {
-    const bool is_choice = !is_gradient_of_score(mod, gradient) &&
+    const bool is_choice = gradient.sum_factor == ir::kNoNode &&
+                           !is_gradient_of_score(mod, gradient) &&
                            mod.program.graph[gradient.partial].op != ir::Op::const_real;
     return is_choice ? gradient.partial : ir::kNoNode;
 }

@@ -12,7 +12,8 @@ namespace flexc::passes {
 // multiple of it, or nothing, to a place that several elements of a tile meet. From the mod's
 // facts.
 void find_table_gradients(Mod& mod);
-// What its elements add is dS times this number: -0.5 for `score - t[...] * 0.5`.
+// What its elements add is dS times this number, where it has no sum_factor: -0.5 for `score -
+// t[...] * 0.5`.
 double table_factor(const Mod& mod, const ReadGradient& gradient);
 // A real that is 0 for elements that add nothing, as of `where(q_idx > 0, t[...], 0)`; kNoNode
 // where all add.

@@ -128,6 +128,20 @@ TEST_CASE("tables: indices outside, several tables, other gradients beside them"
     });
 }
 
+TEST_CASE("tables: numbers of a head beside them" * doctest::skip()) {
+    const std::string grid = "t[h, q_idx // 16 - kv_idx // 16 + 21, q_idx % 16 - kv_idx % 16 + 15]";
+    const std::string buffers =
+        "buffer a: f32[H] grad\nbuffer t: f32[H, 43, 31] grad\nscore_mod = ";
+    check({
+        {buffers + "score * exp(min(a[h], 4.6)) + " + grid},
+        {buffers + "score * a[h] + a[h] * " + grid + "\nmask_mod = q_idx >= kv_idx - 50"},
+        {buffers + "8 * tanh((score - a[h] * " + grid + ") / 8)"},
+        {"buffer a: f32[B, H] grad\nbuffer t: f32[5, 5, H] grad\nbuffer g: i32[B, Q_LEN]\nbuffer "
+         "k: "
+         "i32[KV_LEN]\nscore_mod = score + tanh(a[b, h]) * t[g[b, q_idx], k[kv_idx], h]"},
+    });
+}
+
 TEST_CASE("tables: read without a gradient, sizes and lengths at the ends of shared memory" *
           doctest::skip()) {
     const std::string kinds = "buffer g: i32[B, Q_LEN]\nbuffer k: i32[KV_LEN]\n";

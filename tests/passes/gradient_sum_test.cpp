@@ -142,6 +142,26 @@ TEST_CASE("a derivative that is one number for a head divides what it is no fact
     CHECK(sums_of("score * a[h] * t[h, abs(q_idx - kv_idx)]", true) == elements);
 }
 
+TEST_CASE("a table is summed on chip where dS times a number of the head is its gradient") {
+    const auto is_of_table = [](const std::string& score, bool divides) {
+        passes::PipelineOptions options;
+        options.divides_by_derivative = divides;
+        const passes::Mod mod = test::lowered("buffer a: f32[H]\nbuffer t: f32[H, 31, 31] grad\n"
+                                              "score_mod = " +
+                                                  score,
+                                              options);
+        REQUIRE(mod.gradients.size() == 1);
+        return mod.gradients[0].is_of_table && passes::sums_tables(mod);
+    };
+    const std::string read = "t[h, q_idx // 16 - kv_idx // 16 + 15, q_idx % 16 - kv_idx % 16 + 15]";
+    CHECK(is_of_table("score + a[h] * " + read, false));
+    CHECK(is_of_table("8 * tanh((score + exp(a[h]) * " + read + ") / 8)", false));
+    CHECK(is_of_table("score * a[h] + " + read, true));
+    CHECK_FALSE(is_of_table("score * a[h] + " + read, false));
+    CHECK_FALSE(is_of_table("score + a[h] * kv_idx * " + read, true));
+    CHECK_FALSE(is_of_table("score + tanh(" + read + ")", true));
+}
+
 TEST_CASE("values by distance are the largest that cost more than reading them") {
     const auto count = [](const std::string& score) {
         const passes::Mod mod = test::lowered(

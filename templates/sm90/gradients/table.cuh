@@ -116,6 +116,7 @@ template <int kTable> class TableEntries {
             Read::extents(at, extents_.of);
             Read::strides(at, strides_);
             slice_ = Read::slice(at);
+            factor_ = Read::factor(at);
         });
     }
 
@@ -154,13 +155,14 @@ template <int kTable> class TableEntries {
 #pragma unroll
         for (int d = 0; d < kDims; ++d)
             to += index.of[d] * strides_[d];
-        add_float(to, d_score * Read::kFactor);
+        add_float(to, d_score * factor_);
     }
 
   private:
     Index extents_;
     long long strides_[kDims];
     float* slice_;
+    float factor_; // of dS
 };
 
 // A warp's sums of some entries in shared memory, which are zeros between tiles.
