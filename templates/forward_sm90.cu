@@ -11,6 +11,7 @@
 #include "common/place.cuh"
 #include "sm90/expand_distances.cuh"
 #include "sm90/expand_keys.cuh"
+#include "sm90/forward_ends.cuh"
 #include "sm90/forward_features.cuh"
 #include "sm90/forward_layout.cuh"
 #include "sm90/forward_output.cuh"
@@ -64,7 +65,8 @@ struct Consumer {
                                              index_2d_rows.operand(key.stage),
                                              index_2d_rows.unit());
     }
-    __device__ Operand value_operand() const { return {shared.values.at(value.stage), kKeyPanel}; }
+    __device__ unsigned value_address() const { return shared.values.at(value.stage); }
+    __device__ Operand value_operand() const { return {value_address(), kKeyPanel}; }
     __device__ void wait_for_key() const { shared.keys.full(key.stage).wait(key.parity); }
     __device__ void wait_for_value() const { shared.values.full(value.stage).wait(value.parity); }
 
@@ -109,8 +111,9 @@ struct Consumer {
     }
 
     // The output of one block of keys is computed under the softmax of the next.
-    __device__ void attend_overlapped(const Task& task, const HeadPlace& place, Operand queries,
-                                      Logits& logits, Softmax& softmax, Output& output) {
+    __device__ void attend_overlapped(const Task& task, const HeadPlace& place,
+                                      const SequenceLength& length, Operand queries, Logits& logits,
+                                      Softmax& softmax, Output& output) {
         if (task.begin == task.end) return;
         const int last = Skips::last_block(*this, task, place);
         P p;
@@ -123,6 +126,7 @@ struct Consumer {
                 scores, logits, true, [](float) {}, [](const float(&)[2]) {}, packed_into(p));
         }
         if (task.begin < last) bias.start(scores, logits, shared, thread, last - 1);
+        Ends::clear_values(*this, length, last);
         const auto rescale = [&](const float(&shrink)[2]) { multiply_rows(output, shrink); };
         unsigned key_is_there = 0;
 #pragma unroll 1
@@ -164,8 +168,8 @@ struct Consumer {
     }
 
     // One MMA after the other, in fewer registers.
-    __device__ void attend_in_order(const Task& task, Operand queries, Logits& logits,
-                                    Softmax& softmax, Output& output) {
+    __device__ void attend_in_order(const Task& task, const SequenceLength& length, Operand queries,
+                                    Logits& logits, Softmax& softmax, Output& output) {
         const auto rescale = [&](const float(&shrink)[2]) { multiply_rows(output, shrink); };
 #pragma unroll 1
         for (int next = task.end - 1; next >= task.begin; --next) {
@@ -190,6 +194,7 @@ struct Consumer {
             order.pass(mod::PingPong::softmax);
             softmax.rescale_after(rescale);
             wait_for_value();
+            Ends::clear_values(*this, length, next);
             issue_output(output, p, value_operand());
             finish_output(output, p);
         }
@@ -210,28 +215,43 @@ struct Consumer {
         const HeadPlace place(attention, arguments, task.b, task.h, task.h_kv, task.low, task.high);
         const int warp_row = first_row + 16 * thread.warp;
         const unsigned queries = shared.queries.at(query.stage) + thread.warpgroup * 64 * kRowBytes;
-        Logits logits(attention, arguments, place, warp_row, thread.lane, tables.wait(shared));
+        const SequenceLength length(attention, task.b);
+        Ends::clear_queries(*this, length, first_row, queries);
+        Logits logits(attention, arguments, place, length, warp_row, thread.lane,
+                      tables.wait(shared));
         Softmax softmax;
         Output output;
 #pragma unroll
         for (int i = 0; i < kOutputs; ++i)
             output[i] = 0;
         if constexpr (mod::kOverlaps)
-            attend_overlapped(task, place, Operand(queries, 16), logits, softmax, output);
+            attend_overlapped(task, place, length, Operand(queries, 16), logits, softmax, output);
         else
-            attend_in_order(task, Operand(queries, 16), logits, softmax, output);
+            attend_in_order(task, length, Operand(queries, 16), logits, softmax, output);
         tables.release(shared);
-        normalise(attention, arguments, place, warp_row + thread.lane / 4, logits, softmax, output);
-        if (attention.o_flags & kOutputF32) {
-            store_floats(attention, place, warp_row + thread.lane / 4, output);
-        } else {
-            // Through the warp's own rows of the queries, when all of the warpgroup have read them.
-            synchronize(1 + kConsumers + thread.warpgroup, 128);
-            store(maps.o, {task.b, task.h, warp_row, 0}, queries + 16 * thread.warp * kRowBytes,
-                  output);
-        }
+        store_tile(place, warp_row, logits, softmax, output, queries);
         leave_queries();
         return true;
+    }
+    // Through the warp's own rows of the queries, when all of the warpgroup have read them.
+    __device__ void store_tile(const HeadPlace& place, int warp_row, const Logits& logits,
+                               const Softmax& softmax, Output& output, unsigned queries) const {
+        const SequenceLength length(attention, place.b); // not kept in registers until here
+        const int row = warp_row + thread.lane / 4;
+        normalise(attention, arguments, place, length, row, logits, softmax, output);
+        if (attention.o_flags & kOutputF32) {
+            store_floats(attention, place, length, row, output);
+            return;
+        }
+        synchronize(1 + kConsumers + thread.warpgroup, 128);
+        const unsigned staged = queries + 16 * thread.warp * kRowBytes;
+        const int first_row = static_cast<int>(length.first_query_row()) + warp_row;
+        stage(output, staged);
+        const int rows = mod::kIsDense ? 16 : uniform(length.query_rows() - warp_row);
+        if (rows >= 16)
+            store_staged(maps.o, {length.entry(), place.h, first_row, 0}, staged);
+        else
+            copy_staged(attention.o, place.h, first_row, rows, staged);
     }
     __device__ void leave_queries() {
         shared.queries.empty(query.stage).arrive();

@@ -1,5 +1,6 @@
 #include "cuda/tensor_maps.h"
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
 
@@ -19,7 +20,9 @@ constexpr std::uint64_t kStrideLimit = std::uint64_t{1} << 40;
 constexpr std::uint64_t kCoordinateLimit = std::uint64_t{1} << 31;
 
 struct Extents {
-    int columns, rows, heads, batch;
+    int columns;
+    long long rows;
+    int heads, batch;
 };
 
 struct Walk {
@@ -35,6 +38,7 @@ std::optional<Walk> walk_of(const TensorArgument& tensor, const Extents& extents
                static_cast<std::uint64_t>(extents.rows), static_cast<std::uint64_t>(extents.heads),
                static_cast<std::uint64_t>(extents.batch)},
               {}};
+    if (walk.dims[1] > kCoordinateLimit) return {};
     const std::array<long long, 3> steps = {tensor.stride_s, tensor.stride_h, tensor.stride_b};
     for (std::size_t i = 0; i < walk.strides.size(); ++i) {
         // One row, head or batch: whatever its stride is, nothing is there to step to.
@@ -64,11 +68,18 @@ int tensor_map_type(DType dtype) { return dtype == DType::bf16 ? kBfloat16 : kFl
 struct Shapes {
     Extents q, k, v, o;
 
-    Shapes(const AttentionArguments& arguments, int head_dim, int head_dim_v)
-        : q{head_dim, arguments.q_len, arguments.heads, arguments.batch},
-          k{head_dim, arguments.kv_len, arguments.kv_heads, arguments.batch},
-          v{head_dim_v, arguments.kv_len, arguments.kv_heads, arguments.batch},
-          o{head_dim_v, arguments.q_len, arguments.heads, arguments.batch} {}
+    Shapes(const AttentionArguments& arguments, const TensorForm& form)
+        : q{form.head_dim, arguments.q_len, arguments.heads, arguments.batch},
+          k{form.head_dim, arguments.kv_len, arguments.kv_heads, arguments.batch} {
+        if (form.is_ragged) {
+            // A map has a row at least.
+            q.rows = std::max(arguments.q_rows, 1LL);
+            k.rows = std::max(arguments.kv_rows, 1LL);
+            q.batch = k.batch = 1;
+        }
+        v = {form.head_dim_v, k.rows, k.heads, k.batch};
+        o = {form.head_dim_v, q.rows, q.heads, q.batch};
+    }
 };
 
 // Both passes load whole tiles of queries, keys and values.
@@ -103,9 +114,9 @@ std::string_view first_that_tma_cannot_take(std::initializer_list<Named> tensors
 
 } // namespace
 
-std::string_view forward_tensor_without_tma(const AttentionArguments& arguments, int head_dim,
-                                            int head_dim_v) {
-    const Shapes shapes(arguments, head_dim, head_dim_v);
+std::string_view forward_tensor_without_tma(const AttentionArguments& arguments,
+                                            const TensorForm& form) {
+    const Shapes shapes(arguments, form);
     if (const std::string_view name = first_that_tma_cannot_take({{"q", &arguments.q, shapes.q},
                                                                   {"k", &arguments.k, shapes.k},
                                                                   {"v", &arguments.v, shapes.v}});
@@ -115,9 +126,9 @@ std::string_view forward_tensor_without_tma(const AttentionArguments& arguments,
     return first_that_tma_cannot_take({{"o", &arguments.o, shapes.o}});
 }
 
-std::string_view backward_tensor_without_tma(const AttentionArguments& arguments, int head_dim,
-                                             int head_dim_v) {
-    const Shapes shapes(arguments, head_dim, head_dim_v);
+std::string_view backward_tensor_without_tma(const AttentionArguments& arguments,
+                                             const TensorForm& form) {
+    const Shapes shapes(arguments, form);
     if (const std::string_view name =
             first_that_tma_cannot_take({{"q", &arguments.q, shapes.q},
                                         {"k", &arguments.k, shapes.k},
@@ -132,10 +143,10 @@ std::string_view backward_tensor_without_tma(const AttentionArguments& arguments
 
 std::optional<ForwardTensorMaps> forward_maps(const plan::KernelConfig& config,
                                               const AttentionArguments& arguments, DType dtype,
-                                              int head_dim, int head_dim_v) {
+                                              const TensorForm& form) {
     const Result<DriverApi>& api = driver_api();
     if (!api || api->tensor_map == nullptr) return {};
-    const Shapes shapes(arguments, head_dim, head_dim_v);
+    const Shapes shapes(arguments, form);
     const int type = tensor_map_type(dtype);
     ForwardTensorMaps maps{};
     if (!encode_inputs(*api, config, arguments, shapes, type, maps)) return {};
@@ -172,10 +183,10 @@ void add_bias_tensor_map(const plan::KernelConfig& config, const BiasLayout& bia
 
 std::optional<BackwardTensorMaps> backward_maps(const plan::KernelConfig& config,
                                                 const AttentionArguments& arguments, DType dtype,
-                                                int head_dim, int head_dim_v) {
+                                                const TensorForm& form) {
     const Result<DriverApi>& api = driver_api();
     if (!api || api->tensor_map == nullptr) return {};
-    const Shapes shapes(arguments, head_dim, head_dim_v);
+    const Shapes shapes(arguments, form);
     const int type = tensor_map_type(dtype);
     BackwardTensorMaps maps;
     if (!encode_inputs(*api, config, arguments, shapes, type, maps) ||

@@ -18,17 +18,23 @@ struct BiasLayout {
     std::uint64_t columns, rows, row_step;
 };
 
+// What a kernel knows of its tensors. Ragged queries and keys are one batch entry with all rows.
+struct TensorForm {
+    int head_dim, head_dim_v;
+    bool is_ragged;
+};
+
 // The tensor of a forward, or of a backward, that TMA cannot walk: bases and strides of 16 aligned
 // bytes, none negative, elements of a row side by side. Empty: it can walk all.
-std::string_view forward_tensor_without_tma(const AttentionArguments& arguments, int head_dim,
-                                            int head_dim_v);
-std::string_view backward_tensor_without_tma(const AttentionArguments& arguments, int head_dim,
-                                             int head_dim_v);
+std::string_view forward_tensor_without_tma(const AttentionArguments& arguments,
+                                            const TensorForm& form);
+std::string_view backward_tensor_without_tma(const AttentionArguments& arguments,
+                                             const TensorForm& form);
 
 // For a forward. Empty where a tensor's alignment or strides, or the driver, rule it out.
 std::optional<ForwardTensorMaps> forward_maps(const plan::KernelConfig& config,
                                               const AttentionArguments& arguments, DType dtype,
-                                              int head_dim, int head_dim_v);
+                                              const TensorForm& form);
 
 // Adds that of biases, where the kernel's tiles and the matrix allow it.
 void add_bias_tensor_map(const plan::KernelConfig& config, const BiasLayout& biases,
@@ -37,6 +43,6 @@ void add_bias_tensor_map(const plan::KernelConfig& config, const BiasLayout& bia
 // For a backward, likewise.
 std::optional<BackwardTensorMaps> backward_maps(const plan::KernelConfig& config,
                                                 const AttentionArguments& arguments, DType dtype,
-                                                int head_dim, int head_dim_v);
+                                                const TensorForm& form);
 
 } // namespace flexc::cuda

@@ -28,8 +28,9 @@ constexpr int kMaxWork = 2000;
 class Decomposer {
   public:
     Decomposer(const Mod& mod, ir::Graph& graph, int key_width)
-        : build_(graph), key_width_(key_width), dependence_(mod.dependence), affine_(mod.affine),
-          of_distance_(mod.of_distance), key_uses_(mod.key_uses) {}
+        : build_(graph), key_width_(key_width), is_dense_(mod.program.is_dense()),
+          dependence_(mod.dependence), affine_(mod.affine), of_distance_(mod.of_distance),
+          key_uses_(mod.key_uses) {}
 
     ScoreParts decompose(NodeId score) {
         ScoreParts parts;
@@ -176,6 +177,7 @@ class Decomposer {
 
     // Where what is the same for all queries, or along diagonals, belongs; null for others.
     NodeId* expanded_part(NodeId addend, ScoreParts& parts) {
+        if (!is_dense_) return nullptr;
         if (!uses(addend, Dependence::q)) return &parts.key_addend;
         return of_distance_[addend] ? &parts.distance_addend : nullptr;
     }
@@ -227,6 +229,7 @@ class Decomposer {
 
     Builder build_;
     const int key_width_;
+    const bool is_dense_;
     // Of all nodes, as far as they were asked for.
     std::vector<Dependence> dependence_;
     std::vector<analysis::AffineForm> affine_;
@@ -358,7 +361,8 @@ DecomposedMod decomposed_parts(const Mod& mod, int key_width) {
     Mod& result = decomposed.mod;
     decomposed.parts = Decomposer(mod, result.program.graph, key_width).decompose(result.score);
     find_facts(result);
-    decomposed.parts.bias_read = find_bias_read(result, decomposed.parts.element_addend);
+    if (mod.program.is_dense())
+        decomposed.parts.bias_read = find_bias_read(result, decomposed.parts.element_addend);
     return decomposed;
 }
 
@@ -366,12 +370,13 @@ DecomposedMod decomposed_parts(const Mod& mod, int key_width) {
 
 DecomposedMod decompose_score(const Mod& mod, int key_width) {
     DecomposedMod decomposed = decomposed_parts(mod, key_width);
-    find_expanded(decomposed.mod, decomposed.parts);
+    if (mod.program.is_dense()) find_expanded(decomposed.mod, decomposed.parts);
     return decomposed;
 }
 
 DecomposedMod decompose_score_with_tables(const Mod& mod, bool copies_indices) {
     DecomposedMod decomposed = decomposed_parts(mod, 0);
+    if (!mod.program.is_dense()) return decomposed;
     const NodeId whole = of_elements(decomposed.mod, decomposed.parts);
     if (whole != kNoNode) decomposed.parts.staged = stage_tables(decomposed.mod, {whole});
     if (copies_indices && decomposed.parts.bias_read == kNoNode && decomposed.parts.found())
@@ -390,7 +395,7 @@ KeyIndex2d key_index_2d(const Mod& mod, const ScoreParts& parts_without) {
     KeyIndex2d best;
     // Biases that are copied need the registers, and their elements what the 2-D key index would
     // save.
-    if (parts_without.bias_read != kNoNode) return best;
+    if (parts_without.bias_read != kNoNode || !mod.program.is_dense()) return best;
     bool best_is_whole = false;
     const std::vector<NodeId> roots = {mod.score};
     for (const std::int64_t width : analysis::key_divisors(mod.program.graph, roots)) {

@@ -27,7 +27,9 @@ struct TabulatedValues {
 };
 
 // The modified score is multiplier * score and the addends, or cap * tanh of that.
-// Every node is real; kNoNode where a part is absent.
+// Every node is real; kNoNode where a part is absent. What is computed before the kernel, copied,
+// or kept on chip has one place for each position: only dense layouts have such parts, and the
+// elements of others compute all that is no line in kv.
 struct ScoreParts {
     ir::NodeId multiplier = ir::kNoNode; // uses neither kv nor score
     ir::NodeId row_addend = ir::kNoNode; // affine in kv

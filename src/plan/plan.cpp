@@ -78,11 +78,20 @@ std::string_view why_not_in_order(const Program& program) {
     return specialized_family(fused.arch).why_not(fused);
 }
 
+// Why kernels of a family cannot have these layouts; empty where they can.
+std::string_view why_not_layouts(const Program& program, KernelKind kind) {
+    const ir::Program& ir = program.mod().program;
+    if (ir.is_dense()) return "";
+    if (kind != KernelKind::forward) return kNotDense;
+    if (ir.key_layout == Layout::paged) return "keys lie in pages";
+    return ir.query_layout == ir.key_layout ? "" : "only queries, or only keys, are ragged";
+}
+
 // Why only kernels for tensors of any layout will do, beside what families say; empty where others
 // are as good.
 std::string_view why_generic(const Program& program, KernelKind kind) {
     const CompileOptions& options = program.options();
-    if (!program.mod().program.is_dense()) return kNotDense;
+    if (const std::string_view why = why_not_layouts(program, kind); !why.empty()) return why;
     if (kind == KernelKind::forward ? options.forward_kernel == ForwardKernel::generic
                                     : options.backward_kernel == BackwardKernel::generic)
         return "the generic kernel was asked for";

@@ -422,6 +422,31 @@ void set_shared(const KernelState& kernel, const Tensors& tensors, AttentionArgu
     attention.lse = argument(tensors.lse, queries, false);
 }
 
+void set_checked(const KernelState& kernel, const PlanState&, const ForwardTensors& tensors,
+                 AttentionArguments& attention) {
+    set_shared(kernel, tensors, attention);
+    attention.k_scale = scale_argument(tensors.k_scale);
+    attention.v_scale = scale_argument(tensors.v_scale);
+    if (kernel.options.query_layout == Layout::ragged) attention.q_rows = tensors.q.shape[0];
+    if (kernel.options.key_layout == Layout::ragged)
+        attention.kv_rows = std::min(tensors.k.shape[0], tensors.v.shape[0]);
+}
+
+void set_checked(const KernelState& kernel, const PlanState& plan, const BackwardTensors& tensors,
+                 AttentionArguments& attention) {
+    const Layout queries = kernel.options.query_layout, keys = kernel.options.key_layout;
+    const bool add = plan.accumulate_gradients;
+    set_shared(kernel, tensors, attention);
+    attention.d_out = argument(tensors.d_out, queries);
+    attention.d_lse = argument(tensors.d_lse, queries, false);
+    attention.dq = argument(tensors.dq, queries);
+    attention.dk = argument(tensors.dk, keys);
+    attention.dv = argument(tensors.dv, keys);
+    attention.dq_flags = output_flags(tensors.dq, add);
+    attention.dk_flags = output_flags(tensors.dk, add);
+    attention.dv_flags = output_flags(tensors.dv, add);
+}
+
 Result<void> set_tensors(const KernelState& kernel, const PlanState& plan,
                          const ForwardTensors& tensors, BoundCall& call) {
     const std::int64_t d = kernel.options.head_dim, dv = kernel.options.head_dim_v;
@@ -435,10 +460,7 @@ Result<void> set_tensors(const KernelState& kernel, const PlanState& plan,
     for (const auto& [name, scale] :
          {std::pair{"k_scale", tensors.k_scale}, std::pair{"v_scale", tensors.v_scale}})
         if (auto checked = rule.check_scale(name, scale); !checked) return checked;
-    set_shared(kernel, tensors, call.attention);
-    call.attention.k_scale = scale_argument(tensors.k_scale);
-    call.attention.v_scale = scale_argument(tensors.v_scale);
-    if (kernel.options.query_layout == Layout::ragged) call.attention.q_rows = tensors.q.shape[0];
+    set_checked(kernel, plan, tensors, call.attention);
     return {};
 }
 
@@ -459,17 +481,7 @@ Result<void> set_tensors(const KernelState& kernel, const PlanState& plan,
                                 written(or_f32(rule.of_keys("dv", tensors.dv, dv)), add)};
     if (auto checked = check_all(rules, kernel.options.dtype); !checked) return checked;
     if (auto checked = check_lengths_of(kernel, call, tensors.lengths); !checked) return checked;
-    const Layout queries = kernel.options.query_layout, keys = kernel.options.key_layout;
-    AttentionArguments& attention = call.attention;
-    set_shared(kernel, tensors, attention);
-    attention.d_out = argument(tensors.d_out, queries);
-    attention.d_lse = argument(tensors.d_lse, queries, false);
-    attention.dq = argument(tensors.dq, queries);
-    attention.dk = argument(tensors.dk, keys);
-    attention.dv = argument(tensors.dv, keys);
-    attention.dq_flags = output_flags(tensors.dq, add);
-    attention.dk_flags = output_flags(tensors.dk, add);
-    attention.dv_flags = output_flags(tensors.dv, add);
+    set_checked(kernel, plan, tensors, call.attention);
     return {};
 }
 
@@ -480,27 +492,49 @@ TensorView assumed(DType dtype, std::span<const std::int64_t> shape) {
 }
 
 BackwardTensors assumed_tensors(const KernelState& kernel, const PlanState& plan) {
-    const Sizes& n = plan.sizes;
+    BoundCall call;
+    start(plan, call);
+    const Rules rule(kernel, plan, call);
     const DType dtype = kernel.options.dtype;
-    const auto rows = [&](std::int64_t heads, std::int64_t length, std::int64_t columns,
-                          DType type) {
-        const std::array<std::int64_t, 4> shape = {n.batch, heads, length, columns};
-        return assumed(type, shape);
-    };
     const std::int64_t d = kernel.options.head_dim, dv = kernel.options.head_dim_v;
     const DType of_gradients = plan.accumulate_gradients ? DType::f32 : dtype;
-    BackwardTensors tensors;
-    tensors.q = rows(n.heads, n.q_len, d, dtype);
     const DType of_keys = kernel.options.kv_dtype.value_or(dtype);
-    tensors.k = rows(n.kv_heads, n.kv_len, d, of_keys);
-    tensors.v = rows(n.kv_heads, n.kv_len, dv, of_keys);
-    tensors.o = tensors.d_out = rows(n.heads, n.q_len, dv, dtype);
-    const std::array<std::int64_t, 3> per_row = {n.batch, n.heads, n.q_len};
-    tensors.lse = assumed(DType::f32, per_row);
-    tensors.dq = rows(n.heads, n.q_len, d, of_gradients);
-    tensors.dk = rows(n.kv_heads, n.kv_len, d, of_gradients);
-    tensors.dv = rows(n.kv_heads, n.kv_len, dv, of_gradients);
+    BackwardTensors tensors;
+    const auto like = [](const TensorRule& one, DType type) {
+        return assumed(type, std::span(one.shape).first(static_cast<std::size_t>(one.rank)));
+    };
+    tensors.q = like(rule.of_queries("q", tensors.q, d), dtype);
+    tensors.k = like(rule.of_keys("k", tensors.k, d), of_keys);
+    tensors.v = like(rule.of_keys("v", tensors.v, dv), of_keys);
+    tensors.o = tensors.d_out = like(rule.of_queries("o", tensors.o, dv), dtype);
+    tensors.lse = like(rule.of_rows("lse", tensors.lse), DType::f32);
+    tensors.dq = like(rule.of_queries("dq", tensors.dq, d), of_gradients);
+    tensors.dk = like(rule.of_keys("dk", tensors.dk, d), of_gradients);
+    tensors.dv = like(rule.of_keys("dv", tensors.dv, dv), of_gradients);
     return tensors;
+}
+
+// Of requests: calls check tensors, whose rows change with the lengths.
+void expect(TensorView& usual, const TensorView& given) {
+    if (given && given.rank == usual.rank) usual = given;
+}
+ForwardTensors expected(ForwardTensors usual, const ForwardTensors* given) {
+    if (given == nullptr) return usual;
+    expect(usual.q, given->q);
+    expect(usual.k, given->k);
+    expect(usual.v, given->v);
+    expect(usual.o, given->o);
+    return usual;
+}
+BackwardTensors expected(BackwardTensors usual, const BackwardTensors* given) {
+    if (given == nullptr) return usual;
+    expect(usual.q, given->q);
+    expect(usual.k, given->k);
+    expect(usual.v, given->v);
+    expect(usual.d_out, given->d_out);
+    expect(usual.dk, given->dk);
+    expect(usual.dv, given->dv);
+    return usual;
 }
 
 // The buffers that are given, and others as they usually are.
@@ -522,23 +556,21 @@ void expect_buffers(const KernelState& kernel, const PlanState& plan,
 
 Result<void> choose_variants(const KernelState& kernel, PlanState& plan,
                              std::span<const NamedTensor> buffers, const PlanOptions& options) {
-    if (plan.sequences != nullptr) return {}; // kernels of layouts have one form
     const BackwardTensors usual = assumed_tensors(kernel, plan);
     BoundCall forward, backward;
-    start(plan, forward);
+    const auto set = [&](const auto& of_pass, const auto* given, BoundCall& call) -> Result<void> {
+        start(plan, call);
+        if (plan.sequences == nullptr)
+            return set_tensors(kernel, plan, given != nullptr ? *given : of_pass, call);
+        set_checked(kernel, plan, expected(of_pass, given), call.attention);
+        return {};
+    };
     const ForwardTensors usual_forward = {usual.q, usual.k, usual.v, usual.o, usual.lse};
-    if (auto set = set_tensors(
-            kernel, plan, options.forward != nullptr ? *options.forward : usual_forward, forward);
-        !set)
-        return set;
+    if (auto done = set(usual_forward, options.forward, forward); !done) return done;
     expect_buffers(kernel, plan, buffers, false, forward);
     const bool has_backward = kernel.options.backward;
     if (has_backward) {
-        start(plan, backward);
-        if (auto set = set_tensors(
-                kernel, plan, options.backward != nullptr ? *options.backward : usual, backward);
-            !set)
-            return set;
+        if (auto done = set(usual, options.backward, backward); !done) return done;
         expect_buffers(kernel, plan, buffers, true, backward);
     }
     const Call backward_call = backward.view({}, {});

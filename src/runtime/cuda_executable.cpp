@@ -307,6 +307,9 @@ class CudaExecutable final : public Executable {
         return {};
     }
 
+    cuda::TensorForm tensor_form() const {
+        return {options_.head_dim, options_.head_dim_v, options_.is_ragged};
+    }
     static plan::Launch::Maps maps_of(const plan::PassPlan& pass) {
         for (const plan::Step& step : pass.steps)
             if (const auto* launch = std::get_if<plan::Launch>(&step);
@@ -331,11 +334,9 @@ class CudaExecutable final : public Executable {
             return "rows of a dense bias, or of its gradient, do not start at 16 aligned bytes";
         std::string_view tensor;
         if (maps_of(pass) == plan::Launch::Maps::forward)
-            tensor =
-                cuda::forward_tensor_without_tma(attention, options_.head_dim, options_.head_dim_v);
+            tensor = cuda::forward_tensor_without_tma(attention, tensor_form());
         if (maps_of(pass) == plan::Launch::Maps::backward)
-            tensor = cuda::backward_tensor_without_tma(attention, options_.head_dim,
-                                                       options_.head_dim_v);
+            tensor = cuda::backward_tensor_without_tma(attention, tensor_form());
         if (tensor.empty()) return "";
         return formatted(
             "TMA cannot walk {}, whose base and strides have to be of 16 aligned bytes", tensor);
@@ -356,8 +357,7 @@ class CudaExecutable final : public Executable {
         switch (maps_of(pass)) {
         case plan::Launch::Maps::none: break;
         case plan::Launch::Maps::forward: {
-            auto maps = cuda::forward_maps(main, call.attention, options_.dtype, options_.head_dim,
-                                           options_.head_dim_v);
+            auto maps = cuda::forward_maps(main, call.attention, options_.dtype, tensor_form());
             if (!maps) return {};
             for (const plan::CopiedBias& biases : pass.copied_biases)
                 if (const auto rows = rows_of(biases, call))
@@ -365,8 +365,7 @@ class CudaExecutable final : public Executable {
             return *maps;
         }
         case plan::Launch::Maps::backward: {
-            auto maps = cuda::backward_maps(main, call.attention, options_.dtype, options_.head_dim,
-                                            options_.head_dim_v);
+            auto maps = cuda::backward_maps(main, call.attention, options_.dtype, tensor_form());
             if (!maps) return {};
             return *maps;
         }

@@ -43,6 +43,7 @@ struct CudaOptions {
     int device = 0;
     DType dtype = DType::bf16;
     int head_dim = 64, head_dim_v = 64;
+    bool is_ragged = false; // queries and keys are
     bool report_out_of_range = false;
 };
 

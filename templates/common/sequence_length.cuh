@@ -19,7 +19,8 @@ class DenseLength {
     // Rows that there are, behind those that are used.
     __device__ int query_rows() const { return queries(); }
     __device__ int key_rows() const { return keys(); }
-    // Of a tensor's first row of this entry.
+    // Where the entry's rows of a tensor begin: the index of its first dim, and the row there.
+    __device__ int entry() const { return b_; }
     static __device__ long long first_query_row() { return 0; }
     static __device__ long long first_key_row() { return 0; }
 
@@ -50,6 +51,7 @@ class RequestLength {
     __device__ int keys() const { return sequence_.kv_len; }
     __device__ int query_rows() const { return sequence_.q_rows; }
     __device__ int key_rows() const { return sequence_.kv_rows; }
+    static __device__ int entry() { return 0; } // of ragged tensors
     __device__ long long first_query_row() const { return sequence_.q_row; }
     __device__ long long first_key_row() const { return sequence_.kv_row; }
     __device__ const Sequence& sequence() const { return sequence_; }
@@ -99,4 +101,8 @@ __device__ inline TileOfRequest tile_of_request(int place, int requests, int til
     };
     const int request = request_at(place, requests, first_place);
     return {request, place - first_place(request)};
+}
+// As many places as tiles of ragged tensors with so many rows may have.
+__device__ inline int ragged_tiles(const AttentionArguments& attention, long long rows, int tile) {
+    return static_cast<int>((rows + tile - 1) / tile) + attention.batch;
 }

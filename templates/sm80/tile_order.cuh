@@ -18,9 +18,6 @@ __device__ inline BlockTile ragged_tile_of(const AttentionArguments& attention, 
     const TileOfRequest found = tile_of_request(place % tiles, attention.batch, tile, first_row);
     return {found.request * heads + place / tiles, found.tile};
 }
-__device__ inline int ragged_tiles(const AttentionArguments& attention, long long rows, int tile) {
-    return static_cast<int>((rows + tile - 1) / tile) + attention.batch;
-}
 
 // longest(head, i): the tile of a head that is the i-th longest.
 struct FirstTileFirst {

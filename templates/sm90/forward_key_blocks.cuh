@@ -11,10 +11,10 @@ namespace sm90 {
 // The keys from the first to the last that the band shows to any row.
 class KeyRange {
   public:
-    static __device__ TileRange of(const AttentionArguments& attention, const HeadPlace& place,
-                                   int first_row, int end_row) {
-        return tiles_between(place.keys_of(first_row, end_row - 1), attention.kv_len,
-                             mod::kKeyTile);
+    static __device__ TileRange of(const AttentionArguments&, const HeadPlace& place,
+                                   const SequenceLength& length, int first_row, int end_row) {
+        const int end = mod::kIsDense ? end_row : min(end_row, length.queries());
+        return visible_tiles(place, length, first_row, end - 1, mod::kKeyTile);
     }
 
     // visit(index), of all tiles.
@@ -51,7 +51,7 @@ class MaskedKeys {
   public:
     // Consumers only count: 0, and the number of tiles.
     static __device__ TileRange of(const AttentionArguments& attention, const HeadPlace& place,
-                                   int first_row, int) {
+                                   const SequenceLength&, int first_row, int) {
         const long long row =
             rows_before(attention.block_mask, place.b, place.h) + first_row / mod::kQueryTile;
         return {0, attention.block_mask.rows[row].count};

@@ -25,35 +25,42 @@ __device__ inline void multiply_rows(Output& output, const float (&factor)[2]) {
         output[i] *= factor[fragment_row(i)];
 }
 
-// Divides by the sums, and stores the log-sum-exp. `row` is the first of the thread's two.
+// Divides by the sums, and stores the log-sum-exp. `row` is the first of the thread's two. Rows
+// that a request does not use say what the program says of nothing.
 __device__ inline void normalise(const AttentionArguments& attention,
-                                 const mod::Arguments& arguments, const HeadPlace& place, int row,
-                                 const Logits& logits, const Softmax& softmax, Output& output) {
+                                 const mod::Arguments& arguments, const HeadPlace& place,
+                                 const SequenceLength& length, int row, const Logits& logits,
+                                 const Softmax& softmax, Output& output) {
     float* const lse = static_cast<float*>(attention.lse.data) + place.b * attention.lse.stride_b +
-                       place.h * attention.lse.stride_h;
+                       place.h * attention.lse.stride_h +
+                       length.first_query_row() * attention.lse.stride_s;
     float factor[2];
+    bool is_unused[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         const float sum = quad_sum(softmax.sum[r]);
-        const bool nothing_visible = softmax.saw_nothing(r, sum);
+        is_unused[r] = !mod::kIsDense && row + 8 * r >= length.queries();
+        const bool nothing_visible = softmax.saw_nothing(r, sum) || is_unused[r];
         float whole = sum;
         if constexpr (mod::kHasSink) {
-            const int q =
-                min(row + 8 * r, attention.q_len - 1) + static_cast<int>(attention.q_offset);
-            const float sink = mod::sink(arguments, place.b, place.h, place.h_kv, q);
+            const float sink =
+                mod::sink(arguments, place.b, place.h, place.h_kv, length.q_idx(row + 8 * r));
             whole += exp2_fast(softmax.exponent_of_sink(r, sink, logits));
         }
         factor[r] = nothing_visible ? 0 : reciprocal_fast(whole);
-        if (attention.lse.data && threadIdx.x % 4 == 0 && row + 8 * r < attention.q_len)
+        if (attention.lse.data && threadIdx.x % 4 == 0 && row + 8 * r < length.query_rows())
             lse[(row + 8 * r) * attention.lse.stride_s] =
                 nothing_visible ? negative_infinity() : softmax.lse(r, sum, logits);
     }
     multiply_rows(output, factor);
+    if constexpr (!mod::kIsDense)
+#pragma unroll
+        for (int i = 0; i < kOutputs; ++i)
+            output[i] = is_unused[fragment_row(i)] ? 0 : output[i];
 }
 
-// Through shared memory of the warp's own: 16 rows of each panel.
-__device__ inline void store(const TensorMap& map, Corner corner, unsigned memory,
-                             const Output& output) {
+// To shared memory of the warp's own: 16 rows of each panel.
+__device__ inline void stage(const Output& output, unsigned memory) {
     // Known here only, so that no address is kept in registers from tile to tile.
     const int lane = computed_again(static_cast<int>(threadIdx.x) % 32);
     // Each lane names a row of one of four 8 x 8 matrices, two of them side by side. Chunks of 16
@@ -68,9 +75,12 @@ __device__ inline void store(const TensorMap& map, Corner corner, unsigned memor
             to, pack(kind, output[i], output[i + 1]), pack(kind, output[i + 2], output[i + 3]),
             pack(kind, output[i + 4], output[i + 5]), pack(kind, output[i + 6], output[i + 7]));
     }
+}
+// From there to memory.
+__device__ inline void store_staged(const TensorMap& map, Corner corner, unsigned memory) {
     publish_shared();
     __syncwarp();
-    if (lane == 0) {
+    if (computed_again(static_cast<int>(threadIdx.x) % 32) == 0) {
 #pragma unroll
         for (int panel = 0; panel < kValuePanels; ++panel) {
             store_box(map, corner, memory + panel * kQueryPanel);
@@ -80,15 +90,35 @@ __device__ inline void store(const TensorMap& map, Corner corner, unsigned memor
     }
 }
 
+// Only the first `rows`, which a request has, of those that are staged; to: the first.
+__device__ inline void copy_staged(const TensorArgument& o, int head, long long first_row, int rows,
+                                   unsigned memory) {
+    __syncwarp();
+    constexpr int kChunk = 16, kChunks = mod::kHeadDimV * 2 / kChunk; // bytes; of a row
+    mod::Element* const to =
+        static_cast<mod::Element*>(o.data) + head * o.stride_h + first_row * o.stride_s;
+    const int lane = computed_again(static_cast<int>(threadIdx.x) % 32);
+#pragma unroll 1
+    for (int i = lane; i < rows * kChunks; i += 32) {
+        const int row = i / kChunks, chunk = i % kChunks;
+        int words[4];
+        load_shared(memory + chunk / 8 * kQueryPanel + row * kRowBytes +
+                        (chunk % 8 ^ row % 8) * kChunk,
+                    words[0], words[1], words[2], words[3]);
+        store_words(to + row * o.stride_s + chunk * (kChunk / 2), words);
+    }
+}
+
 // A partial result: floats, whose columns lie side by side.
 __device__ inline void store_floats(const AttentionArguments& attention, const HeadPlace& place,
-                                    int row, const Output& output) {
+                                    const SequenceLength& length, int row, const Output& output) {
     const TensorArgument& o = attention.o;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        if (row + 8 * r >= attention.q_len) continue;
+        if (row + 8 * r >= length.query_rows()) continue;
         float* const to = static_cast<float*>(o.data) + place.b * o.stride_b +
                           place.h * o.stride_h + (row + 8 * r) * o.stride_s +
+                          length.first_query_row() * o.stride_s +
                           static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
         for (int i = 2 * r; i < mod::kHeadDimV / 2; i += 4)

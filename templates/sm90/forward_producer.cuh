@@ -29,7 +29,8 @@ __device__ inline void load_stage(const S& stages, Position<S>& position, const 
 __device__ inline Task task_of(const Tile& tile, const KernelArguments& attention,
                                const mod::Arguments& arguments) {
     const HeadPlace place(attention, arguments, tile.head);
-    const TileRange range = KeyBlocks::of(attention, place, tile.first_row, tile.end_row);
+    const SequenceLength length(attention, place.b);
+    const TileRange range = KeyBlocks::of(attention, place, length, tile.first_row, tile.end_row);
     return {place.b,   place.h,   place.h_kv, tile.first_row, range.begin,
             range.end, place.low, place.high, tile.end_row};
 }
@@ -53,26 +54,32 @@ __device__ inline void produce(const KernelArguments& attention, const mod::Argu
 #pragma unroll 1
     for (int index = blockIdx.x; index < scheduler.tiles();) {
         const int next = tile_queue.after(index);
-        const Task task = task_of(scheduler.tile(index), attention, arguments);
-        Corner at{task.b, task.h_kv, 0, 0};
+        const Tile found = scheduler.tile(index);
+        index = next;
+        if (!found.exists()) continue;
+        const Task task = task_of(found, attention, arguments);
+        const SequenceLength length(attention, task.b);
+        const int first_query = static_cast<int>(length.first_query_row());
+        const int first_key = static_cast<int>(length.first_key_row());
+        Corner at{length.entry(), task.h_kv, 0, 0};
         const auto nothing = [](int) {};
         const auto load_key = [&](MaskTile block) {
-            at.row = block.index * mod::kKeyTile;
+            at.row = first_key + block.index * mod::kKeyTile;
             load_stage(shared.keys, key, maps.k, at, kKeyPanel, kPanels,
                        [&](int stage) { KeyBlocks::announce(shared, stage, block); });
             tabulated.load_slices(attention, task, block.index, shared);
         };
         const auto load_value = [&](int tile) {
-            at.row = tile * mod::kKeyTile;
+            at.row = first_key + tile * mod::kKeyTile;
             load_stage(shared.values, value, maps.v, at, kKeyPanel, kValuePanels, nothing);
         };
         const auto load_query = [&] {
             announce(task);
-            load_stage(shared.queries, query, maps.q, {task.b, task.h, task.first_row, 0},
-                       kQueryPanel, kPanels, nothing);
+            load_stage(shared.queries, query, maps.q,
+                       {length.entry(), task.h, first_query + task.first_row, 0}, kQueryPanel,
+                       kPanels, nothing);
         };
         KeyBlocks::load(attention, task, load_key, load_query, load_value);
-        index = next;
     }
     announce(Task::none());
     shared.queries.full(query.stage).arrive();

@@ -80,10 +80,11 @@ class Logits {
 
     // tables: where they are in shared memory.
     __device__ Logits(const AttentionArguments& attention, const mod::Arguments& arguments,
-                      const HeadPlace& place, int warp_row, int lane, unsigned tables = 0)
-        : attention_(attention), arguments_(arguments), place_(place),
-          rows_(attention, arguments, place, warp_row + lane / 4), first_column_(lane % 4 * 2),
-          keys_(attention, arguments, place, rows_.row, warp_row, lane), tables_(tables) {
+                      const HeadPlace& place, const SequenceLength& length, int warp_row, int lane,
+                      unsigned tables = 0)
+        : attention_(attention), arguments_(arguments), place_(place), length_(length),
+          rows_(length, arguments, place, warp_row + lane / 4), first_column_(lane % 4 * 2),
+          keys_(length, arguments, place, rows_.row, warp_row, lane), tables_(tables) {
         factor_ = kHasScoreMod && !kStartsWithBias ? kLog2E : attention.scale * kLog2E;
         lse_shift_ = 0;
         if constexpr (kAffine) prepare_affine();
@@ -189,12 +190,11 @@ class Logits {
     struct Rows {
         int q[2];
         mod::Row row[2];
-        __device__ Rows(const AttentionArguments& attention, const mod::Arguments& arguments,
+        __device__ Rows(const SequenceLength& length, const mod::Arguments& arguments,
                         const HeadPlace& place, int first) {
 #pragma unroll
             for (int r = 0; r < 2; ++r) {
-                q[r] =
-                    min(first + 8 * r, attention.q_len - 1) + static_cast<int>(attention.q_offset);
+                q[r] = length.q_idx(first + 8 * r);
                 row[r] = mod::at_row(arguments, place.launch, place.head, place.b, place.h,
                                      place.h_kv, q[r]);
             }
@@ -224,8 +224,7 @@ class Logits {
         const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
         for (int key = 0; key < mod::kKeyTile; key += 32) {
-            const int kv = min(first_key + key + lane, attention_.kv_len - 1) +
-                           static_cast<int>(attention_.kv_offset);
+            const int kv = length_.kv_idx(first_key + key + lane);
             const mod::Column column = mod::at_column(arguments_, place_.launch, place_.head,
                                                       place_.b, place_.h, place_.h_kv, kv);
             const TabulatedTile::KeyValues values = tabulated_.of_key(key + lane - first_column_);
@@ -248,8 +247,8 @@ class Logits {
     }
     template <typename Find, typename Visit>
     __device__ void visit_rows(int position, Find values_of, Visit visit) const {
-        const int inside = kForm.reads_keys ? min(position, attention_.kv_len - 1) : position;
-        const int kv = inside + static_cast<int>(attention_.kv_offset);
+        const int inside = kForm.reads_keys ? min(position, length_.keys() - 1) : position;
+        const int kv = inside + static_cast<int>(length_.kv_offset());
         // Quotients and remainders are shifts and masks then.
         if constexpr (mod::kHasKeyIndex2d) __builtin_assume(kv >= 0);
         const mod::Column column = mod::at_column(arguments_, place_.launch, place_.head, place_.b,
@@ -352,8 +351,7 @@ class Logits {
     // Of a row and a column that no register is named by.
     __device__ float find_exactly(int first_key, int j, int r) const {
         const int column = column_of(j);
-        const int kv = min(first_key + first_column_ + column, attention_.kv_len - 1) +
-                       static_cast<int>(attention_.kv_offset);
+        const int kv = length_.kv_idx(first_key + first_column_ + column);
         const mod::Column of_key = mod::at_column(arguments_, place_.launch, place_.head, place_.b,
                                                   place_.h, place_.h_kv, kv);
         const mod::Row row = r == 0 ? rows_.row[0] : rows_.row[1];
@@ -459,7 +457,7 @@ class Logits {
     // be in flight together.
     __device__ bool ends_before(int first_key, int j) const {
         constexpr int kGroup = 4;
-        return kForm.reads_keys && j % kGroup == 0 && first_key + 4 * j >= attention_.kv_len;
+        return kForm.reads_keys && j % kGroup == 0 && first_key + 4 * j >= length_.keys();
     }
 
     __device__ void hide(Scores& scores, int first_key) const {
@@ -482,6 +480,7 @@ class Logits {
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;
     const HeadPlace& place_;
+    const SequenceLength length_;
     Rows rows_;
     int first_column_; // of this thread, in a tile of keys
     VisibleKeys keys_;

@@ -1,6 +1,8 @@
 // Which tiles of queries a block computes, and in which order.
 #pragma once
 
+#include "common/select.h"
+#include "common/sequence_length.cuh"
 #include "common/tile_walk.cuh"
 #include "sm90/forward_layout.cuh"
 
@@ -12,7 +14,20 @@ constexpr bool kRowsDiffer = mod::kHasBand || mod::kHasBlockMask;
 struct Tile {
     int head; // over batch and query heads
     int first_row, end_row;
+
+    // Some places of ragged queries have no tile.
+    __device__ bool exists() const { return !mod::kQueriesAreRagged || first_row < end_row; }
 };
+
+// So many neighbouring heads whose keys and values, of up to kv_len rows, share the L2 cache.
+__device__ inline int heads_in_cache(const AttentionArguments& attention, int heads) {
+    constexpr int kCacheKeys = (32 << 20) / ((mod::kHeadDim + mod::kHeadDimV) * 2);
+    const int sharers = attention.heads / attention.kv_heads;
+    // A division of 64 bits would be a tenth of the time that ptxas takes.
+    const int kv_len = mod::kIsDense ? attention.kv_len : max(attention.kv_len, 1);
+    const long long together = static_cast<long long>(max(kCacheKeys / kv_len, 1)) * sharers;
+    return static_cast<int>(min(together, static_cast<long long>(heads)));
+}
 
 // Where a mask gives rows different amounts of work, tiles are in order of length among heads whose
 // keys and values share the L2 cache: lengths fall in the last such group, so that blocks end
@@ -21,9 +36,9 @@ struct Tile {
 //
 // Where tiles are alike but for a head's last, and that has rows for one warpgroup of three, the
 // tile before gives it a warpgroup's rows, and these short tiles of all heads come last.
-class TileScheduler {
+class DenseTiles {
   public:
-    __device__ explicit TileScheduler(const AttentionArguments& attention)
+    __device__ explicit DenseTiles(const AttentionArguments& attention)
         : block_mask_(attention.block_mask),
           tiles_((attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile),
           heads_(attention.batch * attention.heads), batch_(attention.batch),
@@ -31,12 +46,7 @@ class TileScheduler {
         if constexpr (kTilesMayBeShort)
             if (tiles_ > 1 && q_len_ <= (tiles_ - 1) * mod::kQueryTile + 64) whole_ = tiles_ - 2;
         if constexpr (kRowsDiffer) {
-            constexpr int kCacheKeys = (32 << 20) / ((mod::kHeadDim + mod::kHeadDimV) * 2);
-            const int sharers = attention.heads / attention.kv_heads;
-            // A division of 64 bits would be a tenth of the time that ptxas takes.
-            const long long together =
-                static_cast<long long>(max(kCacheKeys / attention.kv_len, 1)) * sharers;
-            group_ = static_cast<int>(min(together, static_cast<long long>(heads_)));
+            group_ = heads_in_cache(attention, heads_);
             groups_ = (heads_ + group_ - 1) / group_;
         }
     }
@@ -90,6 +100,39 @@ class TileScheduler {
     int group_, groups_;
 };
 
+// Of ragged queries: places of tiles as tile_of_request has them, the last first, each for all
+// heads whose keys share the L2 cache. A band gives later tiles of a request more keys.
+class RaggedTiles {
+  public:
+    __device__ explicit RaggedTiles(const AttentionArguments& attention)
+        : attention_(attention),
+          places_(ragged_tiles(attention, attention.q_rows, mod::kQueryTile)),
+          group_(heads_in_cache(attention, attention.heads)) {}
+
+    __device__ int tiles() const { return places_ * attention_.heads; }
+
+    __device__ Tile tile(int index) const {
+        const int first_head = index / (group_ * places_) * group_;
+        const int width = min(group_, attention_.heads - first_head);
+        const int rest = index - first_head * places_;
+        const TileOfRequest found =
+            tile_of_request(places_ - 1 - rest / width, attention_.batch, mod::kQueryTile,
+                            [&](int b) { return attention_.sequences.of(b).q_row; });
+        const SequenceLength length(attention_, found.request);
+        const int head = found.request * attention_.heads + first_head + rest % width;
+        if (found.tile < 0 || has_few_rows(length, attention_.heads / attention_.kv_heads))
+            return {head, 0, 0};
+        const int first_row = found.tile * mod::kQueryTile;
+        return {head, first_row, min(first_row + mod::kQueryTile, length.query_rows())};
+    }
+
+  private:
+    const AttentionArguments& attention_;
+    int places_, group_; // of a head; heads
+};
+
+using TileScheduler = Select<mod::kQueriesAreRagged, RaggedTiles, DenseTiles>;
+
 // The kernel is persistent. Their first tile goes by their number; each later one is the
 // next that nobody has, where tiles differ, and else goes by their number too. The queue is two
 // integers, zero before and after a launch; without one, tiles go by number.
@@ -100,11 +143,11 @@ class TileQueue {
     // The index of the tile after this one; asked for early, because the answer takes long.
     __device__ int after(int index) const {
         const int blocks = static_cast<int>(gridDim.x);
-        if (!kRowsDiffer || queue_ == nullptr) return index + blocks;
+        if (!kTilesDiffer || queue_ == nullptr) return index + blocks;
         return blocks + atomicAdd(queue_, 1);
     }
     __device__ void leave() const {
-        if (kRowsDiffer && queue_ != nullptr)
+        if (kTilesDiffer && queue_ != nullptr)
             if (atomicAdd(queue_ + 1, 1) == static_cast<int>(gridDim.x) - 1) {
                 queue_[0] = 0;
                 queue_[1] = 0;
@@ -112,6 +155,8 @@ class TileQueue {
     }
 
   private:
+    static constexpr bool kTilesDiffer = kRowsDiffer || mod::kQueriesAreRagged;
+
     int* queue_;
 };
 

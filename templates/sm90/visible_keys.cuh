@@ -13,10 +13,10 @@ class VisibleKeys {
 
     // rows: what the program computes once for each of the thread's rows. Given again to find(): a
     // reference to what lies beside this object would keep both in memory.
-    __device__ VisibleKeys(const AttentionArguments& attention, const mod::Arguments& arguments,
+    __device__ VisibleKeys(const SequenceLength& length, const mod::Arguments& arguments,
                            const HeadPlace& place, const mod::Row (&rows)[2], int warp_row,
                            int lane)
-        : attention_(attention), arguments_(arguments), place_(place), warp_row_(warp_row),
+        : length_(length), arguments_(arguments), place_(place), warp_row_(warp_row),
           first_row_(warp_row + lane / 4), first_column_(lane % 4 * 2) {
         if constexpr (kRepeats)
             repeating_.fill([&](unsigned(&bits)[2], int tile) {
@@ -28,7 +28,7 @@ class VisibleKeys {
     // so.
     __device__ bool are_all(int first_key, bool mask_shows_all) const {
         const int last_key = first_key + mod::kKeyTile - 1;
-        if (last_key >= attention_.kv_len) return false;
+        if (last_key >= length_.keys()) return false;
         if (!mod::kHasMask || mask_shows_all) return true;
         return kMaskIsBand && place_.band_holds(warp_row_, warp_row_ + 15, first_key, last_key);
     }
@@ -48,7 +48,7 @@ class VisibleKeys {
     // Of a row, inside the mask's band and the keys' length.
     __device__ unsigned in_band(int r, int first_key) const {
         const int row = first_row_ + 8 * r, first = first_key + first_column_;
-        int last = attention_.kv_len - 1;
+        int last = length_.keys() - 1;
         if constexpr (mod::kHasBand) last = min(place_.last_key(row), last);
         unsigned visible = bits_to(last - first);
         if constexpr (mod::kHasBand && mod::kBandHasLow)
@@ -66,15 +66,11 @@ class VisibleKeys {
         mod::Column columns[kWords];
 #pragma unroll
         for (int word = 0; word < kWords; ++word) {
-            kv[word] = min(first_key + 32 * word + lane, attention_.kv_len - 1) +
-                       static_cast<int>(attention_.kv_offset);
+            kv[word] = length_.kv_idx(first_key + 32 * word + lane);
             columns[word] = mod::at_column(arguments_, place_.launch, place_.head, place_.b,
                                            place_.h, place_.h_kv, kv[word]);
         }
-        const auto q_of = [&](int index) {
-            return min(warp_row_ + index, attention_.q_len - 1) +
-                   static_cast<int>(attention_.q_offset);
-        };
+        const auto q_of = [&](int index) { return length_.q_idx(warp_row_ + index); };
         for_parts<mod::kMaskParts>([&](auto part) {
             if constexpr ((part.kPeriod != 0) == kRepeating) {
                 unsigned seen[2];
@@ -94,7 +90,7 @@ class VisibleKeys {
         });
     }
 
-    const AttentionArguments& attention_;
+    const SequenceLength length_;
     const mod::Arguments& arguments_;
     const HeadPlace& place_;
     int warp_row_, first_row_, first_column_; // of the warp, and of the thread in it and a tile

@@ -86,6 +86,12 @@ __device__ inline void store_floats(float* to, const float* four) {
 __device__ inline void store_pair(float* to, float x, float y) {
     asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y) : "memory");
 }
+// 16 aligned bytes.
+__device__ inline void store_words(void* to, const int (&four)[4]) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(four[0]), "r"(four[1]),
+                 "r"(four[2]), "r"(four[3])
+                 : "memory");
+}
 __device__ inline void add_floats(float* to, const float* four) {
     asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(four[0]),
                  "f"(four[1]), "f"(four[2]), "f"(four[3])

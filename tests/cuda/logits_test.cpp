@@ -100,7 +100,8 @@ extern "C" void run(const unsigned long long* words, const sm90::KernelArguments
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
     const HeadPlace place(*attention, arguments, head);
     for (int lane = 0; lane < 32; ++lane) {
-        Logits logits(*attention, arguments, place, warp_row, lane);
+        const SequenceLength length(*attention, place.b);
+        Logits logits(*attention, arguments, place, length, warp_row, lane);
         Softmax softmax;
         for (int tile = tiles - 1; tile >= 0; --tile) {
             const int first_key = tile * mod::kKeyTile;

@@ -65,7 +65,8 @@ extern "C" int run(const unsigned long long* words, const KernelArguments* atten
     reads_outside_tables = 0;
     int source = -1;
     run_warp([&](int lane) {
-        Logits logits(*attention, arguments, place, warp_row, lane, kTables);
+        const SequenceLength length(*attention, place.b);
+        Logits logits(*attention, arguments, place, length, warp_row, lane, kTables);
         const auto at = [&](int i) {
             const int row = lane / 4 + 8 * fragment_row(i);
             return row * mod::kKeyTile + lane % 4 * 2 + fragment_column(i);

@@ -38,7 +38,8 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* a
             rows[i] = mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv,
                                   min(line + lane / 4 + 8 * i, attention->q_len - 1) +
                                       static_cast<int>(attention->q_offset));
-        const sm90::VisibleKeys keys(*attention, arguments, place, rows, line, lane);
+        const SequenceLength length(*attention, place.b);
+        const sm90::VisibleKeys keys(length, arguments, place, rows, line, lane);
         for (int tile = 0; tile < tiles; ++tile) {
             unsigned visible[2];
             keys.find(visible, (first_tile + tile) * mod::kKeyTile, rows);

@@ -36,34 +36,8 @@ Extent query_rows(const Program& program, int columns) {
 PassPlan forward(const Program& program, const KernelConfig& main) {
     PassPlan pass;
     pass.kernels = {main};
-    Launch of_queries = launch(0, main, query_tiles(program, main.query_tile));
-    if (program.mod().program.is_dense()) {
-        pass.steps = {std::move(of_queries)};
-        return pass;
-    }
-    pass.kernels.push_back(few_queries_kernel(program.request(KernelKind::forward)));
-    const int columns = program.options().head_dim_v + 2;
-    // Parts that there may be, for each head of keys.
-    const auto parts = [&](std::int64_t of_each) -> Extent {
-        if (program.options().batch_invariant)
-            return {{{kOwnPartBlocks * of_each, {{Of::batch}}},
-                     {of_each, {{Of::batch}, {Of::kv_heads}}}}};
-        return {{{kPartBlocks * of_each, {}}, {of_each, {{Of::batch}, {Of::kv_heads}}}}};
-    };
-    pass.workspace.push_back({.region = Region::partial_results,
-                              .elements = parts(std::int64_t{kMostFewRows} * columns),
-                              .argument = argument(&::sm80::KernelArguments::partial_results)});
-    Launch few = launch(1, pass.kernels[1], parts(1));
-    few.writes = {Region::partial_results};
-    constexpr int kMergingWarps = 4;
-    Launch merge = launch(1, pass.kernels[1],
-                          {{{kMostFewRows / kMergingWarps, {{Of::batch}, {Of::kv_heads}}}}});
-    merge.entry = "flexc_merge_parts";
-    merge.threads = 32 * kMergingWarps;
-    merge.shared_bytes = 0;
-    merge.reads = {Region::partial_results};
-    of_queries.of_many_rows = true;
-    pass.steps = {std::move(few), std::move(merge), std::move(of_queries)};
+    pass.steps = {launch(0, main, query_tiles(program, main.query_tile))};
+    if (!program.mod().program.is_dense()) add_few_queries(program, pass);
     return pass;
 }
 
@@ -114,6 +88,33 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
 }
 
 } // namespace
+
+void add_few_queries(const Program& program, PassPlan& pass) {
+    std::get<Launch>(pass.steps.back()).of_many_rows = true;
+    pass.kernels.push_back(few_queries_kernel(program.request(KernelKind::forward)));
+    const int columns = program.options().head_dim_v + 2;
+    // Parts that there may be, for each head of keys.
+    const auto parts = [&](std::int64_t of_each) -> Extent {
+        if (program.options().batch_invariant)
+            return {{{kOwnPartBlocks * of_each, {{Of::batch}}},
+                     {of_each, {{Of::batch}, {Of::kv_heads}}}}};
+        return {{{kPartBlocks * of_each, {}}, {of_each, {{Of::batch}, {Of::kv_heads}}}}};
+    };
+    pass.workspace.push_back({.region = Region::partial_results,
+                              .elements = parts(std::int64_t{kMostFewRows} * columns),
+                              .argument = argument(&::sm80::KernelArguments::partial_results)});
+    const std::size_t kernel = pass.kernels.size() - 1;
+    Launch few = launch(kernel, pass.kernels[kernel], parts(1));
+    few.writes = {Region::partial_results};
+    constexpr int kMergingWarps = 4;
+    Launch merge = launch(kernel, pass.kernels[kernel],
+                          {{{kMostFewRows / kMergingWarps, {{Of::batch}, {Of::kv_heads}}}}});
+    merge.entry = "flexc_merge_parts";
+    merge.threads = 32 * kMergingWarps;
+    merge.shared_bytes = 0;
+    merge.reads = {Region::partial_results};
+    pass.steps.insert(pass.steps.begin(), {std::move(few), std::move(merge)});
+}
 
 ::sm80::TileSizes sizes(const KernelRequest& request, int query_tile, int key_tile, int stages) {
     return {query_tile,       key_tile,           stages,

@@ -1,4 +1,5 @@
 // What Hopper's kernels cannot do, and the steps of a forward and of a backward.
+#include "plan/arch/sm80/sm80.h"
 #include "plan/arch/sm90/sm90.h"
 
 #include "common/exact_sum.h"
@@ -107,13 +108,13 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     if (const ir::NodeId read = program.decomposed(main).parts.bias_read; read != ir::kNoNode)
         pass.copied_biases = {copied_bias_of(program.decomposed(main).mod, read)};
     if (forward.tabulated.any()) add_tabulated(forward.tabulated, pass);
-    Launch attend =
-        launch(0, main, {{{1, {kBatch, kHeads, tiles_of(Of::queries, main.query_tile)}}}});
+    Launch attend = launch(0, main, query_tiles(program, main.query_tile));
     attend.is_persistent = attend.has_queue = true;
     attend.tensor_maps = Launch::Maps::forward;
     if (forward.tabulated.distances > 0) attend.reads.push_back(Region::distance_values);
     if (forward.tabulated.keys > 0) attend.reads.push_back(Region::key_values);
     pass.steps.push_back(std::move(attend));
+    if (!program.mod().program.is_dense()) sm80::add_few_queries(program, pass);
     return pass;
 }
 

@@ -1,0 +1,61 @@
+// Tiles that reach past the end of their sequence. TMA brings zeros from behind a tensor; behind a
+// request of ragged tensors are the rows of another, or rows that nobody has written.
+#pragma once
+
+#include "common/select.h"
+#include "common/sequence_length.cuh"
+#include "sm90/forward_layout.cuh"
+#include "sm90/tma.cuh"
+
+namespace sm90 {
+
+struct DenseEnds {
+    template <typename Consumer>
+    static __device__ void clear_queries(const Consumer&, const SequenceLength&, int, unsigned) {}
+    template <typename Consumer>
+    static __device__ void clear_values(const Consumer&, const SequenceLength&, int) {}
+};
+
+// Each warpgroup writes zeros for itself, of values the same as the others.
+struct RaggedEnds {
+    // Of the warpgroup's queries, so that nothing of a request depends on what follows it.
+    // first_row: of the warpgroup; `queries`: in shared memory.
+    template <typename Consumer>
+    static __device__ void clear_queries(const Consumer& consumer, const SequenceLength& length,
+                                         int first_row, unsigned queries) {
+        if (first_row + 64 > length.queries())
+            clear_rows<kPanels, kQueryPanel>(consumer.thread, queries,
+                                             max(length.queries() - first_row, 0), 64);
+    }
+    // Of a tile of values, before it is multiplied: weights behind the end are 0, but 0 times what
+    // is no number is none either.
+    template <typename Consumer>
+    static __device__ void clear_values(const Consumer& consumer, const SequenceLength& length,
+                                        int tile) {
+        const int left = length.keys() - tile * mod::kKeyTile;
+        if (left >= mod::kKeyTile) return;
+        consumer.wait_for_value();
+        clear_rows<kValuePanels, kKeyPanel>(consumer.thread, consumer.value_address(), left,
+                                            mod::kKeyTile);
+    }
+
+  private:
+    // Rows first ... end - 1 of each panel.
+    template <int kCount, int kPanelBytes>
+    static __device__ void clear_rows(const ConsumerThread& thread, unsigned panels, int first,
+                                      int end) {
+        constexpr int kBytes = 16; // of one store
+        const int start = first * kRowBytes + (32 * thread.warp + thread.lane) * kBytes;
+#pragma unroll 1
+        for (int at = start; at < end * kRowBytes; at += 128 * kBytes)
+#pragma unroll
+            for (int panel = 0; panel < kCount; ++panel)
+                store_shared(panels + panel * kPanelBytes + at, 0, 0, 0, 0);
+        publish_shared();
+        synchronize(1 + kConsumers + thread.warpgroup, 128);
+    }
+};
+
+using Ends = Select<mod::kQueriesAreRagged, RaggedEnds, DenseEnds>;
+
+} // namespace sm90
