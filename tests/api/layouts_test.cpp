@@ -184,6 +184,7 @@ struct Case {
     std::optional<DType> kv_dtype = {}; // with scales of this form
     enum class Scales { none, one, heads, pages, all } scales = Scales::none;
     Device device = Device::cpu();
+    ForwardKernel forward_kernel = ForwardKernel::automatic;
     int threads = 1; // waking more takes longer than most cases
 
     std::vector<std::int32_t> q_lens, kv_lens, q_rows, kv_rows; // used, and there
@@ -612,6 +613,7 @@ CompileOptions options_of(const Case& one, bool is_dense) {
             .key_layout = is_dense ? Layout::dense : one.keys,
             .device = one.device,
             .backward = is_dense || one.backward,
+            .forward_kernel = one.forward_kernel,
             .batch_invariant = one.batch_invariant,
             .part_of_heads = one.global_heads > 0,
             .cache = {.disk = is_on_gpu(one.device)}};
@@ -926,7 +928,7 @@ void check_dense(const Case& one, const Inputs& in, const Outputs& got) {
 // Lengths whose scores are no more than `budget` elements in all.
 // Of decoding there are few queries and keys enough to be divided.
 Case random_case(Random& random, std::int64_t budget, std::int64_t most_requests,
-                 bool is_decode = false) {
+                 bool is_decode = false, std::int64_t most_queries = 200) {
     Case one;
     const auto& all_mods = mods();
     const auto which =
@@ -962,7 +964,7 @@ Case random_case(Random& random, std::int64_t budget, std::int64_t most_requests
     one.cu_q = one.cu_k = {0};
     one.indptr = {0};
     for (std::int64_t b = 0; b < requests; ++b) {
-        std::int64_t n = random.chance(60) ? random.integer(0, 3) : random.integer(0, 200);
+        std::int64_t n = random.chance(60) ? random.integer(0, 3) : random.integer(0, most_queries);
         std::int64_t m = random.chance(50) ? random.integer(0, 40) : random.integer(0, 700);
         if (n * m > budget) (random.chance(50) ? n : m) = budget / std::max(n, m);
         budget -= n * m;
@@ -1018,7 +1020,8 @@ void compile_for(const Case& one, const char* arch, std::vector<std::string>& co
     options.cache.disk = true;
     const std::string key = one.text() + std::string(name(one.queries)) +
                             std::string(name(one.keys)) + std::to_string(one.backward) +
-                            std::to_string(one.d);
+                            std::to_string(one.d) +
+                            std::to_string(static_cast<int>(one.forward_kernel));
     if (std::ranges::find(compiled, key) != compiled.end()) return;
     compiled.push_back(key);
     REQUIRE_OK(compile_offline(one.text(), options, arch));
@@ -1039,16 +1042,30 @@ void check_case(const Case& one, Random& random) {
     if (!is_on_gpu(one.device)) check_dense(one, in, got);
 }
 
-// The same requests as on a CPU, and as many again.
-void check_on_gpu(std::uint64_t first, std::uint64_t last, bool is_decode) {
+// Of training and prefill: requests that have several tiles of queries, beside some that have few.
+Case prefill_case(Random& random) {
+    Case one;
+    do
+        one = random_case(random, 400000, 5, false, 600);
+    while (one.keys != Layout::ragged || one.queries != Layout::ragged || one.dtype == DType::f32);
+    return one;
+}
+
+enum class Requests { mixed, decode, prefill };
+
+// The same requests as on a CPU, and as many again. Of two kernels for a layout, each has some.
+void check_on_gpu(std::uint64_t first, std::uint64_t last, Requests kind) {
     const char* arch = std::getenv("FLEXC_TEST_COMPILE");
     if (arch == nullptr && !is_on_gpu(default_device())) return;
     std::vector<std::string> compiled;
     for (std::uint64_t seed = first; seed <= last; ++seed) {
         CAPTURE(seed);
         Random random(seed);
-        Case one = random_case(random, 8000, random.chance(15) ? 40 : 6, is_decode);
+        Case one = kind == Requests::prefill ? prefill_case(random)
+                                             : random_case(random, 8000, random.chance(15) ? 40 : 6,
+                                                           kind == Requests::decode);
         one.device = Device::cuda(0);
+        if (seed % 4 == 0) one.forward_kernel = ForwardKernel::generic;
         if (arch == nullptr)
             check_case(one, random);
         else
@@ -1067,19 +1084,22 @@ TEST_CASE("random requests, ragged and paged, are what float64 and the dense ker
 }
 
 TEST_CASE("random requests on a GPU are what float64 gives, 1 to 125") {
-    check_on_gpu(1, 125, false);
+    check_on_gpu(1, 125, Requests::mixed);
 }
 TEST_CASE("random requests on a GPU are what float64 gives, 126 to 250") {
-    check_on_gpu(126, 250, false);
+    check_on_gpu(126, 250, Requests::mixed);
 }
 TEST_CASE("random requests on a GPU are what float64 gives, 4001 to 4125") {
-    check_on_gpu(4001, 4125, false);
+    check_on_gpu(4001, 4125, Requests::mixed);
 }
 TEST_CASE("random requests on a GPU are what float64 gives, 4126 to 4250") {
-    check_on_gpu(4126, 4250, false);
+    check_on_gpu(4126, 4250, Requests::mixed);
 }
 TEST_CASE("random requests on a GPU with long caches are what float64 gives") {
-    check_on_gpu(2001, 2040, true);
+    check_on_gpu(2001, 2040, Requests::decode);
+}
+TEST_CASE("random requests on a GPU with many queries are what float64 gives") {
+    check_on_gpu(5001, 5060, Requests::prefill);
 }
 
 TEST_CASE("keys of few queries are divided, and parts are merged before the sink") {
