@@ -184,7 +184,8 @@ typedef struct flexc_compile_options {
     const flexc_cancel_token* cancel;
     const char* pack; /* a folder of compiled kernels, looked at first; NULL: FLEXC_PACK, if set */
     const char* sink; /* used when the text has none */
-    /* Paged is for keys, and forward only. On CUDA, others than dense have generic kernels. */
+    /* Paged is for keys, and forward only. Of others than dense, Hopper has a forward of its own
+     * where both are ragged; on CUDA, the rest has generic kernels. */
     int32_t query_layout;
     int32_t key_layout;
     /* For plans with some heads of a larger whole: see head_offset of flexc_plan_options. H, H_KV

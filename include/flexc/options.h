@@ -120,7 +120,8 @@ struct CompileOptions {
     std::optional<DType> kv_dtype;
     int head_dim = 64;  // D, 1 to 256
     int head_dim_v = 0; // DV; 0 means D
-    // Paged keys have no backward. On CUDA, others than dense are computed by generic kernels.
+    // Paged keys have no backward. Of others than dense, Hopper has a forward of its own where both
+    // are ragged; on CUDA, the rest is computed by generic kernels.
     Layout query_layout = Layout::dense; // of q, o, lse and their gradients
     Layout key_layout = Layout::dense;   // of k, v and their gradients
     Device device;

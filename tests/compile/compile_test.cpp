@@ -158,6 +158,33 @@ TEST_CASE("kernels of ragged and paged tensors compile, and spill nothing") {
     }
 }
 
+TEST_CASE("Hopper's forward of ragged tensors has the tiles of dense ones, and spills nothing") {
+    for (const char* text :
+         {"score", "mask_mod = q_idx >= kv_idx", "mask_mod = 0 <= q_idx - kv_idx < 256",
+          "param cap: f32 = 20.0\nscore_mod = cap * tanh(score / cap)",
+          "buffer slopes: f32[H]\nscore_mod = score + slopes[h] * (kv_idx - q_idx)\n"
+          "mask_mod = q_idx >= kv_idx"})
+        for (const int head_dim : {64, 128}) {
+            CAPTURE(text);
+            CAPTURE(head_dim);
+            const auto first_kernel = [&](Layout layout) {
+                const auto made = compile_offline(text,
+                                                  {.head_dim = head_dim,
+                                                   .query_layout = layout,
+                                                   .key_layout = layout,
+                                                   .backward = false,
+                                                   .cache = {.memory = false, .disk = false}},
+                                                  "sm_90a");
+                REQUIRE_MESSAGE(made.has_value(), made.error().message);
+                return made->kernels.front().info;
+            };
+            const KernelInfo ragged = first_kernel(Layout::ragged);
+            CHECK(ragged.name == "flexc_forward_sm90");
+            CHECK(ragged.spill_bytes == 0);
+            CHECK(ragged.reason == first_kernel(Layout::dense).reason);
+        }
+}
+
 TEST_CASE("a program that is long for each element has Hopper's kernels, which call it") {
     std::string text = "buffer t: f32[Q_LEN] grad\nscore_mod {\n  x = score + t[q_idx]\n";
     for (int i = 0; i < 10; ++i)

@@ -24,7 +24,7 @@ using std::min;
 struct ThreadIndex {
     unsigned x = 0, y = 0, z = 0;
 };
-static thread_local ThreadIndex threadIdx, blockIdx;
+static thread_local ThreadIndex threadIdx, blockIdx, gridDim;
 
 inline float __uint_as_float(unsigned bits) {
     float x;
@@ -71,6 +71,11 @@ struct float2 {
 struct float4 {
     float x, y, z, w;
 };
+inline int atomicAdd(int* p, int x) {
+    const int before = *p;
+    *p += x;
+    return before;
+}
 inline void atomicAdd(float2* p, float2 x) { *p = {p->x + x.x, p->y + x.y}; }
 inline void atomicAdd(float4* p, float4 x) {
     *p = {p->x + x.x, p->y + x.y, p->z + x.z, p->w + x.w};
