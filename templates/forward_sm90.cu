@@ -14,6 +14,7 @@
 #include "sm90/forward_ends.cuh"
 #include "sm90/forward_features.cuh"
 #include "sm90/forward_layout.cuh"
+#include "sm90/forward_lengths.cuh"
 #include "sm90/forward_output.cuh"
 #include "sm90/forward_producer.cuh"
 #include "sm90/logits.cuh"
@@ -215,7 +216,7 @@ struct Consumer {
         const HeadPlace place(attention, arguments, task.b, task.h, task.h_kv, task.low, task.high);
         const int warp_row = first_row + 16 * thread.warp;
         const unsigned queries = shared.queries.at(query.stage) + thread.warpgroup * 64 * kRowBytes;
-        const SequenceLength length(attention, task.b);
+        const SequenceLength length = TaskLengths::load(attention, shared, query.stage, task.b);
         Ends::clear_queries(*this, length, first_row, queries);
         Logits logits(attention, arguments, place, length, warp_row, thread.lane,
                       tables.wait(shared));
@@ -236,7 +237,8 @@ struct Consumer {
     // Through the warp's own rows of the queries, when all of the warpgroup have read them.
     __device__ void store_tile(const HeadPlace& place, int warp_row, const Logits& logits,
                                const Softmax& softmax, Output& output, unsigned queries) const {
-        const SequenceLength length(attention, place.b); // not kept in registers until here
+        // Not kept in registers until here.
+        const SequenceLength length = TaskLengths::load(attention, shared, query.stage, place.b);
         const int row = warp_row + thread.lane / 4;
         normalise(attention, arguments, place, length, row, logits, softmax, output);
         if (attention.o_flags & kOutputF32) {

@@ -44,7 +44,9 @@ class DenseLength {
 class RequestLength {
   public:
     __device__ RequestLength(const AttentionArguments& attention, int request)
-        : sequence_(attention.sequences.of(request)), b_(request) {}
+        : RequestLength(attention.sequences.of(request), request) {}
+    __device__ RequestLength(const Sequence& sequence, int request)
+        : sequence_(sequence), b_(request) {}
 
     __device__ int b() const { return b_; }
     __device__ int queries() const { return sequence_.q_len; }

@@ -107,6 +107,7 @@ struct Shared {
     unsigned tasks;         // one for each stage of queries
     unsigned spare;         // a word that is never read
     unsigned key_blocks;    // a word for each stage of keys
+    unsigned lengths;       // of requests, one for each stage of queries
 
     __device__ explicit Shared(unsigned memory)
         : queries(at<Queries>(memory, kLayout.queries)), keys(at<Keys>(memory, kLayout.keys)),
@@ -115,7 +116,8 @@ struct Shared {
           index_2d_rows(at<Index2dRing>(memory, kLayout.index_2d_rows)),
           tables(at<TableRing>(memory, kLayout.tables)),
           index_2d_unit(memory + kLayout.index_2d_unit), tasks(memory + kLayout.tasks),
-          spare(memory + kLayout.spare), key_blocks(memory + kLayout.key_blocks) {}
+          spare(memory + kLayout.spare), key_blocks(memory + kLayout.key_blocks),
+          lengths(memory + kLayout.lengths) {}
 
     __device__ unsigned task(int stage) const { return tasks + stage * Task::kBytes; }
     // Where a block mask chooses the tiles of keys: which one each stage holds.

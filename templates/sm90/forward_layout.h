@@ -61,6 +61,7 @@ struct ForwardLayout {
     static constexpr int kRowBytes = 128;      // of a panel: 64 columns, as wide as TMA's swizzle
     static constexpr int kSwizzleBytes = 1024; // after which the swizzle repeats: where tiles start
     static constexpr int kTaskBytes = 48;      // what the producer says about a tile of queries
+    static constexpr int kLengthBytes = 32;    // and about its request, where queries are ragged
     static constexpr int kIndex2dUnitBytes = 128;
     // The last operand of index_2d ends so much earlier than it would if the two halves of its
     // columns, which are the same memory, lay side by side: compute-sanitizer sees it so.
@@ -70,6 +71,7 @@ struct ForwardLayout {
     int tasks = 0;         // one for each stage of queries
     int spare = 0;         // a word that is never read
     int key_blocks = 0;    // which tile a block mask chose, a word for each stage of keys
+    int lengths = 0;       // of requests, one for each stage of queries
     int header_bytes = 0;  // all of these and the barriers
     int index_2d_unit = 0; // what rows of index_2d are multiplied with, for eight keys
     int bytes = 0;         // of everything
@@ -123,7 +125,8 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
     layout.tables = next.ring(sizes.table_stages, 4 * sizes.table_words);
     layout.spare = next.barriers;
     layout.key_blocks = layout.spare + 4;
-    layout.header_bytes = layout.key_blocks + 4 * sizes.stages;
+    layout.lengths = (layout.key_blocks + 4 * sizes.stages + 15) / 16 * 16;
+    layout.header_bytes = layout.lengths + sizes.query_stages * ForwardLayout::kLengthBytes;
     layout.index_2d_unit = ForwardLayout::kSwizzleBytes - ForwardLayout::kIndex2dUnitBytes;
     layout.bytes =
         next.memory + (sizes.multiplies_index_2d_rows ? ForwardLayout::kIndex2dReach : 0);

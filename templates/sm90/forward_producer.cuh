@@ -4,6 +4,7 @@
 #include "common/place.cuh"
 #include "sm90/forward_features.cuh"
 #include "sm90/forward_layout.cuh"
+#include "sm90/forward_lengths.cuh"
 #include "sm90/tile_scheduler.cuh"
 #include "sm90/tma.cuh"
 
@@ -75,6 +76,7 @@ __device__ inline void produce(const KernelArguments& attention, const mod::Argu
         };
         const auto load_query = [&] {
             announce(task);
+            TaskLengths::store(shared, query.stage, length);
             load_stage(shared.queries, query, maps.q,
                        {length.entry(), task.h, first_query + task.first_row, 0}, kQueryPanel,
                        kPanels, nothing);
