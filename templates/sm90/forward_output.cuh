@@ -75,11 +75,11 @@ __device__ inline void stage(const Output& output, unsigned memory) {
             to, pack(kind, output[i], output[i + 1]), pack(kind, output[i + 2], output[i + 3]),
             pack(kind, output[i + 4], output[i + 5]), pack(kind, output[i + 6], output[i + 7]));
     }
+    publish_shared();
+    __syncwarp();
 }
 // From there to memory.
 __device__ inline void store_staged(const TensorMap& map, Corner corner, unsigned memory) {
-    publish_shared();
-    __syncwarp();
     if (computed_again(static_cast<int>(threadIdx.x) % 32) == 0) {
 #pragma unroll
         for (int panel = 0; panel < kValuePanels; ++panel) {
@@ -90,10 +90,9 @@ __device__ inline void store_staged(const TensorMap& map, Corner corner, unsigne
     }
 }
 
-// Only the first `rows`, which a request has, of those that are staged; to: the first.
+// Only the first `rows` of those that are staged: a request has no more.
 __device__ inline void copy_staged(const TensorArgument& o, int head, long long first_row, int rows,
                                    unsigned memory) {
-    __syncwarp();
     constexpr int kChunk = 16, kChunks = mod::kHeadDimV * 2 / kChunk; // bytes; of a row
     mod::Element* const to =
         static_cast<mod::Element*>(o.data) + head * o.stride_h + first_row * o.stride_s;
