@@ -40,7 +40,9 @@ std::vector<NodeId> index_2d_reads(const Mod& mod, int key_width, KeyUse use) {
 // Without regard to dense biases. key_width: of the tile's keys as a 2-D index; 0 without.
 GradientSum sum_of(const Mod& mod, const ReadGradient& gradient, int key_width) {
     if (gradient.is_of_row) return GradientSum::row;
-    if (gradient.sum_factor != ir::kNoNode && !gradient.is_of_table) return GradientSum::distance;
+    const bool is_by_distance =
+        mod.place[gradient.read] != Place::element || mod.of_distance[gradient.read];
+    if (gradient.sum_factor != ir::kNoNode && is_by_distance) return GradientSum::distance;
     switch (mod.place[gradient.read]) {
     case Place::launch:
     case Place::head: return GradientSum::head;
