@@ -1489,7 +1489,8 @@ TEST_CASE("batch_invariant: few dense queries have the same bits in any batch") 
         return values;
     };
     std::vector<float> q = numbers(kBatch * kHeads * kQueries * kDim);
-    std::vector<float> k = numbers(kBatch * kKvHeads * kKeys * kDim), v = numbers(kBatch * kKvHeads * kKeys * kDim);
+    std::vector<float> k = numbers(kBatch * kKvHeads * kKeys * kDim),
+                       v = numbers(kBatch * kKvHeads * kKeys * kDim);
     const auto kernel = compile("score * 2", {.dtype = DType::f32,
                                               .head_dim = kDim,
                                               .device = Device::cpu(),
