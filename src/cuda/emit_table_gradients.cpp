@@ -45,11 +45,17 @@ class TableEmitter {
                                     : body.argument({Kind::buffer_extent, node_.symbol, dim});
     }
 
+    // What has no room there is outside of every buffer that these kernels take.
+    std::string in_32_bits(const Body& body, NodeId index) const {
+        if (layout_.type(index) == CType::narrow) return body.text(index);
+        return formatted("static_cast<int>(flexc_max(flexc_min({}, 0x7fffffffll), -0x7fffffffll))",
+                         unbracketed(body.text_as(index, CType::wide)));
+    }
+
     std::string indices_in(Body& body) const {
         body.compute(indices_);
         for (std::size_t i = 0; i < indices_.size(); ++i)
-            body.line(formatted("values[{}] = {};", i,
-                                unbracketed(body.text_as(indices_[i], CType::narrow))));
+            body.line(formatted("values[{}] = {};", i, unbracketed(in_32_bits(body, indices_[i]))));
         return body.statements();
     }
 

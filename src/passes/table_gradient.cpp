@@ -68,10 +68,12 @@ std::optional<double> factor_of(const Mod& mod, const ReadGradient& gradient) {
 }
 
 bool is_separable(const Mod& mod, const analysis::IndexForms& forms, NodeId read) {
+    // Parts of an index that has no room in 32 bits cannot be added up there.
     return std::ranges::all_of(mod.program.graph[read].operands, [&](NodeId index) {
-        return std::ranges::all_of(forms.form(index), [](const analysis::IndexTerm& term) {
-            return (term.uses.bits & kPositions) != kPositions;
-        });
+        return is_narrow(mod, index) &&
+               std::ranges::all_of(forms.form(index), [](const analysis::IndexTerm& term) {
+                   return (term.uses.bits & kPositions) != kPositions;
+               });
     });
 }
 
@@ -80,9 +82,7 @@ bool may_be_table(const Mod& mod, const ReadGradient& gradient) {
     const CapturedRead* captured = captured_read(mod, read);
     return captured != nullptr && is_table(*captured) && mod.place[read] == Place::element &&
            mod.counters[read] == ir::kNoNode && !mod.dependence[read].has(Dependence::score) &&
-           (gradient.sum_factor != ir::kNoNode || factor_of(mod, gradient)) &&
-           std::ranges::all_of(mod.program.graph[read].operands,
-                               [&](NodeId index) { return is_narrow(mod, index); });
+           (gradient.sum_factor != ir::kNoNode || factor_of(mod, gradient));
 }
 
 } // namespace

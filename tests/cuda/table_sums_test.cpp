@@ -141,7 +141,11 @@ int check(const Tables& tables, int head_dim, std::mt19937& random) {
                     const ir::NodeId choice = passes::table_choice(*mod, gradient);
                     if (choice != ir::kNoNode && ir::evaluate_real(mod->program, choice, at) == 0)
                         continue;
-                    expected[buffer][*element] += value * passes::table_factor(*mod, gradient);
+                    const double factor =
+                        gradient.sum_factor == ir::kNoNode
+                            ? passes::table_factor(*mod, gradient)
+                            : ir::evaluate_real(mod->program, gradient.sum_factor, at);
+                    expected[buffer][*element] += value * factor;
                     ++terms[buffer][*element];
                 }
             }
@@ -225,6 +229,20 @@ TEST_CASE("gradients of tables are summed by entry") {
          "\nscore + t[where(q_idx == 0, where(kv_idx == 0, 2, 0), where(kv_idx == 0, 1, grid + "
          "3)), "
          "h]\n}"},
+        // Indices that have no room in 32 bits, and those whose sums may have none.
+        {kinds + "buffer t: f32[12] grad\nscore_mod = score + t[(g[q_idx] - 1) * 4000000000 + "
+                 "k[kv_idx]]"},
+        {"buffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\nbuffer t: f32[H, 12] grad\nscore_mod = "
+         "score + t[h, g[q_idx] * 2 + k[kv_idx]]"},
+        {"buffer g: i64[Q_LEN]\nbuffer t: f32[9, 9] grad\nscore_mod = score + t[g[q_idx], "
+         "g[kv_idx % Q_LEN]]"},
+        // Numbers of a head beside them.
+        {kinds + "buffer a: f32[B, H]\nbuffer t: f32[H, 5, 5] grad\nscore_mod = score + a[b, h] * "
+                 "t[h, g[q_idx], k[kv_idx]]",
+         4},
+        {kinds + "buffer a: f32[H]\nbuffer t: f32[5, 5] grad\nscore_mod = 3 * tanh((score - a[h] * "
+                 "t[max(g[q_idx], k[kv_idx]), 1]) / 3)",
+         4},
         // Elements that add nothing.
         {kinds + "buffer t: f32[5, 5] grad\nscore_mod = score * 2 + where(q_idx % 7 == 2 or "
                  "k[kv_idx] == 3, 0, t[g[q_idx], k[kv_idx]])"},

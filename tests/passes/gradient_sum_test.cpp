@@ -160,7 +160,7 @@ TEST_CASE("a table is summed on chip where dS times a number of the head is its 
     CHECK_FALSE(is_of_table("score * a[h] + " + read, false));
     CHECK_FALSE(is_of_table("score + a[h] * kv_idx * " + read, true));
     CHECK_FALSE(is_of_table("score + tanh(" + read + ")", true));
-    // An index that has no room in 32 bits leaves its elements to memory.
+    // Where nobody sums tables, elements go to memory; the factor makes them none of diagonals.
     const passes::Mod wide =
         test::lowered("buffer g: i64[KV_LEN]\nbuffer t: f32[H, 9] grad\n"
                       "score_mod = score + 2 * t[h, g[kv_idx] * 5 + g[q_idx]]");
