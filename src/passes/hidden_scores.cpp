@@ -151,9 +151,9 @@ class Finder {
 } // namespace
 
 std::optional<HiddenScores> find_hidden_scores(Mod& mod) {
+    const std::size_t known = mod.program.graph.size();
     const auto found = Finder(mod).find(mod.score);
-    if (!found) return {};
-    find_facts(mod);
+    if (mod.program.graph.size() != known) find_facts(mod);
     return found;
 }
 

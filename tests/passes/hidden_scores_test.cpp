@@ -112,3 +112,14 @@ TEST_CASE("scores that no array at positions and no constant hides are not looke
         CHECK_FALSE(passes::find_hidden_scores(mod).has_value());
     }
 }
+
+TEST_CASE("facts are of all nodes, also where nothing hides") {
+    for (const char* score : {"score * s[q_idx]", "score * s[kv_idx] + 1", "score"}) {
+        CAPTURE(score);
+        passes::Mod mod =
+            test::lowered("buffer s: f32[Q_LEN] grad\nscore_mod = " + std::string(score) +
+                          "\nmask_mod = q_idx >= kv_idx");
+        CHECK(!passes::find_hidden_scores(mod).has_value());
+        CHECK(mod.place.size() == mod.program.graph.size());
+    }
+}
