@@ -3,52 +3,17 @@
 #include <doctest/doctest.h>
 
 #include <random>
-#include <string>
-#include <vector>
 
 #include "api/hopper_check.h"
+#include "distance_program.h"
 
 using namespace flexc;
 using flexc::test::Case;
 
 namespace {
 
-using Random = std::mt19937;
-
-const char* one_of(Random& random, const std::vector<const char*>& texts) {
-    return texts[random() % texts.size()];
-}
-
-// D is a distance. Every value stays small where gradients are.
-std::string function_of_distance(Random& random) {
-    std::string text =
-        one_of(random,
-               {"a[h] * log(1 + abs(p[h]) * D)", "exp(-abs(p[h]) * D * 0.05)",
-                "a[h] * (D + 1) ** (-0.3 - abs(p[h]))", "a[h] * t[h, min(D, N - 1)]",
-                "tanh(t[h, min(D, N - 1)])", "0.3 * t[h, min(D, N - 1)] - a[0] * sqrt(D + 1) * 0.1",
-                "a[b] / (1 + D * abs(p[h]))", "t[h, min(D, N - 1)] * t[h, min(D // 2, N - 1)]",
-                "(t[h, 0] if D < 9 else t[h, min(D, N - 1)] * p[h])",
-                "sum(i in 0..4: t[h, i] * sin(D * 0.1 * (i + 1)))"});
-    const std::string distance =
-        one_of(random, {"abs(q_idx - kv_idx)", "max(q_idx - kv_idx, 0)", "max(kv_idx - q_idx, 0)"});
-    for (std::size_t at; (at = text.find('D')) != std::string::npos;)
-        text.replace(at, 1, distance);
-    return text;
-}
-
-Case random_case(Random& random, DType dtype) {
-    const std::string value = function_of_distance(random);
-    std::string score = one_of(random, {"score + F", "score * 0.7 - F", "score * s[h] + F",
-                                        "8 * tanh((score + F) / 8)", "(score + F) * s[h]",
-                                        "score + F + c[kv_idx]", "score * (1 + 0.1 * tanh(F))",
-                                        "score + F + a[h] * (kv_idx - q_idx) * 0.01"});
-    score.replace(score.find('F'), 1, "(" + value + ")");
-    const std::string mask = one_of(random, {"", "mask_mod = q_idx >= kv_idx - 60",
-                                             "mask_mod = abs(q_idx - kv_idx) < 90",
-                                             "mask_mod = (q_idx // 40) % 2 == (kv_idx // 40) % 2"});
-    Case one = {.text = "buffer a: f32[H] grad\nbuffer p: f32[H] grad\nbuffer t: f32[H, N] grad\n"
-                        "buffer s: f32[H] grad\nbuffer c: bf16[KV_LEN] grad\nscore_mod = " +
-                        score + "\n" + mask,
+Case random_case(std::mt19937& random, DType dtype) {
+    Case one = {.text = test::distance_program(random),
                 .dtype = dtype,
                 .batch = 2,
                 .heads = 4,
@@ -69,7 +34,7 @@ Case random_case(Random& random, DType dtype) {
 TEST_SUITE_BEGIN("hopper");
 
 TEST_CASE("functions of distance and their gradients are what float64 gives" * doctest::skip()) {
-    Random random(std::random_device{}());
+    std::mt19937 random(std::random_device{}());
     for (int i = 0; i < 24; ++i)
         test::check_on_hopper(random_case(random, i % 3 == 0 ? DType::f16 : DType::bf16));
 }

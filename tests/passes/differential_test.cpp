@@ -3,6 +3,7 @@
 // from FLEXC_TEST_SEED.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -37,7 +38,8 @@ Gradients by_tape(const ir::Program& program, const test::TapeResult& tape) {
     return gradients;
 }
 
-// By the partials of a mod, for all values of counters.
+// By the partials of a mod, for all values of counters; where sums of d score are what kernels
+// have, by these and their factors.
 Gradients by_mod(const passes::Mod& mod, ir::Environment environment) {
     Gradients gradients;
     const ir::Graph& graph = mod.program.graph;
@@ -51,6 +53,10 @@ Gradients by_mod(const passes::Mod& mod, ir::Environment environment) {
         for (environment.counter = first; environment.counter < end; ++environment.counter) {
             std::vector<ir::NodeId> roots = read.operands;
             roots.push_back(gradient.partial);
+            if (gradient.sum_factor != ir::kNoNode) {
+                roots.push_back(gradient.sum_factor);
+                roots.push_back(mod.d_score);
+            }
             const auto values = ir::evaluate<double>(mod.program, roots, environment);
             std::vector<std::int64_t> indices;
             bool inside = true;
@@ -59,8 +65,10 @@ Gradients by_mod(const passes::Mod& mod, ir::Environment environment) {
                 inside = inside && indices[i] >= 0 &&
                          indices[i] < environment.buffers[read.symbol]->extents[i];
             }
-            if (inside)
-                add(gradients, {read.symbol, std::move(indices)}, values[gradient.partial].real);
+            const double slope = gradient.sum_factor == ir::kNoNode
+                                     ? values[gradient.partial].real
+                                     : values[mod.d_score].real * values[gradient.sum_factor].real;
+            if (inside) add(gradients, {read.symbol, std::move(indices)}, slope);
         }
     }
     return gradients;
@@ -79,7 +87,7 @@ test::RandomOptions options_of(std::uint64_t seed) {
 }
 
 struct Tally {
-    int programs = 0, points = 0, gradients = 0, smooth = 0;
+    int programs = 0, points = 0, gradients = 0, smooth = 0, factors = 0;
 };
 
 // A slope by the tape alone: is it what the score does nearby?
@@ -103,8 +111,14 @@ void check_by_differences(const ir::Program& program, const ir::Environment& env
 void check(std::uint64_t seed, Tally& tally) {
     CAPTURE(seed);
     const ir::Program program = test::random_program(seed, options_of(seed));
-    const auto mod = passes::lower(program, {});
+    passes::PipelineOptions options;
+    options.divides_by_derivative = seed % 2 == 1;
+    const auto mod = passes::lower(program, options);
     REQUIRE_MESSAGE(mod.has_value(), mod.error().message);
+    tally.factors += static_cast<int>(
+        std::ranges::count_if(mod->gradients, [](const passes::ReadGradient& gradient) {
+            return gradient.sum_factor != ir::kNoNode;
+        }));
     CAPTURE(ir::print(program));
     ++tally.programs;
     test::Instance instance(program, seed);
@@ -154,7 +168,8 @@ TEST_CASE("differential: values and gradients of random programs are those of th
         check(seed, tally);
     MESSAGE(tally.programs << " programs, " << tally.points << " points, " << tally.gradients
                            << " gradients of buffers, " << tally.smooth
-                           << " points checked by differences");
+                           << " points checked by differences, " << tally.factors
+                           << " factors of sums");
     CHECK(tally.points > tally.programs);
     CHECK(tally.smooth > tally.programs / 4);
 }

@@ -1,9 +1,15 @@
+#include <array>
+#include <random>
+
 #include <doctest/doctest.h>
 
+#include "distance_program.h"
+#include "ir/interp.h"
 #include "passes/dense_bias.h"
 #include "passes/distance_value.h"
 #include "passes/gradient_sum.h"
 #include "program_of.h"
+#include "random_program.h"
 #include "support/text.h"
 
 using namespace flexc;
@@ -166,6 +172,33 @@ TEST_CASE("a table is summed on chip where dS times a number of the head is its 
                       "score_mod = score + 2 * t[h, g[kv_idx] * 5 + g[q_idx]]");
     REQUIRE(wide.gradients.size() == 1);
     CHECK(passes::gradient_sum(wide, wide.gradients[0]) == GradientSum::element);
+}
+
+TEST_CASE("sums of dS times their factors are gradients, for random functions of distance") {
+    std::mt19937 random(std::random_device{}());
+    int factors = 0;
+    for (int program = 0; program < 300; ++program) {
+        const std::string text = test::distance_program(random);
+        CAPTURE(text);
+        passes::PipelineOptions options;
+        options.divides_by_derivative = program % 2 == 0;
+        const passes::Mod mod = test::lowered(text, options);
+        test::Instance instance(mod.program, random());
+        for (const passes::ReadGradient& gradient : mod.gradients) {
+            if (gradient.sum_factor == ir::kNoNode) continue;
+            ++factors;
+            CHECK(passes::gradient_sum(mod, gradient) == GradientSum::distance);
+            const std::array roots = {gradient.partial, mod.d_score, gradient.sum_factor};
+            for (int point = 0; point < 8; ++point) {
+                instance.move();
+                const auto values =
+                    ir::evaluate<double>(mod.program, roots, instance.environment());
+                CHECK(values[mod.d_score].real * values[gradient.sum_factor].real ==
+                      doctest::Approx(values[gradient.partial].real).epsilon(1e-5));
+            }
+        }
+    }
+    CHECK(factors > 200);
 }
 
 TEST_CASE("values by distance are the largest that cost more than reading them") {
