@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
 namespace flexc::support {
@@ -51,8 +52,8 @@ struct F16 {
     }
 };
 
-// Eight bits, which are widened alone. The exponent of e4m3 is biased by 7, and its largest value
-// is no infinity; e5m2 is the upper half of f16.
+// Eight bits. The exponent of e4m3 is biased by 7, and its largest value, to which narrow()
+// saturates, is no infinity; e5m2 is the upper half of f16.
 struct E4m3 {
     using Bits = std::uint8_t;
     static float widen(std::uint8_t bits) {
@@ -63,9 +64,35 @@ struct E4m3 {
                                 : std::bit_cast<float>((magnitude << 20) + (120u << 23));
         return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | sign);
     }
+    static std::uint8_t narrow(float value) {
+        constexpr float kLargest = 448, kLeastNormal = 0x1p-6f;
+        const auto sign = static_cast<std::uint8_t>(std::signbit(value) ? 0x80 : 0);
+        const float size = std::fabs(value);
+        if (!(size == size)) return sign | 0x7f;
+        if (size >= kLargest) return sign | 0x7e;
+        // Adding 2^14 leaves multiples of 2^-9, rounded, in the low bits.
+        if (size < kLeastNormal)
+            return sign | static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(size + 0x1p14f));
+        const auto bits = std::bit_cast<std::uint32_t>(size);
+        const std::uint32_t rounded = (bits + 0x7ffff + (bits >> 20 & 1)) >> 20;
+        return sign | static_cast<std::uint8_t>(rounded - (120u << 3));
+    }
 };
 struct E5m2 {
     using Bits = std::uint8_t;
+    static std::uint8_t narrow(float value) {
+        constexpr float kLeastNormal = 0x1p-14f, kRoundsToInfinity = 61440;
+        const auto sign = static_cast<std::uint8_t>(std::signbit(value) ? 0x80 : 0);
+        const float size = std::fabs(value);
+        if (!(size == size)) return sign | 0x7e;
+        if (size >= kRoundsToInfinity) return sign | 0x7c;
+        // As above, with multiples of 2^-16.
+        if (size < kLeastNormal)
+            return sign | static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(size + 0x1p7f));
+        const auto bits = std::bit_cast<std::uint32_t>(size);
+        const std::uint32_t rounded = (bits + 0xfffff + (bits >> 21 & 1)) >> 21;
+        return sign | static_cast<std::uint8_t>(rounded - (112u << 2));
+    }
     static float widen(std::uint8_t bits) {
         return F16::widen(static_cast<std::uint16_t>(bits << 8));
     }

@@ -31,7 +31,8 @@ class OnGpu:
 
     def write(self, array):
         array = np.ascontiguousarray(array, self.dtype)
-        assert cuda.cuMemcpyHtoD_v2(self.data, array.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(array.nbytes)) == 0
+        copied = cuda.cuMemcpyHtoD_v2(self.data, array.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(array.nbytes))
+        assert copied == 0
 
     def read(self):
         flexc._core.synchronize(2, 0)

@@ -211,6 +211,7 @@ void run(const BenchOptions& options) {
 
     nlohmann::json value{{"device", describe(device)},
                          {"dtype", name(problem.dtype)},
+                         {"kv_dtype", name(problem.kv_dtype.value_or(problem.dtype))},
                          {"shape", options.bench.shape},
                          {"forward_ms", forward_ms},
                          {"backward_ms", or_null(backward_ms)},

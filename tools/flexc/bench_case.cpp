@@ -1,7 +1,9 @@
 #include "flexc/bench_case.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <span>
 #include <sstream>
 #include <thread>
 
@@ -117,6 +119,9 @@ void add_bench_options(CommandLine command, BenchOption& option) {
                    "Keys of --requests in pages of so many, which lie in no order", {.most = 1024});
     command.option("--dtype", option.dtype, "Type of q, k and v",
                    {.usual = {"f32", "f16", "bf16"}});
+    command.option("--kv-dtype", option.kv_dtype,
+                   "Of k and v, where it is another, with a scale for each head of keys",
+                   {.usual = {"e4m3", "e5m2", "i8"}});
     command.option("--device", option.device, "auto, cpu, cuda or cuda:N",
                    {.usual = {"auto", "cpu", "cuda"}});
     command.option("--scale", option.scale, "Instead of 1/sqrt(D)");
@@ -133,11 +138,13 @@ void BenchCase::add_buffers(AttentionCall& call) const {
 }
 
 BenchCase make_case(const BenchOption& option) {
-    const auto problem = parse_shape(option);
+    auto problem = parse_shape(option);
+    if (!option.kv_dtype.empty()) problem.kv_dtype = parse_narrow_type(option.kv_dtype);
     auto mod = load_mod(option.mod);
     auto signature = signature_of(mod);
     auto buffers = make_buffers(option, signature, problem);
     mod.options.dtype = problem.dtype;
+    mod.options.kv_dtype = problem.kv_dtype;
     mod.options.head_dim = problem.head_dim;
     mod.options.head_dim_v = problem.head_dim_v;
     mod.options.device = parse_device(option.device);
@@ -157,9 +164,21 @@ AttentionCall make_call(const BenchCase& bench, Kernel kernel, bool backward,
         std::move(kernel), problem,
         {.scale = bench.scale, .params = bench.mod.param_values, .output_type = output_type});
     const FillSpec unit{FillSpec::Kind::normal, 1.0, 0};
+    // So much of a cache's own scale is one: i8 has no other numbers near it.
+    constexpr float kNarrowUnit = 32;
+    const auto of_keys = problem.kv_dtype.value_or(problem.dtype);
+    const FillSpec narrow{FillSpec::Kind::normal, problem.kv_dtype ? kNarrowUnit : 1.0, 0};
     call.set("q", make_contents(unit, problem.dtype, q_shape(problem), 1));
-    call.set("k", make_contents(unit, problem.dtype, k_shape(problem), 2));
-    call.set("v", make_contents(unit, problem.dtype, v_shape(problem), 3));
+    call.set("k", make_contents(narrow, of_keys, k_shape(problem), 2));
+    call.set("v", make_contents(narrow, of_keys, v_shape(problem), 3));
+    if (problem.kv_dtype) {
+        const std::vector<float> scales(static_cast<std::size_t>(problem.sizes.kv_heads),
+                                        1 / kNarrowUnit);
+        const std::array shape = {problem.sizes.kv_heads};
+        for (const char* name : {"k_scale", "v_scale"}) {
+            call.set_scale(name, shape, std::as_bytes(std::span(scales)));
+        }
+    }
     if (backward) {
         call.set("do", make_contents(unit, problem.dtype, o_shape(problem), 4));
     }

@@ -13,7 +13,7 @@ namespace flexc::cli {
 
 struct BenchOption {
     ModOption mod;
-    std::string shape, dtype = "bf16", device = "auto";
+    std::string shape, dtype = "bf16", kv_dtype, device = "auto"; // kv_dtype empty: dtype
     std::vector<std::string> dims, fills;
     std::optional<double> scale;
     std::string requests; // empty: dense

@@ -49,8 +49,8 @@ void store(std::byte* out, DType dtype, double value) {
     case DType::i8: return store_integer<std::int8_t>(out, value);
     case DType::u8: return store_integer<std::uint8_t>(out, value);
     case DType::boolean: return store_as(out, static_cast<std::uint8_t>(value != 0));
-    case DType::e4m3: // of no tensor that is made up
-    case DType::e5m2: break;
+    case DType::e4m3: return store_as(out, support::E4m3::narrow(static_cast<float>(value)));
+    case DType::e5m2: return store_as(out, support::E5m2::narrow(static_cast<float>(value)));
     }
 }
 

@@ -226,6 +226,15 @@ DType parse_element_type(const std::string& text) {
     return dtype;
 }
 
+DType parse_narrow_type(const std::string& text) {
+    DType dtype = DType::f32;
+    const bool known = parse_type(text, dtype);
+    if (!known || (dtype != DType::e4m3 && dtype != DType::e5m2 && dtype != DType::i8)) {
+        fail_usage(formatted("--kv-dtype '{}': expected e4m3, e5m2 or i8", text));
+    }
+    return dtype;
+}
+
 Device parse_device(const std::string& text) {
     static const std::regex kCuda("cuda(?::([0-9]{1,4}))?");
     std::smatch match;

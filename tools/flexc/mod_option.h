@@ -38,6 +38,7 @@ std::pair<std::string, std::string> split_assignment(const std::string& text,
 double parse_number(const std::string& text, std::string_view what);
 
 DType parse_element_type(const std::string& text); // f32, f16 or bf16
+DType parse_narrow_type(const std::string& text);  // e4m3, e5m2 or i8
 Device parse_device(const std::string& text);      // auto, cpu, cuda, cuda:N
 std::string describe(Device device);
 ForwardKernel parse_forward_kernel(const std::string& text); // auto, generic, specialized
