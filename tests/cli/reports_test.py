@@ -145,6 +145,16 @@ class Reports(CommandTest):
         self.assertIsNone(value["backward_ms"])
 
     @needs_cpu
+    def test_bench_of_eight_bits(self):
+        shape = ["--shape", "1,2,1,64,64,16", "--dtype", "bf16", "--device", "cpu"]
+        for dtype in ("e4m3", "e5m2", "i8"):
+            value = json.loads(self.expect(0, "bench", "alibi", *shape, "--kv-dtype", dtype, "--json"))
+            self.assertEqual((value["dtype"], value["kv_dtype"]), ("bf16", dtype))
+            self.assertGreater(value["forward_ms"], 0)
+        self.assertIn("expected e4m3, e5m2 or i8", self.expect(2, "bench", "alibi", *shape, "--kv-dtype", "f32"))
+        self.assertIn("forward only", self.expect(1, "bench", "alibi", *shape, "--kv-dtype", "i8", "--backward"))
+
+    @needs_cpu
     def test_bench_of_requests(self):
         for pages in [[], ["--page-size", "16"]]:
             text = self.expect(0, "bench", "causal", "--shape", "4,2,16", "--requests", "2x1@30,1x10@20", "--dtype",
