@@ -155,6 +155,16 @@ class Reports(CommandTest):
         self.assertIn("forward only", self.expect(1, "bench", "alibi", *shape, "--kv-dtype", "i8", "--backward"))
 
     @needs_cpu
+    def test_bench_of_strides(self):
+        shape = ["--shape", "1,2,1,64,64,16", "--dtype", "bf16", "--device", "cpu"]
+        for strides in ("bhsd", "bshd", "padded"):
+            value = json.loads(self.expect(0, "bench", "alibi", *shape, "--backward", "--strides", strides, "--json"))
+            self.assertGreater(value["backward_ms"], 0)
+        self.assertIn("expected bhsd, bshd or padded", self.expect(2, "bench", "alibi", *shape, "--strides", "x"))
+        self.assertIn("--requests", self.expect(2, "bench", "causal", "--shape", "4,2,16", "--requests", "2x1@30",
+                                                "--strides", "bshd"))
+
+    @needs_cpu
     def test_bench_of_requests(self):
         for pages in [[], ["--page-size", "16"]]:
             text = self.expect(0, "bench", "causal", "--shape", "4,2,16", "--requests", "2x1@30,1x10@20", "--dtype",

@@ -1,5 +1,7 @@
 #include "flexc/attention_call.h"
 
+#include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "flexc/command.h"
@@ -99,9 +101,34 @@ DeviceTensor AttentionCall::make(std::string tensor_name, DType dtype,
     return tensor;
 }
 
+DeviceTensor AttentionCall::make_rows(std::string tensor_name, DType dtype,
+                                      std::span<const std::int64_t> shape,
+                                      std::span<const std::byte> bytes) const {
+    if (options_.strides == TensorStrides::bhsd || shape.size() != 4) {
+        return make(std::move(tensor_name), dtype, shape, bytes);
+    }
+    if (options_.strides == TensorStrides::bshd) {
+        auto tensor = make(std::move(tensor_name), dtype, shape, bytes);
+        tensor.view.strides[1] = shape[3];
+        tensor.view.strides[2] = shape[1] * shape[3];
+        return tensor;
+    }
+    const std::array padded = {shape[0], shape[1], shape[2], shape[3] + 1};
+    const auto row = static_cast<std::size_t>(shape[3]) * size_of(dtype);
+    const auto padded_row = row + size_of(dtype);
+    std::vector<std::byte> rows(bytes.size() / row * padded_row);
+    for (std::size_t i = 0; i < bytes.size() / row; ++i) {
+        std::ranges::copy(bytes.subspan(i * row, row),
+                          rows.begin() + static_cast<std::ptrdiff_t>(i * padded_row));
+    }
+    auto tensor = make(std::move(tensor_name), dtype, padded, rows);
+    tensor.view.shape[3] = shape[3];
+    return tensor;
+}
+
 void AttentionCall::set(std::string_view tensor_name, std::span<const std::byte> bytes) {
     const auto put = [&](DeviceTensor& target, DType dtype, std::vector<std::int64_t> shape) {
-        target = make(std::string(tensor_name), dtype, shape, bytes);
+        target = make_rows(std::string(tensor_name), dtype, shape, bytes);
     };
     if (tensor_name == "q") {
         put(q_, shape_.dtype, q_shape(shape_));
@@ -141,17 +168,24 @@ Result<Plan> AttentionCall::make_plan() const {
                         .global_q_len = options_.global_q_len,
                         .lengths = shape_.lengths.view()};
     apply(shape_.part, options);
+    // Contiguous tensors are what a plan expects.
+    const auto forward = forward_tensors();
+    const auto backward = backward_tensors();
+    if (options_.strides != TensorStrides::bhsd) {
+        options.forward = &forward;
+        if (backward.dq) options.backward = &backward;
+    }
     return kernel_.plan(shape_.sizes, buffer_views_, {}, options);
 }
 
 void AttentionCall::prepare(bool backward) {
     const auto o_type = options_.output_type == OutputType::f32 ? DType::f32 : shape_.dtype;
-    outputs_.push_back(make("o", o_type, o_shape(shape_), {}));
+    outputs_.push_back(make_rows("o", o_type, o_shape(shape_), {}));
     outputs_.push_back(make("lse", DType::f32, lse_shape(shape_), {}));
     if (backward) {
-        outputs_.push_back(make("dq", shape_.dtype, q_shape(shape_), {}));
-        outputs_.push_back(make("dk", shape_.dtype, k_shape(shape_), {}));
-        outputs_.push_back(make("dv", shape_.dtype, v_shape(shape_), {}));
+        outputs_.push_back(make_rows("dq", shape_.dtype, q_shape(shape_), {}));
+        outputs_.push_back(make_rows("dk", shape_.dtype, k_shape(shape_), {}));
+        outputs_.push_back(make_rows("dv", shape_.dtype, v_shape(shape_), {}));
         for (const auto index : gradient_of_) {
             const auto& view = buffers_[index].view;
             outputs_.push_back(make(
@@ -188,31 +222,36 @@ TensorView AttentionCall::output(std::string_view tensor_name) const {
     return {};
 }
 
+ForwardTensors AttentionCall::forward_tensors() const {
+    return {.q = q_.view,
+            .k = k_.view,
+            .v = v_.view,
+            .o = output("o"),
+            .lse = output("lse"),
+            .k_scale = k_scale_.view,
+            .v_scale = v_scale_.view};
+}
+
+BackwardTensors AttentionCall::backward_tensors() const {
+    return {.q = q_.view,
+            .k = k_.view,
+            .v = v_.view,
+            .o = output("o"),
+            .lse = output("lse"),
+            .d_out = d_out_.view,
+            .d_lse = d_lse_.view,
+            .dq = output("dq"),
+            .dk = output("dk"),
+            .dv = output("dv")};
+}
+
 Result<void> AttentionCall::forward() const {
-    return kernel_.forward(plan_,
-                           {.q = q_.view,
-                            .k = k_.view,
-                            .v = v_.view,
-                            .o = output("o"),
-                            .lse = output("lse"),
-                            .k_scale = k_scale_.view,
-                            .v_scale = v_scale_.view},
-                           buffer_views_, {workspace_.data(), workspace_.bytes()});
+    return kernel_.forward(plan_, forward_tensors(), buffer_views_,
+                           {workspace_.data(), workspace_.bytes()});
 }
 
 Result<void> AttentionCall::backward() const {
-    return kernel_.backward(plan_,
-                            {.q = q_.view,
-                             .k = k_.view,
-                             .v = v_.view,
-                             .o = output("o"),
-                             .lse = output("lse"),
-                             .d_out = d_out_.view,
-                             .d_lse = d_lse_.view,
-                             .dq = output("dq"),
-                             .dk = output("dk"),
-                             .dv = output("dv")},
-                            buffer_views_, gradient_views_,
+    return kernel_.backward(plan_, backward_tensors(), buffer_views_, gradient_views_,
                             {workspace_.data(), workspace_.bytes()});
 }
 

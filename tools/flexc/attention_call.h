@@ -55,12 +55,17 @@ struct DeviceTensor {
 
 enum class OutputType : std::uint8_t { input, f32 }; // of o: that of q, or f32
 
+// How dense tensors [B, H, S, D] lie in memory: as they are named, as [B, S, H, D], or with rows of
+// one element more, which leaves most rows unaligned.
+enum class TensorStrides : std::uint8_t { bhsd, bshd, padded };
+
 struct CallOptions {
     std::optional<double> scale;
     std::vector<std::pair<std::string, double>> params;
     std::int64_t q_offset = 0;
     std::optional<std::int64_t> global_q_len;
     OutputType output_type = OutputType::input;
+    TensorStrides strides = TensorStrides::bhsd; // of q, k, v, o and their gradients
 };
 
 class AttentionCall {
@@ -97,6 +102,12 @@ class AttentionCall {
     void plan();
     DeviceTensor make(std::string tensor_name, DType dtype, std::span<const std::int64_t> shape,
                       std::span<const std::byte> bytes) const;
+    // Of q, k, v, o and their gradients.
+    DeviceTensor make_rows(std::string tensor_name, DType dtype,
+                           std::span<const std::int64_t> shape,
+                           std::span<const std::byte> bytes) const;
+    ForwardTensors forward_tensors() const;
+    BackwardTensors backward_tensors() const;
     TensorView output(std::string_view tensor_name) const;
 
     Kernel kernel_;

@@ -99,6 +99,21 @@ std::vector<BufferContents> make_buffers(const BenchOption& options, const Signa
     return buffers;
 }
 
+TensorStrides parse_strides(const BenchOption& options) {
+    constexpr std::array kNames = {std::pair{"bhsd", TensorStrides::bhsd},
+                                   std::pair{"bshd", TensorStrides::bshd},
+                                   std::pair{"padded", TensorStrides::padded}};
+    const auto found =
+        std::ranges::find(kNames, options.strides, [](const auto& known) { return known.first; });
+    if (found == kNames.end()) {
+        fail_usage(formatted("--strides '{}': expected bhsd, bshd or padded", options.strides));
+    }
+    if (found->second != TensorStrides::bhsd && !options.requests.empty()) {
+        fail_usage("--strides is of dense tensors, and does not go with --requests");
+    }
+    return found->second;
+}
+
 std::vector<double> times_of(const AttentionCall& call, Result<void> (*work)(void*),
                              Timer::Load load) {
     return value_of(
@@ -122,6 +137,9 @@ void add_bench_options(CommandLine command, BenchOption& option) {
     command.option("--kv-dtype", option.kv_dtype,
                    "Of k and v, where it is another, with a scale for each head of keys",
                    {.usual = {"e4m3", "e5m2", "i8"}});
+    command.option("--strides", option.strides,
+                   "How dense tensors lie in memory: padded has rows of an element more",
+                   {.usual = {"bhsd", "bshd", "padded"}});
     command.option("--device", option.device, "auto, cpu, cuda or cuda:N",
                    {.usual = {"auto", "cpu", "cuda"}});
     command.option("--scale", option.scale, "Instead of 1/sqrt(D)");
@@ -154,15 +172,18 @@ BenchCase make_case(const BenchOption& option) {
             .signature = std::move(signature),
             .problem = problem,
             .scale = option.scale,
+            .strides = parse_strides(option),
             .buffers = std::move(buffers)};
 }
 
 AttentionCall make_call(const BenchCase& bench, Kernel kernel, bool backward,
                         OutputType output_type) {
     const auto& problem = bench.problem;
-    AttentionCall call(
-        std::move(kernel), problem,
-        {.scale = bench.scale, .params = bench.mod.param_values, .output_type = output_type});
+    AttentionCall call(std::move(kernel), problem,
+                       {.scale = bench.scale,
+                        .params = bench.mod.param_values,
+                        .output_type = output_type,
+                        .strides = bench.strides});
     const FillSpec unit{FillSpec::Kind::normal, 1.0, 0};
     // So much of a cache's own scale is one: i8 has no other numbers near it.
     constexpr float kNarrowUnit = 32;

@@ -16,6 +16,7 @@ struct BenchOption {
     std::string shape, dtype = "bf16", kv_dtype, device = "auto"; // kv_dtype empty: dtype
     std::vector<std::string> dims, fills;
     std::optional<double> scale;
+    std::string strides = "bhsd";
     std::string requests; // empty: dense
     std::int64_t page_size = 0;
 };
@@ -33,6 +34,7 @@ struct BenchCase {
     Signature signature;
     ProblemShape problem;
     std::optional<double> scale;
+    TensorStrides strides = TensorStrides::bhsd;
     std::vector<BufferContents> buffers;
 
     void add_buffers(AttentionCall& call) const;
