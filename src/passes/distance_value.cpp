@@ -5,6 +5,7 @@
 #include <span>
 
 #include "passes/cost.h"
+#include "passes/dense_bias.h"
 #include "passes/facts.h"
 #include "passes/gradient_factor.h"
 #include "passes/gradient_sum.h"
@@ -102,11 +103,12 @@ bool reads_elements_beside(const Mod& mod, const std::vector<NodeId>& roots,
 
 void find_sum_factors(Mod& mod, bool divides) {
     if (mod.gradients.empty()) return;
-    // Of the warps that sum over diagonals there are none where they have other sums.
+    // Of the warps that sum over diagonals there are none where they have other sums, or copy.
     const auto is_of_elements = [&](const ReadGradient& gradient) {
         return mod.place[gradient.read] == Place::element && !mod.of_distance[gradient.read];
     };
-    const bool sums_heads = std::ranges::none_of(mod.gradients, is_of_elements);
+    const bool sums_heads = std::ranges::none_of(mod.gradients, is_of_elements) &&
+                            dense_bias_of_score(mod) == kNoNode;
     const auto may_have_factor = [&](const ReadGradient& gradient) {
         if (gradient.is_of_row || is_gradient_of_score(mod, gradient)) return false;
         if (is_of_head(mod, gradient.read))

@@ -129,6 +129,19 @@ TEST_CASE("what is dear for a head's number is found once for a distance") {
     }
 }
 
+TEST_CASE("a dense bias keeps the warps that copy it from sums for heads") {
+    const auto sums_of = [](const std::string& more) {
+        const passes::Mod mod =
+            test::lowered("buffer m: bf16[Q_LEN, KV_LEN]\nbuffer p: f32[H] grad\n"
+                          "score_mod = score - log(1 + p[h] * abs(q_idx - kv_idx))" +
+                          more);
+        REQUIRE(mod.gradients.size() == 1);
+        return passes::gradient_sum(mod, mod.gradients[0]);
+    };
+    CHECK(sums_of("") == GradientSum::distance);
+    CHECK(sums_of(" + m[q_idx, kv_idx]") == GradientSum::head);
+}
+
 TEST_CASE("a derivative that is one number for a head divides what it is no factor of") {
     const auto sums_of = [](const std::string& score, bool divides) {
         passes::PipelineOptions options;
