@@ -1,5 +1,8 @@
 #include "passes/cost.h"
 
+#include <algorithm>
+#include <vector>
+
 namespace flexc::passes {
 
 using ir::Op;
@@ -31,6 +34,21 @@ int instructions_of(Op op, bool is_fast, bool is_wide) {
     case Op::read: return 6;
     default: return is_wide ? 2 : 1;
     }
+}
+
+bool costs_more(const Mod& mod, ir::NodeId id, int instructions) {
+    std::vector<ir::NodeId> seen = {id};
+    int cost = 0;
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+        const ir::Node& node = mod.program.graph[seen[i]];
+        if (mod.place[seen[i]] != Place::element) continue;
+        if (node.op == Op::read) return true;
+        if (!ir::info(node.op).is_leaf()) cost += instructions_of(node.op, true, false);
+        if (cost > instructions) return true;
+        for (const ir::NodeId operand : node.operands)
+            if (std::ranges::find(seen, operand) == seen.end()) seen.push_back(operand);
+    }
+    return false;
 }
 
 } // namespace flexc::passes

@@ -4,10 +4,16 @@
 #include <span>
 #include <vector>
 
+#include "passes/cost.h"
+#include "passes/dense_bias.h"
+#include "passes/facts.h"
+#include "passes/gradient_sum.h"
+#include "passes/roots.h"
 #include "passes/simplify.h"
 
 namespace flexc::passes {
 
+using ir::kNoNode;
 using ir::NodeId;
 using ir::Op;
 
@@ -15,6 +21,8 @@ namespace {
 
 constexpr int kMaxRatioDepth = 8;            // of products, and of choices and sums above them
 constexpr std::size_t kMaxRatioFactors = 24; // of a derivative
+// What it costs about to add an element's product to a sum for a head.
+constexpr int kSum = 6;
 
 // constant * above / below.
 struct RealProduct {
@@ -97,16 +105,73 @@ class Ratio {
     bool divides_ = false;
 };
 
+bool is_of_head(const Mod& mod, NodeId id) {
+    return mod.place[id] == Place::launch || mod.place[id] == Place::head;
+}
+
+// Their factors become quotients. A derivative near 0 becomes a number that is 0 beside any other
+// gradient of the score, and by which sums can be divided.
+void divide_by_derivative(Mod& mod, const std::vector<ReadGradient*>& divided) {
+    constexpr double kLeast = 0x1p-100;
+    Builder build(mod.program.graph);
+    const NodeId derivative = mod.d_score, least = build.real(kLeast);
+    const NodeId is_small = build.apply(Op::flt, {build.apply(Op::fabs, {derivative}), least});
+    mod.d_score = build.apply(Op::fselect, {is_small, least, derivative});
+    for (ReadGradient& gradient : mod.gradients)
+        if (gradient.partial == derivative) gradient.partial = mod.d_score;
+    for (ReadGradient* gradient : divided)
+        gradient->sum_factor = build.apply(Op::fdiv, {gradient->partial, mod.d_score});
+}
+
 } // namespace
 
 NodeId gradient_factor(Mod& mod, const ReadGradient& gradient) {
-    if (mod.counters[gradient.read] != ir::kNoNode) return ir::kNoNode;
     const auto factor = Ratio(mod.program.graph, mod.d_score).of(gradient.partial);
-    if (!factor) return ir::kNoNode;
+    if (!factor) return kNoNode;
     const auto uses_score = [&](NodeId id) { return mod.program.graph[id].op == Op::score; };
     return std::ranges::any_of(ir::reachable(mod.program.graph, std::span(&*factor, 1)), uses_score)
-               ? ir::kNoNode
+               ? kNoNode
                : *factor;
+}
+
+void find_sum_factors(Mod& mod, bool divides) {
+    if (mod.gradients.empty()) return;
+    // Of the warps that sum over diagonals there are none where they have other sums, or copy.
+    const auto is_of_elements = [&](const ReadGradient& gradient) {
+        return mod.place[gradient.read] == Place::element && !mod.of_distance[gradient.read];
+    };
+    const bool sums_heads =
+        std::ranges::none_of(mod.gradients, is_of_elements) && dense_bias_of_score(mod) == kNoNode;
+    const auto may_have_factor = [&](const ReadGradient& gradient) {
+        if (mod.counters[gradient.read] != kNoNode || gradient.is_of_row ||
+            is_gradient_of_score(mod, gradient))
+            return false;
+        if (is_of_head(mod, gradient.read))
+            return sums_heads && costs_more(mod, gradient.partial, kSum);
+        if (!is_of_elements(gradient)) return mod.place[gradient.read] == Place::element;
+        const CapturedRead* read = captured_read(mod, gradient.read);
+        return read != nullptr && is_table(*read);
+    };
+    const auto is_factor = [&](const ReadGradient& gradient, NodeId id) {
+        return is_of_elements(gradient) ? is_of_head(mod, id) : bool{mod.of_distance[id]};
+    };
+    divides = divides && is_of_head(mod, mod.d_score);
+    const std::size_t known = mod.program.graph.size();
+    std::vector<ReadGradient*> divided;
+    for (ReadGradient& gradient : mod.gradients) {
+        if (!may_have_factor(gradient)) continue;
+        gradient.sum_factor = gradient_factor(mod, gradient);
+        if (gradient.sum_factor == kNoNode && divides && is_factor(gradient, gradient.partial))
+            divided.push_back(&gradient);
+    }
+    if (!divided.empty()) divide_by_derivative(mod, divided);
+    if (mod.program.graph.size() != known) {
+        mod.order = ir::reachable(mod.program.graph, root_nodes(mod));
+        find_facts(mod);
+    }
+    for (ReadGradient& gradient : mod.gradients)
+        if (gradient.sum_factor != kNoNode && !is_factor(gradient, gradient.sum_factor))
+            gradient.sum_factor = kNoNode;
 }
 
 } // namespace flexc::passes

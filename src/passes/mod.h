@@ -37,7 +37,7 @@ struct ReadGradient {
     // By passes/table_gradient.h; of a table, whether each index is a number of the query plus one
     // of the key.
     bool is_of_table = false, is_separable = false;
-    // By passes/distance_value.h: what sums of d loss / d score are multiplied with. Of a read by
+    // By passes/gradient_factor.h: what sums of d loss / d score are multiplied with. Of a read by
     // distance or of a whole head, they are over diagonals and this is a function of the distance;
     // of a table it is one number for a head. kNoNode where there is none, or they are the
     // gradient.

@@ -159,6 +159,8 @@ TEST_CASE("a derivative that is one number for a head divides what it is no fact
     CHECK(sums_of("score * a[h] + t[h, abs(q_idx - kv_idx)]", false) == elements);
     CHECK(sums_of("score * a[q_idx] + t[h, abs(q_idx - kv_idx)]", true) == elements);
     CHECK(sums_of("score * a[h] * t[h, abs(q_idx - kv_idx)]", true) == elements);
+    CHECK(sums_of("score * a[h] + sum(i in 0..N: t[h, i] * sqrt(abs(q_idx - kv_idx) + i))", true) ==
+          elements);
 }
 
 TEST_CASE("a table is summed on chip where dS times a number of the head is its gradient") {
