@@ -283,6 +283,9 @@ class Tape {
         case Op::pow:
             near(x);
             if (y < 0) divide_by(x);
+            // A constant 1/2 is a square root, as PyTorch's: NaN at -inf, where a power has
+            // infinity.
+            if (std::fabs(y) == 0.5 && std::isinf(x)) near(1e-12);
             e.real = std::pow(x, y);
             return;
         case Op::sin:
