@@ -8,7 +8,13 @@ import flexc
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
+from torch._subclasses import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
 from flexc.torch import create_block_mask, flex_attention, flex_attention_varlen  # noqa: E402
+
+VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 Q_LENS, KV_LENS = [7, 1, 0, 40, 16], [7, 3, 5, 33, 16]
 
@@ -138,13 +144,142 @@ def test_errors():
         flex_attention_varlen(q, k[:, :1], v[:, :1], ends, ends)
 
 
-def test_in_a_compiled_function():
-    """It is a break in the graph."""
-    q, k, v = (torch.randn(12, 2, 16, requires_grad=True) for _ in range(3))
-    ends = torch.tensor([0, 4, 12], dtype=torch.int32)
+@pytest.fixture
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
 
-    def step(q, k, v):
-        return flex_attention_varlen(q * 2, k, v, ends, ends, mask_mod=causal).sin()
-    torch.testing.assert_close(torch.compile(step, backend="eager")(q, k, v), step(q, k, v))
-    with pytest.raises(flexc.errors.CannotTrace, match="outside"):
-        torch.fx.experimental.proxy_tensor.make_fx(step)(q, k, v)
+
+def same_gradients(step, compiled, leaves, *lengths):
+    """What both compute of these lengths, forward and gradients, is the same."""
+    d_out = torch.randn(12, 2, 16)
+    results = []
+    for function in (step, compiled):
+        out, lse = function(*leaves, *lengths)
+        results.append((out, lse, *torch.autograd.grad((out * d_out).sum() + lse.sum(), leaves)))
+    for a, b in zip(*results):
+        torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-4)
+
+
+def lengths_of(*ends):
+    return torch.tensor(ends, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_one_operator_of_any_lengths(fresh, backend):
+    """Lengths are tensors of the graph: others are read, and compile nothing."""
+    leaves = [torch.randn(shape, requires_grad=True) for shape in [(12, 2, 16)] * 3 + [(2,), (25,)]]
+    counter = CompileCounterWithBackend(backend)
+
+    def step(q, k, v, slopes, bias, ends):
+        def mod(score, b, h, q_idx, kv_idx):
+            return score + slopes[h] * (kv_idx - q_idx) + bias[q_idx - kv_idx + 12]
+        out, lse = flex_attention_varlen(q * 2, k, v, ends, ends, mod, causal, return_lse=True)
+        return out.sin(), lse
+    compiled = torch.compile(step, backend=counter, fullgraph=True)
+    for ends in (lengths_of(0, 4, 12), lengths_of(0, 9, 12), lengths_of(0, 12, 12), lengths_of(0, 4, 12)):
+        same_gradients(step, compiled, leaves, ends)
+    ends[1] = 7  # the same tensor, changed where it is
+    same_gradients(step, compiled, leaves, ends)
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_each_backward_of_a_graph_has_its_own_lengths(fresh, backend):
+    q, k, v = (torch.randn(12, 2, 16, requires_grad=True) for _ in range(3))
+
+    def step(ends):
+        return flex_attention_varlen(q, k, v, ends, ends, mask_mod=causal)
+    compiled = torch.compile(step, backend=backend, fullgraph=True)
+    pairs = [lengths_of(0, 4, 12), lengths_of(0, 9, 12)]
+    of_graph, eager = ([function(ends) for ends in pairs] for function in (compiled, step))
+    for a, b in zip(of_graph, eager):
+        for x, y in zip(*(torch.autograd.grad(out.square().sum(), (q, k, v)) for out in (a, b))):
+            torch.testing.assert_close(x, y)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_lengths_computed_in_the_graph(fresh, backend):
+    """A backend may use their memory again for others."""
+    q, k, v = (torch.randn(12, 2, 16) for _ in range(3))
+
+    def step(q, k, v, lengths):
+        ends = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+        once = flex_attention_varlen(q, k, v, ends, ends, mask_mod=causal)
+        ends = ends + torch.tensor([0, 1, 0], dtype=torch.int32)
+        return flex_attention_varlen(once, k, v, ends, ends, mask_mod=causal)
+    compiled = torch.compile(step, backend=backend, fullgraph=True)
+    for lengths in ([4, 8], [9, 3]):
+        torch.testing.assert_close(compiled(q, k, v, torch.tensor(lengths)), step(q, k, v, torch.tensor(lengths)))
+
+
+def test_sizes_stay_open(fresh):
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(flex_attention_varlen, backend=counter, fullgraph=True, dynamic=True)
+    for ends in (lengths_of(0, 4, 12), lengths_of(0, 9, 12, 30), lengths_of(0, 5, 5, 6, 17)):
+        q, k, v = (torch.randn(int(ends[-1]), 2, 16) for _ in range(3))
+        for given in ({}, {"mask_mod": causal, "query_start": "end", "q_len": int(ends[-1])}):
+            torch.testing.assert_close(compiled(q, k, v, ends, ends, **given),
+                                       flex_attention_varlen(q, k, v, ends, ends, **given))
+    assert counter.frame_count == 2
+
+
+def test_rows_of_no_document_in_a_graph(fresh):
+    q, k, v = (torch.randn(12, 2, 16, requires_grad=True) for _ in range(3))
+    compiled = torch.compile(flex_attention_varlen, backend="aot_eager", fullgraph=True)
+    for end in (12, 9):
+        ends = lengths_of(0, 4, end)
+        out, lse = compiled(q, k, v, ends, ends, return_lse=True)
+        assert (out[end:] == 0).all() and (lse[end:] == 0).all()
+        for gradient in torch.autograd.grad(out.sum() + lse[:9].sum(), (q, k, v)):
+            assert (gradient[end:] == 0).all() and gradient[:end].abs().sum() > 0
+
+
+@pytest.mark.parametrize("kv_heads, dv", [(2, 16), (1, 24)])
+def test_other_shapes_in_a_graph(fresh, kv_heads, dv):
+    q, k, v = packed(kv_heads=kv_heads, dtype=torch.float32, dv=dv)
+
+    def step(q, k, v, *ends):
+        return flex_attention_varlen(q, k, v, *ends, mask_mod=causal, enable_gqa=True, return_lse=True)
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=VERSION >= (2, 7) or dv == 16)
+    for a, b in zip(compiled(q, k, v, cu(Q_LENS), cu(KV_LENS)), step(q, k, v, cu(Q_LENS), cu(KV_LENS))):
+        torch.testing.assert_close(a, b)
+
+
+def test_errors_of_a_graph(fresh):
+    q, k, v = (torch.randn(12, 2, 16) for _ in range(3))
+    compiled = torch.compile(flex_attention_varlen, backend="aot_eager", fullgraph=True)
+    with pytest.raises(flexc.errors.InvalidOption, match=r"cu_seqlens_q\[2\] is 3"):
+        compiled(q, k, v, lengths_of(0, 4, 3), lengths_of(0, 4, 12))
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.slopes = torch.nn.Parameter(torch.randn(2))
+
+    def forward(self, q, k, v, ends):
+        return flex_attention_varlen(q, k, v, ends, ends, lambda s, b, h, i, j: s + self.slopes[h] * (j - i), causal)
+
+
+@pytest.mark.parametrize("trace", ["strict", "not strict", "make_fx"])
+def test_traced(fresh, trace):
+    model, ends = Model(), lengths_of(0, 4, 12)
+    inputs = [torch.randn(12, 2, 16) for _ in range(3)]
+    if trace == "make_fx":
+        module = graph = make_fx(model)(*inputs, ends)
+    else:
+        program = torch.export.export(model, (*inputs, ends), strict=trace == "strict")
+        module, graph = program.module(), program
+    called = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+    assert called.count("flexc.attention_varlen.default") == 1
+    for ends in (ends, lengths_of(0, 9, 12)):
+        torch.testing.assert_close(module(*inputs, ends), model(*inputs, ends))
+
+
+def test_fake_tensors():
+    with FakeTensorMode():
+        q, k, v = torch.empty(12, 4, 16), torch.empty(9, 2, 16), torch.empty(9, 2, 24)
+        ends = torch.empty(3, dtype=torch.int32)
+        out, lse = flex_attention_varlen(q, k, v, ends, ends, enable_gqa=True, return_lse=True)
+    assert out.shape == (12, 4, 24) and lse.shape == (12, 4) and lse.dtype == torch.float32

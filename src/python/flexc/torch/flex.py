@@ -414,12 +414,7 @@ def _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, retur
     mask_mod = None if block_mask is None else mask_of(block_mask, query, key)
     key, value = _expanded(query, key, value)
     scale = None if scale is None else float(scale)
-    if _is_dynamo():
-        mask = (score_mod is not None, mask_mod is not None, graph.everything if mask_mod is None else mask_mod)
-        score = graph.identity if score_mod is None else score_mod
-        out, lse = graph.in_graph(query, key, value, score, mask, scale, {})
-    else:
-        out, lse = graph.attend(query, key, value, score_mod, mask_mod, scale)
+    out, lse = graph.attend(query, key, value, score_mod, mask_mod, scale)
     return _returned(out, lse, return_lse, return_aux)
 
 
@@ -428,7 +423,7 @@ _OLD_DYNAMO = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2
 
 def _fits_dynamo(query, value):
     """Older ones take it that the output has the query's head dim."""
-    return not _OLD_DYNAMO or value.shape[3] == query.shape[3]
+    return not _OLD_DYNAMO or value.shape[-1] == query.shape[-1]
 
 
 # What dynamo then sees: a call that it does not look into.

@@ -1,4 +1,5 @@
-"""flex_attention in graphs: under torch.compile, torch.export and make_fx a call becomes the operator flexc::attention.
+"""flex_attention in graphs: under torch.compile, torch.export and make_fx a call becomes the operator flexc::attention,
+or flexc::attention_varlen of packed documents.
 
 Dynamo traces the mods itself, as it does those of PyTorch's flex_attention, and gives their graphs with the tensors
 that they capture to `in_graph`. That turns them into a program when a backend runs or traces it, so a backend sees only
@@ -31,10 +32,10 @@ class _InGraph(HigherOrderOperator):
         self.__name__, self.__module__ = "flex_attention", __name__
 
     def __call__(self, query, key, value, score_mod, mask, scale, _, score_captures=(), mask_captures=()):
-        has_score, has_mask, mask_mod = mask
+        has_score, has_mask, *documents, mask_mod = mask
         score = _of_graph(score_mod, score_captures, True, query.device) if has_score else None
         seen = _of_graph(mask_mod, mask_captures, False, query.device) if has_mask else None
-        return _attention(query, key, value, score, seen, scale)
+        return _attention(query, key, value, score, seen, scale, documents)
 
 
 in_graph = _InGraph()
@@ -80,15 +81,22 @@ def _of_function(function, with_score, device):
     return _Mod(traced, captures.tensors, captures.numbers)
 
 
-def attend(query, key, value, score_mod, mask_mod, scale):
-    """(out, lse) by the operator, of mods that are functions."""
+def attend(query, key, value, score_mod, mask_mod, scale, documents=()):
+    """(out, lse) of a call that is traced, by the operator. documents are its last arguments, of packed tensors."""
+    if torch.compiler.is_dynamo_compiling():
+        mask = (score_mod is not None, mask_mod is not None, *documents, everything if mask_mod is None else mask_mod)
+        return in_graph(query, key, value, identity if score_mod is None else score_mod, mask, scale, {})
     score = score_mod and _of_function(score_mod, True, query.device)
     mask = mask_mod and _of_function(mask_mod, False, query.device)
-    return _attention(query, key, value, score, mask, scale)
+    return _attention(query, key, value, score, mask, scale, documents)
 
 
-def _attention(query, key, value, score, mask, scale):
-    sizes = Sizes(query.shape[0], query.shape[1], key.shape[1], query.shape[2], key.shape[2])
+def _attention(query, key, value, score, mask, scale, documents):
+    if documents:
+        operator, sizes = torch.ops.flexc.attention_varlen, Sizes(None, query.shape[1], key.shape[1], None, None)
+    else:
+        operator = torch.ops.flexc.attention
+        sizes = Sizes(query.shape[0], query.shape[1], key.shape[1], query.shape[2], key.shape[2])
     with_grad = torch.is_grad_enabled()
     text = Text(score and score.traced, mask and mask.traced, score.numbers if score else (),
                 mask.numbers if mask else (), sizes,
@@ -103,4 +111,4 @@ def _attention(query, key, value, score, mask, scale):
     numbers = {name: (score if prefix == "s" else mask).numbers[place] for name, _, (prefix, place) in text.params}
     params = " ".join(f"{name}={float(number)!r}" for name, number in numbers.items())
     needs_grad = with_grad and any(tensor.requires_grad for tensor in (query, key, value, *buffers))
-    return torch.ops.flexc.attention(query, key, value, buffers, text.text, params, scale, needs_grad)
+    return operator(query, key, value, buffers, text.text, params, scale, needs_grad, *documents)

@@ -1,20 +1,32 @@
 """Programs as text on PyTorch's tensors: an operator of torch.library, which torch.compile and export keep whole."""
-from typing import List, Optional, Sequence, Tuple
+import threading
+from typing import NamedTuple, Optional
 
 import torch
 
 from .. import kernel as kernels
+from ..layouts import QUERY_STARTS
 from .flex import _DTYPES, _MOST_KEPT, _check, _check_lengths, _Kept, _moved, _stream, _workspace
 
 _kernels, _plans = _Kept(), _Kept()
+_captured = {}  # plans whose memory CUDA graphs read: never forgotten
 
 
-def _kernel(program, query, value, backward):
-    key = program, query.dtype, query.shape[3], value.shape[3], query.device, backward
+class _Documents(NamedTuple):
+    """Where packed documents lie: the last arguments of the operators that have them."""
+    cu_seqlens_q: torch.Tensor
+    cu_seqlens_k: torch.Tensor
+    query_start: str
+    q_len: Optional[int]
+    kv_len: Optional[int]
+
+
+def _kernel(program, query, value, backward, layout):
+    key = program, query.dtype, query.shape[-1], value.shape[-1], query.device, backward, layout
     found = _kernels.get(key)
     return found or _kernels.put(key, kernels.compile(
-        program, dtype=_DTYPES[query.dtype], head_dim=query.shape[3], head_dim_v=value.shape[3], device=query.device,
-        backward=backward))
+        program, dtype=_DTYPES[query.dtype], head_dim=query.shape[-1], head_dim_v=value.shape[-1], device=query.device,
+        backward=backward, query_layout=layout, key_layout=layout))
 
 
 _SIZES = {"B", "H", "H_KV", "Q_LEN", "KV_LEN", "D", "DV"}
@@ -25,54 +37,88 @@ def _has_own_sizes(buffers):
     return any(not dim.isdigit() and dim not in _SIZES for _, _, dims, _ in buffers for dim in dims)
 
 
+def _new_plan(kernel, sizes, params, scale, buffers, stream, options, *lengths):
+    """A plan, and whether it serves buffers that hold something else."""
+    values = dict(param.split("=") for param in params.split())
+    options = {"scale": scale, "params": {name: float(value) for name, value in values.items()}, **options}
+    # Buffers say how large their own sizes are. A block mask would be that of what they hold now: without buffers each
+    # call reads the mask anew.
+    has_own = _has_own_sizes(kernel.signature.buffers)
+    made = kernel._core.plan(sizes, kernel._buffers, kernel._grads, buffers if has_own else None, stream, options,
+                             *lengths)
+    return made, not (has_own and made.block_mask_bytes)
+
+
+def _kept_plan(kernel, place):
+    found = _plans.get(place)
+    return found[1] if found is not None and found[0] is kernel else None
+
+
 def _plan(kernel, query, key, params, scale, buffers):
     sizes = query.shape[0], query.shape[1], key.shape[1], query.shape[2], key.shape[2]
     place = id(kernel), sizes, params, scale, *[buffer.shape for buffer in buffers]
-    found = _plans.get(place)
-    if found is not None and found[0] is kernel:
-        return found[1]
-    values = dict(param.split("=") for param in params.split())
-    options = {"scale": scale, "params": {name: float(value) for name, value in values.items()}}
-    stream = _stream(query.device)
-    if _has_own_sizes(kernel.signature.buffers):
-        # The buffers say how large these are. A block mask would be that of what they hold now.
-        made = kernel._core.plan(sizes, kernel._buffers, kernel._grads, buffers, stream, options)
-        if made.block_mask_bytes:
-            return made
-    else:
-        # Without buffers: each call reads the mask anew.
-        made = kernel._core.plan(sizes, kernel._buffers, kernel._grads, None, stream, options)
-    _plans.put(place, (kernel, made))
-    return made
+    plan = _kept_plan(kernel, place)
+    if plan is None:
+        plan, serves_others = _new_plan(kernel, sizes, params, scale, buffers, _stream(query.device), {})
+        if serves_others:
+            _plans.put(place, (kernel, plan))
+    return plan
 
 
-@torch.library.custom_op("flexc::attention", mutates_args=())
-def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, buffers: Sequence[torch.Tensor],
-               program: str, params: str, scale: Optional[float], backward: bool) -> Tuple[torch.Tensor, torch.Tensor]:
-    kernel = _kernel(program, query, value, backward)
+def _packed_plan(kernel, query, key, value, params, scale, buffers, documents):
+    """A plan of these documents. Each call reads the lengths: a graph may write to their memory without a trace."""
+    lengths = {"cu_seqlens_q": documents.cu_seqlens_q, "cu_seqlens_k": documents.cu_seqlens_k}
+    most = [-1 if given is None else given for given in (documents.q_len, documents.kv_len)]
+    inputs, stream = (query.detach(), key.detach(), value.detach()), _stream(query.device)
+
+    def new():
+        options = {"query_start": QUERY_STARTS[documents.query_start], "forward": (*inputs, None, None)}
+        return _new_plan(kernel, (-1, query.shape[1], key.shape[1], *most), params, scale, buffers, stream, options,
+                         lengths)
+    if documents.cu_seqlens_q.device.type == "cpu":
+        return new()[0]
+    # Lengths of a GPU are updated on the stream, which a CUDA graph can capture: a plan is of one thread and stream.
+    place = (id(kernel), threading.get_ident(), stream, *documents[2:], documents.cu_seqlens_q.shape, params, scale,
+             *[(x.shape, x.stride(), x.data_ptr() % 16) for x in inputs], *[buffer.shape for buffer in buffers])
+    plan = _kept_plan(kernel, place)
+    if plan is not None:
+        plan.update_lengths(lengths, None, stream)
+        if torch.cuda.is_current_stream_capturing():
+            _captured[id(plan)] = plan
+        return plan
+    plan, serves_others = new()
+    if serves_others:
+        _plans.put(place, (kernel, plan))
+    return plan
+
+
+def _prepare(query, key, value, buffers, program, params, scale, backward, documents):
+    """(kernel, plan, buffers on the device, what makes the results) of a call."""
+    kernel = _kernel(program, query, value, backward, "ragged" if documents else "dense")
     moved = tuple(_moved(buffer, query.device) for buffer in buffers)
-    plan = _plan(kernel, query, key, params, scale, moved)
-    out = query.new_empty((*query.shape[:3], value.shape[3]))
-    lse = torch.empty(query.shape[:3], dtype=torch.float32, device=query.device)
+    if not documents:
+        return kernel, _plan(kernel, query, key, params, scale, moved), moved, torch.empty
+    plan = _packed_plan(kernel, query, key, value, params, scale, moved, _Documents(*documents))
+    # Rows of no document are 0.
+    return kernel, plan, moved, torch.empty if plan.rows == (query.shape[0], key.shape[0]) else torch.zeros
+
+
+def _forward(query, key, value, buffers, program, params, scale, backward, *documents):
+    _, plan, moved, allocate = _prepare(query, key, value, buffers, program, params, scale, backward, documents)
+    out = allocate((*query.shape[:-1], value.shape[-1]), dtype=query.dtype, device=query.device)
+    lse = allocate(query.shape[:-1], dtype=torch.float32, device=query.device)
     plan.forward((query.detach(), key.detach(), value.detach(), out, lse), moved, _stream(query.device),
                  _workspace(plan.workspace_bytes, query.device))
     return out, lse
 
 
-@_attention.register_fake
-def _(query, key, value, buffers, program, params, scale, backward):
-    return query.new_empty((*query.shape[:3], value.shape[3])), query.new_empty(query.shape[:3], dtype=torch.float32)
+def _fake_forward(query, key, value, *_):
+    return query.new_empty((*query.shape[:-1], value.shape[-1])), query.new_empty(query.shape[:-1], dtype=torch.float32)
 
 
-@torch.library.custom_op("flexc::attention_backward", mutates_args=())
-def _attention_backward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor,
-                        lse: torch.Tensor, d_out: torch.Tensor, d_lse: Optional[torch.Tensor],
-                        buffers: Sequence[torch.Tensor], program: str, params: str,
-                        scale: Optional[float]) -> List[torch.Tensor]:
-    kernel = _kernel(program, query, value, True)
-    moved = tuple(_moved(buffer, query.device) for buffer in buffers)
-    plan = _plan(kernel, query, key, params, scale, moved)
-    results = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value)]
+def _backward(query, key, value, out, lse, d_out, d_lse, buffers, program, params, scale, *documents):
+    kernel, plan, moved, allocate = _prepare(query, key, value, buffers, program, params, scale, True, documents)
+    results = [allocate(x.shape, dtype=x.dtype, device=x.device) for x in (query, key, value)]
     by_name = dict(zip(kernel._buffers, buffers))
     given = [None if x is None else x.detach() for x in (query, key, value, out, lse, d_out, d_lse)]
     gradients = [torch.empty(by_name[name].shape, dtype=torch.float32, device=query.device) for name in kernel._grads]
@@ -81,30 +127,49 @@ def _attention_backward(query: torch.Tensor, key: torch.Tensor, value: torch.Ten
     return results + [gradient.to(by_name[name].dtype) for name, gradient in zip(kernel._grads, gradients)]
 
 
-@_attention_backward.register_fake
-def _(query, key, value, out, lse, d_out, d_lse, buffers, program, params, scale):
+def _fake_backward(query, key, value, out, lse, d_out, d_lse, buffers, program, *_):
     grads = [grad for _, _, _, grad in _buffers_of(program)]
     return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value)] + [
         torch.empty_like(buffer, memory_format=torch.contiguous_format) for buffer, grad in zip(buffers, grads) if grad]
 
 
 def _setup(ctx, inputs, output):
-    query, key, value, buffers, program, params, scale, _ = inputs
-    ctx.save_for_backward(query, key, value, *output, *buffers)
-    ctx.rest = program, params, scale
+    query, key, value, buffers, program, params, scale, _, *documents = inputs
+    ctx.save_for_backward(query, key, value, *output, *documents[:2], *buffers)
+    ctx.rest = (program, params, scale), documents[2:]
 
 
-def _backward(ctx, d_out, d_lse):
-    query, key, value, out, lse, *buffers = ctx.saved_tensors
-    program, params, scale = ctx.rest
-    gradients = torch.ops.flexc.attention_backward(
-        query, key, value, out, lse, d_out, d_lse, buffers, program, params, scale)
+def _gradients(ctx, d_out, d_lse):
+    query, key, value, out, lse, *saved = ctx.saved_tensors
+    of_program, of_documents = ctx.rest
+    lengths, buffers = (saved[:2], saved[2:]) if of_documents else ((), saved)
+    operator = torch.ops.flexc.attention_varlen_backward if of_documents else torch.ops.flexc.attention_backward
+    gradients = operator(query, key, value, out, lse, d_out, d_lse, buffers, *of_program, *lengths, *of_documents)
     rest = iter(gradients[3:])
-    of_buffers = [next(rest) if grad else None for _, _, _, grad in _buffers_of(program)]
-    return (*gradients[:3], of_buffers, None, None, None, None)
+    of_buffers = [next(rest) if grad else None for _, _, _, grad in _buffers_of(of_program[0])]
+    return (*gradients[:3], of_buffers, *[None] * (4 + len(lengths) + len(of_documents)))
 
 
-_attention.register_autograd(_backward, setup_context=_setup)
+_INPUTS = "Tensor query, Tensor key, Tensor value"
+_PROGRAM = "Tensor[] buffers, str program, str params, float? scale"
+
+
+def _register(name, documents=""):
+    """The operator of that name, with its gradient; documents are its last arguments."""
+    forward = torch.library.custom_op(
+        f"flexc::{name}", _forward, mutates_args=(),
+        schema=f"({_INPUTS}, {_PROGRAM}, bool backward{documents}) -> (Tensor, Tensor)")
+    backward = torch.library.custom_op(
+        f"flexc::{name}_backward", _backward, mutates_args=(),
+        schema=f"({_INPUTS}, Tensor out, Tensor lse, Tensor d_out, Tensor? d_lse, {_PROGRAM}{documents}) -> Tensor[]")
+    forward.register_fake(_fake_forward)
+    backward.register_fake(_fake_backward)
+    forward.register_autograd(_gradients, setup_context=_setup)
+
+
+_register("attention")
+_register("attention_varlen",
+          ", Tensor cu_seqlens_q, Tensor cu_seqlens_k, str query_start, SymInt? q_len, SymInt? kv_len")
 
 _signatures = {}
 

@@ -4,8 +4,7 @@ from torch._subclasses import FakeTensor
 
 from .. import errors
 from ..layouts import QUERY_STARTS
-from . import flex
-from .lower import Sizes
+from . import flex, graph
 
 _LENGTHS_KEPT = 4  # of one program and sizes: a few batches whose backward is to come
 
@@ -41,7 +40,6 @@ def _prepare(query, key, value, lengths, most, start, score, mask, scale, needs_
     return call, tensors
 
 
-@torch.compiler.disable
 def flex_attention_varlen(query, key, value, cu_seqlens_q, cu_seqlens_k, score_mod=None, mask_mod=None, scale=None,
                           enable_gqa=False, return_lse=False, *, query_start="zero", q_len=None, kv_len=None):
     """flex_attention within each document of packed tensors, with gradients: no key of another document is visible.
@@ -53,24 +51,38 @@ def flex_attention_varlen(query, key, value, cu_seqlens_q, cu_seqlens_k, score_m
     which then is told the most that a document may have, q_len and kv_len. With query_start='end' the queries of a
     document end with its keys. Plans are kept as long as the same tensors come again, as for the layers of a model.
     """
-    if flex._is_traced() or type(query) is FakeTensor:
-        raise errors.CannotTrace("flex_attention_varlen cannot be in a graph: call it outside of what is traced")
     flex._check(query, key, value, enable_gqa, "tokens, heads, head dim")
     if query_start not in QUERY_STARTS:
         raise errors.InvalidOption(f"query_start is one of {', '.join(QUERY_STARTS)}, not {query_start!r}")
     for name, given in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         if not isinstance(given, torch.Tensor):
             raise errors.InvalidOption(f"{name}: a tensor of integers is wanted, not {type(given)}")
+    scale = None if scale is None else float(scale)
+    documents = cu_seqlens_q, cu_seqlens_k, query_start, q_len, kv_len
+    arguments = query, key, value, score_mod, mask_mod, scale, documents
+    if flex._is_compiling():
+        in_graph = not flex._is_dynamo() or flex._fits_dynamo(query, value)
+        out, lse = graph.attend(*arguments) if in_graph else _outside(*arguments)
+    elif flex._is_traced() or type(query) is FakeTensor:
+        out, lse = graph.attend(*arguments)
+    else:
+        out, lse = _attend(*arguments, return_lse)
+    return (out, lse) if return_lse else out
+
+
+def _attend(query, key, value, score_mod, mask_mod, scale, documents, wants_lse=True):
+    cu_seqlens_q, cu_seqlens_k, query_start, q_len, kv_len = documents
     device = query.device
     score, mask = flex._traced(score_mod, True, device), flex._traced(mask_mod, False, device)
     needs_grad = torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad or
         (score is not None and any(tensor.requires_grad for tensor in score[1].tensors)))
     most = -1 if q_len is None else q_len, -1 if kv_len is None else kv_len
-    call, tensors = _prepare(query, key, value, (cu_seqlens_q, cu_seqlens_k), most, query_start, score, mask,
-                             None if scale is None else float(scale), needs_grad)
+    call, tensors = _prepare(query, key, value, (cu_seqlens_q, cu_seqlens_k), most, query_start, score, mask, scale,
+                             needs_grad)
     if needs_grad:
-        out, lse = flex._Attention.apply(call, query, key, value, *tensors)
-    else:
-        out, lse = flex._forward(call, query, key, value, tensors, return_lse)
-    return (out, lse) if return_lse else out
+        return flex._Attention.apply(call, query, key, value, *tensors)
+    return flex._forward(call, query, key, value, tensors, wants_lse)
+
+
+_outside = torch.compiler.disable(_attend)
