@@ -109,7 +109,8 @@ Result<std::shared_ptr<Communicator>> mpi_communicator(const void* comm = nullpt
 // first, and each range of queries meets it at once: fewest partial results, most memory. Where
 // that is more than DistributedOptions::gathered_bytes, pieces of heads follow each other.
 // ulysses: each rank gets all queries and keys of some heads instead, whatever the mask shows, and
-// has the work of one rank with fewer heads; useful while ranks are no more than heads.
+// has the work of one rank with fewer heads; useful while ranks are no more than heads. Where there
+// are more, or only some are near each other: inside nodes, DistributedOptions::ranks_per_node.
 // automatic: all_gather within gathered_bytes, also in pieces where these are no more launches than
 // a ring's; else ring.
 enum class Exchange : std::uint8_t { automatic, ring, all_gather, ulysses };
@@ -136,6 +137,9 @@ struct DistributedOptions {
     // whole heads of keys allow: one is computed with while the next one comes. Backward, their
     // gradients are there too, in f32.
     std::uint64_t gathered_bytes = std::uint64_t{256} << 20;
+    // Of ulysses: heads are swapped inside nodes of so many ranks, which are neighbours by number,
+    // and keys travel across nodes by ring. 0: all ranks are one node.
+    int ranks_per_node = 0;
 };
 
 // Of one rank and one pass, as the plan knows it beforehand.

@@ -116,8 +116,8 @@ typedef struct flexc_distributed_options {
     size_t param_count;
     int32_t exchange;
     int32_t reduction;
-    int32_t cpu_threads; /* this and the next: as in flexc_plan_options */
-    int32_t reserved;
+    int32_t cpu_threads;    /* this and parallel_for: as in flexc_plan_options */
+    int32_t ranks_per_node; /* of ulysses: heads are swapped inside, keys go across by ring */
     flexc_parallel_for parallel_for;
     void* parallel_user;
     uint64_t gathered_bytes; /* by all_gather on a rank at a time; default 256 MiB */

@@ -98,6 +98,7 @@ Result<ReadOptions> read_options(const flexc_distributed_options* given) {
     options.exchange = *exchange;
     options.reduction = kReductions[*reduction];
     if (read->gathered_bytes != 0) options.gathered_bytes = read->gathered_bytes;
+    options.ranks_per_node = read->ranks_per_node;
     options.cpu_threads = {read->cpu_threads, read->parallel_for, read->parallel_user};
     return result;
 }

@@ -107,12 +107,7 @@ class KeyRows {
 
 // Where a run of this rank's own keys begins in its tensors.
 inline std::int64_t local_row(const DistributedPlanState& plan, std::int64_t position) {
-    std::int64_t row = 0;
-    for (const RowRange& range : plan.sizes.keys.ranges(plan.communicator->rank())) {
-        if (position >= range.begin && position < range.end) return row + position - range.begin;
-        row += range.count();
-    }
-    return row;
+    return row_of(plan.sizes.keys.ranges(plan.communicator->rank()), position);
 }
 
 // To tensors without gaps.

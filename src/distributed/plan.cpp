@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "distributed/agreement.h"
+#include "distributed/rows.h"
 #include "distributed/state.h"
 #include "runtime/bind.h"
 #include "runtime/buffers.h"
@@ -20,6 +21,7 @@ using detail::DistributedPlanState;
 using distributed::AgreedPart;
 using distributed::Block;
 using distributed::Launch;
+using distributed::row_of;
 using distributed::Schedule;
 using distributed::Share;
 using distributed::Step;
@@ -94,16 +96,6 @@ std::uint64_t bytes_per_key(const DistributedPlanState& plan, std::int64_t kv_he
     return bytes;
 }
 
-// Where a position is in a rank's tensors; -1 where it holds others.
-std::int64_t row_of(std::span<const RowRange> ranges, std::int64_t position) {
-    std::int64_t row = 0;
-    for (const RowRange& range : ranges) {
-        if (position >= range.begin && position < range.end) return row + position - range.begin;
-        row += range.count();
-    }
-    return -1;
-}
-
 std::vector<Block> blocks_of(const Step& step, std::span<const RowRange> own, int rank) {
     std::vector<Block::Part> parts;
     for (const Share& share : step.arrivals)
@@ -141,6 +133,7 @@ class Planner {
                 return runtime::invalid(
                     formatted("the {} are shards of {} ranks; the communicator has {}", name,
                               shards->ranks(), ranks));
+        if (auto checked = check_nodes(); !checked) return checked;
         const Kernel& kernel = plan_.kernel->kernel;
         plan_.q_rows = sizes.queries.rows(rank_);
         plan_.k_rows = sizes.keys.rows(rank_);
@@ -157,26 +150,11 @@ class Planner {
         auto map = map_of(kernel.state().mod, plan_.whole, buffers_);
         if (!map) return map.error();
         choose_exchange(*map);
-        if (plan_.exchange == Exchange::ulysses) {
-            if (auto made = distributed::plan_ulysses(plan_, buffers_, options_); !made)
-                return made;
-            count_area(*map);
-            count_ulysses();
-            return {};
-        }
+        if (plan_.exchange == Exchange::ulysses) return run_ulysses(*map);
         const Schedule schedule(sizes.queries, sizes.keys, *map, plan_.exchange);
-        plan_.schedule = schedule.of(rank_);
-        if (pieces_ > 1) {
-            if (auto compiled = compile_pieces(); !compiled) return compiled;
-            plan_.schedule.steps.resize(static_cast<std::size_t>(pieces_),
-                                        Step(plan_.schedule.steps.front()));
-        }
-        for (std::size_t step = 0; step < plan_.schedule.steps.size(); ++step)
-            if (auto added = add_step(plan_.schedule.steps[step], heads_of_step(step)); !added)
-                return added;
-        if (auto added = add_sinks(); !added) return added;
-        find_lone_pieces();
-        count_traffic(schedule, *map);
+        if (auto added = add_launches(schedule); !added) return added;
+        count_area(*map);
+        describe_rank();
         describe_visible(schedule);
         return {};
     }
@@ -198,11 +176,109 @@ class Planner {
                 {"shards", std::move(shards)},
                 {"a scale or params", formatted("{} {}", plan_.whole.scale, params)},
                 {"an exchange or a reduction",
-                 formatted("{} {} {}", name(plan_.exchange), pieces_, name(plan_.reduction))},
+                 formatted("{} {} {} {}", name(plan_.exchange), options_.ranks_per_node, pieces_,
+                           name(plan_.reduction))},
                 {"contents of buffers that the mask reads", visible_}};
     }
 
   private:
+    // What the ranks that share some heads do, one of each node.
+    Planner(DistributedPlanState& plan, std::span<const NamedTensor> buffers,
+            const DistributedOptions& options, std::string_view peers)
+        : Planner(plan, buffers, options) {
+        peers_ = peers;
+    }
+
+    Result<void> check_nodes() const {
+        const int size = options_.ranks_per_node, ranks = plan_.communicator->ranks();
+        if (size == 0) return {};
+        if (options_.exchange != Exchange::ulysses)
+            return runtime::invalid(formatted("ranks_per_node is for Exchange::ulysses, not {}",
+                                              name(options_.exchange)));
+        if (size < 0 || ranks % size != 0)
+            return runtime::invalid(
+                formatted("nodes of {} ranks: the communicator has {}", size, ranks));
+        return {};
+    }
+
+    Result<void> run_ulysses(const VisibleMap& map) {
+        if (!plan_.sharded.empty())
+            return runtime::invalid(
+                "each rank computes with rows of others under this exchange: have buffers whole on "
+                "every rank, or take a ring");
+        const int ranks = plan_.communicator->ranks();
+        const int size = options_.ranks_per_node == 0 ? ranks : options_.ranks_per_node;
+        distributed::Ulysses& ulysses =
+            plan_.ulysses.emplace(distributed::ulysses_of(plan_.sizes, plan_.communicator, size));
+        if (size < ranks)
+            plan_.explanation += formatted(
+                "{} nodes of {} ranks: heads are swapped inside, keys travel across by ring\n",
+                ranks / size, size);
+        auto kernel = compile_heads();
+        if (!kernel) return kernel.error();
+        const Schedule schedule(ulysses.queries, ulysses.keys, map, Exchange::ring);
+        for (const distributed::HeadBlock& block : ulysses.own_share().blocks) {
+            auto of_block = std::make_shared<DistributedPlanState>();
+            of_block->kernel = *kernel;
+            of_block->communicator = ulysses.same_heads;
+            of_block->sizes = {.batch = plan_.sizes.batch,
+                               .heads = block.heads.count(),
+                               .kv_heads = block.kv_heads.count(),
+                               .queries = ulysses.queries,
+                               .keys = ulysses.keys};
+            of_block->whole = plan_.whole;
+            of_block->first_head = block.heads.begin;
+            of_block->q_rows = ulysses.queries.rows(ulysses.same_heads->rank());
+            of_block->k_rows = ulysses.keys.rows(ulysses.same_heads->rank());
+            Planner planner(*of_block, buffers_, options_, "nodes");
+            if (auto added = planner.add_launches(schedule); !added) return added;
+            plan_.explanation += formatted("heads {} to {}:\n{}", block.heads.begin,
+                                           block.heads.end, of_block->explanation);
+            ulysses.blocks.push_back(std::move(of_block));
+        }
+        count_area(map);
+        count_ulysses();
+        describe_visible(schedule);
+        return {};
+    }
+
+    // The program's kernel, of a part of the heads. sink: what becomes of a sink, if there is one.
+    Result<Kernel> compile_part(SinkUse sink) const {
+        CompileOptions options = plan_.kernel->options;
+        options.part_of_heads = true;
+        if (plan_.kernel->sink_kernel) options.sink_use = sink;
+        return compile(plan_.kernel->text, options);
+    }
+
+    Result<std::shared_ptr<const detail::DistributedKernelState>> compile_heads() const {
+        auto part = std::make_shared<detail::DistributedKernelState>(*plan_.kernel);
+        if (part->sink_kernel) {
+            auto sink = compile_part(SinkUse::alone);
+            if (!sink) return sink.error();
+            part->sink_kernel = std::move(*sink);
+        }
+        auto kernel = compile_part(SinkUse::absent);
+        if (!kernel) return kernel.error();
+        part->kernel = std::move(*kernel);
+        return std::shared_ptr<const detail::DistributedKernelState>(std::move(part));
+    }
+
+    Result<void> add_launches(const Schedule& schedule) {
+        plan_.schedule = schedule.of(rank_);
+        if (pieces_ > 1) {
+            if (auto compiled = compile_pieces(); !compiled) return compiled;
+            plan_.schedule.steps.resize(static_cast<std::size_t>(pieces_),
+                                        Step(plan_.schedule.steps.front()));
+        }
+        for (std::size_t step = 0; step < plan_.schedule.steps.size(); ++step)
+            if (auto added = add_step(plan_.schedule.steps[step], heads_of_step(step)); !added)
+                return added;
+        if (auto added = add_sinks(); !added) return added;
+        find_lone_pieces();
+        count_traffic(schedule);
+        return {};
+    }
+
     void choose_exchange(const VisibleMap& map) {
         plan_.exchange = options_.exchange;
         const bool is_free = plan_.exchange == Exchange::automatic;
@@ -270,10 +346,7 @@ class Planner {
     }
 
     Result<void> compile_pieces() {
-        CompileOptions options = plan_.kernel->options;
-        options.part_of_heads = true;
-        if (plan_.kernel->sink_kernel) options.sink_use = SinkUse::absent;
-        auto kernel = compile(plan_.kernel->text, options);
+        auto kernel = compile_part(SinkUse::absent);
         if (!kernel) return kernel.error();
         plan_.piece_kernel = std::move(*kernel);
         return {};
@@ -341,10 +414,10 @@ class Planner {
         options.kv_offset = place.k_position;
         options.global_q_len = plan_.sizes.queries.length();
         options.global_kv_len = plan_.sizes.keys.length();
-        if (plan_.piece_kernel && &kernel == &*plan_.piece_kernel) {
-            options.head_offset = place.heads.heads.begin;
-            options.global_heads = plan_.sizes.heads;
-            options.global_kv_heads = plan_.sizes.kv_heads;
+        if (kernel.options().part_of_heads) {
+            options.head_offset = plan_.first_head + place.heads.heads.begin;
+            options.global_heads = plan_.whole.sizes.heads;
+            options.global_kv_heads = plan_.whole.sizes.kv_heads;
         }
         options.cpu_threads = options_.cpu_threads;
         options.accumulate_gradients = kernel.options().backward;
@@ -397,6 +470,8 @@ class Planner {
         std::int64_t row = 0;
         for (const RowRange& range : plan_.sizes.queries.ranges(rank_)) {
             Sizes sizes = plan_.whole.sizes;
+            sizes.heads = plan_.sizes.heads;
+            sizes.kv_heads = plan_.sizes.kv_heads;
             sizes.q_len = range.count();
             sizes.kv_len = 1;
             auto made = plan_launch(*plan_.kernel->sink_kernel, sizes,
@@ -439,19 +514,20 @@ class Planner {
             for (const RowRange& range : plan_.sizes.queries.ranges(rank)) {
                 const double area = map.area(range, {0, plan_.sizes.keys.length()});
                 traffic.fair_area += area / ranks;
-                if (rank == rank_) traffic.visible_area += area;
+                // Of a node, where its ranks have some heads each.
+                const int together = plan_.ulysses ? plan_.ulysses->ranks_per_node : 1;
+                if (rank / together == rank_ / together) traffic.visible_area += area;
             }
-        if (plan_.ulysses) {
-            const auto& heads = plan_.ulysses->shares[static_cast<std::size_t>(rank_)].heads;
-            traffic.visible_area = traffic.fair_area * ranks * static_cast<double>(heads.count()) /
-                                   static_cast<double>(plan_.sizes.heads);
-        }
+        if (plan_.ulysses)
+            traffic.visible_area *= static_cast<double>(plan_.ulysses->own_share().heads.count()) /
+                                    static_cast<double>(plan_.sizes.heads);
     }
 
-    // Rows go to those that have their heads; results and gradients come back in f32.
+    // Rows go to those of the node that have their heads, and keys across nodes; results and
+    // gradients come back in f32.
     void count_ulysses() {
         const distributed::Ulysses& ulysses = *plan_.ulysses;
-        const CompileOptions& options = ulysses.kernel.options();
+        const CompileOptions& options = plan_.kernel->kernel.options();
         const auto element = static_cast<std::int64_t>(size_of(options.dtype));
         constexpr std::int64_t kFloat = sizeof(float);
         const std::int64_t d = options.head_dim, dv = options.head_dim_v;
@@ -461,7 +537,7 @@ class Planner {
         // Of the rows of one rank, for the heads of another.
         const auto between = [&](int rows_of, int heads_of) {
             const distributed::HeadShare& share =
-                ulysses.shares[static_cast<std::size_t>(heads_of)];
+                ulysses.shares[static_cast<std::size_t>(heads_of % ulysses.ranks_per_node)];
             const std::int64_t q =
                 plan_.sizes.batch * plan_.sizes.queries.rows(rows_of) * share.heads.count();
             const std::int64_t k =
@@ -471,7 +547,8 @@ class Planner {
                          q * d * kFloat + k * (d + dv) * kFloat};
         };
         Traffic& traffic = plan_.traffic;
-        for (int peer = 0; peer < plan_.communicator->ranks(); ++peer) {
+        const int first = rank_ - ulysses.node->rank();
+        for (int peer = first; peer < first + ulysses.ranks_per_node; ++peer) {
             if (peer == rank_) continue;
             const Bytes mine = between(rank_, peer), theirs = between(peer, rank_);
             traffic.forward_sent += static_cast<std::uint64_t>(mine.out + theirs.back);
@@ -481,8 +558,14 @@ class Planner {
             traffic.backward_received +=
                 static_cast<std::uint64_t>(theirs.backward_out + mine.backward_back);
         }
-        traffic.pieces = static_cast<std::int64_t>(ulysses.plans.size());
-        const RowRange& heads = ulysses.shares[static_cast<std::size_t>(rank_)].heads;
+        for (const auto& block : ulysses.blocks) {
+            traffic.forward_sent += block->traffic.forward_sent;
+            traffic.forward_received += block->traffic.forward_received;
+            traffic.backward_sent += block->traffic.backward_sent;
+            traffic.backward_received += block->traffic.backward_received;
+            traffic.pieces += block->traffic.pieces;
+        }
+        const RowRange& heads = ulysses.own_share().heads;
         plan_.explanation += formatted(
             "rank {}: heads {} to {} in {} launches; forward sends {} and receives {} bytes, "
             "backward {} and {}\n",
@@ -490,7 +573,7 @@ class Planner {
             traffic.forward_received, traffic.backward_sent, traffic.backward_received);
     }
 
-    void count_traffic(const Schedule& schedule, const VisibleMap& map) {
+    void count_traffic(const Schedule& schedule) {
         Traffic& traffic = plan_.traffic;
         std::uint64_t narrow = 0, wide = 0;
         for (int piece = 0; piece < pieces_; ++piece) {
@@ -504,7 +587,6 @@ class Planner {
         traffic.forward_received = received * narrow;
         traffic.backward_sent = sent * narrow + received * wide;
         traffic.backward_received = received * narrow + sent * wide;
-        count_area(map);
         for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
             const auto launches = plan_.steps[i].launches.size();
             traffic.pieces += static_cast<std::int64_t>(launches);
@@ -517,10 +599,15 @@ class Planner {
             }
             const RowRange& heads = plan_.steps[i].heads.kv_heads;
             plan_.explanation += formatted(
-                "step {}: {} keys of ranks [{}]{}, {} launches\n", i, keys, joined(peers, ", "),
+                "step {}: {} keys of {} [{}]{}, {} launches\n", i, keys, peers_,
+                joined(peers, ", "),
                 pieces_ == 1 ? "" : formatted(", heads {} to {} of them", heads.begin, heads.end),
                 launches);
         }
+    }
+
+    void describe_rank() {
+        const Traffic& traffic = plan_.traffic;
         plan_.explanation += formatted(
             "rank {}: {:.0f} visible elements of each head, {:.3f} of a fair share; forward sends "
             "{} and receives {} bytes, backward {} and {}\n",
@@ -547,6 +634,7 @@ class Planner {
     const DistributedOptions& options_;
     int rank_;
     int pieces_ = 1; // of the heads of keys, that all_gather has one after another
+    std::string_view peers_ = "ranks"; // that steps are between
     std::string visible_;
 };
 

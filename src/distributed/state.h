@@ -87,7 +87,8 @@ struct DistributedPlanState {
     distributed::RankSchedule schedule;
     std::vector<distributed::StepPlan> steps;    // as many as the schedule has
     std::optional<distributed::Ulysses> ulysses; // instead of the schedule
-    std::optional<Kernel> piece_kernel;          // of a part of the heads, where steps are of some
+    std::int64_t first_head = 0; // of the whole problem, where the kernel is of a part of its heads
+    std::optional<Kernel> piece_kernel; // of a part of the heads, where steps are of some
     // Ranges of queries that no launch computes alone: of the tensors' rows.
     std::vector<RowRange> merged_rows;
     std::vector<distributed::SinkLaunch> sinks; // of each range of queries; empty without a sink

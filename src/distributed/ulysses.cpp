@@ -4,10 +4,11 @@
 #include <memory>
 #include <utility>
 
+#include "distributed/by_keys.h"
 #include "distributed/collectives.h"
 #include "distributed/rows.h"
 #include "distributed/state.h"
-#include "runtime/buffers.h"
+#include "distributed/subgroup.h"
 
 namespace flexc::distributed {
 
@@ -22,13 +23,12 @@ struct Item {
     bool is_query = false;
 };
 
-const RowRange& heads_of(const DistributedPlanState& plan, bool is_query, int rank) {
-    const HeadShare& share = plan.ulysses->shares[static_cast<std::size_t>(rank)];
+// Of a member of this rank's node.
+const RowRange& heads_of(const DistributedPlanState& plan, bool is_query, int member) {
+    const HeadShare& share = plan.ulysses->shares[static_cast<std::size_t>(member)];
     return is_query ? share.heads : share.kv_heads;
 }
-const Shards& shards_of(const DistributedPlanState& plan, bool is_query) {
-    return is_query ? plan.sizes.queries : plan.sizes.keys;
-}
+int node_of(const DistributedPlanState& plan) { return plan.ulysses->same_heads->rank(); }
 
 TensorView with_extents(const TensorView& like, void* data, std::int64_t heads, std::int64_t rows) {
     std::vector<std::int64_t> shape(like.shape.begin(), like.shape.begin() + like.rank);
@@ -37,63 +37,85 @@ TensorView with_extents(const TensorView& like, void* data, std::int64_t heads, 
     return TensorView::contiguous(data, like.dtype, shape);
 }
 
-// Calls visit(rows of `packed`, rows of `whole`) for each range of a rank.
-template <typename Visit>
-void each_range(const Shards& shards, int rank, const TensorView& packed, const TensorView& whole,
-                Visit visit) {
-    std::int64_t row = 0;
-    for (const RowRange& range : shards.ranges(rank)) {
-        visit(rows_of(packed, row, range.count()), rows_of(whole, range.begin, range.count()));
-        row += range.count();
-    }
-}
+// Rows that members hold, and where they are in the node's.
+class NodeRows {
+  public:
+    NodeRows(const DistributedPlanState& plan, bool is_query)
+        : members_(is_query ? plan.sizes.queries : plan.sizes.keys),
+          node_((is_query ? plan.ulysses->queries : plan.ulysses->keys).ranges(node_of(plan))),
+          first_(node_of(plan) * plan.ulysses->ranks_per_node) {}
 
-// Messages of all items between all pairs of ranks; those of a rank with itself stay.
+    std::int64_t count(int member) const { return members_.rows(first_ + member); }
+    // Calls visit(rows of `packed`, rows of `whole`) for each range of a member.
+    template <typename Visit>
+    void each_range(int member, const TensorView& packed, const TensorView& whole,
+                    Visit visit) const {
+        std::int64_t row = 0;
+        for (const RowRange& range : members_.ranges(first_ + member)) {
+            visit(rows_of(packed, row, range.count()),
+                  rows_of(whole, row_of(node_, range.begin), range.count()));
+            row += range.count();
+        }
+    }
+
+  private:
+    const Shards& members_;
+    std::span<const RowRange> node_;
+    int first_;
+};
+
+// Messages of all items between all pairs of members; those of a rank with itself stay.
 class AllToAll {
   public:
     explicit AllToAll(const DistributedPlanState& plan)
-        : plan_(plan), rank_(plan.communicator->rank()), ranks_(plan.communicator->ranks()) {}
+        : plan_(plan), rank_(plan.ulysses->node->rank()), ranks_(plan.ulysses->node->ranks()) {}
 
     // From rows to heads.
     Result<void> gather(std::span<const Item> items) {
-        for (const Item& item : items)
+        for (const Item& item : items) {
+            const NodeRows rows(plan_, item.is_query);
             for (int peer = 0; peer < ranks_; ++peer) {
                 const RowRange& theirs = heads_of(plan_, item.is_query, peer);
-                const std::int64_t own_rows = shards_of(plan_, item.is_query).rows(rank_);
+                const std::int64_t own_rows = rows.count(rank_);
                 const TensorView heads =
                     rows_of(item.local, theirs.begin, theirs.count(), kHeadDim);
                 pack(heads,
                      send(peer, with_extents(item.local, nullptr, theirs.count(), own_rows)));
                 expect(peer, with_extents(item.local, nullptr,
                                           heads_of(plan_, item.is_query, rank_).count(),
-                                          shards_of(plan_, item.is_query).rows(peer)));
+                                          rows.count(peer)));
             }
+        }
         if (auto done = run(); !done) return done;
         std::size_t next = 0;
         for (const Item& item : items)
             for (int peer = 0; peer < ranks_; ++peer)
-                each_range(shards_of(plan_, item.is_query), peer, received_[next++], item.whole,
-                           [](const TensorView& from, const TensorView& to) { copy(from, to); });
+                NodeRows(plan_, item.is_query)
+                    .each_range(
+                        peer, received_[next++], item.whole,
+                        [](const TensorView& from, const TensorView& to) { copy(from, to); });
         return {};
     }
 
     // From heads, in f32 without gaps, to rows: what ranks have of one head is added up, in the
     // order of ranks.
     Result<void> scatter(std::span<const Item> items) {
-        for (const Item& item : items)
+        for (const Item& item : items) {
+            const NodeRows rows(plan_, item.is_query);
             for (int peer = 0; peer < ranks_; ++peer) {
                 const std::int64_t own_heads = heads_of(plan_, item.is_query, rank_).count();
-                const TensorView packed = with_extents(item.local, nullptr, own_heads,
-                                                       shards_of(plan_, item.is_query).rows(peer));
+                const TensorView packed =
+                    with_extents(item.local, nullptr, own_heads, rows.count(peer));
                 TensorView to = packed;
                 to.data = send(peer, packed);
-                each_range(
-                    shards_of(plan_, item.is_query), peer, to, item.whole,
+                rows.each_range(
+                    peer, to, item.whole,
                     [](const TensorView& inside, const TensorView& whole) { copy(whole, inside); });
                 expect(peer, with_extents(item.local, nullptr,
                                           heads_of(plan_, item.is_query, peer).count(),
-                                          shards_of(plan_, item.is_query).rows(rank_)));
+                                          rows.count(rank_)));
             }
+        }
         if (auto done = run(); !done) return done;
         std::size_t next = 0;
         for (const Item& item : items)
@@ -130,9 +152,9 @@ class AllToAll {
         received_.push_back(packed);
     }
     Result<void> run() {
-        const auto ticket = plan_.communicator->start(kKeyChannel, sends_, receives_, memory_);
+        const auto ticket = plan_.ulysses->node->start(kKeyChannel, sends_, receives_, memory_);
         if (!ticket) return ticket.error();
-        return plan_.communicator->wait(*ticket);
+        return plan_.ulysses->node->wait(*ticket);
     }
 
     const DistributedPlanState& plan_;
@@ -161,23 +183,23 @@ class Whole {
 struct Extents {
     explicit Extents(const DistributedPlanState& plan)
         : batch(plan.sizes.batch), heads(plan.sizes.heads), kv_heads(plan.sizes.kv_heads),
-          own_heads(heads_of(plan, true, plan.communicator->rank()).count()),
-          own_kv_heads(heads_of(plan, false, plan.communicator->rank()).count()),
-          q_len(plan.sizes.queries.length()), kv_len(plan.sizes.keys.length()), q_rows(plan.q_rows),
-          k_rows(plan.k_rows), d(plan.ulysses->kernel.options().head_dim),
-          dv(plan.ulysses->kernel.options().head_dim_v),
-          dtype(plan.ulysses->kernel.options().dtype) {}
+          own_heads(plan.ulysses->own_share().heads.count()),
+          own_kv_heads(plan.ulysses->own_share().kv_heads.count()),
+          node_q_rows(plan.ulysses->queries.rows(node_of(plan))),
+          node_k_rows(plan.ulysses->keys.rows(node_of(plan))), q_rows(plan.q_rows),
+          k_rows(plan.k_rows), d(plan.kernel->kernel.options().head_dim),
+          dv(plan.kernel->kernel.options().head_dim_v), dtype(plan.kernel->kernel.options().dtype) {
+    }
 
-    std::int64_t batch, heads, kv_heads, own_heads, own_kv_heads, q_len, kv_len, q_rows, k_rows, d,
-        dv;
+    std::int64_t batch, heads, kv_heads, own_heads, own_kv_heads, node_q_rows, node_k_rows, q_rows,
+        k_rows, d, dv;
     DType dtype;
 };
 
 // Of a block, from tensors of all of the rank's heads.
 struct BlockRows {
     BlockRows(const DistributedPlanState& plan, std::size_t index) {
-        const HeadShare& share =
-            plan.ulysses->shares[static_cast<std::size_t>(plan.communicator->rank())];
+        const HeadShare& share = plan.ulysses->own_share();
         const HeadBlock& block = share.blocks[index];
         q = {block.heads.begin - share.heads.begin, block.heads.end - share.heads.begin};
         k = {block.kv_heads.begin - share.kv_heads.begin,
@@ -195,6 +217,19 @@ struct BlockRows {
 // What is there, or zeros.
 TensorView or_zeros(const TensorView& tensor, const Whole& zeros) {
     return tensor ? tensor : zeros.view();
+}
+
+Shards node_shards(const Shards& shards, int ranks_per_node) {
+    std::vector<std::vector<RowRange>> nodes(
+        static_cast<std::size_t>(shards.ranks() / ranks_per_node));
+    for (int rank = 0; rank < shards.ranks(); ++rank) {
+        auto& node = nodes[static_cast<std::size_t>(rank / ranks_per_node)];
+        const auto own = shards.ranges(rank);
+        node.insert(node.end(), own.begin(), own.end());
+    }
+    for (auto& node : nodes)
+        std::ranges::sort(node, {}, &RowRange::begin);
+    return *Shards::of(shards.length(), std::move(nodes));
 }
 
 } // namespace
@@ -217,66 +252,48 @@ HeadShare head_share(std::int64_t heads, std::int64_t kv_heads, int ranks, int r
     return share;
 }
 
-Result<void> plan_ulysses(DistributedPlanState& plan, std::span<const NamedTensor> buffers,
-                          const DistributedOptions& options) {
-    if (!plan.sharded.empty())
-        return runtime::invalid(
-            "each rank computes with all rows under this exchange: have buffers whole on every "
-            "rank, or take a ring");
-    CompileOptions compile_options = plan.kernel->options;
-    compile_options.part_of_heads = true;
-    auto kernel = compile(plan.kernel->text, compile_options);
-    if (!kernel) return kernel.error();
-    Ulysses& ulysses = plan.ulysses.emplace();
-    ulysses.kernel = std::move(*kernel);
-    const int rank = plan.communicator->rank(), ranks = plan.communicator->ranks();
-    const std::int64_t heads = plan.sizes.heads, kv_heads = plan.sizes.kv_heads;
-    for (int of = 0; of < ranks; ++of)
-        ulysses.shares.push_back(head_share(heads, kv_heads, ranks, of));
-    for (const HeadBlock& block : ulysses.shares[static_cast<std::size_t>(rank)].blocks) {
-        PlanOptions own;
-        own.scale = options.scale;
-        own.params = options.params;
-        own.head_offset = block.heads.begin;
-        own.global_heads = heads;
-        own.global_kv_heads = kv_heads;
-        own.cpu_threads = options.cpu_threads;
-        own.accumulate_gradients = ulysses.kernel.options().backward;
-        Sizes sizes = plan.whole.sizes;
-        sizes.heads = block.heads.count();
-        sizes.kv_heads = block.kv_heads.count();
-        auto made = ulysses.kernel.plan(sizes, buffers, {}, own);
-        if (!made) return made.error();
-        ulysses.workspace_bytes = std::max(ulysses.workspace_bytes, made->workspace_bytes());
-        ulysses.plans.push_back(std::move(*made));
+Ulysses ulysses_of(const DistributedSizes& sizes, const std::shared_ptr<Communicator>& communicator,
+                   int ranks_per_node) {
+    const int own = communicator->rank();
+    std::vector<int> node, same_heads;
+    for (int rank = 0; rank < communicator->ranks(); ++rank) {
+        if (rank / ranks_per_node == own / ranks_per_node) node.push_back(rank);
+        if (rank % ranks_per_node == own % ranks_per_node) same_heads.push_back(rank);
     }
-    return {};
+    Ulysses ulysses{.ranks_per_node = ranks_per_node,
+                    .queries = node_shards(sizes.queries, ranks_per_node),
+                    .keys = node_shards(sizes.keys, ranks_per_node),
+                    .node = subgroup(communicator, std::move(node)),
+                    .same_heads = subgroup(communicator, std::move(same_heads)),
+                    .shares = {},
+                    .blocks = {}};
+    for (int member = 0; member < ranks_per_node; ++member)
+        ulysses.shares.push_back(head_share(sizes.heads, sizes.kv_heads, ranks_per_node, member));
+    return ulysses;
 }
 
 Result<void> forward_ulysses(const DistributedPlanState& plan, const ForwardTensors& tensors,
                              std::span<const NamedTensor> buffers) {
     const Ulysses& ulysses = *plan.ulysses;
     const Extents n(plan);
-    auto workspace = DeviceMemory::allocate(Device::cpu(), ulysses.workspace_bytes);
-    if (!workspace) return workspace.error();
     // A rank without rows gave no tensors.
     const Whole no_q(n.dtype, {n.batch, n.heads, 0, n.d}),
         no_k(n.dtype, {n.batch, n.kv_heads, 0, n.d}), no_v(n.dtype, {n.batch, n.kv_heads, 0, n.dv});
-    const Whole q(n.dtype, {n.batch, n.own_heads, n.q_len, n.d}),
-        k(n.dtype, {n.batch, n.own_kv_heads, n.kv_len, n.d}),
-        v(n.dtype, {n.batch, n.own_kv_heads, n.kv_len, n.dv}),
-        o(DType::f32, {n.batch, n.own_heads, n.q_len, n.dv}),
-        lse(DType::f32, {n.batch, n.own_heads, n.q_len});
+    const Whole q(n.dtype, {n.batch, n.own_heads, n.node_q_rows, n.d}),
+        k(n.dtype, {n.batch, n.own_kv_heads, n.node_k_rows, n.d}),
+        v(n.dtype, {n.batch, n.own_kv_heads, n.node_k_rows, n.dv}),
+        o(DType::f32, {n.batch, n.own_heads, n.node_q_rows, n.dv}),
+        lse(DType::f32, {n.batch, n.own_heads, n.node_q_rows});
     const Item inputs[] = {{or_zeros(tensors.q, no_q), q.view(), true},
                            {or_zeros(tensors.k, no_k), k.view()},
                            {or_zeros(tensors.v, no_v), v.view()}};
     if (auto done = AllToAll(plan).gather(inputs); !done) return done;
-    for (std::size_t i = 0; i < ulysses.plans.size(); ++i) {
+    for (std::size_t i = 0; i < ulysses.blocks.size(); ++i) {
         const BlockRows rows(plan, i);
-        if (auto done = ulysses.kernel.forward(
-                ulysses.plans[i],
+        if (auto done = forward_by_keys(
+                *ulysses.blocks[i],
                 {rows.queries(q), rows.keys(k), rows.keys(v), rows.queries(o), rows.queries(lse)},
-                buffers, {workspace->data(), workspace->bytes()});
+                buffers);
             !done)
             return done;
     }
@@ -294,8 +311,6 @@ Result<void> backward_ulysses(const DistributedPlanState& plan, const BackwardTe
                               std::span<const NamedTensor> sums) {
     const Ulysses& ulysses = *plan.ulysses;
     const Extents n(plan);
-    auto workspace = DeviceMemory::allocate(Device::cpu(), ulysses.workspace_bytes);
-    if (!workspace) return workspace.error();
     const Whole no_q(n.dtype, {n.batch, n.heads, 0, n.d}),
         no_k(n.dtype, {n.batch, n.kv_heads, 0, n.d}), no_v(n.dtype, {n.batch, n.kv_heads, 0, n.dv}),
         no_d_out(n.dtype, {n.batch, n.heads, 0, n.dv}),
@@ -303,13 +318,13 @@ Result<void> backward_ulysses(const DistributedPlanState& plan, const BackwardTe
     // o is f32 or not, as each rank likes.
     const Whole own_o(DType::f32, {n.batch, n.heads, n.q_rows, n.dv});
     if (tensors.o) widen(tensors.o, static_cast<float*>(own_o.view().data));
-    const Whole q(n.dtype, {n.batch, n.own_heads, n.q_len, n.d}),
-        k(n.dtype, {n.batch, n.own_kv_heads, n.kv_len, n.d}),
-        v(n.dtype, {n.batch, n.own_kv_heads, n.kv_len, n.dv}),
-        o(DType::f32, {n.batch, n.own_heads, n.q_len, n.dv}),
-        lse(DType::f32, {n.batch, n.own_heads, n.q_len}),
-        d_out(n.dtype, {n.batch, n.own_heads, n.q_len, n.dv}),
-        d_lse(DType::f32, {n.batch, n.own_heads, n.q_len});
+    const Whole q(n.dtype, {n.batch, n.own_heads, n.node_q_rows, n.d}),
+        k(n.dtype, {n.batch, n.own_kv_heads, n.node_k_rows, n.d}),
+        v(n.dtype, {n.batch, n.own_kv_heads, n.node_k_rows, n.dv}),
+        o(DType::f32, {n.batch, n.own_heads, n.node_q_rows, n.dv}),
+        lse(DType::f32, {n.batch, n.own_heads, n.node_q_rows}),
+        d_out(n.dtype, {n.batch, n.own_heads, n.node_q_rows, n.dv}),
+        d_lse(DType::f32, {n.batch, n.own_heads, n.node_q_rows});
     const Item inputs[] = {{or_zeros(tensors.q, no_q), q.view(), true},
                            {or_zeros(tensors.k, no_k), k.view()},
                            {or_zeros(tensors.v, no_v), v.view()},
@@ -318,24 +333,23 @@ Result<void> backward_ulysses(const DistributedPlanState& plan, const BackwardTe
                            {or_zeros(tensors.d_out, no_d_out), d_out.view(), true},
                            {or_zeros(tensors.d_lse, no_d_lse), d_lse.view(), true}};
     if (auto done = AllToAll(plan).gather(inputs); !done) return done;
-    const Whole dq(DType::f32, {n.batch, n.own_heads, n.q_len, n.d}),
-        dk(DType::f32, {n.batch, n.own_kv_heads, n.kv_len, n.d}),
-        d_v(DType::f32, {n.batch, n.own_kv_heads, n.kv_len, n.dv});
-    for (std::size_t i = 0; i < ulysses.plans.size(); ++i) {
+    const Whole dq(DType::f32, {n.batch, n.own_heads, n.node_q_rows, n.d}),
+        dk(DType::f32, {n.batch, n.own_kv_heads, n.node_k_rows, n.d}),
+        d_v(DType::f32, {n.batch, n.own_kv_heads, n.node_k_rows, n.dv});
+    for (std::size_t i = 0; i < ulysses.blocks.size(); ++i) {
         const BlockRows rows(plan, i);
-        if (auto done =
-                ulysses.kernel.backward(ulysses.plans[i],
-                                        {.q = rows.queries(q),
-                                         .k = rows.keys(k),
-                                         .v = rows.keys(v),
-                                         .o = rows.queries(o),
-                                         .lse = rows.queries(lse),
-                                         .d_out = rows.queries(d_out),
-                                         .d_lse = rows.queries(d_lse),
-                                         .dq = rows.queries(dq),
-                                         .dk = rows.keys(dk),
-                                         .dv = rows.keys(d_v)},
-                                        buffers, sums, {workspace->data(), workspace->bytes()});
+        if (auto done = backward_by_keys(*ulysses.blocks[i],
+                                         {.q = rows.queries(q),
+                                          .k = rows.keys(k),
+                                          .v = rows.keys(v),
+                                          .o = rows.queries(o),
+                                          .lse = rows.queries(lse),
+                                          .d_out = rows.queries(d_out),
+                                          .d_lse = rows.queries(d_lse),
+                                          .dq = rows.queries(dq),
+                                          .dk = rows.keys(dk),
+                                          .dv = rows.keys(d_v)},
+                                         buffers, sums);
             !done)
             return done;
     }

@@ -1,10 +1,11 @@
-// All-to-all of heads: each rank gets all queries and keys of some heads, computes these like one
-// rank alone, and sends home what belongs to others' rows.
+// All-to-all of heads inside nodes: each rank gets all rows of its node of some heads, computes
+// these with the ranks that have the same heads in other nodes, by ring, and sends home what
+// belongs to others' rows.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "flexc/distributed.h"
@@ -29,16 +30,22 @@ struct HeadShare {
 };
 HeadShare head_share(std::int64_t heads, std::int64_t kv_heads, int ranks, int rank);
 
+// Node n has ranks_per_node ranks, from n * ranks_per_node on.
 struct Ulysses {
-    Kernel kernel;                 // of a part of the heads
-    std::vector<HeadShare> shares; // of each rank
-    std::vector<Plan> plans;       // of this rank's blocks
-    std::size_t workspace_bytes = 0;
+    int ranks_per_node = 0;
+    Shards queries, keys; // of nodes: each has its ranges in the order of positions
+    // Ranks of this rank's node, and those with its heads, one of each node.
+    std::shared_ptr<Communicator> node, same_heads;
+    std::vector<HeadShare> shares; // of each rank of a node
+    // Of this rank's blocks of heads: plans of same_heads.
+    std::vector<std::shared_ptr<const detail::DistributedPlanState>> blocks;
+
+    const HeadShare& own_share() const { return shares[static_cast<std::size_t>(node->rank())]; }
 };
 
-// Fills plan.ulysses and plan.traffic.
-Result<void> plan_ulysses(detail::DistributedPlanState& plan, std::span<const NamedTensor> buffers,
-                          const DistributedOptions& options);
+// Without plans.
+Ulysses ulysses_of(const DistributedSizes& sizes, const std::shared_ptr<Communicator>& communicator,
+                   int ranks_per_node);
 
 Result<void> forward_ulysses(const detail::DistributedPlanState& plan,
                              const ForwardTensors& tensors, std::span<const NamedTensor> buffers);

@@ -353,6 +353,7 @@ static void test_exchanges(const flexc_distributed_kernel* whole,
                     work->options.exchange = exchange;
                     work->options.reduction = reduction;
                     work->options.gathered_bytes = which == 0; /* a head of keys at a time */
+                    work->options.ranks_per_node = exchange == FLEXC_EXCHANGE_ULYSSES && which == 1;
                     work->whole = alone;
                 }
                 run_ranks(works);
@@ -363,6 +364,9 @@ static void test_exchanges(const flexc_distributed_kernel* whole,
                 if (exchange == FLEXC_EXCHANGE_ALL_GATHER)
                     CHECK((strstr(works[0].explanation, "in 2 pieces of heads") != NULL) ==
                           (which == 0));
+                if (exchange == FLEXC_EXCHANGE_ULYSSES)
+                    CHECK((strstr(works[0].explanation, "3 nodes of 1 ranks: ") != NULL) ==
+                          (which == 1));
                 CHECK(traffic->backward_received > traffic->forward_received);
                 CHECK(traffic->fair_area > 0);
                 CHECK(strncmp(works[0].explanation, "exchange: ", 10) == 0);

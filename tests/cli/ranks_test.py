@@ -40,10 +40,12 @@ class Ranks(CommandTest):
         self.expect(0, *self.arguments("--backward", "--device", "cpu"))
         wanted = self.values()
         shapes = {name: tensor[:2] for name, tensor in self.outputs().items()}
-        for ranks, exchange in [(1, "auto"), (2, "ring"), (3, "zigzag"), (2, "gather"), (4, "auto"), (3, "ulysses")]:
+        nodes = ["ulysses", "--ranks-per-node", "2"]
+        for ranks, *exchange in [(1, "auto"), (2, "ring"), (3, "zigzag"), (2, "gather"), (4, "auto"), (3, "ulysses"),
+                                 (4, *nodes)]:
             with self.subTest(ranks=ranks, exchange=exchange):
                 (self.folder / "out.safetensors").unlink()
-                done = self.mpirun(ranks, *self.arguments("--backward", "--ranks", "mpi", "--exchange", exchange,
+                done = self.mpirun(ranks, *self.arguments("--backward", "--ranks", "mpi", "--exchange", *exchange,
                                                           "--json"))
                 self.assertEqual(done.returncode, 0, done.stderr)
                 report = json.loads(done.stdout.strip().splitlines()[-1])
@@ -70,7 +72,10 @@ class Ranks(CommandTest):
 
     def test_usage(self):
         self.assertIn("--ranks mpi", self.expect(2, *self.arguments("--exchange", "ring")))
+        self.assertIn("--ranks mpi", self.expect(2, *self.arguments("--ranks-per-node", "2")))
         self.expect(2, *self.arguments("--ranks", "two"))
+        done = self.mpirun(2, *self.arguments("--ranks", "mpi", "--ranks-per-node", "2"))
+        self.assertIn("ranks_per_node is for Exchange::ulysses, not automatic", done.stderr)
         done = self.mpirun(1, *self.arguments("--ranks", "mpi", "--query-layout", "ragged"))
         self.assertIn("dense layouts", done.stderr)
         done = self.mpirun(1, *self.arguments("--ranks", "mpi", "--device", "cuda"))
@@ -81,9 +86,10 @@ class Ranks(CommandTest):
                 "--ranks", "mpi", *more]
 
     def test_bench(self):
-        for ranks, exchange in [(1, "auto"), (3, "zigzag"), (2, "gather"), (3, "ulysses")]:
+        for ranks, exchange, *nodes in [(1, "auto"), (3, "zigzag"), (2, "gather"), (3, "ulysses"),
+                                        (4, "ulysses", "--ranks-per-node", "2")]:
             with self.subTest(ranks=ranks, exchange=exchange):
-                done = self.mpirun(ranks, *self.bench("--backward", "--exchange", exchange, "--json"))
+                done = self.mpirun(ranks, *self.bench("--backward", "--exchange", exchange, *nodes, "--json"))
                 self.assertEqual(done.returncode, 0, done.stderr)
                 lines = done.stdout.strip().splitlines()
                 self.assertEqual(len(lines), 1, "one rank reports")
@@ -97,7 +103,7 @@ class Ranks(CommandTest):
                     self.assertEqual(moved == 0, ranks == 1)
                 self.assertLess(report["forward_bytes_moved"], report["backward_bytes_moved"] or 1)
                 # Heads of 3 ranks are 1, 1 and 2; zigzag deals rows evenly, and gather later ones to the second.
-                most = {"ulysses": 1.5, "gather": 4 / 3}.get(exchange, 1)
+                most = 1 if nodes else {"ulysses": 1.5, "gather": 4 / 3}.get(exchange, 1)
                 self.assertAlmostEqual(report["most_work"], most, delta=0.1)
                 self.assertEqual(report["fills"], {"slopes": "normal:0.1"})
                 self.assertTrue(0 < report["visible_fraction"] < 1 and report["backward_tflops"] > 0)

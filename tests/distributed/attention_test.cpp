@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <initializer_list>
 #include <random>
 #include <string>
 #include <thread>
@@ -254,22 +255,20 @@ TEST_CASE("the same bits, whatever the timing") {
     one.kv_heads = 2;
     const DistributedProblem problem(one, 11);
     const Shards shards = *Shards::zigzag(problem.what().q_len, 4);
-    for (const auto& [exchange, bytes] :
-         {std::pair{Exchange::ring, 1u}, std::pair{Exchange::all_gather, ~0u},
-          std::pair{Exchange::all_gather, 1u}, std::pair{Exchange::ulysses, 1u}}) {
-        const Outcome first =
-            problem.on_ranks(shards, shards, {.exchange = exchange, .gathered_bytes = bytes});
+    for (RunOptions options : std::initializer_list<RunOptions>{
+             {.exchange = Exchange::ring},
+             {.exchange = Exchange::all_gather, .gathered_bytes = ~0u},
+             {.exchange = Exchange::all_gather, .gathered_bytes = 1},
+             {.exchange = Exchange::ulysses},
+             {.exchange = Exchange::ulysses, .ranks_per_node = 2}}) {
+        const Outcome first = problem.on_ranks(shards, shards, options);
         REQUIRE(first.error == "");
         for (std::uint32_t run = 0; run < 4; ++run) {
-            const Outcome again =
-                problem.on_ranks(shards, shards,
-                                 {.exchange = exchange,
-                                  .gathered_bytes = bytes,
-                                  .wrap = [run](std::shared_ptr<Communicator> inner) {
-                                      const auto seed =
-                                          run * 8 + static_cast<std::uint32_t>(inner->rank());
-                                      return std::make_shared<Delayed>(std::move(inner), seed);
-                                  }});
+            options.wrap = [run](std::shared_ptr<Communicator> inner) {
+                const auto seed = run * 8 + static_cast<std::uint32_t>(inner->rank());
+                return std::make_shared<Delayed>(std::move(inner), seed);
+            };
+            const Outcome again = problem.on_ranks(shards, shards, options);
             CHECK(again.error == "");
             CHECK(again.o == first.o);
             CHECK(again.lse == first.lse);

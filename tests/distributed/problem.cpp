@@ -351,7 +351,8 @@ Result<void> DistributedProblem::on_rank(const std::shared_ptr<Communicator>& co
                                         {.exchange = options.exchange,
                                          .reduction = options.reduction,
                                          .cpu_threads = {.count = 1},
-                                         .gathered_bytes = options.gathered_bytes});
+                                         .gathered_bytes = options.gathered_bytes,
+                                         .ranks_per_node = options.ranks_per_node});
     if (!plan) return plan.error();
     if (auto done = distributed_.forward(
             *plan, {q.view(), k.view(), v.view(), o.view(), lse.view(false)}, buffers);

@@ -46,6 +46,7 @@ struct RunOptions {
     DType o_type = DType::f32;
     double timeout_seconds = 60;
     std::uint64_t gathered_bytes = DistributedOptions{}.gathered_bytes;
+    int ranks_per_node = 0;
     // Around the communicator of a rank.
     std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>)> wrap = {};
 };

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdio>
+#include <initializer_list>
 #include <string>
 #include <utility>
 
@@ -65,16 +66,17 @@ TEST_CASE("exchanges, masks, mods and shards over processes") {
         for (const Shards& shards :
              {*Shards::contiguous(one.q_len, ranks), *Shards::zigzag(one.q_len, ranks),
               *Shards::of(one.q_len, uneven)})
-            for (const auto& [exchange, bytes] :
-                 {std::pair{Exchange::ring, 1u}, std::pair{Exchange::all_gather, ~0u},
-                  std::pair{Exchange::all_gather, 1u}, std::pair{Exchange::ulysses, 1u}}) {
-                CAPTURE(name(exchange));
-                CAPTURE(bytes);
+            for (const RunOptions& options : std::initializer_list<RunOptions>{
+                     {.exchange = Exchange::ring},
+                     {.exchange = Exchange::all_gather, .gathered_bytes = ~0u},
+                     {.exchange = Exchange::all_gather, .gathered_bytes = 1},
+                     {.exchange = Exchange::ulysses},
+                     {.exchange = Exchange::ulysses, .ranks_per_node = ranks % 2 == 0 ? 2 : 1}}) {
+                CAPTURE(name(options.exchange));
+                CAPTURE(options.gathered_bytes);
+                CAPTURE(options.ranks_per_node);
                 const std::string differences =
-                    compare(problem,
-                            on_processes(problem, shards, shards,
-                                         {.exchange = exchange, .gathered_bytes = bytes}),
-                            alone);
+                    compare(problem, on_processes(problem, shards, shards, options), alone);
                 CHECK_MESSAGE(differences.empty(), differences);
             }
     }

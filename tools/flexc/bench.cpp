@@ -134,11 +134,9 @@ void run_ranks(const BenchOptions& options) {
     const bool is_first = communicator->rank() == 0;
     const Progress progress(is_first);
     progress.say(formatted("timing {} ranks, and one alone ...", communicator->ranks()));
-    auto value = bench_on_ranks(bench,
-                                {.backward = options.backward,
-                                 .output_type = output_type,
-                                 .exchange = options.ranks.exchange},
-                                communicator);
+    auto value = bench_on_ranks(
+        bench, {.backward = options.backward, .output_type = output_type, .ranks = options.ranks},
+        communicator);
     if (!is_first) {
         return;
     }

@@ -108,7 +108,7 @@ nlohmann::json bench_on_ranks(const BenchCase& bench, const RankedBench& options
                               const std::shared_ptr<Communicator>& communicator) {
     const bool is_first = communicator->rank() == 0;
     const int ranks = communicator->ranks();
-    RankedCall call(problem_of(bench, options), communicator, options.exchange);
+    RankedCall call(problem_of(bench, options), communicator, options.ranks);
     fill(call, bench, options.backward);
     // The whole, with the threads of one rank, while the others wait.
     std::optional<AttentionCall> alone;

@@ -2,19 +2,18 @@
 #pragma once
 
 #include <memory>
-#include <string_view>
 
 #include <nlohmann/json.hpp>
 
 #include "flexc/bench_case.h"
-#include "flexc/distributed.h"
+#include "flexc/ranked_call.h"
 
 namespace flexc::cli {
 
 struct RankedBench {
     bool backward = false;
     OutputType output_type = OutputType::input;
-    std::string_view exchange;
+    RankOption ranks;
 };
 
 // Called by all ranks together; what flexc bench reports of them, on rank 0.

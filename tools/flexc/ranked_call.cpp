@@ -1,5 +1,7 @@
 #include "flexc/ranked_call.h"
 
+#include <string_view>
+
 #include "flexc/command.h"
 #include "flexc/stopwatch.h"
 
@@ -19,14 +21,16 @@ TensorView RankTensor::view(int rank) {
 }
 
 RankedCall::RankedCall(RankedProblem problem, std::shared_ptr<Communicator> communicator,
-                       std::string_view exchange)
+                       const RankOption& option)
     : problem_(std::move(problem)), communicator_(std::move(communicator)),
       rank_(communicator_->rank()) {
     compile_ms_ = milliseconds(
         [&] { kernel_ = value_of(compile_distributed(problem_.text, problem_.options)); });
     const int ranks = communicator_->ranks();
     const auto& sizes = problem_.shape.sizes;
-    const bool is_zigzag = exchange == "zigzag" || exchange == "auto";
+    const std::string_view exchange = option.exchange;
+    // Wherever keys travel in steps, across nodes too.
+    const bool is_zigzag = exchange == "zigzag" || exchange == "auto" || option.ranks_per_node > 0;
     queries_ = value_of(is_zigzag ? Shards::zigzag(sizes.q_len, ranks)
                                   : Shards::contiguous(sizes.q_len, ranks));
     keys_ = value_of(is_zigzag ? Shards::zigzag(sizes.kv_len, ranks)
@@ -35,6 +39,7 @@ RankedCall::RankedCall(RankedProblem problem, std::shared_ptr<Communicator> comm
                         : exchange == "gather"  ? Exchange::all_gather
                         : exchange == "ulysses" ? Exchange::ulysses
                                                 : Exchange::ring;
+    options_.ranks_per_node = option.ranks_per_node;
     options_.scale = problem_.scale;
     for (const auto& [name, value] : problem_.params) {
         params_.push_back({name, value});

@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -59,10 +58,15 @@ struct RankTensor {
     }
 };
 
+struct RankOption {
+    std::string ranks = "one", exchange = "auto";
+    int ranks_per_node = 0;
+};
+
 class RankedCall {
   public:
     RankedCall(RankedProblem problem, std::shared_ptr<Communicator> communicator,
-               std::string_view exchange);
+               const RankOption& option);
     RankedCall(const RankedCall&) = delete;
     RankedCall& operator=(const RankedCall&) = delete;
 

@@ -87,12 +87,18 @@ void add_rank_options(CommandLine command, RankOption& option) {
                    "Of ranks: auto, ring, zigzag (a ring with even work under a causal mask), "
                    "gather (all keys that a rank needs at once) or ulysses (some heads each)",
                    {.among = {"auto", "ring", "zigzag", "gather", "ulysses"}});
+    command.option("--ranks-per-node", option.ranks_per_node,
+                   "Of ulysses: heads are swapped inside nodes of so many ranks, neighbours by "
+                   "number, and keys travel across nodes by ring");
 }
 
 std::shared_ptr<Communicator> open_ranks(const RankOption& option) {
     if (option.ranks == "one") {
         if (option.exchange != "auto") {
             fail_usage("--exchange is between ranks: give --ranks mpi too");
+        }
+        if (option.ranks_per_node != 0) {
+            fail_usage("--ranks-per-node is of --ranks mpi --exchange ulysses");
         }
         return nullptr;
     }
@@ -101,8 +107,8 @@ std::shared_ptr<Communicator> open_ranks(const RankOption& option) {
 
 RankedRun run_on_ranks(const RankedProblem& problem, const Signature& signature,
                        const TensorFile& file, std::shared_ptr<Communicator> communicator,
-                       std::string_view exchange) {
-    RankedCall call(problem, std::move(communicator), exchange);
+                       const RankOption& option) {
+    RankedCall call(problem, std::move(communicator), option);
     load(call, signature, file, problem.backward);
     call.prepare();
     RankedRun result{.compile_ms = call.compile_ms(),

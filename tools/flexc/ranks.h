@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "flexc/command_line.h"
@@ -12,10 +11,6 @@
 #include "flexc/safetensors.h"
 
 namespace flexc::cli {
-
-struct RankOption {
-    std::string ranks = "one", exchange = "auto";
-};
 
 void add_rank_options(CommandLine command, RankOption& option);
 // Null for one rank alone; options that do not go together are usage errors.
@@ -31,6 +26,6 @@ struct RankedRun {
 
 RankedRun run_on_ranks(const RankedProblem& problem, const Signature& signature,
                        const TensorFile& file, std::shared_ptr<Communicator> communicator,
-                       std::string_view exchange);
+                       const RankOption& option);
 
 } // namespace flexc::cli

@@ -243,7 +243,7 @@ void run(const RunOptions& options) {
             .params = mod.param_values,
             .output_type = learns || output_type == OutputType::f32 ? DType::f32 : shape.dtype,
             .backward = options.backward};
-        auto run = run_on_ranks(problem, signature, file, communicator, options.ranks.exchange);
+        auto run = run_on_ranks(problem, signature, file, communicator, options.ranks);
         if (communicator->rank() != 0) {
             return;
         }

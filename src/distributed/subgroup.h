@@ -1,0 +1,16 @@
+// Some ranks of a communicator, as a communicator.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "flexc/distributed.h"
+
+namespace flexc::distributed {
+
+// members: ranks of the whole, the caller's among them, the same on each of them. Errors name ranks
+// of the whole.
+std::shared_ptr<Communicator> subgroup(std::shared_ptr<Communicator> whole,
+                                       std::vector<int> members);
+
+} // namespace flexc::distributed
