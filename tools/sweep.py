@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Looks for cliffs between shapes: times `flexc bench` over head dims, lengths, groups of heads, types and strides, each
-point beside the next larger one that tiles fit.
+"""Looks for cliffs between shapes: times `flexc bench` over head dims, lengths, groups of heads, types and strides,
+each point beside the next larger one that tiles fit.
 
 A point may take 1.25 times as long as the one beside it; exit code 1: one takes longer. --json keeps the times, and
 --picture draws all ratios.
