@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -78,6 +80,21 @@ NodeId copy_node(Graph& to, const Node& node, std::span<const NodeId> renamed);
 
 // Nodes that the roots need, in an order in which operands come first.
 std::vector<NodeId> reachable(const Graph& graph, std::span<const NodeId> roots);
+
+// visit(node): whether to go on with its operands. Users come before their operands, each node that
+// is reached so once.
+template <typename Visit>
+void visit_from(const Graph& graph, const std::vector<NodeId>& roots, Visit visit) {
+    std::set<NodeId> pending(roots.begin(), roots.end());
+    // Users have larger ids than their operands.
+    while (!pending.empty()) {
+        const NodeId id = *pending.rbegin();
+        pending.erase(std::prev(pending.end()));
+        if (!visit(id)) continue;
+        const std::vector<NodeId>& operands = graph[id].operands;
+        pending.insert(operands.begin(), operands.end());
+    }
+}
 
 // The counter that each node's value changes with; kNoNode outside of sums. Terms hold no sums that
 // change with the counter around them.

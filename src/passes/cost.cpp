@@ -1,8 +1,5 @@
 #include "passes/cost.h"
 
-#include <algorithm>
-#include <vector>
-
 namespace flexc::passes {
 
 using ir::Op;
@@ -37,18 +34,17 @@ int instructions_of(Op op, bool is_fast, bool is_wide) {
 }
 
 bool costs_more(const Mod& mod, ir::NodeId id, int instructions) {
-    std::vector<ir::NodeId> seen = {id};
     int cost = 0;
-    for (std::size_t i = 0; i < seen.size(); ++i) {
-        const ir::Node& node = mod.program.graph[seen[i]];
-        if (mod.place[seen[i]] != Place::element) continue;
-        if (node.op == Op::read) return true;
-        if (!ir::info(node.op).is_leaf()) cost += instructions_of(node.op, true, false);
-        if (cost > instructions) return true;
-        for (const ir::NodeId operand : node.operands)
-            if (std::ranges::find(seen, operand) == seen.end()) seen.push_back(operand);
-    }
-    return false;
+    ir::visit_from(mod.program.graph, {id}, [&](ir::NodeId part) {
+        if (mod.place[part] != Place::element || cost > instructions) return false;
+        const Op op = mod.program.graph[part].op;
+        if (op == Op::read)
+            cost = instructions + 1;
+        else if (!ir::info(op).is_leaf())
+            cost += instructions_of(op, true, false);
+        return true;
+    });
+    return cost > instructions;
 }
 
 } // namespace flexc::passes

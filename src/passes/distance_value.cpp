@@ -1,8 +1,6 @@
 #include "passes/distance_value.h"
 
 #include <algorithm>
-#include <iterator>
-#include <set>
 
 #include "passes/cost.h"
 #include "passes/gradient_sum.h"
@@ -23,19 +21,6 @@ bool is_of_distance(const Mod& mod, NodeId id) {
            mod.counters[id] == kNoNode && mod.of_distance[id];
 }
 
-// visit(node): whether to go on with its operands. Once for each node that is reached so.
-template <typename Visit>
-void walk(const ir::Graph& graph, const std::vector<NodeId>& roots, Visit visit) {
-    std::set<NodeId> pending(roots.begin(), roots.end());
-    // Users have larger ids than their operands.
-    while (!pending.empty()) {
-        const NodeId id = *pending.rbegin();
-        pending.erase(std::prev(pending.end()));
-        const std::vector<NodeId>& operands = graph[id].operands;
-        if (visit(id)) pending.insert(operands.begin(), operands.end());
-    }
-}
-
 } // namespace
 
 std::vector<NodeId> distance_values(const Mod& mod) {
@@ -43,7 +28,7 @@ std::vector<NodeId> distance_values(const Mod& mod) {
     for (const ReadGradient& gradient : mod.gradients)
         if (gradient_sum(mod, gradient) != GradientSum::distance) roots.push_back(gradient.partial);
     std::vector<NodeId> values;
-    walk(mod.program.graph, roots, [&](NodeId id) {
+    ir::visit_from(mod.program.graph, roots, [&](NodeId id) {
         if (!is_of_distance(mod, id)) return true;
         // Nothing inside costs more than the whole.
         if (costs_more(mod, id, kLookup)) values.push_back(id);
@@ -56,7 +41,7 @@ std::vector<NodeId> distance_values(const Mod& mod) {
 bool reads_elements_beside(const Mod& mod, const std::vector<NodeId>& roots,
                            const std::vector<NodeId>& values) {
     bool reads = false;
-    walk(mod.program.graph, roots, [&](NodeId id) {
+    ir::visit_from(mod.program.graph, roots, [&](NodeId id) {
         if (std::ranges::find(values, id) != values.end()) return false;
         reads = reads || (mod.program.graph[id].op == Op::read && mod.place[id] == Place::element);
         return !reads;

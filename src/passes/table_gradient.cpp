@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <iterator>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "analysis/index_form.h"
@@ -132,19 +130,14 @@ std::vector<std::uint32_t> varying_dims(const Mod& mod, NodeId read) {
 
 PositionParts position_parts(const Mod& mod, const std::vector<NodeId>& nodes) {
     PositionParts parts;
-    std::set<NodeId> pending(nodes.begin(), nodes.end());
-    // Users have larger ids than their operands.
-    while (!pending.empty()) {
-        const NodeId id = *pending.rbegin();
-        pending.erase(std::prev(pending.end()));
-        const ir::Node& node = mod.program.graph[id];
+    ir::visit_from(mod.program.graph, nodes, [&](NodeId id) {
+        const ir::Op op = mod.program.graph[id].op;
         const unsigned uses = mod.dependence[id].bits & kPositions;
-        if (uses == 0 || node.op == ir::Op::q_idx || node.op == ir::Op::kv_idx) continue;
-        if (uses != kPositions && mod.counters[id] == ir::kNoNode)
-            (uses == Dependence::q ? parts.query : parts.key).push_back(id);
-        else
-            pending.insert(node.operands.begin(), node.operands.end());
-    }
+        if (uses == 0 || op == ir::Op::q_idx || op == ir::Op::kv_idx) return false;
+        if (uses == kPositions || mod.counters[id] != ir::kNoNode) return true;
+        (uses == Dependence::q ? parts.query : parts.key).push_back(id);
+        return false;
+    });
     return parts;
 }
 
