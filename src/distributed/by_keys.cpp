@@ -95,12 +95,9 @@ Result<void> forward_by_keys(const DistributedPlanState& plan, const ForwardTens
 
     const LaunchBuffers read(plan, buffers, false);
     KeyExchange keys(plan, key_tensors(tensors.k, tensors.v, read));
-    if (auto started = keys.start(0); !started) return started;
     for (std::size_t step = 0; step < plan.steps.size(); ++step) {
-        const auto blocks = keys.finish(step);
+        const auto blocks = keys.take(step);
         if (!blocks) return blocks.error();
-        if (step + 1 < plan.steps.size())
-            if (auto started = keys.start(step + 1); !started) return started;
         for (const Launch& launch : plan.steps[step].launches) {
             const KeyTensors& block = (*blocks)[launch.block];
             const RowRange& of_heads = plan.steps[step].heads.heads;
@@ -156,12 +153,9 @@ Result<void> backward_by_keys(const DistributedPlanState& plan, const BackwardTe
 
     KeyExchange keys(plan, key_tensors(tensors.k, tensors.v, read));
     GradientExchange homeward(plan, key_tensors(dk.view(), d_v.view(), learnt));
-    if (auto started = keys.start(0); !started) return started;
     for (std::size_t step = 0; step < plan.steps.size(); ++step) {
-        const auto blocks = keys.finish(step);
+        const auto blocks = keys.take(step);
         if (!blocks) return blocks.error();
-        if (step + 1 < plan.steps.size())
-            if (auto started = keys.start(step + 1); !started) return started;
         const std::vector<KeyTensors> block_sums = homeward.begin(step);
         for (const Launch& launch : plan.steps[step].launches) {
             const Block& block = plan.steps[step].blocks[launch.block];

@@ -129,6 +129,18 @@ class KeyExchange {
     KeyExchange(const DistributedPlanState& plan, KeyTensors own)
         : plan_(plan), own_(std::move(own)) {}
 
+    // The blocks of a step, while the next one's travel. For each step in order; valid until the
+    // next call.
+    Result<std::vector<KeyTensors>> take(std::size_t step) {
+        if (step == 0)
+            if (auto started = start(0); !started) return started.error();
+        auto blocks = finish(step);
+        if (blocks && step + 1 < plan_.steps.size())
+            if (auto started = start(step + 1); !started) return started.error();
+        return blocks;
+    }
+
+  private:
     Result<void> start(std::size_t step) {
         next_ = {};
         const KeyRows rows(plan_, step, false);
@@ -164,7 +176,7 @@ class KeyExchange {
         return {};
     }
 
-    // The blocks of a step that was started; valid until finish() of the next one.
+    // A step that was started.
     Result<std::vector<KeyTensors>> finish(std::size_t step) {
         if (next_.ticket)
             if (auto done = plan_.communicator->wait(*next_.ticket); !done) return done.error();
@@ -183,7 +195,6 @@ class KeyExchange {
         return views;
     }
 
-  private:
     KeyTensors part_view(const KeyRows& rows, const Block::Part& part, std::size_t step) const {
         const auto& arrivals = plan_.schedule.steps[step].arrivals;
         const auto share = std::ranges::find(arrivals, part.peer, &Share::peer);
