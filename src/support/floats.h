@@ -52,6 +52,20 @@ struct F16 {
     }
 };
 
+// A size with kMantissa bits behind an exponent biased by kBias, which has room for it.
+template <int kMantissa, int kBias> std::uint8_t narrow_size(float size) {
+    constexpr int kShift = 23 - kMantissa, kLeastExponent = 1 - kBias;
+    const auto bits = std::bit_cast<std::uint32_t>(size);
+    if (size >= std::bit_cast<float>((127u + kLeastExponent) << 23)) {
+        const std::uint32_t half = (1u << (kShift - 1)) - 1;
+        const std::uint32_t rounded = (bits + half + (bits >> kShift & 1)) >> kShift;
+        return static_cast<std::uint8_t>(rounded - ((127u - kBias) << kMantissa));
+    }
+    // Below normal numbers, adding one whose last bit is the least size leaves multiples of that.
+    const float aligned = std::bit_cast<float>((127u + kLeastExponent + kShift) << 23);
+    return static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(size + aligned));
+}
+
 // Eight bits. The exponent of e4m3 is biased by 7, and its largest value, to which narrow()
 // saturates, is no infinity; e5m2 is the upper half of f16.
 struct E4m3 {
@@ -65,33 +79,20 @@ struct E4m3 {
         return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | sign);
     }
     static std::uint8_t narrow(float value) {
-        constexpr float kLargest = 448, kLeastNormal = 0x1p-6f;
         const auto sign = static_cast<std::uint8_t>(std::signbit(value) ? 0x80 : 0);
         const float size = std::fabs(value);
         if (!(size == size)) return sign | 0x7f;
-        if (size >= kLargest) return sign | 0x7e;
-        // Adding 2^14 leaves multiples of 2^-9, rounded, in the low bits.
-        if (size < kLeastNormal)
-            return sign | static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(size + 0x1p14f));
-        const auto bits = std::bit_cast<std::uint32_t>(size);
-        const std::uint32_t rounded = (bits + 0x7ffff + (bits >> 20 & 1)) >> 20;
-        return sign | static_cast<std::uint8_t>(rounded - (120u << 3));
+        return sign | (size >= 448 ? std::uint8_t{0x7e} : narrow_size<3, 7>(size));
     }
 };
 struct E5m2 {
     using Bits = std::uint8_t;
     static std::uint8_t narrow(float value) {
-        constexpr float kLeastNormal = 0x1p-14f, kRoundsToInfinity = 61440;
+        constexpr float kRoundsToInfinity = 61440;
         const auto sign = static_cast<std::uint8_t>(std::signbit(value) ? 0x80 : 0);
         const float size = std::fabs(value);
         if (!(size == size)) return sign | 0x7e;
-        if (size >= kRoundsToInfinity) return sign | 0x7c;
-        // As above, with multiples of 2^-16.
-        if (size < kLeastNormal)
-            return sign | static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(size + 0x1p7f));
-        const auto bits = std::bit_cast<std::uint32_t>(size);
-        const std::uint32_t rounded = (bits + 0xfffff + (bits >> 21 & 1)) >> 21;
-        return sign | static_cast<std::uint8_t>(rounded - (112u << 2));
+        return sign | (size >= kRoundsToInfinity ? std::uint8_t{0x7c} : narrow_size<2, 15>(size));
     }
     static float widen(std::uint8_t bits) {
         return F16::widen(static_cast<std::uint16_t>(bits << 8));
