@@ -9,8 +9,9 @@ import argparse
 import dataclasses
 import json
 import pathlib
-import subprocess
 import sys
+
+from bench import bench, device_kind
 
 LIMIT = 1.25
 TILE = 384  # rows: a multiple of every kernel's tiles
@@ -30,9 +31,9 @@ class Point:
     dtype: str = "bf16"
     strides: str = "bhsd"
 
-    def arguments(self):
-        shape = (self.batch, self.heads, self.kv_heads, self.q_len, self.kv_len, self.head_dim, self.head_dim_v)
-        return ["--shape", ",".join(map(str, shape)), "--dtype", self.dtype, "--strides", self.strides]
+    def shape(self):
+        return ",".join(map(str, (self.batch, self.heads, self.kv_heads, self.q_len, self.kv_len, self.head_dim,
+                                  self.head_dim_v)))
 
     def of(self, **changes):
         return dataclasses.replace(self, **changes)
@@ -76,31 +77,30 @@ def families(base, quick):
     yield "strides", [(strides, base.of(strides=strides), base) for strides in ("bshd", "padded")]
 
 
-class Bench:
-    """Times of points, each found once."""
+class Times:
+    """Of points, each found once."""
 
-    def __init__(self, options):
-        self.options = options
+    def __init__(self, flexc, device, program):
+        self.flexc, self.device, self.program = flexc, device, program
         self.times = {}
 
     def of(self, point):
         if point not in self.times:
-            command = [self.options.flexc, "bench", "-e", self.options.program, "--device", self.options.device,
-                       "--backward", "--rested", "--json", *point.arguments()]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode != 0:
-                raise SystemExit(f"{' '.join(command)}\n{done.stderr.strip()}")
-            value = json.loads(done.stdout.strip().splitlines()[-1])
+            value, error = bench(self.flexc, self.device, point.dtype, point.shape(), self.program,
+                                 ["--strides", point.strides, "--rested"])
+            if error:
+                raise SystemExit(f"{point}: {error}")
             self.times[point] = {name: value[name] for name in PASSES}
         return self.times[point]
 
 
 def measure(options):
-    bench, rows = Bench(options), []
-    base = Point(heads=4, kv_heads=4, q_len=TILE, kv_len=TILE) if options.device == "cpu" else Point()
+    device, rows = device_kind(options.flexc, options.device), []
+    times = Times(options.flexc, device, options.program)
+    base = Point(heads=4, kv_heads=4, q_len=TILE, kv_len=TILE) if device == "cpu" else Point()
     for family, points in families(base, options.quick):
         for label, point, beside in points:
-            ours, other = bench.of(point), bench.of(beside)
+            ours, other = times.of(point), times.of(beside)
             row = {"family": family, "label": label, "point": dataclasses.asdict(point),
                    "beside": dataclasses.asdict(beside)}
             for name in PASSES:
@@ -146,7 +146,7 @@ def picture(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("flexc", help="the command")
-    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--program", default="score", help="the mod (score)")
     parser.add_argument("--quick", action="store_true", help="a few points of each kind")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="keep all times")
