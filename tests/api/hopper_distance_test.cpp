@@ -2,6 +2,7 @@
 // gradients that are folded through them from sums over diagonals.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <random>
 
 #include "api/hopper_check.h"
@@ -12,20 +13,20 @@ using flexc::test::Case;
 
 namespace {
 
-Case random_case(std::mt19937& random, DType dtype) {
+Case random_case(test::Random& random, DType dtype) {
     Case one = {.text = test::distance_program(random),
                 .dtype = dtype,
                 .batch = 2,
                 .heads = 4,
                 .kv_heads = 2};
     one.dims = {{"N", 70}};
-    constexpr int kHeadDims[] = {64, 128, 40, 192};
-    one.head_dim = kHeadDims[random() % 4];
-    one.q_len = 130 + static_cast<int>(random() % 150);
-    one.kv_len = 140 + static_cast<int>(random() % 200);
-    one.q_offset = static_cast<int>(random() % 2 * (random() % 90));
-    one.with_d_lse = random() % 2 == 0;
-    one.deterministic = random() % 3 == 0;
+    constexpr std::array kHeadDims = {64, 128, 40, 192};
+    one.head_dim = random.pick(kHeadDims);
+    one.q_len = random.integer(130, 279);
+    one.kv_len = random.integer(140, 339);
+    one.q_offset = random.chance(50) ? random.integer(0, 89) : 0;
+    one.with_d_lse = random.chance(50);
+    one.deterministic = random.chance(33);
     return one;
 }
 
@@ -34,7 +35,7 @@ Case random_case(std::mt19937& random, DType dtype) {
 TEST_SUITE_BEGIN("hopper");
 
 TEST_CASE("functions of distance and their gradients are what float64 gives" * doctest::skip()) {
-    std::mt19937 random(std::random_device{}());
+    test::Random random(std::random_device{}());
     for (int i = 0; i < 24; ++i)
         test::check_on_hopper(random_case(random, i % 3 == 0 ? DType::f16 : DType::bf16));
 }
