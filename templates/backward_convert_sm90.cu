@@ -7,7 +7,7 @@
 
 #include "sm80/backward_output.cuh"
 #include "sm90/arguments.h"
-#include "sm90/dependence.cuh"
+#include "common/dependence.cuh"
 #include "sm90/pack.cuh"
 #include "sm90/semaphore.cuh"
 #include "sm90/tma.cuh"
@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_backward_convert_sm90(const __grid_constant__ sm90::KernelArguments attention,
                                 const __grid_constant__ mod::Arguments arguments) {
     constexpr int kPaddedRows = 128;
-    if (attention.blocks_done == nullptr) sm90::wait_for_kernel_ahead();
+    if (attention.blocks_done == nullptr) wait_for_kernel_ahead();
     const int row_blocks = (attention.q_len + kRows - 1) / kRows;
     const int head = static_cast<int>(blockIdx.x) / row_blocks;
     const int row_block = static_cast<int>(blockIdx.x) % row_blocks;
@@ -115,5 +115,5 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         if (is_row_below) *reinterpret_cast<uint4*>(dq.narrow.at(row + 8, column)) = piece_below;
     }
     // Whoever waits for this kernel waits for that one too.
-    sm90::wait_for_kernel_ahead();
+    wait_for_kernel_ahead();
 }

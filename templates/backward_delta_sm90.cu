@@ -9,7 +9,7 @@
 #include "common/math.cuh"
 #include "common/sink.cuh"
 #include "sm90/arguments.h"
-#include "sm90/dependence.cuh"
+#include "common/dependence.cuh"
 #include "sm90/gradients/row.cuh"
 #include "sm90/row_products.cuh"
 
@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
             attention.blocks_done[i] = 0;
     if (attention.tiles_taken != nullptr && blockIdx.x == 0 && threadIdx.x == 0)
         *attention.tiles_taken = 0;
-    sm90::let_next_start();
+    let_next_start();
     const int query_tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
     // What the next kernel needs first comes last, and is in the L2 cache then.
     const int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x);
@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const int counted = min(row, attention.q_len - 1);
     float of_sink = 0; // what the sink takes from the gradients of the row's scores
     if constexpr (mod::kHasSink) {
-        sm90::wait_for_kernel_ahead();
+        wait_for_kernel_ahead();
         const RowOfSink at{b,      h,     counted, counted + static_cast<int>(attention.q_offset),
                            of_all, inside};
         of_sink = add_sink(attention, arguments, at, d_lse) * product;
@@ -72,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     attention.row_facts[row_fact_place(of_all, kDeltaFact)] = inside ? product - d_lse : 0;
 
     // The next kernel, which waits for this one alone, reads what the one ahead wrote.
-    if constexpr (!mod::kHasSink) sm90::wait_for_kernel_ahead();
+    if constexpr (!mod::kHasSink) wait_for_kernel_ahead();
     if (mod::kGradients == 0 || (!mod::kHasSink && attention.d_lse.data == nullptr)) return;
     const float sum = inside ? sm90::row_sum(attention, b, h, row) + of_sink : 0;
     sm90::visit_row(attention, arguments, b, h, counted,

@@ -1,10 +1,12 @@
 // Attention, forward, of requests with few queries: keys and values are read once, at the speed of
 // memory, for the queries of all heads that share them.
 //
-// One warp computes 16 rows (packed_rows.cuh) over a part of the keys that they see. Where a
+// A block computes 16 rows (packed_rows.cuh) over a part of the keys that they see. Its
+// warps take tiles of it in turn, each at its own pace, and join their results at the end. Where a
 // request has one part, that is its result; else flexc_merge_parts makes one of several.
 #include "mod.cuh"
 
+#include "common/dependence.cuh"
 #include "common/tile_walk.cuh"
 #include "sm80/forward_mma.cuh"
 #include "sm80/forward_output.cuh"
@@ -21,9 +23,50 @@ extern __shared__ __align__(128) unsigned char shared_memory[];
 
 namespace {
 
-// Of the tile's rows, from first_row on.
+constexpr int kBlockWarps = few_warps({mod::kQueryTile, mod::kKeyTile, mod::kStages, mod::kHeadDim,
+                                       mod::kHeadDimV, static_cast<int>(sizeof(Element))});
+__device__ int warp_index() { return static_cast<int>(threadIdx.y); }
+
+// Queries, then each warp's stages, in which its results follow.
+struct WarpShared {
+    unsigned base;
+    int warp;
+
+    __device__ QueryTile queries() const { return {base}; }
+    __device__ KeyTile keys(int step) const {
+        return {own() + step % mod::kStages * kLayout.stage_bytes};
+    }
+    __device__ ValueTile values(int step) const { return {keys(step).base + kLayout.values}; }
+    __device__ Staging results() const { return {own()}; }
+
+  private:
+    static constexpr int kWarpBytes = mod::kStages * kLayout.stage_bytes;
+    static_assert(Staging::kBytes <= kWarpBytes && kBlockWarps * kWarpBytes < mod::kSharedBytes);
+    __device__ unsigned own() const { return base + kLayout.stages + warp * kWarpBytes; }
+};
+
+// The tiles of a part that are a warp's.
+class TilesOfWarp {
+  public:
+    __device__ explicit TilesOfWarp(TileRange part)
+        : tile_(part.begin + warp_index()), end_(part.end) {}
+
+    __device__ bool is_done() const { return tile_ >= end_; }
+    __device__ int tile() const { return tile_; }
+    __device__ int step() const { return step_; }
+    __device__ void advance() {
+        tile_ += kBlockWarps;
+        ++step_;
+    }
+
+  private:
+    int tile_, end_, step_ = 0;
+};
+
+// Of the tile's rows, from first_row on, by all warps.
 __device__ void load_queries(const AttentionArguments& attention, const SequenceLength& length,
                              QueryTile tile, int first_row, int row_count, int h_kv, int group) {
+    const int thread = 32 * warp_index() + lane_index();
     constexpr int kBytes = kCopyBytes<Element, mod::kHeadDim>;
     const Plane<Element> first = query_plane<Element>(attention.q, length, h_kv * group);
     const long long head_bytes =
@@ -31,7 +74,7 @@ __device__ void load_queries(const AttentionArguments& attention, const Sequence
     if (kBytes != 0 && first.aligned_to(kBytes) && head_bytes % (kBytes ? kBytes : 1) == 0) {
         constexpr int kColumns = kBytes ? kBytes / static_cast<int>(sizeof(Element)) : 1;
         constexpr int kPieces = mod::kHeadDim / kColumns;
-        for (int i = lane_index(); i < mod::kQueryTile * kPieces; i += 32) {
+        for (int i = thread; i < mod::kQueryTile * kPieces; i += 32 * kBlockWarps) {
             const int row = i / kPieces, column = i % kPieces * kColumns;
             const bool exists = first_row + row < row_count;
             const PackedRow at(exists ? first_row + row : 0, h_kv, group);
@@ -42,7 +85,7 @@ __device__ void load_queries(const AttentionArguments& attention, const Sequence
         return;
     }
 #pragma unroll 1
-    for (int i = lane_index(); i < mod::kQueryTile * mod::kHeadDim; i += 32) {
+    for (int i = thread; i < mod::kQueryTile * mod::kHeadDim; i += 32 * kBlockWarps) {
         const int row = i / mod::kHeadDim, column = i % mod::kHeadDim;
         Element value = flexc_from_float<Element>(0);
         if (first_row + row < row_count) {
@@ -59,12 +102,6 @@ __device__ TileRange tiles_of_part(Positions seen, int keys, const PartOfRequest
     const long long count = all.end - all.begin;
     return {all.begin + static_cast<int>(count * at.part / at.count),
             all.begin + static_cast<int>(count * (at.part + 1) / at.count)};
-}
-
-// A row of results, which a warp holds in shared memory.
-template <typename Visit> __device__ void for_columns(Visit visit) {
-    for (int column = lane_index(); column < mod::kHeadDimV; column += 32)
-        visit(column);
 }
 
 __device__ void store_row(const AttentionArguments& attention, const SequenceLength& length, int h,
@@ -91,173 +128,249 @@ __device__ float finish_row(const AttentionArguments& attention, const mod::Argu
     return reciprocal_fast(Sink::add(attention, arguments, length, h, query, maximum, sum));
 }
 
-__device__ void store_rows_of_warp(const KernelArguments& attention,
-                                   const mod::Arguments& arguments, const SequenceLength& length,
-                                   const PartOfRequest& at, int part, int h_kv, int group,
-                                   int first_row, int row_count, const Softmax& softmax,
-                                   const Output& output, const Shared& shared) {
-    const PartialResults parts(attention);
-    const Staging staging{shared.base};
+// What several parts give for a row, relative to the largest of their maxima. A lane has every 32nd
+// column.
+struct WholeRow {
+    static constexpr int kColumns = (mod::kHeadDimV + 31) / 32;
+    float maximum, sum = 0, output[kColumns] = {};
+
+    // part(i): {maximum, sum, output(column)} of it. One that saw nothing may have any output.
+    template <typename Part> __device__ WholeRow(int count, float to_log2, Part part) {
+        maximum = negative_infinity();
+        constexpr int kAtOnce = 8; // whose loads are under way at once
+        for (int first = 0; first < count; first += kAtOnce) {
+            float of_part[kAtOnce], of_sum[kAtOnce], of_output[kAtOnce][kColumns];
+            const float before = maximum;
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i) {
+                const auto from = part(min(first + i, count - 1));
+                of_part[i] = first + i < count ? from.maximum() : negative_infinity();
+                of_sum[i] = from.sum();
+#pragma unroll
+                for (int column = 0; column < kColumns; ++column)
+                    of_output[i][column] = from.output(min(column_of(column), mod::kHeadDimV - 1));
+            }
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i)
+                maximum = fmaxf(maximum, of_part[i]);
+            if (maximum == negative_infinity()) continue;
+            rescale(exp2_fast((before - maximum) * to_log2));
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i) {
+                if (of_part[i] == negative_infinity()) continue;
+                const float weight = exp2_fast((of_part[i] - maximum) * to_log2);
+                sum += weight * of_sum[i];
+#pragma unroll
+                for (int column = 0; column < kColumns; ++column)
+                    output[column] += weight * of_output[i][column];
+            }
+        }
+    }
+    // Visits this lane's columns and what they are.
+    template <typename Visit> __device__ void visit(Visit visit) const {
+#pragma unroll
+        for (int column = 0; column < kColumns; ++column)
+            if (column_of(column) < mod::kHeadDimV) visit(column_of(column), output[column]);
+    }
+
+  private:
+    static __device__ int column_of(int column) { return 32 * column + lane_index(); }
+    __device__ void rescale(float factor) {
+        sum *= factor;
+#pragma unroll
+        for (int column = 0; column < kColumns; ++column)
+            output[column] *= factor;
+    }
+};
+
+// A row of a warp's results in shared memory: behind the columns its maximum and its sum.
+struct RowOfWarp {
+    unsigned at;
+
+    __device__ explicit RowOfWarp(unsigned address) : at(address) {}
+    __device__ unsigned address(int column) const { return at + 4 * column; }
+    __device__ float output(int column) const { return load_shared_float(address(column)); }
+    __device__ float maximum() const { return output(Staging::kPaddedColumns); }
+    __device__ float sum() const { return output(Staging::kPaddedColumns + 1); }
+    __device__ void store_sums(float maximum, float sum) const {
+        store_shared(address(Staging::kPaddedColumns), maximum, sum);
+    }
+    __device__ void store(const WholeRow& row) const {
+        if (lane_index() == 0) store_sums(row.maximum, row.sum);
+        row.visit([&](int column, float value) { store_shared(address(column), value); });
+    }
+};
+
+__device__ void write_results(const Staging& results, const Softmax& softmax,
+                              const Output& output) {
     const int lane = lane_index();
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-        const int own = 8 * i + lane / 4, row = first_row + own;
+        const RowOfWarp row(results.at(8 * i + lane / 4, 0));
         const float sum = quad_sum(softmax.sum[i]);
-        float factor = 1;
-        if (at.count > 1) {
-            if (lane % 4 == 0 && row < row_count) {
-                parts.maximum(part, h_kv, row) = softmax.maximum[i];
-                parts.sum(part, h_kv, row) = sum;
-            }
-        } else {
-            const PackedRow packed(min(row, row_count - 1), h_kv, group);
-            if (lane % 4 == 0 && row < row_count)
-                factor = finish_row(attention, arguments, length, packed.h, packed.query,
-                                    softmax.maximum[i], sum);
-            factor = __shfl_sync(0xffffffffu, factor, lane / 4 * 4);
-        }
+        if (lane % 4 == 0) row.store_sums(softmax.maximum[i], sum);
 #pragma unroll
         for (int column = 0; column < kValueColumns; ++column) {
             const float(&o)[4] = output[i / 2][column];
-            store_shared(staging.at(own, 8 * column + lane % 4 * 2), o[i % 2 * 2] * factor,
-                         o[i % 2 * 2 + 1] * factor);
+            store_shared(row.address(8 * column + lane % 4 * 2), o[i % 2 * 2], o[i % 2 * 2 + 1]);
         }
     }
-    __syncwarp();
+}
+
+// The factor is the same for all lanes of a row.
+__device__ void store_whole_row(const AttentionArguments& attention,
+                                const mod::Arguments& arguments, const SequenceLength& length,
+                                const PackedRow& at, const WholeRow& row) {
+    float factor = 0;
+    if (lane_index() == 0)
+        factor = finish_row(attention, arguments, length, at.h, at.query, row.maximum, row.sum);
+    factor = __shfl_sync(0xffffffffu, factor, 0);
+    row.visit([&](int column, float value) {
+        store_row(attention, length, at.h, at.query, column, factor * value);
+    });
+}
+
+// Of a row that a request does not use.
+__device__ void clear_row(const AttentionArguments& attention, const SequenceLength& length,
+                          const PackedRow& at) {
+    if (attention.lse.data && lane_index() == 0)
+        *query_plane<float>(attention.lse, length, at.h).at(at.query, 0) = negative_infinity();
+    for (int column = lane_index(); column < mod::kHeadDimV; column += 32)
+        store_row(attention, length, at.h, at.query, column, 0);
+}
+
+struct RowOfPart {
+    const PartialResults& parts;
+    int part, h_kv, row;
+
+    __device__ float output(int column) const { return parts.output(part, h_kv, row)[column]; }
+    __device__ float maximum() const { return parts.maximum(part, h_kv, row); }
+    __device__ float sum() const { return parts.sum(part, h_kv, row); }
+};
+
+// Each warp joins some of the rows.
+__device__ void store_rows(const KernelArguments& attention, const mod::Arguments& arguments,
+                           const SequenceLength& length, const PartOfRequest& at, int part,
+                           int h_kv, int group, int first_row, int row_count, WarpShared shared) {
+    const PartialResults parts(attention);
+    const float to_log2 = (scales_early(attention) ? 1 : attention.scale) * kLog2E;
     const int count = min(mod::kQueryTile, row_count - first_row);
-    for (int own = 0; own < count; ++own) {
+    for (int own = warp_index(); own < count; own += kBlockWarps) {
+        const WholeRow whole(kBlockWarps, to_log2, [&](int warp) {
+            return RowOfWarp(WarpShared{shared.base, warp}.results().at(own, 0));
+        });
         const int row = first_row + own;
-        const PackedRow packed(row, h_kv, group);
-        if (at.count > 1)
-            for_columns([&](int column) {
-                parts.output(part, h_kv, row)[column] = load_shared_float(staging.at(own, column));
-            });
-        else
-            for_columns([&](int column) {
-                store_row(attention, length, packed.h, packed.query, column,
-                          load_shared_float(staging.at(own, column)));
-            });
+        if (at.count == 1) {
+            store_whole_row(attention, arguments, length, PackedRow(row, h_kv, group), whole);
+            continue;
+        }
+        if (lane_index() == 0) {
+            parts.maximum(part, h_kv, row) = whole.maximum;
+            parts.sum(part, h_kv, row) = whole.sum;
+        }
+        whole.visit(
+            [&](int column, float value) { parts.output(part, h_kv, row)[column] = value; });
     }
-    __syncwarp();
 }
 
 } // namespace
 
-extern "C" __global__ void __launch_bounds__(kThreads, 1)
+extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
     flexc_forward_few(const __grid_constant__ KernelArguments attention,
                       const __grid_constant__ mod::Arguments arguments) {
-    // Heads of one part are neighbours, as they are in pages.
-    const int part = static_cast<int>(blockIdx.x) / attention.kv_heads;
-    const int h_kv = static_cast<int>(blockIdx.x) % attention.kv_heads;
+    let_next_start();
+    // Tiles of rows that meet the same keys are neighbours, then heads, as they are in pages.
+    const int group = attention.heads / attention.kv_heads;
+    const int tiles = (few_rows(attention.q_len, group) + mod::kQueryTile - 1) / mod::kQueryTile;
+    const int place = static_cast<int>(blockIdx.x);
+    const int h_kv = place / tiles % attention.kv_heads;
+    const int part = place / tiles / attention.kv_heads;
     const PartOfRequest at = part_of_request(attention, part);
     if (at.count == 0) return;
     const SequenceLength length(attention, at.request);
-    const int group = attention.heads / attention.kv_heads;
+    const int first_row = place % tiles * mod::kQueryTile;
     const int row_count = length.queries() * group;
-    const Shared shared{shared_address(shared_memory)};
+    if (first_row >= row_count) return;
+    const WarpShared shared{shared_address(shared_memory), warp_index()};
     const bool scale_early = scales_early(attention);
 
-    for (int first_row = 0; first_row < row_count; first_row += mod::kQueryTile) {
-        const PackedRows rows(attention, arguments, length, first_row, row_count - 1, h_kv, group);
-        const Surroundings around{attention, arguments, rows.row[0].place, length};
-        TileWalk walk(attention.block_mask, at.request, rows.row[0].h, 0,
-                      tiles_of_part(rows.keys(), length.keys(), at));
-        KeyValueLoader<kThreads, KeyTile, ValueTile> loader(attention, length, h_kv, walk.tile());
-        load_queries(attention, length, shared.queries(), first_row, row_count, h_kv, group);
-        clear_padding(shared);
+    const PackedRows rows(attention, arguments, length, first_row, row_count - 1, h_kv, group);
+    const Surroundings around{attention, arguments, rows.row[0].place, length};
+    TilesOfWarp walk(tiles_of_part(rows.keys(), length.keys(), at)), ahead = walk;
+    KeyValueLoader<kThreads, KeyTile, ValueTile> loader(attention, length, h_kv, walk.tile());
+    load_queries(attention, length, shared.queries(), first_row, row_count, h_kv, group);
+    loader.start(shared, walk, walk.tile());
+    commit_copies();
+    ahead.advance();
+    loader.start(shared, ahead, walk.tile());
+    commit_copies();
+    clear_padding(shared);
 
-        Softmax softmax;
-        Output output = {};
-        softmax.start(scale_early ? 1 : attention.scale);
-        loader.start(shared, walk, walk.tile());
-        while (!walk.is_done()) {
-            TileWalk next = walk;
-            next.advance();
-            wait_for_copies();
-            __syncwarp(); // this tile is here, and everyone has left the one before
-            loader.start(shared, next, walk.tile());
-
-            Scores scores;
-            mma_qk(scores, shared.queries(), 0, shared.keys(walk.step()));
-            const int first_kv = walk.tile() * mod::kKeyTile;
-            const int last_kv = first_kv + mod::kKeyTile - 1;
-            if (scale_early) apply_score_mod(scores, attention.scale, around, rows, first_kv);
-            if (last_kv >= length.keys() || !rows.all_see(first_kv, last_kv))
-                hide_scores(scores, around, rows, first_kv);
-            softmax.update(scores, output);
-            mma_pv(output, scores, shared.values(walk.step()));
-            walk = next;
-        }
-        wait_for_copies();
-        __syncwarp(); // the tiles make room for the output
-        store_rows_of_warp(attention, arguments, length, at, part, h_kv, group, first_row,
-                           row_count, softmax, output, shared);
+    Softmax softmax;
+    Output output = {};
+    softmax.start(scale_early ? 1 : attention.scale);
+    wait_for_groups<1>();
+    __syncthreads(); // all warps' pieces of the queries are there
+    while (!walk.is_done()) {
+        Scores scores;
+        mma_qk(scores, shared.queries(), 0, shared.keys(walk.step()));
+        const int first_kv = walk.tile() * mod::kKeyTile;
+        const int last_kv = first_kv + mod::kKeyTile - 1;
+        if (scale_early) apply_score_mod(scores, attention.scale, around, rows, first_kv);
+        if (last_kv >= length.keys() || !rows.all_see(first_kv, last_kv))
+            hide_scores(scores, around, rows, first_kv);
+        softmax.update(scores, output);
+        mma_pv(output, scores, shared.values(walk.step()));
+        __syncwarp(); // everyone has left this tile, which makes room for the next but one
+        walk = ahead;
+        ahead.advance();
+        loader.start(shared, ahead, walk.tile());
+        commit_copies();
+        wait_for_groups<1>();
+        __syncwarp();
     }
+    write_results(shared.results(), softmax, output);
+    __syncthreads();
+    store_rows(attention, arguments, length, at, part, h_kv, group, first_row, row_count, shared);
 }
 
-// One warp makes the results of each row of a request with few queries, where it has several parts,
-// and clears rows that it does not use.
-extern "C" __global__ void __launch_bounds__(128)
+// A block makes the results of some rows of a request with few queries, where it has several parts,
+// and clears rows that it does not use. Its warps join some parts each.
+extern "C" __global__ void __launch_bounds__(32 * kMergingWarps)
     flexc_merge_parts(const __grid_constant__ KernelArguments attention,
                       const __grid_constant__ mod::Arguments arguments) {
-    constexpr int kBlocks = kMostFewRows / 4; // of a head of keys
-    const int head = static_cast<int>(blockIdx.x) / kBlocks;
+    const int head = static_cast<int>(blockIdx.x) / kMergingBlocks;
     const int h_kv = head % attention.kv_heads, b = head / attention.kv_heads;
     const int group = attention.heads / attention.kv_heads;
     const SequenceLength length(attention, b);
-    const Sequence& sequence = length.sequence();
-    if (!has_few_rows(sequence, group)) return;
-    const int first_part = sequence.first_part;
+    const int first_part = length.sequence().first_part;
     const int count = attention.sequences.of(b + 1).first_part - first_part;
+    wait_for_kernel_ahead(); // also where nothing is read: what follows this kernel needs its
+                             // results
+    if (!has_few_rows(length.sequence(), group)) return;
     const PartialResults parts(attention);
     const float to_log2 = (scales_early(attention) ? 1 : attention.scale) * kLog2E;
-    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int warp = warp_index(), first = count * warp / kMergingWarps,
+              own = count * (warp + 1) / kMergingWarps - first;
 
     const long long rows = static_cast<long long>(length.query_rows()) * group;
-    for (long long row = blockIdx.x % kBlocks * 4 + warp; row < rows; row += kMostFewRows) {
+    for (long long row = blockIdx.x % kMergingBlocks; row < rows; row += kMergingBlocks) {
         const PackedRow packed(static_cast<int>(row), h_kv, group);
         if (packed.query >= length.queries()) {
-            if (attention.lse.data && lane_index() == 0)
-                *query_plane<float>(attention.lse, length, packed.h).at(packed.query, 0) =
-                    negative_infinity();
-            for_columns([&](int column) {
-                store_row(attention, length, packed.h, packed.query, column, 0);
-            });
+            if (warp == 0) clear_row(attention, length, packed);
             continue;
         }
         if (count < 2) continue;
-        const int own = static_cast<int>(row);
-        float maximum = negative_infinity();
-        for (int i = lane_index(); i < count; i += 32)
-            maximum = fmaxf(maximum, parts.maximum(first_part + i, h_kv, own));
-        maximum = warp_max(maximum);
-        float sum = 0;
-        constexpr int kColumns = (mod::kHeadDimV + 31) / 32;
-        float output[kColumns] = {};
-        // Loads of several parts are under way at once, also of those that have written no more
-        // than that they saw nothing.
-#pragma unroll 8
-        for (int i = 0; i < count; ++i) {
-            const float of_part = parts.maximum(first_part + i, h_kv, own);
-            const float of_sum = parts.sum(first_part + i, h_kv, own);
-            const float* const from = parts.output(first_part + i, h_kv, own);
-            const bool sees = of_part != negative_infinity();
-            const float weight = sees ? exp2_fast((of_part - maximum) * to_log2) : 0;
-            sum += weight * of_sum;
-#pragma unroll
-            for (int column = 0; column < kColumns; ++column) {
-                const int at = min(32 * column + lane_index(), mod::kHeadDimV - 1);
-                output[column] += sees ? weight * from[at] : 0;
-            }
-        }
-        float factor = 0;
-        if (lane_index() == 0)
-            factor = finish_row(attention, arguments, length, packed.h, packed.query, maximum, sum);
-        factor = __shfl_sync(0xffffffffu, factor, 0);
-#pragma unroll
-        for (int column = 0; column < kColumns; ++column)
-            if (32 * column + lane_index() < mod::kHeadDimV)
-                store_row(attention, length, packed.h, packed.query, 32 * column + lane_index(),
-                          factor * output[column]);
+        const auto of_warp = [&](int warp) {
+            return RowOfWarp(shared_address(shared_memory) + warp * Staging::kPitch);
+        };
+        of_warp(warp).store(WholeRow(own, to_log2, [&](int i) {
+            return RowOfPart{parts, first_part + first + i, h_kv, static_cast<int>(row)};
+        }));
+        __syncthreads();
+        if (warp == 0)
+            store_whole_row(attention, arguments, length, packed,
+                            WholeRow(kMergingWarps, to_log2, of_warp));
+        __syncthreads(); // the results make room for those of the next row
     }
 }

@@ -19,19 +19,20 @@ struct Span {
 };
 
 // What the threads before this one have, and all together.
-template <typename T> __device__ T sum_before(T own, T (&sums)[kThreads], T& all) {
+__device__ Parts joined_before(const Parts& own, Parts (&shared)[kThreads], Parts& all) {
     const int thread = static_cast<int>(threadIdx.x);
     __syncthreads();
-    sums[thread] = own;
+    shared[thread] = own;
+    Parts joint = own;
     for (int distance = 1; distance < kThreads; distance *= 2) {
         __syncthreads();
-        const T other = thread >= distance ? sums[thread - distance] : 0;
+        if (thread >= distance) joint = joined(shared[thread - distance], joint);
         __syncthreads();
-        sums[thread] += other;
+        shared[thread] = joint;
     }
     __syncthreads();
-    all = sums[kThreads - 1];
-    return sums[thread] - own;
+    all = shared[kThreads - 1];
+    return thread > 0 ? shared[thread - 1] : Parts{};
 }
 
 } // namespace
@@ -70,30 +71,34 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_divide_keys(const __grid_constant__ LengthArrays arrays,
                       const __grid_constant__ SequenceRecords records) {
     const Span own(arrays.requests);
-    __shared__ long long key_sums[kThreads];
-    __shared__ int part_sums[kThreads];
-
-    long long keys = 0, all_keys = 0;
-    for (int request = own.first; request < own.end; ++request) {
-        const Sequence& sequence = records.sequences[request];
-        if (part_count(sequence, arrays.group, kLeastPartKeys) > 0) keys += sequence.kv_len;
-    }
-    sum_before(keys, key_sums, all_keys);
-    const auto parts_in = [&](const Sequence& sequence) {
-        return parts_of(sequence, arrays.group, arrays.kv_heads, all_keys, arrays.batch_invariant);
+    __shared__ Parts shared[kThreads];
+    const auto of_own_requests = [&](auto part_keys) {
+        Parts parts;
+        for (int request = own.first; request < own.end; ++request) {
+            const Sequence& sequence = records.sequences[request];
+            parts = joined(parts, parts_by(sequence, arrays.group, part_keys(sequence)));
+        }
+        return parts;
+    };
+    const long long shared_keys =
+        arrays.batch_invariant ? 0 : shared_part_keys(arrays.kv_heads, [&](long long part_keys) {
+            Parts all;
+            joined_before(of_own_requests([&](const Sequence&) { return part_keys; }), shared, all);
+            return all;
+        });
+    const auto part_keys_of = [&](const Sequence& sequence) {
+        return arrays.batch_invariant ? own_part_keys(sequence, arrays.kv_heads) : shared_keys;
     };
 
-    int parts = 0, all_parts = 0;
-    for (int request = own.first; request < own.end; ++request)
-        parts += parts_in(records.sequences[request]);
-    int part = sum_before(parts, part_sums, all_parts);
+    Parts all;
+    int part = joined_before(of_own_requests(part_keys_of), shared, all).count;
     for (int request = own.first; request < own.end; ++request) {
         Sequence& sequence = records.sequences[request];
         sequence.first_part = part;
-        part += parts_in(sequence);
+        part += parts_by(sequence, arrays.group, part_keys_of(sequence)).count;
     }
     if (threadIdx.x != 0) return;
     Sequence end{};
-    end.first_part = all_parts;
+    end.first_part = all.count;
     records.sequences[arrays.requests] = end;
 }

@@ -91,14 +91,14 @@ ContextScope::~ContextScope() {
     if (pushed_) (*driver_api()).context_pop(&popped);
 }
 
-Result<void> Function::launch(Grid grid, unsigned threads, unsigned shared_bytes, void* stream,
+Result<void> Function::launch(Dim3 grid, Dim3 block, unsigned shared_bytes, void* stream,
                               std::span<void* const> arguments, bool starts_early) const {
     const Result<DriverApi>& api = driver_api();
     if (!api) return api.error();
     if (starts_early && api->launch_with != nullptr) {
         const LaunchAttribute early{.id = kProgrammaticStreamSerialization, .value = 1};
         const LaunchConfig config{.grid = {grid.x, grid.y, grid.z},
-                                  .threads = {threads, 1, 1},
+                                  .threads = {block.x, block.y, block.z},
                                   .shared_bytes = shared_bytes,
                                   .stream = stream,
                                   .attributes = &early,
@@ -109,8 +109,8 @@ Result<void> Function::launch(Grid grid, unsigned threads, unsigned shared_bytes
     }
     // The driver reads the array only, although its prototype does not say so.
     return checked(*api,
-                   api->launch(handle_, grid.x, grid.y, grid.z, threads, 1, 1, shared_bytes, stream,
-                               const_cast<void**>(arguments.data()), nullptr),
+                   api->launch(handle_, grid.x, grid.y, grid.z, block.x, block.y, block.z,
+                               shared_bytes, stream, const_cast<void**>(arguments.data()), nullptr),
                    "cuLaunchKernel");
 }
 

@@ -48,12 +48,13 @@ class ContextScope {
 // A function of a loaded module on one device.
 class Function {
   public:
-    struct Grid {
+    // Of a grid, in blocks, or of a block, in threads.
+    struct Dim3 {
         unsigned x = 1, y = 1, z = 1;
     };
     // Each entry of `arguments` points at one kernel argument.
     // starts_early: before the kernel ahead in the stream has ended; it waits by itself.
-    Result<void> launch(Grid grid, unsigned threads, unsigned shared_bytes, void* stream,
+    Result<void> launch(Dim3 grid, Dim3 block, unsigned shared_bytes, void* stream,
                         std::span<void* const> arguments, bool starts_early = false) const;
     Result<int> registers() const;
     // Resident blocks on one multiprocessor.

@@ -1,5 +1,6 @@
 #include "plan/pass.h"
 
+#include "common/sequences.h"
 #include "support/amounts.h"
 #include "support/text.h"
 
@@ -17,13 +18,17 @@ std::int64_t value_of(const Length& length, const CallLengths& call) {
     case Length::Of::keys: value = call.keys; break;
     case Length::Of::all_queries: value = call.all_queries; break;
     case Length::Of::all_keys: value = call.all_keys; break;
+    case Length::Of::few_rows:
+        value = ::few_rows(call.queries, static_cast<int>(call.heads / call.kv_heads));
+        break;
     }
     value += length.plus;
     return (value + length.step - 1) / length.step * (length.step / length.per);
 }
 
 std::string text_of(const Length& length) {
-    constexpr std::string_view kNames[] = {"B", "H", "H_KV", "Q", "KV", "TOTAL_Q", "TOTAL_K"};
+    constexpr std::string_view kNames[] = {"B",  "H",       "H_KV",    "Q",
+                                           "KV", "TOTAL_Q", "TOTAL_K", "FEW_ROWS"};
     std::string text(kNames[static_cast<std::size_t>(length.of)]);
     if (length.plus != 0) text = formatted("({} + {})", text, length.plus);
     if (length.step == 1) return text;

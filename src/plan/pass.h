@@ -22,7 +22,17 @@ namespace flexc::plan {
 // lengths of their own, queries and keys are the most of one; all_queries and all_keys the rows of
 // ragged tensors.
 struct Length {
-    enum class Of : std::uint8_t { batch, heads, kv_heads, queries, keys, all_queries, all_keys };
+    // few_rows: of requests with few queries, see sequences.h.
+    enum class Of : std::uint8_t {
+        batch,
+        heads,
+        kv_heads,
+        queries,
+        keys,
+        all_queries,
+        all_keys,
+        few_rows
+    };
     Of of;
     int plus = 0; // what is added, before
     int step = 1; // it is lengthened to a multiple of this, and
@@ -108,7 +118,7 @@ struct Launch {
     std::size_t kernel = 0; // of PassPlan::kernels, in whose module the function is
     std::string_view entry;
     Extent blocks;
-    int threads = 0;
+    int threads = 0, threads_y = 1;
     int shared_bytes = 0;
     bool is_persistent = false; // no more blocks than multiprocessors
     bool has_queue = false;     // whose tiles they then take from a counter

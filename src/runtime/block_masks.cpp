@@ -129,7 +129,7 @@ Result<void> BlockMasks::build(const AttentionArguments& attention, const void* 
     for (const Launch& one : {Launch{&facts_, facts}, {&tiles_, tiles}, {&order_, order}})
         if (auto done = one.function->launch({.x = static_cast<unsigned>(one.blocks),
                                               .y = static_cast<unsigned>(tilings_.size())},
-                                             kThreads, 0, stream, arguments);
+                                             {.x = kThreads}, 0, stream, arguments);
             !done)
             return done;
     return {};

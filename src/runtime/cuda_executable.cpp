@@ -505,7 +505,8 @@ class CudaExecutable final : public Executable {
             arguments[count++] = maps;
         if (launch.has_queue) arguments[count++] = static_cast<void*>(&queue);
         return function.launch({.x = static_cast<unsigned>(blocks)},
-                               static_cast<unsigned>(launch.threads),
+                               {.x = static_cast<unsigned>(launch.threads),
+                                .y = static_cast<unsigned>(launch.threads_y)},
                                static_cast<unsigned>(launch.shared_bytes), walk.call.stream.handle,
                                std::span(arguments).first(count), launch.starts_early);
     }

@@ -32,8 +32,8 @@ Result<void> launch_over(Argument argument, const plan::KernelConfig& config,
     if (argument.count == 0) return {};
     const std::array<void*, 1> arguments = {&argument};
     const auto blocks = std::min((argument.count + threads - 1) / threads, kMostBlocks);
-    return kernel.launch({.x = static_cast<unsigned>(blocks)}, static_cast<unsigned>(threads), 0,
-                         stream.handle, arguments);
+    return kernel.launch({.x = static_cast<unsigned>(blocks)},
+                         {.x = static_cast<unsigned>(threads)}, 0, stream.handle, arguments);
 }
 
 } // namespace

@@ -19,11 +19,11 @@ Result<void> LengthReader::read(const LengthArrays& arrays, const SequenceRecord
     const std::array<void*, 2> arguments = {const_cast<LengthArrays*>(&arrays),
                                             const_cast<SequenceRecords*>(&to)};
     if (arrays.requests > 0)
-        if (auto done = read_.launch({.x = static_cast<unsigned>(arrays.requests)}, threads_, 0,
-                                     stream, arguments);
+        if (auto done = read_.launch({.x = static_cast<unsigned>(arrays.requests)}, {.x = threads_},
+                                     0, stream, arguments);
             !done)
             return done;
-    return divide_.launch({.x = 1}, threads_, 0, stream, arguments);
+    return divide_.launch({}, {.x = threads_}, 0, stream, arguments);
 }
 
 } // namespace flexc::runtime

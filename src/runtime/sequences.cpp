@@ -305,13 +305,19 @@ Result<std::shared_ptr<Sequences>> Sequences::read(Layout queries, Layout keys, 
 void Sequences::divide_keys(const Sizes& sizes, bool batch_invariant) {
     const int group = static_cast<int>(sizes.heads / sizes.kv_heads);
     const int kv_heads = static_cast<int>(sizes.kv_heads);
-    long long keys = 0;
-    for (const Sequence& sequence : sequences)
-        if (part_count(sequence, group, kLeastPartKeys) > 0) keys += sequence.kv_len;
+    const long long shared_keys =
+        batch_invariant ? 0 : shared_part_keys(kv_heads, [&](long long part_keys) {
+            Parts all;
+            for (const Sequence& sequence : sequences)
+                all = joined(all, parts_by(sequence, group, part_keys));
+            return all;
+        });
     part_count_ = 0;
     for (Sequence& sequence : sequences) {
         sequence.first_part = part_count_;
-        part_count_ += parts_of(sequence, group, kv_heads, keys, batch_invariant);
+        part_count_ += parts_by(sequence, group,
+                                batch_invariant ? own_part_keys(sequence, kv_heads) : shared_keys)
+                           .count;
     }
 }
 

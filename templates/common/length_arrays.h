@@ -19,7 +19,7 @@ struct LengthArrays {
     int most_pages;              // of one request, for which there is room
     int farthest_start;          // how far from 0 the first q_idx and the last may be
     bool starts_at_end;          // where there are no query_starts
-    int group, kv_heads;         // see parts_of()
+    int group, kv_heads;         // see Parts
     bool batch_invariant;        // the same
 };
 

@@ -17,34 +17,68 @@ struct Sequence {
 // On a GPU, requests with few queries have their keys divided over blocks: a part of the keys for
 // each head of keys, with the queries of all heads that share it, kMostFewRows rows at most.
 constexpr int kMostFewRows = 64;
-constexpr int kPartBlocks = 660;   // as many as a large GPU has at once, all requests together
+constexpr int kBlocksAtOnce = 396; // as many as a large GPU has: a wave of them
+constexpr int kMostWaves = 4;
+constexpr int kPartBlocks = kMostWaves * kBlocksAtOnce;
 constexpr int kOwnPartBlocks = 64; // of one request, where each is divided by itself
 constexpr int kLeastPartKeys = 256;
+constexpr int kPartStart = 128; // keys that a block could do while it begins and ends
 
 // group: heads of queries that share one of keys.
 FLEXC_SHARED bool has_few_rows(const Sequence& sequence, int group) {
     return sequence.q_len <= kMostFewRows / group;
 }
-// How many keys a part has, where those that share `blocks` have so many together.
-FLEXC_SHARED long long part_keys(long long all_keys, int kv_heads, int blocks) {
-    const int parts = blocks / kv_heads > 1 ? blocks / kv_heads : 1;
-    const long long keys = (all_keys + parts - 1) / parts;
-    return keys > kLeastPartKeys ? keys : kLeastPartKeys;
-}
-// Of one request: at least one where it has queries.
-FLEXC_SHARED int part_count(const Sequence& sequence, int group, long long keys_of_part) {
-    if (sequence.q_len == 0 || !has_few_rows(sequence, group)) return 0;
-    const long long parts = (sequence.kv_len + keys_of_part - 1) / keys_of_part;
-    return parts > 1 ? static_cast<int>(parts) : 1;
+// At most, of a request, where none has more queries.
+FLEXC_SHARED int few_rows(long long most_queries, int group) {
+    const long long rows = most_queries * group;
+    return static_cast<int>(rows < kMostFewRows ? rows : kMostFewRows);
 }
 
-// The same, where requests with few queries have so many keys together; batch_invariant: as if each
-// were alone.
-FLEXC_SHARED int parts_of(const Sequence& sequence, int group, int kv_heads, long long all_keys,
-                          bool batch_invariant) {
-    return part_count(sequence, group,
-                      batch_invariant ? part_keys(sequence.kv_len, kv_heads, kOwnPartBlocks)
-                                      : part_keys(all_keys, kv_heads, kPartBlocks));
+// Parts of one request, or of all.
+struct Parts {
+    int count = 0;
+    int longest = 0; // keys of one
+    int requests = 0;
+    long long keys = 0;
+};
+FLEXC_SHARED Parts joined(const Parts& a, const Parts& b) {
+    return {a.count + b.count, a.longest > b.longest ? a.longest : b.longest,
+            a.requests + b.requests, a.keys + b.keys};
+}
+// Of one request, by so many keys: at least one where it has queries, and they are few.
+FLEXC_SHARED Parts parts_by(const Sequence& sequence, int group, long long part_keys) {
+    if (sequence.q_len == 0 || !has_few_rows(sequence, group)) return {};
+    const long long count = (sequence.kv_len + part_keys - 1) / part_keys;
+    Parts parts{count > 1 ? static_cast<int>(count) : 1, 0, 1, sequence.kv_len};
+    parts.longest = (sequence.kv_len + parts.count - 1) / parts.count;
+    return parts;
+}
+// How many keys a part has, where there should be so many parts.
+FLEXC_SHARED long long part_keys(long long all_keys, long long parts) {
+    const long long keys = (all_keys + parts - 1) / (parts > 1 ? parts : 1);
+    return keys > kLeastPartKeys ? keys : kLeastPartKeys;
+}
+// The same of a request that is divided as if it were alone.
+FLEXC_SHARED long long own_part_keys(const Sequence& sequence, int kv_heads) {
+    return part_keys(sequence.kv_len, kOwnPartBlocks / kv_heads);
+}
+// The same of all requests: the number of waves whose blocks end soonest, as the last one may have
+// few. divided(part_keys): the parts of all.
+template <typename Divided> FLEXC_SHARED long long shared_part_keys(int kv_heads, Divided divided) {
+    const Parts all = divided(kLeastPartKeys);
+    long long best = kLeastPartKeys, least = 0;
+    for (int waves = 1; waves <= kMostWaves; ++waves) {
+        // Each request may have one more than its keys ask for.
+        const long long keys = part_keys(all.keys, waves * kBlocksAtOnce / kv_heads - all.requests);
+        const Parts parts = divided(keys);
+        const long long blocks = static_cast<long long>(parts.count) * kv_heads;
+        const long long time =
+            (blocks + kBlocksAtOnce - 1) / kBlocksAtOnce * (parts.longest + kPartStart);
+        if (waves > 1 && time >= least) continue;
+        least = time;
+        best = keys;
+    }
+    return best;
 }
 
 // A piece of work: queries of some heads, which share one head of keys or are all that share some,

@@ -24,6 +24,12 @@ template <int kBytes> __device__ inline void copy_async(unsigned to, const void*
     }
 }
 
+// Ends a group of this thread's copies.
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits for all of this thread's groups but the last kPending.
+template <int kPending> __device__ inline void wait_for_groups() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
 // Waits for all of this thread's copies. Other threads' are visible after a barrier that follows.
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 

@@ -34,8 +34,8 @@ struct Shared {
     __device__ ValueTile values(int step) const { return {keys(step).base + kLayout.values}; }
 };
 
-// Of all tiles.
-__device__ inline void clear_padding(const Shared& shared) {
+// Of all tiles. Stages: Shared, or a class like it.
+template <typename Stages> __device__ inline void clear_padding(const Stages& shared) {
     clear_padding<kThreads>(shared.queries());
 #pragma unroll 1
     for (int i = 0; i < mod::kStages; ++i) {

@@ -28,8 +28,8 @@ template <int kThreads, typename KeyTile, typename ValueTile> class KeyValueLoad
           length_(length) {}
 
     // before: the tile that was started last, or the first. shared: where each step's tiles are.
-    template <typename Shared>
-    __device__ void start(const Shared& shared, const TileWalk& at, int before) {
+    template <typename Shared, typename Walk>
+    __device__ void start(const Shared& shared, const Walk& at, int before) {
         if (at.is_done()) return;
         const int distance = (at.tile() - before) * KeyTile::kRows;
         keys_.advance(distance);

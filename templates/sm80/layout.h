@@ -41,6 +41,25 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const TileSizes& sizes) {
     return layout;
 }
 
+// Of forward_few.cu, whose warps have stages of their own: queries, then the stages of each warp,
+// as many warps as leave room for three blocks on a multiprocessor of Hopper.
+constexpr int kMostFewWarps = 4;
+// Of flexc_merge_parts: blocks for each head of keys of a request.
+constexpr int kMergingWarps = 8, kMergingBlocks = 16;
+FLEXC_SHARED constexpr int merging_bytes(int head_dim_v) {
+    return kMergingWarps * tile_row_bytes(head_dim_v, 4);
+}
+FLEXC_SHARED constexpr int few_warps(const TileSizes& sizes) {
+    constexpr int kBlockBytes = 76 * 1024;
+    const ForwardLayout layout = forward_layout(sizes);
+    const int warps = (kBlockBytes - layout.stages) / (sizes.stages * layout.stage_bytes);
+    return warps < 1 ? 1 : warps > kMostFewWarps ? kMostFewWarps : warps;
+}
+FLEXC_SHARED constexpr int few_bytes(const TileSizes& sizes) {
+    const ForwardLayout layout = forward_layout(sizes);
+    return layout.stages + few_warps(sizes) * sizes.stages * layout.stage_bytes;
+}
+
 // Of each query that a backward kernel loads: lse and delta.
 constexpr int kRowSumBytes = 2 * 4;
 

@@ -9,16 +9,18 @@ namespace sm80 {
 
 class PartialResults {
   public:
-    __device__ explicit PartialResults(const KernelArguments& attention) : attention_(attention) {}
+    __device__ explicit PartialResults(const KernelArguments& attention)
+        : attention_(attention),
+          rows_(few_rows(attention.q_len, attention.heads / attention.kv_heads)) {}
 
     __device__ float* output(int part, int h_kv, int row) const {
         return of(part, h_kv) + row * mod::kHeadDimV;
     }
     __device__ float& maximum(int part, int h_kv, int row) const {
-        return of(part, h_kv)[kMostFewRows * mod::kHeadDimV + 2 * row];
+        return of(part, h_kv)[rows_ * mod::kHeadDimV + 2 * row];
     }
     __device__ float& sum(int part, int h_kv, int row) const {
-        return of(part, h_kv)[kMostFewRows * mod::kHeadDimV + 2 * row + 1];
+        return of(part, h_kv)[rows_ * mod::kHeadDimV + 2 * row + 1];
     }
 
   private:
@@ -26,10 +28,11 @@ class PartialResults {
     __device__ float* of(int part, int h_kv) const {
         return attention_.partial_results +
                (static_cast<long long>(part) * attention_.kv_heads + h_kv) *
-                   (kMostFewRows * (mod::kHeadDimV + 2));
+                   (rows_ * (mod::kHeadDimV + 2));
     }
 
     const KernelArguments& attention_;
+    const int rows_;
 };
 
 // The request to which a part of keys belongs, and which of its parts it is; count is 0 where there

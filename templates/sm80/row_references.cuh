@@ -154,9 +154,7 @@ class LargeRows {
 extern "C" __global__ void __launch_bounds__(kReferenceRows)
     flexc_backward_references(const __grid_constant__ AttentionArguments attention,
                               const __grid_constant__ mod::Arguments arguments) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
+    let_next_start();
     const sm80::BlockTile block =
         sm80::tile_of_rows(attention, static_cast<int>(blockIdx.x), kReferenceRows);
     const int first_row = block.tile * kReferenceRows;

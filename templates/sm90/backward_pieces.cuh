@@ -4,7 +4,7 @@
 
 #include "sm90/backward_output.cuh"
 #include "sm90/backward_tiles.cuh"
-#include "sm90/dependence.cuh"
+#include "common/dependence.cuh"
 #include "sm90/semaphore.cuh"
 #include "sm90/tma.cuh"
 

@@ -4,7 +4,7 @@
 #include "sm90/backward_dense_bias.cuh"
 #include "sm90/backward_index_2d_tables.cuh"
 #include "sm90/backward_tiles.cuh"
-#include "sm90/dependence.cuh"
+#include "common/dependence.cuh"
 #include "sm90/tma.cuh"
 
 namespace sm90 {

@@ -286,18 +286,21 @@ EXPORT int cuFuncSetAttribute(void*, int, int) { return 0; }
 EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, std::size_t) {
     return *blocks = 1, 0;
 }
-EXPORT int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads,
-                          unsigned, unsigned, unsigned shared, void*, void** arguments, void**) {
+EXPORT int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads_x,
+                          unsigned threads_y, unsigned threads_z, unsigned shared, void*,
+                          void** arguments, void**) {
     const unsigned grid[] = {x, y, z};
     if (is_unloaded(function)) return kInvalidHandle;
-    record_launch(*static_cast<Function*>(function), grid, threads, shared, false, arguments);
+    record_launch(*static_cast<Function*>(function), grid, threads_x * threads_y * threads_z,
+                  shared, false, arguments);
     return 0;
 }
 EXPORT int cuLaunchKernelEx(const flexc::cuda::LaunchConfig* config, void* function,
                             void** arguments, void**) {
     if (is_unloaded(function)) return kInvalidHandle;
-    record_launch(*static_cast<Function*>(function), config->grid, config->threads[0],
-                  config->shared_bytes, true, arguments);
+    const unsigned* const threads = config->threads;
+    record_launch(*static_cast<Function*>(function), config->grid,
+                  threads[0] * threads[1] * threads[2], config->shared_bytes, true, arguments);
     return 0;
 }
 EXPORT int cuMemAlloc_v2(DevicePointer* memory, std::size_t bytes) {

@@ -82,22 +82,24 @@ std::vector<KernelConfig> forward_candidates(const KernelRequest& request, bool 
 }
 
 KernelConfig few_queries_kernel(const KernelRequest& request) {
-    // One warp a block, and more of them on a multiprocessor than it has schedulers: memory is
-    // idle while one computes.
-    constexpr int kBlocks = 5;
-    constexpr Shape kOneWarp[] = {{16, 64, 1}, {16, 32, 1}, {16, 16, 1}};
-    Shape chosen = kOneWarp[2];
-    for (const Shape& shape : kOneWarp)
-        if (kBlocks * (shared_bytes(request, shape) + 1024) <= shared_memory_limit(request.arch)) {
-            chosen = shape;
-            break;
-        }
-    KernelConfig config = configured(request, chosen);
+    // Keys of one head dim fit twice as many in a warp's tile as those of twice that.
+    constexpr Shape kWide{16, 32, 1}, kNarrow{16, 16, 1};
+    const auto sizes_of = [&](const Shape& shape) {
+        return sizes(request, shape.query_tile, shape.key_tile, kStages);
+    };
+    const bool is_wide = ::sm80::few_warps(sizes_of(kWide)) == ::sm80::kMostFewWarps;
+    const Shape& shape = is_wide ? kWide : kNarrow;
+    KernelConfig config = configured(request, shape);
     config.template_path = "forward_few.cu";
     config.entry = "flexc_forward_few";
+    config.shared_bytes = ::sm80::few_bytes(sizes_of(shape));
     config.has_block_mask = false;
     config.reason = "few queries: heads that share keys in one tile, keys in parts";
     return config;
+}
+
+int few_queries_warps(const KernelConfig& config, const KernelRequest& request) {
+    return ::sm80::few_warps(sizes(request, config.query_tile, config.key_tile, config.stages));
 }
 
 } // namespace flexc::plan::sm80

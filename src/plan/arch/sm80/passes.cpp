@@ -91,27 +91,33 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
 
 void add_few_queries(const Program& program, PassPlan& pass) {
     std::get<Launch>(pass.steps.back()).of_many_rows = true;
-    pass.kernels.push_back(few_queries_kernel(program.request(KernelKind::forward)));
+    const KernelRequest request = program.request(KernelKind::forward);
+    pass.kernels.push_back(few_queries_kernel(request));
     const int columns = program.options().head_dim_v + 2;
-    // Parts that there may be, for each head of keys.
-    const auto parts = [&](std::int64_t of_each) -> Extent {
-        if (program.options().batch_invariant)
-            return {{{kOwnPartBlocks * of_each, {{Of::batch}}},
-                     {of_each, {{Of::batch}, {Of::kv_heads}}}}};
-        return {{{kPartBlocks * of_each, {}}, {of_each, {{Of::batch}, {Of::kv_heads}}}}};
+    // Parts that there may be, for each head of keys; `factors`: what each of them has.
+    const auto parts = [&](std::int64_t of_each, std::vector<Length> factors) -> Extent {
+        std::vector<Length> of_requests = factors, others = factors;
+        of_requests.insert(of_requests.end(), {{Of::batch}, {Of::kv_heads}});
+        if (!program.options().batch_invariant)
+            return {{{kPartBlocks * of_each, others}, {of_each, of_requests}}};
+        others.push_back({Of::batch});
+        return {{{kOwnPartBlocks * of_each, others}, {of_each, of_requests}}};
     };
     pass.workspace.push_back({.region = Region::partial_results,
-                              .elements = parts(std::int64_t{kMostFewRows} * columns),
+                              .elements = parts(columns, {{Of::few_rows}}),
                               .argument = argument(&::sm80::KernelArguments::partial_results)});
     const std::size_t kernel = pass.kernels.size() - 1;
-    Launch few = launch(kernel, pass.kernels[kernel], parts(1));
+    const int rows = pass.kernels[kernel].query_tile;
+    Launch few = launch(kernel, pass.kernels[kernel], parts(1, {tiles_of(Of::few_rows, rows)}));
+    few.threads_y = few_queries_warps(pass.kernels[kernel], request);
     few.writes = {Region::partial_results};
-    constexpr int kMergingWarps = 4;
     Launch merge = launch(kernel, pass.kernels[kernel],
-                          {{{kMostFewRows / kMergingWarps, {{Of::batch}, {Of::kv_heads}}}}});
+                          {{{::sm80::kMergingBlocks, {{Of::batch}, {Of::kv_heads}}}}});
     merge.entry = "flexc_merge_parts";
-    merge.threads = 32 * kMergingWarps;
-    merge.shared_bytes = 0;
+    merge.threads = 32;
+    merge.threads_y = ::sm80::kMergingWarps;
+    merge.shared_bytes = ::sm80::merging_bytes(program.options().head_dim_v);
+    merge.starts_early = request.arch >= 90;
     merge.reads = {Region::partial_results};
     pass.steps.insert(pass.steps.begin(), {std::move(few), std::move(merge)});
 }
