@@ -10,6 +10,7 @@
 #include "sm80/forward_output.cuh"
 #include "sm80/hidden_scores.cuh"
 #include "sm80/key_value_loader.cuh"
+#include "sm80/key_value_scales.cuh"
 #include "sm80/score_mod.cuh"
 #include "sm80/softmax.cuh"
 #include "sm80/tile_order.cuh"
@@ -43,6 +44,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 
     Rows rows;
     Softmax softmax;
+    KeyValueScales scales(attention, length, place.h_kv);
     Output output = {};
     const bool scale_early = scales_early(attention);
     if (mod::kIsDense || first_of_tile < length.queries())
@@ -59,6 +61,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 
         Scores scores;
         mma_qk(scores, shared.queries(), warp_row, shared.keys(walk.step()));
+        scales.apply_to_scores(scores, shared, walk.step());
         const int first_kv = walk.tile() * mod::kKeyTile, last_kv = first_kv + mod::kKeyTile - 1;
         rows.find_positions(length, first_row, lane_again());
         if (scale_early) apply_score_mod(scores, attention.scale, around, rows, first_kv);
@@ -66,10 +69,11 @@ extern "C" __global__ void __launch_bounds__(kThreads)
             !Mask::shows_all(place, walk.is_full(), first_row, last_row, first_kv, last_kv))
             hide_scores(scores, around, rows, first_kv);
         softmax.update(scores, output);
+        scales.apply_to_weights(scores, output, shared, walk.step());
         mma_pv(output, scores, shared.values(walk.step()));
         walk = next;
     }
     wait_for_copies();
     __syncthreads(); // the tiles make room for the output
-    store_output(attention, arguments, softmax, output, shared);
+    store_output(attention, arguments, softmax, scales, output, shared);
 }

@@ -12,6 +12,7 @@
 #include "sm80/forward_output.cuh"
 #include "sm80/hidden_scores.cuh"
 #include "sm80/key_value_loader.cuh"
+#include "sm80/key_value_scales.cuh"
 #include "sm80/packed_rows.cuh"
 #include "sm80/partial_results.cuh"
 #include "sm80/score_mod.cuh"
@@ -23,27 +24,17 @@ extern __shared__ __align__(128) unsigned char shared_memory[];
 
 namespace {
 
-constexpr int kBlockWarps = few_warps({mod::kQueryTile, mod::kKeyTile, mod::kStages, mod::kHeadDim,
-                                       mod::kHeadDimV, static_cast<int>(sizeof(Element))});
+constexpr int kBlockWarps = few_warps(kSizes);
+constexpr int kWarpBytes = few_warp_bytes(kSizes);
+static_assert(kLayout.stages + kBlockWarps * kWarpBytes <= mod::kSharedBytes);
+
 __device__ int warp_index() { return static_cast<int>(threadIdx.y); }
 
 // Queries, then each warp's stages, in which its results follow.
-struct WarpShared {
-    unsigned base;
-    int warp;
-
-    __device__ QueryTile queries() const { return {base}; }
-    __device__ KeyTile keys(int step) const {
-        return {own() + step % mod::kStages * kLayout.stage_bytes};
-    }
-    __device__ ValueTile values(int step) const { return {keys(step).base + kLayout.values}; }
-    __device__ Staging results() const { return {own()}; }
-
-  private:
-    static constexpr int kWarpBytes = mod::kStages * kLayout.stage_bytes;
-    static_assert(Staging::kBytes <= kWarpBytes && kBlockWarps * kWarpBytes < mod::kSharedBytes);
-    __device__ unsigned own() const { return base + kLayout.stages + warp * kWarpBytes; }
-};
+__device__ Shared shared_of(unsigned base, int warp) {
+    return {base, base + kLayout.stages + warp * kWarpBytes};
+}
+__device__ Staging results_of(const Shared& shared) { return {shared.stages}; }
 
 // The tiles of a part that are a warp's.
 class TilesOfWarp {
@@ -201,19 +192,15 @@ struct RowOfWarp {
     }
 };
 
-__device__ void write_results(const Staging& results, const Softmax& softmax,
-                              const Output& output) {
+__device__ void write_results(const Staging& results, const Softmax& softmax, const Output& output,
+                              float factor) {
     const int lane = lane_index();
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-        const RowOfWarp row(results.at(8 * i + lane / 4, 0));
+        const int row = 8 * i + lane / 4;
         const float sum = quad_sum(softmax.sum[i]);
-        if (lane % 4 == 0) row.store_sums(softmax.maximum[i], sum);
-#pragma unroll
-        for (int column = 0; column < kValueColumns; ++column) {
-            const float(&o)[4] = output[i / 2][column];
-            store_shared(row.address(8 * column + lane % 4 * 2), o[i % 2 * 2], o[i % 2 * 2 + 1]);
-        }
+        if (lane % 4 == 0) RowOfWarp(results.at(row, 0)).store_sums(softmax.maximum[i], sum);
+        stage_row(results, row, output, i, factor);
     }
 }
 
@@ -251,13 +238,13 @@ struct RowOfPart {
 // Each warp joins some of the rows.
 __device__ void store_rows(const KernelArguments& attention, const mod::Arguments& arguments,
                            const SequenceLength& length, const PartOfRequest& at, int part,
-                           int h_kv, int group, int first_row, int row_count, WarpShared shared) {
+                           int h_kv, int group, int first_row, int row_count, unsigned base) {
     const PartialResults parts(attention);
     const float to_log2 = (scales_early(attention) ? 1 : attention.scale) * kLog2E;
     const int count = min(mod::kQueryTile, row_count - first_row);
     for (int own = warp_index(); own < count; own += kBlockWarps) {
         const WholeRow whole(kBlockWarps, to_log2, [&](int warp) {
-            return RowOfWarp(WarpShared{shared.base, warp}.results().at(own, 0));
+            return RowOfWarp(results_of(shared_of(base, warp)).at(own, 0));
         });
         const int row = first_row + own;
         if (at.count == 1) {
@@ -291,7 +278,7 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
     const int first_row = place % tiles * mod::kQueryTile;
     const int row_count = length.queries() * group;
     if (first_row >= row_count) return;
-    const WarpShared shared{shared_address(shared_memory), warp_index()};
+    const Shared shared = shared_of(shared_address(shared_memory), warp_index());
     const bool scale_early = scales_early(attention);
 
     const PackedRows rows(attention, arguments, length, first_row, row_count - 1, h_kv, group);
@@ -307,19 +294,23 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
     clear_padding(shared);
 
     Softmax softmax;
+    KeyValueScales scales(attention, length, h_kv);
     Output output = {};
     softmax.start(scale_early ? 1 : attention.scale);
     wait_for_groups<1>();
     __syncthreads(); // all warps' pieces of the queries are there
+    scales.apply_to_queries(shared.queries(), 0, warp_index() == 0);
     while (!walk.is_done()) {
         Scores scores;
         mma_qk(scores, shared.queries(), 0, shared.keys(walk.step()));
+        scales.apply_to_scores(scores, shared, walk.step());
         const int first_kv = walk.tile() * mod::kKeyTile;
         const int last_kv = first_kv + mod::kKeyTile - 1;
         if (scale_early) apply_score_mod(scores, attention.scale, around, rows, first_kv);
         if (last_kv >= length.keys() || !rows.all_see(first_kv, last_kv))
             hide_scores(scores, around, rows, first_kv);
         softmax.update(scores, output);
+        scales.apply_to_weights(scores, output, shared, walk.step());
         mma_pv(output, scores, shared.values(walk.step()));
         __syncwarp(); // everyone has left this tile, which makes room for the next but one
         walk = ahead;
@@ -329,9 +320,10 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
         wait_for_groups<1>();
         __syncwarp();
     }
-    write_results(shared.results(), softmax, output);
+    write_results(results_of(shared), softmax, output, scales.of_output());
     __syncthreads();
-    store_rows(attention, arguments, length, at, part, h_kv, group, first_row, row_count, shared);
+    store_rows(attention, arguments, length, at, part, h_kv, group, first_row, row_count,
+               shared.base);
 }
 
 // A block makes the results of some rows of a request with few queries, where it has several parts,

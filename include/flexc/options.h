@@ -116,7 +116,7 @@ struct CompileOptions {
 
     DType dtype = DType::bf16; // of q, k, v: f32, f16 or bf16
     // Of k and v, where it is another: e4m3, e5m2 or i8, with scales in ForwardTensors. Forward
-    // only.
+    // only; on a GPU beside q of f16 or bf16.
     std::optional<DType> kv_dtype;
     int head_dim = 64;  // D, 1 to 256
     int head_dim_v = 0; // DV; 0 means D

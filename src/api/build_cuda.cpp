@@ -19,12 +19,11 @@ Result<Program> program_of(const passes::Mod& mod, const CompileOptions& options
                            std::string_view arch) {
     auto target = plan::target_of(arch);
     if (!target) return target.error();
-    if (options.kv_dtype)
-        return Error{
-            ErrorCode::unsupported,
-            formatted("k and v of type {} are read by the CPU's kernels alone: convert them "
-                      "to {} for a GPU",
-                      name(*options.kv_dtype), name(options.dtype))};
+    if (options.kv_dtype && options.dtype == DType::f32)
+        return Error{ErrorCode::unsupported,
+                     formatted("k and v of type {} beside q of type f32 are read by the CPU's "
+                               "kernels alone: use f16 or bf16 for q on a GPU",
+                               name(*options.kv_dtype))};
     return Program(std::make_shared<plan::Program>(mod, options, *target));
 }
 

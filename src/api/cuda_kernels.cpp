@@ -135,10 +135,12 @@ Result<plan::KernelPlan> plan_of(const plan::Program& program) {
 std::string mod_text(const plan::Program& program, const KernelConfig& config) {
     const CompileOptions& options = program.options();
     const passes::DecomposedMod& decomposed = program.decomposed(config);
-    return cuda::emit_mod(
-        config.specialized ? decomposed.mod : program.mod(),
-        config.specialized ? decomposed.parts : passes::ScoreParts{}, config,
-        {.dtype = options.dtype, .head_dim = options.head_dim, .head_dim_v = options.head_dim_v});
+    return cuda::emit_mod(config.specialized ? decomposed.mod : program.mod(),
+                          config.specialized ? decomposed.parts : passes::ScoreParts{}, config,
+                          {.dtype = options.dtype,
+                           .head_dim = options.head_dim,
+                           .head_dim_v = options.head_dim_v,
+                           .kv_dtype = options.kv_dtype});
 }
 
 Result<CompiledKernel> compile_kernel(const plan::Program& program,

@@ -191,7 +191,9 @@ class Emitter {
     }
 
     void constants() {
-        text_ += formatted("using Element = {};\n", element_type(options_.dtype));
+        text_ +=
+            formatted("using Element = {};\nusing KeyElement = {};\n", element_type(options_.dtype),
+                      element_type(options_.kv_dtype.value_or(options_.dtype)));
         constant("bool", "kIsDense", mod_.program.is_dense());
         constant("bool", "kQueriesAreRagged", mod_.program.query_layout == flexc::Layout::ragged);
         constant("bool", "kKeysAreRagged", mod_.program.key_layout == flexc::Layout::ragged);

@@ -1,6 +1,7 @@
 // A program as CUDA text: the header mod.cuh, whose contract is in templates/README.md.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,7 @@ struct EmitOptions {
     DType dtype = DType::bf16; // of q, k and v
     int head_dim = 64;
     int head_dim_v = 64;
+    std::optional<DType> kv_dtype = {}; // of k and v, where it is another
     // The user's program, quoted in a comment; empty: none. Leave it out of texts that are hashed.
     std::string_view source_text;
 };

@@ -38,6 +38,8 @@ struct KernelRequest {
     DType dtype = DType::bf16;
     int head_dim = 64;
     int head_dim_v = 64;
+    std::optional<DType> kv_dtype = {}; // of keys and values, where it is another
+    bool has_page_scales = false;       // by which these are multiplied
     bool has_score_mod = false;
     bool reports_out_of_range = false;
     // Of an element of the dense bias that is copied to shared memory: ScoreParts::bias_read, and

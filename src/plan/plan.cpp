@@ -92,6 +92,7 @@ std::string_view why_not_layouts(const Program& program, KernelKind kind) {
 std::string_view why_generic(const Program& program, KernelKind kind) {
     const CompileOptions& options = program.options();
     if (const std::string_view why = why_not_layouts(program, kind); !why.empty()) return why;
+    if (options.kv_dtype) return "keys and values have eight bits";
     if (kind == KernelKind::forward ? options.forward_kernel == ForwardKernel::generic
                                     : options.backward_kernel == BackwardKernel::generic)
         return "the generic kernel was asked for";

@@ -59,6 +59,8 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     both.dtype = options_.dtype;
     both.head_dim = options_.head_dim;
     both.head_dim_v = options_.head_dim_v;
+    both.kv_dtype = options_.kv_dtype;
+    both.has_page_scales = options_.kv_dtype && options_.key_layout == Layout::paged;
     both.has_score_mod = mod_.program.graph[mod_.score].op != ir::Op::score;
     both.reports_out_of_range = options_.report_out_of_range;
     both.has_window = !mod_.band.low.empty() && !mod_.band.high.empty();

@@ -35,8 +35,11 @@ struct ScaleArgument {
     const float* data;
     long long stride_b, stride_h;
 
+    FLEXC_SHARED const float* at(long long b, int h_kv) const {
+        return data + b * stride_b + h_kv * stride_h;
+    }
     FLEXC_SHARED float of(long long b, int h_kv) const {
-        return data == nullptr ? 1 : data[b * stride_b + h_kv * stride_h];
+        return data == nullptr ? 1 : *at(b, h_kv);
     }
 };
 

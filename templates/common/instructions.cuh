@@ -38,6 +38,31 @@ __device__ inline float load_shared_float_if(bool condition, unsigned address) {
                  : "r"(address), "r"(static_cast<int>(condition)));
     return x;
 }
+// Two f16 in one word.
+__device__ inline unsigned add_f16x2(unsigned x, unsigned y) {
+    unsigned z;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+    return z;
+}
+__device__ inline unsigned multiply_f16x2(unsigned x, unsigned y) {
+    unsigned z;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+    return z;
+}
+// All bits of those that are greater.
+__device__ inline unsigned greater_f16x2(unsigned x, unsigned y) {
+    unsigned mask;
+    asm("set.gt.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(x), "r"(y));
+    return mask;
+}
+#if __CUDA_ARCH__ >= 890
+// From two e4m3.
+__device__ inline unsigned f16x2_from_e4m3x2(unsigned pair) {
+    unsigned wide;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(wide) : "h"(static_cast<unsigned short>(pair)));
+    return wide;
+}
+#endif
 // *p of a constant buffer, or 0, without a branch: loads that follow each other are in flight
 // together.
 #define FLEXC_LOAD_IF(Type, bits, constraint)                                                      \

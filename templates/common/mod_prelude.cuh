@@ -4,6 +4,7 @@
 // types can hold. Kernels of those types use them where no step (floor, comparison, int) follows.
 #pragma once
 
+#include "common/eight_bits.cuh"
 #include "common/element.cuh"
 #include "common/instructions.cuh"
 #include "common/math.cuh"

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/again.cuh"
+#include "common/eight_bits.cuh"
 #include "common/element.cuh"
 #include "common/instructions.cuh"
 
@@ -50,6 +51,26 @@ __device__ inline void store_shared(unsigned to, float x, float y) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
 }
 
+__device__ inline void store_shared(unsigned to, float x, float y, float z, float w) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x), "f"(y), "f"(z),
+                 "f"(w)
+                 : "memory");
+}
+__device__ inline void store_shared_byte(unsigned to, unsigned char x) {
+    asm volatile("st.shared.u8 [%0], %1;" ::"r"(to), "r"(static_cast<unsigned>(x)) : "memory");
+}
+__device__ inline void store_shared(unsigned to, flexc_e4m3 x) { store_shared_byte(to, x.bits); }
+__device__ inline void store_shared(unsigned to, flexc_e5m2 x) { store_shared_byte(to, x.bits); }
+__device__ inline void store_shared(unsigned to, signed char x) {
+    store_shared_byte(to, static_cast<unsigned char>(x));
+}
+
+__device__ inline void load_shared(unsigned& x, unsigned& y, unsigned from) {
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x), "=r"(y) : "r"(from));
+}
+__device__ inline void load_shared(float& x, float& y, unsigned from) {
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(from));
+}
 __device__ inline void load_shared(float (&x)[4], unsigned from) {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])

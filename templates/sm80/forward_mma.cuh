@@ -1,6 +1,7 @@
 // The two products of the forward kernel: QK and PV.
 #pragma once
 
+#include "common/select.h"
 #include "sm80/forward_tiles.cuh"
 
 namespace sm80 {
@@ -19,7 +20,7 @@ __device__ inline void mma_qk(Scores& scores, QueryTile queries, int first_row, 
         OperandA<Element> a[kRowFragments];
 #pragma unroll
         for (int fragment = 0; fragment < kRowFragments; ++fragment)
-            a[fragment] = load_a(queries, first_row + 16 * fragment, k);
+            a[fragment] = load_a_beside(keys, queries, first_row + 16 * fragment, k);
 #pragma unroll
         for (int column = 0; column < kKeyColumns; column += 2) {
             OperandB<Element> b[2];
@@ -33,19 +34,22 @@ __device__ inline void mma_qk(Scores& scores, QueryTile queries, int first_row, 
     }
 }
 
+// Weights become f16 beside narrow values, to which the way is shortest.
+using Weight = Select<kKeysAreNarrow, flexc_f16, Element>;
+
 // output += P V.
 __device__ inline void mma_pv(Output& output, const Scores& p, ValueTile values) {
     // The matrix units round their sums toward zero. Floats are summed over one tile there, and
     // over tiles by rounded additions, so that long sequences keep f32 accuracy.
-    constexpr bool kSeparateSum = sizeof(Element) == 4;
+    constexpr bool kSeparateSum = sizeof(Weight) == 4;
     constexpr int kGroup = kSeparateSum ? 2 : kValueColumns;
-    constexpr int kSteps = mod::kKeyTile / kStepK<Element>;
-    OperandA<Element> a[kSteps][kRowFragments];
+    constexpr int kSteps = mod::kKeyTile / kStepK<Weight>;
+    OperandA<Weight> a[kSteps][kRowFragments];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
 #pragma unroll
         for (int fragment = 0; fragment < kRowFragments; ++fragment)
-            a[step][fragment] = operand_from_accumulators<Element>(p[fragment], step);
+            a[step][fragment] = operand_from_accumulators<Weight>(p[fragment], step);
 #pragma unroll
     for (int first = 0; first < kValueColumns; first += kGroup) {
         float sum[kRowFragments][kGroup][4];
@@ -61,8 +65,8 @@ __device__ inline void mma_pv(Output& output, const Scores& p, ValueTile values)
         for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
             for (int column = 0; column < kGroup; column += 2) {
-                OperandB<Element> b[2];
-                load_b_transposed(b, values, 8 * (first + column), step * kStepK<Element>);
+                OperandB<Weight> b[2];
+                load_b_transposed(b, values, 8 * (first + column), step * kStepK<Weight>);
 #pragma unroll
                 for (int fragment = 0; fragment < kRowFragments; ++fragment) {
                     multiply(sum[fragment][column], a[step][fragment], b[0]);

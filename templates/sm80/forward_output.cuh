@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/select.h"
+#include "sm80/key_value_scales.cuh"
 #include "sm80/score_mod.cuh"
 #include "sm80/softmax.cuh"
 #include "sm80/tile_order.cuh"
@@ -30,9 +31,29 @@ using Sink = Select<mod::kHasSink, SinkOfProgram, NoSink>;
 // The output's rows of one warp, on their way to memory.
 using Staging = Tile<float, kWarpRows, mod::kHeadDimV>;
 
+// Row i of a thread's output times `factor`, or zeros, goes to a row of `staging`.
+__device__ inline void stage_row(const Staging& staging, int row, const Output& output, int i,
+                                 float factor, bool is_zero = false) {
+    constexpr int kAtOnce = kKeysAreNarrow ? 2 : 1; // fragments of columns
+    const int lane = lane_index();
+    const auto number = [&](int column, int j) {
+        return is_zero ? 0 : output[i / 2][column][i % 2 * 2 + j] * factor;
+    };
+#pragma unroll
+    for (int column = 0; column < kValueColumns; column += kAtOnce) {
+        const unsigned to = staging.at(row, 8 * column + lane % 4 * (2 * kAtOnce));
+        if constexpr (kKeysAreNarrow)
+            store_shared(to, number(column, 0), number(column + 1, 0), number(column, 1),
+                         number(column + 1, 1));
+        else
+            store_shared(to, number(column, 0), number(column, 1));
+    }
+}
+
 __device__ inline void store_output(const AttentionArguments& attention,
                                     const mod::Arguments& arguments, const Softmax& softmax,
-                                    const Output& output, Shared shared) {
+                                    const KeyValueScales& scales, const Output& output,
+                                    Shared shared) {
     // Found again, so that the loop need not keep them in registers.
     const BlockTile block = query_tile_of(attention, block_index_again());
     const SequenceLength length(attention, block.head / attention.heads);
@@ -51,14 +72,8 @@ __device__ inline void store_output(const AttentionArguments& attention,
         const float whole =
             is_unused ? 1
                       : Sink::add(attention, arguments, length, h, row, softmax.maximum[i], sum);
-        const float factor = nothing_visible ? 0 : reciprocal_fast(whole);
-#pragma unroll
-        for (int column = 0; column < kValueColumns; ++column) {
-            const float(&o)[4] = output[i / 2][column];
-            store_shared(staging.at(8 * i + lane / 4, 8 * column + lane % 4 * 2),
-                         is_unused ? 0 : o[i % 2 * 2] * factor,
-                         is_unused ? 0 : o[i % 2 * 2 + 1] * factor);
-        }
+        const float factor = nothing_visible ? 0 : reciprocal_fast(whole) * scales.of_output();
+        stage_row(staging, 8 * i + lane / 4, output, i, factor, is_unused);
         if (attention.lse.data && lane % 4 == 0 && row < length.query_rows())
             *lse.at(row, 0) = nothing_visible ? negative_infinity() : softmax.lse(i, sum);
     }

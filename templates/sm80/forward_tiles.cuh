@@ -4,11 +4,14 @@
 #include "common/place.cuh"
 #include "common/sequence_length.cuh"
 #include "sm80/layout.h"
-#include "sm80/mma.cuh"
+#include "sm80/narrow_operands.cuh"
 
 namespace sm80 {
 
 using mod::Element;
+using mod::KeyElement; // of eight bits, or the same
+constexpr bool kKeysAreNarrow = sizeof(KeyElement) == 1;
+constexpr bool kPagesHaveScales = kKeysAreNarrow && mod::kKeysArePaged;
 
 constexpr int kThreads = 32 * mod::kWarps;
 constexpr int kRowFragments = mod::kQueryTile / mod::kWarps / 16; // of 16 rows, in one warp
@@ -17,25 +20,38 @@ constexpr int kKeyColumns = mod::kKeyTile / 8; // accumulators of 8 columns
 constexpr int kValueColumns = round_up(mod::kHeadDimV, 16) / 8;
 
 using QueryTile = Tile<Element, mod::kQueryTile, mod::kHeadDim>;
-using KeyTile = Tile<Element, mod::kKeyTile, mod::kHeadDim>;
-using ValueTile = Tile<Element, mod::kKeyTile, mod::kHeadDimV>;
-constexpr ForwardLayout kLayout =
-    forward_layout({mod::kQueryTile, mod::kKeyTile, mod::kStages, mod::kHeadDim, mod::kHeadDimV,
-                    static_cast<int>(sizeof(Element))});
+using KeyTile = Tile<KeyElement, mod::kKeyTile, mod::kHeadDim>;
+using ValueTile = Tile<KeyElement, mod::kKeyTile, mod::kHeadDimV>;
+constexpr TileSizes kSizes{mod::kQueryTile,
+                           mod::kKeyTile,
+                           mod::kStages,
+                           mod::kHeadDim,
+                           mod::kHeadDimV,
+                           static_cast<int>(sizeof(Element)),
+                           static_cast<int>(sizeof(KeyElement)),
+                           kPagesHaveScales};
+constexpr ForwardLayout kLayout = forward_layout(kSizes);
 static_assert(mod::kStages == 2, "one tile is read while the next arrives");
 static_assert(kLayout.bytes <= mod::kSharedBytes);
 
 struct Shared {
-    unsigned base;
+    unsigned base; // queries
+    unsigned stages = base + kLayout.stages;
+
     __device__ QueryTile queries() const { return {base}; }
     __device__ KeyTile keys(int step) const {
-        return {base + kLayout.stages + step % mod::kStages * kLayout.stage_bytes};
+        return {stages + step % mod::kStages * kLayout.stage_bytes};
     }
     __device__ ValueTile values(int step) const { return {keys(step).base + kLayout.values}; }
+    // A float for each key of the tile, and behind these one for each value.
+    __device__ unsigned key_scales(int step) const { return keys(step).base + kLayout.scales; }
+    __device__ unsigned value_scales(int step) const {
+        return key_scales(step) + 4 * mod::kKeyTile;
+    }
 };
 
-// Of all tiles. Stages: Shared, or a class like it.
-template <typename Stages> __device__ inline void clear_padding(const Stages& shared) {
+// Of all tiles.
+__device__ inline void clear_padding(const Shared& shared) {
     clear_padding<kThreads>(shared.queries());
 #pragma unroll 1
     for (int i = 0; i < mod::kStages; ++i) {
@@ -44,7 +60,8 @@ template <typename Stages> __device__ inline void clear_padding(const Stages& sh
     }
 }
 
-// In each fragment of rows, columns 2t and 2t + 1 of rows g and g + 8.
+// In each fragment of rows, columns 2t and 2t + 1 of rows g and g + 8. Of the output of narrow
+// values, of which two fragments of columns hold every other one: see narrow_operands.cuh.
 using Scores = float[kRowFragments][kKeyColumns][4];
 using Output = float[kRowFragments][kValueColumns][4];
 

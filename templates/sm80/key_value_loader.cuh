@@ -3,6 +3,7 @@
 
 #include "common/select.h"
 #include "common/tile_walk.cuh"
+#include "sm80/paged_scales.cuh"
 #include "sm80/paged_tile.cuh"
 #include "sm80/tile.cuh"
 
@@ -25,7 +26,7 @@ template <int kThreads, typename KeyTile, typename ValueTile> class KeyValueLoad
                               int h_kv, int first_tile)
         : keys_(attention, attention.k, length, h_kv, first_tile * KeyTile::kRows),
           values_(attention, attention.v, length, h_kv, first_tile * ValueTile::kRows),
-          length_(length) {}
+          scales_(attention, length, h_kv), length_(length) {}
 
     // before: the tile that was started last, or the first. shared: where each step's tiles are.
     template <typename Shared, typename Walk>
@@ -37,11 +38,13 @@ template <int kThreads, typename KeyTile, typename ValueTile> class KeyValueLoad
         const int rows_left = length_.keys() - at.tile() * KeyTile::kRows;
         keys_.load(shared.keys(at.step()), rows_left);
         values_.load(shared.values(at.step()), rows_left);
+        scales_.load(shared, at.step(), at.tile() * KeyTile::kRows, rows_left);
     }
 
   private:
     KeySource<kThreads, KeyTile> keys_;
     KeySource<kThreads, ValueTile> values_;
+    ScaleSource<kThreads> scales_;
     const SequenceLength length_;
 };
 

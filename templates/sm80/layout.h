@@ -8,56 +8,66 @@ namespace sm80 {
 FLEXC_SHARED constexpr int round_up(int x, int to) { return (x + to - 1) / to * to; }
 FLEXC_SHARED constexpr int larger(int x, int y) { return x > y ? x : y; }
 
-// Of a tile's row, which is padded to 16 elements, the width of a matrix instruction, and by 16
-// bytes more: an odd number of 16-byte units, so that eight consecutive rows start in different
-// banks and no swizzle is needed.
+// Of a tile's row, which is padded to 16 elements, the width of a matrix instruction, and to an
+// odd number of 16-byte units, so that eight consecutive rows start in different banks and no
+// swizzle is needed.
 FLEXC_SHARED constexpr int tile_row_bytes(int columns, int element_bytes) {
-    return round_up(columns, 16) * element_bytes + 16;
+    return round_up(round_up(columns, 16) * element_bytes, 32) + 16;
 }
 
 struct TileSizes {
     int query_tile, key_tile, stages;
     int head_dim, head_dim_v, element_bytes;
+    int key_element_bytes = element_bytes; // of keys and values; in a forward it may be 1
+    bool has_scales = false;               // which come with each key and value
 
-    FLEXC_SHARED constexpr int key_row() const { return tile_row_bytes(head_dim, element_bytes); }
+    FLEXC_SHARED constexpr int query_row() const { return tile_row_bytes(head_dim, element_bytes); }
+    FLEXC_SHARED constexpr int key_row() const {
+        return tile_row_bytes(head_dim, key_element_bytes);
+    }
     FLEXC_SHARED constexpr int value_row() const {
-        return tile_row_bytes(head_dim_v, element_bytes);
+        return tile_row_bytes(head_dim_v, key_element_bytes);
     }
 };
 
 // Queries, then stages of keys and values; the output leaves through the same memory as floats.
 struct ForwardLayout {
     int stages, stage_bytes; // the first, and the distance to the next
-    int values;              // in a stage, behind keys
+    int values, scales;      // in a stage, behind keys; scales: of keys, then of values
     int bytes;
 };
 FLEXC_SHARED constexpr ForwardLayout forward_layout(const TileSizes& sizes) {
     ForwardLayout layout{};
-    layout.stages = sizes.query_tile * sizes.key_row();
+    layout.stages = sizes.query_tile * sizes.query_row();
     layout.values = sizes.key_tile * sizes.key_row();
-    layout.stage_bytes = layout.values + sizes.key_tile * sizes.value_row();
+    layout.scales = layout.values + sizes.key_tile * sizes.value_row();
+    layout.stage_bytes = layout.scales + (sizes.has_scales ? 2 * 4 * sizes.key_tile : 0);
     const int used = layout.stages + sizes.stages * layout.stage_bytes;
     layout.bytes = larger(used, sizes.query_tile * tile_row_bytes(sizes.head_dim_v, 4));
     return layout;
 }
 
 // Of forward_few.cu, whose warps have stages of their own: queries, then the stages of each warp,
-// as many warps as leave room for three blocks on a multiprocessor of Hopper.
+// in which its results follow; as many warps as leave room for three blocks on a multiprocessor of
+// Hopper.
 constexpr int kMostFewWarps = 4;
-// Of flexc_merge_parts: blocks for each head of keys of a request.
-constexpr int kMergingWarps = 8, kMergingBlocks = 16;
-FLEXC_SHARED constexpr int merging_bytes(int head_dim_v) {
-    return kMergingWarps * tile_row_bytes(head_dim_v, 4);
+FLEXC_SHARED constexpr int few_warp_bytes(const TileSizes& sizes) {
+    return larger(sizes.stages * forward_layout(sizes).stage_bytes,
+                  sizes.query_tile * tile_row_bytes(sizes.head_dim_v, 4));
 }
 FLEXC_SHARED constexpr int few_warps(const TileSizes& sizes) {
     constexpr int kBlockBytes = 76 * 1024;
-    const ForwardLayout layout = forward_layout(sizes);
-    const int warps = (kBlockBytes - layout.stages) / (sizes.stages * layout.stage_bytes);
+    const int warps = (kBlockBytes - forward_layout(sizes).stages) / few_warp_bytes(sizes);
     return warps < 1 ? 1 : warps > kMostFewWarps ? kMostFewWarps : warps;
 }
 FLEXC_SHARED constexpr int few_bytes(const TileSizes& sizes) {
-    const ForwardLayout layout = forward_layout(sizes);
-    return layout.stages + few_warps(sizes) * sizes.stages * layout.stage_bytes;
+    return forward_layout(sizes).stages + few_warps(sizes) * few_warp_bytes(sizes);
+}
+// Of flexc_merge_parts: a row for each warp. There are so many blocks for each head of keys of a
+// request.
+constexpr int kMergingWarps = 8, kMergingBlocks = 16;
+FLEXC_SHARED constexpr int merging_bytes(int head_dim_v) {
+    return kMergingWarps * tile_row_bytes(head_dim_v, 4);
 }
 
 // Of each query that a backward kernel loads: lse and delta.

@@ -70,7 +70,7 @@ __device__ inline void clear_padding(Tile<E, kRows, kColumns> tile) {
     if constexpr (kPadding > 0) {
 #pragma unroll 1
         for (int i = threadIdx.x; i < kRows * kPadding; i += kThreads)
-            store_shared(tile.at(i / kPadding, kColumns + i % kPadding), flexc_from_float<E>(0));
+            store_shared(tile.at(i / kPadding, kColumns + i % kPadding), E{});
     }
 }
 
@@ -82,7 +82,7 @@ __device__ inline void load_elements(T tile, int rows_left, long long stride_d, 
 #pragma unroll 1
     for (int i = threadIdx.x; i < T::kRows * T::kColumns; i += kThreads) {
         const int row = i / T::kColumns, column = i % T::kColumns;
-        E value = flexc_from_float<E>(0);
+        E value{};
         if (row < rows_left) value = row_of(row)[column * stride_d];
         store_shared(tile.at(row, column), value);
     }

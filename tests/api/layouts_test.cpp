@@ -1021,7 +1021,8 @@ void compile_for(const Case& one, const char* arch, std::vector<std::string>& co
     const std::string key = one.text() + std::string(name(one.queries)) +
                             std::string(name(one.keys)) + std::to_string(one.backward) +
                             std::to_string(one.d) +
-                            std::to_string(static_cast<int>(one.forward_kernel));
+                            std::to_string(static_cast<int>(one.forward_kernel)) +
+                            std::string(name(one.kv_dtype.value_or(one.dtype)));
     if (std::ranges::find(compiled, key) != compiled.end()) return;
     compiled.push_back(key);
     REQUIRE_OK(compile_offline(one.text(), options, arch));
@@ -1183,13 +1184,19 @@ void narrow(const Case& one, Random& random, Rows& rows, Rows& stored, std::vect
             if (!is_owned[i]) scales[i] = static_cast<float>(kNan);
 }
 
-void check_narrow_keys(Device device, std::uint64_t first, int count, bool is_decode) {
+// compile_arch: only whether kernels for it can be made.
+void check_narrow_keys(Device device, std::uint64_t first, int count, bool is_decode,
+                       const char* compile_arch = nullptr) {
     constexpr std::array<DType, 3> kTypes = {DType::e4m3, DType::e5m2, DType::i8};
+    std::vector<std::string> compiled;
     for (int i = 0; i < count; ++i) {
         const std::uint64_t seed = first + static_cast<std::uint64_t>(i);
         CAPTURE(seed);
         Random random(seed);
-        Case one = random_case(random, 8000, random.chance(15) ? 40 : 6, is_decode);
+        Case one;
+        do // on a GPU queries have 16 bits
+            one = random_case(random, 8000, random.chance(15) ? 40 : 6, is_decode);
+        while (is_on_gpu(device) && one.dtype == DType::f32);
         one.device = device;
         one.backward = false;
         one.kv_dtype = kTypes[static_cast<std::size_t>(i) % 3];
@@ -1197,6 +1204,10 @@ void check_narrow_keys(Device device, std::uint64_t first, int count, bool is_de
         if (first_of_scales(one) == 0) one.scales = Case::Scales::one;
         CAPTURE(std::string(name(*one.kv_dtype)));
         CAPTURE(static_cast<int>(one.scales));
+        if (compile_arch != nullptr) {
+            compile_for(one, compile_arch, compiled);
+            continue;
+        }
         Inputs in = inputs_of(one, random);
         for (double& value : in.q.numbers)
             value = rounded(one.dtype, value);
@@ -1210,25 +1221,35 @@ void check_narrow_keys(Device device, std::uint64_t first, int count, bool is_de
     }
 }
 
+DeviceMemory copied(Device device, const auto& numbers) {
+    const std::size_t bytes = std::as_bytes(std::span(numbers)).size();
+    DeviceMemory memory = memory_of(device, bytes);
+    REQUIRE(memory.upload(numbers.data(), bytes).has_value());
+    return memory;
+}
+
 // Every number that there is, as values of one key whose weight is 1: by products of few rows, of
 // packed tiles, and element by element.
-void check_codes(DType dtype, std::int64_t queries, std::int64_t stride) {
+void check_codes(Device device, DType q_dtype, DType dtype, std::int64_t queries,
+                 std::int64_t stride) {
     constexpr std::int64_t kBatch = 2, kHeads = 2, kCodes = 256;
-    const auto kernel = compile("score", {.dtype = DType::f32,
+    const auto kernel = compile("score", {.dtype = q_dtype,
                                           .kv_dtype = dtype,
                                           .head_dim = 8,
                                           .head_dim_v = kCodes,
-                                          .device = Device::cpu(),
+                                          .device = device,
                                           .backward = false,
                                           .cache = {.disk = false}});
     REQUIRE_OK(kernel);
-    std::vector<float> q(static_cast<std::size_t>(kBatch * kHeads * queries * 8));
-    std::vector<std::uint8_t> k(static_cast<std::size_t>(kBatch * kHeads * 8));
-    std::vector<std::uint8_t> v(static_cast<std::size_t>(kBatch * kHeads * kCodes * stride), 1);
+    std::vector<float> zeros(static_cast<std::size_t>(kBatch * kHeads * queries * 8));
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(kBatch * kHeads * kCodes * stride), 1);
     for (std::int64_t i = 0; i < kBatch * kHeads * kCodes; ++i)
-        v[static_cast<std::size_t>(i * stride)] = static_cast<std::uint8_t>(i % kCodes);
-    std::vector<float> o(static_cast<std::size_t>(kBatch * kHeads * queries * kCodes));
-    std::array<float, 4> scales = {1, 0.5, 3, -0.25};
+        codes[static_cast<std::size_t>(i * stride)] = static_cast<std::uint8_t>(i % kCodes);
+    std::vector<float> numbers(static_cast<std::size_t>(kBatch * kHeads * queries * kCodes));
+    constexpr std::array<float, 4> kScales = {1, 0.5, 3, -0.25};
+    const DeviceMemory q = copied(device, zeros), k = copied(device, zeros),
+                       v = copied(device, codes), o = copied(device, numbers),
+                       scales = copied(device, kScales);
     TensorView values =
         TensorView::contiguous(v.data(), dtype, {kBatch, kHeads, 1, kCodes * stride});
     values.shape[3] = kCodes;
@@ -1236,22 +1257,23 @@ void check_codes(DType dtype, std::int64_t queries, std::int64_t stride) {
     const auto plan =
         kernel->plan({.batch = kBatch, .heads = kHeads, .kv_heads = kHeads, .q_len = queries});
     REQUIRE_OK(plan);
-    const Called call(Device::cpu(), *plan);
+    const Called call(device, *plan);
     REQUIRE_OK(kernel->forward(
         *plan,
-        {.q = TensorView::contiguous(q.data(), DType::f32, {kBatch, kHeads, queries, 8}),
+        {.q = TensorView::contiguous(q.data(), q_dtype, {kBatch, kHeads, queries, 8}),
          .k = TensorView::contiguous(k.data(), dtype, {kBatch, kHeads, 1, 8}),
          .v = values,
          .o = TensorView::contiguous(o.data(), DType::f32, {kBatch, kHeads, queries, kCodes}),
          .v_scale = TensorView::contiguous(scales.data(), DType::f32, {kBatch, kHeads})},
         {}, call.workspace));
+    REQUIRE_OK(o.download(numbers.data(), 4 * numbers.size()));
     std::int64_t wrong = 0;
     for (std::int64_t i = 0; i < kBatch * kHeads * queries * kCodes; ++i) {
         const auto code = static_cast<unsigned>(i % kCodes);
         const double value = dtype == DType::i8 ? static_cast<std::int8_t>(code)
                                                 : test::from_eight_bits(dtype, code);
-        const double expected = value * scales[static_cast<std::size_t>(i / kCodes / queries)];
-        const double got = o[static_cast<std::size_t>(i)];
+        const double expected = value * kScales[static_cast<std::size_t>(i / kCodes / queries)];
+        const double got = numbers[static_cast<std::size_t>(i)];
         wrong += got != expected && !(std::isnan(got) && std::isnan(expected));
     }
     CHECK_MESSAGE(wrong == 0, name(dtype) << " by " << queries << " queries, stride " << stride);
@@ -1269,7 +1291,21 @@ TEST_CASE("keys and values of eight bits have every number") {
     for (const DType dtype : {DType::e4m3, DType::e5m2, DType::i8})
         for (const std::int64_t queries : {1, 40})
             for (const std::int64_t stride : {1, 2})
-                check_codes(dtype, queries, stride);
+                check_codes(Device::cpu(), DType::f32, dtype, queries, stride);
+}
+
+TEST_CASE("random requests on a GPU with keys of eight bits are what float64 gives") {
+    const char* arch = std::getenv("FLEXC_TEST_COMPILE");
+    if (arch == nullptr && !is_on_gpu(default_device())) return;
+    check_narrow_keys(Device::cuda(0), 7001, 90, false, arch);
+    check_narrow_keys(Device::cuda(0), 7101, 30, true, arch);
+}
+TEST_CASE("random requests on a GPU: keys and values of eight bits have every number") {
+    if (!is_on_gpu(default_device())) return;
+    for (const DType q_dtype : {DType::f16, DType::bf16})
+        for (const DType dtype : {DType::e4m3, DType::e5m2, DType::i8})
+            for (const std::int64_t stride : {1, 2})
+                check_codes(Device::cuda(0), q_dtype, dtype, 40, stride);
 }
 
 TEST_CASE("keys and values of eight bits: what is refused") {
@@ -1318,6 +1354,10 @@ TEST_CASE("keys and values of eight bits: what is refused") {
     says(kernel->backward(*plan, {}, {}, {}, {}), ErrorCode::unsupported,
          "keys and values in e4m3 are forward only");
     says(compile_offline("score", options, "sm_90a"), ErrorCode::unsupported, "CPU");
+    CompileOptions demanding = options;
+    demanding.dtype = DType::bf16;
+    demanding.forward_kernel = ForwardKernel::specialized;
+    says(compile_offline("score", demanding, "sm_90a"), ErrorCode::unsupported, "eight bits");
     options.kv_dtype = DType::f16;
     says(compile("score", options), ErrorCode::invalid_option, "use f32, e4m3, e5m2 or i8");
     options.kv_dtype = DType::f32; // as if it were not given

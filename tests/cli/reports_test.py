@@ -144,6 +144,13 @@ class Reports(CommandTest):
         self.assertGreater(value["forward_ms"], 0)
         self.assertIsNone(value["backward_ms"])
 
+    def test_kernels_of_eight_bits(self):
+        call = ["explain", "alibi", "--stage", "plan", "--kv-dtype", "e4m3"]
+        text = self.expect(0, *call)
+        self.assertIn("not Hopper's kernel: keys and values have eight bits", text)
+        self.assertNotIn("backward", text)
+        self.assertIn("use f16 or bf16", self.expect(1, *call, "--dtype", "f32"))
+
     @needs_cpu
     def test_bench_of_eight_bits(self):
         shape = ["--shape", "1,2,1,64,64,16", "--dtype", "bf16", "--device", "cpu"]

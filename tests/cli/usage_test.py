@@ -35,7 +35,7 @@ class Usage(CommandTest):
             ["check", "-e", "score", "--param", "x=y"], ["explain", "alibi"],
             ["explain", "alibi", "--stage", "soup"], ["compile", "alibi", "--head-dim", "0"],
             ["compile", "alibi", "--head-dim", "257"], ["compile", "alibi", "--dtype", "f64"],
-            ["compile", "alibi", "--head-dim", "x"], ["bench", "alibi"],
+            ["compile", "alibi", "--head-dim", "x"], ["compile", "alibi", "--kv-dtype", "f16"], ["bench", "alibi"],
             ["bench", "alibi", "--shape", "1,2,3"], ["bench", "alibi", "--shape", "1,3,2,8,8,8"],
             ["bench", "alibi", "--shape", "1,2,2,8,8,0"], ["bench", "alibi", "--shape", "1,2,2,8,8,8,300"],
             ["bench", "alibi", "--shape", "1,1,8", "--requests", "8x1"],

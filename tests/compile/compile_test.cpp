@@ -158,6 +158,41 @@ TEST_CASE("kernels of ragged and paged tensors compile, and spill nothing") {
     }
 }
 
+TEST_CASE("kernels of keys of eight bits compile, and spill nothing") {
+    struct Kind {
+        const char* arch;
+        DType dtype, kv_dtype;
+        Layout keys;
+        int head_dim;
+    };
+    for (const auto& [arch, dtype, kv_dtype, keys, head_dim] :
+         {Kind{"sm_80", DType::bf16, DType::e4m3, Layout::paged, 128},
+          {"sm_80", DType::f16, DType::e4m3, Layout::dense, 256},
+          {"sm_90a", DType::bf16, DType::e4m3, Layout::paged, 128},
+          {"sm_90a", DType::bf16, DType::e5m2, Layout::paged, 256},
+          {"sm_90a", DType::bf16, DType::i8, Layout::paged, 128},
+          {"sm_90a", DType::f16, DType::i8, Layout::ragged, 64},
+          {"sm_90a", DType::f16, DType::e5m2, Layout::ragged, 40},
+          {"sm_120", DType::bf16, DType::i8, Layout::dense, 33}}) {
+        CAPTURE(arch);
+        CAPTURE(name(kv_dtype));
+        CAPTURE(head_dim);
+        const auto made =
+            compile_offline("mask_mod = q_idx >= kv_idx\nscore_mod = 20 * tanh(score / 20)",
+                            {.dtype = dtype,
+                             .kv_dtype = kv_dtype,
+                             .head_dim = head_dim,
+                             .query_layout = keys == Layout::dense ? Layout::dense : Layout::ragged,
+                             .key_layout = keys,
+                             .cache = {.memory = false, .disk = false}},
+                            arch);
+        REQUIRE_MESSAGE(made.has_value(), made.error().message);
+        for (const Cubin& kernel : made->kernels)
+            if (kernel.info.name.starts_with("flexc_forward"))
+                CHECK_MESSAGE(kernel.info.spill_bytes == 0, kernel.info.name);
+    }
+}
+
 TEST_CASE("Hopper's forward of ragged tensors has the tiles of dense ones, and spills nothing") {
     for (const char* text :
          {"score", "mask_mod = q_idx >= kv_idx", "mask_mod = 0 <= q_idx - kv_idx < 256",

@@ -82,6 +82,22 @@ TEST_CASE("the forward kernel's tiles fit for every head dim, type and architect
                     }
 }
 
+TEST_CASE("keys of eight bits have room as bytes, and scales of pages beside them") {
+    for (const int head_dim : {33, 64, 128, 256})
+        for (const bool has_page_scales : {false, true}) {
+            CAPTURE(head_dim);
+            KernelRequest request = generic_forward(90, DType::bf16, head_dim, head_dim, true);
+            request.kv_dtype = DType::e4m3;
+            request.has_page_scales = has_page_scales;
+            const KernelConfig config = first(request);
+            const int of_key = 2 * tile_row_bytes(head_dim, DType::e4m3) + 8 * has_page_scales;
+            const int tiles = config.query_tile * tile_row_bytes(head_dim, DType::bf16) +
+                              2 * config.key_tile * of_key;
+            const int output = config.query_tile * tile_row_bytes(head_dim, DType::f32);
+            CHECK(config.shared_bytes == std::max(tiles, output));
+        }
+}
+
 TEST_CASE("Hopper's tiles are whole rows of a grid of keys, until that is refused") {
     for (int width = 1; width <= 256; ++width)
         for (const int head_dim : {64, 80, 128, 256}) {
@@ -149,7 +165,7 @@ TEST_CASE("Hopper's backward sums by products where tiles are whole rows of a gr
 }
 
 TEST_CASE("rows in shared memory start in different banks") {
-    for (const DType dtype : kTypes)
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::e4m3})
         for (int columns = 1; columns <= 256; ++columns) {
             const int bytes = tile_row_bytes(columns, dtype);
             CHECK(bytes % 32 == 16);

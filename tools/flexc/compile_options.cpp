@@ -42,6 +42,8 @@ void apply(const ChoiceOption& option, CompileOptions& options) {
 void add_kernel_options(CommandLine command, KernelOption& option) {
     command.option("--dtype", option.dtype, "Type of q, k and v",
                    {.usual = {"f32", "f16", "bf16"}});
+    command.option("--kv-dtype", option.kv_dtype, "Of k and v, where it is another; forward only",
+                   {.usual = {"e4m3", "e5m2", "i8"}});
     command.option("--head-dim", option.head_dim, "D, 1 to 256", {.most = 256});
     command.option("--head-dim-v", option.head_dim_v, "DV, when it is not D", {.most = 256});
     command.flag("--backward", option.backward, "The backward kernels too");
@@ -52,6 +54,7 @@ void add_kernel_options(CommandLine command, KernelOption& option) {
 
 void apply(const KernelOption& option, CompileOptions& options) {
     options.dtype = parse_element_type(option.dtype);
+    if (!option.kv_dtype.empty()) options.kv_dtype = parse_narrow_type(option.kv_dtype);
     options.head_dim = option.head_dim;
     options.head_dim_v = option.head_dim_v;
     options.backward = option.backward;

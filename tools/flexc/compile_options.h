@@ -20,7 +20,7 @@ void add_choice_options(CommandLine command, ChoiceOption& option);
 void apply(const ChoiceOption& option, CompileOptions& options);
 
 struct KernelOption {
-    std::string dtype = "bf16";
+    std::string dtype = "bf16", kv_dtype; // kv_dtype empty: dtype
     int head_dim = 64, head_dim_v = 0;
     bool backward = false;
     ChoiceOption choice;

@@ -132,7 +132,7 @@ def compile(text, **options):
     """Compiles a program for one element type, head dim and device.
 
     dtype: of q, k and v: 'f32', 'f16' or 'bf16', or a dtype of NumPy, torch or JAX
-    kv_dtype: of k and v where it is another: 'e4m3', 'e5m2' or 'i8'; forward only, on a CPU
+    kv_dtype: of k and v where it is another: 'e4m3', 'e5m2' or 'i8'; forward only; on a GPU beside 16 bits
     head_dim, head_dim_v: of q and k, and of v where it differs
     device: 'cpu', 'cuda', 'cuda:1', or None: a GPU where there is one
     query_layout: of q and out: 'dense', or 'ragged' for requests of their own lengths

@@ -123,8 +123,15 @@ void add_few_queries(const Program& program, PassPlan& pass) {
 }
 
 ::sm80::TileSizes sizes(const KernelRequest& request, int query_tile, int key_tile, int stages) {
-    return {query_tile,       key_tile,           stages,
-            request.head_dim, request.head_dim_v, static_cast<int>(size_of(request.dtype))};
+    return {.query_tile = query_tile,
+            .key_tile = key_tile,
+            .stages = stages,
+            .head_dim = request.head_dim,
+            .head_dim_v = request.head_dim_v,
+            .element_bytes = static_cast<int>(size_of(request.dtype)),
+            .key_element_bytes =
+                static_cast<int>(size_of(request.kv_dtype.value_or(request.dtype))),
+            .has_scales = request.has_page_scales};
 }
 
 const Family& family() {

@@ -14,7 +14,8 @@ inline float flexc_to_float(flexc_bf16 x) {
 inline float flexc_to_float(flexc_f16 x) {
     const int exponent = x.bits >> 10 & 31;
     const int fraction = x.bits & 1023;
-    const float size = exponent == 0
+    const float size = exponent == 31 ? fraction == 0 ? INFINITY : NAN
+                       : exponent == 0
                            ? std::ldexp(static_cast<float>(fraction), -24)
                            : std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
     return (x.bits & 0x8000) != 0 ? -size : size;

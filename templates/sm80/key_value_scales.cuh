@@ -1,0 +1,100 @@
+// What keys and values of eight bits are multiplied by: numbers of a head, or of each page, which
+// come to shared memory with keys and values. Scores and weights are multiplied in their place.
+#pragma once
+
+#include "common/math.cuh"
+#include "common/select.h"
+#include "sm80/forward_tiles.cuh"
+
+namespace sm80 {
+
+// Keys and values in the type of queries have none.
+struct NoScales {
+    __device__ NoScales(const AttentionArguments&, const SequenceLength&, int h_kv) {}
+    __device__ void apply_to_scores(Scores&, const Shared&, int step) const {}
+    __device__ void apply_to_weights(Scores&, Output&, const Shared&, int step) const {}
+    __device__ float of_output() const { return 1; }
+};
+
+class NarrowScales {
+  public:
+    __device__ NarrowScales(const AttentionArguments& attention, const SequenceLength& length,
+                            int h_kv)
+        : pages_have_key_scales_(kPagesHaveScales && attention.k_scale.stride_b != 0),
+          pages_have_value_scales_(kPagesHaveScales && attention.v_scale.stride_b != 0) {
+        const int b = mod::kKeysArePaged ? 0 : length.b();
+        key_ = pages_have_key_scales_ ? 1 : attention.k_scale.of(b, h_kv);
+        value_ = pages_have_value_scales_ ? 0 : attention.v_scale.of(b, h_kv);
+    }
+
+    // Products become those of keys. step: whose tile.
+    __device__ void apply_to_scores(Scores& scores, const Shared& shared, int step) const {
+        if (pages_have_key_scales_) {
+            multiply_columns(scores, shared.key_scales(step), 1);
+            return;
+        }
+#pragma unroll
+        for (int column = 0; column < 2 * kKeyColumns; ++column)
+#pragma unroll
+            for (int row = 0; row < kRows; ++row)
+                element_of(scores, row, column) *= key_;
+    }
+
+    // Weights become those of values over the largest scale so far, so that 16 bits hold them; the
+    // output follows one that is larger.
+    __device__ void apply_to_weights(Scores& weights, Output& output, const Shared& shared,
+                                     int step) {
+        if (!pages_have_value_scales_) return;
+        constexpr float kLeast = 0x1p-126f; // whose reciprocal is finite
+        const float before = value_;
+        value_ = quad_max(largest_of_columns(shared.value_scales(step), before));
+        const float reciprocal = value_ >= kLeast ? 1 / value_ : 0;
+        multiply_columns(weights, shared.value_scales(step), reciprocal);
+        if (value_ == before) return;
+        const float shrink = before * reciprocal;
+#pragma unroll
+        for (int fragment = 0; fragment < kRowFragments; ++fragment)
+#pragma unroll
+            for (int column = 0; column < kValueColumns; ++column)
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    output[fragment][column][i] *= shrink;
+    }
+
+    __device__ float of_output() const { return value_; }
+
+  private:
+    // Of a thread's columns, two neighbours at a time.
+    static __device__ unsigned place_of(unsigned scales, int fragment) {
+        return scales + 4 * (8 * fragment + lane_index() % 4 * 2);
+    }
+    static __device__ void multiply_columns(Scores& scores, unsigned of_columns, float factor) {
+#pragma unroll
+        for (int fragment = 0; fragment < kKeyColumns; ++fragment) {
+            float scale[2];
+            load_shared(scale[0], scale[1], place_of(of_columns, fragment));
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+#pragma unroll
+                for (int row = 0; row < kRows; ++row)
+                    element_of(scores, row, 2 * fragment + i) *= scale[i] * factor;
+        }
+    }
+    static __device__ float largest_of_columns(unsigned of_columns, float largest) {
+#pragma unroll
+        for (int fragment = 0; fragment < kKeyColumns; ++fragment) {
+            float x, y;
+            load_shared(x, y, place_of(of_columns, fragment));
+            largest = fmaxf(largest, fmaxf(fabsf(x), fabsf(y)));
+        }
+        return largest;
+    }
+
+    const bool pages_have_key_scales_, pages_have_value_scales_; // uniform
+    float key_;
+    float value_; // of pages: the largest magnitude so far
+};
+
+using KeyValueScales = Select<kKeysAreNarrow, NarrowScales, NoScales>;
+
+} // namespace sm80
