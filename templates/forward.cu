@@ -52,6 +52,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     softmax.start(scale_early ? 1 : attention.scale);
 
     loader.start(shared, walk, walk.tile());
+    scales.apply_to_queries(shared.queries(), warp_row);
     while (!walk.is_done()) {
         TileWalk next = walk;
         next.advance();

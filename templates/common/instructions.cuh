@@ -56,11 +56,12 @@ __device__ inline unsigned greater_f16x2(unsigned x, unsigned y) {
     return mask;
 }
 #if __CUDA_ARCH__ >= 890
-// From two e4m3.
-__device__ inline unsigned f16x2_from_e4m3x2(unsigned pair) {
-    unsigned wide;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(wide) : "h"(static_cast<unsigned short>(pair)));
-    return wide;
+// Two words from four e4m3 in one.
+__device__ inline void f16x4_from_e4m3x4(unsigned& first, unsigned& second, unsigned four) {
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.rn.f16x2.e4m3x2 %0, low;\n"
+        "cvt.rn.f16x2.e4m3x2 %1, high;\n}"
+        : "=r"(first), "=r"(second)
+        : "r"(four));
 }
 #endif
 // *p of a constant buffer, or 0, without a branch: loads that follow each other are in flight

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/place.cuh"
+#include "common/select.h"
 #include "common/sequence_length.cuh"
 #include "sm80/layout.h"
 #include "sm80/narrow_operands.cuh"
@@ -11,6 +12,8 @@ namespace sm80 {
 using mod::Element;
 using mod::KeyElement; // of eight bits, or the same
 constexpr bool kKeysAreNarrow = sizeof(KeyElement) == 1;
+// What both products take: f16 beside narrow keys and values, to which the way is shortest.
+using Operand = Select<kKeysAreNarrow, flexc_f16, Element>;
 constexpr bool kPagesHaveScales = kKeysAreNarrow && mod::kKeysArePaged;
 
 constexpr int kThreads = 32 * mod::kWarps;

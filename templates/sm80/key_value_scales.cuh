@@ -1,16 +1,19 @@
 // What keys and values of eight bits are multiplied by: numbers of a head, or of each page, which
-// come to shared memory with keys and values. Scores and weights are multiplied in their place.
+// come to shared memory with keys and values. Scores and weights are multiplied in their place,
+// scores also by what makes queries f16.
 #pragma once
 
 #include "common/math.cuh"
 #include "common/select.h"
 #include "sm80/forward_tiles.cuh"
+#include "sm80/narrow_queries.cuh"
 
 namespace sm80 {
 
 // Keys and values in the type of queries have none.
 struct NoScales {
     __device__ NoScales(const AttentionArguments&, const SequenceLength&, int h_kv) {}
+    __device__ void apply_to_queries(QueryTile, int first_row, bool stores = true) {}
     __device__ void apply_to_scores(Scores&, const Shared&, int step) const {}
     __device__ void apply_to_weights(Scores&, Output&, const Shared&, int step) const {}
     __device__ float of_output() const { return 1; }
@@ -23,21 +26,30 @@ class NarrowScales {
         : pages_have_key_scales_(kPagesHaveScales && attention.k_scale.stride_b != 0),
           pages_have_value_scales_(kPagesHaveScales && attention.v_scale.stride_b != 0) {
         const int b = mod::kKeysArePaged ? 0 : length.b();
-        key_ = pages_have_key_scales_ ? 1 : attention.k_scale.of(b, h_kv);
+        const float key = pages_have_key_scales_ ? 1 : attention.k_scale.of(b, h_kv);
+#pragma unroll
+        for (float& factor : of_row_)
+            factor = key;
         value_ = pages_have_value_scales_ ? 0 : attention.v_scale.of(b, h_kv);
+    }
+
+    // Before the first scores: queries that are here become operands. stores: of warps with the
+    // same rows one does.
+    __device__ void apply_to_queries(QueryTile queries, int first_row, bool stores = true) {
+        make_operands(queries, first_row, stores, of_row_);
     }
 
     // Products become those of keys. step: whose tile.
     __device__ void apply_to_scores(Scores& scores, const Shared& shared, int step) const {
         if (pages_have_key_scales_) {
-            multiply_columns(scores, shared.key_scales(step), 1);
+            multiply_columns(scores, shared.key_scales(step), of_row_);
             return;
         }
 #pragma unroll
         for (int column = 0; column < 2 * kKeyColumns; ++column)
 #pragma unroll
             for (int row = 0; row < kRows; ++row)
-                element_of(scores, row, column) *= key_;
+                element_of(scores, row, column) *= of_row_[row];
     }
 
     // Weights become those of values over the largest scale so far, so that 16 bits hold them; the
@@ -48,8 +60,12 @@ class NarrowScales {
         constexpr float kLeast = 0x1p-126f; // whose reciprocal is finite
         const float before = value_;
         value_ = quad_max(largest_of_columns(shared.value_scales(step), before));
-        const float reciprocal = value_ >= kLeast ? 1 / value_ : 0;
-        multiply_columns(weights, shared.value_scales(step), reciprocal);
+        const float reciprocal = value_ >= kLeast ? reciprocal_fast(value_) : 0;
+        float of_weights[kRows];
+#pragma unroll
+        for (float& factor : of_weights)
+            factor = reciprocal;
+        multiply_columns(weights, shared.value_scales(step), of_weights);
         if (value_ == before) return;
         const float shrink = before * reciprocal;
 #pragma unroll
@@ -68,7 +84,8 @@ class NarrowScales {
     static __device__ unsigned place_of(unsigned scales, int fragment) {
         return scales + 4 * (8 * fragment + lane_index() % 4 * 2);
     }
-    static __device__ void multiply_columns(Scores& scores, unsigned of_columns, float factor) {
+    static __device__ void multiply_columns(Scores& scores, unsigned of_columns,
+                                            const float (&of_rows)[kRows]) {
 #pragma unroll
         for (int fragment = 0; fragment < kKeyColumns; ++fragment) {
             float scale[2];
@@ -77,7 +94,7 @@ class NarrowScales {
             for (int i = 0; i < 2; ++i)
 #pragma unroll
                 for (int row = 0; row < kRows; ++row)
-                    element_of(scores, row, 2 * fragment + i) *= scale[i] * factor;
+                    element_of(scores, row, 2 * fragment + i) *= scale[i] * of_rows[row];
         }
     }
     static __device__ float largest_of_columns(unsigned of_columns, float largest) {
@@ -91,7 +108,7 @@ class NarrowScales {
     }
 
     const bool pages_have_key_scales_, pages_have_value_scales_; // uniform
-    float key_;
+    float of_row_[kRows];                                        // of the row's products
     float value_; // of pages: the largest magnitude so far
 };
 

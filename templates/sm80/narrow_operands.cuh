@@ -23,14 +23,14 @@ __device__ inline void load_byte_matrices_transposed(unsigned (&r)[2], unsigned 
                  : "r"(address));
 }
 
-// As those of mma.cuh, from tiles of N, which is narrower: in fours.
+// As those of mma.cuh, from tiles of eight bits: in fours. E is f16.
 template <typename E, typename N, int kRows, int kColumns>
 __device__ inline void load_b(OperandB<E> (&b)[2], Tile<N, kRows, kColumns> tile, int n, int k) {
     unsigned raw[2];
     load_byte_matrices(raw, tile.at(n + lane_index() % 16, k));
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        const WidePairs pairs = Widening<N, E>::of(raw[i]);
+        const F16Pairs pairs = widen<N>(raw[i]);
         operand_from(b[i], pairs.first, pairs.second);
     }
 }
@@ -41,10 +41,10 @@ __device__ inline void load_b_transposed(OperandB<E> (&b)[2], Tile<N, kRows, kCo
                                          int k) {
     unsigned raw[2];
     load_byte_matrices_transposed(raw, tile.at(k + lane_index() % 16, n));
-    WidePairs pairs[2];
+    F16Pairs pairs[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-        pairs[i] = Widening<N, E>::of(__byte_perm(raw[i], 0, 0x3120)); // column by column
+        pairs[i] = widen<N>(__byte_perm(raw[i], 0, 0x3120)); // column by column
     operand_from(b[0], pairs[0].first, pairs[1].first);
     operand_from(b[1], pairs[0].second, pairs[1].second);
 }
