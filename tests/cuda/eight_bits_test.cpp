@@ -51,7 +51,7 @@ TEST_CASE("numbers of eight bits are widened exactly, each in its place") {
             widen(codes[0] | codes[1] << 8 | codes[2] << 16 | codes[3] << 24, pairs.data());
             for (std::size_t i = 0; i < 4; ++i) {
                 const auto bits = static_cast<std::uint16_t>(pairs[i / 2] >> i % 2 * 16);
-                const double got = std::bit_cast<_Float16>(bits);
+                const auto got = static_cast<double>(std::bit_cast<_Float16>(bits));
                 const double should = expected(dtype, codes[i]);
                 wrong += got != should && !(std::isnan(got) && std::isnan(should));
             }

@@ -1,5 +1,6 @@
 #include "flexc/compile_options.h"
 
+#include "flexc/command.h"
 #include "flexc/mod_option.h"
 
 namespace flexc::cli {
