@@ -57,8 +57,10 @@ FLEXC_SHARED constexpr int few_warp_bytes(const TileSizes& sizes) {
 }
 FLEXC_SHARED constexpr int few_warps(const TileSizes& sizes) {
     constexpr int kBlockBytes = 76 * 1024;
+    const int most =
+        sizes.head_dim_v > 160 ? 2 : kMostFewWarps; // as registers for the output allow
     const int warps = (kBlockBytes - forward_layout(sizes).stages) / few_warp_bytes(sizes);
-    return warps < 1 ? 1 : warps > kMostFewWarps ? kMostFewWarps : warps;
+    return warps < 1 ? 1 : warps > most ? most : warps;
 }
 FLEXC_SHARED constexpr int few_bytes(const TileSizes& sizes) {
     return forward_layout(sizes).stages + few_warps(sizes) * few_warp_bytes(sizes);

@@ -82,12 +82,13 @@ std::vector<KernelConfig> forward_candidates(const KernelRequest& request, bool 
 }
 
 KernelConfig few_queries_kernel(const KernelRequest& request) {
-    // Keys of one head dim fit twice as many in a warp's tile as those of twice that.
+    // A tile is large where that costs one warp at most.
     constexpr Shape kWide{16, 32, 1}, kNarrow{16, 16, 1};
+    constexpr int kWideWarps = ::sm80::kMostFewWarps - 1;
     const auto sizes_of = [&](const Shape& shape) {
         return sizes(request, shape.query_tile, shape.key_tile, kStages);
     };
-    const bool is_wide = ::sm80::few_warps(sizes_of(kWide)) == ::sm80::kMostFewWarps;
+    const bool is_wide = ::sm80::few_warps(sizes_of(kWide)) >= kWideWarps;
     const Shape& shape = is_wide ? kWide : kNarrow;
     KernelConfig config = configured(request, shape);
     config.template_path = "forward_few.cu";
