@@ -8,6 +8,7 @@
 // results that were merged), is the reference itself.
 #pragma once
 
+#include "common/dependence.cuh"
 #include "common/math.cuh"
 #include "common/place.cuh"
 #include "common/row_lse.cuh"
