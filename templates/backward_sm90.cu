@@ -39,7 +39,7 @@ struct Consumer {
     KeyTiles key_tiles;
     const int warpgroup, warp, held_lane; // among the consumers, in the warpgroup, in the warp
     unsigned step = 0;
-    Seen seen = Seen::both;
+    SeenTile seen{};
 
     __device__ int lane() const { return lane_of_form(held_lane); }
     __device__ const KeyTile& keys() const { return key_tiles.keys(); }
@@ -54,7 +54,7 @@ struct Consumer {
                             int tile, bool is_last, float* dq_accumulator, KeyGradient& dk,
                             ValueGradient& dv) {
         tile = StageTile::arrived(shared, step % 2, tile, gradients);
-        if constexpr (kSkipsHidden && !kSeesAhead) seen = seen_of(place, keys(), warpgroup, tile);
+        seen.look(place, keys(), warpgroup, tile);
         const auto look_ahead = [&] {
             if (!is_last) await(place, tile + kTileStep, step + 1);
         };
@@ -66,16 +66,7 @@ struct Consumer {
                 multiply<Seen::both, false>(gradients, sums, tile, dq_accumulator, dk, dv,
                                             look_ahead);
         };
-        if constexpr (kSkipsHidden) {
-            if (seen == Seen::other)
-                skip(gradients, tile, look_ahead);
-            else if (seen == Seen::own)
-                multiply_for(SeenKeys<Seen::own>{});
-            else
-                multiply_for(SeenKeys<Seen::both>{});
-        } else {
-            multiply_for(SeenKeys<Seen::both>{});
-        }
+        seen.visit(multiply_for, [&] { skip(gradients, tile, look_ahead); });
         ++step;
         key_tiles.end_step();
     }
@@ -84,7 +75,7 @@ struct Consumer {
     // them before their MMAs is found out here, under those of the tile before.
     __device__ void await(const HeadPlace& place, int tile, unsigned which_step) {
         shared.queries_full(which_step % 2).wait(which_step / 2 % 2);
-        if constexpr (kSkipsHidden && kSeesAhead) seen = seen_of(place, keys(), warpgroup, tile);
+        seen.look_ahead(place, keys(), warpgroup, tile);
     }
 
     // Whether the warpgroup multiplies for dq at this step: a piece, or all where they alternate.

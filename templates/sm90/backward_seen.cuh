@@ -2,18 +2,11 @@
 #pragma once
 
 #include "common/place.cuh"
+#include "common/select.h"
 #include "sm90/backward_tiles.cuh"
 
 namespace sm90 {
 
-// Where a band hides all keys of one warpgroup from a tile of queries, that warpgroup skips dk and
-// dv, and dq is summed over the other's keys only. Not where gradients of buffers need the
-// registers that this takes.
-constexpr bool kSkipsHidden = mod::kHasBand && kRowBlocks == 1 && !kSumsInTile &&
-                              !kAddsBiasGradients && !kCopiesBiases && mod::kDScoresStages == 2 &&
-                              (kHoldsQueryGradient || !mod::kAddsGradients);
-// Found for the tile that comes, unless a block mask chooses it.
-constexpr bool kSeesAhead = !mod::kHasBlockMask;
 enum class Seen { both, own, other }; // warpgroups' keys
 template <Seen kWhich> struct SeenKeys {
     static constexpr Seen kValue = kWhich;
@@ -31,5 +24,49 @@ __device__ inline Seen seen_of(const HeadPlace& place, const KeyTile& keys, int 
     const bool own = sees(warpgroup), other = sees(1 - warpgroup);
     return own == other ? Seen::both : own ? Seen::own : Seen::other;
 }
+
+// Every tile is multiplied with all keys.
+struct SeesEveryKey {
+    // Of a tile that comes, and of one that is here.
+    __device__ void look_ahead(const HeadPlace&, const KeyTile&, int, int) {}
+    __device__ void look(const HeadPlace&, const KeyTile&, int, int) {}
+    // multiply(SeenKeys), or skip(), of the tile that look() was asked about.
+    template <typename Multiply, typename Skip>
+    __device__ void visit(Multiply multiply, Skip) const {
+        multiply(SeenKeys<Seen::both>{});
+    }
+};
+
+// Where a band hides all keys of one warpgroup from a tile of queries, that warpgroup skips dk and
+// dv, and dq is summed over the other's keys only.
+class SeesKeysInBand {
+  public:
+    // Found for the tile that comes, unless a block mask chooses it.
+    __device__ void look_ahead(const HeadPlace& place, const KeyTile& keys, int warpgroup,
+                               int tile) {
+        if (!mod::kHasBlockMask) seen_ = seen_of(place, keys, warpgroup, tile);
+    }
+    __device__ void look(const HeadPlace& place, const KeyTile& keys, int warpgroup, int tile) {
+        if (mod::kHasBlockMask) seen_ = seen_of(place, keys, warpgroup, tile);
+    }
+    template <typename Multiply, typename Skip>
+    __device__ void visit(Multiply multiply, Skip skip) const {
+        if (seen_ == Seen::other)
+            skip();
+        else if (seen_ == Seen::own)
+            multiply(SeenKeys<Seen::own>{});
+        else
+            multiply(SeenKeys<Seen::both>{});
+    }
+
+  private:
+    Seen seen_ = Seen::both;
+};
+
+// Not where gradients of buffers need the registers that this takes.
+constexpr bool kSkipsHidden = mod::kHasBand && kRowBlocks == 1 && !kSumsInTile &&
+                              !kAddsBiasGradients && !kCopiesBiases && mod::kDScoresStages == 2 &&
+                              (kHoldsQueryGradient || !mod::kAddsGradients);
+using SeenTile = Select<kSkipsHidden, SeesKeysInBand, SeesEveryKey>;
 
 } // namespace sm90
