@@ -20,7 +20,9 @@
 #include "sm90/backward_layout.cuh"
 #include "sm90/backward_mma.cuh"
 #include "sm90/backward_output.cuh"
+#include "sm90/backward_product_order.cuh"
 #include "sm90/backward_roles.cuh"
+#include "sm90/backward_score_order.cuh"
 #include "sm90/backward_scores.cuh"
 #include "sm90/backward_seen.cuh"
 
@@ -89,10 +91,7 @@ struct Consumer {
         const int stage = static_cast<int>(step % 2);
         key_tiles.wait_for_values(shared, step);
         if (lane() == 0) shared.d_out_empty(stage).arrive();
-        if constexpr (kAlternatesDq)
-            meet_at_d_scores(step, takes_query_gradient());
-        else
-            meet_at_d_scores();
+        DScoresMeeting::meet(step, takes_query_gradient());
         gradients.summation(shared).hand_over_nothing(step);
         if (takes_query_gradient()) {
             QueryGradient dq;
@@ -126,140 +125,44 @@ struct Consumer {
         Scores scores, d_scores;
         Fragments p, d_fragments;
         QuerySums query_sums{};
-
+        Sight sight;
+        QueryGradient dq;
         gradients.use_stage(shared, stage, 0);
         const int bias_stage = static_cast<int>(step % kBiasRing);
         gradients.use_biases(base + kLayout.biases + bias_stage * kBiasTileBytes,
                              base + kLayout.query_gradient + warpgroup * kPartBytes,
                              64 * warpgroup + 16 * warp);
         const int tile_query = tile * mod::kQueryTile;
+        const ScoreStep of_scores{shared, warpgroup, step, tile_query,  facts,      gradients, sums,
+                                  scores, d_scores,  p,    d_fragments, query_sums, sight};
+        const StepOfQueries<kSeen, LookAhead> parts{
+            of_scores, *this, dk, dv, dq, stage, tile, query_word, dq_accumulator, look_ahead};
+        // S'
         fence_wgmma();
         issue_scores<kLayout.keys, kLayout.queries, mod::kHeadDim, kKeyPanelColumns>(
             scores, rows + Shared::slot_words(key_tiles.slot()), query_word);
         commit_wgmma();
-        Sight sight;
-        if constexpr (kLooksBetween) sight = gradients.look_early(tile_query);
+        MaskOrder::look_between(parts);
+        // W'
         key_tiles.wait_for_values(shared, step);
         shared.d_out_full(stage).wait(parity);
         fence_wgmma();
         issue_scores<kLayout.values, kLayout.d_out, mod::kHeadDimV>(d_scores, rows, d_out_word);
         commit_wgmma();
-        if constexpr (!kLooksBetween) sight = gradients.look_early(tile_query);
+        MaskOrder::look_under_both(parts);
         CopiedBias::wait(shared, step);
-        if constexpr (kAtOnce) {
-            wait_for_wgmma<0>();
-            pin(scores);
-            pin(d_scores);
-            BiasGradient::wait(shared, warpgroup, step, 0);
-            gradients.compute_p_and_ds(scores, d_scores, p, d_fragments, tile_query, facts, sums,
-                                       query_sums);
-        } else {
-            wait_for_wgmma<1>();
-            pin(scores);
-            gradients.compute_p(scores, p, tile_query, facts, sight);
-            if constexpr (kDifferentiatesFirst) {
-                wait_for_wgmma<0>();
-                pin(d_scores);
-                to_fragments(p, scores);
-                gradients.differentiate(d_scores, scores, p, facts);
-            }
-        }
+        ScoreOrder::before_dv(parts);
         CopiedBias::leave_after_p(shared, step);
         pin(dv);
         pin(p);
         fence_wgmma();
         issue_sums<kLayout.d_out>(dv, p, d_out_word);
         commit_wgmma();
-        if constexpr (!kAtOnce) {
-            if constexpr (!kDifferentiatesFirst) {
-                wait_for_wgmma<1>();
-                pin(d_scores);
-                gradients.differentiate(d_scores, scores, p, facts);
-            }
-            if constexpr (kFinishesDvEarly) finish_values<0>(dv, p, stage);
-            BiasGradient::wait(shared, warpgroup, step, 0);
-            gradients.finish(d_scores, tile_query, sums, query_sums);
-            BiasGradient::store(gradients.biases(), d_scores, 0);
-            CopiedBias::leave_after_d_scores(shared, step);
-            to_fragments(d_fragments, d_scores);
-        }
+        ScoreOrder::under_dv(parts);
         store_for_queries(d_fragments, stage);
         publish_shared();
         BiasGradient::hand_over(shared, warpgroup);
-
-        QueryGradient dq;
-        const auto issue_dq = [&] {
-            fence_wgmma();
-            if constexpr (kSeen == Seen::own)
-                piece().multiply_keys_of(dq, stage, warpgroup);
-            else
-                piece().multiply_keys(dq, stage);
-            commit_wgmma();
-        };
-        const auto issue_dk = [&] {
-            pin(dk);
-            pin(d_fragments);
-            fence_wgmma();
-            issue_sums<kLayout.queries>(dk, d_fragments, query_word);
-            commit_wgmma();
-        };
-        const auto finish_dk = [&] {
-            pin(dk);
-            pin(d_fragments);
-            give_back_queries(stage);
-        };
-        const auto finish_dq = [&] {
-            QueryPiece::wait_for_dq(dq);
-            DScoresRing::leave(shared);
-            DqSink::give(piece(), dq, step, dq_accumulator, tile);
-        };
-        const auto finish_dv = [&] {
-            if constexpr (!kFinishesDvEarly) finish_values<1>(dv, p, stage);
-        };
-        const auto hand_over_sums = [&] {
-            gradients.summation(shared).hand_over(query_sums, step, tile_query);
-        };
-        if constexpr (kAlternatesDq) {
-            if constexpr (!kTakes) meet_at_d_scores(step, false);
-            issue_dk();
-            finish_dv();
-            if constexpr (!kTakes) hand_over_sums();
-            if constexpr (kTakes && kOverlapsSums) {
-                meet_at_d_scores(step, true);
-                issue_dq();
-                wait_for_wgmma<1>();
-            } else {
-                if constexpr (!kTakes) look_ahead();
-                wait_for_wgmma<0>();
-            }
-            finish_dk();
-            if constexpr (kTakes) {
-                if constexpr (!kOverlapsSums) {
-                    meet_at_d_scores(step, true);
-                    issue_dq();
-                }
-                hand_over_sums();
-                gradients.summation(shared).add_gathered(step, tile_query);
-                look_ahead();
-                wait_for_wgmma<0>();
-                finish_dq();
-            }
-        } else {
-            meet_at_d_scores();
-            issue_dq();
-            finish_dv();
-            issue_dk();
-            BiasGradient::hand_over_second_half(shared, warpgroup, step, gradients.biases(),
-                                                d_scores);
-            // Under the products.
-            hand_over_sums();
-            if (adds_query_sums()) gradients.summation(shared).add_gathered(step, tile_query);
-            wait_for_wgmma<1>();
-            finish_dq();
-            look_ahead();
-            wait_for_wgmma<0>();
-            finish_dk();
-        }
+        ProductOrder<kTakes>::multiply(parts);
     }
 
     // Each thread for itself: it has read the tile's lse and delta.
@@ -283,6 +186,57 @@ struct Consumer {
                              stage % mod::kDScoresStages * kDScoresBytes + warpgroup * kQueryPanel,
                          d_scores, warp, lane());
     }
+
+    // A tile of queries on its way through the warpgroup, in parts: MaskOrder, ScoreOrder and
+    // ProductOrder say when each is done.
+    template <Seen kSeen, typename LookAhead> struct StepOfQueries : ScoreStep {
+        const Consumer& consumer;
+        KeyGradient& dk;
+        ValueGradient& dv;
+        QueryGradient& dq;
+        const int stage, tile;
+        const unsigned query_word;
+        float* const dq_accumulator;
+        const LookAhead& look_ahead;
+
+        __device__ void issue_dq() const {
+            fence_wgmma();
+            SeenKeys<kSeen>::multiply(consumer.piece(), dq, stage, warpgroup);
+            commit_wgmma();
+        }
+        __device__ void issue_dk() const {
+            pin(dk);
+            pin(d_fragments);
+            fence_wgmma();
+            issue_sums<kLayout.queries>(dk, d_fragments, query_word);
+            commit_wgmma();
+        }
+        __device__ void finish_dk() const {
+            pin(dk);
+            pin(d_fragments);
+            consumer.give_back_queries(stage);
+        }
+        __device__ void finish_dq() const {
+            QueryPiece::wait_for_dq(dq);
+            DScoresRing::leave(shared);
+            DqSink::give(consumer.piece(), dq, step, dq_accumulator, tile);
+        }
+        template <int kPending> __device__ void finish_dv() const {
+            consumer.finish_values<kPending>(dv, p, stage);
+        }
+        __device__ void hand_over_second_half() const {
+            BiasGradient::hand_over_second_half(shared, warpgroup, step, gradients.biases(),
+                                                d_scores);
+        }
+        __device__ QuerySummation summation() const { return gradients.summation(shared); }
+        __device__ void hand_over_sums() const {
+            summation().hand_over(query_sums, step, tile_query);
+        }
+        __device__ void add_sums() const { summation().add_gathered(step, tile_query); }
+        __device__ void add_sums_in_turn() const {
+            if (consumer.adds_query_sums()) add_sums();
+        }
+    };
 
     // All queries that see one tile of keys.
     __device__ void visit_queries() {
@@ -340,10 +294,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         Consumer consumer{
             attention,      arguments,    maps,     shared,
             KeyTiles(keys), warp / 4 - 1, warp % 4, static_cast<int>(threadIdx.x) % 32};
-        // Called as it is where there is one tile, so that inlining stays as it was measured.
-        if constexpr (mod::kPersistent)
-            consumer.key_tiles.visit(shared, consumer.step, [&] { consumer.visit_queries(); });
-        else
-            consumer.visit_queries();
+        consumer.key_tiles.visit(shared, consumer.step, [&] { consumer.visit_queries(); });
     }
 }

@@ -15,10 +15,9 @@
 #include "sm90/backward_mma.cuh"
 #include "sm90/backward_output.cuh"
 #include "sm90/backward_producer.cuh"
-#include "sm90/backward_scores.cuh"
+#include "sm90/backward_score_order.cuh"
 #include "sm90/backward_share.cuh"
-#include "sm90/gradients/distance.cuh"
-#include "sm90/gradients/table.cuh"
+#include "sm90/gradients/tile_warps.cuh"
 
 using namespace sm90;
 using mod::Element;
@@ -69,16 +68,18 @@ struct Consumer {
         Scores scores, d_scores;
         Fragments p, d_fragments;
         QuerySums query_sums{};
+        Sight sight;
 
         gradients.use_stage(shared, stage, first_query());
         if (step == 0) shared.keys().wait(0);
         shared.queries_full(stage).wait(parity);
-        if constexpr (mod::kHasBlockMask) {
-            const MaskTile arrived = MaskTile::load(shared.mask_tile(stage));
-            gradients.use_block_mask(arrived.is_full);
-            tile = arrived.index;
-        }
+        tile = StageTile::arrived(shared, stage, tile, gradients);
         const int tile_query = tile * mod::kQueryTile + first_query();
+        const ScoreStep parts{shared,     warpgroup,   static_cast<unsigned>(step),
+                              tile_query, facts,       gradients,
+                              sums,       scores,      d_scores,
+                              p,          d_fragments, query_sums,
+                              sight};
         fence_wgmma();
         issue_scores<kLayout.keys, kLayout.queries, mod::kHeadDim>(scores, word, query_word + half);
         commit_wgmma();
@@ -88,19 +89,9 @@ struct Consumer {
         issue_scores<kLayout.values, kLayout.d_out, mod::kHeadDimV>(d_scores, word,
                                                                     d_out_word + half);
         commit_wgmma();
-        const Sight sight = gradients.look_early(tile_query);
+        MaskOrder::look_under_both(parts);
         add_groups<kGroupsAtOnce, kGroupsOfShare>(held.to, held.sums);
-        if constexpr (kAtOnce) {
-            wait_for_wgmma<0>();
-            pin(scores);
-            pin(d_scores);
-            gradients.compute_p_and_ds(scores, d_scores, p, d_fragments, tile_query, facts, sums,
-                                       query_sums);
-        } else {
-            wait_for_wgmma<1>();
-            pin(scores);
-            gradients.compute_p(scores, p, tile_query, facts, sight);
-        }
+        ScoreOrder::before_dv(parts);
         store_by_queries(half_of(kLayout.p, stage), p, warp, lane);
         publish_shared();
         synchronize(kPBarrier, 128 * kConsumers);
@@ -109,13 +100,7 @@ struct Consumer {
         ValueShare{warpgroup}.issue<kLayout.p, 16 * kRowBytes, true, kLayout.d_out, true>(
             dv, tile_word, d_out_word);
         commit_wgmma();
-        if constexpr (!kAtOnce) {
-            wait_for_wgmma<1>();
-            pin(d_scores);
-            gradients.differentiate(d_scores, scores, p, facts);
-            gradients.finish(d_scores, tile_query, sums, query_sums);
-            to_fragments(d_fragments, d_scores);
-        }
+        ScoreOrder::under_dv(parts);
         store_by_queries(half_of(kLayout.d_scores, stage), d_fragments, warp, lane);
         publish_shared();
         // dS is here, and everyone has left the one before.
@@ -239,12 +224,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         release_registers_to<kProducerRegisters>();
         if (warp == 0 && threadIdx.x % 32 == 0)
             load_queries(attention, arguments, maps, shared, keys);
-        if constexpr (kStagesRows)
-            if (warp == 2) stage_values(attention, arguments, shared, keys);
-        if constexpr (mod::kSumsDistances)
-            if (warp >= 2) sum_distances(attention, arguments, shared, keys, warp == 3);
-        if constexpr (mod::kSumsTables)
-            if (warp >= 2) sum_tables(attention, arguments, shared, keys, warp - 2);
+        if (kStagesRows && warp == 2) stage_values(attention, arguments, shared, keys);
+        TileWarps::serve(attention, arguments, shared, keys, warp);
     } else {
         claim_registers<kConsumerRegisters>();
         Consumer{attention, arguments,    maps,     shared,

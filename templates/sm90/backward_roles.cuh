@@ -1,42 +1,12 @@
 // What the warps beside those that multiply do, each for as long as the block is there.
 #pragma once
 
-#include "common/select.h"
 #include "sm90/backward_dq_sink.cuh"
 #include "sm90/backward_producer.cuh"
 #include "sm90/gradients/dense_bias.cuh"
-#include "sm90/gradients/distance.cuh"
-#include "sm90/gradients/index_2d_mma.cuh"
-#include "sm90/gradients/table.cuh"
+#include "sm90/gradients/tile_warps.cuh"
 
 namespace sm90 {
-
-// Two warps that sum the tile of dS.
-struct NoTileWarps {
-    static __device__ void serve(const KernelArguments&, const mod::Arguments&, Shared,
-                                 const KeyTile&, int) {}
-};
-struct DistanceWarps {
-    static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
-                                 Shared shared, const KeyTile& keys, int warp) {
-        if (warp >= 2) sum_distances(attention, arguments, shared, keys, warp == 3);
-    }
-};
-struct Index2dWarps {
-    static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
-                                 Shared shared, const KeyTile& keys, int warp) {
-        if (warp >= 2) sum_index_2d(attention, arguments, shared, keys, warp - 2);
-    }
-};
-struct TableWarps {
-    static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
-                                 Shared shared, const KeyTile& keys, int warp) {
-        if (warp >= 2) sum_tables(attention, arguments, shared, keys, warp - 2);
-    }
-};
-using TileWarps =
-    Select<mod::kSumsDistances, DistanceWarps,
-           Select<kSumsIndex2d, Index2dWarps, Select<mod::kSumsTables, TableWarps, NoTileWarps>>>;
 
 // Inlined, or sums over a 2-D key index would spill more.
 __device__ __forceinline__ void serve_consumers(const KernelArguments& attention,

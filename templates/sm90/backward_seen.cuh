@@ -3,6 +3,7 @@
 
 #include "common/place.cuh"
 #include "common/select.h"
+#include "sm90/backward_query_gradient.cuh"
 #include "sm90/backward_tiles.cuh"
 
 namespace sm90 {
@@ -10,7 +11,16 @@ namespace sm90 {
 enum class Seen { both, own, other }; // warpgroups' keys
 template <Seen kWhich> struct SeenKeys {
     static constexpr Seen kValue = kWhich;
+    // dS K over these keys: the product for dq.
+    static __device__ void multiply(const QueryPiece& piece, QueryGradient& dq, int stage, int) {
+        piece.multiply_keys(dq, stage);
+    }
 };
+template <>
+__device__ inline void SeenKeys<Seen::own>::multiply(const QueryPiece& piece, QueryGradient& dq,
+                                                     int stage, int warpgroup) {
+    piece.multiply_keys_of(dq, stage, warpgroup);
+}
 
 // As far as the band says, of the keys of this warpgroup and of the other.
 __device__ inline Seen seen_of(const HeadPlace& place, const KeyTile& keys, int warpgroup,

@@ -4,7 +4,7 @@
 // Most ways add each element's part in the warpgroups that multiply: `add`, to registers, which
 // `flush` empties when the queries of a head have passed. Sums over distances, over a 2-D key index
 // and of narrow dense biases are found by warps of the producer's warpgroup in the tile of dS:
-// TileWarps in backward_roles.cuh says which. Sums over whole rows are found by other kernels.
+// TileWarps in tile_warps.cuh says which. Sums over whole rows are found by other kernels.
 // Shared memory of any of them is in backward_layout.h.
 #pragma once
 

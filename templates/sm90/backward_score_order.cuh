@@ -1,0 +1,118 @@
+// P and dS of a tile of queries: how a warpgroup comes from one to the next, and when, beside the
+// products that these wait for or that wait for them.
+#pragma once
+
+#include "common/select.h"
+#include "sm90/backward_scores.cuh"
+#include "sm90/gradients/dense_bias.cuh"
+
+namespace sm90 {
+
+// The tile on its way. What threads compute is referred to, as by a lambda: held here, it spills.
+struct ScoreStep {
+    const Shared& shared;
+    const int warpgroup;
+    const unsigned step;
+    const int tile_query;
+    const RowFacts& facts;
+    ScoreGradients& gradients;
+    GradientSums& sums;
+    Scores &scores, &d_scores;
+    Fragments &p, &d_fragments;
+    QuerySums& query_sums;
+    Sight& sight;
+
+    __device__ void look() const { sight = gradients.look_early(tile_query); }
+    __device__ void compute_p() const {
+        pin(scores);
+        gradients.compute_p(scores, p, tile_query, facts, sight);
+    }
+    __device__ void pack_p() const { to_fragments(p, scores); }
+    __device__ void differentiate() const { gradients.differentiate(d_scores, scores, p, facts); }
+    __device__ void finish_d_scores() const {
+        BiasGradient::wait(shared, warpgroup, step, 0);
+        gradients.finish(d_scores, tile_query, sums, query_sums);
+        BiasGradient::store(gradients.biases(), d_scores, 0);
+        CopiedBias::leave_after_d_scores(shared, step);
+        to_fragments(d_fragments, d_scores);
+    }
+    __device__ void compute_p_and_d_scores() const {
+        pin(scores);
+        pin(d_scores);
+        BiasGradient::wait(shared, warpgroup, step, 0);
+        gradients.compute_p_and_ds(scores, d_scores, p, d_fragments, tile_query, facts, sums,
+                                   query_sums);
+    }
+};
+
+// What a mask hides is found under both products; or before dP's takes registers.
+struct LooksUnderBothProducts {
+    static __device__ void look_between(const ScoreStep&) {}
+    static __device__ void look_under_both(const ScoreStep& step) { step.look(); }
+};
+struct LooksBetweenProducts {
+    static __device__ void look_between(const ScoreStep& step) { step.look(); }
+    static __device__ void look_under_both(const ScoreStep&) {}
+};
+using MaskOrder = Select<kLooksBetween, LooksBetweenProducts, LooksUnderBothProducts>;
+
+// dv has its part of the tile when dk's product is under way, or before dS is complete.
+struct FinishesDvLate {
+    template <typename Step> static __device__ void finish_early(const Step&) {}
+    template <typename Step> static __device__ void finish_late(const Step& step) {
+        step.template finish_dv<1>();
+    }
+};
+struct FinishesDvEarly {
+    template <typename Step> static __device__ void finish_early(const Step& step) {
+        step.template finish_dv<0>();
+    }
+    template <typename Step> static __device__ void finish_late(const Step&) {}
+};
+using DvOrder = Select<kFinishesDvEarly, FinishesDvEarly, FinishesDvLate>;
+
+// P while dP's product runs, dS while dv's does.
+struct ComputesUnderProducts {
+    static __device__ void before_dv(const ScoreStep& step) {
+        wait_for_wgmma<1>();
+        step.compute_p();
+    }
+    template <typename Step> static __device__ void under_dv(const Step& step) {
+        wait_for_wgmma<1>();
+        pin(step.d_scores);
+        step.differentiate();
+        DvOrder::finish_early(step);
+        step.finish_d_scores();
+    }
+};
+
+// P is multiplied with dP before dv's product, in the registers that it leaves as it is packed.
+struct DifferentiatesBeforeDv {
+    static __device__ void before_dv(const ScoreStep& step) {
+        wait_for_wgmma<1>();
+        step.compute_p();
+        wait_for_wgmma<0>();
+        pin(step.d_scores);
+        step.pack_p();
+        step.differentiate();
+    }
+    template <typename Step> static __device__ void under_dv(const Step& step) {
+        DvOrder::finish_early(step);
+        step.finish_d_scores();
+    }
+};
+
+// Both after both products.
+struct ComputesAtOnce {
+    static __device__ void before_dv(const ScoreStep& step) {
+        wait_for_wgmma<0>();
+        step.compute_p_and_d_scores();
+    }
+    template <typename Step> static __device__ void under_dv(const Step&) {}
+};
+
+using ScoreOrder =
+    Select<kAtOnce, ComputesAtOnce,
+           Select<kDifferentiatesFirst, DifferentiatesBeforeDv, ComputesUnderProducts>>;
+
+} // namespace sm90

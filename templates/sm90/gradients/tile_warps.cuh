@@ -1,0 +1,37 @@
+// Which sums of gradients two warps of the producer's warpgroup find in the tile of dS.
+#pragma once
+
+#include "common/select.h"
+#include "sm90/gradients/distance.cuh"
+#include "sm90/gradients/index_2d_mma.cuh"
+#include "sm90/gradients/table.cuh"
+
+namespace sm90 {
+
+struct NoTileWarps {
+    static __device__ void serve(const KernelArguments&, const mod::Arguments&, Shared,
+                                 const KeyTile&, int) {}
+};
+struct DistanceWarps {
+    static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
+                                 Shared shared, const KeyTile& keys, int warp) {
+        if (warp >= 2) sum_distances(attention, arguments, shared, keys, warp == 3);
+    }
+};
+struct Index2dWarps {
+    static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
+                                 Shared shared, const KeyTile& keys, int warp) {
+        if (warp >= 2) sum_index_2d(attention, arguments, shared, keys, warp - 2);
+    }
+};
+struct TableWarps {
+    static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
+                                 Shared shared, const KeyTile& keys, int warp) {
+        if (warp >= 2) sum_tables(attention, arguments, shared, keys, warp - 2);
+    }
+};
+using TileWarps =
+    Select<mod::kSumsDistances, DistanceWarps,
+           Select<kSumsIndex2d, Index2dWarps, Select<mod::kSumsTables, TableWarps, NoTileWarps>>>;
+
+} // namespace sm90
