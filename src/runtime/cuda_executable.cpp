@@ -481,6 +481,7 @@ class CudaExecutable final : public Executable {
             return {};
         const plan::KernelConfig& config = walk.pass.plan.kernels[launch.kernel];
         std::int64_t blocks = launch.blocks.of(lengths_of(walk.attention())) / launches;
+        if (blocks == 0) return {}; // no request has queries
         if (blocks > INT32_MAX)
             return Error{ErrorCode::limit,
                          formatted("{} needs {} blocks; a launch can have {}: split the batch",

@@ -377,7 +377,7 @@ Recorded record_all() {
     ::setenv("FLEXC_RECORDED_SPILLS", "none", 1);
     for (const Layout keys : {Layout::ragged, Layout::paged})
         for (const bool on_device : {false, true})
-            for (const int most_queries : {1, 200}) {
+            for (const int most_queries : {0, 1, 200}) {
                 const std::string name =
                     formatted("requests, {} keys, at most {} queries, lengths on the {}",
                               flexc::name(keys), most_queries, on_device ? "device" : "host");

@@ -84,7 +84,7 @@ Recorder& recorder() {
     return instance;
 }
 
-constexpr int kInvalidHandle = 400;
+constexpr int kInvalidValue = 1, kInvalidHandle = 400;
 bool is_unloaded(const void* function) {
     const std::lock_guard lock(recorder().mutex);
     return static_cast<const Function*>(function)->module == nullptr;
@@ -167,6 +167,11 @@ std::string words_of(const void* data, std::size_t bytes) {
         text += formatted(" {:x}", word);
     }
     return text;
+}
+
+// What a driver refuses: a launch of nothing.
+bool is_empty(const unsigned* grid, unsigned threads) {
+    return grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || threads == 0;
 }
 
 void record_launch(const Function& function, const unsigned* grid, unsigned threads,
@@ -290,17 +295,19 @@ EXPORT int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, un
                           unsigned threads_y, unsigned threads_z, unsigned shared, void*,
                           void** arguments, void**) {
     const unsigned grid[] = {x, y, z};
+    const unsigned threads = threads_x * threads_y * threads_z;
     if (is_unloaded(function)) return kInvalidHandle;
-    record_launch(*static_cast<Function*>(function), grid, threads_x * threads_y * threads_z,
-                  shared, false, arguments);
+    if (is_empty(grid, threads)) return kInvalidValue;
+    record_launch(*static_cast<Function*>(function), grid, threads, shared, false, arguments);
     return 0;
 }
 EXPORT int cuLaunchKernelEx(const flexc::cuda::LaunchConfig* config, void* function,
                             void** arguments, void**) {
     if (is_unloaded(function)) return kInvalidHandle;
-    const unsigned* const threads = config->threads;
-    record_launch(*static_cast<Function*>(function), config->grid,
-                  threads[0] * threads[1] * threads[2], config->shared_bytes, true, arguments);
+    const unsigned threads = config->threads[0] * config->threads[1] * config->threads[2];
+    if (is_empty(config->grid, threads)) return kInvalidValue;
+    record_launch(*static_cast<Function*>(function), config->grid, threads, config->shared_bytes,
+                  true, arguments);
     return 0;
 }
 EXPORT int cuMemAlloc_v2(DevicePointer* memory, std::size_t bytes) {
