@@ -395,14 +395,17 @@ typedef struct flexc_plan_options {
     flexc_parallel_for parallel_for;
     void* parallel_user;
     /* Tensors like those of later calls, read here alone: their strides, alignment and types choose
-     * the kernels. NULL: tensors without gaps that start at 16 aligned bytes. A call whose tensors
-     * the plan's kernels cannot take is an error. */
+     * the kernels. NULL, and for a tensor that is absent: one without gaps that starts at 16
+     * aligned bytes. A call whose tensors the plan's kernels cannot take is an error. */
     const flexc_forward_tensors* forward;
     const flexc_backward_tensors* backward;
     const flexc_lengths* lengths; /* of a kernel with ragged or paged layouts */
     int64_t head_offset;          /* of part_of_heads: h of the first head */
     int64_t global_heads;         /* default: the whole ends with these heads */
     int64_t global_kv_heads;      /* default: as these share their keys */
+    /* Buffers are only like those of later calls; each of these builds its own block mask. */
+    int32_t block_mask_per_call;
+    int32_t reserved;
 } flexc_plan_options;
 
 /* Memory on the kernel's device, 256-byte aligned. */

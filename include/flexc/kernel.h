@@ -120,10 +120,13 @@ struct PlanOptions {
     CpuThreads cpu_threads;            // of the plan's calls on a CPU
     bool accumulate_gradients = false; // add into f32 dq, dk, dv and buffer gradients
     // Tensors like those of later calls, read by plan() alone: their strides, alignment and types
-    // choose the kernels. Null: tensors without gaps that start at 16 aligned bytes. A call whose
-    // tensors the plan's kernels cannot take is an error.
+    // choose the kernels. Null, and for a tensor that is absent: one without gaps that starts at 16
+    // aligned bytes. A call whose tensors the plan's kernels cannot take is an error.
     const ForwardTensors* forward = nullptr;
     const BackwardTensors* backward = nullptr;
+    // plan()'s buffers are only like those of later calls: each call builds the block mask of its
+    // own, as without buffers.
+    bool block_mask_per_call = false;
 };
 
 // Memory on the kernel's device, at least plan.workspace_bytes() long, 256-byte aligned.

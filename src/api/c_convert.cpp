@@ -355,6 +355,7 @@ Result<ReadPlanOptions> read_plan_options(const flexc_plan_options* given) {
     if (read->global_heads != 0) options.global_heads = read->global_heads;
     if (read->global_kv_heads != 0) options.global_kv_heads = read->global_kv_heads;
     options.accumulate_gradients = read->accumulate_gradients != 0;
+    options.block_mask_per_call = read->block_mask_per_call != 0;
     options.cpu_threads = {read->cpu_threads, read->parallel_for, read->parallel_user};
     if (read->lengths != nullptr) {
         auto lengths = read_lengths(read->lengths);

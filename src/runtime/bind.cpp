@@ -514,27 +514,28 @@ BackwardTensors assumed_tensors(const KernelState& kernel, const PlanState& plan
     return tensors;
 }
 
-// Of requests: calls check tensors, whose rows change with the lengths.
-void expect(TensorView& usual, const TensorView& given) {
-    if (given && given.rank == usual.rank) usual = given;
+// What is given of a tensor, else as it usually is. Of requests calls check tensors, whose rows
+// change with the lengths.
+void expect(TensorView& usual, const TensorView& given, bool is_dense) {
+    if (given && (is_dense || given.rank == usual.rank)) usual = given;
 }
-ForwardTensors expected(ForwardTensors usual, const ForwardTensors* given) {
-    if (given == nullptr) return usual;
-    expect(usual.q, given->q);
-    expect(usual.k, given->k);
-    expect(usual.v, given->v);
-    expect(usual.o, given->o);
-    return usual;
+ForwardTensors expected(const ForwardTensors& usual, const ForwardTensors& given, bool is_dense) {
+    ForwardTensors tensors = usual;
+    for (TensorView ForwardTensors::* const one :
+         {&ForwardTensors::q, &ForwardTensors::k, &ForwardTensors::v, &ForwardTensors::o,
+          &ForwardTensors::lse})
+        expect(tensors.*one, given.*one, is_dense);
+    return tensors;
 }
-BackwardTensors expected(BackwardTensors usual, const BackwardTensors* given) {
-    if (given == nullptr) return usual;
-    expect(usual.q, given->q);
-    expect(usual.k, given->k);
-    expect(usual.v, given->v);
-    expect(usual.d_out, given->d_out);
-    expect(usual.dk, given->dk);
-    expect(usual.dv, given->dv);
-    return usual;
+BackwardTensors expected(const BackwardTensors& usual, const BackwardTensors& given,
+                         bool is_dense) {
+    BackwardTensors tensors = usual;
+    for (TensorView BackwardTensors::* const one :
+         {&BackwardTensors::q, &BackwardTensors::k, &BackwardTensors::v, &BackwardTensors::o,
+          &BackwardTensors::lse, &BackwardTensors::d_out, &BackwardTensors::d_lse,
+          &BackwardTensors::dq, &BackwardTensors::dk, &BackwardTensors::dv})
+        expect(tensors.*one, given.*one, is_dense);
+    return tensors;
 }
 
 // The buffers that are given, and others as they usually are.
@@ -560,9 +561,10 @@ Result<void> choose_variants(const KernelState& kernel, PlanState& plan,
     BoundCall forward, backward;
     const auto set = [&](const auto& of_pass, const auto* given, BoundCall& call) -> Result<void> {
         start(plan, call);
-        if (plan.sequences == nullptr)
-            return set_tensors(kernel, plan, given != nullptr ? *given : of_pass, call);
-        set_checked(kernel, plan, expected(of_pass, given), call.attention);
+        const bool is_dense = plan.sequences == nullptr;
+        const auto tensors = given == nullptr ? of_pass : expected(of_pass, *given, is_dense);
+        if (is_dense) return set_tensors(kernel, plan, tensors, call);
+        set_checked(kernel, plan, tensors, call.attention);
         return {};
     };
     const ForwardTensors usual_forward = {usual.q, usual.k, usual.v, usual.o, usual.lse};

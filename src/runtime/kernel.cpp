@@ -39,10 +39,10 @@ Result<void> check_workspace(const detail::PlanState& plan, Workspace workspace)
 // Builds the plan's block mask where all that the mask reads is there; else calls find room for
 // one.
 Result<void> plan_tiles(const detail::KernelState& kernel, detail::PlanState& plan,
-                        std::span<const NamedTensor> buffers, Stream stream) {
+                        std::span<const NamedTensor> buffers, Stream stream, bool per_call) {
     if (plan.block_mask_bytes == 0) return {};
     runtime::BoundCall bound;
-    if (!runtime::bind_mask(kernel, plan, buffers, bound)) {
+    if (per_call || !runtime::bind_mask(kernel, plan, buffers, bound)) {
         plan.block_mask_offset = runtime::aligned(plan.workspace_bytes);
         plan.workspace_bytes = plan.block_mask_offset + plan.block_mask_bytes;
         return {};
@@ -174,7 +174,9 @@ Result<Plan> Kernel::plan(const Sizes& sizes, std::span<const NamedTensor> buffe
         auto bound = runtime::bind_plan(*state_, sizes, buffers, options);
         if (!bound) return bound.error();
         bound->kernel = state_;
-        if (auto done = plan_tiles(*state_, *bound, buffers, stream); !done) return done.error();
+        if (auto done = plan_tiles(*state_, *bound, buffers, stream, options.block_mask_per_call);
+            !done)
+            return done.error();
         if (auto done = plan_sequences(*state_, *bound, stream); !done) return done.error();
         return Plan(std::make_shared<const detail::PlanState>(std::move(*bound)));
     });

@@ -402,4 +402,58 @@ TEST_CASE("C: where the tiles of a prefix come from") {
     CHECK(block_mask_bytes(FLEXC_MASK_TILES_RANGES) == 0);
     CHECK(block_mask_bytes(FLEXC_MASK_TILES_BLOCK_MASK) > 0);
 }
+
+TEST_CASE("C: what a plan is told of later calls") {
+    Failure failure;
+    auto options = cpu_options();
+    flexc_kernel* kernel = nullptr;
+    REQUIRE(flexc_compile("buffer doc: f32[N]\nmask_mod = doc[q_idx] == doc[kv_idx]", &options,
+                          &kernel, failure.out()) == FLEXC_OK);
+    constexpr std::int64_t kRows = 300;
+    auto sizes = sized<flexc_sizes>();
+    sizes.batch = sizes.heads = sizes.kv_heads = 1;
+    sizes.q_len = sizes.kv_len = kRows;
+    std::vector<float> documents(kRows);
+    std::vector<float> q(4 * kRows), o(4 * kRows);
+    auto doc = tensor(documents, {kRows});
+    auto named = sized<flexc_named_tensor>();
+    named.name = "doc";
+    named.tensor = &doc;
+    auto rows = tensor(q, {1, 1, kRows, 4}), out = tensor(o, {1, 1, kRows, 4});
+    auto like = sized<flexc_forward_tensors>(); // its q alone: the others are as usual
+    like.q = &rows;
+    auto plan_options = sized<flexc_plan_options>();
+    plan_options.forward = &like;
+    plan_options.block_mask_per_call = 1;
+    flexc_plan* plan = nullptr;
+    REQUIRE(flexc_plan_create(kernel, &sizes, &named, 1, nullptr, &plan_options, &plan,
+                              failure.out()) == FLEXC_OK);
+
+    // Of the documents that the call has: row i has the mean of its own.
+    for (std::size_t i = 0; i < documents.size(); ++i) {
+        documents[i] = i < 100 ? 0.0F : 1.0F;
+        q[4 * i] = i < 100 ? 2.0F : 6.0F;
+    }
+    auto forward = sized<flexc_forward_tensors>();
+    forward.q = forward.k = forward.v = &rows;
+    forward.o = &out;
+    std::vector<unsigned char> memory(flexc_plan_workspace_bytes(plan) + 256);
+    auto workspace = sized<flexc_workspace>();
+    workspace.data =
+        memory.data() + (256 - reinterpret_cast<std::uintptr_t>(memory.data()) % 256) % 256;
+    workspace.bytes = flexc_plan_workspace_bytes(plan);
+    REQUIRE(flexc_forward(kernel, plan, &forward, &named, 1, &workspace, nullptr, failure.out()) ==
+            FLEXC_OK);
+    CHECK(o[0] == doctest::Approx(2));
+    CHECK(o[4 * 299] == doctest::Approx(6));
+    flexc_plan_free(plan);
+
+    auto shorter = tensor(q, {1, 1, kRows - 1, 4});
+    like.q = &shorter;
+    flexc_plan* none = nullptr;
+    CHECK(flexc_plan_create(kernel, &sizes, &named, 1, nullptr, &plan_options, &none,
+                            failure.out()) == FLEXC_ERROR_INVALID_OPTION);
+    CHECK(failure.says("q: expected shape"));
+    flexc_kernel_free(kernel);
+}
 #endif
