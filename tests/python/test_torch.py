@@ -5,6 +5,7 @@ import math
 import os
 import threading
 import warnings
+import weakref
 
 import pytest
 
@@ -20,6 +21,8 @@ from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from flexc.torch import (AuxRequest, and_masks, attention, create_block_mask, create_mask,  # noqa: E402
                          flex_attention, or_masks)
+from flexc.torch import flex  # noqa: E402
+from flexc.torch.captures import Captures  # noqa: E402
 
 
 class Reads(TorchFunctionMode):
@@ -224,6 +227,29 @@ def test_strides():
     close(leaf.grad, mirror.grad)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_strides_on_a_gpu():
+    """One kernel with tensors that TMA can walk and others, in any order."""
+    wide = [torch.randn(2, 4, 100, 67, device="cuda", dtype=torch.float16, requires_grad=True) for _ in range(3)]
+    bias = torch.randn(100, 101, device="cuda", requires_grad=True)
+    kernel = flexc.compile("score", dtype="f16", head_dim=64, device="cuda")
+    program = "buffer bias: f32[Q_LEN, KV_LEN] grad\nscore + bias[q_idx, kv_idx]"
+    results = []
+    for cut in (lambda x, n: x[..., :n].contiguous(), lambda x, n: x[..., :n]) * 2:
+        inputs, own = [cut(x, 64) for x in wide], cut(bias, 100)
+        outs = [flex_attention(*inputs), flex_attention(*inputs, lambda s, b, h, q, k: s + own[q, k]),
+                attention(*inputs, program, {"bias": own})]
+        gradients = [torch.autograd.grad(out.sum(), [*wide, bias], allow_unused=True, retain_graph=True)
+                     for out in outs]
+        given = [x.detach() for x in inputs]
+        out, lse = kernel.forward(*given)
+        plain = kernel.backward(*given, out, lse, torch.ones_like(out[..., :1]).expand(out.shape))
+        results.append([*outs, out, *plain[:3], *[x for each in gradients for x in each if x is not None]])
+    for result in results[1:]:
+        for a, b in zip(results[0], result):
+            torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-2)
+
+
 def test_methods_and_partials():
     module = Learned()
     same(module.mod, captured=[module.table], tolerance=1e-4)
@@ -401,6 +427,148 @@ def test_what_changes_is_seen():
     close(flex_attention(query, key, value, branches), wanted(query, key, value, branches)[0])
     decides = 2
     close(flex_attention(query, key, value, branches), wanted(query, key, value, branches)[0])
+
+
+def check_mod(inputs, mod):
+    """Twice: a function that is made anew is known by its pattern first, then by its identity."""
+    expected = wanted(*inputs, mod)[0]
+    for _ in range(3):
+        close(flex_attention(*inputs, mod), expected)
+
+
+def test_functions_made_anew(monkeypatch):
+    """Those with the code of an earlier one are not walked, and what they capture is theirs."""
+    inputs = [x.detach() for x in tensors()]
+    walked = []
+    monkeypatch.setattr(flex, "Captures", lambda function: walked.append(function) or Captures(function))
+
+    def make(gain, first, second, owner=None):
+        def mod(score, b, h, q, k):
+            bias = first[h] + 2 * second[h]
+            return score * gain + (bias if owner is None else bias * owner.table[0, h])
+        return mod
+    tables = [torch.randn(4) for _ in range(4)]
+    check_mod(inputs, make(2.0, *tables[:2]))
+    walked.clear()
+    for i in range(1, 4):
+        mod = make(float(i), tables[i], tables[i - 1])
+        close(flex_attention(*inputs, mod), wanted(*inputs, mod)[0])
+        assert not walked
+        check_mod(inputs, mod)
+        assert walked == [mod]
+        walked.clear()
+    # Where what differs may be another program, it is.
+    for given in [(3, *tables[:2]), (2.0, tables[0], tables[0]), (2.0, *tables[:2]),
+                  (2.0, tables[0].double(), tables[1]), (2.0, torch.randn(7), tables[1]),
+                  (2.0, torch.randn(4, 3)[:, 1], tables[1]), (2.0, *tables[:2], Learned()), (2.0, *tables[2:], Learned())]:
+        check_mod(inputs, make(*given))
+
+
+def test_a_new_function_that_decides_by_a_number():
+    inputs = [x.detach() for x in tensors()]
+
+    def make(count):
+        def mod(score, b, h, q, k):
+            return score * 2 if count > 1 else score * 3
+        return mod
+    for count in (1, 1, 2, 1, 2, 3):
+        mod = make(count)
+        close(flex_attention(*inputs, mod), wanted(*inputs, mod)[0])
+
+
+def test_new_functions_of_one_object():
+    """As those of a module's forward: what the object has is read anew, and it may go."""
+    inputs = [x.detach() for x in tensors()]
+
+    def make(module):
+        return lambda score, b, h, q, k: module.cap * torch.tanh(score / module.cap) + module.table[q, h]
+    module = Learned()
+    for change in (lambda: None, lambda: None, lambda: setattr(module, "cap", 1.5),
+                   lambda: setattr(module, "table", torch.nn.Parameter(torch.randn(71, 4)))):
+        change()
+        mod = make(module)
+        close(flex_attention(*inputs, mod), wanted(*inputs, mod)[0])
+    gone = weakref.ref(module.table)
+    module = mod = None
+    gc.collect()
+    assert gone() is None
+
+
+def test_captured_tensors_may_go():
+    inputs = [x.detach() for x in tensors()]
+    for _ in range(3):
+        table = torch.randn(4)
+        close(flex_attention(*inputs, lambda s, b, h, q, k: s + table[h]),
+              wanted(*inputs, lambda s, b, h, q, k: s + table[h])[0])
+    gone = weakref.ref(table)
+    table = None
+    gc.collect()
+    assert gone() is None
+
+
+def test_methods_are_known_again(monkeypatch):
+    inputs = [x.detach() for x in tensors()]
+
+    class Owner:
+        def __init__(self):
+            self.table = torch.randn(4)
+
+        def mod(self, score, b, h, q, k):
+            return score + self.table[h]
+
+        def mask(self, b, h, q, k):
+            return q >= k
+    owners = [Owner(), Owner()]
+    for owner in owners * 2:
+        check_mod(inputs, owner.mod)
+    monkeypatch.setattr(flex, "Captures", None)  # nothing walks
+    for owner in owners * 2:
+        check_mod(inputs, owner.mod)
+    monkeypatch.undo()
+    owners[0].table = torch.randn(4)
+    check_mod(inputs, owners[0].mod)
+    block_mask = create_block_mask(owners[0].mask, None, None, 35, 35)
+    for _ in range(2):
+        close(flex_attention(*inputs, owners[0].mod, block_mask), wanted(*inputs, owners[0].mod, owners[0].mask)[0])
+    gone = weakref.ref(owners[0]), weakref.ref(owners[0].table)
+    block_mask = None
+    del owner, owners
+    gc.collect()
+    assert gone[0]() is None and gone[1]() is None
+
+
+def test_recorded_again():
+    """Calls with and without gradients, of the same functions and shapes, in any order."""
+    inputs, slopes = tensors(), parameter(4)
+
+    def mod(score, b, h, q, k):
+        return score + slopes[h] * (k - q)
+
+    def check():
+        leaves = [x for x in (*inputs, slopes) if x.requires_grad]
+        expected = wanted(*inputs, mod)
+        for return_lse in (False, True, False):
+            result = flex_attention(*inputs, mod, return_lse=return_lse)
+            out = result[0] if return_lse else result
+            close(out, expected[0])
+            assert out.requires_grad == bool(leaves)
+            with torch.no_grad():
+                assert not flex_attention(*inputs, mod).requires_grad
+            if leaves:
+                d_out = torch.randn_like(out)
+                for a, b in zip(torch.autograd.grad(out, leaves, d_out),
+                                torch.autograd.grad(expected[0], leaves, d_out.double(), retain_graph=True)):
+                    close(a, b, 1e-4)
+    check()
+    slopes.requires_grad_(False)
+    check()
+    for x in inputs:
+        x.requires_grad_(False)
+    check()
+    slopes.requires_grad_(True)
+    check()
+    inputs[1].requires_grad_(True)
+    check()
 
 
 def test_refusals_name_the_operator_and_the_line():

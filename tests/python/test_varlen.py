@@ -13,6 +13,8 @@ from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from flexc.torch import create_block_mask, flex_attention, flex_attention_varlen  # noqa: E402
+from flexc.torch import varlen  # noqa: E402
+from flexc.torch.on_device import Plans  # noqa: E402
 
 VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
@@ -110,6 +112,118 @@ def test_other_documents_before_the_backward():
     ends[1] = 9  # the same tensor, changed where it is
     assert torch.equal(first, outs[0])
     assert torch.equal(flex_attention_varlen(q, k, v, ends, ends, mask_mod=causal), outs[1])
+
+
+class Gpu:
+    """Stands for the state of a GPU's stream: these tests need none."""
+
+    def __init__(self, monkeypatch):
+        self.cuda_stream, self.is_capturing = 1, False
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: self)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.is_capturing)
+
+
+class FakePlan:
+    def __init__(self):
+        self.updates = []
+
+    def update_lengths(self, lengths, pages, stream):
+        self.updates.append((lengths, stream))
+
+
+def test_plans_of_streams_and_graphs(monkeypatch):
+    gpu, plans, made = Gpu(monkeypatch), Plans(), []
+
+    def get(place, lengths):
+        return plans.get(place, lengths, None, lambda: made.append(FakePlan()) or made[-1])
+    first = get("a", 1)
+    assert get("a", 2) is first and first.updates == [(2, 1)]
+    assert get("b", 3) is not first and len(made) == 2
+    gpu.cuda_stream = 2
+    second = get("a", 4)
+    assert second is not first and not second.updates
+    gpu.cuda_stream, gpu.is_capturing = 3, True
+    graph = get("a", 5)
+    assert graph in (first, second) and graph.updates[-1] == (5, 3) and len(made) == 3
+    assert get("a", 6) is graph and graph.updates[-1] == (6, 3)
+    with pytest.raises(flexc.errors.InvalidOption, match="once before the capture"):
+        get("c", 7)
+    # Calls that are not captured leave the graph's plan alone.
+    gpu.is_capturing = False
+    for stream in (1, 2, 3):
+        gpu.cuda_stream = stream
+        assert get("a", 8) is not graph
+    assert graph.updates[-1] == (6, 3)
+
+
+def test_lengths_that_calls_read_anew(monkeypatch):
+    """As lengths of a GPU are: one plan serves all, and each backward tells it the lengths of its forward."""
+    Gpu(monkeypatch)
+    monkeypatch.setattr(varlen, "_are_on_device", lambda lengths: True)
+    made = []
+    make = varlen._Maker.make
+    monkeypatch.setattr(varlen._Maker, "make", lambda *given: made.append(given) or make(*given))
+    q, k, v = (torch.randn(12, 2, 16, requires_grad=True) for _ in range(3))
+    bias = torch.randn(12, requires_grad=True)
+
+    def step(ends):
+        return flex_attention_varlen(q, k, v, ends, ends, lambda s, b, h, i, j: s + bias[j], causal, q_len=12,
+                                     kv_len=12)
+    pairs = [torch.tensor(lengths, dtype=torch.int32) for lengths in ([0, 4, 12], [0, 9, 12], [0, 4, 8])]
+    outs = [step(ends) for ends in pairs]
+    assert len(made) == 1
+    gradients = [torch.autograd.grad(out.square().sum(), (q, k, v, bias)) for out in outs]
+    monkeypatch.undo()
+    for ends, out, gradient in zip(pairs, outs, gradients):
+        expected = step(ends)
+        torch.testing.assert_close(out, expected)
+        for a, b in zip(gradient, torch.autograd.grad(expected.square().sum(), (q, k, v, bias))):
+            torch.testing.assert_close(a, b)
+    monkeypatch.setattr(varlen, "_are_on_device", lambda lengths: True)
+    Gpu(monkeypatch)
+    out = step(pairs[0])
+    pairs[0][1] = 5
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_graph_reads_lengths_at_each_replay():
+    tensors = [torch.randn(24, 2, 64, device="cuda", dtype=torch.float16, requires_grad=True) for _ in range(3)]
+    d_out = torch.randn_like(tensors[0])
+    ends = torch.tensor([0, 4, 24], dtype=torch.int32, device="cuda")
+
+    def step(q, k, v):
+        out = flex_attention_varlen(q, k, v, ends, ends, mask_mod=causal, q_len=24, kv_len=24)
+        return out, torch.autograd.grad(out, (q, k, v), d_out)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step(*tensors)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = step(*tensors)
+    for lengths in ([0, 9, 24], [0, 24, 24], [0, 1, 20]):
+        ends.copy_(torch.tensor(lengths, dtype=torch.int32))
+        graph.replay()
+        out, gradients = step(*tensors)
+        for a, b in zip((results[0], *results[1]), (out, *gradients)):
+            torch.testing.assert_close(a, b)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_strides_on_a_gpu():
+    """One program with tensors that TMA can walk and others, in any order."""
+    ends = torch.tensor([0, 9, 24], dtype=torch.int32, device="cuda")
+    wide = [torch.randn(24, 2, 67, device="cuda", dtype=torch.float16, requires_grad=True) for _ in range(3)]
+    results = []
+    for cut in (lambda x: x[..., :64].contiguous(), lambda x: x[..., :64]) * 2:
+        out = flex_attention_varlen(*map(cut, wide), ends, ends, mask_mod=causal, q_len=24, kv_len=24)
+        results.append((out, *torch.autograd.grad(out.sum(), wide)))
+    for result in results[1:]:
+        for a, b in zip(results[0], result):
+            torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-2)
 
 
 def test_rows_of_no_document():

@@ -122,8 +122,9 @@ constexpr std::array<const char*, 10> kBackwardNames = {"q",     "k",     "v",  
                                                         "d_out", "d_lse", "dq", "dk", "dv"};
 
 // The tensors of a pass, in the order of the names; those from `written` on are results.
-template <std::size_t count> class PassTensors {
+template <std::size_t size> class PassTensors {
   public:
+    static constexpr std::size_t count = size;
     bool read(Tensors& tensors, PyObject* tuple, const std::array<const char*, count>& names,
               std::size_t written) {
         if (PyTuple_Size(tuple) != static_cast<Py_ssize_t>(count)) {
@@ -178,6 +179,24 @@ class Backward : public PassTensors<10> {
 
   private:
     flexc_backward_tensors struct_ = {};
+};
+
+// (q, k, v, o, d_out) like those of a plan's later calls, each may be None.
+class Like : public PassTensors<5> {
+  public:
+    bool read(Tensors& tensors, PyObject* tuple, bool has_backward, flexc_plan_options& options) {
+        const PassTensors& t = *this;
+        if (!PassTensors::read(tensors, tuple, {"q", "k", "v", "o", "d_out"}, count)) return false;
+        forward_ = {sizeof forward_, 0, t[0], t[1], t[2], t[3]};
+        backward_ = {sizeof backward_, 0, t[0], t[1], t[2], t[3], nullptr, t[4]};
+        options.forward = &forward_;
+        options.backward = has_backward ? &backward_ : nullptr;
+        return true;
+    }
+
+  private:
+    flexc_forward_tensors forward_ = {};
+    flexc_backward_tensors backward_ = {};
 };
 
 // One call's workspace: what the caller gave, else one of the plan's or the CPU's.
@@ -294,7 +313,7 @@ class PlanOptions {
             options_.scale = PyFloat_AsDouble(scale);
             if (PyErr_Occurred() != nullptr) return false;
         }
-        std::int64_t accumulate = 0, threads = 0;
+        std::int64_t accumulate = 0, threads = 0, per_call = 0;
         if (!read_int64(dict, "q_offset", options_.q_offset) ||
             !read_int64(dict, "kv_offset", options_.kv_offset) ||
             !read_int64(dict, "global_q_len", options_.global_q_len) ||
@@ -303,9 +322,11 @@ class PlanOptions {
             !read_int64(dict, "global_heads", options_.global_heads) ||
             !read_int64(dict, "global_kv_heads", options_.global_kv_heads) ||
             !read_int64(dict, "accumulate_gradients", accumulate) ||
+            !read_int64(dict, "block_mask_per_call", per_call) ||
             !read_int64(dict, "cpu_threads", threads))
             return false;
         options_.accumulate_gradients = accumulate != 0 ? 1 : 0;
+        options_.block_mask_per_call = per_call != 0 ? 1 : 0;
         options_.cpu_threads = static_cast<std::int32_t>(threads);
         PyObject* params = PyDict_GetItemString(dict, "params");
         if (params == nullptr || params == Py_None) return true;
@@ -370,7 +391,7 @@ bool read_lengths(PlanState& state, PyObject* dict, PyObject* options, Lengths& 
 
 // plan((B, H, H_KV, Q_LEN, KV_LEN), buffer names, gradient names, buffers or None, stream, options,
 //      lengths or nothing)
-// Options also has `forward` and `backward`, tensors that are like those of later calls. With
+// Options also has `like`, (q, k, v, o, d_out) like those of later calls, each may be None. With
 // lengths, a dict of arrays, sizes below 0 are those that the lengths say.
 PyObject* kernel_plan(PyObject* self, PyObject* arguments) {
     flexc_sizes sizes = {};
@@ -402,18 +423,12 @@ PyObject* kernel_plan(PyObject* self, PyObject* arguments) {
     PlanOptions plan_options;
     Tensors tensors(stream);
     NamedTensors named;
-    Forward forward;
-    Backward backward;
+    Like like;
     if (!plan_options.read(options)) return nullptr;
     if (buffers != Py_None && !named.read(tensors, buffers, state->buffers, false)) return nullptr;
-    if (PyObject* like = PyDict_GetItemString(options, "forward"); like != nullptr) {
-        if (!forward.read(tensors, like)) return nullptr;
-        plan_options.get()->forward = forward.get();
-    }
-    if (PyObject* like = PyDict_GetItemString(options, "backward"); like != nullptr) {
-        if (!backward.read(tensors, like)) return nullptr;
-        plan_options.get()->backward = backward.get();
-    }
+    if (PyObject* given = PyDict_GetItemString(options, "like");
+        given != nullptr && !like.read(tensors, given, info.forward_only == 0, *plan_options.get()))
+        return nullptr;
     Lengths lengths(stream);
     flexc_lengths given_lengths = {};
     if (length_arrays != nullptr) {
@@ -619,19 +634,19 @@ bool add_type(PyObject* module, PyType_Spec& spec, const char* name, PyTypeObjec
 
 } // namespace
 
-bool forward(PyObject* plan, const flexc_tensor* inputs, PyObject* out, PyObject* buffers,
-             Tensors& tensors) {
+bool forward(PyObject* plan, const flexc_tensor* inputs, PyObject* out, PyObject* lse,
+             PyObject* buffers, Tensors& tensors) {
     PlanState& state = state_of(plan);
-    flexc_tensor o;
+    flexc_tensor o, rows;
     NamedTensors named;
     void* handle = nullptr;
-    if (!tensors.read(out, "o", true, o) || !named.read(tensors, buffers, state.buffers, false) ||
-        !tensors.stream(handle))
+    if (!tensors.read(out, "o", true, o) || !tensors.read(lse, "lse", true, rows) ||
+        !named.read(tensors, buffers, state.buffers, false) || !tensors.stream(handle))
         return false;
     Workspace workspace(state, handle);
     if (!workspace.take(tensors, Py_None)) return false;
     const flexc_forward_tensors all = {sizeof all, 0,  &inputs[0], &inputs[1],
-                                       &inputs[2], &o, nullptr};
+                                       &inputs[2], &o, &rows};
     flexc_error* error = nullptr;
     flexc_status status = FLEXC_OK;
     {

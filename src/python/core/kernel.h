@@ -13,8 +13,8 @@ bool add_kernel_types(PyObject* module);
 // compile(text, options) -> (Kernel, messages)
 PyObject* compile(PyObject* module, PyObject* arguments);
 
-// A Plan's forward without an lse, of q, k and v that were read. false: there is an exception.
-bool forward(PyObject* plan, const flexc_tensor* inputs, PyObject* out, PyObject* buffers,
-             Tensors& tensors);
+// A Plan's forward of q, k and v that were read; lse may be None. false: there is an exception.
+bool forward(PyObject* plan, const flexc_tensor* inputs, PyObject* out, PyObject* lse,
+             PyObject* buffers, Tensors& tensors);
 
 } // namespace flexc::python

@@ -206,8 +206,10 @@ class Kernel:
              global_q_len=None, global_kv_len=None, accumulate_gradients=False, cpu_threads=0, head_offset=0,
              global_heads=None, global_kv_heads=None, *, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None,
              seqused_k=None, page_table=None, page_indptr=None, page_indices=None, last_page_len=None,
-             query_starts=None, query_start="auto", page_size=None, q_len=None, kv_len=None):
-        """A plan for calls with tensors of these shapes and strides.
+             query_starts=None, query_start="auto", page_size=None, q_len=None, kv_len=None, out=None, d_out=None):
+        """A plan for calls with tensors of these shapes, strides and alignment, which choose kernels on a GPU.
+
+        out, d_out: likewise, where calls have some that are not contiguous.
 
         head_offset, global_heads, global_kv_heads: which heads of a larger whole these are, with part_of_heads.
 
@@ -238,15 +240,18 @@ class Kernel:
         sizes = (known.get("B", -1), known["H"], known["H_KV"], layouts.most("q_len", q_len, known.get("Q_LEN")),
                  layouts.most("kv_len", kv_len, known.get("KV_LEN")))
         arrays_of_buffers = None if buffers is None else self._ordered(buffers)
+        is_dense = self.query_layout == self.key_layout == "dense"
+        if not is_dense or self._info["device"] == _DEVICES["cuda"]:
+            options["like"] = tuple(array if array is None else arrays.visible(array)
+                                    for array in (q, k, v, out, d_out))
         given = self._buffers, self._grads, arrays_of_buffers, stream, options
-        if self.query_layout == self.key_layout == "dense":
+        if is_dense:
             unused = [name for name, array in lengths.items() if array is not None]
             if unused:
                 raise errors.InvalidOption(f"{unused[0]}: the kernel was compiled for dense tensors, which have no "
                                            "lengths: compile it with a query_layout or key_layout")
             return Plan(self, self._core.plan(sizes, *given), scale)
-        see = arrays.visible
-        options.update(pages=known.get("PAGES"), forward=(see(q), see(k), see(v), None, None),
+        options.update(pages=known.get("PAGES"),
                        query_start=_choice(layouts.QUERY_STARTS, query_start, "query_start"))
         return Plan(self, self._core.plan(sizes, *given, lengths), scale)
 
@@ -256,13 +261,13 @@ class Kernel:
 
         Results are made like q where they are not given.
         """
-        plan = self.plan(q, k, v, buffers or {}, params, scale, stream, **options)
+        plan = self.plan(q, k, v, buffers or {}, params, scale, stream, out=out, **options)
         return plan.forward(q, k, v, buffers, out=out, lse=lse, stream=stream, k_scale=k_scale, v_scale=v_scale)
 
     def backward(self, q, k, v, out, lse, d_out, buffers=None, *, d_lse=None, params=None, scale=None, stream=None,
                  **options):
         """Gradients(q, k, v, buffers) of one call; options are those of `plan`."""
-        plan = self.plan(q, k, v, buffers or {}, params, scale, stream, **options)
+        plan = self.plan(q, k, v, buffers or {}, params, scale, stream, out=out, d_out=d_out, **options)
         return plan.backward(q, k, v, out, lse, d_out, buffers, d_lse=d_lse, stream=stream)
 
     def _ordered(self, buffers):

@@ -9,7 +9,7 @@ import types
 
 import torch
 
-_PLAIN = (str, bytes, bool, complex, type(None), type(Ellipsis), torch.dtype, torch.device, torch.layout)
+PLAIN = (str, bytes, bool, complex, type(None), type(Ellipsis), torch.dtype, torch.device, torch.layout)
 _MOST_ELEMENTS = 256
 _attribute, _item, _length = range(3)  # kinds of guards, as _core.Memo has them
 _MODULES = ("torch", "math", "numpy", "builtins", "functools", "operator", "typing", "einops", "flexc")
@@ -35,25 +35,18 @@ class Captures:
     """Of one function: `key` is equal for equal programs, `tensors` and `numbers` are in the order of the walk.
 
     `kept` holds objects that stand in the key by their identity; `guards` are reads (kind, where, name, value) that
-    give the same object as long as nothing changed.
+    give the same object as long as nothing changed. `cells` says of each variable that a function closes over whether
+    it is one of the tensors or numbers, which nothing else in the function is: ("tensor", 2), else ("kept", None).
     """
 
     def __init__(self, function):
-        self.tensors, self.numbers, self.kept, self.guards = [], [], [], []
-        self._seen = {}
+        self.tensors, self.numbers, self.kept, self.guards, self.cells = [], [], [], [], []
+        self._seen, self._repeated = {}, set()
         self._function_itself = function
         self.key = self._walk(function, (), True)
+        self.cells = [("kept", None) if kind == "tensor" and id(self.tensors[slot]) in self._repeated else (kind, slot)
+                      for kind, slot in self.cells]
         del self._function_itself
-
-    def unchanged(self, function):
-        """Whether every read still gives what it gave."""
-        for kind, where, name, value in self.guards:
-            try:
-                if _READS[kind](function if where is None else where, name) is not value:
-                    return False
-            except (LookupError, AttributeError, ValueError):
-                return False
-        return True
 
     def _guard(self, kind, where, name, value):
         # The function itself is not kept alive by what is known of it.
@@ -67,9 +60,10 @@ class Captures:
                 self.numbers.append(value)
                 return _HOLES[kind]
             return kind.__name__, value
-        if kind in _PLAIN:
+        if kind in PLAIN:
             return kind.__name__, value
         if id(value) in self._seen:
+            self._repeated.add(id(value))
             return "again", self._seen[id(value)]
         self._seen[id(value)] = len(self._seen)
         if isinstance(value, torch.Tensor):
@@ -117,7 +111,10 @@ class Captures:
                 parts.append((name, "empty"))
                 continue
             self._guard(_attribute, cell, "cell_contents", content)
+            before = len(self.tensors), len(self.numbers)
             parts.append((name, self._walk(content, names, is_captured and not _is_constant(function, content))))
+            if function is self._function_itself:
+                self.cells.append(self._kind_of_cell(content, *before))
         self._guard(_attribute, function, "__defaults__", function.__defaults__)
         self._guard(_attribute, function, "__kwdefaults__", function.__kwdefaults__)
         parts.append(self._walk(function.__defaults__, names, is_captured))
@@ -135,6 +132,14 @@ class Captures:
                 self._guard(_item, space, name, content)
                 parts.append((name, self._walk(content, names, False)))
         return ("function", *parts)
+
+    def _kind_of_cell(self, content, tensors, numbers):
+        """tensors, numbers: how many there were before it."""
+        if isinstance(content, torch.Tensor) and len(self.tensors) > tensors:
+            return "tensor", tensors
+        if type(content) in _HOLES and len(self.numbers) > numbers:
+            return "number", numbers
+        return "kept", None
 
     def _module(self, module, names):
         """What the code reads of a module of the user's."""
@@ -188,6 +193,17 @@ def _is_constant(function, content):
 _READS = (getattr, lambda where, name: where[name], lambda where, _: len(where))
 
 
+def unchanged(guards, function):
+    """Whether every read still gives what it gave."""
+    for kind, where, name, value in guards:
+        try:
+            if _READS[kind](function if where is None else where, name) is not value:
+                return False
+        except (LookupError, AttributeError, ValueError):
+            return False
+    return True
+
+
 def _spaces(value):
     """The dicts that attributes of an object are in; a torch module has more than one."""
     yield value.__dict__
@@ -219,7 +235,7 @@ class _Rebuild:
         kind = type(value)
         if kind in (int, float):
             return next(self._numbers)
-        if kind in _PLAIN:
+        if kind in PLAIN:
             return value
         if id(value) in self._seen:
             return self._seen[id(value)]

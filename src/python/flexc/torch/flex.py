@@ -1,5 +1,6 @@
 """flex_attention with PyTorch's signature, on flexc's kernels."""
 import threading
+import types
 import weakref
 from typing import NamedTuple, Optional
 
@@ -9,12 +10,13 @@ from torch._subclasses import FakeTensor
 from .. import errors, kernel as kernels
 from . import graph
 from .block_mask import BlockMask, mask_of
-from .captures import Captures
+from .captures import Captures, unchanged
+from .closures import Pattern, place_of
+from .kept import Kept
 from .trace import Text, Traced
 from .lower import Sizes
 
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
-_MOST_KEPT = 512
 
 
 class AuxRequest(NamedTuple):
@@ -27,33 +29,77 @@ class AuxOutput(NamedTuple):
     max_scores: Optional[torch.Tensor] = None
 
 
-class _Kept(dict):
-    """A dict that forgets what was put in first."""
-
-    def put(self, key, value):
-        while len(self) >= _MOST_KEPT:
-            self.pop(next(iter(self)))
-        self[key] = value
-        return value
-
-
-_functions = _Kept()  # by identity: (weak reference, captures, traced)
-_traces = _Kept()  # by what a function computes
-_programs = _Kept()  # by the traces of score_mod and mask_mod
-_kernels = _Kept()  # by text and types
+_functions = Kept()  # by identity: _Mod
+_patterns = Kept()  # of functions that are made anew: (Pattern, _Mod)
+_seen = Kept()  # weak references to functions that were found by their pattern once
+_traces = Kept()  # by what a function computes
+_programs = Kept()  # by the traces of score_mod and mask_mod
+_kernels = Kept()  # by text and types
 _lock = threading.RLock()
-_memo = kernels._core.Memo(torch.empty_like, torch.Tensor)
+
+
+class _Mod:
+    """A function with what it captures and its trace. Of methods, which are made at each access, `of` has the parts."""
+
+    def __init__(self, of, captures, traced):
+        self.of, self.captures, self.traced = of, captures, traced
+
+    def is_of(self, parts):
+        return len(self.of) == len(parts) and all(known() is part for known, part in zip(self.of, parts))
 
 
 def _traced(function, with_score, device):
-    """(weak reference, captures, Traced) of a mod. One with nothing changed is found by its identity."""
+    """The _Mod of a function. One with nothing changed is found by its identity."""
     if function is None:
         return None
-    place = id(function), with_score, device
+    parts = (function.__func__, function.__self__) if type(function) is types.MethodType else (function,)
+    place = (*map(id, parts), with_score, device)
     known = _functions.get(place)
-    if known is not None and known[0]() is function and known[1].unchanged(function):
+    if known is not None and known.is_of(parts) and unchanged(known.captures.guards, function):
         return known
+    place_of_pattern = place_of(function)
+    if place_of_pattern is not None:
+        place_of_pattern += with_score, device
+        known = _by_pattern(function, place_of_pattern)
+        if known is not None:
+            return known
     captures = Captures(function)
+    traced = _trace(function, captures, with_score, device)
+
+    def forget(_):
+        _functions.pop(place, None)
+        _memo.purge()
+    try:
+        made = _Mod(tuple(weakref.ref(part, forget) for part in parts), captures, traced)
+    except TypeError:
+        return _Mod((), captures, traced)
+    if place_of_pattern is not None:
+        try:
+            pattern = Pattern(function, captures, lambda _: _patterns.pop(place_of_pattern, None))
+            _patterns.put(place_of_pattern, (pattern, traced))
+        except TypeError:
+            pass
+    return _functions.put(place, made)
+
+
+def _by_pattern(function, place):
+    """The _Mod of a function like an earlier one. At its second sight it is worth more."""
+    found = _patterns.get(place)
+    if found is None:
+        return None
+    pattern, traced = found
+    captured = pattern.captured(function)
+    if captured is None or not (traced.symbolic or captured.numbers == pattern.numbers):
+        return None
+    known = _seen.get(id(function))
+    if known is not None and known() is function:
+        _seen.pop(id(function), None)
+        return None
+    _seen.put(id(function), weakref.ref(function))
+    return _Mod((), captured, traced)
+
+
+def _trace(function, captures, with_score, device):
     key = with_score, captures.key, device
     traced = _traces.get(key)
     if traced is not None and not traced.symbolic and captures.numbers:
@@ -66,15 +112,7 @@ def _traced(function, with_score, device):
         _traces.put(key, traced)
         if not traced.symbolic and captures.numbers:
             _traces.put((*key[:3], tuple(captures.numbers)), traced)
-
-    def forget(_):
-        _functions.pop(place, None)
-        _memo.purge()
-    try:
-        found = weakref.ref(function, forget), captures, traced
-    except TypeError:
-        return lambda: None, captures, traced
-    return _functions.put(place, found)
+    return traced
 
 
 class _Program:
@@ -82,7 +120,7 @@ class _Program:
 
     def __init__(self, score, mask):
         self.score, self.mask = score, mask
-        self.texts, self.calls = _Kept(), _Kept()
+        self.texts, self.calls = Kept(), Kept()
 
     def text(self, sizes, numbers, wants):
         key = sizes, tuple(n if type(n) is int else None for n in numbers[0] + numbers[1]), wants
@@ -98,11 +136,29 @@ class _Program:
 class _Call:
     """A plan with what a launch needs: shared by all calls of the same sizes, numbers and scale."""
 
-    def __init__(self, text, kernel, plan, head_dim_v, allocate=torch.empty):
-        self.text, self.kernel, self.plan, self.allocate = text, kernel, plan, allocate
-        self.launch = plan.forward
-        self.workspace_bytes = plan.workspace_bytes
-        self.head_dim_v = head_dim_v
+    def __init__(self, text, kernel, plan, query, head_dim_v, make=torch.empty_like):
+        self.text, self.kernel, self.make = text, kernel, make
+        self.has_one_head_dim = head_dim_v == query.shape[-1]
+        rows = query.shape[:-1]
+        self._like_out = _shaped((*rows, head_dim_v), query.dtype, query.device)
+        self.like_lse = _shaped(rows, torch.float32, query.device)
+        self.use(plan)
+
+    def use(self, plan):
+        self.plan, self.launch, self.workspace_bytes = plan, plan.forward, plan.workspace_bytes
+
+    def plan_with(self, lengths, inputs, buffers):
+        """The plan of a call; lengths are those of packed documents that it has to be told again."""
+        return self.plan
+
+    def results(self, query, wants_lse=True):
+        out = self.make(query if self.has_one_head_dim and query.stride(-1) == 1 else self._like_out)
+        return out, self.make(self.like_lse) if wants_lse else None
+
+
+def _shaped(shape, dtype, device):
+    """A tensor of one element's memory, which empty_like and zeros_like make a contiguous one of."""
+    return torch.empty((), dtype=dtype, device=device).expand(shape)
 
 
 def _compile(text, dtype, head_dim, head_dim_v, device, backward, layout="dense"):
@@ -125,18 +181,22 @@ def _sources(text, score, mask):
         if buffer.constant is not None:
             found.append(buffer.constant)
         else:
-            found.append((score if prefix == "s" else mask)[1].tensors[where])
+            found.append((score if prefix == "s" else mask).captures.tensors[where])
     return tuple(found)
 
 
 def _program(score, mask):
     """The _Program of two mods that were traced, or of one."""
-    score_traced, mask_traced = score and score[2], mask and mask[2]
+    score_traced, mask_traced = score and score.traced, mask and mask.traced
     pair = id(score_traced), id(mask_traced)
     program = _programs.get(pair)
     if program is None or program.score is not score_traced or program.mask is not mask_traced:
         program = _programs.put(pair, _Program(score_traced, mask_traced))
     return program
+
+
+def _numbers(score, mask):
+    return tuple(score.captures.numbers) if score else (), tuple(mask.captures.numbers) if mask else ()
 
 
 def _params(text, numbers):
@@ -147,7 +207,22 @@ def _wishes(score, needs_grad):
     """Which captured tensors want gradients; None where nothing does."""
     if not needs_grad:
         return None
-    return tuple(tensor.requires_grad for tensor in score[1].tensors) if score else ()
+    return tuple(tensor.requires_grad for tensor in score.captures.tensors) if score else ()
+
+
+def _needs_grad(query, key, value, score):
+    return torch.is_grad_enabled() and (
+        query.requires_grad or key.requires_grad or value.requires_grad or
+        (score is not None and any(tensor.requires_grad for tensor in score.captures.tensors)))
+
+
+def _forms(tensors):
+    """What of tensors on a GPU chooses kernels, beside their shapes."""
+    return tuple((tensor.stride(), tensor.data_ptr() % 16) for tensor in tensors)
+
+
+def _forms_of_call(query, key, value, score, mask):
+    return _forms((query, key, value, *[tensor for mod in (score, mask) if mod for tensor in mod.captures.tensors]))
 
 
 def _prepare(query, key, value, score, mask, scale, needs_grad):
@@ -155,13 +230,11 @@ def _prepare(query, key, value, score, mask, scale, needs_grad):
     program = _program(score, mask)
     q_shape, k_shape = query.shape, key.shape
     sizes = q_shape[0], q_shape[1], k_shape[1], q_shape[2], k_shape[2]
-    numbers = (tuple(score[1].numbers) if score else (), tuple(mask[1].numbers) if mask else ())
-    wants = _wishes(score, needs_grad)
+    numbers, wants = _numbers(score, mask), _wishes(score, needs_grad)
     head_dim_v, device = value.shape[3], query.device
     key_of_call = (sizes, numbers, wants, scale, query.dtype, q_shape[3], head_dim_v, device)
     if device.type == "cuda":
-        addresses = query.data_ptr() | key.data_ptr() | value.data_ptr()
-        key_of_call += (query.stride(), key.stride(), value.stride(), addresses % 16)
+        key_of_call += _forms_of_call(query, key, value, score, mask)
     found = program.calls.get(key_of_call)
     if found is not None:
         for call, versions in found:
@@ -171,21 +244,19 @@ def _prepare(query, key, value, score, mask, scale, needs_grad):
     text = program.text(sizes, numbers, wants)
     core = _compile(text.text, _DTYPES[query.dtype], q_shape[3], head_dim_v, str(device), needs_grad)
     tensors = _sources(text, score, mask)
-    tensors_of_plan = tuple(map(_moved, tensors, (device,) * len(tensors)))
+    moved = tuple(_moved(tensor, device) for tensor in tensors)
     options = {"scale": scale, "params": _params(text, numbers)}
     if device.type == "cuda":
-        out = torch.empty((*q_shape[:3], head_dim_v), dtype=query.dtype, device=device)
-        lse = torch.empty(q_shape[:3], dtype=torch.float32, device=device)
-        options["forward"] = (query.detach(), key.detach(), value.detach(), out, lse)
-    plan = core.plan(sizes, text.names, text.grads, tensors_of_plan, _stream(device), options)
-    call = _Call(text, core, plan, head_dim_v)
+        options["like"] = (query.detach(), key.detach(), value.detach(), None, None)
+    plan = core.plan(sizes, text.names, text.grads, moved, _stream(device), options)
+    call = _Call(text, core, plan, query, head_dim_v)
     versions = None
     if plan.block_mask_bytes:
         versions = _versions(tensors)
         if versions is None:
             # Nothing tells when these tensors change, so each call builds the map of its mask.
-            call.plan = core.plan(sizes, text.names, text.grads, None, _stream(device), options)
-            call.launch, call.workspace_bytes = call.plan.forward, call.plan.workspace_bytes
+            call.use(core.plan(sizes, text.names, text.grads, moved, _stream(device),
+                               {**options, "block_mask_per_call": 1}))
     program.calls.put(key_of_call, [(call, versions), *(found or ())[:3]])
     return call, tensors, versions
 
@@ -223,48 +294,76 @@ def _workspace(size, device):
 _HAS_TABLE = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
 
 
-def _forward(call, query, key, value, tensors, wants_lse=True):
-    q_shape, device = query.shape, query.device
-    if call.head_dim_v == q_shape[-1] and query.stride(-1) == 1 and call.allocate is torch.empty:
-        out = torch.empty_like(query)
-    else:
-        out = call.allocate((*q_shape[:-1], call.head_dim_v), dtype=query.dtype, device=device)
-    lse = call.allocate(q_shape[:-1], dtype=torch.float32, device=device) if wants_lse else None
+def _forward(call, query, key, value, tensors, wants_lse=True, lengths=()):
+    device = query.device
+    out, lse = call.results(query, wants_lse)
     if not _HAS_TABLE:
         query, key, value = query.detach(), key.detach(), value.detach()
     if tensors and (not _HAS_TABLE or device.type != "cpu"):
         tensors = tuple(_moved(tensor, device) for tensor in tensors)
-    call.launch((query, key, value, out, lse), tensors, _stream(device), _workspace(call.workspace_bytes, device))
+    launch = call.plan_with(lengths, (query, key, value), tensors).forward if lengths else call.launch
+    launch((query, key, value, out, lse), tensors, _stream(device), _workspace(call.workspace_bytes, device))
     return out, lse
 
 
 class _Attention(torch.autograd.Function):
+    """The results of a call with their gradient: (out, lse), or out alone, which costs less."""
+
     @staticmethod
-    def forward(ctx, call, query, key, value, *tensors):
-        out, lse = _forward(call, query, key, value, tensors)
+    def forward(ctx, call, results, wants_lse, query, key, value, *tensors):
+        out, lse = results  # behind the tensors of buffers there may be lengths
         ctx.save_for_backward(query, key, value, out, lse, *tensors)
         ctx.call = call
-        return out, lse
+        if not wants_lse:
+            return out
+        ctx.set_materialize_grads(False)
+        return results
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, d_out, d_lse):
+    def backward(ctx, d_out, d_lse=None):
         query, key, value, out, lse, *tensors = ctx.saved_tensors
         call, device = ctx.call, query.device
+        buffers = call.text.buffers
+        lengths, tensors = tensors[len(buffers):], tensors[:len(buffers)]
         detached = tuple(_moved(tensor, device) for tensor in tensors)
         query, key, value = query.detach(), key.detach(), value.detach()
-        dq, dk, dv = (call.allocate(x.shape, dtype=x.dtype, device=device) for x in (query, key, value))
+        dq, dk, dv = (call.make(x, memory_format=torch.contiguous_format) for x in (query, key, value))
         gradients = tuple(torch.empty(tensor.shape, dtype=torch.float32, device=device)
-                          for tensor, buffer in zip(tensors, call.text.buffers) if buffer.grad)
-        if d_out is None:
-            d_out = torch.zeros_like(out)
-        call.plan.backward((query, key, value, out.detach(), lse.detach(), d_out.detach(),
-                            None if d_lse is None else d_lse.detach(), dq, dk, dv), detached, gradients,
-                           _stream(device), _workspace(call.workspace_bytes, device))
+                          for tensor, buffer in zip(tensors, buffers) if buffer.grad)
+        d_out = torch.zeros_like(out) if d_out is None else _as_planned(d_out.detach())
+        plan = call.plan_with(lengths, (query, key, value), detached)
+        plan.backward((query, key, value, out.detach(), lse.detach(), d_out,
+                       None if d_lse is None else d_lse.detach(), dq, dk, dv), detached, gradients, _stream(device),
+                      _workspace(call.workspace_bytes, device))
         rest = iter(gradients)
         of_tensors = [next(rest).to(tensor.dtype).to(tensor.device) if buffer.grad else None
-                      for tensor, buffer in zip(tensors, call.text.buffers)]
-        return (None, dq, dk, dv, *of_tensors)
+                      for tensor, buffer in zip(tensors, buffers)]
+        return (None, None, None, dq, dk, dv, *of_tensors, *[None] * len(lengths))
+
+
+def _attend(call, query, key, value, tensors, wants_lse, needs_grad, lengths=()):
+    """(out, lse), which may be None where it is not wanted."""
+    results = _forward(call, query, key, value, tensors, wants_lse or needs_grad, lengths)
+    if not needs_grad:
+        return results
+    recorded = _Attention.apply(call, results, wants_lse, query, key, value, *tensors, *lengths)
+    return recorded if wants_lse else (recorded, None)
+
+
+def _as_planned(d_out):
+    """The gradient, on a GPU a copy where plans, which are made before there is one, do not expect its strides."""
+    if d_out.device.type == "cpu":
+        return d_out
+    *strides, last = d_out.stride()
+    bytes_of = d_out.element_size()
+    if last == 1 and all(stride > 0 and stride * bytes_of % 16 == 0 for stride in strides) and \
+            d_out.data_ptr() % 16 == 0:
+        return d_out
+    return d_out.clone(memory_format=torch.contiguous_format)
+
+
+_memo = kernels._core.Memo(torch.empty_like, torch.Tensor, types.MethodType, _Attention.apply)
 
 
 def _check(query, key, value, enable_gqa, dims="batch, heads, length, head dim"):
@@ -295,20 +394,22 @@ def _check_lengths(query, key):
             raise ValueError(f"{name} length must be greater than 0")
 
 
-def _remember(score_mod, block_mask, scale, enable_gqa, inputs, score, mask, call, tensors, versions):
+def _remember(score_mod, block_mask, scale, enable_gqa, inputs, score, mask, call, tensors, versions, needs_grad):
     """Lets _core.Memo find the call, where it can tell that it is the same one."""
+    if score is not None and not score.of:
+        return  # nothing tells when it is gone
+    if mask is not None and not (mask.of and isinstance(block_mask, BlockMask)):
+        return
     plain = all(type(tensor) is torch.Tensor and tensor.device.type == "cpu" for tensor in inputs)
-    if not (plain and _HAS_TABLE and call.head_dim_v == inputs[0].shape[3] and inputs[0].stride(3) == 1 and
+    if not (plain and _HAS_TABLE and call.has_one_head_dim and inputs[0].stride(3) == 1 and
             (scale is None or type(scale) is float) and all(tensor.device.type == "cpu" for tensor in tensors)):
         return
     mask_guards = ()
     if mask is not None:
-        if mask[0]() is None or not isinstance(block_mask, BlockMask):
-            return
         # The mask_mod is the block mask's, whose place in guards is None.
         function = block_mask.mask_mod
         mask_guards = [(kind, function if where is None else where, name, value)
-                       for kind, where, name, value in mask[1].guards]
+                       for kind, where, name, value in mask.captures.guards]
         mask_guards.append((0, None, "mask_mod", function))
         place = id(block_mask)
         if place not in _watched:
@@ -316,17 +417,16 @@ def _remember(score_mod, block_mask, scale, enable_gqa, inputs, score, mask, cal
                 _watched.pop(place, None)
                 _memo.purge()
             _watched[place] = weakref.ref(block_mask, forget)
-    if score is not None and score[0]() is None:
-        return
     try:
-        _memo.add(score_mod, block_mask, scale, enable_gqa, inputs, score[1].guards if score else (), mask_guards,
-                  call.plan, tensors, versions and tuple(version for _, version in versions))
+        _memo.add(score_mod, block_mask, scale, enable_gqa, inputs, score.captures.guards if score else (), mask_guards,
+                  call.plan, tensors, versions and tuple(version for _, version in versions),
+                  call if needs_grad else None)
     except TypeError:
         pass  # no weak references
 
 
 _watched = {}  # block masks that _memo knows
-_checked = _Kept()
+_checked = Kept()
 _is_compiling, _is_dynamo = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
 _is_traced = torch._C._len_torch_dispatch_stack  # of modes: not 0 where what runs is not only computed
 
@@ -372,12 +472,11 @@ def _returned(out, lse, return_lse, return_aux):
 
 
 def _flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux):
-    if not (return_lse or return_aux is not None):
-        with_grad = torch.is_grad_enabled()
-        if not (with_grad and (query.requires_grad or key.requires_grad or value.requires_grad)):
-            out = _memo.run(query, key, value, score_mod, block_mask, scale, enable_gqa, with_grad)
-            if out is not None:
-                return out
+    wants_lse = return_lse or return_aux is not None
+    if not wants_lse:
+        out = _memo.run(query, key, value, score_mod, block_mask, scale, enable_gqa, torch.is_grad_enabled())
+        if out is not None:
+            return out
     if _is_traced() or type(query) is FakeTensor:
         return _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux)
     _wants(return_lse, return_aux)
@@ -391,18 +490,13 @@ def _flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa,
     key, value = _expanded(query, key, value)
     device = query.device
     score, mask = _traced(score_mod, True, device), _traced(mask_mod, False, device)
-    needs_grad = torch.is_grad_enabled() and (
-        query.requires_grad or key.requires_grad or value.requires_grad or
-        (score is not None and any(tensor.requires_grad for tensor in score[1].tensors)))
+    needs_grad = _needs_grad(query, key, value, score)
     scale = None if scale is None else float(scale)
     call, tensors, versions = _prepare(query, key, value, score, mask, scale, needs_grad)
-    if needs_grad:
-        out, lse = _Attention.apply(call, query, key, value, *tensors)
-    else:
-        out, lse = _forward(call, query, key, value, tensors, return_lse or return_aux is not None)
-        if lse is None:
-            _remember(score_mod, block_mask, scale, enable_gqa, (query, key, value), score, mask, call, tensors,
-                      versions)
+    out, lse = _attend(call, query, key, value, tensors, wants_lse, needs_grad)
+    if not wants_lse:
+        _remember(score_mod, block_mask, scale, enable_gqa, (query, key, value), score, mask, call, tensors, versions,
+                  needs_grad)
     return _returned(out, lse, return_lse, return_aux)
 
 

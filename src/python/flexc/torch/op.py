@@ -1,15 +1,16 @@
 """Programs as text on PyTorch's tensors: an operator of torch.library, which torch.compile and export keep whole."""
-import threading
 from typing import NamedTuple, Optional
 
 import torch
 
 from .. import kernel as kernels
 from ..layouts import QUERY_STARTS
-from .flex import _DTYPES, _MOST_KEPT, _check, _check_lengths, _Kept, _moved, _stream, _workspace
+from .flex import _DTYPES, _as_planned, _check, _check_lengths, _forms, _moved, _stream, _workspace
+from .kept import Kept
+from .on_device import Plans
 
-_kernels, _plans = _Kept(), _Kept()
-_captured = {}  # plans whose memory CUDA graphs read: never forgotten
+_kernels, _plans, _signatures = Kept(), Kept(), Kept()
+_packed_plans = Plans()
 
 
 class _Documents(NamedTuple):
@@ -29,67 +30,42 @@ def _kernel(program, query, value, backward, layout):
         backward=backward, query_layout=layout, key_layout=layout))
 
 
-_SIZES = {"B", "H", "H_KV", "Q_LEN", "KV_LEN", "D", "DV"}
-
-
-def _has_own_sizes(buffers):
-    """Whether a dim has a size that only the buffer itself knows."""
-    return any(not dim.isdigit() and dim not in _SIZES for _, _, dims, _ in buffers for dim in dims)
-
-
-def _new_plan(kernel, sizes, params, scale, buffers, stream, options, *lengths):
-    """A plan, and whether it serves buffers that hold something else."""
+def _new_plan(kernel, sizes, params, scale, inputs, buffers, options, *lengths):
+    """A plan for such tensors, whatever buffers hold: a graph may write to their memory without a trace."""
     values = dict(param.split("=") for param in params.split())
-    options = {"scale": scale, "params": {name: float(value) for name, value in values.items()}, **options}
-    # Buffers say how large their own sizes are. A block mask would be that of what they hold now: without buffers each
-    # call reads the mask anew.
-    has_own = _has_own_sizes(kernel.signature.buffers)
-    made = kernel._core.plan(sizes, kernel._buffers, kernel._grads, buffers if has_own else None, stream, options,
+    options = {"scale": scale, "params": {name: float(value) for name, value in values.items()},
+               "like": (*(x.detach() for x in inputs), None, None), "block_mask_per_call": 1, **options}
+    return kernel._core.plan(sizes, kernel._buffers, kernel._grads, buffers, _stream(inputs[0].device), options,
                              *lengths)
-    return made, not (has_own and made.block_mask_bytes)
 
 
-def _kept_plan(kernel, place):
-    found = _plans.get(place)
-    return found[1] if found is not None and found[0] is kernel else None
+def _values_of_call(device, params, scale, inputs, buffers):
+    """What of a call decides its plan."""
+    shapes = [buffer.shape for buffer in buffers]
+    return params, scale, *shapes, *(_forms((*inputs, *buffers)) if device.type == "cuda" else ())
 
 
-def _plan(kernel, query, key, params, scale, buffers):
+def _plan(kernel, query, key, value, params, scale, buffers):
     sizes = query.shape[0], query.shape[1], key.shape[1], query.shape[2], key.shape[2]
-    place = id(kernel), sizes, params, scale, *[buffer.shape for buffer in buffers]
-    plan = _kept_plan(kernel, place)
-    if plan is None:
-        plan, serves_others = _new_plan(kernel, sizes, params, scale, buffers, _stream(query.device), {})
-        if serves_others:
-            _plans.put(place, (kernel, plan))
-    return plan
+    inputs = query, key, value
+    place = kernel, sizes, *_values_of_call(query.device, params, scale, inputs, buffers)
+    return _plans.get(place) or _plans.put(place, _new_plan(kernel, sizes, params, scale, inputs, buffers, {}))
 
 
 def _packed_plan(kernel, query, key, value, params, scale, buffers, documents):
     """A plan of these documents. Each call reads the lengths: a graph may write to their memory without a trace."""
     lengths = {"cu_seqlens_q": documents.cu_seqlens_q, "cu_seqlens_k": documents.cu_seqlens_k}
     most = [-1 if given is None else given for given in (documents.q_len, documents.kv_len)]
-    inputs, stream = (query.detach(), key.detach(), value.detach()), _stream(query.device)
+    inputs = query, key, value
 
     def new():
-        options = {"query_start": QUERY_STARTS[documents.query_start], "forward": (*inputs, None, None)}
-        return _new_plan(kernel, (-1, query.shape[1], key.shape[1], *most), params, scale, buffers, stream, options,
-                         lengths)
+        return _new_plan(kernel, (-1, query.shape[1], key.shape[1], *most), params, scale, inputs, buffers,
+                         {"query_start": QUERY_STARTS[documents.query_start]}, lengths)
     if documents.cu_seqlens_q.device.type == "cpu":
-        return new()[0]
-    # Lengths of a GPU are updated on the stream, which a CUDA graph can capture: a plan is of one thread and stream.
-    place = (id(kernel), threading.get_ident(), stream, *documents[2:], documents.cu_seqlens_q.shape, params, scale,
-             *[(x.shape, x.stride(), x.data_ptr() % 16) for x in inputs], *[buffer.shape for buffer in buffers])
-    plan = _kept_plan(kernel, place)
-    if plan is not None:
-        plan.update_lengths(lengths, None, stream)
-        if torch.cuda.is_current_stream_capturing():
-            _captured[id(plan)] = plan
-        return plan
-    plan, serves_others = new()
-    if serves_others:
-        _plans.put(place, (kernel, plan))
-    return plan
+        return new()
+    place = (kernel, *documents[2:], documents.cu_seqlens_q.shape, *[x.shape for x in inputs],
+             *_values_of_call(query.device, params, scale, inputs, buffers))
+    return _packed_plans.get(place, lengths, query.device, new)
 
 
 def _prepare(query, key, value, buffers, program, params, scale, backward, documents):
@@ -97,7 +73,7 @@ def _prepare(query, key, value, buffers, program, params, scale, backward, docum
     kernel = _kernel(program, query, value, backward, "ragged" if documents else "dense")
     moved = tuple(_moved(buffer, query.device) for buffer in buffers)
     if not documents:
-        return kernel, _plan(kernel, query, key, params, scale, moved), moved, torch.empty
+        return kernel, _plan(kernel, query, key, value, params, scale, moved), moved, torch.empty
     plan = _packed_plan(kernel, query, key, value, params, scale, moved, _Documents(*documents))
     # Rows of no document are 0.
     return kernel, plan, moved, torch.empty if plan.rows == (query.shape[0], key.shape[0]) else torch.zeros
@@ -120,7 +96,7 @@ def _backward(query, key, value, out, lse, d_out, d_lse, buffers, program, param
     kernel, plan, moved, allocate = _prepare(query, key, value, buffers, program, params, scale, True, documents)
     results = [allocate(x.shape, dtype=x.dtype, device=x.device) for x in (query, key, value)]
     by_name = dict(zip(kernel._buffers, buffers))
-    given = [None if x is None else x.detach() for x in (query, key, value, out, lse, d_out, d_lse)]
+    given = [None if x is None else x.detach() for x in (query, key, value, out, lse, _as_planned(d_out), d_lse)]
     gradients = [torch.empty(by_name[name].shape, dtype=torch.float32, device=query.device) for name in kernel._grads]
     plan.backward((*given, *results), moved, tuple(gradients), _stream(query.device),
                   _workspace(plan.workspace_bytes, query.device))
@@ -171,16 +147,10 @@ _register("attention")
 _register("attention_varlen",
           ", Tensor cu_seqlens_q, Tensor cu_seqlens_k, str query_start, SymInt? q_len, SymInt? kv_len")
 
-_signatures = {}
-
-
 def _buffers_of(program):
     """(name, type, dims, grad) of each buffer."""
-    if program not in _signatures:
-        if len(_signatures) >= _MOST_KEPT:
-            _signatures.clear()
-        _signatures[program] = kernels.check(program).buffers
-    return _signatures[program]
+    found = _signatures.get(program)
+    return _signatures.put(program, kernels.check(program).buffers) if found is None else found
 
 
 @torch.compiler.assume_constant_result

@@ -5,8 +5,43 @@ from torch._subclasses import FakeTensor
 from .. import errors
 from ..layouts import QUERY_STARTS
 from . import flex, graph
+from .on_device import Plans
 
 _LENGTHS_KEPT = 4  # of one program and sizes: a few batches whose backward is to come
+_plans = Plans()
+
+
+def _named(lengths):
+    return {"cu_seqlens_q": lengths[0], "cu_seqlens_k": lengths[1]}
+
+
+def _are_on_device(lengths):
+    return lengths[0].device.type == "cuda"
+
+
+class _Maker:
+    """Makes plans for documents of one program and values."""
+
+    def __init__(self, core, text, sizes, options):
+        self._core, self._text, self._sizes, self._options = core, text, sizes, options
+
+    def make(self, lengths, inputs, buffers):
+        like = *(x.detach() for x in inputs), None, None
+        return self._core.plan(self._sizes, self._text.names, self._text.grads, buffers,
+                               flex._stream(inputs[0].device), {**self._options, "like": like}, _named(lengths))
+
+
+class _CallOnDevice(flex._Call):
+    """Of documents whose lengths are on a GPU: the forward and the backward of a call each tell a plan of them."""
+
+    def __init__(self, place, maker, text, kernel, lengths, inputs, buffers):
+        self._place, self._maker = place, maker
+        super().__init__(text, kernel, self.plan_with(lengths, inputs, buffers), inputs[0], inputs[2].shape[-1],
+                         torch.zeros_like)
+
+    def plan_with(self, lengths, inputs, buffers):
+        return _plans.get(self._place, _named(lengths), inputs[0].device,
+                          lambda: self._maker.make(lengths, inputs, buffers))
 
 
 def _prepare(query, key, value, lengths, most, start, score, mask, scale, needs_grad):
@@ -14,26 +49,33 @@ def _prepare(query, key, value, lengths, most, start, score, mask, scale, needs_
     program = flex._program(score, mask)
     # One program for documents of any number and lengths.
     sizes = None, query.shape[1], key.shape[1], None, None
-    numbers = (tuple(score[1].numbers) if score else (), tuple(mask[1].numbers) if mask else ())
-    wants = flex._wishes(score, needs_grad)
+    numbers, wants = flex._numbers(score, mask), flex._wishes(score, needs_grad)
     head_dim_v, device = value.shape[2], query.device
     rows = query.shape[0], key.shape[0]
     place = sizes, rows, most, start, numbers, wants, scale, query.dtype, query.shape[2], head_dim_v, device
+    on_device = _are_on_device(lengths)
+    if on_device:
+        place += on_device, lengths[0].shape
+    if device.type == "cuda":
+        place += flex._forms_of_call(query, key, value, score, mask)
     found = program.calls.get(place, ())
     for call, versions in found:
-        if flex._are(versions, lengths):
+        if versions is None or flex._are(versions, lengths):
             return call, flex._sources(call.text, score, mask)
     text = program.text(sizes, numbers, wants)
     core = flex._compile(text.text, flex._DTYPES[query.dtype], query.shape[2], head_dim_v, str(device), needs_grad,
                          "ragged")
     tensors = flex._sources(text, score, mask)
     moved = tuple(flex._moved(tensor, device) for tensor in tensors)
-    options = {"scale": scale, "params": flex._params(text, numbers), "query_start": QUERY_STARTS[start],
-               "forward": (query.detach(), key.detach(), value.detach(), None, None)}
-    plan = core.plan((-1, *sizes[1:3], *most), text.names, text.grads, moved, flex._stream(device), options,
-                     {"cu_seqlens_q": lengths[0], "cu_seqlens_k": lengths[1]})
+    maker = _Maker(core, text, (-1, *sizes[1:3], *most), {
+        "scale": scale, "params": flex._params(text, numbers), "query_start": QUERY_STARTS[start]})
+    if on_device:
+        call = _CallOnDevice((program, place), maker, text, core, lengths, (query, key, value), moved)
+        program.calls.put(place, [(call, None)])
+        return call, tensors
+    plan = maker.make(lengths, (query, key, value), moved)
     # Rows of no document are 0.
-    call = flex._Call(text, core, plan, head_dim_v, torch.empty if plan.rows == rows else torch.zeros)
+    call = flex._Call(text, core, plan, query, head_dim_v, torch.empty_like if plan.rows == rows else torch.zeros_like)
     versions = flex._versions(lengths)
     if versions is not None:
         program.calls.put(place, [(call, versions), *found[:_LENGTHS_KEPT - 1]])
@@ -48,8 +90,10 @@ def flex_attention_varlen(query, key, value, cu_seqlens_q, cu_seqlens_k, score_m
     cu_seqlens_q[b + 1], and likewise its keys. In mods b is the document, and q_idx and kv_idx count within it.
 
     cu_seqlens_q and cu_seqlens_k are tensors of int32, or of int64 on the CPU. On a GPU they are not read by the host,
-    which then is told the most that a document may have, q_len and kv_len. With query_start='end' the queries of a
-    document end with its keys. Plans are kept as long as the same tensors come again, as for the layers of a model.
+    which then is told the most that a document may have, q_len and kv_len: each call reads them on its stream, and each
+    replay of a CUDA graph; a call like it has to come once before the capture. With query_start='end' the queries of a
+    document end with its keys. Plans are kept; on the CPU as long as the same tensors come again, as for the layers of
+    a model.
     """
     flex._check(query, key, value, enable_gqa, "tokens, heads, head dim")
     if query_start not in QUERY_STARTS:
@@ -74,15 +118,12 @@ def _attend(query, key, value, score_mod, mask_mod, scale, documents, wants_lse=
     cu_seqlens_q, cu_seqlens_k, query_start, q_len, kv_len = documents
     device = query.device
     score, mask = flex._traced(score_mod, True, device), flex._traced(mask_mod, False, device)
-    needs_grad = torch.is_grad_enabled() and (
-        query.requires_grad or key.requires_grad or value.requires_grad or
-        (score is not None and any(tensor.requires_grad for tensor in score[1].tensors)))
+    needs_grad = flex._needs_grad(query, key, value, score)
     most = -1 if q_len is None else q_len, -1 if kv_len is None else kv_len
-    call, tensors = _prepare(query, key, value, (cu_seqlens_q, cu_seqlens_k), most, query_start, score, mask, scale,
-                             needs_grad)
-    if needs_grad:
-        return flex._Attention.apply(call, query, key, value, *tensors)
-    return flex._forward(call, query, key, value, tensors, wants_lse)
+    lengths = cu_seqlens_q, cu_seqlens_k
+    call, tensors = _prepare(query, key, value, lengths, most, query_start, score, mask, scale, needs_grad)
+    return flex._attend(call, query, key, value, tensors, wants_lse, needs_grad,
+                        lengths if isinstance(call, _CallOnDevice) else ())
 
 
 _outside = torch.compiler.disable(_attend)
