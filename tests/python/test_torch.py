@@ -460,7 +460,8 @@ def test_functions_made_anew(monkeypatch):
     # Where what differs may be another program, it is.
     for given in [(3, *tables[:2]), (2.0, tables[0], tables[0]), (2.0, *tables[:2]),
                   (2.0, tables[0].double(), tables[1]), (2.0, torch.randn(7), tables[1]),
-                  (2.0, torch.randn(4, 3)[:, 1], tables[1]), (2.0, *tables[:2], Learned()), (2.0, *tables[2:], Learned())]:
+                  (2.0, torch.randn(4, 3)[:, 1], tables[1]), (2.0, *tables[:2], Learned()),
+                  (2.0, *tables[2:], Learned())]:
         check_mod(inputs, make(*given))
 
 
@@ -598,6 +599,21 @@ def test_refusals_name_the_operator_and_the_line():
     out = flex_attention(*inputs, block_mask=create_block_mask(lambda b, h, q, k: learned[q] > 0, None, None, 35, 35))
     out.sum().backward()
     assert learned.grad is None
+
+
+def test_refusals_of_calls():
+    query, key, value = (x.detach() for x in tensors())
+    for call in (flex_attention, attention):
+        with pytest.raises(flexc.errors.InvalidOption, match="tensors of PyTorch"):
+            call(query.numpy(), key, value)
+        for transform in (torch.vmap, lambda f: torch.func.grad(lambda x: f(x).sum())):
+            with pytest.raises(flexc.errors.Unsupported, match="torch.func"):
+                transform(lambda x: call(x, key, value))(torch.stack([query, query]))
+    with pytest.raises(TypeError, match="score_mod is a function, not str"):
+        flex_attention(query, key, value, "score * 2")
+    for given in ({}, {"slope": key}):
+        with pytest.raises(flexc.errors.InvalidOption, match="the program has the buffers slopes, not"):
+            attention(query, key, value, "buffer slopes: f32[H]\nscore * slopes[h]", given)
 
 
 def test_no_second_derivative():

@@ -63,6 +63,9 @@ def _traced(function, with_score, device):
         known = _by_pattern(function, place_of_pattern)
         if known is not None:
             return known
+    if not callable(function):
+        raise TypeError(f"a {'score_mod' if with_score else 'mask_mod'} is a function, not {type(function).__name__}; "
+                        "flexc.torch.attention takes a program's text")
     captures = Captures(function)
     traced = _trace(function, captures, with_score, device)
 
@@ -368,6 +371,8 @@ _memo = kernels._core.Memo(torch.empty_like, torch.Tensor, types.MethodType, _At
 
 def _check(query, key, value, enable_gqa, dims="batch, heads, length, head dim"):
     rank = dims.count(",") + 1
+    if not all(isinstance(tensor, torch.Tensor) for tensor in (query, key, value)):
+        raise errors.InvalidOption("query, key and value are tensors of PyTorch")
     if not query.dim() == key.dim() == value.dim() == rank:
         raise NotImplementedError(f"query, key, and value must be {rank}D: [{dims}]")
     if query.dtype not in _DTYPES:
@@ -392,6 +397,22 @@ def _check_lengths(query, key):
     for name, tensor in (("Query", query), ("Key", key)):
         if tensor.shape[2] == 0:
             raise ValueError(f"{name} length must be greater than 0")
+
+
+def _refuse_transforms(*tensors):
+    if torch._C._are_functorch_transforms_active() and any(map(_is_wrapped, tensors)):
+        raise errors.Unsupported("flexc's attention has no rules for vmap, grad and the other transforms of torch.func: "
+                                 "call it outside of them; autograd itself works")
+
+
+def _check_call(query, key, value, enable_gqa):
+    _refuse_transforms(query, key, value)
+    shapes = (query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, query.device, key.device,
+              value.device, enable_gqa)
+    if shapes not in _checked:
+        _check(query, key, value, enable_gqa)
+        _check_lengths(query, key)
+        _checked.put(shapes, True)
 
 
 def _remember(score_mod, block_mask, scale, enable_gqa, inputs, score, mask, call, tensors, versions, needs_grad):
@@ -428,6 +449,7 @@ def _remember(score_mod, block_mask, scale, enable_gqa, inputs, score, mask, cal
 _watched = {}  # block masks that _memo knows
 _checked = Kept()
 _is_compiling, _is_dynamo = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _is_traced = torch._C._len_torch_dispatch_stack  # of modes: not 0 where what runs is not only computed
 
 
@@ -480,12 +502,7 @@ def _flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa,
     if _is_traced() or type(query) is FakeTensor:
         return _in_graph(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux)
     _wants(return_lse, return_aux)
-    shapes = (query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, query.device, key.device,
-              value.device, enable_gqa)
-    if shapes not in _checked:
-        _check(query, key, value, enable_gqa)
-        _check_lengths(query, key)
-        _checked.put(shapes, True)
+    _check_call(query, key, value, enable_gqa)
     mask_mod = None if block_mask is None else mask_of(block_mask, query, key)
     key, value = _expanded(query, key, value)
     device = query.device

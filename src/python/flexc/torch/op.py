@@ -3,13 +3,14 @@ from typing import NamedTuple, Optional
 
 import torch
 
-from .. import kernel as kernels
+from .. import errors, kernel as kernels
 from ..layouts import QUERY_STARTS
-from .flex import _DTYPES, _as_planned, _check, _check_lengths, _forms, _moved, _stream, _workspace
+from . import flex
+from .flex import _DTYPES, _as_planned, _forms, _moved, _stream, _workspace
 from .kept import Kept
 from .on_device import Plans
 
-_kernels, _plans, _signatures = Kept(), Kept(), Kept()
+_kernels, _plans, _calls, _signatures = Kept(), Kept(), Kept(), Kept()
 _packed_plans = Plans()
 
 
@@ -158,17 +159,61 @@ def _names_of(program):
     return " ".join(name for name, *_ in _buffers_of(program))
 
 
+class _Buffer(NamedTuple):
+    grad: bool
+
+
+class _Text:
+    """What flex._attend asks of a program."""
+
+    def __init__(self, program):
+        self.buffers = [_Buffer(grad) for _, _, _, grad in _buffers_of(program)]
+
+
+def _call(program, query, key, value, params, scale, buffers, backward):
+    inputs, device = (query, key, value), query.device
+    place = (program, query.dtype, device, backward, *[x.shape for x in inputs],
+             *_values_of_call(device, params, scale, inputs, buffers))
+    found = _calls.get(place)
+    if found is None:
+        kernel = _kernel(program, query, value, backward, "dense")
+        plan = _plan(kernel, query, key, value, params, scale, tuple(_moved(buffer, device) for buffer in buffers))
+        found = _calls.put(place, flex._Call(_Text(program), kernel, plan, query, value.shape[-1]))
+    return found
+
+
+_PLAIN = torch.Tensor, torch.nn.Parameter
+
+
+def _is_eager(tensors):
+    """Whether nothing traces the call."""
+    return not (torch.compiler.is_compiling() or flex._is_traced() or
+                any(type(tensor) not in _PLAIN for tensor in tensors))
+
+
 def attention(query, key, value, program="score", buffers=None, params=None, scale=None, return_lse=False):
     """Attention by a flexc program, whose text declares its buffers and params.
 
-    Gradients go to query, key, value and the program's `grad` buffers. Under torch.compile it is one operator.
+    Gradients go to query, key, value and the program's `grad` buffers. Where the call is traced, as under
+    torch.compile, it is one operator.
     """
-    _check(query, key, value, True)
-    _check_lengths(query, key)
+    if torch.compiler.is_compiling():
+        flex._check(query, key, value, True)
+        flex._check_lengths(query, key)
+    else:
+        flex._check_call(query, key, value, True)
     given = buffers or {}
-    ordered = [given[name] for name in _names_of(program).split()]
+    names = _names_of(program).split()
+    if given.keys() != set(names):
+        raise errors.InvalidOption(f"the program has the buffers {', '.join(names) or '(none)'}, not "
+                                   f"{', '.join(given) or '(none)'}")
+    ordered = [given[name] for name in names]
     # As a text: an operator's list of numbers may not be empty where it has gradients.
     values = " ".join(f"{name}={float(value)!r}" for name, value in (params or {}).items())
     backward = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value, *ordered))
-    out, lse = torch.ops.flexc.attention(query, key, value, ordered, program, values, scale, backward)
+    if _is_eager((query, key, value, *ordered)):
+        call = _call(program, query, key, value, values, scale, ordered, backward)
+        out, lse = flex._attend(call, query, key, value, tuple(ordered), return_lse, backward)
+    else:
+        out, lse = torch.ops.flexc.attention(query, key, value, ordered, program, values, scale, backward)
     return (out, lse) if return_lse else out

@@ -110,6 +110,7 @@ def flex_attention_varlen(query, key, value, cu_seqlens_q, cu_seqlens_k, score_m
     elif flex._is_traced() or type(query) is FakeTensor:
         out, lse = graph.attend(*arguments)
     else:
+        flex._refuse_transforms(query, key, value)
         out, lse = _attend(*arguments, return_lse)
     return (out, lse) if return_lse else out
 
