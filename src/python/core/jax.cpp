@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "flexc/flexc_c.h"
+#include "lengths.h"
 #include "xla.h"
 
 namespace flexc::python {
@@ -42,32 +44,129 @@ std::int32_t dtype_of(std::int32_t xla) {
     return FLEXC_DEFAULT_DTYPE;
 }
 
-class HandlerCall {
+// What a call is told beside its arrays, as texts. Those of `layout` and `params` are like
+// "q_len=64 kv_len=512", and `lengths` names the arrays that stand before the buffers.
+struct Attributes {
+    std::string program, mask_mod, sink, params, layout, lengths;
+    double scale = std::nan("");
+
+    void read(const xla::Attributes& given) {
+        const std::pair<std::string_view, std::string*> texts[] = {
+            {"program", &program}, {"mask_mod", &mask_mod}, {"sink", &sink},
+            {"params", &params},   {"layout", &layout},     {"lengths", &lengths}};
+        for (std::int64_t i = 0; i < given.count; ++i) {
+            const std::string_view name(given.names[i]->data, given.names[i]->size);
+            if (given.types[i] == xla::kText) {
+                const auto& text = *static_cast<const xla::Text*>(given.values[i]);
+                for (const auto& [known, into] : texts)
+                    if (known == name) into->assign(text.data, text.size);
+            } else if (given.types[i] == xla::kScalar && name == "scale") {
+                const auto& scalar = *static_cast<const xla::Scalar*>(given.values[i]);
+                if (scalar.dtype == xla::kF64) scale = *static_cast<const double*>(scalar.value);
+            }
+        }
+    }
+};
+
+std::vector<std::string_view> words_of(std::string_view text) {
+    std::vector<std::string_view> words;
+    while (!text.empty()) {
+        const std::string_view word = text.substr(0, text.find(' '));
+        text.remove_prefix(std::min(text.size(), word.size() + 1));
+        words.push_back(word);
+    }
+    return words;
+}
+
+// (name, number) of "name=number".
+std::pair<std::string, double> named_number(std::string_view word) {
+    const auto middle = std::min(word.find('='), word.size() - 1);
+    return {std::string(word.substr(0, middle)),
+            std::strtod(std::string(word.substr(middle + 1)).c_str(), nullptr)};
+}
+
+// Where queries and keys lie, and the most that one request may have; below 0: what its lengths
+// say.
+struct LayoutOptions {
+    std::int32_t queries = FLEXC_LAYOUT_DENSE, keys = FLEXC_LAYOUT_DENSE, query_start = 0;
+    std::int64_t q_len = -1, kv_len = -1;
+
+    explicit LayoutOptions(std::string_view text) {
+        for (const std::string_view word : words_of(text)) {
+            const auto [name, number] = named_number(word);
+            if (name == "query_layout") queries = static_cast<std::int32_t>(number);
+            if (name == "key_layout") keys = static_cast<std::int32_t>(number);
+            if (name == "query_start") query_start = static_cast<std::int32_t>(number);
+            if (name == "q_len") q_len = static_cast<std::int64_t>(number);
+            if (name == "kv_len") kv_len = static_cast<std::int64_t>(number);
+        }
+    }
+    bool is_dense() const { return queries == FLEXC_LAYOUT_DENSE && keys == FLEXC_LAYOUT_DENSE; }
+    std::int32_t query_rank() const { return queries == FLEXC_LAYOUT_DENSE ? 4 : 3; }
+};
+
+std::size_t elements_of(const flexc_tensor& tensor) {
+    std::size_t count = 1;
+    for (std::int32_t i = 0; i < tensor.rank; ++i)
+        count *= static_cast<std::size_t>(tensor.shape[i]);
+    return count;
+}
+
+// Of a tensor with more dims in front, which vmap made, the part at these indices; a dim of one
+// element is for all of them.
+flexc_tensor part_of(const flexc_tensor& tensor, const std::vector<std::int64_t>& at) {
+    flexc_tensor part = tensor;
+    std::int64_t index = 0;
+    for (std::size_t i = 0; i < at.size(); ++i)
+        index = index * tensor.shape[i] + (tensor.shape[i] == 1 ? 0 : at[i]);
+    part.rank -= static_cast<std::int32_t>(at.size());
+    std::copy_n(tensor.shape + at.size(), part.rank, part.shape);
+    part.data = static_cast<char*>(tensor.data) +
+                static_cast<std::size_t>(index) * elements_of(part) * flexc_dtype_size(part.dtype);
+    return part;
+}
+
+std::string text_of(flexc_error* error) {
+    std::string text = error == nullptr ? "" : flexc_error_message(error);
+    flexc_error_free(error);
+    return text;
+}
+
+using TensorList = std::vector<flexc_tensor>;
+
+// One attention of a call: under vmap a call has several.
+class Attention {
   public:
-    HandlerCall(const xla::Call& call, bool is_backward) : call_(call), is_backward_(is_backward) {}
+    Attention(const Attributes& attributes, const LayoutOptions& layout, bool is_backward,
+              TensorList arguments, TensorList results)
+        : attributes_(attributes), layout_(layout), is_backward_(is_backward),
+          arguments_(std::move(arguments)), results_(std::move(results)), lengths_(nullptr) {}
 
     // "" or what is wrong.
     std::string run() {
-        if (!read_attributes() || !read(call_.arguments, arguments_) ||
-            !read(call_.results, results_))
-            return problem_;
         const std::size_t own = is_backward_ ? 7 : 3;
-        if (arguments_.size() < own || results_.size() < (is_backward_ ? 3u : 2u) ||
-            arguments_[0].rank != 4 || arguments_[1].rank != 4 || arguments_[2].rank != 4)
-            return "q, k and v have 4 dims";
+        const auto names = words_of(attributes_.lengths);
+        if (arguments_.size() < own + names.size() || results_.size() < (is_backward_ ? 3u : 2u))
+            return "the call has too few arrays";
+        for (std::size_t i = 0; i < names.size(); ++i)
+            if (arguments_[own + i].dtype != FLEXC_I32 ||
+                !lengths_.put(names[i], arguments_[own + i]))
+                return "lengths are arrays of i32";
         const std::shared_ptr<Prepared> prepared = prepare();
         if (prepared == nullptr) return problem_;
         std::vector<flexc_named_tensor> buffers, gradients;
-        if (arguments_.size() != own + prepared->buffers.size())
+        const std::size_t first = own + names.size();
+        if (arguments_.size() != first + prepared->buffers.size())
             return "the program has another number of buffers";
         for (std::size_t i = 0; i < prepared->buffers.size(); ++i)
             buffers.push_back({sizeof(flexc_named_tensor), 0, prepared->buffers[i].c_str(),
-                               &arguments_[own + i]});
+                               &arguments_[first + i]});
         if (is_backward_ && results_.size() != 3 + prepared->gradients.size())
             return "the program has another number of grad buffers";
         for (std::size_t i = 0; is_backward_ && i < prepared->gradients.size(); ++i)
             gradients.push_back(
                 {sizeof(flexc_named_tensor), 0, prepared->gradients[i].c_str(), &results_[3 + i]});
+        clear_rows();
         const std::size_t bytes = flexc_plan_workspace_bytes(prepared->plan);
         const std::unique_ptr<void, decltype(&std::free)> memory(
             bytes == 0 ? nullptr : std::aligned_alloc(256, (bytes + 255) / 256 * 256), &std::free);
@@ -90,58 +189,40 @@ class HandlerCall {
     }
 
   private:
-    static std::string text_of(flexc_error* error) {
-        std::string text = error == nullptr ? "" : flexc_error_message(error);
-        flexc_error_free(error);
-        return text;
-    }
-
-    bool read_attributes() {
-        for (std::int64_t i = 0; i < call_.attributes.count; ++i) {
-            const xla::Text& name = *call_.attributes.names[i];
-            const std::string_view word(name.data, name.size);
-            const void* value = call_.attributes.values[i];
-            if (call_.attributes.types[i] == xla::kText) {
-                const auto& text = *static_cast<const xla::Text*>(value);
-                if (word == "program") program_.assign(text.data, text.size);
-                if (word == "params") params_.assign(text.data, text.size);
-            } else if (call_.attributes.types[i] == xla::kScalar) {
-                const auto& scalar = *static_cast<const xla::Scalar*>(value);
-                if (word == "scale" && scalar.dtype == xla::kF64)
-                    scale_ = *static_cast<const double*>(scalar.value);
-            }
-        }
-        if (program_.empty()) problem_ = "the call has no program";
-        return problem_.empty();
-    }
-
-    bool read(const xla::Values& values, std::vector<flexc_tensor>& tensors) {
-        for (std::int64_t i = 0; i < values.count; ++i) {
-            const auto& buffer = *static_cast<const xla::Buffer*>(values.values[i]);
-            flexc_tensor tensor = {};
-            tensor.struct_size = sizeof tensor;
-            tensor.dtype = dtype_of(buffer.dtype);
-            tensor.data = buffer.data;
-            tensor.rank = static_cast<std::int32_t>(buffer.rank);
-            if (tensor.dtype == FLEXC_DEFAULT_DTYPE || buffer.rank > FLEXC_MAX_DIMS) {
-                problem_ = "flexc has no arrays of this element type or rank";
-                return false;
-            }
-            for (std::int64_t d = 0; d < buffer.rank; ++d)
-                tensor.shape[d] = buffer.dims[d];
-            tensors.push_back(tensor);
-        }
-        return true;
+    // Rows of no request are 0.
+    void clear_rows() const {
+        const auto clear = [](const flexc_tensor& tensor) {
+            std::memset(tensor.data, 0, elements_of(tensor) * flexc_dtype_size(tensor.dtype));
+        };
+        const bool queries = layout_.queries == FLEXC_LAYOUT_RAGGED;
+        const bool keys = layout_.keys == FLEXC_LAYOUT_RAGGED;
+        if (queries) clear(results_[0]);
+        if (is_backward_ ? keys : queries) clear(results_[1]);
+        if (is_backward_ && keys) clear(results_[2]);
     }
 
     std::shared_ptr<Prepared> prepare() {
         static auto& mutex = *new std::mutex;
         static auto& known = *new std::map<std::string, std::shared_ptr<Prepared>>;
-        std::string key = program_ + '\0' + params_ + '\0' + std::to_string(scale_) +
-                          (is_backward_ ? "b" : "f") + std::to_string(arguments_[0].dtype);
-        for (std::size_t i = 0; i < 3; ++i)
-            for (std::int32_t d = 0; d < 4; ++d)
-                key += ',' + std::to_string(arguments_[i].shape[d]);
+        std::string key;
+        for (const std::string* text :
+             {&attributes_.program, &attributes_.mask_mod, &attributes_.sink, &attributes_.params,
+              &attributes_.layout, &attributes_.lengths})
+            key += *text + '\0';
+        key.append(reinterpret_cast<const char*>(&attributes_.scale), sizeof attributes_.scale);
+        key += (is_backward_ ? "b" : "f") + std::to_string(arguments_[0].dtype);
+        const auto add_shape = [&](const flexc_tensor& tensor) {
+            for (std::int32_t d = 0; d < tensor.rank; ++d)
+                key += ',' + std::to_string(tensor.shape[d]);
+        };
+        const std::size_t own = is_backward_ ? 7 : 3;
+        std::for_each_n(arguments_.begin(), 3, add_shape);
+        for (std::size_t i = own; i < arguments_.size(); ++i)
+            add_shape(arguments_[i]);
+        // Calls with equal lengths share a plan, as those of a model's layers.
+        for (std::size_t i = own; i < own + words_of(attributes_.lengths).size(); ++i)
+            key.append(static_cast<const char*>(arguments_[i].data),
+                       elements_of(arguments_[i]) * sizeof(std::int32_t));
         {
             const std::lock_guard lock(mutex);
             if (const auto found = known.find(key); found != known.end()) return found->second;
@@ -159,12 +240,17 @@ class HandlerCall {
         flexc_compile_options options = {};
         options.struct_size = sizeof options;
         options.dtype = arguments_[0].dtype;
-        options.head_dim = static_cast<std::int32_t>(arguments_[0].shape[3]);
-        options.head_dim_v = static_cast<std::int32_t>(arguments_[2].shape[3]);
+        options.head_dim = static_cast<std::int32_t>(last_dim(arguments_[0]));
+        options.head_dim_v = static_cast<std::int32_t>(last_dim(arguments_[2]));
         options.device = FLEXC_DEVICE_CPU;
         options.forward_only = is_backward_ ? 0 : 1;
+        options.query_layout = layout_.queries;
+        options.key_layout = layout_.keys;
+        if (!attributes_.mask_mod.empty()) options.mask_mod = attributes_.mask_mod.c_str();
+        if (!attributes_.sink.empty()) options.sink = attributes_.sink.c_str();
+        const char* program = attributes_.program.c_str();
         flexc_signature* signature = nullptr;
-        flexc_check(program_.c_str(), &options, &signature, &error);
+        flexc_check(program, &options, &signature, &error);
         flexc_buffer_info buffer = {};
         buffer.struct_size = sizeof buffer;
         for (std::size_t i = 0;
@@ -174,44 +260,123 @@ class HandlerCall {
             if (buffer.grad != 0) made->gradients.emplace_back(buffer.name);
         }
         flexc_signature_free(signature);
-        if (error == nullptr) flexc_compile(program_.c_str(), &options, &made->kernel, &error);
+        if (error == nullptr) flexc_compile(program, &options, &made->kernel, &error);
         if (error == nullptr) plan(*made, error);
         if (error == nullptr) return made;
         problem_ = text_of(error);
         return nullptr;
     }
 
-    void plan(Prepared& made, flexc_error*& error) {
+    static std::int64_t last_dim(const flexc_tensor& tensor) {
+        return tensor.shape[tensor.rank - 1];
+    }
+
+    flexc_sizes sizes(flexc_lengths& paging) const {
         const auto& q = arguments_[0].shape;
         const auto& k = arguments_[1].shape;
-        const flexc_sizes sizes = {sizeof sizes, 0, q[0], q[1], k[1], q[2], k[2]};
+        flexc_sizes sizes = {sizeof sizes, 0, q[0], q[1], k[1], q[2], k[2]};
+        if (layout_.queries == FLEXC_LAYOUT_RAGGED) sizes.batch = lengths_.requests();
+        if (layout_.keys == FLEXC_LAYOUT_PAGED) {
+            paging.pages = k[0];
+            paging.page_size = k[1];
+            sizes.kv_heads = k[2];
+        }
+        if (layout_.queries != FLEXC_LAYOUT_DENSE)
+            sizes.q_len = layout_.q_len < 0 ? lengths_.most_queries() : layout_.q_len;
+        if (layout_.keys != FLEXC_LAYOUT_DENSE)
+            sizes.kv_len = layout_.kv_len < 0 ? lengths_.most_keys(paging) : layout_.kv_len;
+        return sizes;
+    }
+
+    void plan(Prepared& made, flexc_error*& error) {
+        flexc_lengths paging = {};
+        paging.struct_size = sizeof paging;
+        paging.query_start = layout_.query_start;
+        const flexc_sizes all = sizes(paging);
+        const flexc_lengths lengths = lengths_.on_host(paging);
         flexc_plan_options options = {};
         options.struct_size = sizeof options;
-        options.has_scale = std::isnan(scale_) ? 0 : 1;
-        options.scale = std::isnan(scale_) ? 0 : scale_;
+        options.has_scale = std::isnan(attributes_.scale) ? 0 : 1;
+        options.scale = std::isnan(attributes_.scale) ? 0 : attributes_.scale;
+        options.lengths = layout_.is_dense() ? nullptr : &lengths;
+        // Buffers say the sizes that they alone have; later ones may hold something else.
+        options.block_mask_per_call = 1;
         std::deque<std::string> names;
         std::vector<flexc_param_value> values;
-        std::string_view rest = params_; // "cap=20.0 window=3"
-        while (!rest.empty()) {
-            const std::string_view one = rest.substr(0, rest.find(' '));
-            rest.remove_prefix(std::min(rest.size(), one.size() + 1));
-            const auto middle = one.find('=');
-            if (middle == std::string_view::npos) continue;
-            names.emplace_back(one.substr(0, middle));
-            values.push_back({sizeof(flexc_param_value), 0, names.back().c_str(),
-                              std::strtod(std::string(one.substr(middle + 1)).c_str(), nullptr)});
+        for (const std::string_view word : words_of(attributes_.params)) {
+            auto [name, number] = named_number(word);
+            names.push_back(std::move(name));
+            values.push_back({sizeof(flexc_param_value), 0, names.back().c_str(), number});
         }
         options.params = values.data();
         options.param_count = values.size();
-        flexc_plan_create(made.kernel, &sizes, nullptr, 0, nullptr, &options, &made.plan, &error);
+        const std::size_t first =
+            arguments_.size() - std::min(arguments_.size(), made.buffers.size());
+        std::vector<flexc_named_tensor> buffers;
+        for (std::size_t i = 0; first + i < arguments_.size(); ++i)
+            buffers.push_back(
+                {sizeof(flexc_named_tensor), 0, made.buffers[i].c_str(), &arguments_[first + i]});
+        flexc_plan_create(made.kernel, &all, buffers.data(), buffers.size(), nullptr, &options,
+                          &made.plan, &error);
     }
 
-    const xla::Call& call_;
+    const Attributes& attributes_;
+    const LayoutOptions& layout_;
     bool is_backward_;
-    std::string program_, params_, problem_;
-    double scale_ = std::nan("");
-    std::vector<flexc_tensor> arguments_, results_;
+    TensorList arguments_, results_;
+    Lengths lengths_;
+    std::string problem_;
 };
+
+bool read(const xla::Values& values, TensorList& tensors) {
+    for (std::int64_t i = 0; i < values.count; ++i) {
+        const auto& buffer = *static_cast<const xla::Buffer*>(values.values[i]);
+        flexc_tensor tensor = {};
+        tensor.struct_size = sizeof tensor;
+        tensor.dtype = dtype_of(buffer.dtype);
+        tensor.data = buffer.data;
+        tensor.rank = static_cast<std::int32_t>(buffer.rank);
+        if (tensor.dtype == FLEXC_DEFAULT_DTYPE || buffer.rank > FLEXC_MAX_DIMS) return false;
+        std::copy_n(buffer.dims, buffer.rank, tensor.shape);
+        tensors.push_back(tensor);
+    }
+    return true;
+}
+
+// "" or what is wrong.
+std::string run(const xla::Call& call, bool is_backward) {
+    Attributes attributes;
+    attributes.read(call.attributes);
+    const LayoutOptions layout(attributes.layout);
+    TensorList arguments, results;
+    if (!read(call.arguments, arguments) || !read(call.results, results))
+        return "flexc has no arrays of this element type or rank";
+    if (arguments.size() < 3 || results.empty() || results[0].rank < layout.query_rank())
+        return "the call has too few arrays or dims";
+    const auto leading = static_cast<std::size_t>(results[0].rank - layout.query_rank());
+    for (const TensorList* all : {&arguments, &results})
+        for (const flexc_tensor& tensor : *all)
+            if (tensor.rank < static_cast<std::int32_t>(leading))
+                return "the call has arrays with too few dims";
+    std::vector<std::int64_t> at(leading);
+    const auto parts = [&](const TensorList& all) {
+        TensorList these;
+        for (const flexc_tensor& tensor : all)
+            these.push_back(part_of(tensor, at));
+        return these;
+    };
+    std::size_t count = 1;
+    for (std::size_t i = 0; i < leading; ++i)
+        count *= static_cast<std::size_t>(results[0].shape[i]);
+    for (std::size_t i = 0; i < count; ++i) {
+        std::string problem =
+            Attention(attributes, layout, is_backward, parts(arguments), parts(results)).run();
+        if (!problem.empty()) return problem;
+        for (std::size_t dim = leading; dim-- > 0 && ++at[dim] == results[0].shape[dim];)
+            at[dim] = 0;
+    }
+    return "";
+}
 
 xla::Error* handle(xla::Call* call, bool is_backward) noexcept {
     for (xla::Extension* extension = call->header.extensions; extension != nullptr;
@@ -225,12 +390,12 @@ xla::Error* handle(xla::Call* call, bool is_backward) noexcept {
     if (call->stage != xla::kExecute) return nullptr;
     std::string problem;
     try {
-        problem = HandlerCall(*call, is_backward).run();
+        problem = run(*call, is_backward);
     } catch (...) {
         problem = "out of memory";
     }
     if (problem.empty()) return nullptr;
-    xla::ErrorCreate create = {{sizeof create, nullptr}, problem.c_str(), xla::kInternal};
+    xla::ErrorCreate create = {{sizeof create, nullptr}, problem.c_str(), xla::kInvalidArgument};
     return call->api->create_error(&create);
 }
 

@@ -107,6 +107,20 @@ bool Lengths::read(PyObject* dict, std::int32_t device, std::int32_t device_inde
     return true;
 }
 
+bool Lengths::put(std::string_view name, const flexc_tensor& tensor) {
+    const auto* const known = std::ranges::find(kArrays, name, &Array::name);
+    if (known == std::end(kArrays)) return false;
+    Numbers& numbers = arrays_[static_cast<std::size_t>(known - kArrays)];
+    numbers.tensor = tensor;
+    numbers.data = static_cast<const std::int32_t*>(tensor.data);
+    numbers.count = 1;
+    for (std::int32_t i = 0; i < tensor.rank; ++i)
+        numbers.count *= static_cast<std::size_t>(tensor.shape[i]);
+    numbers.is_given = true;
+    is_empty_ = false;
+    return true;
+}
+
 bool Lengths::read_list(std::size_t which, PyObject* list) {
     const Array& array = kArrays[which];
     Numbers& numbers = arrays_[which];

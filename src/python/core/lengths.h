@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "flexc/flexc_c.h"
@@ -22,6 +23,9 @@ class Lengths {
     // A dict of arrays by the names of flexc_lengths, some of them None, for a kernel of this
     // device. false: there is an exception.
     bool read(PyObject* dict, std::int32_t device, std::int32_t device_index);
+    // The same of one array by its name: contiguous i32 in host memory. false: there is no such
+    // name.
+    bool put(std::string_view name, const flexc_tensor& tensor);
     // The page table has a row for each request. false: there is an exception.
     bool check_table(std::int64_t batch) const;
 

@@ -42,7 +42,7 @@ struct ErrorCreate {
     const char* message;
     std::int32_t code;
 };
-inline constexpr std::int32_t kInternal = 13;
+inline constexpr std::int32_t kInvalidArgument = 3;
 
 struct Api {
     Header header;

@@ -401,8 +401,8 @@ def _check_lengths(query, key):
 
 def _refuse_transforms(*tensors):
     if torch._C._are_functorch_transforms_active() and any(map(_is_wrapped, tensors)):
-        raise errors.Unsupported("flexc's attention has no rules for vmap, grad and the other transforms of torch.func: "
-                                 "call it outside of them; autograd itself works")
+        raise errors.Unsupported("flexc's attention has no rules for vmap, grad and the other transforms of "
+                                 "torch.func: call it outside of them; autograd itself works")
 
 
 def _check_call(query, key, value, enable_gqa):

@@ -13,8 +13,8 @@ from .kept import Kept
 class Plans:
     """By what calls have in common: a plan for each thread and stream, which updates it in its own order.
 
-    A graph keeps its plans, apart from those of calls that are not captured. Those of one thread, stream and place share
-    them, as graphs do that run one after the other.
+    A graph keeps its plans, apart from those of calls that are not captured. Graphs that one stream of a thread
+    captured share them: they run one after the other.
     """
 
     def __init__(self):
