@@ -207,6 +207,12 @@ def test_refusals():
         attention(q[0], k, v)
     with pytest.raises(flexc.errors.InvalidOption, match="q has 3 dims"):
         attention(q, k[0], v[0], cu_seqlens_q=[0, 24], cu_seqlens_k=[0, 24])
+    with pytest.raises(flexc.errors.InvalidOption, match=r"cap: is not known .* f32\[\]"):
+        jax.jit(lambda cap: attention(q, k, v, "param cap: f32\nscore * cap", params={"cap": cap}))(2.0)
+    with pytest.raises(flexc.errors.Unsupported, match="not of int32"):
+        attention(*(x.astype(jnp.int32) for x in (q, k, v)))
+    with pytest.raises(flexc.errors.InvalidOption, match="flexc.jax.attention"):
+        flexc.compile("score", dtype="f32", head_dim=16, device="cpu").forward(q, k, v)
     with pytest.raises(flexc.errors.InvalidOption, match="do not fit"):
         attention(q, k, v[:, :, :3])
     with pytest.raises(flexc.errors.InvalidOption, match="seqused_k: q, k and v are dense"):

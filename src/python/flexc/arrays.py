@@ -56,6 +56,8 @@ def _make(function, like, shape, dtype):
     if library == "cupy":
         import cupy
         return getattr(cupy, function)(shape, dtype=_long_name(dtype))
+    if library in ("jax", "jaxlib"):
+        raise errors.InvalidOption("results cannot be written to JAX's arrays: flexc.jax.attention makes its own")
     raise errors.InvalidOption(f"flexc makes arrays of torch, NumPy and CuPy; give the results of {library} yourself")
 
 

@@ -1,7 +1,7 @@
 """Attention by a flexc program on JAX's arrays, on the CPU, with gradients, and under jit and vmap."""
 import functools
 import math
-from typing import NamedTuple, Tuple
+from typing import NamedTuple, Optional, Tuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ class _Call(NamedTuple):
     mask_mod: str
     sink: str
     params: str
-    scale: float  # nan: 1/sqrt(D)
+    scale: Optional[float]  # None: 1/sqrt(D)
     layout: str
     lengths: str
     query_layout: str
@@ -32,8 +32,9 @@ class _Call(NamedTuple):
 
     def run(self, name, results, *arrays):
         call = jax.ffi.ffi_call(name, results, vmap_method="expand_dims")
+        scale = np.float64(math.nan if self.scale is None else self.scale)
         return call(*arrays, program=self.program, mask_mod=self.mask_mod, sink=self.sink, params=self.params,
-                    scale=np.float64(self.scale), layout=self.layout, lengths=self.lengths)
+                    scale=scale, layout=self.layout, lengths=self.lengths)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -47,7 +48,8 @@ def attention(q, k, v, program="score", buffers=None, params=None, scale=None, r
               q_len=None, kv_len=None):
     """[B, H, Q_LEN, DV], and with return_lse the log-sum-exp of the visible scores.
 
-    The program's text declares its buffers and params. Gradients go to q, k, v and its `grad` buffers.
+    The program's text declares its buffers and params. Gradients go to q, k, v and its `grad` buffers. Params and scale
+    are numbers of the computation, like shapes; what changes often is better a buffer of type f32[].
 
     mask_mod, sink: expressions, where the text has no mask or no score of a key without a value
 
@@ -58,6 +60,7 @@ def attention(q, k, v, program="score", buffers=None, params=None, scale=None, r
 
     q_len, kv_len: the most that one request may have; if not given, the most that one has
     """
+    q, k, v = map(jnp.asarray, (q, k, v))
     lengths = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqused_q": seqused_q,
                "seqused_k": seqused_k, "page_table": page_table, "page_indptr": page_indptr,
                "page_indices": page_indices, "last_page_len": last_page_len, "query_starts": query_starts}
@@ -80,22 +83,33 @@ def attention(q, k, v, program="score", buffers=None, params=None, scale=None, r
     numbers = {"query_layout": layouts.LAYOUTS[query_layout], "key_layout": layouts.LAYOUTS[key_layout],
                "query_start": layouts.QUERY_STARTS[query_start], "q_len": -1 if q_len is None else int(q_len),
                "kv_len": -1 if kv_len is None else int(kv_len)}
-    call = _Call(program, mask_mod or "", sink or "", _words(params or {}, float),
-                 math.nan if scale is None else float(scale), _words(numbers, int), " ".join(lengths), query_layout,
-                 key_layout, tuple(grad for *_, grad in signature.buffers))
-    out, lse = _attention(q, k, v, tuple(x.astype(jnp.int32) for x in lengths.values()),
+    values = {name: _known(name, value) for name, value in (params or {}).items()}
+    call = _Call(program, mask_mod or "", sink or "", _words(values), None if scale is None else _known("scale", scale),
+                 _words(numbers), " ".join(lengths), query_layout, key_layout,
+                 tuple(grad for *_, grad in signature.buffers))
+    out, lse = _compiled(q, k, v, tuple(x.astype(jnp.int32) for x in lengths.values()),
                           tuple(jnp.asarray(given[name]) for name in names), call)
     return (out, lse) if return_lse else out
 
 
-def _words(numbers, kind):
-    return " ".join(f"{name}={kind(number)!r}" for name, number in numbers.items())
+def _known(name, value):
+    try:
+        return float(value)
+    except jax.errors.ConcretizationTypeError as error:
+        raise errors.InvalidOption(f"{name}: is not known when the computation is made, of which it is a part; declare "
+                                   "a buffer of type f32[] instead, which may also be grad") from error
+
+
+def _words(numbers):
+    return " ".join(f"{name}={number!r}" for name, number in numbers.items())
 
 
 def _check(q, k, v, lengths, query_layout, key_layout):
     layouts.sizes_of(q, k, v, query_layout, key_layout)
     if not q.dtype == k.dtype == v.dtype:
         raise errors.InvalidOption(f"q, k and v have one type, not {q.dtype}, {k.dtype} and {v.dtype}")
+    if q.dtype not in (jnp.float32, jnp.float16, jnp.bfloat16):
+        raise errors.Unsupported(f"flexc computes attention of float32, float16 and bfloat16, not of {q.dtype}")
     if q.shape[-1] != k.shape[-1] or k.shape[:-1] != v.shape[:-1]:
         raise errors.InvalidOption(f"q, k and v do not fit: their shapes are {q.shape}, {k.shape} and {v.shape}")
     for name, array in lengths.items():
@@ -162,3 +176,4 @@ def _no_gradient(array):
 
 
 _attention.defvjp(_forward, _backward)
+_compiled = jax.jit(_attention, static_argnums=5)  # so that calls outside of jit compile once
