@@ -166,6 +166,8 @@ def test_arguments():
         kernel.forward(q, k, v, {"bais": np.zeros(29, np.float32)})
     with pytest.raises(flexc.Error, match="bias"):
         kernel.forward(q, k, v, {"bias": np.zeros(28, np.float32)})
+    with pytest.raises(flexc.errors.InvalidOption, match="buffers are a dict"):
+        compiled().forward(q, k, v, q)
     with pytest.raises(TypeError, match="__dlpack__"):
         kernel.forward(q, k, v, {"bias": [0.0] * 29})
     with pytest.raises(TypeError, match="elements must be"):

@@ -23,6 +23,8 @@ def test_errors_show_the_place():
         flexc.compile("score", dtype="complex64")
     with pytest.raises(flexc.errors.InvalidOption, match="device is one of"):
         flexc.compile("score", device="tpu")
+    with pytest.raises(TypeError, match=r"no option 'headdim' \(did you mean 'head_dim'"):
+        flexc.compile("score", headdim=64)
     with pytest.raises(TypeError):
         flexc.compile("score", head_dims=64)
     with pytest.raises(ValueError, match="zero byte"):

@@ -609,6 +609,8 @@ def test_refusals_of_calls():
         for transform in (torch.vmap, lambda f: torch.func.grad(lambda x: f(x).sum())):
             with pytest.raises(flexc.errors.Unsupported, match="torch.func"):
                 transform(lambda x: call(x, key, value))(torch.stack([query, query]))
+    with pytest.raises(flexc.errors.CannotTrace, match="cannot decide by the value(.|\n)*score if h > 0 else"):
+        flex_attention(query, key, value, lambda score, b, h, q, k: score if h > 0 else -score)
     with pytest.raises(TypeError, match="score_mod is a function, not str"):
         flex_attention(query, key, value, "score * 2")
     for given in ({}, {"slope": key}):

@@ -1,7 +1,10 @@
 """flexc.compile, kernels and plans."""
+import difflib
+import inspect
 import logging
 import re
 from collections import namedtuple
+from collections.abc import Mapping
 
 from . import _core, arrays, errors, layouts
 from .pictures import Mask
@@ -78,6 +81,17 @@ def compile_options(dtype="bf16", head_dim=64, head_dim_v=None, device=None, mas
     }
 
 
+_OPTIONS = tuple(inspect.signature(compile_options).parameters)
+
+
+def _prepared(options):
+    for name in options:
+        if name not in _OPTIONS:
+            near = difflib.get_close_matches(name, _OPTIONS, 1)
+            raise TypeError(f"there is no option {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+    return compile_options(**options)
+
+
 class Signature:
     """What a program declares: buffers (name, type, dims, grad), params (name, type, default), sizes, warnings."""
 
@@ -101,18 +115,18 @@ class Signature:
 
 def check(text, **options):
     """The signature of a program, or the error that compiling it would give. Compiles nothing."""
-    return Signature(_core.check(text, compile_options(**options)))
+    return Signature(_core.check(text, _prepared(options)))
 
 
 def explain(text, stage="plan", arch=None, **options):
     """A stage of the compiler as text: tokens, ast, ir, grad, deps, mask, plan, cuda or llvm."""
-    return _core.explain(text, stage, compile_options(**options), arch)
+    return _core.explain(text, stage, _prepared(options), arch)
 
 
 def supports(text, arch=None, **options):
     """None where `compile` would begin to compile this, else the error that it would raise."""
     try:
-        _core.supports(text, compile_options(**options), arch)
+        _core.supports(text, _prepared(options), arch)
     except errors.Error as error:
         return error
     return None
@@ -123,7 +137,7 @@ def mask(text, q_len, kv_len, *, batch=1, heads=1, kv_heads=None, tile=(128, 128
     """Which tiles of a program's mask are full, partly visible or empty: a picture in a notebook."""
     values = {name: arrays.visible(array) for name, array in (buffers or {}).items()}
     (batches, maps, rows, columns), text_of_tiles = _core.mask_map(
-        text, compile_options(**options), (batch, heads, kv_heads or heads, q_len, kv_len), tuple(values),
+        text, _prepared(options), (batch, heads, kv_heads or heads, q_len, kv_len), tuple(values),
         tuple(values.values()), tuple(tile), dict(params or {}))
     return Mask(batches, maps, rows, columns, tuple(tile), (q_len, kv_len), text_of_tiles)
 
@@ -145,7 +159,7 @@ def compile(text, **options):
     schedule, source_name, memory_cache, disk_cache, cache_directory, cache_max_bytes, pack, max_compile_seconds,
     max_compile_memory, part_of_heads, batch_invariant: as docs/embedding.md has them
     """
-    prepared = compile_options(**options)
+    prepared = _prepared(options)
     signature = Signature(_core.check(text, prepared))
     kernel, messages = _core.compile(text, prepared)
     for level, message in messages:
@@ -261,17 +275,20 @@ class Kernel:
 
         Results are made like q where they are not given.
         """
-        plan = self.plan(q, k, v, buffers or {}, params, scale, stream, out=out, **options)
+        plan = self.plan(q, k, v, {} if buffers is None else buffers, params, scale, stream, out=out, **options)
         return plan.forward(q, k, v, buffers, out=out, lse=lse, stream=stream, k_scale=k_scale, v_scale=v_scale)
 
     def backward(self, q, k, v, out, lse, d_out, buffers=None, *, d_lse=None, params=None, scale=None, stream=None,
                  **options):
         """Gradients(q, k, v, buffers) of one call; options are those of `plan`."""
-        plan = self.plan(q, k, v, buffers or {}, params, scale, stream, out=out, d_out=d_out, **options)
+        plan = self.plan(q, k, v, {} if buffers is None else buffers, params, scale, stream, out=out, d_out=d_out,
+                         **options)
         return plan.backward(q, k, v, out, lse, d_out, buffers, d_lse=d_lse, stream=stream)
 
     def _ordered(self, buffers):
-        buffers = buffers or {}
+        buffers = {} if buffers is None else buffers
+        if not isinstance(buffers, Mapping):
+            raise errors.InvalidOption(f"buffers are a dict of arrays by their names, not {type(buffers).__name__}")
         unknown = set(buffers) - set(self._buffers)
         if unknown:
             raise errors.InvalidOption(f"the program has no buffer {', '.join(sorted(unknown))}; "
@@ -296,6 +313,10 @@ class Plan:
         self.kernel, self.scale = kernel, scale
         self._core = core
         self._is_ragged = kernel.query_layout == "ragged", kernel.key_layout == "ragged"
+
+    def __repr__(self):
+        return (f"<flexc.Plan of {self.kernel!r}: {self.workspace_bytes} bytes of workspace, "
+                f"{self.block_mask_bytes} of block mask>")
 
     @property
     def workspace_bytes(self):

@@ -369,7 +369,10 @@ def _as_planned(d_out):
 _memo = kernels._core.Memo(torch.empty_like, torch.Tensor, types.MethodType, _Attention.apply)
 
 
-def _check(query, key, value, enable_gqa, dims="batch, heads, length, head dim"):
+_DENSE, _PACKED = "batch, heads, length, head dim", "tokens, heads, head dim"
+
+
+def _check(query, key, value, enable_gqa, dims=_DENSE):
     rank = dims.count(",") + 1
     if not all(isinstance(tensor, torch.Tensor) for tensor in (query, key, value)):
         raise errors.InvalidOption("query, key and value are tensors of PyTorch")
@@ -405,14 +408,16 @@ def _refuse_transforms(*tensors):
                                  "torch.func: call it outside of them; autograd itself works")
 
 
-def _check_call(query, key, value, enable_gqa):
+def _check_call(query, key, value, enable_gqa, dims=_DENSE):
+    """Of a call that runs: once for tensors of the same kinds."""
     _refuse_transforms(query, key, value)
-    shapes = (query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, query.device, key.device,
-              value.device, enable_gqa)
-    if shapes not in _checked:
-        _check(query, key, value, enable_gqa)
-        _check_lengths(query, key)
-        _checked.put(shapes, True)
+    kinds = (query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, query.device, key.device,
+             value.device, enable_gqa, dims)
+    if kinds not in _checked:
+        _check(query, key, value, enable_gqa, dims)
+        if dims is _DENSE:
+            _check_lengths(query, key)
+        _checked.put(kinds, True)
 
 
 def _remember(score_mod, block_mask, scale, enable_gqa, inputs, score, mask, call, tensors, versions, needs_grad):

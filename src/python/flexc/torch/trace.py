@@ -2,6 +2,7 @@
 import linecache
 import sys
 import threading
+import traceback
 
 import torch
 import torch.fx.traceback
@@ -14,6 +15,7 @@ from . import expr, lower
 from .captures import rebuilt
 
 _HERE = (__file__, lower.__file__, expr.__file__)
+_TORCH = torch.__file__.rsplit("/", 1)[0]
 _BUFFER_TYPES = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
     torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
@@ -48,16 +50,33 @@ class _Mode(TorchFunctionMode):
         return function(*arguments, **(named or {}))
 
 
+def _is_users(file):
+    return not file.startswith(_TORCH) and file not in _HERE
+
+
 def _user_line():
     frame = sys._getframe(2)
-    root = torch.__file__.rsplit("/", 1)[0]
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(root) and name not in _HERE:
+        if _is_users(name):
             line = linecache.getline(name, frame.f_lineno).strip()
             return f'  File "{name}", line {frame.f_lineno}, in {frame.f_code.co_name}\n    {line}\n'
         frame = frame.f_back
     return ""
+
+
+def _refuse_decision(error):
+    """Says it where a function asked for the value of a traced tensor."""
+    if type(error) is not RuntimeError or "value out of a tracing tensor" not in str(error):
+        return
+    place = ""
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        name = frame.f_code.co_filename
+        if _is_users(name):
+            place = (f'\n  File "{name}", line {number}, in {frame.f_code.co_name}\n'
+                     f"    {linecache.getline(name, number).strip()}")
+    raise CannotTrace("a mod cannot decide by the value of its score, of an index or of an element, which is not known "
+                      f"before it runs: torch.where chooses between values{place}") from error
 
 
 def _read(array, index):
@@ -94,12 +113,17 @@ class Traced:
         self.symbolic = bool(captures.numbers)
         try:
             module = self._trace(function, captures, device, stand_ins)
-        except Exception:
+        except Exception as error:
             if not self.symbolic:
+                _refuse_decision(error)
                 raise
             # The function decides by a number's value: then the number is a part of the program.
             self.symbolic = False
-            module = self._trace(function, captures, device, stand_ins)
+            try:
+                module = self._trace(function, captures, device, stand_ins)
+            except Exception as second:
+                _refuse_decision(second)
+                raise
         self.constants, self.slots = {}, {}
         places = {id(stand_ins.get(id(tensor), tensor)): slot for slot, tensor in enumerate(captures.tensors)}
         for node in module.graph.nodes:

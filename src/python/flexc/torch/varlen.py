@@ -95,7 +95,9 @@ def flex_attention_varlen(query, key, value, cu_seqlens_q, cu_seqlens_k, score_m
     document end with its keys. Plans are kept; on the CPU as long as the same tensors come again, as for the layers of
     a model.
     """
-    flex._check(query, key, value, enable_gqa, "tokens, heads, head dim")
+    is_compiling = flex._is_compiling()
+    is_traced = is_compiling or flex._is_traced() or type(query) is FakeTensor
+    (flex._check if is_traced else flex._check_call)(query, key, value, enable_gqa, flex._PACKED)
     if query_start not in QUERY_STARTS:
         raise errors.InvalidOption(f"query_start is one of {', '.join(QUERY_STARTS)}, not {query_start!r}")
     for name, given in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
@@ -104,13 +106,11 @@ def flex_attention_varlen(query, key, value, cu_seqlens_q, cu_seqlens_k, score_m
     scale = None if scale is None else float(scale)
     documents = cu_seqlens_q, cu_seqlens_k, query_start, q_len, kv_len
     arguments = query, key, value, score_mod, mask_mod, scale, documents
-    if flex._is_compiling():
-        in_graph = not flex._is_dynamo() or flex._fits_dynamo(query, value)
-        out, lse = graph.attend(*arguments) if in_graph else _outside(*arguments)
-    elif flex._is_traced() or type(query) is FakeTensor:
+    if is_compiling and flex._is_dynamo() and not flex._fits_dynamo(query, value):
+        out, lse = _outside(*arguments)
+    elif is_traced:
         out, lse = graph.attend(*arguments)
     else:
-        flex._refuse_transforms(query, key, value)
         out, lse = _attend(*arguments, return_lse)
     return (out, lse) if return_lse else out
 
