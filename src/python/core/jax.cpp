@@ -384,7 +384,8 @@ xla::Error* handle(xla::Call* call, bool is_backward) noexcept {
         if (extension->type == 1) {
             auto& metadata = *reinterpret_cast<xla::MetadataExtension*>(extension)->metadata;
             metadata.version.major = 0;
-            metadata.version.minor = call->api->version.minor;
+            // A runtime that does not give its interface here has the first version.
+            metadata.version.minor = call->api == nullptr ? 1 : call->api->version.minor;
             return nullptr;
         }
     if (call->stage != xla::kExecute) return nullptr;
