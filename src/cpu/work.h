@@ -19,7 +19,8 @@ inline constexpr int kEnoughWork = 64, kLeastKeys = 256;
 // The same of each request by itself, where results may not depend on others.
 inline constexpr int kEnoughOwnWork = 16;
 constexpr std::int64_t most_parts(std::int64_t requests, bool batch_invariant) {
-    return batch_invariant ? 2 * kEnoughOwnWork * requests : 2 * kEnoughWork;
+    return batch_invariant ? std::int64_t{2} * kEnoughOwnWork * requests
+                           : std::int64_t{2} * kEnoughWork;
 }
 
 // Where the heads that share keys have no more rows than this, a piece has up to so many such
@@ -35,7 +36,7 @@ constexpr int heads_in_block(int queries) {
 // than reading them once.
 inline constexpr int kFewQueries = 16;
 
-constexpr bool may_split(std::int64_t keys) { return keys >= 2 * kLeastKeys; }
+constexpr bool may_split(std::int64_t keys) { return keys >= std::int64_t{2} * kLeastKeys; }
 
 std::vector<SequenceWork> list_work(std::span<const Sequence> sequences, int heads, int kv_heads,
                                     bool batch_invariant);
