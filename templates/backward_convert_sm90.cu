@@ -5,9 +5,11 @@
 // run wait for those of their head alone.
 #include "mod.cuh"
 
-#include "sm80/backward_output.cuh"
-#include "sm90/arguments.h"
 #include "common/dependence.cuh"
+#include "sm80/backward_output.cuh"
+#include "sm80/tile_order.cuh"
+#include "sm90/arguments.h"
+#include "sm90/backward_layout.h"
 #include "sm90/pack.cuh"
 #include "sm90/semaphore.cuh"
 #include "sm90/tma.cuh"
@@ -25,12 +27,33 @@ static_assert(mod::kHeadDim % kGroupColumns == 0);
 static_assert(kRowBlockBytes + 16 <= mod::kSharedBytes);
 extern __shared__ __align__(128) unsigned char shared_memory[];
 
+// Tiles of keys of a head, or of one request of it.
+__device__ inline int key_tiles_of(const sm90::KernelArguments& attention,
+                                   const SequenceLength& length) {
+    constexpr int kKeyTile = 64 * sm90::kConsumers;
+    return mod::kIsDense ? attention.blocks_of_head : (length.key_rows() + kKeyTile - 1) / kKeyTile;
+}
+
 // Until all blocks that add to a head's dq have.
-__device__ inline void wait_for_blocks(const sm90::KernelArguments& attention, int kv_head) {
+__device__ inline void wait_for_blocks(const sm90::KernelArguments& attention,
+                                       const SequenceLength& length, int kv_head) {
     constexpr unsigned kNanoseconds = 200;
-    while (sm90::load_acquiring(attention.blocks_done + kv_head) < attention.blocks_of_head)
+    while (sm90::load_acquiring(attention.blocks_done + kv_head) < key_tiles_of(attention, length))
         __nanosleep(kNanoseconds);
     asm volatile("fence.proxy.async;" ::: "memory");
+}
+
+// Where a row block is in dq's accumulator.
+__device__ inline long long row_block_of_all(const AttentionArguments& attention,
+                                             const SequenceLength& length, const BlockTile& tile) {
+    constexpr int kPaddedRows = 128;
+    if constexpr (mod::kIsDense)
+        return static_cast<long long>(tile.head) *
+                   ((attention.q_len + kPaddedRows - 1) / kPaddedRows * (kPaddedRows / kRows)) +
+               tile.tile;
+    const int h = tile.head % attention.heads;
+    return first_ragged_fact(attention, length.first_query_row(), length.b(), h) / kRows +
+           tile.tile;
 }
 
 // Four lanes have a pair of columns of each of four groups; then each has all pairs of one.
@@ -55,23 +78,23 @@ __device__ inline uint4 transpose_quad(const unsigned (&pairs)[4]) {
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_backward_convert_sm90(const __grid_constant__ sm90::KernelArguments attention,
                                 const __grid_constant__ mod::Arguments arguments) {
-    constexpr int kPaddedRows = 128;
     if (attention.blocks_done == nullptr) wait_for_kernel_ahead();
-    const int row_blocks = (attention.q_len + kRows - 1) / kRows;
-    const int head = static_cast<int>(blockIdx.x) / row_blocks;
-    const int row_block = static_cast<int>(blockIdx.x) % row_blocks;
-    const int b = head / attention.heads, h = head % attention.heads;
+    const BlockTile tile = tile_of_rows(attention, static_cast<int>(blockIdx.x), kRows);
+    const SequenceLength length(attention, tile.head / attention.heads);
+    const int h = tile.head % attention.heads;
+    const int first_row = tile.tile * kRows;
+    if (!has_queries(length, tile.tile)) {
+        wait_for_kernel_ahead();
+        return;
+    }
     const sm90::Barrier arrival{shared_address(shared_memory) + kRowBlockBytes};
     int& shared_state = reinterpret_cast<int*>(shared_memory + kRowBlockBytes)[2];
     if (threadIdx.x == 0) {
         arrival.initialise(1);
         sm90::publish_barriers();
         if (attention.blocks_done != nullptr)
-            wait_for_blocks(attention, head / (attention.heads / attention.kv_heads));
-        const long long index =
-            static_cast<long long>(head) *
-                ((attention.q_len + kPaddedRows - 1) / kPaddedRows * (kPaddedRows / kRows)) +
-            row_block;
+            wait_for_blocks(attention, length, tile.head / (attention.heads / attention.kv_heads));
+        const long long index = row_block_of_all(attention, length, tile);
         // Whatever its state, which takes as long to read.
         arrival.arrive_expecting(kRowBlockBytes);
         sm90::load_bytes(shared_address(shared_memory),
@@ -81,14 +104,16 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                                                              : attention.row_block_states[index];
     }
     __syncthreads();
-    const bool has_sums = shared_state != sm90::kRowBlockUntouched;
+    // Nobody adds to row blocks of queries that are not used.
+    const bool has_sums =
+        shared_state != sm90::kRowBlockUntouched && (mod::kIsDense || first_row < length.queries());
     const float4* const from = reinterpret_cast<const float4*>(shared_memory) + threadIdx.x;
 
-    const int row = row_block * kRows + static_cast<int>(threadIdx.x) / 32 * 16 +
+    const int row = first_row + static_cast<int>(threadIdx.x) / 32 * 16 +
                     static_cast<int>(threadIdx.x) % 32 / 4;
     const int lane = static_cast<int>(threadIdx.x) % 4;
-    const bool is_row = row < attention.q_len, is_row_below = row + 8 < attention.q_len;
-    const GradientPlane<Element> dq({attention.dq, b, h}, {attention.dq, b, h}, attention.dq_flags);
+    const bool is_row = row < length.query_rows(), is_row_below = row + 8 < length.query_rows();
+    const auto dq = query_gradient<Element>(attention.dq, attention.dq_flags, length, h);
     const bool in_pieces = !dq.is_wide && dq.narrow.aligned_to(16);
     arrival.wait(0);
 #pragma unroll 1

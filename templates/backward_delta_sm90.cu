@@ -8,6 +8,7 @@
 
 #include "common/math.cuh"
 #include "common/sink.cuh"
+#include "sm80/tile_order.cuh"
 #include "sm90/arguments.h"
 #include "common/dependence.cuh"
 #include "sm90/gradients/row.cuh"
@@ -18,6 +19,14 @@ using namespace sm80;
 namespace {
 constexpr int kThreads = 32 * mod::kWarps;
 static_assert(mod::kQueryTile == kThreads && mod::kHeadDim % 8 == 0);
+
+// Of a tile among all of dense heads, or in a request: the first of its rows in the workspace.
+__device__ inline long long first_row_of_all(const AttentionArguments& attention,
+                                             const SequenceLength& length, int place, int h,
+                                             int first_row) {
+    if constexpr (mod::kIsDense) return static_cast<long long>(place) * mod::kQueryTile;
+    return first_ragged_fact(attention, length.first_query_row(), length.b(), h) + first_row;
+}
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads)
@@ -31,26 +40,29 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     if (attention.tiles_taken != nullptr && blockIdx.x == 0 && threadIdx.x == 0)
         *attention.tiles_taken = 0;
     let_next_start();
-    const int query_tiles = (attention.q_len + mod::kQueryTile - 1) / mod::kQueryTile;
     // What the next kernel needs first comes last, and is in the L2 cache then.
-    const int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x);
-    const int head = tile / query_tiles;
-    const int b = head / attention.heads, h = head % attention.heads;
-    const int first_row = tile % query_tiles * mod::kQueryTile;
-    const long long first_of_all = static_cast<long long>(tile) * mod::kQueryTile;
+    const int place = static_cast<int>(gridDim.x - 1 - blockIdx.x);
+    const BlockTile tile = tile_of_rows(attention, place, mod::kQueryTile);
+    const SequenceLength length(attention, tile.head / attention.heads);
+    const int h = tile.head % attention.heads;
+    const int first_row = tile.tile * mod::kQueryTile;
+    if (!mod::kIsDense && (tile.tile < 0 || first_row >= length.queries())) {
+        wait_for_kernel_ahead();
+        return;
+    }
+    const long long first_of_all = first_row_of_all(attention, length, place, h, first_row);
 
     // Each thread has the row whose sum it is given at the end.
     const int row = first_row + static_cast<int>(threadIdx.x);
-    const bool inside = row < attention.q_len;
+    const bool inside = row < length.queries();
     float d_lse = 0;
     if (inside && attention.d_lse.data != nullptr)
-        d_lse = *Plane<float>(attention.d_lse, b, h).at(row, 0);
+        d_lse = *query_plane<float>(attention.d_lse, length, h).at(row, 0);
 
     if (attention.row_block_states != nullptr) {
         constexpr int kRowBlocks = mod::kQueryTile / 64;
         if (threadIdx.x < kRowBlocks)
-            attention.row_block_states[static_cast<long long>(tile) * kRowBlocks + threadIdx.x] =
-                sm90::kRowBlockUntouched;
+            attention.row_block_states[first_of_all / 64 + threadIdx.x] = sm90::kRowBlockUntouched;
     } else {
         float4* const dq =
             reinterpret_cast<float4*>(attention.dq_accumulator + first_of_all * mod::kHeadDim);
@@ -58,14 +70,13 @@ extern "C" __global__ void __launch_bounds__(kThreads)
             dq[i] = {0, 0, 0, 0};
     }
 
-    const float product = sm90::row_product_of(attention, b, h, first_row);
+    const float product = sm90::row_product_of(attention, length, h, first_row);
     const long long of_all = first_of_all + threadIdx.x;
-    const int counted = min(row, attention.q_len - 1);
+    const int counted = min(row, length.queries() - 1);
     float of_sink = 0; // what the sink takes from the gradients of the row's scores
     if constexpr (mod::kHasSink) {
         wait_for_kernel_ahead();
-        const RowOfSink at{b,      h,     counted, counted + static_cast<int>(attention.q_offset),
-                           of_all, inside};
+        const RowOfSink at{length.b(), h, counted, length.q_idx(counted), of_all, inside};
         of_sink = add_sink(attention, arguments, at, d_lse) * product;
         add_sink_gradients(attention, arguments, at, inside ? -of_sink : 0);
     }
@@ -74,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     // The next kernel, which waits for this one alone, reads what the one ahead wrote.
     if constexpr (!mod::kHasSink) wait_for_kernel_ahead();
     if (mod::kGradients == 0 || (!mod::kHasSink && attention.d_lse.data == nullptr)) return;
-    const float sum = inside ? sm90::row_sum(attention, b, h, row) + of_sink : 0;
-    sm90::visit_row(attention, arguments, b, h, counted,
+    const float sum = inside ? sm90::row_sum(attention, length, h, row) + of_sink : 0;
+    sm90::visit_row(attention, arguments, length, h, counted,
                     [&](const mod::At& at) { sm90::add_row_gradients(at, sum); });
 }

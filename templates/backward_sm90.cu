@@ -16,6 +16,7 @@
 
 #include "sm80/row_references.cuh"
 #include "sm90/backward_dq_sink.cuh"
+#include "sm90/backward_ends.cuh"
 #include "sm90/backward_key_tiles.cuh"
 #include "sm90/backward_layout.cuh"
 #include "sm90/backward_mma.cuh"
@@ -57,6 +58,7 @@ struct Consumer {
                             ValueGradient& dv) {
         tile = StageTile::arrived(shared, step % 2, tile, gradients);
         seen.look(place, keys(), warpgroup, tile);
+        Ends::clear_queries(*this, tile);
         const auto look_ahead = [&] {
             if (!is_last) await(place, tile + kTileStep, step + 1);
         };
@@ -244,16 +246,17 @@ struct Consumer {
         ValueGradient dv;
         clear(dk);
         clear(dv);
+        Ends::clear_keys(*this);
         constexpr HeadLoop kLoop = kSaves.heads_again ? HeadLoop::finds_again : HeadLoop::keeps;
         visit_heads<kLoop>(
             attention, arguments, keys(), [&](const HeadPlace& place, TileRange tiles) {
-                ScoreGradients gradients(attention, arguments, place, keys().first_kv, warp_key(),
-                                         lane());
+                TileLength length = keys().length(attention);
+                ScoreGradients gradients(attention, arguments, place, length, keys().first_kv,
+                                         warp_key(), lane());
                 GradientSums sums{};
                 float* const dq_accumulator =
                     attention.dq_accumulator +
-                    static_cast<long long>(place.b * attention.heads + place.h) *
-                        padded(attention.q_len) * mod::kHeadDim;
+                    PaddedRows(attention, length).first(place) * mod::kHeadDim;
                 // Held, or they would be found again between the MMAs of two tiles.
                 int left = computed_again(tiles.end - tiles.begin);
                 int tile = computed_again(tile_in_order(tiles, tiles.begin));

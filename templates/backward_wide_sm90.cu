@@ -195,7 +195,8 @@ struct Consumer {
         clear(held.sums);
         held.to = dq_of(keys.h_kv * (attention.heads / attention.kv_heads)); // zeros may go there
         visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-            ScoreGradients gradients(attention, arguments, place, keys.first_kv, warp_key(), lane);
+            ScoreGradients gradients(attention, arguments, place, keys.length(attention),
+                                     keys.first_kv, warp_key(), lane);
             GradientSums sums{};
             float* const dq = dq_of(place.h);
 #pragma unroll 1

@@ -253,7 +253,7 @@ struct Consumer {
         if (rows >= 16)
             store_staged(maps.o, {length.entry(), place.h, first_row, 0}, staged);
         else
-            copy_staged(attention.o, place.h, first_row, rows, staged);
+            copy_rows<mod::kHeadDimV, kQueryPanel>(attention.o, place.h, first_row, rows, staged);
     }
     __device__ void leave_queries() {
         shared.queries.empty(query.stage).arrive();

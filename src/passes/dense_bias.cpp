@@ -44,6 +44,7 @@ bool is_dense_matrix_of_indices(const Mod& mod, NodeId read) {
 
 NodeId dense_bias_of_score(const Mod& mod) {
     NodeId best = ir::kNoNode;
+    if (!mod.program.is_dense()) return best;
     bool best_is_learned = false;
     for (const NodeId id : ir::reachable(mod.program.graph, std::span(&mod.score, 1))) {
         if (!is_dense_bias(mod, id) || mod.place[id] != Place::element) continue;

@@ -24,6 +24,7 @@ bool is_of_distance(const Mod& mod, NodeId id) {
 } // namespace
 
 std::vector<NodeId> distance_values(const Mod& mod) {
+    if (!mod.program.is_dense()) return {};
     std::vector<NodeId> roots = {mod.score, mod.d_score};
     for (const ReadGradient& gradient : mod.gradients)
         if (gradient_sum(mod, gradient) != GradientSum::distance) roots.push_back(gradient.partial);

@@ -135,7 +135,7 @@ NodeId gradient_factor(Mod& mod, const ReadGradient& gradient) {
 }
 
 void find_sum_factors(Mod& mod, bool divides) {
-    if (mod.gradients.empty()) return;
+    if (mod.gradients.empty() || !mod.program.is_dense()) return;
     // Of the warps that sum over diagonals there are none where they have other sums, or copy.
     const auto is_of_elements = [&](const ReadGradient& gradient) {
         return mod.place[gradient.read] == Place::element && !mod.of_distance[gradient.read];

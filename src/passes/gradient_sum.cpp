@@ -17,7 +17,7 @@ using ir::Op;
 namespace {
 
 bool is_of_distance(const Mod& mod, NodeId read) {
-    return mod.counters[read] == ir::kNoNode && mod.of_distance[read];
+    return mod.program.is_dense() && mod.counters[read] == ir::kNoNode && mod.of_distance[read];
 }
 
 bool is_dense_bias_gradient(const Mod& mod, const ReadGradient& gradient) {
@@ -85,8 +85,8 @@ GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums 
     if (sum != GradientSum::element || !is_dense_bias_gradient(mod, gradient)) return sum;
     // The warps that add tiles of a dense bias are those that sum tiles of dS elsewhere.
     const bool takes_dense_biases =
-        tile.adds_bias_gradients && tile.key_width == 0 && !mod.deterministic &&
-        std::ranges::none_of(mod.gradients, [&](const ReadGradient& other) {
+        mod.program.is_dense() && tile.adds_bias_gradients && tile.key_width == 0 &&
+        !mod.deterministic && std::ranges::none_of(mod.gradients, [&](const ReadGradient& other) {
             return sum_of(mod, other, 0) == GradientSum::distance;
         });
     if (!takes_dense_biases) return sum;
@@ -108,13 +108,14 @@ bool sums_by(const Mod& mod, GradientSum sum, TileSums tile) {
 }
 
 bool sums_tables(const Mod& mod) {
-    return !mod.deterministic && index_2d_reads(mod).width == 0 &&
+    return mod.program.is_dense() && !mod.deterministic && index_2d_reads(mod).width == 0 &&
            !sums_by(mod, GradientSum::distance) && !sums_by(mod, GradientSum::dense_bias) &&
            dense_bias_of_score(mod) == ir::kNoNode &&
            sums_by(mod, GradientSum::table, {.sums_tables = true});
 }
 
 int key_width_of_gradients(const Mod& mod) {
+    if (!mod.program.is_dense()) return 0;
     constexpr std::int64_t kWidest = 128;
     std::vector<NodeId> reads;
     reads.reserve(mod.gradients.size());
@@ -205,7 +206,8 @@ std::string_view description(GradientSum sum) {
 Index2dReads index_2d_reads(const Mod& mod) {
     Index2dReads reads;
     // The warps that sum by the 2-D key index are those that sum by distance elsewhere.
-    if (sums_by(mod, GradientSum::distance) || mod.deterministic) return reads;
+    if (!mod.program.is_dense() || sums_by(mod, GradientSum::distance) || mod.deterministic)
+        return reads;
     reads.width = key_width_of_gradients(mod);
     if (reads.width == 0) return reads;
     reads.sums_columns = sums_by(mod, GradientSum::remainder, {.key_width = reads.width});

@@ -23,16 +23,29 @@ Extent query_tiles(const Program& program, int tile) {
     return {{{1, {{Of::batch}, {Of::heads}, tiles_of(Of::queries, tile)}}}};
 }
 
+Extent key_tiles_of_each(int tile) {
+    return {{{1, {{Of::batch}, {Of::kv_heads}, tiles_of(Of::keys, tile)}}}};
+}
+Extent key_tiles(const Program& program, int tile) {
+    if (program.options().key_layout == Layout::ragged)
+        return {{{1, {{Of::kv_heads}, tiles_of(Of::all_keys, tile)}},
+                 {1, {{Of::kv_heads}, {Of::batch}}}}};
+    return key_tiles_of_each(tile);
+}
+
+Extent padded_query_rows(const Program& program, int factor, int per) {
+    if (program.options().query_layout == Layout::ragged)
+        return {{{factor, {{Of::heads}, {Of::all_queries, 0, kReferenceRows, per}}},
+                 {std::int64_t{factor} * kReferenceRows / per, {{Of::heads}, {Of::batch}}}}};
+    return {{{factor, {{Of::batch}, {Of::heads}, {Of::queries, 0, kReferenceRows, per}}}}};
+}
+
 void add_row_facts(const Program& program, PassPlan& pass) {
     Extent of_head = {{{1, {{Of::queries, 0, kReferenceRows}}}}};
     if (program.options().query_layout == Layout::ragged)
         of_head = {{{1, {{Of::all_queries, 0, kReferenceRows}}}, {kReferenceRows, {{Of::batch}}}}};
-    Extent all = {{{kRowFacts, {{Of::batch}, {Of::heads}, {Of::queries, 0, kReferenceRows}}}}};
-    if (program.options().query_layout == Layout::ragged)
-        all = {{{kRowFacts, {{Of::heads}, {Of::all_queries, 0, kReferenceRows}}},
-                {kRowFacts * kReferenceRows, {{Of::heads}, {Of::batch}}}}};
     pass.workspace.push_back({.region = Region::row_facts,
-                              .elements = std::move(all),
+                              .elements = padded_query_rows(program, kRowFacts),
                               .argument = argument(&AttentionArguments::row_facts)});
     pass.length_arguments.push_back({argument(&AttentionArguments::fact_rows), std::move(of_head)});
 }

@@ -20,6 +20,13 @@ inline constexpr std::string_view kBesideSink = ", weights beside a sink and its
 Launch find_references(const Program& program, std::size_t kernel);
 // Tiles of so many queries, of all heads: blocks of kernels that have one each.
 Extent query_tiles(const Program& program, int tile);
+// The same of keys; and where ragged keys have launches by heads, as many for each request as for
+// the longest.
+Extent key_tiles(const Program& program, int tile);
+Extent key_tiles_of_each(int tile);
+// Queries of all heads, each of which, or each request in it, is lengthened to whole tiles of
+// kReferenceRows: `factor` for each `per` of them.
+Extent padded_query_rows(const Program& program, int factor, int per = 1);
 
 // Region::exact_sums, and what the runtime must know of them.
 void add_exact_sums(const Program& program, PassPlan& pass);

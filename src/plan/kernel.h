@@ -67,6 +67,7 @@ struct KernelRequest {
     passes::Index2dReads index_2d_reads; // in the fused backward
     bool has_block_mask = false;         // a block mask says which tiles are visited
     bool has_window = false;             // a band with both ends does
+    bool is_ragged = false;              // queries and keys lie behind those of other requests
     bool has_own_instructions = true;    // of one architecture alone: Target
     std::string_view generic_because; // why only kernels for tensors of any layout will do, if so
     bool is_long = false;             // what is computed for an element: plan::is_long

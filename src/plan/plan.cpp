@@ -45,8 +45,6 @@ Result<void> check_demand(const CompileOptions& options, const KernelRequest& re
     return {};
 }
 
-constexpr std::string_view kNotDense = "requests have lengths of their own";
-
 // Why memory should not add up gradients where a kernel is written out for each element of a
 // thread; empty where it may.
 std::string_view why_not_by_element(const passes::Mod& mod) {
@@ -62,11 +60,18 @@ std::string_view why_not_by_element(const passes::Mod& mod) {
     return sums > kMostSums ? "memory adds up several gradients of each element" : "";
 }
 
+// Why kernels of a family cannot have these layouts; empty where they can.
+std::string_view why_not_layouts(const Program& program) {
+    const ir::Program& ir = program.mod().program;
+    if (ir.key_layout == Layout::paged) return "keys lie in pages";
+    return ir.query_layout == ir.key_layout ? "" : "only queries, or only keys, are ragged";
+}
+
 // Why a fused kernel would not give the same bits on every run; empty where it does. Only kernels
 // of some families add to dq in an order, and in these no gradient is taken head by head.
 std::string_view why_not_in_order(const Program& program) {
     const passes::Mod& mod = program.mod();
-    if (!mod.program.is_dense()) return kNotDense;
+    if (const std::string_view why = why_not_layouts(program); !why.empty()) return why;
     if (program.options().backward_kernel == BackwardKernel::generic)
         return "generic kernels were asked for";
     if (program.needs_block_mask()) return "tiles come from a block mask";
@@ -78,20 +83,11 @@ std::string_view why_not_in_order(const Program& program) {
     return specialized_family(fused.arch).why_not(fused);
 }
 
-// Why kernels of a family cannot have these layouts; empty where they can.
-std::string_view why_not_layouts(const Program& program, KernelKind kind) {
-    const ir::Program& ir = program.mod().program;
-    if (ir.is_dense()) return "";
-    if (kind != KernelKind::forward) return kNotDense;
-    if (ir.key_layout == Layout::paged) return "keys lie in pages";
-    return ir.query_layout == ir.key_layout ? "" : "only queries, or only keys, are ragged";
-}
-
 // Why only kernels for tensors of any layout will do, beside what families say; empty where others
 // are as good.
 std::string_view why_generic(const Program& program, KernelKind kind) {
     const CompileOptions& options = program.options();
-    if (const std::string_view why = why_not_layouts(program, kind); !why.empty()) return why;
+    if (const std::string_view why = why_not_layouts(program); !why.empty()) return why;
     if (options.kv_dtype) return "keys and values have eight bits";
     if (kind == KernelKind::forward ? options.forward_kernel == ForwardKernel::generic
                                     : options.backward_kernel == BackwardKernel::generic)

@@ -67,6 +67,8 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     both.has_own_instructions = target_.has_own_instructions;
     both.deterministic = options_.deterministic;
     both.has_block_mask = needs_block_mask_;
+    both.is_ragged =
+        options_.query_layout == Layout::ragged && options_.key_layout == Layout::ragged;
 
     forward_ = both;
     forward_.kind = KernelKind::forward;

@@ -32,17 +32,22 @@ struct HeadPlace {
 
     __device__ HeadPlace(const AttentionArguments& attention, const mod::Arguments& arguments,
                          int batch, int head_index, int kv_head)
-        : b(batch), h(head_index), h_kv(kv_head), launch(mod::at_launch(arguments)),
+        : HeadPlace(arguments, SequenceLength(attention, batch), head_index, kv_head) {}
+
+    // Of a batch entry whose lengths are at hand.
+    template <typename Length>
+    __device__ HeadPlace(const mod::Arguments& arguments, const Length& length, int head_index,
+                         int kv_head)
+        : b(length.b()), h(head_index), h_kv(kv_head), launch(mod::at_launch(arguments)),
           head(mod::at_head(arguments, launch, b, h, h_kv)), low(-kAnyDistance),
           high(kAnyDistance) {
         if constexpr (mod::kHasBand) {
             const mod::Band band = mod::band(arguments, launch, head, b, h, h_kv);
-            const SequenceLength length(attention, b);
             const long long shift = length.q_offset() - length.kv_offset();
             low = distance(band.low, shift);
             high = distance(band.high, shift);
         }
-        find_clamps(attention, arguments);
+        find_clamps(arguments, length);
     }
 
     // The same place, with what another thread found out.
@@ -50,7 +55,7 @@ struct HeadPlace {
                          int batch, int head_index, int kv_head, int lowest, int highest)
         : b(batch), h(head_index), h_kv(kv_head), launch(mod::at_launch(arguments)),
           head(mod::at_head(arguments, launch, b, h, h_kv)), low(lowest), high(highest) {
-        find_clamps(attention, arguments);
+        find_clamps(arguments, SequenceLength(attention, b));
     }
 
     // Of the keys that a query may see, by the band alone; the last is negative where there are
@@ -106,11 +111,10 @@ struct HeadPlace {
     }
 
   private:
-    __device__ void find_clamps(const AttentionArguments& attention,
-                                const mod::Arguments& arguments) {
+    template <typename Length>
+    __device__ void find_clamps(const mod::Arguments& arguments, const Length& length) {
         if constexpr (mod::kClamps != 0) {
             const mod::Clamps clamps = mod::clamps(arguments, launch, head, b, h, h_kv);
-            const SequenceLength length(attention, b);
             const long long q_shift = -length.q_offset(), kv_shift = -length.kv_offset();
             first_least = distance(clamps.first_least, kv_shift);
             first_most = distance(clamps.first_most, kv_shift);
@@ -168,8 +172,9 @@ __device__ inline TileRange visible_tiles(const HeadPlace& place, const Sequence
     return tiles_between(place.keys_of(first_q, last_q), length.keys(), tile);
 }
 // Tiles of `tile` queries that may see keys first_kv ... last_kv, likewise.
-__device__ inline TileRange seeing_tiles(const HeadPlace& place, const SequenceLength& length,
-                                         int first_kv, int last_kv, int tile) {
+template <typename Length>
+__device__ inline TileRange seeing_tiles(const HeadPlace& place, const Length& length, int first_kv,
+                                         int last_kv, int tile) {
     if (!mod::kIsDense && first_kv > last_kv) return {0, 0};
     return tiles_between(place.queries_of(first_kv, last_kv), length.queries(), tile);
 }

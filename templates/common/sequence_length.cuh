@@ -104,6 +104,13 @@ __device__ inline TileOfRequest tile_of_request(int place, int requests, int til
     const int request = request_at(place, requests, first_place);
     return {request, place - first_place(request)};
 }
+// Where the row facts of a head's queries begin, of one request of ragged queries: each has whole
+// tiles of kReferenceRows.
+__device__ inline long long first_ragged_fact(const AttentionArguments& attention,
+                                              long long first_query_row, int request, int h) {
+    return static_cast<long long>(h) * attention.fact_rows +
+           (first_query_row / kReferenceRows + request) * kReferenceRows;
+}
 // As many places as tiles of ragged tensors with so many rows may have.
 __device__ inline int ragged_tiles(const AttentionArguments& attention, long long rows, int tile) {
     return static_cast<int>((rows + tile - 1) / tile) + attention.batch;

@@ -44,8 +44,7 @@ class RowFacts {
     static __device__ long long first_of(const AttentionArguments& attention,
                                          const SequenceLength& length, int h) {
         if constexpr (mod::kQueriesAreRagged)
-            return static_cast<long long>(h) * attention.fact_rows +
-                   (length.first_query_row() / kReferenceRows + length.b()) * kReferenceRows;
+            return first_ragged_fact(attention, length.first_query_row(), length.b(), h);
         return (static_cast<long long>(length.b()) * attention.heads + h) * attention.fact_rows;
     }
 

@@ -38,6 +38,7 @@ constexpr __device__ BackwardShape shape_of_program() {
     shape.query_sums = mod::kQuerySums;
     shape.has_block_mask = mod::kHasBlockMask;
     shape.is_persistent = mod::kPersistent;
+    shape.is_ragged = mod::kKeysAreRagged;
     return shape;
 }
 constexpr BackwardShape kShape = shape_of_program();
@@ -120,6 +121,8 @@ static_assert(kLayout.end <= mod::kSharedBytes);
 // TMA and matrices of eight rows find them by 16 bytes.
 static_assert(kLayout.index_2d % 16 == 0 && kLayout.sums % 16 == 0);
 static_assert(!mod::kPersistent || kShape.can_be_persistent());
+// Some places of ragged keys have no tile, and blocks are none the longer for it.
+static_assert(mod::kIsDense || (mod::kPersistent && mod::kQueriesAreRagged && mod::kKeysAreRagged));
 
 // Barriers by pairs: of the stages of a ring, or of the warpgroups.
 struct Shared {
@@ -155,7 +158,9 @@ struct Shared {
     __device__ Barrier d_values_read() const { return barrier(kOwnBarriers + 7); }
 
     // Which tile of keys a slot holds, and where it is, from the first slot.
-    __device__ unsigned key_tile(int slot) const { return base + kLayout.key_tiles + 16 * slot; }
+    __device__ unsigned key_tile(int slot) const {
+        return base + kLayout.key_tiles + kShape.key_tile_bytes() * slot;
+    }
     static __device__ int slot_offset(int slot) {
         return kKeySlots == 1 ? 0 : slot * (kLayout.spare_keys - kLayout.keys);
     }
@@ -239,6 +244,7 @@ constexpr int kDValuesPanel = mod::kPersistent ? kQueryPanel : kKeyPanel;
 // Where warpgroups alternate, even and odd tiles have barriers of their own: a warpgroup that does
 // not multiply a tile's dS may already arrive for the next tile.
 constexpr int kLastMmaBarrier = 1, kPBarrier = 2, kDScoresBarrier = 3; // and the next
+constexpr int kEndsBarrier = 5; // of a warpgroup: the first, and the next
 
 // dS is in shared memory.
 __device__ inline void meet_at_d_scores() {

@@ -43,6 +43,7 @@ struct BackwardShape {
     int table_words; // for sums of tables, of each warp that finds them
     int query_sums;  // gradients by query that the block's warps put together
     bool has_block_mask, is_persistent;
+    bool is_ragged; // queries and keys are
 
     // A warpgroup has 64 keys of its own. Where dk and dv are too wide for its registers, both have
     // the same 64 keys, and each has half of the columns of dk and dv, and computes the scores of
@@ -148,6 +149,12 @@ struct BackwardShape {
         return 4 * kConsumers * query_tile * 4;
     }
 
+    // Which tile of keys a slot of a persistent block has, and lengths of its request.
+    static constexpr int kTileBytes = 16, kLengthBytes = 32;
+    FLEXC_SHARED constexpr int key_tile_bytes() const {
+        return kTileBytes + (is_ragged ? kLengthBytes : 0);
+    }
+
     // Those of persistent blocks come after the others.
     FLEXC_SHARED constexpr int own_barriers() const {
         return 14 + 2 * bias_stages + (d_scores_stages == 1) + (query_sums > 0);
@@ -198,7 +205,7 @@ FLEXC_SHARED constexpr BackwardLayout backward_layout(const BackwardShape& shape
     at.tables =
         round_up_16(at.query_sums + shape.query_sums * kQuerySumSlots * shape.query_sums_bytes());
     at.key_tiles = at.tables + kSumWarps * 4 * shape.table_words;
-    at.end = at.key_tiles + (shape.is_persistent ? 2 * 16 : 0);
+    at.end = at.key_tiles + (shape.is_persistent ? 2 * shape.key_tile_bytes() : 0);
     at.spare_keys = round_up(at.end, kPanelAlignment);
     return at;
 }

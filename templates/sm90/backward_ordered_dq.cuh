@@ -19,9 +19,8 @@ namespace sm90 {
 
 // One for each row block of queries, of which a tile has one or two; behind dq's accumulator.
 __device__ inline int* dq_semaphores(const KernelArguments& attention) {
-    const long long rows =
-        static_cast<long long>(padded(attention.q_len)) * attention.batch * attention.heads;
-    return reinterpret_cast<int*>(attention.dq_accumulator + rows * mod::kHeadDim);
+    return reinterpret_cast<int*>(attention.dq_accumulator +
+                                  PaddedRows::count(attention) * mod::kHeadDim);
 }
 
 __device__ inline void add_pieces_in_order(const KernelArguments& attention,
@@ -29,12 +28,12 @@ __device__ inline void add_pieces_in_order(const KernelArguments& attention,
                                            const BackwardTensorMaps& maps, Shared shared,
                                            const KeyTile& only) {
     constexpr int kRowBlockFloats = kRowBlock * mod::kHeadDim;
-    const long long row_blocks = padded(attention.q_len) / kRowBlock;
     unsigned parity = 0;
     wait_for_kernel_ahead();
     visit_key_tiles<false>(shared, only, [&](const KeyTile& keys, unsigned which) {
         visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-            const long long before = (place.b * attention.heads + place.h) * row_blocks;
+            const PaddedRows rows(attention, keys.length(attention));
+            const long long before = rows.first_block(place);
 #pragma unroll 1
             for (int i = tiles.begin; i < tiles.end; ++i, parity ^= 1) {
                 const int tile = tile_in_order(tiles, i);

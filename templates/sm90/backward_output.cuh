@@ -1,6 +1,7 @@
 // dk and dv of a warp's 16 keys, on their way to memory.
 #pragma once
 
+#include "sm90/backward_ends.cuh"
 #include "sm90/backward_tiles.cuh"
 #include "sm90/pack.cuh"
 #include "sm90/tma.cuh"
@@ -100,14 +101,18 @@ struct WarpOutput {
     __device__ void store(const TensorArgument& tensor, unsigned flags, const TensorMap& map,
                           const KeyTile& keys, unsigned memory, const float (&sums)[kCount],
                           float factor) const {
-        const Corner corner{keys.b, keys.h_kv, keys.first_kv + 64 * warpgroup + 16 * warp, 0};
+        const Corner corner{keys.entry(attention), keys.h_kv,
+                            keys.first_row(attention) + 64 * warpgroup + 16 * warp, 0};
         const bool is_float = (flags & kOutputF32) != 0;
         if (is_float)
-            store_floats(tensor, flags, corner, kColumns, attention.kv_len, EveryColumn{}, sums,
-                         factor);
+            store_floats(tensor, flags, corner, kColumns, keys.end_row(attention), EveryColumn{},
+                         sums, factor);
         else
             write_rows<panels(kColumns), kPanelBytes>(memory, EveryColumn{}, sums, factor);
         __syncwarp();
+        if (!is_float)
+            Ends::store_box_rows<kColumns, kPanelBytes>(attention, tensor, keys, corner, 16 * warp,
+                                                        memory);
         if (!mod::kPersistent && lane == 0 && !is_float)
             store_rows<panels(kColumns), kPanelBytes>(map, corner, memory);
     }
@@ -119,20 +124,26 @@ __device__ inline void store_gradients(const AttentionArguments& attention,
                                        const BackwardTensorMaps& maps, Shared shared,
                                        const KeyTile& keys, unsigned which) {
     const auto corner = [&](int warpgroup) {
-        return Corner{keys.b, keys.h_kv, keys.first_kv + 64 * warpgroup, 0};
+        return Corner{keys.entry(attention), keys.h_kv, keys.first_row(attention) + 64 * warpgroup,
+                      0};
+    };
+    const auto stores = [&](int warpgroup) {
+        return Ends::stores_box(attention, keys, corner(warpgroup).row);
     };
     shared.d_values_full().wait(which % 2);
     if (!(attention.dv_flags & kOutputF32))
 #pragma unroll
         for (int i = 0; i < kConsumers; ++i)
-            store_rows<kValuePanels, kDValuesPanel>(maps.dv, corner(i), shared.d_values(i));
+            if (stores(i))
+                store_rows<kValuePanels, kDValuesPanel>(maps.dv, corner(i), shared.d_values(i));
     end_additions();
     shared.d_keys_full().wait(which % 2);
     if (!(attention.dk_flags & kOutputF32))
 #pragma unroll
         for (int i = 0; i < kConsumers; ++i)
-            store_rows<kPanels, kKeyPanel>(maps.dk, corner(i),
-                                           shared.d_keys(i, static_cast<int>(which % kKeySlots)));
+            if (stores(i))
+                store_rows<kPanels, kKeyPanel>(
+                    maps.dk, corner(i), shared.d_keys(i, static_cast<int>(which % kKeySlots)));
     end_additions();
     wait_for_additions<1>();
     shared.d_values_read().arrive();

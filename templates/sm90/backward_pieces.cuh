@@ -89,8 +89,8 @@ __device__ inline void add_pieces(const KernelArguments& attention, const mod::A
     visit_key_tiles<false>(shared, only, [&](const KeyTile& keys, unsigned which) {
         visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
             QueryTiles walk(attention, place, keys, tiles);
-            const int before = (place.b * attention.heads + place.h) *
-                               static_cast<int>(padded(attention.q_len) / kRowBlock);
+            const PaddedRows rows(attention, keys.length(attention));
+            const int before = static_cast<int>(rows.first_block(place));
             const auto next = [&] {
                 return walk.is_done() ? -1 : before + walk.tile() * kRowBlocks;
             };

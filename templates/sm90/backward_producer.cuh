@@ -27,17 +27,38 @@ __device__ inline void prefetch_panels(const TensorMap& map, Corner from) {
 }
 
 // Keys of a tile, and values.
-__device__ inline void load_keys(const BackwardTensorMaps& maps, Shared shared, const KeyTile& keys,
+__device__ inline void load_keys(const AttentionArguments& attention,
+                                 const BackwardTensorMaps& maps, Shared shared, const KeyTile& keys,
                                  int slot) {
     shared.keys(slot).arrive_expecting(kPanels * kKeyPanel);
     load_panels(shared.base + kLayout.keys + Shared::slot_offset(slot), kKeyPanel, kPanels, maps.k,
-                {keys.b, keys.h_kv, keys.first_kv, 0}, shared.keys(slot), kKeyPanelColumns);
+                {keys.entry(attention), keys.h_kv, keys.first_row(attention), 0}, shared.keys(slot),
+                kKeyPanelColumns);
 }
-__device__ inline void load_values(const BackwardTensorMaps& maps, Shared shared,
+__device__ inline void load_values(const AttentionArguments& attention,
+                                   const BackwardTensorMaps& maps, Shared shared,
                                    const KeyTile& keys) {
     shared.values().arrive_expecting(kValuePanels * kKeyPanel);
     load_panels(shared.base + kLayout.values, kKeyPanel, kValuePanels, maps.v,
-                {keys.b, keys.h_kv, keys.first_kv, 0}, shared.values());
+                {keys.entry(attention), keys.h_kv, keys.first_row(attention), 0}, shared.values());
+}
+
+// The index of a tile that no block of a persistent kernel has taken.
+__device__ inline int take_tile(const KernelArguments& attention) {
+    return static_cast<int>(gridDim.x) + atomicAdd(attention.tiles_taken, 1);
+}
+// The index-th tile, or where there is none the next that there is.
+__device__ inline KeyTile tile_from(const KernelArguments& attention,
+                                    const mod::Arguments& arguments, int index, int count) {
+    KeyTile keys = index < count ? KeyTile(attention, arguments, index) : KeyTile::none();
+    if constexpr (mod::kKeysAreRagged)
+#pragma unroll 1
+        while (keys.is_none() && index < count) {
+            wait_for_kernel_ahead();
+            index = take_tile(attention);
+            if (index < count) keys = KeyTile(attention, arguments, index);
+        }
+    return keys;
 }
 
 // Where the kernel is persistent, by a thread of its own: one tile of keys after another, told to
@@ -45,27 +66,27 @@ __device__ inline void load_values(const BackwardTensorMaps& maps, Shared shared
 __device__ inline void load_key_tiles(const KernelArguments& attention,
                                       const mod::Arguments& arguments,
                                       const BackwardTensorMaps& maps, Shared shared) {
-    const int count = (attention.kv_len + mod::kKeyTile - 1) / mod::kKeyTile * attention.batch *
-                      attention.kv_heads;
+    const int count = KeyTile::count_of_launch(attention);
     int index = static_cast<int>(blockIdx.x);
 #pragma unroll 1
     for (unsigned tiles = 0;; ++tiles) {
         const int slot = static_cast<int>(tiles % kKeySlots);
-        const KeyTile keys = index < count ? KeyTile(attention, arguments, index) : KeyTile::none();
+        const KeyTile keys = tile_from(attention, arguments, index, count);
         shared.keys_empty(slot).wait(tiles / kKeySlots % 2 ^ 1);
         keys.store(shared.key_tile(slot));
         if (keys.is_none()) {
             shared.keys(slot).arrive();
             return;
         }
-        load_keys(maps, shared, keys, slot);
-        prefetch_panels<kValuePanels>(maps.v, {keys.b, keys.h_kv, keys.first_kv, 0});
+        load_keys(attention, maps, shared, keys, slot);
+        prefetch_panels<kValuePanels>(
+            maps.v, {keys.entry(attention), keys.h_kv, keys.first_row(attention), 0});
         shared.values_empty().wait(tiles % 2 ^ 1);
-        load_values(maps, shared, keys);
+        load_values(attention, maps, shared, keys);
         if (tiles == 0) wait_for_kernel_ahead();
         // Not earlier: a tile that is taken too soon would wait here while other blocks are idle.
         shared.queries_end().wait(tiles % 2);
-        index = static_cast<int>(gridDim.x) + atomicAdd(attention.tiles_taken, 1);
+        index = take_tile(attention);
     }
 }
 
@@ -74,24 +95,28 @@ __device__ inline void load_key_tiles(const KernelArguments& attention,
 __device__ inline void load_tiles(const AttentionArguments& attention,
                                   const mod::Arguments& arguments, const BackwardTensorMaps& maps,
                                   Shared shared, const KeyTile& keys, int& step) {
-    const long long rows = padded(attention.q_len);
+    const PaddedRows rows(attention, keys.length(attention));
     const bool loads = !kStagesIndex2d || threadIdx.x % 32 == 0;
     // While a block mask says whether there is anything to load.
     if (mod::kHasBlockMask && !mod::kPersistent && loads) {
-        const Corner key{keys.b, keys.h_kv, keys.first_kv, 0};
+        const Corner key{keys.entry(attention), keys.h_kv, keys.first_row(attention), 0};
         prefetch_panels<kPanels>(maps.k, key);
         prefetch_panels<kValuePanels>(maps.v, key);
     }
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-        const long long sums = (place.b * attention.heads + place.h) * rows;
+        TileLength length = keys.length(attention, place);
+        const long long sums = rows.first(place);
         Index2dTables tables(attention, keys.first_kv);
 #pragma unroll 1
         for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
              walk.advance(), ++step) {
             const int stage = step % 2;
             const unsigned parity = step / 2 % 2 ^ 1;
-            const Corner query{place.b, place.h, walk.tile() * mod::kQueryTile, 0};
-            if (!mod::kPersistent && step == 0 && loads) load_keys(maps, shared, keys, 0);
+            const int tile_query = walk.tile() * mod::kQueryTile;
+            const Corner query{length.entry(), place.h,
+                               static_cast<int>(length.first_query_row()) + tile_query, 0};
+            if (!mod::kPersistent && step == 0 && loads)
+                load_keys(attention, maps, shared, keys, 0);
             const Barrier queries = shared.queries_full(stage);
             const auto load = [&] {
                 shared.queries_empty(stage).wait(parity);
@@ -103,12 +128,12 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
                                 kQueryPanel, kPanels, maps.q, query, queries);
                 }
                 if (step == 0 && loads) {
-                    if constexpr (!mod::kPersistent) load_values(maps, shared, keys);
+                    if constexpr (!mod::kPersistent) load_values(attention, maps, shared, keys);
                     wait_for_kernel_ahead();
                 }
                 if (loads) {
                     load_bytes(shared.base + kLayout.facts + stage * kFactBytes,
-                               attention.row_facts + (sums + query.row) * kRowFacts, kFactBytes,
+                               attention.row_facts + (sums + tile_query) * kRowFacts, kFactBytes,
                                queries);
                 }
                 shared.d_out_empty(stage).wait(parity);
@@ -121,18 +146,18 @@ __device__ inline void load_tiles(const AttentionArguments& attention,
             };
             if constexpr (kStagesIndex2d) {
                 Index2dTables::Rows values;
-                if (tables.is_inside()) tables.read(values, query.row);
+                if (tables.is_inside()) tables.read(values, tile_query);
                 load();
                 if (!tables.is_known()) {
                     tables.find(arguments, place);
-                    if (tables.is_inside()) tables.read(values, query.row);
+                    if (tables.is_inside()) tables.read(values, tile_query);
                 }
                 __syncwarp();
                 const unsigned memory = shared.index_2d(stage);
                 if (tables.is_inside())
-                    tables.fill(values, query.row, memory, queries);
+                    tables.fill(values, tile_query, memory, queries);
                 else
-                    Index2dStage{attention, arguments, place, query.row, keys.first_kv, memory}
+                    Index2dStage{attention, arguments, place, tile_query, keys.first_kv, memory}
                         .fill(queries);
             } else {
                 load();
@@ -164,9 +189,10 @@ __device__ inline void stage_rows_in_parts(const AttentionArguments& attention,
 #pragma unroll
         for (int byte = 0; byte < kRowBytes; byte += 8) {
             read_again(arguments);
+            TileLength length = keys.length(attention);
             const int q =
-                min(first_row + first + lane_again(), computed_again(attention.q_len) - 1) +
-                static_cast<int>(attention.q_offset);
+                min(first_row + first + lane_again(), computed_again(length.queries()) - 1) +
+                static_cast<int>(length.q_offset());
             const mod::Row row = mod::at_row(arguments, mod::at_launch(arguments), place.head,
                                              keys.b, place.h, keys.h_kv, q);
             mod::Row& staged = Shared::rows(computed_again(step) % 2)[first + lane_again()];
@@ -195,8 +221,7 @@ __device__ inline void stage_values(const AttentionArguments& attention,
                         const int stage = step % 2;
                         shared.queries_empty(stage).wait(step / 2 % 2 ^ 1);
                         const auto stage_row = [&](int i, const mod::Launch& launch) {
-                            const int q = min(first_row + i, attention.q_len - 1) +
-                                          static_cast<int>(attention.q_offset);
+                            const int q = keys.length(attention).q_idx(first_row + i);
                             Shared::rows(stage)[i] = mod::at_row(arguments, launch, place.head,
                                                                  place.b, place.h, place.h_kv, q);
                         };

@@ -31,11 +31,12 @@ struct RowFacts {
 class ScoreGradients {
   public:
     __device__ ScoreGradients(const KernelArguments& attention, const mod::Arguments& arguments,
-                              const HeadPlace& place, int tile_key, int warp_key, int lane)
-        : attention_(attention), arguments_(arguments), place_(place),
+                              const HeadPlace& place, TileLength length, int tile_key, int warp_key,
+                              int lane)
+        : attention_(attention), arguments_(arguments), place_(place), length_(length),
           first_key_(warp_key + lane / 4), first_query_(lane % 4 * 2),
-          columns_(attention, arguments, place, warp_key, lane),
-          queries_(attention, arguments, place, columns_, warp_key, lane),
+          columns_(length, arguments, place, warp_key, lane),
+          queries_(length, arguments, place, columns_, warp_key, lane),
           index_2d_reads_(tile_key, first_key_, first_query_) {
         const int head = place.b * attention.heads + place.h;
         const long long count = distance_count(attention);
@@ -62,7 +63,7 @@ class ScoreGradients {
 
     __device__ const TileBiases& biases() const { return biases_; }
     __device__ QuerySummation summation(const Shared& shared) const {
-        return {attention_, arguments_, place_, shared};
+        return {length_, arguments_, place_, shared};
     }
 
     // Whether the block mask says that nothing of the tile is hidden.
@@ -173,7 +174,7 @@ class ScoreGradients {
             });
     }
     // The thread's keys, for any query: what reads by heads and keys name.
-    __device__ bool has_key(int key) const { return first_key_ + 8 * key < attention_.kv_len; }
+    __device__ bool has_key(int key) const { return first_key_ + 8 * key < length_.keys(); }
     __device__ mod::At at_key(const mod::Row& row, int key) const {
         return element(row, key, 0, 0, 0);
     }
@@ -258,11 +259,6 @@ class ScoreGradients {
         }
     }
 
-    // As the program sees a key, or the last one.
-    static __device__ int inside(const AttentionArguments& attention, int position) {
-        return min(position, attention.kv_len - 1) + static_cast<int>(attention.kv_offset);
-    }
-
     // Positions start anew with the products, so that nothing of them is computed before; where
     // elements read memory, with every few queries, so that no more reads are under way at once;
     // and with every part of the queries.
@@ -276,7 +272,7 @@ class ScoreGradients {
     // Whether queries end before those of a pair. The branch keeps reads and parts apart, or
     // registers spill.
     __device__ bool ends_before(int pair, int tile_query) const {
-        return starts_anew(pair) && tile_query + 8 * pair >= attention_.q_len;
+        return starts_anew(pair) && tile_query + 8 * pair >= length_.queries();
     }
 
     // Accumulator i of a key: the first of two waits for the second, then both are packed.
@@ -290,8 +286,7 @@ class ScoreGradients {
     // As the program sees it. Memory is read within the tensors only.
     __device__ int key_index(int key, bool reads) const {
         const int position = first_key_ + 8 * key;
-        return reads ? inside(attention_, position)
-                     : position + static_cast<int>(attention_.kv_offset);
+        return reads ? length_.kv_idx(position) : position + static_cast<int>(length_.kv_offset());
     }
     // `first`: of the tile's queries, this thread's first in the tensor; j: which of those it is.
     // staged: what reads give by rows and columns of a 2-D key index. bias: of the
@@ -299,7 +294,7 @@ class ScoreGradients {
     __device__ mod::At element(const mod::Row& row, int key, int q, int first, int j,
                                const float* staged = nullptr, float bias = 0) const {
         const int kv = key_index(key, mod::kReadsElements);
-        const int first_q = mod::kReadsElements ? q : first + static_cast<int>(attention_.q_offset);
+        const int first_q = mod::kReadsElements ? q : first + static_cast<int>(length_.q_offset());
         return {arguments_,
                 place_.launch,
                 place_.head,
@@ -333,9 +328,9 @@ class ScoreGradients {
     template <typename Visit>
     __device__ void visit(int tile_query, int j, const Staged& staged, const float (&biases)[2],
                           Visit visit_element) const {
-        const int offset = static_cast<int>(attention_.q_offset);
+        const int offset = static_cast<int>(length_.q_offset());
         const int first = tile_query + first_query_;
-        const int inside = min(first + query_of(j), attention_.q_len - 1) + offset;
+        const int inside = min(first + query_of(j), length_.queries() - 1) + offset;
         // Else addresses of staged rows would be kept from tile to tile.
         const int own = kSaves.modifies_in_parts && kStagesRows && !kIsLong
                             ? computed_again(first_query_)
@@ -411,6 +406,7 @@ class ScoreGradients {
     const AttentionArguments& attention_;
     const mod::Arguments& arguments_;
     const HeadPlace& place_;
+    TileLength length_;
     int first_key_;        // of this thread, in the tensor
     int first_query_;      // of this thread, in a tile of queries
     bool mask_shows_tile_; // of the tile, to every key

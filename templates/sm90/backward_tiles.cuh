@@ -5,14 +5,15 @@
 #include "common/place.cuh"
 #include "common/select.h"
 #include "common/tile_walk.cuh"
+#include "sm90/backward_lengths.cuh"
 #include "sm90/backward_registers.cuh"
 
 namespace sm90 {
 
 constexpr bool kBatchesTogether = mod::kBatchesShareDenseBias && !mod::kHasBlockMask;
 
-// A tile of keys of one head.
-struct KeyTile {
+// A tile of keys of one head, and how long its batch entry is.
+struct KeyTile : KeyLengths {
     int b, h_kv, first_kv;
     int count; // of tiles that a block mask names for the first of the query heads
 
@@ -35,7 +36,30 @@ struct KeyTile {
     static __device__ KeyTile none() { return KeyTile(0, 0, -1, 0); }
     __device__ bool is_none() const { return first_kv < 0; }
 
-    __device__ void store(unsigned to) const { store_shared(to, b, h_kv, first_kv, count); }
+    __device__ void store(unsigned to) const {
+        KeyLengths::store(to);
+        store_shared(to + KeyLengths::kBytes, b, h_kv, first_kv, count);
+    }
+
+    __device__ TileLength length(const AttentionArguments& attention) const {
+        return KeyLengths::of(attention, b);
+    }
+    // Where its rows are in tensors of keys: the first dim, the first row, and behind the last that
+    // the batch entry has.
+    __device__ int entry(const AttentionArguments& attention) const {
+        return length(attention).entry();
+    }
+    __device__ int first_row(const AttentionArguments& attention) const {
+        return static_cast<int>(length(attention).first_key_row()) + first_kv;
+    }
+    __device__ int end_row(const AttentionArguments& attention) const {
+        return static_cast<int>(length(attention).first_key_row()) + length(attention).key_rows();
+    }
+    // For threads that hold the place.
+    __device__ TileLength length(const AttentionArguments& attention,
+                                 const HeadPlace& place) const {
+        return KeyLengths::of(attention, place.b);
+    }
 
     __device__ int index() const { return first_kv / mod::kKeyTile; }
     // Over batch and heads.
@@ -43,15 +67,26 @@ struct KeyTile {
         return b * attention.kv_heads + h_kv;
     }
 
+    // How many a launch has; of ragged keys, places of tiles.
+    static __device__ int count_of_launch(const AttentionArguments& attention) {
+        if constexpr (mod::kKeysAreRagged)
+            return ragged_tiles(attention, attention.kv_rows, mod::kKeyTile) * attention.kv_heads;
+        return (attention.kv_len + mod::kKeyTile - 1) / mod::kKeyTile * attention.batch *
+               attention.kv_heads;
+    }
+
     // Where a band makes the first keys seen by most queries, they go first, where there is a block
     // mask, those that see most, and tiles of as many heads as share the L2 cache are together.
     // Else the tiles of a head are.
     __device__ KeyTile(const AttentionArguments& attention, const mod::Arguments& arguments,
                        int index) {
+        if constexpr (mod::kKeysAreRagged) {
+            *this = of_request(attention, index);
+            return;
+        }
         const int tiles = (attention.kv_len + mod::kKeyTile - 1) / mod::kKeyTile;
         int head = index / tiles, tile = index % tiles;
         if constexpr (mod::kHasBand || mod::kHasBlockMask) {
-            constexpr int kQueryBytes = 6 * mod::kHeadDim + 2 * mod::kHeadDimV; // with dq's sums
             const int sharers = attention.heads / attention.kv_heads;
             const BlockOrder order{tiles, attention.batch * attention.kv_heads,
                                    static_cast<long long>(attention.q_len) *
@@ -84,8 +119,33 @@ struct KeyTile {
     }
 
   private:
+    static constexpr int kQueryBytes = 6 * mod::kHeadDim + 2 * mod::kHeadDimV; // with dq's sums
+
     __device__ KeyTile(int b, int h_kv, int first_kv, int count)
         : b(b), h_kv(h_kv), first_kv(first_kv), count(count) {}
+
+    // Of ragged keys: places as tile_of_request has them, each for as many heads as share the L2
+    // cache; none where the place has no tile. A band gives earlier tiles of a request more
+    // queries.
+    static __device__ KeyTile of_request(const AttentionArguments& attention, int index) {
+        constexpr int kCacheQueries = (32 << 20) / kQueryBytes;
+        const int places = ragged_tiles(attention, attention.kv_rows, mod::kKeyTile);
+        const int sharers = attention.heads / attention.kv_heads;
+        const int group =
+            min(max(kCacheQueries / max(attention.q_len, 1) / sharers, 1), attention.kv_heads);
+        const int first_head = index / (group * places) * group;
+        const int width = min(group, attention.kv_heads - first_head);
+        const int rest = index - first_head * places;
+        const TileOfRequest found =
+            tile_of_request(rest / width, attention.batch, mod::kKeyTile,
+                            [&](int b) { return attention.sequences.of(b).kv_row; });
+        const RequestLength length(attention, found.request);
+        const int first_key = found.tile * mod::kKeyTile;
+        if (found.tile < 0 || first_key >= length.key_rows()) return none();
+        KeyTile keys(found.request, first_head + rest % width, first_key, 0);
+        static_cast<KeyLengths&>(keys) = KeyLengths(length);
+        return keys;
+    }
 
     // How many tiles at the end have fewer queries, because the queries end before the band does.
     // Found for the first head and used for all, since any order is correct. None where they would
@@ -124,7 +184,7 @@ __device__ inline void visit_key_tiles(Shared shared, const KeyTile& keys, Visit
 __device__ inline HeadPlace place_of(const AttentionArguments& attention,
                                      const mod::Arguments& arguments, const KeyTile& keys, int h) {
     if constexpr (mod::kPersistent || kNeedsRegisters)
-        return HeadPlace(attention, arguments, keys.b, h, keys.h_kv);
+        return HeadPlace(arguments, keys.length(attention), h, keys.h_kv);
     else
         return HeadPlace(attention, arguments, keys.b * attention.heads + h);
 }
@@ -141,7 +201,11 @@ __device__ inline void visit_heads(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const KeyTile& keys,
                                    Visit visit_head) {
     const int group = attention.heads / attention.kv_heads;
-    const int last_kv = min(keys.first_kv + mod::kKeyTile, attention.kv_len) - 1;
+    TileLength length = keys.length(attention);
+    const int last_kv = min(keys.first_kv + mod::kKeyTile, length.keys()) - 1;
+    // The program must not be asked for the place of requests without queries, or of rows that are
+    // not used.
+    if (!mod::kIsDense && (keys.first_kv > last_kv || length.queries() == 0)) return;
     const auto end = [&] {
         if constexpr (kLoop == HeadLoop::finds_again)
             return (KeyTile::only_again(attention, arguments).h_kv + 1) *
@@ -166,10 +230,10 @@ __device__ inline void visit_heads(const AttentionArguments& attention,
         int first = keys.first_kv, last = last_kv;
         if constexpr (kSaves.keys_again) {
             first = computed_again(first);
-            last = min(first + mod::kKeyTile, attention.kv_len) - 1;
+            last = min(first + mod::kKeyTile, length.keys()) - 1;
         }
         visit_head(place,
-                   tiles_between(place.queries_of(first, last), attention.q_len, mod::kQueryTile));
+                   tiles_between(place.queries_of(first, last), length.queries(), mod::kQueryTile));
     }
 }
 

@@ -1,6 +1,7 @@
 // The output of a warp: rows of P that sum to 1, on their way to memory.
 #pragma once
 
+#include "sm90/copy_rows.cuh"
 #include "sm90/forward_layout.cuh"
 #include "sm90/pack.cuh"
 #include "sm90/softmax.cuh"
@@ -87,24 +88,6 @@ __device__ inline void store_staged(const TensorMap& map, Corner corner, unsigne
             corner.column += kPanelColumns;
         }
         wait_for_store_reads();
-    }
-}
-
-// Only the first `rows` of those that are staged: a request has no more.
-__device__ inline void copy_staged(const TensorArgument& o, int head, long long first_row, int rows,
-                                   unsigned memory) {
-    constexpr int kChunk = 16, kChunks = mod::kHeadDimV * 2 / kChunk; // bytes; of a row
-    mod::Element* const to =
-        static_cast<mod::Element*>(o.data) + head * o.stride_h + first_row * o.stride_s;
-    const int lane = computed_again(static_cast<int>(threadIdx.x) % 32);
-#pragma unroll 1
-    for (int i = lane; i < rows * kChunks; i += 32) {
-        const int row = i / kChunks, chunk = i % kChunks;
-        int words[4];
-        load_shared(memory + chunk / 8 * kQueryPanel + row * kRowBytes +
-                        (chunk % 8 ^ row % 8) * kChunk,
-                    words[0], words[1], words[2], words[3]);
-        store_words(to + row * o.stride_s + chunk * (kChunk / 2), words);
     }
 }
 

@@ -3,6 +3,7 @@
 
 #include "common/place.cuh"
 #include "common/visible_bits.cuh"
+#include "sm90/backward_lengths.cuh"
 #include "sm90/backward_registers.cuh"
 
 namespace sm90 {
@@ -12,14 +13,13 @@ namespace sm90 {
 // short.
 class KeyColumns {
   public:
-    __device__ KeyColumns(const AttentionArguments& attention, const mod::Arguments& arguments,
+    __device__ KeyColumns(TileLength length, const mod::Arguments& arguments,
                           const HeadPlace& place, int warp_key, int lane) {
 #pragma unroll
         for (int i = 0; i < kHeld; ++i) {
             const int key = kIsShared ? lane % 16 : lane / 4 + 8 * i;
-            column_[i] = mod::at_column(
-                arguments, place.launch, place.head, place.b, place.h, place.h_kv,
-                min(warp_key + key, attention.kv_len - 1) + static_cast<int>(attention.kv_offset));
+            column_[i] = mod::at_column(arguments, place.launch, place.head, place.b, place.h,
+                                        place.h_kv, length.kv_idx(warp_key + key));
         }
     }
 

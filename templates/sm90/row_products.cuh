@@ -105,17 +105,17 @@ __device__ inline float row_product_of(const sm80::Plane<Output>& o,
     return own;
 }
 
-__device__ inline float row_product_of(const AttentionArguments& attention, int b, int h,
-                                       int first_row) {
+__device__ inline float row_product_of(const AttentionArguments& attention,
+                                       const SequenceLength& length, int h, int first_row) {
     using namespace sm80;
-    const Plane<mod::Element> d_out(attention.d_out, b, h);
+    const auto d_out = query_plane<mod::Element>(attention.d_out, length, h);
     const auto with = [&](const auto& o) {
         return o.aligned_to(16) && d_out.aligned_to(16)
-                   ? row_product_of<true>(o, d_out, first_row, attention.q_len - 1)
-                   : row_product_of<false>(o, d_out, first_row, attention.q_len - 1);
+                   ? row_product_of<true>(o, d_out, first_row, length.queries() - 1)
+                   : row_product_of<false>(o, d_out, first_row, length.queries() - 1);
     };
-    return attention.o_flags & kOutputF32 ? with(Plane<float>(attention.o, b, h))
-                                          : with(Plane<mod::Element>(attention.o, b, h));
+    return attention.o_flags & kOutputF32 ? with(query_plane<float>(attention.o, length, h))
+                                          : with(query_plane<mod::Element>(attention.o, length, h));
 }
 
 } // namespace sm90

@@ -3,6 +3,7 @@
 
 #include "common/place.cuh"
 #include "common/visible_bits.cuh"
+#include "sm90/backward_lengths.cuh"
 #include "sm90/backward_registers.cuh"
 #include "sm90/key_columns.cuh"
 
@@ -13,11 +14,10 @@ class VisibleQueries {
   public:
     // columns: what the program computes once for each of the thread's keys. Given again to find():
     // a reference to what lies beside this object would keep both in memory.
-    __device__ VisibleQueries(const AttentionArguments& attention, const mod::Arguments& arguments,
+    __device__ VisibleQueries(TileLength length, const mod::Arguments& arguments,
                               const HeadPlace& place, const KeyColumns& columns, int warp_key,
                               int lane)
-        : attention_(attention), arguments_(arguments), place_(place), warp_key_(warp_key),
-          lane_(lane) {
+        : length_(length), arguments_(arguments), place_(place), warp_key_(warp_key), lane_(lane) {
         if constexpr (kRepeats)
             repeating_.fill<kPacks>([&](unsigned(&bits)[2], int tile) {
                 meet_parts<true>(bits, tile * mod::kQueryTile, columns, nullptr);
@@ -28,7 +28,7 @@ class VisibleQueries {
     // mask, if it has one, says so.
     __device__ bool are_all(int tile_query, bool mask_shows_tile) const {
         const int last_query = tile_query + kScoreQueries - 1, last_key = warp_key_ + 15;
-        if (last_query >= attention_.q_len || last_key >= attention_.kv_len) return false;
+        if (last_query >= length_.queries() || last_key >= length_.keys()) return false;
         if constexpr (!mod::kHasMask) return true;
         if constexpr (mod::kHasBlockMask) return mask_shows_tile;
         return kMaskIsBand && place_.band_holds(tile_query, last_query, warp_key_, last_key);
@@ -46,14 +46,13 @@ class VisibleQueries {
             const int own = warp_key_ + lane / 4;
             const int position =
                 (mod::kPersistent || kSaves.positions_again ? computed_again(own) : own) + 8 * key;
-            int low = 0, high = attention_.q_len - 1;
+            int low = 0, high = length_.queries() - 1;
             if constexpr (mod::kHasBand) {
                 low = max(place_.first_query(position), low);
                 high = min(place_.last_query(position), high);
             }
-            visible[key] = position >= attention_.kv_len
-                               ? 0
-                               : bits_to(high - first) & ~bits_to(low - 1 - first);
+            visible[key] =
+                position >= length_.keys() ? 0 : bits_to(high - first) & ~bits_to(low - 1 - first);
         }
         if constexpr (!kMaskIsBand) meet_parts<false>(visible, tile_query, columns, rows);
         if constexpr (kRepeats) repeating_.meet<kPacks>(visible, tile_query / mod::kQueryTile);
@@ -75,10 +74,7 @@ class VisibleQueries {
         const int lane = own_lane();
         mod::Column own[2];
         columns.find(own, lane);
-        const auto kv_of = [&](int index) {
-            return min(warp_key_ + index, attention_.kv_len - 1) +
-                   static_cast<int>(attention_.kv_offset);
-        };
+        const auto kv_of = [&](int index) { return length_.kv_idx(warp_key_ + index); };
         for_parts<mod::kMaskParts>([&](auto part) {
             if constexpr ((kRepeats && part.kPeriod != 0) == kRepeating) {
                 unsigned seen[2];
@@ -91,8 +87,7 @@ class VisibleQueries {
                         // Otherwise the compiler would keep the rows of all words in registers.
                         const int other = kStagesRows || !kMaskIsLong ? lane : computed_again(lane);
                         const int query = 32 * word + other, kv = kv_of(index);
-                        const int q = min(tile_query + query, attention_.q_len - 1) +
-                                      static_cast<int>(attention_.q_offset);
+                        const int q = length_.q_idx(tile_query + query);
                         const mod::Row row = kStagesRows && !kRepeating
                                                  ? rows[query]
                                                  : mod::at_row(arguments_, launch, place_.head,
@@ -112,7 +107,7 @@ class VisibleQueries {
         return kSaves.lane_again ? lane_again() : kMaskIsLong ? computed_again(lane_) : lane_;
     }
 
-    const AttentionArguments& attention_;
+    TileLength length_;
     const mod::Arguments& arguments_;
     const HeadPlace& place_;
     int warp_key_, lane_;

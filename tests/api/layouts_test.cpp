@@ -181,10 +181,12 @@ struct Case {
     std::int64_t heads = 1, kv_heads = 1, d = 64, dv = 64;
     std::int64_t head_offset = 0, global_heads = 0, global_kv_heads = 0; // 0: all heads are here
     bool backward = false, has_d_lse = false, batch_invariant = false;
-    std::optional<DType> kv_dtype = {}; // with scales of this form
+    bool deterministic = false, narrow_gradients = false; // dq, dk and dv of the kernel's type
+    std::optional<DType> kv_dtype = {};                   // with scales of this form
     enum class Scales { none, one, heads, pages, all } scales = Scales::none;
     Device device = Device::cpu();
     ForwardKernel forward_kernel = ForwardKernel::automatic;
+    BackwardKernel backward_kernel = BackwardKernel::automatic;
     int threads = 1; // waking more takes longer than most cases
 
     std::vector<std::int32_t> q_lens, kv_lens, q_rows, kv_rows; // used, and there
@@ -614,6 +616,8 @@ CompileOptions options_of(const Case& one, bool is_dense) {
             .device = one.device,
             .backward = is_dense || one.backward,
             .forward_kernel = one.forward_kernel,
+            .backward_kernel = is_dense ? BackwardKernel::automatic : one.backward_kernel,
+            .deterministic = one.deterministic,
             .batch_invariant = one.batch_invariant,
             .part_of_heads = one.global_heads > 0,
             .cache = {.disk = is_on_gpu(one.device)}};
@@ -697,9 +701,10 @@ Outputs run(const Case& one, const Inputs& in) {
     REQUIRE_OK(kernel.forward(*plan, forward, buffers, call.workspace));
     Outputs out{.o = o.get(), .lse = lse.get(), .dq = {}, .dk = {}, .dv = {}, .dt = {}, .ds = {}};
     if (!one.backward) return out;
-    Memory dq(on, filled(one.q_total(), one.heads, one.d, 7), DType::f32);
-    Memory dk(on, filled(one.kv_total(), one.kv_heads, one.d, 7), DType::f32);
-    Memory dv(on, filled(one.kv_total(), one.kv_heads, one.dv, 7), DType::f32);
+    const DType of_gradients = one.narrow_gradients ? one.dtype : DType::f32;
+    Memory dq(on, filled(one.q_total(), one.heads, one.d, 7), of_gradients);
+    Memory dk(on, filled(one.kv_total(), one.kv_heads, one.d, 7), of_gradients);
+    Memory dv(on, filled(one.kv_total(), one.kv_heads, one.dv, 7), of_gradients);
     REQUIRE_OK(kernel.backward(*plan,
                                {.q = q_view(q),
                                 .k = k_view(k),
@@ -1018,11 +1023,12 @@ Case random_case(Random& random, std::int64_t budget, std::int64_t most_requests
 void compile_for(const Case& one, const char* arch, std::vector<std::string>& compiled) {
     CompileOptions options = options_of(one, false);
     options.cache.disk = true;
-    const std::string key = one.text() + std::string(name(one.queries)) +
-                            std::string(name(one.keys)) + std::to_string(one.backward) +
-                            std::to_string(one.d) +
-                            std::to_string(static_cast<int>(one.forward_kernel)) +
-                            std::string(name(one.kv_dtype.value_or(one.dtype)));
+    const std::string key =
+        one.text() + std::string(name(one.queries)) + std::string(name(one.keys)) +
+        std::to_string(one.backward) + std::to_string(one.d) +
+        std::to_string(static_cast<int>(one.forward_kernel)) +
+        std::to_string(static_cast<int>(one.backward_kernel)) + std::to_string(one.deterministic) +
+        std::string(name(one.kv_dtype.value_or(one.dtype)));
     if (std::ranges::find(compiled, key) != compiled.end()) return;
     compiled.push_back(key);
     REQUIRE_OK(compile_offline(one.text(), options, arch));
@@ -1041,6 +1047,13 @@ void check_case(const Case& one, Random& random) {
     const Outputs got = run(one, in);
     check_outputs(one, got, reference(one, in));
     if (!is_on_gpu(one.device)) check_dense(one, in, got);
+    if (!one.deterministic) return;
+    const Outputs again = run(one, in);
+    CHECK(got.dq.numbers == again.dq.numbers);
+    CHECK(got.dk.numbers == again.dk.numbers);
+    CHECK(got.dv.numbers == again.dv.numbers);
+    CHECK(got.dt == again.dt);
+    CHECK(got.ds == again.ds);
 }
 
 // Of training and prefill: requests that have several tiles of queries, beside some that have few.
@@ -1048,8 +1061,21 @@ Case prefill_case(Random& random) {
     Case one;
     do
         one = random_case(random, 400000, 5, false, 600);
-    while (one.keys != Layout::ragged || one.queries != Layout::ragged || one.dtype == DType::f32);
+    while (one.keys != Layout::ragged || one.queries != Layout::ragged);
+    if (one.dtype != DType::f32) return one;
+    // Matrix units have no products of floats.
+    one.dtype = DType::bf16;
+    one.d = one.dv = (one.mod - mods().data()) % 2 == 0 ? 128 : 64;
     return one;
+}
+
+// Hopper's kernel alone, whichever there is, or the generic one; and some in a fixed order.
+void choose_backward(std::uint64_t seed, Case& one) {
+    constexpr std::int64_t kWidest = 128; // of heads whose ragged keys Hopper's kernel takes
+    if (seed % 4 == 1) one.backward_kernel = BackwardKernel::generic;
+    if (seed % 4 >= 2 && std::max(one.d, one.dv) <= kWidest)
+        one.backward_kernel = BackwardKernel::specialized;
+    one.deterministic = seed % 5 == 0;
 }
 
 enum class Requests { mixed, decode, prefill };
@@ -1067,6 +1093,8 @@ void check_on_gpu(std::uint64_t first, std::uint64_t last, Requests kind) {
                                                            kind == Requests::decode);
         one.device = Device::cuda(0);
         if (seed % 4 == 0) one.forward_kernel = ForwardKernel::generic;
+        one.narrow_gradients = seed % 2 == 0;
+        if (kind == Requests::prefill) choose_backward(seed, one);
         if (arch == nullptr)
             check_case(one, random);
         else
@@ -1100,7 +1128,7 @@ TEST_CASE("random requests on a GPU with long caches are what float64 gives") {
     check_on_gpu(2001, 2040, Requests::decode);
 }
 TEST_CASE("random requests on a GPU with many queries are what float64 gives") {
-    check_on_gpu(5001, 5060, Requests::prefill);
+    check_on_gpu(5001, 5080, Requests::prefill);
 }
 
 TEST_CASE("keys of few queries are divided, and parts are merged before the sink") {

@@ -1,5 +1,5 @@
-// Which tiles of ragged queries Hopper's forward computes, run on the host: all that requests with
-// many queries have, each once.
+// Which tiles of ragged queries Hopper's forward computes, and which of ragged keys its backward,
+// run on the host: all that there are, each once.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -19,7 +19,7 @@ namespace {
 
 using namespace flexc;
 
-constexpr std::string_view kText = R"(
+constexpr std::string_view kForward = R"(
 #include "mod.cuh"
 #include "sm90/tile_scheduler.cuh"
 extern "C" int count(const AttentionArguments* attention) {
@@ -32,15 +32,77 @@ extern "C" bool find(const AttentionArguments* attention, int index, int* tile) 
 }
 )";
 
-passes::Mod ragged_mod() {
+constexpr std::string_view kBackward = R"(
+#include "mod.cuh"
+#include "sm90/backward_tiles.cuh"
+unsigned char shared_memory[1];
+extern "C" int count(const AttentionArguments* attention) {
+    return sm90::KeyTile::count_of_launch(*attention);
+}
+extern "C" bool find(const AttentionArguments* attention, int index, int* tile) {
+    const mod::Arguments arguments{};
+    const sm90::KeyTile found(*attention, arguments, index);
+    if (found.is_none()) return false;
+    tile[0] = found.head(*attention), tile[1] = found.first_row(*attention);
+    tile[2] = found.end_row(*attention);
+    return true;
+}
+)";
+
+// What decides which tiles there are.
+struct Requests {
+    std::vector<Sequence> sequences;
+    AttentionArguments attention{};
+    int group = 1;
+};
+Requests random_requests(std::mt19937& random) {
+    const auto below = [&](int end) { return static_cast<int>(random() % unsigned(end)); };
+    Requests requests;
+    requests.group = 1 << below(3);
+    requests.sequences.resize(static_cast<std::size_t>(1 + below(20)));
+    const auto rows_of_one = [&] { return below(3) == 0 ? below(4) : below(700); };
+    const auto used_of = [&](int rows) { return below(4) == 0 ? below(rows + 1) : rows; };
+    long long q_rows = 0, kv_rows = 0;
+    for (Sequence& one : requests.sequences) {
+        one = {.q_row = q_rows, .kv_row = kv_rows, .q_rows = rows_of_one()};
+        one.kv_rows = rows_of_one();
+        one.q_len = used_of(one.q_rows);
+        one.kv_len = used_of(one.kv_rows);
+        q_rows += one.q_rows;
+        kv_rows += one.kv_rows;
+    }
+    AttentionArguments& attention = requests.attention;
+    attention.batch = static_cast<int>(requests.sequences.size());
+    attention.kv_heads = 1 + below(3);
+    attention.heads = attention.kv_heads * requests.group;
+    attention.q_len = below(2) * (1 << below(20));
+    attention.kv_len = below(2) * (1 << below(20));
+    attention.q_rows = q_rows + below(2) * below(300);
+    attention.kv_rows = kv_rows + below(2) * below(300);
+    attention.sequences.sequences = requests.sequences.data();
+    attention.sequences.count = attention.batch;
+    return requests;
+}
+
+passes::Mod ragged_mod(bool backward) {
     front::Output output =
         front::compile_text({.source = dsl::Source("<test>", "mask_mod = q_idx >= kv_idx"),
                              .query_layout = Layout::ragged,
                              .key_layout = Layout::ragged});
     REQUIRE_MESSAGE(output.program.has_value(), output.rendered);
-    auto mod = passes::lower(std::move(*output.program), {});
+    auto mod = passes::lower(std::move(*output.program), {.backward = backward});
     REQUIRE(mod.has_value());
     return std::move(*mod);
+}
+
+using Place = std::tuple<int, int, int>; // head over all, first and end row
+std::map<Place, int> tiles_of(const test::HostModule& module, const AttentionArguments& attention) {
+    auto* const count = module.function<int(const AttentionArguments*)>("count");
+    auto* const find = module.function<bool(const AttentionArguments*, int, int*)>("find");
+    std::map<Place, int> tiles;
+    for (int index = 0; index < count(&attention); ++index)
+        if (int tile[3]; find(&attention, index, tile)) ++tiles[{tile[0], tile[1], tile[2]}];
+    return tiles;
 }
 
 } // namespace
@@ -48,43 +110,46 @@ passes::Mod ragged_mod() {
 TEST_CASE("tiles of ragged queries are all that requests with many have, each once") {
     const plan::KernelConfig config = plan::candidates({.arch = 90}).front();
     REQUIRE(config.specialized);
-    const test::HostModule module(std::string(kText), test::emitted(ragged_mod(), config));
-    auto* const count = module.function<int(const AttentionArguments*)>("count");
-    auto* const find = module.function<bool(const AttentionArguments*, int, int*)>("find");
+    const test::HostModule module(std::string(kForward), test::emitted(ragged_mod(false), config));
     const std::uint32_t seed = std::random_device()();
     CAPTURE(seed);
     std::mt19937 random(seed);
-    const auto below = [&](int end) { return static_cast<int>(random() % unsigned(end)); };
     for (int round = 0; round < 300; ++round) {
-        const int group = 1 << below(3);
-        std::vector<Sequence> sequences(static_cast<std::size_t>(1 + below(20)));
-        long long rows = 0;
-        for (Sequence& one : sequences) {
-            one = {.q_row = rows, .q_rows = below(3) == 0 ? below(4) : below(700)};
-            one.q_len = below(4) == 0 ? below(one.q_rows + 1) : one.q_rows;
-            rows += one.q_rows;
-        }
-        AttentionArguments attention{};
-        attention.batch = static_cast<int>(sequences.size());
-        attention.kv_heads = 1 + below(3);
-        attention.heads = attention.kv_heads * group;
-        attention.kv_len = below(2) * (1 << below(20));
-        attention.q_rows = rows + below(2) * below(300);
-        attention.sequences.sequences = sequences.data();
-        attention.sequences.count = attention.batch;
-
-        using Place = std::tuple<int, int, int>; // head over all, first and end row
-        std::map<Place, int> expected, got;
+        const Requests requests = random_requests(random);
+        const AttentionArguments& attention = requests.attention;
+        std::map<Place, int> expected;
         for (int b = 0; b < attention.batch; ++b) {
-            const Sequence& one = sequences[static_cast<std::size_t>(b)];
-            if (has_few_rows(one, group)) continue;
+            const Sequence& one = requests.sequences[static_cast<std::size_t>(b)];
+            if (has_few_rows(one, requests.group)) continue;
             for (int h = 0; h < attention.heads; ++h)
                 for (int row = 0; row < one.q_rows; row += config.query_tile)
                     ++expected[{b * attention.heads + h, row,
                                 std::min(row + config.query_tile, one.q_rows)}];
         }
-        for (int index = 0; index < count(&attention); ++index)
-            if (int tile[3]; find(&attention, index, tile)) ++got[{tile[0], tile[1], tile[2]}];
-        REQUIRE(got == expected);
+        REQUIRE(tiles_of(module, attention) == expected);
+    }
+}
+
+TEST_CASE("tiles of ragged keys are all that there are, each once") {
+    const plan::KernelConfig config =
+        plan::candidates({.kind = plan::KernelKind::backward_fused, .arch = 90, .is_ragged = true})
+            .front();
+    REQUIRE(config.is_persistent);
+    const test::HostModule module(std::string(kBackward), test::emitted(ragged_mod(true), config));
+    const std::uint32_t seed = std::random_device()();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    for (int round = 0; round < 300; ++round) {
+        const Requests requests = random_requests(random);
+        const AttentionArguments& attention = requests.attention;
+        std::map<Place, int> expected;
+        for (int b = 0; b < attention.batch; ++b) {
+            const Sequence& one = requests.sequences[static_cast<std::size_t>(b)];
+            const int first = static_cast<int>(one.kv_row), end = first + one.kv_rows;
+            for (int h = 0; h < attention.kv_heads; ++h)
+                for (int row = first; row < end; row += config.key_tile)
+                    ++expected[{b * attention.kv_heads + h, row, end}];
+        }
+        REQUIRE(tiles_of(module, attention) == expected);
     }
 }

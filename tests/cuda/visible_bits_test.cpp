@@ -58,8 +58,9 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* a
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
     const HeadPlace place(*attention, arguments, head);
     run_warp([&](int lane) {
-        const sm90::KeyColumns columns(*attention, arguments, place, line, lane);
-        const sm90::VisibleQueries queries(*attention, arguments, place, columns, line, lane);
+        const sm90::TileLength length(*attention, place.b);
+        const sm90::KeyColumns columns(length, arguments, place, line, lane);
+        const sm90::VisibleQueries queries(length, arguments, place, columns, line, lane);
         for (int tile = 0; tile < tiles; ++tile) {
             const int first = (first_tile + tile) * mod::kQueryTile;
             mod::Row rows[mod::kQueryTile];

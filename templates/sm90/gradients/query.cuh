@@ -13,6 +13,7 @@
 
 #include "common/place.cuh"
 #include "sm90/backward_elements.cuh"
+#include "sm90/backward_lengths.cuh"
 #include "sm90/backward_registers.cuh"
 #include "sm90/gradients/sum.cuh"
 
@@ -103,7 +104,7 @@ class GatheredSums {
 
 // Of a query head.
 struct QuerySummation {
-    const AttentionArguments& attention;
+    TileLength length;
     const mod::Arguments& arguments;
     const HeadPlace& place;
     const Shared& shared;
@@ -153,8 +154,8 @@ struct QuerySummation {
     }
     // Its row is found anew: where warpgroups alternate, what was staged may be another tile's.
     __device__ void add_sum(int gradient, int position, float sum) const {
-        if (position >= attention.q_len) return;
-        const int q = position + static_cast<int>(attention.q_offset);
+        if (position >= length.queries()) return;
+        const int q = position + static_cast<int>(length.q_offset());
         const mod::Row row =
             mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
         add(mod::At{arguments, place.launch, place.head, row, mod::Column{}, place.b, place.h,

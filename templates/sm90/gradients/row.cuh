@@ -12,24 +12,27 @@ namespace sm90 {
 // An element of a query that stands for its whole row: visit(element).
 template <typename Visit>
 __device__ inline void visit_row(const AttentionArguments& attention,
-                                 const mod::Arguments& arguments, int b, int h, int row,
-                                 Visit visit_element) {
+                                 const mod::Arguments& arguments, const SequenceLength& length,
+                                 int h, int row, Visit visit_element) {
+    const int b = length.b();
     const HeadPlace place(attention, arguments, b * attention.heads + h);
-    const int q = row + static_cast<int>(attention.q_offset);
+    const int q = row + static_cast<int>(length.q_offset());
     const mod::Row of_row = mod::at_row(arguments, place.launch, place.head, b, h, place.h_kv, q);
     visit_element(mod::At{arguments, place.launch, place.head, of_row, mod::Column{}, b, h,
                           place.h_kv, q, 0});
 }
 
-__device__ inline bool sees_anything(const AttentionArguments& attention, int b, int h, int row) {
-    return *sm80::Plane<float>(attention.lse, b, h).at(row, 0) != negative_infinity();
+__device__ inline bool sees_anything(const AttentionArguments& attention,
+                                     const SequenceLength& length, int h, int row) {
+    return *sm80::query_plane<float>(attention.lse, length, h).at(row, 0) != negative_infinity();
 }
 
 // Of the gradients of a row's modified scores, without what a sink takes. P have the sum 1
 // whatever is added to all of them: lse alone follows.
-__device__ inline float row_sum(const AttentionArguments& attention, int b, int h, int row) {
-    if (attention.d_lse.data == nullptr || !sees_anything(attention, b, h, row)) return 0;
-    return *sm80::Plane<float>(attention.d_lse, b, h).at(row, 0);
+__device__ inline float row_sum(const AttentionArguments& attention, const SequenceLength& length,
+                                int h, int row) {
+    if (attention.d_lse.data == nullptr || !sees_anything(attention, length, h, row)) return 0;
+    return *sm80::query_plane<float>(attention.d_lse, length, h).at(row, 0);
 }
 
 // sum: of the gradients of a row's modified scores. All lanes of a warp call this.

@@ -19,13 +19,6 @@ Launch launch(std::size_t kernel, const KernelConfig& config, Extent blocks) {
             .shared_bytes = config.shared_bytes};
 }
 
-// by_heads: launches have some heads each.
-Extent key_tiles(const Program& program, const KernelConfig& config, bool by_heads) {
-    if (program.options().key_layout == Layout::ragged && !by_heads)
-        return {{{1, {{Of::kv_heads}, tiles_of(Of::all_keys, config.key_tile)}},
-                 {1, {{Of::kv_heads}, {Of::batch}}}}};
-    return {{{1, {{Of::batch}, {Of::kv_heads}, tiles_of(Of::keys, config.key_tile)}}}};
-}
 // Of floats in the workspace.
 Extent query_rows(const Program& program, int columns) {
     if (program.options().query_layout == Layout::ragged)
@@ -73,7 +66,8 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     }
     pass.steps.push_back(std::move(of_delta));
     const bool by_heads = !is_fused && pass.heads_at_once != passes::HeadsAtOnce::all;
-    Launch of_keys = launch(1, main, key_tiles(program, main, by_heads));
+    Launch of_keys = launch(
+        1, main, by_heads ? key_tiles_of_each(main.key_tile) : key_tiles(program, main.key_tile));
     of_keys.reads = {Region::delta, Region::row_facts};
     if (is_fused) of_keys.writes = {Region::dq_accumulator};
     of_keys.by_heads = !is_fused;

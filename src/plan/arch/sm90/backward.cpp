@@ -70,8 +70,9 @@ BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile) {
     shape.column_bytes = index_2d.column_bytes;
     shape.column_sums = tile.stages_sums && index_2d.sums_columns ? index_2d.width : 0;
     shape.has_block_mask = request.has_block_mask;
-    // Where blocks are short enough to gain by it.
-    shape.is_persistent = (request.has_block_mask || request.has_window) &&
+    shape.is_ragged = request.is_ragged;
+    // Where blocks are short enough to gain by it, or some have no keys.
+    shape.is_persistent = (request.has_block_mask || request.has_window || request.is_ragged) &&
                           request.index_2d_reads.width == 0 && shape.can_be_persistent();
     return shape;
 }

@@ -19,8 +19,7 @@ using Of = Length::Of;
 
 constexpr Length kBatch{Of::batch}, kHeads{Of::heads}, kKvHeads{Of::kv_heads};
 // Kernels read and write whole tiles.
-constexpr Length kPaddedQueries{Of::queries, 0, kPaddedRows}, kPaddedKeys{Of::keys, 0, kPaddedRows},
-    kRowBlocks{Of::queries, 0, kPaddedRows, kRowBlock};
+constexpr Length kPaddedQueries{Of::queries, 0, kPaddedRows}, kPaddedKeys{Of::keys, 0, kPaddedRows};
 
 Launch launch(std::size_t kernel, const KernelConfig& config, Extent blocks) {
     return {.kernel = kernel,
@@ -47,7 +46,9 @@ std::string_view why_not(const KernelRequest& request) {
     case KernelKind::forward:
         return request.reports_out_of_range ? "reads outside buffers are reported" : "";
     case KernelKind::backward_fused:
-        return shares_keys_between_warpgroups(request) && request.deterministic
+        if (!shares_keys_between_warpgroups(request)) return "";
+        if (request.is_ragged) return "that of wide heads is for dense tensors";
+        return request.deterministic
                    ? "additions of dq from registers, which wide heads need, have no order"
                    : "";
     default: return "only the generic kernels are split";
@@ -146,10 +147,10 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
             {{factor, {kBatch, kHeads, kPaddedQueries}}, {factor, {kBatch, kHeads, kPaddedKeys}}}};
     };
     region(Region::dq_accumulator, &Arguments::dq_accumulator,
-           {{{head_dim, {kBatch, kHeads, kPaddedQueries}}}});
+           padded_query_rows(program, head_dim));
     if (deterministic)
-        pass.workspace.push_back(
-            {.region = Region::dq_semaphores, .elements = {{{1, {kBatch, kHeads, kRowBlocks}}}}});
+        pass.workspace.push_back({.region = Region::dq_semaphores,
+                                  .elements = padded_query_rows(program, 1, kRowBlock)});
     add_row_facts(program, pass);
     if (sums_distances)
         region(Region::distance_sums, &Arguments::distance_sums, of_distances(1),
@@ -166,8 +167,10 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     if (main.reports_additions) {
         region(Region::blocks_done, &Arguments::blocks_done, {{{1, {kBatch, kKvHeads}}}},
                sizeof(int));
-        pass.length_arguments.push_back(
-            {argument(&Arguments::blocks_of_head), {{{1, {tiles_of(Of::keys, main.key_tile)}}}}});
+        // Each request of ragged keys has a number of its own.
+        if (mod.program.is_dense())
+            pass.length_arguments.push_back({argument(&Arguments::blocks_of_head),
+                                             {{{1, {tiles_of(Of::keys, main.key_tile)}}}}});
         counters.push_back(Region::blocks_done);
     }
     if (main.is_persistent) {
@@ -176,7 +179,7 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     }
     if (main.stores_dq_first) {
         region(Region::row_block_states, &Arguments::row_block_states,
-               {{{1, {kBatch, kHeads, kRowBlocks}}}}, sizeof(int));
+               padded_query_rows(program, 1, kRowBlock), sizeof(int));
         counters.push_back(Region::row_block_states);
     }
 
@@ -192,14 +195,13 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
         pass.kernels.push_back(expand_kernel());
     }
     pass.steps.push_back(find_references(program, pass.main));
-    Launch delta =
-        launch(0, pass.kernels[0], {{{1, {kBatch, kHeads, tiles_of(Of::queries, kPaddedRows)}}}});
+    Launch delta = launch(0, pass.kernels[0], query_tiles(program, kPaddedRows));
     delta.starts_early = true;
     delta.writes = {Region::row_facts, Region::dq_accumulator};
     if (has_sink) delta.reads = {Region::row_facts};
     delta.writes.insert(delta.writes.end(), counters.begin(), counters.end());
     pass.steps.push_back(std::move(delta));
-    Launch fused = launch(1, main, {{{1, {kBatch, kKvHeads, tiles_of(Of::keys, main.key_tile)}}}});
+    Launch fused = launch(1, main, key_tiles(program, main.key_tile));
     fused.tensor_maps = Launch::Maps::backward;
     fused.starts_early = true;
     fused.is_persistent = main.is_persistent;
@@ -209,8 +211,7 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     if (expanded > 0) fused.reads.push_back(Region::distance_values);
     if (sums_distances) fused.writes.push_back(Region::distance_sums);
     pass.steps.push_back(std::move(fused));
-    Launch convert =
-        launch(2, pass.kernels[2], {{{1, {kBatch, kHeads, tiles_of(Of::queries, kRowBlock)}}}});
+    Launch convert = launch(2, pass.kernels[2], query_tiles(program, kRowBlock));
     convert.starts_early = true;
     convert.reads = {Region::dq_accumulator};
     if (main.reports_additions) convert.reads.push_back(Region::blocks_done);

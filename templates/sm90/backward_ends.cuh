@@ -1,0 +1,92 @@
+// Tiles of the backward that reach past the end of their sequence. TMA brings zeros from behind a
+// tensor, and writes nothing there; behind a request of ragged tensors are the rows of another.
+#pragma once
+
+#include "common/select.h"
+#include "sm90/backward_tiles.cuh"
+#include "sm90/copy_rows.cuh"
+
+namespace sm90 {
+
+struct DenseEnds {
+    template <typename Consumer> static __device__ void clear_keys(const Consumer&) {}
+    template <typename Consumer> static __device__ void clear_queries(const Consumer&, int) {}
+
+    static __device__ bool stores_box(const AttentionArguments&, const KeyTile&, int) {
+        return true;
+    }
+    template <int kColumns, int kPanelBytes>
+    static __device__ void store_box_rows(const AttentionArguments&, const TensorArgument&,
+                                          const KeyTile&, Corner, int, unsigned) {}
+};
+
+struct RaggedEnds {
+    // P and dS of what is behind an end are 0, but 0 times what is no number is none either: each
+    // warpgroup writes zeros over these rows of keys and values, and of queries and d_out, the same
+    // as the other.
+    template <typename Consumer> static __device__ void clear_keys(const Consumer& consumer) {
+        const KeyTile& keys = consumer.keys();
+        const int left = keys.length(consumer.attention).keys() - keys.first_kv;
+        if (left >= mod::kKeyTile) return;
+        const Shared& shared = consumer.shared;
+        consumer.key_tiles.wait_for_keys(shared, consumer.step);
+        consumer.key_tiles.wait_for_values(shared, consumer.step);
+        const int slot = Shared::slot_offset(consumer.key_tiles.slot());
+        clear_rows<kPanels, kKeyPanel>(shared.base + kLayout.keys + slot, left, mod::kKeyTile);
+        clear_rows<kValuePanels, kKeyPanel>(shared.base + kLayout.values, left, mod::kKeyTile);
+        publish(consumer.warpgroup);
+    }
+    // Of a tile of queries that has arrived.
+    template <typename Consumer>
+    static __device__ void clear_queries(const Consumer& consumer, int tile) {
+        const int left =
+            consumer.keys().length(consumer.attention).queries() - tile * mod::kQueryTile;
+        if (left >= mod::kQueryTile) return;
+        const Shared& shared = consumer.shared;
+        const int stage = static_cast<int>(consumer.step % 2);
+        shared.d_out_full(stage).wait(consumer.step / 2 % 2);
+        clear_rows<kPanels, kQueryPanel>(
+            shared.base + kLayout.queries + stage * kPanels * kQueryPanel, left, mod::kQueryTile);
+        clear_rows<kValuePanels, kQueryPanel>(shared.base + kLayout.d_out +
+                                                  stage * kValuePanels * kQueryPanel,
+                                              left, mod::kQueryTile);
+        publish(consumer.warpgroup);
+    }
+
+    // Whether TMA stores what a warpgroup has of dk and dv, a box of 64 rows from first_row on;
+    // else each warp stores its own, where these have so many before them.
+    static __device__ bool stores_box(const AttentionArguments& attention, const KeyTile& keys,
+                                      int first_row) {
+        return first_row + 64 <= keys.end_row(attention);
+    }
+    template <int kColumns, int kPanelBytes>
+    static __device__ void store_box_rows(const AttentionArguments& attention,
+                                          const TensorArgument& tensor, const KeyTile& keys,
+                                          Corner corner, int rows_before, unsigned memory) {
+        if (stores_box(attention, keys, corner.row - rows_before)) return;
+        const int left = keys.end_row(attention) - corner.row;
+        copy_rows<kColumns, kPanelBytes>(tensor, corner.head, corner.row, min(left, 16), memory);
+    }
+
+  private:
+    // Rows first ... end - 1 of each panel.
+    template <int kCount, int kPanelBytes>
+    static __device__ void clear_rows(unsigned panels, int first, int end) {
+        constexpr int kBytes = 16; // of one store
+        first = max(first, 0);
+#pragma unroll 1
+        for (int at = first * kRowBytes + thread_again() % 128 * kBytes; at < end * kRowBytes;
+             at += 128 * kBytes)
+#pragma unroll
+            for (int panel = 0; panel < kCount; ++panel)
+                store_shared(panels + panel * kPanelBytes + at, 0, 0, 0, 0);
+    }
+    static __device__ void publish(int warpgroup) {
+        publish_shared();
+        synchronize(kEndsBarrier + warpgroup, 128);
+    }
+};
+
+using Ends = Select<mod::kKeysAreRagged, RaggedEnds, DenseEnds>;
+
+} // namespace sm90
