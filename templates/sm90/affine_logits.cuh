@@ -1,0 +1,121 @@
+// Logits of scores that are a multiple of products with addends, which may be capped.
+#pragma once
+
+#include "sm90/element_addend.cuh"
+#include "sm90/logit_addends.cuh"
+#include "sm90/logit_cap.cuh"
+#include "sm90/plain_logits.cuh"
+
+namespace sm90 {
+
+class AffineLogits : public PlainLogits {
+  public:
+    __device__ AffineLogits(const AttentionArguments& attention, const mod::Arguments& arguments,
+                            const HeadPlace& place, const SequenceLength& length, int warp_row,
+                            int lane, unsigned tables = 0)
+        : PlainLogits(attention, arguments, place, length, warp_row, lane, tables) {
+        elements_.visit_column(0, [&](int r, const mod::At& at) {
+            const float scale = attention.scale * mod::multiplier(at);
+            units() = LogitCap::units(at);
+            before_[r] = scale * of_addends();
+            slope_.find(r, at, of_addends());
+        });
+        slope_.multiply_columns();
+        repeated_.prepare(elements_, *this);
+        elements_.find_tables();
+    }
+
+    __device__ void prepare(int first_key) { rows_.prepare(elements_, *this, first_key); }
+    __device__ void load_index_2d_rows(unsigned from) {
+#pragma unroll
+        for (int i = kIndex2dRowsOfTile - 1; i >= 0; --i)
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+                const unsigned word = load_shared_word(from + (i * mod::kQueryTile + 8 * r) * 4);
+                index_2d_rows_.put(rows_, r, i, of_addend(__uint_as_float(word)));
+            }
+    }
+    __device__ void load_biases(unsigned rows) { biases_.load(rows); }
+    __device__ void apply(Scores& scores, int first_key) {
+        elements_.look_at_tables(first_key);
+        tables().with_source([&](auto source) { change(source, scores, first_key); });
+        hide(scores, first_key);
+    }
+
+    __device__ float offset(int r, int part) const { return kHasOffset ? rows_.of(r, part) : 0; }
+    __device__ void lower(int r, float by) { repeated_.lower(r, by); }
+
+  private:
+    // Three warpgroups have no registers for what a branch keeps.
+    static constexpr bool kLimitsReads =
+        kForm.has_element_addend && !kReadsBias && mod::kQueryTile == 128;
+
+    template <typename Source>
+    __device__ void change(Source source, Scores& scores, int first_key) {
+        ElementAddend<Source> addends;
+#pragma unroll
+        for (int j = 0; j < kFragmentColumns; ++j) {
+            if (Source::kSource == TableSource::memory && kLimitsReads &&
+                elements_.ends_before(first_key, j))
+                break;
+            addends.visit(source, units(), elements_, biases_, first_key, j,
+                          [&](int r, float addend) {
+                              float& score = scores[accumulator(r, j)];
+                              score = LogitCap::apply(fmaf(score, before_[r], sum(addend, r, j)));
+                          });
+        }
+    }
+    // All that is added to an element, of which this is its own.
+    __device__ float sum(float addend, int r, int j) const {
+        addend = slope_.add_to(addend, r, j);
+        addend = TabulatedAddends::add_to(addend, elements_, units(), r, j);
+        addend = repeated_.add_to(addend, r, j);
+        addend = index_2d_rows_.add_to(addend, elements_.first_column(), r, j);
+        return rows_.add_to(addend, r, j);
+    }
+
+    float before_[2]; // what scores are multiplied by
+    RowAddends rows_;
+    Index2dRowAddends index_2d_rows_;
+    Slope slope_;
+    RepeatedAddends repeated_;
+    BiasFragment biases_;
+};
+
+// The accumulators start with the bias, in the units of products.
+class BiasFirstLogits : public PlainLogits {
+  public:
+    __device__ BiasFirstLogits(const AttentionArguments& attention, const mod::Arguments& arguments,
+                               const HeadPlace& place, const SequenceLength& length, int warp_row,
+                               int lane, unsigned tables = 0)
+        : PlainLogits(attention, arguments, place, length, warp_row, lane, tables),
+          before_(1 / attention.scale) {
+        elements_.find_tables();
+    }
+
+    __device__ void start(Scores& scores, unsigned rows, int first_key) {
+        elements_.look_at_tables(first_key);
+        tables().with_source([&](auto source) { start_with(source, scores, rows, first_key); });
+    }
+
+  private:
+    template <typename Source>
+    __device__ void start_with(Source source, Scores& scores, unsigned rows, int first_key) {
+        constexpr int kPart = 2 * BiasFragment::kPartPairs; // columns
+#pragma unroll
+        for (int part = 0; part < kFragmentColumns; part += kPart) {
+            biases_.load(rows, part / 2);
+#pragma unroll
+            for (int j = part; j < part + kPart; ++j)
+                elements_.visit_element(first_key, j, [&](int r, const mod::At& at) {
+                    scores[accumulator(r, j)] =
+                        multiply_finite(element_addend(source, at, biases_.at(r, j)), before_);
+                });
+        }
+    }
+
+    float before_;
+    BiasFragment biases_;
+};
+
+} // namespace sm90

@@ -1,0 +1,57 @@
+// Scores of hidden elements become -inf.
+#pragma once
+
+#include "common/math.cuh"
+#include "common/select.h"
+#include "sm90/fragment.cuh"
+#include "sm90/visible_keys.cuh"
+#include "sm90/warpgroup.cuh"
+
+namespace sm90 {
+
+static_assert(kFragmentColumns <= 32, "one bit each");
+
+__device__ inline void hide_scores(Scores& scores, const unsigned (&visible)[2]) {
+#pragma unroll
+    for (int j = 0; j < kFragmentColumns; ++j)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            float& score = scores[accumulator(r, j)];
+            score = if_visible(score, visible[r], j);
+        }
+}
+
+// A band hides as scores are there.
+struct HidesByBand {
+    // mask_shows_all: the mask hides none of the tile's keys. Knows nothing of scores, so that it
+    // may come while they are multiplied.
+    __device__ void look(const VisibleKeys&, int, bool, const mod::Row (&)[2]) {}
+    __device__ void apply(Scores& scores, const VisibleKeys& keys, int first_key,
+                          const mod::Row (&rows)[2]) const {
+        if (keys.are_all(first_key, false)) return;
+        unsigned visible[2];
+        keys.find(visible, first_key, rows);
+        hide_scores(scores, visible);
+    }
+};
+
+// What another mask hides is found before.
+class HidesByMask : public HidesByBand {
+  public:
+    __device__ void look(const VisibleKeys& keys, int first_key, bool mask_shows_all,
+                         const mod::Row (&rows)[2]) {
+        hides_ = !keys.are_all(first_key, mask_shows_all);
+        if (hides_) keys.find(visible_, first_key, rows);
+    }
+    __device__ void apply(Scores& scores, const VisibleKeys&, int, const mod::Row (&)[2]) const {
+        if (hides_) hide_scores(scores, visible_);
+    }
+
+  private:
+    bool hides_;          // something of the tile
+    unsigned visible_[2]; // of it
+};
+
+using HiddenScores = Select<VisibleKeys::kMaskIsBand, HidesByBand, HidesByMask>;
+
+} // namespace sm90

@@ -1,0 +1,55 @@
+// What is known of a program's logits when a kernel is compiled.
+#pragma once
+
+#include "sm90/bias_tile.cuh"
+#include "sm90/forward_layout.cuh"
+#include "sm90/fragment.cuh"
+#include "sm90/score_form.h"
+
+namespace sm90 {
+
+constexpr ScoreForm kForm = mod::kScoreForm;
+
+// P may be as small and as large as floats.
+template <typename E> constexpr bool kExponentsAreWide = true;
+template <> constexpr bool kExponentsAreWide<flexc_f16> = false;
+
+// The exponent of an element is
+//     logit * factor() + offset of its row,
+// with everything that does not change within a row and a block of keys left to the offset.
+struct LogitForm {
+    static constexpr bool kAffine = mod::kHasScoreMod && kForm.is_affine;
+    static constexpr bool kCapped = kAffine && kForm.is_capped;
+    static constexpr bool kHasRowAddend = kAffine && kForm.has_row_addend;
+
+    // Rows of the 2-D key index that a tile has; what is added for one of them is part of the base
+    // where all threads agree on which of their columns are in it.
+    static constexpr bool kHasIndex2dRows = kAffine && kLoadsIndex2dRows;
+    static constexpr int kIndex2dRowsOfTile = kHasIndex2dRows ? mod::kKeyTile / mod::kKeyWidth : 1;
+    static constexpr bool kRowsAreAligned = kHasIndex2dRows && mod::kKeyWidth % 8 == 0;
+    static constexpr bool kSelectsRows = kHasIndex2dRows && !kRowsAreAligned;
+    static constexpr bool kHasBase = kHasRowAddend || kRowsAreAligned;
+    static constexpr int kBases = kRowsAreAligned ? kIndex2dRowsOfTile : 1;
+    static constexpr __device__ int base_of(int j) { return j / (kFragmentColumns / kBases); }
+
+    // Products are added to the dense bias, which is there first, instead of the other way
+    // round: that needs no score, and comes under the exponents of the keys before.
+    static constexpr bool kStartsWithBias = kAffine && kReadsBias && kForm.multiplier_is_one &&
+                                            !kCapped && !kHasBase && !kForm.has_slope &&
+                                            !kHasTabulated;
+    // Logits are exponents already.
+    static constexpr bool kFactorIsOne = kAffine && kForm.are_exponents;
+    static constexpr bool kHasOffset = !kCapped && kHasBase;
+    // P are relative to a running maximum that does not change, see Softmax. Those of f16 would
+    // vanish.
+    static constexpr bool kAreBounded = kForm.exponent_bound > 0 && kForm.exponent_bound <= 74 &&
+                                        kExponentsAreWide<mod::Element> && !kHasOffset;
+    // apply() gives exponents relative to the running maxima so far, which lower() changes: no part
+    // of a logit is left to the softmax, and the running maxima are in what repeats.
+    static constexpr bool kAreRelative = kMultipliesIndex2dRows && !kAreBounded;
+    // As many parts of a tile's columns have offsets of their own, in each row.
+    static constexpr int kOffsets = kCapped ? 1 : kBases;
+    static constexpr __device__ int offset_of(int j) { return kOffsets == 1 ? 0 : base_of(j); }
+};
+
+} // namespace sm90

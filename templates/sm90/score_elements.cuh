@@ -1,0 +1,132 @@
+// A thread's elements of a tile of scores, as the program sees them: their positions, and what was
+// computed or staged for them before.
+#pragma once
+
+#include "common/place.cuh"
+#include "sm90/forward_tabulated.cuh"
+#include "sm90/fragment.cuh"
+#include "sm90/logit_form.cuh"
+#include "sm90/table_reads.cuh"
+
+namespace sm90 {
+
+class ScoreElements {
+  public:
+    // first_row: the thread's; the second is eight behind it. tables: in shared memory.
+    __device__ ScoreElements(const mod::Arguments& arguments, const HeadPlace& place,
+                             const SequenceLength& length, int first_row, int lane, unsigned tables)
+        : arguments_(arguments), place_(place), length_(length), first_column_(lane % 4 * 2),
+          tables_(tables) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            q_[r] = length.q_idx(first_row + 8 * r);
+            rows_[r] = mod::at_row(arguments, place.launch, place.head, place.b, place.h,
+                                   place.h_kv, q_[r]);
+        }
+    }
+
+    __device__ const mod::Row (&rows() const)[2] { return rows_; }
+    __device__ int first_column() const { return first_column_; } // in a tile of keys
+    __device__ const Tables& tables() const { return tables_; }
+    __device__ const TabulatedTile& tabulated() const { return tabulated_; }
+
+    // Once, before a tile's tables are looked at.
+    __device__ void find_tables() {
+        tables_.find(
+            [&](auto visit) { visit_column(0, [&](int, const mod::At& at) { visit(at); }); });
+    }
+    __device__ void look_at_tables(int first_key) {
+        tables_.look([&](auto visit) { visit_lane_keys(first_key, visit); });
+    }
+    // Where what is tabulated for a tile is in shared memory; the row is the thread's first, in the
+    // tile of queries.
+    __device__ void find_tabulated(unsigned slices, int row) {
+        tabulated_.find(slices, row, first_column_);
+    }
+    // What the j-th column and those beside it need; in order.
+    __device__ void load_tabulated(int j) {
+        if (kHasTabulated && j % 2 == 0) tabulated_.load(j / 2);
+    }
+
+    // visit(r, at) of the thread's rows and a key. Memory is read within the tensors only.
+    template <typename Visit> __device__ void visit_column(int position, Visit visit) const {
+        visit_rows(position, [](int) { return TabulatedTile::Values{}; }, visit);
+    }
+    // The same for the j-th column from first_key on, with what was computed before.
+    template <typename Visit>
+    __device__ void visit_element(int first_key, int j, Visit visit) const {
+        visit_rows(
+            first_key + first_column_ + column_of(j), [&](int r) { return tabulated_.of(r, j); },
+            visit);
+    }
+    // visit(at) of a row and a column that no register is named by.
+    template <typename Visit>
+    __device__ float visit_one(int first_key, int j, int r, Visit visit) const {
+        const int column = column_of(j);
+        const int kv = length_.kv_idx(first_key + first_column_ + column);
+        const mod::Column of_key = column_at(kv);
+        const mod::Row row = r == 0 ? rows_[0] : rows_[1];
+        unsigned tables[mod::kStagedTables ? mod::kStagedTables : 1];
+#pragma unroll
+        for (int table = 0; table < mod::kStagedTables; ++table)
+            tables[table] = r == 0 ? tables_.of_row(0)[table] : tables_.of_row(1)[table];
+        const TabulatedTile::KeyValues values = tabulated_.of_key(column);
+        const mod::At at{arguments_, place_.launch, place_.head,
+                         row,        of_key,        place_.b,
+                         place_.h,   place_.h_kv,   r == 0 ? q_[0] : q_[1],
+                         kv,         values.of_key, nullptr,
+                         tables};
+        return visit(at);
+    }
+
+    // Whether the keys end before the j-th column, asked once for the few columns whose reads may
+    // be in flight together.
+    __device__ bool ends_before(int first_key, int j) const {
+        constexpr int kGroup = 4;
+        return kForm.reads_keys && j % kGroup == 0 && first_key + 4 * j >= length_.keys();
+    }
+
+  private:
+    __device__ mod::Column column_at(int kv) const {
+        return mod::at_column(arguments_, place_.launch, place_.head, place_.b, place_.h,
+                              place_.h_kv, kv);
+    }
+    template <typename Find, typename Visit>
+    __device__ void visit_rows(int position, Find values_of, Visit visit) const {
+        const int inside = kForm.reads_keys ? min(position, length_.keys() - 1) : position;
+        const int kv = inside + static_cast<int>(length_.kv_offset());
+        // Quotients and remainders are shifts and masks then.
+        if constexpr (mod::kHasKeyIndex2d) __builtin_assume(kv >= 0);
+        const mod::Column column = column_at(kv);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const TabulatedTile::Values values = values_of(r);
+            visit(r, mod::At{arguments_, place_.launch, place_.head, rows_[r], column, place_.b,
+                             place_.h, place_.h_kv, q_[r], kv, values.of_key, values.of_distance,
+                             tables_.of_row(r)});
+        }
+    }
+    // Each lane's keys of those from first_key on, with one of its rows.
+    template <typename Visit> __device__ void visit_lane_keys(int first_key, Visit visit) const {
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+        for (int key = 0; key < mod::kKeyTile; key += 32) {
+            const int kv = length_.kv_idx(first_key + key + lane);
+            const mod::Column column = column_at(kv);
+            const TabulatedTile::KeyValues values = tabulated_.of_key(key + lane - first_column_);
+            visit(mod::At{arguments_, place_.launch, place_.head, rows_[0], column, place_.b,
+                          place_.h, place_.h_kv, q_[0], kv, values.of_key});
+        }
+    }
+
+    const mod::Arguments& arguments_;
+    const HeadPlace& place_;
+    const SequenceLength length_;
+    int q_[2];
+    mod::Row rows_[2];
+    int first_column_;
+    Tables tables_;
+    TabulatedTile tabulated_;
+};
+
+} // namespace sm90
