@@ -2,6 +2,7 @@
 // row to row of the 2-D key index, and within a row.
 #pragma once
 
+#include "common/static_for.cuh"
 #include "sm90/backward_staging.cuh"
 
 namespace sm90 {
@@ -18,10 +19,11 @@ class Index2dTables {
     // Takes a while, so that what does not depend on it goes first.
     __device__ void find(const mod::Arguments& arguments, const HeadPlace& place) {
         is_known_ = true;
-        if constexpr (!mod::kReadsAreLinear) return;
+        if (!mod::kReadsAreLinear) return;
         is_inside_ = attention_.kv_len >= mod::kKeyWidth;
-        if constexpr (mod::kRowReads > 0) find_rows<0>(arguments, place);
-        if constexpr (mod::kColumnReads > 0) find_columns<0>(arguments, place);
+        static_for<mod::kRowReads>([&](auto read) { find_rows<read.kValue>(arguments, place); });
+        static_for<mod::kColumnReads>(
+            [&](auto read) { find_columns<read.kValue>(arguments, place); });
     }
     __device__ bool is_known() const { return is_known_; }
     // False where something is outside its buffer, or not in whole pieces.
@@ -39,17 +41,17 @@ class Index2dTables {
     __device__ void read(Rows& rows, int tile_query) const {
 #pragma unroll
         for (int band = 0; band < kHeldBands; ++band)
-            if constexpr (mod::kRowReads > 0) read_rows<0>(rows.of[band], tile_query + 32 * band);
+            read_rows(rows.of[band], tile_query + 32 * band);
     }
     // Arrives twice for each lane: for what it stored and for what it copies.
     __device__ void fill(Rows& rows, int tile_query, unsigned memory, Barrier full) const {
-        if constexpr (mod::kColumnReads > 0)
-            copy_columns<0>(memory + mod::kRowReads * kRowReadBytes, tile_query);
+        static_for<mod::kColumnReads>([&](auto read) {
+            copy_columns<read.kValue>(memory + mod::kRowReads * kRowReadBytes, tile_query);
+        });
 #pragma unroll(kHeldBands > 0 ? kBands : 1)
         for (int band = 0; band < kBands; ++band) {
             float(&values)[kRowValues > 0 ? kRowValues : 1] = rows.of[kHeldBands > 0 ? band : 0];
-            if constexpr (kHeldBands == 0 && mod::kRowReads > 0)
-                read_rows<0>(values, tile_query + 32 * band);
+            if (kHeldBands == 0) read_rows(values, tile_query + 32 * band);
 #pragma unroll
             for (int i = 0; i < kRowValues; ++i)
                 store_shared_element(memory + (i * mod::kQueryTile + 32 * band + lane()) * 4,
@@ -106,17 +108,19 @@ class Index2dTables {
         rows_[kRead] =
             table_between(arguments, place, start_, start_ + last_row_ * mod::kKeyWidth, last_row_,
                           [](const mod::At& at) { return mod::RowRead<kRead>::address(at); });
-        if constexpr (kRead + 1 < mod::kRowReads) find_rows<kRead + 1>(arguments, place);
+    }
+    // Of the lane's query, from the first of the warp's on.
+    __device__ void read_rows(float (&values)[kRowValues > 0 ? kRowValues : 1], int query) const {
+        static_for<mod::kRowReads>([&](auto read) { read_row<read.kValue>(values, query); });
     }
     template <int kRead>
-    __device__ void read_rows(float (&values)[kRowValues > 0 ? kRowValues : 1], int query) const {
+    __device__ void read_row(float (&values)[kRowValues > 0 ? kRowValues : 1], int query) const {
         const unsigned long long first = rows_[kRead].at(min(query + lane(), last_query_));
 #pragma unroll
         for (int i = 0; i < kIndex2dRows; ++i)
             values[kRead * kIndex2dRows + i] =
                 flexc_to_float(*reinterpret_cast<const RowElement<kRead>*>(
                     first + static_cast<long long>(rows_[kRead].by_row) * min(i, last_row_)));
-        if constexpr (kRead + 1 < mod::kRowReads) read_rows<kRead + 1>(values, query);
     }
 
     template <int kRead> static constexpr int kElementBytes = sizeof(ColumnElement<kRead>);
@@ -132,7 +136,6 @@ class Index2dTables {
                      kBytes<kRead> % kPiece<kRead> == 0 && table.first % kPiece<kRead> == 0 &&
                      table.by_query % kPiece<kRead> == 0;
         columns_[kRead] = table;
-        if constexpr (kRead + 1 < mod::kColumnReads) find_columns<kRead + 1>(arguments, place);
     }
     template <int kRead> __device__ void copy_columns(unsigned memory, int tile_query) const {
         constexpr int kPieces = kBytes<kRead> / kPiece<kRead>; // of a query
@@ -148,7 +151,6 @@ class Index2dTables {
             else
                 copy_word_async(to, reinterpret_cast<const void*>(from));
         }
-        if constexpr (kRead + 1 < mod::kColumnReads) copy_columns<kRead + 1>(memory, tile_query);
     }
 
     const AttentionArguments& attention_;
