@@ -1,6 +1,7 @@
 // Scores of a warpgroup as its MMAs leave them and take them, and what a mask hides of them.
 #pragma once
 
+#include "common/select.h"
 #include "sm90/backward_elements.cuh"
 #include "sm90/backward_registers.cuh"
 #include "sm90/pack.cuh"
@@ -19,18 +20,27 @@ template <int kCount> __device__ inline void to_fragments(Fragments& to, const f
 }
 
 // Which elements of a tile are visible to a thread: all, or a bit for each of its queries and two
-// keys. With long masks both keys share a word where the bits fit, so that one comparison says
-// whether anything is hidden.
-struct Sight {
-    static constexpr bool kIsWord = kLooksBetween && kQueries <= 16;
+// keys.
+struct KeySight {
     bool hides;
     unsigned visible[2];
 
-    __device__ bool hides_any() const { return kIsWord ? visible[0] != ~0u : hides; }
+    __device__ void show_all() {}
+    __device__ void pack() {} // of what visible[] got for each key
+    __device__ bool hides_any() const { return hides; }
+    __device__ bool shows(int key, int query) const { return (visible[key] & 1u << query) != 0; }
+};
+// With long masks both keys share a word where the bits fit, so that one comparison says whether
+// anything is hidden.
+struct WordSight : KeySight {
+    __device__ void show_all() { visible[0] = ~0u; }
+    __device__ void pack() { visible[0] = (visible[0] & 0xffffu) | visible[1] << 16; }
+    __device__ bool hides_any() const { return visible[0] != ~0u; }
     __device__ bool shows(int key, int query) const {
-        return (visible[kIsWord ? 0 : key] & 1u << (kIsWord ? 16 * key + query : query)) != 0;
+        return (visible[0] & 1u << (16 * key + query)) != 0;
     }
 };
+using Sight = Select<kLooksBetween && kQueries <= 16, WordSight, KeySight>;
 
 // What is hidden becomes zero.
 __device__ inline void hide(Scores& scores, const Sight& sight) {

@@ -74,7 +74,7 @@ class ScoreGradients {
     __device__ Sight look_early(int tile_query) const {
         Sight sight;
         sight.hides = kSaves.looks_early && hides_any(tile_query);
-        if constexpr (Sight::kIsWord) sight.visible[0] = ~0u;
+        sight.show_all();
         if (sight.hides) look(sight, tile_query);
         return sight;
     }
@@ -95,7 +95,7 @@ class ScoreGradients {
         }
         if constexpr (!kFolds) exponentiate(scores, facts);
         if (kSaves.looks_early ? sight.hides_any() : hides_any(tile_query)) {
-            if constexpr (!kSaves.looks_early) look(sight, tile_query);
+            if (!kSaves.looks_early) look(sight, tile_query);
             hide(scores, sight);
             if constexpr (kFolds) hide(p, sight);
         }
@@ -394,8 +394,7 @@ class ScoreGradients {
     }
     __device__ void look(Sight& sight, int tile_query) const {
         find(sight.visible, tile_query);
-        if constexpr (Sight::kIsWord)
-            sight.visible[0] = (sight.visible[0] & 0xffffu) | sight.visible[1] << 16;
+        sight.pack();
     }
     template <bool kIsFinite = false>
     __device__ void add_gradients(const mod::At& at, const mod::Joint& joint, float d_modified,
