@@ -6,11 +6,11 @@
 // to be untouched.
 #include "mod.cuh"
 
+#include "common/dependence.cuh"
 #include "common/math.cuh"
 #include "common/sink.cuh"
 #include "sm80/tile_order.cuh"
 #include "sm90/arguments.h"
-#include "common/dependence.cuh"
 #include "sm90/gradients/row.cuh"
 #include "sm90/row_products.cuh"
 

@@ -93,8 +93,8 @@ std::string text_of(const Step& step, const PassPlan& pass) {
         return formatted("{} for each gradient that is not f32",
                          pass.kernels[gradients->kernel].entry);
     const auto& launch = std::get<Launch>(step);
-    std::string text = formatted("{}: {} blocks of {}", launch.entry, text_of(launch.blocks),
-                                 launch.threads);
+    std::string text =
+        formatted("{}: {} blocks of {}", launch.entry, text_of(launch.blocks), launch.threads);
     if (launch.threads_y > 1) text += formatted(" x {}", launch.threads_y);
     text += " threads";
     if (launch.is_persistent) text += ", at most one for each multiprocessor";

@@ -1,5 +1,6 @@
 // Kernels that start before the one ahead of them in the stream has ended (PTX ISA,
-// "griddepcontrol"). Where the host has not asked for it, and on GPUs before Hopper, these do nothing.
+// "griddepcontrol"). Where the host has not asked for it, and on GPUs before Hopper, these do
+// nothing.
 #pragma once
 
 // The next kernel may start when all blocks of this one have come here, and there is room.

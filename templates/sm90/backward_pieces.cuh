@@ -2,9 +2,9 @@
 // warpgroup.
 #pragma once
 
+#include "common/dependence.cuh"
 #include "sm90/backward_output.cuh"
 #include "sm90/backward_tiles.cuh"
-#include "common/dependence.cuh"
 #include "sm90/semaphore.cuh"
 #include "sm90/tma.cuh"
 

@@ -1,10 +1,10 @@
 // The producer's warpgroup: one thread loads tiles; a warp computes what is the same for a query.
 #pragma once
 
+#include "common/dependence.cuh"
 #include "sm90/backward_dense_bias.cuh"
 #include "sm90/backward_index_2d_tables.cuh"
 #include "sm90/backward_tiles.cuh"
-#include "common/dependence.cuh"
 #include "sm90/tma.cuh"
 
 namespace sm90 {
