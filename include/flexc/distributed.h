@@ -2,6 +2,7 @@
 // what the mask shows of the others' keys comes to it. A library of its own: flexc::distributed.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -86,6 +87,24 @@ class Communicator {
     // Until all of them are done. An error, ErrorCode::io, names the rank that did not answer in
     // time, has gone, or sent something else; nothing works after it.
     virtual Result<void> wait(Ticket ticket) = 0;
+
+    // Messages in the memory of GPUs, in the order of CUDA streams; a transport that has none
+    // leaves these as they are, and is for ranks on CPUs.
+    virtual bool has_streams() const { return false; }
+    // As start(); messages are read and written after the work that `stream` has now.
+    virtual Result<Ticket> start_on_stream(Stream stream, int channel,
+                                           std::span<const Message> sends,
+                                           std::span<const Message> receives,
+                                           std::shared_ptr<void> memory);
+    // Work that comes to `stream` later finds them done. Waits, with an end, for no more than that
+    // other ranks start theirs.
+    virtual Result<void> wait_on_stream(Ticket ticket, Stream stream);
+    // Until the GPU has done all that was waited for on streams, with an end as that of wait().
+    virtual Result<void> finish_streams();
+    // Whether wait_on_stream() waits for nobody, and abandon() ends what the GPU waits for: ranks
+    // then compare what must be equal beside the work, but for the first call of each kind.
+    virtual bool runs_ahead() const { return false; }
+    virtual void abandon() {} // nothing works after it
 };
 
 struct CommunicatorOptions {
@@ -94,6 +113,7 @@ struct CommunicatorOptions {
 
 // Ranks of one process, a communicator each, to be used from as many threads: for tests, and for
 // hosts that drive several devices. When one of them is destroyed, the others' waits for it fail.
+// On GPUs, one or several, what one rank sends is copied to the other's memory.
 Result<std::vector<std::shared_ptr<Communicator>>>
 in_process_communicators(int ranks, const CommunicatorOptions& options = {});
 
@@ -103,6 +123,31 @@ in_process_communicators(int ranks, const CommunicatorOptions& options = {});
 // ranks of it call this together. Needs MPI_THREAD_FUNNELED, and is for one thread.
 Result<std::shared_ptr<Communicator>> mpi_communicator(const void* comm = nullptr,
                                                        const CommunicatorOptions& options = {});
+
+// By NCCL, from libnccl.so.2, which FLEXC_NCCL may name: ranks that are processes or threads with a
+// GPU each. Version 2.18 or later. A communicator is for one thread.
+using NcclId = std::array<std::byte, 128>; // ncclUniqueId
+// For one rank, which gives it to all others by a channel of the caller's.
+Result<NcclId> nccl_id();
+// All ranks call these together. The first two have GPUs that the caller names.
+Result<std::shared_ptr<Communicator>> nccl_communicator(const NcclId& id, int rank, int ranks,
+                                                        Device device,
+                                                        const CommunicatorOptions& options = {});
+// Rank 0 makes the id and writes it to a file that all ranks see, at a path where no file was
+// before; it is gone when all have read it.
+Result<std::shared_ptr<Communicator>> nccl_communicator(const std::string& path, int rank,
+                                                        int ranks, Device device,
+                                                        const CommunicatorOptions& options = {});
+// comm: the caller's ncclComm_t, of NCCL as this process has it; of which ncclCommSplit makes
+// another, so that messages never meet the caller's own.
+Result<std::shared_ptr<Communicator>> nccl_communicator(void* comm,
+                                                        const CommunicatorOptions& options = {});
+
+// What torchrun tells a process by RANK, WORLD_SIZE and LOCAL_RANK.
+struct LaunchedRank {
+    int rank = 0, ranks = 1, local_rank = 0;
+};
+Result<LaunchedRank> torchrun_rank();
 
 // ring: rank r computes with its own keys, then with those of rank r - 1, r - 2, ...; what it needs
 // of them arrives during the step before. all_gather: what it needs of all ranks is put together
@@ -181,25 +226,30 @@ class DistributedKernel {
 
     // Finds from the mask which keys each rank needs; buffers are whole on every rank, and those
     // that the mask reads hold the same there.
+    // On a GPU the plan keeps memory that its calls work in, and buffers that the mask reads are
+    // copied to the host, once the stream's work is done.
     Result<DistributedPlan> plan(const DistributedSizes& sizes,
                                  std::shared_ptr<Communicator> communicator,
                                  std::span<const NamedTensor> buffers = {},
-                                 const DistributedOptions& options = {}) const;
+                                 const DistributedOptions& options = {}, Stream stream = {}) const;
 
     // Tensors have this rank's rows: q, o [B, H, rows, .], k, v [B, H_KV, rows, .], in the types
     // that Kernel::forward takes. Those of a rank without rows may be absent.
+    // On a GPU all is in the order of the stream, and a call returns when its messages are done,
+    // which is before the last launches are.
     Result<void> forward(const DistributedPlan& plan, const ForwardTensors& tensors,
-                         std::span<const NamedTensor> buffers = {}) const;
+                         std::span<const NamedTensor> buffers = {}, Stream stream = {}) const;
     // o and lse as forward gave them.
     Result<void> backward(const DistributedPlan& plan, const BackwardTensors& tensors,
                           std::span<const NamedTensor> buffers,
-                          std::span<const NamedTensor> buffer_gradients) const;
+                          std::span<const NamedTensor> buffer_gradients, Stream stream = {}) const;
 
     // Shards of queries and keys of one length that give all ranks as many rows and, as far as
     // whole chunks can, as many visible elements. Without communication: the same on every rank.
     Result<Shards> balanced_shards(const Sizes& sizes, int ranks,
                                    std::span<const NamedTensor> buffers = {},
-                                   const DistributedOptions& options = {}) const;
+                                   const DistributedOptions& options = {},
+                                   Stream stream = {}) const;
 
     const Kernel& kernel() const; // of the pieces
     explicit operator bool() const { return state_ != nullptr; }
@@ -212,7 +262,8 @@ class DistributedKernel {
     std::shared_ptr<const detail::DistributedKernelState> state_;
 };
 
-// The same programs and options as compile(), for dense layouts on the CPU.
+// The same programs and options as compile(), for dense layouts. The device is the CPU unless
+// another is named.
 Result<DistributedKernel> compile_distributed(std::string_view text,
                                               const CompileOptions& options = {});
 

@@ -119,6 +119,7 @@ struct PlanOptions {
     Lengths lengths;
     CpuThreads cpu_threads;            // of the plan's calls on a CPU
     bool accumulate_gradients = false; // add into f32 dq, dk, dv and buffer gradients
+    bool replace_dq = false;           // for all that: dq is written, in the type that it has
     // Tensors like those of later calls, read by plan() alone: their strides, alignment and types
     // choose the kernels. Null, and for a tensor that is absent: one without gaps that starts at 16
     // aligned bytes. A call whose tensors the plan's kernels cannot take is an error.

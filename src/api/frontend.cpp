@@ -82,6 +82,7 @@ Result<passes::Mod> lower_program(Front front, const CompileOptions& options) {
                                      .deterministic = options.deterministic,
                                      .clamps_bands = takes_ranges(options),
                                      .divides_by_derivative = has_range_of_floats(options),
+                                     .rows_are_whole = options.sink_use != SinkUse::absent,
                                      .source = &front.source,
                                      .head_dim = options.head_dim,
                                      .head_dim_v = options.head_dim_v,

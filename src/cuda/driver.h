@@ -88,9 +88,12 @@ Result<void> copy_to_device(void* to, const void* from, std::size_t bytes);
 Result<void> copy_to_host(void* to, const void* from, std::size_t bytes);
 Result<void> copy_to_device_async(void* to, const void* from, std::size_t bytes, void* stream);
 Result<void> copy_to_host_async(void* to, const void* from, std::size_t bytes, void* stream);
+// Within a device, or between devices of the process.
+Result<void> copy_async(void* to, const void* from, std::size_t bytes, void* stream);
 Result<void> synchronize_context();
 Result<void> synchronize_stream(void* stream);
-Result<void*> create_stream();
+// is_urgent: blocks of its kernels go before those of other streams that have not started.
+Result<void*> create_stream(bool is_urgent = false);
 Result<void> destroy_stream(void* stream);
 struct StreamState {
     std::optional<std::uint64_t> id; // no two streams of a process ever have the same
@@ -98,9 +101,14 @@ struct StreamState {
 };
 // What the driver does not tell is left as if it were not so.
 StreamState stream_state(void* stream);
-Result<void*> create_event();
+// Of a stream that is not a default one, which every device has.
+Result<int> device_of(void* stream);
+Result<void*> create_event(bool is_timed = true);
 Result<void> destroy_event(void* event);
 Result<void> record_event(void* event, void* stream);
+// What comes to the stream later begins when the event has happened.
+Result<void> wait_for_event(void* stream, void* event);
+Result<bool> has_happened(void* event);
 Result<float> elapsed_ms(void* start, void* stop); // waits for stop
 
 struct PointerInfo {

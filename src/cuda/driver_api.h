@@ -25,6 +25,7 @@ enum PointerAttribute : int { kMemoryType = 2, kDeviceOrdinal = 9 };
 inline constexpr unsigned kMemoryTypeHost = 1;
 inline constexpr int kDriverSuccess = 0;
 inline constexpr int kDriverInvalidValue = 1;
+inline constexpr int kDriverNotReady = 600;
 
 // CUlaunchAttribute and CUlaunchConfig.
 struct LaunchAttribute {
@@ -56,6 +57,7 @@ struct LaunchConfig {
     FLEXC_DRIVER(context_push, "cuCtxPushCurrent_v2", (void*))                                     \
     FLEXC_DRIVER(context_pop, "cuCtxPopCurrent_v2", (void**))                                      \
     FLEXC_DRIVER(context_current, "cuCtxGetCurrent", (void**))                                     \
+    FLEXC_DRIVER(context_device, "cuCtxGetDevice", (int*))                                         \
     FLEXC_DRIVER(context_synchronize, "cuCtxSynchronize", ())                                      \
     FLEXC_DRIVER(module_load, "cuModuleLoadData", (void**, const void*))                           \
     FLEXC_DRIVER(module_unload, "cuModuleUnload", (void*))                                         \
@@ -76,13 +78,17 @@ struct LaunchConfig {
                  (DevicePointer, const void*, std::size_t, void*))                                 \
     FLEXC_DRIVER(to_host_async, "cuMemcpyDtoHAsync_v2",                                            \
                  (void*, DevicePointer, std::size_t, void*))                                       \
-    FLEXC_DRIVER(stream_create, "cuStreamCreate", (void**, unsigned))                              \
+    FLEXC_DRIVER(copy, "cuMemcpyAsync", (DevicePointer, DevicePointer, std::size_t, void*))        \
+    FLEXC_DRIVER(priority_range, "cuCtxGetStreamPriorityRange", (int*, int*))                      \
+    FLEXC_DRIVER(stream_create, "cuStreamCreateWithPriority", (void**, unsigned, int))             \
     FLEXC_DRIVER(stream_destroy, "cuStreamDestroy_v2", (void*))                                    \
     FLEXC_DRIVER(stream_synchronize, "cuStreamSynchronize", (void*))                               \
     FLEXC_DRIVER(stream_context, "cuStreamGetCtx", (void*, void**))                                \
+    FLEXC_DRIVER(stream_wait, "cuStreamWaitEvent", (void*, void*, unsigned))                       \
     FLEXC_DRIVER(event_create, "cuEventCreate", (void**, unsigned))                                \
     FLEXC_DRIVER(event_destroy, "cuEventDestroy_v2", (void*))                                      \
     FLEXC_DRIVER(event_record, "cuEventRecord", (void*, void*))                                    \
+    FLEXC_DRIVER(event_query, "cuEventQuery", (void*))                                             \
     FLEXC_DRIVER(event_synchronize, "cuEventSynchronize", (void*))                                 \
     FLEXC_DRIVER(event_elapsed, "cuEventElapsedTime", (float*, void*, void*))                      \
     FLEXC_DRIVER(pointer_attribute, "cuPointerGetAttribute", (void*, int, DevicePointer))

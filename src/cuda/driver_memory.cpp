@@ -54,6 +54,11 @@ Result<void> copy_to_host_async(void* to, const void* from, std::size_t bytes, v
     return call(&DriverApi::to_host_async, "cuMemcpyDtoHAsync", to, address(from), bytes, stream);
 }
 
+Result<void> copy_async(void* to, const void* from, std::size_t bytes, void* stream) {
+    if (bytes == 0) return {};
+    return call(&DriverApi::copy, "cuMemcpyAsync", address(to), address(from), bytes, stream);
+}
+
 Result<void> synchronize_context() {
     return call(&DriverApi::context_synchronize, "cuCtxSynchronize");
 }
@@ -62,10 +67,17 @@ Result<void> synchronize_stream(void* stream) {
     return call(&DriverApi::stream_synchronize, "cuStreamSynchronize", stream);
 }
 
-Result<void*> create_stream() {
+Result<void*> create_stream(bool is_urgent) {
+    int least = 0, greatest = 0;
+    if (auto done =
+            call(&DriverApi::priority_range, "cuCtxGetStreamPriorityRange", &least, &greatest);
+        !done)
+        return done.error();
     void* stream = nullptr;
     constexpr unsigned kNonBlocking = 1;
-    if (auto done = call(&DriverApi::stream_create, "cuStreamCreate", &stream, kNonBlocking); !done)
+    if (auto done = call(&DriverApi::stream_create, "cuStreamCreateWithPriority", &stream,
+                         kNonBlocking, is_urgent ? greatest : least);
+        !done)
         return done.error();
     return stream;
 }
@@ -89,9 +101,21 @@ StreamState stream_state(void* stream) {
     return state;
 }
 
-Result<void*> create_event() {
+Result<int> device_of(void* stream) {
+    auto scope = ContextScope::enter(0, stream);
+    if (!scope) return scope.error();
+    int device = 0;
+    if (auto done = call(&DriverApi::context_device, "cuCtxGetDevice", &device); !done)
+        return done.error();
+    return device;
+}
+
+Result<void*> create_event(bool is_timed) {
     void* event = nullptr;
-    if (auto done = call(&DriverApi::event_create, "cuEventCreate", &event, 0u); !done)
+    constexpr unsigned kDisableTiming = 2;
+    if (auto done =
+            call(&DriverApi::event_create, "cuEventCreate", &event, is_timed ? 0 : kDisableTiming);
+        !done)
         return done.error();
     return event;
 }
@@ -102,6 +126,19 @@ Result<void> destroy_event(void* event) {
 
 Result<void> record_event(void* event, void* stream) {
     return call(&DriverApi::event_record, "cuEventRecord", event, stream);
+}
+
+Result<void> wait_for_event(void* stream, void* event) {
+    return call(&DriverApi::stream_wait, "cuStreamWaitEvent", stream, event, 0u);
+}
+
+Result<bool> has_happened(void* event) {
+    const Result<DriverApi>& api = driver_api();
+    if (!api) return api.error();
+    const int status = api->event_query(event);
+    if (status == kDriverNotReady) return false;
+    if (auto done = checked(*api, status, "cuEventQuery"); !done) return done.error();
+    return true;
 }
 
 Result<float> elapsed_ms(void* start, void* stop) {

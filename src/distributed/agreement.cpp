@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "cache/digest.h"
-#include "distributed/collectives.h"
 #include "support/text.h"
 
 namespace flexc::distributed {
@@ -27,9 +27,17 @@ static_assert(sizeof(Record) == 504);
 
 } // namespace
 
-Result<void> agree(Communicator& communicator, const Result<void>& own,
-                   std::span<const AgreedPart> agreed) {
-    if (communicator.ranks() == 1) return own;
+Agreement::Agreement(Communicator& communicator, Result<void> own,
+                     std::span<const AgreedPart> agreed)
+    : communicator_(&communicator), own_(std::move(own)) {
+    for (const AgreedPart& part : agreed)
+        names_.push_back(part.name);
+}
+
+Agreement Agreement::start(Communicator& communicator, const Result<void>& own,
+                           std::span<const AgreedPart> agreed) {
+    Agreement agreement(communicator, own, agreed);
+    if (communicator.ranks() == 1) return agreement;
     Record record;
     if (own) {
         for (std::size_t i = 0; i < agreed.size(); ++i)
@@ -41,14 +49,22 @@ Result<void> agree(Communicator& communicator, const Result<void>& own,
         std::copy_n(message.begin(), std::min(message.size(), kMessageBytes - 1),
                     record.message.begin());
     }
-    const auto gathered = all_gather(communicator, std::as_bytes(std::span(&record, 1)));
-    if (!own) return own; // with its whole text, whatever became of the others
+    agreement.gathering_ = Gathering::start(communicator, std::as_bytes(std::span(&record, 1)));
+    return agreement;
+}
+
+Result<void> Agreement::finish() {
+    if (!gathering_) return own_;
+    const auto gathered = *gathering_ ? (*gathering_)->finish() : (*gathering_).error();
+    if (!own_) return own_; // with its whole text, whatever became of the others
     if (!gathered) return gathered.error();
+    const Communicator& communicator = *communicator_;
+    const Record like; // of this version
     std::vector<Record> all(static_cast<std::size_t>(communicator.ranks()));
     std::memcpy(all.data(), gathered->data(), gathered->size());
     const auto number = [&](const Record& one) { return &one - all.data(); };
     for (const Record& one : all)
-        if (one.magic != record.magic)
+        if (one.magic != like.magic)
             return Error{ErrorCode::invalid_option,
                          formatted("rank {} has another version of flexc than rank {}", number(one),
                                    communicator.rank())};
@@ -56,13 +72,13 @@ Result<void> agree(Communicator& communicator, const Result<void>& own,
         if (one.failed != 0)
             return Error{static_cast<ErrorCode>(one.code),
                          formatted("rank {}: {}", number(one), one.message.data())};
-    for (std::size_t i = 0; i < agreed.size(); ++i)
+    for (std::size_t i = 0; i < names_.size(); ++i)
         for (const Record& one : all)
             if (one.parts[i] != all[0].parts[i])
                 return Error{ErrorCode::invalid_option,
                              formatted("rank {} has {} that rank 0 does not have: all ranks of a "
                                        "call must have the same",
-                                       number(one), agreed[i].name)};
+                                       number(one), names_[i])};
     return {};
 }
 

@@ -4,38 +4,53 @@
 #include <vector>
 
 #include "distributed/key_exchange.h"
-#include "distributed/partial_sums.h"
+#include "distributed/merged_rows.h"
 #include "distributed/rows.h"
 #include "distributed/sinks.h"
 #include "distributed/state.h"
-#include "distributed/sums.h"
+#include "distributed/work_tensors.h"
 
 namespace flexc::distributed {
 
 namespace {
 
-Result<DeviceMemory> workspace_of(const DistributedPlanState& plan) {
-    return DeviceMemory::allocate(Device::cpu(), plan.workspace_bytes);
-}
+// Of launches, which come one after the other.
+class Room {
+  public:
+    static Result<Room> make(const DistributedPlanState& plan) {
+        auto memory = plan.work->tensors().allocate(plan.workspace_bytes);
+        if (!memory) return memory.error();
+        return Room(std::move(*memory), plan.workspace_bytes);
+    }
+    Workspace workspace() const { return {memory_.get(), bytes_}; }
+
+  private:
+    Room(Bytes memory, std::size_t bytes) : memory_(std::move(memory)), bytes_(bytes) {}
+    Bytes memory_;
+    std::size_t bytes_;
+};
 
 // What launches read as buffers, or add to as their gradients.
 class LaunchBuffers {
   public:
     // Gradients are this rank's f32 sums.
-    LaunchBuffers(const DistributedPlanState& plan, std::span<const NamedTensor> own,
-                  bool are_gradients)
-        : own_(own.begin(), own.end()) {
+    static Result<LaunchBuffers> make(const DistributedPlanState& plan,
+                                      std::span<const NamedTensor> own, bool are_gradients) {
+        LaunchBuffers buffers(own);
         for (const Sharded& sharded : plan.sharded) {
             if (sharded.is_query || (are_gradients && !sharded.grad)) continue;
-            const auto at = std::ranges::find(own_, sharded.name, &NamedTensor::name);
-            of_keys_.push_back(static_cast<std::size_t>(at - own_.begin()));
+            const auto at = std::ranges::find(buffers.own_, sharded.name, &NamedTensor::name);
+            buffers.of_keys_.push_back(static_cast<std::size_t>(at - buffers.own_.begin()));
             // A sink reads nothing of keys: zeros, or what nobody adds to.
-            const TensorView row =
-                sharded.view(nullptr, are_gradients ? DType::f32 : sharded.dtype, 1);
-            zeros_.emplace_back(bytes_of(row));
-            zero_rows_.push_back(row);
-            zero_rows_.back().data = zeros_.back().data();
+            TensorView row = sharded.view(nullptr, are_gradients ? DType::f32 : sharded.dtype, 1);
+            TensorWork& work = plan.work->tensors();
+            const auto data = allocate(work, buffers.zeros_, bytes_of(row));
+            if (!data) return data.error();
+            row.data = *data;
+            if (auto done = work.clear(row.data, bytes_of(row)); !done) return done.error();
+            buffers.zero_rows_.push_back(row);
         }
+        return buffers;
     }
 
     // Of the rank's own rows, in the order of KeyRows.
@@ -61,9 +76,11 @@ class LaunchBuffers {
     }
 
   private:
+    explicit LaunchBuffers(std::span<const NamedTensor> own) : own_(own.begin(), own.end()) {}
+
     std::vector<NamedTensor> own_;
     std::vector<std::size_t> of_keys_;
-    std::vector<std::vector<std::byte>> zeros_;
+    Memory zeros_;
     KeyTensors zero_rows_;
 };
 
@@ -71,6 +88,13 @@ class LaunchBuffers {
 TensorView part_of(const TensorView& tensor, const Launch& launch, const RowRange& heads) {
     return rows_of(rows_of(tensor, launch.q_row, launch.q_count), heads.begin, heads.count(),
                    kHeadDim);
+}
+
+// Whether any launch needs nothing of another one of its step.
+bool has_launches_beside(const DistributedPlanState& plan) {
+    return std::ranges::any_of(plan.steps, [](const StepPlan& step) {
+        return std::ranges::count_if(step.launches, &Launch::is_alone) > 1;
+    });
 }
 
 KeyTensors key_tensors(const TensorView& k, const TensorView& v, const LaunchBuffers& buffers) {
@@ -84,22 +108,37 @@ KeyTensors key_tensors(const TensorView& k, const TensorView& v, const LaunchBuf
 Result<void> forward_by_keys(const DistributedPlanState& plan, const ForwardTensors& tensors,
                              std::span<const NamedTensor> buffers) {
     const Kernel& kernel = plan.launch_kernel();
-    const std::int64_t heads = plan.sizes.batch * plan.sizes.heads;
-    const std::int64_t columns = kernel.options().head_dim_v;
-    auto workspace = workspace_of(plan);
-    if (!workspace) return workspace.error();
+    const auto room = Room::make(plan),
+               room_beside = has_launches_beside(plan) ? Room::make(plan) : room;
+    for (const auto* made : {&room, &room_beside})
+        if (!*made) return made->error();
     const bool has_merged = !plan.merged_rows.empty();
-    PartialSums sums(plan.sizes.batch, plan.sizes.heads, has_merged ? plan.q_rows : 0, columns);
-    const auto room = static_cast<std::size_t>(has_merged ? heads * plan.most_queries : 0);
-    std::vector<float> partial_o(room * static_cast<std::size_t>(columns)), partial_lse(room);
+    const auto merged = MergedRows::make(plan.work->tensors(), plan.sizes.batch, plan.sizes.heads,
+                                         has_merged ? plan.q_rows : 0, kernel.options().head_dim_v,
+                                         has_merged ? plan.most_queries : 0);
+    if (!merged) return merged.error();
+    const auto read = LaunchBuffers::make(plan, buffers, false);
+    if (!read) return read.error();
 
-    const LaunchBuffers read(plan, buffers, false);
-    KeyExchange keys(plan, key_tensors(tensors.k, tensors.v, read));
+    KeyExchange keys(plan, key_tensors(tensors.k, tensors.v, *read));
+    const auto sinks = Sinks::find(plan, tensors.q, read->of_sinks(), room->workspace());
+    if (!sinks) return sinks.error();
+    const auto finish = [&](const RowRange& rows, bool with_part) {
+        return merged->finish(rows, with_part, sinks->values(),
+                              rows_of(tensors.o, rows.begin, rows.count()),
+                              rows_of(tensors.lse, rows.begin, rows.count()));
+    };
     for (std::size_t step = 0; step < plan.steps.size(); ++step) {
         const auto blocks = keys.take(step);
         if (!blocks) return blocks.error();
+        const auto lane = plan.work->fork();
+        if (!lane) return lane.error();
+        int alone = 0;
         for (const Launch& launch : plan.steps[step].launches) {
+            // Every other one of those that need nothing of each other.
+            const bool is_beside = launch.is_alone && alone++ % 2 == 1;
             const KeyTensors& block = (*blocks)[launch.block];
+            const RowRange rows{launch.q_row, launch.q_row + launch.q_count};
             const RowRange& of_heads = plan.steps[step].heads.heads;
             ForwardTensors piece{.q = part_of(tensors.q, launch, of_heads),
                                  .k = rows_of(block[0], launch.k_row, launch.k_count),
@@ -108,28 +147,29 @@ Result<void> forward_by_keys(const DistributedPlanState& plan, const ForwardTens
                 piece.o = part_of(tensors.o, launch, of_heads);
                 piece.lse = part_of(tensors.lse, launch, of_heads);
             } else {
-                const std::int64_t b = plan.sizes.batch, h = of_heads.count();
-                piece.o = TensorView::contiguous(partial_o.data(), DType::f32,
-                                                 {b, h, launch.q_count, columns});
-                piece.lse =
-                    TensorView::contiguous(partial_lse.data(), DType::f32, {b, h, launch.q_count});
+                const auto part = launch.is_first ? merged->first_part(of_heads, rows)
+                                                  : merged->part(of_heads, launch.q_count);
+                piece.o = part.o;
+                piece.lse = part.lse;
             }
             if (auto done = kernel.forward(launch.plan, piece,
-                                           read.of(plan.steps[step].blocks[launch.block], block),
-                                           {workspace->data(), workspace->bytes()});
+                                           read->of(plan.steps[step].blocks[launch.block], block),
+                                           (is_beside ? room_beside : room)->workspace(),
+                                           is_beside ? *lane : plan.work->stream());
                 !done)
                 return done;
-            if (!launch.is_alone)
-                sums.add(of_heads, {launch.q_row, launch.q_row + launch.q_count}, partial_o.data(),
-                         partial_lse.data());
+            if (launch.is_alone) continue;
+            const auto merge = [&] {
+                if (launch.is_last) return finish(rows, true);
+                return launch.is_first ? merged->add_first(of_heads, rows)
+                                       : merged->add(of_heads, rows);
+            };
+            if (auto done = merge(); !done) return done;
         }
+        if (auto done = plan.work->join(); !done) return done;
     }
-    const auto sinks =
-        Sinks::find(plan, tensors.q, read.of_sinks(), {workspace->data(), workspace->bytes()});
-    if (!sinks) return sinks.error();
-    for (const RowRange& rows : plan.merged_rows)
-        sums.finish(rows, sinks->values(), rows_of(tensors.o, rows.begin, rows.count()),
-                    rows_of(tensors.lse, rows.begin, rows.count()));
+    for (const RowRange& rows : plan.unfinished_rows)
+        if (auto done = finish(rows, false); !done) return done;
     return {};
 }
 
@@ -137,26 +177,39 @@ Result<void> backward_by_keys(const DistributedPlanState& plan, const BackwardTe
                               std::span<const NamedTensor> buffers,
                               std::span<const NamedTensor> sum_views) {
     const Kernel& kernel = plan.launch_kernel();
+    TensorWork& work = plan.work->tensors();
     const std::int64_t b = plan.sizes.batch;
     const std::int64_t d = kernel.options().head_dim, dv = kernel.options().head_dim_v;
-    auto workspace = workspace_of(plan);
-    if (!workspace) return workspace.error();
-    Sums dq({b, plan.sizes.heads, plan.q_rows, d}), dk({b, plan.sizes.kv_heads, plan.k_rows, d}),
-        d_v({b, plan.sizes.kv_heads, plan.k_rows, dv});
-    const Workspace room{workspace->data(), workspace->bytes()};
-    const LaunchBuffers read(plan, buffers, false), learnt(plan, sum_views, true);
-    auto sinks = Sinks::find(plan, tensors.q, read.of_sinks(), room);
+    const auto room = Room::make(plan);
+    if (!room) return room.error();
+    WorkTensors sums(work);
+    // Where rows have one launch, that writes the caller's dq.
+    const bool has_sums = !plan.merged_rows.empty() || !tensors.dq;
+    const TensorView dq =
+        has_sums ? sums.zeros(DType::f32, {b, plan.sizes.heads, plan.q_rows, d}) : tensors.dq;
+    const TensorView dk = sums.zeros(DType::f32, {b, plan.sizes.kv_heads, plan.k_rows, d}),
+                     d_v = sums.zeros(DType::f32, {b, plan.sizes.kv_heads, plan.k_rows, dv});
+    if (!sums.made()) return sums.made();
+    const auto read = LaunchBuffers::make(plan, buffers, false),
+               learnt = LaunchBuffers::make(plan, sum_views, true);
+    for (const auto* made : {&read, &learnt})
+        if (!*made) return made->error();
+    auto sinks = Sinks::find(plan, tensors.q, read->of_sinks(), room->workspace());
     if (!sinks) return sinks.error();
-    if (auto done = sinks->learn(plan, tensors, read.of_sinks(), learnt.of_sinks(), room); !done)
+    if (auto done =
+            sinks->learn(plan, tensors, read->of_sinks(), learnt->of_sinks(), room->workspace());
+        !done)
         return done;
     const auto rows = sinks->with_sinks(tensors.lse, tensors.d_lse);
+    if (!rows) return rows.error();
 
-    KeyExchange keys(plan, key_tensors(tensors.k, tensors.v, read));
-    GradientExchange homeward(plan, key_tensors(dk.view(), d_v.view(), learnt));
+    KeyExchange keys(plan, key_tensors(tensors.k, tensors.v, *read));
+    GradientExchange homeward(plan, key_tensors(dk, d_v, *learnt));
     for (std::size_t step = 0; step < plan.steps.size(); ++step) {
         const auto blocks = keys.take(step);
         if (!blocks) return blocks.error();
-        const std::vector<KeyTensors> block_sums = homeward.begin(step);
+        const auto block_sums = homeward.begin(step);
+        if (!block_sums) return block_sums.error();
         for (const Launch& launch : plan.steps[step].launches) {
             const Block& block = plan.steps[step].blocks[launch.block];
             const auto of_queries = [&](const TensorView& tensor) {
@@ -166,29 +219,33 @@ Result<void> backward_by_keys(const DistributedPlanState& plan, const BackwardTe
                 return rows_of(tensors_of_block[which], launch.k_row, launch.k_count);
             };
             const KeyTensors& read_block = (*blocks)[launch.block];
-            const KeyTensors& sum_block = block_sums[launch.block];
-            const BackwardTensors piece{.q = of_queries(tensors.q),
-                                        .k = of_keys(read_block, 0),
-                                        .v = of_keys(read_block, 1),
-                                        .o = of_queries(tensors.o),
-                                        .lse = of_queries(rows.lse),
-                                        .d_out = of_queries(tensors.d_out),
-                                        .d_lse = of_queries(rows.d_lse),
-                                        .dq = of_queries(dq.view()),
-                                        .dk = of_keys(sum_block, 0),
-                                        .dv = of_keys(sum_block, 1)};
-            if (auto done = kernel.backward(launch.plan, piece, read.of(block, read_block),
-                                            learnt.of(block, sum_block), room);
+            const KeyTensors& sum_block = (*block_sums)[launch.block];
+            const BackwardTensors piece{
+                .q = of_queries(tensors.q),
+                .k = of_keys(read_block, 0),
+                .v = of_keys(read_block, 1),
+                .o = of_queries(tensors.o),
+                .lse = of_queries(rows->lse),
+                .d_out = of_queries(tensors.d_out),
+                .d_lse = of_queries(rows->d_lse),
+                .dq = of_queries(launch.is_alone && tensors.dq ? tensors.dq : dq),
+                .dk = of_keys(sum_block, 0),
+                .dv = of_keys(sum_block, 1)};
+            if (auto done = kernel.backward(launch.plan, piece, read->of(block, read_block),
+                                            learnt->of(block, sum_block), room->workspace(),
+                                            plan.work->stream());
                 !done)
                 return done;
         }
-        if (auto started = homeward.start(step, block_sums); !started) return started;
+        if (auto started = homeward.start(step, *block_sums); !started) return started;
     }
     if (auto done = homeward.finish(); !done) return done;
-    if (tensors.dq) round_to(dq.values().data(), tensors.dq);
-    if (tensors.dk) round_to(dk.values().data(), tensors.dk);
-    if (tensors.dv) round_to(d_v.values().data(), tensors.dv);
-    return {};
+    for (const RowRange& range : plan.merged_rows) {
+        const auto copied = copy_wanted(work, {{rows_of(dq, range.begin, range.count()),
+                                                rows_of(tensors.dq, range.begin, range.count())}});
+        if (!copied) return copied;
+    }
+    return copy_wanted(work, {{dk, tensors.dk}, {d_v, tensors.dv}});
 }
 
 } // namespace flexc::distributed

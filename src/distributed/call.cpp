@@ -10,7 +10,7 @@
 #include "distributed/collectives.h"
 #include "distributed/rows.h"
 #include "distributed/state.h"
-#include "distributed/sums.h"
+#include "distributed/work_tensors.h"
 #include "runtime/buffers.h"
 #include "support/guarded.h"
 #include "support/text.h"
@@ -22,7 +22,7 @@ namespace {
 using detail::DistributedPlanState;
 using distributed::GradientViews;
 using distributed::Sharded;
-using distributed::Sums;
+using distributed::WorkTensors;
 
 Result<void> check_plan(const detail::DistributedKernelState* kernel,
                         const DistributedPlanState* plan) {
@@ -43,72 +43,105 @@ Result<void> run_forward(const DistributedPlanState& plan, const ForwardTensors&
 Result<void> run_backward(const DistributedPlanState& plan, const BackwardTensors& tensors,
                           std::span<const NamedTensor> buffers, const GradientViews& gradients) {
     const ir::Program& program = plan.kernel->kernel.state().mod.program;
-    std::vector<Sums> buffer_sums;
-    buffer_sums.reserve(program.buffers.size());
-    std::vector<NamedTensor> sum_views;
+    distributed::TensorWork& work = plan.work->tensors();
+    const auto memory = std::make_shared<WorkTensors>(work);
+    std::vector<NamedTensor> sums;
     for (std::size_t i = 0; i < program.buffers.size(); ++i) {
         if (!program.buffers[i].grad) continue;
-        const auto shape = runtime::shape_of(gradients[i]);
-        buffer_sums.emplace_back(std::vector<std::int64_t>(shape.begin(), shape.end()));
-        sum_views.push_back({program.buffers[i].name, buffer_sums.back().view()});
+        sums.push_back(
+            {program.buffers[i].name, memory->zeros(DType::f32, runtime::shape_of(gradients[i]))});
     }
-    auto done = plan.ulysses ? distributed::backward_ulysses(plan, tensors, buffers, sum_views)
-                             : distributed::backward_by_keys(plan, tensors, buffers, sum_views);
-    if (!done) return done;
+    if (!memory->made()) return memory->made();
+    if (auto done = plan.ulysses ? distributed::backward_ulysses(plan, tensors, buffers, sums)
+                                 : distributed::backward_by_keys(plan, tensors, buffers, sums);
+        !done)
+        return done;
 
     const bool is_average = plan.reduction == GradientReduction::average;
     const float factor = is_average ? 1.0f / static_cast<float>(plan.communicator->ranks()) : 1.0f;
     std::size_t next = 0;
     for (std::size_t i = 0; i < program.buffers.size(); ++i) {
         if (!program.buffers[i].grad) continue;
-        Sums& sums = buffer_sums[next++];
+        const TensorView& sum = sums[next++].tensor;
         // Sharded ones are whole already: each row is one rank's.
         const bool is_sharded =
             std::ranges::find(plan.sharded, i, &Sharded::buffer) != plan.sharded.end();
-        if (is_sharded && is_average)
-            for (float& value : sums.values())
-                value *= factor;
+        if (is_sharded && is_average) {
+            auto* const values = static_cast<float*>(sum.data);
+            if (auto done = work.sum({.parts = values,
+                                      .to = values,
+                                      .count = sum.elements(),
+                                      .ranks = 1,
+                                      .factor = factor});
+                !done)
+                return done;
+        }
         if (!is_sharded && plan.reduction != GradientReduction::none)
-            if (auto reduced = distributed::all_reduce(*plan.communicator, sums.values(), factor);
+            if (auto reduced =
+                    distributed::all_reduce(*plan.work, *plan.communicator, sum, memory, factor);
                 !reduced)
                 return reduced;
-        distributed::round_to(sums.values().data(), gradients[i]);
+        if (auto done = work.copy(sum, gradients[i]); !done) return done;
     }
     return {};
+}
+
+// Runs a call on all ranks, if `own`, what this rank's checks say, is good on all of them: after
+// the work that the stream has, and the calls before. has_agreed: the ranks have agreed on such a
+// call.
+template <typename Run>
+Result<void> call_together(const DistributedPlanState& plan, const char* kind, bool& has_agreed,
+                           const Result<void>& own, Stream stream, Run run) {
+    Communicator& communicator = *plan.communicator;
+    const distributed::AgreedPart parts[] = {{"a call", kind}};
+    auto agreement = distributed::Agreement::start(communicator, own, parts);
+    const bool is_ahead = has_agreed && communicator.runs_ahead();
+    const auto agree = [&] {
+        auto agreed = agreement.finish();
+        has_agreed = agreed.has_value();
+        // Ranks may have begun what this one has not, or will not end.
+        if (!agreed && is_ahead) communicator.abandon();
+        return agreed;
+    };
+    if (!own || !is_ahead)
+        if (auto agreed = agree(); !agreed) return agreed;
+    if (auto done = plan.work->begin(stream); !done) return done;
+    auto done = run();
+    if (is_ahead)
+        if (auto agreed = agree(); !agreed) done = agreed;
+    if (done) done = plan.work->finish(communicator);
+    const auto ended = plan.work->end();
+    return done ? ended : done;
 }
 
 } // namespace
 
 Result<void> DistributedKernel::forward(const DistributedPlan& plan, const ForwardTensors& tensors,
-                                        std::span<const NamedTensor> buffers) const {
+                                        std::span<const NamedTensor> buffers, Stream stream) const {
     return guarded([&]() -> Result<void> {
         if (auto checked = check_plan(state_.get(), plan.state_.get()); !checked) return checked;
         const DistributedPlanState& state = *plan.state_;
-        const distributed::AgreedPart parts[] = {{"a call", "forward"}};
         const auto all = distributed::completed(state, buffers, false);
-        if (auto agreed = distributed::agree(
-                *state.communicator, distributed::check_forward(state, tensors, all), parts);
-            !agreed)
-            return agreed;
-        return run_forward(state, tensors, all);
+        return call_together(state, "forward", state.calls->forward,
+                             distributed::check_forward(state, tensors, all), stream,
+                             [&] { return run_forward(state, tensors, all); });
     });
 }
 
 Result<void> DistributedKernel::backward(const DistributedPlan& plan,
                                          const BackwardTensors& tensors,
                                          std::span<const NamedTensor> buffers,
-                                         std::span<const NamedTensor> buffer_gradients) const {
+                                         std::span<const NamedTensor> buffer_gradients,
+                                         Stream stream) const {
     return guarded([&]() -> Result<void> {
         if (auto checked = check_plan(state_.get(), plan.state_.get()); !checked) return checked;
         const DistributedPlanState& state = *plan.state_;
         GradientViews gradients{};
-        const distributed::AgreedPart parts[] = {{"a call", "backward"}};
         const auto all = distributed::completed(state, buffers, false);
         const auto own = distributed::check_backward(
             state, tensors, all, distributed::completed(state, buffer_gradients, true), gradients);
-        if (auto agreed = distributed::agree(*state.communicator, own, parts); !agreed)
-            return agreed;
-        return run_backward(state, tensors, all, gradients);
+        return call_together(state, "backward", state.calls->backward, own, stream,
+                             [&] { return run_backward(state, tensors, all, gradients); });
     });
 }
 

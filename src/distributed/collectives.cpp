@@ -1,25 +1,13 @@
 #include "distributed/collectives.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cstdint>
 #include <memory>
+#include <utility>
 
 namespace flexc::distributed {
 
-namespace {
-
-Result<void> exchange(Communicator& communicator, std::span<const Communicator::Message> sends,
-                      std::span<const Communicator::Message> receives,
-                      std::shared_ptr<void> memory) {
-    const auto ticket = communicator.start(kKeyChannel, sends, receives, std::move(memory));
-    if (!ticket) return ticket.error();
-    return communicator.wait(*ticket);
-}
-
-} // namespace
-
-Result<std::vector<std::byte>> all_gather(Communicator& communicator,
-                                          std::span<const std::byte> own) {
+Result<Gathering> Gathering::start(Communicator& communicator, std::span<const std::byte> own) {
     const auto ranks = static_cast<std::size_t>(communicator.ranks());
     const auto self = static_cast<std::size_t>(communicator.rank());
     auto all = std::make_shared<std::vector<std::byte>>(ranks * own.size());
@@ -31,50 +19,71 @@ Result<std::vector<std::byte>> all_gather(Communicator& communicator,
         sends.push_back({number, all->data() + self * own.size(), own.size()});
         receives.push_back({number, all->data() + peer * own.size(), own.size()});
     }
-    if (auto done = exchange(communicator, sends, receives, all); !done) return done.error();
-    return std::move(*all);
+    const auto ticket = communicator.start(kKeyChannel, sends, receives, all);
+    if (!ticket) return ticket.error();
+    return Gathering(communicator, std::move(all), *ticket);
 }
 
-Result<void> all_reduce(Communicator& communicator, std::span<float> values, float factor) {
-    const auto ranks = static_cast<std::size_t>(communicator.ranks());
-    const auto self = static_cast<std::size_t>(communicator.rank());
-    // Each rank sums one part for all.
-    const auto begin = [&](std::size_t rank) { return values.size() * rank / ranks; };
-    const auto count = [&](std::size_t rank) { return begin(rank + 1) - begin(rank); };
-    struct Memory {
-        std::vector<float> own, parts;
-    };
-    auto memory = std::make_shared<Memory>();
-    memory->own.assign(values.begin(), values.end());
-    memory->parts.resize(ranks * count(self));
-    std::vector<Communicator::Message> sends, receives;
-    const auto add = [&](std::vector<Communicator::Message>& messages, std::size_t peer,
-                         float* data, std::size_t length) {
-        if (peer != self && length > 0)
-            messages.push_back({static_cast<int>(peer), data, length * sizeof(float)});
-    };
-    for (std::size_t peer = 0; peer < ranks; ++peer) {
-        add(sends, peer, memory->own.data() + begin(peer), count(peer));
-        add(receives, peer, memory->parts.data() + peer * count(self), count(self));
-    }
-    if (auto done = exchange(communicator, sends, receives, memory); !done) return done;
+Result<std::vector<std::byte>> Gathering::finish() {
+    if (auto done = communicator_->wait(ticket_); !done) return done.error();
+    return std::move(*all_);
+}
 
-    float* const sums = memory->own.data() + begin(self);
-    for (std::size_t i = 0; i < count(self); ++i) {
-        double sum = 0;
-        for (std::size_t peer = 0; peer < ranks; ++peer)
-            sum += peer == self ? double{sums[i]} : double{memory->parts[peer * count(self) + i]};
-        sums[i] = static_cast<float>(sum * factor);
+Result<void> all_reduce(RankWork& work, Communicator& communicator, const TensorView& values,
+                        const std::shared_ptr<void>& memory, float factor) {
+    const std::int64_t ranks = communicator.ranks(), self = communicator.rank();
+    const std::int64_t elements = values.elements();
+    auto* const all = static_cast<float*>(values.data);
+    // Each rank sums one part for all.
+    const auto begin = [&](std::int64_t rank) { return elements * rank / ranks; };
+    const auto count = [&](std::int64_t rank) { return begin(rank + 1) - begin(rank); };
+    const auto part = [](float* data, std::int64_t length) {
+        return TensorView::contiguous(data, DType::f32, {length});
+    };
+    auto beside = work.beside();
+    if (!beside) return beside.error();
+    auto room = (*beside)->allocate(static_cast<std::size_t>(ranks * count(self)) * sizeof(float));
+    if (!room) return room.error();
+    auto* const parts = reinterpret_cast<float*>(room->get());
+    const auto owner = std::make_shared<std::pair<std::shared_ptr<void>, Bytes>>(memory, *room);
+    if (auto done = (*beside)->copy(part(all + begin(self), count(self)),
+                                    part(parts + self * count(self), count(self)));
+        !done)
+        return done;
+
+    std::vector<Communicator::Message> sends, receives;
+    const auto exchange = [&]() -> Result<void> {
+        const auto ticket = work.start(communicator, kKeyChannel, sends, receives, owner);
+        if (!ticket) return ticket.error();
+        sends.clear();
+        receives.clear();
+        return work.wait(communicator, *ticket);
+    };
+    const auto add = [&](std::vector<Communicator::Message>& messages, std::int64_t peer,
+                         float* data, std::int64_t length) {
+        if (peer != self && length > 0)
+            messages.push_back(
+                {static_cast<int>(peer), data, static_cast<std::size_t>(length) * sizeof(float)});
+    };
+    for (std::int64_t peer = 0; peer < ranks; ++peer) {
+        add(sends, peer, all + begin(peer), count(peer));
+        add(receives, peer, parts + peer * count(self), count(self));
     }
-    sends.clear();
-    receives.clear();
-    for (std::size_t peer = 0; peer < ranks; ++peer) {
-        add(sends, peer, sums, count(self));
-        add(receives, peer, memory->own.data() + begin(peer), count(peer));
+    if (auto done = exchange(); !done) return done;
+    if (auto done = work.tensors().sum({.parts = parts,
+                                        .to = all + begin(self),
+                                        .count = count(self),
+                                        .ranks = static_cast<int>(ranks),
+                                        .factor = factor});
+        !done)
+        return done;
+    beside = work.beside();
+    if (!beside) return beside.error();
+    for (std::int64_t peer = 0; peer < ranks; ++peer) {
+        add(sends, peer, all + begin(self), count(self));
+        add(receives, peer, all + begin(peer), count(peer));
     }
-    if (auto done = exchange(communicator, sends, receives, memory); !done) return done;
-    std::ranges::copy(memory->own, values.begin());
-    return {};
+    return exchange();
 }
 
 } // namespace flexc::distributed

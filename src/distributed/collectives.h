@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "distributed/tensor_work.h"
 #include "flexc/distributed.h"
 
 namespace flexc::distributed {
@@ -12,10 +15,30 @@ namespace flexc::distributed {
 inline constexpr int kKeyChannel = 0, kGradientChannel = 1;
 
 // One record of each rank, in the order of ranks; all have the same size.
-Result<std::vector<std::byte>> all_gather(Communicator& communicator,
-                                          std::span<const std::byte> own);
+class Gathering {
+  public:
+    static Result<Gathering> start(Communicator& communicator, std::span<const std::byte> own);
+    Result<std::vector<std::byte>> finish(); // once
 
-// values becomes `factor` times the sum over ranks, in the order of ranks, the same bits on each.
-Result<void> all_reduce(Communicator& communicator, std::span<float> values, float factor);
+  private:
+    using Records = std::shared_ptr<std::vector<std::byte>>;
+    Gathering(Communicator& communicator, Records all, Communicator::Ticket ticket)
+        : communicator_(&communicator), all_(std::move(all)), ticket_(ticket) {}
+
+    Communicator* communicator_;
+    Records all_;
+    Communicator::Ticket ticket_;
+};
+inline Result<std::vector<std::byte>> all_gather(Communicator& communicator,
+                                                 std::span<const std::byte> own) {
+    auto gathering = Gathering::start(communicator, own);
+    if (!gathering) return gathering.error();
+    return gathering->finish();
+}
+
+// values, f32 without gaps in memory that `memory` owns, becomes `factor` times the sum over ranks,
+// in the order of ranks, the same bits on each.
+Result<void> all_reduce(RankWork& work, Communicator& communicator, const TensorView& values,
+                        const std::shared_ptr<void>& memory, float factor);
 
 } // namespace flexc::distributed

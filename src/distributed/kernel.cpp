@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "distributed/cuda_work.h"
 #include "distributed/state.h"
 #include "ir/print.h"
 #include "runtime/buffers.h"
@@ -36,9 +37,6 @@ Result<DistributedKernel> compile_distributed(std::string_view text, const Compi
     return guarded([&]() -> Result<DistributedKernel> {
         CompileOptions options = given;
         if (options.device.kind == Device::Kind::automatic) options.device = Device::cpu();
-        if (options.device.kind != Device::Kind::cpu)
-            return Error{ErrorCode::unsupported,
-                         "attention across ranks is for Device::cpu() for now"};
         if (options.query_layout != Layout::dense || options.key_layout != Layout::dense)
             return Error{ErrorCode::unsupported,
                          "attention across ranks is of dense tensors: have ragged requests as one "
@@ -63,18 +61,24 @@ Result<DistributedKernel> compile_distributed(std::string_view text, const Compi
             auto sink = compile(text, options);
             if (!sink) return sink.error();
             state->sink_kernel = std::move(*sink);
-            options.sink_use = SinkUse::absent;
         }
+        options.sink_use = SinkUse::absent;
         auto kernel = compile(text, options);
         if (!kernel) return kernel.error();
         state->kernel = std::move(*kernel);
         if (auto checked = check_sharded(state->kernel.state()); !checked) return checked.error();
+        if (options.device.kind == Device::Kind::cuda) {
+            auto code = distributed::load_device_code(options.device.index, options);
+            if (!code) return code.error();
+            state->device_code = std::move(*code);
+        }
         const CompileOptions& full = state->kernel.options();
         state->program = ir::print(state->kernel.state().mod.program);
         if (state->sink_kernel)
             state->program += ir::print(state->sink_kernel->state().mod.program);
-        state->program += formatted("{} {} {} {}", name(full.dtype), full.head_dim, full.head_dim_v,
-                                    full.backward);
+        state->program +=
+            formatted("{} {} {} {} {}", name(full.dtype), full.head_dim, full.head_dim_v,
+                      full.backward, options.device.kind == Device::Kind::cuda ? "cuda" : "cpu");
         return DistributedKernel(std::move(state));
     });
 }

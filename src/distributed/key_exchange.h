@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -17,10 +19,6 @@
 namespace flexc::distributed {
 
 using detail::DistributedPlanState;
-
-using Bytes = std::shared_ptr<std::byte[]>;
-// Aligned for any element type.
-inline Bytes bytes(std::size_t count) { return Bytes(new std::byte[count]); }
 
 // k and v, and what else has a row for each key: buffers that are sharded along KV_LEN, or the
 // gradients of all of these.
@@ -110,15 +108,28 @@ inline std::int64_t local_row(const DistributedPlanState& plan, std::int64_t pos
     return row_of(plan.sizes.keys.ranges(plan.communicator->rank()), position);
 }
 
-// To tensors without gaps.
-inline void pack(const KeyTensors& from, const KeyTensors& to) {
+inline Result<void> copy(TensorWork& work, const KeyTensors& from, const KeyTensors& to) {
     for (std::size_t i = 0; i < from.size(); ++i)
-        flexc::distributed::pack(from[i], static_cast<std::byte*>(to[i].data));
+        if (auto done = work.copy(from[i], to[i]); !done) return done;
+    return {};
+}
+inline Result<void> add(TensorWork& work, const KeyTensors& from, const KeyTensors& to) {
+    for (std::size_t i = 0; i < from.size(); ++i)
+        if (auto done = work.add(from[i], to[i]); !done) return done;
+    return {};
 }
 
-// Messages of one step on their way, with the memory that they are in.
+// Memory of messages, and of what they are made of, until they are done.
+using Memory = std::vector<Bytes>;
+inline Result<std::byte*> allocate(TensorWork& work, Memory& memory, std::size_t bytes) {
+    auto one = work.allocate(bytes);
+    if (!one) return one.error();
+    return memory.emplace_back(std::move(*one)).get();
+}
+
+// Messages of one step on their way.
 struct OnTheWay {
-    std::vector<Bytes> memory;
+    Memory memory;
     std::vector<std::byte*> received; // of each arrival; null for the rank's own
     std::optional<Communicator::Ticket> ticket;
 };
@@ -143,34 +154,43 @@ class KeyExchange {
   private:
     Result<void> start(std::size_t step) {
         next_ = {};
+        const Step& travel = plan_.schedule.steps[step];
+        const auto work = plan_.work->beside();
+        if (!work) return work.error();
         const KeyRows rows(plan_, step, false);
         const KeyTensors own = rows.own_heads(own_);
-        auto memory = std::make_shared<std::vector<Bytes>>();
+        auto memory = std::make_shared<Memory>();
         std::vector<Communicator::Message> sends, receives;
-        for (const Share& share : plan_.schedule.steps[step].departures) {
+        for (const Share& share : travel.departures) {
             const std::size_t size = rows.bytes_of(share);
-            std::byte* const data = memory->emplace_back(bytes(size)).get();
-            std::byte* at = data;
+            const auto data = allocate(**work, *memory, size);
+            if (!data) return data.error();
+            std::byte* at = *data;
             for (const RowRange& run : share.runs) {
-                pack(rows.rows(own, local_row(plan_, run.begin), run.count()),
-                     rows.views(at, run.count()));
+                if (auto done =
+                        copy(**work, rows.rows(own, local_row(plan_, run.begin), run.count()),
+                             rows.views(at, run.count()));
+                    !done)
+                    return done;
                 at += rows.bytes_of(run.count());
             }
-            sends.push_back({share.peer, data, size});
+            sends.push_back({share.peer, *data, size});
         }
-        for (const Share& share : plan_.schedule.steps[step].arrivals) {
-            std::byte* data = nullptr;
-            if (share.peer != plan_.communicator->rank()) {
-                const std::size_t size = rows.bytes_of(share);
-                data = memory->emplace_back(bytes(size)).get();
-                receives.push_back({share.peer, data, size});
+        for (const Share& share : travel.arrivals) {
+            if (share.peer == plan_.communicator->rank()) {
+                next_.received.push_back(nullptr);
+                continue;
             }
-            next_.received.push_back(data);
+            const std::size_t size = rows.bytes_of(share);
+            const auto data = allocate(**work, *memory, size);
+            if (!data) return data.error();
+            receives.push_back({share.peer, *data, size});
+            next_.received.push_back(*data);
         }
         next_.memory = *memory;
         if (sends.empty() && receives.empty()) return {};
         const auto ticket =
-            plan_.communicator->start(kKeyChannel, sends, receives, std::move(memory));
+            plan_.work->start(*plan_.communicator, kKeyChannel, sends, receives, std::move(memory));
         if (!ticket) return ticket.error();
         next_.ticket = *ticket;
         return {};
@@ -179,13 +199,17 @@ class KeyExchange {
     // A step that was started.
     Result<std::vector<KeyTensors>> finish(std::size_t step) {
         if (next_.ticket)
-            if (auto done = plan_.communicator->wait(*next_.ticket); !done) return done.error();
+            if (auto done = plan_.work->wait(*plan_.communicator, *next_.ticket); !done)
+                return done.error();
         here_ = std::move(next_);
         const auto messages = static_cast<std::ptrdiff_t>(here_.memory.size());
         const std::vector<Block>& blocks = plan_.steps[step].blocks;
         std::vector<KeyTensors> views;
-        for (const Block& block : blocks)
-            views.push_back(block_view(block, step));
+        for (const Block& block : blocks) {
+            auto view = block_view(block, step);
+            if (!view) return view.error();
+            views.push_back(std::move(*view));
+        }
         // What was put together is not kept twice while the next step's messages come.
         const bool is_read_in_place = std::ranges::any_of(blocks, [](const Block& block) {
             return block.parts.size() == 1 && block.local_row < 0;
@@ -206,19 +230,20 @@ class KeyExchange {
         return rows.views(rows.find(message, *share, part.run), part.run.count());
     }
 
-    KeyTensors block_view(const Block& block, std::size_t step) {
+    Result<KeyTensors> block_view(const Block& block, std::size_t step) {
         const KeyRows rows(plan_, step, false);
         if (block.parts.size() == 1) return part_view(rows, block.parts[0], step);
         const std::int64_t count = block.keys.count();
-        KeyTensors whole =
-            rows.views(here_.memory.emplace_back(bytes(rows.bytes_of(count))).get(), count);
-        for (const Block::Part& part : block.parts) {
-            const KeyTensors from = part_view(rows, part, step);
-            const KeyTensors to =
-                rows.rows(whole, part.run.begin - block.keys.begin, part.run.count());
-            for (std::size_t i = 0; i < from.size(); ++i)
-                flexc::distributed::copy(from[i], to[i]);
-        }
+        TensorWork& work = plan_.work->tensors();
+        const auto data = allocate(work, here_.memory, rows.bytes_of(count));
+        if (!data) return data.error();
+        KeyTensors whole = rows.views(*data, count);
+        for (const Block::Part& part : block.parts)
+            if (auto done =
+                    copy(work, part_view(rows, part, step),
+                         rows.rows(whole, part.run.begin - block.keys.begin, part.run.count()));
+                !done)
+                return done.error();
         return whole;
     }
 
@@ -233,10 +258,10 @@ class GradientExchange {
   public:
     // own: this rank's sums, without gaps.
     GradientExchange(const DistributedPlanState& plan, KeyTensors own)
-        : plan_(plan), own_(std::move(own)) {}
+        : plan_(plan), work_(plan.work->tensors()), own_(std::move(own)) {}
 
     // Where a step's launches add: zeros, or the rank's own sums.
-    std::vector<KeyTensors> begin(std::size_t step) {
+    Result<std::vector<KeyTensors>> begin(std::size_t step) {
         blocks_.clear();
         const KeyRows rows(plan_, step, true);
         const KeyTensors own = rows.own_heads(own_);
@@ -247,9 +272,10 @@ class GradientExchange {
                 continue;
             }
             const std::size_t size = rows.bytes_of(block.keys.count());
-            std::byte* const data = blocks_.emplace_back(bytes(size)).get();
-            std::fill_n(data, size, std::byte{0});
-            views.push_back(rows.views(data, block.keys.count()));
+            const auto data = allocate(work_, blocks_, size);
+            if (!data) return data.error();
+            if (auto done = work_.clear(*data, size); !done) return done.error();
+            views.push_back(rows.views(*data, block.keys.count()));
         }
         return views;
     }
@@ -257,32 +283,38 @@ class GradientExchange {
     // What launches added to the blocks goes home, and what others added comes.
     Result<void> start(std::size_t step, std::span<const KeyTensors> blocks) {
         if (auto done = finish(); !done) return done;
+        step_ = step;
         const KeyRows rows(plan_, step, true);
-        auto memory = std::make_shared<std::vector<Bytes>>();
-        std::vector<Communicator::Message> sends, receives;
         const Step& travel = plan_.schedule.steps[step];
+        if (auto done = add_own(rows, blocks); !done) return done;
+        const auto work = plan_.work->beside();
+        if (!work) return work.error();
+        auto memory = std::make_shared<Memory>(std::move(blocks_)); // until they have been read
+        std::vector<Communicator::Message> sends, receives;
         for (const Share& share : travel.arrivals) {
-            const bool is_own = share.peer == plan_.communicator->rank();
+            if (share.peer == plan_.communicator->rank()) continue;
             const std::size_t size = rows.bytes_of(share);
-            std::byte* const data = is_own ? nullptr : memory->emplace_back(bytes(size)).get();
-            for (std::size_t i = 0; i < blocks.size(); ++i)
-                for (const Block::Part& part : plan_.steps[step].blocks[i].parts)
-                    if (part.peer == share.peer)
-                        take(rows, plan_.steps[step].blocks[i], blocks[i], part.run,
-                             is_own ? nullptr : rows.find(data, share, part.run));
-            if (!is_own) sends.push_back({share.peer, data, size});
+            const auto data = allocate(**work, *memory, size);
+            if (!data) return data.error();
+            auto done = each_part(
+                rows, blocks, share.peer, [&](const KeyTensors& from, const RowRange& run) {
+                    return copy(**work, from,
+                                rows.views(rows.find(*data, share, run), run.count()));
+                });
+            if (!done) return done;
+            sends.push_back({share.peer, *data, size});
         }
         for (const Share& share : travel.departures) {
             const std::size_t size = rows.bytes_of(share);
-            std::byte* const data = memory->emplace_back(bytes(size)).get();
-            next_.received.push_back(data);
-            receives.push_back({share.peer, data, size});
+            const auto data = allocate(**work, *memory, size);
+            if (!data) return data.error();
+            next_.received.push_back(*data);
+            receives.push_back({share.peer, *data, size});
         }
         next_.memory = *memory;
-        step_ = step;
         if (sends.empty() && receives.empty()) return {};
-        const auto ticket =
-            plan_.communicator->start(kGradientChannel, sends, receives, std::move(memory));
+        const auto ticket = plan_.work->start(*plan_.communicator, kGradientChannel, sends,
+                                              receives, std::move(memory));
         if (!ticket) return ticket.error();
         next_.ticket = *ticket;
         return {};
@@ -291,12 +323,14 @@ class GradientExchange {
     // Adds what came, in the order of ranks.
     Result<void> finish() {
         if (next_.ticket)
-            if (auto done = plan_.communicator->wait(*next_.ticket); !done) return done;
+            if (auto done = plan_.work->wait(*plan_.communicator, *next_.ticket); !done)
+                return done;
         const KeyRows rows(plan_, step_, true);
         for (std::size_t i = 0; i < next_.received.size(); ++i) {
             std::byte* at = next_.received[i];
             for (const RowRange& run : plan_.schedule.steps[step_].departures[i].runs) {
-                add(rows, rows.views(at, run.count()), run);
+                if (auto done = add(work_, rows.views(at, run.count()), own_rows(rows, run)); !done)
+                    return done;
                 at += rows.bytes_of(run.count());
             }
         }
@@ -305,29 +339,41 @@ class GradientExchange {
     }
 
   private:
-    // To the sums of own keys; `more` has no gaps.
-    void add(const KeyRows& rows, const KeyTensors& more, const RowRange& run) {
-        const KeyTensors to =
-            rows.rows(rows.own_heads(own_), local_row(plan_, run.begin), run.count());
-        for (std::size_t i = 0; i < more.size(); ++i)
-            flexc::distributed::add(static_cast<const float*>(more[i].data), to[i]);
+    KeyTensors own_rows(const KeyRows& rows, const RowRange& run) const {
+        return rows.rows(rows.own_heads(own_), local_row(plan_, run.begin), run.count());
     }
 
-    // Into a message, or to the sums of own keys.
-    void take(const KeyRows& rows, const Block& block, const KeyTensors& sums, const RowRange& run,
-              std::byte* data) {
-        if (block.local_row >= 0) return; // they are there already
-        const KeyTensors from = rows.rows(sums, run.begin - block.keys.begin, run.count());
-        if (data != nullptr) return pack(from, rows.views(data, run.count()));
-        const Bytes packed = bytes(rows.bytes_of(run.count()));
-        const KeyTensors more = rows.views(packed.get(), run.count());
-        pack(from, more);
-        add(rows, more, run);
+    // visit(sums of a run, run) for what blocks have of a rank's keys, but where these are its own
+    // sums already.
+    template <typename Visit>
+    Result<void> each_part(const KeyRows& rows, std::span<const KeyTensors> blocks, int peer,
+                           Visit visit) const {
+        for (std::size_t i = 0; i < blocks.size(); ++i) {
+            const Block& block = plan_.steps[step_].blocks[i];
+            if (block.local_row >= 0) continue;
+            for (const Block::Part& part : block.parts) {
+                if (part.peer != peer) continue;
+                if (auto done = visit(
+                        rows.rows(blocks[i], part.run.begin - block.keys.begin, part.run.count()),
+                        part.run);
+                    !done)
+                    return done;
+            }
+        }
+        return {};
+    }
+
+    Result<void> add_own(const KeyRows& rows, std::span<const KeyTensors> blocks) const {
+        return each_part(rows, blocks, plan_.communicator->rank(),
+                         [&](const KeyTensors& from, const RowRange& run) {
+                             return add(work_, from, own_rows(rows, run));
+                         });
     }
 
     const DistributedPlanState& plan_;
+    TensorWork& work_;
     KeyTensors own_;
-    std::vector<Bytes> blocks_;
+    Memory blocks_;
     OnTheWay next_;
     std::size_t step_ = 0;
 };

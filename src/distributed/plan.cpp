@@ -1,9 +1,11 @@
 // From shards and a mask to launches: every rank makes the whole schedule, and keeps its own part.
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <utility>
 
 #include "distributed/agreement.h"
+#include "distributed/make_work.h"
 #include "distributed/rows.h"
 #include "distributed/state.h"
 #include "runtime/bind.h"
@@ -49,13 +51,14 @@ Result<detail::PlanState> bind_whole(const Kernel& kernel, const Sizes& sizes,
 
 // By intervals alone: what these do not tell counts as visible.
 Result<VisibleMap> map_of(const passes::Mod& mod, const detail::PlanState& plan,
-                          std::span<const NamedTensor> buffers) {
+                          distributed::RankWork& work, std::span<const NamedTensor> buffers) {
     using analysis::Dependence;
     using analysis::MaskTier;
     const ir::Program& program = mod.program;
     VisibleMap map(plan.sizes.q_len, plan.sizes.kv_len);
     if (mod.mask_tier == MaskTier::exhaustive) return map;
     std::vector<TensorView> views(program.buffers.size());
+    std::vector<distributed::Bytes> copies(program.buffers.size());
     for (const ir::NodeId id : ir::reachable(program.graph, std::span(&mod.mask, 1))) {
         const ir::Node& node = program.graph[id];
         if (node.op != ir::Op::read) continue;
@@ -64,7 +67,10 @@ Result<VisibleMap> map_of(const passes::Mod& mod, const detail::PlanState& plan,
         if (given == buffers.end() || !given->tensor)
             return runtime::invalid(
                 formatted("'{}': missing; the mask reads it, and decides what travels", name));
-        views[node.symbol] = given->tensor;
+        if (views[node.symbol]) continue;
+        auto view = work.on_host(given->tensor, copies[node.symbol]);
+        if (!view) return view.error();
+        views[node.symbol] = *view;
     }
     const Dependence reads = mod.dependence[mod.mask];
     const std::int64_t batches = reads.has(Dependence::b) ? plan.sizes.batch : 1;
@@ -147,7 +153,7 @@ class Planner {
         plan_.whole = std::move(*whole);
         plan_.reduction = options_.reduction;
         if (auto found = find_sharded(); !found) return found;
-        auto map = map_of(kernel.state().mod, plan_.whole, buffers_);
+        auto map = map_of(kernel.state().mod, plan_.whole, *plan_.work, buffers_);
         if (!map) return map.error();
         choose_exchange(*map);
         if (plan_.exchange == Exchange::ulysses) return run_ulysses(*map);
@@ -221,6 +227,7 @@ class Planner {
             auto of_block = std::make_shared<DistributedPlanState>();
             of_block->kernel = *kernel;
             of_block->communicator = ulysses.same_heads;
+            of_block->work = plan_.work;
             of_block->sizes = {.batch = plan_.sizes.batch,
                                .heads = block.heads.count(),
                                .kv_heads = block.kv_heads.count(),
@@ -246,7 +253,7 @@ class Planner {
     Result<Kernel> compile_part(SinkUse sink) const {
         CompileOptions options = plan_.kernel->options;
         options.part_of_heads = true;
-        if (plan_.kernel->sink_kernel) options.sink_use = sink;
+        options.sink_use = sink;
         return compile(plan_.kernel->text, options);
     }
 
@@ -274,7 +281,7 @@ class Planner {
             if (auto added = add_step(plan_.schedule.steps[step], heads_of_step(step)); !added)
                 return added;
         if (auto added = add_sinks(); !added) return added;
-        find_lone_pieces();
+        find_merged_rows();
         count_traffic(schedule);
         return {};
     }
@@ -391,6 +398,7 @@ class Planner {
     struct Place {
         std::int64_t q_position = 0, q_row = 0, k_position = 0, k_row = 0, k_rows = 0;
         distributed::HeadBlock heads = {};
+        bool is_alone = false; // no other launch adds to its dq
     };
     Result<Plan> plan_launch(const Kernel& kernel, const Sizes& sizes, const Place& place) {
         std::vector<ParamValue> params(options_.params.begin(), options_.params.end());
@@ -421,7 +429,8 @@ class Planner {
         }
         options.cpu_threads = options_.cpu_threads;
         options.accumulate_gradients = kernel.options().backward;
-        auto made = kernel.plan(sizes, buffers, {}, options);
+        options.replace_dq = place.is_alone;
+        auto made = kernel.plan(sizes, buffers, plan_.work->stream(), options);
         if (made) plan_.workspace_bytes = std::max(plan_.workspace_bytes, made->workspace_bytes());
         return made;
     }
@@ -430,7 +439,13 @@ class Planner {
         StepPlan result;
         result.heads = heads;
         result.blocks = blocks_of(step, plan_.sizes.keys.ranges(rank_), rank_);
-        for (const distributed::Piece& piece : step.pieces) {
+        // Those that take longest come first: what is short fills the GPU beside their last blocks.
+        std::vector<distributed::Piece> pieces = step.pieces;
+        if (plan_.exchange == Exchange::all_gather)
+            std::ranges::stable_sort(pieces, std::greater(), [](const distributed::Piece& piece) {
+                return piece.queries.count() * piece.keys.count();
+            });
+        for (const distributed::Piece& piece : pieces) {
             const auto block = std::ranges::find_if(result.blocks, [&](const Block& one) {
                 return one.keys.begin <= piece.keys.begin && piece.keys.end <= one.keys.end;
             });
@@ -442,6 +457,7 @@ class Planner {
             const std::int64_t q_row =
                 row_of(plan_.sizes.queries.ranges(rank_), piece.queries.begin);
             const std::int64_t k_row = piece.keys.begin - block->keys.begin;
+            const bool alone = is_alone(piece);
             // Blocks of the rank's own keys are inside its tensors.
             const bool is_local = block->local_row >= 0;
             auto made = plan_launch(plan_.launch_kernel(), sizes,
@@ -450,7 +466,8 @@ class Planner {
                                      .k_position = piece.keys.begin,
                                      .k_row = is_local ? block->local_row + k_row : k_row,
                                      .k_rows = is_local ? plan_.k_rows : block->keys.count(),
-                                     .heads = heads});
+                                     .heads = heads,
+                                     .is_alone = alone});
             if (!made) return made.error();
             plan_.most_queries = std::max(plan_.most_queries, sizes.q_len);
             result.launches.push_back(
@@ -459,7 +476,8 @@ class Planner {
                  .q_count = piece.queries.count(),
                  .block = static_cast<std::size_t>(block - result.blocks.begin()),
                  .k_row = k_row,
-                 .k_count = piece.keys.count()});
+                 .k_count = piece.keys.count(),
+                 .is_alone = alone});
         }
         plan_.steps.push_back(std::move(result));
         return {};
@@ -483,9 +501,26 @@ class Planner {
         return {};
     }
 
-    // A launch whose queries are a whole range that no other one touches writes its result where it
-    // belongs; others are merged.
-    void find_lone_pieces() {
+    // Whether a piece has a whole range of queries that no other piece touches: its results are
+    // written where they belong; others are merged.
+    bool is_alone(const distributed::Piece& piece) const {
+        if (plan_.kernel->sink_kernel) return false;
+        const auto ranges = plan_.sizes.queries.ranges(rank_);
+        const auto range = std::ranges::find_if(ranges, [&](const RowRange& one) {
+            return one.begin <= piece.queries.begin && piece.queries.begin < one.end;
+        });
+        if (range == ranges.end() || piece.queries != *range) return false;
+        // Pieces of heads are the same step, of other heads each.
+        const std::size_t steps = pieces_ > 1 ? 1 : plan_.schedule.steps.size();
+        std::ptrdiff_t of_range = 0;
+        for (const Step& step : std::span(plan_.schedule.steps).first(steps))
+            of_range += std::ranges::count_if(step.pieces, [&](const distributed::Piece& one) {
+                return range->begin <= one.queries.begin && one.queries.begin < range->end;
+            });
+        return of_range == 1;
+    }
+
+    void find_merged_rows() {
         std::int64_t row = 0;
         for (const RowRange& range : plan_.sizes.queries.ranges(rank_)) {
             const RowRange rows{row, row + range.count()};
@@ -495,15 +530,18 @@ class Planner {
                 for (Launch& launch : step.launches)
                     if (launch.q_row >= rows.begin && launch.q_row < rows.end)
                         of_range.push_back(&launch);
-            // Pieces of heads have the same launches, of other heads each.
-            const bool is_alone = plan_.sinks.empty() &&
-                                  static_cast<std::int64_t>(of_range.size()) == pieces_ &&
-                                  std::ranges::all_of(of_range, [&](const Launch* launch) {
-                                      return launch->q_count == rows.count();
-                                  });
-            for (Launch* launch : of_range)
-                launch->is_alone = is_alone;
-            if (!is_alone) plan_.merged_rows.push_back(rows);
+            if (!of_range.empty() && of_range.front()->is_alone) continue;
+            plan_.merged_rows.push_back(rows);
+            for (auto at = of_range.begin(); at != of_range.end(); ++at)
+                (*at)->is_first =
+                    pieces_ == 1 && std::none_of(of_range.begin(), at, [&](const Launch* earlier) {
+                        return earlier->q_row < (*at)->q_row + (*at)->q_count &&
+                               (*at)->q_row < earlier->q_row + earlier->q_count;
+                    });
+            Launch* const last = of_range.empty() ? nullptr : of_range.back();
+            if (last != nullptr && pieces_ == 1 && !last->is_first)
+                last->is_last = last->q_count == rows.count();
+            if (last == nullptr || !last->is_last) plan_.unfinished_rows.push_back(rows);
         }
     }
 
@@ -643,7 +681,8 @@ class Planner {
 Result<DistributedPlan> DistributedKernel::plan(const DistributedSizes& sizes,
                                                 std::shared_ptr<Communicator> communicator,
                                                 std::span<const NamedTensor> buffers,
-                                                const DistributedOptions& options) const {
+                                                const DistributedOptions& options,
+                                                Stream stream) const {
     return guarded([&]() -> Result<DistributedPlan> {
         if (!state_)
             return runtime::invalid(
@@ -654,7 +693,14 @@ Result<DistributedPlan> DistributedKernel::plan(const DistributedSizes& sizes,
         plan->communicator = std::move(communicator);
         plan->sizes = sizes;
         Planner planner(*plan, buffers, options);
-        const Result<void> own = guarded([&] { return planner.run(); });
+        const Result<void> own = guarded([&]() -> Result<void> {
+            auto work = distributed::make_work(*state_, plan->communicator.get());
+            if (!work) return work.error();
+            plan->work = std::move(*work);
+            if (auto done = plan->work->begin(stream); !done) return done;
+            if (auto done = planner.run(); !done) return done;
+            return plan->work->end();
+        });
         const auto parts = own ? planner.agreed() : std::vector<AgreedPart>{};
         if (auto agreed = distributed::agree(*plan->communicator, own, parts); !agreed)
             return agreed.error();
@@ -664,7 +710,8 @@ Result<DistributedPlan> DistributedKernel::plan(const DistributedSizes& sizes,
 
 Result<Shards> DistributedKernel::balanced_shards(const Sizes& sizes, int ranks,
                                                   std::span<const NamedTensor> buffers,
-                                                  const DistributedOptions& options) const {
+                                                  const DistributedOptions& options,
+                                                  Stream stream) const {
     return guarded([&]() -> Result<Shards> {
         if (!state_)
             return runtime::invalid(
@@ -676,7 +723,10 @@ Result<Shards> DistributedKernel::balanced_shards(const Sizes& sizes, int ranks,
         if (ranks < 1) return runtime::invalid(formatted("{} ranks: at least 1", ranks));
         auto whole = bind_whole(state_->kernel, sizes, buffers, options);
         if (!whole) return whole.error();
-        const auto map = map_of(state_->kernel.state().mod, *whole, buffers);
+        auto work = distributed::make_work(*state_, nullptr);
+        if (!work) return work.error();
+        if (auto done = (*work)->begin(stream); !done) return done.error();
+        const auto map = map_of(state_->kernel.state().mod, *whole, **work, buffers);
         if (!map) return map.error();
         return distributed::balanced(*map, ranks);
     });

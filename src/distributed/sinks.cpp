@@ -1,148 +1,110 @@
 #include "distributed/sinks.h"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <numbers>
-
 #include "distributed/rows.h"
 
 namespace flexc::distributed {
 
 namespace {
 
-constexpr float kNothing = -std::numeric_limits<float>::infinity();
-// Weights that are less than those without the sink by more than this have no say beside a d_lse,
-// which would overflow.
-constexpr double kMost = 56 * std::numbers::ln2;
+// Of every row of this rank's tensors.
+struct Extents {
+    explicit Extents(const detail::DistributedPlanState& plan)
+        : b(plan.sizes.batch), h(plan.sizes.heads), h_kv(plan.sizes.kv_heads), rows(plan.q_rows),
+          d(plan.kernel->sink_kernel->options().head_dim),
+          dv(plan.kernel->sink_kernel->options().head_dim_v),
+          dtype(plan.kernel->sink_kernel->options().dtype) {}
 
-// One row of zeros, as tensors of any number of rows and heads.
-class Zeros {
-  public:
-    Zeros() : memory_(kMaxHeadDim) {}
-    TensorView of(DType dtype, std::int64_t batch, std::int64_t heads, std::int64_t rows,
-                  std::int64_t columns) {
-        TensorView view =
-            TensorView::contiguous(memory_.data(), dtype, {batch, heads, rows, columns});
-        view.strides = {0, 0, 0, 1};
-        return view;
-    }
-
-  private:
-    std::vector<float> memory_;
+    std::int64_t b, h, h_kv, rows, d, dv;
+    DType dtype;
 };
 
-std::vector<float> packed(const TensorView& tensor) {
-    std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
-    pack(tensor, reinterpret_cast<std::byte*>(values.data()));
-    return values;
-}
-
-// As f32, of any of the types of tensors.
-std::vector<float> widened(const TensorView& tensor) {
-    std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
-    widen(tensor, values.data());
-    return values;
-}
-
-// log(exp(lse) + exp(sink)) - lse.
-double log_more(float sink, float lse) {
-    const double above = double{sink} - double{lse};
-    return std::max(above, 0.0) + std::log1p(std::exp(-std::abs(above)));
-}
+float* floats(const TensorView& tensor) { return static_cast<float*>(tensor.data); }
 
 } // namespace
 
 Result<Sinks> Sinks::find(const detail::DistributedPlanState& plan, const TensorView& q,
                           std::span<const NamedTensor> buffers, Workspace workspace) {
-    Sinks sinks;
+    TensorWork& work = plan.work->tensors();
+    Sinks sinks(work);
     if (plan.sinks.empty()) return sinks;
-    const Kernel& kernel = *plan.kernel->sink_kernel;
-    const std::int64_t b = plan.sizes.batch, h = plan.sizes.heads, h_kv = plan.sizes.kv_heads;
-    const std::int64_t d = kernel.options().head_dim, dv = kernel.options().head_dim_v;
-    Zeros zeros;
-    sinks.values_.resize(static_cast<std::size_t>(b * h * plan.q_rows));
-    const TensorView values =
-        TensorView::contiguous(sinks.values_.data(), DType::f32, {b, h, plan.q_rows});
+    const Extents n(plan);
+    sinks.values_ = sinks.memory_.unset(DType::f32, {n.b, n.h, n.rows});
+    WorkTensors own(work);
+    const TensorView k = own.zeros(n.dtype, {n.b, n.h_kv, 1, n.d}),
+                     v = own.zeros(n.dtype, {n.b, n.h_kv, 1, n.dv});
+    if (!own.made()) return own.made().error();
+    if (!sinks.memory_.made()) return sinks.memory_.made().error();
     for (const SinkLaunch& launch : plan.sinks) {
         const std::int64_t rows = launch.rows.count();
-        std::vector<float> o(static_cast<std::size_t>(b * h * rows * dv));
-        const DType dtype = kernel.options().dtype;
-        const ForwardTensors tensors{
-            .q = rows_of(q, launch.rows.begin, rows),
-            .k = zeros.of(dtype, b, h_kv, 1, d),
-            .v = zeros.of(dtype, b, h_kv, 1, dv),
-            .o = TensorView::contiguous(o.data(), DType::f32, {b, h, rows, dv}),
-            .lse = rows_of(values, launch.rows.begin, rows)};
-        if (auto done = kernel.forward(launch.plan, tensors, buffers, workspace); !done)
+        WorkTensors of_launch(work);
+        const ForwardTensors tensors{.q = rows_of(q, launch.rows.begin, rows),
+                                     .k = k,
+                                     .v = v,
+                                     .o = of_launch.unset(DType::f32, {n.b, n.h, rows, n.dv}),
+                                     .lse = rows_of(sinks.values_, launch.rows.begin, rows)};
+        if (!of_launch.made()) return of_launch.made().error();
+        if (auto done = plan.kernel->sink_kernel->forward(launch.plan, tensors, buffers, workspace,
+                                                          plan.work->stream());
+            !done)
             return done.error();
     }
     return sinks;
 }
 
-Sinks::RowViews Sinks::with_sinks(const TensorView& lse, const TensorView& d_lse) {
-    if (values_.empty()) return {lse, d_lse};
-    lse_ = packed(lse);
-    if (d_lse) d_lse_ = packed(d_lse);
-    for (std::size_t i = 0; i < lse_.size(); ++i) {
-        if (lse_[i] == kNothing) continue;
-        double more = log_more(values_[i], lse_[i]);
-        if (d_lse && d_lse_[i] != 0) {
-            more = std::min(more, kMost);
-            d_lse_[i] = static_cast<float>(d_lse_[i] * std::exp(more));
-        }
-        lse_[i] = static_cast<float>(lse_[i] + more);
-    }
-    const auto shape = std::span(lse.shape).first(3);
-    RowViews views{TensorView::contiguous(lse_.data(), DType::f32, shape), {}};
-    if (d_lse) views.d_lse = TensorView::contiguous(d_lse_.data(), DType::f32, shape);
+Result<Sinks::RowViews> Sinks::with_sinks(const TensorView& lse, const TensorView& d_lse) {
+    if (!values_) return RowViews{lse, d_lse};
+    RowViews views{memory_.widened(lse), d_lse ? memory_.widened(d_lse) : TensorView{}};
+    if (!memory_.made()) return memory_.made().error();
+    if (auto done = work_->add_sinks({.sinks = values(),
+                                      .lse = floats(views.lse),
+                                      .d_lse = floats(views.d_lse),
+                                      .count = lse.elements()});
+        !done)
+        return done.error();
     return views;
 }
 
 Result<void> Sinks::learn(const detail::DistributedPlanState& plan, const BackwardTensors& tensors,
                           std::span<const NamedTensor> buffers, std::span<const NamedTensor> sums,
                           Workspace workspace) const {
-    if (values_.empty() || sums.empty()) return {};
-    const Kernel& kernel = *plan.kernel->sink_kernel;
-    const std::int64_t b = plan.sizes.batch, h = plan.sizes.heads, h_kv = plan.sizes.kv_heads;
-    const std::int64_t d = kernel.options().head_dim, dv = kernel.options().head_dim_v;
-    const DType dtype = kernel.options().dtype;
-    // Of the lse of one key, which is the sink; rows without a gradient see no key.
-    std::vector<float> own(values_), gradients(values_.size());
-    const std::vector<float> lse = packed(tensors.lse);
-    const std::vector<float> o = widened(tensors.o), d_out = widened(tensors.d_out);
-    for (std::size_t i = 0; i < own.size(); ++i) {
-        double product = 0;
-        for (std::int64_t column = 0; column < dv; ++column) {
-            const auto at = i * static_cast<std::size_t>(dv) + static_cast<std::size_t>(column);
-            product += double{o[at]} * double{d_out[at]};
-        }
-        const double share = 1 / (1 + std::exp(double{lse[i]} - double{values_[i]}));
-        gradients[i] = lse[i] == kNothing ? 0.0f : static_cast<float>(-share * product);
-        if (gradients[i] == 0) own[i] = kNothing;
-    }
-    const auto of_rows = [&](std::vector<float>& values, const RowRange& rows) {
-        return rows_of(TensorView::contiguous(values.data(), DType::f32, {b, h, plan.q_rows}),
-                       rows.begin, rows.count());
-    };
-    Zeros zeros;
+    if (!values_ || sums.empty()) return {};
+    const Extents n(plan);
+    WorkTensors own(*work_);
+    const TensorView k = own.zeros(n.dtype, {n.b, n.h_kv, 1, n.d}),
+                     v = own.zeros(n.dtype, {n.b, n.h_kv, 1, n.dv}),
+                     lse_of_sinks = own.unset(DType::f32, {n.b, n.h, n.rows}),
+                     gradients = own.unset(DType::f32, {n.b, n.h, n.rows}),
+                     lse = own.widened(tensors.lse), o = own.widened(tensors.o),
+                     d_out = own.widened(tensors.d_out);
+    if (!own.made()) return own.made();
+    if (auto done = work_->sink_gradients({.sinks = values(),
+                                           .lse = floats(lse),
+                                           .o = floats(o),
+                                           .d_out = floats(d_out),
+                                           .own = floats(lse_of_sinks),
+                                           .gradients = floats(gradients),
+                                           .count = lse.elements(),
+                                           .columns = static_cast<int>(n.dv)});
+        !done)
+        return done;
     for (const SinkLaunch& launch : plan.sinks) {
-        const std::int64_t rows = launch.rows.count();
-        std::vector<float> dq(static_cast<std::size_t>(b * h * rows * d)),
-            dk(static_cast<std::size_t>(b * h_kv * d)),
-            d_v(static_cast<std::size_t>(b * h_kv * dv));
-        const BackwardTensors piece{
-            .q = rows_of(tensors.q, launch.rows.begin, rows),
-            .k = zeros.of(dtype, b, h_kv, 1, d),
-            .v = zeros.of(dtype, b, h_kv, 1, dv),
-            .o = zeros.of(dtype, b, h, rows, dv),
-            .lse = of_rows(own, launch.rows),
-            .d_out = zeros.of(dtype, b, h, rows, dv),
-            .d_lse = of_rows(gradients, launch.rows),
-            .dq = TensorView::contiguous(dq.data(), DType::f32, {b, h, rows, d}),
-            .dk = TensorView::contiguous(dk.data(), DType::f32, {b, h_kv, 1, d}),
-            .dv = TensorView::contiguous(d_v.data(), DType::f32, {b, h_kv, 1, dv})};
-        if (auto done = kernel.backward(launch.plan, piece, buffers, sums, workspace); !done)
+        const std::int64_t first = launch.rows.begin, rows = launch.rows.count();
+        WorkTensors of_launch(*work_);
+        const TensorView zeros = of_launch.zeros(n.dtype, {n.b, n.h, rows, n.dv});
+        const BackwardTensors piece{.q = rows_of(tensors.q, first, rows),
+                                    .k = k,
+                                    .v = v,
+                                    .o = zeros,
+                                    .lse = rows_of(lse_of_sinks, first, rows),
+                                    .d_out = zeros,
+                                    .d_lse = rows_of(gradients, first, rows),
+                                    .dq = of_launch.zeros(DType::f32, {n.b, n.h, rows, n.d}),
+                                    .dk = of_launch.zeros(DType::f32, {n.b, n.h_kv, 1, n.d}),
+                                    .dv = of_launch.zeros(DType::f32, {n.b, n.h_kv, 1, n.dv})};
+        if (!of_launch.made()) return of_launch.made();
+        if (auto done = plan.kernel->sink_kernel->backward(launch.plan, piece, buffers, sums,
+                                                           workspace, plan.work->stream());
+            !done)
             return done;
     }
     return {};

@@ -6,9 +6,9 @@
 #pragma once
 
 #include <span>
-#include <vector>
 
 #include "distributed/state.h"
+#include "distributed/work_tensors.h"
 
 namespace flexc::distributed {
 
@@ -19,14 +19,14 @@ class Sinks {
                               std::span<const NamedTensor> buffers, Workspace workspace);
 
     // Null where the program has no sink.
-    const float* values() const { return values_.empty() ? nullptr : values_.data(); }
+    const float* values() const { return static_cast<const float*>(values_.data); }
 
     // What the pieces' backward takes instead of lse and d_lse, which stay as they are without
     // sinks. d_lse may be absent. The views are of this object's memory.
     struct RowViews {
         TensorView lse, d_lse;
     };
-    RowViews with_sinks(const TensorView& lse, const TensorView& d_lse);
+    Result<RowViews> with_sinks(const TensorView& lse, const TensorView& d_lse);
 
     // Adds the gradients of what sinks read to `sums`.
     Result<void> learn(const detail::DistributedPlanState& plan, const BackwardTensors& tensors,
@@ -34,7 +34,11 @@ class Sinks {
                        Workspace workspace) const;
 
   private:
-    std::vector<float> values_, lse_, d_lse_;
+    explicit Sinks(TensorWork& work) : work_(&work), memory_(work) {}
+
+    TensorWork* work_;
+    WorkTensors memory_;
+    TensorView values_; // f32, without gaps
 };
 
 } // namespace flexc::distributed

@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "distributed/cuda_work.h"
 #include "distributed/schedule.h"
+#include "distributed/tensor_work.h"
 #include "distributed/ulysses.h"
 #include "flexc/distributed.h"
 #include "runtime/state.h"
@@ -46,8 +48,10 @@ struct Launch {
     Plan plan;
     std::int64_t q_row = 0, q_count = 0; // of this rank's tensors
     std::size_t block = 0;
-    std::int64_t k_row = 0, k_count = 0; // of the block
-    bool is_alone = false;               // no other piece has queries of its range
+    std::int64_t k_row = 0, k_count = 0;    // of the block
+    bool is_alone = false;                  // no other piece has queries of its range
+    bool is_first = false, is_last = false; // of those that have its queries; the last has all of
+                                            // a range, and all heads
 };
 
 // Of the sinks of some rows of this rank's tensors: attention to one key.
@@ -70,15 +74,22 @@ struct DistributedKernelState {
     Kernel kernel; // without the program's sink; its gradients of buffers are f32
     std::optional<Kernel> sink_kernel;
     GradientType gradient_type = GradientType::f32;
-    std::string program; // what ranks must agree on
+    std::string program;                                        // what ranks must agree on
+    std::shared_ptr<const distributed::DeviceCode> device_code; // null: host memory
     // For kernels of a part of the heads.
     std::string text;
     CompileOptions options;
 };
 
+// Kinds of calls of which ranks have agreed on one.
+struct AgreedCalls {
+    bool forward = false, backward = false;
+};
+
 struct DistributedPlanState {
     std::shared_ptr<const DistributedKernelState> kernel;
     std::shared_ptr<Communicator> communicator;
+    std::shared_ptr<distributed::RankWork> work;
     DistributedSizes sizes;
     std::vector<distributed::Sharded> sharded;
     Exchange exchange = Exchange::ring;
@@ -89,14 +100,16 @@ struct DistributedPlanState {
     std::optional<distributed::Ulysses> ulysses; // instead of the schedule
     std::int64_t first_head = 0; // of the whole problem, where the kernel is of a part of its heads
     std::optional<Kernel> piece_kernel; // of a part of the heads, where steps are of some
-    // Ranges of queries that no launch computes alone: of the tensors' rows.
-    std::vector<RowRange> merged_rows;
+    // Ranges of queries that no launch computes alone, of the tensors' rows, and those of them that
+    // no last launch has all of.
+    std::vector<RowRange> merged_rows, unfinished_rows;
     std::vector<distributed::SinkLaunch> sinks; // of each range of queries; empty without a sink
     std::int64_t q_rows = 0, k_rows = 0;        // of this rank's tensors
     std::size_t workspace_bytes = 0;
     std::int64_t most_queries = 0; // of a launch
     Traffic traffic;
     std::string explanation;
+    std::unique_ptr<AgreedCalls> calls = std::make_unique<AgreedCalls>();
 
     const Kernel& launch_kernel() const { return piece_kernel ? *piece_kernel : kernel->kernel; }
 };

@@ -23,6 +23,18 @@ class Subgroup final : public Communicator {
     }
     Result<void> wait(Ticket ticket) override { return whole_->wait(ticket); }
 
+    bool has_streams() const override { return whole_->has_streams(); }
+    Result<Ticket> start_on_stream(Stream stream, int channel, std::span<const Message> sends,
+                                   std::span<const Message> receives,
+                                   std::shared_ptr<void> memory) override {
+        return whole_->start_on_stream(stream, channel, of_whole(sends), of_whole(receives),
+                                       std::move(memory));
+    }
+    Result<void> wait_on_stream(Ticket ticket, Stream stream) override {
+        return whole_->wait_on_stream(ticket, stream);
+    }
+    Result<void> finish_streams() override { return whole_->finish_streams(); }
+
   private:
     std::vector<Message> of_whole(std::span<const Message> messages) const {
         std::vector<Message> result(messages.begin(), messages.end());

@@ -9,6 +9,7 @@
 #include "distributed/rows.h"
 #include "distributed/state.h"
 #include "distributed/subgroup.h"
+#include "distributed/work_tensors.h"
 
 namespace flexc::distributed {
 
@@ -48,14 +49,17 @@ class NodeRows {
     std::int64_t count(int member) const { return members_.rows(first_ + member); }
     // Calls visit(rows of `packed`, rows of `whole`) for each range of a member.
     template <typename Visit>
-    void each_range(int member, const TensorView& packed, const TensorView& whole,
-                    Visit visit) const {
+    Result<void> each_range(int member, const TensorView& packed, const TensorView& whole,
+                            Visit visit) const {
         std::int64_t row = 0;
         for (const RowRange& range : members_.ranges(first_ + member)) {
-            visit(rows_of(packed, row, range.count()),
-                  rows_of(whole, row_of(node_, range.begin), range.count()));
+            if (auto done = visit(rows_of(packed, row, range.count()),
+                                  rows_of(whole, row_of(node_, range.begin), range.count()));
+                !done)
+                return done;
             row += range.count();
         }
+        return {};
     }
 
   private:
@@ -72,6 +76,8 @@ class AllToAll {
 
     // From rows to heads.
     Result<void> gather(std::span<const Item> items) {
+        const auto work = plan_.work->beside();
+        if (!work) return work.error();
         for (const Item& item : items) {
             const NodeRows rows(plan_, item.is_query);
             for (int peer = 0; peer < ranks_; ++peer) {
@@ -79,41 +85,57 @@ class AllToAll {
                 const std::int64_t own_rows = rows.count(rank_);
                 const TensorView heads =
                     rows_of(item.local, theirs.begin, theirs.count(), kHeadDim);
-                pack(heads,
-                     send(peer, with_extents(item.local, nullptr, theirs.count(), own_rows)));
-                expect(peer, with_extents(item.local, nullptr,
-                                          heads_of(plan_, item.is_query, rank_).count(),
-                                          rows.count(peer)));
+                const auto to =
+                    send(**work, peer, with_extents(item.local, nullptr, theirs.count(), own_rows));
+                if (!to) return to.error();
+                if (auto done = (*work)->copy(heads, *to); !done) return done;
+                if (auto done = expect(**work, peer,
+                                       with_extents(item.local, nullptr,
+                                                    heads_of(plan_, item.is_query, rank_).count(),
+                                                    rows.count(peer)));
+                    !done)
+                    return done;
             }
         }
         if (auto done = run(); !done) return done;
         std::size_t next = 0;
         for (const Item& item : items)
             for (int peer = 0; peer < ranks_; ++peer)
-                NodeRows(plan_, item.is_query)
-                    .each_range(
-                        peer, received_[next++], item.whole,
-                        [](const TensorView& from, const TensorView& to) { copy(from, to); });
+                if (auto done = NodeRows(plan_, item.is_query)
+                                    .each_range(peer, received_[next++], item.whole,
+                                                [&](const TensorView& from, const TensorView& to) {
+                                                    return plan_.work->tensors().copy(from, to);
+                                                });
+                    !done)
+                    return done;
         return {};
     }
 
     // From heads, in f32 without gaps, to rows: what ranks have of one head is added up, in the
     // order of ranks.
     Result<void> scatter(std::span<const Item> items) {
+        const auto work = plan_.work->beside();
+        if (!work) return work.error();
         for (const Item& item : items) {
             const NodeRows rows(plan_, item.is_query);
             for (int peer = 0; peer < ranks_; ++peer) {
                 const std::int64_t own_heads = heads_of(plan_, item.is_query, rank_).count();
-                const TensorView packed =
-                    with_extents(item.local, nullptr, own_heads, rows.count(peer));
-                TensorView to = packed;
-                to.data = send(peer, packed);
-                rows.each_range(
-                    peer, to, item.whole,
-                    [](const TensorView& inside, const TensorView& whole) { copy(whole, inside); });
-                expect(peer, with_extents(item.local, nullptr,
-                                          heads_of(plan_, item.is_query, peer).count(),
-                                          rows.count(rank_)));
+                const auto to = send(
+                    **work, peer, with_extents(item.local, nullptr, own_heads, rows.count(peer)));
+                if (!to) return to.error();
+                if (auto done =
+                        rows.each_range(peer, *to, item.whole,
+                                        [&](const TensorView& inside, const TensorView& whole) {
+                                            return (*work)->copy(whole, inside);
+                                        });
+                    !done)
+                    return done;
+                if (auto done = expect(**work, peer,
+                                       with_extents(item.local, nullptr,
+                                                    heads_of(plan_, item.is_query, peer).count(),
+                                                    rows.count(rank_)));
+                    !done)
+                    return done;
             }
         }
         if (auto done = run(); !done) return done;
@@ -121,63 +143,54 @@ class AllToAll {
         for (const Item& item : items)
             for (int peer = 0; peer < ranks_; ++peer) {
                 const RowRange& theirs = heads_of(plan_, item.is_query, peer);
-                add(static_cast<const float*>(received_[next++].data),
-                    rows_of(item.local, theirs.begin, theirs.count(), kHeadDim));
+                if (auto done = plan_.work->tensors().add(
+                        received_[next++],
+                        rows_of(item.local, theirs.begin, theirs.count(), kHeadDim));
+                    !done)
+                    return done;
             }
         return {};
     }
 
   private:
     static constexpr std::size_t kHeadDim = 1;
-    using Bytes = std::unique_ptr<std::byte[]>;
 
-    std::byte* memory(const TensorView& like) {
-        return memory_->emplace_back(new std::byte[std::max<std::size_t>(bytes_of(like), 1)]).get();
-    }
-    std::byte* send(int peer, const TensorView& packed) {
-        std::byte* const data = memory(packed);
+    // Both give the tensor its memory.
+    Result<TensorView> send(TensorWork& work, int peer, TensorView packed) {
+        auto memory = work.allocate(bytes_of(packed));
+        if (!memory) return memory.error();
+        packed.data = memory_->emplace_back(std::move(*memory)).get();
         if (peer == rank_)
-            own_.push_back(data);
+            own_.push_back(packed.data);
         else if (bytes_of(packed) > 0)
-            sends_.push_back({peer, data, bytes_of(packed)});
-        return data;
+            sends_.push_back({peer, packed.data, bytes_of(packed)});
+        return packed;
     }
-    void expect(int peer, TensorView packed) {
+    Result<void> expect(TensorWork& work, int peer, TensorView packed) {
         if (peer == rank_) {
             packed.data = own_.back();
         } else {
-            packed.data = memory(packed);
+            auto memory = work.allocate(bytes_of(packed));
+            if (!memory) return memory.error();
+            packed.data = memory_->emplace_back(std::move(*memory)).get();
             if (bytes_of(packed) > 0) receives_.push_back({peer, packed.data, bytes_of(packed)});
         }
         received_.push_back(packed);
+        return {};
     }
     Result<void> run() {
-        const auto ticket = plan_.ulysses->node->start(kKeyChannel, sends_, receives_, memory_);
+        Communicator& node = *plan_.ulysses->node;
+        const auto ticket = plan_.work->start(node, kKeyChannel, sends_, receives_, memory_);
         if (!ticket) return ticket.error();
-        return plan_.ulysses->node->wait(*ticket);
+        return plan_.work->wait(node, *ticket);
     }
 
     const DistributedPlanState& plan_;
     int rank_, ranks_;
     std::shared_ptr<std::vector<Bytes>> memory_ = std::make_shared<std::vector<Bytes>>();
-    std::vector<std::byte*> own_;
+    std::vector<void*> own_;
     std::vector<Communicator::Message> sends_, receives_;
     std::vector<TensorView> received_;
-};
-
-// Zeros of the heads of this rank, or of its rows.
-class Whole {
-  public:
-    Whole(DType dtype, std::vector<std::int64_t> shape)
-        : view_(TensorView::contiguous(nullptr, dtype, shape)), bytes_(bytes_of(view_) + 1) {
-        view_.data = bytes_.data();
-    }
-    const TensorView& view() const { return view_; }
-    const float* floats() const { return reinterpret_cast<const float*>(bytes_.data()); }
-
-  private:
-    TensorView view_;
-    std::vector<std::byte> bytes_;
 };
 
 struct Extents {
@@ -205,18 +218,18 @@ struct BlockRows {
         k = {block.kv_heads.begin - share.kv_heads.begin,
              block.kv_heads.end - share.kv_heads.begin};
     }
-    TensorView queries(const Whole& tensor) const {
-        return rows_of(tensor.view(), q.begin, q.count(), 1);
+    TensorView queries(const TensorView& tensor) const {
+        return rows_of(tensor, q.begin, q.count(), 1);
     }
-    TensorView keys(const Whole& tensor) const {
-        return rows_of(tensor.view(), k.begin, k.count(), 1);
+    TensorView keys(const TensorView& tensor) const {
+        return rows_of(tensor, k.begin, k.count(), 1);
     }
     RowRange q, k;
 };
 
 // What is there, or zeros.
-TensorView or_zeros(const TensorView& tensor, const Whole& zeros) {
-    return tensor ? tensor : zeros.view();
+TensorView or_zeros(const TensorView& tensor, const TensorView& zeros) {
+    return tensor ? tensor : zeros;
 }
 
 Shards node_shards(const Shards& shards, int ranks_per_node) {
@@ -276,17 +289,23 @@ Result<void> forward_ulysses(const DistributedPlanState& plan, const ForwardTens
                              std::span<const NamedTensor> buffers) {
     const Ulysses& ulysses = *plan.ulysses;
     const Extents n(plan);
+    TensorWork& work = plan.work->tensors();
+    WorkTensors own(work);
     // A rank without rows gave no tensors.
-    const Whole no_q(n.dtype, {n.batch, n.heads, 0, n.d}),
-        no_k(n.dtype, {n.batch, n.kv_heads, 0, n.d}), no_v(n.dtype, {n.batch, n.kv_heads, 0, n.dv});
-    const Whole q(n.dtype, {n.batch, n.own_heads, n.node_q_rows, n.d}),
-        k(n.dtype, {n.batch, n.own_kv_heads, n.node_k_rows, n.d}),
-        v(n.dtype, {n.batch, n.own_kv_heads, n.node_k_rows, n.dv}),
-        o(DType::f32, {n.batch, n.own_heads, n.node_q_rows, n.dv}),
-        lse(DType::f32, {n.batch, n.own_heads, n.node_q_rows});
-    const Item inputs[] = {{or_zeros(tensors.q, no_q), q.view(), true},
-                           {or_zeros(tensors.k, no_k), k.view()},
-                           {or_zeros(tensors.v, no_v), v.view()}};
+    const TensorView no_q = own.zeros(n.dtype, {n.batch, n.heads, 0, n.d}),
+                     no_k = own.zeros(n.dtype, {n.batch, n.kv_heads, 0, n.d}),
+                     no_v = own.zeros(n.dtype, {n.batch, n.kv_heads, 0, n.dv});
+    const TensorView q = own.zeros(n.dtype, {n.batch, n.own_heads, n.node_q_rows, n.d}),
+                     k = own.zeros(n.dtype, {n.batch, n.own_kv_heads, n.node_k_rows, n.d}),
+                     v = own.zeros(n.dtype, {n.batch, n.own_kv_heads, n.node_k_rows, n.dv}),
+                     o = own.zeros(DType::f32, {n.batch, n.own_heads, n.node_q_rows, n.dv}),
+                     lse = own.zeros(DType::f32, {n.batch, n.own_heads, n.node_q_rows}),
+                     own_o = own.zeros(DType::f32, {n.batch, n.heads, n.q_rows, n.dv}),
+                     own_lse = own.zeros(DType::f32, {n.batch, n.heads, n.q_rows});
+    if (!own.made()) return own.made();
+    const Item inputs[] = {{or_zeros(tensors.q, no_q), q, true},
+                           {or_zeros(tensors.k, no_k), k},
+                           {or_zeros(tensors.v, no_v), v}};
     if (auto done = AllToAll(plan).gather(inputs); !done) return done;
     for (std::size_t i = 0; i < ulysses.blocks.size(); ++i) {
         const BlockRows rows(plan, i);
@@ -297,13 +316,9 @@ Result<void> forward_ulysses(const DistributedPlanState& plan, const ForwardTens
             !done)
             return done;
     }
-    const Whole own_o(DType::f32, {n.batch, n.heads, n.q_rows, n.dv}),
-        own_lse(DType::f32, {n.batch, n.heads, n.q_rows});
-    const Item outputs[] = {{own_o.view(), o.view(), true}, {own_lse.view(), lse.view(), true}};
+    const Item outputs[] = {{own_o, o, true}, {own_lse, lse, true}};
     if (auto done = AllToAll(plan).scatter(outputs); !done) return done;
-    if (tensors.o) round_to(own_o.floats(), tensors.o);
-    if (tensors.lse) round_to(own_lse.floats(), tensors.lse);
-    return {};
+    return copy_wanted(work, {{own_o, tensors.o}, {own_lse, tensors.lse}});
 }
 
 Result<void> backward_ulysses(const DistributedPlanState& plan, const BackwardTensors& tensors,
@@ -311,31 +326,39 @@ Result<void> backward_ulysses(const DistributedPlanState& plan, const BackwardTe
                               std::span<const NamedTensor> sums) {
     const Ulysses& ulysses = *plan.ulysses;
     const Extents n(plan);
-    const Whole no_q(n.dtype, {n.batch, n.heads, 0, n.d}),
-        no_k(n.dtype, {n.batch, n.kv_heads, 0, n.d}), no_v(n.dtype, {n.batch, n.kv_heads, 0, n.dv}),
-        no_d_out(n.dtype, {n.batch, n.heads, 0, n.dv}),
-        no_d_lse(DType::f32, {n.batch, n.heads, n.q_rows});
+    TensorWork& work = plan.work->tensors();
+    WorkTensors own(work);
+    const TensorView no_q = own.zeros(n.dtype, {n.batch, n.heads, 0, n.d}),
+                     no_k = own.zeros(n.dtype, {n.batch, n.kv_heads, 0, n.d}),
+                     no_v = own.zeros(n.dtype, {n.batch, n.kv_heads, 0, n.dv}),
+                     no_d_out = own.zeros(n.dtype, {n.batch, n.heads, 0, n.dv}),
+                     no_d_lse = own.zeros(DType::f32, {n.batch, n.heads, n.q_rows});
+    const TensorView q = own.zeros(n.dtype, {n.batch, n.own_heads, n.node_q_rows, n.d}),
+                     k = own.zeros(n.dtype, {n.batch, n.own_kv_heads, n.node_k_rows, n.d}),
+                     v = own.zeros(n.dtype, {n.batch, n.own_kv_heads, n.node_k_rows, n.dv}),
+                     o = own.zeros(DType::f32, {n.batch, n.own_heads, n.node_q_rows, n.dv}),
+                     lse = own.zeros(DType::f32, {n.batch, n.own_heads, n.node_q_rows}),
+                     d_out = own.zeros(n.dtype, {n.batch, n.own_heads, n.node_q_rows, n.dv}),
+                     d_lse = own.zeros(DType::f32, {n.batch, n.own_heads, n.node_q_rows});
     // o is f32 or not, as each rank likes.
-    const Whole own_o(DType::f32, {n.batch, n.heads, n.q_rows, n.dv});
-    if (tensors.o) widen(tensors.o, static_cast<float*>(own_o.view().data));
-    const Whole q(n.dtype, {n.batch, n.own_heads, n.node_q_rows, n.d}),
-        k(n.dtype, {n.batch, n.own_kv_heads, n.node_k_rows, n.d}),
-        v(n.dtype, {n.batch, n.own_kv_heads, n.node_k_rows, n.dv}),
-        o(DType::f32, {n.batch, n.own_heads, n.node_q_rows, n.dv}),
-        lse(DType::f32, {n.batch, n.own_heads, n.node_q_rows}),
-        d_out(n.dtype, {n.batch, n.own_heads, n.node_q_rows, n.dv}),
-        d_lse(DType::f32, {n.batch, n.own_heads, n.node_q_rows});
-    const Item inputs[] = {{or_zeros(tensors.q, no_q), q.view(), true},
-                           {or_zeros(tensors.k, no_k), k.view()},
-                           {or_zeros(tensors.v, no_v), v.view()},
-                           {own_o.view(), o.view(), true},
-                           {or_zeros(tensors.lse, no_d_lse), lse.view(), true},
-                           {or_zeros(tensors.d_out, no_d_out), d_out.view(), true},
-                           {or_zeros(tensors.d_lse, no_d_lse), d_lse.view(), true}};
+    const TensorView own_o = own.zeros(DType::f32, {n.batch, n.heads, n.q_rows, n.dv});
+    const TensorView dq = own.zeros(DType::f32, {n.batch, n.own_heads, n.node_q_rows, n.d}),
+                     dk = own.zeros(DType::f32, {n.batch, n.own_kv_heads, n.node_k_rows, n.d}),
+                     d_v = own.zeros(DType::f32, {n.batch, n.own_kv_heads, n.node_k_rows, n.dv}),
+                     own_dq = own.zeros(DType::f32, {n.batch, n.heads, n.q_rows, n.d}),
+                     own_dk = own.zeros(DType::f32, {n.batch, n.kv_heads, n.k_rows, n.d}),
+                     own_dv = own.zeros(DType::f32, {n.batch, n.kv_heads, n.k_rows, n.dv});
+    if (!own.made()) return own.made();
+    if (tensors.o)
+        if (auto done = work.copy(tensors.o, own_o); !done) return done;
+    const Item inputs[] = {{or_zeros(tensors.q, no_q), q, true},
+                           {or_zeros(tensors.k, no_k), k},
+                           {or_zeros(tensors.v, no_v), v},
+                           {own_o, o, true},
+                           {or_zeros(tensors.lse, no_d_lse), lse, true},
+                           {or_zeros(tensors.d_out, no_d_out), d_out, true},
+                           {or_zeros(tensors.d_lse, no_d_lse), d_lse, true}};
     if (auto done = AllToAll(plan).gather(inputs); !done) return done;
-    const Whole dq(DType::f32, {n.batch, n.own_heads, n.node_q_rows, n.d}),
-        dk(DType::f32, {n.batch, n.own_kv_heads, n.node_k_rows, n.d}),
-        d_v(DType::f32, {n.batch, n.own_kv_heads, n.node_k_rows, n.dv});
     for (std::size_t i = 0; i < ulysses.blocks.size(); ++i) {
         const BlockRows rows(plan, i);
         if (auto done = backward_by_keys(*ulysses.blocks[i],
@@ -353,16 +376,9 @@ Result<void> backward_ulysses(const DistributedPlanState& plan, const BackwardTe
             !done)
             return done;
     }
-    const Whole own_dq(DType::f32, {n.batch, n.heads, n.q_rows, n.d}),
-        own_dk(DType::f32, {n.batch, n.kv_heads, n.k_rows, n.d}),
-        own_dv(DType::f32, {n.batch, n.kv_heads, n.k_rows, n.dv});
-    const Item outputs[] = {
-        {own_dq.view(), dq.view(), true}, {own_dk.view(), dk.view()}, {own_dv.view(), d_v.view()}};
+    const Item outputs[] = {{own_dq, dq, true}, {own_dk, dk}, {own_dv, d_v}};
     if (auto done = AllToAll(plan).scatter(outputs); !done) return done;
-    if (tensors.dq) round_to(own_dq.floats(), tensors.dq);
-    if (tensors.dk) round_to(own_dk.floats(), tensors.dk);
-    if (tensors.dv) round_to(own_dv.floats(), tensors.dv);
-    return {};
+    return copy_wanted(work, {{own_dq, tensors.dq}, {own_dk, tensors.dk}, {own_dv, tensors.dv}});
 }
 
 } // namespace flexc::distributed

@@ -145,7 +145,7 @@ Result<void> analyse(State& state) {
 }
 
 Result<void> find_rows(State& state) {
-    find_row_gradients(state.mod);
+    find_row_gradients(state.mod, state.options.rows_are_whole);
     find_sum_factors(state.mod, state.options.divides_by_derivative);
     find_table_gradients(state.mod);
     return {};

@@ -18,6 +18,7 @@ struct PipelineOptions {
     // Whether ranges of tiles serve prefixes and padding; else these have maps.
     bool clamps_bands = false;
     bool divides_by_derivative = false;  // see passes/gradient_factor.h
+    bool rows_are_whole = true;          // see passes/row_gradient.h
     const dsl::Source* source = nullptr; // of the program, for places in errors
     int head_dim = 0;                    // becomes the constant D; 0 leaves it a size
     int head_dim_v = 0;

@@ -42,14 +42,14 @@ std::vector<bool> lines_of_row(const ir::Graph& graph, const std::vector<Depende
 
 } // namespace
 
-void find_row_gradients(Mod& mod) {
+void find_row_gradients(Mod& mod, bool rows_are_whole) {
     const ir::Graph& graph = mod.program.graph;
     const std::vector<Dependence>& uses = mod.dependence;
     const std::vector<bool> lines = lines_of_row(graph, uses);
     mod.is_line_of_row = lines[mod.score];
     for (ReadGradient& gradient : mod.gradients) {
         if (mod.counters[gradient.read] != kNoNode || !is_of_row(uses[gradient.read])) continue;
-        gradient.is_of_row = is_of_row(uses[gradient.partial]);
+        gradient.is_of_row = rows_are_whole && is_of_row(uses[gradient.partial]);
         gradient.is_line_of_row = lines[gradient.partial];
     }
 }

@@ -442,7 +442,7 @@ void set_checked(const KernelState& kernel, const PlanState& plan, const Backwar
     attention.dq = argument(tensors.dq, queries);
     attention.dk = argument(tensors.dk, keys);
     attention.dv = argument(tensors.dv, keys);
-    attention.dq_flags = output_flags(tensors.dq, add);
+    attention.dq_flags = output_flags(tensors.dq, plan.accumulate_dq);
     attention.dk_flags = output_flags(tensors.dk, add);
     attention.dv_flags = output_flags(tensors.dv, add);
 }
@@ -469,16 +469,17 @@ Result<void> set_tensors(const KernelState& kernel, const PlanState& plan,
     const std::int64_t d = kernel.options.head_dim, dv = kernel.options.head_dim_v;
     const bool add = plan.accumulate_gradients;
     const Rules rule(kernel, plan, call);
-    const TensorRule rules[] = {rule.of_queries("q", tensors.q, d),
-                                rule.of_keys("k", tensors.k, d),
-                                rule.of_keys("v", tensors.v, dv),
-                                or_f32(rule.of_queries("o", tensors.o, dv)),
-                                rule.of_rows("lse", tensors.lse),
-                                rule.of_queries("d_out", tensors.d_out, dv),
-                                optional(rule.of_rows("d_lse", tensors.d_lse)),
-                                written(or_f32(rule.of_queries("dq", tensors.dq, d)), add),
-                                written(or_f32(rule.of_keys("dk", tensors.dk, d)), add),
-                                written(or_f32(rule.of_keys("dv", tensors.dv, dv)), add)};
+    const TensorRule rules[] = {
+        rule.of_queries("q", tensors.q, d),
+        rule.of_keys("k", tensors.k, d),
+        rule.of_keys("v", tensors.v, dv),
+        or_f32(rule.of_queries("o", tensors.o, dv)),
+        rule.of_rows("lse", tensors.lse),
+        rule.of_queries("d_out", tensors.d_out, dv),
+        optional(rule.of_rows("d_lse", tensors.d_lse)),
+        written(or_f32(rule.of_queries("dq", tensors.dq, d)), plan.accumulate_dq),
+        written(or_f32(rule.of_keys("dk", tensors.dk, d)), add),
+        written(or_f32(rule.of_keys("dv", tensors.dv, dv)), add)};
     if (auto checked = check_all(rules, kernel.options.dtype); !checked) return checked;
     if (auto checked = check_lengths_of(kernel, call, tensors.lengths); !checked) return checked;
     set_checked(kernel, plan, tensors, call.attention);
@@ -508,7 +509,8 @@ BackwardTensors assumed_tensors(const KernelState& kernel, const PlanState& plan
     tensors.v = like(rule.of_keys("v", tensors.v, dv), of_keys);
     tensors.o = tensors.d_out = like(rule.of_queries("o", tensors.o, dv), dtype);
     tensors.lse = like(rule.of_rows("lse", tensors.lse), DType::f32);
-    tensors.dq = like(rule.of_queries("dq", tensors.dq, d), of_gradients);
+    tensors.dq =
+        like(rule.of_queries("dq", tensors.dq, d), plan.accumulate_dq ? DType::f32 : dtype);
     tensors.dk = like(rule.of_keys("dk", tensors.dk, d), of_gradients);
     tensors.dv = like(rule.of_keys("dv", tensors.dv, dv), of_gradients);
     return tensors;
@@ -634,6 +636,7 @@ Result<PlanState> bind_values(const ir::Program& program, int head_dim, int head
     plan.q_offset = options.q_offset;
     plan.kv_offset = options.kv_offset;
     plan.accumulate_gradients = options.accumulate_gradients;
+    plan.accumulate_dq = options.accumulate_gradients && !options.replace_dq;
     plan.cpu_threads = options.cpu_threads;
     if (!program.is_dense() && (options.q_offset != 0 || options.kv_offset != 0 ||
                                 options.global_q_len || options.global_kv_len))

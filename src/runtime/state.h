@@ -27,7 +27,7 @@ struct PlanState {
     Sizes sizes;
     double scale = 0;
     std::int64_t q_offset = 0, kv_offset = 0;
-    bool accumulate_gradients = false;
+    bool accumulate_gradients = false, accumulate_dq = false;
     CpuThreads cpu_threads;
     std::vector<std::int64_t> size_values;  // one per Program::sizes
     std::vector<std::uint64_t> param_words; // one per Program::params

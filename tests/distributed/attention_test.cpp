@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cpu_options.h"
+#include "distributed/matrix.h"
 #include "distributed/problem.h"
 #include "distributed/ulysses.h"
 #include "support/text.h"
@@ -18,87 +19,12 @@ using namespace flexc::test;
 
 namespace {
 
-const std::pair<std::string, std::string> kMasks[] = {
-    {"none", ""},
-    {"causal", "mask_mod = q_idx >= kv_idx"},
-    {"window", "mask_mod = 0 <= q_idx - kv_idx < 25"},
-    {"documents", "buffer doc: i32[KV_LEN]\nmask_mod = doc[q_idx] == doc[kv_idx]"},
-    {"prefix", "buffer lens: i32[B]\nmask_mod = kv_idx < lens[b] or q_idx >= kv_idx"},
-    {"exhaustive", "mask_mod = (q_idx * 31 + kv_idx * 17) % 5 == 0"},
-};
-
-const std::pair<std::string, std::string> kMods[] = {
-    {"no mod", "score_mod = score"},
-    {"learned ALiBi",
-     "buffer slopes: f32[H] grad\nscore_mod = score + slopes[h] * (kv_idx - q_idx) * 0.1"},
-    {"T5 table", "buffer table: f32[32, H] grad\n"
-                 "score_mod = score + table[clamp(q_idx - kv_idx + 16, 0, 31), h]"},
-    {"key bias", "buffer keys: f32[H, KV_LEN] grad\nscore_mod = score + keys[h, kv_idx]"},
-    {"dense bias",
-     "buffer bias: f32[H, Q_LEN, KV_LEN] grad\nscore_mod = score + bias[h, q_idx, kv_idx]"},
-    {"row gate", "buffer gate: f32[Q_LEN] grad\nscore_mod = score * (1 + gate[q_idx])"},
-};
-
-DistributedCase case_of(const std::string& mod, const std::string& mask) {
-    DistributedCase one{.text = mod + "\n" + mask};
-    one.integers["doc"] = [](std::int64_t i) { return i / 23; };
-    one.integers["lens"] = [](std::int64_t) { return 31; };
-    return one;
-}
-
-struct Layout {
-    std::string name;
-    Shards queries, keys;
-};
-
-// Uneven and empty shares too.
-std::vector<Layout> layouts(std::int64_t q_len, std::int64_t kv_len, int ranks) {
-    std::vector<Layout> all = {
-        {"contiguous", *Shards::contiguous(q_len, ranks), *Shards::contiguous(kv_len, ranks)},
-        {"zigzag", *Shards::zigzag(q_len, ranks), *Shards::zigzag(kv_len, ranks)}};
-    // The first rank has no keys and the last no queries; rows are out of order.
-    std::vector<std::vector<RowRange>> queries(static_cast<std::size_t>(ranks)),
-        keys(static_cast<std::size_t>(ranks));
-    const auto last = static_cast<std::size_t>(ranks - 1);
-    queries[0] = {{q_len / 2, q_len}, {0, q_len / 3}};
-    queries[last > 1 ? 1 : 0].push_back({q_len / 3, q_len / 2});
-    keys[last] = {{kv_len - 7, kv_len}, {0, kv_len / 2}};
-    keys[last > 1 ? 1 : last].push_back({kv_len / 2, kv_len - 7});
-    all.push_back({"uneven", *Shards::of(q_len, queries), *Shards::of(kv_len, keys)});
-    return all;
-}
-
-void check_layouts(const DistributedProblem& problem, std::initializer_list<int> rank_counts,
-                   const RunOptions& options = {}) {
-    const Outcome one = problem.on_one_rank(options.o_type);
-    for (const int ranks : rank_counts)
-        for (const Layout& layout : layouts(problem.what().q_len, problem.what().kv_len, ranks))
-            for (const Exchange exchange :
-                 {Exchange::ring, Exchange::all_gather, Exchange::ulysses}) {
-                if (exchange == Exchange::ulysses && !problem.what().sharded.empty()) continue;
-                CAPTURE(ranks);
-                CAPTURE(layout.name);
-                CAPTURE(name(exchange));
-                RunOptions own = options;
-                own.exchange = exchange;
-                const std::string differences =
-                    compare(problem, problem.on_ranks(layout.queries, layout.keys, own), one);
-                CHECK_MESSAGE(differences.empty(), differences);
-            }
-}
-
 void one_rank_refuses(const char* text, const ShardedBuffer& sharded, const char* message) {
     CompileOptions options = cpu_options();
     options.sharded = {sharded};
     const auto kernel = compile_distributed(text, options);
     REQUIRE(!kernel);
     CHECK(kernel.error().message == message);
-}
-
-std::uint32_t fresh_seed() {
-    const std::uint32_t seed = std::random_device{}();
-    MESSAGE("seed " << seed);
-    return seed;
 }
 
 } // namespace
@@ -221,33 +147,6 @@ TEST_CASE("gradients of buffers: of each rank, their sum, their average; in thei
     CHECK(compare(narrow, narrow.on_ranks(shards, shards), narrow.on_one_rank()) == "");
 }
 
-namespace {
-
-// Waits now and then, so that ranks meet in other orders.
-class Delayed final : public Communicator {
-  public:
-    Delayed(std::shared_ptr<Communicator> inner, std::uint32_t seed)
-        : inner_(std::move(inner)), random_(seed) {}
-    int rank() const override { return inner_->rank(); }
-    int ranks() const override { return inner_->ranks(); }
-    Result<Ticket> start(int channel, std::span<const Message> sends,
-                         std::span<const Message> receives, std::shared_ptr<void> memory) override {
-        pause();
-        return inner_->start(channel, sends, receives, std::move(memory));
-    }
-    Result<void> wait(Ticket ticket) override {
-        pause();
-        return inner_->wait(ticket);
-    }
-
-  private:
-    void pause() { std::this_thread::sleep_for(std::chrono::microseconds(random_() % 3000)); }
-    std::shared_ptr<Communicator> inner_;
-    std::mt19937 random_;
-};
-
-} // namespace
-
 TEST_CASE("the same bits, whatever the timing") {
     if (!has_cpu()) return;
     DistributedCase one = case_of(kMods[2].second, kMasks[1].second);
@@ -255,29 +154,13 @@ TEST_CASE("the same bits, whatever the timing") {
     one.kv_heads = 2;
     const DistributedProblem problem(one, 11);
     const Shards shards = *Shards::zigzag(problem.what().q_len, 4);
-    for (RunOptions options : std::initializer_list<RunOptions>{
+    for (const RunOptions& options : std::initializer_list<RunOptions>{
              {.exchange = Exchange::ring},
              {.exchange = Exchange::all_gather, .gathered_bytes = ~0u},
              {.exchange = Exchange::all_gather, .gathered_bytes = 1},
              {.exchange = Exchange::ulysses},
-             {.exchange = Exchange::ulysses, .ranks_per_node = 2}}) {
-        const Outcome first = problem.on_ranks(shards, shards, options);
-        REQUIRE(first.error == "");
-        for (std::uint32_t run = 0; run < 4; ++run) {
-            options.wrap = [run](std::shared_ptr<Communicator> inner) {
-                const auto seed = run * 8 + static_cast<std::uint32_t>(inner->rank());
-                return std::make_shared<Delayed>(std::move(inner), seed);
-            };
-            const Outcome again = problem.on_ranks(shards, shards, options);
-            CHECK(again.error == "");
-            CHECK(again.o == first.o);
-            CHECK(again.lse == first.lse);
-            CHECK(again.dq == first.dq);
-            CHECK(again.dk == first.dk);
-            CHECK(again.dv == first.dv);
-            CHECK(again.d_buffers == first.d_buffers);
-        }
-    }
+             {.exchange = Exchange::ulysses, .ranks_per_node = 2}})
+        check_same_bits(problem, shards, options, 4);
 }
 
 TEST_CASE("keys gathered in pieces of heads are those gathered at once: random problems") {

@@ -9,7 +9,9 @@
 #include <thread>
 
 #include "api/tensor.h"
+#include "distributed/on_device.h"
 #include "front/compile_text.h"
+#include "support/guarded.h"
 #include "support/text.h"
 
 namespace flexc::test {
@@ -130,10 +132,11 @@ DistributedProblem::DistributedProblem(DistributedCase one, std::uint32_t seed)
     options.dtype = case_.dtype;
     options.head_dim = case_.head_dim;
     options.head_dim_v = case_.head_dim_v;
-    options.device = Device::cpu();
+    options.device = case_.device;
     options.backward = case_.backward;
+    options.deterministic = case_.deterministic;
     options.gradient_type = case_.gradient_type;
-    options.cache.disk = false;
+    options.cache.disk = case_.device.kind == Device::Kind::cuda;
     auto kernel = compile(case_.text, options);
     REQUIRE_MESSAGE(kernel.has_value(), kernel.error().message);
     kernel_ = std::make_shared<Kernel>(*kernel);
@@ -244,54 +247,61 @@ Outcome DistributedProblem::on_one_rank(DType o_type) const {
     d_out.take(problem_.d_out, c.q_len, all_queries);
     if (c.with_d_lse) d_lse.take(problem_.d_lse, c.q_len, all_queries);
     Outcome outcome;
-    const auto plan = kernel_->plan(sizes(), buffer_views_);
+    OnDevice device(c.device);
+    const auto buffers = device.of(buffer_views_);
+    const auto plan = kernel_->plan(sizes(), buffers, device.stream());
     REQUIRE_MESSAGE(plan.has_value(), plan.error().message);
-    auto workspace = DeviceMemory::allocate(Device::cpu(), plan->workspace_bytes());
+    auto workspace = DeviceMemory::allocate(c.device, plan->workspace_bytes());
     REQUIRE(workspace.has_value());
     const Workspace room{workspace->data(), workspace->bytes()};
-    const auto forward = kernel_->forward(
-        *plan, {q.view(), k.view(), v.view(), o.view(), lse.view(false)}, buffer_views_, room);
-    REQUIRE_MESSAGE(forward.has_value(), forward.error().message);
+    const ForwardTensors forward{device.of(q.view()), device.of(k.view()), device.of(v.view()),
+                                 device.of(o.view()), device.of(lse.view(false))};
+    const auto went = kernel_->forward(*plan, forward, buffers, room, device.stream());
+    REQUIRE_MESSAGE(went.has_value(), went.error().message);
     outcome.o.resize(answer_.o.size());
     outcome.lse.resize(answer_.lse.size());
+    if (c.backward) {
+        Gradients gradients;
+        for (const Buffer& buffer : buffers_) {
+            if (!buffer.grad) continue;
+            const DType type = c.gradient_type == GradientType::f32 ? DType::f32 : buffer.dtype;
+            auto& memory = gradients.memory.emplace_back(buffer.bytes.size() /
+                                                         size_of(buffer.dtype) * size_of(type));
+            gradients.views.push_back(
+                {buffer.name, TensorView::contiguous(memory.data(), type, buffer.shape)});
+        }
+        const auto back =
+            kernel_->backward(*plan,
+                              {.q = forward.q,
+                               .k = forward.k,
+                               .v = forward.v,
+                               .o = forward.o,
+                               .lse = forward.lse,
+                               .d_out = device.of(d_out.view()),
+                               .d_lse = c.with_d_lse ? device.of(d_lse.view(false)) : TensorView{},
+                               .dq = device.of(dq.view()),
+                               .dk = device.of(dk.view()),
+                               .dv = device.of(dv.view())},
+                              buffers, device.of(gradients.views), room, device.stream());
+        REQUIRE_MESSAGE(back.has_value(), back.error().message);
+        device.take_back();
+        outcome.dq.resize(answer_.dq.size());
+        outcome.dk.resize(answer_.dk.size());
+        outcome.dv.resize(answer_.dv.size());
+        dq.give(outcome.dq, c.q_len, all_queries);
+        dk.give(outcome.dk, c.kv_len, all_keys);
+        dv.give(outcome.dv, c.kv_len, all_keys);
+        for (std::size_t i = 0; i < gradients.views.size(); ++i) {
+            auto& values = outcome.d_buffers[std::string(gradients.views[i].name)];
+            const DType type = gradients.views[i].tensor.dtype;
+            for (std::size_t at = 0; at < gradients.memory[i].size(); at += size_of(type))
+                values.push_back(load(type, &gradients.memory[i][at]));
+        }
+    } else {
+        device.take_back();
+    }
     o.give(outcome.o, c.q_len, all_queries);
     lse.give(outcome.lse, c.q_len, all_queries);
-    if (!c.backward) return outcome;
-    Gradients gradients;
-    for (const Buffer& buffer : buffers_) {
-        if (!buffer.grad) continue;
-        const DType type = c.gradient_type == GradientType::f32 ? DType::f32 : buffer.dtype;
-        auto& memory = gradients.memory.emplace_back(buffer.bytes.size() / size_of(buffer.dtype) *
-                                                     size_of(type));
-        gradients.views.push_back(
-            {buffer.name, TensorView::contiguous(memory.data(), type, buffer.shape)});
-    }
-    const auto backward =
-        kernel_->backward(*plan,
-                          {.q = q.view(),
-                           .k = k.view(),
-                           .v = v.view(),
-                           .o = o.view(),
-                           .lse = lse.view(false),
-                           .d_out = d_out.view(),
-                           .d_lse = c.with_d_lse ? d_lse.view(false) : TensorView{},
-                           .dq = dq.view(),
-                           .dk = dk.view(),
-                           .dv = dv.view()},
-                          buffer_views_, gradients.views, room);
-    REQUIRE_MESSAGE(backward.has_value(), backward.error().message);
-    outcome.dq.resize(answer_.dq.size());
-    outcome.dk.resize(answer_.dk.size());
-    outcome.dv.resize(answer_.dv.size());
-    dq.give(outcome.dq, c.q_len, all_queries);
-    dk.give(outcome.dk, c.kv_len, all_keys);
-    dv.give(outcome.dv, c.kv_len, all_keys);
-    for (std::size_t i = 0; i < gradients.views.size(); ++i) {
-        auto& values = outcome.d_buffers[std::string(gradients.views[i].name)];
-        const DType type = gradients.views[i].tensor.dtype;
-        for (std::size_t at = 0; at < gradients.memory[i].size(); at += size_of(type))
-            values.push_back(load(type, &gradients.memory[i][at]));
-    }
     return outcome;
 }
 
@@ -342,25 +352,31 @@ Result<void> DistributedProblem::on_rank(const std::shared_ptr<Communicator>& co
                             buffer.is_query ? of_queries : of_keys);
         buffers[i].tensor = slices.back().take(buffer.bytes, buffer.dtype);
     }
+    OnDevice device(c.device);
+    const auto buffers_there = device.of(buffers);
+    const ForwardTensors forward{device.of(q.view()), device.of(k.view()), device.of(v.view()),
+                                 device.of(o.view()), device.of(lse.view(false))};
     const auto plan = distributed_.plan({.batch = c.batch,
                                          .heads = c.heads,
                                          .kv_heads = c.kv_heads,
                                          .queries = queries,
                                          .keys = keys},
-                                        communicator, buffers,
+                                        communicator, buffers_there,
                                         {.exchange = options.exchange,
                                          .reduction = options.reduction,
                                          .cpu_threads = {.count = 1},
                                          .gathered_bytes = options.gathered_bytes,
-                                         .ranks_per_node = options.ranks_per_node});
+                                         .ranks_per_node = options.ranks_per_node},
+                                        device.stream());
     if (!plan) return plan.error();
-    if (auto done = distributed_.forward(
-            *plan, {q.view(), k.view(), v.view(), o.view(), lse.view(false)}, buffers);
-        !done)
+    if (auto done = distributed_.forward(*plan, forward, buffers_there, device.stream()); !done)
         return done;
-    o.give(outcome.o, c.q_len, of_queries);
-    lse.give(outcome.lse, c.q_len, of_queries);
-    if (!c.backward) return {};
+    if (!c.backward) {
+        device.take_back();
+        o.give(outcome.o, c.q_len, of_queries);
+        lse.give(outcome.lse, c.q_len, of_queries);
+        return {};
+    }
     const auto slice_of = [&](const Buffer& buffer) {
         std::size_t at = 0;
         for (const Buffer& other : buffers_) {
@@ -384,20 +400,24 @@ Result<void> DistributedProblem::on_rank(const std::shared_ptr<Communicator>& co
             {buffer.name,
              TensorView::contiguous(count == 0 ? nullptr : memory.data(), type, shape)});
     }
-    if (auto done = distributed_.backward(*plan,
-                                          {.q = q.view(),
-                                           .k = k.view(),
-                                           .v = v.view(),
-                                           .o = o.view(),
-                                           .lse = lse.view(false),
-                                           .d_out = d_out.view(),
-                                           .d_lse = c.with_d_lse ? d_lse.view(false) : TensorView{},
-                                           .dq = dq.view(),
-                                           .dk = dk.view(),
-                                           .dv = dv.view()},
-                                          buffers, gradients.views);
+    if (auto done = distributed_.backward(
+            *plan,
+            {.q = forward.q,
+             .k = forward.k,
+             .v = forward.v,
+             .o = forward.o,
+             .lse = forward.lse,
+             .d_out = device.of(d_out.view()),
+             .d_lse = c.with_d_lse ? device.of(d_lse.view(false)) : TensorView{},
+             .dq = device.of(dq.view()),
+             .dk = device.of(dk.view()),
+             .dv = device.of(dv.view())},
+            buffers_there, device.of(gradients.views), device.stream());
         !done)
         return done;
+    device.take_back();
+    o.give(outcome.o, c.q_len, of_queries);
+    lse.give(outcome.lse, c.q_len, of_queries);
     dq.give(outcome.dq, c.q_len, of_queries);
     dk.give(outcome.dk, c.kv_len, of_keys);
     dv.give(outcome.dv, c.kv_len, of_keys);
@@ -428,8 +448,9 @@ Outcome DistributedProblem::on_ranks(const Shards& queries, const Shards& keys,
         threads.emplace_back([&, rank] {
             auto communicator = std::move((*communicators)[static_cast<std::size_t>(rank)]);
             if (options.wrap) communicator = options.wrap(std::move(communicator));
-            if (auto done = on_rank(communicator, queries, keys, options, outcome); !done)
-                outcome.errors[static_cast<std::size_t>(rank)] = done.error().message;
+            const auto done =
+                guarded([&] { return on_rank(communicator, queries, keys, options, outcome); });
+            if (!done) outcome.errors[static_cast<std::size_t>(rank)] = done.error().message;
         });
     for (std::thread& thread : threads)
         thread.join();

@@ -26,6 +26,8 @@ struct DistributedCase {
     bool backward = true;
     GradientType gradient_type = GradientType::f32;
     std::vector<ShardedBuffer> sharded = {};
+    Device device = Device::cpu(); // of all ranks
+    bool deterministic = false;
 };
 
 // As doubles, of the whole problem.

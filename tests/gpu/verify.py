@@ -235,17 +235,17 @@ def of_folders(options, name, kernels, cases, under=()):
         for folder in folders])
 
 
-def api_section(options, name, kernels, filters):
+def api_section(program, name, kernels, filters):
     section = Section(name, kernels)
-    chosen = [options.test_api, "--no-skip", *filters]
+    chosen = [program, "--no-skip", *filters]
     try:
         listed = subprocess.run([*chosen, "-ltc"], capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        section.reason = f"test_api does not list its cases: {error}"
+        section.reason = f"{os.path.basename(program)} does not list its cases: {error}"
         return section
     names = [line for line in listed.splitlines() if line and not line.startswith(("[doctest]", "===="))]
     if not names:
-        section.reason = "test_api has no such cases"
+        section.reason = f"{os.path.basename(program)} has no such cases"
         return section
     for index, case in enumerate(names, 1):
         command = [*chosen, f"--first={index}", f"--last={index}"]
@@ -294,7 +294,7 @@ def sanitizer_section(options, tool, dense):
 def section_names():
     """Their names, in order of value."""
     return [*(f"golden-{name.replace(', ', '-')}" for name in KERNELS), *(row[0] for row in API_SECTIONS), "layouts",
-            "random", "memcheck", "racecheck", "synccheck"]
+            "ranks", "random", "memcheck", "racecheck", "synccheck"]
 
 
 def make_sections(options, gpus):
@@ -310,12 +310,16 @@ def make_sections(options, gpus):
                 name, kernels, reason=f"is for a GPU of {HOPPER}", kind="absent")
         else:
             made[name] = lambda name=name, kernels=kernels, filters=filters: api_section(
-                options, name, kernels, filters)
+                options.test_api, name, kernels, filters)
     made["layouts"] = lambda: of_folders(options, "layouts", "automatic", others)
+    # Ranks on one GPU, by the tests beside test_api.
+    distributed = os.path.join(os.path.dirname(options.test_api), "test_distributed")
+    made["ranks"] = lambda: api_section(distributed, "ranks", "all kinds", ["-tc=gpu:*"])
     made["random"] = lambda: programs_section(options)
     for tool in ("memcheck", "racecheck", "synccheck"):
         made[tool] = lambda tool=tool: sanitizer_section(options, tool, dense)
-    left_out = {row[0] for row in API_SECTIONS if not row[3]} | {"racecheck", "synccheck"} if options.quick else set()
+    left_out = {row[0] for row in API_SECTIONS if not row[3]} | {"ranks", "racecheck", "synccheck"}
+    left_out = left_out if options.quick else set()
     chosen = options.only or [name for name in section_names() if name not in left_out]
     return [made[name]() for name in section_names() if name in chosen and name not in options.skip]
 

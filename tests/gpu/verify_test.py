@@ -100,7 +100,8 @@ class Verify(unittest.TestCase):
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
         self.folder = pathlib.Path(scratch.name)
-        for name, text in (("flexc", FLEXC), ("test_api", TEST_API), ("compute-sanitizer", SANITIZER)):
+        for name, text in (("flexc", FLEXC), ("test_api", TEST_API), ("test_distributed", TEST_API),
+                           ("compute-sanitizer", SANITIZER)):
             (self.folder / name).write_text(text)
             (self.folder / name).chmod(0o755)
 
@@ -242,7 +243,7 @@ class Verify(unittest.TestCase):
         listed = subprocess.run([options.test_api, "--no-skip", "-ltc"], capture_output=True, text=True, check=True)
         seen = []
         for name, kernels, needs_hopper, _, filters in verify.API_SECTIONS:
-            section = verify.api_section(options, name, kernels, filters)
+            section = verify.api_section(options.test_api, name, kernels, filters)
             self.assertEqual(section.reason, "", name)
             names = subprocess.run([options.test_api, "--no-skip", *filters, "-ltc"], capture_output=True, text=True,
                                    check=True).stdout.splitlines()[2:-2]

@@ -18,6 +18,10 @@
 #include "common/rounding.h"
 #include "common/tensor_maps.h"
 #include "cuda/driver_api.h"
+#include "ranks/moves.h"
+#include "ranks/partial_sums.h"
+#include "ranks/rank_sums.h"
+#include "ranks/sinks.h"
 #include "sm80/arguments.h"
 #include "sm90/arguments.h"
 #include "support/text.h"
@@ -62,6 +66,12 @@ std::size_t first_argument_bytes(std::string_view name) {
 std::vector<std::size_t> arguments_of(std::string_view name, std::size_t words) {
     if (name.starts_with("flexc_round_sums")) return {sizeof(exact::Rounding)};
     if (name.starts_with("flexc_round_gradients")) return {offsetof(Rounding, type)};
+    if (name == "flexc_move") return {sizeof(ranks::Move)};
+    if (name == "flexc_merge") return {sizeof(ranks::PartialSums), sizeof(ranks::Part)};
+    if (name == "flexc_finish") return {sizeof(ranks::FinishedRows)};
+    if (name == "flexc_add_sinks") return {sizeof(ranks::SinkRows)};
+    if (name == "flexc_sink_gradients") return {sizeof(ranks::SinkGradients)};
+    if (name == "flexc_sum_ranks") return {sizeof(ranks::RankSums)};
     std::vector<std::size_t> bytes = {first_argument_bytes(name), words * sizeof(std::uint64_t)};
     if (name.starts_with("flexc_plan_")) bytes.push_back(sizeof(PlanArguments));
     if (name == "flexc_forward_sm90") {
@@ -263,6 +273,7 @@ EXPORT int cuDevicePrimaryCtxRetain(void** context, int) {
 EXPORT int cuCtxPushCurrent_v2(void*) { return 0; }
 EXPORT int cuCtxPopCurrent_v2(void**) { return 0; }
 EXPORT int cuCtxGetCurrent(void** context) { return *context = reinterpret_cast<void*>(1), 0; }
+EXPORT int cuCtxGetDevice(int* device) { return *device = 0, 0; }
 EXPORT int cuCtxSynchronize() { return 0; }
 EXPORT int cuModuleLoadData(void** module, const void* cubin) {
     auto program = std::make_unique<Program>();
@@ -329,11 +340,16 @@ EXPORT int cuMemcpyHtoDAsync_v2(DevicePointer, const void*, std::size_t, void*) 
 EXPORT int cuMemcpyDtoHAsync_v2(void* to, DevicePointer, std::size_t bytes, void*) {
     return std::memset(to, 0, bytes), 0;
 }
-EXPORT int cuStreamCreate(void** stream, unsigned) {
+EXPORT int cuMemcpyAsync(DevicePointer, DevicePointer, std::size_t, void*) { return 0; }
+EXPORT int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+    return *least = 0, *greatest = -5, 0;
+}
+EXPORT int cuStreamCreateWithPriority(void** stream, unsigned, int) {
     return *stream = reinterpret_cast<void*>(16), 0;
 }
 EXPORT int cuStreamDestroy_v2(void*) { return 0; }
 EXPORT int cuStreamSynchronize(void*) { return 0; }
+EXPORT int cuStreamWaitEvent(void*, void*, unsigned) { return 0; }
 EXPORT int cuStreamGetCtx(void*, void** context) {
     return *context = reinterpret_cast<void*>(1), 0;
 }
@@ -344,6 +360,7 @@ EXPORT int cuStreamIsCapturing(void*, int* capturing) { return *capturing = 0, 0
 EXPORT int cuEventCreate(void** event, unsigned) { return *event = reinterpret_cast<void*>(16), 0; }
 EXPORT int cuEventDestroy_v2(void*) { return 0; }
 EXPORT int cuEventRecord(void*, void*) { return 0; }
+EXPORT int cuEventQuery(void*) { return 0; }
 EXPORT int cuEventSynchronize(void*) { return 0; }
 EXPORT int cuEventElapsedTime(float* milliseconds, void*, void*) { return *milliseconds = 1, 0; }
 EXPORT int cuPointerGetAttribute(void* value, int attribute, DevicePointer) {

@@ -18,9 +18,9 @@ using passes::GradientSum;
 namespace {
 
 // Of the first read of a grad buffer.
-GradientSum sum_of(const std::string& score) {
-    const passes::Mod mod =
-        test::lowered("buffer t: f32[H, N] grad\nbuffer at: i32[KV_LEN]\nscore_mod = " + score);
+GradientSum sum_of(const std::string& score, const passes::PipelineOptions& options = {}) {
+    const passes::Mod mod = test::lowered(
+        "buffer t: f32[H, N] grad\nbuffer at: i32[KV_LEN]\nscore_mod = " + score, options);
     REQUIRE(!mod.gradients.empty());
     return passes::gradient_sum(mod, mod.gradients[0]);
 }
@@ -44,6 +44,9 @@ TEST_CASE("what is added to a whole row has the gradient of its lse") {
         CAPTURE(score);
         CHECK(sum_of(score) == GradientSum::row);
     }
+    const passes::PipelineOptions part{.rows_are_whole = false};
+    CHECK(sum_of("score + t[h, 0]", part) == GradientSum::head);
+    CHECK(sum_of("score + t[h, q_idx]", part) == GradientSum::query);
     CHECK(sum_of("score + t[h, 0] if kv_idx > 3 else score") == GradientSum::head);
     CHECK(sum_of("tanh(score + t[h, q_idx])") == GradientSum::query);
     CHECK(sum_of("clamp(score + t[h, q_idx], -2, 2)") == GradientSum::query);

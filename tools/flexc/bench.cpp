@@ -118,15 +118,13 @@ void print_summary(const nlohmann::json& value) {
 // Ranks take turns with one of them, and wait for each other: there are no rests and no flushes.
 void run_ranks(const BenchOptions& options) {
     if (!options.bench.requests.empty() || options.rested || !options.schedule.empty()) {
-        fail_usage("--ranks mpi is for dense layouts, without --requests, --rested and --schedule");
+        fail_usage("--ranks is for dense layouts, without --requests, --rested and --schedule");
     }
-    if (options.bench.device != "auto" && options.bench.device != "cpu") {
-        fail_usage(
-            formatted("--device {}: ranks compute on CPUs; leave it out", options.bench.device));
-    }
+    const auto device = device_of(options.ranks, options.bench.device);
     auto option = options.bench;
     option.device = "cpu";
     auto bench = make_case(option);
+    bench.mod.options.device = device;
     bench.mod.options.backward = options.backward;
     apply(options.choice, bench.mod.options);
     const auto output_type = parse_output_type(options.output_type);

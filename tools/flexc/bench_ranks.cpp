@@ -20,6 +20,8 @@ namespace {
 
 constexpr double kLoadMs = 300;
 constexpr int kLeastRepeats = 3, kMostRepeats = 101;
+// A GPU has one call after the other, as in training, and ranks meet at the end of them.
+constexpr int kCallsOfGpu = 10;
 
 // What each rank has, in their order.
 template <typename Value>
@@ -108,6 +110,8 @@ nlohmann::json bench_on_ranks(const BenchCase& bench, const RankedBench& options
                               const std::shared_ptr<Communicator>& communicator) {
     const bool is_first = communicator->rank() == 0;
     const int ranks = communicator->ranks();
+    const bool is_on_gpu = bench.mod.options.device.kind == Device::Kind::cuda;
+    const int calls = is_on_gpu ? kCallsOfGpu : 1;
     RankedCall call(problem_of(bench, options), communicator, options.ranks);
     fill(call, bench, options.backward);
     // The whole, with the threads of one rank, while the others wait.
@@ -123,7 +127,7 @@ nlohmann::json bench_on_ranks(const BenchCase& bench, const RankedBench& options
     }
     const auto threads = support::environment_count(support::Variable::threads);
     const double fair_area = traffic.front().fair_area;
-    nlohmann::json value{{"device", "cpu"},
+    nlohmann::json value{{"device", is_on_gpu ? "cuda" : "cpu"},
                          {"ranks", ranks},
                          {"threads", threads ? nlohmann::json(*threads) : nlohmann::json(nullptr)},
                          {"exchange", name(call.plan().exchange())},
@@ -135,12 +139,22 @@ nlohmann::json bench_on_ranks(const BenchCase& bench, const RankedBench& options
             continue;
         }
         const std::string prefix = pass.prefix;
-        const double ms = median_on_ranks(*communicator, [&] { (call.*pass.on_ranks)(); });
-        const double alone_ms = median_on_ranks(*communicator, [&] {
-            if (alone) {
-                require(((*alone).*pass.alone)());
-            }
-        });
+        const double ms = median_on_ranks(*communicator,
+                                          [&] {
+                                              for (int i = 0; i < calls; ++i) {
+                                                  (call.*pass.on_ranks)();
+                                              }
+                                              call.synchronize();
+                                          }) /
+                          calls;
+        const double alone_ms = median_on_ranks(*communicator,
+                                                [&] {
+                                                    for (int i = 0; alone && i < calls; ++i) {
+                                                        require(((*alone).*pass.alone)());
+                                                    }
+                                                    call.synchronize();
+                                                }) /
+                                calls;
         std::uint64_t moved = 0, most = 0;
         for (const auto& one : traffic) {
             moved += one.*pass.received;

@@ -6,6 +6,11 @@
 #include "flexc/stopwatch.h"
 
 namespace flexc::cli {
+namespace {
+
+constexpr const char* kOutputs[] = {"o", "lse", "dq", "dk", "dv"};
+
+} // namespace
 
 std::vector<std::int64_t> RankTensor::shape(std::int64_t rows) const {
     std::vector<std::int64_t> shape = {batch, heads, rows};
@@ -16,8 +21,8 @@ std::vector<std::int64_t> RankTensor::shape(std::int64_t rows) const {
 }
 
 TensorView RankTensor::view(int rank) {
-    return TensorView::contiguous(bytes.empty() ? nullptr : bytes.data(), dtype,
-                                  shape(shards->rows(rank)));
+    void* const data = memory.data() != nullptr ? memory.data() : bytes.data();
+    return TensorView::contiguous(bytes.empty() ? nullptr : data, dtype, shape(shards->rows(rank)));
 }
 
 RankedCall::RankedCall(RankedProblem problem, std::shared_ptr<Communicator> communicator,
@@ -29,8 +34,9 @@ RankedCall::RankedCall(RankedProblem problem, std::shared_ptr<Communicator> comm
     const int ranks = communicator_->ranks();
     const auto& sizes = problem_.shape.sizes;
     const std::string_view exchange = option.exchange;
-    // Wherever keys travel in steps, across nodes too.
-    const bool is_zigzag = exchange == "zigzag" || exchange == "auto" || option.ranks_per_node > 0;
+    // Wherever keys travel, across nodes too; a ring by itself is what zigzag is told from.
+    const bool is_zigzag =
+        (exchange != "ring" && exchange != "ulysses") || option.ranks_per_node > 0;
     queries_ = value_of(is_zigzag ? Shards::zigzag(sizes.q_len, ranks)
                                   : Shards::contiguous(sizes.q_len, ranks));
     keys_ = value_of(is_zigzag ? Shards::zigzag(sizes.kv_len, ranks)
@@ -57,7 +63,8 @@ RankTensor& RankedCall::add(const std::string& name, DType dtype, bool is_query,
               .heads = is_query ? sizes.heads : sizes.kv_heads,
               .columns = columns,
               .shards = is_query ? &queries_ : &keys_,
-              .bytes = {}};
+              .bytes = {},
+              .memory = {}};
     tensor.bytes.resize(tensor.bytes_of(rank_));
     return tensor;
 }
@@ -79,7 +86,16 @@ RankTensor& RankedCall::add_input(const std::string& name) {
 
 void RankedCall::add_buffer(const BufferInfo& info, std::vector<std::int64_t> shape,
                             std::vector<std::byte> bytes) {
-    buffers_.push_back({info, std::move(shape), std::move(bytes)});
+    buffers_.push_back({info, std::move(shape), std::move(bytes), {}, {}});
+}
+
+void* RankedCall::place(std::vector<std::byte>& bytes, DeviceMemory& memory) const {
+    if (!is_on_gpu() || bytes.empty()) {
+        return bytes.data();
+    }
+    memory = value_of(DeviceMemory::allocate(problem_.options.device, bytes.size()));
+    require(memory.upload(bytes.data(), bytes.size()));
+    return memory.data();
 }
 
 void RankedCall::prepare() {
@@ -91,10 +107,14 @@ void RankedCall::prepare() {
         add("dk", shape.dtype, false, shape.head_dim);
         add("dv", shape.dtype, false, shape.head_dim_v);
     }
-    for (const auto& buffer : buffers_) {
+    for (auto& [name, tensor] : tensors_) {
+        place(tensor.bytes, tensor.memory);
+    }
+    for (auto& buffer : buffers_) {
         const auto& info = buffer.info;
         buffer_views_.push_back(
-            {info.name, TensorView::read_only(buffer.bytes.data(), info.dtype, buffer.shape)});
+            {info.name,
+             TensorView::read_only(place(buffer.bytes, buffer.memory), info.dtype, buffer.shape)});
         if (!info.grad || !problem_.backward) {
             continue;
         }
@@ -104,8 +124,8 @@ void RankedCall::prepare() {
             .name = "d." + info.name, .dtype = dtype, .shape = buffer.shape, .bytes = {}};
         gradient.bytes.resize(buffer.bytes.size() / size_of(info.dtype) * size_of(dtype));
         gradients_.push_back(std::move(gradient));
-        gradient_views_.push_back({info.name, TensorView::contiguous(gradients_.back().bytes.data(),
-                                                                     dtype, buffer.shape)});
+        void* const data = place(gradients_.back().bytes, buffer.gradient_memory);
+        gradient_views_.push_back({info.name, TensorView::contiguous(data, dtype, buffer.shape)});
     }
     const auto& sizes = shape.sizes;
     plan_ = value_of(kernel_.plan({.batch = sizes.batch,
@@ -136,9 +156,32 @@ void RankedCall::backward() {
                              buffer_views_, gradient_views_));
 }
 
+void RankedCall::synchronize() const { require(flexc::synchronize(problem_.options.device)); }
+
+void RankedCall::fetch() {
+    if (!is_on_gpu()) {
+        return;
+    }
+    synchronize();
+    for (const char* name : kOutputs) {
+        if (const auto found = tensors_.find(name); found != tensors_.end()) {
+            auto& tensor = found->second;
+            require(tensor.memory.download(tensor.bytes.data(), tensor.bytes.size()));
+        }
+    }
+    auto gradient = gradients_.begin();
+    for (const auto& buffer : buffers_) {
+        if (buffer.gradient_memory.data() != nullptr) {
+            require(
+                buffer.gradient_memory.download(gradient->bytes.data(), gradient->bytes.size()));
+            ++gradient;
+        }
+    }
+}
+
 std::vector<const RankTensor*> RankedCall::outputs() const {
     std::vector<const RankTensor*> outputs;
-    for (const char* name : {"o", "lse", "dq", "dk", "dv"}) {
+    for (const char* name : kOutputs) {
         if (const auto found = tensors_.find(name); found != tensors_.end()) {
             outputs.push_back(&found->second);
         }

@@ -33,6 +33,7 @@ struct RankTensor {
     std::int64_t batch = 0, heads = 0, columns = 0;
     const Shards* shards = nullptr;
     std::vector<std::byte> bytes;
+    DeviceMemory memory; // on a GPU
 
     std::size_t row_bytes() const {
         return static_cast<std::size_t>(std::max<std::int64_t>(columns, 1)) * size_of(dtype);
@@ -59,7 +60,7 @@ struct RankTensor {
 };
 
 struct RankOption {
-    std::string ranks = "one", exchange = "auto";
+    std::string ranks = "one", exchange = "auto", nccl_id;
     int ranks_per_node = 0;
 };
 
@@ -79,6 +80,10 @@ class RankedCall {
 
     void forward();
     void backward();
+    // Until the device is done.
+    void synchronize() const;
+    // What calls wrote, to outputs() and gradients().
+    void fetch();
 
     double compile_ms() const { return compile_ms_; }
     const DistributedKernel& kernel() const { return kernel_; }
@@ -92,6 +97,9 @@ class RankedCall {
   private:
     RankTensor& add(const std::string& name, DType dtype, bool is_query, std::int64_t columns);
     TensorView view(const std::string& name);
+    bool is_on_gpu() const { return problem_.options.device.kind == Device::Kind::cuda; }
+    // Where kernels find such bytes.
+    void* place(std::vector<std::byte>& bytes, DeviceMemory& memory) const;
 
     RankedProblem problem_;
     std::shared_ptr<Communicator> communicator_;
@@ -107,6 +115,7 @@ class RankedCall {
         BufferInfo info;
         std::vector<std::int64_t> shape;
         std::vector<std::byte> bytes;
+        DeviceMemory memory, gradient_memory; // on a GPU
     };
     std::vector<Buffer> buffers_;
     std::vector<NamedTensor> buffer_views_, gradient_views_;

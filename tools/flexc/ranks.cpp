@@ -6,6 +6,7 @@
 
 #include "flexc/command.h"
 #include "flexc/stopwatch.h"
+#include "support/text.h"
 
 namespace flexc::cli {
 
@@ -81,8 +82,13 @@ void collect(Communicator& communicator, const RankTensor& tensor,
 
 void add_rank_options(CommandLine command, RankOption& option) {
     command.option("--ranks", option.ranks,
-                   "one, or mpi: each process that mpirun starts is a rank, on a CPU",
-                   {.among = {"one", "mpi"}});
+                   "one; mpi: each process that mpirun starts is a rank, on a CPU; or nccl: each "
+                   "process that torchrun starts, or that has its RANK, WORLD_SIZE and LOCAL_RANK, "
+                   "on a GPU",
+                   {.among = {"one", "mpi", "nccl"}});
+    command.option("--nccl-id", option.nccl_id,
+                   "Of --ranks nccl: a file that is not there yet and that all ranks see, by which "
+                   "they find each other");
     command.option("--exchange", option.exchange,
                    "Of ranks: auto, ring, zigzag (a ring with even work under a causal mask), "
                    "gather (all keys that a rank needs at once) or ulysses (some heads each)",
@@ -95,14 +101,31 @@ void add_rank_options(CommandLine command, RankOption& option) {
 std::shared_ptr<Communicator> open_ranks(const RankOption& option) {
     if (option.ranks == "one") {
         if (option.exchange != "auto") {
-            fail_usage("--exchange is between ranks: give --ranks mpi too");
+            fail_usage("--exchange is between ranks: give --ranks mpi or nccl too");
         }
         if (option.ranks_per_node != 0) {
-            fail_usage("--ranks-per-node is of --ranks mpi --exchange ulysses");
+            fail_usage("--ranks-per-node is of --ranks mpi or nccl, with --exchange ulysses");
         }
         return nullptr;
     }
-    return value_of(mpi_communicator());
+    if (option.ranks == "mpi") {
+        return value_of(mpi_communicator());
+    }
+    if (option.nccl_id.empty()) {
+        fail_usage("--ranks nccl: give --nccl-id too");
+    }
+    const auto launched = value_of(torchrun_rank());
+    return value_of(
+        nccl_communicator(option.nccl_id, launched.rank, launched.ranks, device_of(option)));
+}
+
+Device device_of(const RankOption& option, std::string_view asked) {
+    if (asked != "auto" && (option.ranks != "mpi" || asked != "cpu")) {
+        fail_usage(formatted("--device {}: ranks by {} compute on {}; leave it out", asked,
+                             option.ranks, option.ranks == "mpi" ? "CPUs" : "a GPU each"));
+    }
+    return option.ranks == "nccl" ? Device::cuda(value_of(torchrun_rank()).local_rank)
+                                  : Device::cpu();
 }
 
 RankedRun run_on_ranks(const RankedProblem& problem, const Signature& signature,
@@ -116,10 +139,17 @@ RankedRun run_on_ranks(const RankedProblem& problem, const Signature& signature,
                      .exchange = call.plan().exchange(),
                      .traffic = call.plan().traffic(),
                      .outputs = {}};
-    result.forward_ms = milliseconds([&] { call.forward(); });
+    const auto time = [&](void (RankedCall::*pass)()) {
+        return milliseconds([&] {
+            (call.*pass)();
+            call.synchronize();
+        });
+    };
+    result.forward_ms = time(&RankedCall::forward);
     if (problem.backward) {
-        result.backward_ms = milliseconds([&] { call.backward(); });
+        result.backward_ms = time(&RankedCall::backward);
     }
+    call.fetch();
     for (const auto* tensor : call.outputs()) {
         collect(call.communicator(), *tensor, result.outputs);
     }

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "flexc/command_line.h"
@@ -15,6 +16,8 @@ namespace flexc::cli {
 void add_rank_options(CommandLine command, RankOption& option);
 // Null for one rank alone; options that do not go together are usage errors.
 std::shared_ptr<Communicator> open_ranks(const RankOption& option);
+// Of this rank; asked: by --device, which may name no other.
+Device device_of(const RankOption& option, std::string_view asked = "auto");
 
 struct RankedRun {
     double compile_ms = 0, forward_ms = 0, backward_ms = 0;

@@ -162,7 +162,7 @@ void report(const RunOptions& options, const AttentionCall& call, const RunTimes
 
 void report_ranks(const RunOptions& options, const RankedRun& run, int ranks) {
     if (options.json) {
-        nlohmann::json value{{"device", "cpu"},
+        nlohmann::json value{{"device", options.ranks.ranks == "mpi" ? "cpu" : "cuda"},
                              {"ranks", ranks},
                              {"exchange", name(run.exchange)},
                              {"compile_ms", run.compile_ms},
@@ -214,7 +214,7 @@ void run(const RunOptions& options) {
     const auto communicator = open_ranks(options.ranks);
     if (communicator != nullptr &&
         (!is_dense(options.layout) || options.report_out_of_range || is_part(options.part))) {
-        fail_usage("--ranks mpi is for dense layouts with all heads, without "
+        fail_usage("--ranks is for dense layouts with all heads, without "
                    "--report-out-of-range");
     }
     const auto output_type = parse_output_type(options.output_type);
@@ -232,12 +232,14 @@ void run(const RunOptions& options) {
         options.backward && std::ranges::any_of(signature.buffers, &BufferInfo::grad);
     if (communicator != nullptr) {
         if (shape.kv_dtype) {
-            fail(formatted("{}: k and v are {}: --ranks mpi is for those of the type of q",
+            fail(formatted("{}: k and v are {}: --ranks is for those of the type of q",
                            options.inputs, name(*shape.kv_dtype)));
         }
+        auto compile_options = options_for(options, mod, shape);
+        compile_options.device = device_of(options.ranks, options.device);
         const RankedProblem problem{
             .text = mod.text,
-            .options = options_for(options, mod, shape),
+            .options = compile_options,
             .shape = shape,
             .scale = options.scale,
             .params = mod.param_values,

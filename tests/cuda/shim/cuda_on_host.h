@@ -160,6 +160,16 @@ inline int atomicMin(int* p, int x) {
 }
 
 inline float __shfl_xor_sync(unsigned, float, int) { return 0; }
+inline double __shfl_xor_sync(unsigned, double x, int lanes) {
+    if (warp_of_thread == nullptr) return 0;
+    unsigned long long bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return warp_of_thread->exchange(bits, [&](const unsigned long long* values) {
+        double other;
+        std::memcpy(&other, &values[threadIdx.x % 32 ^ lanes], sizeof other);
+        return other;
+    });
+}
 // Of a thread that plays the warp alone.
 inline unsigned __match_all_sync(unsigned, unsigned long long, int* same) {
     *same = 0;

@@ -1,0 +1,46 @@
+// Results over parts of the keys become one, a part at a time.
+#pragma once
+
+#include <cstdint>
+
+#include "distributed/work_tensors.h"
+
+namespace flexc::distributed {
+
+class MergedRows {
+  public:
+    // Parts have at most `most_rows` rows.
+    static Result<MergedRows> make(TensorWork& work, std::int64_t batch, std::int64_t heads,
+                                   std::int64_t rows, std::int64_t columns, std::int64_t most_rows);
+
+    // Where a launch leaves its part, of some heads and as many rows, until add().
+    struct PartViews {
+        TensorView o, lse;
+    };
+    PartViews part(const RowRange& heads, std::int64_t rows) const;
+    // A row whose lse is -inf adds nothing, whatever its o is.
+    Result<void> add(const RowRange& heads, const RowRange& rows) const;
+
+    // Where a launch leaves the first part of these rows instead, until add_first().
+    PartViews first_part(const RowRange& heads, const RowRange& rows) const;
+    Result<void> add_first(const RowRange& heads, const RowRange& rows) const;
+
+    // Rows that nothing was added to have o = 0 and lse = -inf. lse may be absent. sinks, one for
+    // each row of all, take their weight of o; null: there are none. with_part: part() has the last
+    // part, of these rows of all heads, which was not added.
+    Result<void> finish(const RowRange& rows, bool with_part, const float* sinks,
+                        const TensorView& o, const TensorView& lse) const;
+
+  private:
+    explicit MergedRows(TensorWork& work) : work_(&work), memory_(work) {}
+    ranks::Part part_of(const RowRange& heads, const RowRange& rows) const;
+
+    TensorWork* work_;
+    std::int64_t batch_ = 0;
+    ranks::PartialSums sums_{};
+    WorkTensors memory_;
+    TensorView outputs_, largest_; // of the sums
+    TensorView part_o_, part_lse_;
+};
+
+} // namespace flexc::distributed

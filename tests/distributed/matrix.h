@@ -1,0 +1,37 @@
+// What ranks are tested with: masks, score mods, shards and timings, against one rank.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "distributed/problem.h"
+
+namespace flexc::test {
+
+using NamedText = std::pair<std::string, std::string>;
+extern const std::vector<NamedText> kMasks, kMods;
+
+// With what their buffers hold.
+DistributedCase case_of(const std::string& mod, const std::string& mask);
+
+struct Layout {
+    std::string name;
+    Shards queries, keys;
+};
+// Uneven and empty shares too.
+std::vector<Layout> layouts(std::int64_t q_len, std::int64_t kv_len, int ranks);
+
+// All exchanges on all layouts.
+void check_layouts(const DistributedProblem& problem, std::initializer_list<int> rank_counts,
+                   const RunOptions& options = {});
+
+// The same results from runs whose ranks wait now and then, so that they meet in other orders.
+void check_same_bits(const DistributedProblem& problem, const Shards& shards, RunOptions options,
+                     std::uint32_t runs);
+
+std::uint32_t fresh_seed();
+
+} // namespace flexc::test

@@ -1,0 +1,14 @@
+// What ranks that are processes are tested for, by whatever transport.
+#pragma once
+
+#include <memory>
+
+#include "distributed/problem.h"
+
+namespace flexc::test {
+
+// Called by all ranks together. Each computes the whole by itself too, on its device.
+void check_processes(const std::shared_ptr<Communicator>& communicator, Device device);
+void check_refusals(const std::shared_ptr<Communicator>& communicator, Device device);
+
+} // namespace flexc::test
