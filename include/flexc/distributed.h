@@ -125,7 +125,7 @@ Result<std::shared_ptr<Communicator>> mpi_communicator(const void* comm = nullpt
                                                        const CommunicatorOptions& options = {});
 
 // By NCCL, from libnccl.so.2, which FLEXC_NCCL may name: ranks that are processes or threads with a
-// GPU each. Version 2.18 or later. A communicator is for one thread.
+// GPU each. Version 2.18 or later. A communicator is for one thread, and runs ahead.
 using NcclId = std::array<std::byte, 128>; // ncclUniqueId
 // For one rank, which gives it to all others by a channel of the caller's.
 Result<NcclId> nccl_id();
@@ -220,6 +220,8 @@ class DistributedPlan {
 // A cheap, copyable handle, like Kernel. Each member function that has a plan or a communicator is
 // called by all ranks together. What they must agree on is compared before anything else travels:
 // where ranks differ, or a call is wrong on one of them, every rank gets an error that names it.
+// Nothing is written then, unless the communicator runs ahead: its calls after a plan's first of a
+// kind compare beside the work, results may be written in part, and nothing works after the error.
 class DistributedKernel {
   public:
     DistributedKernel() = default;
