@@ -1,4 +1,5 @@
-"""`flexc run --ranks mpi` under mpirun: the file of one rank, from any number of them; `flexc bench` of ranks."""
+"""`flexc run --ranks mpi` under mpirun: the file of one rank, from any number of them; `flexc bench` of ranks; what
+`--ranks nccl` says without GPUs."""
 import array
 import json
 import math
@@ -80,6 +81,25 @@ class Ranks(CommandTest):
         self.assertIn("dense layouts", done.stderr)
         done = self.mpirun(1, *self.arguments("--ranks", "mpi", "--device", "cuda"))
         self.assertNotEqual(done.returncode, 0)
+
+    def test_nccl_says_what_is_missing(self):
+        nccl = self.arguments("--ranks", "nccl")
+        for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK"]:
+            self.environment.pop(name, None)
+        self.environment["FLEXC_NCCL"] = str(self.folder / "no-nccl.so")
+        self.assertIn("give --nccl-id too", self.expect(2, *nccl))
+        nccl += ["--nccl-id", self.folder / "id"]
+        self.assertIn("RANK is not set: torchrun sets", self.expect(1, *nccl))
+        self.environment.update(RANK="zero", WORLD_SIZE="1", LOCAL_RANK="0")
+        self.assertIn("RANK=zero is no number", self.expect(1, *nccl))
+        self.environment["RANK"] = "0"
+        error = self.expect(1, *nccl)
+        self.assertIn("NCCL (libnccl.so.2) was not found", error)
+        self.assertIn("no-nccl.so", error)
+        self.assertFalse((self.folder / "id").exists())
+        self.assertFalse((self.folder / "out.safetensors").exists())
+        self.assertIn("ranks by nccl compute on a GPU each",
+                      self.expect(2, "bench", "causal", "--shape", "1,1,1,8,8,8", "--ranks", "nccl", "--device", "cpu"))
 
     def bench(self, *more):
         return ["bench", self.write("mod.flex", PROGRAM), "--shape", "1,4,2,96,160,16,8", "--dtype", "f32",
