@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <initializer_list>
+#include <utility>
 #include <vector>
 
 #include "distributed/host_sum.h"
@@ -96,6 +98,19 @@ void check_refusals(const std::shared_ptr<Communicator>& communicator, Device de
     CHECK(wrong.error().message == "rank 1 has sizes that rank 0 does not have: all ranks of a "
                                    "call must have the same");
     CHECK(plan(2).has_value());
+}
+
+int run_tests(Result<std::shared_ptr<Communicator>> opened,
+              std::shared_ptr<Communicator>& communicator, int argc, char** argv) {
+    if (!opened) {
+        std::fprintf(stderr, "%s\n", opened.error().message.c_str());
+        return opened.error().code == ErrorCode::library_missing ? 77 : 1;
+    }
+    communicator = std::move(*opened);
+    doctest::Context context(argc, argv);
+    const int result = context.run();
+    communicator.reset();
+    return result;
 }
 
 } // namespace flexc::test

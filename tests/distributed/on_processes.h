@@ -11,4 +11,9 @@ namespace flexc::test {
 void check_processes(const std::shared_ptr<Communicator>& communicator, Device device);
 void check_refusals(const std::shared_ptr<Communicator>& communicator, Device device);
 
+// Runs the program's tests, for which the communicator is opened, and closes it. 77: the library of
+// the transport is missing.
+int run_tests(Result<std::shared_ptr<Communicator>> opened,
+              std::shared_ptr<Communicator>& communicator, int argc, char** argv);
+
 } // namespace flexc::test

@@ -226,26 +226,65 @@ struct Gradients {
     std::vector<NamedTensor> views;
 };
 
+// Those of a case that have rows of queries or of keys, as many as one rank has.
+struct RankTensors {
+    RankTensors(const DistributedCase& of, DType o_type, std::int64_t q_rows, std::int64_t k_rows)
+        : c(of), q(c.dtype, c.batch, c.heads, q_rows, c.head_dim),
+          k(c.dtype, c.batch, c.kv_heads, k_rows, c.head_dim),
+          v(c.dtype, c.batch, c.kv_heads, k_rows, c.head_dim_v),
+          o(o_type, c.batch, c.heads, q_rows, c.head_dim_v),
+          lse(DType::f32, c.batch, c.heads, q_rows, 1),
+          d_out(c.dtype, c.batch, c.heads, q_rows, c.head_dim_v),
+          d_lse(DType::f32, c.batch, c.heads, q_rows, 1),
+          dq(DType::f32, c.batch, c.heads, q_rows, c.head_dim),
+          dk(DType::f32, c.batch, c.kv_heads, k_rows, c.head_dim),
+          dv(DType::f32, c.batch, c.kv_heads, k_rows, c.head_dim_v) {}
+
+    void take(const Problem& whole, std::span<const RowRange> queries,
+              std::span<const RowRange> keys) {
+        q.take(whole.q, c.q_len, queries);
+        k.take(whole.k, c.kv_len, keys);
+        v.take(whole.v, c.kv_len, keys);
+        d_out.take(whole.d_out, c.q_len, queries);
+        if (c.with_d_lse) d_lse.take(whole.d_lse, c.q_len, queries);
+    }
+    ForwardTensors forward(OnDevice& device) {
+        return {device.of(q.view()), device.of(k.view()), device.of(v.view()), device.of(o.view()),
+                device.of(lse.view(false))};
+    }
+    BackwardTensors backward(OnDevice& device, const ForwardTensors& forward) {
+        return {.q = forward.q,
+                .k = forward.k,
+                .v = forward.v,
+                .o = forward.o,
+                .lse = forward.lse,
+                .d_out = device.of(d_out.view()),
+                .d_lse = c.with_d_lse ? device.of(d_lse.view(false)) : TensorView{},
+                .dq = device.of(dq.view()),
+                .dk = device.of(dk.view()),
+                .dv = device.of(dv.view())};
+    }
+    void give(Outcome& outcome, std::span<const RowRange> queries,
+              std::span<const RowRange> keys) const {
+        o.give(outcome.o, c.q_len, queries);
+        lse.give(outcome.lse, c.q_len, queries);
+        if (!c.backward) return;
+        dq.give(outcome.dq, c.q_len, queries);
+        dk.give(outcome.dk, c.kv_len, keys);
+        dv.give(outcome.dv, c.kv_len, keys);
+    }
+
+    const DistributedCase& c;
+    RowTensor q, k, v, o, lse, d_out, d_lse, dq, dk, dv;
+};
+
 } // namespace
 
 Outcome DistributedProblem::on_one_rank(DType o_type) const {
     const DistributedCase& c = case_;
     const RowRange all_queries[] = {{0, c.q_len}}, all_keys[] = {{0, c.kv_len}};
-    RowTensor q(c.dtype, c.batch, c.heads, c.q_len, c.head_dim),
-        k(c.dtype, c.batch, c.kv_heads, c.kv_len, c.head_dim),
-        v(c.dtype, c.batch, c.kv_heads, c.kv_len, c.head_dim_v),
-        o(o_type, c.batch, c.heads, c.q_len, c.head_dim_v),
-        lse(DType::f32, c.batch, c.heads, c.q_len, 1),
-        d_out(c.dtype, c.batch, c.heads, c.q_len, c.head_dim_v),
-        d_lse(DType::f32, c.batch, c.heads, c.q_len, 1),
-        dq(DType::f32, c.batch, c.heads, c.q_len, c.head_dim),
-        dk(DType::f32, c.batch, c.kv_heads, c.kv_len, c.head_dim),
-        dv(DType::f32, c.batch, c.kv_heads, c.kv_len, c.head_dim_v);
-    q.take(problem_.q, c.q_len, all_queries);
-    k.take(problem_.k, c.kv_len, all_keys);
-    v.take(problem_.v, c.kv_len, all_keys);
-    d_out.take(problem_.d_out, c.q_len, all_queries);
-    if (c.with_d_lse) d_lse.take(problem_.d_lse, c.q_len, all_queries);
+    RankTensors tensors(c, o_type, c.q_len, c.kv_len);
+    tensors.take(problem_, all_queries, all_keys);
     Outcome outcome;
     OnDevice device(c.device);
     const auto buffers = device.of(buffer_views_);
@@ -254,8 +293,7 @@ Outcome DistributedProblem::on_one_rank(DType o_type) const {
     auto workspace = DeviceMemory::allocate(c.device, plan->workspace_bytes());
     REQUIRE(workspace.has_value());
     const Workspace room{workspace->data(), workspace->bytes()};
-    const ForwardTensors forward{device.of(q.view()), device.of(k.view()), device.of(v.view()),
-                                 device.of(o.view()), device.of(lse.view(false))};
+    const ForwardTensors forward = tensors.forward(device);
     const auto went = kernel_->forward(*plan, forward, buffers, room, device.stream());
     REQUIRE_MESSAGE(went.has_value(), went.error().message);
     outcome.o.resize(answer_.o.size());
@@ -270,27 +308,13 @@ Outcome DistributedProblem::on_one_rank(DType o_type) const {
             gradients.views.push_back(
                 {buffer.name, TensorView::contiguous(memory.data(), type, buffer.shape)});
         }
-        const auto back =
-            kernel_->backward(*plan,
-                              {.q = forward.q,
-                               .k = forward.k,
-                               .v = forward.v,
-                               .o = forward.o,
-                               .lse = forward.lse,
-                               .d_out = device.of(d_out.view()),
-                               .d_lse = c.with_d_lse ? device.of(d_lse.view(false)) : TensorView{},
-                               .dq = device.of(dq.view()),
-                               .dk = device.of(dk.view()),
-                               .dv = device.of(dv.view())},
-                              buffers, device.of(gradients.views), room, device.stream());
+        const auto back = kernel_->backward(*plan, tensors.backward(device, forward), buffers,
+                                            device.of(gradients.views), room, device.stream());
         REQUIRE_MESSAGE(back.has_value(), back.error().message);
         device.take_back();
         outcome.dq.resize(answer_.dq.size());
         outcome.dk.resize(answer_.dk.size());
         outcome.dv.resize(answer_.dv.size());
-        dq.give(outcome.dq, c.q_len, all_queries);
-        dk.give(outcome.dk, c.kv_len, all_keys);
-        dv.give(outcome.dv, c.kv_len, all_keys);
         for (std::size_t i = 0; i < gradients.views.size(); ++i) {
             auto& values = outcome.d_buffers[std::string(gradients.views[i].name)];
             const DType type = gradients.views[i].tensor.dtype;
@@ -300,8 +324,7 @@ Outcome DistributedProblem::on_one_rank(DType o_type) const {
     } else {
         device.take_back();
     }
-    o.give(outcome.o, c.q_len, all_queries);
-    lse.give(outcome.lse, c.q_len, all_queries);
+    tensors.give(outcome, all_queries, all_keys);
     return outcome;
 }
 
@@ -326,22 +349,8 @@ Result<void> DistributedProblem::on_rank(const std::shared_ptr<Communicator>& co
     const DistributedCase& c = case_;
     const int rank = communicator->rank();
     const auto of_queries = queries.ranges(rank), of_keys = keys.ranges(rank);
-    const std::int64_t q_rows = queries.rows(rank), k_rows = keys.rows(rank);
-    RowTensor q(c.dtype, c.batch, c.heads, q_rows, c.head_dim),
-        k(c.dtype, c.batch, c.kv_heads, k_rows, c.head_dim),
-        v(c.dtype, c.batch, c.kv_heads, k_rows, c.head_dim_v),
-        o(options.o_type, c.batch, c.heads, q_rows, c.head_dim_v),
-        lse(DType::f32, c.batch, c.heads, q_rows, 1),
-        d_out(c.dtype, c.batch, c.heads, q_rows, c.head_dim_v),
-        d_lse(DType::f32, c.batch, c.heads, q_rows, 1),
-        dq(DType::f32, c.batch, c.heads, q_rows, c.head_dim),
-        dk(DType::f32, c.batch, c.kv_heads, k_rows, c.head_dim),
-        dv(DType::f32, c.batch, c.kv_heads, k_rows, c.head_dim_v);
-    q.take(problem_.q, c.q_len, of_queries);
-    k.take(problem_.k, c.kv_len, of_keys);
-    v.take(problem_.v, c.kv_len, of_keys);
-    d_out.take(problem_.d_out, c.q_len, of_queries);
-    if (c.with_d_lse) d_lse.take(problem_.d_lse, c.q_len, of_queries);
+    RankTensors tensors(c, options.o_type, queries.rows(rank), keys.rows(rank));
+    tensors.take(problem_, of_queries, of_keys);
     std::vector<SlicedBuffer> slices;
     std::vector<NamedTensor> buffers = buffer_views_;
     slices.reserve(buffers_.size());
@@ -354,8 +363,7 @@ Result<void> DistributedProblem::on_rank(const std::shared_ptr<Communicator>& co
     }
     OnDevice device(c.device);
     const auto buffers_there = device.of(buffers);
-    const ForwardTensors forward{device.of(q.view()), device.of(k.view()), device.of(v.view()),
-                                 device.of(o.view()), device.of(lse.view(false))};
+    const ForwardTensors forward = tensors.forward(device);
     const auto plan = distributed_.plan({.batch = c.batch,
                                          .heads = c.heads,
                                          .kv_heads = c.kv_heads,
@@ -373,8 +381,7 @@ Result<void> DistributedProblem::on_rank(const std::shared_ptr<Communicator>& co
         return done;
     if (!c.backward) {
         device.take_back();
-        o.give(outcome.o, c.q_len, of_queries);
-        lse.give(outcome.lse, c.q_len, of_queries);
+        tensors.give(outcome, of_queries, of_keys);
         return {};
     }
     const auto slice_of = [&](const Buffer& buffer) {
@@ -400,27 +407,12 @@ Result<void> DistributedProblem::on_rank(const std::shared_ptr<Communicator>& co
             {buffer.name,
              TensorView::contiguous(count == 0 ? nullptr : memory.data(), type, shape)});
     }
-    if (auto done = distributed_.backward(
-            *plan,
-            {.q = forward.q,
-             .k = forward.k,
-             .v = forward.v,
-             .o = forward.o,
-             .lse = forward.lse,
-             .d_out = device.of(d_out.view()),
-             .d_lse = c.with_d_lse ? device.of(d_lse.view(false)) : TensorView{},
-             .dq = device.of(dq.view()),
-             .dk = device.of(dk.view()),
-             .dv = device.of(dv.view())},
-            buffers_there, device.of(gradients.views), device.stream());
+    if (auto done = distributed_.backward(*plan, tensors.backward(device, forward), buffers_there,
+                                          device.of(gradients.views), device.stream());
         !done)
         return done;
     device.take_back();
-    o.give(outcome.o, c.q_len, of_queries);
-    lse.give(outcome.lse, c.q_len, of_queries);
-    dq.give(outcome.dq, c.q_len, of_queries);
-    dk.give(outcome.dk, c.kv_len, of_keys);
-    dv.give(outcome.dv, c.kv_len, of_keys);
+    tensors.give(outcome, of_queries, of_keys);
     for (std::size_t i = 0; i < gradients.views.size(); ++i) {
         const std::string name(gradients.views[i].name);
         auto& values = outcome.of_ranks[static_cast<std::size_t>(rank)][name];

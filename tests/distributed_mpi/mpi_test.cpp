@@ -3,10 +3,8 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
-#include <cstdio>
 #include <initializer_list>
 #include <string>
-#include <utility>
 
 #include "distributed/on_processes.h"
 #include "flexc/distributed.h"
@@ -61,14 +59,5 @@ TEST_CASE("a rank that does not answer is named in time, and messages of another
 }
 
 int main(int argc, char** argv) {
-    auto opened = mpi_communicator(nullptr, {.timeout_seconds = 60});
-    if (!opened) {
-        std::fprintf(stderr, "%s\n", opened.error().message.c_str());
-        return opened.error().code == ErrorCode::library_missing ? 77 : 1;
-    }
-    communicator = std::move(*opened);
-    doctest::Context context(argc, argv);
-    const int result = context.run();
-    communicator.reset();
-    return result;
+    return run_tests(mpi_communicator(nullptr, {.timeout_seconds = 60}), communicator, argc, argv);
 }

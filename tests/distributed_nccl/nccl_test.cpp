@@ -240,17 +240,9 @@ int run_rank(int argc, char** argv) {
         return 1;
     }
     device = Device::cuda(launched->local_rank);
-    auto opened = nccl_communicator(std::getenv(kIdFile), launched->rank, launched->ranks, device,
-                                    {.timeout_seconds = 60});
-    if (!opened) {
-        std::fprintf(stderr, "%s\n", opened.error().message.c_str());
-        return opened.error().code == ErrorCode::library_missing ? 77 : 1;
-    }
-    communicator = std::move(*opened);
-    doctest::Context context(argc, argv);
-    const int result = context.run();
-    communicator.reset();
-    return result;
+    return run_tests(nccl_communicator(std::getenv(kIdFile), launched->rank, launched->ranks,
+                                       device, {.timeout_seconds = 60}),
+                     communicator, argc, argv);
 }
 
 int start_ranks(int ranks, char** argv) {
