@@ -288,8 +288,9 @@ KernelConfig with_schedule(const Variant& variant, const ForwardSchedule& schedu
     return candidates(request).front();
 }
 
-Result<void> check_demands(const Program& program, const KernelConfig& main) {
-    if (!demands_specialized(program.options(), main.kind) ||
+Result<void> check_demands(const Program& program, const Variant& variant,
+                           const KernelConfig& main) {
+    if (variant.calls != Calls::usual || !demands_specialized(program.options(), main.kind) ||
         main.family == specialized_family(program.target().number).name)
         return {};
     return not_there(main.kind, "");

@@ -50,8 +50,10 @@ PassPlan pass_of(const Program& program, const Variant& variant, const KernelCon
 // The main kernel's configuration with another schedule.
 KernelConfig with_schedule(const Variant& variant, const ForwardSchedule& schedule);
 
-// Where every candidate of kernels that were demanded spilled.
-Result<void> check_demands(const Program& program, const KernelConfig& main);
+// An error where every candidate of kernels that were demanded spilled. Usual calls alone are held
+// to what was demanded: others have kernels of their own.
+Result<void> check_demands(const Program& program, const Variant& variant,
+                           const KernelConfig& main);
 
 // For people: the first choice of each pass, its steps and its workspace.
 std::string text_of(const KernelPlan& plan, const Program& program);

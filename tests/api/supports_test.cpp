@@ -115,3 +115,14 @@ TEST_CASE("a mod of the library by its names") {
     CHECK_FALSE(library_mod(""));
     CHECK_FALSE(library_mod(std::string(100'000, 'a')));
 }
+
+TEST_CASE(
+    "a specialized kernel that was demanded leaves calls that it cannot take to generic ones") {
+    if (!cuda::nvrtc_info()) return;
+    CompileOptions options = kNoCache;
+    options.dtype = DType::bf16;
+    options.backward = false;
+    options.forward_kernel = ForwardKernel::specialized;
+    const auto compiled = compile_offline("score", options, "sm_90a", true);
+    REQUIRE_MESSAGE(compiled.has_value(), compiled.error().message);
+}
