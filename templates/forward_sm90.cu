@@ -43,7 +43,7 @@ struct Consumer {
     Position<Queries> query{};
     Position<Keys> key{};
     Position<Values> value{};
-    DenseBias bias{};
+    Biases bias{};
     Index2dRows index_2d_rows{shared, thread};
     TabulatedValues tabulated{};
     TableStages tables{};
@@ -102,6 +102,7 @@ struct Consumer {
     __device__ void apply(Logits& logits, Scores& scores, int first_key) {
         logits.apply(scores, first_key);
         tabulated.release(shared);
+        bias.leave(shared);
     }
     // The output that is under way, complete.
     __device__ void finish_output(Output& output, P& p) {
@@ -269,14 +270,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                        const __grid_constant__ ForwardTensorMaps maps, int* queue) {
     const Shared shared(shared_address(shared_memory));
     const int warpgroup = uniform(static_cast<int>(threadIdx.x) / 128);
-    const int bias_producers = DenseBias::producers(maps);
+    const int bias_producers = Biases::producers(maps);
     if (threadIdx.x == 0) initialise_barriers(shared, bias_producers);
     Index2dRows::store_unit(attention, shared);
     __syncthreads();
     if (warpgroup == 0) {
         release_registers_to<kProducerRegisters>();
         if (threadIdx.x == 0) produce(attention, arguments, maps, queue, shared);
-        DenseBias::produce(attention, arguments, maps, shared, bias_producers);
+        Biases::produce(attention, arguments, maps, shared, bias_producers);
         Index2dRows::produce(attention, arguments, shared);
         TableStages::produce(attention, arguments, shared);
     } else {

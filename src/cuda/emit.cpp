@@ -278,7 +278,8 @@ class Emitter {
             more = "    const float* key_values = nullptr;\n"
                    "    const float* distance_values = nullptr;\n"
                    "    const unsigned* tables = nullptr;\n"
-                   "    bool* doubt = nullptr;\n";
+                   "    bool* doubt = nullptr;\n"
+                   "    const float* shifted = nullptr;\n";
         text_ += "struct At {\n"
                  "    const Arguments& arguments;\n    const Launch& launch;\n"
                  "    const Head& head;\n    const Row& row;\n    const Column& column;\n"

@@ -6,6 +6,7 @@
 
 #include "common/expanded.h"
 #include "cuda/emit_dense_bias.h"
+#include "cuda/emit_shifted_reads.h"
 #include "cuda/emit_staged_tables.h"
 #include "cuda/names.h"
 #include "sm90/score_form.h"
@@ -107,6 +108,7 @@ std::string emit_sizes(const ::sm90::ForwardSizes& sizes) {
     constant.member("query_stages", sizes.query_stages);
     constant.member("stages", sizes.stages);
     constant.member("bias_bytes", sizes.bias_bytes);
+    constant.member("shifted_bytes", sizes.shifted_bytes);
     constant.member("key_values", sizes.key_values);
     constant.member("distance_values", sizes.distance_values);
     constant.member("index_2d_rows", sizes.index_2d_rows);
@@ -160,6 +162,8 @@ void provide_expanded(Body& body, const Layout& layout, const passes::ScoreParts
     };
     provide(parts.key_values, "key_values");
     provide(parts.distance_values, "distance_values");
+    for (std::size_t i = 0; const passes::ShiftedRead& shifted : parts.shifted)
+        body.provide(shifted.read, formatted("at.shifted[{}]", i++));
 }
 
 std::vector<NodeId> logit_roots(const passes::ScoreParts& parts) {
@@ -171,6 +175,8 @@ std::vector<NodeId> logit_roots(const passes::ScoreParts& parts) {
         if (id != kNoNode) roots.push_back(id);
     const std::vector<NodeId> of_tables = staged_roots(parts.staged);
     roots.insert(roots.end(), of_tables.begin(), of_tables.end());
+    const std::vector<NodeId> of_shifts = shifted_roots(parts.shifted);
+    roots.insert(roots.end(), of_shifts.begin(), of_shifts.end());
     return roots;
 }
 
@@ -211,6 +217,7 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
     std::string text = emit_staged_tables(layout, parts.staged, table_words, [&](Body& body) {
         provide_expanded(body, layout, parts);
     });
+    text += emit_shifted_reads(layout, parts.shifted);
     const auto function = [&](std::string_view called, NodeId value, std::string_view more = "",
                               TableReads reads = TableReads::memory, bool guesses_logs = false) {
         Body body(layout, passes::Place::element, "at.");

@@ -271,6 +271,9 @@ class ExpandedFinder {
 
   private:
     void visit_operands(NodeId id) {
+        // Elements of tiles are found without indices.
+        if (std::ranges::find(parts_.shifted, id, &ShiftedRead::read) != parts_.shifted.end())
+            return;
         const std::vector<StagedTable>& tables = parts_.staged.tables;
         const auto table = std::ranges::find(tables, id, &StagedTable::read);
         if (table == tables.end()) {
@@ -381,6 +384,16 @@ DecomposedMod decompose_score_with_tables(const Mod& mod, bool copies_indices) {
     if (whole != kNoNode) decomposed.parts.staged = stage_tables(decomposed.mod, {whole});
     if (copies_indices && decomposed.parts.bias_read == kNoNode && decomposed.parts.found())
         decomposed.parts.bias_read = find_index_matrix(decomposed.mod, decomposed.parts.staged);
+    find_expanded(decomposed.mod, decomposed.parts);
+    return decomposed;
+}
+
+DecomposedMod decompose_score_with_shifts(const Mod& mod) {
+    DecomposedMod decomposed = decomposed_parts(mod, 0);
+    if (!mod.program.is_dense()) return decomposed;
+    const NodeId whole = of_elements(decomposed.mod, decomposed.parts);
+    if (whole != kNoNode) decomposed.parts.shifted = stage_shifts(decomposed.mod, {whole});
+    if (!decomposed.parts.shifted.empty()) decomposed.parts.bias_read = kNoNode;
     find_expanded(decomposed.mod, decomposed.parts);
     return decomposed;
 }

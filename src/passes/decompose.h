@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "passes/mod.h"
+#include "passes/shifted_read.h"
 #include "passes/staged_table.h"
 
 namespace flexc::passes {
@@ -50,6 +51,8 @@ struct ScoreParts {
     std::vector<ir::NodeId> key_values, distance_values;
     // What the score reads for each element, for kernels that keep tables on chip.
     StagedTables staged;
+    // For kernels that copy tiles of these; the dense bias is one of them then.
+    std::vector<ShiftedRead> shifted;
     bool found() const { return multiplier != ir::kNoNode; }
     // Addends are multiplied by log2(e) once and for all, and the exponent is the logit itself.
     bool are_exponents() const {
@@ -68,6 +71,8 @@ DecomposedMod decompose_score(const Mod& mod, int key_width = 0);
 // For kernels that keep tables on chip: what a key gives of a place there is tabulated instead of
 // what it gives of an index. copies_indices: a matrix of indices may be the one that is copied.
 DecomposedMod decompose_score_with_tables(const Mod& mod, bool copies_indices = true);
+// For kernels that copy tiles of shifted reads.
+DecomposedMod decompose_score_with_shifts(const Mod& mod);
 // Nothing is multiplied with scores.
 bool multiplies_by_one(const ir::Graph& graph, const ScoreParts& parts);
 // The 2-D key index of which most is the same for a whole row or column. The parts are those

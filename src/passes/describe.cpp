@@ -7,6 +7,7 @@
 #include "passes/gradient_sum.h"
 #include "passes/hidden_scores.h"
 #include "passes/roots.h"
+#include "passes/shifted_read.h"
 #include "passes/staged_table.h"
 #include "support/text.h"
 
@@ -68,7 +69,7 @@ std::string pattern(const Mod& mod, NodeId read) {
     return "";
 }
 
-std::string describe_read(const Mod& mod, NodeId read) {
+std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifted, NodeId read) {
     std::string text = formula(mod.program, read) + ": uses " +
                        analysis::describe(mod.dependence[read]) + "; computed per " +
                        std::string(name(mod.place[read])) + pattern(mod, read) + "; " +
@@ -77,6 +78,12 @@ std::string describe_read(const Mod& mod, NodeId read) {
         text +=
             "  read: in Hopper's forward from a copy of the head's slice in shared memory, where "
             "there is room\n";
+    if (const auto of_read = std::ranges::find(shifted, read, &ShiftedRead::read);
+        of_read != shifted.end())
+        text +=
+            formatted("  read: in Hopper's forward from tiles in shared memory, copied {} by {}, "
+                      "where there is room\n",
+                      of_read->by_key ? "key" : "query", of_read->by_key ? "key" : "query");
     if (const CapturedRead* captured = captured_read(mod, read))
         text += describe_class(mod, *captured);
     if (const ReadGradient* gradient = gradient_of(mod.gradients, read))
@@ -181,8 +188,12 @@ std::string describe_dependence(const Mod& mod) {
     if (mod.d_score != ir::kNoNode)
         text +=
             "d score_mod / d score uses " + analysis::describe(mod.dependence[mod.d_score]) + "\n";
+    Mod with_shifts = mod;
+    const std::vector<ShiftedRead> shifted = mod.program.is_dense()
+                                                 ? stage_shifts(with_shifts, {mod.score})
+                                                 : std::vector<ShiftedRead>{};
     for (NodeId id : mod.order)
-        if (mod.program.graph[id].op == Op::read) text += describe_read(mod, id);
+        if (mod.program.graph[id].op == Op::read) text += describe_read(mod, shifted, id);
     return text;
 }
 

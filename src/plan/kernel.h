@@ -31,6 +31,12 @@ enum class KernelKind : std::uint8_t {
     round_gradients
 };
 
+// A tile of a shifted read: whether its lines are keys, and bytes of an element.
+struct ShiftedTile {
+    bool by_key = false;
+    int element_bytes = 0;
+};
+
 // Everything that the choice of a configuration depends on.
 struct KernelRequest {
     KernelKind kind = KernelKind::forward;
@@ -57,8 +63,11 @@ struct KernelRequest {
     bool partials_use_score = false;    // those of some read
     bool computes_rows = false;         // in the fused backward: some value of a query
     passes::KeyIndex2d key_index_2d;    // that tiles of keys should fit
-    // Without such a 2-D key index, with it, and where tables are kept on chip.
-    passes::TabulatedValues tabulated, tabulated_by_index_2d, tabulated_with_tables;
+    // Without such a 2-D key index, with it, where tables are kept on chip, and where tiles of
+    // shifted reads are copied.
+    passes::TabulatedValues tabulated, tabulated_by_index_2d, tabulated_with_tables,
+        tabulated_with_shifts;
+    std::vector<ShiftedTile> shifted_tiles; // that the forward may copy
     // Of each table that the forward may keep on chip; 0: known when tensors are.
     std::vector<std::int64_t> table_entries;
     int bias_bytes_with_tables = 0;      // of the dense bias, or of indices of these

@@ -48,6 +48,7 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
       // Those who copy matrices know no block masks.
       decomposed_with_tables_(
           passes::decompose_score_with_tables(mod_, !needs_block_mask_of(mod_))),
+      decomposed_with_shifts_(passes::decompose_score_with_shifts(mod_)),
       key_index_2d_(passes::key_index_2d(mod_, decomposed_.parts)),
       needs_block_mask_(needs_block_mask_of(mod_)),
       forward_bias_bytes_(bytes_of_read(decomposed_.mod, decomposed_.parts.bias_read)) {
@@ -88,6 +89,10 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
         decomposed_with_tables_.parts.staged.tables,
         [](const passes::StagedTable& table) { return table.split.parts.rest != ir::kNoNode; });
     forward_.tabulated_with_tables = passes::tabulated_values(decomposed_with_tables_);
+    for (const passes::ShiftedRead& read : decomposed_with_shifts_.parts.shifted)
+        forward_.shifted_tiles.push_back(
+            {read.by_key, bytes_of_read(decomposed_with_shifts_.mod, read.read)});
+    forward_.tabulated_with_shifts = passes::tabulated_values(decomposed_with_shifts_);
 
     backward_ = both;
     backward_.kind = KernelKind::backward_fused;
@@ -119,6 +124,8 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
 
 const passes::DecomposedMod& Program::decomposed(const KernelConfig& config) const {
     if (config.specialized && config.specialized->stages_tables()) return decomposed_with_tables_;
+    if (config.specialized && config.specialized->sizes.shifted_bytes != 0)
+        return decomposed_with_shifts_;
     return config.key_width != 0 && decomposed_by_index_2d_ ? *decomposed_by_index_2d_
                                                             : decomposed_;
 }

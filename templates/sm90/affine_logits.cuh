@@ -38,7 +38,9 @@ class AffineLogits : public PlainLogits {
     __device__ void load_biases(unsigned rows) { biases_.load(rows); }
     __device__ void apply(Scores& scores, int first_key) {
         elements_.look_at_tables(first_key);
-        tables().with_source([&](auto source) { change(source, scores, first_key); });
+        elements_.look_at_shifts(stage_of_shifts_, first_key);
+        elements_.with_sources(
+            [&](auto source, auto reach) { change(source, reach, scores, first_key); });
         hide(scores, first_key);
     }
 
@@ -48,16 +50,17 @@ class AffineLogits : public PlainLogits {
   private:
     // Three warpgroups have no registers for what a branch keeps.
     static constexpr bool kLimitsReads =
-        kForm.has_element_addend && !kReadsBias && mod::kQueryTile == 128;
+        kForm.has_element_addend && !kCopiesBiases && mod::kQueryTile == 128;
 
-    template <typename Source>
-    __device__ void change(Source source, Scores& scores, int first_key) {
+    template <typename Source, typename R>
+    __device__ void change(Source source, R reach, Scores& scores, int first_key) {
         ElementAddend<Source> addends;
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j) {
             if (Source::kSource == TableSource::memory && kLimitsReads &&
                 elements_.ends_before(first_key, j))
                 break;
+            elements_.load_shifts(reach, j);
             addends.visit(source, units(), elements_, biases_, first_key, j,
                           [&](int r, float addend) {
                               float& score = scores[accumulator(r, j)];
@@ -95,22 +98,29 @@ class BiasFirstLogits : public PlainLogits {
 
     __device__ void start(Scores& scores, unsigned rows, int first_key) {
         elements_.look_at_tables(first_key);
-        tables().with_source([&](auto source) { start_with(source, scores, rows, first_key); });
+        elements_.look_at_shifts(rows, first_key);
+        elements_.with_sources([&](auto source, auto reach) {
+            start_with(source, reach, scores, rows, first_key);
+        });
     }
 
   private:
-    template <typename Source>
-    __device__ void start_with(Source source, Scores& scores, unsigned rows, int first_key) {
+    template <typename Source, typename R>
+    __device__ void start_with(Source source, R reach, Scores& scores, unsigned rows,
+                               int first_key) {
         constexpr int kPart = 2 * BiasFragment::kPartPairs; // columns
 #pragma unroll
         for (int part = 0; part < kFragmentColumns; part += kPart) {
-            biases_.load(rows, part / 2);
+            if constexpr (kReadsBias) biases_.load(rows, part / 2);
 #pragma unroll
-            for (int j = part; j < part + kPart; ++j)
+            for (int j = part; j < part + kPart; ++j) {
+                elements_.load_shifts(reach, j);
                 elements_.visit_element(first_key, j, [&](int r, const mod::At& at) {
+                    const float bias = kReadsBias ? biases_.at(r, j) : 0;
                     scores[accumulator(r, j)] =
-                        multiply_finite(element_addend(source, at, biases_.at(r, j)), before_);
+                        multiply_finite(element_addend(source, at, bias), before_);
                 });
+            }
         }
     }
 

@@ -10,6 +10,7 @@ namespace sm90 {
 
 constexpr int kBiasBytes = sizeof(mod::BiasElement), kBiasChunk = 16; // of a copy
 constexpr bool kReadsBias = mod::kSizes.bias_bytes != 0;
+constexpr bool kReadsShifts = mod::kSizes.shifted_bytes != 0;
 constexpr BiasTileLayout kBiasTile = bias_tile_layout(mod::kQueryTile, mod::kKeyTile, kBiasBytes);
 static_assert(!kReadsBias || mod::kSizes.bias_bytes == kBiasBytes);
 

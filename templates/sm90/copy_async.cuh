@@ -9,6 +9,11 @@ namespace sm90 {
 __device__ inline void copy_async(unsigned to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+// 16 bytes, of which the first so many are read; the others become zeros.
+__device__ inline void copy_async(unsigned to, const void* from, int bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+                 : "memory");
+}
 // 4 bytes.
 __device__ inline void copy_word_async(unsigned to, const void* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");

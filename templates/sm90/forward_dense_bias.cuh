@@ -133,6 +133,8 @@ struct NoDenseBias {
     __device__ void start_next(Scores&, Logits&, const Shared&, const ConsumerThread&, int, bool) {}
     // After the MMAs.
     __device__ void load(Logits&, const Shared&, const ConsumerThread&) {}
+    // After the logits.
+    __device__ void leave(const Shared&) {}
 };
 
 // Producers, barriers, and a consumer's place in the ring.
@@ -170,25 +172,25 @@ class StagedBias : public NoDenseBias {
 };
 
 // The accumulators start with the bias, and QK is added to it by the MMAs.
-class BiasBeforeProducts : public StagedBias {
+template <typename Staged> class BiasBeforeProducts : public Staged {
   public:
     __device__ void start(Scores& scores, Logits& logits, const Shared& shared,
                           const ConsumerThread& thread, int block) {
-        wait(shared);
-        logits.start(scores, rows(shared, thread), block * mod::kKeyTile);
-        release(shared);
+        this->wait(shared);
+        logits.start(scores, this->rows(shared, thread), block * mod::kKeyTile);
+        this->release(shared);
     }
     __device__ void await_next(const Shared& shared, bool has_more) {
-        if (has_more) wait(shared);
+        if (has_more) this->wait(shared);
     }
     // After the last block of keys comes nothing. What is read then does not matter, and a branch
     // would move the reads out of the exponentials' shadow.
     __device__ void start_next(Scores& scores, Logits& logits, const Shared& shared,
                                const ConsumerThread& thread, int block, bool has_more) {
-        const unsigned from = has_more ? rows(shared, thread) : shared.keys.at(0);
+        const unsigned from = has_more ? this->rows(shared, thread) : shared.keys.at(0);
         logits.start(scores, from, (has_more ? block - 1 : block) * mod::kKeyTile);
         pin(scores);
-        if (has_more) release(shared);
+        if (has_more) this->release(shared);
     }
 };
 
@@ -202,7 +204,8 @@ class BiasAfterProducts : public StagedBias {
     }
 };
 
-using DenseBias = Select<!kReadsBias, NoDenseBias,
-                         Select<Logits::kStartsWithBias, BiasBeforeProducts, BiasAfterProducts>>;
+using DenseBias =
+    Select<!kReadsBias, NoDenseBias,
+           Select<Logits::kStartsWithBias, BiasBeforeProducts<StagedBias>, BiasAfterProducts>>;
 
 } // namespace sm90

@@ -6,6 +6,7 @@
 #include "sm90/forward_dense_bias.cuh"
 #include "sm90/forward_index_2d.cuh"
 #include "sm90/forward_key_blocks.cuh"
+#include "sm90/forward_shifts.cuh"
 #include "sm90/forward_skips.cuh"
 #include "sm90/forward_tables.cuh"
 #include "sm90/forward_tabulated.cuh"
@@ -19,7 +20,7 @@ __device__ inline void initialise_barriers(const Shared& shared, int bias_produc
                                      TableStages::kProducers);
     shared.keys.initialise(1 + Index2dRows::kProducersWithKeys, kConsumerThreads / 32);
     shared.values.initialise(1, kConsumerThreads / 32);
-    DenseBias::initialise(shared, bias_producers);
+    Biases::initialise(shared, bias_producers);
     Index2dRows::initialise(shared);
     TabulatedValues::initialise(shared);
     TableStages::initialise(shared);

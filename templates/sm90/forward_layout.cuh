@@ -16,9 +16,10 @@ constexpr int kConsumers = mod::kQueryTile / 64; // warpgroups
 constexpr int kConsumerThreads = 128 * kConsumers, kThreads = kConsumerThreads + 128;
 static_assert(kThreads == 32 * mod::kWarps);
 
+constexpr bool kCopiesBiases = kReadsBias || kReadsShifts;
 // Registers of a thread; together no more than the launch gave the block.
-constexpr int kProducerRegisters = kConsumers == 3 ? 32 : kReadsBias ? 72 : 40;
-constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : kReadsBias ? 216 : 232;
+constexpr int kProducerRegisters = kConsumers == 3 ? 32 : kCopiesBiases ? 72 : 40;
+constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : kCopiesBiases ? 216 : 232;
 
 constexpr bool kPreparesEarly = kConsumers == 2 && mod::kHeadDimV <= 128;
 
@@ -54,9 +55,9 @@ constexpr bool kLoadsIndex2dRows = kIndex2dRows > 0 && !kMultipliesIndex2dRows;
 // That stage those, where there are any, beside the producer.
 constexpr int kIndex2dThreads = 32 * kConsumers;
 // Whether all that is staged with keys and values is full and empty with them.
-constexpr bool kKeysMayPass = !kReadsBias && !kHasTabulated && !kLoadsIndex2dRows;
+constexpr bool kKeysMayPass = !kCopiesBiases && !kHasTabulated && !kLoadsIndex2dRows;
 // Threads that copy tables, beside those that copy biases.
-constexpr int kFirstTableThread = 32, kTableThreads = kReadsBias ? 32 : 96;
+constexpr int kFirstTableThread = 32, kTableThreads = kCopiesBiases ? 32 : 96;
 
 // A thread that multiplies: of which warpgroup, lane, and warp of the warpgroup.
 struct ConsumerThread {

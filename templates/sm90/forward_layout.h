@@ -12,6 +12,7 @@ struct ForwardSizes {
     int head_dim = 0, head_dim_v = 0;
     int query_stages = 0, stages = 0; // of queries; of keys, values, and what comes with either
     int bias_bytes = 0;               // of an element of the dense bias; 0 where none is read
+    int shifted_bytes = 0;            // of tiles of shifted reads
     int key_values = 0;               // tabulated for each key,
     int distance_values = 0;          // and for each distance q - kv
     int index_2d_rows = 0;            // of the 2-D key index in a tile, where they have addends
@@ -33,6 +34,24 @@ FLEXC_SHARED constexpr BiasTileLayout bias_tile_layout(int query_tile, int key_t
     if (bytes % kLine == 0) return {true, kLine, bytes / kLine, query_tile * kLine};
     const int padded = bytes + 8 * element_bytes;
     return {false, padded, 1, query_tile * padded};
+}
+
+// A tile of a shifted read: lines of elements that are side by side in memory, each as far behind
+// 16 aligned bytes as it is there, so that chunks of 16 bytes can be copied. The pitch that
+// memory's rows ask for is up to a chunk more than the least. It is an odd number of chunks: lanes
+// that read the same column of eight lines, or the same elements of four pairs of lines, hardly
+// meet.
+struct ShiftedTileLayout {
+    static constexpr int kChunk = 16;
+    int least_pitch, bytes;
+};
+FLEXC_SHARED constexpr ShiftedTileLayout shifted_tile_layout(int lines, int length,
+                                                             int element_bytes) {
+    constexpr int kChunk = ShiftedTileLayout::kChunk, kLine = 128;
+    const int chunks = (length * element_bytes + kChunk - 1) / kChunk + 1;
+    const int least_pitch = kChunk * (chunks | 1);
+    const int bytes = lines * (least_pitch + kChunk) + kChunk;
+    return {least_pitch, (bytes + kLine - 1) / kLine * kLine};
 }
 
 // Slices of the tabulated vectors for a tile of queries and one of keys. Threads read pairs of
@@ -117,7 +136,7 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
         next.ring(sizes.query_stages, widest * sizes.query_tile * ForwardLayout::kRowBytes);
     layout.keys = next.ring(sizes.stages, key_bytes);
     layout.values = next.ring(sizes.stages, value_bytes);
-    layout.biases = next.ring(sizes.stages, bias.panels * bias.panel_bytes);
+    layout.biases = next.ring(sizes.stages, bias.panels * bias.panel_bytes + sizes.shifted_bytes);
     layout.tabulated = next.ring(sizes.stages, sizes.key_values * slices.key_bytes +
                                                    sizes.distance_values * slices.distance_bytes);
     layout.index_2d_rows =

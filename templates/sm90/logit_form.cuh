@@ -34,7 +34,7 @@ struct LogitForm {
 
     // Products are added to the dense bias, which is there first, instead of the other way
     // round: that needs no score, and comes under the exponents of the keys before.
-    static constexpr bool kStartsWithBias = kAffine && kReadsBias && kForm.multiplier_is_one &&
+    static constexpr bool kStartsWithBias = kAffine && kCopiesBiases && kForm.multiplier_is_one &&
                                             !kCapped && !kHasBase && !kForm.has_slope &&
                                             !kHasTabulated;
     // Logits are exponents already.

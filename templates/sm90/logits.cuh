@@ -22,18 +22,21 @@ class ProgramLogits : public PlainLogits {
 
     __device__ void apply(Scores& scores, int first_key) {
         elements_.look_at_tables(first_key);
-        tables().with_source([&](auto source) { change(source, scores, first_key); });
+        elements_.look_at_shifts(stage_of_shifts_, first_key);
+        elements_.with_sources(
+            [&](auto source, auto reach) { change(source, reach, scores, first_key); });
         hide(scores, first_key);
     }
 
   private:
-    template <typename Source>
-    __device__ void change(Source source, Scores& scores, int first_key) {
+    template <typename Source, typename R>
+    __device__ void change(Source source, R reach, Scores& scores, int first_key) {
 #pragma unroll
         for (int j = 0; j < kFragmentColumns; ++j) {
             if (Source::kSource == TableSource::memory && elements_.ends_before(first_key, j))
                 break;
             elements_.load_tabulated(j);
+            elements_.load_shifts(reach, j);
             elements_.visit_element(first_key, j, [&](int r, const mod::At& at) {
                 float& score = scores[accumulator(r, j)];
                 score = score_of(source, at, score * attention_.scale);

@@ -18,7 +18,9 @@ class PlainLogits : public LogitForm, public LogitUnits {
                            int lane, unsigned tables = 0)
         : LogitUnits(attention.scale * kLog2E), attention_(attention),
           elements_(arguments, place, length, warp_row + lane / 4, lane, tables),
-          keys_(length, arguments, place, elements_.rows(), warp_row, lane) {}
+          keys_(length, arguments, place, elements_.rows(), warp_row, lane) {
+        elements_.find_shifts(attention, warp_row + lane / 4);
+    }
 
     // Which of the keys from first_key on a mask that is no band hides. Knows nothing of scores, so
     // that it may come while they are multiplied. mask_shows_all: it hides none of them.
@@ -39,6 +41,8 @@ class PlainLogits : public LogitForm, public LogitUnits {
     __device__ void find_tabulated(unsigned slices, int row) {
         elements_.find_tabulated(slices, row);
     }
+    // Where tiles of shifted reads of these keys are, likewise.
+    __device__ void find_shifts(unsigned stage) { stage_of_shifts_ = stage; }
     // Products become logits of the keys that look() was asked about; those that are hidden become
     // -inf.
     __device__ void apply(Scores& scores, int first_key) { hide(scores, first_key); }
@@ -59,6 +63,7 @@ class PlainLogits : public LogitForm, public LogitUnits {
 
     const AttentionArguments& attention_;
     ScoreElements elements_;
+    unsigned stage_of_shifts_ = 0;
 
   private:
     VisibleKeys keys_;

@@ -6,6 +6,7 @@
 #include "sm90/forward_tabulated.cuh"
 #include "sm90/fragment.cuh"
 #include "sm90/logit_form.cuh"
+#include "sm90/shifted_reads.cuh"
 #include "sm90/table_reads.cuh"
 
 namespace sm90 {
@@ -38,6 +39,19 @@ class ScoreElements {
     __device__ void look_at_tables(int first_key) {
         tables_.look([&](auto visit) { visit_lane_keys(first_key, visit); });
     }
+    // Once, for the thread's first row of the tile of queries, before tiles are looked at.
+    __device__ void find_shifts(const AttentionArguments& attention, int first_row) {
+        const int row_of_tile = first_row % mod::kQueryTile;
+        shifts_.find(attention, arguments_, place_, first_row - row_of_tile, row_of_tile,
+                     first_column_);
+    }
+    // stage: where tiles of shifted reads of these keys are in shared memory.
+    __device__ void look_at_shifts(unsigned stage, int first_key) { shifts_.look(stage, first_key); }
+    // visit(source, reach): from where elements of the tile read.
+    template <typename Visit> __device__ void with_sources(Visit visit) {
+        tables_.with_source(
+            [&](auto source) { shifts_.with_reach([&](auto reach) { visit(source, reach); }); });
+    }
     // Where what is tabulated for a tile is in shared memory; the row is the thread's first, in the
     // tile of queries.
     __device__ void find_tabulated(unsigned slices, int row) {
@@ -47,6 +61,8 @@ class ScoreElements {
     __device__ void load_tabulated(int j) {
         if (kHasTabulated && j % 2 == 0) tabulated_.load(j / 2);
     }
+
+    template <typename R> __device__ void load_shifts(R reach, int j) { shifts_.load(reach, j); }
 
     // visit(r, at) of the thread's rows and a key. Memory is read within the tensors only.
     template <typename Visit> __device__ void visit_column(int position, Visit visit) const {
@@ -103,7 +119,7 @@ class ScoreElements {
             const TabulatedTile::Values values = values_of(r);
             visit(r, mod::At{arguments_, place_.launch, place_.head, rows_[r], column, place_.b,
                              place_.h, place_.h_kv, q_[r], kv, values.of_key, values.of_distance,
-                             tables_.of_row(r)});
+                             tables_.of_row(r), nullptr, shifts_.of_row(r)});
         }
     }
     // Each lane's keys of those from first_key on, with one of its rows.
@@ -126,6 +142,7 @@ class ScoreElements {
     mod::Row rows_[2];
     int first_column_;
     Tables tables_;
+    Shifts shifts_;
     TabulatedTile tabulated_;
 };
 

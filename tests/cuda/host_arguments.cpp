@@ -62,6 +62,16 @@ std::vector<std::int64_t> reversed_strides(const ir::BufferData& data, std::int6
     return strides;
 }
 
+std::vector<std::int64_t> row_strides(const ir::BufferData& data, std::int64_t gap) {
+    std::vector<std::int64_t> strides(data.extents.size());
+    std::int64_t step = 1;
+    for (std::size_t dim = data.extents.size(); dim-- > 0;) {
+        strides[dim] = step;
+        step = dim + 1 == data.extents.size() ? data.extents[dim] + gap : step * data.extents[dim];
+    }
+    return strides;
+}
+
 std::int64_t position(const ir::BufferData& data, const std::vector<std::int64_t>& strides,
                       std::int64_t element) {
     std::int64_t result = 0;
@@ -74,7 +84,9 @@ std::int64_t position(const ir::BufferData& data, const std::vector<std::int64_t
 
 } // namespace
 
-HostArguments::HostArguments(const passes::Mod& mod, const ir::Environment& environment) {
+HostArguments::HostArguments(const passes::Mod& mod, const ir::Environment& environment,
+                             std::optional<Rows> rows)
+    : rows_(rows) {
     const ir::Program& program = mod.program;
     arrays_.resize(program.buffers.size());
     wants_gradient_.resize(program.buffers.size());
@@ -92,21 +104,24 @@ HostArguments::HostArguments(const passes::Mod& mod, const ir::Environment& envi
         words_.push_back(word(slot, program, environment));
 }
 
-void HostArguments::fill(const ir::Buffer& buffer, const ir::BufferData& data, Array& array) {
+void HostArguments::fill(const ir::Buffer& buffer, const ir::BufferData& data, Array& array) const {
     constexpr std::int64_t kStep = 2;
     const std::int64_t elements = elements_of(data);
     const std::size_t size = size_of(buffer.dtype);
-    array.strides = reversed_strides(data, kStep);
+    array.strides = rows_ ? row_strides(data, rows_->gap) : reversed_strides(data, kStep);
+    array.first = rows_ ? rows_->behind : 0;
     array.gradient_strides = reversed_strides(data, 1);
     array.gradient.resize(static_cast<std::size_t>(elements));
     // Values between the elements are wrong on purpose.
-    array.bytes.assign(static_cast<std::size_t>(elements * kStep) * size, 0x77);
+    const std::int64_t end = array.first + position(data, array.strides, elements - 1) + 1;
+    array.bytes.assign(static_cast<std::size_t>(std::max(end, elements * kStep)) * size, 0x77);
     for (std::int64_t i = 0; i < elements; ++i) {
         const auto index = static_cast<std::size_t>(i);
         const bool is_real = ir::type_of(buffer.dtype) == ir::Type::real;
         store_element(
             buffer.dtype, is_real ? data.reals[index] : 0, is_real ? 0 : data.integers[index],
-            array.bytes.data() + static_cast<std::size_t>(position(data, array.strides, i)) * size);
+            array.bytes.data() +
+                static_cast<std::size_t>(array.first + position(data, array.strides, i)) * size);
     }
 }
 
@@ -114,7 +129,9 @@ std::uint64_t HostArguments::word(const passes::ArgumentSlot& slot, const ir::Pr
                                   const ir::Environment& environment) {
     switch (slot.kind) {
     case Kind::buffer_data:
-        return reinterpret_cast<std::uint64_t>(arrays_[slot.index].bytes.data());
+        return reinterpret_cast<std::uint64_t>(arrays_[slot.index].bytes.data() +
+                                               static_cast<std::size_t>(arrays_[slot.index].first) *
+                                                   size_of(program.buffers[slot.index].dtype));
     case Kind::buffer_extent:
         return static_cast<std::uint64_t>(environment.buffers[slot.index]->extents[slot.dim]);
     case Kind::buffer_stride:

@@ -15,7 +15,13 @@ namespace flexc::test {
 
 class HostArguments {
   public:
-    HostArguments(const passes::Mod& mod, const ir::Environment& environment);
+    // Arrays whose last dim's elements are side by side, in rows so many elements longer than they
+    // are, from so many elements behind 16 aligned bytes on.
+    struct Rows {
+        std::int64_t gap = 0, behind = 0;
+    };
+    HostArguments(const passes::Mod& mod, const ir::Environment& environment,
+                  std::optional<Rows> rows = {});
     HostArguments(const HostArguments&) = delete;
     HostArguments& operator=(const HostArguments&) = delete;
 
@@ -32,14 +38,16 @@ class HostArguments {
     struct Array {
         std::vector<std::uint8_t> bytes;   // of the buffer
         std::vector<std::int64_t> strides; // in elements
+        std::int64_t first = 0;            // element
         std::vector<float> gradient;
         std::vector<exact::Sum> sums; // instead, where the mod wants these
         std::vector<std::int64_t> gradient_strides;
     };
-    void fill(const ir::Buffer& buffer, const ir::BufferData& data, Array& array);
+    void fill(const ir::Buffer& buffer, const ir::BufferData& data, Array& array) const;
     std::uint64_t word(const passes::ArgumentSlot& slot, const ir::Program& program,
                        const ir::Environment& environment);
 
+    std::optional<Rows> rows_;
     std::vector<Array> arrays_;
     std::vector<const ir::BufferData*> extents_;
     std::vector<bool> wants_gradient_;

@@ -35,16 +35,23 @@ constexpr int kForwardStages = 2;
 constexpr int kLeastStep = 16; // keys by which the next smaller configuration is smaller
 
 // What a kernel knows of reads beside its tiles.
-enum class Reads : std::uint8_t { plain, by_index_2d, from_tables };
+enum class Reads : std::uint8_t { plain, by_index_2d, from_tables, with_shifts };
 
 int bias_bytes_of(const KernelRequest& request, Reads reads) {
-    return reads == Reads::from_tables ? request.bias_bytes_with_tables : request.bias_bytes;
+    switch (reads) {
+    case Reads::from_tables: return request.bias_bytes_with_tables;
+    case Reads::with_shifts: return 0; // among the shifted reads
+    case Reads::plain:
+    case Reads::by_index_2d: break;
+    }
+    return request.bias_bytes;
 }
 
 const passes::TabulatedValues& tabulated_of(const KernelRequest& request, Reads reads) {
     switch (reads) {
     case Reads::by_index_2d: return request.tabulated_by_index_2d;
     case Reads::from_tables: return request.tabulated_with_tables;
+    case Reads::with_shifts: return request.tabulated_with_shifts;
     case Reads::plain: break;
     }
     return request.tabulated;
@@ -60,6 +67,18 @@ bool multiplies_index_2d_rows(const KernelRequest& request, const ForwardSchedul
            shape.key_tile == index_2d.width && request.dtype == DType::bf16;
 }
 
+int shifted_bytes(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
+    if (reads != Reads::with_shifts) return 0;
+    int bytes = 0;
+    for (const ShiftedTile& tile : request.shifted_tiles) {
+        const int queries = 64 * shape.consumers, keys = shape.key_tile;
+        bytes += ::sm90::shifted_tile_layout(tile.by_key ? keys : queries,
+                                             tile.by_key ? queries : keys, tile.element_bytes)
+                     .bytes;
+    }
+    return bytes;
+}
+
 ::sm90::ForwardSizes sizes_without_tables(const KernelRequest& request,
                                           const ForwardSchedule& shape, Reads reads) {
     const passes::KeyIndex2d& index_2d = request.key_index_2d;
@@ -72,6 +91,7 @@ bool multiplies_index_2d_rows(const KernelRequest& request, const ForwardSchedul
             .query_stages = shape.query_stages,
             .stages = kForwardStages,
             .bias_bytes = bias_bytes_of(request, reads),
+            .shifted_bytes = shifted_bytes(request, shape, reads),
             .key_values = tabulated.keys,
             .distance_values = tabulated.distances,
             .index_2d_rows = adds_rows ? shape.key_tile / index_2d.width : 0,
@@ -148,7 +168,8 @@ bool suits(const KernelRequest& request, const ForwardSchedule& shape, Reads rea
     // Beyond this, masks and mods spill or MMAs are serialised.
     constexpr int kWidestOfThree = 96;
     if (shape.consumers == 3 && padded_columns(request.head_dim_v) > kWidestOfThree) return false;
-    if (bias_bytes_of(request, reads) > 0 && shape.consumers == 3) return false;
+    const bool reads_biases = bias_bytes_of(request, reads) > 0 || reads == Reads::with_shifts;
+    if (reads_biases && shape.consumers == 3) return false;
     return accumulators(request, shape, reads) <= accumulator_limit(request, shape, reads) &&
            shared_bytes(request, shape, reads) <= shared_memory_limit(request.arch);
 }
@@ -213,7 +234,8 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
         .sizes = sizes,
         .tabulated = tabulated_of(request, reads)};
     // Those who copy biases know ranges only.
-    config.has_block_mask = request.has_block_mask && sizes.bias_bytes == 0;
+    config.has_block_mask =
+        request.has_block_mask && sizes.bias_bytes == 0 && sizes.shifted_bytes == 0;
     config.tolerated_spills = request.is_long ? kSpillsOfLong : 0;
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");
@@ -221,6 +243,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
         config.specialized->table_words = table_words(request, schedule)->of_tables;
         config.reason += ", tables in shared memory";
     }
+    if (reads == Reads::with_shifts) config.reason += ", shifted reads by tiles";
     if (reads == Reads::by_index_2d) {
         config.key_width = request.key_index_2d.width;
         config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";
@@ -235,8 +258,13 @@ bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
            suits(request, shape, Reads::from_tables);
 }
 
+bool suits_shifts(const KernelRequest& request, const ForwardSchedule& shape) {
+    return !request.shifted_tiles.empty() && suits(request, shape, Reads::with_shifts);
+}
+
 // What a kernel of this shape that someone asks for knows of reads.
 Reads reads_of(const KernelRequest& request, const ForwardSchedule& shape) {
+    if (suits_shifts(request, shape)) return Reads::with_shifts;
     if (fits_index_2d(request, shape)) return Reads::by_index_2d;
     return suits_tables(request, shape) ? Reads::from_tables : Reads::plain;
 }
@@ -252,8 +280,8 @@ bool needs_fewer_registers(const ForwardSchedule& shape, const ForwardSchedule& 
            shape.overlaps != than.overlaps;
 }
 
-// The best, one that is a step smaller, and the smallest: each costs a compile. Where tables are
-// kept on chip, the best two of these come before.
+// The best, one that is a step smaller, and the smallest: each costs a compile. Where shifted reads
+// are copied, or tables kept on chip, the best two of these come before.
 std::vector<Choice> choices_for(const KernelRequest& request) {
     std::vector<Choice> choices;
     std::size_t most = 3;
@@ -263,17 +291,22 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
         if (choices.size() == most) choices.pop_back();
         choices.push_back({shape, reads});
     };
-    for (const ForwardSchedule& shape : kIndex2dShapes)
-        if (suits_index_2d(request, shape) && is_chosen(request, shape, Reads::by_index_2d))
-            take(shape, Reads::by_index_2d);
-    if (choices.empty()) {
-        constexpr std::size_t kMostWithTables = 2;
+    // The best two of those that copy or keep what is read.
+    const auto take_two = [&](Reads reads, auto suits_reads) {
+        if (!choices.empty()) return;
+        constexpr std::size_t kMost = 2;
         for (const ForwardSchedule& shape : kForwardShapes)
-            if (choices.size() < kMostWithTables && suits_tables(request, shape) &&
-                is_chosen(request, shape, Reads::from_tables))
-                take(shape, Reads::from_tables);
+            if (choices.size() < kMost && suits_reads(request, shape) &&
+                is_chosen(request, shape, reads))
+                take(shape, reads);
         most += choices.size();
-    }
+    };
+    take_two(Reads::with_shifts, suits_shifts);
+    if (choices.empty())
+        for (const ForwardSchedule& shape : kIndex2dShapes)
+            if (suits_index_2d(request, shape) && is_chosen(request, shape, Reads::by_index_2d))
+                take(shape, Reads::by_index_2d);
+    take_two(Reads::from_tables, suits_tables);
     for (const ForwardSchedule& shape : kForwardShapes)
         if (is_chosen(request, shape, Reads::plain)) take(shape, Reads::plain);
     return choices;

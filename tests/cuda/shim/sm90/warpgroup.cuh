@@ -53,6 +53,7 @@ inline void store_shared(unsigned to, int x, int y, int z, int w) {
 }
 inline void compute_after(float&, float) {}
 inline void keep(unsigned&) {}
+template <int kCount> void pin(float (&)[kCount]) {}
 inline int computed_again(int x) { return x; }
 inline int lane_again() { return static_cast<int>(threadIdx.x) % 32; }
 template <typename T> void read_again(const T&) {}

@@ -1,0 +1,18 @@
+// The part of mod.cuh about reads whose addresses are affine in q and kv, of which tiles are
+// copied.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cuda/expressions.h"
+#include "passes/shifted_read.h"
+
+namespace flexc::cuda {
+
+// What the functions below are computed from.
+std::vector<ir::NodeId> shifted_roots(const std::vector<passes::ShiftedRead>& reads);
+
+std::string emit_shifted_reads(const Layout& layout, const std::vector<passes::ShiftedRead>& reads);
+
+} // namespace flexc::cuda

@@ -1,0 +1,155 @@
+#include "passes/shifted_read.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <span>
+
+#include "passes/captured_read.h"
+#include "passes/facts.h"
+#include "passes/simplify.h"
+
+namespace flexc::passes {
+
+using analysis::kInsideHead;
+using ir::kNoNode;
+using ir::NodeId;
+using ir::Op;
+
+namespace {
+
+bool is_read_for_elements(const Mod& mod, NodeId id) {
+    const ir::Node& node = mod.program.graph[id];
+    return node.op == Op::read && node.type == ir::Type::real && !node.operands.empty() &&
+           mod.place[id] == Place::element && mod.counters[id] == kNoNode && !mod.of_distance[id];
+}
+
+bool is_proven(const Mod& mod, NodeId read, std::size_t index) {
+    const std::vector<bool>& proven = mod.ranges.in_range[read];
+    return index < proven.size() && proven[index];
+}
+
+// An index as sign * inside + rest, where the clamp that is taken off is a min and a max at most.
+struct Unclamped {
+    NodeId index = kNoNode, least = kNoNode, most = kNoNode;
+};
+class Unclamper {
+  public:
+    explicit Unclamper(Mod& mod) : mod_(mod), build_(mod.program.graph) {}
+
+    // Nothing where clamps are taken twice.
+    std::optional<Unclamped> unclamp(NodeId id) {
+        const Op op = build_[id].op;
+        const std::vector<NodeId> operands = build_[id].operands; // the graph may grow
+        switch (op) {
+        case Op::iadd:
+            for (const std::size_t side : {0u, 1u})
+                if (is_of_head(operands[side]))
+                    return mapped(operands[1 - side], false, [&](NodeId x) {
+                        return build_.apply(Op::iadd, {x, operands[side]});
+                    });
+            break;
+        case Op::isub:
+            if (is_of_head(operands[1]))
+                return mapped(operands[0], false,
+                              [&](NodeId x) { return build_.apply(Op::isub, {x, operands[1]}); });
+            if (is_of_head(operands[0]))
+                return mapped(operands[1], true,
+                              [&](NodeId x) { return build_.apply(Op::isub, {operands[0], x}); });
+            break;
+        case Op::ineg:
+            return mapped(operands[0], true, [&](NodeId x) { return build_.apply(Op::ineg, {x}); });
+        case Op::imin:
+        case Op::imax:
+            for (const std::size_t side : {0u, 1u})
+                if (is_of_head(operands[side]))
+                    return clamped(operands[1 - side], op, operands[side]);
+            break;
+        default: break;
+        }
+        return Unclamped{.index = id};
+    }
+
+  private:
+    bool is_of_head(NodeId id) const { return (mod_.dependence[id].bits & kInsideHead) == 0; }
+    template <typename Map> std::optional<Unclamped> mapped(NodeId id, bool descends, Map map) {
+        auto inside = unclamp(id);
+        if (!inside) return {};
+        inside->index = map(inside->index);
+        for (NodeId* const bound : {&inside->least, &inside->most})
+            if (*bound != kNoNode) *bound = map(*bound);
+        if (descends) std::swap(inside->least, inside->most);
+        return inside;
+    }
+    std::optional<Unclamped> clamped(NodeId id, Op op, NodeId bound) {
+        auto inside = unclamp(id);
+        if (!inside) return {};
+        NodeId& own = op == Op::imin ? inside->most : inside->least;
+        NodeId& other = op == Op::imin ? inside->least : inside->most;
+        if (own != kNoNode) return {};
+        own = bound;
+        // The outer one counts where the two have changed sides.
+        if (other != kNoNode) other = build_.apply(op, {other, bound});
+        return inside;
+    }
+
+    Mod& mod_;
+    Builder build_;
+};
+
+std::optional<ShiftedRead> shifted_read(Mod& mod, NodeId id) {
+    const CapturedRead* captured = captured_read(mod, id);
+    if (captured == nullptr || !captured->is_whole() || !is_read_for_elements(mod, id)) return {};
+    if (captured->read_class != ReadClass::shifted && captured->read_class != ReadClass::dense_bias)
+        return {};
+    const std::vector<ShiftedIndex>& shifts = captured->pieces[0].shifts;
+    const std::size_t last = shifts.size() - 1;
+    ShiftedRead shifted{.read = id};
+    bool queries = false, keys = false; // are in other indices
+    for (std::size_t i = 0; i < last; ++i) {
+        if (shifts[i].is_clamped() || !is_proven(mod, id, i)) return {};
+        queries |= shifts[i].q.constant != 0;
+        keys |= shifts[i].kv.constant != 0;
+    }
+    const ShiftedIndex& along = shifts[last];
+    const auto is_step = [](const analysis::Product& gain) {
+        return gain.factors.empty() && std::abs(gain.constant) <= 1;
+    };
+    if (!is_step(along.q) || !is_step(along.kv)) return {};
+    shifted.query_step = static_cast<int>(along.q.constant);
+    shifted.key_step = static_cast<int>(along.kv.constant);
+    if (!keys && shifted.key_step != 0)
+        shifted.by_key = false;
+    else if (!queries && shifted.query_step != 0)
+        shifted.by_key = true;
+    else
+        return {};
+    const NodeId index = mod.program.graph[id].operands[last];
+    const auto unclamped = Unclamper(mod).unclamp(index);
+    if (!unclamped) return {};
+    shifted.index = unclamped->index;
+    shifted.least = unclamped->least;
+    shifted.most = unclamped->most;
+    const bool is_clamped = shifted.least != kNoNode || shifted.most != kNoNode;
+    // What a clamp gives is an element.
+    if (is_clamped != along.is_clamped() || (is_clamped && !is_proven(mod, id, last))) return {};
+    return shifted;
+}
+
+} // namespace
+
+std::vector<ShiftedRead> stage_shifts(Mod& mod, const std::vector<NodeId>& roots) {
+    std::vector<ShiftedRead> result;
+    bool is_any_shifted = false;
+    for (const NodeId id : ir::reachable(mod.program.graph, roots)) {
+        const auto shifted = shifted_read(mod, id);
+        if (!shifted) continue;
+        is_any_shifted |= captured_read(mod, id)->read_class == ReadClass::shifted;
+        result.push_back(*shifted);
+    }
+    if (!is_any_shifted || result.size() > kMostShiftedReads) return {};
+    find_facts(mod);
+    return result;
+}
+
+} // namespace flexc::passes

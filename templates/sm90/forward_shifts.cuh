@@ -1,0 +1,226 @@
+// Reads whose addresses are affine in q and kv: threads beside the producer copy tiles of them to
+// shared memory, line by line.
+#pragma once
+
+#include "common/select.h"
+#include "sm90/copy_async.cuh"
+#include "sm90/forward_dense_bias.cuh"
+#include "sm90/forward_tasks.cuh"
+#include "sm90/shifted_tile.cuh"
+
+namespace sm90 {
+
+// One read, by one of `threads`.
+template <int kRead> class ShiftedCopy {
+    using Tile = ShiftedTile<kRead>;
+    using Read = typename Tile::Read;
+    using Element = typename Tile::Element;
+    static constexpr int kChunk = Tile::kChunk, kChunkElements = kChunk / Tile::kBytes;
+    static constexpr int kLength = Tile::kLength;
+
+  public:
+    // to: the stage. rows, keys: those that there are.
+    __device__ ShiftedCopy(const ShiftedHead<kRead>& head, int first_row, int rows, int first_key,
+                           int keys, unsigned to)
+        : lines_(Read::kByKey ? keys : rows), contiguous_(head.step == 1), pitch_(head.pitch()),
+          to_(to + head.origin()), step_(head.step), line_step_(head.line_step) {
+        const int line = Read::kByKey ? first_key : first_row;
+        const int position = Read::kByKey ? first_row : first_key;
+        from_ = head.address(line, position);
+        low_ = bounded_distance(head.least - head.index_of(line, position));
+        high_ = bounded_distance(head.most - head.index_of(line, position));
+    }
+
+    // Whether some element was stored, not copied behind the thread's back.
+    template <int kThreads> __device__ bool copy(int thread) const {
+        if (!contiguous_) {
+            copy_elements<kThreads>(thread);
+            return true;
+        }
+        // Also of the chunks that lines end in.
+        const int last = Tile::kAcross * (lines_ - 1);
+        if (low_ <= min(0, last) && kLength - 1 + kChunkElements + max(0, last) <= high_) {
+            copy_whole<kThreads>(thread);
+            return false;
+        }
+        copy_chunks<kThreads>(thread);
+        if constexpr (Read::kHasLeast || Read::kHasMost) {
+            store_ends<kThreads>(thread);
+            return true;
+        }
+        return false;
+    }
+
+  private:
+    // Of indices that there are, the first and the last place of a line; the other way round where
+    // it has none.
+    __device__ int low_of(int line) const { return low_ - Tile::kAcross * line; }
+    __device__ int high_of(int line) const { return high_ - Tile::kAcross * line; }
+    __device__ const char* line(int line) const {
+        return reinterpret_cast<const char*>(from_ + line * line_step_);
+    }
+    static __device__ int behind_aligned(const char* from) {
+        return static_cast<int>(reinterpret_cast<unsigned long long>(from) % kChunk);
+    }
+
+    // A thread keeps its chunk and steps down the lines; the chunks that only lines which do not
+    // start at aligned places reach come last. copy(line, chunk, from, to): of a line's first
+    // place.
+    template <int kThreads, typename Copy>
+    __device__ void visit_chunks(int thread, Copy copy) const {
+        constexpr int kChunks = kLength / kChunkElements, kRows = kThreads / kChunks;
+        if (thread < kRows * kChunks)
+            visit_lines<kRows>(thread / kChunks, [&](int i, const char* from, unsigned to) {
+                copy(i, thread % kChunks, from, to);
+            });
+        visit_lines<kThreads>(thread, [&](int i, const char* from, unsigned to) {
+            if (behind_aligned(from) != 0) copy(i, kChunks, from, to);
+        });
+    }
+    template <int kStep, typename Visit> __device__ void visit_lines(int first, Visit visit) const {
+        const char* from = line(first);
+        unsigned to = to_ + first * pitch_;
+#pragma unroll 2
+        for (int i = first; i < lines_; i += kStep) {
+            visit(i, from, to);
+            from += kStep * line_step_ * Tile::kBytes;
+            to += kStep * pitch_;
+        }
+    }
+    template <int kThreads> __device__ void copy_whole(int thread) const {
+        visit_chunks<kThreads>(thread, [&](int, int chunk, const char* from, unsigned to) {
+            const int ahead = chunk * kChunk - behind_aligned(from);
+            copy_async(to + ahead, from + ahead);
+        });
+    }
+    // Of chunks that hold any element, without what comes after the last. What comes before the
+    // first one in 16 aligned bytes is memory, too.
+    template <int kThreads> __device__ void copy_chunks(int thread) const {
+        visit_chunks<kThreads>(thread, [&](int i, int chunk, const char* from, unsigned to) {
+            const int ahead = chunk * kChunk - behind_aligned(from);
+            const int first = ahead / Tile::kBytes;
+            const int low = max(low_of(i), 0), high = min(high_of(i), kLength - 1);
+            if (low <= high && high >= first && low < first + kChunkElements)
+                copy_async(to + ahead, from + ahead,
+                           min(high_of(i) - first + 1, kChunkElements + 0) * Tile::kBytes);
+        });
+    }
+    // A line that is beyond an end of the clamp has the end's element alone, in the place nearest
+    // to it.
+    template <int kThreads> __device__ void store_ends(int thread) const {
+#pragma unroll 2
+        for (int i = thread; i < lines_; i += kThreads) {
+            const bool below = Read::kHasLeast && low_of(i) > kLength - 1;
+            const bool above = Read::kHasMost && high_of(i) < 0;
+            if (below || above) store(i, below ? kLength - 1 : 0, below ? low_of(i) : high_of(i));
+        }
+    }
+    template <int kThreads> __device__ void copy_elements(int thread) const {
+#pragma unroll 1
+        for (int i = thread / 32; i < lines_; i += kThreads / 32) {
+#pragma unroll 4
+            for (int place = thread % 32; place < kLength; place += 32)
+                if (low_of(i) <= place && place <= high_of(i)) store(i, place, place);
+        }
+        store_ends<kThreads>(thread);
+    }
+    __device__ void store(int i, int place, int index) const {
+        store_shared_element(to_ + i * pitch_ + place * Tile::kBytes,
+                             from_[i * line_step_ + index * step_]);
+    }
+
+    int lines_;
+    bool contiguous_;
+    unsigned pitch_, to_;
+    long long step_, line_step_;
+    const Element* from_; // of the first line's first place
+    int low_, high_;      // of indices that there are, from that one's on
+};
+
+// A tile of all reads; whether some element was stored. Heads' addresses are found anew for each
+// tile: from tile to tile there are no registers for them.
+template <int kThreads, int kRead = 0>
+__device__ inline bool copy_shifts(const AttentionArguments& attention,
+                                   const mod::Arguments& arguments, const HeadPlace& place,
+                                   int first_row, int first_key, unsigned to, int thread) {
+    if constexpr (kRead == mod::kShiftedReads) {
+        return false;
+    } else {
+        read_again(arguments);
+        const ShiftedHead<kRead> head(attention, arguments, place);
+        const ShiftedCopy<kRead> copies(
+            head, first_row, min(attention.q_len - first_row, mod::kQueryTile), first_key,
+            min(attention.kv_len - first_key, mod::kKeyTile), to);
+        const bool stored = copies.template copy<kThreads>(thread);
+        return copy_shifts<kThreads, kRead + 1>(attention, arguments, place, first_row, first_key,
+                                                to, thread) ||
+               stored;
+    }
+}
+
+// In the ring of dense biases, of which there is none beside them.
+class StagedShifts : public NoDenseBias {
+    static constexpr int kCopiers = kBiasThreads;
+
+  public:
+    static __device__ int producers(const ForwardTensorMaps&) { return kCopiers; }
+    static __device__ void initialise(const Shared& shared, int producers) {
+        shared.biases.initialise(producers, kConsumerThreads);
+    }
+    static __device__ void produce(const AttentionArguments& attention,
+                                   const mod::Arguments& arguments, const ForwardTensorMaps&,
+                                   const Shared& shared, int) {
+        constexpr int kFirst = 64; // of the producer's warpgroup
+        const int thread = static_cast<int>(threadIdx.x) - kFirst;
+        if (thread < 0 || thread >= kCopiers) return;
+        Position<BiasRing> slot;
+        visit_tasks(attention, arguments, shared, [&](const Task& task, const HeadPlace& place) {
+#pragma unroll 1
+            for (int block = task.end - 1; block >= task.begin; --block) {
+                shared.biases.empty(slot.stage).wait(slot.parity ^ 1);
+                const Barrier full = shared.biases.full(slot.stage);
+                if (copy_shifts<kCopiers>(attention, arguments, place, task.first_row,
+                                          block * mod::kKeyTile, shared.biases.at(slot.stage),
+                                          thread)) {
+                    wait_for_copies();
+                    full.arrive();
+                } else {
+                    arrive_after_copies(full);
+                }
+                slot.advance();
+            }
+        });
+    }
+
+  protected:
+    __device__ void wait(const Shared& shared) const {
+        shared.biases.full(slot_.stage).wait(slot_.parity);
+    }
+    __device__ unsigned rows(const Shared& shared, const ConsumerThread&) const {
+        return shared.biases.at(slot_.stage);
+    }
+    __device__ void release(const Shared& shared) {
+        shared.biases.empty(slot_.stage).arrive();
+        slot_.advance();
+    }
+
+  private:
+    Position<BiasRing> slot_;
+};
+
+// What is read is added to products, from where it is.
+class ShiftsAfterProducts : public StagedShifts {
+  public:
+    __device__ void load(Logits& logits, const Shared& shared, const ConsumerThread& thread) const {
+        wait(shared);
+        logits.find_shifts(rows(shared, thread));
+    }
+    __device__ void leave(const Shared& shared) { release(shared); }
+};
+
+using Biases =
+    Select<kReadsShifts,
+           Select<Logits::kStartsWithBias, BiasBeforeProducts<StagedShifts>, ShiftsAfterProducts>,
+           DenseBias>;
+
+} // namespace sm90

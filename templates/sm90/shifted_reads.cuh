@@ -1,0 +1,234 @@
+// What a thread of the forward kernel reads at addresses that are affine in q and kv, from tiles in
+// shared memory.
+#pragma once
+
+#include "common/select.h"
+#include "sm90/shifted_tile.cuh"
+
+namespace sm90 {
+
+// Of the indices that a tile reads: all are those of elements; none is, and each line has one
+// element, that of the clamp's end; or neither.
+enum class Reach { inside, beyond, mixed };
+template <Reach kValue> struct ReachOf {
+    static constexpr Reach kReach = kValue;
+};
+
+struct NoShiftedReads {
+    __device__ void find(const AttentionArguments&, const mod::Arguments&, const HeadPlace&, int,
+                         int, int) {}
+    __device__ void look(unsigned, int) {}
+    template <typename Visit> __device__ void with_reach(Visit visit) const {
+        visit(ReachOf<Reach::inside>{});
+    }
+    template <typename R> __device__ void load(R, int) {}
+    __device__ const float* of_row(int) const { return nullptr; }
+};
+
+__device__ inline float load_shared_element(unsigned from, float) {
+    return __uint_as_float(load_shared_word(from));
+}
+template <typename E> __device__ inline float load_shared_element(unsigned from, E type) {
+    return flexc_first(type, load_shared_half(from));
+}
+
+// One read. Elements are named by the row, 0 or 1, and the column of a thread's part of the tile.
+template <int kRead> class ThreadShifts {
+    using Tile = ShiftedTile<kRead>;
+    using Read = typename Tile::Read;
+    static constexpr bool kByKey = Read::kByKey;
+    static constexpr int kBytes = Tile::kBytes, kRowStep = 8; // from a thread's first row
+    static constexpr int kLastColumn = mod::kKeyTile - 8 + 1; // from its first column
+
+  public:
+    // Of the thread's first row and column in the tile.
+    __device__ void find(const AttentionArguments& attention, const mod::Arguments& arguments,
+                         const HeadPlace& place, int first_row, int row, int column) {
+        const ShiftedHead<kRead> head(attention, arguments, place);
+        row_ = row;
+        column_ = column;
+        pitch_ = head.pitch();
+        place_ = Tile::place_of(kByKey ? row : column);
+        origin_ = head.origin() + (kByKey ? column : row) * pitch_;
+        const long long index =
+            head.index + Read::kQueryStep * (first_row + row) + Read::kKeyStep * column;
+        least_ = head.least - index;
+        most_ = head.most - index;
+    }
+    __device__ void look(unsigned stage, int first_key) {
+        lines_ = stage + origin_;
+        low_ = bounded_distance(least_ - Read::kKeyStep * first_key);
+        high_ = bounded_distance(most_ - Read::kKeyStep * first_key);
+    }
+    // Of the thread's elements.
+    __device__ bool is_inside() const {
+        return low_ <= lowest(0, kRowStep, 0, kLastColumn) &&
+               highest(0, kRowStep, 0, kLastColumn) <= high_;
+    }
+    // Of the whole tile, which all threads find alike.
+    __device__ bool is_beyond() const {
+        return (Read::kHasLeast && highest_of_tile() < low_) ||
+               (Read::kHasMost && lowest_of_tile() > high_);
+    }
+    // Where no two columns of a line differ.
+    __device__ void load_ends(float (&values)[2]) const {
+        if constexpr (!kByKey) {
+            values[0] = element(lines_ + end_place() * kBytes);
+            values[1] = element(lines_ + kRowStep * pitch_ + end_place() * kBytes);
+        }
+    }
+    // Of the j-th column.
+    __device__ void load(ReachOf<Reach::inside>, int j, float (&values)[2]) const {
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+            values[r] = element(line(r, j) + place_ * kBytes + place_gain(r, j) * kBytes);
+    }
+    __device__ void load(ReachOf<Reach::beyond>, int j, float (&values)[2]) const {
+        if constexpr (kByKey) values[0] = values[1] = element(line(0, j) + end_place() * kBytes);
+    }
+    __device__ void load(ReachOf<Reach::mixed>, int j, float (&values)[2]) const {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const int gain = index_gain(r * kRowStep, column(j));
+            const int nearest = min(max(gain, low_), high_);
+            const int place =
+                min(max(place_ + place_gain(r, j) + nearest - gain, 0), Tile::kLength - 1);
+            const float value = element(line(r, j) + place * kBytes);
+            const bool is_there =
+                (Read::kHasLeast || gain >= low_) && (Read::kHasMost || gain <= high_);
+            values[r] = is_there ? value : 0.0f;
+        }
+    }
+
+  private:
+    static constexpr __device__ int column(int j) { return j / 2 * 8 + j % 2; }
+    static constexpr __device__ int index_gain(int rows, int columns) {
+        return Read::kQueryStep * rows + Read::kKeyStep * columns;
+    }
+    static constexpr __device__ int place_gain(int r, int j) {
+        return Tile::kAlong * (kByKey ? r * kRowStep : column(j));
+    }
+    // The line of an element begins there.
+    __device__ unsigned line(int r, int j) const {
+        return lines_ + (kByKey ? column(j) : r * kRowStep) * pitch_;
+    }
+    static __device__ float element(unsigned from) {
+        return load_shared_element(from, typename Tile::Element{});
+    }
+    // What indices of these rows and columns gain at least, and at most.
+    static __device__ int lowest(int first_row, int last_row, int first_column, int last_column) {
+        return index_gain(Read::kQueryStep > 0 ? first_row : last_row,
+                          Read::kKeyStep > 0 ? first_column : last_column);
+    }
+    static __device__ int highest(int first_row, int last_row, int first_column, int last_column) {
+        return index_gain(Read::kQueryStep > 0 ? last_row : first_row,
+                          Read::kKeyStep > 0 ? last_column : first_column);
+    }
+    __device__ int lowest_of_tile() const {
+        return lowest(-row_, mod::kQueryTile - 1 - row_, -column_, mod::kKeyTile - 1 - column_);
+    }
+    __device__ int highest_of_tile() const {
+        return highest(-row_, mod::kQueryTile - 1 - row_, -column_, mod::kKeyTile - 1 - column_);
+    }
+    // Of the only element of each line, where the tile is beyond.
+    __device__ int end_place() const { return high_ < lowest_of_tile() ? 0 : Tile::kLength - 1; }
+
+    int row_, column_, place_;
+    unsigned pitch_, origin_, lines_;
+    long long least_, most_;
+    int low_, high_; // of the index, from the thread's first element on
+};
+
+// Whether all reads are clamped, so that there are tiles that are beyond for all.
+template <int kRead = 0> constexpr __device__ bool are_clamped() {
+    if constexpr (kRead == mod::kShiftedReads)
+        return true;
+    else
+        return (mod::ShiftedRead<kRead>::kHasLeast || mod::ShiftedRead<kRead>::kHasMost) &&
+               are_clamped<kRead + 1>();
+}
+
+class ShiftedReads {
+  public:
+    __device__ void find(const AttentionArguments& attention, const mod::Arguments& arguments,
+                         const HeadPlace& place, int first_row, int row, int column) {
+        find<0>(reads_, attention, arguments, place, first_row, row, column);
+    }
+    // Of a tile of keys, whose stage is full.
+    __device__ void look(unsigned stage, int first_key) {
+        bool inside = true, beyond = true;
+        look<0>(reads_, stage, first_key, inside, beyond);
+        reach_ = __all_sync(0xffffffffu, inside)   ? Reach::inside
+                 : __all_sync(0xffffffffu, beyond) ? Reach::beyond
+                                                   : Reach::mixed;
+    }
+    __device__ Reach reach() const { return reach_; }
+    // visit(reach) of the tile: a ReachOf.
+    template <typename Visit> __device__ void with_reach(Visit visit) {
+        if (reach_ == Reach::inside) {
+            visit(ReachOf<Reach::inside>{});
+        } else if (are_clamped() && reach_ == Reach::beyond) {
+            load_ends<0>(reads_);
+            visit(ReachOf<Reach::beyond>{});
+        } else {
+            visit(ReachOf<Reach::mixed>{});
+        }
+    }
+    // Of the j-th column.
+    template <typename R> __device__ void load(R reach, int j) { load<0>(reads_, reach, j); }
+    __device__ const float* of_row(int r) const { return values_[r]; }
+
+  private:
+    template <int kRead, typename Dummy = void> struct Reads {
+        ThreadShifts<kRead> read;
+        Reads<kRead + 1> rest;
+    };
+    template <typename Dummy> struct Reads<mod::kShiftedReads, Dummy> {};
+
+    template <int kRead>
+    static __device__ void find(Reads<kRead>& reads, const AttentionArguments& attention,
+                                const mod::Arguments& arguments, const HeadPlace& place,
+                                int first_row, int row, int column) {
+        if constexpr (kRead < mod::kShiftedReads) {
+            reads.read.find(attention, arguments, place, first_row, row, column);
+            find<kRead + 1>(reads.rest, attention, arguments, place, first_row, row, column);
+        }
+    }
+    template <int kRead>
+    static __device__ void look(Reads<kRead>& reads, unsigned stage, int first_key, bool& inside,
+                                bool& beyond) {
+        if constexpr (kRead < mod::kShiftedReads) {
+            reads.read.look(stage, first_key);
+            inside = inside & reads.read.is_inside();
+            beyond = beyond & reads.read.is_beyond();
+            look<kRead + 1>(reads.rest, stage, first_key, inside, beyond);
+        }
+    }
+    template <int kRead> __device__ void load_ends(const Reads<kRead>& reads) {
+        if constexpr (kRead < mod::kShiftedReads) {
+            float ends[2] = {values_[0][kRead], values_[1][kRead]};
+            reads.read.load_ends(ends);
+            values_[0][kRead] = ends[0];
+            values_[1][kRead] = ends[1];
+            load_ends<kRead + 1>(reads.rest);
+        }
+    }
+    template <int kRead, typename R>
+    __device__ void load(const Reads<kRead>& reads, R reach, int j) {
+        if constexpr (kRead < mod::kShiftedReads) {
+            float of_column[2] = {values_[0][kRead], values_[1][kRead]};
+            reads.read.load(reach, j, of_column);
+            values_[0][kRead] = of_column[0];
+            values_[1][kRead] = of_column[1];
+            load<kRead + 1>(reads.rest, reach, j);
+        }
+    }
+
+    Reads<0> reads_;
+    float values_[2][mod::kShiftedReads ? mod::kShiftedReads : 1]; // of a column, or of all
+    Reach reach_ = Reach::inside;
+};
+
+using Shifts = Select<kReadsShifts, ShiftedReads, NoShiftedReads>;
+
+} // namespace sm90

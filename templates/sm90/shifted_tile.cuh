@@ -1,0 +1,95 @@
+// Reads whose addresses are affine in q and kv: how a tile of one lies in shared memory. Along a
+// line, which is a query's or a key's, elements are side by side, in the order of their index.
+#pragma once
+
+#include "common/place.cuh"
+#include "sm90/forward_layout.cuh"
+
+namespace sm90 {
+
+template <int kRead> struct ShiftedTile {
+    using Read = mod::ShiftedRead<kRead>;
+    using Element = typename Read::Element;
+    static constexpr int kBytes = sizeof(Element), kChunk = ShiftedTileLayout::kChunk;
+    static constexpr int kLines = Read::kByKey ? mod::kKeyTile : mod::kQueryTile;
+    static constexpr int kLength = Read::kByKey ? mod::kQueryTile : mod::kKeyTile;
+    static constexpr ShiftedTileLayout kShape = shifted_tile_layout(kLines, kLength, kBytes);
+    // What the index gains from one position along a line to the next, and from line to line.
+    static constexpr int kAlong = Read::kByKey ? Read::kQueryStep : Read::kKeyStep;
+    static constexpr int kAcross = Read::kByKey ? Read::kKeyStep : Read::kQueryStep;
+    static_assert(kAlong == 1 || kAlong == -1);
+
+    // In a stage: behind the tiles of the reads before this one.
+    static constexpr __device__ int offset() {
+        if constexpr (kRead == 0)
+            return 0;
+        else
+            return ShiftedTile<kRead - 1>::offset() + ShiftedTile<kRead - 1>::kShape.bytes;
+    }
+    // Where a position, counted from the first of the tile, is in its line.
+    static constexpr __device__ int place_of(int position) {
+        return kAlong > 0 ? position : kLength - 1 - position;
+    }
+};
+
+// One read in all tiles of a head. Lines and positions along them are of the tensors.
+template <int kRead> class ShiftedHead {
+    using Tile = ShiftedTile<kRead>;
+    using Read = typename Tile::Read;
+
+  public:
+    __device__ ShiftedHead(const AttentionArguments& attention, const mod::Arguments& arguments,
+                           const HeadPlace& place) {
+        const auto address = [&](int line) {
+            return visit_element(attention, arguments, place, Read::kByKey ? 0 : line,
+                                 Read::kByKey ? line : 0,
+                                 [](const mod::At& at) { return Read::address(at); });
+        };
+        first = address(0);
+        line_step =
+            (Read::kByKey ? attention.kv_len : attention.q_len) > 1 ? address(1) - first : 0;
+        visit_element(attention, arguments, place, 0, 0, [&](const mod::At& at) {
+            index = Read::index(at);
+            least = Read::least(at);
+            most = Read::most(at);
+            step = Read::step(at);
+        });
+    }
+
+    // The element at the head of a line of a tile, and its index.
+    __device__ const typename Tile::Element* address(int line, int position) const {
+        return first + line * line_step + Tile::kAlong * step * first_of(position);
+    }
+    __device__ long long index_of(int line, int position) const {
+        return index + Tile::kAcross * line + Tile::kAlong * first_of(position);
+    }
+    // Of lines in shared memory. The first line of each tile begins so many bytes behind an
+    // aligned place: tiles start at multiples of 16 positions.
+    __device__ unsigned pitch() const {
+        return Tile::kShape.least_pitch + behind_aligned(line_step * Tile::kBytes);
+    }
+    __device__ unsigned origin() const {
+        return Tile::offset() + behind_aligned(static_cast<long long>(
+                                    reinterpret_cast<unsigned long long>(address(0, 0))));
+    }
+
+    const typename Tile::Element* first; // of query 0 and key 0, which may be outside the buffer
+    long long line_step, step;           // in elements: to the next line, and along it
+    long long index, least, most;        // of the last dim: of `first`, and those that there are
+
+  private:
+    static __device__ int first_of(int position) {
+        return Tile::kAlong > 0 ? position : position + Tile::kLength - 1;
+    }
+    static __device__ unsigned behind_aligned(long long bytes) {
+        return static_cast<unsigned>(bytes) % Tile::kChunk;
+    }
+};
+
+// As near as 32 bits allow, far from their ends.
+__device__ inline int bounded_distance(long long x) {
+    return static_cast<int>(
+        flexc_min(flexc_max(x, -static_cast<long long>(kAnyDistance)), kAnyDistance + 0ll));
+}
+
+} // namespace sm90

@@ -1,0 +1,261 @@
+// Reads whose addresses are affine in q and kv: tiles of them as forward_sm90.cu copies these, and
+// the logits of a warp, run by threads of the host, against the score mod of each element.
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "compile/kernels.h"
+#include "cuda/emitted.h"
+#include "host_arguments.h"
+#include "host_module.h"
+#include "ir/interp.h"
+#include "passes/decompose.h"
+#include "plan/plan.h"
+#include "random_data.h"
+#include "sm90/arguments.h"
+
+namespace {
+
+using namespace flexc;
+
+// scores: [16 rows][keys of a tile], products that become logits as exponents. The tile's Reach as
+// a number; -1 where a copy was not of 16 aligned bytes.
+using Function = int(const std::uint64_t* words, const ::sm90::KernelArguments*, int head,
+                     int warp_row, int first_key, float* scores);
+
+constexpr std::string_view kText = R"(
+#include "mod.cuh"
+#include "sm90/forward_shifts.cuh"
+#include "sm90/logits.cuh"
+using namespace sm90;
+constexpr unsigned kStage = 1024;
+static_assert(kStage + kLayout.biases.bytes <= sizeof memory_of_block);
+extern "C" int run(const unsigned long long* words, const KernelArguments* attention, int head,
+                   int warp_row, int first_key, float* scores_of_warp) {
+    const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
+    const HeadPlace place(*attention, arguments, head);
+    // No number, wherever nothing is copied to.
+    for (unsigned at = 0; at < sizeof memory_of_block; at += 4) store_shared_word(at, ~0u);
+    unaligned_copies = 0;
+    for (int thread = 0; thread < kBiasThreads; ++thread)
+        copy_shifts<kBiasThreads>(*attention, arguments, place,
+                                  warp_row / mod::kQueryTile * mod::kQueryTile, first_key, kStage,
+                                  thread);
+    int reach = 0;
+    run_warp([&](int lane) {
+        const SequenceLength length(*attention, place.b);
+        Logits logits(*attention, arguments, place, length, warp_row, lane);
+        const auto at = [&](int i) {
+            const int row = lane / 4 + 8 * fragment_row(i);
+            return row * mod::kKeyTile + lane % 4 * 2 + fragment_column(i);
+        };
+        Scores scores;
+        logits.look(first_key, false);
+        logits.prepare(first_key);
+        if constexpr (Logits::kStartsWithBias) {
+            logits.start(scores, kStage, first_key);
+            for (int i = 0; i < kScores; ++i) scores[i] += scores_of_warp[at(i)];
+        } else {
+            logits.find_shifts(kStage);
+            for (int i = 0; i < kScores; ++i) scores[i] = scores_of_warp[at(i)];
+        }
+        logits.apply(scores, first_key);
+        for (int i = 0; i < kScores; ++i)
+            scores_of_warp[at(i)] =
+                logits.exponent(scores[i]) + logits.offset(fragment_row(i), 0);
+        if (lane == 0) reach = static_cast<int>(logits.shifts().reach());
+    });
+    return unaligned_copies == 0 ? reach : -1;
+}
+)";
+
+struct Case {
+    std::string text;
+    std::size_t reads = 1;
+    int head_dim = 64;
+};
+
+// Which of Reach tiles had.
+std::vector<int> check(const Case& one, std::mt19937& random, int rounds) {
+    CAPTURE(one.text);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    auto mod = test::lower_text(one.text, one.head_dim, one.head_dim, false);
+    REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
+    const passes::DecomposedMod decomposed = passes::decompose_score_with_shifts(*mod);
+    plan::KernelRequest request{
+        .arch = 90, .dtype = DType::bf16, .head_dim = one.head_dim, .head_dim_v = one.head_dim};
+    request.has_score_mod = true;
+    request.tabulated_with_shifts = passes::tabulated_values(decomposed);
+    for (const passes::ShiftedRead& read : decomposed.parts.shifted)
+        request.shifted_tiles.push_back(
+            {read.by_key,
+             static_cast<int>(size_of(
+                 mod->program.buffers[decomposed.mod.program.graph[read.read].symbol].dtype))});
+    REQUIRE(request.shifted_tiles.size() == one.reads);
+    const plan::KernelConfig config = plan::candidates(request).front();
+    REQUIRE(config.specialized.has_value());
+    REQUIRE(config.specialized->sizes.shifted_bytes != 0);
+    const test::HostModule module(std::string(kText),
+                                  test::emitted(*mod, config, {.dtype = DType::bf16}));
+    std::vector<int> reaches;
+    for (int round = 0; round < rounds; ++round) {
+        ::sm90::KernelArguments attention{};
+        attention.batch = 2;
+        attention.heads = 4;
+        attention.kv_heads = 2;
+        attention.q_len = 1 + below(450);
+        attention.kv_len = 1 + below(450);
+        attention.scale = 0.5F;
+        attention.q_offset = below(2) * below(60);
+        attention.kv_offset = below(2) * below(60);
+        ir::Environment at;
+        at.sizes = {2,
+                    4,
+                    2,
+                    attention.q_len + attention.q_offset,
+                    attention.kv_len + attention.kv_offset,
+                    one.head_dim,
+                    one.head_dim};
+        const test::RandomData data(mod->program, at, random);
+        const auto rows = below(4) == 0 ? std::optional<test::HostArguments::Rows>()
+                                        : test::HostArguments::Rows{below(9), below(9)};
+        const test::HostArguments arguments(decomposed.mod, at, rows);
+
+        const int head = below(8), warp_row = 16 * below((attention.q_len + 15) / 16);
+        const int first_key = config.key_tile * below((attention.kv_len - 1) / config.key_tile + 1);
+        std::vector<float> products(static_cast<std::size_t>(16 * config.key_tile));
+        for (float& product : products)
+            product = static_cast<float>(test::random_real(random));
+        std::vector<float> logits = products;
+        reaches.push_back(module.function<Function>("run")(arguments.words(), &attention, head,
+                                                           warp_row, first_key, logits.data()));
+        at.b = head / 4;
+        at.h = head % 4;
+        at.h_kv = at.h / 2;
+        int wrong = 0;
+        for (std::size_t i = 0; i < products.size(); ++i) {
+            const int q = warp_row + static_cast<int>(i) / config.key_tile;
+            const int kv = first_key + static_cast<int>(i) % config.key_tile;
+            if (q >= attention.q_len || kv >= attention.kv_len) continue;
+            at.q_idx = q + attention.q_offset;
+            at.kv_idx = kv + attention.kv_offset;
+            at.score = products[i] * attention.scale;
+            const double expected =
+                ir::evaluate_boolean(mod->program, mod->mask, at)
+                    ? ir::evaluate_real(mod->program, mod->score, at) * 1.4426950408889634
+                    : -INFINITY;
+            if (expected == logits[i]) continue;
+            if (!(std::abs(expected - logits[i]) <= 1e-5 * std::max(1.0, std::abs(expected))))
+                ++wrong;
+        }
+        CHECK(wrong == 0);
+    }
+    return reaches;
+}
+
+std::string name_of(int dtype) { return dtype == 0 ? "f32" : dtype == 1 ? "bf16" : "f16"; }
+
+// A buffer r_i and what is added of it.
+struct Read {
+    std::string buffer, term;
+};
+Read random_read(int i, std::mt19937& random) {
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const bool by_key = below(2) == 0;
+    const std::string line = by_key ? "kv_idx" : "q_idx";
+    std::string index = below(2) == 0 ? "q_idx - kv_idx" : "kv_idx - q_idx";
+    std::string extent = "NUMBER";
+    const int entries = 3 + below(below(2) == 0 ? 40 : 600);
+    const int shift = below(entries + 1);
+    const auto number = [](int x) { return std::to_string(x); };
+    switch (below(6)) {
+    case 0: // as long as all distances
+        index += " + " + std::string(below(2) == 0 ? "Q_LEN" : "KV_LEN") + " - " + number(below(3));
+        break;
+    case 1: index += " + " + number(shift); break;
+    case 2: index = "clamp(" + index + " + " + number(shift) + ", 0, NUMBER - 1)"; break;
+    case 3: index = "NUMBER - 1 - clamp(" + index + ", 0, NUMBER - 1)"; break;
+    case 4:
+        index = "min(max(" + index + ", -" + number(shift) + "), NUMBER - 1 - " + number(shift) +
+                ") + " + number(shift);
+        break;
+    case 5: index = by_key ? "q_idx + " + number(shift) : "kv_idx - " + number(shift); break;
+    }
+    for (std::size_t at = index.find("NUMBER"); at != std::string::npos; at = index.find("NUMBER"))
+        index.replace(at, 6, number(entries));
+    const std::string extents[] = {"B, H", "H", "B", "", "H_KV"};
+    const std::string indices[] = {"b, h, ", "h, ", "b, ", "", "h_kv, "};
+    const int heads = below(5);
+    std::string buffer = "buffer r" + number(i) + ": " + name_of(below(3)) + "[" + extents[heads];
+    if (heads != 3) buffer += ", ";
+    buffer += std::string(by_key ? "KV_LEN, " : "Q_LEN, ") + number(entries) + "]\n";
+    return {buffer, "r" + number(i) + "[" + indices[heads] + line + ", " + index + "]"};
+}
+
+} // namespace
+
+TEST_CASE("logits of shifted reads are those of the mod") {
+    std::mt19937 random(20261125);
+    const auto reaches = [&](const Case& one, int rounds = 12) {
+        std::vector<int> seen = check(one, random, rounds);
+        std::ranges::sort(seen);
+        const auto [end, last] = std::ranges::unique(seen);
+        seen.erase(end, last);
+        return seen;
+    };
+    // Transformer-XL, by rows of either direction; out of the table, nothing is added.
+    CHECK(reaches({"buffer r: bf16[B, H, Q_LEN, 600]\nmask_mod = q_idx >= kv_idx\n"
+                   "score_mod = score + r[b, h, q_idx, q_idx - kv_idx]"},
+                  24) == std::vector{0, 2});
+    CHECK(reaches({.text = "buffer r: f32[B, H, Q_LEN, 400]\nscore_mod = score + r[b, h, q_idx, "
+                           "kv_idx - q_idx + Q_LEN - 1]",
+                   .head_dim = 128},
+                  24) == std::vector{0, 2});
+    // DeBERTa.
+    CHECK(reaches({.text = "buffer c: bf16[B, H, Q_LEN, 256]\nbuffer p: bf16[B, H, KV_LEN, 256]\n"
+                           "score_mod = score + c[b, h, q_idx, clamp(q_idx - kv_idx + 128, 0, 255)]"
+                           " + p[b, h, kv_idx, clamp(q_idx - kv_idx + 128, 0, 255)]",
+                   .reads = 2,
+                   .head_dim = 128},
+                  40) == std::vector{0, 1, 2});
+    CHECK(reaches({"buffer p: f16[H, KV_LEN, 20]\nscore_mod = score + p[h, kv_idx, 19 - "
+                   "clamp(kv_idx - q_idx + 7, 0, 19)]"},
+                  24) == std::vector{1, 2});
+    // Within what is no sum, or has more than products and biases; a dense bias beside.
+    reaches({"buffer p: f16[H, KV_LEN, 20]\nscore_mod = 10 * tanh((score + p[h, kv_idx, "
+             "clamp(kv_idx - q_idx + 7, 0, 19)]) / 10)"});
+    reaches({"buffer p: f32[Q_LEN, KV_LEN]\nbuffer a: f32[H]\nscore_mod = score * a[h] + 2 * "
+             "sin(p[q_idx, q_idx - kv_idx])"});
+    reaches({.text = "buffer p: f32[Q_LEN, KV_LEN]\nbuffer d: bf16[Q_LEN, KV_LEN]\nscore_mod = "
+                     "score * d[q_idx, kv_idx] + p[q_idx, q_idx - kv_idx]",
+             .reads = 2});
+    reaches({"buffer p: bf16[Q_LEN, 31]\nscore_mod = abs(score) + p[q_idx, q_idx - kv_idx]"});
+}
+
+TEST_CASE("random shifted reads") {
+    const std::uint32_t seed = std::random_device{}();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    int programs = 0;
+    while (programs < 8) {
+        const std::size_t reads = 1 + random() % 3;
+        std::string text, score = "score_mod = score";
+        bool is_any_shifted = false;
+        for (std::size_t i = 0; i < reads; ++i) {
+            const Read read = random_read(static_cast<int>(i), random);
+            text += read.buffer;
+            score += " + " + read.term;
+            is_any_shifted |= read.term.find("- kv") != std::string::npos ||
+                              read.term.find("- q") != std::string::npos;
+        }
+        if (random() % 2 == 0) text += "mask_mod = q_idx >= kv_idx\n";
+        if (!is_any_shifted) continue;
+        check({.text = text + score, .reads = reads, .head_dim = random() % 2 == 0 ? 64 : 128},
+              random, 6);
+        ++programs;
+    }
+}
