@@ -9,6 +9,7 @@
 #include "cuda/emit_logits.h"
 #include "cuda/emit_mask.h"
 #include "cuda/emit_mma.h"
+#include "cuda/emit_shifted_reads.h"
 #include "cuda/emit_sink.h"
 #include "cuda/emit_staged_tables.h"
 #include "cuda/emit_table_gradients.h"
@@ -85,7 +86,8 @@ class Emitter {
         }
         if (config_.is_warp_specialized)
             text_ += emit_gradient_addresses(layout_, gradients(), tile_sums(config_)) +
-                     emit_table_gradients(layout_, gradients(), tile_sums(config_));
+                     emit_table_gradients(layout_, gradients(), tile_sums(config_)) +
+                     emit_shifted_gradients(layout_, gradients(), tile_sums(config_));
         if (is_delta()) text_ += emit_row_gradients(layout_, gradients());
         text_ += emit_sink(mod_, config_, options_.dtype != DType::f32);
         text_ += "} // namespace mod\n";
@@ -182,6 +184,8 @@ class Emitter {
                 const auto& indices = mod_.program.graph[gradient.read].operands;
                 result.insert(result.end(), indices.begin(), indices.end());
             }
+            const std::vector<NodeId> of_shifts = shifted_roots(mod_.shifted_reads);
+            result.insert(result.end(), of_shifts.begin(), of_shifts.end());
         }
         return result;
     }

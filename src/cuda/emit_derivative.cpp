@@ -32,7 +32,8 @@ bool scores_read_elements(const passes::Mod& mod, const plan::KernelConfig& conf
 passes::TileSums tile_sums(const plan::KernelConfig& config) {
     return {.key_width = config.key_width,
             .adds_bias_gradients = config.adds_bias_gradients,
-            .sums_tables = config.table_words > 0};
+            .sums_tables = config.table_words > 0,
+            .sums_shifts = config.sums_shifts};
 }
 
 bool is_of_d_scores(const passes::Mod& mod, const plan::KernelConfig& config,
@@ -40,7 +41,7 @@ bool is_of_d_scores(const passes::Mod& mod, const plan::KernelConfig& config,
     using enum passes::GradientSum;
     const passes::GradientSum sum = passes::gradient_sum(mod, gradient, tile_sums(config));
     return sum == distance || sum == quotient || sum == remainder || sum == table ||
-           (sum == dense_bias && passes::are_biases_of_scores(mod));
+           sum == shifted || (sum == dense_bias && passes::are_biases_of_scores(mod));
 }
 
 std::string emit_derivative_constants(const passes::Mod& mod, const plan::KernelConfig& config,
@@ -74,6 +75,7 @@ std::string emit_derivative_constants(const passes::Mod& mod, const plan::Kernel
     constant("kSumsQuotients", sums_by(passes::GradientSum::quotient));
     constant("kSumsRemainders", sums_by(passes::GradientSum::remainder));
     constant("kSumsTables", sums_by(passes::GradientSum::table));
+    constant("kSumsShifts", sums_by(passes::GradientSum::shifted));
     constant("kStagesSums", config.stages_sums);
     constant("kColumnsAreLinear",
              config.key_width == 0 || passes::are_columns_linear(mod, config.key_width));

@@ -163,7 +163,7 @@ std::string emit_gradient_addresses(const Layout& layout,
     each.line("return nullptr;");
     text =
         formatted("enum class Sum {{ head, query, key, distance, quotient, remainder, dense_bias, "
-                  "table, row, element }};\n"
+                  "table, shifted, row, element }};\n"
                   "constexpr __device__ Sum sum_of(int gradient) {{\n"
                   "    return {}Sum::element;\n}}\n"
                   "constexpr __device__ bool is_finite_partial(int gradient) {{\n"

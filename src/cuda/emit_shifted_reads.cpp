@@ -1,6 +1,9 @@
 #include "cuda/emit_shifted_reads.h"
 
+#include <algorithm>
+
 #include "cuda/names.h"
+#include "passes/table_gradient.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -13,23 +16,26 @@ using Kind = passes::ArgumentSlot::Kind;
 
 namespace {
 
+// Of what is read, or of its gradient.
 class ShiftedReadEmitter {
   public:
-    ShiftedReadEmitter(const Layout& layout, const ShiftedRead& read)
-        : layout_(layout), read_(read), node_(layout.node(read.read)),
+    ShiftedReadEmitter(const Layout& layout, const ShiftedRead& read, bool is_gradient = false)
+        : layout_(layout), read_(read), is_gradient_(is_gradient), node_(layout.node(read.read)),
           last_(static_cast<std::uint32_t>(node_.operands.size() - 1)) {}
 
-    std::string text(std::size_t number) const {
+    std::string text(std::size_t number, const std::string& more = "") const {
         const ir::Buffer& buffer = layout_.mod().program.buffers[node_.symbol];
         const ir::Dim& extent = buffer.dims[last_];
-        return formatted("template <> struct ShiftedRead<{}> {{\n"
+        return formatted("template <> struct Shifted{}<{}> {{\n"
                          "    using Element = {};\n"
                          "    static constexpr bool kByKey = {};\n"
                          "    static constexpr int kQueryStep = {}, kKeyStep = {};\n"
                          "    static constexpr bool kHasLeast = {}, kHasMost = {};\n",
-                         number, element_type(buffer.dtype), read_.by_key, read_.query_step,
-                         read_.key_step, read_.least != kNoNode, read_.most != kNoNode) +
-               function("const Element* address(const At& at)",
+                         is_gradient_ ? "Gradient" : "Read", number,
+                         is_gradient_ ? "float" : element_type(buffer.dtype), read_.by_key,
+                         read_.query_step, read_.key_step, read_.least != kNoNode,
+                         read_.most != kNoNode) +
+               function(formatted("{}Element* address(const At& at)", is_gradient_ ? "" : "const "),
                         [&](Body& body) { return address(body); }) +
                integer("index", read_.index, "") + integer("least", read_.least, "0") +
                function("long long most(const At& at)",
@@ -40,11 +46,10 @@ class ShiftedReadEmitter {
                                        : body.argument({Kind::buffer_extent, node_.symbol, last_}) +
                                              " - 1";
                         }) +
-               function("long long step(const At& at)",
-                        [&](Body& body) {
-                            return body.argument({Kind::buffer_stride, node_.symbol, last_});
-                        }) +
-               "};\n";
+               function(
+                   "long long step(const At& at)",
+                   [&](Body& body) { return body.argument({stride(), node_.symbol, last_}); }) +
+               more + "};\n";
     }
 
   private:
@@ -74,15 +79,19 @@ class ShiftedReadEmitter {
         std::vector<NodeId> indices = node_.operands;
         indices[last_] = read_.index;
         body.compute(indices);
-        std::string text = body.argument({Kind::buffer_data, node_.symbol});
+        std::string text =
+            body.argument({is_gradient_ ? Kind::gradient_data : Kind::buffer_data, node_.symbol});
         for (std::uint32_t dim = 0; dim <= last_; ++dim)
             text += " + " + body.text_as(indices[dim], CType::wide) + " * " +
-                    body.argument({Kind::buffer_stride, node_.symbol, dim});
+                    body.argument({stride(), node_.symbol, dim});
         return text;
     }
 
+    Kind stride() const { return is_gradient_ ? Kind::gradient_stride : Kind::buffer_stride; }
+
     const Layout& layout_;
     const ShiftedRead& read_;
+    bool is_gradient_;
     const ir::Node& node_;
     std::uint32_t last_;
 };
@@ -104,6 +113,23 @@ std::string emit_shifted_reads(const Layout& layout, const std::vector<ShiftedRe
     for (std::size_t i = 0; i < reads.size(); ++i)
         text += ShiftedReadEmitter(layout, reads[i]).text(i);
     return text + "\n";
+}
+
+std::string emit_shifted_gradients(const Layout& layout,
+                                   const std::vector<passes::ReadGradient>& gradients,
+                                   passes::TileSums tile) {
+    const std::vector<ShiftedRead>& reads = layout.mod().shifted_reads;
+    std::string text = "template <int kGradient> struct ShiftedGradient;\n";
+    std::size_t count = 0;
+    for (const passes::ReadGradient& gradient : gradients)
+        if (passes::gradient_sum(layout.mod(), gradient, tile) == passes::GradientSum::shifted)
+            text +=
+                ShiftedReadEmitter(
+                    layout, *std::ranges::find(reads, gradient.read, &ShiftedRead::read), true)
+                    .text(count++,
+                          formatted("    static constexpr float kFactor = {};\n",
+                                    real_literal(passes::table_factor(layout.mod(), gradient))));
+    return text + formatted("constexpr int kShiftedGradients = {};\n\n", count);
 }
 
 } // namespace flexc::cuda

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cuda/expressions.h"
+#include "passes/gradient_sum.h"
 #include "passes/shifted_read.h"
 
 namespace flexc::cuda {
@@ -13,6 +14,11 @@ namespace flexc::cuda {
 // What the functions below are computed from.
 std::vector<ir::NodeId> shifted_roots(const std::vector<passes::ShiftedRead>& reads);
 
+// Of those that the forward copies.
 std::string emit_shifted_reads(const Layout& layout, const std::vector<passes::ShiftedRead>& reads);
+// Of those whose gradients a backward adds by tiles.
+std::string emit_shifted_gradients(const Layout& layout,
+                                   const std::vector<passes::ReadGradient>& gradients,
+                                   passes::TileSums tile);
 
 } // namespace flexc::cuda

@@ -108,6 +108,7 @@ bool are_biases_of_scores(const Mod& mod) {
         case GradientSum::quotient:
         case GradientSum::remainder:
         case GradientSum::table:
+        case GradientSum::shifted:
         case GradientSum::row: return true;
         case GradientSum::head:
         case GradientSum::query:

@@ -80,6 +80,8 @@ bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient) {
 
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile) {
     const GradientSum sum = sum_of(mod, gradient, tile.key_width);
+    if (sum == GradientSum::element && tile.sums_shifts && gradient.is_shifted)
+        return GradientSum::shifted;
     if (sum == GradientSum::element && tile.sums_tables && gradient.is_of_table)
         return GradientSum::table;
     if (sum != GradientSum::element || !is_dense_bias_gradient(mod, gradient)) return sum;
@@ -107,10 +109,17 @@ bool sums_by(const Mod& mod, GradientSum sum, TileSums tile) {
     return count_sums_by(mod, sum, tile) > 0;
 }
 
+bool sums_shifts(const Mod& mod) {
+    const TileSums tile{.sums_shifts = true};
+    return mod.program.is_dense() && !mod.deterministic && !mod.shifted_reads.empty() &&
+           index_2d_reads(mod).width == 0 && !sums_by(mod, GradientSum::distance) &&
+           !sums_by(mod, GradientSum::dense_bias, tile) && sums_by(mod, GradientSum::shifted, tile);
+}
+
 bool sums_tables(const Mod& mod) {
-    return mod.program.is_dense() && !mod.deterministic && index_2d_reads(mod).width == 0 &&
-           !sums_by(mod, GradientSum::distance) && !sums_by(mod, GradientSum::dense_bias) &&
-           dense_bias_of_score(mod) == ir::kNoNode &&
+    return mod.program.is_dense() && !mod.deterministic && !sums_shifts(mod) &&
+           index_2d_reads(mod).width == 0 && !sums_by(mod, GradientSum::distance) &&
+           !sums_by(mod, GradientSum::dense_bias) && dense_bias_of_score(mod) == ir::kNoNode &&
            sums_by(mod, GradientSum::table, {.sums_tables = true});
 }
 
@@ -180,6 +189,7 @@ std::string_view name(GradientSum sum) {
     case GradientSum::remainder: return "remainder";
     case GradientSum::dense_bias: return "dense_bias";
     case GradientSum::table: return "table";
+    case GradientSum::shifted: return "shifted";
     case GradientSum::row: return "row";
     case GradientSum::element: return "element";
     }
@@ -197,6 +207,10 @@ std::string_view description(GradientSum sum) {
         return "over a tile's rows of keys, once for a query and place in them";
     case GradientSum::dense_bias: return "in memory, a tile at a time";
     case GradientSum::table: return "in a copy of the table on chip, once for an entry and tile";
+    case GradientSum::shifted:
+        return "in memory, a tile at a time, line by line, and over the part of a line that is "
+               "beyond "
+               "a clamp";
     case GradientSum::row: return "for a whole row, from the gradient of its lse";
     case GradientSum::element: return "in memory, element by element";
     }

@@ -23,6 +23,7 @@ enum class GradientSum : std::uint8_t {
     remainder,
     dense_bias, // of q and kv themselves: each element by itself, all of a tile at once
     table,      // sums of a number of q and one of kv: a tile meets few entries of a table
+    shifted,    // affine in q and kv, along lines of a tile that are side by side in memory
     row,    // of q, or b and h alone, by passes/row_gradient.h, in a kernel that passes over rows
     element // anything else
 };
@@ -31,6 +32,7 @@ struct TileSums {
     int key_width = 0; // of that index_2d; 0 for none
     bool adds_bias_gradients = true;
     bool sums_tables = false; // where sums_tables() says that it may
+    bool sums_shifts = false; // and sums_shifts()
 };
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile = {});
 // Whether d score_mod / d read and d score_mod / d score are the same everywhere.
@@ -39,6 +41,7 @@ int count_sums_by(const Mod& mod, GradientSum sum, TileSums tile = {}); // of gr
 bool sums_by(const Mod& mod, GradientSum sum, TileSums tile = {});      // any gradient
 // Whether tiles may sum gradients of tables: nothing else needs the warps that do.
 bool sums_tables(const Mod& mod);
+bool sums_shifts(const Mod& mod);
 // The width for which most gradients are summed by such a index_2d; 0 where none is.
 int key_width_of_gradients(const Mod& mod);
 // Those that use kv // key_width alone, beside b, h and q, and those that use kv % key_width.

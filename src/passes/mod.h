@@ -26,6 +26,18 @@ enum class Place : std::uint8_t {
 };
 std::string_view name(Place place);
 
+// A read whose address is affine in q and kv, along a line of elements that are side by side in the
+// last dim; by passes/shifted_read.h.
+struct ShiftedRead {
+    ir::NodeId read = ir::kNoNode;
+    bool by_key = false; // a line is a key's, and queries are along it
+    // What the last index gains from one query, and one key, to the next: along a line, 1 or -1.
+    int query_step = 0, key_step = 0;
+    ir::NodeId index = ir::kNoNode; // the last index without its clamp
+    // What the clamp bounds it by; kNoNode: nothing. Beyond other ends are no elements.
+    ir::NodeId least = ir::kNoNode, most = ir::kNoNode;
+};
+
 // One read of a grad buffer, and d score_mod / d (what it read). In the term of a sum, both are for
 // each value of its counter.
 struct ReadGradient {
@@ -37,6 +49,9 @@ struct ReadGradient {
     // By passes/table_gradient.h; of a table, whether each index is a number of the query plus one
     // of the key.
     bool is_of_table = false, is_separable = false;
+    // By passes/shifted_read.h: each element adds a constant multiple of dS to its own place, or
+    // beyond a clamp to that of its line.
+    bool is_shifted = false;
     // By passes/gradient_factor.h: what sums of d loss / d score are multiplied with. Of a read by
     // distance or of a whole head, they are over diagonals and this is a function of the distance;
     // of a table it is one number for a head. kNoNode where there is none, or they are the
@@ -55,6 +70,8 @@ struct Mod {
     std::vector<ReadGradient> sink_gradients; // d sink / d (what each read of it gave)
     // No gradient that a 2-D key index could sum is not a table's, by passes/table_gradient.h.
     bool tables_take_all = false;
+    // Where some gradient is_shifted: what the score reads so, by passes/shifted_read.h.
+    std::vector<ShiftedRead> shifted_reads;
     // The modified score is factor * score + addend, both the same for a whole row: no element of a
     // row is infinite or NaN unless the row is, and the program hides none.
     bool is_line_of_row = false;

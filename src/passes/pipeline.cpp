@@ -17,6 +17,7 @@
 #include "passes/roots.h"
 #include "passes/row_gradient.h"
 #include "passes/simplify.h"
+#include "passes/shifted_read.h"
 #include "passes/table_gradient.h"
 #include "support/text.h"
 
@@ -148,6 +149,7 @@ Result<void> find_rows(State& state) {
     find_row_gradients(state.mod, state.options.rows_are_whole);
     find_sum_factors(state.mod, state.options.divides_by_derivative);
     find_table_gradients(state.mod);
+    find_shifted_gradients(state.mod);
     return {};
 }
 

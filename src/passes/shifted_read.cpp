@@ -8,6 +8,7 @@
 #include "passes/captured_read.h"
 #include "passes/facts.h"
 #include "passes/simplify.h"
+#include "passes/table_gradient.h"
 
 namespace flexc::passes {
 
@@ -150,6 +151,19 @@ std::vector<ShiftedRead> stage_shifts(Mod& mod, const std::vector<NodeId>& roots
     if (!is_any_shifted || result.size() > kMostShiftedReads) return {};
     find_facts(mod);
     return result;
+}
+
+void find_shifted_gradients(Mod& mod) {
+    mod.shifted_reads.clear();
+    if (mod.gradients.empty() || !mod.program.is_dense()) return;
+    const auto shifted = stage_shifts(mod, {mod.score});
+    for (ReadGradient& gradient : mod.gradients) {
+        gradient.is_shifted =
+            !gradient.is_of_row &&
+            std::ranges::find(shifted, gradient.read, &ShiftedRead::read) != shifted.end() &&
+            has_table_factor(mod, gradient);
+        if (gradient.is_shifted) mod.shifted_reads = shifted;
+    }
 }
 
 } // namespace flexc::passes

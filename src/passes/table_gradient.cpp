@@ -113,6 +113,10 @@ double table_factor(const Mod& mod, const ReadGradient& gradient) {
     return factor_of(mod, gradient).value_or(1);
 }
 
+bool has_table_factor(const Mod& mod, const ReadGradient& gradient) {
+    return factor_of(mod, gradient) && table_choice(mod, gradient) == ir::kNoNode;
+}
+
 NodeId table_choice(const Mod& mod, const ReadGradient& gradient) {
     const bool is_choice = gradient.sum_factor == ir::kNoNode &&
                            !is_gradient_of_score(mod, gradient) &&

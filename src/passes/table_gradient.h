@@ -15,6 +15,8 @@ void find_table_gradients(Mod& mod);
 // What its elements add is dS times this number, where it has no sum_factor: -0.5 for `score -
 // t[...] * 0.5`.
 double table_factor(const Mod& mod, const ReadGradient& gradient);
+// Whether it is that for every element.
+bool has_table_factor(const Mod& mod, const ReadGradient& gradient);
 // A real that is 0 for elements that add nothing, as of `where(q_idx > 0, t[...], 0)`; kNoNode
 // where all add.
 ir::NodeId table_choice(const Mod& mod, const ReadGradient& gradient);

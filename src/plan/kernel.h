@@ -57,6 +57,7 @@ struct KernelRequest {
     bool adds_elements = false;         // some gradient is summed by GradientSum::element
     bool sums_distances = false;        // some gradient is by GradientSum::distance
     bool sums_tables = false;           // some gradient is by GradientSum::table
+    bool sums_shifts = false;           // some gradient is by GradientSum::shifted
     int query_sums = 0;                 // gradients that are by GradientSum::query
     bool derivative_uses_score = false; // that of the score
     bool folds_derivative = false;      // and no buffer has a gradient: it is multiplied into P
@@ -126,6 +127,7 @@ struct KernelConfig {
     int d_scores_stages = 2;          // of a warp-specialized backward; this and the next
     int bias_stages = 0;              // of the dense bias that it copies; 0 for none
     bool adds_bias_gradients = false; // adds tiles of GradientSum::dense_bias
+    bool sums_shifts = false;         // adds GradientSum::shifted from the tile of dS
     int table_words = 0;              // for sums of GradientSum::table, of a warp
     // Blocks say when they have added to dq; the first stores its part.
     bool reports_additions = false, stores_dq_first = false;

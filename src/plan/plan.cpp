@@ -56,7 +56,8 @@ std::string_view why_not_by_element(const passes::Mod& mod) {
     constexpr int kMostSums = 2;
     const int sums = passes::count_sums_by(mod, passes::GradientSum::element,
                                            {.key_width = passes::key_width_of_gradients(mod),
-                                            .sums_tables = passes::sums_tables(mod)});
+                                            .sums_tables = passes::sums_tables(mod),
+                                            .sums_shifts = passes::sums_shifts(mod)});
     return sums > kMostSums ? "memory adds up several gradients of each element" : "";
 }
 

@@ -102,9 +102,16 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     backward_.biases_are_of_scores = passes::are_biases_of_scores(mod_);
     backward_.biases_are_narrow = passes::are_biases_narrow(mod_);
     backward_.sums_tables = passes::sums_tables(mod_);
-    backward_.adds_elements = passes::sums_by(
-        mod_, GradientSum::element,
-        {.key_width = passes::key_width_of_gradients(mod_), .sums_tables = backward_.sums_tables});
+    backward_.sums_shifts = passes::sums_shifts(mod_);
+    if (backward_.sums_shifts) {
+        // The warps that add tiles, and copy them, have these to add.
+        backward_.bias_bytes = 0;
+        backward_.adds_bias_gradients = false;
+    }
+    backward_.adds_elements = passes::sums_by(mod_, GradientSum::element,
+                                              {.key_width = passes::key_width_of_gradients(mod_),
+                                               .sums_tables = backward_.sums_tables,
+                                               .sums_shifts = backward_.sums_shifts});
     backward_.sums_distances = passes::sums_by(mod_, GradientSum::distance);
     backward_.query_sums = passes::count_sums_by(mod_, GradientSum::query);
     backward_.derivative_uses_score =

@@ -12,8 +12,8 @@ extern __shared__ __align__(1024) unsigned char shared_memory[];
 namespace sm90 {
 
 // Whether warps of the producer's warpgroup sum the tile of dS.
-constexpr bool kSumsInTile =
-    mod::kSumsDistances || mod::kSumsQuotients || mod::kSumsRemainders || mod::kSumsTables;
+constexpr bool kSumsInTile = mod::kSumsDistances || mod::kSumsQuotients || mod::kSumsRemainders ||
+                             mod::kSumsTables || mod::kSumsShifts;
 constexpr __device__ BackwardShape shape_of_program() {
     BackwardShape shape{};
     shape.head_dim = mod::kHeadDim;

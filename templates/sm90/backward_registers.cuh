@@ -88,10 +88,11 @@ constexpr bool kNeedsRegisters =
             : kAlternatesDq && (!kHoldsQueryGradient || kModifiesLongTiles) &&
                   !mod::kHasBlockMask && !mod::kPersistent && !kMaskIsLong &&
                   !(kSaves.beside && kStagesRows && __is_empty(mod::Column));
+constexpr bool kSumsElements = mod::kSumsTables || mod::kSumsShifts;
 constexpr int kProducerRegisters =
-    kNeedsRegisters && !kCopiesBiases && !mod::kSumsTables                       ? 24
+    kNeedsRegisters && !kCopiesBiases && !kSumsElements                          ? 24
     : kSaves.beside && (kAddsBiasGradients || (kStagesRows && kSparesRegisters)) ? 56
-    : !kSumsIndex2d && !(mod::kSumsTables && (kSparesRegisters || kSharesKeys))  ? 40
+    : !kSumsIndex2d && !(kSumsElements && (kSparesRegisters || kSharesKeys))     ? 40
     : kSparesRegisters                                                           ? 72
                                                                                  : 56;
 constexpr int kConsumerRegisters = (504 - kProducerRegisters) / 16 * 8;

@@ -4,6 +4,7 @@
 #include "common/select.h"
 #include "sm90/gradients/distance.cuh"
 #include "sm90/gradients/index_2d_mma.cuh"
+#include "sm90/gradients/shifted.cuh"
 #include "sm90/gradients/table.cuh"
 
 namespace sm90 {
@@ -30,8 +31,15 @@ struct TableWarps {
         if (warp >= 2) sum_tables(attention, arguments, shared, keys, warp - 2);
     }
 };
-using TileWarps =
-    Select<mod::kSumsDistances, DistanceWarps,
-           Select<kSumsIndex2d, Index2dWarps, Select<mod::kSumsTables, TableWarps, NoTileWarps>>>;
+struct ShiftWarps {
+    static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
+                                 Shared shared, const KeyTile& keys, int warp) {
+        if (warp >= 2) sum_shifts(attention, arguments, shared, keys, warp - 2);
+    }
+};
+using TileWarps = Select<mod::kSumsDistances, DistanceWarps,
+                         Select<kSumsIndex2d, Index2dWarps,
+                                Select<mod::kSumsTables, TableWarps,
+                                       Select<mod::kSumsShifts, ShiftWarps, NoTileWarps>>>>;
 
 } // namespace sm90

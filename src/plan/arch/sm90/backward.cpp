@@ -61,7 +61,8 @@ BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile) {
     shape.bias_bytes = request.bias_bytes;
     shape.adds_bias_gradients = tile.adds_bias_gradients;
     shape.biases_are_narrow = request.biases_are_narrow;
-    shape.sums_tile = request.sums_distances || index_2d.width != 0 || tile.table_words > 0;
+    shape.sums_tile = request.sums_distances || index_2d.width != 0 || tile.table_words > 0 ||
+                      request.sums_shifts;
     shape.table_words = tile.table_words;
     shape.row_bytes = shape.most_row_bytes();
     shape.key_width = index_2d.width;
@@ -101,7 +102,7 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
     // Sums over distances would need registers that the warps beside the MMAs do not have.
     if (tile.query_tile == 2 * kRowBlock &&
         (request.head_dim > 64 || request.adds_elements || request.derivative_uses_score ||
-         request.sums_distances || request.sums_tables))
+         request.sums_distances || request.sums_tables || request.sums_shifts))
         return false;
     return accumulators <= kMostAccumulators && fits(request, shape_of(request, tile));
 }
@@ -214,6 +215,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.bias_stages = tile.bias_stages;
     config.adds_bias_gradients = tile.adds_bias_gradients;
     config.table_words = tile.table_words;
+    config.sums_shifts = request.sums_shifts;
     config.saves_registers = tile.saves_registers;
     config.reports_additions = !shares && !tile.adds_bias_gradients;
     config.stores_dq_first = config.reports_additions && !request.deterministic;
@@ -248,10 +250,11 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
         (request.adds_elements || (request.sums_tables && tile.table_words == 0)) &&
         config.key_width == 0;
     // What sums tables spills in the warps that do, which no form helps.
-    constexpr int kSpillsOfTables = 80;
+    constexpr int kSpillsOfTables = 80, kSpillsOfShifts = 160;
     config.tolerated_spills =
         request.is_long && !is_last                         ? kSpillsOfLong
         : tile.table_words > 0 && tile.saves_registers == 0 ? kSpillsOfTables
+        : request.sums_shifts && tile.saves_registers == 0  ? kSpillsOfShifts
         : comes_again || adds_elements                      ? 0
         : is_last || tile.has_dense_bias() || config.key_width != 0 || tile.table_words > 0 ? 256
                                                                                             : 128;
@@ -260,6 +263,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
         shares || tile.adds_bias_gradients ? "additions from registers" : "TMA reductions";
     if (tile.adds_bias_gradients) config.reason += ", tiles of a dense bias's gradient";
     if (request.deterministic) config.reason += ", in the order of keys";
+    if (request.sums_shifts) config.reason += ", gradients of shifted reads by tiles";
     if (tile.table_words > 0) config.reason += ", gradients of tables in shared memory";
     if (config.key_width != 0)
         config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";

@@ -1,0 +1,165 @@
+// dS added to gradients of reads whose addresses are affine in q and kv, as backward_sm90.cu does:
+// each warp run by 32 threads of the host, against sums element by element.
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "compile/kernels.h"
+#include "cuda/emitted.h"
+#include "host_arguments.h"
+#include "host_module.h"
+#include "passes/gradient_sum.h"
+#include "passes/table_gradient.h"
+#include "plan/plan.h"
+#include "random_data.h"
+#include "sm90/arguments.h"
+#include "support/floats.h"
+
+namespace {
+
+using namespace flexc;
+
+// d_scores: [queries of a tile][keys of a tile], bits of bf16.
+using Function = void(const std::uint64_t* words, const ::sm90::KernelArguments*, int head,
+                      int tile_query, int first_key, const unsigned short* d_scores);
+
+constexpr std::string_view kText = R"(
+#include "mod.cuh"
+#include "sm90/gradients/shifted.cuh"
+using namespace sm90;
+unsigned char shared_memory[1];
+extern "C" void run(const unsigned long long* words, const KernelArguments* attention, int head,
+                    int tile_query, int first_key, const unsigned short* d_scores) {
+    const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
+    const HeadPlace place(*attention, arguments, head);
+    const Shared shared{0};
+    store_tile(kLayout.d_scores, mod::kQueryTile, mod::kKeyTile, d_scores);
+    for (int warp = 0; warp < kSumWarps; ++warp)
+        run_warp([&](int) {
+            add_shifted(*attention, arguments, place,
+                        ShiftedPanel(shared, 0, tile_query, first_key, warp));
+        });
+}
+)";
+
+void check(const std::string& text, int reads, int head_dim, std::mt19937& random) {
+    CAPTURE(text);
+    CAPTURE(head_dim);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    auto mod = test::lower_text(text, head_dim, head_dim, true);
+    REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
+    REQUIRE(passes::sums_shifts(*mod));
+    REQUIRE(passes::count_sums_by(*mod, passes::GradientSum::shifted, {.sums_shifts = true}) ==
+            reads);
+    const plan::KernelConfig config = plan::candidates({.kind = plan::KernelKind::backward_fused,
+                                                        .arch = 90,
+                                                        .dtype = DType::bf16,
+                                                        .head_dim = head_dim,
+                                                        .head_dim_v = head_dim,
+                                                        .has_score_mod = true,
+                                                        .sums_shifts = true})[0];
+    REQUIRE(config.is_warp_specialized);
+    REQUIRE(config.sums_shifts);
+    const test::HostModule module(
+        std::string(kText),
+        test::emitted(*mod, config,
+                      {.dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim}));
+
+    for (int round = 0; round < 8; ++round) {
+        ::sm90::KernelArguments attention{};
+        attention.batch = 2;
+        attention.heads = 4;
+        attention.kv_heads = 2;
+        attention.q_len = 1 + below(400);
+        attention.kv_len = 1 + below(400);
+        attention.q_offset = below(2) * below(60);
+        attention.kv_offset = below(2) * below(60);
+        ir::Environment at;
+        at.sizes = {2,
+                    4,
+                    2,
+                    attention.q_len + attention.q_offset,
+                    attention.kv_len + attention.kv_offset,
+                    head_dim,
+                    head_dim};
+        const test::RandomData data(mod->program, at, random);
+        test::HostArguments arguments(*mod, at);
+        arguments.clear_gradients();
+
+        const int head = below(8);
+        const int tile_query =
+            config.query_tile * below((attention.q_len - 1) / config.query_tile + 1);
+        const int first_key = config.key_tile * below((attention.kv_len - 1) / config.key_tile + 1);
+        at.b = head / 4;
+        at.h = head % 4;
+        at.h_kv = at.h / 2;
+        std::vector<std::vector<double>> expected = arguments.empty_gradients();
+        std::vector<unsigned short> d_scores;
+        for (int q = tile_query; q < tile_query + config.query_tile; ++q)
+            for (int key = first_key; key < first_key + config.key_tile; ++key) {
+                const bool exists = q < attention.q_len && key < attention.kv_len;
+                const double value = exists ? test::random_real(random) : 0;
+                d_scores.push_back(support::Bf16::narrow(static_cast<float>(value)));
+                if (!exists) continue;
+                at.q_idx = q + attention.q_offset;
+                at.kv_idx = key + attention.kv_offset;
+                for (const passes::ReadGradient& gradient : mod->gradients) {
+                    const std::uint32_t buffer = mod->program.graph[gradient.read].symbol;
+                    const auto element = test::element_of(mod->program, gradient.read, at);
+                    if (!element) continue;
+                    expected[buffer][*element] += value * passes::table_factor(*mod, gradient);
+                }
+            }
+        module.function<Function>("run")(arguments.words(), &attention, head, tile_query, first_key,
+                                         d_scores.data());
+        int wrong = 0;
+        for (std::size_t buffer = 0; buffer < expected.size(); ++buffer)
+            for (std::size_t i = 0; i < expected[buffer].size(); ++i) {
+                const auto sum = static_cast<double>(arguments.gradient(buffer, i));
+                if (!(std::abs(expected[buffer][i] - sum) <= 1e-4)) ++wrong;
+            }
+        CHECK(wrong == 0);
+    }
+}
+
+} // namespace
+
+TEST_CASE("gradients of shifted reads go to their places, line by line") {
+    std::random_device source;
+    const unsigned seed = source();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    struct Program {
+        std::string text;
+        int reads = 1;
+    };
+    const std::vector<Program> programs = {
+        {"buffer r: bf16[B, H, Q_LEN, KV_LEN] grad\nscore_mod = score + r[b, h, q_idx, q_idx - "
+         "kv_idx]"},
+        {"buffer r: f32[H, Q_LEN, 500] grad\nscore_mod = score - 0.5 * r[h, q_idx, kv_idx - q_idx "
+         "+ "
+         "Q_LEN - 1]"},
+        {"buffer r: f16[KV_LEN, 300] grad\nscore_mod = score + r[kv_idx, kv_idx - q_idx + 100]"},
+        {"buffer r: f32[B, KV_LEN, 300] grad\nscore_mod = score + r[b, kv_idx, q_idx - kv_idx + "
+         "50]"},
+        {"buffer c: bf16[B, H, Q_LEN, 64] grad\nbuffer p: bf16[B, H, KV_LEN, 64] grad\nscore_mod = "
+         "score + c[b, h, q_idx, clamp(q_idx - kv_idx + 32, 0, 63)] + p[b, h, kv_idx, clamp(q_idx "
+         "- "
+         "kv_idx + 32, 0, 63)]",
+         2},
+        {"buffer p: f32[KV_LEN, 20] grad\nscore_mod = score + p[kv_idx, 19 - clamp(kv_idx - q_idx, "
+         "0, "
+         "19)]"},
+        {"buffer p: f32[Q_LEN, 200] grad\nscore_mod = score + p[q_idx, min(max(kv_idx - q_idx, "
+         "-100), 99) + 100]"},
+        {"buffer d: f32[Q_LEN, KV_LEN] grad\nbuffer p: f32[Q_LEN, 200] grad\nscore_mod = score + "
+         "d[q_idx, kv_idx] + p[q_idx, q_idx - kv_idx]",
+         2},
+    };
+    for (const Program& program : programs)
+        for (const int head_dim : {64, 192})
+            check(program.text, program.reads, head_dim, random);
+}
