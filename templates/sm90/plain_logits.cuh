@@ -53,6 +53,7 @@ class PlainLogits : public LogitForm, public LogitUnits {
     __device__ void lower(int, float) {}
 
     __device__ const Tables& tables() const { return elements_.tables(); }
+    __device__ const Shifts& shifts() const { return elements_.shifts(); }
 
   protected:
     __device__ LogitUnits& units() { return *this; }

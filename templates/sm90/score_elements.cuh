@@ -29,6 +29,7 @@ class ScoreElements {
     __device__ const mod::Row (&rows() const)[2] { return rows_; }
     __device__ int first_column() const { return first_column_; } // in a tile of keys
     __device__ const Tables& tables() const { return tables_; }
+    __device__ const Shifts& shifts() const { return shifts_; }
     __device__ const TabulatedTile& tabulated() const { return tabulated_; }
 
     // Once, before a tile's tables are looked at.
