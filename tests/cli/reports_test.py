@@ -113,6 +113,8 @@ class Reports(CommandTest):
             self.assertIn(key, value)
         self.assertAlmostEqual(value["visible_fraction"], 65 / 128, places=6)
         self.assertEqual(value["fills"], {"slopes": "normal:0.1"})
+        for key in ["launch_ms", "update_ms"]:  # of GPUs, of requests
+            self.assertIsNone(value[key], key)
 
     @needs_cpu
     def test_bench_says_a_line_to_people(self):
@@ -184,7 +186,18 @@ class Reports(CommandTest):
                                "f32", "--device", "cpu", "--json", *pages)
             value = json.loads(text)
             self.assertGreater(value["forward_ms"], 0)
+            self.assertGreater(value["update_ms"], 0)
             self.assertAlmostEqual(value["visible_fraction"], (2 * 30 + sum(range(11, 21))) / (12 * 30), places=6)
+
+    def test_bench_times_what_launches_take_of_the_host(self):
+        driver = os.environ.get("FLEXC_RECORDING_CUDA")
+        if not driver:
+            self.skipTest("run it by ctest")
+        self.environment.update(FLEXC_LIBCUDA=driver, FLEXC_NVRTC=driver)
+        value = json.loads(self.expect(0, "bench", "causal", "--shape", "4,2,64", "--requests", "3x1@100",
+                                       "--page-size", "16", "--device", "cuda", "--json"))
+        self.assertGreater(value["launch_ms"], 0)
+        self.assertEqual(value["update_ms"], 1, "each time of this driver's events")
 
     @needs_cpu
     def test_bench_counts_what_is_visible(self):

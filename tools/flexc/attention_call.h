@@ -91,6 +91,8 @@ class AttentionCall {
     // The plan's block mask again; block_mask_bytes() is 0 where the mask needs none.
     Result<void> update_block_mask() const { return kernel_.update(plan_, buffer_views_); }
     std::size_t block_mask_bytes() const { return plan_.block_mask_bytes(); }
+    // The same lengths again, of ragged and paged layouts.
+    Result<void> update_lengths() const { return kernel_.update(plan_, shape_.lengths.view()); }
     void synchronize() const;
 
     const Kernel& kernel() const { return kernel_; }

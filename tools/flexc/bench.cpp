@@ -50,6 +50,20 @@ CompileTimes time_compiles(const std::string& text, CompileOptions options) {
     return times;
 }
 
+// What a forward takes of the host while the device computes; none where it is the computing.
+std::optional<double> launch_time(const AttentionCall& call) {
+    if (call.kernel().device().kind == Device::Kind::cpu) {
+        return std::nullopt;
+    }
+    std::vector<double> times;
+    for (int i = 0; i < 101; ++i) {
+        call.synchronize(); // no launch waits for room in the stream
+        times.push_back(milliseconds([&] { require(call.forward()); }));
+    }
+    call.synchronize();
+    return median(std::move(times));
+}
+
 nlohmann::json or_null(const std::optional<double>& value) {
     return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
 }
@@ -180,6 +194,7 @@ void run(const BenchOptions& options) {
     };
     progress.say("timing the forward ...");
     const double forward_ms = time(run_forward);
+    const auto launch_ms = launch_time(call);
     std::optional<double> backward_ms;
     if (options.backward) {
         progress.say("timing the backward ...");
@@ -190,6 +205,11 @@ void run(const BenchOptions& options) {
     if (call.block_mask_bytes() > 0) {
         map_ms =
             time([](void* user) { return static_cast<AttentionCall*>(user)->update_block_mask(); });
+    }
+    std::optional<double> update_ms;
+    if (!options.bench.requests.empty()) {
+        update_ms =
+            time([](void* user) { return static_cast<AttentionCall*>(user)->update_lengths(); });
     }
     std::vector<double> plan_times;
     for (int i = 0; i < 11; ++i) {
@@ -211,7 +231,9 @@ void run(const BenchOptions& options) {
                          {"shape", options.bench.shape},
                          {"forward_ms", forward_ms},
                          {"backward_ms", or_null(backward_ms)},
+                         {"launch_ms", or_null(launch_ms)},
                          {"plan_ms", median(plan_times)},
+                         {"update_ms", or_null(update_ms)},
                          {"map_ms", or_null(map_ms)},
                          {"block_mask_bytes", block_mask_bytes},
                          {"compile_ms", compile_times.cold_ms},
