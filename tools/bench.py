@@ -30,9 +30,13 @@ SHAPES = {
 }
 
 
-def bench(flexc, device, dtype, shape, program, further):
-    done = subprocess.run([flexc, "bench", "-e", program, "--device", device, "--dtype", dtype, "--shape", shape,
-                           "--backward", "--json", *further], capture_output=True, text=True)
+def bench(flexc, device, dtype, shape, program, further, backward=True, limit_s=None):
+    command = [flexc, "bench", "-e", program, "--device", device, "--dtype", dtype, "--shape", shape, "--json",
+               *["--backward"] * backward, *further]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return None, f"not done in {limit_s} s"
     if done.returncode != 0:
         return None, done.stderr.strip().splitlines()[-1]
     return json.loads(done.stdout.strip().splitlines()[-1]), None
