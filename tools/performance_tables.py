@@ -8,14 +8,21 @@ command replaces. --check only says which pages are out of date, and exits with 
 text, so that 1.10 stays 1.10.
 
 A file has "title", "machine", "date", "commit", "command" and "peer", which make the caption (with an optional "note"),
-"columns" (pairs of a key and a title) and "rows". With "across": {"key": K, "title": FORMAT, "cells": FORMAT}, each
-value of K becomes a column. A row with "from": NAME and "where": {...} fills the {KEY} in its cells from the one row of
-NAME that has those values.
+"columns" (pairs of a key and a title) and "rows"; without rows there is no table. With "across": {"key": K, "title":
+FORMAT, "cells": FORMAT}, each value of K becomes a column. A row with "from": NAME and "where": {...} fills the {KEY}
+in its cells from the one row of NAME that has those values.
+
+What a tool measured, docs/performance/runs/RUN.json, has "machine", "date", "commit", and "rows" with a "name" each.
+Where a table has "run": {"name": RUN, ...} and that file is there, the keys of "run" replace the table's own, the run
+says where and when it was, and "rows" have the "case" that they show; those that the run lacks are left out. "cells"
+are formats of what the case has: "{flexc.forward_ms:.3f}", "{beside.forward_ms/flexc.forward_ms:.2f}" (or *, from left
+to right). A value of the row that names a part of the case, or another case, stands for it: "beside": "cudnn".
 """
 import argparse
 import json
 import pathlib
 import re
+import string
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -24,14 +31,66 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROO
 BLOCK = re.compile(r"^<!-- table (\S+) -->\n(?:\*\*(?:.+\n)+\n(?:\|.*\n)+)?", re.MULTILINE)
 
 
+def read(path):
+    return json.loads(path.read_text(), parse_float=str, parse_int=str)
+
+
 def load(name):
-    return json.loads((DATA / f"{name}.json").read_text(), parse_float=str, parse_int=str)
+    table = read(DATA / f"{name}.json")
+    run = table.get("run")
+    path = run and DATA / "runs" / f"{run['name']}.json"
+    if not path or not path.exists():
+        return table
+    measured = read(path)
+    table = {key: value for key, value in table.items() if key != "note"} | run
+    table |= {key: measured[key] for key in ("machine", "date", "commit", "peer") if key in measured}
+    cases = {row["name"]: row for row in measured["rows"]}
+    table["rows"] = [filled(table["cells"], row, cases) if "case" in row else row
+                     for row in table["rows"] if "from" in row or row["case"] in cases]
+    return table
+
+
+class Measured(string.Formatter):
+    """Of a case: {a.b/c.d:.2f}; what it lacks is empty."""
+
+    def __init__(self, row, cases):
+        case = cases[row["case"]]
+        named = {key: case.get(value) or cases.get(value) for key, value in row.items()}
+        self.names = case | {key: value for key, value in named.items() if isinstance(value, dict)}
+
+    def get_field(self, field_name, args, kwargs):
+        first, *rest = re.split(r"([*/])", field_name)
+        value = self.find(first)
+        for operator, path in zip(rest[::2], rest[1::2]):
+            if value is None or (other := self.find(path)) is None:
+                return None, field_name
+            value = float(value) * float(other) if operator == "*" else float(value) / float(other)
+        return value, field_name
+
+    def find(self, path):
+        if re.fullmatch(r"[\d.]+", path):
+            return path
+        value = self.names
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+    def format_field(self, value, format_spec):
+        if value is None:
+            return ""
+        return format(float(value), format_spec) if format_spec else str(value)
+
+
+def filled(cells, row, cases):
+    formatter = Measured(row, cases)
+    return {key: formatter.format(form).strip(" ,") for key, form in cells.items()} | row
 
 
 def rows_of(table):
     for row in table["rows"]:
         if "from" in row:
-            found = [other for other in load(row["from"])["rows"]
+            source = load(row["from"])
+            found = [{"commit": source["commit"]} | other for other in source["rows"]
                      if all(other.get(key) == value for key, value in row["where"].items())]
             if len(found) != 1:
                 raise ValueError(f"{len(found)} rows of {row['from']} have {row['where']}; one must")
@@ -59,7 +118,8 @@ def spread(table):
     merged = {}
     for row in rows:
         place = tuple(row[key] for key in kept)
-        merged.setdefault(place, dict(zip(kept, place)))[row[across["key"]]] = across["cells"].format_map(row)
+        text = re.sub(r" \(\s*\)", "", across["cells"].format_map(row))
+        merged.setdefault(place, dict(zip(kept, place)))[row[across["key"]]] = text
     return columns + [(value, across["title"].format(value)) for value in values], list(merged.values())
 
 
@@ -70,6 +130,8 @@ def caption(table):
 
 def render(name):
     table = load(name)
+    if not table["rows"]:
+        return f"<!-- table {name} -->\n"
     columns, rows = spread(table)
     lines = [f"<!-- table {name} -->", caption(table), "", f"| {' | '.join(title for _, title in columns)} |",
              "|" + "---|" * len(columns)]
