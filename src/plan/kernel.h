@@ -59,6 +59,7 @@ struct KernelRequest {
     bool sums_tables = false;           // some gradient is by GradientSum::table
     bool sums_shifts = false;           // some gradient is by GradientSum::shifted
     int query_sums = 0;                 // gradients that are by GradientSum::query
+    bool has_gradients = false;         // some buffer has one
     bool derivative_uses_score = false; // that of the score
     bool folds_derivative = false;      // and no buffer has a gradient: it is multiplied into P
     bool partials_use_score = false;    // those of some read

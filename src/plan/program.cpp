@@ -116,6 +116,7 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     backward_.query_sums = passes::count_sums_by(mod_, GradientSum::query);
     backward_.derivative_uses_score =
         mod_.dependence[mod_.d_score].has(analysis::Dependence::score);
+    backward_.has_gradients = !mod_.gradients.empty();
     backward_.folds_derivative = backward_.derivative_uses_score && mod_.gradients.empty();
     backward_.index_2d_reads = passes::index_2d_reads(mod_);
     std::vector<ir::NodeId> roots = {mod_.score, mod_.d_score};

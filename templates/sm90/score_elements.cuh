@@ -47,7 +47,9 @@ class ScoreElements {
                      first_column_);
     }
     // stage: where tiles of shifted reads of these keys are in shared memory.
-    __device__ void look_at_shifts(unsigned stage, int first_key) { shifts_.look(stage, first_key); }
+    __device__ void look_at_shifts(unsigned stage, int first_key) {
+        shifts_.look(stage, first_key);
+    }
     // visit(source, reach): from where elements of the tile read.
     template <typename Visit> __device__ void with_sources(Visit visit) {
         tables_.with_source(

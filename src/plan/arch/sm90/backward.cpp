@@ -72,9 +72,14 @@ BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile) {
     shape.column_sums = tile.stages_sums && index_2d.sums_columns ? index_2d.width : 0;
     shape.has_block_mask = request.has_block_mask;
     shape.is_ragged = request.is_ragged;
-    // Where blocks are short enough to gain by it, or some have no keys.
-    shape.is_persistent = (request.has_block_mask || request.has_window || request.is_ragged) &&
-                          request.index_2d_reads.width == 0 && shape.can_be_persistent();
+    // Where blocks are short enough to gain by it, or some have no keys. Sums of gradients of buffers
+    // at a block's end take longer there.
+    constexpr int kShortHeadDim = 64;
+    const bool is_short =
+        !request.has_gradients && std::max(request.head_dim, request.head_dim_v) <= kShortHeadDim;
+    shape.is_persistent =
+        (request.has_block_mask || request.has_window || request.is_ragged || is_short) &&
+        request.index_2d_reads.width == 0 && shape.can_be_persistent();
     return shape;
 }
 
