@@ -1,9 +1,11 @@
 // Attention, forward, of requests with few queries: keys and values are read once, at the speed of
 // memory, for the queries of all heads that share them.
 //
-// A block computes 16 rows (packed_rows.cuh) over a part of the keys that they see. Its
-// warps take tiles of it in turn, each at its own pace, and join their results at the end. Where a
-// request has one part, that is its result; else flexc_merge_parts makes one of several.
+// A block computes tiles of 16 rows (packed_rows.cuh) over a part of the keys that they see. Its
+// warps are teams of as many as there are tiles of rows. Teams take tiles of keys in turn, each at
+// its own pace: a warp of a team loads one of them, and computes its rows over those of the whole
+// team. Warps join their results at the end. Where a request has one part, that is its result; else
+// flexc_merge_parts makes one of several.
 #include "mod.cuh"
 
 #include "common/dependence.cuh"
@@ -26,21 +28,66 @@ namespace {
 
 constexpr int kBlockWarps = few_warps(kSizes);
 constexpr int kWarpBytes = few_warp_bytes(kSizes);
-static_assert(kLayout.stages + kBlockWarps * kWarpBytes <= mod::kSharedBytes);
+constexpr int kMostTiles = most_few_tiles(kSizes); // of rows
+constexpr int kMostRows = kMostTiles * mod::kQueryTile;
+static_assert(few_bytes(kSizes, kMostTiles) <= mod::kSharedBytes);
 
 __device__ int warp_index() { return static_cast<int>(threadIdx.y); }
 
-// Queries, then each warp's stages, in which its results follow.
-__device__ Shared shared_of(unsigned base, int warp) {
-    return {base, base + kLayout.stages + warp * kWarpBytes};
-}
+// Tiles of queries, then each warp's stages, in which its results follow.
+struct BlockMemory {
+    unsigned base;
+    int query_tiles; // of which there is memory
+
+    __device__ QueryTile queries(int tile) const { return {base + tile * kLayout.stages}; }
+    __device__ Shared of_warp(int tile, int warp) const {
+        return {queries(tile).base, queries(query_tiles).base + warp * kWarpBytes};
+    }
+};
 __device__ Staging results_of(const Shared& shared) { return {shared.stages}; }
+
+// Warps beside each other that share tiles of keys; each has a tile of rows.
+struct Team {
+    int size; // 1, 2 or 4
+
+    __device__ explicit Team(int tiles) : size(tiles <= 2 ? tiles : 4) {}
+    __device__ int member() const { return warp_index() % size; }
+    __device__ int first_warp() const { return warp_index() - member(); }
+    __device__ int count() const { return kBlockWarps / size; }
+    // What the team's warps wrote to shared memory before is there for all of it.
+    __device__ void sync() const {
+        if (size == 1)
+            __syncwarp();
+        else
+            asm volatile("bar.sync %0, %1;" ::"r"(1 + first_warp()), "r"(32 * size) : "memory");
+    }
+};
+
+// Keys that some row of the block may see.
+__device__ Positions seen_by_all(Positions own, const Team& team) {
+    if (team.size == 1) return own;
+    __shared__ Positions of_warps[kBlockWarps];
+    if (lane_index() == 0) of_warps[warp_index()] = own;
+    __syncthreads();
+#pragma unroll
+    for (int warp = 0; warp < kBlockWarps; ++warp) {
+        const Positions other = of_warps[warp];
+        if (other.first > other.last) continue;
+        own = own.first > own.last
+                  ? other
+                  : Positions{min(own.first, other.first), max(own.last, other.last)};
+    }
+    return own;
+}
 
 // The tiles of a part that are a warp's.
 class TilesOfWarp {
   public:
     __device__ explicit TilesOfWarp(TileRange part)
         : tile_(part.begin + warp_index()), end_(part.end) {}
+
+    // Whether there is the one that is so many behind the warp's.
+    __device__ bool has(int behind) const { return tile_ + behind < end_; }
 
     __device__ bool is_done() const { return tile_ >= end_; }
     __device__ int tile() const { return tile_; }
@@ -54,9 +101,13 @@ class TilesOfWarp {
     int tile_, end_, step_ = 0;
 };
 
-// Of the tile's rows, from first_row on, by all warps.
+// Of so many tiles of rows, from first_row on, by all warps.
 __device__ void load_queries(const AttentionArguments& attention, const SequenceLength& length,
-                             QueryTile tile, int first_row, int row_count, int h_kv, int group) {
+                             const BlockMemory& memory, int tiles, int first_row, int row_count,
+                             int h_kv, int group) {
+    const auto place_of = [&](int row, int column) {
+        return memory.queries(row / mod::kQueryTile).at(row % mod::kQueryTile, column);
+    };
     const int thread = 32 * warp_index() + lane_index();
     constexpr int kBytes = kCopyBytes<Element, mod::kHeadDim>;
     const Plane<Element> first = query_plane<Element>(attention.q, length, h_kv * group);
@@ -65,25 +116,25 @@ __device__ void load_queries(const AttentionArguments& attention, const Sequence
     if (kBytes != 0 && first.aligned_to(kBytes) && head_bytes % (kBytes ? kBytes : 1) == 0) {
         constexpr int kColumns = kBytes ? kBytes / static_cast<int>(sizeof(Element)) : 1;
         constexpr int kPieces = mod::kHeadDim / kColumns;
-        for (int i = thread; i < mod::kQueryTile * kPieces; i += 32 * kBlockWarps) {
+        for (int i = thread; i < tiles * mod::kQueryTile * kPieces; i += 32 * kBlockWarps) {
             const int row = i / kPieces, column = i % kPieces * kColumns;
             const bool exists = first_row + row < row_count;
             const PackedRow at(exists ? first_row + row : 0, h_kv, group);
             copy_async<kBytes ? kBytes : 16>(
-                tile.at(row, column),
+                place_of(row, column),
                 query_plane<Element>(attention.q, length, at.h).at(at.query, column), exists);
         }
         return;
     }
 #pragma unroll 1
-    for (int i = thread; i < mod::kQueryTile * mod::kHeadDim; i += 32 * kBlockWarps) {
+    for (int i = thread; i < tiles * mod::kQueryTile * mod::kHeadDim; i += 32 * kBlockWarps) {
         const int row = i / mod::kHeadDim, column = i % mod::kHeadDim;
         Element value = flexc_from_float<Element>(0);
         if (first_row + row < row_count) {
             const PackedRow at(first_row + row, h_kv, group);
             value = *query_plane<Element>(attention.q, length, at.h).at(at.query, column);
         }
-        store_shared(tile.at(row, column), value);
+        store_shared(place_of(row, column), value);
     }
 }
 
@@ -238,13 +289,16 @@ struct RowOfPart {
 // Each warp joins some of the rows.
 __device__ void store_rows(const KernelArguments& attention, const mod::Arguments& arguments,
                            const SequenceLength& length, const PartOfRequest& at, int part,
-                           int h_kv, int group, int first_row, int row_count, unsigned base) {
+                           int h_kv, int group, int first_row, int row_count, const Team& team,
+                           const BlockMemory& memory) {
     const PartialResults parts(attention);
     const float to_log2 = (scales_early(attention) ? 1 : attention.scale) * kLog2E;
-    const int count = min(mod::kQueryTile, row_count - first_row);
+    const int count = min(kMostRows, row_count - first_row);
     for (int own = warp_index(); own < count; own += kBlockWarps) {
-        const WholeRow whole(kBlockWarps, to_log2, [&](int warp) {
-            return RowOfWarp(results_of(shared_of(base, warp)).at(own, 0));
+        const int tile = own / mod::kQueryTile;
+        const WholeRow whole(team.count(), to_log2, [&](int of_team) {
+            const Shared shared = memory.of_warp(tile, of_team * team.size + tile);
+            return RowOfWarp(results_of(shared).at(own % mod::kQueryTile, 0));
         });
         const int row = first_row + own;
         if (at.count == 1) {
@@ -266,26 +320,35 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
     flexc_forward_few(const __grid_constant__ KernelArguments attention,
                       const __grid_constant__ mod::Arguments arguments) {
     let_next_start();
-    // Tiles of rows that meet the same keys are neighbours, then heads, as they are in pages.
+    // Rows that meet the same keys are neighbours, then heads, as they are in pages.
     const int group = attention.heads / attention.kv_heads;
-    const int tiles = (few_rows(attention.q_len, group) + mod::kQueryTile - 1) / mod::kQueryTile;
+    const int most_rows = few_rows(attention.q_len, group);
+    const int blocks = (most_rows + kMostRows - 1) / kMostRows;
     const int place = static_cast<int>(blockIdx.x);
-    const int h_kv = place / tiles % attention.kv_heads;
-    const int part = place / tiles / attention.kv_heads;
+    const int h_kv = place / blocks % attention.kv_heads;
+    const int part = place / blocks / attention.kv_heads;
     const PartOfRequest at = part_of_request(attention, part);
     if (at.count == 0) return;
     const SequenceLength length(attention, at.request);
-    const int first_row = place % tiles * mod::kQueryTile;
+    const int first_row = place % blocks * kMostRows;
     const int row_count = length.queries() * group;
     if (first_row >= row_count) return;
-    const Shared shared = shared_of(shared_address(shared_memory), warp_index());
+    const auto tiles_of = [](int rows) {
+        return min((rows + mod::kQueryTile - 1) / mod::kQueryTile, kMostTiles);
+    };
+    const BlockMemory memory{shared_address(shared_memory), tiles_of(most_rows)};
+    const int tiles = tiles_of(row_count - first_row);
+    const Team team(tiles);
+    const Shared shared = memory.of_warp(min(team.member(), tiles - 1), warp_index());
     const bool scale_early = scales_early(attention);
 
-    const PackedRows rows(attention, arguments, length, first_row, row_count - 1, h_kv, group);
+    const PackedRows rows(attention, arguments, length, first_row + team.member() * mod::kQueryTile,
+                          row_count - 1, h_kv, group);
     const Surroundings around{attention, arguments, rows.row[0].place, length};
-    TilesOfWarp walk(tiles_of_part(rows.keys(), length.keys(), at)), ahead = walk;
+    TilesOfWarp walk(tiles_of_part(seen_by_all(rows.keys(), team), length.keys(), at)),
+        ahead = walk;
     KeyValueLoader<kThreads, KeyTile, ValueTile> loader(attention, length, h_kv, walk.tile());
-    load_queries(attention, length, shared.queries(), first_row, row_count, h_kv, group);
+    load_queries(attention, length, memory, tiles, first_row, row_count, h_kv, group);
     loader.start(shared, walk, walk.tile());
     commit_copies();
     ahead.advance();
@@ -299,31 +362,35 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
     softmax.start(scale_early ? 1 : attention.scale);
     wait_for_groups<1>();
     __syncthreads(); // all warps' pieces of the queries are there
-    scales.apply_to_queries(shared.queries(), 0, warp_index() == 0);
-    while (!walk.is_done()) {
-        Scores scores;
-        mma_qk(scores, shared.queries(), 0, shared.keys(walk.step()));
-        scales.apply_to_scores(scores, shared, walk.step());
-        const int first_kv = walk.tile() * mod::kKeyTile;
-        const int last_kv = first_kv + mod::kKeyTile - 1;
-        if (scale_early) apply_score_mod(scores, attention.scale, around, rows, first_kv);
-        if (last_kv >= length.keys() || !rows.all_see(first_kv, last_kv))
-            hide_scores(scores, around, rows, first_kv);
-        softmax.update(scores, output);
-        scales.apply_to_weights(scores, output, shared, walk.step());
-        mma_pv(output, scores, shared.values(walk.step()));
-        __syncwarp(); // everyone has left this tile, which makes room for the next but one
+    scales.apply_to_queries(shared.queries(), 0, team.first_warp() == 0);
+    while (walk.has(-team.member())) {
+#pragma unroll 1
+        for (int i = -team.member(); i < team.size - team.member() && walk.has(i); ++i) {
+            const Shared from = memory.of_warp(0, warp_index() + i);
+            Scores scores;
+            mma_qk(scores, shared.queries(), 0, from.keys(walk.step()));
+            scales.apply_to_scores(scores, from, walk.step());
+            const int first_kv = (walk.tile() + i) * mod::kKeyTile;
+            const int last_kv = first_kv + mod::kKeyTile - 1;
+            if (scale_early) apply_score_mod(scores, attention.scale, around, rows, first_kv);
+            if (last_kv >= length.keys() || !rows.all_see(first_kv, last_kv))
+                hide_scores(scores, around, rows, first_kv);
+            softmax.update(scores, output);
+            scales.apply_to_weights(scores, output, from, walk.step());
+            mma_pv(output, scores, from.values(walk.step()));
+        }
+        team.sync(); // everyone has left these tiles, which make room for the next but one
         walk = ahead;
         ahead.advance();
         loader.start(shared, ahead, walk.tile());
         commit_copies();
         wait_for_groups<1>();
-        __syncwarp();
+        team.sync();
     }
     write_results(results_of(shared), softmax, output, scales.of_output());
     __syncthreads();
-    store_rows(attention, arguments, length, at, part, h_kv, group, first_row, row_count,
-               shared.base);
+    store_rows(attention, arguments, length, at, part, h_kv, group, first_row, row_count, team,
+               memory);
 }
 
 // A block makes the results of some rows of a request with few queries, where it has several parts,

@@ -120,6 +120,7 @@ struct Launch {
     Extent blocks;
     int threads = 0, threads_y = 1;
     int shared_bytes = 0;
+    Extent used_shared_bytes = {}; // where a call may need less
     bool is_persistent = false; // no more blocks than multiprocessors
     bool has_queue = false;     // whose tiles they then take from a counter
     Maps tensor_maps = Maps::none;

@@ -505,10 +505,14 @@ class CudaExecutable final : public Executable {
             launch.tensor_maps == plan::Launch::Maps::backward)
             arguments[count++] = maps;
         if (launch.has_queue) arguments[count++] = static_cast<void*>(&queue);
+        std::int64_t shared_bytes = launch.shared_bytes;
+        if (!launch.used_shared_bytes.terms.empty())
+            shared_bytes =
+                std::min(shared_bytes, launch.used_shared_bytes.of(lengths_of(walk.attention())));
         return function.launch({.x = static_cast<unsigned>(blocks)},
                                {.x = static_cast<unsigned>(launch.threads),
                                 .y = static_cast<unsigned>(launch.threads_y)},
-                               static_cast<unsigned>(launch.shared_bytes), walk.call.stream.handle,
+                               static_cast<unsigned>(shared_bytes), walk.call.stream.handle,
                                std::span(arguments).first(count), launch.starts_early);
     }
 

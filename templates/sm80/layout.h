@@ -47,9 +47,9 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const TileSizes& sizes) {
     return layout;
 }
 
-// Of forward_few.cu, whose warps have stages of their own: queries, then the stages of each warp,
-// in which its results follow; as many warps as leave room for three blocks on a multiprocessor of
-// Hopper.
+// Of forward_few.cu, whose warps have stages of their own: tiles of queries, as many as a call needs
+// and a block may have, then the stages of each warp, in which its results follow; as many warps as
+// leave room for three blocks on a multiprocessor of Hopper where there is one tile of queries.
 constexpr int kMostFewWarps = 4;
 FLEXC_SHARED constexpr int few_warp_bytes(const TileSizes& sizes) {
     return larger(sizes.stages * forward_layout(sizes).stage_bytes,
@@ -62,8 +62,13 @@ FLEXC_SHARED constexpr int few_warps(const TileSizes& sizes) {
     const int warps = (kBlockBytes - forward_layout(sizes).stages) / few_warp_bytes(sizes);
     return warps < 1 ? 1 : warps > most ? most : warps;
 }
-FLEXC_SHARED constexpr int few_bytes(const TileSizes& sizes) {
-    return forward_layout(sizes).stages + few_warps(sizes) * few_warp_bytes(sizes);
+// Tiles of queries that a block may have: a power of two that divides its warps.
+FLEXC_SHARED constexpr int most_few_tiles(const TileSizes& sizes) {
+    const int warps = few_warps(sizes);
+    return warps % 4 == 0 ? 4 : warps % 2 == 0 ? 2 : 1;
+}
+FLEXC_SHARED constexpr int few_bytes(const TileSizes& sizes, int query_tiles) {
+    return query_tiles * forward_layout(sizes).stages + few_warps(sizes) * few_warp_bytes(sizes);
 }
 // Of flexc_merge_parts: a row for each warp. There are so many blocks for each head of keys of a
 // request.

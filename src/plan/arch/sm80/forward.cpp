@@ -93,14 +93,15 @@ KernelConfig few_queries_kernel(const KernelRequest& request) {
     KernelConfig config = configured(request, shape);
     config.template_path = "forward_few.cu";
     config.entry = "flexc_forward_few";
-    config.shared_bytes = ::sm80::few_bytes(sizes_of(shape));
+    config.shared_bytes =
+        ::sm80::few_bytes(sizes_of(shape), ::sm80::most_few_tiles(sizes_of(shape)));
     config.has_block_mask = false;
     config.reason = "few queries: heads that share keys in one tile, keys in parts";
     return config;
 }
 
-int few_queries_warps(const KernelConfig& config, const KernelRequest& request) {
-    return ::sm80::few_warps(sizes(request, config.query_tile, config.key_tile, config.stages));
+::sm80::TileSizes few_queries_sizes(const KernelConfig& config, const KernelRequest& request) {
+    return sizes(request, config.query_tile, config.key_tile, config.stages);
 }
 
 } // namespace flexc::plan::sm80

@@ -101,9 +101,13 @@ void add_few_queries(const Program& program, PassPlan& pass) {
                               .elements = parts(columns, {{Of::few_rows}}),
                               .argument = argument(&::sm80::KernelArguments::partial_results)});
     const std::size_t kernel = pass.kernels.size() - 1;
-    const int rows = pass.kernels[kernel].query_tile;
+    const ::sm80::TileSizes sizes = few_queries_sizes(pass.kernels[kernel], request);
+    const int rows = sizes.query_tile * ::sm80::most_few_tiles(sizes);
     Launch few = launch(kernel, pass.kernels[kernel], parts(1, {tiles_of(Of::few_rows, rows)}));
-    few.threads_y = few_queries_warps(pass.kernels[kernel], request);
+    few.threads_y = ::sm80::few_warps(sizes);
+    const int of_tile = ::sm80::few_bytes(sizes, 1) - ::sm80::few_bytes(sizes, 0);
+    few.used_shared_bytes = {
+        {{::sm80::few_bytes(sizes, 0)}, {of_tile, {tiles_of(Of::few_rows, sizes.query_tile)}}}};
     few.writes = {Region::partial_results};
     Launch merge = launch(kernel, pass.kernels[kernel],
                           {{{::sm80::kMergingBlocks, {{Of::batch}, {Of::kv_heads}}}}});

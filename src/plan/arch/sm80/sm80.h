@@ -19,7 +19,7 @@ std::vector<KernelConfig> forward_candidates(const KernelRequest& request, bool 
 // Of requests with few queries.
 KernelConfig few_queries_kernel(const KernelRequest& request);
 // Of its blocks; each has tiles of its own.
-int few_queries_warps(const KernelConfig& config, const KernelRequest& request);
+::sm80::TileSizes few_queries_sizes(const KernelConfig& config, const KernelRequest& request);
 // Puts that kernel before the launch of a forward of requests, which leaves those to it.
 void add_few_queries(const Program& program, PassPlan& pass);
 // Of backward_fused, which adds to dq by atomics, and backward_dkdv, which leaves dq to the query
