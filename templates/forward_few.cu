@@ -394,13 +394,16 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
 }
 
 // A block makes the results of some rows of a request with few queries, where it has several parts,
-// and clears rows that it does not use. Its warps join some parts each.
+// and clears rows that it does not use. Its warps join some parts each; where there are few parts,
+// those of some rows.
 extern "C" __global__ void __launch_bounds__(32 * kMergingWarps)
     flexc_merge_parts(const __grid_constant__ KernelArguments attention,
                       const __grid_constant__ mod::Arguments arguments) {
-    const int head = static_cast<int>(blockIdx.x) / kMergingBlocks;
-    const int h_kv = head % attention.kv_heads, b = head / attention.kv_heads;
     const int group = attention.heads / attention.kv_heads;
+    // Of each head of keys of a request.
+    const int blocks = few_rows(attention.q_len, group) + kMergingBlocksBeside;
+    const int head = static_cast<int>(blockIdx.x) / blocks;
+    const int h_kv = head % attention.kv_heads, b = head / attention.kv_heads;
     const SequenceLength length(attention, b);
     const int first_part = length.sequence().first_part;
     const int count = attention.sequences.of(b + 1).first_part - first_part;
@@ -412,14 +415,24 @@ extern "C" __global__ void __launch_bounds__(32 * kMergingWarps)
     const int warp = warp_index(), first = count * warp / kMergingWarps,
               own = count * (warp + 1) / kMergingWarps - first;
 
+    const bool is_of_warp = count <= kMergingWarps; // each row
     const long long rows = static_cast<long long>(length.query_rows()) * group;
-    for (long long row = blockIdx.x % kMergingBlocks; row < rows; row += kMergingBlocks) {
+    const long long block = blockIdx.x % blocks;
+    for (long long row = is_of_warp ? block * kMergingWarps + warp : block; row < rows;
+         row += is_of_warp ? blocks * kMergingWarps : blocks) {
         const PackedRow packed(static_cast<int>(row), h_kv, group);
         if (packed.query >= length.queries()) {
-            if (warp == 0) clear_row(attention, length, packed);
+            if (is_of_warp || warp == 0) clear_row(attention, length, packed);
             continue;
         }
         if (count < 2) continue;
+        if (is_of_warp) {
+            store_whole_row(
+                attention, arguments, length, packed, WholeRow(count, to_log2, [&](int i) {
+                    return RowOfPart{parts, first_part + i, h_kv, static_cast<int>(row)};
+                }));
+            continue;
+        }
         const auto of_warp = [&](int warp) {
             return RowOfWarp(shared_address(shared_memory) + warp * Staging::kPitch);
         };

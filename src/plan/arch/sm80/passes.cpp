@@ -109,8 +109,9 @@ void add_few_queries(const Program& program, PassPlan& pass) {
     few.used_shared_bytes = {
         {{::sm80::few_bytes(sizes, 0)}, {of_tile, {tiles_of(Of::few_rows, sizes.query_tile)}}}};
     few.writes = {Region::partial_results};
-    Launch merge = launch(kernel, pass.kernels[kernel],
-                          {{{::sm80::kMergingBlocks, {{Of::batch}, {Of::kv_heads}}}}});
+    Launch merge = launch(
+        kernel, pass.kernels[kernel],
+        {{{1, {{Of::batch}, {Of::kv_heads}, {Of::few_rows, ::sm80::kMergingBlocksBeside}}}}});
     merge.entry = "flexc_merge_parts";
     merge.threads = 32;
     merge.threads_y = ::sm80::kMergingWarps;
