@@ -50,6 +50,10 @@ struct Shared {
 // Of keys; heads are those of keys over the batch, of which a launch may have some.
 __device__ BlockTile key_tile_of(const AttentionArguments& attention,
                                  const mod::Arguments& arguments, int block) {
+    if constexpr (mod::kHasBlockMask && !mod::kIsDense && !mod::kLoopsOverHeads)
+        return longest_tile_of<mod::kKeysAreRagged>(
+            attention, attention.kv_heads, block, mod::kKeyTile, attention.kv_len,
+            [&](int b) { return attention.sequences.of(b).kv_row; });
     if constexpr (mod::kKeysAreRagged && !mod::kLoopsOverHeads)
         return ragged_tile_of(attention, attention.kv_heads, block,
                               ragged_tiles(attention, attention.kv_rows, mod::kKeyTile),
@@ -144,7 +148,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         mod::GradientSums sums{};
 
         __syncthreads(); // everyone has left the head before
-        TileWalk walk(attention.block_mask, b, h, block.tile,
+        TileWalk walk(attention.block_mask,
+                      row_of_keys(attention.block_mask, length, h, block.tile),
                       seeing_tiles(place, length, first_kv, last_kv, mod::kQueryTile));
         Stages<mod::kStages>::begin(walk, load);
         for (TileWalk next = walk; !walk.is_done(); walk = next) {

@@ -76,7 +76,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const int first_q = block.tile * mod::kQueryTile;
     const int last_q = min(first_q + mod::kQueryTile, length.queries()) - 1;
 
-    TileWalk walk(attention.block_mask, place.b, place.h, block.tile,
+    TileWalk walk(attention.block_mask,
+                  row_of_queries(attention.block_mask, length, place.h, block.tile),
                   visible_tiles(place, length, first_q, last_q, mod::kKeyTile));
     KeyValueLoader<kThreads, KeyTile, ValueTile> loader(attention, length, place.h_kv, walk.tile());
     const Shared shared{shared_address(shared_memory)};

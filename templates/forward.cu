@@ -33,10 +33,10 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const int first_row = first_of_tile + warp_row, last_row = first_row + kWarpRows - 1;
 
     const Shared shared{shared_address(shared_memory)};
-    TileWalk walk(attention.block_mask, place.b, place.h, block.tile,
-                  visible_tiles(place, length, first_of_tile,
-                                min(first_of_tile + mod::kQueryTile, length.queries()) - 1,
-                                mod::kKeyTile));
+    TileWalk walk(
+        attention.block_mask, row_of_queries(attention.block_mask, length, place.h, block.tile),
+        visible_tiles(place, length, first_of_tile,
+                      min(first_of_tile + mod::kQueryTile, length.queries()) - 1, mod::kKeyTile));
     KeyValueLoader<kThreads, KeyTile, ValueTile> loader(attention, length, place.h_kv, walk.tile());
     load_tile<kThreads>(shared.queries(), query_plane<Element>(attention.q, length, place.h),
                         first_of_tile, length.queries());

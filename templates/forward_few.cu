@@ -2,14 +2,14 @@
 // memory, for the queries of all heads that share them.
 //
 // A block computes tiles of 16 rows (packed_rows.cuh) over a part of the keys that they see. Its
-// warps are teams of as many as there are tiles of rows. Teams take tiles of keys in turn, each at
-// its own pace: a warp of a team loads one of them, and computes its rows over those of the whole
-// team. Warps join their results at the end. Where a request has one part, that is its result; else
-// flexc_merge_parts makes one of several.
+// warps are teams of as many as there are tiles of rows. Teams take tiles of keys in turn
+// (few_tiles.cuh), each at its own pace: a warp of a team loads one of them, and computes its rows
+// over those of the whole team. Warps join their results at the end. Where a request has one part,
+// that is its result; else flexc_merge_parts makes one of several.
 #include "mod.cuh"
 
 #include "common/dependence.cuh"
-#include "common/tile_walk.cuh"
+#include "sm80/few_tiles.cuh"
 #include "sm80/forward_mma.cuh"
 #include "sm80/forward_output.cuh"
 #include "sm80/hidden_scores.cuh"
@@ -80,26 +80,18 @@ __device__ Positions seen_by_all(Positions own, const Team& team) {
     return own;
 }
 
-// The tiles of a part that are a warp's.
-class TilesOfWarp {
-  public:
-    __device__ explicit TilesOfWarp(TileRange part)
-        : tile_(part.begin + warp_index()), end_(part.end) {}
-
-    // Whether there is the one that is so many behind the warp's.
-    __device__ bool has(int behind) const { return tile_ + behind < end_; }
-
-    __device__ bool is_done() const { return tile_ >= end_; }
-    __device__ int tile() const { return tile_; }
-    __device__ int step() const { return step_; }
-    __device__ void advance() {
-        tile_ += kBlockWarps;
-        ++step_;
-    }
-
-  private:
-    int tile_, end_, step_ = 0;
+// Of the tile that a warp has loaded, for the others of its team.
+struct LoadedTile {
+    int tile;
+    bool is_full; // nothing is hidden in it
 };
+__shared__ LoadedTile loaded_tiles[kBlockWarps];
+
+using Walk = TilesOfWarp<kBlockWarps>;
+__device__ LoadedTile loaded_of(const Walk& walk) { return {walk.tile(), walk.is_full()}; }
+__device__ void tell_team(const Walk& walk, const Team& team) {
+    if (team.size > 1 && lane_index() == 0) loaded_tiles[warp_index()] = loaded_of(walk);
+}
 
 // Of so many tiles of rows, from first_row on, by all warps.
 __device__ void load_queries(const AttentionArguments& attention, const SequenceLength& length,
@@ -136,14 +128,6 @@ __device__ void load_queries(const AttentionArguments& attention, const Sequence
         }
         store_shared(place_of(row, column), value);
     }
-}
-
-// Tiles of the keys that the rows see, divided evenly.
-__device__ TileRange tiles_of_part(Positions seen, int keys, const PartOfRequest& at) {
-    const TileRange all = tiles_between(seen, keys, mod::kKeyTile);
-    const long long count = all.end - all.begin;
-    return {all.begin + static_cast<int>(count * at.part / at.count),
-            all.begin + static_cast<int>(count * (at.part + 1) / at.count)};
 }
 
 __device__ void store_row(const AttentionArguments& attention, const SequenceLength& length, int h,
@@ -345,7 +329,8 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
     const PackedRows rows(attention, arguments, length, first_row + team.member() * mod::kQueryTile,
                           row_count - 1, h_kv, group);
     const Surroundings around{attention, arguments, rows.row[0].place, length};
-    TilesOfWarp walk(tiles_of_part(seen_by_all(rows.keys(), team), length.keys(), at)),
+    Walk walk(attention,
+              {length, h_kv * group, group, at, seen_by_all(rows.keys(), team), warp_index()}),
         ahead = walk;
     KeyValueLoader<kThreads, KeyTile, ValueTile> loader(attention, length, h_kv, walk.tile());
     load_queries(attention, length, memory, tiles, first_row, row_count, h_kv, group);
@@ -361,19 +346,22 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
     Output output = {};
     softmax.start(scale_early ? 1 : attention.scale);
     wait_for_groups<1>();
+    tell_team(walk, team);
     __syncthreads(); // all warps' pieces of the queries are there
     scales.apply_to_queries(shared.queries(), 0, team.first_warp() == 0);
     while (walk.has(-team.member())) {
 #pragma unroll 1
         for (int i = -team.member(); i < team.size - team.member() && walk.has(i); ++i) {
             const Shared from = memory.of_warp(0, warp_index() + i);
+            const LoadedTile loaded =
+                team.size > 1 ? loaded_tiles[warp_index() + i] : loaded_of(walk);
             Scores scores;
             mma_qk(scores, shared.queries(), 0, from.keys(walk.step()));
             scales.apply_to_scores(scores, from, walk.step());
-            const int first_kv = (walk.tile() + i) * mod::kKeyTile;
+            const int first_kv = loaded.tile * mod::kKeyTile;
             const int last_kv = first_kv + mod::kKeyTile - 1;
             if (scale_early) apply_score_mod(scores, attention.scale, around, rows, first_kv);
-            if (last_kv >= length.keys() || !rows.all_see(first_kv, last_kv))
+            if (last_kv >= length.keys() || !(loaded.is_full || rows.all_see(first_kv, last_kv)))
                 hide_scores(scores, around, rows, first_kv);
             softmax.update(scores, output);
             scales.apply_to_weights(scores, output, from, walk.step());
@@ -381,6 +369,7 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
         }
         team.sync(); // everyone has left these tiles, which make room for the next but one
         walk = ahead;
+        tell_team(walk, team);
         ahead.advance();
         loader.start(shared, ahead, walk.tile());
         commit_copies();

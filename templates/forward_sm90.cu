@@ -120,21 +120,25 @@ struct Consumer {
         const int last = Skips::last_block(*this, task, place);
         P p;
         Scores scores;
+        int newest = 0; // tile of keys
         bias.start(scores, logits, shared, thread, last);
         {
             const MaskTile block = compute_scores(scores, queries, logits, last);
+            newest = block.index;
             apply(logits, scores, block.index * mod::kKeyTile);
             softmax.compute_p<kNever>(
                 scores, logits, true, [](float) {}, [](const float(&)[2]) {}, packed_into(p));
         }
         if (task.begin < last) bias.start(scores, logits, shared, thread, last - 1);
-        Ends::clear_values(*this, length, last);
+        // Of a range, the tile where the keys end comes first; of a block mask, last.
+        if constexpr (!mod::kHasBlockMask) Ends::clear_values(*this, length, last);
         const auto rescale = [&](const float(&shrink)[2]) { multiply_rows(output, shrink); };
         unsigned key_is_there = 0;
 #pragma unroll 1
         for (int next = last - 1; next >= task.begin; --next) {
             if (key_is_there == 0) wait_for_key();
             const MaskTile block = key_block(next);
+            newest = block.index;
             order.take(mod::PingPong::mma);
             issue_scores(scores, queries);
             wait_for_value();
@@ -165,6 +169,7 @@ struct Consumer {
             softmax.rescale_after(rescale);
         }
         wait_for_value();
+        if constexpr (mod::kHasBlockMask) Ends::clear_values(*this, length, newest);
         issue_output(output, p, value_operand());
         finish_output(output, p);
     }
@@ -196,7 +201,7 @@ struct Consumer {
             order.pass(mod::PingPong::softmax);
             softmax.rescale_after(rescale);
             wait_for_value();
-            Ends::clear_values(*this, length, next);
+            Ends::clear_values(*this, length, block.index);
             issue_output(output, p, value_operand());
             finish_output(output, p);
         }

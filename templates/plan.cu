@@ -1,6 +1,6 @@
 // Block masks: which tiles of the score matrix the attention kernels visit, and which of those hold
 // nothing hidden. Three launches build the masks of all kernels (blockIdx.y), for each b and h that
-// the mask tells apart.
+// the mask tells apart; of layouts other than dense, for each such h and all requests.
 //
 // What the mask computes from queries alone or keys alone is reduced to its least and greatest
 // value in each tile. Interval arithmetic on those decides most tiles. Of the others the corners
@@ -11,6 +11,7 @@
 #include "common/arguments.h"
 #include "common/block_mask.h"
 #include "common/corners.cuh"
+#include "common/sequence_length.cuh"
 
 using interval::Fact;
 
@@ -21,24 +22,69 @@ constexpr int kAtLeastOne = 1; // entry, in arrays that may be empty
 
 __device__ int lane_index() { return static_cast<int>(threadIdx.x) % 32; }
 __device__ int warp_index() { return static_cast<int>(threadIdx.x) / 32; }
+__device__ int tiles_of(int length, int tile) { return (length + tile - 1) / tile; }
+
+// Where a tile of one side is: its batch entry, and which of the entry's tiles it is. A place of
+// requests may have none.
+using TilePlace = TileOfRequest;
+
+// The index-th tile of a side, of so many that all entries have: of the block mask's own entry, or
+// of requests as block_mask.h says.
+template <bool kIsRagged, typename FirstRow>
+__device__ TilePlace place_of(const AttentionArguments& attention, const PlanArguments& plan,
+                              int mask, int index, int tile, int tiles, FirstRow first_row) {
+    if constexpr (mod::kIsDense) return {mask / plan.masks_of_heads, index};
+    if constexpr (kIsRagged) return tile_of_request(index, attention.batch, tile, first_row);
+    const int tiles_of_one = tiles / attention.batch;
+    return {index / tiles_of_one, index % tiles_of_one};
+}
+// The other way: the index of an entry's tile.
+template <bool kIsRagged>
+__device__ int index_of(const AttentionArguments& attention, int b, int own, long long first_row,
+                        int tile, int tiles) {
+    if constexpr (mod::kIsDense) return own;
+    if constexpr (kIsRagged) return static_cast<int>(first_row / tile) + b + own;
+    return b * (tiles / attention.batch) + own;
+}
+
+__device__ TilePlace query_place(const AttentionArguments& attention, const PlanArguments& plan,
+                                 const PlannedBlockMask& planned, int mask, int index) {
+    return place_of<mod::kQueriesAreRagged>(attention, plan, mask, index, planned.query_tile,
+                                            planned.query_tiles,
+                                            [&](int b) { return attention.sequences.of(b).q_row; });
+}
+__device__ TilePlace key_place(const AttentionArguments& attention, const PlanArguments& plan,
+                               const PlannedBlockMask& planned, int mask, int index) {
+    return place_of<mod::kKeysAreRagged>(attention, plan, mask, index, planned.key_tile,
+                                         planned.key_tiles,
+                                         [&](int b) { return attention.sequences.of(b).kv_row; });
+}
+
+// Whether the kernel that reads the block mask has this entry.
+__device__ bool has_rows(const AttentionArguments& attention, const PlannedBlockMask& planned,
+                         const SequenceLength& length) {
+    if (mod::kIsDense || planned.rows_of == RowsOf::all) return true;
+    return has_few_rows(length, attention.heads / attention.kv_heads) ==
+           (planned.rows_of == RowsOf::few);
+}
 
 // One (b, h) that stands for all that share its mask.
 struct BlockMaskHead {
-    const AttentionArguments& attention;
     const mod::Arguments& arguments;
+    const SequenceLength length;
     int b, h, h_kv;
     mod::Launch launch;
     mod::Head head;
 
-    __device__ BlockMaskHead(const AttentionArguments& a, const mod::Arguments& words,
-                             const PlanArguments& plan, int mask)
-        : attention(a), arguments(words), b(mask / plan.masks_of_heads),
-          h(mask % plan.masks_of_heads), h_kv(h / (a.heads / a.kv_heads)),
-          launch(mod::at_launch(words)), head(mod::at_head(words, launch, b, h, h_kv)) {}
+    __device__ BlockMaskHead(const AttentionArguments& attention, const mod::Arguments& words,
+                             const PlanArguments& plan, int mask, const SequenceLength& of_entry)
+        : arguments(words), length(of_entry), b(length.b()), h(mask % plan.masks_of_heads),
+          h_kv(h / (attention.heads / attention.kv_heads)), launch(mod::at_launch(words)),
+          head(mod::at_head(words, launch, b, h, h_kv)) {}
 
     // Positions of the tensors become those that the program sees.
-    __device__ int q(int row) const { return row + static_cast<int>(attention.q_offset); }
-    __device__ int kv(int row) const { return row + static_cast<int>(attention.kv_offset); }
+    __device__ int q(int row) const { return row + static_cast<int>(length.q_offset()); }
+    __device__ int kv(int row) const { return row + static_cast<int>(length.kv_offset()); }
     __device__ mod::Row row(int position) const {
         return mod::at_row(arguments, launch, head, b, h, h_kv, q(position));
     }
@@ -58,6 +104,8 @@ struct Span {
     int first, last;
     __device__ Span(int tile, int size, int length)
         : first(tile * size), last(min(first + size, length) - 1) {}
+    // Of a place of requests without a tile, or behind the end of one.
+    __device__ bool is_empty() const { return !mod::kIsDense && (first < 0 || first > last); }
 };
 
 __device__ double shuffle(double x, int distance) {
@@ -119,24 +167,28 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     const long long unit = static_cast<long long>(blockIdx.x) * kWarps + warp_index();
     const int mask = static_cast<int>(unit / tiles);
     if (mask >= plan.masks_of_heads * plan.masks_of_batches) return;
-    const BlockMaskHead head(attention, arguments, plan, mask);
     const int index = static_cast<int>(unit % tiles);
     const bool is_key = index >= planned.query_tiles;
     const int tile = is_key ? index - planned.query_tiles : index;
     if (lane_index() == 0 && is_key == (planned.by_keys != 0))
         planned.mask.rows[static_cast<long long>(mask) * planned.mask.row_count + tile] = {
             0, 1 << 30, 0};
+    const TilePlace place = is_key ? key_place(attention, plan, planned, mask, tile)
+                                   : query_place(attention, plan, planned, mask, tile);
+    const SequenceLength length(attention, place.request);
+    const Span span = is_key ? Span(place.tile, planned.key_tile, length.keys())
+                             : Span(place.tile, planned.query_tile, length.queries());
+    if (span.is_empty() || !has_rows(attention, planned, length)) return;
+    const BlockMaskHead head(attention, arguments, plan, mask, length);
     if (is_key) {
         const long long at = static_cast<long long>(mask) * planned.key_tiles + tile;
         reduce_facts<mod::kKeyFacts>(
-            Span(tile, planned.key_tile, attention.kv_len),
-            planned.key_facts + 2 * mod::kKeyFacts * at,
+            span, planned.key_facts + 2 * mod::kKeyFacts * at,
             [&](int position, Fact* facts) { mod::key_facts(head.column(position), facts); });
     } else {
         const long long at = static_cast<long long>(mask) * planned.query_tiles + tile;
         reduce_facts<mod::kQueryFacts>(
-            Span(tile, planned.query_tile, attention.q_len),
-            planned.query_facts + 2 * mod::kQueryFacts * at,
+            span, planned.query_facts + 2 * mod::kQueryFacts * at,
             [&](int position, Fact* facts) { mod::query_facts(head.row(position), facts); });
     }
 }
@@ -154,15 +206,25 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     if (mask >= plan.masks_of_heads * plan.masks_of_batches) return;
     const int row = static_cast<int>(row_index % tiles.row_count);
     const int first_word = static_cast<int>(blockIdx.x % static_cast<unsigned>(parts)) * kWarps;
-    const BlockMaskHead head(attention, arguments, plan, mask);
+    const TilePlace place = planned.by_keys ? key_place(attention, plan, planned, mask, row)
+                                            : query_place(attention, plan, planned, mask, row);
+    const SequenceLength length(attention, place.request);
+    const int own = place.tile;
     const auto queries_of = [&](int column) {
-        return Span(planned.by_keys ? column : row, planned.query_tile, attention.q_len);
+        return Span(planned.by_keys ? column : own, planned.query_tile, length.queries());
     };
     const auto keys_of = [&](int column) {
-        return Span(planned.by_keys ? row : column, planned.key_tile, attention.kv_len);
+        return Span(planned.by_keys ? own : column, planned.key_tile, length.keys());
     };
 
-    const int columns = planned.by_keys ? planned.query_tiles : planned.key_tiles;
+    int columns = planned.by_keys ? planned.query_tiles : planned.key_tiles;
+    if constexpr (!mod::kIsDense) {
+        columns = planned.by_keys ? tiles_of(length.queries(), planned.query_tile)
+                                  : tiles_of(length.keys(), planned.key_tile);
+        const bool is_empty = planned.by_keys ? keys_of(0).is_empty() : queries_of(0).is_empty();
+        if (is_empty || 32 * first_word >= columns || !has_rows(attention, planned, length)) return;
+    }
+    const BlockMaskHead head(attention, arguments, plan, mask, length);
     const int column = 32 * first_word + static_cast<int>(threadIdx.x);
     Fact visible = interval::of(false);
     bool is_open = false;
@@ -175,10 +237,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                 to[i] = {from[2 * i], from[2 * i + 1]};
         };
         Fact query_facts[mod::kQueryFacts + kAtLeastOne], key_facts[mod::kKeyFacts + kAtLeastOne];
-        load(planned.query_facts, mod::kQueryFacts, planned.query_tiles,
-             planned.by_keys ? column : row, query_facts);
-        load(planned.key_facts, mod::kKeyFacts, planned.key_tiles, planned.by_keys ? row : column,
-             key_facts);
+        const int query_index = index_of<mod::kQueriesAreRagged>(
+            attention, place.request, planned.by_keys ? column : own, length.first_query_row(),
+            planned.query_tile, planned.query_tiles);
+        const int key_index = index_of<mod::kKeysAreRagged>(
+            attention, place.request, planned.by_keys ? own : column, length.first_key_row(),
+            planned.key_tile, planned.key_tiles);
+        load(planned.query_facts, mod::kQueryFacts, planned.query_tiles, query_index, query_facts);
+        load(planned.key_facts, mod::kKeyFacts, planned.key_tiles, key_index, key_facts);
         const Span queries = queries_of(column), keys = keys_of(column);
         visible = mod::tile_visible(arguments, head.launch, head.head, head.b, head.h, head.h_kv,
                                     {double(head.q(queries.first)), double(head.q(queries.last))},

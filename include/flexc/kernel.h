@@ -122,7 +122,8 @@ struct PlanOptions {
     bool replace_dq = false;           // for all that: dq is written, in the type that it has
     // Tensors like those of later calls, read by plan() alone: their strides, alignment and types
     // choose the kernels. Null, and for a tensor that is absent: one without gaps that starts at 16
-    // aligned bytes. A call whose tensors the plan's kernels cannot take is an error.
+    // aligned bytes. A call whose tensors the plan's kernels cannot take is an error. Ragged ones
+    // with as many rows as there will be say how much memory block masks take.
     const ForwardTensors* forward = nullptr;
     const BackwardTensors* backward = nullptr;
     // plan()'s buffers are only like those of later calls: each call builds the block mask of its
@@ -186,7 +187,8 @@ class Kernel {
     // Hopper want tensors that TMA can walk (16-byte aligned bases and strides) and a positive
     // scale. Where the mask needs a block mask, and all buffers that it reads are given, launches
     // on the stream build it in memory of the plan: it then stands for what those buffers hold, for
-    // any number of calls. Without them each call builds a block mask in its workspace.
+    // any number of calls. Without them, and where tensors are not dense, each call builds a block
+    // mask in its workspace.
     Result<Plan> plan(const Sizes& sizes, std::span<const NamedTensor> buffers = {},
                       Stream stream = {}, const PlanOptions& options = {}) const;
 

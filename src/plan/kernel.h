@@ -102,6 +102,8 @@ struct WarpSpecializedForward {
 struct BlockMaskFacts {
     int query_facts = 0, key_facts = 0;
     bool by_batch = false, by_head = false;
+    Layout queries = Layout::dense, keys = Layout::dense;
+    bool is_dense() const { return queries == Layout::dense && keys == Layout::dense; }
 };
 
 struct KernelConfig {
@@ -118,9 +120,10 @@ struct KernelConfig {
     std::optional<BlockMaskFacts> block_mask; // set: builds block masks
     // A kernel of a warp-specialized backward, or one that goes before or after it.
     bool is_warp_specialized = false;
-    int saves_registers = 0;     // in which form of its template, each at the cost of some speed
-    bool has_block_mask = false; // visits the tiles that a block mask names
-    bool owns_keys = false;      // a block has a tile of keys and visits queries, not the other way
+    int saves_registers = 0;      // in which form of its template, each at the cost of some speed
+    bool has_block_mask = false;  // visits the tiles that a block mask names
+    bool has_few_queries = false; // of requests: forward_few.cu
+    bool owns_keys = false; // a block has a tile of keys and visits queries, not the other way
     int key_width = 0; // of the 2-D key index by which it stages or sums what is read; 0 for none
     bool stages_columns = false;      // what is read by column of that 2-D key index
     bool stages_sums = false;         // and what is summed by column

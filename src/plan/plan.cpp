@@ -186,7 +186,10 @@ KernelConfig block_mask_builder(const passes::Mod& mod) {
     config.template_path = "plan.cu";
     config.entry = "flexc_plan_tiles";
     config.warps = 8;
-    config.block_mask = {.by_batch = reads.has(Dependence::b), .by_head = reads.has(Dependence::h)};
+    config.block_mask = {.by_batch = reads.has(Dependence::b),
+                         .by_head = reads.has(Dependence::h),
+                         .queries = mod.program.query_layout,
+                         .keys = mod.program.key_layout};
     config.reason = mod.mask_tier == analysis::MaskTier::tile_tests
                         ? "tiles by intervals, then by their elements"
                         : "tiles by their elements";

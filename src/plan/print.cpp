@@ -2,6 +2,7 @@
 #include "plan/plan.h"
 
 #include "common/block_mask.h"
+#include "common/sequences.h"
 #include "support/text.h"
 
 namespace flexc::plan {
@@ -18,11 +19,13 @@ std::string_view heads_of(bool by_batch, bool by_head) {
 std::string block_mask_of(const KernelConfig& config) {
     const bool by_keys =
         config.kind == KernelKind::backward_dkdv || config.kind == KernelKind::backward_fused;
+    const int own_tile = by_keys                  ? config.key_tile
+                         : config.has_few_queries ? kMostFewRows
+                                                  : config.query_tile;
     return formatted(
         "    its block mask: {} bytes for a row of tiles, of {} {}, and {} for each 32 tiles "
         "of {} {} in it\n",
-        sizeof(TileRow) + sizeof(int), by_keys ? config.key_tile : config.query_tile,
-        by_keys ? "keys" : "queries", sizeof(TileWord),
+        sizeof(TileRow) + sizeof(int), own_tile, by_keys ? "keys" : "queries", sizeof(TileWord),
         by_keys ? config.query_tile : config.key_tile, by_keys ? "queries" : "keys");
 }
 
@@ -52,10 +55,14 @@ std::string tables_of(const WarpSpecializedForward& forward) {
 std::string builder_of(const KernelConfig& config) {
     const BlockMaskFacts& facts = *config.block_mask;
     return formatted(
-        "  flexc_plan_facts, {}, flexc_plan_order: a block mask for {} for each kernel that "
+        "  flexc_plan_facts, {}, flexc_plan_order: a block mask for {}{} for each kernel that "
         "has one; {} intervals of {} bytes for each tile of queries, {} of keys; {}\n",
-        config.entry, heads_of(facts.by_batch, facts.by_head), facts.query_facts,
-        2 * sizeof(double), facts.key_facts, config.reason);
+        config.entry,
+        facts.is_dense() ? heads_of(facts.by_batch, facts.by_head)
+        : facts.by_head  ? "each h and all requests"
+                         : "all h and requests",
+        facts.is_dense() ? "" : ", in each call,", facts.query_facts, 2 * sizeof(double),
+        facts.key_facts, config.reason);
 }
 
 std::string reader_of(const KernelConfig& config) {

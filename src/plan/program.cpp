@@ -12,11 +12,9 @@ namespace flexc::plan {
 namespace {
 
 // Reads outside the mask's buffers are reported for every element, so that all are visited then.
-// Requests have no block masks: their tiles differ from one set of lengths to the next.
 bool needs_block_mask_of(const passes::Mod& mod) {
-    return mod.program.is_dense() && mod.out_of_range == ir::kNoNode &&
-           (mod.mask_tier == analysis::MaskTier::tile_tests ||
-            mod.mask_tier == analysis::MaskTier::exhaustive);
+    return mod.out_of_range == ir::kNoNode && (mod.mask_tier == analysis::MaskTier::tile_tests ||
+                                               mod.mask_tier == analysis::MaskTier::exhaustive);
 }
 
 int bytes_of_read(const passes::Mod& mod, ir::NodeId read) {

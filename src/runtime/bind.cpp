@@ -422,7 +422,7 @@ void set_shared(const KernelState& kernel, const Tensors& tensors, AttentionArgu
     attention.lse = argument(tensors.lse, queries, false);
 }
 
-void set_checked(const KernelState& kernel, const PlanState&, const ForwardTensors& tensors,
+void set_checked(const KernelState& kernel, const PlanState& plan, const ForwardTensors& tensors,
                  AttentionArguments& attention) {
     set_shared(kernel, tensors, attention);
     attention.k_scale = scale_argument(tensors.k_scale);
@@ -430,6 +430,10 @@ void set_checked(const KernelState& kernel, const PlanState&, const ForwardTenso
     if (kernel.options.query_layout == Layout::ragged) attention.q_rows = tensors.q.shape[0];
     if (kernel.options.key_layout == Layout::ragged)
         attention.kv_rows = std::min(tensors.k.shape[0], tensors.v.shape[0]);
+    if (!kernel.executable->has_block_masks()) return;
+    // Those that block masks have room for; no request has others.
+    attention.q_rows = std::min<long long>(attention.q_rows, plan.mask_q_rows);
+    attention.kv_rows = std::min<long long>(attention.kv_rows, plan.mask_kv_rows);
 }
 
 void set_checked(const KernelState& kernel, const PlanState& plan, const BackwardTensors& tensors,
@@ -604,7 +608,9 @@ void find_workspace(const KernelState& kernel, PlanState& plan) {
         plan.workspace_bytes =
             std::max(plan.workspace_bytes, support::plus(plan.gradient_offset, rounded_bytes));
     }
-    plan.block_mask_bytes = kernel.executable->block_mask_bytes(call);
+    shapes.attention.q_rows = plan.mask_q_rows;
+    shapes.attention.kv_rows = plan.mask_kv_rows;
+    plan.block_mask_bytes = kernel.executable->block_mask_bytes(shapes.view({}, {}));
 }
 
 // Sums that become gradients of other types are in the workspace.
@@ -678,7 +684,8 @@ Result<PlanState> bind_values(const ir::Program& program, int head_dim, int head
     return plan;
 }
 
-// Ragged tensors that are longer than the requests leave room for longer ones.
+// Ragged tensors that are longer than the requests leave room for longer ones. Block masks have
+// room for all that requests may become, where no tensors say how long these are.
 void find_most_rows(const KernelState& kernel, Sequences& sequences, const PlanOptions& options,
                     PlanState& plan) {
     plan.q_rows = sequences.q_rows;
@@ -692,13 +699,21 @@ void find_most_rows(const KernelState& kernel, Sequences& sequences, const PlanO
     };
     if (options.forward != nullptr) lengthen_both(options.forward->q, options.forward->k);
     if (options.backward != nullptr) lengthen_both(options.backward->q, options.backward->k);
-    if (!sequences.is_on_device) return;
-    const auto all_of = [&](Layout layout, std::int64_t length, std::int64_t& rows) {
-        if (layout == Layout::ragged && rows == 0)
-            rows = std::min<std::int64_t>(plan.sizes.batch * length, INT32_MAX);
+    const auto all_of = [&](Layout layout, std::int64_t length) -> std::int64_t {
+        if (layout != Layout::ragged) return 0;
+        return std::min<std::int64_t>(plan.sizes.batch * length, INT32_MAX);
     };
-    all_of(kernel.options.query_layout, plan.sizes.q_len, plan.q_rows);
-    all_of(kernel.options.key_layout, plan.sizes.kv_len, plan.kv_rows);
+    const std::int64_t all_queries = all_of(kernel.options.query_layout, plan.sizes.q_len);
+    const std::int64_t all_keys = all_of(kernel.options.key_layout, plan.sizes.kv_len);
+    if (sequences.is_on_device) {
+        if (plan.q_rows == 0) plan.q_rows = all_queries;
+        if (plan.kv_rows == 0) plan.kv_rows = all_keys;
+    }
+    // A backward has workspace for the rows that are known now, and no more.
+    const bool may_grow = options.forward == nullptr && !kernel.options.backward;
+    plan.mask_q_rows = may_grow ? std::max(plan.q_rows, all_queries) : plan.q_rows;
+    plan.mask_kv_rows = may_grow ? std::max(plan.kv_rows, all_keys) : plan.kv_rows;
+    if (!sequences.is_on_device) return;
     sequences.q_rows = plan.q_rows;
     sequences.kv_rows = plan.kv_rows;
 }

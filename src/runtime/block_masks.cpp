@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 
-#include "runtime/alignment.h"
 #include "support/text.h"
 
 namespace flexc::runtime {
@@ -12,26 +11,14 @@ namespace flexc::runtime {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32; // of plan.cu
-constexpr std::int64_t kTilesInWord = 32;
 
-std::int64_t parts(std::int64_t whole, std::int64_t part) { return (whole + part - 1) / part; }
-
-// Hands out pieces of memory, or where there is none only counts.
-class Carver {
-  public:
-    explicit Carver(std::byte* memory) : memory_(memory) {}
-    template <typename T> T* take(std::int64_t count) {
-        std::byte* const piece = memory_ == nullptr ? nullptr : memory_ + used_;
-        used_ = support::plus(used_,
-                              aligned(support::times(static_cast<std::size_t>(count), sizeof(T))));
-        return reinterpret_cast<T*>(piece);
-    }
-    std::size_t used() const { return used_; }
-
-  private:
-    std::byte* memory_;
-    std::size_t used_ = 0;
-};
+// Whether requests may have such rows.
+bool has_rows(const MaskTiling& tiling, const AttentionArguments& attention) {
+    const int most_few = kMostFewRows / (attention.heads / attention.kv_heads);
+    return attention.q_len > (tiling.rows_of == RowsOf::many  ? most_few
+                              : tiling.rows_of == RowsOf::few ? 0
+                                                              : -1);
+}
 
 } // namespace
 
@@ -45,46 +32,21 @@ Result<BlockMasks> BlockMasks::load(cuda::Module module, const plan::KernelConfi
     return BlockMasks(std::move(module), *planner.block_mask, *facts, *tiles, *order);
 }
 
-BlockMasks::Tiling BlockMasks::tiling_of(const plan::KernelConfig& kernel) {
-    return {kernel.query_tile, kernel.key_tile, kernel.owns_keys};
-}
-
-void BlockMasks::add(const plan::KernelConfig& kernel) {
-    const Tiling tiling = tiling_of(kernel);
-    if (std::ranges::find(tilings_, tiling) == tilings_.end()) tilings_.push_back(tiling);
+void BlockMasks::add(const plan::KernelConfig& kernel, Pass pass) {
+    const MaskTiling tiling = tiling_of(shape_, kernel);
+    auto found = std::ranges::find(masks_, tiling, &Mask::tiling);
+    if (found == masks_.end()) found = masks_.insert(masks_.end(), {.tiling = tiling});
+    (pass == Pass::forward ? found->of_forward : found->of_backward) = true;
 }
 
 BlockMasks::Placed BlockMasks::place(const AttentionArguments& attention, std::byte* memory) const {
     Placed result;
-    PlanArguments& plan = result.plan;
-    plan.masks_of_batches = shape_.by_batch ? attention.batch : 1;
-    plan.masks_of_heads = shape_.by_head ? attention.heads : 1;
-    const std::int64_t masks = std::int64_t{plan.masks_of_batches} * plan.masks_of_heads;
+    const MaskCount count = masks_of(shape_, attention);
+    result.plan.masks_of_batches = count.batches;
+    result.plan.masks_of_heads = count.heads;
     Carver carver(memory);
-    for (std::size_t i = 0; i < tilings_.size(); ++i) {
-        const Tiling& tiling = tilings_[i];
-        const std::int64_t query_tiles = parts(attention.q_len, tiling.query_tile);
-        const std::int64_t key_tiles = parts(attention.kv_len, tiling.key_tile);
-        const std::int64_t rows = tiling.by_keys ? key_tiles : query_tiles;
-        const std::int64_t words = parts(tiling.by_keys ? query_tiles : key_tiles, kTilesInWord);
-        plan.masks[i] = {
-            .mask = {.rows = carver.take<TileRow>(masks * rows),
-                     .words = carver.take<TileWord>(support::product(masks, rows, words)),
-                     .order = carver.take<int>(masks * rows),
-                     .row_count = static_cast<int>(rows),
-                     .word_count = static_cast<int>(words),
-                     .batch_stride = shape_.by_batch ? plan.masks_of_heads : 0,
-                     .head_stride = shape_.by_head ? 1 : 0},
-            .query_facts =
-                carver.take<double>(support::product(masks, query_tiles, 2 * shape_.query_facts)),
-            .key_facts =
-                carver.take<double>(support::product(masks, key_tiles, 2 * shape_.key_facts)),
-            .query_tile = tiling.query_tile,
-            .key_tile = tiling.key_tile,
-            .query_tiles = static_cast<int>(query_tiles),
-            .key_tiles = static_cast<int>(key_tiles),
-            .by_keys = tiling.by_keys};
-    }
+    for (std::size_t i = 0; i < masks_.size(); ++i)
+        result.plan.masks[i] = place_block_mask(shape_, masks_[i].tiling, attention, carver);
     result.bytes = carver.used();
     return result;
 }
@@ -95,23 +57,27 @@ std::size_t BlockMasks::bytes(const AttentionArguments& attention) const {
 
 BlockMask BlockMasks::of(const plan::KernelConfig& kernel, const AttentionArguments& attention,
                          void* memory) const {
-    const auto index = std::ranges::find(tilings_, tiling_of(kernel)) - tilings_.begin();
+    const auto index =
+        std::ranges::find(masks_, tiling_of(shape_, kernel), &Mask::tiling) - masks_.begin();
     return place(attention, static_cast<std::byte*>(memory)).plan.masks[index].mask;
 }
 
 Result<void> BlockMasks::build(const AttentionArguments& attention, const void* words, void* memory,
-                               void* stream) const {
+                               std::optional<Pass> pass, void* stream) const {
+    if (attention.batch == 0) return {}; // there are no requests
     const Placed placed = place(attention, static_cast<std::byte*>(memory));
-    const PlanArguments& plan = placed.plan;
+    PlanArguments plan = placed.plan;
     const std::int64_t masks = std::int64_t{plan.masks_of_batches} * plan.masks_of_heads;
+    unsigned count = 0;
     std::int64_t facts = 0, tiles = 0, order = 0; // blocks
-    for (std::size_t i = 0; i < tilings_.size(); ++i) {
-        const PlannedBlockMask& one = plan.masks[i];
+    for (std::size_t i = 0; i < masks_.size(); ++i) {
+        if (!masks_[i].is_of(pass) || !has_rows(masks_[i].tiling, attention)) continue;
+        const PlannedBlockMask& one = plan.masks[count++] = placed.plan.masks[i];
         const std::int64_t rows = one.mask.row_count;
-        facts =
-            std::max(facts, parts(masks * (std::int64_t{one.query_tiles} + one.key_tiles), kWarps));
-        tiles = std::max(tiles, support::product(masks, rows, parts(one.mask.word_count, kWarps)));
-        order = std::max(order, masks * parts(rows, kThreads));
+        facts = std::max(facts,
+                         pieces(masks * (std::int64_t{one.query_tiles} + one.key_tiles), kWarps));
+        tiles = std::max(tiles, support::product(masks, rows, pieces(one.mask.word_count, kWarps)));
+        order = std::max(order, masks * pieces(rows, kThreads));
     }
     if (std::max({facts, tiles, order}) > INT32_MAX)
         return Error{
@@ -120,18 +86,18 @@ Result<void> BlockMasks::build(const AttentionArguments& attention, const void* 
                       "batch",
                       masks)};
     const std::array<void*, 3> arguments = {const_cast<AttentionArguments*>(&attention),
-                                            const_cast<void*>(words),
-                                            const_cast<PlanArguments*>(&plan)};
+                                            const_cast<void*>(words), &plan};
     struct Launch {
         const cuda::Function* function;
         std::int64_t blocks;
     };
-    for (const Launch& one : {Launch{&facts_, facts}, {&tiles_, tiles}, {&order_, order}})
-        if (auto done = one.function->launch({.x = static_cast<unsigned>(one.blocks),
-                                              .y = static_cast<unsigned>(tilings_.size())},
+    for (const Launch& one : {Launch{&facts_, facts}, {&tiles_, tiles}, {&order_, order}}) {
+        if (one.blocks == 0) continue; // no request has queries, or keys
+        if (auto done = one.function->launch({.x = static_cast<unsigned>(one.blocks), .y = count},
                                              {.x = kThreads}, 0, stream, arguments);
             !done)
             return done;
+    }
     return {};
 }
 

@@ -1,7 +1,8 @@
-// The block masks of a program's kernels: what memory they take, and the launches that build them.
+// The block masks of a program's kernels, and the launches that build them.
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,8 @@
 #include "cuda/driver.h"
 #include "flexc/result.h"
 #include "plan/kernel.h"
+#include "runtime/block_mask_memory.h"
+#include "runtime/executable.h"
 
 namespace flexc::runtime {
 
@@ -17,22 +20,26 @@ class BlockMasks {
     // `planner` is the configuration of the module's kernels. Kernels that visit tiles in the same
     // order and sizes share a mask.
     static Result<BlockMasks> load(cuda::Module module, const plan::KernelConfig& planner);
-    void add(const plan::KernelConfig& kernel);
+    void add(const plan::KernelConfig& kernel, Pass pass);
 
-    // Of all masks; known from the lengths alone.
+    // Of all masks.
     std::size_t bytes(const AttentionArguments& attention) const;
     // Where build() puts the mask of this kernel.
     BlockMask of(const plan::KernelConfig& kernel, const AttentionArguments& attention,
                  void* memory) const;
-    // Three launches, whatever the number of masks. `words` are the program's arguments.
+    // Three launches, whatever the number of masks: of one pass, or of both. `words` are the
+    // program's arguments.
     Result<void> build(const AttentionArguments& attention, const void* words, void* memory,
-                       void* stream) const;
+                       std::optional<Pass> pass, void* stream) const;
 
   private:
-    struct Tiling {
-        int query_tile, key_tile;
-        bool by_keys;
-        friend bool operator==(const Tiling&, const Tiling&) = default;
+    // A mask, and who reads it.
+    struct Mask {
+        MaskTiling tiling;
+        bool of_forward = false, of_backward = false;
+        bool is_of(std::optional<Pass> pass) const {
+            return !pass || (*pass == Pass::forward ? of_forward : of_backward);
+        }
     };
     struct Placed {
         PlanArguments plan{};
@@ -42,13 +49,12 @@ class BlockMasks {
     BlockMasks(cuda::Module module, plan::BlockMaskFacts shape, cuda::Function facts,
                cuda::Function tiles, cuda::Function order)
         : module_(std::move(module)), shape_(shape), facts_(facts), tiles_(tiles), order_(order) {}
-    static Tiling tiling_of(const plan::KernelConfig& kernel);
     Placed place(const AttentionArguments& attention, std::byte* memory) const;
 
     cuda::Module module_; // functions live as long as it does
     plan::BlockMaskFacts shape_;
     cuda::Function facts_, tiles_, order_;
-    std::vector<Tiling> tilings_;
+    std::vector<Mask> masks_; // PlanArguments::kMost at most
 };
 
 } // namespace flexc::runtime

@@ -82,10 +82,11 @@ class CpuExecutable final : public Executable {
                                           backward);
     }
 
+    bool has_block_masks() const override { return block_mask_.has_value(); }
     std::size_t block_mask_bytes(const Call& call) const override {
         return block_mask_ ? block_mask_->bytes(call.attention) : 0;
     }
-    Result<void> build_block_mask(const Call& call) const override {
+    Result<void> build_block_mask(const Call& call, std::optional<Pass>) const override {
         return block_mask_->build(call.attention, call.words, call.block_mask);
     }
     Result<std::shared_ptr<void>> allocate_for_plan(std::size_t bytes) const override {

@@ -120,10 +120,11 @@ class CudaExecutable final : public Executable {
         if (plan.backward)
             if (auto done = load_variants(std::move(*plan.backward), backward_); !done) return done;
         if (block_masks_)
-            for (const auto* variants : {&forward_, &backward_})
+            for (const auto& [variants, pass] :
+                 {std::pair{&forward_, Pass::forward}, std::pair{&backward_, Pass::backward}})
                 if (*variants)
                     for (const plan::KernelConfig& config : (*variants)->first().plan.kernels)
-                        if (config.has_block_mask) block_masks_->add(config);
+                        if (config.has_block_mask) block_masks_->add(config, pass);
         if (!options_.report_out_of_range) return {};
         auto flag = cuda::allocate(sizeof(std::int32_t));
         if (!flag) return flag.error();
@@ -161,6 +162,7 @@ class CudaExecutable final : public Executable {
         return PlacedWorkspace(variants->known(chosen).plan.workspace, call).bytes();
     }
 
+    bool has_block_masks() const override { return block_masks_.has_value(); }
     std::size_t block_mask_bytes(const Call& call) const override {
         return block_masks_ ? block_masks_->bytes(call.attention) : 0;
     }
@@ -184,10 +186,10 @@ class CudaExecutable final : public Executable {
         if (!scope) return scope.error();
         return length_reader_->read(arrays, to, stream.handle);
     }
-    Result<void> build_block_mask(const Call& call) const override {
+    Result<void> build_block_mask(const Call& call, std::optional<Pass> pass) const override {
         auto scope = cuda::ContextScope::enter(options_.device, call.stream.handle);
         if (!scope) return scope.error();
-        return block_masks_->build(call.attention, words_of(call), call.block_mask,
+        return block_masks_->build(call.attention, words_of(call), call.block_mask, pass,
                                    call.stream.handle);
     }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,6 +15,8 @@
 #include "flexc/result.h"
 
 namespace flexc::runtime {
+
+enum class Pass : std::uint8_t { forward, backward };
 
 // Which variant of each pass the calls of a plan get.
 struct PassVariants {
@@ -51,11 +54,14 @@ class Executable {
     // Reads sizes and the shapes of gradients, no pointers.
     virtual std::size_t workspace_bytes(const Call& call, bool backward) const = 0;
 
+    // Whether calls may need block masks.
+    virtual bool has_block_masks() const { return false; }
     // Memory for block masks; 0 where kernels know the tiles that the mask shows as ranges. Reads
     // sizes, no pointers.
     virtual std::size_t block_mask_bytes(const Call&) const { return 0; }
-    // Fills call.block_mask, from what the mask reads, before later work on the stream.
-    virtual Result<void> build_block_mask(const Call&) const { return {}; }
+    // Fills call.block_mask, from what the mask reads, before later work on the stream: for both
+    // passes, or for one.
+    virtual Result<void> build_block_mask(const Call&, std::optional<Pass>) const { return {}; }
 
     // What a plan owns of the device's memory.
     virtual Result<std::shared_ptr<void>> allocate_for_plan(std::size_t bytes) const = 0;

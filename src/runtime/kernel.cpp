@@ -37,12 +37,13 @@ Result<void> check_workspace(const detail::PlanState& plan, Workspace workspace)
 }
 
 // Builds the plan's block mask where all that the mask reads is there; else calls find room for
-// one.
+// one. Of requests, whose lengths change, each call builds its own.
 Result<void> plan_tiles(const detail::KernelState& kernel, detail::PlanState& plan,
                         std::span<const NamedTensor> buffers, Stream stream, bool per_call) {
     if (plan.block_mask_bytes == 0) return {};
     runtime::BoundCall bound;
-    if (per_call || !runtime::bind_mask(kernel, plan, buffers, bound)) {
+    if (per_call || plan.sequences != nullptr ||
+        !runtime::bind_mask(kernel, plan, buffers, bound)) {
         plan.block_mask_offset = runtime::aligned(plan.workspace_bytes);
         plan.workspace_bytes = plan.block_mask_offset + plan.block_mask_bytes;
         return {};
@@ -52,7 +53,7 @@ Result<void> plan_tiles(const detail::KernelState& kernel, detail::PlanState& pl
     plan.block_mask = std::move(*memory);
     runtime::Call call = bound.view({}, stream);
     call.block_mask = plan.block_mask.get();
-    return kernel.executable->build_block_mask(call);
+    return kernel.executable->build_block_mask(call, {});
 }
 
 // To where launches read them, if not in host memory.
@@ -75,7 +76,7 @@ Result<void> plan_sequences(const detail::KernelState& kernel, const detail::Pla
 }
 
 // Whether what launches were told when the plan was made holds of these too: their pages, and the
-// rows that the workspace of a backward has room for.
+// rows that the workspace has room for, of a backward or of block masks.
 Result<void> check_room(const detail::KernelState& kernel, const detail::PlanState& plan,
                         const runtime::Sequences& sequences) {
     if (!kernel.executable->reads_sequences_of_plan()) return {};
@@ -84,14 +85,17 @@ Result<void> check_room(const detail::KernelState& kernel, const detail::PlanSta
         return Error{
             ErrorCode::invalid_option,
             formatted("page_size is {}; the plan was made for {}", sequences.page_size, page_size)};
-    if (!kernel.options.backward) return {};
-    if (sequences.q_rows <= plan.q_rows && sequences.kv_rows <= plan.kv_rows) return {};
+    const bool has_backward = kernel.options.backward;
+    if (!has_backward && !kernel.executable->has_block_masks()) return {};
+    const std::int64_t q_rows = has_backward ? plan.q_rows : plan.mask_q_rows;
+    const std::int64_t kv_rows = has_backward ? plan.kv_rows : plan.mask_kv_rows;
+    if (sequences.q_rows <= q_rows && sequences.kv_rows <= kv_rows) return {};
     return Error{
         ErrorCode::invalid_option,
         formatted("the requests have {} rows of queries and {} of keys; the plan has "
                   "workspace for {} and {}: give plan() tensors with as many rows as there "
-                  "will be (PlanOptions::backward)",
-                  sequences.q_rows, sequences.kv_rows, plan.q_rows, plan.kv_rows)};
+                  "will be (PlanOptions::forward, backward)",
+                  sequences.q_rows, sequences.kv_rows, q_rows, kv_rows)};
 }
 
 Result<void> check_has_lengths(const detail::PlanState& plan) {
@@ -100,13 +104,14 @@ Result<void> check_has_lengths(const detail::PlanState& plan) {
                  "this kernel was compiled for dense tensors, which have no lengths"};
 }
 
-// The plan's block mask, or a new one in the workspace.
+// The plan's block mask, or a new one in the workspace: in the order of the stream, also in a
+// graph, so that it is that of the lengths and buffers which the pass reads.
 Result<void> use_block_mask(const detail::KernelState& kernel, const detail::PlanState& plan,
-                            runtime::Call& call) {
+                            runtime::Pass pass, runtime::Call& call) {
     call.block_mask = plan.block_mask.get();
     if (plan.block_mask_bytes == 0 || plan.block_mask) return {};
     call.block_mask = static_cast<std::byte*>(call.workspace.data) + plan.block_mask_offset;
-    return kernel.executable->build_block_mask(call);
+    return kernel.executable->build_block_mask(call, pass);
 }
 
 } // namespace
@@ -125,7 +130,7 @@ Result<void> Kernel::update(const Plan& plan, std::span<const NamedTensor> buffe
             return Error{ErrorCode::invalid_option, "a buffer that the mask reads is missing"};
         runtime::Call call = bound.view({}, stream);
         call.block_mask = state.block_mask.get();
-        return state_->executable->build_block_mask(call);
+        return state_->executable->build_block_mask(call, {});
     });
 }
 
@@ -193,7 +198,8 @@ Result<void> Kernel::forward(const Plan& plan, const ForwardTensors& tensors,
             !done)
             return done;
         runtime::Call call = bound.view(workspace, stream);
-        if (auto done = use_block_mask(*state_, *plan.state_, call); !done) return done;
+        if (auto done = use_block_mask(*state_, *plan.state_, runtime::Pass::forward, call); !done)
+            return done;
         return state_->executable->forward(call);
     });
 }
@@ -222,7 +228,8 @@ Result<void> Kernel::backward(const Plan& plan, const BackwardTensors& tensors,
             !done)
             return done;
         runtime::Call call = bound.view(workspace, stream);
-        if (auto done = use_block_mask(*state_, *plan.state_, call); !done) return done;
+        if (auto done = use_block_mask(*state_, *plan.state_, runtime::Pass::backward, call); !done)
+            return done;
         return state_->executable->backward(call);
     });
 }

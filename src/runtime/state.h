@@ -41,6 +41,8 @@ struct PlanState {
     std::shared_ptr<runtime::SequenceState> sequences; // null: dense
     // Most rows that ragged tensors have, for which there is workspace of a backward.
     std::int64_t q_rows = 0, kv_rows = 0;
+    // For which there is memory of block masks.
+    std::int64_t mask_q_rows = 0, mask_kv_rows = 0;
 };
 
 } // namespace flexc::detail

@@ -9,6 +9,29 @@ __device__ inline long long rows_before(const BlockMask& mask, int b, int h) {
     return (static_cast<long long>(b) * mask.batch_stride + h * mask.head_stride) * mask.row_count;
 }
 
+// The row of a block mask that has the tile-th of a batch entry's own tiles, of kTile rows each.
+// first_row: of the entry, in a packed tensor.
+template <int kTile, bool kIsRagged>
+__device__ inline long long row_of_tile(const BlockMask& mask, int b, int h, long long first_row,
+                                        int tile) {
+    if constexpr (mod::kIsDense) return rows_before(mask, b, h) + tile;
+    const long long before = kIsRagged ? first_row / kTile : 0;
+    return rows_before(mask, 0, h) + before + static_cast<long long>(b) * mask.batch_stride + tile;
+}
+// Of tiles of queries, and of keys, as this kernel has them.
+template <typename Length>
+__device__ inline long long row_of_queries(const BlockMask& mask, const Length& length, int h,
+                                           int tile) {
+    return row_of_tile<mod::kQueryTile, mod::kQueriesAreRagged>(mask, length.b(), h,
+                                                                length.first_query_row(), tile);
+}
+template <typename Length>
+__device__ inline long long row_of_keys(const BlockMask& mask, const Length& length, int h,
+                                        int tile) {
+    return row_of_tile<mod::kKeyTile, mod::kKeysAreRagged>(mask, length.b(), h,
+                                                           length.first_key_row(), tile);
+}
+
 // The row of tiles that is the place-th longest.
 __device__ inline int row_in_order(const BlockMask& mask, int b, int h, int place) {
     return mask.order[rows_before(mask, b, h) + place];
@@ -17,14 +40,14 @@ __device__ inline int row_in_order(const BlockMask& mask, int b, int h, int plac
 // Tiles of a range, or where the mask has a block mask those that it says something is visible in.
 class TileWalk {
   public:
-    __device__ TileWalk(const BlockMask& mask, int b, int h, int row, TileRange range)
+    // row: of the block mask.
+    __device__ TileWalk(const BlockMask& mask, long long row, TileRange range)
         : tile_(range.begin), end_(range.end) {
         if constexpr (mod::kHasBlockMask) {
-            const long long at = rows_before(mask, b, h) + row;
-            const TileRow found = mask.rows[at];
+            const TileRow found = mask.rows[row];
             end_ = found.end;
             first_ = found.begin / 32 * 32;
-            words_ = mask.words + at * mask.word_count + first_ / 32;
+            words_ = mask.words + row * mask.word_count + first_ / 32;
             word_ = found.count == 0 ? TileWord{0, 0} : *words_;
             advance();
         }

@@ -42,10 +42,27 @@ struct LongestTileFirst {
     }
 };
 
+// Of layouts other than dense whose mask has a block mask: the longest tiles of all requests first,
+// each for all heads. `tile`: rows of one; `length`: the most rows of a request.
+template <bool kRowsAreRagged, typename FirstRow>
+__device__ inline BlockTile longest_tile_of(const AttentionArguments& attention, int heads,
+                                            int block, int tile, int length, FirstRow first_row) {
+    const int head = block % heads;
+    const int place =
+        row_in_order(attention.block_mask, 0, head * (attention.heads / heads), block / heads);
+    if constexpr (kRowsAreRagged) {
+        const TileOfRequest found = tile_of_request(place, attention.batch, tile, first_row);
+        return {found.request * heads + head, found.tile};
+    }
+    const int tiles = (length + tile - 1) / tile;
+    return {place / tiles * heads + head, place % tiles};
+}
+
 // A band makes later queries see more keys, and earlier keys be seen by more queries.
-using QueryTileOrder = Select<mod::kHasBlockMask, LongestTileFirst,
-                              Select<mod::kHasBand, LastTileFirst, FirstTileFirst>>;
-using KeyTileOrder = Select<mod::kHasBlockMask, LongestTileFirst, FirstTileFirst>;
+constexpr bool kOrdersOneHead = mod::kHasBlockMask && mod::kIsDense;
+using QueryTileOrder =
+    Select<kOrdersOneHead, LongestTileFirst, Select<mod::kHasBand, LastTileFirst, FirstTileFirst>>;
+using KeyTileOrder = Select<kOrdersOneHead, LongestTileFirst, FirstTileFirst>;
 
 // Of queries, in the order of memory; heads are those of queries over the batch.
 __device__ inline BlockTile tile_of_rows(const AttentionArguments& attention, int block, int tile) {
@@ -59,6 +76,10 @@ __device__ inline BlockTile tile_of_rows(const AttentionArguments& attention, in
 
 // Of queries, in the order in which they should start.
 __device__ inline BlockTile query_tile_of(const AttentionArguments& attention, int block) {
+    if constexpr (mod::kHasBlockMask && !mod::kIsDense)
+        return longest_tile_of<mod::kQueriesAreRagged>(
+            attention, attention.heads, block, mod::kQueryTile, attention.q_len,
+            [&](int b) { return attention.sequences.of(b).q_row; });
     if constexpr (mod::kQueriesAreRagged) {
         const int tiles = ragged_tiles(attention, attention.q_rows, mod::kQueryTile);
         const int place = mod::kHasBand ? tiles * attention.heads - 1 - block : block;

@@ -114,8 +114,12 @@ struct KeyTile : KeyLengths {
             count = count_of(attention, h_kv * (attention.heads / attention.kv_heads));
     }
 
+    // Of the block mask.
+    __device__ long long mask_row(const AttentionArguments& attention, int h) const {
+        return row_of_keys(attention.block_mask, length(attention), h, index());
+    }
     __device__ int count_of(const AttentionArguments& attention, int h) const {
-        return attention.block_mask.rows[rows_before(attention.block_mask, b, h) + index()].count;
+        return attention.block_mask.rows[mask_row(attention, h)].count;
     }
 
   private:
@@ -126,7 +130,7 @@ struct KeyTile : KeyLengths {
 
     // Of ragged keys: places as tile_of_request has them, each for as many heads as share the L2
     // cache; none where the place has no tile. A band gives earlier tiles of a request more
-    // queries.
+    // queries; with a block mask, those that see most for the group's first head go first.
     static __device__ KeyTile of_request(const AttentionArguments& attention, int index) {
         constexpr int kCacheQueries = (32 << 20) / kQueryBytes;
         const int places = ragged_tiles(attention, attention.kv_rows, mod::kKeyTile);
@@ -136,14 +140,19 @@ struct KeyTile : KeyLengths {
         const int first_head = index / (group * places) * group;
         const int width = min(group, attention.kv_heads - first_head);
         const int rest = index - first_head * places;
+        const int h_kv = first_head + rest % width;
+        int place = rest / width;
+        if constexpr (mod::kHasBlockMask)
+            place = row_in_order(attention.block_mask, 0, h_kv * sharers, place);
         const TileOfRequest found =
-            tile_of_request(rest / width, attention.batch, mod::kKeyTile,
+            tile_of_request(place, attention.batch, mod::kKeyTile,
                             [&](int b) { return attention.sequences.of(b).kv_row; });
         const RequestLength length(attention, found.request);
         const int first_key = found.tile * mod::kKeyTile;
         if (found.tile < 0 || first_key >= length.key_rows()) return none();
-        KeyTile keys(found.request, first_head + rest % width, first_key, 0);
+        KeyTile keys(found.request, h_kv, first_key, 0);
         static_cast<KeyLengths&>(keys) = KeyLengths(length);
+        if constexpr (mod::kHasBlockMask) keys.count = keys.count_of(attention, h_kv * sharers);
         return keys;
     }
 
@@ -267,7 +276,7 @@ class QueryTiles {
   public:
     __device__ QueryTiles(const AttentionArguments& attention, const HeadPlace& place,
                           const KeyTile& keys, TileRange tiles)
-        : walk_(attention.block_mask, place.b, place.h, keys.index(), tiles), tiles_(tiles) {}
+        : walk_(attention.block_mask, keys.mask_row(attention, place.h), tiles), tiles_(tiles) {}
 
     __device__ bool is_done() const { return walk_.is_done(); }
     __device__ bool is_full() const { return walk_.is_full(); }

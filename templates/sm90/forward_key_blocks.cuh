@@ -46,14 +46,14 @@ class KeyRange {
     static __device__ MaskTile at(const Shared&, int, int next) { return {next, false}; }
 };
 
-// Those that a block mask names.
+// Those that a block mask names, first first.
 class MaskedKeys {
   public:
     // Consumers only count: 0, and the number of tiles.
     static __device__ TileRange of(const AttentionArguments& attention, const HeadPlace& place,
-                                   const SequenceLength&, int first_row, int) {
+                                   const SequenceLength& length, int first_row, int) {
         const long long row =
-            rows_before(attention.block_mask, place.b, place.h) + first_row / mod::kQueryTile;
+            row_of_queries(attention.block_mask, length, place.h, first_row / mod::kQueryTile);
         return {0, attention.block_mask.rows[row].count};
     }
 
@@ -89,7 +89,11 @@ class MaskedKeys {
 
   private:
     static __device__ TileWalk walk_of(const AttentionArguments& attention, const Task& task) {
-        return {attention.block_mask, task.b, task.h, task.first_row / mod::kQueryTile, {0, 0}};
+        const SequenceLength length(attention, task.b);
+        return {
+            attention.block_mask,
+            row_of_queries(attention.block_mask, length, task.h, task.first_row / mod::kQueryTile),
+            {0, 0}};
     }
 };
 

@@ -101,7 +101,8 @@ class DenseTiles {
 };
 
 // Of ragged queries: places of tiles as tile_of_request has them, the last first, each for all
-// heads whose keys share the L2 cache. A band gives later tiles of a request more keys.
+// heads whose keys share the L2 cache. A band gives later tiles of a request more keys; with a
+// block mask, those that see most go first.
 class RaggedTiles {
   public:
     __device__ explicit RaggedTiles(const AttentionArguments& attention)
@@ -115,11 +116,15 @@ class RaggedTiles {
         const int first_head = index / (group_ * places_) * group_;
         const int width = min(group_, attention_.heads - first_head);
         const int rest = index - first_head * places_;
+        const int rank = rest / width, own_head = first_head + rest % width;
+        int place = places_ - 1 - rank;
+        if constexpr (mod::kHasBlockMask)
+            place = row_in_order(attention_.block_mask, 0, own_head, rank);
         const TileOfRequest found =
-            tile_of_request(places_ - 1 - rest / width, attention_.batch, mod::kQueryTile,
+            tile_of_request(place, attention_.batch, mod::kQueryTile,
                             [&](int b) { return attention_.sequences.of(b).q_row; });
         const SequenceLength length(attention_, found.request);
-        const int head = found.request * attention_.heads + first_head + rest % width;
+        const int head = found.request * attention_.heads + own_head;
         if (found.tile < 0 || has_few_rows(length, attention_.heads / attention_.kv_heads))
             return {head, 0, 0};
         const int first_row = found.tile * mod::kQueryTile;

@@ -159,16 +159,19 @@ TEST_CASE("what is computed before a forward is computed by every launch of a gr
 TEST_SUITE_END();
 
 // With products of zero, the exponent of lse is how many keys a row sees.
-// on_device: lengths lie in the device's memory, and the graph reads them.
-static void check_growing_requests(bool on_device) {
-    constexpr int kRequests = 5, kMostQueries = 3, kPageSize = 16, kMostPages = 40;
+// on_device: lengths lie in the device's memory, and the graph reads them. hides_tiles: a block
+// mask says which tiles are visited, and every launch of the graph builds it.
+template <int kMostQueries> static void check_growing_requests(bool on_device, bool hides_tiles) {
+    constexpr int kRequests = 5, kPageSize = 16, kMostPages = 40;
     constexpr std::int64_t kRows = kRequests * kMostQueries, kHeads = 4, kPages = 300;
     constexpr std::int64_t kMostKeys = kMostPages * kPageSize;
-    auto compiled = compile("mask_mod = q_idx >= kv_idx", {.dtype = DType::bf16,
-                                                           .head_dim = kDim,
-                                                           .query_layout = Layout::ragged,
-                                                           .key_layout = Layout::paged,
-                                                           .device = Device::cuda(0)});
+    auto compiled = compile(hides_tiles ? "mask_mod = q_idx >= kv_idx and kv_idx // 100 % 3 != 1"
+                                        : "mask_mod = q_idx >= kv_idx",
+                            {.dtype = DType::bf16,
+                             .head_dim = kDim,
+                             .query_layout = Layout::ragged,
+                             .key_layout = Layout::paged,
+                             .device = Device::cuda(0)});
     REQUIRE(compiled);
     const Kernel kernel = *compiled;
     const auto memory = [](std::size_t bytes) {
@@ -266,8 +269,11 @@ static void check_growing_requests(bool on_device) {
             for (int row = cu[b]; row < cu[b + 1]; ++row) {
                 const int query = row - cu[b];
                 // Queries are at the end of the keys; some may be before the first.
-                const int seen =
+                const int end =
                     query < queries[b] ? std::max(0, keys[b] - queries[b] + query + 1) : 0;
+                int seen = 0;
+                for (int key = 0; key < end; ++key)
+                    seen += !hides_tiles || key / 100 % 3 != 1;
                 for (std::int64_t h = 0; h < kHeads; ++h)
                     wrong += std::lround(
                                  std::exp(got[static_cast<std::size_t>(row * kHeads + h)])) != seen;
@@ -277,9 +283,16 @@ static void check_growing_requests(bool on_device) {
 }
 
 TEST_CASE("a graph follows requests that grow, shrink and end" * doctest::skip()) {
-    check_growing_requests(false);
+    check_growing_requests<3>(false, false);
 }
 
 TEST_CASE("a graph reads lengths of requests in the device's memory" * doctest::skip()) {
-    check_growing_requests(true);
+    check_growing_requests<3>(true, false);
+}
+
+TEST_CASE("a graph builds the block mask of requests that change" * doctest::skip()) {
+    for (const bool on_device : {false, true}) {
+        check_growing_requests<3>(on_device, true);
+        check_growing_requests<50>(on_device, true);
+    }
 }

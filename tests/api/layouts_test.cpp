@@ -58,6 +58,7 @@ constexpr std::int64_t kMiddle = 1024;
 bool all(const At&, const Table&) { return true; }
 bool causal(const At& at, const Table&) { return at.q >= at.kv; }
 Modified plain(const At&, double score, const Table&) { return {score}; }
+std::int64_t floor_divide(std::int64_t x, std::int64_t y) { return x / y - (x % y < 0 ? 1 : 0); }
 
 const std::vector<Mod>& mods() {
     using Index = Mod::Index;
@@ -133,6 +134,17 @@ const std::vector<Mod>& mods() {
         // A mask that only data decides, of tokens of the packed tensor.
         {"buffer t: i32[N]\nmask_mod = t[kv_row] != 2", Index::key_row, plain,
          [](const At& at, const Table& t) { return t[static_cast<std::size_t>(at.kv_row)] != 2; },
+         true},
+        // Whole tiles are hidden, which only tests of tiles tell: by q and kv, by head, by data.
+        {"mask_mod = (q_idx // 64 + kv_idx // 64) % 3 == 0", Index::none, plain,
+         [](const At& at, const Table&) {
+             const std::int64_t blocks = floor_divide(at.q, 64) + at.kv / 64;
+             return (blocks % 3 + 3) % 3 == 0;
+         }},
+        {"mask_mod = kv_idx // 100 % 4 == h % 4 or q_idx == kv_idx", Index::none, plain,
+         [](const At& at, const Table&) { return at.kv / 100 % 4 == at.h % 4 || at.q == at.kv; }},
+        {"buffer t: i32[N]\nmask_mod = t[kv_idx // 128] > 1", Index::key, plain,
+         [](const At& at, const Table& t) { return t[static_cast<std::size_t>(at.kv / 128)] > 1; },
          true},
         {"score_mod = where((kv_idx // 7) % 2 == h % 2, score, -inf)", Index::none,
          [](const At& at, double score, const Table&) -> Modified {

@@ -137,24 +137,35 @@ TEST_CASE("kernels of ragged and paged tensors compile, and spill nothing") {
     struct Layouts {
         Layout queries, keys;
         int head_dim;
+        bool has_block_mask = false;
     };
-    for (const auto& [queries, keys, head_dim] : {Layouts{Layout::ragged, Layout::ragged, 128},
-                                                  {Layout::ragged, Layout::paged, 64},
-                                                  {Layout::ragged, Layout::paged, 128},
-                                                  {Layout::dense, Layout::paged, 256}}) {
+    for (const auto& [queries, keys, head_dim, has_block_mask] :
+         {Layouts{Layout::ragged, Layout::ragged, 128},
+          {Layout::ragged, Layout::paged, 64},
+          {Layout::ragged, Layout::paged, 128},
+          {Layout::dense, Layout::paged, 256},
+          {Layout::ragged, Layout::ragged, 64, true},
+          {Layout::ragged, Layout::paged, 128, true},
+          {Layout::dense, Layout::ragged, 64, true}}) {
         CAPTURE(name(keys));
         CAPTURE(head_dim);
-        const auto made =
-            compile_offline("buffer t: f32[N] grad\nscore_mod = score + t[kv_row] * Q_LEN + q_row\n"
-                            "mask_mod = q_idx >= kv_idx\nsink = t[q_row]",
-                            {.head_dim = head_dim,
-                             .query_layout = queries,
-                             .key_layout = keys,
-                             .cache = {.memory = false, .disk = false}},
-                            "sm_90a");
+        const std::string mod =
+            has_block_mask
+                ? "buffer doc: i32[N]\nmask_mod = doc[q_row] == doc[kv_row]"
+                : "buffer t: f32[N] grad\nscore_mod = score + t[kv_row] * Q_LEN + q_row\n"
+                  "mask_mod = q_idx >= kv_idx\nsink = t[q_row]";
+        const auto made = compile_offline(mod,
+                                          {.head_dim = head_dim,
+                                           .query_layout = queries,
+                                           .key_layout = keys,
+                                           .cache = {.memory = false, .disk = false}},
+                                          "sm_90a");
         REQUIRE_MESSAGE(made.has_value(), made.error().message);
         for (const Cubin& kernel : made->kernels)
             CHECK_MESSAGE(kernel.info.spill_bytes == 0, kernel.info.name);
+        CHECK(std::ranges::any_of(made->kernels, [](const Cubin& kernel) {
+                  return kernel.info.name == "flexc_plan_tiles";
+              }) == has_block_mask);
     }
 }
 

@@ -244,8 +244,8 @@ std::string trace(const Kernel& kernel, const Setting& setting, const Variant& v
 }
 
 // Everything that a call with requests records: lengths that are on the device, or the host's.
-std::string trace_requests(Layout keys, bool on_device, int most_queries) {
-    const Program program{"", "buffer a: f32[N] grad\nscore + a[q_row]", "q_idx >= kv_idx"};
+std::string trace_requests(Layout keys, bool on_device, int most_queries, const char* mask) {
+    const Program program{"", "buffer a: f32[N] grad\nscore + a[q_row]", mask};
     CompileOptions options = options_of({"", 90, DType::bf16, 64}, program);
     options.query_layout = Layout::ragged;
     options.key_layout = keys;
@@ -381,10 +381,21 @@ Recorded record_all() {
                 const std::string name =
                     formatted("requests, {} keys, at most {} queries, lengths on the {}",
                               flexc::name(keys), most_queries, on_device ? "device" : "host");
-                const std::string text = trace_requests(keys, on_device, most_queries);
+                const std::string text =
+                    trace_requests(keys, on_device, most_queries, "q_idx >= kv_idx");
                 result.traces += formatted("# {}\n{}", name, text);
                 result.summaries += formatted("# {}\n{}", name, summary_of(text));
             }
+    for (const Layout keys : {Layout::ragged, Layout::paged})
+        for (const int most_queries : {0, 1, 200}) {
+            const std::string name =
+                formatted("requests with a block mask, {} keys, at most {} queries",
+                          flexc::name(keys), most_queries);
+            const std::string text = trace_requests(keys, true, most_queries,
+                                                    "(q_idx // 64 + kv_idx // 64) % 3 == h % 3");
+            result.traces += formatted("# {}\n{}", name, text);
+            result.summaries += formatted("# {}\n{}", name, summary_of(text));
+        }
     return result;
 }
 

@@ -79,11 +79,7 @@ struct float2 {
 struct float4 {
     float x, y, z, w;
 };
-inline int atomicAdd(int* p, int x) {
-    const int before = *p;
-    *p += x;
-    return before;
-}
+inline int atomicAdd(int* p, int x) { return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST); }
 inline void atomicAdd(float2* p, float2 x) { *p = {p->x + x.x, p->y + x.y}; }
 inline void atomicAdd(float4* p, float4 x) {
     *p = {p->x + x.x, p->y + x.y, p->z + x.z, p->w + x.w};
@@ -98,7 +94,18 @@ inline float __fmul_rz(float x, float y) {
                : rounded;
 }
 inline void atomicAdd(unsigned long long* p, unsigned long long x) { *p += x; }
-inline void atomicOr(unsigned* p, unsigned x) { *p |= x; }
+inline void atomicOr(unsigned* p, unsigned x) { __atomic_fetch_or(p, x, __ATOMIC_SEQ_CST); }
+inline void atomicAnd(unsigned* p, unsigned x) { __atomic_fetch_and(p, x, __ATOMIC_SEQ_CST); }
+inline long long __double_as_longlong(double x) {
+    long long bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+inline double __longlong_as_double(long long bits) {
+    double x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
 
 // A warp whose lanes are threads of the host, which meet where they exchange values. Without one, a
 // thread plays the warp alone: the others hold zeros.
@@ -132,7 +139,7 @@ template <typename Work> void run_warp(Work work) {
         lane.join();
 }
 
-// A block likewise: work() in each thread.
+// A block likewise, with its warps: work() in each thread.
 static thread_local pthread_barrier_t* barrier_of_block = nullptr;
 inline void __syncthreads() {
     if (barrier_of_block != nullptr) pthread_barrier_wait(barrier_of_block);
@@ -140,10 +147,13 @@ inline void __syncthreads() {
 template <typename Work> void run_block(int count, Work work) {
     pthread_barrier_t barrier;
     pthread_barrier_init(&barrier, nullptr, static_cast<unsigned>(count));
+    std::vector<HostWarp> warps(static_cast<std::size_t>(count / 32));
     std::vector<std::thread> threads;
     for (int thread = 0; thread < count; ++thread)
-        threads.emplace_back([&barrier, &work, thread] {
+        threads.emplace_back([&barrier, &warps, &work, thread] {
             barrier_of_block = &barrier;
+            if (thread / 32 < static_cast<int>(warps.size()))
+                warp_of_thread = &warps[static_cast<std::size_t>(thread / 32)];
             threadIdx.x = static_cast<unsigned>(thread);
             work();
         });
@@ -159,6 +169,14 @@ inline int atomicMin(int* p, int x) {
     return before;
 }
 
+inline int atomicMax(int* p, int x) {
+    int before = __atomic_load_n(p, __ATOMIC_SEQ_CST);
+    while (x > before &&
+           !__atomic_compare_exchange_n(p, &before, x, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+    }
+    return before;
+}
+
 inline float __shfl_xor_sync(unsigned, float, int) { return 0; }
 inline double __shfl_xor_sync(unsigned, double x, int lanes) {
     if (warp_of_thread == nullptr) return 0;
@@ -169,6 +187,9 @@ inline double __shfl_xor_sync(unsigned, double x, int lanes) {
         std::memcpy(&other, &values[threadIdx.x % 32 ^ lanes], sizeof other);
         return other;
     });
+}
+inline long long __shfl_xor_sync(unsigned mask, long long x, int lanes) {
+    return __double_as_longlong(__shfl_xor_sync(mask, __longlong_as_double(x), lanes));
 }
 // Of a thread that plays the warp alone.
 inline unsigned __match_all_sync(unsigned, unsigned long long, int* same) {
@@ -218,5 +239,6 @@ template <typename Int> Int __reduce_max_sync(unsigned mask, Int x) {
 inline void __syncwarp() {
     if (warp_of_thread != nullptr) (void)__any_sync(0xffffffffu, false);
 }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
 inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }

@@ -95,7 +95,7 @@ KernelConfig few_queries_kernel(const KernelRequest& request) {
     config.entry = "flexc_forward_few";
     config.shared_bytes =
         ::sm80::few_bytes(sizes_of(shape), ::sm80::most_few_tiles(sizes_of(shape)));
-    config.has_block_mask = false;
+    config.has_few_queries = true;
     config.reason = "few queries: heads that share keys in one tile, keys in parts";
     return config;
 }

@@ -1,0 +1,55 @@
+// What a block mask takes of memory, and where: known from lengths alone, of ragged tensors from
+// their rows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/arguments.h"
+#include "plan/kernel.h"
+#include "runtime/alignment.h"
+#include "support/amounts.h"
+
+namespace flexc::runtime {
+
+// Hands out pieces of memory, or where there is none only counts.
+class Carver {
+  public:
+    explicit Carver(std::byte* memory) : memory_(memory) {}
+    template <typename T> T* take(std::int64_t count) {
+        std::byte* const piece = memory_ == nullptr ? nullptr : memory_ + used_;
+        used_ = support::plus(used_,
+                              aligned(support::times(static_cast<std::size_t>(count), sizeof(T))));
+        return reinterpret_cast<T*>(piece);
+    }
+    std::size_t used() const { return used_; }
+
+  private:
+    std::byte* memory_;
+    std::size_t used_ = 0;
+};
+
+// So many of a size hold a whole.
+inline std::int64_t pieces(std::int64_t whole, std::int64_t size) {
+    return (whole + size - 1) / size;
+}
+
+// For which kernels a block mask is.
+struct MaskTiling {
+    int query_tile = 0, key_tile = 0;
+    bool by_keys = false;
+    RowsOf rows_of = RowsOf::all;
+    friend bool operator==(const MaskTiling&, const MaskTiling&) = default;
+};
+MaskTiling tiling_of(const plan::BlockMaskFacts& facts, const plan::KernelConfig& kernel);
+
+// How many block masks there are.
+struct MaskCount {
+    int batches = 1, heads = 1;
+};
+MaskCount masks_of(const plan::BlockMaskFacts& facts, const AttentionArguments& attention);
+
+PlannedBlockMask place_block_mask(const plan::BlockMaskFacts& facts, const MaskTiling& tiling,
+                                  const AttentionArguments& attention, Carver& carver);
+
+} // namespace flexc::runtime
