@@ -66,9 +66,45 @@ FLEXC_API flexc_status flexc_in_process_communicators(int32_t ranks,
                                                       const flexc_communicator_options* options,
                                                       flexc_communicator** communicators,
                                                       flexc_error** error);
+
+/* By NCCL, as flexc/distributed.h says: ranks that are processes or threads with a GPU each. All
+ * ranks make theirs together. device_index is of the rank's GPU. */
+typedef struct flexc_nccl_id {
+    unsigned char bytes[128]; /* ncclUniqueId */
+} flexc_nccl_id;
+/* For one rank, which gives it to all others by a channel of the caller's. */
+FLEXC_API flexc_status flexc_nccl_make_id(flexc_nccl_id* id, flexc_error** error);
+FLEXC_API flexc_status flexc_nccl_communicator(const flexc_nccl_id* id, int32_t rank, int32_t ranks,
+                                               int32_t device_index,
+                                               const flexc_communicator_options* options,
+                                               flexc_communicator** communicator,
+                                               flexc_error** error);
+/* Rank 0 makes the id and writes it to a file that all ranks see, at a path where no file was
+ * before; it is gone when all have read it. */
+FLEXC_API flexc_status flexc_nccl_communicator_by_file(const char* path, int32_t rank,
+                                                       int32_t ranks, int32_t device_index,
+                                                       const flexc_communicator_options* options,
+                                                       flexc_communicator** communicator,
+                                                       flexc_error** error);
+/* comm is the caller's ncclComm_t, of NCCL as this process has it; of which ncclCommSplit makes
+ * another. */
+FLEXC_API flexc_status flexc_nccl_communicator_of(void* comm,
+                                                  const flexc_communicator_options* options,
+                                                  flexc_communicator** communicator,
+                                                  flexc_error** error);
+
 FLEXC_API void flexc_communicator_free(flexc_communicator* communicator);
 FLEXC_API int32_t flexc_communicator_rank(const flexc_communicator* communicator); /* -1 for NULL */
 FLEXC_API int32_t flexc_communicator_ranks(const flexc_communicator* communicator);
+
+/* What torchrun tells a process by RANK, WORLD_SIZE and LOCAL_RANK. */
+typedef struct flexc_launched_rank {
+    uint32_t struct_size;
+    int32_t rank;
+    int32_t ranks;
+    int32_t local_rank;
+} flexc_launched_rank;
+FLEXC_API flexc_status flexc_torchrun_rank(flexc_launched_rank* launched, flexc_error** error);
 
 /* --- compile, plan and launch ------------------------------------------------------------------
  */
@@ -82,7 +118,7 @@ typedef struct flexc_sharded_buffer {
 } flexc_sharded_buffer;
 
 typedef struct flexc_distributed_kernel flexc_distributed_kernel;
-/* For a CPU, which FLEXC_DEVICE_AUTOMATIC means here, and dense layouts. options may be NULL. */
+/* For dense layouts; FLEXC_DEVICE_AUTOMATIC means a CPU here. options may be NULL. */
 FLEXC_API flexc_status flexc_distributed_compile(
     const char* text, const flexc_compile_options* options, const flexc_sharded_buffer* sharded,
     size_t sharded_count, flexc_distributed_kernel** kernel, flexc_error** error);
@@ -128,15 +164,18 @@ typedef struct flexc_distributed_options {
 FLEXC_API flexc_status flexc_shards_balanced(const flexc_distributed_kernel* kernel,
                                              const flexc_sizes* sizes, int32_t ranks,
                                              const flexc_named_tensor* buffers, size_t buffer_count,
-                                             const flexc_distributed_options* options,
+                                             void* stream, const flexc_distributed_options* options,
                                              flexc_shards** shards, flexc_error** error);
 
+/* A stream is a CUstream or cudaStream_t; ignored on the CPU. On a GPU all is in its order, and a
+ * call returns when its messages are done, which is before its last launches are. */
 typedef struct flexc_distributed_plan flexc_distributed_plan;
 /* options may be NULL. */
 FLEXC_API flexc_status flexc_distributed_plan_create(
     const flexc_distributed_kernel* kernel, const flexc_distributed_sizes* sizes,
     const flexc_communicator* communicator, const flexc_named_tensor* buffers, size_t buffer_count,
-    const flexc_distributed_options* options, flexc_distributed_plan** plan, flexc_error** error);
+    void* stream, const flexc_distributed_options* options, flexc_distributed_plan** plan,
+    flexc_error** error);
 FLEXC_API void flexc_distributed_plan_free(flexc_distributed_plan* plan);
 
 /* Of this rank and one pass, as the plan knows it beforehand. */
@@ -164,11 +203,12 @@ FLEXC_API flexc_status flexc_distributed_forward(const flexc_distributed_kernel*
                                                  const flexc_distributed_plan* plan,
                                                  const flexc_forward_tensors* tensors,
                                                  const flexc_named_tensor* buffers,
-                                                 size_t buffer_count, flexc_error** error);
+                                                 size_t buffer_count, void* stream,
+                                                 flexc_error** error);
 FLEXC_API flexc_status flexc_distributed_backward(
     const flexc_distributed_kernel* kernel, const flexc_distributed_plan* plan,
     const flexc_backward_tensors* tensors, const flexc_named_tensor* buffers, size_t buffer_count,
-    const flexc_named_tensor* gradients, size_t gradient_count, flexc_error** error);
+    const flexc_named_tensor* gradients, size_t gradient_count, void* stream, flexc_error** error);
 
 #ifdef __cplusplus
 }

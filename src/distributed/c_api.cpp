@@ -1,4 +1,5 @@
 // The C ABI of attention across ranks.
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -68,6 +69,23 @@ Result<flexc::CommunicatorOptions> read_options(const flexc_communicator_options
     if (!(read->timeout_seconds >= 0)) return invalid("timeout_seconds is negative, or NaN");
     if (read->timeout_seconds != 0) options.timeout_seconds = read->timeout_seconds;
     return options;
+}
+
+using Opened = Result<std::shared_ptr<flexc::Communicator>>;
+
+template <typename Open>
+flexc_status open_communicator(const flexc_communicator_options* options,
+                               flexc_communicator** communicator, flexc_error** error, Open open) {
+    return call(error, [&]() -> Result<void> {
+        if (communicator == nullptr) return invalid("communicator is NULL");
+        *communicator = nullptr;
+        const auto read = read_options(options);
+        if (!read) return read.error();
+        Opened opened = open(*read);
+        if (!opened) return opened.error();
+        *communicator = new flexc_communicator{std::move(*opened)};
+        return {};
+    });
 }
 
 // The options, and the storage that they point into.
@@ -169,8 +187,9 @@ flexc_status flexc_shards_of(int64_t length, int32_t ranks, const flexc_rank_ran
 
 flexc_status flexc_shards_balanced(const flexc_distributed_kernel* kernel, const flexc_sizes* sizes,
                                    int32_t ranks, const flexc_named_tensor* buffers,
-                                   size_t buffer_count, const flexc_distributed_options* options,
-                                   flexc_shards** shards, flexc_error** error) {
+                                   size_t buffer_count, void* stream,
+                                   const flexc_distributed_options* options, flexc_shards** shards,
+                                   flexc_error** error) {
     return make_shards(shards, error, [&]() -> Result<flexc::Shards> {
         if (kernel == nullptr) return invalid("kernel is NULL");
         const auto read = flexc::api::read_sizes(sizes);
@@ -179,7 +198,7 @@ flexc_status flexc_shards_balanced(const flexc_distributed_kernel* kernel, const
         if (!tensors) return tensors.error();
         const auto given = read_options(options);
         if (!given) return given.error();
-        return kernel->kernel.balanced_shards(*read, ranks, *tensors, given->options);
+        return kernel->kernel.balanced_shards(*read, ranks, *tensors, given->options, {stream});
     });
 }
 
@@ -212,15 +231,49 @@ flexc_status flexc_shards_range(const flexc_shards* shards, int32_t rank, size_t
 
 flexc_status flexc_mpi_communicator(const void* comm, const flexc_communicator_options* options,
                                     flexc_communicator** communicator, flexc_error** error) {
+    return open_communicator(options, communicator, error,
+                             [&](const auto& read) { return flexc::mpi_communicator(comm, read); });
+}
+
+flexc_status flexc_nccl_make_id(flexc_nccl_id* id, flexc_error** error) {
     return call(error, [&]() -> Result<void> {
-        if (communicator == nullptr) return invalid("communicator is NULL");
-        *communicator = nullptr;
-        const auto read = read_options(options);
-        if (!read) return read.error();
-        auto opened = flexc::mpi_communicator(comm, *read);
-        if (!opened) return opened.error();
-        *communicator = new flexc_communicator{std::move(*opened)};
+        if (id == nullptr) return invalid("id is NULL");
+        const auto made = flexc::nccl_id();
+        if (!made) return made.error();
+        std::memcpy(id->bytes, made->data(), sizeof id->bytes);
         return {};
+    });
+}
+
+flexc_status flexc_nccl_communicator(const flexc_nccl_id* id, int32_t rank, int32_t ranks,
+                                     int32_t device_index,
+                                     const flexc_communicator_options* options,
+                                     flexc_communicator** communicator, flexc_error** error) {
+    return open_communicator(options, communicator, error, [&](const auto& read) -> Opened {
+        if (id == nullptr) return invalid("id is NULL");
+        flexc::NcclId own;
+        std::memcpy(own.data(), id->bytes, own.size());
+        return flexc::nccl_communicator(own, rank, ranks, flexc::Device::cuda(device_index), read);
+    });
+}
+
+flexc_status flexc_nccl_communicator_by_file(const char* path, int32_t rank, int32_t ranks,
+                                             int32_t device_index,
+                                             const flexc_communicator_options* options,
+                                             flexc_communicator** communicator,
+                                             flexc_error** error) {
+    return open_communicator(options, communicator, error, [&](const auto& read) -> Opened {
+        if (path == nullptr) return invalid("path is NULL");
+        return flexc::nccl_communicator(std::string(path), rank, ranks,
+                                        flexc::Device::cuda(device_index), read);
+    });
+}
+
+flexc_status flexc_nccl_communicator_of(void* comm, const flexc_communicator_options* options,
+                                        flexc_communicator** communicator, flexc_error** error) {
+    return open_communicator(options, communicator, error, [&](const auto& read) -> Opened {
+        if (comm == nullptr) return invalid("comm is NULL");
+        return flexc::nccl_communicator(comm, read);
     });
 }
 
@@ -249,6 +302,18 @@ int32_t flexc_communicator_rank(const flexc_communicator* communicator) {
 }
 int32_t flexc_communicator_ranks(const flexc_communicator* communicator) {
     return communicator == nullptr ? 0 : communicator->communicator->ranks();
+}
+
+flexc_status flexc_torchrun_rank(flexc_launched_rank* launched, flexc_error** error) {
+    return call(error, [&]() -> Result<void> {
+        const auto told = flexc::torchrun_rank();
+        if (!told) return told.error();
+        flexc_launched_rank value{};
+        value.rank = told->rank;
+        value.ranks = told->ranks;
+        value.local_rank = told->local_rank;
+        return fill_struct(launched, value, "launched");
+    });
 }
 
 flexc_status flexc_distributed_compile(const char* text, const flexc_compile_options* options,
@@ -286,7 +351,7 @@ flexc_status flexc_distributed_plan_create(const flexc_distributed_kernel* kerne
                                            const flexc_distributed_sizes* sizes,
                                            const flexc_communicator* communicator,
                                            const flexc_named_tensor* buffers, size_t buffer_count,
-                                           const flexc_distributed_options* options,
+                                           void* stream, const flexc_distributed_options* options,
                                            flexc_distributed_plan** plan, flexc_error** error) {
     return call(error, [&]() -> Result<void> {
         if (plan == nullptr) return invalid("plan is NULL");
@@ -300,8 +365,8 @@ flexc_status flexc_distributed_plan_create(const flexc_distributed_kernel* kerne
         if (!tensors) return refused(ranks, tensors.error());
         const auto given = read_options(options);
         if (!given) return refused(ranks, given.error());
-        auto made =
-            kernel->kernel.plan(*read, communicator->communicator, *tensors, given->options);
+        auto made = kernel->kernel.plan(*read, communicator->communicator, *tensors, given->options,
+                                        {stream});
         if (!made) return made.error();
         *plan = new flexc_distributed_plan{std::move(*made)};
         return {};
@@ -343,7 +408,7 @@ flexc_status flexc_distributed_forward(const flexc_distributed_kernel* kernel,
                                        const flexc_distributed_plan* plan,
                                        const flexc_forward_tensors* tensors,
                                        const flexc_named_tensor* buffers, size_t buffer_count,
-                                       flexc_error** error) {
+                                       void* stream, flexc_error** error) {
     return call(error, [&]() -> Result<void> {
         if (auto checked = check_handles(kernel, plan); !checked) return checked;
         flexc::Communicator& ranks = *plan->plan.state().communicator;
@@ -352,7 +417,7 @@ flexc_status flexc_distributed_forward(const flexc_distributed_kernel* kernel,
         if (!read) return refused(ranks, read.error());
         const auto read_buffers = read_tensors(buffers, buffer_count);
         if (!read_buffers) return refused(ranks, read_buffers.error());
-        return kernel->kernel.forward(plan->plan, *read, *read_buffers);
+        return kernel->kernel.forward(plan->plan, *read, *read_buffers, {stream});
     });
 }
 
@@ -361,7 +426,7 @@ flexc_status flexc_distributed_backward(const flexc_distributed_kernel* kernel,
                                         const flexc_backward_tensors* tensors,
                                         const flexc_named_tensor* buffers, size_t buffer_count,
                                         const flexc_named_tensor* gradients, size_t gradient_count,
-                                        flexc_error** error) {
+                                        void* stream, flexc_error** error) {
     return call(error, [&]() -> Result<void> {
         if (auto checked = check_handles(kernel, plan); !checked) return checked;
         flexc::Communicator& ranks = *plan->plan.state().communicator;
@@ -372,6 +437,6 @@ flexc_status flexc_distributed_backward(const flexc_distributed_kernel* kernel,
         if (!read_buffers) return refused(ranks, read_buffers.error());
         const auto read_gradients = read_tensors(gradients, gradient_count);
         if (!read_gradients) return refused(ranks, read_gradients.error());
-        return kernel->kernel.backward(plan->plan, *read, *read_buffers, *read_gradients);
+        return kernel->kernel.backward(plan->plan, *read, *read_buffers, *read_gradients, {stream});
     });
 }

@@ -1,4 +1,5 @@
 /* Attention across ranks, each a thread: the same as one rank's, and every error. */
+#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -54,6 +55,41 @@ static void test_shards(void) {
 
     CHECK(strcmp(flexc_exchange_name(FLEXC_EXCHANGE_ALL_GATHER), "all_gather") == 0);
     CHECK(flexc_exchange_name(4) == NULL && flexc_exchange_name(-1) == NULL);
+}
+
+static void set_launched(const char* rank, const char* ranks, const char* local) {
+    setenv("RANK", rank, 1);
+    setenv("WORLD_SIZE", ranks, 1);
+    setenv("LOCAL_RANK", local, 1);
+}
+
+static void test_launched(void) {
+    flexc_error* error = NULL;
+    flexc_launched_rank launched = {.struct_size = sizeof launched};
+    set_launched("5", "8", "1");
+    CHECK_OK(flexc_torchrun_rank(&launched, &error));
+    CHECK(launched.rank == 5 && launched.ranks == 8 && launched.local_rank == 1);
+    CHECK_NULL(flexc_torchrun_rank(NULL, &error), "launched");
+    set_launched("5", "eight", "1");
+    CHECK_REFUSED(flexc_torchrun_rank(&launched, &error), FLEXC_ERROR_INVALID_OPTION,
+                  "WORLD_SIZE=eight is no number");
+    unsetenv("RANK");
+    CHECK_REFUSED(flexc_torchrun_rank(&launched, &error), FLEXC_ERROR_INVALID_OPTION,
+                  "RANK is not set");
+    unsetenv("WORLD_SIZE");
+    unsetenv("LOCAL_RANK");
+}
+
+static void test_nccl_refusals(void) {
+    flexc_error* error = NULL;
+    flexc_communicator* made = NULL;
+    const flexc_nccl_id id = {{0}};
+    CHECK_NULL(flexc_nccl_make_id(NULL, &error), "id");
+    CHECK_NULL(flexc_nccl_communicator(NULL, 0, 1, 0, NULL, &made, &error), "id");
+    CHECK_NULL(flexc_nccl_communicator(&id, 0, 1, 0, NULL, NULL, &error), "communicator");
+    CHECK_NULL(flexc_nccl_communicator_by_file(NULL, 0, 1, 0, NULL, &made, &error), "path");
+    CHECK_NULL(flexc_nccl_communicator_of(NULL, NULL, &made, &error), "comm");
+    CHECK(made == NULL);
 }
 
 #if FLEXC_WITH_CPU
@@ -217,8 +253,9 @@ static flexc_status run_rank(rank_work* work, flexc_error** error) {
                                            work->shards, work->shards};
     flexc_distributed_plan* plan = NULL;
     flexc_text* text = NULL;
-    flexc_status status = flexc_distributed_plan_create(
-        work->kernel, &sizes, work->communicator, all.buffers, 2, &work->options, &plan, error);
+    flexc_status status =
+        flexc_distributed_plan_create(work->kernel, &sizes, work->communicator, all.buffers, 2,
+                                      NULL, &work->options, &plan, error);
     if (status == FLEXC_OK) {
         work->traffic.struct_size = sizeof work->traffic;
         status = flexc_distributed_plan_traffic(plan, &work->traffic, error);
@@ -228,10 +265,11 @@ static flexc_status run_rank(rank_work* work, flexc_error** error) {
     flexc_text_free(text);
     if (work->is_wrong) all.q.struct_size = 0;
     if (status == FLEXC_OK)
-        status = flexc_distributed_forward(work->kernel, plan, &all.forward, all.buffers, 2, error);
+        status = flexc_distributed_forward(work->kernel, plan, &all.forward, all.buffers, 2, NULL,
+                                           error);
     if (status == FLEXC_OK)
         status = flexc_distributed_backward(work->kernel, plan, &all.backward, all.buffers, 2,
-                                            all.gradients, 2, error);
+                                            all.gradients, 2, NULL, error);
     flexc_distributed_plan_free(plan);
     return status;
 }
@@ -334,10 +372,13 @@ static void test_exchanges(const flexc_distributed_kernel* whole,
                        rows = input_of(alone->rows, 1, 0, LENGTH);
     const flexc_named_tensor buffers[] = {{sizeof buffers[0], 0, "slopes", &slopes},
                                           {sizeof buffers[0], 0, "rows", &rows}};
-    CHECK_OK(flexc_shards_balanced(whole, &sizes, RANKS, buffers, 2, &options, &shards[2], &error));
-    CHECK_NULL(flexc_shards_balanced(NULL, &sizes, RANKS, buffers, 2, &options, &shards[2], &error),
-               "kernel");
-    CHECK_OK(flexc_shards_balanced(whole, &sizes, RANKS, buffers, 2, &options, &shards[2], &error));
+    CHECK_OK(flexc_shards_balanced(whole, &sizes, RANKS, buffers, 2, NULL, &options, &shards[2],
+                                   &error));
+    CHECK_NULL(
+        flexc_shards_balanced(NULL, &sizes, RANKS, buffers, 2, NULL, &options, &shards[2], &error),
+        "kernel");
+    CHECK_OK(flexc_shards_balanced(whole, &sizes, RANKS, buffers, 2, NULL, &options, &shards[2],
+                                   &error));
 
     for (int which = 0; which < 3; ++which)
         for (int32_t exchange = FLEXC_EXCHANGE_AUTOMATIC; exchange <= FLEXC_EXCHANGE_ULYSSES;
@@ -426,27 +467,29 @@ static void test_refusals(const flexc_distributed_kernel* kernel) {
     CHECK_OK(flexc_shards_contiguous(LENGTH, 1, &shards, &error));
     flexc_distributed_sizes sizes = {sizeof sizes, 0, BATCH, HEADS, KV_HEADS, shards, NULL};
     flexc_distributed_plan* plan = NULL;
-    CHECK_NULL(
-        flexc_distributed_plan_create(kernel, &sizes, communicator, NULL, 0, NULL, &plan, &error),
-        "sizes.keys");
+    CHECK_NULL(flexc_distributed_plan_create(kernel, &sizes, communicator, NULL, 0, NULL, NULL,
+                                             &plan, &error),
+               "sizes.keys");
     sizes.keys = shards;
-    CHECK_NULL(flexc_distributed_plan_create(kernel, &sizes, NULL, NULL, 0, NULL, &plan, &error),
-               "communicator");
     CHECK_NULL(
-        flexc_distributed_plan_create(NULL, &sizes, communicator, NULL, 0, NULL, &plan, &error),
-        "kernel");
+        flexc_distributed_plan_create(kernel, &sizes, NULL, NULL, 0, NULL, NULL, &plan, &error),
+        "communicator");
+    CHECK_NULL(flexc_distributed_plan_create(NULL, &sizes, communicator, NULL, 0, NULL, NULL, &plan,
+                                             &error),
+               "kernel");
     flexc_distributed_options options = {.struct_size = sizeof options, .exchange = 9};
-    CHECK_REFUSED(flexc_distributed_plan_create(kernel, &sizes, communicator, NULL, 0, &options,
-                                                &plan, &error),
+    CHECK_REFUSED(flexc_distributed_plan_create(kernel, &sizes, communicator, NULL, 0, NULL,
+                                                &options, &plan, &error),
                   FLEXC_ERROR_INVALID_OPTION, "exchange has no value 9");
     options.exchange = 0;
     options.reduction = 3;
-    CHECK_REFUSED(flexc_distributed_plan_create(kernel, &sizes, communicator, NULL, 0, &options,
-                                                &plan, &error),
+    CHECK_REFUSED(flexc_distributed_plan_create(kernel, &sizes, communicator, NULL, 0, NULL,
+                                                &options, &plan, &error),
                   FLEXC_ERROR_INVALID_OPTION, "reduction has no value 3");
     CHECK(plan == NULL);
-    CHECK_NULL(flexc_distributed_forward(kernel, NULL, NULL, NULL, 0, &error), "plan");
-    CHECK_NULL(flexc_distributed_backward(NULL, NULL, NULL, NULL, 0, NULL, 0, &error), "kernel");
+    CHECK_NULL(flexc_distributed_forward(kernel, NULL, NULL, NULL, 0, NULL, &error), "plan");
+    CHECK_NULL(flexc_distributed_backward(NULL, NULL, NULL, NULL, 0, NULL, 0, NULL, &error),
+               "kernel");
     CHECK_NULL(flexc_distributed_plan_traffic(NULL, NULL, &error), "plan");
     CHECK_NULL(flexc_distributed_plan_explain(NULL, NULL, &error), "explanation");
     flexc_shards_free(shards);
@@ -474,6 +517,8 @@ static void test_calls(void) {
 
 void test_ranks(void) {
     test_shards();
+    test_launched();
+    test_nccl_refusals();
 #if FLEXC_WITH_CPU
     test_calls();
 #endif

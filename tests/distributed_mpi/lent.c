@@ -61,15 +61,16 @@ int main(int count, char** arguments) {
                                            .queries = shards,
                                            .keys = shards};
     flexc_distributed_plan* plan = NULL;
-    require(flexc_distributed_plan_create(kernel, &sizes, ranks, NULL, 0, NULL, &plan, &error),
-            error);
+    require(
+        flexc_distributed_plan_create(kernel, &sizes, ranks, NULL, 0, NULL, NULL, &plan, &error),
+        error);
     float q[DIM] = {0}, v[DIM], o[DIM] = {0};
     for (int i = 0; i < DIM; ++i)
         v[i] = (float)world_rank;
     const flexc_tensor tq = row_of(q), tv = row_of(v), to = row_of(o);
     const flexc_forward_tensors forward = {
         .struct_size = sizeof forward, .q = &tq, .k = &tq, .v = &tv, .o = &to};
-    require(flexc_distributed_forward(kernel, plan, &forward, NULL, 0, &error), error);
+    require(flexc_distributed_forward(kernel, plan, &forward, NULL, 0, NULL, &error), error);
     const float mean = (float)(world_rank % 2) + (float)(size - 1);
     if (!(fabsf(o[0] - mean) < 1e-5f && o[DIM - 1] == o[0])) held = 1;
     if (held != 0)

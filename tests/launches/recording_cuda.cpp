@@ -185,10 +185,11 @@ bool is_empty(const unsigned* grid, unsigned threads) {
 }
 
 void record_launch(const Function& function, const unsigned* grid, unsigned threads,
-                   unsigned shared, bool early, void** arguments) {
-    std::string text =
-        formatted("{} of {} grid {} {} {} threads {} shared {}{}\n", function.name, function.source,
-                  grid[0], grid[1], grid[2], threads, shared, early ? " starts early" : "");
+                   unsigned shared, bool early, void* stream, void** arguments) {
+    std::string text = formatted("{} of {} grid {} {} {} threads {} shared {}{}{}\n", function.name,
+                                 function.source, grid[0], grid[1], grid[2], threads, shared,
+                                 early ? " starts early" : "",
+                                 stream == nullptr ? "" : " in stream " + address(stream));
     for (std::size_t i = 0; i < function.arguments.size(); ++i) {
         const std::size_t bytes = function.arguments[i];
         text += formatted("  {} bytes:", bytes);
@@ -303,13 +304,14 @@ EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, 
     return *blocks = 1, 0;
 }
 EXPORT int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads_x,
-                          unsigned threads_y, unsigned threads_z, unsigned shared, void*,
+                          unsigned threads_y, unsigned threads_z, unsigned shared, void* stream,
                           void** arguments, void**) {
     const unsigned grid[] = {x, y, z};
     const unsigned threads = threads_x * threads_y * threads_z;
     if (is_unloaded(function)) return kInvalidHandle;
     if (is_empty(grid, threads)) return kInvalidValue;
-    record_launch(*static_cast<Function*>(function), grid, threads, shared, false, arguments);
+    record_launch(*static_cast<Function*>(function), grid, threads, shared, false, stream,
+                  arguments);
     return 0;
 }
 EXPORT int cuLaunchKernelEx(const flexc::cuda::LaunchConfig* config, void* function,
@@ -318,7 +320,7 @@ EXPORT int cuLaunchKernelEx(const flexc::cuda::LaunchConfig* config, void* funct
     const unsigned threads = config->threads[0] * config->threads[1] * config->threads[2];
     if (is_empty(config->grid, threads)) return kInvalidValue;
     record_launch(*static_cast<Function*>(function), config->grid, threads, config->shared_bytes,
-                  true, arguments);
+                  true, config->stream, arguments);
     return 0;
 }
 EXPORT int cuMemAlloc_v2(DevicePointer* memory, std::size_t bytes) {
