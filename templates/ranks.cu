@@ -137,10 +137,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         }
         for (int distance = 16; distance > 0; distance /= 2)
             product += __shfl_xor_sync(~0u, product, distance);
-        if (lane() != 0) return;
-        const float gradient = sink_gradient(sinks.sinks[row], sinks.lse[row], product);
-        sinks.gradients[row] = gradient;
-        sinks.own[row] = gradient == 0 ? no_lse() : sinks.sinks[row];
+        if (lane() == 0)
+            sinks.gradients[row] = sink_gradient(sinks.sinks[row], sinks.lse[row], product);
     });
 }
 

@@ -83,9 +83,7 @@ class HostTensors final : public TensorWork {
                 const long long at = row * sinks.columns + column;
                 product += double{sinks.o[at]} * double{sinks.d_out[at]};
             }
-            const float gradient = ranks::sink_gradient(sinks.sinks[row], sinks.lse[row], product);
-            sinks.gradients[row] = gradient;
-            sinks.own[row] = gradient == 0 ? ranks::no_lse() : sinks.sinks[row];
+            sinks.gradients[row] = ranks::sink_gradient(sinks.sinks[row], sinks.lse[row], product);
         }
         return {};
     }

@@ -72,7 +72,6 @@ Result<void> Sinks::learn(const detail::DistributedPlanState& plan, const Backwa
     WorkTensors own(*work_);
     const TensorView k = own.zeros(n.dtype, {n.b, n.h_kv, 1, n.d}),
                      v = own.zeros(n.dtype, {n.b, n.h_kv, 1, n.dv}),
-                     lse_of_sinks = own.unset(DType::f32, {n.b, n.h, n.rows}),
                      gradients = own.unset(DType::f32, {n.b, n.h, n.rows}),
                      lse = own.widened(tensors.lse), o = own.widened(tensors.o),
                      d_out = own.widened(tensors.d_out);
@@ -81,7 +80,6 @@ Result<void> Sinks::learn(const detail::DistributedPlanState& plan, const Backwa
                                            .lse = floats(lse),
                                            .o = floats(o),
                                            .d_out = floats(d_out),
-                                           .own = floats(lse_of_sinks),
                                            .gradients = floats(gradients),
                                            .count = lse.elements(),
                                            .columns = static_cast<int>(n.dv)});
@@ -95,7 +93,7 @@ Result<void> Sinks::learn(const detail::DistributedPlanState& plan, const Backwa
                                     .k = k,
                                     .v = v,
                                     .o = zeros,
-                                    .lse = rows_of(lse_of_sinks, first, rows),
+                                    .lse = rows_of(values_, first, rows),
                                     .d_out = zeros,
                                     .d_lse = rows_of(gradients, first, rows),
                                     .dq = of_launch.zeros(DType::f32, {n.b, n.h, rows, n.d}),

@@ -35,8 +35,7 @@ FLEXC_SHARED void add_sink(float sink, float& lse, float* d_lse) {
 // What sinks learn: o and d_out [count, columns] without gaps, f32.
 struct SinkGradients {
     const float *sinks, *lse, *o, *d_out;
-    // The lse of a row's sink alone, -inf where the row has no gradient, and the gradient.
-    float *own, *gradients;
+    float* gradients; // of the lse of a row's sink alone, which is the sink
     long long count;
     int columns;
 };

@@ -78,6 +78,17 @@ TEST_CASE("sinks enter once, and learn once") {
         }
 }
 
+TEST_CASE("a sink of rows that see nothing learns nothing of them") {
+    if (!has_cpu()) return;
+    const std::uint32_t seed = fresh_seed();
+    for (const char* sink : {"buffer s: f32[H] grad\nsink = s[h] + 1",
+                             "buffer t: f32[Q_LEN] grad\nsink = log(t[q_idx] * t[q_idx])"}) {
+        CAPTURE(sink);
+        check_layouts(DistributedProblem(case_of(sink, "mask_mod = q_idx > kv_idx + 7"), seed),
+                      {1, 3});
+    }
+}
+
 TEST_CASE("buffers sharded along queries or keys: each rank has its rows, and their gradients") {
     if (!has_cpu()) return;
     const std::uint32_t seed = fresh_seed();
