@@ -38,10 +38,8 @@ bool Comparisons::may_go_on(int depth) { return depth < kMaxDepth && --work_ >= 
 
 std::optional<AffineForm> Comparisons::difference(NodeId left, NodeId right,
                                                   std::int64_t gap) const {
-    const AffineForm &x = forms_[left], &y = forms_[right];
-    if (x.rest_uses(kInsideHead) || y.rest_uses(kInsideHead)) return {};
-    const auto without_gap = sum(x, y, -1);
-    if (!without_gap) return {};
+    const auto without_gap = sum(forms_[left], forms_[right], -1);
+    if (!without_gap || without_gap->rest_uses(kInsideHead)) return {};
     return sum(*without_gap, {.constant = gap});
 }
 

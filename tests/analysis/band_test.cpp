@@ -131,6 +131,9 @@ TEST_CASE("masks that are bands and nothing else") {
         expect(mask, Found::exact);
     expect("max(kv_idx - q_idx, -9) <= W", Found::band);
     expect("q_idx >= kv_idx or kv_idx - q_idx < W", Found::exact);
+    // What both sides have of a row says nothing.
+    expect("q_idx - off[q_idx % 2] >= kv_idx - off[q_idx % 2]", Found::exact);
+    expect("q_idx - off[q_idx % 2] >= kv_idx - off[kv_idx % 2]", Found::none);
     expect("q_idx >= kv_idx and true", Found::exact);
 }
 
