@@ -56,6 +56,8 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
     ir::Environment environment;
     environment.sizes = p.sizes;
     environment.params = p.params;
+    environment.q_len = p.q_len;
+    environment.kv_len = p.kv_len;
     for (const ir::BufferData& buffer : p.buffers)
         environment.buffers.push_back(&buffer);
 
@@ -81,11 +83,13 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
                     for (std::int64_t d = 0; d < p.head_dim; ++d)
                         dot += q[d] * k[d];
                     environment.score = p.scale * dot;
-                    environment.b = b;
+                    environment.b = p.request + b;
                     environment.h = h + p.head_offset;
                     environment.h_kv = h / group + p.kv_head_offset;
                     environment.q_idx = i + p.q_offset;
                     environment.kv_idx = j + p.kv_offset;
+                    environment.q_row = p.q_row + i;
+                    environment.kv_row = p.kv_row + j;
                     if (!ir::evaluate_boolean(program, program.mask, environment)) continue;
                     const TapeResult tape = differentiate(program, environment);
                     element.score = tape.score;

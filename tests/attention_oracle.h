@@ -17,8 +17,9 @@ struct Problem {
     std::int64_t head_dim = 16, head_dim_v = 16;
     std::int64_t q_offset = 0, kv_offset = 0;
     std::int64_t head_offset = 0, kv_head_offset = 0;
+    std::int64_t request = 0, q_row = 0, kv_row = 0; // of ragged tensors, of a batch of one
     double scale = 1;
-    bool rounds_scores = false; // modified scores to f32, as kernels hold them
+    bool rounds_scores = false;         // modified scores to f32, as kernels hold them
     std::vector<double> q, k, v, d_out; // [B, H, S, D], row-major
     std::vector<double> d_lse;          // empty: none
     std::vector<ir::Value<double>> params;

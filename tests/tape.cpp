@@ -164,6 +164,10 @@ class Tape {
         case Op::h_kv: entry.integer = environment_.h_kv; return;
         case Op::q_idx: entry.integer = environment_.q_idx; return;
         case Op::kv_idx: entry.integer = environment_.kv_idx; return;
+        case Op::q_row: entry.integer = environment_.q_row; return;
+        case Op::kv_row: entry.integer = environment_.kv_row; return;
+        case Op::q_len: entry.integer = environment_.q_len; return;
+        case Op::kv_len: entry.integer = environment_.kv_len; return;
         case Op::size: entry.integer = environment_.sizes[node.symbol]; return;
         case Op::param: take(entry, environment_.params[node.symbol]); return;
         case Op::read: read(entry, node); return;

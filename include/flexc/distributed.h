@@ -168,8 +168,8 @@ enum class GradientReduction : std::uint8_t { none, sum, average };
 std::string_view name(GradientReduction reduction); // "none", ...
 
 struct DistributedSizes {
-    std::int64_t batch = 1, heads = 1, kv_heads = 1;
-    Shards queries, keys; // of Q_LEN and of KV_LEN rows
+    std::int64_t batch = 1, heads = 1, kv_heads = 1; // batch: of ragged layouts, requests
+    Shards queries, keys; // of Q_LEN and of KV_LEN rows; or of the rows of packed tensors
 };
 
 struct DistributedOptions {
@@ -185,6 +185,8 @@ struct DistributedOptions {
     // Of ulysses: heads are swapped inside nodes of so many ranks, which are neighbours by number,
     // and keys travel across nodes by ring. 0: all ranks are one node.
     int ranks_per_node = 0;
+    // Of ragged layouts: of the whole problem, the same on every rank.
+    Lengths lengths;
 };
 
 // Of one rank and one pass, as the plan knows it beforehand.
@@ -235,8 +237,9 @@ class DistributedKernel {
                                  std::span<const NamedTensor> buffers = {},
                                  const DistributedOptions& options = {}, Stream stream = {}) const;
 
-    // Tensors have this rank's rows: q, o [B, H, rows, .], k, v [B, H_KV, rows, .], in the types
-    // that Kernel::forward takes. Those of a rank without rows may be absent.
+    // Tensors have this rank's rows: q, o [B, H, rows, .], k, v [B, H_KV, rows, .], or of ragged
+    // layouts [rows, H, .] and [rows, H_KV, .], in the types that Kernel::forward takes. Those of a
+    // rank without rows may be absent.
     // On a GPU all is in the order of the stream, and a call returns when its messages are done,
     // which is before the last launches are.
     Result<void> forward(const DistributedPlan& plan, const ForwardTensors& tensors,
@@ -248,6 +251,7 @@ class DistributedKernel {
 
     // Shards of queries and keys of one length that give all ranks as many rows and, as far as
     // whole chunks can, as many visible elements. Without communication: the same on every rank.
+    // Lengths of ragged layouts are the rows of packed tensors here.
     Result<Shards> balanced_shards(const Sizes& sizes, int ranks,
                                    std::span<const NamedTensor> buffers = {},
                                    const DistributedOptions& options = {},
@@ -264,8 +268,8 @@ class DistributedKernel {
     std::shared_ptr<const detail::DistributedKernelState> state_;
 };
 
-// The same programs and options as compile(), for dense layouts. The device is the CPU unless
-// another is named.
+// The same programs and options as compile(), for queries and keys that are both dense or both
+// ragged. The device is the CPU unless another is named.
 Result<DistributedKernel> compile_distributed(std::string_view text,
                                               const CompileOptions& options = {});
 

@@ -118,7 +118,8 @@ typedef struct flexc_sharded_buffer {
 } flexc_sharded_buffer;
 
 typedef struct flexc_distributed_kernel flexc_distributed_kernel;
-/* For dense layouts; FLEXC_DEVICE_AUTOMATIC means a CPU here. options may be NULL. */
+/* For queries and keys that are both dense or both ragged; FLEXC_DEVICE_AUTOMATIC means a CPU here.
+ * options may be NULL. */
 FLEXC_API flexc_status flexc_distributed_compile(
     const char* text, const flexc_compile_options* options, const flexc_sharded_buffer* sharded,
     size_t sharded_count, flexc_distributed_kernel** kernel, flexc_error** error);
@@ -137,10 +138,10 @@ enum { FLEXC_REDUCTION_SUM = 0, FLEXC_REDUCTION_AVERAGE = 1, FLEXC_REDUCTION_NON
 typedef struct flexc_distributed_sizes {
     uint32_t struct_size;
     uint32_t reserved;
-    int64_t batch; /* these three: zero is an error */
+    int64_t batch; /* these three: zero is an error; of ragged layouts, requests */
     int64_t heads;
     int64_t kv_heads;
-    const flexc_shards* queries;
+    const flexc_shards* queries; /* of ragged layouts, both are of rows of packed tensors */
     const flexc_shards* keys;
 } flexc_distributed_sizes;
 
@@ -156,11 +157,13 @@ typedef struct flexc_distributed_options {
     int32_t ranks_per_node; /* of ulysses: heads are swapped inside, keys go across by ring */
     flexc_parallel_for parallel_for;
     void* parallel_user;
-    uint64_t gathered_bytes; /* by all_gather on a rank at a time; default 256 MiB */
+    uint64_t gathered_bytes;      /* by all_gather on a rank at a time; default 256 MiB */
+    const flexc_lengths* lengths; /* of ragged layouts: of the whole problem, on every rank */
 } flexc_distributed_options;
 
 /* Shards of queries and of keys of one length, as even as whole chunks can be in rows and in what
- * the mask shows. The same on every rank, without communication. options may be NULL. */
+ * the mask shows. The same on every rank, without communication. Lengths of ragged layouts are the
+ * rows of packed tensors here. options may be NULL. */
 FLEXC_API flexc_status flexc_shards_balanced(const flexc_distributed_kernel* kernel,
                                              const flexc_sizes* sizes, int32_t ranks,
                                              const flexc_named_tensor* buffers, size_t buffer_count,
@@ -197,8 +200,9 @@ FLEXC_API flexc_status flexc_distributed_plan_explain(const flexc_distributed_pl
                                                       flexc_text** explanation,
                                                       flexc_error** error);
 
-/* Tensors have this rank's rows: q, o [B, H, rows, .], lse [B, H, rows], k, v [B, H_KV, rows, .];
- * those without rows may be NULL. `lengths` beside them is NULL. */
+/* Tensors have this rank's rows: q, o [B, H, rows, .], lse [B, H, rows], k, v [B, H_KV, rows, .],
+ * or of ragged layouts [rows, H, .], [rows, H] and [rows, H_KV, .]; those without rows may be NULL.
+ * `lengths` beside them is NULL: the plan has them. */
 FLEXC_API flexc_status flexc_distributed_forward(const flexc_distributed_kernel* kernel,
                                                  const flexc_distributed_plan* plan,
                                                  const flexc_forward_tensors* tensors,

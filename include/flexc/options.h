@@ -57,6 +57,12 @@ std::string_view name(Layout layout); // "dense", ...
 // one of -inf.
 enum class SinkUse : std::uint8_t { joins, absent, alone };
 
+// Of a program of ragged requests whose rows lie one after another in dense tensors, [1, H, TOTAL,
+// D], so that kernels of dense layouts compute it, in parts as well: buffers "requests.of_query",
+// "requests.of_key" and "requests.facts" (passes/one_sequence.h) say which rows are whose.
+// of_same_lengths: queries and keys of a request are the same rows, and q_idx begins at 0.
+enum class OneSequence : std::uint8_t { no, of_any_lengths, of_same_lengths };
+
 // A buffer of which a call has some rows of one dim alone, "Q_LEN" or "KV_LEN": position i is its
 // row i + the param "BUFFER.DIM.shift" of the plan, and what is not there reads 0. Every read has
 // q_idx, or kv_idx, itself as its index there.
@@ -144,6 +150,7 @@ struct CompileOptions {
     // -inf, so that lse is the logarithm of how many keys a row sees. There is no backward then.
     bool count_visible = false;
     SinkUse sink_use = SinkUse::joins;
+    OneSequence one_sequence = OneSequence::no;
     std::vector<ShardedBuffer> sharded;
     // For calls that have some of the heads of a larger whole, such as tensor parallelism has: h
     // and h_kv begin where PlanOptions::head_offset says, H and H_KV are the heads of the whole,

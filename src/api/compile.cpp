@@ -58,6 +58,7 @@ std::string key_of(std::string_view text, const CompileOptions& options) {
         .field("batch_invariant", std::uint64_t{options.batch_invariant})
         .field("count_visible", std::uint64_t{options.count_visible})
         .field("sink_use", static_cast<std::uint64_t>(options.sink_use))
+        .field("one_sequence", static_cast<std::uint64_t>(options.one_sequence))
         .field("part_of_heads", std::uint64_t{options.part_of_heads})
         .field("report", std::uint64_t{options.report_out_of_range})
         .text();

@@ -30,6 +30,9 @@ Result<CompileOptions> complete(CompileOptions options) {
                       name(*options.kv_dtype), name(options.dtype), name(options.dtype)));
     if (options.query_layout == Layout::paged)
         return invalid("queries are dense or ragged: pages are for keys");
+    if (options.one_sequence != OneSequence::no &&
+        (options.query_layout != Layout::dense || options.key_layout != Layout::dense))
+        return invalid("requests of one sequence lie in tensors of dense layouts");
     if (options.count_visible || options.key_layout == Layout::paged || options.kv_dtype)
         options.backward = false;
     return options;
@@ -37,11 +40,14 @@ Result<CompileOptions> complete(CompileOptions options) {
 
 Result<Front> read_program(std::string_view text, const CompileOptions& options) {
     const dsl::Source source(options.source_name, std::string(text));
+    const bool is_sequence = options.one_sequence != OneSequence::no;
     front::Output output = front::compile_text({.source = source,
                                                 .buffers = options.buffers,
                                                 .params = options.params,
-                                                .query_layout = options.query_layout,
-                                                .key_layout = options.key_layout,
+                                                .query_layout = is_sequence ? Layout::ragged
+                                                                            : options.query_layout,
+                                                .key_layout = is_sequence ? Layout::ragged
+                                                                          : options.key_layout,
                                                 .mask_mod = options.mask_mod,
                                                 .sink = options.sink});
     if (!output.program) return Error{ErrorCode::syntax, std::move(output.rendered)};

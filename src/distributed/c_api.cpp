@@ -117,6 +117,11 @@ Result<ReadOptions> read_options(const flexc_distributed_options* given) {
     options.reduction = kReductions[*reduction];
     if (read->gathered_bytes != 0) options.gathered_bytes = read->gathered_bytes;
     options.ranks_per_node = read->ranks_per_node;
+    if (read->lengths != nullptr) {
+        const auto lengths = flexc::api::read_lengths(read->lengths);
+        if (!lengths) return lengths.error();
+        options.lengths = *lengths;
+    }
     options.cpu_threads = {read->cpu_threads, read->parallel_for, read->parallel_user};
     return result;
 }
@@ -138,12 +143,12 @@ Error refused(flexc::Communicator& communicator, const Error& error) {
     return flexc::distributed::agree(communicator, error, {}).error();
 }
 
-// Lengths are of layouts that ranks do not have.
+// A plan has its own lengths, of all ranks.
 template <typename Tensors> Result<void> check_lengths(const Tensors* tensors) {
     const auto read = read_struct(tensors, "tensors");
     if (!read) return read.error();
     if (read->lengths == nullptr) return {};
-    return invalid("tensors.lengths: attention across ranks is of dense tensors");
+    return invalid("tensors.lengths: across ranks, lengths are given to the plan");
 }
 Result<void> check_handles(const flexc_distributed_kernel* kernel,
                            const flexc_distributed_plan* plan) {

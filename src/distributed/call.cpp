@@ -29,15 +29,16 @@ Result<void> check_plan(const detail::DistributedKernelState* kernel,
     if (kernel == nullptr)
         return runtime::invalid(
             "this kernel handle is empty: it did not come from compile_distributed()");
-    if (plan == nullptr || plan->kernel.get() != kernel)
+    if (plan == nullptr || plan->made_by.get() != kernel)
         return runtime::invalid("this plan was not made by this kernel: call plan() on it");
     return {};
 }
 
 Result<void> run_forward(const DistributedPlanState& plan, const ForwardTensors& tensors,
                          std::span<const NamedTensor> buffers) {
-    return plan.ulysses ? distributed::forward_ulysses(plan, tensors, buffers)
-                        : distributed::forward_by_keys(plan, tensors, buffers);
+    const ForwardTensors own = plan.requests ? distributed::as_one_sequence(tensors) : tensors;
+    return plan.ulysses ? distributed::forward_ulysses(plan, own, buffers)
+                        : distributed::forward_by_keys(plan, own, buffers);
 }
 
 Result<void> run_backward(const DistributedPlanState& plan, const BackwardTensors& tensors,
@@ -52,8 +53,9 @@ Result<void> run_backward(const DistributedPlanState& plan, const BackwardTensor
             {program.buffers[i].name, memory->zeros(DType::f32, runtime::shape_of(gradients[i]))});
     }
     if (!memory->made()) return memory->made();
-    if (auto done = plan.ulysses ? distributed::backward_ulysses(plan, tensors, buffers, sums)
-                                 : distributed::backward_by_keys(plan, tensors, buffers, sums);
+    const BackwardTensors own = plan.requests ? distributed::as_one_sequence(tensors) : tensors;
+    if (auto done = plan.ulysses ? distributed::backward_ulysses(plan, own, buffers, sums)
+                                 : distributed::backward_by_keys(plan, own, buffers, sums);
         !done)
         return done;
 

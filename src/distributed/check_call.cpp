@@ -1,6 +1,8 @@
 #include "distributed/check_call.h"
 
 #include <algorithm>
+#include <iterator>
+#include <vector>
 
 #include "runtime/buffers.h"
 #include "support/text.h"
@@ -32,9 +34,9 @@ Result<void> check(const DistributedPlanState& plan, const Rule& rule) {
             formatted("{}: expected type {}{}, got {}", rule.name, name(expected),
                       rule.may_be_f32 && !rule.is_f32 ? " or f32" : "", name(tensor.dtype)));
     if (auto checked = runtime::check_view(tensor, rule.name); !checked) return checked;
-    const std::array<std::int64_t, 4> shape = {plan.sizes.batch, rule.heads, rule.rows,
-                                               rule.columns};
-    const auto wanted = std::span(shape).first(rule.columns == 0 ? 3 : 4);
+    std::vector<std::int64_t> wanted = {plan.sizes.batch, rule.heads, rule.rows};
+    if (plan.requests) wanted = {rule.rows, rule.heads};
+    if (rule.columns != 0) wanted.push_back(rule.columns);
     if (!std::ranges::equal(wanted, runtime::shape_of(tensor)))
         return runtime::invalid(formatted("{}: expected shape {}, got {}", rule.name,
                                           runtime::shape_text(wanted),
@@ -60,6 +62,8 @@ alignas(16) std::byte nothing[16];
 std::vector<NamedTensor> completed(const DistributedPlanState& plan,
                                    std::span<const NamedTensor> given, bool are_gradients) {
     std::vector<NamedTensor> tensors(given.begin(), given.end());
+    if (plan.requests && !are_gradients)
+        std::ranges::copy(plan.requests->buffers(), std::back_inserter(tensors));
     for (const Sharded& sharded : plan.sharded) {
         const std::int64_t rows = sharded.shape[sharded.dim];
         if (rows > 0 || (are_gradients && !sharded.grad)) continue;

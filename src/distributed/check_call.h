@@ -10,7 +10,8 @@
 
 namespace flexc::distributed {
 
-// What the caller gave; of sharded buffers without rows, or their gradients, a tensor of none.
+// What the caller gave, and what requests are known by; of sharded buffers without rows, or their
+// gradients, a tensor of none.
 std::vector<NamedTensor> completed(const detail::DistributedPlanState& plan,
                                    std::span<const NamedTensor> given, bool are_gradients);
 

@@ -214,6 +214,23 @@ class CudaWork final : public RankWork {
         return packed;
     }
 
+    Result<TensorView> for_launches(const TensorView& tensor, Bytes& memory) override {
+        const std::size_t bytes = bytes_of(tensor);
+        auto room = pool_->allocate(bytes);
+        if (!room) return room.error();
+        auto scope = tensors_.enter();
+        if (!scope) return scope.error();
+        if (auto done =
+                cuda::copy_to_device_async(room->get(), tensor.data, bytes, tensors_.stream());
+            !done)
+            return done.error();
+        if (auto done = cuda::synchronize_stream(tensors_.stream()); !done) return done.error();
+        memory = std::move(*room);
+        TensorView copy = tensor;
+        copy.data = memory.get();
+        return copy;
+    }
+
   private:
     Result<void> make_streams() {
         for (auto [stream, is_urgent] : {std::pair{&beside_, true}, std::pair{&lane_, false}}) {

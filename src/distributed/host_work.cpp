@@ -165,6 +165,9 @@ class HostWork final : public RankWork {
     Result<TensorView> on_host(const TensorView& tensor, Bytes& /*memory*/) override {
         return tensor;
     }
+    Result<TensorView> for_launches(const TensorView& tensor, Bytes& /*memory*/) override {
+        return tensor;
+    }
 
   private:
     HostTensors tensors_;

@@ -37,11 +37,15 @@ Result<DistributedKernel> compile_distributed(std::string_view text, const Compi
     return guarded([&]() -> Result<DistributedKernel> {
         CompileOptions options = given;
         if (options.device.kind == Device::Kind::automatic) options.device = Device::cpu();
-        if (options.query_layout != Layout::dense || options.key_layout != Layout::dense)
+        if (options.query_layout != options.key_layout || options.key_layout == Layout::paged)
             return Error{ErrorCode::unsupported,
-                         "attention across ranks is of dense tensors: have ragged requests as one "
-                         "sequence of documents, with a buffer of their numbers, 'mask_mod = "
-                         "doc[q_idx] == doc[kv_idx]'; balanced_shards() deals them evenly"};
+                         formatted("attention across ranks is of queries and keys that are both "
+                                   "dense or both ragged, not of {} queries and {} keys",
+                                   name(options.query_layout), name(options.key_layout))};
+        if (options.query_layout == Layout::ragged) {
+            options.query_layout = options.key_layout = Layout::dense;
+            options.one_sequence = OneSequence::of_any_lengths;
+        }
         if (options.kv_dtype.value_or(options.dtype) != options.dtype)
             return Error{ErrorCode::unsupported,
                          "attention across ranks is for k and v of the type of q: leave kv_dtype "

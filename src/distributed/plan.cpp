@@ -1,13 +1,16 @@
 // From shards and a mask to launches: every rank makes the whole schedule, and keeps its own part.
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "distributed/agreement.h"
 #include "distributed/make_work.h"
 #include "distributed/rows.h"
 #include "distributed/state.h"
+#include "passes/one_sequence.h"
 #include "runtime/bind.h"
 #include "runtime/buffers.h"
 #include "runtime/mask_values.h"
@@ -128,7 +131,8 @@ class Planner {
   public:
     Planner(DistributedPlanState& plan, std::span<const NamedTensor> buffers,
             const DistributedOptions& options)
-        : plan_(plan), buffers_(buffers), options_(options), rank_(plan.communicator->rank()) {}
+        : plan_(plan), buffers_(buffers.begin(), buffers.end()), options_(options),
+          rank_(plan.communicator->rank()) {}
 
     Result<void> run() {
         const DistributedSizes& sizes = plan_.sizes;
@@ -140,6 +144,7 @@ class Planner {
                     formatted("the {} are shards of {} ranks; the communicator has {}", name,
                               shards->ranks(), ranks));
         if (auto checked = check_nodes(); !checked) return checked;
+        if (auto done = take_requests(); !done) return done;
         const Kernel& kernel = plan_.kernel->kernel;
         plan_.q_rows = sizes.queries.rows(rank_);
         plan_.k_rows = sizes.keys.rows(rank_);
@@ -151,6 +156,7 @@ class Planner {
         auto whole = bind_whole(kernel, whole_sizes(sizes), given, options_);
         if (!whole) return whole.error();
         plan_.whole = std::move(*whole);
+        if (auto checked = check_longest(); !checked) return checked;
         plan_.reduction = options_.reduction;
         if (auto found = find_sharded(); !found) return found;
         auto map = map_of(kernel.state().mod, plan_.whole, *plan_.work, buffers_);
@@ -180,6 +186,7 @@ class Planner {
                 {"sizes", formatted("{} {} {} {} {}", sizes.batch, sizes.heads, sizes.kv_heads,
                                     sizes.queries.length(), sizes.keys.length())},
                 {"shards", std::move(shards)},
+                {"lengths", plan_.requests ? plan_.requests->text() : ""},
                 {"a scale or params", formatted("{} {}", plan_.whole.scale, params)},
                 {"an exchange or a reduction",
                  formatted("{} {} {} {}", name(plan_.exchange), options_.ranks_per_node, pieces_,
@@ -207,6 +214,43 @@ class Planner {
         return {};
     }
 
+    // Of ragged layouts: one sequence instead of the requests.
+    Result<void> take_requests() {
+        if (plan_.kernel->options.one_sequence == OneSequence::no) return {};
+        auto read = distributed::Requests::read(whole_sizes(plan_.sizes), options_.lengths);
+        if (!read) return read.error();
+        plan_.requests = std::move(*read);
+        if (auto placed = plan_.requests->place(*plan_.work); !placed) return placed;
+        std::ranges::copy(plan_.requests->buffers(), std::back_inserter(buffers_));
+        plan_.sizes.batch = 1;
+        if (!plan_.requests->have_same_rows()) return {};
+        CompileOptions options = plan_.kernel->options;
+        options.one_sequence = OneSequence::of_same_lengths;
+        auto kernel = compile_variant(options);
+        if (!kernel) return kernel.error();
+        plan_.kernel = std::move(*kernel);
+        return {};
+    }
+
+    // What buffers have of a request.
+    Result<void> check_longest() const {
+        if (!plan_.requests) return {};
+        const std::vector<std::string>& sizes = plan_.kernel->kernel.state().mod.program.sizes;
+        for (const auto& [size, dim, longest, what] :
+             {std::tuple{passes::kLongestQueries, "Q_LEN", plan_.requests->longest_queries(),
+                         "queries"},
+              std::tuple{passes::kLongestKeys, "KV_LEN", plan_.requests->longest_keys(), "keys"}}) {
+            const auto at = std::ranges::find(sizes, size);
+            if (at == sizes.end()) continue; // no buffer has such a dim
+            const std::int64_t extent =
+                plan_.whole.size_values[static_cast<std::size_t>(at - sizes.begin())];
+            if (extent != runtime::kUnbound && extent < longest)
+                return runtime::invalid(formatted("the buffers' {} is {}; a request has {} {}", dim,
+                                                  extent, longest, what));
+        }
+        return {};
+    }
+
     Result<void> run_ulysses(const VisibleMap& map) {
         if (!plan_.sharded.empty())
             return runtime::invalid(
@@ -220,7 +264,9 @@ class Planner {
             plan_.explanation += formatted(
                 "{} nodes of {} ranks: heads are swapped inside, keys travel across by ring\n",
                 ranks / size, size);
-        auto kernel = compile_heads();
+        CompileOptions of_heads = plan_.kernel->options;
+        of_heads.part_of_heads = true;
+        auto kernel = compile_variant(of_heads);
         if (!kernel) return kernel.error();
         const Schedule schedule(ulysses.queries, ulysses.keys, map, Exchange::ring);
         for (const distributed::HeadBlock& block : ulysses.own_share().blocks) {
@@ -249,25 +295,22 @@ class Planner {
         return {};
     }
 
-    // The program's kernel, of a part of the heads. sink: what becomes of a sink, if there is one.
-    Result<Kernel> compile_part(SinkUse sink) const {
-        CompileOptions options = plan_.kernel->options;
-        options.part_of_heads = true;
-        options.sink_use = sink;
-        return compile(plan_.kernel->text, options);
-    }
-
-    Result<std::shared_ptr<const detail::DistributedKernelState>> compile_heads() const {
-        auto part = std::make_shared<detail::DistributedKernelState>(*plan_.kernel);
-        if (part->sink_kernel) {
-            auto sink = compile_part(SinkUse::alone);
+    // The program's kernels by other options.
+    Result<std::shared_ptr<const detail::DistributedKernelState>>
+    compile_variant(CompileOptions options) const {
+        auto variant = std::make_shared<detail::DistributedKernelState>(*plan_.kernel);
+        variant->options = options;
+        if (variant->sink_kernel) {
+            options.sink_use = SinkUse::alone;
+            auto sink = compile(plan_.kernel->text, options);
             if (!sink) return sink.error();
-            part->sink_kernel = std::move(*sink);
+            variant->sink_kernel = std::move(*sink);
         }
-        auto kernel = compile_part(SinkUse::absent);
+        options.sink_use = SinkUse::absent;
+        auto kernel = compile(plan_.kernel->text, options);
         if (!kernel) return kernel.error();
-        part->kernel = std::move(*kernel);
-        return std::shared_ptr<const detail::DistributedKernelState>(std::move(part));
+        variant->kernel = std::move(*kernel);
+        return std::shared_ptr<const detail::DistributedKernelState>(std::move(variant));
     }
 
     Result<void> add_launches(const Schedule& schedule) {
@@ -353,7 +396,10 @@ class Planner {
     }
 
     Result<void> compile_pieces() {
-        auto kernel = compile_part(SinkUse::absent);
+        CompileOptions options = plan_.kernel->options;
+        options.part_of_heads = true;
+        options.sink_use = SinkUse::absent;
+        auto kernel = compile(plan_.kernel->text, options);
         if (!kernel) return kernel.error();
         plan_.piece_kernel = std::move(*kernel);
         return {};
@@ -668,7 +714,7 @@ class Planner {
     }
 
     DistributedPlanState& plan_;
-    std::span<const NamedTensor> buffers_;
+    std::vector<NamedTensor> buffers_;
     const DistributedOptions& options_;
     int rank_;
     int pieces_ = 1; // of the heads of keys, that all_gather has one after another
@@ -689,7 +735,7 @@ Result<DistributedPlan> DistributedKernel::plan(const DistributedSizes& sizes,
                 "this kernel handle is empty: it did not come from compile_distributed()");
         if (communicator == nullptr) return runtime::invalid("the communicator is missing");
         auto plan = std::make_shared<DistributedPlanState>();
-        plan->kernel = state_;
+        plan->made_by = plan->kernel = state_;
         plan->communicator = std::move(communicator);
         plan->sizes = sizes;
         Planner planner(*plan, buffers, options);
@@ -721,12 +767,23 @@ Result<Shards> DistributedKernel::balanced_shards(const Sizes& sizes, int ranks,
                                               "sequences that attend to themselves",
                                               sizes.q_len, sizes.kv_len));
         if (ranks < 1) return runtime::invalid(formatted("{} ranks: at least 1", ranks));
-        auto whole = bind_whole(state_->kernel, sizes, buffers, options);
-        if (!whole) return whole.error();
         auto work = distributed::make_work(*state_, nullptr);
         if (!work) return work.error();
         if (auto done = (*work)->begin(stream); !done) return done.error();
-        const auto map = map_of(state_->kernel.state().mod, *whole, **work, buffers);
+        Sizes whole_sizes = sizes;
+        std::vector<NamedTensor> all(buffers.begin(), buffers.end());
+        std::optional<distributed::Requests> requests;
+        if (state_->options.one_sequence != OneSequence::no) {
+            auto read = distributed::Requests::read(sizes, options.lengths);
+            if (!read) return read.error();
+            requests = std::move(*read);
+            if (auto placed = requests->place(**work); !placed) return placed.error();
+            std::ranges::copy(requests->buffers(), std::back_inserter(all));
+            whole_sizes.batch = 1;
+        }
+        auto whole = bind_whole(state_->kernel, whole_sizes, all, options);
+        if (!whole) return whole.error();
+        const auto map = map_of(state_->kernel.state().mod, *whole, **work, all);
         if (!map) return map.error();
         return distributed::balanced(*map, ranks);
     });

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "distributed/cuda_work.h"
+#include "distributed/requests.h"
 #include "distributed/schedule.h"
 #include "distributed/tensor_work.h"
 #include "distributed/ulysses.h"
@@ -87,10 +88,12 @@ struct AgreedCalls {
 };
 
 struct DistributedPlanState {
-    std::shared_ptr<const DistributedKernelState> kernel;
+    std::shared_ptr<const DistributedKernelState> made_by;
+    std::shared_ptr<const DistributedKernelState> kernel; // the same, or for the plan's lengths
     std::shared_ptr<Communicator> communicator;
     std::shared_ptr<distributed::RankWork> work;
-    DistributedSizes sizes;
+    DistributedSizes sizes; // of one sequence, where there are requests
+    std::optional<distributed::Requests> requests;
     std::vector<distributed::Sharded> sharded;
     Exchange exchange = Exchange::ring;
     GradientReduction reduction = GradientReduction::sum;

@@ -74,6 +74,8 @@ class RankWork {
 
     // The tensor, or a copy in host memory that `memory` owns.
     virtual Result<TensorView> on_host(const TensorView& tensor, Bytes& memory) = 0;
+    // A tensor of host memory, or a copy where launches read it, that `memory` owns.
+    virtual Result<TensorView> for_launches(const TensorView& tensor, Bytes& memory) = 0;
 };
 
 } // namespace flexc::distributed

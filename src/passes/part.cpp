@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "passes/one_sequence.h"
 #include "support/text.h"
 
 namespace flexc::passes {
@@ -31,7 +32,8 @@ struct Shift {
 
 class Rewriter {
   public:
-    explicit Rewriter(ir::Program& program) : program_(program) {}
+    Rewriter(ir::Program& program, bool has_requests)
+        : program_(program), has_requests_(has_requests) {}
 
     Result<void> shard(const ShardedBuffer& sharded) {
         const auto invalid = [&](std::string_view reason) {
@@ -41,7 +43,8 @@ class Rewriter {
         const bool is_query = sharded.dim == "Q_LEN";
         if (!is_query && sharded.dim != "KV_LEN")
             return invalid("buffers are sharded along Q_LEN or KV_LEN");
-        if (!program_.is_dense()) return invalid("only dense layouts have shards");
+        if (!program_.is_dense() || has_requests_)
+            return invalid("only dense layouts have shards");
         const auto buffer = std::ranges::find(program_.buffers, sharded.buffer, &ir::Buffer::name);
         if (buffer == program_.buffers.end()) return invalid("the program has no such buffer");
         const std::uint32_t size = is_query ? ir::kQLen : ir::kKvLen;
@@ -141,6 +144,7 @@ class Rewriter {
     }
 
     ir::Program& program_;
+    bool has_requests_; // whose positions are none of the sequence
     std::vector<Shift> shifts_;
     std::vector<Heads> heads_;
 };
@@ -159,8 +163,9 @@ void use_sink(ir::Program& program, SinkUse use) {
 } // namespace
 
 Result<void> make_part(ir::Program& program, const CompileOptions& options) {
+    if (auto done = make_one_sequence(program, options.one_sequence); !done) return done;
     use_sink(program, options.sink_use);
-    Rewriter rewriter(program);
+    Rewriter rewriter(program, options.one_sequence != OneSequence::no);
     for (const ShardedBuffer& sharded : options.sharded)
         if (auto done = rewriter.shard(sharded); !done) return done;
     if (options.part_of_heads) rewriter.take_part_of_heads();

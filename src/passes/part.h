@@ -17,7 +17,7 @@ struct HeadNames {
 inline constexpr HeadNames kHeadNames = {"H.first", "H.whole", "H.extent"};
 inline constexpr HeadNames kKvHeadNames = {"H_KV.first", "H_KV.whole", "H_KV.extent"};
 
-// By options.sink_use, sharded and part_of_heads.
+// By options.one_sequence, sink_use, sharded and part_of_heads.
 Result<void> make_part(ir::Program& program, const CompileOptions& options);
 
 } // namespace flexc::passes

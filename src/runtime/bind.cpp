@@ -84,7 +84,9 @@ Result<void> check_sums(const ir::Program& program, const std::vector<std::int64
         const std::vector<ir::NodeId> needs = ir::reachable(program.graph, counter.operands);
         const bool is_known = std::ranges::all_of(needs, [&](ir::NodeId need) {
             const ir::Node& node = program.graph[need];
-            return node.op != ir::Op::size || sizes[node.symbol] != kUnbound;
+            // Of parts, heads are params, and lengths of requests in one sequence are read.
+            return node.op != ir::Op::read && node.op != ir::Op::param &&
+                   (node.op != ir::Op::size || sizes[node.symbol] != kUnbound);
         });
         if (!is_known) continue;
         const std::int64_t first = ir::evaluate_integer(program, counter.operands[0], environment);

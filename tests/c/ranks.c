@@ -445,10 +445,10 @@ static void test_refusals(const flexc_distributed_kernel* kernel) {
     CHECK_NULL(flexc_distributed_compile(NULL, &kOptions, NULL, 0, &none, &error), "text");
     CHECK_NULL(flexc_distributed_compile("score", &kOptions, NULL, 1, &none, &error), "sharded");
     CHECK_NULL(flexc_distributed_compile("score", &kOptions, NULL, 0, NULL, &error), "kernel");
-    flexc_compile_options ragged = kOptions;
-    ragged.query_layout = ragged.key_layout = FLEXC_LAYOUT_RAGGED;
-    CHECK_REFUSED(flexc_distributed_compile("score", &ragged, NULL, 0, &none, &error),
-                  FLEXC_ERROR_UNSUPPORTED, "mask_mod = doc[q_idx] == doc[kv_idx]");
+    flexc_compile_options paged = kOptions;
+    paged.key_layout = FLEXC_LAYOUT_PAGED;
+    CHECK_REFUSED(flexc_distributed_compile("score", &paged, NULL, 0, &none, &error),
+                  FLEXC_ERROR_UNSUPPORTED, "both dense or both ragged");
     const flexc_sharded_buffer nameless = {.struct_size = sizeof nameless, .buffer = "rows"};
     CHECK_REFUSED(flexc_distributed_compile(kProgram, &kOptions, &nameless, 1, &none, &error),
                   FLEXC_ERROR_INVALID_OPTION, "sharded buffer 'rows' has no dim");
@@ -500,6 +500,63 @@ static void test_refusals(const flexc_distributed_kernel* kernel) {
     CHECK(flexc_communicator_rank(NULL) == -1 && flexc_communicator_ranks(NULL) == 0);
 }
 
+/* Two requests on one rank: weights of a row are those of its request's keys alone. */
+static void test_ragged(void) {
+    flexc_error* error = NULL;
+    flexc_compile_options options = kOptions;
+    options.query_layout = options.key_layout = FLEXC_LAYOUT_RAGGED;
+    flexc_distributed_kernel* kernel = NULL;
+    CHECK_OK(flexc_distributed_compile("score_mod = b * 0.0 + kv_idx * 0.0", &options, NULL, 0,
+                                       &kernel, &error));
+    flexc_communicator* alone = NULL;
+    CHECK_OK(flexc_in_process_communicators(1, NULL, &alone, &error));
+    enum { ROWS = 5 };
+    flexc_shards* shards = NULL;
+    CHECK_OK(flexc_shards_contiguous(ROWS, 1, &shards, &error));
+    static const int32_t kStarts[] = {0, 2, ROWS};
+    flexc_lengths lengths = {.struct_size = sizeof lengths,
+                             .cu_seqlens_q = kStarts,
+                             .cu_seqlens_q_count = 3,
+                             .cu_seqlens_k = kStarts,
+                             .cu_seqlens_k_count = 3};
+    const flexc_distributed_sizes sizes = {sizeof sizes, 0, 2, 1, 1, shards, shards};
+    flexc_distributed_options given = {.struct_size = sizeof given, .lengths = &lengths};
+    flexc_distributed_plan* plan = NULL;
+    CHECK_OK(
+        flexc_distributed_plan_create(kernel, &sizes, alone, NULL, 0, NULL, &given, &plan, &error));
+    float q[ROWS * DIM] = {0}, v[ROWS * DIM] = {0}, o[ROWS * DIM];
+    for (int row = 0; row < ROWS; ++row)
+        v[row * DIM] = (float)row;
+    flexc_tensor packed[3] = {view_of(q, 3, 1, 0), view_of(v, 3, 1, 0), view_of(o, 3, 1, 0)};
+    for (int i = 0; i < 3; ++i) {
+        const int64_t shape[] = {ROWS, 1, DIM};
+        memcpy(packed[i].shape, shape, sizeof shape);
+    }
+    flexc_forward_tensors forward = {.struct_size = sizeof forward,
+                                     .q = &packed[0],
+                                     .k = &packed[0],
+                                     .v = &packed[1],
+                                     .o = &packed[2]};
+    CHECK_OK(flexc_distributed_forward(kernel, plan, &forward, NULL, 0, NULL, &error));
+    CHECK(fabs(o[0] - 0.5) < 1e-6 && fabs(o[4 * DIM] - 3) < 1e-6);
+    const flexc_length_tensors own = {.struct_size = sizeof own};
+    forward.lengths = &own;
+    CHECK_REFUSED(flexc_distributed_forward(kernel, plan, &forward, NULL, 0, NULL, &error),
+                  FLEXC_ERROR_INVALID_OPTION, "lengths are given to the plan");
+    flexc_distributed_plan_free(plan);
+    lengths.cu_seqlens_k_count = 2;
+    CHECK_REFUSED(
+        flexc_distributed_plan_create(kernel, &sizes, alone, NULL, 0, NULL, &given, &plan, &error),
+        FLEXC_ERROR_INVALID_OPTION, "cu_seqlens_k");
+    lengths.struct_size = 0;
+    CHECK_REFUSED(
+        flexc_distributed_plan_create(kernel, &sizes, alone, NULL, 0, NULL, &given, &plan, &error),
+        FLEXC_ERROR_INVALID_OPTION, "lengths: struct_size is not set");
+    flexc_shards_free(shards);
+    flexc_communicator_free(alone);
+    flexc_distributed_kernel_free(kernel);
+}
+
 static void test_calls(void) {
     flexc_error* error = NULL;
     flexc_distributed_kernel *whole = NULL, *sharded = NULL;
@@ -510,6 +567,7 @@ static void test_calls(void) {
     if (whole == NULL || sharded == NULL) return;
     test_exchanges(whole, sharded);
     test_refusals(whole);
+    test_ragged();
     flexc_distributed_kernel_free(whole);
     flexc_distributed_kernel_free(sharded);
 }

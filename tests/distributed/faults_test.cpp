@@ -290,7 +290,7 @@ TEST_CASE("collectives: every rank's record, and the same sum everywhere") {
 
 TEST_CASE("what there is not for many ranks is said when it is compiled") {
     CompileOptions options = cpu_options();
-    options.query_layout = Layout::ragged;
+    options.query_layout = Layout::ragged; // and not of keys
     CHECK(compile_distributed("score", options).error().code == ErrorCode::unsupported);
     options = cpu_options();
     options.kv_dtype = DType::i8;

@@ -42,7 +42,10 @@ Outcome on_processes(const std::shared_ptr<Communicator>& communicator,
 
 void check_processes(const std::shared_ptr<Communicator>& communicator, Device device) {
     const int ranks = communicator->ranks();
+    const char* ragged = "buffer s: f32[B, H] grad\nscore_mod = score + s[b, h] * (kv_idx - q_idx) "
+                         "* 0.1\nsink = s[b, 0]\nmask_mod = q_idx >= kv_idx";
     const char* programs[] = {
+        ragged,
         "buffer slopes: f32[H] grad\nscore_mod = score + slopes[h] * (kv_idx - q_idx) * 0.1\n"
         "mask_mod = q_idx >= kv_idx",
         "buffer doc: i32[KV_LEN]\nbuffer bias: f32[H, Q_LEN, KV_LEN] grad\n"
@@ -57,6 +60,11 @@ void check_processes(const std::shared_ptr<Communicator>& communicator, Device d
             one.dtype = DType::bf16;
             one.q_len = one.kv_len = 330;
             one.head_dim = one.head_dim_v = 64;
+        }
+        if (program == ragged) {
+            const auto rows = static_cast<std::int32_t>(one.q_len);
+            one.batch = 1;
+            one.ragged = {{0, 20, 20, 71, rows}, {0, 20, 20, 71, rows}};
         }
         one.integers["doc"] = [](std::int64_t i) { return i / 23; };
         const DistributedProblem problem(one, 17);

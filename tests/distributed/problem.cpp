@@ -18,15 +18,22 @@ namespace flexc::test {
 
 namespace {
 
-// [B, H, S, D] with some rows of a whole one.
+// [B, H, S, D] with some rows of a whole one; packed, it is shown as [S, H, D].
 struct RowTensor {
-    RowTensor(DType type, std::int64_t b, std::int64_t h, std::int64_t s, std::int64_t d)
-        : dtype(type), batch(b), heads(h), rows(s), columns(d),
+    RowTensor(bool packed, DType type, std::int64_t b, std::int64_t h, std::int64_t s,
+              std::int64_t d)
+        : is_packed(packed), dtype(type), batch(b), heads(h), rows(s), columns(d),
           bytes(static_cast<std::size_t>(b * h * s * d) * size_of(type), std::byte{0xff}) {}
 
     TensorView view(bool has_columns = true) {
         // Some ranks hold nothing, and say so.
         void* data = rows == 0 ? nullptr : bytes.data();
+        if (is_packed) {
+            TensorView view = TensorView::contiguous(data, dtype, {rows, heads, columns});
+            view.strides = {columns, rows * columns, 1};
+            view.rank = has_columns ? 3 : 2;
+            return view;
+        }
         if (!has_columns) return TensorView::contiguous(data, dtype, {batch, heads, rows});
         return TensorView::contiguous(data, dtype, {batch, heads, rows, columns});
     }
@@ -44,6 +51,7 @@ struct RowTensor {
         });
     }
 
+    bool is_packed;
     DType dtype;
     std::int64_t batch, heads, rows, columns;
     std::vector<std::byte> bytes;
@@ -121,11 +129,86 @@ double relative_error(const std::vector<double>& got, const std::vector<double>&
     return std::sqrt(error / norm);
 }
 
+// [heads, rows, columns] with some rows of a whole one of that form.
+std::vector<double> rows_of(const std::vector<double>& whole, std::int64_t heads,
+                            std::int64_t whole_rows, const RowRange& rows) {
+    const std::int64_t columns = static_cast<std::int64_t>(whole.size()) / (heads * whole_rows);
+    std::vector<double> part;
+    for (std::int64_t head = 0; head < heads; ++head) {
+        const auto first = whole.begin() + (head * whole_rows + rows.begin) * columns;
+        part.insert(part.end(), first, first + rows.count() * columns);
+    }
+    return part;
+}
+void put_rows(const std::vector<double>& part, std::vector<double>& whole, std::int64_t heads,
+              std::int64_t whole_rows, const RowRange& rows) {
+    const std::int64_t columns = static_cast<std::int64_t>(whole.size()) / (heads * whole_rows);
+    for (std::int64_t head = 0; head < heads; ++head)
+        std::copy_n(part.begin() + head * rows.count() * columns, rows.count() * columns,
+                    whole.begin() + (head * whole_rows + rows.begin) * columns);
+}
+void add_all(std::map<std::string, std::vector<double>>& sums,
+             const std::map<std::string, std::vector<double>>& more) {
+    for (const auto& [name, values] : more) {
+        auto& sum = sums[name];
+        sum.resize(values.size());
+        for (std::size_t i = 0; i < values.size(); ++i)
+            sum[i] += values[i];
+    }
+}
+
+// Each request by itself; rows that none uses have no answer but o = 0 and lse = -inf.
+Answer ragged_oracle(const ir::Program& program, const Problem& all, const RaggedCase& ragged) {
+    Answer answer;
+    answer.o.resize(static_cast<std::size_t>(all.heads * all.q_len * all.head_dim_v));
+    answer.lse.assign(static_cast<std::size_t>(all.heads * all.q_len), -INFINITY);
+    for (auto* of_queries : {&answer.dq, &answer.dq_absolute})
+        of_queries->resize(all.q.size());
+    for (auto* of_keys : {&answer.dk, &answer.dk_absolute})
+        of_keys->resize(all.k.size());
+    answer.dv.resize(all.v.size());
+    for (std::int64_t request = 0; request < ragged.requests(); ++request) {
+        const auto i = static_cast<std::size_t>(request);
+        const auto rows_used = [&](const std::vector<std::int32_t>& cu_seqlens,
+                                   const std::vector<std::int32_t>& used) -> RowRange {
+            return {cu_seqlens[i], used.empty() ? cu_seqlens[i + 1] : cu_seqlens[i] + used[i]};
+        };
+        const RowRange queries = rows_used(ragged.cu_seqlens_q, ragged.seqused_q),
+                       keys = rows_used(ragged.cu_seqlens_k, ragged.seqused_k);
+        Problem one = all;
+        one.q_len = queries.count();
+        one.kv_len = keys.count();
+        one.request = request;
+        one.q_row = queries.begin;
+        one.kv_row = keys.begin;
+        if (ragged.query_start == QueryStart::end) one.q_offset = one.kv_len - one.q_len;
+        one.q = rows_of(all.q, all.heads, all.q_len, queries);
+        one.d_out = rows_of(all.d_out, all.heads, all.q_len, queries);
+        if (!all.d_lse.empty()) one.d_lse = rows_of(all.d_lse, all.heads, all.q_len, queries);
+        one.k = rows_of(all.k, all.kv_heads, all.kv_len, keys);
+        one.v = rows_of(all.v, all.kv_heads, all.kv_len, keys);
+        const Answer own = attention_oracle(program, one);
+        for (const auto& [part, whole] :
+             {std::pair{&own.o, &answer.o}, std::pair{&own.lse, &answer.lse},
+              std::pair{&own.dq, &answer.dq}, std::pair{&own.dq_absolute, &answer.dq_absolute}})
+            put_rows(*part, *whole, all.heads, all.q_len, queries);
+        for (const auto& [part, whole] :
+             {std::pair{&own.dk, &answer.dk}, std::pair{&own.dk_absolute, &answer.dk_absolute},
+              std::pair{&own.dv, &answer.dv}})
+            put_rows(*part, *whole, all.kv_heads, all.kv_len, keys);
+        add_all(answer.d_buffers, own.d_buffers);
+        add_all(answer.d_buffers_absolute, own.d_buffers_absolute);
+    }
+    return answer;
+}
+
 } // namespace
 
 DistributedProblem::DistributedProblem(DistributedCase one, std::uint32_t seed)
     : case_(std::move(one)) {
-    const front::Output front = front::compile_text({.source = dsl::Source("case", case_.text)});
+    const Layout layout = case_.ragged ? Layout::ragged : Layout::dense;
+    const front::Output front = front::compile_text(
+        {.source = dsl::Source("case", case_.text), .query_layout = layout, .key_layout = layout});
     REQUIRE_MESSAGE(front.program.has_value(), front.rendered);
     const ir::Program& program = *front.program;
     CompileOptions options;
@@ -136,6 +219,7 @@ DistributedProblem::DistributedProblem(DistributedCase one, std::uint32_t seed)
     options.backward = case_.backward;
     options.deterministic = case_.deterministic;
     options.gradient_type = case_.gradient_type;
+    options.query_layout = options.key_layout = layout;
     options.cache.disk = case_.device.kind == Device::Kind::cuda;
     auto kernel = compile(case_.text, options);
     REQUIRE_MESSAGE(kernel.has_value(), kernel.error().message);
@@ -169,7 +253,9 @@ DistributedProblem::DistributedProblem(DistributedCase one, std::uint32_t seed)
     p.v = draw(kv_rows * p.head_dim_v, case_.dtype, 1);
     p.d_out = draw(q_rows * p.head_dim_v, case_.dtype, 1);
     if (case_.with_d_lse) p.d_lse = draw(q_rows, DType::f32, 1);
-    p.sizes = {p.batch, p.heads, p.kv_heads, p.q_len, p.kv_len, p.head_dim, p.head_dim_v};
+    const Sizes one_rank = sizes();
+    p.sizes = {one_rank.batch,  p.heads,    p.kv_heads,  one_rank.q_len,
+               one_rank.kv_len, p.head_dim, p.head_dim_v};
     for (std::size_t i = ir::kStandardSizes; i < program.sizes.size(); ++i)
         p.sizes.push_back(case_.dims.at(program.sizes[i]));
     for (const ir::Param& param : program.params)
@@ -212,11 +298,28 @@ DistributedProblem::DistributedProblem(DistributedCase one, std::uint32_t seed)
     for (const Buffer& buffer : buffers_)
         buffer_views_.push_back(
             {buffer.name, TensorView::read_only(buffer.bytes.data(), buffer.dtype, buffer.shape)});
-    answer_ = attention_oracle(program, problem_);
+    answer_ = case_.ragged ? ragged_oracle(program, problem_, *case_.ragged)
+                           : attention_oracle(program, problem_);
 }
 
 Sizes DistributedProblem::sizes() const {
-    return {case_.batch, case_.heads, case_.kv_heads, case_.q_len, case_.kv_len};
+    if (!case_.ragged) return {case_.batch, case_.heads, case_.kv_heads, case_.q_len, case_.kv_len};
+    const auto longest = [](const std::vector<std::int32_t>& cu_seqlens) {
+        std::int32_t most = 1;
+        for (std::size_t i = 1; i < cu_seqlens.size(); ++i)
+            most = std::max(most, cu_seqlens[i] - cu_seqlens[i - 1]);
+        return most;
+    };
+    return {case_.ragged->requests(), case_.heads, case_.kv_heads,
+            longest(case_.ragged->cu_seqlens_q), longest(case_.ragged->cu_seqlens_k)};
+}
+
+DistributedSizes DistributedProblem::sizes(const Shards& queries, const Shards& keys) const {
+    return {.batch = case_.ragged ? case_.ragged->requests() : case_.batch,
+            .heads = case_.heads,
+            .kv_heads = case_.kv_heads,
+            .queries = queries,
+            .keys = keys};
 }
 
 namespace {
@@ -229,16 +332,20 @@ struct Gradients {
 // Those of a case that have rows of queries or of keys, as many as one rank has.
 struct RankTensors {
     RankTensors(const DistributedCase& of, DType o_type, std::int64_t q_rows, std::int64_t k_rows)
-        : c(of), q(c.dtype, c.batch, c.heads, q_rows, c.head_dim),
-          k(c.dtype, c.batch, c.kv_heads, k_rows, c.head_dim),
-          v(c.dtype, c.batch, c.kv_heads, k_rows, c.head_dim_v),
-          o(o_type, c.batch, c.heads, q_rows, c.head_dim_v),
-          lse(DType::f32, c.batch, c.heads, q_rows, 1),
-          d_out(c.dtype, c.batch, c.heads, q_rows, c.head_dim_v),
-          d_lse(DType::f32, c.batch, c.heads, q_rows, 1),
-          dq(DType::f32, c.batch, c.heads, q_rows, c.head_dim),
-          dk(DType::f32, c.batch, c.kv_heads, k_rows, c.head_dim),
-          dv(DType::f32, c.batch, c.kv_heads, k_rows, c.head_dim_v) {}
+        : c(of), q(of_queries(c.dtype, q_rows, c.head_dim)),
+          k(of_keys(c.dtype, k_rows, c.head_dim)), v(of_keys(c.dtype, k_rows, c.head_dim_v)),
+          o(of_queries(o_type, q_rows, c.head_dim_v)), lse(of_queries(DType::f32, q_rows, 1)),
+          d_out(of_queries(c.dtype, q_rows, c.head_dim_v)),
+          d_lse(of_queries(DType::f32, q_rows, 1)), dq(of_queries(DType::f32, q_rows, c.head_dim)),
+          dk(of_keys(DType::f32, k_rows, c.head_dim)),
+          dv(of_keys(DType::f32, k_rows, c.head_dim_v)) {}
+
+    RowTensor of_queries(DType type, std::int64_t rows, std::int64_t columns) const {
+        return {c.ragged.has_value(), type, c.batch, c.heads, rows, columns};
+    }
+    RowTensor of_keys(DType type, std::int64_t rows, std::int64_t columns) const {
+        return {c.ragged.has_value(), type, c.batch, c.kv_heads, rows, columns};
+    }
 
     void take(const Problem& whole, std::span<const RowRange> queries,
               std::span<const RowRange> keys) {
@@ -288,7 +395,9 @@ Outcome DistributedProblem::on_one_rank(DType o_type) const {
     Outcome outcome;
     OnDevice device(c.device);
     const auto buffers = device.of(buffer_views_);
-    const auto plan = kernel_->plan(sizes(), buffers, device.stream());
+    PlanOptions plan_options;
+    if (c.ragged) plan_options.lengths = c.ragged->lengths();
+    const auto plan = kernel_->plan(sizes(), buffers, device.stream(), plan_options);
     REQUIRE_MESSAGE(plan.has_value(), plan.error().message);
     auto workspace = DeviceMemory::allocate(c.device, plan->workspace_bytes());
     REQUIRE(workspace.has_value());
@@ -364,17 +473,13 @@ Result<void> DistributedProblem::on_rank(const std::shared_ptr<Communicator>& co
     OnDevice device(c.device);
     const auto buffers_there = device.of(buffers);
     const ForwardTensors forward = tensors.forward(device);
-    const auto plan = distributed_.plan({.batch = c.batch,
-                                         .heads = c.heads,
-                                         .kv_heads = c.kv_heads,
-                                         .queries = queries,
-                                         .keys = keys},
-                                        communicator, buffers_there,
+    const auto plan = distributed_.plan(sizes(queries, keys), communicator, buffers_there,
                                         {.exchange = options.exchange,
                                          .reduction = options.reduction,
                                          .cpu_threads = {.count = 1},
                                          .gathered_bytes = options.gathered_bytes,
-                                         .ranks_per_node = options.ranks_per_node},
+                                         .ranks_per_node = options.ranks_per_node,
+                                         .lengths = c.ragged ? c.ragged->lengths() : Lengths{}},
                                         device.stream());
     if (!plan) return plan.error();
     if (auto done = distributed_.forward(*plan, forward, buffers_there, device.stream()); !done)

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,21 @@
 #include "flexc/flexc.h"
 
 namespace flexc::test {
+
+// Of ragged tensors: q_len and kv_len of a case are the rows of all requests then, batch is 1.
+struct RaggedCase {
+    std::vector<std::int32_t> cu_seqlens_q, cu_seqlens_k, seqused_q = {}, seqused_k = {};
+    QueryStart query_start = QueryStart::zero;
+
+    std::int64_t requests() const { return static_cast<std::int64_t>(cu_seqlens_q.size()) - 1; }
+    Lengths lengths() const {
+        return {.cu_seqlens_q = cu_seqlens_q,
+                .cu_seqlens_k = cu_seqlens_k,
+                .seqused_q = seqused_q,
+                .seqused_k = seqused_k,
+                .query_start = query_start};
+    }
+};
 
 struct DistributedCase {
     std::string text;
@@ -28,6 +44,7 @@ struct DistributedCase {
     std::vector<ShardedBuffer> sharded = {};
     Device device = Device::cpu(); // of all ranks
     bool deterministic = false;
+    std::optional<RaggedCase> ragged = {};
 };
 
 // As doubles, of the whole problem.
@@ -62,7 +79,8 @@ class DistributedProblem {
     const Kernel& kernel() const { return *kernel_; }
     const DistributedKernel& distributed() const { return distributed_; }
     const std::vector<NamedTensor>& buffers() const { return buffer_views_; }
-    Sizes sizes() const;
+    Sizes sizes() const; // of a call on one rank
+    DistributedSizes sizes(const Shards& queries, const Shards& keys) const;
 
     Outcome on_one_rank(DType o_type = DType::f32) const;
     // Each rank in a thread of its own.
