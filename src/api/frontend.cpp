@@ -41,15 +41,14 @@ Result<CompileOptions> complete(CompileOptions options) {
 Result<Front> read_program(std::string_view text, const CompileOptions& options) {
     const dsl::Source source(options.source_name, std::string(text));
     const bool is_sequence = options.one_sequence != OneSequence::no;
-    front::Output output = front::compile_text({.source = source,
-                                                .buffers = options.buffers,
-                                                .params = options.params,
-                                                .query_layout = is_sequence ? Layout::ragged
-                                                                            : options.query_layout,
-                                                .key_layout = is_sequence ? Layout::ragged
-                                                                          : options.key_layout,
-                                                .mask_mod = options.mask_mod,
-                                                .sink = options.sink});
+    front::Output output =
+        front::compile_text({.source = source,
+                             .buffers = options.buffers,
+                             .params = options.params,
+                             .query_layout = is_sequence ? Layout::ragged : options.query_layout,
+                             .key_layout = is_sequence ? Layout::ragged : options.key_layout,
+                             .mask_mod = options.mask_mod,
+                             .sink = options.sink});
     if (!output.program) return Error{ErrorCode::syntax, std::move(output.rendered)};
     return Front{source, std::move(*output.program), std::move(output.rendered)};
 }

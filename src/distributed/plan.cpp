@@ -252,10 +252,6 @@ class Planner {
     }
 
     Result<void> run_ulysses(const VisibleMap& map) {
-        if (!plan_.sharded.empty())
-            return runtime::invalid(
-                "each rank computes with rows of others under this exchange: have buffers whole on "
-                "every rank, or take a ring");
         const int ranks = plan_.communicator->ranks();
         const int size = options_.ranks_per_node == 0 ? ranks : options_.ranks_per_node;
         distributed::Ulysses& ulysses =
@@ -283,6 +279,9 @@ class Planner {
             of_block->first_head = block.heads.begin;
             of_block->q_rows = ulysses.queries.rows(ulysses.same_heads->rank());
             of_block->k_rows = ulysses.keys.rows(ulysses.same_heads->rank());
+            of_block->sharded = plan_.sharded;
+            for (distributed::Sharded& sharded : of_block->sharded)
+                sharded.shape[sharded.dim] = sharded.is_query ? of_block->q_rows : of_block->k_rows;
             Planner planner(*of_block, buffers_, options_, "nodes");
             if (auto added = planner.add_launches(schedule); !added) return added;
             plan_.explanation += formatted("heads {} to {}:\n{}", block.heads.begin,
@@ -641,6 +640,19 @@ class Planner {
                 static_cast<std::uint64_t>(mine.backward_out + theirs.backward_back);
             traffic.backward_received +=
                 static_cast<std::uint64_t>(theirs.backward_out + mine.backward_back);
+            for (const distributed::Sharded& sharded : plan_.sharded) {
+                const Shards& shards = sharded.is_query ? plan_.sizes.queries : plan_.sizes.keys;
+                const auto own = static_cast<std::uint64_t>(shards.rows(rank_)),
+                           other = static_cast<std::uint64_t>(shards.rows(peer));
+                const auto elements =
+                    static_cast<std::uint64_t>(sharded.view(nullptr, DType::f32, 1).elements());
+                const std::uint64_t row = elements * size_of(sharded.dtype),
+                                    sums = sharded.grad ? elements * sizeof(float) : 0;
+                traffic.forward_sent += own * row;
+                traffic.forward_received += other * row;
+                traffic.backward_sent += own * row + other * sums;
+                traffic.backward_received += other * row + own * sums;
+            }
         }
         for (const auto& block : ulysses.blocks) {
             traffic.forward_sent += block->traffic.forward_sent;

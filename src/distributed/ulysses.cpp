@@ -1,8 +1,11 @@
 #include "distributed/ulysses.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "distributed/by_keys.h"
 #include "distributed/collectives.h"
@@ -17,11 +20,28 @@ namespace {
 
 using detail::DistributedPlanState;
 
+constexpr std::size_t kHeadDim = 1;
+
 // A tensor that lies by rows on the ranks, and by heads while it is computed with: [B, H, rows, .]
-// and [B, heads of the rank, S, .].
+// and [B, heads of the rank, S, .]. Or a buffer that is sharded along a dim, all of whose rows each
+// rank computes with.
 struct Item {
     TensorView local, whole;
     bool is_query = false;
+    std::optional<std::size_t> buffer_dim = {};
+
+    std::size_t row_dim() const { return buffer_dim.value_or(2); }
+    // What there is of some heads.
+    TensorView of_heads(const RowRange& heads) const {
+        return buffer_dim ? local : rows_of(local, heads.begin, heads.count(), kHeadDim);
+    }
+    // Of some heads and rows, without memory.
+    TensorView packed(std::int64_t heads, std::int64_t rows) const {
+        std::vector<std::int64_t> shape(local.shape.begin(), local.shape.begin() + local.rank);
+        if (!buffer_dim) shape[kHeadDim] = heads;
+        shape[row_dim()] = rows;
+        return TensorView::contiguous(nullptr, local.dtype, shape);
+    }
 };
 
 // Of a member of this rank's node.
@@ -31,18 +51,11 @@ const RowRange& heads_of(const DistributedPlanState& plan, bool is_query, int me
 }
 int node_of(const DistributedPlanState& plan) { return plan.ulysses->same_heads->rank(); }
 
-TensorView with_extents(const TensorView& like, void* data, std::int64_t heads, std::int64_t rows) {
-    std::vector<std::int64_t> shape(like.shape.begin(), like.shape.begin() + like.rank);
-    shape[1] = heads;
-    shape[2] = rows;
-    return TensorView::contiguous(data, like.dtype, shape);
-}
-
 // Rows that members hold, and where they are in the node's.
 class NodeRows {
   public:
-    NodeRows(const DistributedPlanState& plan, bool is_query)
-        : members_(is_query ? plan.sizes.queries : plan.sizes.keys),
+    NodeRows(const DistributedPlanState& plan, bool is_query, std::size_t dim = 2)
+        : dim_(dim), members_(is_query ? plan.sizes.queries : plan.sizes.keys),
           node_((is_query ? plan.ulysses->queries : plan.ulysses->keys).ranges(node_of(plan))),
           first_(node_of(plan) * plan.ulysses->ranks_per_node) {}
 
@@ -53,8 +66,8 @@ class NodeRows {
                             Visit visit) const {
         std::int64_t row = 0;
         for (const RowRange& range : members_.ranges(first_ + member)) {
-            if (auto done = visit(rows_of(packed, row, range.count()),
-                                  rows_of(whole, row_of(node_, range.begin), range.count()));
+            if (auto done = visit(rows_of(packed, row, range.count(), dim_),
+                                  rows_of(whole, row_of(node_, range.begin), range.count(), dim_));
                 !done)
                 return done;
             row += range.count();
@@ -63,6 +76,7 @@ class NodeRows {
     }
 
   private:
+    std::size_t dim_;
     const Shards& members_;
     std::span<const RowRange> node_;
     int first_;
@@ -79,20 +93,14 @@ class AllToAll {
         const auto work = plan_.work->beside();
         if (!work) return work.error();
         for (const Item& item : items) {
-            const NodeRows rows(plan_, item.is_query);
+            const NodeRows rows(plan_, item.is_query, item.row_dim());
+            const std::int64_t own_heads = heads_of(plan_, item.is_query, rank_).count();
             for (int peer = 0; peer < ranks_; ++peer) {
                 const RowRange& theirs = heads_of(plan_, item.is_query, peer);
-                const std::int64_t own_rows = rows.count(rank_);
-                const TensorView heads =
-                    rows_of(item.local, theirs.begin, theirs.count(), kHeadDim);
-                const auto to =
-                    send(**work, peer, with_extents(item.local, nullptr, theirs.count(), own_rows));
+                const auto to = send(**work, peer, item.packed(theirs.count(), rows.count(rank_)));
                 if (!to) return to.error();
-                if (auto done = (*work)->copy(heads, *to); !done) return done;
-                if (auto done = expect(**work, peer,
-                                       with_extents(item.local, nullptr,
-                                                    heads_of(plan_, item.is_query, rank_).count(),
-                                                    rows.count(peer)));
+                if (auto done = (*work)->copy(item.of_heads(theirs), *to); !done) return done;
+                if (auto done = expect(**work, peer, item.packed(own_heads, rows.count(peer)));
                     !done)
                     return done;
             }
@@ -101,7 +109,7 @@ class AllToAll {
         std::size_t next = 0;
         for (const Item& item : items)
             for (int peer = 0; peer < ranks_; ++peer)
-                if (auto done = NodeRows(plan_, item.is_query)
+                if (auto done = NodeRows(plan_, item.is_query, item.row_dim())
                                     .each_range(peer, received_[next++], item.whole,
                                                 [&](const TensorView& from, const TensorView& to) {
                                                     return plan_.work->tensors().copy(from, to);
@@ -111,17 +119,16 @@ class AllToAll {
         return {};
     }
 
-    // From heads, in f32 without gaps, to rows: what ranks have of one head is added up, in the
-    // order of ranks.
+    // From heads, in f32 without gaps, to rows: what ranks have of one head, or of a buffer, is
+    // added up, in the order of ranks.
     Result<void> scatter(std::span<const Item> items) {
         const auto work = plan_.work->beside();
         if (!work) return work.error();
         for (const Item& item : items) {
-            const NodeRows rows(plan_, item.is_query);
+            const NodeRows rows(plan_, item.is_query, item.row_dim());
+            const std::int64_t own_heads = heads_of(plan_, item.is_query, rank_).count();
             for (int peer = 0; peer < ranks_; ++peer) {
-                const std::int64_t own_heads = heads_of(plan_, item.is_query, rank_).count();
-                const auto to = send(
-                    **work, peer, with_extents(item.local, nullptr, own_heads, rows.count(peer)));
+                const auto to = send(**work, peer, item.packed(own_heads, rows.count(peer)));
                 if (!to) return to.error();
                 if (auto done =
                         rows.each_range(peer, *to, item.whole,
@@ -130,10 +137,8 @@ class AllToAll {
                                         });
                     !done)
                     return done;
-                if (auto done = expect(**work, peer,
-                                       with_extents(item.local, nullptr,
-                                                    heads_of(plan_, item.is_query, peer).count(),
-                                                    rows.count(rank_)));
+                const std::int64_t their_heads = heads_of(plan_, item.is_query, peer).count();
+                if (auto done = expect(**work, peer, item.packed(their_heads, rows.count(rank_)));
                     !done)
                     return done;
             }
@@ -141,20 +146,15 @@ class AllToAll {
         if (auto done = run(); !done) return done;
         std::size_t next = 0;
         for (const Item& item : items)
-            for (int peer = 0; peer < ranks_; ++peer) {
-                const RowRange& theirs = heads_of(plan_, item.is_query, peer);
+            for (int peer = 0; peer < ranks_; ++peer)
                 if (auto done = plan_.work->tensors().add(
-                        received_[next++],
-                        rows_of(item.local, theirs.begin, theirs.count(), kHeadDim));
+                        received_[next++], item.of_heads(heads_of(plan_, item.is_query, peer)));
                     !done)
                     return done;
-            }
         return {};
     }
 
   private:
-    static constexpr std::size_t kHeadDim = 1;
-
     // Both give the tensor its memory.
     Result<TensorView> send(TensorWork& work, int peer, TensorView packed) {
         auto memory = work.allocate(bytes_of(packed));
@@ -232,6 +232,38 @@ TensorView or_zeros(const TensorView& tensor, const TensorView& zeros) {
     return tensor ? tensor : zeros;
 }
 
+// Of the buffers that a call has, those that are sharded, by the rows of this rank's node.
+class NodeBuffers {
+  public:
+    // are_sums: gradients of them, in f32, that begin with 0.
+    NodeBuffers(const DistributedPlanState& plan, std::span<const NamedTensor> own, bool are_sums,
+                WorkTensors& memory)
+        : all_(own.begin(), own.end()) {
+        const Extents n(plan);
+        for (const Sharded& sharded : plan.sharded) {
+            if (are_sums && !sharded.grad) continue;
+            const auto given = std::ranges::find(all_, sharded.name, &NamedTensor::name);
+            const TensorView local = given->tensor;
+            std::vector<std::int64_t> shape = sharded.shape;
+            shape[sharded.dim] = sharded.is_query ? n.node_q_rows : n.node_k_rows;
+            given->tensor = memory.zeros(are_sums ? DType::f32 : sharded.dtype, shape);
+            items_.push_back({local, given->tensor, sharded.is_query, sharded.dim});
+        }
+    }
+    std::span<const NamedTensor> all() const { return all_; }
+    const std::vector<Item>& items() const { return items_; }
+
+  private:
+    std::vector<NamedTensor> all_;
+    std::vector<Item> items_;
+};
+
+std::vector<Item> with(std::initializer_list<Item> tensors, const NodeBuffers& buffers) {
+    std::vector<Item> items = tensors;
+    items.insert(items.end(), buffers.items().begin(), buffers.items().end());
+    return items;
+}
+
 Shards node_shards(const Shards& shards, int ranks_per_node) {
     std::vector<std::vector<RowRange>> nodes(
         static_cast<std::size_t>(shards.ranks() / ranks_per_node));
@@ -302,17 +334,19 @@ Result<void> forward_ulysses(const DistributedPlanState& plan, const ForwardTens
                      lse = own.zeros(DType::f32, {n.batch, n.own_heads, n.node_q_rows}),
                      own_o = own.zeros(DType::f32, {n.batch, n.heads, n.q_rows, n.dv}),
                      own_lse = own.zeros(DType::f32, {n.batch, n.heads, n.q_rows});
+    const NodeBuffers node_buffers(plan, buffers, false, own);
     if (!own.made()) return own.made();
-    const Item inputs[] = {{or_zeros(tensors.q, no_q), q, true},
-                           {or_zeros(tensors.k, no_k), k},
-                           {or_zeros(tensors.v, no_v), v}};
+    const auto inputs = with({{or_zeros(tensors.q, no_q), q, true},
+                              {or_zeros(tensors.k, no_k), k},
+                              {or_zeros(tensors.v, no_v), v}},
+                             node_buffers);
     if (auto done = AllToAll(plan).gather(inputs); !done) return done;
     for (std::size_t i = 0; i < ulysses.blocks.size(); ++i) {
         const BlockRows rows(plan, i);
         if (auto done = forward_by_keys(
                 *ulysses.blocks[i],
                 {rows.queries(q), rows.keys(k), rows.keys(v), rows.queries(o), rows.queries(lse)},
-                buffers);
+                node_buffers.all());
             !done)
             return done;
     }
@@ -348,16 +382,18 @@ Result<void> backward_ulysses(const DistributedPlanState& plan, const BackwardTe
                      own_dq = own.zeros(DType::f32, {n.batch, n.heads, n.q_rows, n.d}),
                      own_dk = own.zeros(DType::f32, {n.batch, n.kv_heads, n.k_rows, n.d}),
                      own_dv = own.zeros(DType::f32, {n.batch, n.kv_heads, n.k_rows, n.dv});
+    const NodeBuffers node_buffers(plan, buffers, false, own), node_sums(plan, sums, true, own);
     if (!own.made()) return own.made();
     if (tensors.o)
         if (auto done = work.copy(tensors.o, own_o); !done) return done;
-    const Item inputs[] = {{or_zeros(tensors.q, no_q), q, true},
-                           {or_zeros(tensors.k, no_k), k},
-                           {or_zeros(tensors.v, no_v), v},
-                           {own_o, o, true},
-                           {or_zeros(tensors.lse, no_d_lse), lse, true},
-                           {or_zeros(tensors.d_out, no_d_out), d_out, true},
-                           {or_zeros(tensors.d_lse, no_d_lse), d_lse, true}};
+    const auto inputs = with({{or_zeros(tensors.q, no_q), q, true},
+                              {or_zeros(tensors.k, no_k), k},
+                              {or_zeros(tensors.v, no_v), v},
+                              {own_o, o, true},
+                              {or_zeros(tensors.lse, no_d_lse), lse, true},
+                              {or_zeros(tensors.d_out, no_d_out), d_out, true},
+                              {or_zeros(tensors.d_lse, no_d_lse), d_lse, true}},
+                             node_buffers);
     if (auto done = AllToAll(plan).gather(inputs); !done) return done;
     for (std::size_t i = 0; i < ulysses.blocks.size(); ++i) {
         const BlockRows rows(plan, i);
@@ -372,11 +408,11 @@ Result<void> backward_ulysses(const DistributedPlanState& plan, const BackwardTe
                                           .dq = rows.queries(dq),
                                           .dk = rows.keys(dk),
                                           .dv = rows.keys(d_v)},
-                                         buffers, sums);
+                                         node_buffers.all(), node_sums.all());
             !done)
             return done;
     }
-    const Item outputs[] = {{own_dq, dq, true}, {own_dk, dk}, {own_dv, d_v}};
+    const auto outputs = with({{own_dq, dq, true}, {own_dk, dk}, {own_dv, d_v}}, node_sums);
     if (auto done = AllToAll(plan).scatter(outputs); !done) return done;
     return copy_wanted(work, {{own_dq, tensors.dq}, {own_dk, tensors.dk}, {own_dv, tensors.dv}});
 }

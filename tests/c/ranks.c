@@ -241,14 +241,8 @@ static flexc_status run_rank(rank_work* work, flexc_error** error) {
     move_rows(whole->k, own->k, BATCH * KV_HEADS, DIM, work, 1);
     move_rows(whole->v, own->v, BATCH * KV_HEADS, DIM, work, 1);
     views all;
-    int64_t buffer_rows = LENGTH;
-    memcpy(own->rows, whole->rows, sizeof own->rows);
-    if (work->options.exchange != FLEXC_EXCHANGE_ULYSSES) {
-        move_rows(whole->rows, own->rows, 1, 1, work, 1);
-        buffer_rows = rows;
-    }
+    move_rows(whole->rows, own->rows, 1, 1, work, 1);
     view_all(&all, own, rows);
-    all.rows.shape[0] = all.d_rows.shape[0] = buffer_rows;
     const flexc_distributed_sizes sizes = {sizeof sizes, 0,           BATCH, HEADS, KV_HEADS,
                                            work->shards, work->shards};
     flexc_distributed_plan* plan = NULL;
@@ -388,7 +382,7 @@ static void test_exchanges(const flexc_distributed_kernel* whole,
                 for (int rank = 0; rank < RANKS; ++rank) {
                     rank_work* work = &works[rank];
                     memset(work, 0, sizeof *work);
-                    work->kernel = exchange == FLEXC_EXCHANGE_ULYSSES ? whole : sharded;
+                    work->kernel = sharded;
                     work->shards = shards[which];
                     work->options = options;
                     work->options.exchange = exchange;
@@ -418,7 +412,7 @@ static void test_exchanges(const flexc_distributed_kernel* whole,
     /* One rank's struct cannot be read: all have an error at once, and may go on. */
     for (int rank = 0; rank < RANKS; ++rank) {
         memset(&works[rank], 0, sizeof works[rank]);
-        works[rank].kernel = whole;
+        works[rank].kernel = sharded;
         works[rank].shards = shards[0];
         works[rank].options = options;
         works[rank].options.exchange = FLEXC_EXCHANGE_ULYSSES;

@@ -126,6 +126,24 @@ TEST_CASE("nodes: batches, narrow types, heads of values, other lengths, the gra
     }
 }
 
+TEST_CASE("nodes: buffers sharded along queries or keys") {
+    if (!has_cpu()) return;
+    const std::uint32_t seed = std::random_device{}();
+    MESSAGE("seed " << seed);
+    DistributedCase one{.text = "buffer bias: f32[H, Q_LEN, KV_LEN] grad\n"
+                                "buffer keys: bf16[KV_LEN, 2] grad\nbuffer s: f32[H] grad\n"
+                                "buffer gate: f32[B, Q_LEN] grad\nsink = s[h] + gate[b, q_idx]\n"
+                                "score_mod = score + bias[h, q_idx, kv_idx] + keys[kv_idx, 1]\n"
+                                "mask_mod = q_idx + 20 >= kv_idx",
+                        .batch = 2,
+                        .heads = 3,
+                        .kv_heads = 1,
+                        .q_len = 61,
+                        .kv_len = 83};
+    one.sharded = {{"bias", "Q_LEN"}, {"keys", "KV_LEN"}, {"gate", "Q_LEN"}};
+    check_nodes(one, seed);
+}
+
 TEST_CASE("nodes: what a plan says and counts, and what is refused") {
     if (!has_cpu()) return;
     const DistributedProblem problem(
@@ -149,6 +167,21 @@ TEST_CASE("nodes: what a plan says and counts, and what is refused") {
             "exchange: ulysses, as asked for\n"
             "2 nodes of 2 ranks: heads are swapped inside, keys travel across by ring\nheads "));
         CHECK(plan->explain().find("step 1: 48 keys of nodes [") != std::string::npos);
+    }
+    DistributedCase with_rows{.text = "buffer gate: f32[Q_LEN, 3] grad\nscore + gate[q_idx, 1]",
+                              .heads = 4,
+                              .kv_heads = 2,
+                              .q_len = 96,
+                              .kv_len = 96};
+    with_rows.sharded = {{"gate", "Q_LEN"}};
+    const std::uint64_t rows = 24 * 3 * 4; // of the other rank's gate, or of gradients of it
+    const auto without = plans_of(problem, shards, {4, nodes});
+    for (const auto& plan : plans_of(DistributedProblem(with_rows, 1), shards, {4, nodes})) {
+        REQUIRE_MESSAGE(plan.has_value(), plan.error().message);
+        CHECK(plan->traffic().forward_received == without[0]->traffic().forward_received + rows);
+        CHECK(plan->traffic().backward_received ==
+              without[0]->traffic().backward_received + 2 * rows);
+        CHECK(plan->traffic().backward_sent == plan->traffic().backward_received);
     }
     const auto refused = [&](DistributedOptions first, const DistributedOptions& others) {
         std::vector<DistributedOptions> options(4, others);
