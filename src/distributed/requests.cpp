@@ -39,6 +39,8 @@ TensorView as_one_sequence(const TensorView& packed) {
 } // namespace
 
 Result<Requests> Requests::read(const Sizes& sizes, const Lengths& lengths) {
+    if (sizes.batch < 1)
+        return runtime::invalid(formatted("batch is {}: at least one request", sizes.batch));
     if (lengths.on_device)
         return Error{ErrorCode::unsupported,
                      "attention across ranks needs lengths in host memory: every rank plans what "

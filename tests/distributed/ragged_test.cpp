@@ -161,6 +161,7 @@ TEST_CASE("ragged: what cannot be right is refused") {
     };
     const RaggedCase fine = self();
     CHECK(refusal(5, 120, fine.lengths()) == "");
+    CHECK(refusal(0, 120, fine.lengths()) == "batch is 0: at least one request");
     CHECK(refusal(5, 120, {}).find("cu_seqlens_q") != std::string::npos);
     CHECK(refusal(4, 120, fine.lengths()).find("cu_seqlens_q") != std::string::npos);
     CHECK(refusal(5, 119, fine.lengths()) ==

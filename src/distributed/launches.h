@@ -1,0 +1,17 @@
+// The launches of a rank's part of a schedule, and where their results are merged.
+#pragma once
+
+#include <span>
+
+#include "distributed/schedule.h"
+#include "distributed/state.h"
+
+namespace flexc::distributed {
+
+// Fills the plan's schedule and all that is made of it. pieces: of the heads of keys, each a step
+// of its own.
+Result<void> plan_launches(detail::DistributedPlanState& plan, const Schedule& schedule,
+                           std::span<const NamedTensor> buffers, const DistributedOptions& options,
+                           int pieces);
+
+} // namespace flexc::distributed
