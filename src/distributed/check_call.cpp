@@ -54,6 +54,11 @@ Result<void> check_all(const DistributedPlanState& plan, std::span<const Rule> r
     return {};
 }
 
+Result<void> check_lengths(const LengthTensors* lengths) {
+    if (lengths == nullptr) return {};
+    return runtime::invalid("lengths: across ranks, they are given to the plan");
+}
+
 // Memory of tensors without elements, which may be absent.
 alignas(16) std::byte nothing[16];
 
@@ -99,6 +104,7 @@ Result<void> check_forward(const DistributedPlanState& plan, const ForwardTensor
                            .is_f32 = true,
                            .is_written = true,
                            .is_optional = true}};
+    if (auto checked = check_lengths(tensors.lengths); !checked) return checked;
     if (auto checked = check_all(plan, rules); !checked) return checked;
     std::array<TensorView, ir::kMaxBuffers> views;
     return runtime::find_buffers(plan.kernel->kernel.state().mod.program, plan.whole.size_values,
@@ -145,6 +151,7 @@ Result<void> check_backward(const DistributedPlanState& plan, const BackwardTens
                           written("dq", tensors.dq, heads, plan.q_rows, d),
                           written("dk", tensors.dk, kv_heads, plan.k_rows, d),
                           written("dv", tensors.dv, kv_heads, plan.k_rows, dv)};
+    if (auto checked = check_lengths(tensors.lengths); !checked) return checked;
     if (auto checked = check_all(plan, rules); !checked) return checked;
     GradientViews read;
     if (auto found =

@@ -123,7 +123,11 @@ class Planner {
 
     // Of ragged layouts: one sequence instead of the requests.
     Result<void> take_requests() {
-        if (plan_.kernel->options.one_sequence == OneSequence::no) return {};
+        if (plan_.kernel->options.one_sequence == OneSequence::no) {
+            if (options_.lengths.cu_seqlens_q.empty() && options_.lengths.cu_seqlens_k.empty())
+                return {};
+            return runtime::invalid("lengths are of ragged layouts: compile for these");
+        }
         auto read = distributed::Requests::read(whole_sizes(plan_.sizes), options_.lengths);
         if (!read) return read.error();
         plan_.requests = std::move(*read);

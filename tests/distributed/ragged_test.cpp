@@ -184,6 +184,19 @@ TEST_CASE("ragged: what cannot be right is refused") {
     REQUIRE(!done);
     CHECK(done.error().message == "q: expected shape [120, 2, 8], got [1, 2, 120, 8]");
 
+    const LengthTensors own;
+    ForwardTensors with_lengths{q, q, q, q, {}};
+    with_lengths.lengths = &own;
+    const auto refused = kernel.forward(*plan, with_lengths, problem.buffers());
+    REQUIRE(!refused);
+    CHECK(refused.error().message == "lengths: across ranks, they are given to the plan");
+    const DistributedProblem dense({.text = "score"}, 1);
+    const Shards rows = *Shards::contiguous(90, 1);
+    const auto of_dense = dense.distributed().plan(dense.sizes(rows, rows), communicators->front(),
+                                                   {}, {.lengths = fine.lengths()});
+    REQUIRE(!of_dense);
+    CHECK(of_dense.error().message == "lengths are of ragged layouts: compile for these");
+
     CompileOptions options;
     options.head_dim = 8;
     options.query_layout = flexc::Layout::ragged;
