@@ -118,33 +118,36 @@ typedef struct rank_work {
     const flexc_distributed_kernel* kernel;
     const flexc_communicator* communicator;
     const flexc_shards* shards;
+    const flexc_lengths* lengths; /* of ragged layouts, of two requests */
     int is_done;
 } rank_work;
 
-static flexc_tensor tensor_of(int32_t dtype, int64_t rows, int32_t rank) {
+static flexc_tensor tensor_of(const rank_work* work, int32_t dtype, int is_lse) {
     static const intptr_t somewhere = 1 << 20; /* nobody touches what is there */
+    const int64_t rows =
+        flexc_shards_rows(work->shards, flexc_communicator_rank(work->communicator));
+    const int64_t dense[] = {1, HEADS, rows, DIM}, ragged[] = {rows, HEADS, DIM};
     flexc_tensor tensor = {.struct_size = sizeof tensor,
                            .dtype = dtype,
                            .data = (void*)somewhere,
-                           .rank = rank,
-                           .shape = {1, HEADS, rows, DIM}};
+                           .rank = (work->lengths == NULL ? 4 : 3) - is_lse};
+    memcpy(tensor.shape, work->lengths == NULL ? dense : ragged,
+           (size_t)tensor.rank * sizeof dense[0]);
     return tensor;
 }
 
 static void* run_rank(void* given) {
     rank_work* work = given;
     flexc_error* error = NULL;
-    const flexc_distributed_sizes sizes = {sizeof sizes, 0,           1, HEADS, HEADS,
-                                           work->shards, work->shards};
-    const flexc_distributed_options options = {.struct_size = sizeof options,
-                                               .exchange = FLEXC_EXCHANGE_RING};
+    const flexc_distributed_sizes sizes = {
+        sizeof sizes, 0, work->lengths == NULL ? 1 : 2, HEADS, HEADS, work->shards, work->shards};
+    const flexc_distributed_options options = {
+        .struct_size = sizeof options, .exchange = FLEXC_EXCHANGE_RING, .lengths = work->lengths};
     flexc_distributed_plan* plan = NULL;
     CHECK_OK(flexc_distributed_plan_create(work->kernel, &sizes, work->communicator, NULL, 0,
                                            kStream, &options, &plan, &error));
-    const int64_t rows =
-        flexc_shards_rows(work->shards, flexc_communicator_rank(work->communicator));
-    const flexc_tensor q = tensor_of(FLEXC_BF16, rows, 4), lse = tensor_of(FLEXC_F32, rows, 3),
-                       sum = tensor_of(FLEXC_F32, rows, 4);
+    const flexc_tensor q = tensor_of(work, FLEXC_BF16, 0), lse = tensor_of(work, FLEXC_F32, 1),
+                       sum = tensor_of(work, FLEXC_F32, 0);
     const flexc_forward_tensors forward = {
         .struct_size = sizeof forward, .q = &q, .k = &q, .v = &q, .o = &sum, .lse = &lse};
     const flexc_backward_tensors backward = {.struct_size = sizeof backward,
@@ -165,6 +168,27 @@ static void* run_rank(void* given) {
     return NULL;
 }
 
+/* On two ranks of this process. */
+static launches run_two(const flexc_distributed_kernel* kernel, const flexc_shards* shards,
+                        const flexc_lengths* lengths) {
+    flexc_error* error = NULL;
+    flexc_communicator* communicators[2] = {NULL};
+    rank_work works[2];
+    pthread_t threads[2];
+    CHECK_OK(flexc_in_process_communicators(2, NULL, communicators, &error));
+    for (int rank = 0; rank < 2; ++rank) {
+        const rank_work work = {kernel, communicators[rank], shards, lengths, 0};
+        works[rank] = work;
+        CHECK(pthread_create(&threads[rank], NULL, run_rank, &works[rank]) == 0);
+    }
+    for (int rank = 0; rank < 2; ++rank) {
+        pthread_join(threads[rank], NULL);
+        CHECK(works[rank].is_done);
+        flexc_communicator_free(communicators[rank]);
+    }
+    return take_launches(kStreamName);
+}
+
 static void test_streams(void) {
     flexc_error* error = NULL;
     const flexc_compile_options options = {.struct_size = sizeof options,
@@ -175,42 +199,43 @@ static void test_streams(void) {
     flexc_distributed_kernel* kernel = NULL;
     CHECK_OK(flexc_distributed_compile("mask_mod = q_idx >= kv_idx", &options, NULL, 0, &kernel,
                                        &error));
-    rank_work works[2] = {{.kernel = kernel}, {.kernel = kernel}};
     flexc_shards *alone = NULL, *together = NULL;
     CHECK_OK(flexc_shards_contiguous(LENGTH, 1, &alone, &error));
     CHECK_OK(flexc_shards_zigzag(LENGTH, 2, &together, &error));
     (void)take_launches(kStreamName);
 
     /* One rank by NCCL: all of its launches are in the caller's stream. */
-    flexc_communicator* communicators[2] = {NULL};
+    flexc_communicator* communicator = NULL;
     flexc_nccl_id id = {{0}};
     CHECK_OK(flexc_nccl_make_id(&id, &error));
-    CHECK_OK(flexc_nccl_communicator(&id, 0, 1, 0, NULL, &communicators[0], &error));
-    works[0].communicator = communicators[0];
-    works[0].shards = alone;
-    run_rank(&works[0]);
-    flexc_communicator_free(communicators[0]);
-    CHECK(works[0].is_done);
+    CHECK_OK(flexc_nccl_communicator(&id, 0, 1, 0, NULL, &communicator, &error));
+    rank_work work = {kernel, communicator, alone, NULL, 0};
+    run_rank(&work);
+    flexc_communicator_free(communicator);
+    CHECK(work.is_done);
     const launches one = take_launches(kStreamName);
     CHECK(one.all >= 2 && one.inside == one.all);
     CHECK(messages_are("init 0 of 1 by 1..-128\ndestroy\n"));
 
     /* Two in one process: messages are packed in a stream of the plan's own. */
-    CHECK_OK(flexc_in_process_communicators(2, NULL, communicators, &error));
-    pthread_t threads[2];
-    for (int rank = 0; rank < 2; ++rank) {
-        works[rank].communicator = communicators[rank];
-        works[rank].shards = together;
-        works[rank].is_done = 0;
-        CHECK(pthread_create(&threads[rank], NULL, run_rank, &works[rank]) == 0);
-    }
-    for (int rank = 0; rank < 2; ++rank) {
-        pthread_join(threads[rank], NULL);
-        CHECK(works[rank].is_done);
-        flexc_communicator_free(communicators[rank]);
-    }
-    const launches both = take_launches(kStreamName);
+    const launches both = run_two(kernel, together, NULL);
     CHECK(both.inside > 2 * one.inside && both.inside < both.all);
+
+    /* Requests are one sequence of which the same kernels compute pieces. */
+    flexc_compile_options ragged_options = options;
+    ragged_options.query_layout = ragged_options.key_layout = FLEXC_LAYOUT_RAGGED;
+    flexc_distributed_kernel* ragged = NULL;
+    CHECK_OK(flexc_distributed_compile("mask_mod = q_idx >= kv_idx", &ragged_options, NULL, 0,
+                                       &ragged, &error));
+    static const int32_t kStarts[] = {0, 100, LENGTH};
+    const flexc_lengths lengths = {.struct_size = sizeof lengths,
+                                   .cu_seqlens_q = kStarts,
+                                   .cu_seqlens_q_count = 3,
+                                   .cu_seqlens_k = kStarts,
+                                   .cu_seqlens_k_count = 3};
+    const launches of_requests = run_two(ragged, together, &lengths);
+    CHECK(of_requests.inside > 2 && of_requests.inside < of_requests.all);
+    flexc_distributed_kernel_free(ragged);
     flexc_shards_free(alone);
     flexc_shards_free(together);
     flexc_distributed_kernel_free(kernel);
