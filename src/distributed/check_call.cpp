@@ -29,7 +29,7 @@ Result<void> check(const DistributedPlanState& plan, const Rule& rule) {
         return runtime::invalid(formatted("{}: missing", rule.name));
     }
     const DType expected = rule.is_f32 ? DType::f32 : plan.kernel->kernel.options().dtype;
-    if (tensor.dtype != expected && !(rule.may_be_f32 && tensor.dtype == DType::f32))
+    if (tensor.dtype != expected && (!rule.may_be_f32 || tensor.dtype != DType::f32))
         return runtime::invalid(
             formatted("{}: expected type {}{}, got {}", rule.name, name(expected),
                       rule.may_be_f32 && !rule.is_f32 ? " or f32" : "", name(tensor.dtype)));
