@@ -43,8 +43,7 @@ class Rewriter {
         const bool is_query = sharded.dim == "Q_LEN";
         if (!is_query && sharded.dim != "KV_LEN")
             return invalid("buffers are sharded along Q_LEN or KV_LEN");
-        if (!program_.is_dense() || has_requests_)
-            return invalid("only dense layouts have shards");
+        if (!program_.is_dense() || has_requests_) return invalid("only dense layouts have shards");
         const auto buffer = std::ranges::find(program_.buffers, sharded.buffer, &ir::Buffer::name);
         if (buffer == program_.buffers.end()) return invalid("the program has no such buffer");
         const std::uint32_t size = is_query ? ir::kQLen : ir::kKvLen;
