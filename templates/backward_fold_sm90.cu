@@ -1,7 +1,9 @@
 // After Hopper's backward kernel: gradients of what is read by distance, or enters values by
-// distance, from the sums of dS over diagonals. One thread does one distance of one head.
+// distance, from the sums of dS over diagonals or over parts of them. One thread does one distance
+// of one head.
 #include "mod.cuh"
 
+#include "sm90/borrows.cuh"
 #include "sm90/gradients/distance_sums.cuh"
 #include "sm90/warp_additions.cuh"
 
@@ -14,15 +16,24 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_backward_fold_sm90(const __grid_constant__ sm90::KernelArguments attention,
                              const __grid_constant__ mod::Arguments arguments) {
     const auto distance = sm90::Entry::of_distance(attention, static_cast<int>(blockIdx.x));
-    const long long entry =
-        static_cast<long long>(distance.head) * sm90::distance_count(attention) + distance.index;
-    const float sum = distance.exists ? flexc_value(sm90::distance_sums(attention)[entry]) : 0;
-    distance.visit(attention, arguments, [&](const mod::At& at) {
+    const int count = sm90::distance_count(attention);
+    const sm90::DistanceSum* const sums =
+        sm90::distance_sums(attention) +
+        static_cast<long long>(distance.head) * sm90::kBorrowForms * count + distance.index;
+#pragma unroll 1
+    for (int form = 0; form < sm90::kBorrowForms; ++form) {
+        const float sum =
+            distance.exists ? flexc_value(sums[static_cast<long long>(form) * count]) : 0;
+        sm90::Entry entry = distance;
+        // Where there are no such elements, the sum is 0.
+        if (mod::kBorrows > 0 && sum != 0) sm90::find_form(entry, attention, form);
+        entry.visit(attention, arguments, [&](const mod::At& at) {
 #pragma unroll
-        for (int gradient = 0; gradient < mod::kGradients; ++gradient)
-            if (mod::sum_of(gradient) == mod::Sum::distance)
-                // Where all of a diagonal is hidden, its factor need not be finite.
-                sm90::add_by_warp(mod::gradient_address(at, gradient),
-                                  sum == 0 ? 0 : sum * mod::distance_factor(at, gradient));
-    });
+            for (int gradient = 0; gradient < mod::kGradients; ++gradient)
+                if (mod::sum_of(gradient) == mod::Sum::distance)
+                    // Where all of a diagonal is hidden, its factor need not be finite.
+                    sm90::add_by_warp(mod::gradient_address(at, gradient),
+                                      sum == 0 ? 0 : sum * mod::distance_factor(at, gradient));
+        });
+    }
 }

@@ -78,7 +78,7 @@ class Emitter {
                          emit_bias_functions(layout_, copied_bias(mod_, config_));
             if (config_.kind == plan::KernelKind::expand) text_ += emit_distance_values(layout_);
             if (config_.kind == plan::KernelKind::fold)
-                text_ += emit_distance_factors(layout_, gradients());
+                text_ += emit_distance_factors(layout_, gradients(), tile_sums(config_));
             if (!config_.is_warp_specialized) {
                 first_kv_head();
                 text_ += emit_gradients(layout_, gradients());

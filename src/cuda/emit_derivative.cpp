@@ -27,12 +27,29 @@ bool scores_read_elements(const passes::Mod& mod, const plan::KernelConfig& conf
     return passes::reads_elements_beside(mod, roots, elsewhere);
 }
 
+// The places by which sums over diagonals are told apart.
+std::string borrows(const passes::Mod& mod, const plan::KernelConfig& config) {
+    std::string text = formatted("constexpr int kBorrows = {};\n", config.borrows);
+    const std::vector<passes::BorrowPlace> none(1);
+    const auto member = [&](std::string_view name, std::int64_t passes::BorrowPlace::* of) {
+        std::string values;
+        for (const passes::BorrowPlace& place : config.borrows > 0 ? mod.borrow_places : none)
+            values += formatted("{}{}", values.empty() ? "" : ", ", place.*of);
+        text += formatted("__device__ constexpr int {}[] = {{{}}};\n", name, values);
+    };
+    member("kBorrowWidths", &passes::BorrowPlace::width);
+    member("kBorrowQueryOffsets", &passes::BorrowPlace::q_offset);
+    member("kBorrowKeyOffsets", &passes::BorrowPlace::kv_offset);
+    return text;
+}
+
 } // namespace
 
 passes::TileSums tile_sums(const plan::KernelConfig& config) {
     return {.key_width = config.key_width,
             .adds_bias_gradients = config.adds_bias_gradients,
-            .sums_tables = config.table_words > 0,
+            .sums_tables = config.table_words > 0 && config.borrows == 0,
+            .sums_grids = config.borrows > 0,
             .sums_shifts = config.sums_shifts};
 }
 
@@ -89,7 +106,7 @@ std::string emit_derivative_constants(const passes::Mod& mod, const plan::Kernel
                      "constexpr bool kVectorsUseBatch = true, kVectorsUseHead = true;\n",
                      config.key_width == 0 ? config.key_tile : config.key_width,
                      passes::distance_values(mod).size(), config.query_sums, config.table_words) +
-           emit_dense_bias_constants(mod, config, gradients);
+           borrows(mod, config) + emit_dense_bias_constants(mod, config, gradients);
 }
 
 } // namespace flexc::cuda

@@ -316,10 +316,14 @@ std::string emit_distance_values(const Layout& layout) {
 }
 
 std::string emit_distance_factors(const Layout& layout,
-                                  const std::vector<passes::ReadGradient>& gradients) {
+                                  const std::vector<passes::ReadGradient>& gradients,
+                                  passes::TileSums tile) {
     std::vector<NodeId> factors;
     for (const passes::ReadGradient& gradient : gradients)
-        factors.push_back(gradient.is_of_table ? ir::kNoNode : gradient.sum_factor);
+        factors.push_back(passes::gradient_sum(layout.mod(), gradient, tile) ==
+                                  passes::GradientSum::distance
+                              ? gradient.sum_factor
+                              : ir::kNoNode);
     return values_of(layout, factors, "float distance_factor(const At& at, int index)", "1");
 }
 

@@ -46,6 +46,7 @@ std::string emit_staged_reads(const Layout& layout, const plan::KernelConfig& co
 // Values by distance, and what sums over diagonals are multiplied with, each at an element.
 std::string emit_distance_values(const Layout& layout);
 std::string emit_distance_factors(const Layout& layout,
-                                  const std::vector<passes::ReadGradient>& gradients);
+                                  const std::vector<passes::ReadGradient>& gradients,
+                                  passes::TileSums tile);
 
 } // namespace flexc::cuda

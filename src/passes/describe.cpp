@@ -87,15 +87,16 @@ std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifte
     if (const CapturedRead* captured = captured_read(mod, read))
         text += describe_class(mod, *captured);
     if (const ReadGradient* gradient = gradient_of(mod.gradients, read))
-        text +=
-            "  gradient: " + summed_over(mod, read) +
-            (mod.counters[read] != ir::kNoNode
-                 ? std::string("; in a loop over the terms, one by one")
-                 : "; in a warp-specialized fused backward " +
-                       std::string(description(gradient_sum(
-                           mod, *gradient,
-                           {.sums_tables = sums_tables(mod), .sums_shifts = sums_shifts(mod)})))) +
-            "\n";
+        text += "  gradient: " + summed_over(mod, read) +
+                (mod.counters[read] != ir::kNoNode
+                     ? std::string("; in a loop over the terms, one by one")
+                     : "; in a warp-specialized fused backward " +
+                           std::string(description(
+                               *gradient, gradient_sum(mod, *gradient,
+                                                       {.sums_tables = sums_tables(mod),
+                                                        .sums_grids = sums_grids(mod),
+                                                        .sums_shifts = sums_shifts(mod)})))) +
+                "\n";
     if (gradient_of(mod.sink_gradients, read) != nullptr)
         text += "  gradient of the sink: once for each row, before the other gradients\n";
     return text;

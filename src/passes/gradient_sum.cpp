@@ -79,6 +79,7 @@ bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient) {
 }
 
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile) {
+    if (tile.sums_grids && gradient.is_of_grid) return GradientSum::distance;
     const GradientSum sum = sum_of(mod, gradient, tile.key_width);
     if (sum == GradientSum::element && tile.sums_shifts && gradient.is_shifted)
         return GradientSum::shifted;
@@ -121,6 +122,12 @@ bool sums_tables(const Mod& mod) {
            index_2d_reads(mod).width == 0 && !sums_by(mod, GradientSum::distance) &&
            !sums_by(mod, GradientSum::dense_bias) && dense_bias_of_score(mod) == ir::kNoNode &&
            sums_by(mod, GradientSum::table, {.sums_tables = true});
+}
+
+bool sums_grids(const Mod& mod) {
+    return mod.program.is_dense() && !mod.borrow_places.empty() && !sums_shifts(mod) &&
+           index_2d_reads(mod).width == 0 && !sums_by(mod, GradientSum::dense_bias) &&
+           dense_bias_of_score(mod) == ir::kNoNode;
 }
 
 int key_width_of_gradients(const Mod& mod) {
@@ -196,7 +203,9 @@ std::string_view name(GradientSum sum) {
     return "element";
 }
 
-std::string_view description(GradientSum sum) {
+std::string_view description(const ReadGradient& gradient, GradientSum sum) {
+    if (sum == GradientSum::distance && gradient.is_of_grid)
+        return "over a tile's diagonals, once for a distance and borrows of its digits";
     switch (sum) {
     case GradientSum::head: return "in registers, once for a head";
     case GradientSum::query: return "over a tile's keys, once for a query";

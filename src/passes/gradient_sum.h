@@ -15,7 +15,8 @@ enum class GradientSum : std::uint8_t {
     query, // and q
     key,   // and kv
     // And q - kv, or what passes through a value of these: the score's gradient, summed over
-    // diagonals of a tile, times a function of the distance.
+    // diagonals of a tile, times a function of the distance. Of differences of digits: over parts
+    // of diagonals.
     distance,
     // The same, with q and kv // width, or kv % width: summed over keys in a row, or in a column,
     // of the 2-D key index that has `width` keys in a row.
@@ -32,6 +33,7 @@ struct TileSums {
     int key_width = 0; // of that index_2d; 0 for none
     bool adds_bias_gradients = true;
     bool sums_tables = false; // where sums_tables() says that it may
+    bool sums_grids = false;  // where sums_grids() says that it may
     bool sums_shifts = false; // and sums_shifts()
 };
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile = {});
@@ -42,6 +44,8 @@ bool sums_by(const Mod& mod, GradientSum sum, TileSums tile = {});      // any g
 // Whether tiles may sum gradients of tables: nothing else needs the warps that do.
 bool sums_tables(const Mod& mod);
 bool sums_shifts(const Mod& mod);
+// Whether they may sum these over parts of diagonals instead.
+bool sums_grids(const Mod& mod);
 // The width for which most gradients are summed by such a index_2d; 0 where none is.
 int key_width_of_gradients(const Mod& mod);
 // Those that use kv // key_width alone, beside b, h and q, and those that use kv % key_width.
@@ -62,7 +66,8 @@ struct Index2dReads {
     int column_bytes = 0;          // of the largest element that is read by column
 };
 Index2dReads index_2d_reads(const Mod& mod);
-std::string_view name(GradientSum sum);        // as in this enumeration
-std::string_view description(GradientSum sum); // how its tile is summed, for people
+std::string_view name(GradientSum sum); // as in this enumeration
+// How a gradient's tile is summed, for people.
+std::string_view description(const ReadGradient& gradient, GradientSum sum);
 
 } // namespace flexc::passes

@@ -52,11 +52,19 @@ struct ReadGradient {
     // By passes/shifted_read.h: each element adds a constant multiple of dS to its own place, or
     // beyond a clamp to that of its line.
     bool is_shifted = false;
+    bool is_of_grid = false; // by passes/grid_gradient.h; it is of a table too
     // By passes/gradient_factor.h: what sums of d loss / d score are multiplied with. Of a read by
     // distance or of a whole head, they are over diagonals and this is a function of the distance;
     // of a table it is one number for a head. kNoNode where there is none, or they are the
     // gradient.
     ir::NodeId sum_factor = ir::kNoNode;
+};
+
+// Where digits of q + q_offset and kv + kv_offset begin: kv's digits from there on borrow one where
+// (q + q_offset) % width < (kv + kv_offset) % width.
+struct BorrowPlace {
+    std::int64_t width = 1, q_offset = 0, kv_offset = 0;
+    friend bool operator==(const BorrowPlace&, const BorrowPlace&) = default;
 };
 
 struct Mod {
@@ -72,6 +80,9 @@ struct Mod {
     bool tables_take_all = false;
     // Where some gradient is_shifted: what the score reads so, by passes/shifted_read.h.
     std::vector<ShiftedRead> shifted_reads;
+    // Elements of one distance with the same borrows add to the same places of all tables; empty
+    // where they do not.
+    std::vector<BorrowPlace> borrow_places;
     // The modified score is factor * score + addend, both the same for a whole row: no element of a
     // row is infinite or NaN unless the row is, and the program hides none.
     bool is_line_of_row = false;

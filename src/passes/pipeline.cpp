@@ -13,11 +13,12 @@
 #include "passes/derive.h"
 #include "passes/facts.h"
 #include "passes/gradient_factor.h"
+#include "passes/grid_gradient.h"
 #include "passes/limits.h"
 #include "passes/roots.h"
 #include "passes/row_gradient.h"
-#include "passes/simplify.h"
 #include "passes/shifted_read.h"
+#include "passes/simplify.h"
 #include "passes/table_gradient.h"
 #include "support/text.h"
 
@@ -150,6 +151,7 @@ Result<void> find_rows(State& state) {
     find_sum_factors(state.mod, state.options.divides_by_derivative);
     find_table_gradients(state.mod);
     find_shifted_gradients(state.mod);
+    find_grid_gradients(state.mod);
     return {};
 }
 

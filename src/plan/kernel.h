@@ -58,6 +58,7 @@ struct KernelRequest {
     bool sums_distances = false;        // some gradient is by GradientSum::distance
     bool sums_tables = false;           // some gradient is by GradientSum::table
     bool sums_shifts = false;           // some gradient is by GradientSum::shifted
+    int borrows = 0;                    // places of Mod::borrow_places, where kernels may sum grids
     int query_sums = 0;                 // gradients that are by GradientSum::query
     bool has_gradients = false;         // some buffer has one
     bool derivative_uses_score = false; // that of the score
@@ -132,7 +133,8 @@ struct KernelConfig {
     int bias_stages = 0;              // of the dense bias that it copies; 0 for none
     bool adds_bias_gradients = false; // adds tiles of GradientSum::dense_bias
     bool sums_shifts = false;         // adds GradientSum::shifted from the tile of dS
-    int table_words = 0;              // for sums of GradientSum::table, of a warp
+    int table_words = 0;              // for sums of GradientSum::table, or of grids, of a warp
+    int borrows = 0;                  // places by which it sums diagonals in parts
     // Blocks say when they have added to dq; the first stores its part.
     bool reports_additions = false, stores_dq_first = false;
     bool is_persistent = false; // no more blocks than multiprocessors

@@ -154,7 +154,8 @@ struct PassPlan {
 
     // Of calls that it can take, beside tensor maps that can be made of their tensors.
     float least_scale = -std::numeric_limits<float>::infinity();
-    int key_offset_step = 1;                // kv_offset is a multiple
+    // q_offset and kv_offset are multiples.
+    int query_offset_step = 1, key_offset_step = 1;
     std::vector<CopiedBias> tiled_biases;   // whose rows are aligned
     std::vector<BufferWords> small_buffers; // whose offsets have room in 32 bits
 

@@ -100,6 +100,8 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     backward_.biases_are_of_scores = passes::are_biases_of_scores(mod_);
     backward_.biases_are_narrow = passes::are_biases_narrow(mod_);
     backward_.sums_tables = passes::sums_tables(mod_);
+    const bool sums_grids = passes::sums_grids(mod_);
+    backward_.borrows = sums_grids ? static_cast<int>(mod_.borrow_places.size()) : 0;
     backward_.sums_shifts = passes::sums_shifts(mod_);
     if (backward_.sums_shifts) {
         // The warps that add tiles, and copy them, have these to add.
@@ -109,6 +111,7 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     backward_.adds_elements = passes::sums_by(mod_, GradientSum::element,
                                               {.key_width = passes::key_width_of_gradients(mod_),
                                                .sums_tables = backward_.sums_tables,
+                                               .sums_grids = sums_grids,
                                                .sums_shifts = backward_.sums_shifts});
     backward_.sums_distances = passes::sums_by(mod_, GradientSum::distance);
     backward_.query_sums = passes::count_sums_by(mod_, GradientSum::query);

@@ -325,6 +325,9 @@ class CudaExecutable final : public Executable {
         const AttentionArguments& attention = call.attention;
         if (!(attention.scale >= pass.least_scale))
             return formatted("a scale of {} is too small", attention.scale);
+        if (attention.q_offset % pass.query_offset_step != 0)
+            return formatted("q_offset {} is no multiple of {}", attention.q_offset,
+                             pass.query_offset_step);
         if (attention.kv_offset % pass.key_offset_step != 0)
             return formatted("kv_offset {} is no multiple of {}", attention.kv_offset,
                              pass.key_offset_step);

@@ -22,6 +22,15 @@ constexpr int kSumWarps = 2;
 // Panels begin at multiples of the swizzle's period; TMA finds what else it moves by 16 bytes.
 constexpr int kPanelAlignment = 1024;
 
+// Sums over diagonals of a grid: copies of them in a warp, and distances of each. A distance has a
+// sum for each way in which digits at so many places borrow.
+constexpr int kGridCopies = 4, kGridDistances = 128;
+// Queries and keys that are summed at once: digits begin at multiples.
+constexpr int kGridStep = 8;
+FLEXC_SHARED constexpr int grid_words(int borrows) {
+    return kGridCopies * kGridDistances << borrows;
+}
+
 FLEXC_SHARED constexpr int panels(int columns) {
     return (columns + kPanelColumns - 1) / kPanelColumns;
 }
@@ -40,7 +49,7 @@ struct BackwardShape {
     // Reads by row and column of a 2-D key index that are staged beside queries.
     int key_width, row_reads, column_reads, column_bytes;
     int column_sums; // floats of a query that products leave for columns of the 2-D key index
-    int table_words; // for sums of tables, of each warp that finds them
+    int table_words; // for sums of tables or grids, of each warp that finds them
     int query_sums;  // gradients by query that the block's warps put together
     bool has_block_mask, is_persistent;
     bool is_ragged; // queries and keys are

@@ -78,8 +78,8 @@ constexpr bool kLooksBetween = kMaskIsLong && !(mod::kMaskReadsElements && mod::
 
 // Registers of a thread: setmaxnreg moves them from the producer's warpgroup to the consumers,
 // within what the launch gave the block. A producer that only loads can spare most; one that copies
-// or adds dense biases, sums over a 2-D key index, computes values of rows, or is persistent needs
-// more of its own.
+// or adds dense biases, sums over a 2-D key index, tables or grids, computes values of rows, or is
+// persistent needs more of its own.
 constexpr bool kSparesRegisters = mod::kQueryTile < 128 && mod::kHeadDim + mod::kHeadDimV <= 192;
 constexpr bool kModifiesLongTiles =
     mod::kQueryTile == 128 && mod::kHasScoreMod && !(kStagesRows && mod::kDerivativeIsOne);
@@ -88,7 +88,7 @@ constexpr bool kNeedsRegisters =
             : kAlternatesDq && (!kHoldsQueryGradient || kModifiesLongTiles) &&
                   !mod::kHasBlockMask && !mod::kPersistent && !kMaskIsLong &&
                   !(kSaves.beside && kStagesRows && __is_empty(mod::Column));
-constexpr bool kSumsElements = mod::kSumsTables || mod::kSumsShifts;
+constexpr bool kSumsElements = mod::kSumsTables || mod::kSumsShifts || mod::kBorrows > 0;
 constexpr int kProducerRegisters =
     kNeedsRegisters && !kCopiesBiases && !kSumsElements                          ? 24
     : kSaves.beside && (kAddsBiasGradients || (kStagesRows && kSparesRegisters)) ? 56

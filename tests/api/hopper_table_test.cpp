@@ -16,6 +16,7 @@ namespace {
 struct Table {
     std::string text;
     std::map<std::string, std::int64_t> dims = {};
+    int offset_step = 1; // of positions
 };
 
 Case case_of(const Table& table, DType dtype, int head_dim) {
@@ -26,6 +27,7 @@ Case case_of(const Table& table, DType dtype, int head_dim) {
     one.q_len = 130 + static_cast<int>(source() % 150);
     one.kv_len = 140 + static_cast<int>(source() % 200);
     one.q_offset = static_cast<int>(source() % 2 * (source() % 90));
+    one.q_offset -= one.q_offset % table.offset_step;
     one.with_d_lse = source() % 2 == 0;
     one.backward_kernel = BackwardKernel::specialized;
     one.integers["g"] = [](std::int64_t i) { return i * 7 % 11 % 5; };
@@ -55,7 +57,8 @@ TEST_CASE("tables: grids of two and three axes" * doctest::skip()) {
     static std::random_device source;
     std::vector<Table> tables;
     for (int i = 0; i < 6; ++i) {
-        const int w = 5 + static_cast<int>(source() % 28), rows = 480 / w + 2;
+        // Digits of grids begin elsewhere than at multiples of eight.
+        const int w = 5 + 2 * static_cast<int>(source() % 14), rows = 480 / w + 2;
         const std::string of_rows = "q_idx // " + number(w) + " - kv_idx // " + number(w);
         const std::string of_columns = "q_idx % " + number(w) + " - kv_idx % " + number(w);
         switch (i % 3) {
@@ -83,6 +86,56 @@ TEST_CASE("tables: grids of two and three axes" * doctest::skip()) {
                       "kv_idx // 30 + 20, q_idx // 6 % 5 - kv_idx // 6 % 5 + 4, q_idx % 6 - kv_idx "
                       "% 6 + 5]"});
     check(tables);
+}
+
+TEST_CASE("tables: grids whose digits begin at multiples of eight" * doctest::skip()) {
+    static std::random_device source;
+    std::vector<Table> tables;
+    for (int i = 0; i < 8; ++i) {
+        const int w = 8 * (1 + static_cast<int>(source() % 12)), rows = 480 / w + 2;
+        const std::string of_rows = "q_idx // " + number(w) + " - kv_idx // " + number(w);
+        const std::string of_columns = "q_idx % " + number(w) + " - kv_idx % " + number(w);
+        Table table{"", {}, 8};
+        switch (i % 4) {
+        case 0:
+            // Not all of it is inside.
+            table.text = "buffer t: f32[H, " + number(2 * rows - 1) +
+                         ", 90] grad\nscore_mod = " + "score + t[h, " + of_rows + " + " +
+                         number(rows - 1) + ", " + of_columns + " + 50]";
+            break;
+        case 1:
+            table.text = "buffer r: bf16[H, 200] grad\nbuffer c: f32[N, H] grad\nbuffer d: f32[H, "
+                         "M] grad\nscore_mod = score * 0.5 + r[h, min(abs(" +
+                         of_rows + "), 199)] - 2 * c[min(abs(" + of_columns +
+                         "), 30), h] + d[h, min(abs(q_idx - kv_idx), 90)]\nmask_mod = q_idx + 90 "
+                         ">= kv_idx";
+            table.dims = {{"N", 31}, {"M", 91}};
+            break;
+        case 2:
+            table.text = "buffer a: f32[H, 16] grad\nbuffer s: f32[H] grad\nscore_mod = 8 * "
+                         "tanh((score + tanh(s[h]) * a[h, min(abs(" +
+                         of_columns +
+                         "), 15)]) / 8)\nmask_mod = (q_idx // 40) % 2 == (kv_idx // "
+                         "40) % 2";
+            break;
+        default:
+            table.text = "buffer t: f32[H, 61, 9, 31] grad\nscore_mod = score + t[h, q_idx // 80 - "
+                         "kv_idx // 80 + 30, q_idx // 16 % 5 - kv_idx // 16 % 5 + 4, q_idx % 16 - "
+                         "kv_idx % 16 + 15]";
+        }
+        tables.push_back(std::move(table));
+    }
+    check(tables);
+    for (const Table& table : tables) {
+        Case one = case_of(table, DType::bf16, 64);
+        one.deterministic = true;
+        test::check_on_hopper(one);
+    }
+    // Positions that begin elsewhere take other kernels.
+    Case shifted = case_of(tables[0], DType::bf16, 64);
+    shifted.backward_kernel = BackwardKernel::automatic;
+    shifted.q_offset = 13;
+    test::check_on_hopper(shifted);
 }
 
 TEST_CASE("tables: kinds, buckets and numbers of pairs" * doctest::skip()) {
@@ -133,9 +186,9 @@ TEST_CASE("tables: numbers of a head beside them" * doctest::skip()) {
     const std::string buffers =
         "buffer a: f32[H] grad\nbuffer t: f32[H, 43, 31] grad\nscore_mod = ";
     check({
-        {buffers + "score * exp(min(a[h], 4.6)) + " + grid},
-        {buffers + "score * a[h] + a[h] * " + grid + "\nmask_mod = q_idx >= kv_idx - 50"},
-        {buffers + "8 * tanh((score - a[h] * " + grid + ") / 8)"},
+        {buffers + "score * exp(min(a[h], 4.6)) + " + grid, {}, 8},
+        {buffers + "score * a[h] + a[h] * " + grid + "\nmask_mod = q_idx >= kv_idx - 50", {}, 8},
+        {buffers + "8 * tanh((score - a[h] * " + grid + ") / 8)", {}, 8},
         {"buffer a: f32[B, H] grad\nbuffer t: f32[5, 5, H] grad\nbuffer g: i32[B, Q_LEN]\nbuffer "
          "k: "
          "i32[KV_LEN]\nscore_mod = score + tanh(a[b, h]) * t[g[b, q_idx], k[kv_idx], h]"},

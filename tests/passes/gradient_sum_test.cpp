@@ -192,6 +192,56 @@ TEST_CASE("a table is summed on chip where dS times a number of the head is its 
     CHECK(passes::gradient_sum(wide, wide.gradients[0]) == GradientSum::element);
 }
 
+TEST_CASE("a grid whose digits begin at multiples of eight is summed by distance and borrows") {
+    const auto places_of = [](const std::string& text, bool deterministic = false) {
+        passes::PipelineOptions options;
+        options.deterministic = deterministic;
+        const passes::Mod mod = test::lowered(text, options);
+        std::vector<std::int64_t> widths;
+        if (!passes::sums_grids(mod)) return widths;
+        for (const passes::BorrowPlace& place : mod.borrow_places)
+            widths.push_back(place.width);
+        for (const passes::ReadGradient& gradient : mod.gradients)
+            CHECK(passes::gradient_sum(mod, gradient, {.sums_grids = true}) ==
+                  GradientSum::distance);
+        return widths;
+    };
+    const std::string t = "buffer t: f32[H, 127, 127] grad\nscore_mod = score + ";
+    const auto image = [&](const std::string& w, const std::string& position = "q_idx") {
+        return "t[h, " + position + " // " + w + " - kv_idx // " + w + " + 63, " + position +
+               " % " + w + " - kv_idx % " + w + " + 63]";
+    };
+    using Widths = std::vector<std::int64_t>;
+    CHECK(places_of(t + image("64")) == Widths{64});
+    CHECK(places_of(t + image("64"), true) == Widths{64});
+    CHECK(places_of(t + "2 * " + image("24")) == Widths{24});
+    CHECK(places_of(t + image("24", "(q_idx + 8)")) == Widths{24});
+    CHECK(places_of(t + image("24") + " + t[h, 0, abs(q_idx - kv_idx)]") == Widths{24});
+    CHECK(
+        places_of("buffer r: f32[H, 64] grad\nbuffer c: f32[H, 64] grad\nscore_mod = score + r[h, "
+                  "min(abs(q_idx // 64 - kv_idx // 64), 63)] - c[h, clamp(q_idx % 64 - kv_idx % "
+                  "64, 0, 63)]") == Widths{64});
+    CHECK(
+        places_of("buffer a: f32[9] grad\nscore_mod = score + a[min(abs(q_idx % 64 - kv_idx % 64), "
+                  "8)]") == Widths{64});
+    CHECK(
+        places_of("buffer t: f32[15, 31, 31] grad\nscore_mod = score + t[q_idx // 256 - kv_idx // "
+                  "256 + 7, q_idx // 16 % 16 - kv_idx // 16 % 16 + 15, q_idx % 16 - kv_idx % 16 + "
+                  "15]")
+            .size() == 2);
+    // Another width or offset, few tokens, a factor of elements, and a table of kinds beside it.
+    CHECK(places_of(t + image("28")).empty());
+    CHECK(places_of(t + image("24", "(q_idx + 4)")).empty());
+    CHECK(
+        places_of("buffer t: f32[15, 15] grad\nscore_mod = score + t[q_idx // 8 - kv_idx // 8 + 7, "
+                  "q_idx % 8 - kv_idx % 8 + 7]")
+            .empty());
+    CHECK(places_of(t + "score * " + image("64")).empty());
+    CHECK(places_of("buffer g: i32[Q_LEN]\nbuffer u: f32[9, 9] grad\n" + t + image("64") +
+                    " + u[g[q_idx], g[kv_idx % Q_LEN]]")
+              .empty());
+}
+
 TEST_CASE("sums of dS times their factors are gradients, for random functions of distance") {
     const std::uint64_t seed = std::random_device{}();
     CAPTURE(seed);

@@ -3,6 +3,7 @@
 
 #include "common/select.h"
 #include "sm90/gradients/distance.cuh"
+#include "sm90/gradients/grid.cuh"
 #include "sm90/gradients/index_2d_mma.cuh"
 #include "sm90/gradients/shifted.cuh"
 #include "sm90/gradients/table.cuh"
@@ -17,6 +18,12 @@ struct DistanceWarps {
     static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
                                  Shared shared, const KeyTile& keys, int warp) {
         if (warp >= 2) sum_distances(attention, arguments, shared, keys, warp == 3);
+    }
+};
+struct GridWarps {
+    static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
+                                 Shared shared, const KeyTile& keys, int warp) {
+        if (warp >= 2) sum_grids(attention, arguments, shared, keys, warp - 2);
     }
 };
 struct Index2dWarps {
@@ -37,9 +44,10 @@ struct ShiftWarps {
         if (warp >= 2) sum_shifts(attention, arguments, shared, keys, warp - 2);
     }
 };
-using TileWarps = Select<mod::kSumsDistances, DistanceWarps,
-                         Select<kSumsIndex2d, Index2dWarps,
-                                Select<mod::kSumsTables, TableWarps,
-                                       Select<mod::kSumsShifts, ShiftWarps, NoTileWarps>>>>;
+using TileWarps = Select<(mod::kBorrows > 0), GridWarps,
+                         Select<mod::kSumsDistances, DistanceWarps,
+                                Select<kSumsIndex2d, Index2dWarps,
+                                       Select<mod::kSumsTables, TableWarps,
+                                              Select<mod::kSumsShifts, ShiftWarps, NoTileWarps>>>>>;
 
 } // namespace sm90

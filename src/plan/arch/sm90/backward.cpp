@@ -19,7 +19,8 @@ struct FusedTile {
     int d_scores_stages = 2;
     int bias_stages = 0;              // tiles of a dense bias in shared memory
     bool adds_bias_gradients = false; // tiles of its gradient there
-    int table_words = 0;              // for sums of tables, of each warp that finds them
+    int table_words = 0;              // for sums of tables or grids, of each warp that finds them
+    int borrows = 0;                  // of grids
     int saves_registers = 0;          // which of register_forms()
     int saving_forms = 0;             // that come after it
 
@@ -72,8 +73,8 @@ BackwardShape shape_of(const KernelRequest& request, const FusedTile& tile) {
     shape.column_sums = tile.stages_sums && index_2d.sums_columns ? index_2d.width : 0;
     shape.has_block_mask = request.has_block_mask;
     shape.is_ragged = request.is_ragged;
-    // Where blocks are short enough to gain by it, or some have no keys. Sums of gradients of buffers
-    // at a block's end take longer there.
+    // Where blocks are short enough to gain by it, or some have no keys. Sums of gradients of
+    // buffers at a block's end take longer there.
     constexpr int kShortHeadDim = 64;
     const bool is_short =
         !request.has_gradients && std::max(request.head_dim, request.head_dim_v) <= kShortHeadDim;
@@ -107,7 +108,8 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
     // Sums over distances would need registers that the warps beside the MMAs do not have.
     if (tile.query_tile == 2 * kRowBlock &&
         (request.head_dim > 64 || request.adds_elements || request.derivative_uses_score ||
-         request.sums_distances || request.sums_tables || request.sums_shifts))
+         request.sums_distances || request.sums_tables || request.borrows > 0 ||
+         request.sums_shifts))
         return false;
     return accumulators <= kMostAccumulators && fits(request, shape_of(request, tile));
 }
@@ -134,8 +136,15 @@ std::optional<FusedTile> bias_tile_of(const KernelRequest& request) {
     return {};
 }
 
-// With as much memory for sums of tables as there is room for; without, they are added one by one.
+// With as much memory for sums of grids or tables as there is room for; without, they are added one
+// by one.
 FusedTile with_tables(const KernelRequest& request, FusedTile tile) {
+    if (request.borrows > 0) {
+        FusedTile of_grid = tile;
+        of_grid.borrows = request.borrows;
+        of_grid.table_words = ::sm90::grid_words(request.borrows);
+        if (fits(request, shape_of(request, of_grid))) return of_grid;
+    }
     if (!request.sums_tables) return tile;
     for (const int words : {2048, 1024, 512}) {
         tile.table_words = words;
@@ -221,6 +230,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.adds_bias_gradients = tile.adds_bias_gradients;
     config.table_words = tile.table_words;
     config.sums_shifts = request.sums_shifts;
+    config.borrows = tile.borrows;
     config.saves_registers = tile.saves_registers;
     config.reports_additions = !shares && !tile.adds_bias_gradients;
     config.stores_dq_first = config.reports_additions && !request.deterministic;
@@ -252,7 +262,8 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     // A few words cost some percent, and the generic kernel has half the speed, but for where
     // memory adds up elements.
     const bool adds_elements =
-        (request.adds_elements || (request.sums_tables && tile.table_words == 0)) &&
+        (request.adds_elements ||
+         ((request.sums_tables || request.borrows > 0) && tile.table_words == 0)) &&
         config.key_width == 0;
     // What sums tables spills in the warps that do, which no form helps.
     constexpr int kSpillsOfTables = 80, kSpillsOfShifts = 160;
@@ -269,7 +280,10 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     if (tile.adds_bias_gradients) config.reason += ", tiles of a dense bias's gradient";
     if (request.deterministic) config.reason += ", in the order of keys";
     if (request.sums_shifts) config.reason += ", gradients of shifted reads by tiles";
-    if (tile.table_words > 0) config.reason += ", gradients of tables in shared memory";
+    if (tile.borrows > 0)
+        config.reason += ", gradients of grids by distance and borrows in shared memory";
+    else if (tile.table_words > 0)
+        config.reason += ", gradients of tables in shared memory";
     if (config.key_width != 0)
         config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";
     if (tile.bias_stages > 0) config.reason += "; biases through shared memory";
@@ -323,11 +337,12 @@ KernelConfig expand_kernel() {
     return config;
 }
 
-KernelConfig fold_kernel() {
+KernelConfig fold_kernel(int borrows) {
     KernelConfig config =
         helper(KernelKind::fold, "backward_fold_sm90.cu", "flexc_backward_fold_sm90",
                "gradients through values that use q_idx - kv_idx, from sums over diagonals");
     config.key_tile = kPaddedRows;
+    config.borrows = borrows;
     return config;
 }
 

@@ -124,13 +124,15 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     const int head_dim = program.options().head_dim;
     const bool deterministic = program.options().deterministic;
     const auto expanded = static_cast<int>(passes::distance_values(mod).size());
-    const bool sums_distances = passes::sums_by(mod, passes::GradientSum::distance);
+    const bool sums_distances =
+        passes::sums_by(mod, passes::GradientSum::distance, {.sums_grids = main.borrows > 0});
     PassPlan pass;
     pass.kernels = {delta_kernel(), main, convert_kernel(head_dim)};
     pass.main = 1;
     const bool has_sink = mod.sink != ir::kNoNode;
     if (has_sink) pass.kernels[0].reason += kBesideSink;
     if (main.key_width != 0) pass.key_offset_step = main.key_width;
+    if (main.borrows > 0) pass.query_offset_step = pass.key_offset_step = ::sm90::kGridStep;
     pass.tiled_biases = tiled_biases(mod, main);
     pass.small_buffers = small_buffers(mod);
     pass.stored_gradients = stored_gradients(mod, main);
@@ -153,7 +155,7 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
                                   .elements = padded_query_rows(program, 1, kRowBlock)});
     add_row_facts(program, pass);
     if (sums_distances)
-        region(Region::distance_sums, &Arguments::distance_sums, of_distances(1),
+        region(Region::distance_sums, &Arguments::distance_sums, of_distances(1 << main.borrows),
                deterministic ? sizeof(exact::Sum) : sizeof(float));
     if (expanded > 0)
         region(Region::distance_values, &Arguments::distance_values, of_distances(expanded));
@@ -217,10 +219,11 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     if (main.reports_additions) convert.reads.push_back(Region::blocks_done);
     pass.steps.push_back(std::move(convert));
     if (sums_distances) {
-        Launch fold = launch(pass.kernels.size(), fold_kernel(), distance_blocks(kPaddedRows));
+        Launch fold =
+            launch(pass.kernels.size(), fold_kernel(main.borrows), distance_blocks(kPaddedRows));
         fold.reads = {Region::distance_sums};
         pass.steps.push_back(std::move(fold));
-        pass.kernels.push_back(fold_kernel());
+        pass.kernels.push_back(fold_kernel(main.borrows));
     }
     add_rounding(program, pass);
     return pass;

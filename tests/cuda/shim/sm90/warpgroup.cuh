@@ -43,12 +43,22 @@ inline void load_shared(unsigned from, float (&x)[2]) {
     x[0] = loaded<float>(from);
     x[1] = loaded<float>(from + 4);
 }
+inline void load_shared(unsigned from, float (&x)[4]) {
+    std::memcpy(x, memory_of_block + from, sizeof x);
+}
+inline void load_shared(unsigned from, unsigned (&x)[2]) {
+    std::memcpy(x, memory_of_block + from, sizeof x);
+}
 // Lanes name rows for each other here; what one of them gets is nothing it could have asked for.
 inline void load_matrices(unsigned, unsigned& x, unsigned& y, unsigned& z, unsigned& w) {
     x = y = z = w = 0;
 }
 inline void store_shared(unsigned to, int x, int y, int z, int w) {
     const int words[] = {x, y, z, w};
+    std::memcpy(memory_of_block + to, words, sizeof words);
+}
+inline void store_shared(unsigned to, float x, float y, float z, float w) {
+    const float words[] = {x, y, z, w};
     std::memcpy(memory_of_block + to, words, sizeof words);
 }
 inline void compute_after(float&, float) {}

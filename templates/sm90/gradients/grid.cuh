@@ -1,0 +1,208 @@
+// Sums of dS over the diagonals of tiles that follow each other, a sum for each way in which digits
+// borrow: for buffers whose indices use differences of digits, and those that use q - kv. By two
+// warps of the producer's warpgroup, each for itself.
+//
+// A lane takes eight queries and eight keys at a time, and sums their fifteen diagonals in
+// registers, where which element is on which is known to the compiler. Digits begin at multiples of
+// eight, so that elements on and below such a block's diagonal have one form, those above it one.
+// Its sums are added to the warp's in shared memory, of 128 distances around those of the tile,
+// eight neighbours together. Four lanes may have the same distances, and each of these has a copy
+// of its own; others take turns. From one tile to the next half of the distances pass, and go to
+// memory.
+#pragma once
+
+#include "sm90/backward_tiles.cuh"
+#include "sm90/borrows.cuh"
+#include "sm90/gradients/distance_sums.cuh"
+#include "sm90/gradients/sum.cuh"
+
+namespace sm90 {
+
+class GridSums {
+  public:
+    static constexpr int kRows = kSharesKeys ? mod::kQueryTile / 2 : mod::kQueryTile;
+
+    // head: over batch and heads. memory: the warp's, of zeros. first_key: of its panel.
+    __device__ GridSums(const KernelArguments& attention, int head, unsigned memory, int first_key)
+        : attention_(attention), head_(head), memory_(memory), first_key_(first_key) {}
+
+    // d_scores: the warp's rows of its panel, which are of these queries.
+    __device__ void add_tile(unsigned d_scores, int first_query) {
+        move_to(first_query - first_key_);
+#pragma unroll 1
+        for (int first = 0; first < kRows; first += 8 * kGridCopies) {
+            const int row = first + 8 * copy();
+            const Block block{d_scores + row * kRowBytes,
+                              first_query + row + static_cast<int>(attention_.q_offset),
+                              first_key_ + 8 * chunk() + static_cast<int>(attention_.kv_offset),
+                              ((distance_ + row) >> 3) - chunk()};
+            add_part<Part::below>(block);
+            add_part<Part::above>(block);
+        }
+    }
+    // After the last tile.
+    __device__ void flush() { move_to(distance_ + kGridDistances); }
+
+  private:
+    static constexpr int kRowsAtOnce = 2; // whose loads are in flight
+    static_assert(kGridDistances == 128 && kGridStep == 8);
+    static_assert(mod::kBorrows == 0 || (mod::kQueryTile == 64 && kRows % 32 == 0));
+
+    struct Block {
+        unsigned rows;  // the first one's place in shared memory
+        int query, key; // first ones, as the program sees them
+        int number;     // its diagonal, in eights
+    };
+    // Which elements of a block: on and below its diagonal, or above it.
+    enum class Part { below, above };
+    // sums[i] is of the diagonal i queries below the middle, or i - 8.
+    using Sums = float[8];
+
+    static __device__ int lane() { return lane_again(); }
+    static __device__ int copy() { return lane() / 8; }
+    static __device__ int chunk() { return lane() % 8; } // of eight keys
+
+    template <Part kPart> __device__ void sum_part(const Block& block, Sums& sums) const {
+        constexpr mod::Element kKind{};
+        constexpr bool kAbove = kPart == Part::above;
+        // The row i further on is where i times 128 and, by the swizzle, i times 16 are added
+        // without carries.
+        const unsigned from = block.rows + chunk() * 16;
+#pragma unroll
+        for (int first = 0; first < 8; first += kRowsAtOnce) {
+            unsigned words[kRowsAtOnce][2][2];
+#pragma unroll
+            for (int i = first; i < first + kRowsAtOnce; ++i)
+                load_row(words[i - first], from ^ i * (kRowBytes + 16), kAbove ? i < 3 : true,
+                         kAbove ? i < 7 : i > 3);
+#pragma unroll
+            for (int i = first; i < first + kRowsAtOnce; ++i)
+#pragma unroll
+                for (int j = 0; j < 8; ++j) {
+                    const unsigned word = words[i - first][j / 4][j / 2 % 2];
+                    if (j > i != kAbove) continue;
+                    sums[(8 + i - j) % 8] +=
+                        j % 2 == 0 ? flexc_first(kKind, word) : flexc_second(kKind, word);
+                }
+        }
+    }
+    // The first four keys, the last four, or all.
+    static __device__ void load_row(unsigned (&words)[2][2], unsigned from, bool first, bool last) {
+        if (first && last) {
+            int of[4];
+            load_shared(from, of[0], of[1], of[2], of[3]);
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                words[i / 2][i % 2] = static_cast<unsigned>(of[i]);
+        } else if (first) {
+            load_shared(from, words[0]);
+        } else if (last) {
+            load_shared(from + 8, words[1]);
+        }
+    }
+
+    // All elements of a part have one form.
+    template <Part kPart> __device__ void add_part(const Block& block) const {
+        constexpr int kFirst = static_cast<int>(kPart);
+        Sums sums{};
+        sum_part<kPart>(block, sums);
+        add(Borrows::form_of(block.query, block.key + kFirst), block.number - kFirst, sums);
+    }
+
+    // Lanes with the same copy have other distances.
+    __device__ void add(int form, int number, const Sums& sums) const {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const unsigned to = address(form, copy(), number, half);
+            float of[4];
+            load_shared(to, of);
+            const float* const more = sums + 4 * half;
+            store_shared(to, of[0] + more[0], of[1] + more[1], of[2] + more[2], of[3] + more[3]);
+        }
+        __syncwarp();
+    }
+    // Of four distances: the first or last of eight. Eight lanes with eight blocks that follow each
+    // other are in all banks.
+    __device__ unsigned address(int form, int copy, int number, int half) const {
+        const int block = (form * kGridCopies + copy) * (kGridDistances / 8) + (number & 15);
+        return memory_ + block * 32 + ((number >> 2 ^ half) & 1) * 16;
+    }
+
+    // What the tile of this distance has no part in is over: both halves, where tiles do not
+    // follow.
+    __device__ void move_to(int distance) {
+        constexpr int kHalf = kGridDistances / 2;
+#pragma unroll 1
+        for (int half = distance_ - kHalf; half <= distance_; half += kHalf)
+            if (half != distance - kHalf && half != distance) flush_half(half);
+        distance_ = distance;
+    }
+    // Of 64 distances.
+    __device__ void flush_half(int first) const {
+        const int distance = first + lane() % 16 * 4;
+#pragma unroll 1
+        for (int form = lane() / 16; form < kBorrowForms; form += 2) {
+            float sums[4] = {};
+#pragma unroll
+            for (int copy = 0; copy < kGridCopies; ++copy) {
+                const unsigned from = address(form, copy, distance >> 3, distance >> 2);
+                float of[4];
+                load_shared(from, of);
+                store_shared(from, 0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    sums[i] += of[i];
+            }
+            put(place(form, distance), sums);
+        }
+        __syncwarp();
+    }
+    __device__ DistanceSum* place(int form, int distance) const {
+        const long long vector = static_cast<long long>(head_) * kBorrowForms + form;
+        return distance_sums(attention_) + vector * distance_count(attention_) +
+               padded(attention_.kv_len) + distance;
+    }
+    static __device__ void put(float* to, const float (&sums)[4]) {
+        if (sums[0] != 0 || sums[1] != 0 || sums[2] != 0 || sums[3] != 0)
+            accumulate_together<4>(to, sums);
+    }
+    static __device__ void put(exact::Sum* to, const float (&sums)[4]) {
+#pragma unroll 1
+        for (int i = 0; i < 4; ++i)
+            if (sums[i] != 0) flexc_accumulate(to + i, sums[i]);
+    }
+
+    const KernelArguments& attention_;
+    const int head_;
+    const unsigned memory_;
+    const int first_key_;
+    int distance_ = 0; // of the tile's first query and key
+};
+
+// By one warp, for all of the block's tiles.
+__device__ inline void sum_grids(const KernelArguments& attention, const mod::Arguments& arguments,
+                                 Shared shared, const KeyTile& keys, int warp) {
+    const unsigned memory = shared.base + kLayout.tables + warp * 4 * mod::kTableWords;
+    for (int i = static_cast<int>(threadIdx.x) % 32; i < mod::kTableWords; i += 32)
+        store_shared_word(memory + 4 * i, 0);
+    __syncwarp();
+    const int first_row = kSharesKeys ? warp * GridSums::kRows : 0;
+    const int first_key = keys.first_kv + (kSharesKeys ? 0 : warp * kPanelColumns);
+    const unsigned d_scores =
+        shared.base + kLayout.d_scores + (kSharesKeys ? first_row * kRowBytes : warp * kQueryPanel);
+    int stage = 0;
+    visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
+        GridSums sums(attention, place.b * attention.heads + place.h, memory, first_key);
+#pragma unroll 1
+        for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
+             walk.advance(), stage ^= 1) {
+            __syncwarp();
+            meet_at_d_scores();
+            sums.add_tile(d_scores + stage * kDScoresBytes,
+                          walk.tile() * mod::kQueryTile + first_row);
+        }
+        sums.flush();
+    });
+}
+
+} // namespace sm90

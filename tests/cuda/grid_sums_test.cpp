@@ -1,0 +1,251 @@
+// Gradients by differences of digits, as Hopper's backward finds them: dS summed over parts of
+// diagonals in tiles that follow each other, by the lanes of a warp on the host, and folded into
+// buffers; against sums element by element.
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "common/expanded.h"
+#include "compile/kernels.h"
+#include "cuda/emitted.h"
+#include "host_arguments.h"
+#include "host_module.h"
+#include "passes/gradient_sum.h"
+#include "plan/pass.h"
+#include "plan/plan.h"
+#include "random_data.h"
+#include "sm90/arguments.h"
+#include "support/floats.h"
+
+namespace {
+
+using namespace flexc;
+
+// d_scores: [tile][query][key], bits of bf16, of `tiles` from first_tile on. Whether all memory of
+// sums is zero afterwards.
+using Sum = bool(const ::sm90::KernelArguments*, int head, int first_tile, int tiles, int first_key,
+                 const unsigned short* d_scores);
+using Fold = void(const ::sm90::KernelArguments*, const std::uint64_t* words);
+
+constexpr std::string_view kSum = R"(
+#include "mod.cuh"
+#include "sm90/gradients/grid.cuh"
+using namespace sm90;
+unsigned char shared_memory[1];
+extern "C" bool run(const KernelArguments* attention, int head, int first_tile, int tiles,
+                    int first_key, const unsigned short* d_scores) {
+    bool is_clear = true;
+    for (int warp = 0; warp < kSumWarps; ++warp) {
+        const unsigned memory = kLayout.tables + warp * 4 * mod::kTableWords;
+        const int row = kSharesKeys ? warp * GridSums::kRows : 0;
+        const int panel = kSharesKeys ? 0 : warp;
+        std::vector<GridSums> lanes(
+            32, GridSums(*attention, head, memory, first_key + 64 * panel));
+        for (int i = 0; i < tiles; ++i) {
+            const int tile = mod::kDeterministic ? tiles - 1 - i : i;
+            store_tile(kLayout.d_scores, mod::kQueryTile, mod::kKeyTile,
+                       d_scores + tile * mod::kQueryTile * mod::kKeyTile);
+            run_warp([&](int lane) {
+                lanes[lane].add_tile(kLayout.d_scores + panel * kQueryPanel + row * kRowBytes,
+                                     (first_tile + tile) * mod::kQueryTile + row);
+            });
+        }
+        run_warp([&](int lane) { lanes[lane].flush(); });
+        for (int i = 0; i < mod::kTableWords; ++i)
+            is_clear = is_clear && load_shared_word(memory + 4 * i) == 0;
+    }
+    return is_clear;
+}
+)";
+
+constexpr std::string_view kFold = R"(
+#include "mod.cuh"
+#include "backward_fold_sm90.cu"
+extern "C" void run(const sm90::KernelArguments* attention, const unsigned long long* words) {
+    const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
+    const int heads = attention->batch * attention->heads;
+    const int blocks = heads * sm90::distance_count(*attention) / kThreads;
+    for (int block = 0; block < blocks; ++block)
+        for (int thread = 0; thread < kThreads; ++thread) {
+            blockIdx.x = static_cast<unsigned>(block);
+            threadIdx.x = static_cast<unsigned>(thread);
+            flexc_backward_fold_sm90(*attention, arguments);
+        }
+}
+)";
+
+struct Grid {
+    std::string text;
+    int borrows = 1;
+};
+
+// How many entries got a gradient.
+int check(const Grid& grid, int head_dim, bool is_deterministic, std::mt19937& random) {
+    CAPTURE(grid.text);
+    CAPTURE(head_dim);
+    CAPTURE(is_deterministic);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    auto mod = test::lower_text(grid.text, head_dim, head_dim, true, false, is_deterministic);
+    REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
+    REQUIRE(passes::sums_grids(*mod));
+    REQUIRE(static_cast<std::size_t>(
+                passes::count_sums_by(*mod, passes::GradientSum::distance, {.sums_grids = true})) ==
+            mod->gradients.size());
+    REQUIRE(static_cast<int>(mod->borrow_places.size()) == grid.borrows);
+    const cuda::EmitOptions options{
+        .dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim};
+    const plan::KernelConfig config = plan::candidates({.kind = plan::KernelKind::backward_fused,
+                                                        .arch = 90,
+                                                        .dtype = DType::bf16,
+                                                        .head_dim = head_dim,
+                                                        .head_dim_v = head_dim,
+                                                        .has_score_mod = true,
+                                                        .borrows = grid.borrows,
+                                                        .deterministic = is_deterministic})
+                                          .front();
+    REQUIRE(config.is_warp_specialized);
+    REQUIRE(config.borrows == grid.borrows);
+    plan::KernelConfig fold;
+    fold.kind = plan::KernelKind::fold;
+    fold.is_warp_specialized = true;
+    fold.key_tile = kExpandedStep;
+    fold.warps = kExpandedStep / 32;
+    fold.borrows = grid.borrows;
+    const test::HostModule sums(std::string(kSum), test::emitted(*mod, config, options)),
+        folds(std::string(kFold), test::emitted(*mod, fold, options));
+
+    int added = 0;
+    for (int tiles = 1; tiles <= 3; ++tiles) {
+        ::sm90::KernelArguments attention{};
+        attention.batch = 1;
+        attention.heads = 2;
+        attention.kv_heads = 2;
+        attention.q_len = 64 * 3 + 1 + below(64);
+        attention.kv_len = 130 + below(200);
+        attention.q_offset = 8 * below(2) * below(20);
+        attention.kv_offset = 8 * below(2) * below(20);
+        ir::Environment at;
+        at.sizes = {1,
+                    2,
+                    2,
+                    attention.q_len + attention.q_offset,
+                    attention.kv_len + attention.kv_offset,
+                    head_dim,
+                    head_dim};
+        const test::RandomData data(mod->program, at, random);
+        test::HostArguments arguments(*mod, at);
+        arguments.clear_gradients();
+        const auto count = static_cast<std::size_t>(expanded_length(attention.q_len, 0) +
+                                                    expanded_length(attention.kv_len, 0));
+        // Of whichever type, in floats.
+        std::vector<float> workspace((2 * count << grid.borrows) * sizeof(exact::Sum) / 4);
+        attention.distance_sums = workspace.data();
+
+        const int first_tile = below(5 - tiles), head = below(2);
+        const int first_key = config.key_tile * below((attention.kv_len - 1) / config.key_tile + 1);
+        at.b = 0;
+        at.h = at.h_kv = head;
+        std::vector<std::vector<double>> expected = arguments.empty_gradients();
+        std::vector<std::vector<int>> terms;
+        for (const auto& buffer : expected)
+            terms.emplace_back(buffer.size());
+        std::vector<unsigned short> d_scores;
+        for (int q = 64 * first_tile; q < 64 * (first_tile + tiles); ++q)
+            for (int key = first_key; key < first_key + config.key_tile; ++key) {
+                const bool exists = q < attention.q_len && key < attention.kv_len;
+                const double value = exists ? below(255) - 127 : 0; // exact in bf16
+                d_scores.push_back(support::Bf16::narrow(static_cast<float>(value)));
+                if (!exists) continue;
+                at.q_idx = q + attention.q_offset;
+                at.kv_idx = key + attention.kv_offset;
+                for (const passes::ReadGradient& gradient : mod->gradients) {
+                    const std::uint32_t buffer = mod->program.graph[gradient.read].symbol;
+                    const auto element = test::element_of(mod->program, gradient.read, at);
+                    if (!element) continue;
+                    const double factor =
+                        gradient.sum_factor == ir::kNoNode
+                            ? 1
+                            : ir::evaluate_real(mod->program, gradient.sum_factor, at);
+                    expected[buffer][*element] += value * factor;
+                    ++terms[buffer][*element];
+                }
+            }
+        CHECK(sums.function<Sum>("run")(&attention, head, first_tile, tiles, first_key,
+                                        d_scores.data()));
+        folds.function<Fold>("run")(&attention, arguments.words());
+        int wrong = 0;
+        for (std::size_t buffer = 0; buffer < expected.size(); ++buffer)
+            for (std::size_t i = 0; i < expected[buffer].size(); ++i) {
+                const double truth = expected[buffer][i];
+                added += terms[buffer][i] > 0 ? 1 : 0;
+                // Small integers, times factors that floats round.
+                const double allowed = 1e-5 * (1 + terms[buffer][i]);
+                if (std::abs(truth - static_cast<double>(arguments.gradient(buffer, i))) > allowed)
+                    ++wrong;
+            }
+        CHECK(wrong == 0);
+    }
+    return added;
+}
+
+std::string number(int x) { return std::to_string(x); }
+
+} // namespace
+
+TEST_CASE("dS is summed over parts of diagonals of grids and folded into tables") {
+    std::random_device source;
+    const unsigned seed = source();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto difference = [](const std::string& digit) {
+        const auto of = [&](const std::string& position) {
+            std::string text = digit;
+            for (std::size_t at = 0; (at = text.find('x', at)) != std::string::npos;
+                 at += position.size())
+                text.replace(at, 1, position);
+            return text;
+        };
+        return of("q_idx") + " - " + of("kv_idx");
+    };
+    std::vector<Grid> cases;
+    for (const int w : {8 * (1 + below(5)), 8 * (2 + below(14))}) {
+        const std::string row = difference("x // " + number(w)),
+                          column = difference("x % " + number(w));
+        // An image; some of it outside.
+        cases.push_back({"buffer t: f32[H, 90, 90] grad\nscore_mod = score + t[h, " + row +
+                         " + 40, " + column + " + 40]"});
+        // Axes, each for itself; numbers of a head and constants beside them, and a distance.
+        cases.push_back({"buffer r: f32[H, 200] grad\nbuffer c: f32[70, H] grad\nbuffer a: f32[H]\n"
+                         "buffer d: f32[N] grad\nscore_mod = score + a[h] * r[h, min(abs(" +
+                         row + "), 199)] - 2 * c[clamp(" + column +
+                         ", -30, 39) + 30, h] + d[abs(q_idx - kv_idx)]"});
+        cases.push_back(
+            {"buffer a: bf16[H, 16] grad\nscore_mod = score + a[h, min(abs(" + column + "), 15)]"});
+    }
+    // A volume, images one after the other, digits of shifted positions.
+    cases.push_back({"buffer t: f32[H, 15, 11, 31] grad\nscore_mod = score + t[h, " +
+                         difference("x // 96") + " + 7, " + difference("x // 16 % 6") + " + 5, " +
+                         difference("x % 16") + " + 15]",
+                     2});
+    cases.push_back({"buffer t: f32[H, 9, 11] grad\nscore_mod = score + t[h, " +
+                         difference("x // 16 % 3") + " + 4, " + difference("x % 16") + " + 5]",
+                     2});
+    cases.push_back({"buffer t: f32[90, 45] grad\nscore_mod = score + t[" +
+                     difference("(x + 8) // 24") + " + 44, " + difference("(x + 8) % 24") +
+                     " + 23]"});
+    // Two grids.
+    cases.push_back(
+        {"buffer t: f32[99] grad\nbuffer u: f32[H, 65] grad\nscore_mod = score + t[abs(" +
+             difference("x % 40") + ")] + u[h, " + difference("x // 24") + " + 32]",
+         2});
+    int added = 0;
+    for (const Grid& grid : cases)
+        added += check(grid, below(2) == 0 ? 128 : 64, below(4) == 0, random);
+    added += check(cases[0], 192, false, random);
+    CHECK(added > 1000);
+}
