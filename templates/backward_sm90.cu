@@ -64,11 +64,12 @@ struct Consumer {
         };
         const auto multiply_for = [&](auto which) {
             constexpr Seen kSeen = decltype(which)::kValue;
-            if (takes_query_gradient())
-                multiply<kSeen, true>(gradients, sums, tile, dq_accumulator, dk, dv, look_ahead);
+            constexpr Turn kTurn = kAsksForTurn ? Turn::unknown : Turn::takes;
+            if (kAsksForTurn || takes_query_gradient())
+                multiply<kSeen, kTurn>(gradients, sums, tile, dq_accumulator, dk, dv, look_ahead);
             else
-                multiply<Seen::both, false>(gradients, sums, tile, dq_accumulator, dk, dv,
-                                            look_ahead);
+                multiply<Seen::both, Turn::leaves>(gradients, sums, tile, dq_accumulator, dk, dv,
+                                                   look_ahead);
         };
         seen.visit(multiply_for, [&] { skip(gradients, tile, look_ahead); });
         ++step;
@@ -111,8 +112,7 @@ struct Consumer {
         look_ahead();
     }
 
-    // kTakes: as takes_query_gradient().
-    template <Seen kSeen, bool kTakes, typename LookAhead>
+    template <Seen kSeen, Turn kTurn, typename LookAhead>
     __device__ void multiply(ScoreGradients& gradients, GradientSums& sums, int tile,
                              float* dq_accumulator, KeyGradient& dk, ValueGradient& dv,
                              LookAhead look_ahead) {
@@ -164,7 +164,7 @@ struct Consumer {
         store_for_queries(d_fragments, stage);
         publish_shared();
         BiasGradient::hand_over(shared, warpgroup);
-        ProductOrder<kTakes>::multiply(parts);
+        ProductOrder<kTurn>::multiply(parts);
     }
 
     // Each thread for itself: it has read the tile's lse and delta.
@@ -201,6 +201,7 @@ struct Consumer {
         float* const dq_accumulator;
         const LookAhead& look_ahead;
 
+        __device__ bool takes_query_gradient() const { return consumer.takes_query_gradient(); }
         __device__ void issue_dq() const {
             fence_wgmma();
             SeenKeys<kSeen>::multiply(consumer.piece(), dq, stage, warpgroup);

@@ -83,8 +83,9 @@ std::string emit_derivative_constants(const passes::Mod& mod, const plan::Kernel
     constant("kPartialsUseScore", any([&](const passes::ReadGradient& gradient) {
                  return !is_of_d_scores(mod, config, gradient) && uses_score(gradient.partial);
              }));
+    constant("kWritesScoresOnce", config.writes_scores_once);
     constant("kHidesByMaskAlone",
-             mod.is_line_of_row &&
+             mod.is_line_of_row && !config.writes_scores_once &&
                  std::ranges::all_of(gradients, [&](const passes::ReadGradient& gradient) {
                      return gradient.is_line_of_row || mod.ranges.finite[gradient.partial];
                  }));

@@ -84,7 +84,9 @@ struct KernelRequest {
     bool is_ragged = false;              // queries and keys lie behind those of other requests
     bool has_own_instructions = true;    // of one architecture alone: Target
     std::string_view generic_because; // why only kernels for tensors of any layout will do, if so
-    bool is_long = false;             // what is computed for an element: plan::is_long
+    int element_instructions = 0;     // plan::element_instructions
+    bool is_long = false;             // and these are more than kernels write out
+    bool writes_scores_once = false;  // in the fused backward: plan::writes_scores_once
     bool deterministic = false;
     std::optional<ForwardSchedule> schedule = {}; // asked for, instead of the choice
 };
@@ -140,6 +142,8 @@ struct KernelConfig {
     // Blocks say when they have added to dq; the first stores its part.
     bool reports_additions = false, stores_dq_first = false;
     bool is_persistent = false; // no more blocks than multiprocessors
+    // One copy of what is computed for a tile's elements serves all kinds of tiles.
+    bool writes_scores_once = false;
 
     // Which spills make a compiled kernel give way to the next candidate.
     int tolerated_spills = 0; // bytes; more, and the next is tried

@@ -103,9 +103,13 @@ bool is_specialized(const KernelConfig& config) {
 }
 
 // For a large program: the first candidate, the form of it that saves registers in two steps, where
-// so few bytes spill that it may, and those that are not specialized.
+// so few bytes spill that it may, and those that are not specialized. These have half the speed,
+// and where the first of them spills little, the others are not worth their compiles.
 std::vector<KernelConfig> few_of(std::vector<KernelConfig> candidates) {
     constexpr int kSteps = 2, kSavable = 64;
+    for (KernelConfig& candidate : candidates)
+        if (!is_specialized(candidate))
+            candidate.tolerated_spills = std::max(candidate.tolerated_spills, kSavable);
     const auto generic = std::ranges::find_if_not(candidates, is_specialized);
     if (generic == candidates.begin() || generic == candidates.end()) return candidates;
     std::vector<KernelConfig> few = {candidates.front()};
@@ -119,6 +123,8 @@ std::vector<KernelConfig> few_of(std::vector<KernelConfig> candidates) {
         few.push_back(*form);
         few.back().saving_forms = 0;
     }
+    if (few.back().kind != KernelKind::forward)
+        few.back().tolerated_spills = std::max(few.back().tolerated_spills, kSpillsOfLong);
     few.insert(few.end(), generic, candidates.end());
     return few;
 }

@@ -72,7 +72,10 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
 
     forward_ = both;
     forward_.kind = KernelKind::forward;
-    forward_.is_long = is_long(mod_, {{mod_.score}});
+    std::vector<ir::NodeId> forward_roots = {mod_.score};
+    if (!mod_.band.exact) forward_roots.push_back(mod_.mask);
+    forward_.element_instructions = element_instructions(mod_, forward_roots);
+    forward_.is_long = is_long(mod_, forward_roots);
     forward_.bias_bytes = forward_bias_bytes_;
     forward_.key_index_2d = key_index_2d_;
     forward_.tabulated = passes::tabulated_values(decomposed_);
@@ -132,8 +135,11 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
         if (mod_.dependence[gradient.partial].has(analysis::Dependence::score))
             backward_.partials_use_score = true;
     }
-    backward_.is_long = is_long(mod_, roots);
     if (!mod_.band.exact) roots.push_back(mod_.mask);
+    backward_.element_instructions = element_instructions(mod_, roots);
+    backward_.is_long = is_long(mod_, roots);
+    backward_.writes_scores_once =
+        !backward_.is_long && writes_scores_once(mod_, backward_.element_instructions);
     backward_.computes_rows = computes_rows(mod_, roots);
 }
 

@@ -25,7 +25,7 @@ bool is_large(const passes::Mod& mod) {
     return count(roots) > kMostOperations;
 }
 
-bool is_long(const passes::Mod& mod, std::span<const ir::NodeId> roots) {
+int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots) {
     const ir::Graph& graph = mod.program.graph;
     int instructions = 0;
     for (const ir::NodeId id : ir::reachable(graph, roots)) {
@@ -34,7 +34,19 @@ bool is_long(const passes::Mod& mod, std::span<const ir::NodeId> roots) {
         if (is_computed && mod.place[id] == passes::Place::element)
             instructions += passes::instructions_of(op, true, false);
     }
-    return instructions > kMostWrittenOut;
+    return instructions;
+}
+
+bool is_long(const passes::Mod& mod, std::span<const ir::NodeId> roots) {
+    return element_instructions(mod, roots) > kMostWrittenOut;
+}
+
+bool writes_scores_once(const passes::Mod& mod, int instructions) {
+    // Of all copies together. The library's mods have at most 128 in this kernel.
+    constexpr int kMost = 140, kMostOfLarge = 60;
+    // Turns at dq, and where there is a band, tiles of which it hides one warpgroup's keys.
+    const int copies = mod.band.found() ? 3 : 2;
+    return copies * instructions > (is_large(mod) ? kMostOfLarge : kMost);
 }
 
 } // namespace flexc::plan

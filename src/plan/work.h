@@ -13,7 +13,8 @@ namespace flexc::plan {
 // over what is written out, so that a longer function is compiled once, and called.
 constexpr int kMostWrittenOut = 100;
 
-// Bytes that may spill where what is computed for an element takes far longer than they do.
+// Bytes that may spill where what is computed for an element takes far longer than they do, or the
+// generic kernel is all that would follow.
 constexpr int kSpillsOfLong = 128;
 
 // Operations of a score mod with its derivatives, and of these with the mask, wherever they are
@@ -24,8 +25,18 @@ constexpr int kMostScoreOperations = 32, kMostOperations = 96;
 // and where much spills, few of them stop to, so that the generic kernel follows the first.
 bool is_large(const passes::Mod& mod);
 
-// Whether what the roots need for each element is more than kernels write out, as far as this can
-// be told before integers have widths.
+// What the roots need for each element, in instructions, as far as this can be told before integers
+// have widths.
+int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots);
+
+// Whether that is more than kernels write out.
 bool is_long(const passes::Mod& mod, std::span<const ir::NodeId> roots);
+
+// Of these, how many a usual program may have where each candidate of a kernel is compiled.
+constexpr int kFewInstructions = 40;
+
+// Whether so many instructions are too many for Hopper's backward to write them out for each kind
+// of tile: compilers take more than linear time over them, and spill more.
+bool writes_scores_once(const passes::Mod& mod, int instructions);
 
 } // namespace flexc::plan

@@ -84,9 +84,24 @@ struct MultipliesDqBehindDk {
 };
 
 using DqInTurn = Select<kOverlapsSums, MultipliesDqBesideDk, MultipliesDqBehindDk>;
-// kTakes: whether the warpgroup multiplies for dq.
-template <bool kTakes>
-using ProductOrder =
-    Select<!kAlternatesDq, MultipliesPieceOfDq, Select<kTakes, DqInTurn, LeavesDq>>;
+
+// The warpgroup asks whose turn it is when the tile's scores are done.
+struct AsksForTurn {
+    template <typename Step> static __device__ void multiply(const Step& step) {
+        if (step.takes_query_gradient())
+            DqInTurn::multiply(step);
+        else
+            LeavesDq::multiply(step);
+    }
+};
+
+// Whether the warpgroup multiplies for dq, as far as a copy of the step's code knows.
+enum class Turn { takes, leaves, unknown };
+// Where much is computed for each element, one copy has all turns.
+constexpr bool kAsksForTurn = mod::kWritesScoresOnce && kAlternatesDq;
+template <Turn kTurn>
+using ProductOrder = Select<
+    !kAlternatesDq, MultipliesPieceOfDq,
+    Select<kTurn == Turn::takes, DqInTurn, Select<kTurn == Turn::leaves, LeavesDq, AsksForTurn>>>;
 
 } // namespace sm90

@@ -73,9 +73,10 @@ class SeesKeysInBand {
     Seen seen_ = Seen::both;
 };
 
-// Not where gradients of buffers need the registers that this takes.
-constexpr bool kSkipsHidden = mod::kHasBand && kRowBlocks == 1 && !kSumsInTile &&
-                              !kAddsBiasGradients && !kCopiesBiases && mod::kDScoresStages == 2 &&
+// Not where gradients of buffers need the registers that this takes, or scores are written once.
+constexpr bool kSkipsHidden = mod::kHasBand && !mod::kWritesScoresOnce && kRowBlocks == 1 &&
+                              !kSumsInTile && !kAddsBiasGradients && !kCopiesBiases &&
+                              mod::kDScoresStages == 2 &&
                               (kHoldsQueryGradient || !mod::kAddsGradients);
 using SeenTile = Select<kSkipsHidden, SeesKeysInBand, SeesEveryKey>;
 

@@ -252,6 +252,22 @@ TEST_CASE("a program that is long for each element has Hopper's kernels, which c
     }
 }
 
+TEST_CASE("what is written once for all tiles of a window spills nothing in its first form") {
+    const auto outcome = test::compile_case(
+        {.mod = "written_once",
+         .text = "score_mod = score + max(0.5, score) * log1p(abs(1.5 + score + score + score))\n"
+                 "mask_mod = q_idx >= kv_idx and q_idx - kv_idx < 512\n",
+         .kind = plan::KernelKind::backward_fused,
+         .backward_kernel = BackwardKernel::automatic,
+         .head_dim = 128,
+         .head_dim_v = 128});
+    REQUIRE_MESSAGE(outcome.has_value(),
+                    (outcome ? std::string() : outcome.error().message.substr(0, 4000)));
+    CHECK(outcome->kernel.config.writes_scores_once);
+    CHECK(outcome->refused == 0);
+    CHECK(outcome->kernel.info.spill_bytes == 0);
+}
+
 TEST_CASE("what spills in every form keeps the least, and is generic where it is large") {
     const std::string wide_integers = "buffer t: f32[KV_LEN] grad\n"
                                       "score_mod = score + (score if h_kv >= int(score) else score "

@@ -367,6 +367,16 @@ TEST_CASE("a long program keeps tiles that spill some words") {
         }
 }
 
+TEST_CASE("a forward that spills more than the next smaller tile saves passes it over") {
+    const std::vector<KernelConfig> all = of_hopper(forward(90, DType::bf16, 128, 128, true));
+    REQUIRE(all.size() == 3);
+    CHECK(all[0].key_tile - all[1].key_tile == 16);
+    CHECK(all[0].saving_forms == 1);
+    CHECK(all[0].savable_spills == 256);
+    CHECK(all[1].key_tile - all[2].key_tile > 16);
+    CHECK(all[1].saving_forms == 0);
+}
+
 TEST_CASE("what spills little saves registers, what spills much has smaller tiles") {
     KernelRequest request = forward(90, DType::bf16, 64, 64, true);
     request.kind = KernelKind::backward_fused;

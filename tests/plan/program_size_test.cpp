@@ -51,6 +51,7 @@ TEST_CASE("a program larger than usual has few kernels for Hopper, then the gene
         for (const std::vector<Variant>* variants : {&plan->forward, &plan->backward}) {
             const std::vector<KernelConfig>& candidates = variants->front().candidates;
             CHECK(candidates.back().family == "sm80");
+            CHECK(candidates.back().tolerated_spills > 0);
             // What the first may pass over is the other form of it.
             CHECK(candidates.front().saving_forms + 1 >= hopper_candidates(*variants));
             if (candidates.front().saving_forms > 0) {
@@ -80,6 +81,91 @@ TEST_CASE("a usual program has several kernels for Hopper to choose from") {
     REQUIRE(plan);
     CHECK(hopper_candidates(plan->forward) > 1);
     CHECK(hopper_candidates(plan->backward) > 1);
+}
+
+namespace {
+
+// `count` functions of the score, one after the other.
+std::unique_ptr<Program> nested_program(int count, const std::string& mask) {
+    std::string score = "score";
+    for (int i = 0; i < count; ++i)
+        score = "tanh(" + score + " * 0.5)";
+    return hopper_program(test::program_of("score_mod = " + score + "\n" + mask));
+}
+const std::string kWindow = "mask_mod = q_idx >= kv_idx and q_idx - kv_idx < 512\n";
+
+} // namespace
+
+TEST_CASE("copies of what is computed for each element are few where it is much") {
+    const auto writes_once = [](int count, const std::string& mask) {
+        const auto program = nested_program(count, mask);
+        REQUIRE(program);
+        const auto plan = make_plan(*program);
+        REQUIRE(plan);
+        const std::vector<KernelConfig>& candidates = plan->backward.front().candidates;
+        REQUIRE(candidates.front().family == "sm90");
+        for (const KernelConfig& config : candidates)
+            CHECK(config.writes_scores_once ==
+                  (config.family == "sm90" && candidates.front().writes_scores_once));
+        return candidates.front().writes_scores_once;
+    };
+    CHECK_FALSE(writes_once(1, ""));
+    CHECK_FALSE(writes_once(1, kWindow));
+    CHECK_FALSE(writes_once(3, "")); // a band brings a third copy
+    CHECK(writes_once(3, kWindow));
+    CHECK(writes_once(5, ""));
+    // Together, copies are no longer than a bound, whatever the program.
+    for (const std::uint64_t seed : test::seeds(60)) {
+        CAPTURE(seed);
+        const auto program =
+            hopper_program(test::random_program(seed, {.operators = 15, .sinks = false}));
+        if (!program) continue;
+        const auto plan = make_plan(*program);
+        REQUIRE(plan);
+        const Variant& variant = plan->backward.front();
+        const int copies = program->mod().band.found() ? 3 : 2;
+        if (variant.candidates.front().family == "sm90" && !variant.request.is_long &&
+            !variant.candidates.front().writes_scores_once)
+            CHECK(copies * variant.request.element_instructions <= 140);
+    }
+}
+
+TEST_CASE("library mods have a copy for each kind of tile") {
+    for (const char* mod : {"causal", "sliding_window", "softcap", "gelu_attention", "alibi_2d",
+                            "distance_decay", "t5_bias", "dense_bias", "swin"}) {
+        CAPTURE(mod);
+        const auto program =
+            hopper_program(test::program_of(std::string(front::find_library_mod(mod)->text)));
+        REQUIRE(program);
+        CHECK_FALSE(program->request(KernelKind::backward_fused).writes_scores_once);
+    }
+}
+
+TEST_CASE("a usual program whose elements take long has three forms of a tile at most") {
+    const auto forms = [](int count, const std::string& mask) {
+        const auto program = nested_program(count, mask);
+        REQUIRE(program);
+        const auto plan = make_plan(*program);
+        REQUIRE(plan);
+        return hopper_candidates(plan->backward);
+    };
+    CHECK(forms(1, "") == 4);
+    CHECK(forms(3, "") == 3);
+    CHECK(forms(3, kWindow) == 3);
+}
+
+TEST_CASE("tables stay in memory where places in them are long to compute for each element") {
+    const auto has_tables = [](std::string_view mod) {
+        const auto program =
+            hopper_program(test::program_of(std::string(front::find_library_mod(mod)->text)));
+        REQUIRE(program);
+        const auto plan = make_plan(*program);
+        REQUIRE(plan);
+        return plan->forward.front().candidates.front().specialized->stages_tables();
+    };
+    CHECK(has_tables("graph_distance"));
+    CHECK(has_tables("graphormer"));
+    CHECK_FALSE(has_tables("graph_edges"));
 }
 
 TEST_CASE("library mods have the form of the warps beside the MMAs where these do more than load") {

@@ -169,15 +169,17 @@ bool can_spill_beside(const KernelRequest& request) {
 // Forms of a tile, in the order in which they are tried. Only the first where keys are shared; and
 // sums over a 2-D key index spill as much in the others. What only masks has one less. Where a
 // derivative is folded into P, the last subtracts references apart; under a window it is instead of
-// the one whose branches serialise products there.
+// the one whose branches serialise products there. Of what takes long to compile there are three.
 std::vector<int> register_forms(const KernelRequest& request) {
     if (shares_keys(request) || index_2d_of(request).width != 0) return {0};
     std::vector<int> forms = {0};
-    if (can_spill_beside(request)) forms.push_back(kSavesBeside);
+    const bool is_quick = request.element_instructions <= kFewInstructions;
+    if (is_quick && can_spill_beside(request)) forms.push_back(kSavesBeside);
     forms.push_back(kSavesAll);
     if (!request.has_score_mod) return forms;
     if (!request.folds_derivative || !request.has_window) forms.push_back(kModifiesInParts);
-    if (request.folds_derivative) forms.push_back(kSubtractsApart);
+    if (request.folds_derivative && (is_quick || request.has_window))
+        forms.push_back(kSubtractsApart);
     return forms;
 }
 
@@ -237,6 +239,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.query_sums = shape.query_sums;
     config.key_width = shape.key_width;
     config.is_persistent = shape.is_persistent;
+    config.writes_scores_once = request.writes_scores_once && !shares;
     // What persistent blocks have left is for the next tile's keys.
     config.shared_bytes =
         shape.is_persistent ? shared_memory_limit(request.arch) : backward_layout(shape).end;
@@ -255,7 +258,8 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
         has_smaller && !tile.has_dense_bias() ? kSavable : std::numeric_limits<int>::max();
     // The warps beside the MMAs spilled up to 24 bytes in what was tried.
     constexpr int kMostBeside = 32;
-    const bool precedes_beside = tile.saves_registers == 0 && can_spill_beside(request);
+    const bool precedes_beside = all.size() > at + 1 && tile.saves_registers == 0 &&
+                                 all[at + 1].saves_registers == kSavesBeside;
     config.beside_spills = precedes_beside && config.saving_forms > 1 && request.has_score_mod
                                ? kMostBeside
                                : std::numeric_limits<int>::max();

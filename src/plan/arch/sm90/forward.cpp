@@ -268,7 +268,10 @@ bool suits_kinds(const KernelRequest& request, const ForwardSchedule& shape) {
 
 bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
     // What is computed for elements leaves too few registers.
-    if (request.computes_table_indices && shape.consumers == 3) return false;
+    const bool computes_much = request.element_instructions > kFewInstructions;
+    if (request.computes_table_indices &&
+        (shape.consumers == 3 || (computes_much && !request.copies_table_indices)))
+        return false;
     return !request.table_entries.empty() && table_words(request, shape) &&
            suits(request, shape, Reads::from_tables);
 }
@@ -329,6 +332,21 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
     return choices;
 }
 
+// What spills more than a step saves gives way to what comes after the step. Three warpgroups,
+// which have the fewest registers, spilled 136 bytes and then none.
+void pass_over_step(KernelConfig& config, const KernelConfig& next) {
+    constexpr int kSavable = 256;
+    const ForwardSchedule &shape = config.specialized->schedule,
+                          &smaller = next.specialized->schedule;
+    if (shape.consumers != smaller.consumers || shape.overlaps != smaller.overlaps ||
+        config.specialized->stages_tables() != next.specialized->stages_tables() ||
+        shape.key_tile - smaller.key_tile > kLeastStep)
+        return;
+    config.saving_forms = 1;
+    config.savable_spills = kSavable;
+    config.beside_spills = std::numeric_limits<int>::max();
+}
+
 } // namespace
 
 std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
@@ -375,6 +393,8 @@ std::vector<KernelConfig> forward_candidates(const KernelRequest& request) {
             config.reason += "; larger tiles spilled registers or serialised products";
         candidates.push_back(std::move(config));
     }
+    for (std::size_t at = 0; at + 1 < candidates.size(); ++at)
+        pass_over_step(candidates[at], candidates[at + 1]);
     return candidates;
 }
 
