@@ -20,6 +20,7 @@
 #include "passes/distance_value.h"
 #include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
+#include "plan/work.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -69,7 +70,8 @@ class Emitter {
         element();
         if (is_plan()) text_ += emit_tile_functions(layout_);
         if (config_.specialized)
-            text_ += emit_logit_functions(layout_, config_, parts_) + emit_mma(config_, options_);
+            text_ += emit_logit_functions(layout_, config_, parts_, mask_instructions_) +
+                     emit_mma(config_, options_);
         text_ += emit_mask_parts(layout_, config_);
         if (is_backward(config_.kind)) {
             joint();
@@ -367,6 +369,9 @@ class Emitter {
         visible.line("return " + (has_mask() ? unbracketed(visible.text(mod_.mask)) : "true") +
                      ";");
         text_ += element_function("bool", "visible", "", visible);
+        const bool is_written_out = has_mask() && !(has_band() && mod_.band.exact) &&
+                                    visible.instructions() <= plan::kMostWrittenOut;
+        mask_instructions_ = is_written_out ? visible.instructions() : 0;
 
         score("score", TableReads::memory);
         for (const TableReads reads : {TableReads::staged, TableReads::checked}) {
@@ -393,7 +398,7 @@ class Emitter {
         if (has_score_mod()) score.compute({mod_.score});
         score.line("return " + (has_score_mod() ? unbracketed(score.text(mod_.score)) : "score") +
                    ";");
-        text_ += element_function("float", called, "score", score);
+        text_ += element_function("float", called, "score", score, mask_instructions_);
     }
 
     void joint() {
@@ -427,7 +432,7 @@ class Emitter {
         for (std::size_t i = 0; const NodeId id : shared)
             body.line(formatted("joint.carried[{}] = {};", i++, unbracketed(body.text(id))));
         body.line("return joint;");
-        text_ += element_function("Joint", "joint", "score", body);
+        text_ += element_function("Joint", "joint", "score", body, mask_instructions_);
     }
 
     const passes::Mod& mod_;
@@ -436,6 +441,7 @@ class Emitter {
     const EmitOptions& options_;
     Layout layout_;
     std::string text_;
+    int mask_instructions_ = 0; // that elements have beside their scores
 };
 
 } // namespace

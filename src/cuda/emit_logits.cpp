@@ -235,25 +235,26 @@ std::string emit_logit_constants(const plan::KernelConfig& config, const passes:
 }
 
 std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig& config,
-                                 const passes::ScoreParts& parts) {
+                                 const passes::ScoreParts& parts, int mask_instructions) {
     const std::vector<int>& table_words = config.specialized->table_words;
     std::string text = emit_staged_tables(layout, parts.staged, table_words, [&](Body& body) {
         provide_expanded(body, layout, parts);
     });
     text += emit_shifted_reads(layout, parts.shifted);
-    const auto function = [&](std::string_view called, NodeId value, std::string_view more = "",
+    const auto function = [&](std::string_view called, NodeId value,
+                              std::string_view parameter = "",
                               TableReads reads = TableReads::memory, bool guesses_logs = false) {
         Body body(layout, passes::Place::element, "at.");
         set_table_reads(body, reads, guesses_logs);
-        if (parts.bias_read != kNoNode && !more.empty())
+        if (parts.bias_read != kNoNode && !parameter.empty())
             body.provide(parts.bias_read, from_float(layout, parts.bias_read, "bias"));
-        if (!more.empty()) provide_expanded(body, layout, parts);
+        if (!parameter.empty()) provide_expanded(body, layout, parts);
         if (value != kNoNode && (value == parts.quotient_addend || value == parts.remainder_addend))
             body.read_without_branches();
         if (value != kNoNode) body.compute({value});
         body.line(
             formatted("return {};", value == kNoNode ? "0.0f" : unbracketed(body.text(value))));
-        text += device_function(formatted("float {}(const At& at{})", called, more), body);
+        text += element_function("float", called, parameter, body, mask_instructions);
         return body.has_guesses();
     };
     function("multiplier", parts.multiplier);
@@ -261,7 +262,7 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
     function("slope", parts.slope);
     function("quotient_addend", parts.quotient_addend);
     function("remainder_addend", parts.remainder_addend);
-    function("element_addend", parts.element_addend, ", float bias");
+    function("element_addend", parts.element_addend, "bias");
     function("cap", parts.cap);
     // What comes before products is not looked at again, and what elements have of distances is
     // known for written out columns alone.
@@ -270,8 +271,7 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
     const auto of_tables = [&](std::string_view called, TableReads reads, bool guesses_logs) {
         if (!table_words.empty() && parts.found())
             has_guesses =
-                function(called, parts.element_addend, ", float bias", reads, guesses_logs) ||
-                has_guesses;
+                function(called, parts.element_addend, "bias", reads, guesses_logs) || has_guesses;
         else
             text += formatted("__device__ float {}(const At& at, float bias);\n", called);
     };

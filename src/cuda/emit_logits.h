@@ -16,6 +16,6 @@ std::string emit_logit_constants(const plan::KernelConfig& config, const passes:
                                  const passes::ScoreParts& parts);
 // After struct At.
 std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig& config,
-                                 const passes::ScoreParts& parts);
+                                 const passes::ScoreParts& parts, int mask_instructions);
 
 } // namespace flexc::cuda

@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "plan/work.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -148,7 +149,11 @@ std::string alike(const Layout& layout, const Taken& taken) {
     return text + (taken.position ? "(at_x == at_y)" : "true");
 }
 
-std::string visible(const Layout& layout, const Part& part) {
+// The functions that a part calls, and its own.
+struct Visible {
+    std::string called, own;
+};
+Visible visible(const Layout& layout, const Part& part, int index) {
     Body body(layout, Place::element, "at.");
     body.compute(part.conjuncts);
     std::vector<std::string> all;
@@ -156,7 +161,12 @@ std::string visible(const Layout& layout, const Part& part) {
     for (const NodeId conjunct : part.conjuncts)
         all.push_back(body.text(conjunct));
     body.line("return " + (all.size() == 1 ? unbracketed(all.front()) : joined(all, " & ")) + ";");
-    return device_function("static bool visible(const At& at)", body);
+    if (body.instructions() <= plan::kMostWrittenOut)
+        return {"", device_function("static bool visible(const At& at)", body)};
+    const std::string name = formatted("visible_by_part_{}", index);
+    return {element_function("bool", name, "", body),
+            formatted("__device__ static bool visible(const At& at) {{\n    return {}(at);\n}}\n",
+                      name)};
 }
 
 } // namespace
@@ -170,7 +180,9 @@ std::string emit_mask_parts(const Layout& layout, const plan::KernelConfig& conf
                                  "template <int kIndex> struct MaskPart;\n",
                                  mask.parts().size());
     for (int index = 0; const Part& part : mask.parts()) {
+        const Visible functions = visible(layout, part, index);
         text +=
+            functions.called +
             formatted("template <> struct MaskPart<{}> {{\n"
                       "static constexpr int kPeriod = {};\n"
                       "__device__ static bool alike(const Row& x, int at_x, const Row& y, int "
@@ -178,7 +190,7 @@ std::string emit_mask_parts(const Layout& layout, const plan::KernelConfig& conf
                       "__device__ static bool alike(const Column& x, int at_x, const Column& "
                       "y, int at_y) {{\n    return {};\n}}\n",
                       index++, part.period, alike(layout, part.rows), alike(layout, part.columns));
-        text += visible(layout, part) + "};\n";
+        text += functions.own + "};\n";
     }
     return text + "\n";
 }

@@ -609,10 +609,12 @@ std::string Body::offset(NodeId read, Kind stride) const {
 }
 
 std::string element_function(std::string_view type, std::string_view name,
-                             std::string_view parameter, const Body& body) {
+                             std::string_view parameter, const Body& body,
+                             int instructions_beside) {
     const std::string more = parameter.empty() ? "" : formatted(", float {}", parameter);
     const std::string signature = formatted("{} {}(const At& at{})", type, name, more);
-    if (body.instructions() <= plan::kMostWrittenOut) return device_function(signature, body);
+    if (body.instructions() + instructions_beside <= plan::kMostWrittenOut)
+        return device_function(signature, body);
     const auto [text, values] = without_at(body.statements());
     std::vector<std::string> types, parameters, arguments;
     for (std::size_t i = 0; i < values.size(); ++i) {

@@ -188,9 +188,10 @@ std::string device_function(std::string_view signature, const Body& body);
 // A function of an element, "TYPE NAME(const At& at, ...)", which kernels call for each of a
 // thread's. Where it is longer than what they write out, it calls one that is not inlined and takes
 // the values of `at` as arguments, so that these can stay in registers. parameter: of a float
-// beside `at`, or "".
+// beside `at`, or "". instructions_beside: of what else is written out for each element.
 std::string element_function(std::string_view type, std::string_view name,
-                             std::string_view parameter, const Body& body);
+                             std::string_view parameter, const Body& body,
+                             int instructions_beside = 0);
 // Drops brackets around the whole text.
 std::string unbracketed(std::string text);
 std::string real_literal(double value);
