@@ -47,7 +47,6 @@ struct Consumer {
     Index2dRows index_2d_rows{shared, thread};
     TabulatedValues tabulated{};
     TableStages tables{};
-    KeyKinds key_kinds{};
 
     // Of what MMAs alone have read: one arrival for each warp.
     __device__ void release(Barrier empty) const {
@@ -101,7 +100,6 @@ struct Consumer {
     }
     // Products become logits.
     __device__ void apply(Logits& logits, Scores& scores, int first_key) {
-        key_kinds.restore_infinities(scores);
         logits.apply(scores, first_key);
         tabulated.release(shared);
         bias.leave(shared);
@@ -226,8 +224,6 @@ struct Consumer {
         const unsigned queries = shared.queries.at(query.stage) + thread.warpgroup * 64 * kRowBytes;
         const SequenceLength length = TaskLengths::load(attention, shared, query.stage, task.b);
         Ends::clear_queries(*this, length, first_row, queries);
-        key_kinds.store_queries(arguments, place, length, attention.scale, warp_row,
-                                shared.queries.at(query.stage), thread);
         Logits logits(attention, arguments, place, length, warp_row, thread.lane,
                       tables.wait(shared));
         Softmax softmax;
@@ -288,7 +284,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         if (threadIdx.x == 0) produce(attention, arguments, maps, queue, shared);
         Biases::produce(attention, arguments, maps, shared, bias_producers);
         Index2dRows::produce(attention, arguments, shared);
-        KeyKinds::produce(attention, arguments, shared);
         TableStages::produce(attention, arguments, shared);
     } else {
         claim_registers<kConsumerRegisters>();

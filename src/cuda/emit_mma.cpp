@@ -1,7 +1,6 @@
 #include "cuda/emit_mma.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "support/text.h"
 
@@ -12,8 +11,7 @@ namespace {
 constexpr int kSummed = 16;       // rows or columns that an instruction sums over
 constexpr int kPanelColumns = 64; // of shared memory, see wgmma.cuh
 constexpr int kPanelSteps = kPanelColumns / kSummed;
-constexpr int kUnitBytes = 16;
-constexpr int kRowUnits = 8; // in a panel
+constexpr int kRowUnits = 8; // of 16 bytes, in a panel
 // Columns of the output in one instruction: ptxas walks along all accumulators of an instruction
 // for each register that lives beside them, which took an eighth of a compile with 256 columns.
 constexpr int kWidest = 192, kTwoPanels = 2 * kPanelColumns;
@@ -26,7 +24,6 @@ std::string operands(int first, int count) {
 }
 
 // One instruction, for so many columns from the first. `left`: registers, or a descriptor.
-// dtype: of both operands; accumulators are floats whatever it is.
 std::string product(DType dtype, int first, int columns, std::string_view left,
                     std::string_view adds, std::string_view transposed) {
     const std::string_view type = dtype == DType::f16 ? "f16" : "bf16";
@@ -55,39 +52,17 @@ int units_before(int step, int rows) {
     return step / kPanelSteps * rows * kRowUnits + step % kPanelSteps * 2;
 }
 
-// Where a step's columns of kinds of keys are, in units of a stage: of queries, that have the first
-// and the second part of each addend, and of keys, that have the columns of both parts once.
-struct KindStep {
-    int queries, keys;
-};
-std::vector<KindStep> kind_steps(const ::sm90::ForwardSizes& sizes) {
-    const ::sm90::ForwardLayout layout = ::sm90::forward_layout(sizes);
-    const int in_all = 2 * sizes.kind_columns / kSummed;
-    const int of_part = std::max(sizes.kind_columns / kSummed, 1);
-    std::vector<KindStep> steps;
-    for (int step = 0; step < in_all; ++step)
-        steps.push_back(
-            {layout.kind_queries / kUnitBytes + units_before(step, sizes.query_tile),
-             layout.kind_keys / kUnitBytes + units_before(step % of_part, sizes.key_tile)});
-    return steps;
-}
-
 std::string mma_qk(DType dtype, int head_dim, const plan::KernelConfig& config) {
     const int steps = steps_of(head_dim), from = config.key_tile / 2; // of the inputs
     const int queries = from, keys = from + 1, adds = from + 2, rows = from + 3, unit = from + 4;
     std::string text;
     std::string inputs = "\"r\"(queries), \"r\"(keys), \"n\"(static_cast<int>(kAdds))";
-    const auto multiply = [&](DType type, int query_units, int key_units, bool is_first) {
+    for (int step = 0; step < steps; ++step)
         text += formatted("add.u32 x, %{}, {};\\nmov.b64 a, {{x, 0x40000040}};\\n"
                           "add.u32 y, %{}, {};\\nmov.b64 b, {{y, 0x40000040}};\\n",
-                          queries, query_units, keys, key_units) +
-                product(type, 0, config.key_tile, "a", is_first ? "p" : "1", "0, 0");
-    };
-    for (int step = 0; step < steps; ++step)
-        multiply(dtype, units_before(step, config.query_tile), units_before(step, config.key_tile),
-                 step == 0);
-    for (const KindStep& step : kind_steps(config.specialized->sizes))
-        multiply(DType::bf16, step.queries, step.keys, false);
+                          queries, units_before(step, config.query_tile), keys,
+                          units_before(step, config.key_tile)) +
+                product(dtype, 0, config.key_tile, "a", step == 0 ? "p" : "1", "0, 0");
     // 16 bytes for each query, and for each of eight keys that stand for all, without a swizzle.
     // Both halves of the columns that are summed are the same memory.
     if (config.specialized->sizes.multiplies_index_2d_rows) {

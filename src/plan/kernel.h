@@ -66,13 +66,11 @@ struct KernelRequest {
     bool partials_use_score = false;    // those of some read
     bool computes_rows = false;         // in the fused backward: some value of a query
     passes::KeyIndex2d key_index_2d;    // that tiles of keys should fit
-    // Without such a 2-D key index, with it, where tables are kept on chip, where tiles of shifted
-    // reads are copied, and with kinds of keys.
+    // Without such a 2-D key index, with it, where tables are kept on chip, and where tiles of
+    // shifted reads are copied.
     passes::TabulatedValues tabulated, tabulated_by_index_2d, tabulated_with_tables,
-        tabulated_with_shifts, tabulated_with_kinds;
+        tabulated_with_shifts;
     std::vector<ShiftedTile> shifted_tiles; // that the forward may copy
-    int key_kinds = 0;                      // by which it may multiply; 0 for none
-    bool adds_kinds_alone = false;          // nothing else is added
     // Of each table that the forward may keep on chip; 0: known when tensors are.
     std::vector<std::int64_t> table_entries;
     int bias_bytes_with_tables = 0;      // of the dense bias, or of indices of these

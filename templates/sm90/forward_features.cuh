@@ -6,7 +6,6 @@
 #include "sm90/forward_dense_bias.cuh"
 #include "sm90/forward_index_2d.cuh"
 #include "sm90/forward_key_blocks.cuh"
-#include "sm90/forward_key_kinds.cuh"
 #include "sm90/forward_shifts.cuh"
 #include "sm90/forward_skips.cuh"
 #include "sm90/forward_tables.cuh"
@@ -18,9 +17,8 @@ namespace sm90 {
 // read, a warp releases a stage with one arrival.
 __device__ inline void initialise_barriers(const Shared& shared, int bias_producers) {
     shared.queries.initialise(1, kConsumerThreads + bias_producers + Index2dRows::kProducers +
-                                     KeyKinds::kProducers + TableStages::kProducers);
-    shared.keys.initialise(1 + Index2dRows::kProducersWithKeys + KeyKinds::kProducers,
-                           kConsumerThreads / 32);
+                                     TableStages::kProducers);
+    shared.keys.initialise(1 + Index2dRows::kProducersWithKeys, kConsumerThreads / 32);
     shared.values.initialise(1, kConsumerThreads / 32);
     Biases::initialise(shared, bias_producers);
     Index2dRows::initialise(shared);

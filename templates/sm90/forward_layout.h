@@ -17,7 +17,6 @@ struct ForwardSizes {
     int distance_values = 0;          // and for each distance q - kv
     int index_2d_rows = 0;            // of the 2-D key index in a tile, where they have addends
     bool multiplies_index_2d_rows = false; // those addends come with the products of QK
-    int kind_columns = 0; // for kinds of keys; 0 where no addend comes with products by kinds
     int table_words = 0, table_stages = 0; // of slices of tables, in one of so many copies
 };
 
@@ -94,21 +93,10 @@ struct ForwardLayout {
     int lengths = 0;       // of requests, one for each stage of queries
     int header_bytes = 0;  // all of these and the barriers
     int index_2d_unit = 0; // what rows of index_2d are multiplied with, for eight keys
-    // Within a stage of queries, and of keys, where the columns for kinds of keys are.
-    int kind_queries = 0, kind_keys = 0;
-    int bytes = 0; // of everything
+    int bytes = 0;         // of everything
 
     static FLEXC_SHARED constexpr int panels(int columns) {
         return (2 * columns + kRowBytes - 1) / kRowBytes;
-    }
-    // Of kinds of keys, for queries: each addend is the sum of two numbers, of a column each.
-    static FLEXC_SHARED constexpr int kind_query_panels(int kind_columns) {
-        return panels(2 * kind_columns);
-    }
-    // For keys, which have the columns of both once; of few columns both are in one step of the
-    // MMAs.
-    static FLEXC_SHARED constexpr int kind_key_panels(int kind_columns) {
-        return panels(kind_columns);
     }
     // Of a query and a row of index_2d: an operand, or a float.
     static FLEXC_SHARED constexpr int addend_bytes(bool are_operands) {
@@ -142,16 +130,11 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
     const int addend_bytes = ForwardLayout::addend_bytes(sizes.multiplies_index_2d_rows);
 
     ForwardLayout layout;
-    layout.kind_queries = widest * sizes.query_tile * ForwardLayout::kRowBytes;
-    layout.kind_keys = key_bytes;
-    const int kind_query_bytes = ForwardLayout::kind_query_panels(sizes.kind_columns) *
-                                 sizes.query_tile * ForwardLayout::kRowBytes;
-    const int kind_key_bytes = ForwardLayout::kind_key_panels(sizes.kind_columns) * sizes.key_tile *
-                               ForwardLayout::kRowBytes;
     ForwardAllocator next = {ForwardLayout::kSwizzleBytes,
                              sizes.query_stages * ForwardLayout::kTaskBytes};
-    layout.queries = next.ring(sizes.query_stages, layout.kind_queries + kind_query_bytes);
-    layout.keys = next.ring(sizes.stages, key_bytes + kind_key_bytes);
+    layout.queries =
+        next.ring(sizes.query_stages, widest * sizes.query_tile * ForwardLayout::kRowBytes);
+    layout.keys = next.ring(sizes.stages, key_bytes);
     layout.values = next.ring(sizes.stages, value_bytes);
     layout.biases = next.ring(sizes.stages, bias.panels * bias.panel_bytes + sizes.shifted_bytes);
     layout.tabulated = next.ring(sizes.stages, sizes.key_values * slices.key_bytes +

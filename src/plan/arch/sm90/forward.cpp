@@ -35,11 +35,10 @@ constexpr int kForwardStages = 2;
 constexpr int kLeastStep = 16; // keys by which the next smaller configuration is smaller
 
 // What a kernel knows of reads beside its tiles.
-enum class Reads : std::uint8_t { plain, by_index_2d, by_kinds, from_tables, with_shifts };
+enum class Reads : std::uint8_t { plain, by_index_2d, from_tables, with_shifts };
 
 int bias_bytes_of(const KernelRequest& request, Reads reads) {
     switch (reads) {
-    case Reads::by_kinds: return 0;
     case Reads::from_tables: return request.bias_bytes_with_tables;
     case Reads::with_shifts: return 0; // among the shifted reads
     case Reads::plain:
@@ -51,7 +50,6 @@ int bias_bytes_of(const KernelRequest& request, Reads reads) {
 const passes::TabulatedValues& tabulated_of(const KernelRequest& request, Reads reads) {
     switch (reads) {
     case Reads::by_index_2d: return request.tabulated_by_index_2d;
-    case Reads::by_kinds: return request.tabulated_with_kinds;
     case Reads::from_tables: return request.tabulated_with_tables;
     case Reads::with_shifts: return request.tabulated_with_shifts;
     case Reads::plain: break;
@@ -81,9 +79,6 @@ int shifted_bytes(const KernelRequest& request, const ForwardSchedule& shape, Re
     return bytes;
 }
 
-// Of as many kinds: a step of the MMAs has two columns for each of eight, or one of sixteen.
-int kind_columns(int kinds) { return kinds <= 8 ? 8 : padded_columns(kinds); }
-
 ::sm90::ForwardSizes sizes_without_tables(const KernelRequest& request,
                                           const ForwardSchedule& shape, Reads reads) {
     const passes::KeyIndex2d& index_2d = request.key_index_2d;
@@ -100,8 +95,7 @@ int kind_columns(int kinds) { return kinds <= 8 ? 8 : padded_columns(kinds); }
             .key_values = tabulated.keys,
             .distance_values = tabulated.distances,
             .index_2d_rows = adds_rows ? shape.key_tile / index_2d.width : 0,
-            .multiplies_index_2d_rows = multiplies_index_2d_rows(request, shape, reads),
-            .kind_columns = reads == Reads::by_kinds ? kind_columns(request.key_kinds) : 0};
+            .multiplies_index_2d_rows = multiplies_index_2d_rows(request, shape, reads)};
 }
 
 // Memory for slices of tables: of one tile of queries, and of the next one too where there is room.
@@ -207,15 +201,12 @@ bool suits_index_2d(const KernelRequest& request, const ForwardSchedule& shape) 
 ForwardSchedule with_ping_pong(const KernelRequest& request, ForwardSchedule schedule,
                                Reads reads) {
     const bool wide = is_wide(request), narrow = schedule.consumers == 3;
-    const bool adds_terms =
-        (reads == Reads::by_kinds ? request.tabulated_with_kinds : request.tabulated).any() &&
-        !narrow;
-    const bool has_score_mod =
-        request.has_score_mod && !(reads == Reads::by_kinds && request.adds_kinds_alone);
-    const bool multiplies_little = !narrow && !has_score_mod && request.head_dim_v <= 64;
+    const bool adds_terms = request.tabulated.any() && !narrow;
+    const bool multiplies_little = !narrow && !request.has_score_mod && request.head_dim_v <= 64;
     schedule.ping_pong =
         !wide && (adds_terms || multiplies_little) ? PingPong::softmax : PingPong::mma;
-    const bool rescales_first = wide || (narrow && (reads == Reads::by_index_2d || !has_score_mod));
+    const bool rescales_first =
+        wide || (narrow && (reads == Reads::by_index_2d || !request.has_score_mod));
     schedule.rescales_after = rescales_first                              ? 0
                               : reads == Reads::by_index_2d || adds_terms ? 4
                                                                           : 8;
@@ -248,8 +239,6 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     config.tolerated_spills = request.is_long ? kSpillsOfLong : 0;
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");
-    if (reads == Reads::by_kinds)
-        config.reason += ", products by " + std::to_string(request.key_kinds) + " kinds of keys";
     if (reads == Reads::from_tables) {
         config.specialized->table_words = table_words(request, schedule)->of_tables;
         config.reason += ", tables in shared memory";
@@ -260,10 +249,6 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
         config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";
     }
     return config;
-}
-
-bool suits_kinds(const KernelRequest& request, const ForwardSchedule& shape) {
-    return request.key_kinds != 0 && suits(request, shape, Reads::by_kinds);
 }
 
 bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
@@ -284,7 +269,6 @@ bool suits_shifts(const KernelRequest& request, const ForwardSchedule& shape) {
 Reads reads_of(const KernelRequest& request, const ForwardSchedule& shape) {
     if (suits_shifts(request, shape)) return Reads::with_shifts;
     if (fits_index_2d(request, shape)) return Reads::by_index_2d;
-    if (suits_kinds(request, shape)) return Reads::by_kinds;
     return suits_tables(request, shape) ? Reads::from_tables : Reads::plain;
 }
 
@@ -300,7 +284,7 @@ bool needs_fewer_registers(const ForwardSchedule& shape, const ForwardSchedule& 
 }
 
 // The best, one that is a step smaller, and the smallest: each costs a compile. Where shifted reads
-// are copied, kinds of keys multiplied, or tables kept on chip, the best two of these come before.
+// are copied, or tables kept on chip, the best two of these come before.
 std::vector<Choice> choices_for(const KernelRequest& request) {
     std::vector<Choice> choices;
     std::size_t most = 3;
@@ -325,7 +309,6 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
         for (const ForwardSchedule& shape : kIndex2dShapes)
             if (suits_index_2d(request, shape) && is_chosen(request, shape, Reads::by_index_2d))
                 take(shape, Reads::by_index_2d);
-    take_two(Reads::by_kinds, suits_kinds);
     take_two(Reads::from_tables, suits_tables);
     for (const ForwardSchedule& shape : kForwardShapes)
         if (is_chosen(request, shape, Reads::plain)) take(shape, Reads::plain);
