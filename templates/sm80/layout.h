@@ -47,9 +47,10 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const TileSizes& sizes) {
     return layout;
 }
 
-// Of forward_few.cu, whose warps have stages of their own: tiles of queries, as many as a call needs
-// and a block may have, then the stages of each warp, in which its results follow; as many warps as
-// leave room for three blocks on a multiprocessor of Hopper where there is one tile of queries.
+// Of forward_few.cu, whose warps have stages of their own: tiles of queries, as many as a call
+// needs and a block may have, then the stages of each warp, in which its results follow; as many
+// warps as leave room for three blocks on a multiprocessor of Hopper where there is one tile of
+// queries.
 constexpr int kMostFewWarps = 4;
 FLEXC_SHARED constexpr int few_warp_bytes(const TileSizes& sizes) {
     return larger(sizes.stages * forward_layout(sizes).stage_bytes,

@@ -129,6 +129,9 @@ TEST_CASE("tables: grids whose digits begin at multiples of eight" * doctest::sk
     for (const Table& table : tables) {
         Case one = case_of(table, DType::bf16, 64);
         one.deterministic = true;
+        // Under a block mask only split kernels add in an order.
+        if (table.text.find("(q_idx // 40) % 2") != std::string::npos)
+            one.backward_kernel = BackwardKernel::automatic;
         test::check_on_hopper(one);
     }
     // Positions that begin elsewhere take other kernels.
