@@ -1,11 +1,12 @@
 // Attention, forward, for Hopper: persistent blocks that compute one tile of
 // kQueryTile rows of one head after another.
 //
-// One thread loads queries, keys and values through TMA, keys last first. Two or three
-// warpgroups of 64 rows each multiply: scores = Q K' from shared memory, softmax in registers,
-// output += P V with the P from registers, where they are in the layout that the
-// instruction asks for. The output of one block of keys is computed under the softmax of the next,
-// and warpgroups alternate, so that one multiplies while another exponentiates.
+// One thread loads queries, keys and values through TMA, keys last first; where TMA does not know
+// keys, or is slow, others copy them. Two or three warpgroups of 64 rows each multiply: scores =
+// Q K' from shared memory, softmax in registers, output += P V with the P from registers, where
+// they are in the layout that the instruction asks for. The output of one block of keys is computed
+// under the softmax of the next, and warpgroups alternate, so that one multiplies while another
+// exponentiates.
 #include "mod.cuh"
 
 #include "common/place.cuh"
@@ -60,14 +61,20 @@ struct Consumer {
         release(shared.values.empty(value.stage));
         value.advance();
     }
-    __device__ Operand key_operand() const { return {shared.keys.at(key.stage), 16}; }
+    __device__ Operand key_operand() const {
+        CopiedKeys::publish();
+        return {shared.keys.at(key.stage), 16};
+    }
     __device__ void issue_scores(Scores& scores, Operand queries) const {
         mod::mma_qk<Logits::kStartsWithBias>(scores, queries.low, key_operand().low,
                                              index_2d_rows.operand(key.stage),
                                              index_2d_rows.unit());
     }
     __device__ unsigned value_address() const { return shared.values.at(value.stage); }
-    __device__ Operand value_operand() const { return {value_address(), kKeyPanel}; }
+    __device__ Operand value_operand() const {
+        CopiedKeys::publish();
+        return {value_address(), kKeyPanel};
+    }
     __device__ void wait_for_key() const { shared.keys.full(key.stage).wait(key.parity); }
     __device__ void wait_for_value() const { shared.values.full(value.stage).wait(value.parity); }
 
@@ -282,6 +289,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     if (warpgroup == 0) {
         release_registers_to<kProducerRegisters>();
         if (threadIdx.x == 0) produce(attention, arguments, maps, queue, shared);
+        CopiedKeys::produce(attention, shared);
         Biases::produce(attention, arguments, maps, shared, bias_producers);
         Index2dRows::produce(attention, arguments, shared);
         TableStages::produce(attention, arguments, shared);

@@ -118,14 +118,15 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
         loaded.block_mask = std::move(one.kernel);
     for (CompiledKernel& one : compiled->lengths)
         loaded.lengths = std::move(one.kernel);
-    auto executable = runtime::load_cuda(std::move(loaded),
-                                         {.device = device,
-                                          .dtype = options.dtype,
-                                          .head_dim = options.head_dim,
-                                          .head_dim_v = options.head_dim_v,
-                                          .is_ragged = options.query_layout == Layout::ragged &&
-                                                       options.key_layout == Layout::ragged,
-                                          .report_out_of_range = options.report_out_of_range});
+    auto executable = runtime::load_cuda(
+        std::move(loaded),
+        {.device = device,
+         .dtype = options.dtype,
+         .head_dim = options.head_dim,
+         .head_dim_v = options.head_dim_v,
+         .is_ragged = options.query_layout == Layout::ragged && options.key_layout != Layout::dense,
+         .has_pages = options.key_layout == Layout::paged,
+         .report_out_of_range = options.report_out_of_range});
     if (!executable) return executable.error();
     built.executable = std::move(*executable);
     return built;

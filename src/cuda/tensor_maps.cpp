@@ -66,6 +66,7 @@ bool encode(const DriverApi& api, const TensorArgument& tensor, const Extents& e
 int tensor_map_type(DType dtype) { return dtype == DType::bf16 ? kBfloat16 : kFloat16; }
 
 struct Shapes {
+    static constexpr int kSomeRows = 2, kSomePages = 2; // of paged keys, which have no map
     Extents q, k, v, o;
 
     Shapes(const AttentionArguments& arguments, const TensorForm& form)
@@ -77,20 +78,22 @@ struct Shapes {
             k.rows = std::max(arguments.kv_rows, 1LL);
             q.batch = k.batch = 1;
         }
+        if (form.has_pages) k = {form.head_dim, kSomeRows, arguments.kv_heads, kSomePages};
         v = {form.head_dim_v, k.rows, k.heads, k.batch};
         o = {form.head_dim_v, q.rows, q.heads, q.batch};
     }
 };
 
-// Both passes load whole tiles of queries, keys and values.
+// Both passes load whole tiles of queries, keys and values. Those that threads copy have no maps.
 template <typename Maps>
 bool encode_inputs(const DriverApi& api, const plan::KernelConfig& config,
                    const AttentionArguments& arguments, const Shapes& shapes, int type,
                    Maps& maps) {
     const auto query_tile = static_cast<unsigned>(config.query_tile);
     const auto key_tile = static_cast<unsigned>(config.key_tile);
-    return encode(api, arguments.q, shapes.q, type, query_tile, maps.q) &&
-           encode(api, arguments.k, shapes.k, type, key_tile, maps.k) &&
+    if (!encode(api, arguments.q, shapes.q, type, query_tile, maps.q)) return false;
+    if (config.specialized && config.specialized->sizes.copies_keys) return true;
+    return encode(api, arguments.k, shapes.k, type, key_tile, maps.k) &&
            encode(api, arguments.v, shapes.v, type, key_tile, maps.v);
 }
 

@@ -18,14 +18,16 @@ struct BiasLayout {
     std::uint64_t columns, rows, row_step;
 };
 
-// What a kernel knows of its tensors. Ragged queries and keys are one batch entry with all rows.
+// What a kernel knows of its tensors. Ragged queries and keys are one batch entry with all rows;
+// of paged keys a page is an entry.
 struct TensorForm {
     int head_dim, head_dim_v;
-    bool is_ragged;
+    bool is_ragged, has_pages;
 };
 
-// The tensor of a forward, or of a backward, that TMA cannot walk: bases and strides of 16 aligned
-// bytes, none negative, elements of a row side by side. Empty: it can walk all.
+// The tensor of a forward, or of a backward, that TMA, and threads that copy, cannot walk: bases
+// and strides of 16 aligned bytes, none negative, elements of a row side by side. Empty: they can
+// walk all.
 std::string_view forward_tensor_without_tma(const AttentionArguments& arguments,
                                             const TensorForm& form);
 std::string_view backward_tensor_without_tma(const AttentionArguments& arguments,

@@ -80,6 +80,7 @@ struct KernelRequest {
     bool has_block_mask = false;         // a block mask says which tiles are visited
     bool has_window = false;             // a band with both ends does
     bool is_ragged = false;              // queries and keys lie behind those of other requests
+    bool has_pages = false;              // ragged queries have keys that lie in pages
     bool has_own_instructions = true;    // of one architecture alone: Target
     std::string_view generic_because; // why only kernels for tensors of any layout will do, if so
     int element_instructions = 0;     // plan::element_instructions

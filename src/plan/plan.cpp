@@ -62,8 +62,9 @@ std::string_view why_not_by_element(const passes::Mod& mod) {
 }
 
 // Why kernels of a family cannot have these layouts; empty where they can.
-std::string_view why_not_layouts(const Program& program) {
+std::string_view why_not_layouts(const Program& program, KernelKind kind) {
     const ir::Program& ir = program.mod().program;
+    if (kind == KernelKind::forward && program.request(kind).has_pages) return "";
     if (ir.key_layout == Layout::paged) return "keys lie in pages";
     return ir.query_layout == ir.key_layout ? "" : "only queries, or only keys, are ragged";
 }
@@ -72,7 +73,9 @@ std::string_view why_not_layouts(const Program& program) {
 // of some families add to dq in an order, and in these no gradient is taken head by head.
 std::string_view why_not_in_order(const Program& program) {
     const passes::Mod& mod = program.mod();
-    if (const std::string_view why = why_not_layouts(program); !why.empty()) return why;
+    if (const std::string_view why = why_not_layouts(program, KernelKind::backward_fused);
+        !why.empty())
+        return why;
     if (program.options().backward_kernel == BackwardKernel::generic)
         return "generic kernels were asked for";
     if (program.needs_block_mask()) return "tiles come from a block mask";
@@ -88,7 +91,7 @@ std::string_view why_not_in_order(const Program& program) {
 // are as good.
 std::string_view why_generic(const Program& program, KernelKind kind) {
     const CompileOptions& options = program.options();
-    if (const std::string_view why = why_not_layouts(program); !why.empty()) return why;
+    if (const std::string_view why = why_not_layouts(program, kind); !why.empty()) return why;
     if (options.kv_dtype) return "keys and values have eight bits";
     if (kind == KernelKind::forward ? options.forward_kernel == ForwardKernel::generic
                                     : options.backward_kernel == BackwardKernel::generic)

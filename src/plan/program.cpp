@@ -68,6 +68,8 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     both.has_block_mask = needs_block_mask_;
     both.is_ragged =
         options_.query_layout == Layout::ragged && options_.key_layout == Layout::ragged;
+    both.has_pages =
+        options_.query_layout == Layout::ragged && options_.key_layout == Layout::paged;
 
     forward_ = both;
     forward_.kind = KernelKind::forward;

@@ -17,9 +17,11 @@ constexpr int kConsumerThreads = 128 * kConsumers, kThreads = kConsumerThreads +
 static_assert(kThreads == 32 * mod::kWarps);
 
 constexpr bool kCopiesBiases = kReadsBias || kReadsShifts;
+constexpr bool kCopiesKeys = mod::kSizes.copies_keys;
+constexpr bool kHasCopiers = kCopiesBiases || kCopiesKeys; // beside the producer
 // Registers of a thread; together no more than the launch gave the block.
-constexpr int kProducerRegisters = kConsumers == 3 ? 32 : kCopiesBiases ? 72 : 40;
-constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : kCopiesBiases ? 216 : 232;
+constexpr int kProducerRegisters = kConsumers == 3 ? 32 : kHasCopiers ? 72 : 40;
+constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : kHasCopiers ? 216 : 232;
 
 constexpr bool kPreparesEarly = kConsumers == 2 && mod::kHeadDimV <= 128;
 
@@ -45,6 +47,7 @@ using TabulatedRing = Stages<kLayout.tabulated.stages, kLayout.tabulated.bytes>;
 // floats.
 using Index2dRing = Stages<kLayout.index_2d_rows.stages, kLayout.index_2d_rows.bytes>;
 using TableRing = Stages<kLayout.tables.stages, kLayout.tables.bytes>;
+using KeyTasks = Stages<kLayout.key_tasks.stages, kLayout.key_tasks.bytes>;
 
 constexpr bool kStagesTables = mod::kSizes.table_words != 0;
 constexpr bool kHasTabulated = mod::kKeyValues != 0 || mod::kDistanceValues != 0;
@@ -104,6 +107,7 @@ struct Shared {
     TabulatedRing tabulated;
     Index2dRing index_2d_rows;
     TableRing tables;
+    KeyTasks key_tasks;     // of those that copy keys: what the producer has begun
     unsigned index_2d_unit; // what rows of the 2-D key index are multiplied with, for eight keys
     unsigned tasks;         // one for each stage of queries
     unsigned spare;         // a word that is never read
@@ -116,6 +120,7 @@ struct Shared {
           tabulated(at<TabulatedRing>(memory, kLayout.tabulated)),
           index_2d_rows(at<Index2dRing>(memory, kLayout.index_2d_rows)),
           tables(at<TableRing>(memory, kLayout.tables)),
+          key_tasks(at<KeyTasks>(memory, kLayout.key_tasks)),
           index_2d_unit(memory + kLayout.index_2d_unit), tasks(memory + kLayout.tasks),
           spare(memory + kLayout.spare), key_blocks(memory + kLayout.key_blocks),
           lengths(memory + kLayout.lengths) {}

@@ -18,6 +18,7 @@ struct ForwardSizes {
     int index_2d_rows = 0;            // of the 2-D key index in a tile, where they have addends
     bool multiplies_index_2d_rows = false; // those addends come with the products of QK
     int table_words = 0, table_stages = 0; // of slices of tables, in one of so many copies
+    bool copies_keys = false;              // and values: threads do, not TMA
 };
 
 // A tile of the dense bias. Lanes that read the same columns of eight rows must not meet in a bank.
@@ -87,6 +88,7 @@ struct ForwardLayout {
     static constexpr int kIndex2dReach = 1024;
 
     RingLayout queries, keys, values, biases, tabulated, index_2d_rows, tables;
+    RingLayout key_tasks;  // of those that copy keys
     int tasks = 0;         // one for each stage of queries
     int spare = 0;         // a word that is never read
     int key_blocks = 0;    // which tile a block mask chose, a word for each stage of keys
@@ -142,6 +144,8 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
     layout.index_2d_rows =
         next.ring(sizes.stages, sizes.index_2d_rows * sizes.query_tile * addend_bytes);
     layout.tables = next.ring(sizes.table_stages, 4 * sizes.table_words);
+    constexpr int kKeyTasks = 2; // that are handed on early
+    layout.key_tasks = next.ring(sizes.copies_keys ? kKeyTasks : 0, ForwardLayout::kTaskBytes);
     layout.spare = next.barriers;
     layout.key_blocks = layout.spare + 4;
     layout.lengths = (layout.key_blocks + 4 * sizes.stages + 15) / 16 * 16;

@@ -1,4 +1,5 @@
-// The thread that loads: queries, keys and values of one tile after another, keys last first.
+// The thread that loads: queries, keys and values of one tile after another, keys last first, or
+// queries alone where other threads copy keys and values.
 #pragma once
 
 #include "common/place.cuh"
@@ -36,15 +37,35 @@ __device__ inline Task task_of(const Tile& tile, const KernelArguments& attentio
             range.end, place.low, place.high, tile.end_row};
 }
 
+// Hands tasks on to the threads that copy keys, if there are any.
+struct NoTasksOfKeys {
+    __device__ void hand_on(const Shared&, const Task&) {}
+};
+class TasksOfKeys {
+  public:
+    __device__ void hand_on(const Shared& shared, const Task& task) {
+        shared.key_tasks.empty(place_.stage).wait(place_.parity ^ 1);
+        task.store(shared.key_tasks.at(place_.stage));
+        shared.key_tasks.full(place_.stage).arrive();
+        place_.advance();
+    }
+
+  private:
+    Position<KeyTasks> place_;
+};
+
 __device__ inline void produce(const KernelArguments& attention, const mod::Arguments& arguments,
                                const ForwardTensorMaps& maps, int* queue, const Shared& shared) {
     Position<Queries> query;
     Position<Keys> key;
     Position<Values> value;
     TabulatedValues tabulated;
+    Select<kCopiesKeys, TasksOfKeys, NoTasksOfKeys> tasks_of_keys;
     prefetch(maps.q);
-    prefetch(maps.k);
-    prefetch(maps.v);
+    if constexpr (!kCopiesKeys) {
+        prefetch(maps.k);
+        prefetch(maps.v);
+    }
     prefetch(maps.o);
     const auto announce = [&](const Task& task) {
         shared.queries.empty(query.stage).wait(query.parity ^ 1);
@@ -81,8 +102,13 @@ __device__ inline void produce(const KernelArguments& attention, const mod::Argu
                        {length.entry(), task.h, first_query + task.first_row, 0}, kQueryPanel,
                        kPanels, nothing);
         };
-        KeyBlocks::load(attention, task, load_key, load_query, load_value);
+        tasks_of_keys.hand_on(shared, task);
+        if constexpr (kCopiesKeys)
+            load_query();
+        else
+            KeyBlocks::load(attention, task, load_key, load_query, load_value);
     }
+    tasks_of_keys.hand_on(shared, Task::none());
     announce(Task::none());
     shared.queries.full(query.stage).arrive();
     tile_queue.leave();

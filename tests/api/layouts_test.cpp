@@ -1081,7 +1081,7 @@ Case prefill_case(Random& random) {
     Case one;
     do
         one = random_case(random, 400000, 5, false, 600);
-    while (one.keys != Layout::ragged || one.queries != Layout::ragged);
+    while (one.keys == Layout::dense || one.queries != Layout::ragged);
     if (one.dtype != DType::f32) return one;
     // Matrix units have no products of floats.
     one.dtype = DType::bf16;
@@ -1090,8 +1090,13 @@ Case prefill_case(Random& random) {
 }
 
 // Hopper's kernel alone, whichever there is, or the generic one; and some in a fixed order.
-void choose_backward(std::uint64_t seed, Case& one) {
-    constexpr std::int64_t kWidest = 128; // of heads whose ragged keys Hopper's kernel takes
+void choose_kernels(std::uint64_t seed, Case& one) {
+    constexpr std::int64_t kWidest = 128; // of heads that Hopper's kernels are sure to take
+    if (one.keys == Layout::paged) {
+        if (seed % 4 != 0 && std::max(one.d, one.dv) <= kWidest)
+            one.forward_kernel = ForwardKernel::specialized;
+        return;
+    }
     if (seed % 4 == 1) one.backward_kernel = BackwardKernel::generic;
     if (seed % 4 >= 2 && std::max(one.d, one.dv) <= kWidest)
         one.backward_kernel = BackwardKernel::specialized;
@@ -1117,7 +1122,7 @@ void check_on_gpu(std::uint64_t first, std::uint64_t last, Requests kind) {
         one.device = Device::cuda(0);
         if (seed % 4 == 0) one.forward_kernel = ForwardKernel::generic;
         one.narrow_gradients = seed % 2 == 0;
-        if (kind == Requests::prefill) choose_backward(seed, one);
+        if (kind == Requests::prefill) choose_kernels(seed, one);
         if (arch == nullptr)
             check_case(one, random);
         else

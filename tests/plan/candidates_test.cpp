@@ -98,6 +98,38 @@ TEST_CASE("keys of eight bits have room as bytes, and scales of pages beside the
         }
 }
 
+TEST_CASE("Hopper's threads copy keys from pages, and rows that are no whole sectors") {
+    const auto copies_keys = [](const KernelConfig& config) {
+        return config.specialized && config.specialized->sizes.copies_keys;
+    };
+    for (int head_dim = 8; head_dim <= 256; head_dim += 8)
+        for (const bool has_pages : {false, true}) {
+            CAPTURE(head_dim);
+            CAPTURE(has_pages);
+            KernelRequest request = forward(90, DType::bf16, head_dim, head_dim, true);
+            request.has_pages = has_pages;
+            const std::vector<KernelConfig> all = of_hopper(request);
+            REQUIRE(!all.empty());
+            const bool expected = has_pages || (head_dim >= 88 && head_dim % 16 != 0);
+            REQUIRE(copies_keys(all.front()) == expected);
+            for (const KernelConfig& config : all) {
+                REQUIRE(config.shared_bytes <= shared_memory_limit(90));
+                if (copies_keys(config)) REQUIRE(config.specialized->schedule.consumers == 2);
+                if (has_pages) REQUIRE(copies_keys(config)); // TMA does not know pages
+            }
+            // A kernel without them is left, where these spill.
+            if (expected && !has_pages) REQUIRE(!copies_keys(all.back()));
+            const auto chosen = forward_schedules(request).front();
+            REQUIRE(chosen == all.front().specialized->schedule);
+        }
+    KernelRequest request = forward(90, DType::bf16, 104, 104, true);
+    request.bias_bytes = 2; // other threads copy that
+    CHECK(!copies_keys(first(request)));
+    request = forward(90, DType::bf16, 104, 104, true);
+    request.tabulated.distances = 1; // TMA brings these with the keys
+    CHECK(!copies_keys(first(request)));
+}
+
 TEST_CASE("Hopper's tiles are whole rows of a grid of keys, until that is refused") {
     for (int width = 1; width <= 256; ++width)
         for (const int head_dim : {64, 80, 128, 256}) {
@@ -204,8 +236,9 @@ TEST_CASE("Hopper's kernel takes what TMA can, and its tiles fit") {
                 const int key = (head_dim + 63) / 64, value = (head_dim_v + 63) / 64;
                 const int queries = config.specialized->schedule.query_stages * config.query_tile *
                                     std::max(key, value);
+                const int tasks = config.specialized->sizes.copies_keys ? 2 * 48 : 0;
                 REQUIRE(config.shared_bytes ==
-                        1024 + 128 * (queries + 2 * config.key_tile * (key + value)));
+                        1024 + 128 * (queries + 2 * config.key_tile * (key + value)) + tasks);
                 REQUIRE(config.shared_bytes <= shared_memory_limit(90));
             }
 }
@@ -226,8 +259,9 @@ TEST_CASE(
             REQUIRE(sizes.bias_bytes == request.bias_bytes);
             REQUIRE(layout.header_bytes <= layout.index_2d_unit);
 
-            const std::array rings = {layout.queries, layout.keys,      layout.values,
-                                      layout.biases,  layout.tabulated, layout.index_2d_rows};
+            const std::array rings = {layout.queries,  layout.keys,      layout.values,
+                                      layout.biases,   layout.tabulated, layout.index_2d_rows,
+                                      layout.key_tasks};
             int memory = 1024, barriers = sizes.query_stages * 48;
             for (const ::sm90::RingLayout& ring : rings) {
                 REQUIRE(ring.memory == memory);

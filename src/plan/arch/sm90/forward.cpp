@@ -35,14 +35,15 @@ constexpr int kForwardStages = 2;
 constexpr int kLeastStep = 16; // keys by which the next smaller configuration is smaller
 
 // What a kernel knows of reads beside its tiles.
-enum class Reads : std::uint8_t { plain, by_index_2d, from_tables, with_shifts };
+enum class Reads : std::uint8_t { plain, by_index_2d, from_tables, with_shifts, beside_copies };
 
 int bias_bytes_of(const KernelRequest& request, Reads reads) {
     switch (reads) {
     case Reads::from_tables: return request.bias_bytes_with_tables;
     case Reads::with_shifts: return 0; // among the shifted reads
     case Reads::plain:
-    case Reads::by_index_2d: break;
+    case Reads::by_index_2d:
+    case Reads::beside_copies: break;
     }
     return request.bias_bytes;
 }
@@ -52,9 +53,29 @@ const passes::TabulatedValues& tabulated_of(const KernelRequest& request, Reads 
     case Reads::by_index_2d: return request.tabulated_by_index_2d;
     case Reads::from_tables: return request.tabulated_with_tables;
     case Reads::with_shifts: return request.tabulated_with_shifts;
-    case Reads::plain: break;
+    case Reads::plain:
+    case Reads::beside_copies: break;
     }
     return request.tabulated;
+}
+
+// TMA brings rows slowly that begin off a sector of memory and end within one. Of narrow heads that
+// costs nothing: their products are no faster.
+bool has_slow_rows(int columns) {
+    constexpr int kSectorColumns = 16, kFirst = 88;
+    return columns >= kFirst && columns % kSectorColumns != 0;
+}
+
+// Why threads copy keys and values, not TMA; empty where it brings them. What else is staged has
+// these threads, or comes with TMA.
+std::string_view why_copied(const KernelRequest& request) {
+    if (request.has_pages) return "they lie in pages";
+    const bool stages_nothing = request.bias_bytes == 0 && request.shifted_tiles.empty() &&
+                                request.table_entries.empty() && request.key_index_2d.width == 0 &&
+                                !request.tabulated.any();
+    if (stages_nothing && (has_slow_rows(request.head_dim) || has_slow_rows(request.head_dim_v)))
+        return "rows are no whole sectors of memory";
+    return "";
 }
 
 // Whether what is added for a row of the 2-D key index comes with the products: where tiles are
@@ -95,7 +116,8 @@ int shifted_bytes(const KernelRequest& request, const ForwardSchedule& shape, Re
             .key_values = tabulated.keys,
             .distance_values = tabulated.distances,
             .index_2d_rows = adds_rows ? shape.key_tile / index_2d.width : 0,
-            .multiplies_index_2d_rows = multiplies_index_2d_rows(request, shape, reads)};
+            .multiplies_index_2d_rows = multiplies_index_2d_rows(request, shape, reads),
+            .copies_keys = reads == Reads::beside_copies};
 }
 
 // Memory for slices of tables: of one tile of queries, and of the next one too where there is room.
@@ -157,7 +179,8 @@ int accumulators(const KernelRequest& request, const ForwardSchedule& shape, Rea
 }
 int accumulator_limit(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
     if (shape.consumers == 3) return 128;
-    return bias_bytes_of(request, reads) > 2 ? 180 : 192;
+    const bool has_fewer = bias_bytes_of(request, reads) > 2 || reads == Reads::beside_copies;
+    return has_fewer ? 180 : 192;
 }
 
 bool is_wide(const KernelRequest& request) {
@@ -168,8 +191,9 @@ bool suits(const KernelRequest& request, const ForwardSchedule& shape, Reads rea
     // Beyond this, masks and mods spill or MMAs are serialised.
     constexpr int kWidestOfThree = 96;
     if (shape.consumers == 3 && padded_columns(request.head_dim_v) > kWidestOfThree) return false;
-    const bool reads_biases = bias_bytes_of(request, reads) > 0 || reads == Reads::with_shifts;
-    if (reads_biases && shape.consumers == 3) return false;
+    const bool has_copiers = bias_bytes_of(request, reads) > 0 || reads == Reads::with_shifts ||
+                             reads == Reads::beside_copies;
+    if (has_copiers && shape.consumers == 3) return false;
     return accumulators(request, shape, reads) <= accumulator_limit(request, shape, reads) &&
            shared_bytes(request, shape, reads) <= shared_memory_limit(request.arch);
 }
@@ -244,6 +268,10 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
         config.reason += ", tables in shared memory";
     }
     if (reads == Reads::with_shifts) config.reason += ", shifted reads by tiles";
+    if (reads == Reads::beside_copies) {
+        config.reason += ", keys copied by threads: ";
+        config.reason += why_copied(request);
+    }
     if (reads == Reads::by_index_2d) {
         config.key_width = request.key_index_2d.width;
         config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";
@@ -261,12 +289,17 @@ bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
            suits(request, shape, Reads::from_tables);
 }
 
+bool suits_copies(const KernelRequest& request, const ForwardSchedule& shape) {
+    return !why_copied(request).empty() && suits(request, shape, Reads::beside_copies);
+}
+
 bool suits_shifts(const KernelRequest& request, const ForwardSchedule& shape) {
     return !request.shifted_tiles.empty() && suits(request, shape, Reads::with_shifts);
 }
 
 // What a kernel of this shape that someone asks for knows of reads.
 Reads reads_of(const KernelRequest& request, const ForwardSchedule& shape) {
+    if (request.has_pages || suits_copies(request, shape)) return Reads::beside_copies;
     if (suits_shifts(request, shape)) return Reads::with_shifts;
     if (fits_index_2d(request, shape)) return Reads::by_index_2d;
     return suits_tables(request, shape) ? Reads::from_tables : Reads::plain;
@@ -284,7 +317,9 @@ bool needs_fewer_registers(const ForwardSchedule& shape, const ForwardSchedule& 
 }
 
 // The best, one that is a step smaller, and the smallest: each costs a compile. Where shifted reads
-// are copied, or tables kept on chip, the best two of these come before.
+// The best, one that is a step smaller, and the smallest: each costs a compile. Where shifted reads
+// or keys are copied, or tables kept on chip, the best two of these come before. TMA brings no
+// keys from pages, where all three copy them.
 std::vector<Choice> choices_for(const KernelRequest& request) {
     std::vector<Choice> choices;
     std::size_t most = 3;
@@ -304,6 +339,13 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
                 take(shape, reads);
         most += choices.size();
     };
+    if (request.has_pages) {
+        for (const ForwardSchedule& shape : kForwardShapes)
+            if (suits_copies(request, shape) && is_chosen(request, shape, Reads::beside_copies))
+                take(shape, Reads::beside_copies);
+        return choices;
+    }
+    take_two(Reads::beside_copies, suits_copies);
     take_two(Reads::with_shifts, suits_shifts);
     if (choices.empty())
         for (const ForwardSchedule& shape : kIndex2dShapes)
@@ -340,8 +382,11 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
         if (suits_index_2d(request, shape)) shapes.push_back(shape);
     if (shapes.empty()) shapes.assign(kForwardShapes.begin(), kForwardShapes.end());
     // flexc's own choice comes first.
+    const bool copies_keys = std::ranges::any_of(
+        shapes, [&](const ForwardSchedule& shape) { return suits_copies(request, shape); });
     const auto chosen = std::ranges::find_if(shapes, [&](const ForwardSchedule& shape) {
-        return is_chosen(request, shape, reads_of(request, shape));
+        const Reads reads = reads_of(request, shape);
+        return is_chosen(request, shape, reads) && (!copies_keys || reads == Reads::beside_copies);
     });
     if (chosen != shapes.end()) std::rotate(shapes.begin(), chosen, chosen + 1);
     std::size_t sizes = 0;

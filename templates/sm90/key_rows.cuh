@@ -1,0 +1,91 @@
+// Where rows of keys or values lie in memory, for threads that copy tiles of them: side by side, or
+// each in the page that the request's table says.
+#pragma once
+
+#include "common/select.h"
+#include "common/sequence_length.cuh"
+#include "sm90/forward_layout.cuh"
+
+namespace sm90 {
+
+constexpr int kKeyCopyWarps = 3; // all of the producer's warpgroup but the producer's own
+constexpr int kKeyCopyThreads = 32 * kKeyCopyWarps;
+
+// One of the threads. At each step its warp copies four rows, eight lanes each of these.
+struct KeyCopier {
+    static constexpr int kLanes = 8, kRows = 32 / kLanes; // of a row; of a step
+    static constexpr int kStride = kKeyCopyWarps * kRows; // from a lane's row to its next
+    static constexpr int kSteps = (mod::kKeyTile + kStride - 1) / kStride;
+    static_assert(mod::kKeyTile % kRows == 0); // the rows of a step are all there, or none
+
+    int warp, lane;
+
+    __device__ int row(int step) const { return step * kStride + kRows * warp + lane / kLanes; }
+    // Of a panel's rows, in units of a copy.
+    __device__ int chunk() const { return lane % kLanes; }
+};
+
+using RowAddress = unsigned long long;
+__device__ inline RowAddress address_of_row(const TensorArgument& tensor, long long first, int h_kv,
+                                            long long row) {
+    constexpr long long kBytes = sizeof(mod::Element);
+    return reinterpret_cast<RowAddress>(tensor.data) +
+           (first * tensor.stride_b + h_kv * tensor.stride_h + row * tensor.stride_s) * kBytes;
+}
+
+// Of a batch entry of dense tensors, or of a request of ragged ones.
+class RowsInOrder {
+  public:
+    // `tile`: of keys.
+    __device__ RowsInOrder(const AttentionArguments&, const TensorArgument& tensor,
+                           const SequenceLength& length, int h_kv, int tile,
+                           const KeyCopier& copier)
+        : first_(address_of_row(tensor, length.entry(), h_kv,
+                                length.first_key_row() + tile * mod::kKeyTile + copier.row(0))),
+          step_(KeyCopier::kStride * tensor.stride_s * static_cast<int>(sizeof(mod::Element))) {}
+
+    // Of the row that the thread has in a step.
+    __device__ RowAddress at(int step, const KeyCopier&) const { return first_ + step * step_; }
+
+  private:
+    RowAddress first_;
+    long long step_;
+};
+
+// Each lane looks up some of the warp's rows for all.
+class RowsInPages {
+    static constexpr int kRows = KeyCopier::kSteps * KeyCopier::kRows; // of a warp
+    static constexpr int kLookups = (kRows + 31) / 32;
+
+  public:
+    __device__ RowsInPages(const AttentionArguments& attention, const TensorArgument& tensor,
+                           const RequestLength& length, int h_kv, int tile,
+                           const KeyCopier& copier) {
+        const int page_size = attention.sequences.page_size;
+        const int* const pages = attention.sequences.pages + length.sequence().first_page;
+#pragma unroll
+        for (int i = 0; i < kLookups; ++i) {
+            const int found = 32 * i + copier.lane;
+            const int row = found / KeyCopier::kRows * KeyCopier::kStride +
+                            KeyCopier::kRows * copier.warp + found % KeyCopier::kRows;
+            // There may be no page behind the last key.
+            const int key = min(tile * mod::kKeyTile + row, length.keys() - 1);
+            const int page = flexc_quotient(key, page_size);
+            rows_[i] = address_of_row(tensor, __ldg(pages + page), h_kv, key - page * page_size);
+        }
+    }
+
+    // For the whole warp.
+    __device__ RowAddress at(int step, const KeyCopier& copier) const {
+        const int first = step * KeyCopier::kRows;
+        return __shfl_sync(0xffffffffu, rows_[first / 32],
+                           first % 32 + copier.lane / KeyCopier::kLanes);
+    }
+
+  private:
+    RowAddress rows_[kLookups];
+};
+
+using KeyRows = Select<mod::kKeysArePaged, RowsInPages, RowsInOrder>;
+
+} // namespace sm90
