@@ -231,6 +231,37 @@ TEST_CASE("Hopper's forward of ragged tensors has the tiles of dense ones, and s
         }
 }
 
+TEST_CASE("Hopper's forward whose threads copy keys spills nothing") {
+    struct Kind {
+        Layout queries, keys;
+        int head_dim;
+    };
+    for (const char* text :
+         {"score", "mask_mod = q_idx >= kv_idx",
+          "buffer slopes: f32[H]\nscore_mod = score + slopes[h] * (kv_idx - q_idx)\n"
+          "mask_mod = q_idx >= kv_idx"})
+        for (const auto& [queries, keys, head_dim] : {Kind{Layout::ragged, Layout::paged, 64},
+                                                      {Layout::ragged, Layout::paged, 128},
+                                                      {Layout::ragged, Layout::ragged, 104},
+                                                      {Layout::dense, Layout::dense, 104}}) {
+            CAPTURE(text);
+            CAPTURE(name(keys));
+            CAPTURE(head_dim);
+            const auto made = compile_offline(text,
+                                              {.head_dim = head_dim,
+                                               .query_layout = queries,
+                                               .key_layout = keys,
+                                               .backward = false,
+                                               .cache = {.memory = false, .disk = false}},
+                                              "sm_90a");
+            REQUIRE_MESSAGE(made.has_value(), made.error().message);
+            const KernelInfo& info = made->kernels.front().info;
+            CHECK(info.name == "flexc_forward_sm90");
+            CHECK(info.reason.find("keys copied by threads") != std::string::npos);
+            CHECK(info.spill_bytes == 0);
+        }
+}
+
 TEST_CASE("a program that is long for each element has Hopper's kernels, which call it") {
     std::string text = "buffer t: f32[Q_LEN] grad\nscore_mod {\n  x = score + t[q_idx]\n";
     for (int i = 0; i < 10; ++i)
