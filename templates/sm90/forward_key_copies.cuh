@@ -50,7 +50,7 @@ class KeyCopies {
   public:
     // One says which keys a stage holds.
     static constexpr int kKeyProducers = kKeyCopyThreads + 1, kValueProducers = kKeyCopyThreads;
-    static_assert(kKeysMayPass && !kStagesTables && !kMultipliesIndex2dRows);
+    static_assert(!kCopiesKeys || (kKeysMayPass && !kStagesTables && !kMultipliesIndex2dRows));
 
     static __device__ void initialise(const Shared& shared) {
         shared.key_tasks.initialise(1, kKeyCopyThreads);
