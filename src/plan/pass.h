@@ -121,8 +121,8 @@ struct Launch {
     int threads = 0, threads_y = 1;
     int shared_bytes = 0;
     Extent used_shared_bytes = {}; // where a call may need less
-    bool is_persistent = false; // no more blocks than multiprocessors
-    bool has_queue = false;     // whose tiles they then take from a counter
+    bool is_persistent = false;    // no more blocks than multiprocessors
+    bool has_queue = false;        // whose tiles they then take from a counter
     Maps tensor_maps = Maps::none;
     bool starts_early = false; // programmatic dependent launch
     bool by_heads = false;     // as often as PassPlan::heads_at_once says

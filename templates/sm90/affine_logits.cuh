@@ -99,9 +99,8 @@ class BiasFirstLogits : public PlainLogits {
     __device__ void start(Scores& scores, unsigned rows, int first_key) {
         elements_.look_at_tables(first_key);
         elements_.look_at_shifts(rows, first_key);
-        elements_.with_sources([&](auto source, auto reach) {
-            start_with(source, reach, scores, rows, first_key);
-        });
+        elements_.with_sources(
+            [&](auto source, auto reach) { start_with(source, reach, scores, rows, first_key); });
     }
 
   private:
