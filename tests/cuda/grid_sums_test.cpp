@@ -12,6 +12,7 @@
 #include "common/expanded.h"
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
+#include "d_scores.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/gradient_sum.h"
@@ -19,7 +20,6 @@
 #include "plan/plan.h"
 #include "random_data.h"
 #include "sm90/arguments.h"
-#include "support/floats.h"
 
 namespace {
 
@@ -128,14 +128,7 @@ int check(const Grid& grid, int head_dim, bool is_deterministic, std::mt19937& r
         attention.kv_len = 130 + below(200);
         attention.q_offset = 8 * below(2) * below(20);
         attention.kv_offset = 8 * below(2) * below(20);
-        ir::Environment at;
-        at.sizes = {1,
-                    2,
-                    2,
-                    attention.q_len + attention.q_offset,
-                    attention.kv_len + attention.kv_offset,
-                    head_dim,
-                    head_dim};
+        ir::Environment at = test::environment_of(attention, head_dim);
         const test::RandomData data(mod->program, at, random);
         test::HostArguments arguments(*mod, at);
         arguments.clear_gradients();
@@ -147,43 +140,31 @@ int check(const Grid& grid, int head_dim, bool is_deterministic, std::mt19937& r
 
         const int first_tile = below(5 - tiles), head = below(2);
         const int first_key = config.key_tile * below((attention.kv_len - 1) / config.key_tile + 1);
-        at.b = 0;
-        at.h = at.h_kv = head;
-        std::vector<std::vector<double>> expected = arguments.empty_gradients();
-        std::vector<std::vector<int>> terms;
-        for (const auto& buffer : expected)
-            terms.emplace_back(buffer.size());
-        std::vector<unsigned short> d_scores;
-        for (int q = 64 * first_tile; q < 64 * (first_tile + tiles); ++q)
-            for (int key = first_key; key < first_key + config.key_tile; ++key) {
-                const bool exists = q < attention.q_len && key < attention.kv_len;
-                const double value = exists ? below(255) - 127 : 0; // exact in bf16
-                d_scores.push_back(support::Bf16::narrow(static_cast<float>(value)));
-                if (!exists) continue;
-                at.q_idx = q + attention.q_offset;
-                at.kv_idx = key + attention.kv_offset;
-                for (const passes::ReadGradient& gradient : mod->gradients) {
-                    const std::uint32_t buffer = mod->program.graph[gradient.read].symbol;
-                    const auto element = test::element_of(mod->program, gradient.read, at);
-                    if (!element) continue;
-                    const double factor =
-                        gradient.sum_factor == ir::kNoNode
-                            ? 1
-                            : ir::evaluate_real(mod->program, gradient.sum_factor, at);
-                    expected[buffer][*element] += value * factor;
-                    ++terms[buffer][*element];
-                }
-            }
+        const test::TileOfDScores tile = test::tile_of_d_scores(
+            *mod, attention, at,
+            {.head = head,
+             .first_query = 64 * first_tile,
+             .queries = 64 * tiles,
+             .first_key = first_key,
+             .keys = config.key_tile},
+            arguments.empty_gradients(),
+            [&](int, int) -> double { return below(255) - 127; }, // exact in bf16
+            [&](const passes::ReadGradient& gradient, const ir::Environment& of_element) {
+                return gradient.sum_factor == ir::kNoNode
+                           ? 1
+                           : ir::evaluate_real(mod->program, gradient.sum_factor, of_element);
+            });
         CHECK(sums.function<Sum>("run")(&attention, head, first_tile, tiles, first_key,
-                                        d_scores.data()));
+                                        tile.values.data()));
         folds.function<Fold>("run")(&attention, arguments.words());
         int wrong = 0;
-        for (std::size_t buffer = 0; buffer < expected.size(); ++buffer)
-            for (std::size_t i = 0; i < expected[buffer].size(); ++i) {
-                const double truth = expected[buffer][i];
-                added += terms[buffer][i] > 0 ? 1 : 0;
+        for (std::size_t buffer = 0; buffer < tile.gradients.size(); ++buffer)
+            for (std::size_t i = 0; i < tile.gradients[buffer].size(); ++i) {
+                const double truth = tile.gradients[buffer][i];
+                const int terms = tile.terms[buffer][i];
+                added += terms > 0 ? 1 : 0;
                 // Small integers, times factors that floats round.
-                const double allowed = 1e-5 * (1 + terms[buffer][i]);
+                const double allowed = 1e-5 * (1 + terms);
                 if (std::abs(truth - static_cast<double>(arguments.gradient(buffer, i))) > allowed)
                     ++wrong;
             }

@@ -12,12 +12,12 @@
 #include "compile/kernels.h"
 #include "cuda/emit_gradients.h"
 #include "cuda/emitted.h"
+#include "d_scores.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/gradient_sum.h"
 #include "plan/plan.h"
 #include "random_data.h"
-#include "support/floats.h"
 
 namespace {
 
@@ -77,45 +77,25 @@ int check(const std::string& text, int width, std::mt19937& random) {
     attention.kv_len = 140 + below(200);
     attention.q_offset = below(9);
     attention.kv_offset = width * below(4);
-    ir::Environment at;
-    at.sizes = {
-        2,  4, 2, attention.q_len + attention.q_offset, attention.kv_len + attention.kv_offset,
-        64, 64};
+    ir::Environment at = test::environment_of(attention, 64);
     const test::RandomData data(mod->program, at, random);
     test::HostArguments arguments(*mod, at);
     arguments.clear_gradients();
 
-    const int head = below(8);
-    const int tile_query = config.query_tile * below(attention.q_len / config.query_tile + 1);
-    const int first_key = config.key_tile * below(attention.kv_len / config.key_tile + 1);
-    if (first_key >= attention.kv_len || tile_query >= attention.q_len) return 0;
-    at.b = head / 4;
-    at.h = head % 4;
-    at.h_kv = at.h / 2;
-    std::vector<std::vector<double>> expected = arguments.empty_gradients();
-    std::vector<unsigned short> d_scores;
-    for (int q = tile_query; q < tile_query + config.query_tile; ++q)
-        for (int key = first_key; key < first_key + config.key_tile; ++key) {
-            const bool exists = q < attention.q_len && key < attention.kv_len;
-            const double value = exists ? test::random_real(random) : 0;
-            d_scores.push_back(support::Bf16::narrow(static_cast<float>(value)));
-            if (!exists) continue;
-            at.q_idx = q + attention.q_offset;
-            at.kv_idx = key + attention.kv_offset;
-            for (const passes::ReadGradient& gradient : mod->gradients) {
-                const std::uint32_t buffer = mod->program.graph[gradient.read].symbol;
-                if (const auto element = test::element_of(mod->program, gradient.read, at))
-                    expected[buffer][*element] += value;
-            }
-        }
-    module.function<Function>("run")(arguments.words(), &attention, head, tile_query, first_key,
-                                     d_scores.data());
+    const test::TilePlace place =
+        test::random_tile(attention, config.query_tile, config.key_tile, random);
+    const test::TileOfDScores tile = test::tile_of_d_scores(
+        *mod, attention, at, place, arguments.empty_gradients(),
+        [&](int, int) { return test::random_real(random); },
+        [](const passes::ReadGradient&, const ir::Environment&) { return 1.0; });
+    module.function<Function>("run")(arguments.words(), &attention, place.head, place.first_query,
+                                     place.first_key, tile.values.data());
     int wrong = 0, added = 0;
-    for (std::size_t buffer = 0; buffer < expected.size(); ++buffer)
-        for (std::size_t i = 0; i < expected[buffer].size(); ++i) {
-            if (expected[buffer][i] != 0) ++added;
-            if (std::abs(expected[buffer][i] - static_cast<double>(arguments.gradient(buffer, i))) >
-                1e-3)
+    for (std::size_t buffer = 0; buffer < tile.gradients.size(); ++buffer)
+        for (std::size_t i = 0; i < tile.gradients[buffer].size(); ++i) {
+            const double truth = tile.gradients[buffer][i];
+            if (truth != 0) ++added;
+            if (std::abs(truth - static_cast<double>(arguments.gradient(buffer, i))) > 1e-3)
                 ++wrong;
         }
     CHECK(wrong == 0);

@@ -10,6 +10,7 @@
 
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
+#include "d_scores.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "ir/interp.h"
@@ -112,14 +113,7 @@ std::vector<int> check(const Case& one, std::mt19937& random, int rounds) {
         attention.scale = 0.5F;
         attention.q_offset = below(2) * below(60);
         attention.kv_offset = below(2) * below(60);
-        ir::Environment at;
-        at.sizes = {2,
-                    4,
-                    2,
-                    attention.q_len + attention.q_offset,
-                    attention.kv_len + attention.kv_offset,
-                    one.head_dim,
-                    one.head_dim};
+        ir::Environment at = test::environment_of(attention, one.head_dim);
         const test::RandomData data(mod->program, at, random);
         const auto rows = below(4) == 0 ? std::optional<test::HostArguments::Rows>()
                                         : test::HostArguments::Rows{below(9), below(9)};

@@ -9,6 +9,7 @@
 
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
+#include "d_scores.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/gradient_sum.h"
@@ -16,7 +17,6 @@
 #include "plan/plan.h"
 #include "random_data.h"
 #include "sm90/arguments.h"
-#include "support/floats.h"
 
 namespace {
 
@@ -77,49 +77,26 @@ void check(const std::string& text, int reads, int head_dim, std::mt19937& rando
         attention.kv_len = 1 + below(400);
         attention.q_offset = below(2) * below(60);
         attention.kv_offset = below(2) * below(60);
-        ir::Environment at;
-        at.sizes = {2,
-                    4,
-                    2,
-                    attention.q_len + attention.q_offset,
-                    attention.kv_len + attention.kv_offset,
-                    head_dim,
-                    head_dim};
+        ir::Environment at = test::environment_of(attention, head_dim);
         const test::RandomData data(mod->program, at, random);
         test::HostArguments arguments(*mod, at);
         arguments.clear_gradients();
 
-        const int head = below(8);
-        const int tile_query =
-            config.query_tile * below((attention.q_len - 1) / config.query_tile + 1);
-        const int first_key = config.key_tile * below((attention.kv_len - 1) / config.key_tile + 1);
-        at.b = head / 4;
-        at.h = head % 4;
-        at.h_kv = at.h / 2;
-        std::vector<std::vector<double>> expected = arguments.empty_gradients();
-        std::vector<unsigned short> d_scores;
-        for (int q = tile_query; q < tile_query + config.query_tile; ++q)
-            for (int key = first_key; key < first_key + config.key_tile; ++key) {
-                const bool exists = q < attention.q_len && key < attention.kv_len;
-                const double value = exists ? test::random_real(random) : 0;
-                d_scores.push_back(support::Bf16::narrow(static_cast<float>(value)));
-                if (!exists) continue;
-                at.q_idx = q + attention.q_offset;
-                at.kv_idx = key + attention.kv_offset;
-                for (const passes::ReadGradient& gradient : mod->gradients) {
-                    const std::uint32_t buffer = mod->program.graph[gradient.read].symbol;
-                    const auto element = test::element_of(mod->program, gradient.read, at);
-                    if (!element) continue;
-                    expected[buffer][*element] += value * passes::table_factor(*mod, gradient);
-                }
-            }
-        module.function<Function>("run")(arguments.words(), &attention, head, tile_query, first_key,
-                                         d_scores.data());
+        const test::TilePlace place =
+            test::random_tile(attention, config.query_tile, config.key_tile, random);
+        const test::TileOfDScores tile = test::tile_of_d_scores(
+            *mod, attention, at, place, arguments.empty_gradients(),
+            [&](int, int) { return test::random_real(random); },
+            [&](const passes::ReadGradient& gradient, const ir::Environment&) {
+                return passes::table_factor(*mod, gradient);
+            });
+        module.function<Function>("run")(arguments.words(), &attention, place.head,
+                                         place.first_query, place.first_key, tile.values.data());
         int wrong = 0;
-        for (std::size_t buffer = 0; buffer < expected.size(); ++buffer)
-            for (std::size_t i = 0; i < expected[buffer].size(); ++i) {
+        for (std::size_t buffer = 0; buffer < tile.gradients.size(); ++buffer)
+            for (std::size_t i = 0; i < tile.gradients[buffer].size(); ++i) {
                 const auto sum = static_cast<double>(arguments.gradient(buffer, i));
-                if (!(std::abs(expected[buffer][i] - sum) <= 1e-4)) ++wrong;
+                if (!(std::abs(tile.gradients[buffer][i] - sum) <= 1e-4)) ++wrong;
             }
         CHECK(wrong == 0);
     }

@@ -10,6 +10,7 @@
 
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
+#include "d_scores.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "ir/interp.h"
@@ -120,10 +121,7 @@ void check(const Case& one, std::mt19937& random) {
         attention.scale = 0.5F;
         attention.q_offset = below(2) * below(60);
         attention.kv_offset = below(2) * below(60);
-        ir::Environment at;
-        at.sizes = {
-            2,  4, 2, attention.q_len + attention.q_offset, attention.kv_len + attention.kv_offset,
-            64, 64};
+        ir::Environment at = test::environment_of(attention, 64);
         at.sizes.insert(at.sizes.end(), one.sizes.begin(), one.sizes.end());
         const test::RandomData data(mod->program, at, random);
         const test::HostArguments arguments(decomposed.mod, at);

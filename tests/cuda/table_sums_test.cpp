@@ -10,6 +10,7 @@
 
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
+#include "d_scores.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/gradient_sum.h"
@@ -17,7 +18,6 @@
 #include "plan/plan.h"
 #include "random_data.h"
 #include "sm90/arguments.h"
-#include "support/floats.h"
 
 namespace {
 
@@ -96,70 +96,46 @@ int check(const Tables& tables, int head_dim, std::mt19937& random) {
         attention.kv_len = 140 + below(200);
         attention.q_offset = below(2) * below(60);
         attention.kv_offset = below(2) * below(60);
-        ir::Environment at;
-        at.sizes = {2,
-                    4,
-                    2,
-                    attention.q_len + attention.q_offset,
-                    attention.kv_len + attention.kv_offset,
-                    head_dim,
-                    head_dim};
+        ir::Environment at = test::environment_of(attention, head_dim);
         const test::RandomData data(mod->program, at, random);
         test::HostArguments arguments(*mod, at);
         arguments.clear_gradients();
 
-        const int head = below(8);
-        const int tile_query =
-            config.query_tile * below((attention.q_len - 1) / config.query_tile + 1);
-        const int first_key = config.key_tile * below((attention.kv_len - 1) / config.key_tile + 1);
-        at.b = head / 4;
-        at.h = head % 4;
-        at.h_kv = at.h / 2;
-        std::vector<std::vector<double>> expected = arguments.empty_gradients();
-        std::vector<std::vector<int>> terms;
-        for (const auto& buffer : expected)
-            terms.emplace_back(buffer.size());
-        std::vector<unsigned short> d_scores;
+        const test::TilePlace place =
+            test::random_tile(attention, config.query_tile, config.key_tile, random);
         const int infinite = tables.is_finite ? -1 : below(60);
-        for (int q = tile_query; q < tile_query + config.query_tile; ++q)
-            for (int key = first_key; key < first_key + config.key_tile; ++key) {
-                const bool exists = q < attention.q_len && key < attention.kv_len;
-                double value = exists ? test::random_real(random) * tables.scale : 0;
-                if (exists && q - tile_query == infinite / 2 && key - first_key == infinite)
-                    value = INFINITY;
-                d_scores.push_back(support::Bf16::narrow(static_cast<float>(value)));
-                if (!exists) continue;
-                at.q_idx = q + attention.q_offset;
-                at.kv_idx = key + attention.kv_offset;
-                for (const passes::ReadGradient& gradient : mod->gradients) {
-                    if (passes::gradient_sum(*mod, gradient, {.sums_tables = true}) !=
-                        passes::GradientSum::table)
-                        continue;
-                    const std::uint32_t buffer = mod->program.graph[gradient.read].symbol;
-                    const auto element = test::element_of(mod->program, gradient.read, at);
-                    if (!element) continue;
-                    const ir::NodeId choice = passes::table_choice(*mod, gradient);
-                    if (choice != ir::kNoNode && ir::evaluate_real(mod->program, choice, at) == 0)
-                        continue;
-                    const double factor =
-                        gradient.sum_factor == ir::kNoNode
-                            ? passes::table_factor(*mod, gradient)
-                            : ir::evaluate_real(mod->program, gradient.sum_factor, at);
-                    expected[buffer][*element] += value * factor;
-                    ++terms[buffer][*element];
-                }
-            }
-        CHECK(module.function<Function>("run")(arguments.words(), &attention, head, tile_query,
-                                               first_key, d_scores.data()));
+        const test::TileOfDScores tile = test::tile_of_d_scores(
+            *mod, attention, at, place, arguments.empty_gradients(),
+            [&](int row, int column) -> double {
+                if (row == infinite / 2 && column == infinite) return INFINITY;
+                return test::random_real(random) * tables.scale;
+            },
+            [&](const passes::ReadGradient& gradient,
+                const ir::Environment& of_element) -> std::optional<double> {
+                if (passes::gradient_sum(*mod, gradient, {.sums_tables = true}) !=
+                    passes::GradientSum::table)
+                    return {};
+                const ir::NodeId choice = passes::table_choice(*mod, gradient);
+                if (choice != ir::kNoNode &&
+                    ir::evaluate_real(mod->program, choice, of_element) == 0)
+                    return {};
+                return gradient.sum_factor == ir::kNoNode
+                           ? passes::table_factor(*mod, gradient)
+                           : ir::evaluate_real(mod->program, gradient.sum_factor, of_element);
+            });
+        CHECK(module.function<Function>("run")(arguments.words(), &attention, place.head,
+                                               place.first_query, place.first_key,
+                                               tile.values.data()));
         int wrong = 0;
-        for (std::size_t buffer = 0; buffer < expected.size(); ++buffer)
-            for (std::size_t i = 0; i < expected[buffer].size(); ++i) {
-                const double truth = expected[buffer][i];
+        for (std::size_t buffer = 0; buffer < tile.gradients.size(); ++buffer)
+            for (std::size_t i = 0; i < tile.gradients[buffer].size(); ++i) {
+                const double truth = tile.gradients[buffer][i];
+                const int terms = tile.terms[buffer][i];
                 const auto sum = static_cast<double>(arguments.gradient(buffer, i));
-                added += terms[buffer][i] > 0 ? 1 : 0;
+                added += terms > 0 ? 1 : 0;
                 // Half a unit of 19 bits below the largest for each term, and roundings to float.
                 const double allowed =
-                    tables.scale * (1 + terms[buffer][i]) * 0x1p-17 + 1e-6 * std::abs(truth);
+                    tables.scale * (1 + terms) * 0x1p-17 + 1e-6 * std::abs(truth);
                 if (std::isfinite(truth) ? std::abs(truth - sum) > allowed : sum != truth) ++wrong;
             }
         CHECK(wrong == 0);
