@@ -59,6 +59,7 @@ API_SECTIONS = [
     ("deterministic-hopper", "deterministic", True, False, ["-ts=hopper", "-sf=*/deterministic_test.cpp"]),
     ("tables", "specialized", True, False, ["-ts=hopper", "-sf=*/hopper_table_test.cpp"]),
     ("distances", "specialized", True, False, ["-ts=hopper", "-sf=*/hopper_distance_test.cpp"]),
+    ("shifts", "specialized", True, False, ["-ts=hopper", "-sf=*/hopper_shifted_test.cpp"]),
     ("biases", "specialized", True, False,
      ["-ts=hopper,dense_bias", "-sf=*/hopper_bias_test.cpp,*/dense_bias_test.cpp"]),
     ("graphs", "specialized", True, False, ["-ts=hopper", "-sf=*/capture_test.cpp"]),
