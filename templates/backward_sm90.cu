@@ -248,8 +248,7 @@ struct Consumer {
         clear(dk);
         clear(dv);
         Ends::clear_keys(*this);
-        constexpr HeadLoop kLoop = kSaves.heads_again ? HeadLoop::finds_again : HeadLoop::keeps;
-        visit_heads<kLoop>(
+        visit_heads<Select<kSaves.heads_again, FindsAgain, HeadLoop>>(
             attention, arguments, keys(), [&](const HeadPlace& place, TileRange tiles) {
                 TileLength length = keys().length(attention);
                 ScoreGradients gradients(attention, arguments, place, length, keys().first_kv,
@@ -286,7 +285,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                         const __grid_constant__ BackwardTensorMaps maps) {
     let_next_start();
     const Shared shared{shared_address(shared_memory)};
-    const KeyTile keys = KeyTile::only(attention, arguments);
+    const KeyTile keys = KeyTiles::of_block(attention, arguments);
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     if (threadIdx.x == 0) shared.initialise();
     __syncthreads();

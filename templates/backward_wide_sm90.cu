@@ -217,7 +217,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                              const __grid_constant__ BackwardTensorMaps maps) {
     let_next_start();
     const Shared shared{shared_address(shared_memory)};
-    const KeyTile keys(attention, arguments, static_cast<int>(blockIdx.x));
+    const KeyTile keys = KeyTiles::of_block(attention, arguments);
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     if (threadIdx.x == 0) shared.initialise();
     __syncthreads();

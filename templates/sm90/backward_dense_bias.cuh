@@ -3,8 +3,9 @@
 // have no gaps between keys.
 #pragma once
 
+#include "common/place.cuh"
 #include "common/select.h"
-#include "sm90/backward_tiles.cuh"
+#include "sm90/backward_layout.cuh"
 #include "sm90/copy_async.cuh"
 
 namespace sm90 {

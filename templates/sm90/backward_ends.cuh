@@ -3,7 +3,7 @@
 #pragma once
 
 #include "common/select.h"
-#include "sm90/backward_tiles.cuh"
+#include "sm90/backward_key_tile.cuh"
 #include "sm90/copy_rows.cuh"
 
 namespace sm90 {

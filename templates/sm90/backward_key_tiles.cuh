@@ -1,14 +1,26 @@
-// A block's tiles of keys, as the warps that multiply go through them: one, or where the kernel is
-// persistent, one after another as another thread takes them. `step` counts tiles of queries.
+// A block's tiles of keys: one, or where the kernel is persistent, one after another as one of its
+// threads takes them. `step` counts tiles of queries.
 #pragma once
 
 #include "common/select.h"
-#include "sm90/backward_tiles.cuh"
+#include "sm90/backward_key_order.cuh"
 
 namespace sm90 {
 
 class OnlyKeyTile {
   public:
+    static __device__ KeyTile of_block(const AttentionArguments& attention,
+                                       const mod::Arguments& arguments) {
+        return KeyTileOrder::tile(attention, arguments, static_cast<int>(blockIdx.x));
+    }
+    // For threads beside those that multiply, one alone or a whole warp: visit(keys, how many
+    // before).
+    template <bool kWholeWarp, typename Visit>
+    static __device__ void visit_beside(const Shared&, const KeyTile& keys, Visit visit) {
+        visit(keys, 0u);
+    }
+
+    // For the warps that multiply.
     __device__ explicit OnlyKeyTile(const KeyTile& keys) : keys_(keys) {}
 
     __device__ const KeyTile& keys() const { return keys_; }
@@ -35,6 +47,24 @@ class OnlyKeyTile {
 
 class KeyTileQueue {
   public:
+    // load_key_tiles() says which.
+    static __device__ KeyTile of_block(const AttentionArguments&, const mod::Arguments&) {
+        return KeyTile::none();
+    }
+    template <bool kWholeWarp, typename Visit>
+    static __device__ void visit_beside(const Shared& shared, const KeyTile&, Visit visit) {
+#pragma unroll 1
+        for (unsigned tiles = 0;; ++tiles) {
+            const int slot = static_cast<int>(tiles % kKeySlots);
+            shared.keys(slot).wait(tiles / kKeySlots % 2);
+            const KeyTile& next = KeyTile::in_shared(slot);
+            if (next.is_none()) return;
+            visit(next, tiles);
+            if (kWholeWarp) __syncwarp();
+            if (threadIdx.x % 32 == 0) shared.keys_empty(slot).arrive();
+        }
+    }
+
     __device__ explicit KeyTileQueue(const KeyTile&) {}
 
     __device__ const KeyTile& keys() const { return KeyTile::in_shared(slot()); }

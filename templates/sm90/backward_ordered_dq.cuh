@@ -30,7 +30,7 @@ __device__ inline void add_pieces_in_order(const KernelArguments& attention,
     constexpr int kRowBlockFloats = kRowBlock * mod::kHeadDim;
     unsigned parity = 0;
     wait_for_kernel_ahead();
-    visit_key_tiles<false>(shared, only, [&](const KeyTile& keys, unsigned which) {
+    KeyTiles::visit_beside<false>(shared, only, [&](const KeyTile& keys, unsigned which) {
         visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
             const PaddedRows rows(attention, keys.length(attention));
             const long long before = rows.first_block(place);

@@ -2,7 +2,8 @@
 #pragma once
 
 #include "sm90/backward_ends.cuh"
-#include "sm90/backward_tiles.cuh"
+#include "sm90/backward_key_tile.cuh"
+#include "sm90/backward_registers.cuh"
 #include "sm90/pack.cuh"
 #include "sm90/tma.cuh"
 

@@ -3,8 +3,10 @@
 #pragma once
 
 #include "common/dependence.cuh"
+#include "sm90/backward_heads.cuh"
+#include "sm90/backward_key_tiles.cuh"
 #include "sm90/backward_output.cuh"
-#include "sm90/backward_tiles.cuh"
+#include "sm90/backward_query_tiles.cuh"
 #include "sm90/semaphore.cuh"
 #include "sm90/tma.cuh"
 
@@ -86,7 +88,7 @@ __device__ inline void add_pieces(const KernelArguments& attention, const mod::A
                                   const KeyTile& only) {
     unsigned parity = 0;
     wait_for_kernel_ahead();
-    visit_key_tiles<false>(shared, only, [&](const KeyTile& keys, unsigned which) {
+    KeyTiles::visit_beside<false>(shared, only, [&](const KeyTile& keys, unsigned which) {
         visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
             QueryTiles walk(attention, place, keys, tiles);
             const PaddedRows rows(attention, keys.length(attention));

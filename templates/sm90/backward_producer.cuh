@@ -3,8 +3,10 @@
 
 #include "common/dependence.cuh"
 #include "sm90/backward_dense_bias.cuh"
+#include "sm90/backward_heads.cuh"
 #include "sm90/backward_index_2d_tables.cuh"
-#include "sm90/backward_tiles.cuh"
+#include "sm90/backward_key_tiles.cuh"
+#include "sm90/backward_query_tiles.cuh"
 #include "sm90/tma.cuh"
 
 namespace sm90 {
@@ -50,13 +52,14 @@ __device__ inline int take_tile(const KernelArguments& attention) {
 // The index-th tile, or where there is none the next that there is.
 __device__ inline KeyTile tile_from(const KernelArguments& attention,
                                     const mod::Arguments& arguments, int index, int count) {
-    KeyTile keys = index < count ? KeyTile(attention, arguments, index) : KeyTile::none();
+    KeyTile keys =
+        index < count ? KeyTileOrder::tile(attention, arguments, index) : KeyTile::none();
     if constexpr (mod::kKeysAreRagged)
 #pragma unroll 1
         while (keys.is_none() && index < count) {
             wait_for_kernel_ahead();
             index = take_tile(attention);
-            if (index < count) keys = KeyTile(attention, arguments, index);
+            if (index < count) keys = KeyTileOrder::tile(attention, arguments, index);
         }
     return keys;
 }
@@ -66,7 +69,7 @@ __device__ inline KeyTile tile_from(const KernelArguments& attention,
 __device__ inline void load_key_tiles(const KernelArguments& attention,
                                       const mod::Arguments& arguments,
                                       const BackwardTensorMaps& maps, Shared shared) {
-    const int count = KeyTile::count_of_launch(attention);
+    const int count = KeyTileOrder::count(attention);
     int index = static_cast<int>(blockIdx.x);
 #pragma unroll 1
     for (unsigned tiles = 0;; ++tiles) {
@@ -170,7 +173,7 @@ __device__ inline void load_queries(const AttentionArguments& attention,
                                     const mod::Arguments& arguments, const BackwardTensorMaps& maps,
                                     Shared shared, const KeyTile& only) {
     int step = 0;
-    visit_key_tiles<false>(shared, only, [&](const KeyTile& keys, unsigned) {
+    KeyTiles::visit_beside<false>(shared, only, [&](const KeyTile& keys, unsigned) {
         load_tiles(attention, arguments, maps, shared, keys, step);
         if constexpr (mod::kPersistent) shared.queries_end().arrive();
     });
@@ -207,8 +210,8 @@ __device__ inline void stage_values(const AttentionArguments& attention,
                                     const KeyTile& only) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     int step = 0;
-    visit_key_tiles<true>(shared, only, [&](const KeyTile& keys, unsigned) {
-        visit_heads<kSaves.beside ? HeadLoop::counts_again : HeadLoop::keeps>(
+    KeyTiles::visit_beside<true>(shared, only, [&](const KeyTile& keys, unsigned) {
+        visit_heads<Select<kSaves.beside, CountsAgain, HeadLoop>>(
             attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
                 const auto biases = BiasRows<const mod::BiasElement>::of(
                     attention, arguments, place, keys.first_kv,

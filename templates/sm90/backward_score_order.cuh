@@ -27,7 +27,7 @@ struct ScoreStep {
         pin(scores);
         gradients.compute_p(scores, p, tile_query, facts, sight);
     }
-    __device__ void pack_p() const { to_fragments(p, scores); }
+    __device__ void pack_p() const { gradients.pack_p(p, scores); }
     __device__ void differentiate() const { gradients.differentiate(d_scores, scores, p, facts); }
     __device__ void finish_d_scores() const {
         BiasGradient::wait(shared, warpgroup, step, 0);
@@ -76,6 +76,7 @@ struct ComputesUnderProducts {
     static __device__ void before_dv(const ScoreStep& step) {
         wait_for_wgmma<1>();
         step.compute_p();
+        step.pack_p();
     }
     template <typename Step> static __device__ void under_dv(const Step& step) {
         wait_for_wgmma<1>();

@@ -3,8 +3,9 @@
 
 #include "common/place.cuh"
 #include "common/select.h"
+#include "sm90/backward_key_tile.cuh"
 #include "sm90/backward_query_gradient.cuh"
-#include "sm90/backward_tiles.cuh"
+#include "sm90/backward_registers.cuh"
 
 namespace sm90 {
 

@@ -34,14 +34,14 @@ extern "C" bool find(const AttentionArguments* attention, int index, int* tile) 
 
 constexpr std::string_view kBackward = R"(
 #include "mod.cuh"
-#include "sm90/backward_tiles.cuh"
+#include "sm90/backward_key_order.cuh"
 unsigned char shared_memory[1];
 extern "C" int count(const AttentionArguments* attention) {
-    return sm90::KeyTile::count_of_launch(*attention);
+    return sm90::KeyTileOrder::count(*attention);
 }
 extern "C" bool find(const AttentionArguments* attention, int index, int* tile) {
     const mod::Arguments arguments{};
-    const sm90::KeyTile found(*attention, arguments, index);
+    const sm90::KeyTile found = sm90::KeyTileOrder::tile(*attention, arguments, index);
     if (found.is_none()) return false;
     tile[0] = found.head(*attention), tile[1] = found.first_row(*attention);
     tile[2] = found.end_row(*attention);

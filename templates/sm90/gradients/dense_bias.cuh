@@ -5,6 +5,8 @@
 
 #include "sm90/backward_dense_bias.cuh"
 #include "sm90/backward_elements.cuh"
+#include "sm90/backward_heads.cuh"
+#include "sm90/backward_query_tiles.cuh"
 #include "sm90/gradients/sum.cuh"
 #include "sm90/semaphore.cuh"
 

@@ -1,7 +1,8 @@
 // Two warps of the producer's warpgroup sum dS over distances q - kv.
 #pragma once
 
-#include "sm90/backward_tiles.cuh"
+#include "sm90/backward_heads.cuh"
+#include "sm90/backward_query_tiles.cuh"
 #include "sm90/gradients/diagonal_sums.cuh"
 
 namespace sm90 {

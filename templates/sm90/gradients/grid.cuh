@@ -11,7 +11,8 @@
 // memory.
 #pragma once
 
-#include "sm90/backward_tiles.cuh"
+#include "sm90/backward_heads.cuh"
+#include "sm90/backward_query_tiles.cuh"
 #include "sm90/borrows.cuh"
 #include "sm90/gradients/distance_sums.cuh"
 #include "sm90/gradients/sum.cuh"

@@ -3,6 +3,8 @@
 #pragma once
 
 #include "sm80/mma.cuh"
+#include "sm90/backward_heads.cuh"
+#include "sm90/backward_query_tiles.cuh"
 #include "sm90/gradients/index_2d.cuh"
 #include "sm90/pack.cuh"
 #include "sm90/tma.cuh"

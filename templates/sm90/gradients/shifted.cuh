@@ -3,7 +3,8 @@
 // sums over what is beyond a clamp.
 #pragma once
 
-#include "sm90/backward_tiles.cuh"
+#include "sm90/backward_heads.cuh"
+#include "sm90/backward_query_tiles.cuh"
 #include "sm90/gradients/sum.cuh"
 
 namespace sm90 {

@@ -9,7 +9,8 @@
 // its own, so that lanes with the same entry do not wait for each other.
 #pragma once
 
-#include "sm90/backward_tiles.cuh"
+#include "sm90/backward_heads.cuh"
+#include "sm90/backward_query_tiles.cuh"
 #include "sm90/gradients/sum.cuh"
 
 namespace sm90 {

@@ -1,0 +1,131 @@
+// The query heads that read a tile of keys, and of each the tiles of queries that see it.
+#pragma once
+
+#include "common/place.cuh"
+#include "common/select.h"
+#include "common/tile_walk.cuh"
+#include "sm90/backward_key_order.cuh"
+#include "sm90/backward_registers.cuh"
+
+namespace sm90 {
+
+// Where the kernel is persistent or registers are short, a place is found from what keys say;
+// elsewhere dividing takes fewer.
+struct PlaceByKeys {
+    static __device__ HeadPlace of(const AttentionArguments& attention,
+                                   const mod::Arguments& arguments, const KeyTile& keys, int h) {
+        return HeadPlace(arguments, keys.length(attention), h, keys.h_kv);
+    }
+};
+struct PlaceByHead {
+    static __device__ HeadPlace of(const AttentionArguments& attention,
+                                   const mod::Arguments& arguments, const KeyTile& keys, int h) {
+        return HeadPlace(attention, arguments, keys.b * attention.heads + h);
+    }
+};
+using PlaceOfHead = Select<mod::kPersistent || kNeedsRegisters, PlaceByKeys, PlaceByHead>;
+
+// How the loop over a group's heads knows its end. It counts in the batch entry, or from `before`
+// on.
+struct KeepsHeads {
+    static __device__ int before(const AttentionArguments&, const KeyTile&) { return 0; }
+    static __device__ int end(const AttentionArguments&, const mod::Arguments&, const KeyTile& keys,
+                              int group) {
+        return (keys.h_kv + 1) * group;
+    }
+};
+// Where registers are short, the size of the group is found again in each turn,
+struct DividesAgain : KeepsHeads {
+    static __device__ int end(const AttentionArguments& attention, const mod::Arguments&,
+                              const KeyTile& keys, int) {
+        return (keys.h_kv + 1) * (computed_again(attention.heads) / attention.kv_heads);
+    }
+};
+// the head too,
+struct CountsAgain : KeepsHeads {
+    static __device__ int end(const AttentionArguments& attention, const mod::Arguments&,
+                              const KeyTile& keys, int) {
+        return (computed_again(keys.h_kv) + 1) *
+               (computed_again(attention.heads) / attention.kv_heads);
+    }
+};
+// or everything but the head's number over batch and heads.
+struct FindsAgain {
+    static __device__ int before(const AttentionArguments& attention, const KeyTile& keys) {
+        return keys.b * attention.heads;
+    }
+    static __device__ int end(const AttentionArguments& attention, const mod::Arguments& arguments,
+                              const KeyTile&, int) {
+        const int block = computed_again(static_cast<int>(blockIdx.x));
+        return (KeyTileOrder::tile(attention, arguments, block).h_kv + 1) *
+               (computed_again(attention.heads) / attention.kv_heads);
+    }
+};
+// Beside score mods a division takes more registers than it frees.
+using HeadLoop = Select<kSaves.keys_again && !mod::kHasScoreMod, DividesAgain, KeepsHeads>;
+
+// A tile's first and last key, kept or found again.
+struct KeptEnds {
+    static __device__ void find(const TileLength&, int&, int&) {}
+};
+struct EndsAgain {
+    static __device__ void find(const TileLength& length, int& first, int& last) {
+        first = computed_again(first);
+        last = min(first + mod::kKeyTile, length.keys()) - 1;
+    }
+};
+using KeyEnds = Select<kSaves.keys_again, EndsAgain, KeptEnds>;
+
+// The tiles of queries of one head after the other: those of a range,
+struct RangeOfTiles {
+    __device__ explicit RangeOfTiles(const KeyTile&) {}
+    static __device__ TileRange of(const HeadPlace& place, TileLength length, int first, int last) {
+        KeyEnds::find(length, first, last);
+        return tiles_between(place.queries_of(first, last), length.queries(), mod::kQueryTile);
+    }
+    template <typename End>
+    static __device__ void advance(const AttentionArguments&, const KeyTile&, int, End) {}
+};
+// or 0 and how many a block mask names.
+class NamedTiles {
+  public:
+    __device__ explicit NamedTiles(const KeyTile& keys) : count_(keys.count) {}
+    __device__ TileRange of(const HeadPlace&, const TileLength&, int, int) const {
+        return {0, count_};
+    }
+    template <typename End>
+    __device__ void advance(const AttentionArguments& attention, const KeyTile& keys, int h,
+                            End end) {
+        if (h + 1 < end()) count_ = keys.count_of(attention, h + 1);
+    }
+
+  private:
+    int count_;
+};
+using TilesOfHead = Select<mod::kHasBlockMask, NamedTiles, RangeOfTiles>;
+
+// Every tile of queries that sees something of the keys, of every query head that reads them, in
+// the order in which all of a block's threads visit them: visit_head(place, tiles).
+template <typename Loop = HeadLoop, typename Visit>
+__device__ inline void visit_heads(const AttentionArguments& attention,
+                                   const mod::Arguments& arguments, const KeyTile& keys,
+                                   Visit visit_head) {
+    const int group = attention.heads / attention.kv_heads;
+    TileLength length = keys.length(attention);
+    const int last_kv = min(keys.first_kv + mod::kKeyTile, length.keys()) - 1;
+    // The program must not be asked for the place of requests without queries, or of rows that are
+    // not used.
+    if (!mod::kIsDense && (keys.first_kv > last_kv || length.queries() == 0)) return;
+    const auto end = [&] { return Loop::end(attention, arguments, keys, group); };
+    TilesOfHead tiles(keys);
+    const int before = Loop::before(attention, keys);
+#pragma unroll 1
+    for (int head = before + keys.h_kv * group; head - before < end(); ++head) {
+        const int h = head - before;
+        const HeadPlace place = PlaceOfHead::of(attention, arguments, keys, h);
+        visit_head(place, tiles.of(place, length, keys.first_kv, last_kv));
+        tiles.advance(attention, keys, h, end);
+    }
+}
+
+} // namespace sm90

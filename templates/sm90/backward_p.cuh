@@ -1,0 +1,185 @@
+// From products of keys and queries to P. A class for each form of score, with one interface, that
+// of PlainP.
+#pragma once
+
+#include "common/math.cuh"
+#include "common/row_lse.cuh"
+#include "common/select.h"
+#include "sm90/backward_row_facts.cuh"
+#include "sm90/backward_tile_elements.cuh"
+#include "sm90/pack.cuh"
+
+namespace sm90 {
+
+// Where there is no score mod.
+class PlainP : public TileElements {
+  public:
+    using TileElements::TileElements;
+
+    // Products become P.
+    __device__ void compute(Scores& scores, Fragments&, int&, const RowFacts& facts) const {
+        exponentiate(scores, facts, attention_.scale * kLog2E);
+    }
+    // Of what compute() has packed, what is hidden becomes zero.
+    static __device__ void hide_packed(Fragments&, const Sight&) {}
+    // The left operand of dv's product.
+    static __device__ void pack_p(Fragments& p, const Scores& scores) { to_fragments(p, scores); }
+
+  protected:
+    // Modified scores become P. Where a tile's origins say that rows of it have scores too
+    // large for one float, these become relative to their references first.
+    __device__ void exponentiate(Scores& scores, const RowFacts& facts, float factor) const {
+        float lse_log2[2];
+        facts.load(kLseLog2Fact, first_query(), 0, lse_log2);
+        if (has_large_rows(lse_log2[0])) subtract_references(scores, facts);
+#pragma unroll
+        for (int pair = 0; pair < kQueries / 2; ++pair) {
+            facts.load(kLseLog2Fact, first_query(), pair, lse_log2);
+#pragma unroll
+            for (int side = 0; side < 2; ++side)
+#pragma unroll
+                for (int key = 0; key < 2; ++key) {
+                    float& score = scores[accumulator(key, 2 * pair + side)];
+                    score = exp2_fast(fmaf(score, factor, -lse_log2[side]));
+                }
+        }
+    }
+
+  private:
+    __device__ void subtract_references(Scores& scores, const RowFacts& facts) const {
+#pragma unroll
+        for (int pair = 0; pair < kQueries / 2; ++pair) {
+            float reference[2];
+            facts.load(kReferenceFact, first_query(), pair, reference);
+#pragma unroll
+            for (int side = 0; side < 2; ++side)
+#pragma unroll
+                for (int key = 0; key < 2; ++key)
+                    scores[accumulator(key, 2 * pair + side)] -= reference[side];
+        }
+    }
+};
+
+// Of modified scores.
+class ModifiedP : public PlainP {
+  public:
+    using PlainP::PlainP;
+
+    __device__ void compute(Scores& scores, Fragments&, int& tile_query,
+                            const RowFacts& facts) const {
+#pragma unroll
+        for (int pair = 0; pair < kQueries / 2; ++pair) {
+            if (ends_before(pair, tile_query)) break;
+            tile_query = again_for(pair, tile_query);
+            PairReads reads;
+            load(reads, pair);
+#pragma unroll
+            for (int side = 0; side < 2; ++side)
+                visit(tile_query, 2 * pair + side, reads, [&](int, int i, const mod::At& at) {
+                    scores[i] = mod::joint(at, scores[i] * attention_.scale).score;
+                });
+        }
+        exponentiate(scores, facts, kLog2E);
+    }
+};
+
+// Accumulator i of a key: the first of two waits for the second, then both are packed.
+__device__ inline void gather(Fragments& to, float (&even)[2], float x, int key, int i) {
+    if (i % 2 == 0)
+        even[key] = x;
+    else
+        to[i / 8][i / 2 % 4] = pack(mod::Element{}, even[key], x);
+}
+
+// P of a modified score.
+__device__ inline float p_of(float relative_score, float lse_log2) {
+    return exp2_fast(fmaf(relative_score, kLog2E, -lse_log2));
+}
+
+// Of modified scores whose derivatives are multiplied into P at once: the products become both,
+// and P alone is packed.
+class FoldedP : public TileElements {
+  public:
+    using TileElements::TileElements;
+
+    __device__ void compute(Scores& scores, Fragments& p, int& tile_query,
+                            const RowFacts& facts) const {
+        fold<References>(scores, p, tile_query, facts, [&](int) { return first_query(); });
+    }
+    static __device__ void hide_packed(Fragments& p, const Sight& sight) { hide(p, sight); }
+    static __device__ void pack_p(Fragments&, const Scores&) {}
+
+  protected:
+    // What the scores of two queries are relative to, which is zero in most tiles.
+    struct References {
+        float of[2];
+        __device__ void load(const RowFacts& facts, int first, int pair) {
+            facts.load(kReferenceFact, first, pair, of);
+        }
+        __device__ float relative(float score, int side) const { return score - of[side]; }
+    };
+    struct NoReferences {
+        __device__ void load(const RowFacts&, int, int) {}
+        __device__ float relative(float score, int) const { return score; }
+    };
+
+    // first(pair): the thread's first query.
+    template <typename Reference, typename First>
+    __device__ void fold(Scores& scores, Fragments& p, int& tile_query, const RowFacts& facts,
+                         First first) const {
+#pragma unroll
+        for (int pair = 0; pair < kQueries / 2; ++pair) {
+            if (ends_before(pair, tile_query)) break;
+            tile_query = again_for(pair, tile_query);
+            const int query = first(pair);
+            float lse_log2[2], even[2];
+            Reference references;
+            facts.load(kLseLog2Fact, query, pair, lse_log2);
+            references.load(facts, query, pair);
+            PairReads reads;
+            load(reads, pair);
+#pragma unroll
+            for (int side = 0; side < 2; ++side)
+                visit(tile_query, 2 * pair + side, reads, [&](int key, int i, const mod::At& at) {
+                    const mod::Joint joint = mod::joint(at, scores[i] * attention_.scale);
+                    const float p_value =
+                        p_of(references.relative(joint.score, side), lse_log2[side]);
+                    // A derivative without bounds must not meet a weight of zero.
+                    scores[i] = p_value == 0 ? 0 : p_value * joint.d_score;
+                    gather(p, even, p_value, key, i);
+                });
+        }
+    }
+};
+
+// The same, with code of their own for tiles that have references: usual ones keep no registers for
+// them.
+class FoldedPApart : public FoldedP {
+  public:
+    using FoldedP::FoldedP;
+
+    __device__ void compute(Scores& scores, Fragments& p, int& tile_query,
+                            const RowFacts& facts) const {
+        float lse_log2[2];
+        facts.load(kLseLog2Fact, first_query(), 0, lse_log2);
+        if (has_large_rows(lse_log2[0]))
+            fold<References>(scores, p, tile_query, facts,
+                             [&](int pair) { return first_query() + zero_after(scores, pair); });
+        else
+            fold<NoReferences>(scores, p, tile_query, facts, [&](int) { return first_query(); });
+    }
+
+  private:
+    // Zero, once the pair before this one has become P. What only few tiles do in a branch would
+    // else be begun for all pairs at once, which spills.
+    __device__ int zero_after(const Scores& scores, int pair) const {
+        if (pair == 0) return 0;
+        const int never_negative = attention_.q_len;
+        return __float_as_int(scores[accumulator(1, 2 * pair - 1)]) & (never_negative >> 31);
+    }
+};
+
+using ComputedP = Select<kFolds, Select<kSaves.subtracts_apart, FoldedPApart, FoldedP>,
+                         Select<mod::kHasScoreMod, ModifiedP, PlainP>>;
+
+} // namespace sm90

@@ -1,0 +1,227 @@
+// A thread's elements of a tile of scores, as the program sees them: their positions, what was
+// computed or staged for them before, and which are visible. Scores are transposed: a thread has
+// two keys, and a quarter of its warpgroup's queries. Whatever is said of a tile's queries is of
+// those of the warpgroup.
+#pragma once
+
+#include "common/place.cuh"
+#include "common/select.h"
+#include "sm90/backward_elements.cuh"
+#include "sm90/backward_fragments.cuh"
+#include "sm90/backward_layout.cuh"
+#include "sm90/backward_staging.cuh"
+#include "sm90/key_columns.cuh"
+#include "sm90/visible_queries.cuh"
+
+namespace sm90 {
+
+// A thread's first key, in the tensor, and its first query, in a tile of queries. They are kept,
+struct KeptPositions {
+    int first_key, first_query;
+    __device__ void start_tile() {}
+};
+// or where registers are short, computed again for every tile,
+struct PositionsAgain : KeptPositions {
+    __device__ void start_tile() {
+        first_query = computed_again(first_query);
+        first_key = computed_again(first_key);
+    }
+};
+// also where the thread is in its warp.
+struct PositionsByLane : KeptPositions {
+    __device__ void start_tile() {
+        first_query = lane_again() % 4 * 2;
+        first_key = computed_again(first_key);
+    }
+};
+using ThreadPositions = Select<!kSaves.positions_again || mod::kAddsGradients, KeptPositions,
+                               Select<kSaves.places_again, PositionsByLane, PositionsAgain>>;
+
+// What the program computes for each query of a tile: where an element needs it,
+struct ComputedRows {
+    __device__ void use_stage(int, int) {}
+    __device__ const mod::Row* staged() const { return nullptr; }
+    template <typename Compute> __device__ mod::Row of(int, int, Compute compute) const {
+        return compute();
+    }
+};
+// or by another warp, which stages it.
+class StagedRows {
+  public:
+    __device__ void use_stage(int stage, int first) { rows_ = Shared::rows(stage) + first; }
+    __device__ const mod::Row* staged() const { return rows_; }
+    template <typename Compute> __device__ mod::Row of(int first_query, int query, Compute) const {
+        // Else addresses of staged rows would be kept from tile to tile.
+        const int own =
+            kSaves.modifies_in_parts && !kIsLong ? computed_again(first_query) : first_query;
+        return rows_[own + query];
+    }
+
+  private:
+    const mod::Row* rows_;
+};
+using TileRows = Select<kStagesRows, StagedRows, ComputedRows>;
+
+// Of one warp's 16 keys, for one query head.
+class TileElements {
+  public:
+    __device__ TileElements(const KernelArguments& attention, const mod::Arguments& arguments,
+                            const HeadPlace& place, TileLength length, int tile_key, int warp_key,
+                            int lane)
+        : attention_(attention), arguments_(arguments), place_(place), length_(length),
+          positions_{warp_key + lane / 4, lane % 4 * 2},
+          columns_(length, arguments, place, warp_key, lane),
+          queries_(length, arguments, place, columns_, warp_key, lane),
+          index_2d_reads_(tile_key, positions_.first_key, positions_.first_query) {
+        const int head = place.b * attention.heads + place.h;
+        const long long count = distance_count(attention);
+        expanded_count_ = count * attention.batch * attention.heads;
+        expanded_ = attention.distance_values + padded(attention.kv_len) + head * count;
+    }
+
+    // Where the tile's rows are, from the first that is the warpgroup's, and what is read by rows
+    // and columns of keys as a 2-D key index.
+    __device__ void use_stage(const Shared& shared, int stage, int first) {
+        positions_.start_tile();
+        rows_.use_stage(stage, first);
+        index_2d_reads_.use(shared.index_2d(stage));
+    }
+
+    // Where the tile's biases are, and the warpgroup's part of their gradient.
+    __device__ void use_biases(unsigned biases, unsigned gradient, int warp_key) {
+        biases_ = TileBiases(biases, gradient, warp_key);
+    }
+    __device__ const TileBiases& biases() const { return biases_; }
+
+    // Whether the block mask says that nothing of the tile is hidden.
+    __device__ void use_block_mask(bool shows_all) { mask_shows_tile_ = shows_all; }
+
+    // What of the tile is visible, found out while its MMAs are under way; where registers are
+    // short then, later.
+    __device__ Sight look_early(int tile_query) const {
+        Sight sight;
+        sight.hides = kSaves.looks_early && hides_any(tile_query);
+        sight.show_all();
+        if (sight.hides) look(sight, tile_query);
+        return sight;
+    }
+
+    // The thread's keys, for any query: what reads by heads and keys name.
+    __device__ bool has_key(int key) const {
+        return positions_.first_key + 8 * key < length_.keys();
+    }
+    __device__ mod::At at_key(const mod::Row& row, int key) const {
+        return element(row, key, 0, 0, 0);
+    }
+
+  protected:
+    __device__ int first_query() const { return positions_.first_query; }
+
+    __device__ bool hides_any(int tile_query) const {
+        return !queries_.are_all(tile_query, mask_shows_tile_);
+    }
+    __device__ void find(unsigned (&visible)[2], int tile_query) const {
+        static_assert(kQueries <= 32, "one bit each");
+        queries_.find(visible, tile_query, columns_, rows_.staged());
+    }
+    __device__ void look(Sight& sight, int tile_query) const {
+        find(sight.visible, tile_query);
+        sight.pack();
+    }
+
+    // Positions start anew with the products, so that nothing of them is computed before; where
+    // elements read memory, with every few queries, so that no more reads are under way at once;
+    // and with every part of the queries.
+    static __device__ int again_for(int pair, int tile_query) {
+        return pair == 0 || starts_anew(pair) ? computed_again(tile_query) : tile_query;
+    }
+    // Whether queries end before those of a pair. The branch keeps reads and parts apart, or
+    // registers spill.
+    __device__ bool ends_before(int pair, int tile_query) const {
+        return starts_anew(pair) && tile_query + 8 * pair >= length_.queries();
+    }
+
+    // What is read beside the elements of two queries.
+    struct PairReads {
+        Index2dReads::Values staged;
+        BiasPair biases{};
+    };
+    // kReadsBias: also the copied dense bias.
+    template <bool kReadsBias = true> __device__ void load(PairReads& reads, int pair) const {
+        index_2d_reads_.load(reads.staged, pair);
+        if (kReadsBias) reads.biases = biases_.load(pair);
+    }
+
+    // Both elements of the j-th query: visit(key, accumulator, element).
+    template <typename Visit>
+    __device__ void visit(int tile_query, int j, const PairReads& reads,
+                          Visit visit_element) const {
+        const int offset = static_cast<int>(length_.q_offset());
+        const int first = tile_query + first_query();
+        const int inside = min(first + query_of(j), length_.queries() - 1) + offset;
+        const mod::Row row = rows_.of(first_query(), query_of(j), [&] {
+            return mod::at_row(arguments_, place_.launch, place_.head, place_.b, place_.h,
+                               place_.h_kv, inside);
+        });
+        const int q = mod::kReadsElements ? inside : first + query_of(j) + offset;
+#pragma unroll
+        for (int key = 0; key < 2; ++key)
+            visit_element(key, accumulator(key, j),
+                          element(row, key, q, first, j, reads.staged[j % 2][key],
+                                  reads.biases.of[j % 2][key]));
+    }
+
+    const AttentionArguments& attention_;
+    const mod::Arguments& arguments_;
+    const HeadPlace& place_;
+    TileLength length_;
+
+  private:
+    static __device__ bool starts_anew(int pair) {
+        return (mod::kReadsElements && pair % 2 == 0) ||
+               (kSaves.modifies_in_parts && pair > 0 && pair % kPairsAtOnce == 0);
+    }
+
+    // As the program sees it. Memory is read within the tensors only.
+    __device__ int key_index(int key, bool reads) const {
+        const int position = positions_.first_key + 8 * key;
+        return reads ? length_.kv_idx(position) : position + static_cast<int>(length_.kv_offset());
+    }
+    // `first`: of the tile's queries, this thread's first in the tensor; j: which of those it is.
+    // staged: what reads give by rows and columns of a 2-D key index. bias: of the
+    // copied dense bias.
+    __device__ mod::At element(const mod::Row& row, int key, int q, int first, int j,
+                               const float* staged = nullptr, float bias = 0) const {
+        const int kv = key_index(key, mod::kReadsElements);
+        const int first_q = mod::kReadsElements ? q : first + static_cast<int>(length_.q_offset());
+        return {arguments_,
+                place_.launch,
+                place_.head,
+                row,
+                columns_.of(key),
+                place_.b,
+                place_.h,
+                place_.h_kv,
+                q,
+                kv,
+                first_q,
+                mod::kReadsElements ? kv : key_index(0, false),
+                expanded_ + (first - positions_.first_key),
+                expanded_count_,
+                query_of(j) - 8 * key,
+                staged,
+                bias};
+    }
+
+    ThreadPositions positions_;
+    bool mask_shows_tile_; // of the tile, to every key
+    KeyColumns columns_;
+    VisibleQueries queries_;
+    Index2dReads index_2d_reads_;
+    TileRows rows_;
+    TileBiases biases_;
+    const float* expanded_;    // entry of distance 0
+    long long expanded_count_; // from one read to the next
+};
+
+} // namespace sm90
