@@ -485,7 +485,8 @@ class CudaExecutable final : public Executable {
             attention.q_len <= kMostFewRows / (attention.heads / attention.kv_heads))
             return {};
         const plan::KernelConfig& config = walk.pass.plan.kernels[launch.kernel];
-        std::int64_t blocks = launch.blocks.of(lengths_of(walk.attention())) / launches;
+        const plan::CallLengths lengths = lengths_of(attention);
+        std::int64_t blocks = launch.blocks.of(lengths) / launches;
         if (blocks == 0) return {}; // no request has queries
         if (blocks > INT32_MAX)
             return Error{ErrorCode::limit,
@@ -512,8 +513,7 @@ class CudaExecutable final : public Executable {
         if (launch.has_queue) arguments[count++] = static_cast<void*>(&queue);
         std::int64_t shared_bytes = launch.shared_bytes;
         if (!launch.used_shared_bytes.terms.empty())
-            shared_bytes =
-                std::min(shared_bytes, launch.used_shared_bytes.of(lengths_of(walk.attention())));
+            shared_bytes = std::min(shared_bytes, launch.used_shared_bytes.of(lengths));
         return function.launch({.x = static_cast<unsigned>(blocks)},
                                {.x = static_cast<unsigned>(launch.threads),
                                 .y = static_cast<unsigned>(launch.threads_y)},

@@ -128,22 +128,8 @@ TEST_CASE("gpu: sinks enter once, and learn once") {
 
 TEST_CASE("gpu: buffers sharded along queries or keys") {
     if (!has_gpu()) return;
-    struct Sharding {
-        const char* text;
-        std::vector<ShardedBuffer> sharded;
-    };
-    const Sharding programs[] = {
-        {"buffer keys: bf16[H, KV_LEN] grad\nscore_mod = score + keys[h, kv_idx]",
-         {{"keys", "KV_LEN"}}},
-        {"buffer bias: f32[H, Q_LEN, KV_LEN] grad\nscore_mod = score + bias[h, q_idx, kv_idx]",
-         {{"bias", "Q_LEN"}}},
-        {"buffer a: f32[KV_LEN, 3] grad\nbuffer c: f32[Q_LEN, 3] grad\nbuffer n: i32[KV_LEN]\n"
-         "buffer s: f32[H] grad\nsink = s[h] + c[q_idx, 0]\n"
-         "score_mod = score + sum(i in 0..3: a[kv_idx, i] * c[q_idx, i]) + 0.1 * n[kv_idx]",
-         {{"a", "KV_LEN"}, {"c", "Q_LEN"}, {"n", "KV_LEN"}}},
-    };
     std::vector<DistributedCase> cases;
-    for (const Sharding& program : programs) {
+    for (const ShardedText& program : kShardedPrograms) {
         DistributedCase one = of(program.text, kMasks[1].second);
         one.sharded = program.sharded;
         cases.push_back(small(one));

@@ -32,6 +32,20 @@ const std::vector<NamedText> kMods = {
     {"row gate", "buffer gate: f32[Q_LEN] grad\nscore_mod = score * (1 + gate[q_idx])"},
 };
 
+const std::vector<ShardedText> kShardedPrograms = {
+    {"buffer gate: f32[Q_LEN] grad\nscore_mod = score * (1 + gate[q_idx])", {{"gate", "Q_LEN"}}},
+    {"buffer keys: bf16[H, KV_LEN] grad\nscore_mod = score + keys[h, kv_idx]",
+     {{"keys", "KV_LEN"}}},
+    {"buffer bias: f32[H, Q_LEN, KV_LEN] grad\nscore_mod = score + bias[h, q_idx, kv_idx]",
+     {{"bias", "Q_LEN"}}},
+    {"buffer bias: f32[H, Q_LEN, KV_LEN] grad\nscore_mod = score + bias[h, q_idx, kv_idx]",
+     {{"bias", "KV_LEN"}}},
+    {"buffer a: f32[KV_LEN, 3] grad\nbuffer c: f32[Q_LEN, 3] grad\nbuffer n: i32[KV_LEN]\n"
+     "buffer s: f32[H] grad\nsink = s[h] + c[q_idx, 0]\n"
+     "score_mod = score + sum(i in 0..3: a[kv_idx, i] * c[q_idx, i]) + 0.1 * n[kv_idx]",
+     {{"a", "KV_LEN"}, {"c", "Q_LEN"}, {"n", "KV_LEN"}}},
+};
+
 DistributedCase case_of(const std::string& mod, const std::string& mask) {
     DistributedCase one{.text = mod + "\n" + mask};
     one.integers["doc"] = [](std::int64_t i) { return i / 23; };

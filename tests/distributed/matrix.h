@@ -13,6 +13,11 @@ namespace flexc::test {
 
 using NamedText = std::pair<std::string, std::string>;
 extern const std::vector<NamedText> kMasks, kMods;
+struct ShardedText {
+    std::string text;
+    std::vector<ShardedBuffer> sharded;
+};
+extern const std::vector<ShardedText> kShardedPrograms;
 
 // With what their buffers hold.
 DistributedCase case_of(const std::string& mod, const std::string& mask);
