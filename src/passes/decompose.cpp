@@ -388,11 +388,11 @@ DecomposedMod decompose_score_with_tables(const Mod& mod, bool copies_indices) {
     return decomposed;
 }
 
-DecomposedMod decompose_score_with_shifts(const Mod& mod) {
+DecomposedMod decompose_score_with_shifts(const Mod& mod, std::size_t most) {
     DecomposedMod decomposed = decomposed_parts(mod, 0);
     if (!mod.program.is_dense()) return decomposed;
     const NodeId whole = of_elements(decomposed.mod, decomposed.parts);
-    if (whole != kNoNode) decomposed.parts.shifted = stage_shifts(decomposed.mod, {whole});
+    if (whole != kNoNode) decomposed.parts.shifted = stage_shifts(decomposed.mod, {whole}, most);
     if (!decomposed.parts.shifted.empty()) decomposed.parts.bias_read = kNoNode;
     find_expanded(decomposed.mod, decomposed.parts);
     return decomposed;

@@ -71,8 +71,8 @@ DecomposedMod decompose_score(const Mod& mod, int key_width = 0);
 // For kernels that keep tables on chip: what a key gives of a place there is tabulated instead of
 // what it gives of an index. copies_indices: a matrix of indices may be the one that is copied.
 DecomposedMod decompose_score_with_tables(const Mod& mod, bool copies_indices = true);
-// For kernels that copy tiles of shifted reads.
-DecomposedMod decompose_score_with_shifts(const Mod& mod);
+// For kernels that copy tiles of so many shifted reads at most.
+DecomposedMod decompose_score_with_shifts(const Mod& mod, std::size_t most = kMostShiftedReads);
 // Nothing is multiplied with scores.
 bool multiplies_by_one(const ir::Graph& graph, const ScoreParts& parts);
 // The 2-D key index of which most is the same for a whole row or column. The parts are those

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "passes/captured_read.h"
 #include "passes/facts.h"
@@ -139,16 +140,22 @@ std::optional<ShiftedRead> shifted_read(Mod& mod, NodeId id) {
 
 } // namespace
 
-std::vector<ShiftedRead> stage_shifts(Mod& mod, const std::vector<NodeId>& roots) {
+std::vector<ShiftedRead> stage_shifts(Mod& mod, const std::vector<NodeId>& roots,
+                                      std::size_t most) {
     std::vector<ShiftedRead> result;
-    bool is_any_shifted = false;
-    for (const NodeId id : ir::reachable(mod.program.graph, roots)) {
-        const auto shifted = shifted_read(mod, id);
-        if (!shifted) continue;
-        is_any_shifted |= captured_read(mod, id)->read_class == ReadClass::shifted;
-        result.push_back(*shifted);
+    for (const NodeId id : ir::reachable(mod.program.graph, roots))
+        if (const auto shifted = shifted_read(mod, id)) result.push_back(*shifted);
+    const auto is_dense = [&](const ShiftedRead& read) {
+        return captured_read(mod, read.read)->read_class == ReadClass::dense_bias;
+    };
+    if (std::ranges::all_of(result, is_dense)) return {};
+    if (result.size() > most) {
+        std::ranges::stable_sort(result, {}, [&](const ShiftedRead& read) {
+            const DType dtype = mod.program.buffers[mod.program.graph[read.read].symbol].dtype;
+            return std::pair(is_dense(read), size_of(dtype));
+        });
+        result.resize(most);
     }
-    if (!is_any_shifted || result.size() > kMostShiftedReads) return {};
     find_facts(mod);
     return result;
 }

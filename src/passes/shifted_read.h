@@ -13,8 +13,10 @@ namespace flexc::passes {
 inline constexpr std::size_t kMostShiftedReads = 4;
 
 // What the values of these roots read for each element, where something of it is shifted: that,
-// and dense biases beside it. Adds nodes to the mod's graph and finds its facts again.
-std::vector<ShiftedRead> stage_shifts(Mod& mod, const std::vector<ir::NodeId>& roots);
+// and dense biases beside it. Of more than `most`, those that gain most by a tile: shifted ones and
+// narrow elements first. Adds nodes to the mod's graph and finds its facts again.
+std::vector<ShiftedRead> stage_shifts(Mod& mod, const std::vector<ir::NodeId>& roots,
+                                      std::size_t most = kMostShiftedReads);
 
 // Fills ReadGradient::is_shifted, and Mod::shifted_reads where one is. From the mod's facts.
 void find_shifted_gradients(Mod& mod);

@@ -37,6 +37,12 @@ struct ShiftedTile {
     int element_bytes = 0;
 };
 
+// What a forward knows that copies these tiles.
+struct ShiftedTiles {
+    std::vector<ShiftedTile> tiles;
+    passes::TabulatedValues tabulated;
+};
+
 // Everything that the choice of a configuration depends on.
 struct KernelRequest {
     KernelKind kind = KernelKind::forward;
@@ -66,11 +72,10 @@ struct KernelRequest {
     bool partials_use_score = false;    // those of some read
     bool computes_rows = false;         // in the fused backward: some value of a query
     passes::KeyIndex2d key_index_2d;    // that tiles of keys should fit
-    // Without such a 2-D key index, with it, where tables are kept on chip, and where tiles of
-    // shifted reads are copied.
-    passes::TabulatedValues tabulated, tabulated_by_index_2d, tabulated_with_tables,
-        tabulated_with_shifts;
-    std::vector<ShiftedTile> shifted_tiles; // that the forward may copy
+    // Without such a 2-D key index, with it, and where tables are kept on chip.
+    passes::TabulatedValues tabulated, tabulated_by_index_2d, tabulated_with_tables;
+    // That the forward may copy: all, and ever fewer, down to one.
+    std::vector<ShiftedTiles> shifts;
     // Of each table that the forward may keep on chip; 0: known when tensors are.
     std::vector<std::int64_t> table_entries;
     int bias_bytes_with_tables = 0;      // of the dense bias, or of indices of these
@@ -98,6 +103,7 @@ struct WarpSpecializedForward {
     passes::TabulatedValues tabulated;
     // Of each table that is kept on chip: those of a slice that is larger are read from memory.
     std::vector<int> table_words;
+    int shifted_reads = 0; // whose tiles are copied
     bool stages_tables() const { return !table_words.empty(); }
 };
 

@@ -38,6 +38,18 @@ int backward_bias_bytes(const passes::Mod& mod) {
     return bytes_of_read(mod, passes::dense_bias_of_score(mod));
 }
 
+std::vector<passes::DecomposedMod> with_ever_fewer_shifts(const passes::Mod& mod) {
+    std::vector<passes::DecomposedMod> result;
+    std::size_t most = passes::kMostShiftedReads;
+    while (most != 0) {
+        passes::DecomposedMod with_shifts = passes::decompose_score_with_shifts(mod, most);
+        if (with_shifts.parts.shifted.empty()) break;
+        most = with_shifts.parts.shifted.size() - 1;
+        result.push_back(std::move(with_shifts));
+    }
+    return result;
+}
+
 } // namespace
 
 Program::Program(passes::Mod mod, CompileOptions options, Target target)
@@ -46,7 +58,7 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
       // Those who copy matrices know no block masks.
       decomposed_with_tables_(
           passes::decompose_score_with_tables(mod_, !needs_block_mask_of(mod_))),
-      decomposed_with_shifts_(passes::decompose_score_with_shifts(mod_)),
+      decomposed_with_shifts_(with_ever_fewer_shifts(mod_)),
       key_index_2d_(passes::key_index_2d(mod_, decomposed_.parts)),
       needs_block_mask_(needs_block_mask_of(mod_)),
       forward_bias_bytes_(bytes_of_read(decomposed_.mod, decomposed_.parts.bias_read)) {
@@ -92,10 +104,12 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
         decomposed_with_tables_.parts.staged.tables,
         [](const passes::StagedTable& table) { return table.split.parts.rest != ir::kNoNode; });
     forward_.tabulated_with_tables = passes::tabulated_values(decomposed_with_tables_);
-    for (const passes::ShiftedRead& read : decomposed_with_shifts_.parts.shifted)
-        forward_.shifted_tiles.push_back(
-            {read.by_key, bytes_of_read(decomposed_with_shifts_.mod, read.read)});
-    forward_.tabulated_with_shifts = passes::tabulated_values(decomposed_with_shifts_);
+    for (const passes::DecomposedMod& with_shifts : decomposed_with_shifts_) {
+        ShiftedTiles& shifts = forward_.shifts.emplace_back();
+        for (const passes::ShiftedRead& read : with_shifts.parts.shifted)
+            shifts.tiles.push_back({read.by_key, bytes_of_read(with_shifts.mod, read.read)});
+        shifts.tabulated = passes::tabulated_values(with_shifts);
+    }
 
     backward_ = both;
     backward_.kind = KernelKind::backward_fused;
@@ -141,8 +155,8 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
 
 const passes::DecomposedMod& Program::decomposed(const KernelConfig& config) const {
     if (config.specialized && config.specialized->stages_tables()) return decomposed_with_tables_;
-    if (config.specialized && config.specialized->sizes.shifted_bytes != 0)
-        return decomposed_with_shifts_;
+    if (config.specialized && config.specialized->shifted_reads != 0)
+        return *(decomposed_with_shifts_.end() - config.specialized->shifted_reads);
     return config.key_width != 0 && decomposed_by_index_2d_ ? *decomposed_by_index_2d_
                                                             : decomposed_;
 }

@@ -33,7 +33,8 @@ class Program {
     passes::Mod mod_;
     CompileOptions options_;
     Target target_;
-    passes::DecomposedMod decomposed_, decomposed_with_tables_, decomposed_with_shifts_;
+    passes::DecomposedMod decomposed_, decomposed_with_tables_;
+    std::vector<passes::DecomposedMod> decomposed_with_shifts_; // of all, and ever fewer
     passes::KeyIndex2d key_index_2d_;
     std::optional<passes::DecomposedMod> decomposed_by_index_2d_;
     bool needs_block_mask_ = false;

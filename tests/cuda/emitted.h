@@ -12,8 +12,6 @@ inline std::string emitted(const passes::Mod& mod, const plan::KernelConfig& con
     if (!config.specialized) return cuda::emit_mod(mod, {}, config, options);
     const passes::DecomposedMod decomposed = config.specialized->stages_tables()
                                                  ? passes::decompose_score_with_tables(mod)
-                                             : config.specialized->sizes.shifted_bytes != 0
-                                                 ? passes::decompose_score_with_shifts(mod)
                                                  : passes::decompose_score(mod, config.key_width);
     return cuda::emit_mod(decomposed.mod, decomposed.parts, config, options);
 }

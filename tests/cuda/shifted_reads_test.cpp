@@ -9,13 +9,13 @@
 #include <doctest/doctest.h>
 
 #include "compile/kernels.h"
-#include "cuda/emitted.h"
+#include "cuda/emit.h"
 #include "d_scores.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "ir/interp.h"
-#include "passes/decompose.h"
 #include "plan/plan.h"
+#include "plan/program.h"
 #include "random_data.h"
 #include "sm90/arguments.h"
 
@@ -78,6 +78,7 @@ struct Case {
     std::string text;
     std::size_t reads = 1;
     int head_dim = 64;
+    std::size_t least_tiles = reads; // have room
 };
 
 // Which of Reach tiles had.
@@ -86,22 +87,20 @@ std::vector<int> check(const Case& one, std::mt19937& random, int rounds) {
     const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
     auto mod = test::lower_text(one.text, one.head_dim, one.head_dim, false);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
-    const passes::DecomposedMod decomposed = passes::decompose_score_with_shifts(*mod);
-    plan::KernelRequest request{
-        .arch = 90, .dtype = DType::bf16, .head_dim = one.head_dim, .head_dim_v = one.head_dim};
-    request.has_score_mod = true;
-    request.tabulated_with_shifts = passes::tabulated_values(decomposed);
-    for (const passes::ShiftedRead& read : decomposed.parts.shifted)
-        request.shifted_tiles.push_back(
-            {read.by_key,
-             static_cast<int>(size_of(
-                 mod->program.buffers[decomposed.mod.program.graph[read.read].symbol].dtype))});
-    REQUIRE(request.shifted_tiles.size() == one.reads);
+    CompileOptions options;
+    options.dtype = DType::bf16;
+    options.head_dim = options.head_dim_v = one.head_dim;
+    const plan::Program program(*mod, options, *plan::target_of("sm_90a"));
+    const plan::KernelRequest request = program.request(plan::KernelKind::forward);
+    REQUIRE(!request.shifts.empty());
+    CHECK(request.shifts.front().tiles.size() == one.reads);
     const plan::KernelConfig config = plan::candidates(request).front();
     REQUIRE(config.specialized.has_value());
-    REQUIRE(config.specialized->sizes.shifted_bytes != 0);
-    const test::HostModule module(std::string(kText),
-                                  test::emitted(*mod, config, {.dtype = DType::bf16}));
+    CHECK(config.specialized->shifted_reads >= static_cast<int>(one.least_tiles));
+    const passes::DecomposedMod& decomposed = program.decomposed(config);
+    const test::HostModule module(
+        std::string(kText),
+        cuda::emit_mod(decomposed.mod, decomposed.parts, config, {.dtype = DType::bf16}));
     std::vector<int> reaches;
     for (int round = 0; round < rounds; ++round) {
         ::sm90::KernelArguments attention{};
@@ -228,6 +227,20 @@ TEST_CASE("logits of shifted reads are those of the mod") {
                      "score * d[q_idx, kv_idx] + p[q_idx, q_idx - kv_idx]",
              .reads = 2});
     reaches({"buffer p: bf16[Q_LEN, 31]\nscore_mod = abs(score) + p[q_idx, q_idx - kv_idx]"});
+    // Tiles of all three have no room: narrow elements are first to have one.
+    reaches({.text =
+                 "buffer p: f32[Q_LEN, 31]\nbuffer r: f32[KV_LEN, 40]\nbuffer s: f16[Q_LEN, 50]\n"
+                 "score_mod = score + p[q_idx, q_idx - kv_idx] + r[kv_idx, kv_idx - q_idx] + "
+                 "s[q_idx, kv_idx - q_idx + 7]",
+             .reads = 3,
+             .head_dim = 128,
+             .least_tiles = 2});
+    // Of five, four.
+    reaches({.text =
+                 "buffer p: f32[Q_LEN, 31]\nbuffer r: f16[KV_LEN, 40]\nscore_mod = score + "
+                 "p[q_idx, q_idx - kv_idx] + r[kv_idx, kv_idx - q_idx] + p[q_idx, kv_idx - q_idx] "
+                 "+ r[kv_idx, kv_idx - q_idx + 3] + p[q_idx, q_idx - kv_idx + 9]",
+             .reads = 4});
 }
 
 TEST_CASE("random shifted reads") {
@@ -248,7 +261,11 @@ TEST_CASE("random shifted reads") {
         }
         if (random() % 2 == 0) text += "mask_mod = q_idx >= kv_idx\n";
         if (!is_any_shifted) continue;
-        check({.text = text + score, .reads = reads, .head_dim = random() % 2 == 0 ? 64 : 128},
+        const int head_dim = random() % 2 == 0 ? 64 : 128;
+        check({.text = text + score,
+               .reads = reads,
+               .head_dim = head_dim,
+               .least_tiles = head_dim == 64 ? reads : std::min<std::size_t>(reads, 2)},
               random, 6);
         ++programs;
     }

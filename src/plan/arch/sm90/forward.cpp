@@ -52,7 +52,7 @@ const passes::TabulatedValues& tabulated_of(const KernelRequest& request, Reads 
     switch (reads) {
     case Reads::by_index_2d: return request.tabulated_by_index_2d;
     case Reads::from_tables: return request.tabulated_with_tables;
-    case Reads::with_shifts: return request.tabulated_with_shifts;
+    case Reads::with_shifts: return request.shifts.front().tabulated;
     case Reads::plain:
     case Reads::beside_copies: break;
     }
@@ -70,7 +70,7 @@ bool has_slow_rows(int columns) {
 // these threads, or comes with TMA.
 std::string_view why_copied(const KernelRequest& request) {
     if (request.has_pages) return "they lie in pages";
-    const bool stages_nothing = request.bias_bytes == 0 && request.shifted_tiles.empty() &&
+    const bool stages_nothing = request.bias_bytes == 0 && request.shifts.empty() &&
                                 request.table_entries.empty() && request.key_index_2d.width == 0 &&
                                 !request.tabulated.any();
     if (stages_nothing && (has_slow_rows(request.head_dim) || has_slow_rows(request.head_dim_v)))
@@ -91,7 +91,7 @@ bool multiplies_index_2d_rows(const KernelRequest& request, const ForwardSchedul
 int shifted_bytes(const KernelRequest& request, const ForwardSchedule& shape, Reads reads) {
     if (reads != Reads::with_shifts) return 0;
     int bytes = 0;
-    for (const ShiftedTile& tile : request.shifted_tiles) {
+    for (const ShiftedTile& tile : request.shifts.front().tiles) {
         const int queries = 64 * shape.consumers, keys = shape.key_tile;
         bytes += ::sm90::shifted_tile_layout(tile.by_key ? keys : queries,
                                              tile.by_key ? queries : keys, tile.element_bytes)
@@ -260,14 +260,22 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     // Those who copy biases know ranges only.
     config.has_block_mask =
         request.has_block_mask && sizes.bias_bytes == 0 && sizes.shifted_bytes == 0;
-    config.tolerated_spills = request.is_long ? kSpillsOfLong : 0;
+    // Reads element by element take far longer than these.
+    constexpr int kSpillsOfShifts = 64;
+    config.tolerated_spills = request.is_long               ? kSpillsOfLong
+                              : reads == Reads::with_shifts ? kSpillsOfShifts
+                                                            : 0;
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");
     if (reads == Reads::from_tables) {
         config.specialized->table_words = table_words(request, schedule)->of_tables;
         config.reason += ", tables in shared memory";
     }
-    if (reads == Reads::with_shifts) config.reason += ", shifted reads by tiles";
+    if (reads == Reads::with_shifts) {
+        config.specialized->shifted_reads = static_cast<int>(request.shifts.front().tiles.size());
+        config.reason +=
+            ", shifted reads by tiles: " + std::to_string(config.specialized->shifted_reads);
+    }
     if (reads == Reads::beside_copies) {
         config.reason += ", keys copied by threads: ";
         config.reason += why_copied(request);
@@ -294,7 +302,7 @@ bool suits_copies(const KernelRequest& request, const ForwardSchedule& shape) {
 }
 
 bool suits_shifts(const KernelRequest& request, const ForwardSchedule& shape) {
-    return !request.shifted_tiles.empty() && suits(request, shape, Reads::with_shifts);
+    return !request.shifts.empty() && suits(request, shape, Reads::with_shifts);
 }
 
 // What a kernel of this shape that someone asks for knows of reads.
@@ -303,6 +311,16 @@ Reads reads_of(const KernelRequest& request, const ForwardSchedule& shape) {
     if (suits_shifts(request, shape)) return Reads::with_shifts;
     if (fits_index_2d(request, shape)) return Reads::by_index_2d;
     return suits_tables(request, shape) ? Reads::from_tables : Reads::plain;
+}
+
+// With as many shifted reads as have room. Others are read for each element.
+KernelRequest with_room_for_shifts(KernelRequest request) {
+    const auto has_room = [&](const ForwardSchedule& shape) {
+        return suits_shifts(request, shape) && is_chosen(request, shape, Reads::with_shifts);
+    };
+    while (!request.shifts.empty() && std::ranges::none_of(kForwardShapes, has_room))
+        request.shifts.erase(request.shifts.begin());
+    return request;
 }
 
 struct Choice {
@@ -316,7 +334,6 @@ bool needs_fewer_registers(const ForwardSchedule& shape, const ForwardSchedule& 
            shape.overlaps != than.overlaps;
 }
 
-// The best, one that is a step smaller, and the smallest: each costs a compile. Where shifted reads
 // The best, one that is a step smaller, and the smallest: each costs a compile. Where shifted reads
 // or keys are copied, or tables kept on chip, the best two of these come before. TMA brings no
 // keys from pages, where all three copy them.
@@ -374,7 +391,8 @@ void pass_over_step(KernelConfig& config, const KernelConfig& next) {
 
 } // namespace
 
-std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
+std::vector<ForwardSchedule> forward_schedules(const KernelRequest& asked) {
+    const KernelRequest request = with_room_for_shifts(asked);
     constexpr std::size_t kSizes = 4; // of tiles: smaller ones only save registers
     std::vector<ForwardSchedule> schedules;
     std::vector<ForwardSchedule> shapes;
@@ -382,13 +400,11 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
         if (suits_index_2d(request, shape)) shapes.push_back(shape);
     if (shapes.empty()) shapes.assign(kForwardShapes.begin(), kForwardShapes.end());
     // flexc's own choice comes first.
-    const bool copies_keys = std::ranges::any_of(
-        shapes, [&](const ForwardSchedule& shape) { return suits_copies(request, shape); });
-    const auto chosen = std::ranges::find_if(shapes, [&](const ForwardSchedule& shape) {
-        const Reads reads = reads_of(request, shape);
-        return is_chosen(request, shape, reads) && (!copies_keys || reads == Reads::beside_copies);
-    });
-    if (chosen != shapes.end()) std::rotate(shapes.begin(), chosen, chosen + 1);
+    const std::vector<Choice> choices = choices_for(request);
+    if (!choices.empty()) {
+        const auto chosen = std::ranges::find(shapes, choices.front().shape);
+        if (chosen != shapes.end()) std::rotate(shapes.begin(), chosen, chosen + 1);
+    }
     std::size_t sizes = 0;
     for (const ForwardSchedule& shape : shapes) {
         const Reads reads = reads_of(request, shape);
@@ -405,7 +421,8 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request) {
     return schedules;
 }
 
-std::vector<KernelConfig> forward_candidates(const KernelRequest& request) {
+std::vector<KernelConfig> forward_candidates(const KernelRequest& asked) {
+    const KernelRequest request = with_room_for_shifts(asked);
     if (request.schedule) {
         KernelConfig config =
             configured(request, *request.schedule, reads_of(request, *request.schedule));
