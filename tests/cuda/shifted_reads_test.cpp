@@ -2,6 +2,7 @@
 // the logits of a warp, run by threads of the host, against the score mod of each element.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -140,7 +141,7 @@ std::vector<int> check(const Case& one, std::mt19937& random, int rounds) {
             const double expected =
                 ir::evaluate_boolean(mod->program, mod->mask, at)
                     ? ir::evaluate_real(mod->program, mod->score, at) * 1.4426950408889634
-                    : -INFINITY;
+                    : -std::numeric_limits<double>::infinity();
             if (expected == logits[i]) continue;
             if (!(std::abs(expected - logits[i]) <= 1e-5 * std::max(1.0, std::abs(expected))))
                 ++wrong;
@@ -161,7 +162,6 @@ Read random_read(int i, std::mt19937& random) {
     const bool by_key = below(2) == 0;
     const std::string line = by_key ? "kv_idx" : "q_idx";
     std::string index = below(2) == 0 ? "q_idx - kv_idx" : "kv_idx - q_idx";
-    std::string extent = "NUMBER";
     const int entries = 3 + below(below(2) == 0 ? 40 : 600);
     const int shift = below(entries + 1);
     const auto number = [](int x) { return std::to_string(x); };
@@ -176,7 +176,7 @@ Read random_read(int i, std::mt19937& random) {
         index = "min(max(" + index + ", -" + number(shift) + "), NUMBER - 1 - " + number(shift) +
                 ") + " + number(shift);
         break;
-    case 5: index = by_key ? "q_idx + " + number(shift) : "kv_idx - " + number(shift); break;
+    default: index = by_key ? "q_idx + " + number(shift) : "kv_idx - " + number(shift); break;
     }
     for (std::size_t at = index.find("NUMBER"); at != std::string::npos; at = index.find("NUMBER"))
         index.replace(at, 6, number(entries));

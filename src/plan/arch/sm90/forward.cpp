@@ -147,9 +147,9 @@ std::optional<TableWords> table_words(const KernelRequest& request, const Forwar
         const int rest = room / stages - known;
         if (rest < unknown * kLeastWords) continue;
         TableWords words{stages, {}};
+        const int words_of_unknown = std::min(rest / std::max(unknown, 1), kMostWords) / 4 * 4;
         for (const std::int64_t entries : request.table_entries)
-            words.of_tables.push_back(entries != 0 ? words_of(entries)
-                                                   : std::min(rest / unknown, kMostWords) / 4 * 4);
+            words.of_tables.push_back(entries != 0 ? words_of(entries) : words_of_unknown);
         return words;
     }
     return {};
