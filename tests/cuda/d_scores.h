@@ -9,8 +9,24 @@
 #include "common/arguments.h"
 #include "ir/interp.h"
 #include "passes/mod.h"
+#include "sm90/arguments.h"
 
 namespace flexc::test {
+
+// Two batches of four heads that share two of keys, with and without offsets of positions.
+inline ::sm90::KernelArguments random_attention(int q_len, int kv_len, std::mt19937& random) {
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    ::sm90::KernelArguments attention{};
+    attention.batch = 2;
+    attention.heads = 4;
+    attention.kv_heads = 2;
+    attention.q_len = q_len;
+    attention.kv_len = kv_len;
+    attention.scale = 0.5F;
+    attention.q_offset = below(2) * below(60);
+    attention.kv_offset = below(2) * below(60);
+    return attention;
+}
 
 // Sizes of a call with q_offset and kv_offset, as the program sees them.
 ir::Environment environment_of(const AttentionArguments& attention, int head_dim);

@@ -1,8 +1,6 @@
 // Reads whose addresses are affine in q and kv: tiles of them as forward_sm90.cu copies these, and
 // the logits of a warp, run by threads of the host, against the score mod of each element.
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -14,11 +12,10 @@
 #include "d_scores.h"
 #include "host_arguments.h"
 #include "host_module.h"
-#include "ir/interp.h"
 #include "plan/plan.h"
 #include "plan/program.h"
 #include "random_data.h"
-#include "sm90/arguments.h"
+#include "warp_logits.h"
 
 namespace {
 
@@ -104,49 +101,20 @@ std::vector<int> check(const Case& one, std::mt19937& random, int rounds) {
         cuda::emit_mod(decomposed.mod, decomposed.parts, config, {.dtype = DType::bf16}));
     std::vector<int> reaches;
     for (int round = 0; round < rounds; ++round) {
-        ::sm90::KernelArguments attention{};
-        attention.batch = 2;
-        attention.heads = 4;
-        attention.kv_heads = 2;
-        attention.q_len = 1 + below(450);
-        attention.kv_len = 1 + below(450);
-        attention.scale = 0.5F;
-        attention.q_offset = below(2) * below(60);
-        attention.kv_offset = below(2) * below(60);
+        const ::sm90::KernelArguments attention =
+            test::random_attention(1 + below(450), 1 + below(450), random);
         ir::Environment at = test::environment_of(attention, one.head_dim);
         const test::RandomData data(mod->program, at, random);
         const auto rows = below(4) == 0 ? std::optional<test::HostArguments::Rows>()
                                         : test::HostArguments::Rows{below(9), below(9)};
         const test::HostArguments arguments(decomposed.mod, at, rows);
 
-        const int head = below(8), warp_row = 16 * below((attention.q_len + 15) / 16);
-        const int first_key = config.key_tile * below((attention.kv_len - 1) / config.key_tile + 1);
-        std::vector<float> products(static_cast<std::size_t>(16 * config.key_tile));
-        for (float& product : products)
-            product = static_cast<float>(test::random_real(random));
-        std::vector<float> logits = products;
-        reaches.push_back(module.function<Function>("run")(arguments.words(), &attention, head,
-                                                           warp_row, first_key, logits.data()));
-        at.b = head / 4;
-        at.h = head % 4;
-        at.h_kv = at.h / 2;
-        int wrong = 0;
-        for (std::size_t i = 0; i < products.size(); ++i) {
-            const int q = warp_row + static_cast<int>(i) / config.key_tile;
-            const int kv = first_key + static_cast<int>(i) % config.key_tile;
-            if (q >= attention.q_len || kv >= attention.kv_len) continue;
-            at.q_idx = q + attention.q_offset;
-            at.kv_idx = kv + attention.kv_offset;
-            at.score = products[i] * attention.scale;
-            const double expected =
-                ir::evaluate_boolean(mod->program, mod->mask, at)
-                    ? ir::evaluate_real(mod->program, mod->score, at) * 1.4426950408889634
-                    : -std::numeric_limits<double>::infinity();
-            if (expected == logits[i]) continue;
-            if (!(std::abs(expected - logits[i]) <= 1e-5 * std::max(1.0, std::abs(expected))))
-                ++wrong;
-        }
-        CHECK(wrong == 0);
+        const test::WarpProducts products(attention, config.key_tile, random);
+        std::vector<float> logits = products.values;
+        reaches.push_back(module.function<Function>("run")(arguments.words(), &attention,
+                                                           products.head, products.row,
+                                                           products.first_key, logits.data()));
+        CHECK(products.count_wrong(logits, *mod, attention, at) == 0);
     }
     return reaches;
 }

@@ -69,14 +69,8 @@ void check(const std::string& text, int reads, int head_dim, std::mt19937& rando
                       {.dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim}));
 
     for (int round = 0; round < 8; ++round) {
-        ::sm90::KernelArguments attention{};
-        attention.batch = 2;
-        attention.heads = 4;
-        attention.kv_heads = 2;
-        attention.q_len = 1 + below(400);
-        attention.kv_len = 1 + below(400);
-        attention.q_offset = below(2) * below(60);
-        attention.kv_offset = below(2) * below(60);
+        const ::sm90::KernelArguments attention =
+            test::random_attention(1 + below(400), 1 + below(400), random);
         ir::Environment at = test::environment_of(attention, head_dim);
         const test::RandomData data(mod->program, at, random);
         test::HostArguments arguments(*mod, at);

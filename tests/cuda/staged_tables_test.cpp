@@ -1,7 +1,6 @@
 // Tables that forward_sm90.cu keeps in shared memory: their copies and the logits of a warp, run by
 // 32 threads of the host, against the score mod of each element.
 #include <algorithm>
-#include <cmath>
 #include <random>
 #include <string>
 #include <vector>
@@ -13,11 +12,10 @@
 #include "d_scores.h"
 #include "host_arguments.h"
 #include "host_module.h"
-#include "ir/interp.h"
 #include "passes/decompose.h"
 #include "plan/plan.h"
 #include "random_data.h"
-#include "sm90/arguments.h"
+#include "warp_logits.h"
 
 namespace {
 
@@ -112,15 +110,8 @@ void check(const Case& one, std::mt19937& random) {
                                   test::emitted(*mod, config, {.dtype = DType::bf16}));
     std::vector<int> seen_sources;
     for (int round = 0; round < 6; ++round) {
-        ::sm90::KernelArguments attention{};
-        attention.batch = 2;
-        attention.heads = 4;
-        attention.kv_heads = 2;
-        attention.q_len = 90 + below(200);
-        attention.kv_len = 130 + below(200);
-        attention.scale = 0.5F;
-        attention.q_offset = below(2) * below(60);
-        attention.kv_offset = below(2) * below(60);
+        ::sm90::KernelArguments attention =
+            test::random_attention(90 + below(200), 130 + below(200), random);
         ir::Environment at = test::environment_of(attention, 64);
         at.sizes.insert(at.sizes.end(), one.sizes.begin(), one.sizes.end());
         const test::RandomData data(mod->program, at, random);
@@ -132,31 +123,12 @@ void check(const Case& one, std::mt19937& random) {
         module.function<void(const std::uint64_t*, const ::sm90::KernelArguments*)>("expand")(
             arguments.words(), &attention);
 
-        const int head = below(8), warp_row = 16 * below((attention.q_len + 15) / 16);
-        const int first_key = config.key_tile * below((attention.kv_len - 1) / config.key_tile + 1);
-        std::vector<float> products(static_cast<std::size_t>(16 * config.key_tile));
-        for (float& product : products)
-            product = static_cast<float>(test::random_real(random));
-        std::vector<float> logits = products;
-        seen_sources.push_back(module.function<Function>("run")(
-            arguments.words(), &attention, head, warp_row, first_key, logits.data()));
-        at.b = head / 4;
-        at.h = head % 4;
-        at.h_kv = at.h / 2;
-        int wrong = 0;
-        for (std::size_t i = 0; i < products.size(); ++i) {
-            const int q = warp_row + static_cast<int>(i) / config.key_tile;
-            const int kv = first_key + static_cast<int>(i) % config.key_tile;
-            if (q >= attention.q_len || kv >= attention.kv_len) continue;
-            at.q_idx = q + attention.q_offset;
-            at.kv_idx = kv + attention.kv_offset;
-            at.score = products[i] * attention.scale;
-            const double expected =
-                ir::evaluate_real(mod->program, mod->score, at) * 1.4426950408889634;
-            if (!(std::abs(expected - logits[i]) <= 1e-5 * std::max(1.0, std::abs(expected))))
-                ++wrong;
-        }
-        CHECK(wrong == 0);
+        const test::WarpProducts products(attention, config.key_tile, random);
+        std::vector<float> logits = products.values;
+        seen_sources.push_back(module.function<Function>("run")(arguments.words(), &attention,
+                                                                products.head, products.row,
+                                                                products.first_key, logits.data()));
+        CHECK(products.count_wrong(logits, *mod, attention, at) == 0);
     }
     for (const int source : seen_sources)
         CHECK(std::ranges::find(one.sources, source) != one.sources.end());

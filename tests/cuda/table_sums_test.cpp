@@ -88,14 +88,8 @@ int check(const Tables& tables, int head_dim, std::mt19937& random) {
 
     int added = 0;
     for (int round = 0; round < 3; ++round) {
-        ::sm90::KernelArguments attention{};
-        attention.batch = 2;
-        attention.heads = 4;
-        attention.kv_heads = 2;
-        attention.q_len = 90 + below(90);
-        attention.kv_len = 140 + below(200);
-        attention.q_offset = below(2) * below(60);
-        attention.kv_offset = below(2) * below(60);
+        const ::sm90::KernelArguments attention =
+            test::random_attention(90 + below(90), 140 + below(200), random);
         ir::Environment at = test::environment_of(attention, head_dim);
         const test::RandomData data(mod->program, at, random);
         test::HostArguments arguments(*mod, at);
