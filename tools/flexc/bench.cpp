@@ -131,8 +131,8 @@ void print_summary(const nlohmann::json& value) {
 
 // Ranks take turns with one of them, and wait for each other: there are no rests and no flushes.
 void run_ranks(const BenchOptions& options) {
-    if (!options.bench.requests.empty() || options.rested || !options.schedule.empty()) {
-        fail_usage("--ranks is for dense layouts, without --requests, --rested and --schedule");
+    if (options.rested || !options.schedule.empty()) {
+        fail_usage("--ranks is without --rested and --schedule");
     }
     const auto device = device_of(options.ranks, options.bench.device);
     auto option = options.bench;
@@ -142,7 +142,7 @@ void run_ranks(const BenchOptions& options) {
     bench.mod.options.backward = options.backward;
     apply(options.choice, bench.mod.options);
     const auto output_type = parse_output_type(options.output_type);
-    const auto communicator = open_ranks(options.ranks);
+    const auto communicator = open_ranks(options.ranks, bench.mod.options);
     const bool is_first = communicator->rank() == 0;
     const Progress progress(is_first);
     progress.say(formatted("timing {} ranks, and one alone ...", communicator->ranks()));
@@ -172,9 +172,9 @@ void run(const BenchOptions& options) {
         run_ranks(options);
         return;
     }
-    open_ranks(options.ranks); // refuses an exchange
-    const Progress progress(true);
     auto bench = make_case(options.bench);
+    open_ranks(options.ranks, bench.mod.options); // refuses an exchange
+    const Progress progress(true);
     const auto& problem = bench.problem;
     auto& compile_options = bench.mod.options;
     compile_options.backward = options.backward;

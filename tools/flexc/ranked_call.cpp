@@ -14,6 +14,9 @@ constexpr const char* kOutputs[] = {"o", "lse", "dq", "dk", "dv"};
 
 std::vector<std::int64_t> RankTensor::shape(std::int64_t rows) const {
     std::vector<std::int64_t> shape = {batch, heads, rows};
+    if (is_packed) {
+        shape = {rows, heads};
+    }
     if (columns != 0) {
         shape.push_back(columns);
     }
@@ -32,21 +35,25 @@ RankedCall::RankedCall(RankedProblem problem, std::shared_ptr<Communicator> comm
     compile_ms_ = milliseconds(
         [&] { kernel_ = value_of(compile_distributed(problem_.text, problem_.options)); });
     const int ranks = communicator_->ranks();
-    const auto& sizes = problem_.shape.sizes;
+    const auto& shape = problem_.shape;
+    const std::int64_t queries =
+        shape.query_layout == Layout::ragged ? shape.q_rows : shape.sizes.q_len;
+    const std::int64_t keys =
+        shape.key_layout == Layout::ragged ? shape.kv_rows : shape.sizes.kv_len;
     const std::string_view exchange = option.exchange;
     // Wherever keys travel, across nodes too; a ring by itself is what zigzag is told from.
     const bool is_zigzag =
         (exchange != "ring" && exchange != "ulysses") || option.ranks_per_node > 0;
-    queries_ = value_of(is_zigzag ? Shards::zigzag(sizes.q_len, ranks)
-                                  : Shards::contiguous(sizes.q_len, ranks));
-    keys_ = value_of(is_zigzag ? Shards::zigzag(sizes.kv_len, ranks)
-                               : Shards::contiguous(sizes.kv_len, ranks));
+    const auto dealt = is_zigzag ? &Shards::zigzag : &Shards::contiguous;
+    queries_ = value_of(dealt(queries, ranks));
+    keys_ = value_of(dealt(keys, ranks));
     options_.exchange = exchange == "auto"      ? Exchange::automatic
                         : exchange == "gather"  ? Exchange::all_gather
                         : exchange == "ulysses" ? Exchange::ulysses
                                                 : Exchange::ring;
     options_.ranks_per_node = option.ranks_per_node;
     options_.scale = problem_.scale;
+    options_.lengths = shape.lengths.view();
     for (const auto& [name, value] : problem_.params) {
         params_.push_back({name, value});
     }
@@ -56,16 +63,18 @@ RankedCall::RankedCall(RankedProblem problem, std::shared_ptr<Communicator> comm
 RankTensor& RankedCall::add(const std::string& name, DType dtype, bool is_query,
                             std::int64_t columns) {
     const auto& sizes = problem_.shape.sizes;
+    const bool is_packed = problem_.shape.query_layout == Layout::ragged;
     auto& tensor = tensors_[name];
     tensor = {.name = name,
               .dtype = dtype,
-              .batch = sizes.batch,
+              .batch = is_packed ? 1 : sizes.batch,
               .heads = is_query ? sizes.heads : sizes.kv_heads,
               .columns = columns,
+              .is_packed = is_packed,
               .shards = is_query ? &queries_ : &keys_,
               .bytes = {},
               .memory = {}};
-    tensor.bytes.resize(tensor.bytes_of(rank_));
+    tensor.bytes.resize(tensor.bytes_of(tensor.shards->rows(rank_)));
     return tensor;
 }
 

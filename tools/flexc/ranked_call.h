@@ -26,20 +26,26 @@ struct RankedProblem {
     bool backward = false;
 };
 
-// [B, H, S, columns], or [B, H, S] where columns is 0: this rank's rows of a whole tensor.
+// This rank's rows of a whole tensor: [B, H, S, columns], or packed [S, H, columns]; without the
+// last where columns is 0.
 struct RankTensor {
     std::string name;
     DType dtype = DType::f32;
-    std::int64_t batch = 0, heads = 0, columns = 0;
+    std::int64_t batch = 0, heads = 0, columns = 0; // batch: 1 of packed ones
+    bool is_packed = false;
     const Shards* shards = nullptr;
     std::vector<std::byte> bytes;
     DeviceMemory memory; // on a GPU
 
     std::size_t row_bytes() const {
-        return static_cast<std::size_t>(std::max<std::int64_t>(columns, 1)) * size_of(dtype);
+        return static_cast<std::size_t>(std::max<std::int64_t>(columns, 1) *
+                                        (is_packed ? heads : 1)) *
+               size_of(dtype);
     }
-    std::size_t bytes_of(int rank) const {
-        return static_cast<std::size_t>(batch * heads * shards->rows(rank)) * row_bytes();
+    // Of S rows that lie together.
+    std::int64_t blocks() const { return is_packed ? 1 : batch * heads; }
+    std::size_t bytes_of(std::int64_t rows) const {
+        return static_cast<std::size_t>(blocks() * rows) * row_bytes();
     }
     std::vector<std::int64_t> shape(std::int64_t rows) const;
     TensorView view(int rank);
@@ -47,10 +53,10 @@ struct RankTensor {
     // Calls visit(byte of the whole, byte of the rank's, bytes) for runs of rows without gaps.
     template <typename Visit> void each_run(int rank, Visit visit) const {
         std::size_t own = 0;
-        for (std::int64_t head = 0; head < batch * heads; ++head) {
+        for (std::int64_t block = 0; block < blocks(); ++block) {
             for (const auto& range : shards->ranges(rank)) {
                 const auto begin =
-                    static_cast<std::size_t>(head * shards->length() + range.begin) * row_bytes();
+                    static_cast<std::size_t>(block * shards->length() + range.begin) * row_bytes();
                 const auto size = static_cast<std::size_t>(range.count()) * row_bytes();
                 visit(begin, own, size);
                 own += size;

@@ -50,7 +50,7 @@ void collect(Communicator& communicator, const RankTensor& tensor,
             (*parts)[rank] = tensor.bytes;
         } else if (own_rank == 0) {
             auto& part = (*parts)[rank];
-            part.resize(tensor.bytes_of(rank));
+            part.resize(tensor.bytes_of(tensor.shards->rows(rank)));
             receives.push_back({rank, part.data(), part.size()});
         }
     }
@@ -67,12 +67,11 @@ void collect(Communicator& communicator, const RankTensor& tensor,
                        .dtype = tensor.dtype,
                        .shape = tensor.shape(tensor.shards->length()),
                        .bytes = {}};
-    whole.bytes.resize(
-        static_cast<std::size_t>(tensor.batch * tensor.heads * tensor.shards->length()) *
-        tensor.row_bytes());
+    whole.bytes.resize(tensor.bytes_of(tensor.shards->length()));
     for (const auto& [rank, part] : *parts) {
+        const std::byte* const own = part.data();
         tensor.each_run(rank, [&](std::size_t to, std::size_t from, std::size_t size) {
-            std::memcpy(whole.bytes.data() + to, part.data() + from, size);
+            std::memcpy(whole.bytes.data() + to, own + from, size);
         });
     }
     outputs.push_back(std::move(whole));
@@ -98,7 +97,7 @@ void add_rank_options(CommandLine command, RankOption& option) {
                    "number, and keys travel across nodes by ring");
 }
 
-std::shared_ptr<Communicator> open_ranks(const RankOption& option) {
+std::shared_ptr<Communicator> open_ranks(const RankOption& option, const CompileOptions& layouts) {
     if (option.ranks == "one") {
         if (option.exchange != "auto") {
             fail_usage("--exchange is between ranks: give --ranks mpi or nccl too");
@@ -107,6 +106,11 @@ std::shared_ptr<Communicator> open_ranks(const RankOption& option) {
             fail_usage("--ranks-per-node is of --ranks mpi or nccl, with --exchange ulysses");
         }
         return nullptr;
+    }
+    if (layouts.query_layout != layouts.key_layout || layouts.key_layout == Layout::paged) {
+        fail_usage(formatted("--ranks is for queries and keys that are both dense or both ragged, "
+                             "not for {} queries and {} keys",
+                             name(layouts.query_layout), name(layouts.key_layout)));
     }
     if (option.ranks == "mpi") {
         return value_of(mpi_communicator());

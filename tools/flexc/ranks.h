@@ -15,7 +15,7 @@ namespace flexc::cli {
 
 void add_rank_options(CommandLine command, RankOption& option);
 // Null for one rank alone; options that do not go together are usage errors.
-std::shared_ptr<Communicator> open_ranks(const RankOption& option);
+std::shared_ptr<Communicator> open_ranks(const RankOption& option, const CompileOptions& layouts);
 // Of this rank; asked: by --device, which may name no other.
 Device device_of(const RankOption& option, std::string_view asked = "auto");
 

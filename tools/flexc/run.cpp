@@ -211,11 +211,9 @@ void run(const RunOptions& options) {
     // What these refuse is said before files are opened.
     apply(options.choice, mod.options);
     apply(options.layout, mod.options);
-    const auto communicator = open_ranks(options.ranks);
-    if (communicator != nullptr &&
-        (!is_dense(options.layout) || options.report_out_of_range || is_part(options.part))) {
-        fail_usage("--ranks is for dense layouts with all heads, without "
-                   "--report-out-of-range");
+    const auto communicator = open_ranks(options.ranks, mod.options);
+    if (communicator != nullptr && (options.report_out_of_range || is_part(options.part))) {
+        fail_usage("--ranks is for all heads, without --report-out-of-range");
     }
     const auto output_type = parse_output_type(options.output_type);
     const auto signature = signature_of(mod);
