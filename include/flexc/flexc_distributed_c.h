@@ -97,6 +97,11 @@ FLEXC_API void flexc_communicator_free(flexc_communicator* communicator);
 FLEXC_API int32_t flexc_communicator_rank(const flexc_communicator* communicator); /* -1 for NULL */
 FLEXC_API int32_t flexc_communicator_ranks(const flexc_communicator* communicator);
 
+/* Instead of a call that the other ranks make, from a rank that cannot: they get an error with
+ * `why` that names it, as does this one. */
+FLEXC_API flexc_status flexc_communicator_refuse(const flexc_communicator* communicator,
+                                                 const char* why, flexc_error** error);
+
 /* What torchrun tells a process by RANK, WORLD_SIZE and LOCAL_RANK. */
 typedef struct flexc_launched_rank {
     uint32_t struct_size;

@@ -309,6 +309,15 @@ int32_t flexc_communicator_ranks(const flexc_communicator* communicator) {
     return communicator == nullptr ? 0 : communicator->communicator->ranks();
 }
 
+flexc_status flexc_communicator_refuse(const flexc_communicator* communicator, const char* why,
+                                       flexc_error** error) {
+    return call(error, [&]() -> Result<void> {
+        if (communicator == nullptr) return invalid("communicator is NULL");
+        if (why == nullptr) return invalid("why is NULL");
+        return refused(*communicator->communicator, invalid(why));
+    });
+}
+
 flexc_status flexc_torchrun_rank(flexc_launched_rank* launched, flexc_error** error) {
     return call(error, [&]() -> Result<void> {
         const auto told = flexc::torchrun_rank();

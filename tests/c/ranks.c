@@ -207,7 +207,8 @@ typedef struct rank_work {
     flexc_communicator* communicator;
     const flexc_shards* shards;
     flexc_distributed_options options;
-    int is_wrong; /* this rank's call has no shape that fits */
+    int is_wrong;        /* this rank's call has no shape that fits */
+    const char* refusal; /* what it says instead of its call */
     tensors* whole;
     tensors own;
     flexc_traffic traffic;
@@ -258,6 +259,8 @@ static flexc_status run_rank(rank_work* work, flexc_error** error) {
     strncpy(work->explanation, flexc_text_data(text), sizeof work->explanation - 1);
     flexc_text_free(text);
     if (work->is_wrong) all.q.struct_size = 0;
+    if (status == FLEXC_OK && work->refusal != NULL)
+        status = flexc_communicator_refuse(work->communicator, work->refusal, error);
     if (status == FLEXC_OK)
         status = flexc_distributed_forward(work->kernel, plan, &all.forward, all.buffers, 2, NULL,
                                            error);
@@ -409,22 +412,27 @@ static void test_exchanges(const flexc_distributed_kernel* whole,
                     flexc_communicator_free(works[rank].communicator);
             }
 
-    /* One rank's struct cannot be read: all have an error at once, and may go on. */
-    for (int rank = 0; rank < RANKS; ++rank) {
-        memset(&works[rank], 0, sizeof works[rank]);
-        works[rank].kernel = sharded;
-        works[rank].shards = shards[0];
-        works[rank].options = options;
-        works[rank].options.exchange = FLEXC_EXCHANGE_ULYSSES;
-        works[rank].whole = alone;
-        works[rank].is_wrong = rank == 1;
-    }
-    run_ranks(works);
-    for (int rank = 0; rank < RANKS; ++rank) {
-        CHECK(works[rank].status == FLEXC_ERROR_INVALID_OPTION);
-        CHECK(strcmp(works[rank].message, rank == 1 ? "q: struct_size is not set"
-                                                    : "rank 1: q: struct_size is not set") == 0);
-        flexc_communicator_free(works[rank].communicator);
+    /* One rank's struct cannot be read, or it has none: all have an error at once, and may go on.
+     */
+    static const char* const kWrong[] = {"rank 1: q: struct_size is not set", "rank 1: no rows"};
+    for (int way = 0; way < 2; ++way) {
+        for (int rank = 0; rank < RANKS; ++rank) {
+            memset(&works[rank], 0, sizeof works[rank]);
+            works[rank].kernel = sharded;
+            works[rank].shards = shards[0];
+            works[rank].options = options;
+            works[rank].options.exchange = FLEXC_EXCHANGE_ULYSSES;
+            works[rank].whole = alone;
+            works[rank].is_wrong = rank == 1 && way == 0;
+            works[rank].refusal = rank == 1 && way == 1 ? "no rows" : NULL;
+        }
+        run_ranks(works);
+        for (int rank = 0; rank < RANKS; ++rank) {
+            CHECK(works[rank].status == FLEXC_ERROR_INVALID_OPTION);
+            CHECK(strcmp(works[rank].message, kWrong[way] + (rank == 1 ? strlen("rank 1: ") : 0)) ==
+                  0);
+            flexc_communicator_free(works[rank].communicator);
+        }
     }
     for (int which = 0; which < 3; ++which)
         flexc_shards_free(shards[which]);
@@ -487,6 +495,8 @@ static void test_refusals(const flexc_distributed_kernel* kernel) {
     CHECK_NULL(flexc_distributed_plan_traffic(NULL, NULL, &error), "plan");
     CHECK_NULL(flexc_distributed_plan_explain(NULL, NULL, &error), "explanation");
     flexc_shards_free(shards);
+    CHECK_NULL(flexc_communicator_refuse(NULL, "why", &error), "communicator");
+    CHECK_NULL(flexc_communicator_refuse(communicator, NULL, &error), "why");
     flexc_communicator_free(communicator);
     flexc_communicator_free(NULL);
     flexc_distributed_plan_free(NULL);
