@@ -36,7 +36,8 @@ command_wheel() {
         "${options[@]}" >"$root/build/wheel.log" 2>&1 ||
         { tail -n 40 "$root/build/wheel.log" >&2; die "the wheel could not be built"; }
     # Puts in what the libraries need, and names the oldest glibc that they run with.
-    PATH=$python_tools/bin:$PATH "$python_tools/bin/auditwheel" repair build/wheels/*.whl -w build/dist \
+    # MPI is the one of the machine: what opens the backend for it has it.
+    PATH=$python_tools/bin:$PATH "$python_tools/bin/auditwheel" repair --exclude 'libmpi.so.*' build/wheels/*.whl -w build/dist \
         >"$root/build/auditwheel.log" 2>&1 ||
         { tail -n 20 "$root/build/auditwheel.log" >&2; die "auditwheel found something"; }
     made=$(ls build/dist/*.whl)
@@ -85,6 +86,8 @@ command_test_python() {
         say "installing JAX under build/python"
         python_environment "$python_tests" jax || say "JAX could not be installed (build/pip.log); its tests will skip"
     fi
+    "$python_tests/bin/python" -c 'import mpi4py' 2>/dev/null || python_environment "$python_tests" mpi4py ||
+        say "mpi4py could not be installed (build/pip.log); ranks are tested without it"
     say "tests of the Python package"
     "$python_tests/bin/python" -m pytest -q -rs -p no:cacheprovider tests/python "$@"
 }

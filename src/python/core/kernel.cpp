@@ -1,16 +1,18 @@
 #include "kernel.h"
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "call_tensors.h"
 #include "error.h"
 #include "flexc/flexc_c.h"
 #include "lengths.h"
 #include "options.h"
+#include "run_values.h"
 #include "tensor.h"
+#include "type.h"
 
 namespace flexc::python {
 
@@ -58,13 +60,6 @@ PyTypeObject* plan_type = nullptr;
 flexc_kernel* kernel_of(PyObject* self) { return reinterpret_cast<KernelObject*>(self)->kernel; }
 PlanState& state_of(PyObject* self) { return *reinterpret_cast<PlanObject*>(self)->state; }
 
-void free_object(PyObject* self) {
-    PyTypeObject* type = Py_TYPE(self);
-    auto* release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
-    release(self);
-    Py_DECREF(reinterpret_cast<PyObject*>(type));
-}
-
 void free_kernel(PyObject* self) {
     flexc_kernel_free(kernel_of(self));
     free_object(self);
@@ -79,107 +74,6 @@ PyObject* no_constructor(PyTypeObject*, PyObject*, PyObject*) {
     PyErr_SetString(PyExc_TypeError, "flexc.compile makes kernels, and a kernel makes plans");
     return nullptr;
 }
-
-bool read_names(PyObject* tuple, std::vector<std::string>& names) {
-    const Py_ssize_t count = PyTuple_Size(tuple);
-    for (Py_ssize_t i = 0; i < count; ++i)
-        if (!read_text(PyTuple_GetItem(tuple, i), names.emplace_back())) return false;
-    return count >= 0;
-}
-
-// Tensors by name, for the buffers or their gradients of one call.
-class NamedTensors {
-  public:
-    bool read(Tensors& tensors, PyObject* tuple, const std::vector<std::string>& names,
-              bool written) {
-        const Py_ssize_t count = PyTuple_Size(tuple);
-        if (count < 0) return false;
-        if (static_cast<std::size_t>(count) != names.size()) {
-            PyErr_Format(PyExc_ValueError, "%zd buffers were given, the plan has %zd", count,
-                         static_cast<Py_ssize_t>(names.size()));
-            return false;
-        }
-        tensors_.resize(names.size());
-        named_.reserve(names.size());
-        for (std::size_t i = 0; i < names.size(); ++i) {
-            PyObject* array = PyTuple_GetItem(tuple, static_cast<Py_ssize_t>(i));
-            if (!tensors.read(array, names[i].c_str(), written, tensors_[i])) return false;
-            if (array == Py_None) continue;
-            named_.push_back({sizeof(flexc_named_tensor), 0, names[i].c_str(), &tensors_[i]});
-        }
-        return true;
-    }
-    const flexc_named_tensor* data() const { return named_.data(); }
-    std::size_t size() const { return named_.size(); }
-
-  private:
-    std::vector<flexc_tensor> tensors_;
-    std::vector<flexc_named_tensor> named_;
-};
-
-constexpr std::array<const char*, 5> kForwardNames = {"q", "k", "v", "o", "lse"};
-constexpr std::array<const char*, 10> kBackwardNames = {"q",     "k",     "v",  "o",  "lse",
-                                                        "d_out", "d_lse", "dq", "dk", "dv"};
-
-// The tensors of a pass, in the order of the names; those from `written` on are results.
-template <std::size_t size> class PassTensors {
-  public:
-    static constexpr std::size_t count = size;
-    bool read(Tensors& tensors, PyObject* tuple, const std::array<const char*, count>& names,
-              std::size_t written) {
-        if (PyTuple_Size(tuple) != static_cast<Py_ssize_t>(count)) {
-            if (PyErr_Occurred() == nullptr)
-                PyErr_Format(PyExc_ValueError, "a pass has %zd tensors",
-                             static_cast<Py_ssize_t>(count));
-            return false;
-        }
-        for (std::size_t i = 0; i < count; ++i)
-            if (!tensors.read(PyTuple_GetItem(tuple, static_cast<Py_ssize_t>(i)), names[i],
-                              i >= written, all_[i]))
-                return false;
-        return true;
-    }
-    const flexc_tensor* operator[](std::size_t i) const { return &all_[i]; }
-
-  private:
-    std::array<flexc_tensor, count> all_;
-};
-
-class Forward : public PassTensors<5> {
-  public:
-    bool read(Tensors& tensors, PyObject* tuple) {
-        if (!PassTensors::read(tensors, tuple, kForwardNames, 3)) return false;
-        const PassTensors& t = *this;
-        struct_ = {sizeof struct_, 0, t[0], t[1], t[2], t[3], t[4], nullptr, nullptr, nullptr};
-        return true;
-    }
-    // (k_scale, v_scale), each may be None.
-    bool read_scales(Tensors& tensors, PyObject* tuple) {
-        if (!scales_.read(tensors, tuple, {"k_scale", "v_scale"}, 2)) return false;
-        struct_.k_scale = scales_[0];
-        struct_.v_scale = scales_[1];
-        return true;
-    }
-    const flexc_forward_tensors* get() const { return &struct_; }
-
-  private:
-    PassTensors<2> scales_;
-    flexc_forward_tensors struct_ = {};
-};
-
-class Backward : public PassTensors<10> {
-  public:
-    bool read(Tensors& tensors, PyObject* tuple) {
-        if (!PassTensors::read(tensors, tuple, kBackwardNames, 7)) return false;
-        const PassTensors& t = *this;
-        struct_ = {sizeof struct_, 0, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9]};
-        return true;
-    }
-    const flexc_backward_tensors* get() const { return &struct_; }
-
-  private:
-    flexc_backward_tensors struct_ = {};
-};
 
 // (q, k, v, o, d_out) like those of a plan's later calls, each may be None.
 class Like : public PassTensors<5> {
@@ -295,24 +189,12 @@ PyObject* kernel_out_of_range(PyObject* self, PyObject*) {
     return PyBool_FromLong(happened);
 }
 
-bool read_int64(PyObject* dict, const char* name, std::int64_t& value) {
-    PyObject* object = PyDict_GetItemString(dict, name);
-    if (object == nullptr || object == Py_None) return true;
-    value = PyLong_AsLongLong(object);
-    return PyErr_Occurred() == nullptr;
-}
-
 // Run-time values of a plan: scale, params and what a shard has.
 class PlanOptions {
   public:
     bool read(PyObject* dict) {
         options_.struct_size = sizeof options_;
-        if (PyObject* scale = PyDict_GetItemString(dict, "scale");
-            scale != nullptr && scale != Py_None) {
-            options_.has_scale = 1;
-            options_.scale = PyFloat_AsDouble(scale);
-            if (PyErr_Occurred() != nullptr) return false;
-        }
+        if (!read_scale(dict, options_.has_scale, options_.scale)) return false;
         std::int64_t accumulate = 0, threads = 0, per_call = 0;
         if (!read_int64(dict, "q_offset", options_.q_offset) ||
             !read_int64(dict, "kv_offset", options_.kv_offset) ||
@@ -328,30 +210,16 @@ class PlanOptions {
         options_.accumulate_gradients = accumulate != 0 ? 1 : 0;
         options_.block_mask_per_call = per_call != 0 ? 1 : 0;
         options_.cpu_threads = static_cast<std::int32_t>(threads);
-        PyObject* params = PyDict_GetItemString(dict, "params");
-        if (params == nullptr || params == Py_None) return true;
-        PyObject *key = nullptr, *value = nullptr;
-        Py_ssize_t at = 0;
-        names_.reserve(static_cast<std::size_t>(PyDict_Size(params)));
-        while (PyDict_Next(params, &at, &key, &value) != 0) {
-            std::string& name = names_.emplace_back();
-            if (!read_text(key, name)) return false;
-            const double number = PyFloat_AsDouble(value);
-            if (PyErr_Occurred() != nullptr) return false;
-            values_.push_back({sizeof(flexc_param_value), 0, nullptr, number});
-        }
-        for (std::size_t i = 0; i < values_.size(); ++i)
-            values_[i].name = names_[i].c_str();
-        options_.params = values_.data();
-        options_.param_count = values_.size();
+        if (!params_.read(dict)) return false;
+        options_.params = params_.data();
+        options_.param_count = params_.size();
         return true;
     }
     flexc_plan_options* get() { return &options_; }
 
   private:
     flexc_plan_options options_ = {};
-    std::vector<std::string> names_;
-    std::vector<flexc_param_value> values_;
+    ParamValues params_;
 };
 
 void find_rows(PlanState& state, const Lengths& lengths) {
@@ -452,8 +320,7 @@ PyObject* kernel_plan(PyObject* self, PyObject* arguments) {
         }
     }
     if (status != FLEXC_OK) return raise(error);
-    auto* allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(plan_type, Py_tp_alloc));
-    PyObject* made = allocate(plan_type, 0);
+    PyObject* made = allocate(plan_type);
     if (made == nullptr) return nullptr;
     reinterpret_cast<PlanObject*>(made)->state = state.release();
     return made;
@@ -625,13 +492,6 @@ PyType_Slot plan_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(free_plan)},
                             {0, nullptr}};
 PyType_Spec plan_spec = {"flexc._core.Plan", sizeof(PlanObject), 0, Py_TPFLAGS_DEFAULT, plan_slots};
 
-bool add_type(PyObject* module, PyType_Spec& spec, const char* name, PyTypeObject*& type) {
-    PyObject* made = PyType_FromSpec(&spec);
-    if (made == nullptr) return false;
-    type = reinterpret_cast<PyTypeObject*>(made);
-    return PyObject_SetAttrString(module, name, made) == 0;
-}
-
 } // namespace
 
 bool forward(PyObject* plan, const flexc_tensor* inputs, PyObject* out, PyObject* lse,
@@ -677,8 +537,7 @@ PyObject* compile(PyObject*, PyObject* arguments) {
         status = flexc_compile(source.c_str(), options.get(), &kernel, &error);
     }
     if (status != FLEXC_OK) return raise(error);
-    auto* allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(kernel_type, Py_tp_alloc));
-    const Object made = Object::take(allocate(kernel_type, 0));
+    const Object made = Object::take(allocate(kernel_type));
     if (!made) {
         flexc_kernel_free(kernel);
         return nullptr;

@@ -21,7 +21,7 @@ _BUFFER = re.compile(r"\s*(\w+)\s*\[([^\]]*)\]\s*(grad)?\s*$")
 Gradients = namedtuple("Gradients", ["q", "k", "v", "buffers"])
 
 
-def _choice(table, value, what):
+def choice(table, value, what):
     if value not in table:
         raise errors.InvalidOption(f"{what} is one of {', '.join(table)}, not {value!r}")
     return table[value]
@@ -32,7 +32,7 @@ def parse_device(device):
     if device is None:
         return 0, 0
     kind, _, index = str(device).partition(":")
-    return _choice(_DEVICES, kind, "device"), int(index or 0)
+    return choice(_DEVICES, kind, "device"), int(index or 0)
 
 
 def _declare_buffer(name, declared):
@@ -67,24 +67,24 @@ def compile_options(dtype="bf16", head_dim=64, head_dim_v=None, device=None, mas
         "buffers": [_declare_buffer(name, declared) for name, declared in (buffers or {}).items()],
         "params": [_declare_param(name, value) for name, value in (params or {}).items()],
         "forward_only": int(not backward), "deterministic": int(deterministic),
-        "gradient_type": _choice(_GRADIENT_TYPES, gradient_type, "gradient_type"),
+        "gradient_type": choice(_GRADIENT_TYPES, gradient_type, "gradient_type"),
         "report_out_of_range": int(report_out_of_range),
-        "forward_kernel": _choice(_FORWARD_KERNELS, forward_kernel, "forward_kernel"),
-        "backward_kernel": _choice(_BACKWARD_KERNELS, backward_kernel, "backward_kernel"), "schedule": schedule,
+        "forward_kernel": choice(_FORWARD_KERNELS, forward_kernel, "forward_kernel"),
+        "backward_kernel": choice(_BACKWARD_KERNELS, backward_kernel, "backward_kernel"), "schedule": schedule,
         "source_name": source_name, "no_memory_cache": int(not memory_cache), "no_disk_cache": int(not disk_cache),
         "cache_directory": cache_directory, "cache_max_bytes": cache_max_bytes, "pack": pack,
         "max_compile_seconds": max_compile_seconds, "max_compile_memory": max_compile_memory,
         "part_of_heads": int(part_of_heads), "batch_invariant": int(batch_invariant),
         "kv_dtype": None if kv_dtype is None else arrays.dtype_name(kv_dtype),
-        "query_layout": _choice(layouts.LAYOUTS, query_layout, "query_layout"),
-        "key_layout": _choice(layouts.LAYOUTS, key_layout, "key_layout"),
+        "query_layout": choice(layouts.LAYOUTS, query_layout, "query_layout"),
+        "key_layout": choice(layouts.LAYOUTS, key_layout, "key_layout"),
     }
 
 
 _OPTIONS = tuple(inspect.signature(compile_options).parameters)
 
 
-def _prepared(options):
+def prepared_options(options):
     for name in options:
         if name not in _OPTIONS:
             near = difflib.get_close_matches(name, _OPTIONS, 1)
@@ -115,18 +115,18 @@ class Signature:
 
 def check(text, **options):
     """The signature of a program, or the error that compiling it would give. Compiles nothing."""
-    return Signature(_core.check(text, _prepared(options)))
+    return Signature(_core.check(text, prepared_options(options)))
 
 
 def explain(text, stage="plan", arch=None, **options):
     """A stage of the compiler as text: tokens, ast, ir, grad, deps, mask, plan, cuda or llvm."""
-    return _core.explain(text, stage, _prepared(options), arch)
+    return _core.explain(text, stage, prepared_options(options), arch)
 
 
 def supports(text, arch=None, **options):
     """None where `compile` would begin to compile this, else the error that it would raise."""
     try:
-        _core.supports(text, _prepared(options), arch)
+        _core.supports(text, prepared_options(options), arch)
     except errors.Error as error:
         return error
     return None
@@ -137,7 +137,7 @@ def mask(text, q_len, kv_len, *, batch=1, heads=1, kv_heads=None, tile=(128, 128
     """Which tiles of a program's mask are full, partly visible or empty: a picture in a notebook."""
     values = {name: arrays.visible(array) for name, array in (buffers or {}).items()}
     (batches, maps, rows, columns), text_of_tiles = _core.mask_map(
-        text, _prepared(options), (batch, heads, kv_heads or heads, q_len, kv_len), tuple(values),
+        text, prepared_options(options), (batch, heads, kv_heads or heads, q_len, kv_len), tuple(values),
         tuple(values.values()), tuple(tile), dict(params or {}))
     return Mask(batches, maps, rows, columns, tuple(tile), (q_len, kv_len), text_of_tiles)
 
@@ -159,12 +159,17 @@ def compile(text, **options):
     schedule, source_name, memory_cache, disk_cache, cache_directory, cache_max_bytes, pack, max_compile_seconds,
     max_compile_memory, part_of_heads, batch_invariant: as docs/embedding.md has them
     """
-    prepared = _prepared(options)
+    prepared = prepared_options(options)
     signature = Signature(_core.check(text, prepared))
     kernel, messages = _core.compile(text, prepared)
+    log(messages)
+    return Kernel(text, options, signature, kernel)
+
+
+def log(messages):
+    """What a compile said, as (level, text)."""
     for level, message in messages:
         _log.log(_LEVELS.get(level, logging.INFO), "%s", message)
-    return Kernel(text, options, signature, kernel)
 
 
 class Kernel:
@@ -266,7 +271,7 @@ class Kernel:
                                            "lengths: compile it with a query_layout or key_layout")
             return Plan(self, self._core.plan(sizes, *given), scale)
         options.update(pages=known.get("PAGES"),
-                       query_start=_choice(layouts.QUERY_STARTS, query_start, "query_start"))
+                       query_start=choice(layouts.QUERY_STARTS, query_start, "query_start"))
         return Plan(self, self._core.plan(sizes, *given, lengths), scale)
 
     def forward(self, q, k, v, buffers=None, *, out=None, lse=None, params=None, scale=None, stream=None, k_scale=None,
@@ -286,14 +291,30 @@ class Kernel:
         return plan.backward(q, k, v, out, lse, d_out, buffers, d_lse=d_lse, stream=stream)
 
     def _ordered(self, buffers):
-        buffers = {} if buffers is None else buffers
-        if not isinstance(buffers, Mapping):
-            raise errors.InvalidOption(f"buffers are a dict of arrays by their names, not {type(buffers).__name__}")
-        unknown = set(buffers) - set(self._buffers)
-        if unknown:
-            raise errors.InvalidOption(f"the program has no buffer {', '.join(sorted(unknown))}; "
-                                       f"it has {', '.join(self._buffers) or 'none'}")
-        return tuple(map(arrays.visible, map(buffers.get, self._buffers)))
+        return ordered(self._buffers, buffers)
+
+
+def ordered(names, buffers):
+    """The arrays of a dict in the order of a program's buffers."""
+    buffers = {} if buffers is None else buffers
+    if not isinstance(buffers, Mapping):
+        raise errors.InvalidOption(f"buffers are a dict of arrays by their names, not {type(buffers).__name__}")
+    unknown = set(buffers) - set(names)
+    if unknown:
+        raise errors.InvalidOption(f"the program has no buffer {', '.join(sorted(unknown))}; "
+                                   f"it has {', '.join(names) or 'none'}")
+    return tuple(map(arrays.visible, map(buffers.get, names)))
+
+
+def gradients_like(names, buffers, given, gradient_type):
+    """The arrays that gradients of these buffers go to, by name: those that are given, else new ones."""
+    results = dict(given or {})
+    for name in names:
+        if name not in results:
+            like = (buffers or {})[name]
+            dtype = "f32" if gradient_type == "f32" else arrays.dtype_name(like.dtype)
+            results[name] = arrays.empty(like, tuple(like.shape), dtype)
+    return results
 
 
 def declarations(options):
@@ -374,12 +395,7 @@ class Plan:
         kernel, see = self.kernel, arrays.visible
         dq, dk, dv = (self._like(like, tuple(like.shape), kernel.dtype, side) if given is None else given
                       for like, given, side in ((q, dq, 0), (k, dk, 1), (v, dv, 1)))
-        wide = kernel._options.get("gradient_type", "f32") == "f32"
-        results = dict(gradients or {})
-        for name in kernel._grads:
-            if name not in results:
-                like = (buffers or {})[name]
-                results[name] = arrays.empty(like, tuple(like.shape), "f32" if wide else arrays.dtype_name(like.dtype))
+        results = gradients_like(kernel._grads, buffers, gradients, kernel._options.get("gradient_type", "f32"))
         self._core.backward(
             (see(q), see(k), see(v), see(out), see(lse), see(d_out), None if d_lse is None else see(d_lse), dq, dk, dv),
             kernel._ordered(buffers), tuple(results[name] for name in kernel._grads), stream, workspace)
