@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/block_mask.h"
-#include "common/place.cuh"
+#include "common/tile_range.cuh"
 
 // The block mask of one (b, h), counted in rows before its own.
 __device__ inline long long rows_before(const BlockMask& mask, int b, int h) {

@@ -1,6 +1,8 @@
 // A mask over a warp's part of a tile, as bits.
 #pragma once
 
+#include "common/select.h"
+#include "common/static_for.cuh"
 #include "mod.cuh"
 
 // The value of another lane.
@@ -77,50 +79,88 @@ __device__ inline void look_together(unsigned (&visible)[2], const Line (&own)[2
     }
 }
 
-// Each part of the mask, as a value of its type: visit(part).
-template <int kCount, typename Visit> __device__ inline void for_parts(Visit visit) {
-    if constexpr (kCount > 0) {
-        for_parts<kCount - 1>(visit);
-        visit(mod::MaskPart<kCount - 1>{});
+// Parts of the mask, by their period: all, those that are the same again after so many tiles that
+// pass by, and the others.
+struct EveryPart {
+    static constexpr bool has(int) { return true; }
+};
+struct PartsThatRepeat {
+    static constexpr bool has(int period) { return period != 0; }
+};
+struct PartsThatDiffer {
+    static constexpr bool has(int period) { return period == 0; }
+};
+
+struct VisitsPart {
+    template <typename Part, typename Visit> static __device__ void visit(Part part, Visit visit) {
+        visit(part);
     }
+};
+struct PassesOver {
+    template <typename Part, typename Visit> static __device__ void visit(Part, Visit) {}
+};
+template <typename Parts, typename Visit, int... kParts>
+__device__ inline void for_parts(Visit visit, Indices<kParts...>) {
+    (Select<Parts::has(mod::MaskPart<kParts>::kPeriod), VisitsPart, PassesOver>::visit(
+         mod::MaskPart<kParts>{}, visit),
+     ...);
+}
+// Each of these, as a value of its type: visit(part).
+template <typename Parts, typename Visit> __device__ inline void for_parts(Visit visit) {
+    for_parts<Parts>(visit, IndicesTo<mod::kMaskParts>{});
 }
 
-// Some parts are the same again after so many tiles that pass by; 0 where no part is.
-template <int kCount> constexpr int longest_period() {
-    if constexpr (kCount > 0) {
-        constexpr int kOwn = mod::MaskPart<kCount - 1>::kPeriod;
-        return kOwn > longest_period<kCount - 1>() ? kOwn : longest_period<kCount - 1>();
-    } else {
-        return 0;
-    }
-}
+// The longest period of the first parts; 0 where none repeats.
+template <int kCount> struct LongestPeriod {
+    static constexpr int kOwn = mod::MaskPart<kCount - 1>::kPeriod;
+    static constexpr int kBefore = LongestPeriod<kCount - 1>::kValue;
+    static constexpr int kValue = kOwn > kBefore ? kOwn : kBefore;
+};
+template <> struct LongestPeriod<0> {
+    static constexpr int kValue = 0;
+};
+constexpr int kLongestPeriod = LongestPeriod<mod::kMaskParts>::kValue;
+static_assert(kLongestPeriod <= 2);
 
-// What these parts show, a lane's bits of each tile of a period.
+// What parts that repeat show, a lane's bits of each tile of a period.
 class RepeatingBits {
   public:
-    static constexpr int kPeriod = longest_period<mod::kMaskParts>();
-    static_assert(kPeriod <= 2);
-
-    // find(bits, tile): of the first tiles. Called where kPeriod is not 0. kPacks: both lines have
-    // half a word, and share one.
-    template <bool kPacks = false, typename Find> __device__ void fill(Find find) {
+    // find(bits, tile): of the first tiles.
+    template <typename Find> __device__ void fill(Find find) {
 #pragma unroll
-        for (int tile = 0; tile < kPeriod; ++tile) {
+        for (int tile = 0; tile < kLongestPeriod; ++tile) {
             bits_[tile][0] = bits_[tile][1] = ~0u;
             find(bits_[tile], tile);
-            if constexpr (kPacks)
-                bits_[tile][0] = (bits_[tile][0] & 0xffffu) | bits_[tile][1] << 16;
         }
     }
-    template <bool kPacks = false> __device__ void meet(unsigned (&visible)[2], int tile) const {
-        const bool is_second = kPeriod == 2 && tile % 2 != 0;
-        unsigned both = is_second ? bits_[1][0] : bits_[0][0];
-        if constexpr (kPacks) asm volatile("" : "+r"(both)); // or halves would be kept
+    __device__ void meet(unsigned (&visible)[2], int tile) const {
+        const bool is_second = is_second_of_two(tile);
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-            visible[i] &= kPacks ? both >> 16 * i : is_second ? bits_[1][i] : bits_[0][i];
+            visible[i] &= is_second ? bits_[1][i] : bits_[0][i];
     }
 
-  private:
+  protected:
+    static __device__ bool is_second_of_two(int tile) {
+        return kLongestPeriod == 2 && tile % 2 != 0;
+    }
     unsigned bits_[2][2];
+};
+
+// The same, of lines that have half a word each, and share one.
+class RepeatingHalves : public RepeatingBits {
+  public:
+    template <typename Find> __device__ void fill(Find find) {
+        RepeatingBits::fill([&](unsigned(&bits)[2], int tile) {
+            find(bits, tile);
+            bits[0] = (bits[0] & 0xffffu) | bits[1] << 16;
+        });
+    }
+    __device__ void meet(unsigned (&visible)[2], int tile) const {
+        unsigned both = is_second_of_two(tile) ? bits_[1][0] : bits_[0][0];
+        asm volatile("" : "+r"(both)); // or halves would be kept
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+            visible[i] &= both >> 16 * i;
+    }
 };

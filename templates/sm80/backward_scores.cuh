@@ -1,9 +1,9 @@
 // From a tile of products to P and dS, element by element: the same for every backward kernel.
 #pragma once
 
+#include "common/mask.cuh"
 #include "common/math.cuh"
 #include "sm80/backward_registers.cuh"
-#include "sm80/mask.cuh"
 
 namespace sm80 {
 

@@ -1,8 +1,8 @@
 // Scores of hidden elements become -inf.
 #pragma once
 
+#include "common/mask.cuh"
 #include "sm80/forward_tiles.cuh"
-#include "sm80/mask.cuh"
 
 namespace sm80 {
 

@@ -2,8 +2,8 @@
 // each the heads. A tile with few queries reads keys once for all of them.
 #pragma once
 
+#include "common/mask.cuh"
 #include "sm80/forward_tiles.cuh"
-#include "sm80/mask.cuh"
 
 namespace sm80 {
 

@@ -4,7 +4,7 @@
 // and lane_again() hide from the compiler that it is the same.
 #pragma once
 
-#include "common/place.cuh"
+#include "common/mask.cuh"
 #include "sm90/backward_order.cuh"
 
 namespace sm90 {
@@ -63,15 +63,14 @@ constexpr int kPairsAtOnce = kFolds ? 2 : 4; // where scores are modified in par
 // are shortest, half of them at once.
 constexpr bool kExchangesEarly = kAtOnce;
 
-constexpr bool kMaskIsBand = !mod::kHasMask || (mod::kHasBand && mod::kBandIsExact);
 // Whether a mask needs more registers than products leave. Bands without a prefix and masks that
 // compare one word of the query with one of the key (documents) do not; where warpgroups share keys
 // there is room. A mask that made a kernel spill counts as long.
 constexpr bool kMaskIsLong =
     !kSharesKeys && !mod::kHasScoreMod &&
     (kSaves.keys_again ||
-     (kMaskIsBand ? has(Clamp::last_least) && mod::kQueryTile < 128
-                  : sizeof(mod::Row) != sizeof(int) || sizeof(mod::Column) != sizeof(int)));
+     (Mask::kIsComparison ? has(Clamp::last_least) && mod::kQueryTile < 128
+                          : sizeof(mod::Row) != sizeof(int) || sizeof(mod::Column) != sizeof(int)));
 // Such a mask is evaluated before dP's product takes registers, unless long tiles and reads for
 // each element would delay that product.
 constexpr bool kLooksBetween = kMaskIsLong && !(mod::kMaskReadsElements && mod::kQueryTile == 128);

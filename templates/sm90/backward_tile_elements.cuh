@@ -214,7 +214,7 @@ class TileElements {
     }
 
     ThreadPositions positions_;
-    bool mask_shows_tile_; // of the tile, to every key
+    bool mask_shows_tile_ = false; // to every key
     KeyColumns columns_;
     VisibleQueries queries_;
     Index2dReads index_2d_reads_;

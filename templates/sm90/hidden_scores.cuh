@@ -52,6 +52,6 @@ class HidesByMask : public HidesByBand {
     unsigned visible_[2]; // of it
 };
 
-using HiddenScores = Select<VisibleKeys::kMaskIsBand, HidesByBand, HidesByMask>;
+using HiddenScores = Select<Mask::kIsComparison, HidesByBand, HidesByMask>;
 
 } // namespace sm90

@@ -1,7 +1,10 @@
-// Which queries of a tile see the keys of a warp of the backward kernel.
+// Which queries of a tile see the keys of a warp of the backward kernel. A class for each kind of
+// mask, with one interface, that of QueriesInside.
 #pragma once
 
+#include "common/mask.cuh"
 #include "common/place.cuh"
+#include "common/select.h"
 #include "common/visible_bits.cuh"
 #include "sm90/backward_lengths.cuh"
 #include "sm90/backward_registers.cuh"
@@ -9,109 +12,188 @@
 
 namespace sm90 {
 
-// Of one thread: its two keys, and in each eight queries two. Knows nothing of scores.
-class VisibleQueries {
+// A thread's key, in the tensor: kept, or found again.
+struct KeptKey {
+    static __device__ int of(int key) { return key; }
+};
+struct KeyAgain {
+    static __device__ int of(int key) { return computed_again(key); }
+};
+// Persistent kernels have no registers for it.
+using OwnKey = Select<mod::kPersistent || kSaves.positions_again, KeyAgain, KeptKey>;
+
+// What looking at a mask keeps in registers: a thread's lane, and what the program computes once;
+struct KeepsForMask {
+    static __device__ int lane(int kept) { return lane_of_form(kept); }
+    static __device__ mod::Launch launch(const mod::Arguments&, const HeadPlace& place) {
+        return place.launch;
+    }
+    // Of the query that a lane looks from.
+    static __device__ int query(int lane) { return lane; }
+};
+// or nothing, also from tile to tile, because registers are shortest with long masks.
+struct FindsForMask : KeepsForMask {
+    static __device__ int lane(int kept) {
+        return kSaves.lane_again ? lane_again() : computed_again(kept);
+    }
+    static __device__ mod::Launch launch(const mod::Arguments& arguments, const HeadPlace&) {
+        read_again(arguments);
+        return mod::at_launch(arguments);
+    }
+};
+// Otherwise the compiler would keep the rows of all words in registers.
+struct FindsQueriesForMask : FindsForMask {
+    static __device__ int query(int lane) { return computed_again(lane); }
+};
+using MaskRegisters =
+    Select<!kMaskIsLong, KeepsForMask, Select<kStagesRows, FindsForMask, FindsQueriesForMask>>;
+
+// What the program computes for a query of a tile: computed where a lane looks from it, or staged.
+struct ComputedRowsForMask {
+    const mod::Row* rows; // not used
+    static __device__ mod::Row of(int, const mod::Arguments& arguments, const mod::Launch& launch,
+                                  const HeadPlace& place, int q) {
+        return mod::at_row(arguments, launch, place.head, place.b, place.h, place.h_kv, q);
+    }
+};
+struct StagedRowsForMask {
+    const mod::Row* rows;
+    __device__ mod::Row of(int query, const mod::Arguments&, const mod::Launch&, const HeadPlace&,
+                           int) const {
+        return rows[query];
+    }
+};
+using MaskRows = Select<kStagesRows, StagedRowsForMask, ComputedRowsForMask>;
+
+// Inside of the lengths, and of the band. Of one thread: its two keys, and in each eight queries
+// two. Knows nothing of scores.
+class QueriesInside {
   public:
     // columns: what the program computes once for each of the thread's keys. Given again to find():
     // a reference to what lies beside this object would keep both in memory.
-    __device__ VisibleQueries(TileLength length, const mod::Arguments& arguments,
-                              const HeadPlace& place, const KeyColumns& columns, int warp_key,
-                              int lane)
-        : length_(length), arguments_(arguments), place_(place), warp_key_(warp_key), lane_(lane) {
-        if constexpr (kRepeats)
-            repeating_.fill<kPacks>([&](unsigned(&bits)[2], int tile) {
-                meet_parts<true>(bits, tile * mod::kQueryTile, columns, nullptr);
-            });
-    }
+    __device__ QueriesInside(TileLength length, const mod::Arguments& arguments,
+                             const HeadPlace& place, const KeyColumns&, int warp_key, int lane)
+        : length_(length), arguments_(arguments), place_(place), warp_key_(warp_key), lane_(lane) {}
 
     // Whether all of a tile see the warp's keys; for the whole warp. mask_shows_tile: the block
     // mask, if it has one, says so.
-    __device__ bool are_all(int tile_query, bool mask_shows_tile) const {
+    __device__ bool are_all(int tile_query, bool) const {
         const int last_query = tile_query + kScoreQueries - 1, last_key = warp_key_ + 15;
-        if (last_query >= length_.queries() || last_key >= length_.keys()) return false;
-        if constexpr (!mod::kHasMask) return true;
-        if constexpr (mod::kHasBlockMask) return mask_shows_tile;
-        return kMaskIsBand && place_.band_holds(tile_query, last_query, warp_key_, last_key);
+        return last_query < length_.queries() && last_key < length_.keys();
     }
 
     // One bit for each of the thread's queries, for each of its keys. `rows`: of the tile, where
     // kStagesRows.
-    __device__ void find(unsigned (&visible)[2], int tile_query, const KeyColumns& columns,
-                         const mod::Row* rows) const {
+    __device__ void find(unsigned (&visible)[2], int tile_query, const KeyColumns&,
+                         const mod::Row*) const {
         const int lane = own_lane();
         const int first = tile_query + lane % 4 * 2;
 #pragma unroll
         for (int key = 0; key < 2; ++key) {
-            // Persistent kernels have no registers for this.
-            const int own = warp_key_ + lane / 4;
-            const int position =
-                (mod::kPersistent || kSaves.positions_again ? computed_again(own) : own) + 8 * key;
-            int low = 0, high = length_.queries() - 1;
-            if constexpr (mod::kHasBand) {
-                low = max(place_.first_query(position), low);
-                high = min(place_.last_query(position), high);
-            }
-            visible[key] =
-                position >= length_.keys() ? 0 : bits_to(high - first) & ~bits_to(low - 1 - first);
+            const int position = OwnKey::of(warp_key_ + lane / 4) + 8 * key;
+            const Positions seen = place_.queries_within(position, {0, length_.queries() - 1});
+            visible[key] = position >= length_.keys()
+                               ? 0
+                               : bits_to(seen.last - first) & ~bits_to(seen.first - 1 - first);
         }
-        if constexpr (!kMaskIsBand) meet_parts<false>(visible, tile_query, columns, rows);
-        if constexpr (kRepeats) repeating_.meet<kPacks>(visible, tile_query / mod::kQueryTile);
     }
 
-  private:
-    // Bits of mask parts that repeat from tile to tile are kept in half of the words; where
-    // registers are short and tiles long, not at all.
-    static constexpr bool kRepeats = !kMaskIsBand && RepeatingBits::kPeriod != 0 && !kSharesKeys &&
-                                     !(kSaves.keys_again && kIsLong);
-    static constexpr bool kPacks = kSaves.keys_again && kScoreQueries == 64;
-
-    // What every part of the mask shows: of those that repeat, or of the others.
-    template <bool kRepeating>
-    __device__ void meet_parts(unsigned (&visible)[2], int tile_query, const KeyColumns& columns,
-                               const mod::Row* rows) const {
-        if constexpr (kMaskIsLong) read_again(arguments_);
-        const mod::Launch launch = kMaskIsLong ? mod::at_launch(arguments_) : place_.launch;
-        const int lane = own_lane();
-        mod::Column own[2];
-        columns.find(own, lane);
-        const auto kv_of = [&](int index) { return length_.kv_idx(warp_key_ + index); };
-        for_parts<mod::kMaskParts>([&](auto part) {
-            if constexpr ((kRepeats && part.kPeriod != 0) == kRepeating) {
-                unsigned seen[2];
-                look_together<kScoreQueries>(
-                    seen, own, own_lane(),
-                    [&](const mod::Column& x, int i, const mod::Column& y, int j) {
-                        return part.alike(x, kv_of(i), y, kv_of(j));
-                    },
-                    [&](int word, const mod::Column& column, int index) {
-                        // Otherwise the compiler would keep the rows of all words in registers.
-                        const int other = kStagesRows || !kMaskIsLong ? lane : computed_again(lane);
-                        const int query = 32 * word + other, kv = kv_of(index);
-                        const int q = length_.q_idx(tile_query + query);
-                        const mod::Row row = kStagesRows && !kRepeating
-                                                 ? rows[query]
-                                                 : mod::at_row(arguments_, launch, place_.head,
-                                                               place_.b, place_.h, place_.h_kv, q);
-                        return part.visible({arguments_, launch, place_.head, row, column, place_.b,
-                                             place_.h, place_.h_kv, q, kv, q, kv, nullptr, 0, 0,
-                                             nullptr});
-                    });
-                visible[0] &= seen[0];
-                visible[1] &= seen[1];
-            }
-        });
-    }
-
-    // Long masks keep nothing from tile to tile, because registers are shortest there.
-    __device__ int own_lane() const {
-        return kSaves.lane_again ? lane_again() : kMaskIsLong ? computed_again(lane_) : lane_;
-    }
+  protected:
+    __device__ int own_lane() const { return MaskRegisters::lane(lane_); }
 
     TileLength length_;
     const mod::Arguments& arguments_;
     const HeadPlace& place_;
     int warp_key_, lane_;
-    RepeatingBits repeating_;
 };
+
+// A mask hides some, of which a block mask knows more than the band.
+class QueriesInBand : public QueriesInside {
+  public:
+    using QueriesInside::QueriesInside;
+
+    __device__ bool are_all(int tile_query, bool mask_shows_tile) const {
+        using TileMask = Select<mod::kHasBlockMask, MaskOfElements, Mask>;
+        const int last_query = tile_query + kScoreQueries - 1, last_key = warp_key_ + 15;
+        if (last_query >= length_.queries() || last_key >= length_.keys()) return false;
+        return TileMask::shows_all(place_, mask_shows_tile, tile_query, last_query, warp_key_,
+                                   last_key);
+    }
+};
+
+// And inside of the mask's other parts.
+class QueriesInParts : public QueriesInBand {
+  public:
+    using QueriesInBand::QueriesInBand;
+
+    __device__ void find(unsigned (&visible)[2], int tile_query, const KeyColumns& columns,
+                         const mod::Row* rows) const {
+        QueriesInside::find(visible, tile_query, columns, rows);
+        meet<EveryPart>(visible, tile_query, columns, MaskRows{rows});
+    }
+
+  protected:
+    // What every one of these parts shows.
+    template <typename Parts, typename Rows>
+    __device__ void meet(unsigned (&visible)[2], int tile_query, const KeyColumns& columns,
+                         Rows rows) const {
+        const mod::Launch launch = MaskRegisters::launch(arguments_, place_);
+        const int lane = own_lane();
+        mod::Column own[2];
+        columns.find(own, lane);
+        const auto kv_of = [&](int index) { return length_.kv_idx(warp_key_ + index); };
+        for_parts<Parts>([&](auto part) {
+            unsigned seen[2];
+            look_together<kScoreQueries>(
+                seen, own, own_lane(),
+                [&](const mod::Column& x, int i, const mod::Column& y, int j) {
+                    return part.alike(x, kv_of(i), y, kv_of(j));
+                },
+                [&](int word, const mod::Column& column, int index) {
+                    const int query = 32 * word + MaskRegisters::query(lane), kv = kv_of(index);
+                    const int q = length_.q_idx(tile_query + query);
+                    const mod::Row row = rows.of(query, arguments_, launch, place_, q);
+                    return part.visible({arguments_, launch, place_.head, row, column, place_.b,
+                                         place_.h, place_.h_kv, q, kv, q, kv, nullptr, 0, 0,
+                                         nullptr});
+                });
+            visible[0] &= seen[0];
+            visible[1] &= seen[1];
+        });
+    }
+};
+
+// Bits of parts that repeat from tile to tile are kept; where registers are short, in half of the
+// words.
+class QueriesInRepeatingParts : public QueriesInParts {
+  public:
+    __device__ QueriesInRepeatingParts(TileLength length, const mod::Arguments& arguments,
+                                       const HeadPlace& place, const KeyColumns& columns,
+                                       int warp_key, int lane)
+        : QueriesInParts(length, arguments, place, columns, warp_key, lane) {
+        repeating_.fill([&](unsigned(&bits)[2], int tile) {
+            meet<PartsThatRepeat>(bits, tile * mod::kQueryTile, columns,
+                                  ComputedRowsForMask{nullptr});
+        });
+    }
+
+    __device__ void find(unsigned (&visible)[2], int tile_query, const KeyColumns& columns,
+                         const mod::Row* rows) const {
+        QueriesInside::find(visible, tile_query, columns, rows);
+        meet<PartsThatDiffer>(visible, tile_query, columns, MaskRows{rows});
+        repeating_.meet(visible, tile_query / mod::kQueryTile);
+    }
+
+  private:
+    Select<kSaves.keys_again && kScoreQueries == 64, RepeatingHalves, RepeatingBits> repeating_;
+};
+
+// Where registers are short and tiles long, nothing is kept of parts that repeat.
+constexpr bool kKeepsRepeatingBits =
+    kLongestPeriod != 0 && !kSharesKeys && !(kSaves.keys_again && kIsLong);
+using VisibleQueries =
+    Select<!mod::kHasMask, QueriesInside,
+           Select<Mask::kIsComparison, QueriesInBand,
+                  Select<kKeepsRepeatingBits, QueriesInRepeatingParts, QueriesInParts>>>;
 
 } // namespace sm90

@@ -1,10 +1,8 @@
-// What the mask hides of a tile of scores.
+// What the mask is known to hide of a tile of scores.
 #pragma once
 
 #include "common/place.cuh"
 #include "common/select.h"
-
-namespace sm80 {
 
 struct NoMask {
     static constexpr bool kHides = false, kIsComparison = true;
@@ -32,5 +30,3 @@ struct MaskOfBand : MaskOfElements {
 };
 using Mask = Select<!mod::kHasMask, NoMask,
                     Select<mod::kHasBand && mod::kBandIsExact, MaskOfBand, MaskOfElements>>;
-
-} // namespace sm80

@@ -1,0 +1,169 @@
+// The band of diagonals outside of which a mask shows nothing, and what its ends are clamped to.
+// Positions here are rows of the tensors; the program sees them shifted by the call's offsets.
+#pragma once
+
+#include "common/select.h"
+#include "mod.cuh"
+
+constexpr int kAnyDistance = 1 << 30; // no two positions are this far apart
+
+// Members of mod::Clamps, as bits of mod::kClamps.
+enum class Clamp { first_least, first_most, last_least, last_most, least_query, most_query };
+constexpr bool has(Clamp clamp) { return (mod::kClamps >> static_cast<int>(clamp) & 1) != 0; }
+
+// Positions first ... last; none where they are the other way round.
+struct Positions {
+    int first, last;
+};
+
+// Saturates before and after the shift: a bound may be as far out as a program can write it.
+__device__ inline int shifted_bound(long long bound, long long shift) {
+    constexpr long long kFar = 1ll << 60, kAny = kAnyDistance;
+    bound = (bound < -kFar ? -kFar : bound > kFar ? kFar : bound) + shift;
+    return static_cast<int>(bound < -kAny ? -kAny : bound > kAny ? kAny : bound);
+}
+
+// Visible elements have low <= kv - q <= high.
+struct Diagonals {
+    int low, high;
+
+    // Of a batch entry with these offsets.
+    __device__ void find(const mod::Band& band, long long q_offset, long long kv_offset) {
+        low = shifted_bound(band.low, q_offset - kv_offset);
+        high = shifted_bound(band.high, q_offset - kv_offset);
+    }
+    static __device__ void find_clamps(const mod::Clamps&, long long, long long) {}
+
+    // Of the keys that a query may see, by the band alone; the last is negative where there are
+    // none because of the query.
+    __device__ int first_key(int q) const { return q + low; }
+    __device__ int last_key(int q) const { return q + high; }
+    // Of the queries that may see a key.
+    __device__ int first_query(int kv) const { return kv - high; }
+    __device__ int last_query(int kv) const { return kv - low; }
+
+    // What some query of these may see: no end falls from one to the next.
+    __device__ Positions keys_of(int first_q, int last_q) const {
+        return {first_key(first_q), last_key(last_q)};
+    }
+    // Whether every pair of these ranges (ends included) is inside the band.
+    __device__ bool band_holds(int first_q, int last_q, int first_kv, int last_kv) const {
+        return first_kv - last_q >= low && last_kv - first_q <= high;
+    }
+};
+
+// What a member of mod::Clamps bounds: nothing,
+struct NoBound {
+    static __device__ void find(long long, long long) {}
+    // x, or the bound where that is more, or less.
+    static __device__ int raise(int x) { return x; }
+    static __device__ int lower(int x) { return x; }
+    // x, or `other` where the position is on one side of the bound.
+    static __device__ int or_before(int, int x, int) { return x; }
+    static __device__ int or_until(int, int x, int) { return x; }
+    static __device__ int or_from(int, int x, int) { return x; }
+    static __device__ int or_behind(int, int x, int) { return x; }
+    static __device__ bool is_behind(int) { return false; }
+    static __device__ bool is_before(int) { return false; }
+};
+// or positions.
+class Bound {
+  public:
+    __device__ void find(long long bound, long long shift) { at_ = shifted_bound(bound, shift); }
+    __device__ int raise(int x) const { return max(x, at_); }
+    __device__ int lower(int x) const { return min(x, at_); }
+    __device__ int or_before(int position, int x, int other) const {
+        return position < at_ ? other : x;
+    }
+    __device__ int or_until(int position, int x, int other) const {
+        return position <= at_ ? other : x;
+    }
+    __device__ int or_from(int position, int x, int other) const {
+        return position >= at_ ? other : x;
+    }
+    __device__ int or_behind(int position, int x, int other) const {
+        return position > at_ ? other : x;
+    }
+    // The bound itself.
+    __device__ bool is_behind(int position) const { return position < at_; }
+    __device__ bool is_before(int position) const { return position > at_; }
+
+  private:
+    int at_;
+};
+template <Clamp kClamp> using BoundOf = Select<has(kClamp), Bound, NoBound>;
+
+// Of prefixes and padding: what the ends of the keys that a query sees are clamped to, and which
+// queries see any.
+class ClampedDiagonals : public Diagonals {
+  public:
+    __device__ void find_clamps(const mod::Clamps& clamps, long long q_offset,
+                                long long kv_offset) {
+        first_least_.find(clamps.first_least, -kv_offset);
+        first_most_.find(clamps.first_most, -kv_offset);
+        last_least_.find(clamps.last_least, -kv_offset);
+        last_most_.find(clamps.last_most, -kv_offset);
+        least_query_.find(clamps.least_query, -q_offset);
+        most_query_.find(clamps.most_query, -q_offset);
+    }
+
+    __device__ int first_key(int q) const { return first_most_.lower(first_least_.raise(q + low)); }
+    __device__ int last_key(int q) const {
+        const int key = last_most_.lower(last_least_.raise(q + high));
+        return most_query_.or_behind(q, least_query_.or_before(q, key, -1), -1);
+    }
+    __device__ int first_query(int kv) const {
+        const int q = last_least_.or_until(kv, kv - high, -kAnyDistance);
+        return least_query_.raise(last_most_.or_behind(kv, q, kAnyDistance));
+    }
+    __device__ int last_query(int kv) const {
+        const int q = first_least_.or_before(kv, kv - low, -kAnyDistance);
+        return most_query_.lower(first_most_.or_from(kv, q, kAnyDistance));
+    }
+
+    __device__ Positions keys_of(int first_q, int last_q) const {
+        first_q = least_query_.raise(first_q);
+        last_q = most_query_.lower(last_q);
+        if (first_q > last_q) return {0, -1};
+        return {first_key(first_q), last_key(last_q)};
+    }
+    __device__ bool band_holds(int first_q, int last_q, int first_kv, int last_kv) const {
+        if (least_query_.is_behind(first_q) || most_query_.is_before(last_q)) return false;
+        return first_kv >= first_key(last_q) && last_kv <= last_key(first_q);
+    }
+
+  private:
+    BoundOf<Clamp::first_least> first_least_;
+    BoundOf<Clamp::first_most> first_most_;
+    BoundOf<Clamp::last_least> last_least_;
+    BoundOf<Clamp::last_most> last_most_;
+    BoundOf<Clamp::least_query> least_query_;
+    BoundOf<Clamp::most_query> most_query_;
+};
+
+// With what follows from either.
+template <typename Ends> struct BandBetween : Ends {
+    // What some key of these may see, likewise.
+    __device__ Positions queries_of(int first_kv, int last_kv) const {
+        return {this->first_query(first_kv), this->last_query(last_kv)};
+    }
+    // Up to `last`, and among `all`: the last key that a query may see, the queries that see a key.
+    __device__ int last_key_within(int q, int last) const { return min(this->last_key(q), last); }
+    __device__ Positions queries_within(int kv, Positions all) const {
+        return {max(this->first_query(kv), all.first), min(this->last_query(kv), all.last)};
+    }
+};
+
+// Every distance is inside.
+struct NoBand : BandBetween<Diagonals> {
+    __device__ void find(const mod::Band&, long long, long long) {
+        low = -kAnyDistance;
+        high = kAnyDistance;
+    }
+    static __device__ int last_key_within(int, int last) { return last; }
+    static __device__ Positions queries_within(int, Positions all) { return all; }
+};
+
+using VisibleBand =
+    Select<mod::kHasBand, BandBetween<Select<mod::kClamps == 0, Diagonals, ClampedDiagonals>>,
+           NoBand>;
