@@ -83,15 +83,14 @@ template <int kTable> class TableSlice {
 };
 
 // Of all tables, those that are not the slices of this other head.
-template <int kTable = 0>
 __device__ inline void copy_tables(const mod::At& at, bool is_first, int b, int h, unsigned to,
                                    int thread, int threads) {
-    if constexpr (kTable < mod::kStagedTables) {
+    static_for<mod::kStagedTables>([&](auto table) {
+        constexpr int kTable = decltype(table)::kValue;
         using Read = mod::StagedTable<kTable>;
         if (is_first || (Read::kUsesBatch && b != at.b) || (Read::kUsesHead && h != at.h))
             TableSlice<kTable>(at).copy(to + Read::kOffset, thread, threads);
-        copy_tables<kTable + 1>(at, is_first, b, h, to, thread, threads);
-    }
+    });
 }
 
 struct NoStagedTables {

@@ -1,0 +1,88 @@
+// What a thread of the forward kernel knows of the indices of reads from tables in shared memory,
+// by which a whole tile is found to be inside of the slices.
+#pragma once
+
+#include "common/select.h"
+#include "mod.cuh"
+
+namespace sm90 {
+
+// A table whose indices are inside of its slice whatever the element.
+template <int kTable> struct NoCheckedIndices {
+    static __device__ bool add_row(const mod::At&, bool) { return true; }
+    static __device__ void reduce(const mod::At&) {}
+    static __device__ bool hold(const mod::At&) { return true; }
+};
+// Of its indices that are a number of the query plus one of the key: what queries of the warp give,
+// and after reduce() the numbers of keys with which all of these are inside of the slice.
+template <int kTable> class CheckedIndices {
+    using Read = mod::StagedTable<kTable>;
+    static constexpr int kIndices = Read::kCheckedIndices;
+
+  public:
+    // Whether indices of queries alone are inside.
+    __device__ bool add_row(const mod::At& at, bool is_first) {
+        int of_query[kIndices], entries[kIndices];
+        Read::of_query(at, of_query);
+        Read::entries_of_checked(at, entries);
+        bool inside = true;
+#pragma unroll
+        for (int i = 0; i < kIndices; ++i) {
+            if (!Read::uses_key(i)) inside = inside && flexc_inside(of_query[i], entries[i]);
+            least_[i] = is_first ? of_query[i] : min(least_[i], of_query[i]);
+            most_[i] = is_first ? of_query[i] : max(most_[i], of_query[i]);
+        }
+        return inside;
+    }
+    __device__ void reduce(const mod::At& at) {
+        int entries[kIndices];
+        Read::entries_of_checked(at, entries);
+#pragma unroll
+        for (int i = 0; i < kIndices; ++i) {
+            const bool is_of_both = Read::uses_query(i) && Read::uses_key(i);
+            const long long least = is_of_both ? __reduce_min_sync(0xffffffffu, least_[i]) : 0;
+            const long long most = is_of_both ? __reduce_max_sync(0xffffffffu, most_[i]) : 0;
+            least_[i] = bounded(-least);
+            most_[i] = bounded(entries[i] - 1 - most);
+        }
+    }
+    __device__ bool hold(const mod::At& at) const {
+        int of_key[kIndices];
+        Read::of_key(at, of_key);
+        bool inside = true;
+#pragma unroll
+        for (int i = 0; i < kIndices; ++i)
+            if (Read::uses_key(i))
+                inside = inside & (of_key[i] >= least_[i]) & (of_key[i] <= most_[i]);
+        return inside;
+    }
+
+  private:
+    // Numbers of buffers may be as large as they have room.
+    static __device__ int bounded(long long x) {
+        return static_cast<int>(flexc_min(flexc_max(x, -0x80000000ll), 0x7fffffffll));
+    }
+
+    int least_[kIndices], most_[kIndices];
+};
+
+// Those of all tables from one on: visit(indices) of each.
+template <int kTable> class IndicesFrom {
+  public:
+    template <typename Visit> __device__ void visit(Visit visit_table) {
+        visit_table(own_);
+        rest_.visit(visit_table);
+    }
+
+  private:
+    Select<mod::StagedTable<kTable>::kCheckedIndices != 0, CheckedIndices<kTable>,
+           NoCheckedIndices<kTable>>
+        own_;
+    IndicesFrom<kTable + 1> rest_;
+};
+template <> class IndicesFrom<mod::kStagedTables> {
+  public:
+    template <typename Visit> static __device__ void visit(Visit) {}
+};
+
+} // namespace sm90
