@@ -1,9 +1,10 @@
-// What backward_staging.cuh stages, where it is evenly spaced in memory: from query to query, from
-// row to row of the 2-D key index, and within a row.
+// What backward_index_2d_stage.cuh stages, where it is evenly spaced in memory: from query to
+// query, from row to row of the 2-D key index, and within a row.
 #pragma once
 
+#include "common/select.h"
 #include "common/static_for.cuh"
-#include "sm90/backward_staging.cuh"
+#include "sm90/backward_index_2d_stage.cuh"
 
 namespace sm90 {
 
@@ -146,10 +147,7 @@ class Index2dTables {
                 columns_[kRead].at(min(tile_query + query, last_query_)) +
                 static_cast<unsigned>(offset);
             const unsigned to = memory + kRead * kColumnReadBytes + query * kColumnPitch + offset;
-            if constexpr (kPiece<kRead> == 16)
-                copy_async(to, reinterpret_cast<const void*>(from));
-            else
-                copy_word_async(to, reinterpret_cast<const void*>(from));
+            copy_piece_async<kPiece<kRead>>(to, reinterpret_cast<const void*>(from));
         }
     }
 
@@ -160,5 +158,51 @@ class Index2dTables {
     Table rows_[mod::kRowReads > 0 ? mod::kRowReads : 1];
     Table columns_[mod::kColumnReads > 0 ? mod::kColumnReads : 1];
 };
+
+// What the producer does beside a tile of queries and its d_out, for one head and tile of keys:
+// nothing,
+struct QueriesAlone {
+    struct Rows {};
+    // Whether the thread is the one that loads.
+    static __device__ bool loads() { return true; }
+
+    __device__ QueriesAlone(const AttentionArguments&, int) {}
+    // Before the loads of a tile, and after them.
+    static __device__ void read(Rows&, int) {}
+    static __device__ void fill(Rows&, const mod::Arguments&, const HeadPlace&, int, unsigned,
+                                Barrier) {}
+};
+// or its warp stages what is read by rows and columns of the 2-D key index.
+class QueriesWithIndex2d {
+  public:
+    using Rows = Index2dTables::Rows;
+    static __device__ bool loads() { return threadIdx.x % 32 == 0; }
+
+    __device__ QueriesWithIndex2d(const AttentionArguments& attention, int first_key)
+        : attention_(attention), first_key_(first_key), tables_(attention, first_key) {}
+
+    __device__ void read(Rows& rows, int tile_query) const {
+        if (tables_.is_inside()) tables_.read(rows, tile_query);
+    }
+    __device__ void fill(Rows& rows, const mod::Arguments& arguments, const HeadPlace& place,
+                         int tile_query, unsigned memory, Barrier queries) {
+        if (!tables_.is_known()) {
+            tables_.find(arguments, place);
+            if (tables_.is_inside()) tables_.read(rows, tile_query);
+        }
+        __syncwarp();
+        if (tables_.is_inside())
+            tables_.fill(rows, tile_query, memory, queries);
+        else
+            Index2dStage{attention_, arguments, place, tile_query, first_key_, memory}.fill(
+                queries);
+    }
+
+  private:
+    const AttentionArguments& attention_;
+    const int first_key_;
+    Index2dTables tables_;
+};
+using BesideQueries = Select<kStagesIndex2d, QueriesWithIndex2d, QueriesAlone>;
 
 } // namespace sm90

@@ -17,14 +17,19 @@ __device__ inline int tile_in_order(TileRange tiles, int i) {
 }
 
 // Which tile of queries a stage holds, for threads that count: the one they expect, or the one that
-// a block mask chose.
+// a block mask chose, as threads that find out by themselves announce it.
 struct ExpectedTile {
+    template <typename Walk> static __device__ void announce(const Shared&, int, const Walk&) {}
     template <typename Gradients>
     static __device__ int arrived(const Shared&, int, int expected, Gradients&) {
         return expected;
     }
 };
 struct ChosenTile {
+    template <typename Walk>
+    static __device__ void announce(const Shared& shared, int stage, const Walk& walk) {
+        MaskTile{walk.tile(), walk.is_full()}.store(shared.mask_tile(stage));
+    }
     template <typename Gradients>
     static __device__ int arrived(const Shared& shared, int stage, int, Gradients& gradients) {
         const MaskTile tile = MaskTile::load(shared.mask_tile(stage));

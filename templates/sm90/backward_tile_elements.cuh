@@ -8,8 +8,8 @@
 #include "common/select.h"
 #include "sm90/backward_elements.cuh"
 #include "sm90/backward_fragments.cuh"
+#include "sm90/backward_index_2d_reads.cuh"
 #include "sm90/backward_layout.cuh"
-#include "sm90/backward_staging.cuh"
 #include "sm90/key_columns.cuh"
 #include "sm90/visible_queries.cuh"
 

@@ -18,6 +18,14 @@ __device__ inline void copy_async(unsigned to, const void* from, int bytes) {
 __device__ inline void copy_word_async(unsigned to, const void* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
+// So many bytes.
+template <int kBytes> __device__ void copy_piece_async(unsigned to, const void* from);
+template <> __device__ inline void copy_piece_async<16>(unsigned to, const void* from) {
+    copy_async(to, from);
+}
+template <> __device__ inline void copy_piece_async<4>(unsigned to, const void* from) {
+    copy_word_async(to, from);
+}
 // Returns when all earlier copies of this thread have come.
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 // Arrives when all earlier copies of this thread have.

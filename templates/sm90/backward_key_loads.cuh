@@ -1,0 +1,144 @@
+// Tiles of keys and values on their way to shared memory, and which thread loads them.
+#pragma once
+
+#include "common/dependence.cuh"
+#include "common/select.h"
+#include "sm90/backward_key_tiles.cuh"
+#include "sm90/tma.cuh"
+
+namespace sm90 {
+
+__device__ inline void load_panels(unsigned to, int panel_bytes, int panel_count,
+                                   const TensorMap& map, Corner from, Barrier arrival,
+                                   int panel_columns = kPanelColumns) {
+#pragma unroll
+    for (int panel = 0; panel < panel_count; ++panel) {
+        load_box(to + place_of_panel(panel, panel_count) * panel_bytes, map, from, arrival);
+        from.column += panel_columns;
+    }
+}
+
+template <int kPanelCount>
+__device__ inline void prefetch_panels(const TensorMap& map, Corner from) {
+#pragma unroll
+    for (int panel = 0; panel < kPanelCount; ++panel, from.column += kPanelColumns)
+        prefetch_box(map, from);
+}
+
+// Keys of a tile, and values.
+__device__ inline void load_keys(const AttentionArguments& attention,
+                                 const BackwardTensorMaps& maps, Shared shared, const KeyTile& keys,
+                                 int slot) {
+    shared.keys(slot).arrive_expecting(kPanels * kKeyPanel);
+    load_panels(shared.base + kLayout.keys + Shared::slot_offset(slot), kKeyPanel, kPanels, maps.k,
+                {keys.entry(attention), keys.h_kv, keys.first_row(attention), 0}, shared.keys(slot),
+                kKeyPanelColumns);
+}
+__device__ inline void load_values(const AttentionArguments& attention,
+                                   const BackwardTensorMaps& maps, Shared shared,
+                                   const KeyTile& keys) {
+    shared.values().arrive_expecting(kValuePanels * kKeyPanel);
+    load_panels(shared.base + kLayout.values, kKeyPanel, kValuePanels, maps.v,
+                {keys.entry(attention), keys.h_kv, keys.first_row(attention), 0}, shared.values());
+}
+
+// The index of a tile that no block of a persistent kernel has taken.
+__device__ inline int take_tile(const KernelArguments& attention) {
+    return static_cast<int>(gridDim.x) + atomicAdd(attention.tiles_taken, 1);
+}
+// The index-th tile of a persistent kernel, none after the last: each index has one,
+struct EveryTile {
+    static __device__ KeyTile from(const KernelArguments& attention,
+                                   const mod::Arguments& arguments, int index, int count) {
+        return index < count ? KeyTileOrder::tile(attention, arguments, index) : KeyTile::none();
+    }
+};
+// or where it has none, the next that there is.
+struct TilesOfPlaces {
+    static __device__ KeyTile from(const KernelArguments& attention,
+                                   const mod::Arguments& arguments, int index, int count) {
+        KeyTile keys = EveryTile::from(attention, arguments, index, count);
+#pragma unroll 1
+        while (keys.is_none() && index < count) {
+            wait_for_kernel_ahead();
+            index = take_tile(attention);
+            if (index < count) keys = KeyTileOrder::tile(attention, arguments, index);
+        }
+        return keys;
+    }
+};
+using PersistentTiles = Select<mod::kKeysAreRagged, TilesOfPlaces, EveryTile>;
+
+// Where the kernel is persistent, by a thread of its own: one tile of keys after another, told to
+// all.
+__device__ inline void load_key_tiles(const KernelArguments& attention,
+                                      const mod::Arguments& arguments,
+                                      const BackwardTensorMaps& maps, Shared shared) {
+    const int count = KeyTileOrder::count(attention);
+    int index = static_cast<int>(blockIdx.x);
+#pragma unroll 1
+    for (unsigned tiles = 0;; ++tiles) {
+        const int slot = static_cast<int>(tiles % kKeySlots);
+        const KeyTile keys = PersistentTiles::from(attention, arguments, index, count);
+        shared.keys_empty(slot).wait(tiles / kKeySlots % 2 ^ 1);
+        keys.store(shared.key_tile(slot));
+        if (keys.is_none()) {
+            shared.keys(slot).arrive();
+            return;
+        }
+        load_keys(attention, maps, shared, keys, slot);
+        prefetch_panels<kValuePanels>(
+            maps.v, {keys.entry(attention), keys.h_kv, keys.first_row(attention), 0});
+        shared.values_empty().wait(tiles % 2 ^ 1);
+        load_values(attention, maps, shared, keys);
+        if (tiles == 0) wait_for_kernel_ahead();
+        // Not earlier: a tile that is taken too soon would wait here while other blocks are idle.
+        shared.queries_end().wait(tiles % 2);
+        index = take_tile(attention);
+    }
+}
+
+// While a block mask says whether there is anything to load.
+struct PrefetchesKeys {
+    static __device__ void prefetch(const AttentionArguments& attention,
+                                    const BackwardTensorMaps& maps, const KeyTile& keys) {
+        const Corner key{keys.entry(attention), keys.h_kv, keys.first_row(attention), 0};
+        prefetch_panels<kPanels>(maps.k, key);
+        prefetch_panels<kValuePanels>(maps.v, key);
+    }
+};
+struct LoadsAtOnce {
+    static __device__ void prefetch(const AttentionArguments&, const BackwardTensorMaps&,
+                                    const KeyTile&) {}
+};
+using EarlyKeys = Select<mod::kHasBlockMask, PrefetchesKeys, LoadsAtOnce>;
+
+// Keys and values of a block's only tile, by the thread that loads queries: keys ahead of the
+// first, values behind it.
+struct LoadsOwnKeys : EarlyKeys {
+    static __device__ void load_ahead(const AttentionArguments& attention,
+                                      const BackwardTensorMaps& maps, Shared shared,
+                                      const KeyTile& keys) {
+        load_keys(attention, maps, shared, keys, 0);
+    }
+    static __device__ void load_behind(const AttentionArguments& attention,
+                                       const BackwardTensorMaps& maps, Shared shared,
+                                       const KeyTile& keys) {
+        load_values(attention, maps, shared, keys);
+    }
+    // All queries of a tile of keys are on their way.
+    static __device__ void end_queries(const Shared&) {}
+};
+// Of a persistent kernel: by load_key_tiles().
+struct LeavesKeys {
+    static __device__ void prefetch(const AttentionArguments&, const BackwardTensorMaps&,
+                                    const KeyTile&) {}
+    static __device__ void load_ahead(const AttentionArguments&, const BackwardTensorMaps&, Shared,
+                                      const KeyTile&) {}
+    static __device__ void load_behind(const AttentionArguments&, const BackwardTensorMaps&, Shared,
+                                       const KeyTile&) {}
+    static __device__ void end_queries(const Shared& shared) { shared.queries_end().arrive(); }
+};
+using KeysBesideQueries = Select<mod::kPersistent, LeavesKeys, LoadsOwnKeys>;
+
+} // namespace sm90
