@@ -47,16 +47,8 @@ class PlainP : public TileElements {
 
   private:
     __device__ void subtract_references(Scores& scores, const RowFacts& facts) const {
-#pragma unroll
-        for (int pair = 0; pair < kQueries / 2; ++pair) {
-            float reference[2];
-            facts.load(kReferenceFact, first_query(), pair, reference);
-#pragma unroll
-            for (int side = 0; side < 2; ++side)
-#pragma unroll
-                for (int key = 0; key < 2; ++key)
-                    scores[accumulator(key, 2 * pair + side)] -= reference[side];
-        }
+        visit_fact(facts, kReferenceFact,
+                   [&](int i, int, float reference) { scores[i] -= reference; });
     }
 };
 

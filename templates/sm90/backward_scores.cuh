@@ -46,18 +46,9 @@ class GradientsOfP : public ComputedP {
     // left: `factors`, or fragments of them.
     __device__ void differentiate(Scores& dp, const Scores& factors, const Fragments& fragments,
                                   const RowFacts& facts) const {
-#pragma unroll
-        for (int pair = 0; pair < kQueries / 2; ++pair) {
-            float delta[2];
-            facts.load(kDeltaFact, first_query(), pair, delta);
-#pragma unroll
-            for (int side = 0; side < 2; ++side)
-#pragma unroll
-                for (int key = 0; key < 2; ++key) {
-                    const int i = accumulator(key, 2 * pair + side);
-                    dp[i] = Factors::of(factors, fragments, i, side) * (dp[i] - delta[side]);
-                }
-        }
+        visit_fact(facts, kDeltaFact, [&](int i, int side, float delta) {
+            dp[i] = Factors::of(factors, fragments, i, side) * (dp[i] - delta);
+        });
     }
 
     // Gradients of modified scores become those of scores, and are added to those of buffers.

@@ -10,6 +10,7 @@
 #include "sm90/backward_fragments.cuh"
 #include "sm90/backward_index_2d_reads.cuh"
 #include "sm90/backward_layout.cuh"
+#include "sm90/backward_row_facts.cuh"
 #include "sm90/key_columns.cuh"
 #include "sm90/visible_queries.cuh"
 
@@ -127,6 +128,21 @@ class TileElements {
     __device__ void look(Sight& sight, int tile_query) const {
         find(sight.visible, tile_query);
         sight.pack();
+    }
+
+    // Every element with a fact of its query: visit(accumulator, side, fact).
+    template <typename Visit>
+    __device__ void visit_fact(const RowFacts& facts, RowFact which, Visit visit_element) const {
+#pragma unroll
+        for (int pair = 0; pair < kQueries / 2; ++pair) {
+            float of_queries[2];
+            facts.load(which, first_query(), pair, of_queries);
+#pragma unroll
+            for (int side = 0; side < 2; ++side)
+#pragma unroll
+                for (int key = 0; key < 2; ++key)
+                    visit_element(accumulator(key, 2 * pair + side), side, of_queries[side]);
+        }
     }
 
     // Positions start anew with the products, so that nothing of them is computed before; where

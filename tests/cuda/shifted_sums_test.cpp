@@ -40,7 +40,7 @@ extern "C" void run(const unsigned long long* words, const KernelArguments* atte
     for (int warp = 0; warp < kSumWarps; ++warp)
         run_warp([&](int) {
             add_shifted(*attention, arguments, place,
-                        ShiftedPanel(shared, 0, tile_query, first_key, warp));
+                        ShiftedPanel(WarpPanel(shared, 0, tile_query, first_key, warp)));
         });
 }
 )";

@@ -42,8 +42,9 @@ extern "C" bool run(const unsigned long long* words, const KernelArguments* atte
     bool is_clear = true;
     for (int warp = 0; warp < kSumWarps; ++warp) {
         run_warp([&](int) {
-            const TableTile tile(*attention, arguments, place, shared, 0, tile_query, first_key,
-                                 warp);
+            const WarpPanel panel(shared, 0, tile_query, first_key, warp);
+            const TableTile tile(*attention, arguments, place, panel,
+                                 shared.base + kLayout.tables + warp * 4 * mod::kTableWords);
             const float largest = tile.largest();
             if (largest != 0) add_tables(tile, largest);
         });

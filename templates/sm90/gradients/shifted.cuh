@@ -3,29 +3,15 @@
 // sums over what is beyond a clamp.
 #pragma once
 
-#include "sm90/backward_heads.cuh"
-#include "sm90/backward_query_tiles.cuh"
 #include "sm90/gradients/sum.cuh"
+#include "sm90/gradients/warp_panel.cuh"
 
 namespace sm90 {
 
-// What one warp adds of a tile: 64 keys and all of the tile's queries, or half of them where there
-// are no more keys. dS of hidden elements, and of those past the end, is zero.
-struct ShiftedPanel {
-    static constexpr int kRows = kSharesKeys ? mod::kQueryTile / 2 : mod::kQueryTile;
-    static constexpr int kKeys = kPanelColumns;
+// A warp's panel by rows and by keys.
+struct ShiftedPanel : WarpPanel {
     static_assert(kRows % 32 == 0);
-
-    unsigned d_scores; // from the first row on
-    int first_query, first_key;
-
-    __device__ ShiftedPanel(Shared shared, int stage, int tile_query, int tile_key, int warp)
-        : d_scores(shared.base + kLayout.d_scores + stage * kDScoresBytes +
-                   warp * (kSharesKeys ? kRows * kRowBytes : kQueryPanel)),
-          first_query(tile_query + (kSharesKeys ? warp * kRows : 0)),
-          first_key(tile_key + (kSharesKeys ? 0 : warp * kPanelColumns)) {}
-
-    static __device__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
+    explicit __device__ ShiftedPanel(const WarpPanel& panel) : WarpPanel(panel) {}
 
     // Lanes have keys side by side: visit(row, key, dS) for each row, of two keys.
     template <typename Visit> __device__ void visit_rows(Visit visit) const {
@@ -175,18 +161,10 @@ __device__ inline void add_shifted(const AttentionArguments& attention,
 // By one warp, for all of the block's tiles.
 __device__ inline void sum_shifts(const KernelArguments& attention, const mod::Arguments& arguments,
                                   Shared shared, const KeyTile& keys, int warp) {
-    int stage = 0;
-    visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-#pragma unroll 1
-        for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
-             walk.advance(), stage ^= 1) {
-            __syncwarp();
-            meet_at_d_scores();
-            add_shifted(
-                attention, arguments, place,
-                ShiftedPanel(shared, stage, walk.tile() * mod::kQueryTile, keys.first_kv, warp));
-        }
-    });
+    visit_panels(attention, arguments, shared, keys, warp,
+                 [&](const HeadPlace& place, const WarpPanel& panel) {
+                     add_shifted(attention, arguments, place, ShiftedPanel(panel));
+                 });
 }
 
 } // namespace sm90

@@ -9,9 +9,8 @@
 // its own, so that lanes with the same entry do not wait for each other.
 #pragma once
 
-#include "sm90/backward_heads.cuh"
-#include "sm90/backward_query_tiles.cuh"
 #include "sm90/gradients/sum.cuh"
+#include "sm90/gradients/warp_panel.cuh"
 
 namespace sm90 {
 
@@ -35,10 +34,8 @@ struct FixedPoint {
     }
 };
 
-// What one warp sums of a tile of dS: 64 keys, of which each lane has two neighbours, and all of
-// the tile's queries, or half of them where there are no more keys.
-struct TableTile {
-    static constexpr int kRows = kSharesKeys ? mod::kQueryTile / 2 : mod::kQueryTile;
+// A warp's panel, of which each lane has two neighbouring keys.
+struct TableTile : WarpPanel {
     static constexpr int kLaneRows = (kRows + 31) / 32;
     // As many loads are on their way at once.
     static constexpr int kRowsAtOnce = kSparesRegisters ? 8 : 4;
@@ -47,21 +44,13 @@ struct TableTile {
     const KernelArguments& attention;
     const mod::Arguments& arguments;
     const HeadPlace& place;
-    unsigned d_scores; // the warp's panel, from its first row on
-    unsigned table;    // the warp's memory
-    int first_query, first_key;
+    unsigned table; // the warp's memory
 
     __device__ TableTile(const KernelArguments& attention, const mod::Arguments& arguments,
-                         const HeadPlace& place, Shared shared, int stage, int tile_query,
-                         int tile_key, int warp)
-        : attention(attention), arguments(arguments), place(place),
-          d_scores(shared.base + kLayout.d_scores + stage * kDScoresBytes +
-                   warp * (kSharesKeys ? kRows * kRowBytes : kQueryPanel)),
-          table(shared.base + kLayout.tables + warp * 4 * mod::kTableWords),
-          first_query(tile_query + (kSharesKeys ? warp * kRows : 0)),
-          first_key(tile_key + (kSharesKeys ? 0 : warp * kPanelColumns)) {}
+                         const HeadPlace& place, const WarpPanel& panel, unsigned memory)
+        : WarpPanel(panel), attention(attention), arguments(arguments), place(place),
+          table(memory) {}
 
-    static __device__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
     static __device__ int key_of(int side) { return 2 * lane() + side; }
 
     // visit(first, words) for rows first ... first + kAtOnce - 1: the lane's two keys of each.
@@ -554,19 +543,12 @@ __device__ inline void sum_tables(const KernelArguments& attention, const mod::A
     const unsigned memory = shared.base + kLayout.tables + warp * 4 * mod::kTableWords;
     for (int i = TableTile::lane(); i < mod::kTableWords; i += 32)
         store_shared_word(memory + 4 * i, 0);
-    int stage = 0;
-    visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-#pragma unroll 1
-        for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
-             walk.advance(), stage ^= 1) {
-            __syncwarp();
-            meet_at_d_scores();
-            const TableTile tile(attention, arguments, place, shared, stage,
-                                 walk.tile() * mod::kQueryTile, keys.first_kv, warp);
-            const float largest = tile.largest();
-            if (largest != 0) add_tables(tile, largest);
-        }
-    });
+    visit_panels(attention, arguments, shared, keys, warp,
+                 [&](const HeadPlace& place, const WarpPanel& panel) {
+                     const TableTile tile(attention, arguments, place, panel, memory);
+                     const float largest = tile.largest();
+                     if (largest != 0) add_tables(tile, largest);
+                 });
 }
 
 } // namespace sm90

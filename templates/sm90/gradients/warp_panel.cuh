@@ -1,0 +1,45 @@
+// What one of the two warps that sum a tile of dS has of it, for all of a block's tiles.
+#pragma once
+
+#include "sm90/backward_heads.cuh"
+#include "sm90/backward_query_tiles.cuh"
+
+namespace sm90 {
+
+// 64 keys and all of the tile's queries, or half of them where there are no more keys. dS of hidden
+// elements, and of those past the end, is zero.
+struct WarpPanel {
+    static constexpr int kRows = kSharesKeys ? mod::kQueryTile / 2 : mod::kQueryTile;
+    static constexpr int kKeys = kPanelColumns;
+
+    unsigned d_scores; // from the first row on
+    int first_query, first_key;
+
+    __device__ WarpPanel(Shared shared, int stage, int tile_query, int tile_key, int warp)
+        : d_scores(shared.base + kLayout.d_scores + stage * kDScoresBytes +
+                   warp * (kSharesKeys ? kRows * kRowBytes : kQueryPanel)),
+          first_query(tile_query + (kSharesKeys ? warp * kRows : 0)),
+          first_key(tile_key + (kSharesKeys ? 0 : warp * kPanelColumns)) {}
+
+    static __device__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
+};
+
+// By one warp, as dS of each tile comes: visit(place, panel).
+template <typename Visit>
+__device__ inline void visit_panels(const KernelArguments& attention,
+                                    const mod::Arguments& arguments, Shared shared,
+                                    const KeyTile& keys, int warp, Visit visit) {
+    int stage = 0;
+    visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
+#pragma unroll 1
+        for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
+             walk.advance(), stage ^= 1) {
+            __syncwarp();
+            meet_at_d_scores();
+            visit(place,
+                  WarpPanel(shared, stage, walk.tile() * mod::kQueryTile, keys.first_kv, warp));
+        }
+    });
+}
+
+} // namespace sm90
