@@ -6,13 +6,9 @@
 #include "mod.cuh"
 
 #include "common/tile_walk.cuh"
-#include "sm80/forward_mma.cuh"
 #include "sm80/forward_output.cuh"
-#include "sm80/hidden_scores.cuh"
+#include "sm80/forward_step.cuh"
 #include "sm80/key_value_loader.cuh"
-#include "sm80/key_value_scales.cuh"
-#include "sm80/score_mod.cuh"
-#include "sm80/softmax.cuh"
 #include "sm80/tile_order.cuh"
 
 using namespace sm80;
@@ -50,6 +46,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     if (mod::kIsDense || first_of_tile < length.queries())
         rows.find(around, first_row, lane_index());
     softmax.start(scale_early ? 1 : attention.scale);
+    const ForwardStep step{around, softmax, scales, output, scale_early};
 
     loader.start(shared, walk, walk.tile());
     scales.apply_to_queries(shared.queries(), warp_row);
@@ -60,18 +57,13 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         __syncthreads(); // this tile is here, and everyone has left the one before
         loader.start(shared, next, walk.tile());
 
-        Scores scores;
-        mma_qk(scores, shared.queries(), warp_row, shared.keys(walk.step()));
-        scales.apply_to_scores(scores, shared, walk.step());
-        const int first_kv = walk.tile() * mod::kKeyTile, last_kv = first_kv + mod::kKeyTile - 1;
-        rows.find_positions(length, first_row, lane_again());
-        if (scale_early) apply_score_mod(scores, attention.scale, around, rows, first_kv);
-        if (last_kv >= length.keys() ||
-            !Mask::shows_all(place, walk.is_full(), first_row, last_row, first_kv, last_kv))
-            hide_scores(scores, around, rows, first_kv);
-        softmax.update(scores, output);
-        scales.apply_to_weights(scores, output, shared, walk.step());
-        mma_pv(output, scores, shared.values(walk.step()));
+        step.meet(
+            rows, shared.queries(), warp_row, shared, walk.step(), walk.tile() * mod::kKeyTile,
+            [&] { rows.find_positions(length, first_row, lane_again()); },
+            [&](int first_kv, int last_kv) {
+                return Mask::shows_all(place, walk.is_full(), first_row, last_row, first_kv,
+                                       last_kv);
+            });
         walk = next;
     }
     wait_for_copies();

@@ -10,15 +10,11 @@
 
 #include "common/dependence.cuh"
 #include "sm80/few_tiles.cuh"
-#include "sm80/forward_mma.cuh"
 #include "sm80/forward_output.cuh"
-#include "sm80/hidden_scores.cuh"
+#include "sm80/forward_step.cuh"
 #include "sm80/key_value_loader.cuh"
-#include "sm80/key_value_scales.cuh"
 #include "sm80/packed_rows.cuh"
 #include "sm80/partial_results.cuh"
-#include "sm80/score_mod.cuh"
-#include "sm80/softmax.cuh"
 
 using namespace sm80;
 
@@ -345,6 +341,7 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
     KeyValueScales scales(attention, length, h_kv);
     Output output = {};
     softmax.start(scale_early ? 1 : attention.scale);
+    const ForwardStep step{around, softmax, scales, output, scale_early};
     wait_for_groups<1>();
     tell_team(walk, team);
     __syncthreads(); // all warps' pieces of the queries are there
@@ -355,17 +352,11 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
             const Shared from = memory.of_warp(0, warp_index() + i);
             const LoadedTile loaded =
                 team.size > 1 ? loaded_tiles[warp_index() + i] : loaded_of(walk);
-            Scores scores;
-            mma_qk(scores, shared.queries(), 0, from.keys(walk.step()));
-            scales.apply_to_scores(scores, from, walk.step());
-            const int first_kv = loaded.tile * mod::kKeyTile;
-            const int last_kv = first_kv + mod::kKeyTile - 1;
-            if (scale_early) apply_score_mod(scores, attention.scale, around, rows, first_kv);
-            if (last_kv >= length.keys() || !(loaded.is_full || rows.all_see(first_kv, last_kv)))
-                hide_scores(scores, around, rows, first_kv);
-            softmax.update(scores, output);
-            scales.apply_to_weights(scores, output, from, walk.step());
-            mma_pv(output, scores, from.values(walk.step()));
+            step.meet(
+                rows, shared.queries(), 0, from, walk.step(), loaded.tile * mod::kKeyTile, [] {},
+                [&](int first_kv, int last_kv) {
+                    return loaded.is_full || rows.all_see(first_kv, last_kv);
+                });
         }
         team.sync(); // everyone has left these tiles, which make room for the next but one
         walk = ahead;
