@@ -11,7 +11,7 @@
 
 namespace flexc::cpu {
 
-inline constexpr std::uint32_t kBackendVersion = 10;
+inline constexpr std::uint32_t kBackendVersion = 11;
 inline constexpr char kBackendSymbol[] = "flexc_cpu_backend";
 
 // Of AttentionArguments::block_mask, whose rows are tiles of queries, and of looks. Loops find
@@ -47,6 +47,7 @@ struct KernelShape {
     bool has_band = false;
     bool band_is_exact = false;
     bool hides_scores = false;    // looks find more than the mask tells
+    bool shares_looks = false;    // they find the same for every head
     bool reads_key_rows = false;  // Tile::kv_rows
     bool learns_sink = false;     // there is kSinkBackwardFunction
     bool batch_invariant = false; // see list_work()

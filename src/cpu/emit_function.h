@@ -31,4 +31,9 @@ FunctionText emit_band(const passes::Mod& mod, const FunctionRequest& request);
 FunctionText emit_look(const passes::Mod& mod, const std::optional<passes::HiddenScores>& hidden,
                        const FunctionRequest& request);
 
+// Tells from intervals of what queries and keys alone give that a mask hides a tile, or none of it:
+// Tile::seen is what a look would find then, else 0. Of masks that has_intervals().
+bool has_intervals(const passes::Mod& mod);
+FunctionText emit_intervals(const passes::Mod& mod, const FunctionRequest& request);
+
 } // namespace flexc::cpu

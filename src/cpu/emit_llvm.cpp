@@ -45,7 +45,10 @@ Emitted functions(const passes::Mod& mod) {
         passes::Mod looked_at = mod;
         const auto hidden = passes::find_hidden_scores(looked_at);
         all.hides_scores = hidden.has_value();
-        if (masked || hidden) add(emit_look(looked_at, hidden, {kLookFunction, masked, metadata}));
+        all.has_look = masked || hidden;
+        if (all.has_look) add(emit_look(looked_at, hidden, {kLookFunction, masked, metadata}));
+        if (masked && has_intervals(mod))
+            add(emit_intervals(mod, {kIntervalsFunction, false, metadata}));
     }
     all.text += "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)\n"
                 "@flexc_zero = internal constant i64 0\n"

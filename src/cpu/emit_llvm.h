@@ -13,6 +13,7 @@ bool has_block_mask(const passes::Mod& mod);
 struct Emitted {
     std::string text;
     int scratch_arrays = 0;    // Tile::scratch
+    bool has_look = false;     // there is kLookFunction
     bool hides_scores = false; // looks find scores of -inf too
 };
 

@@ -35,6 +35,12 @@ bool reads_key_rows(const passes::Mod& mod) {
         mod.order, [&](ir::NodeId id) { return mod.program.graph[id].op == ir::Op::kv_row; });
 }
 
+// How large scores may be differs by head.
+bool shares_looks(const passes::Mod& mod, const Emitted& emitted) {
+    return emitted.has_look && !emitted.hides_scores &&
+           !mod.dependence[mod.mask].has(analysis::Dependence::h);
+}
+
 class CompiledMod final : public Executable {
   public:
     CompiledMod(const passes::Mod& mod, const ExecutableOptions& options, const Backend& backend,
@@ -49,6 +55,7 @@ class CompiledMod final : public Executable {
                   .has_band = mod.band.found(),
                   .band_is_exact = mod.band.found() && mod.band.exact,
                   .hides_scores = emitted.hides_scores,
+                  .shares_looks = shares_looks(mod, emitted),
                   .reads_key_rows = reads_key_rows(mod),
                   .learns_sink = !mod.sink_gradients.empty(),
                   .batch_invariant = options.batch_invariant};

@@ -13,5 +13,6 @@ inline constexpr char kBandFunction[] = "flexc_band";
 inline constexpr char kSinkFunction[] = "flexc_sink";
 inline constexpr char kSinkBackwardFunction[] = "flexc_sink_backward";
 inline constexpr char kLookFunction[] = "flexc_look";
+inline constexpr char kIntervalsFunction[] = "flexc_intervals";
 
 } // namespace flexc::cpu

@@ -46,7 +46,7 @@ using Table = std::vector<double>;
 struct Mod {
     const char* text;
     // Of t, the one buffer; how it is indexed decides what the dense kernel is given of it.
-    enum class Index { none, head, request, query, key, query_row, key_row, distance } index;
+    enum class Index { none, head, request, query, key, query_row, key_row, rows, distance } index;
     Modified (*score)(const At&, double, const Table&);
     bool (*visible)(const At&, const Table&);
     bool is_integer = false; // t: of documents
@@ -151,6 +151,71 @@ const std::vector<Mod>& mods() {
              return (at.kv / 7) % 2 == at.h % 2 ? Modified{score} : Modified{-kInfinity, 0};
          },
          all},
+    };
+    return kMods;
+}
+
+std::size_t block_of(std::int64_t position) {
+    return static_cast<std::size_t>(std::max<std::int64_t>(position, 0) / 64);
+}
+
+// Masks of every tier, under which most tiles are hidden and some are whole.
+const std::vector<Mod>& hiding_mods() {
+    using Index = Mod::Index;
+    static const std::vector<Mod> kMods = {
+        {"buffer t: i32[N]\nmask_mod = t[max(q_idx, 0) // 64] == t[kv_idx // 64]", Index::key,
+         plain,
+         [](const At& at, const Table& t) { return t[block_of(at.q)] == t[block_of(at.kv)]; },
+         true},
+        {"buffer t: i32[N]\nmask_mod = t[q_row // 64] == t[kv_row // 64]", Index::rows, plain,
+         [](const At& at, const Table& t) {
+             return t[block_of(at.q_row)] == t[block_of(at.kv_row)];
+         },
+         true},
+        {"buffer t: i32[N]\nmask_mod = (kv_idx < 70 or t[max(q_idx, 0) // 64] != t[kv_idx // 64]) "
+         "and q_idx >= kv_idx",
+         Index::key, plain,
+         [](const At& at, const Table& t) {
+             return (at.kv < 70 || t[block_of(at.q)] != t[block_of(at.kv)]) && at.q >= at.kv;
+         },
+         true},
+        {"buffer t: i32[N]\nmask_mod = t[(max(q_idx, 0) // 64 * 7 + kv_idx // 128) % 64] > 1",
+         Index::key, plain,
+         [](const At& at, const Table& t) {
+             return t[(block_of(at.q) * 7 + static_cast<std::size_t>(at.kv / 128)) % 64] > 1;
+         },
+         true},
+        {"buffer t: i32[N]\nmask_mod = 0.5 * t[max(q_idx, 0) // 64] + 0.25 * t[kv_idx // 64] < 0.5",
+         Index::key, plain,
+         [](const At& at, const Table& t) {
+             return 0.5 * t[block_of(at.q)] + 0.25 * t[block_of(at.kv)] < 0.5;
+         },
+         true},
+        {"buffer t: i32[N]\nmask_mod = t[kv_idx // 64] == (h + t[max(q_idx, 0) // 64]) % 3",
+         Index::key, plain,
+         [](const At& at, const Table& t) {
+             return t[block_of(at.kv)] ==
+                    static_cast<double>((at.h + static_cast<std::int64_t>(t[block_of(at.q)])) % 3);
+         },
+         true},
+        {"buffer t: i32[N]\nmask_mod = abs(t[max(q_idx, 0) // 64] - t[kv_idx // 64]) < 1 or "
+         "max(t[kv_idx // 64], t[max(q_idx, 0) // 64]) * 2 // 3 == 2 and "
+         "not min(t[max(q_idx, 0) // 64] - 2, t[kv_idx // 64]) >= 0",
+         Index::key, plain,
+         [](const At& at, const Table& t) {
+             const double a = t[block_of(at.q)], b = t[block_of(at.kv)];
+             return a == b || (std::floor(std::max(a, b) * 2 / 3) == 2 && std::min(a - 2, b) < 0);
+         },
+         true},
+        {"buffer t: i32[N]\nmask_mod = (t[max(q_idx, 0) // 64] if t[max(q_idx, 0) // 64] < "
+         "t[kv_idx // 64] else t[kv_idx // 64] * 2) == 2 or "
+         "(t[max(q_idx, 0) // 64] * t[kv_idx // 64] + 1) % 8 == 7",
+         Index::key, plain,
+         [](const At& at, const Table& t) {
+             const double a = t[block_of(at.q)], b = t[block_of(at.kv)];
+             return (a < b ? a : b * 2) == 2 || std::fmod(a * b + 1, 8) == 7;
+         },
+         true},
     };
     return kMods;
 }
@@ -830,6 +895,8 @@ void check_outputs(const Case& one, const Outputs& got, Outputs expected) {
 void check_dense(const Case& one, const Inputs& in, const Outputs& got) {
     // Q_LEN of the dense kernel would be that of the whole sequence.
     const bool reads_q_len = one.text().find("Q_LEN") != std::string::npos;
+    using Index = Mod::Index;
+    if (one.mod->index == Index::rows) return; // its rows begin at 0
     const Kernel kernel = kernel_of(one, true);
     Outputs expected{
         got.o, got.lse, got.dq, got.dk, got.dv, Table(got.dt.size(), 0), Table(got.ds.size(), 0)};
@@ -860,7 +927,6 @@ void check_dense(const Case& one, const Inputs& in, const Outputs& got) {
         // What of the table the request reads, by the dense kernel's indices.
         Table own;
         std::vector<std::int64_t> places;
-        using Index = Mod::Index;
         const Index index = one.mod->index;
         const std::int64_t count = index == Index::request     ? 1
                                    : index == Index::query_row ? start + n
@@ -953,9 +1019,9 @@ void check_dense(const Case& one, const Inputs& in, const Outputs& got) {
 // Lengths whose scores are no more than `budget` elements in all.
 // Of decoding there are few queries and keys enough to be divided.
 Case random_case(Random& random, std::int64_t budget, std::int64_t most_requests,
-                 bool is_decode = false, std::int64_t most_queries = 200) {
+                 bool is_decode = false, std::int64_t most_queries = 200,
+                 const std::vector<Mod>& all_mods = mods()) {
     Case one;
-    const auto& all_mods = mods();
     const auto which =
         static_cast<std::size_t>(random.integer(0, static_cast<std::int64_t>(all_mods.size()) - 1));
     one.mod = &all_mods[which];
@@ -1137,6 +1203,16 @@ TEST_CASE("random requests, ragged and paged, are what float64 and the dense ker
         CAPTURE(seed);
         Random random(seed);
         check_case(random_case(random, 8000, random.chance(15) ? 40 : 6), random);
+    }
+}
+
+TEST_CASE("random requests under masks that hide most tiles are what float64 gives") {
+    for (std::uint64_t seed = 3001; seed <= 3160; ++seed) {
+        CAPTURE(seed);
+        Random random(seed);
+        Case one = random_case(random, 400000, 3, false, 400, hiding_mods());
+        if (random.chance(40)) one.threads = 2;
+        check_case(one, random);
     }
 }
 
@@ -1761,6 +1837,33 @@ TEST_CASE("a plan that is stale is found out, and update() takes other lengths")
           std::string::npos);
     f.cu_k = {0, 4, 10};
     CHECK(!kernel.update(*plan, f.ragged()).has_value());
+}
+
+TEST_CASE("what a mask hides is that of the call's lengths and buffers, not of a call before") {
+    Fixture f;
+    const Kernel kernel =
+        Fixture::kernel(Layout::ragged, "buffer t: i32[N]\nmask_mod = t[q_row] == t[kv_row]");
+    std::vector<float> q(3 * 2 * 8, 1), k(8 * 8, 1), v(8 * 8, 1), o(3 * 2 * 8, 7);
+    const ForwardTensors tensors{.q = TensorView::contiguous(q.data(), DType::f32, {3, 2, 8}),
+                                 .k = TensorView::contiguous(k.data(), DType::f32, {8, 1, 8}),
+                                 .v = TensorView::contiguous(v.data(), DType::f32, {8, 1, 8}),
+                                 .o = TensorView::contiguous(o.data(), DType::f32, {3, 2, 8})};
+    std::vector<std::int32_t> t = {0, 0, 5, 1, 1, 1, 1, 1};
+    const NamedTensor buffer{"t", TensorView::contiguous(t.data(), DType::i32, {8})};
+    const auto plan = kernel.plan(f.sizes, {&buffer, 1}, {}, {.lengths = f.ragged()});
+    REQUIRE_OK(plan);
+    const Called call(Device::cpu(), *plan);
+    // Of the first number of each query's first head: 1 where it sees some key.
+    const auto seen = [&] {
+        REQUIRE_OK(kernel.forward(*plan, tensors, {&buffer, 1}, call.workspace));
+        return std::vector<float>{o[0], o[16], o[32]};
+    };
+    CHECK(seen() == std::vector<float>{1, 1, 0}); // of queries 0 and 1, and keys 0 to 2; 3 to 7
+    t[2] = 1;
+    CHECK(seen() == std::vector<float>{1, 1, 1});
+    f.cu_k = {0, 1, 2};
+    REQUIRE_OK(kernel.update(*plan, f.ragged()));
+    CHECK(seen() == std::vector<float>{1, 1, 0});
 }
 
 TEST_CASE("lengths in the device's memory come with update()") {

@@ -199,16 +199,31 @@ class EmittedLook {
         table_ = (*found)->table;
         module_ = table_->compile(emitted.text.data(), emitted.text.size(), {}, {}, {});
         REQUIRE(module_ != nullptr);
-        look_ = reinterpret_cast<cpu::TileFunction>(table_->find(module_, cpu::kLookFunction));
+        const auto find = [&](const char* name) {
+            return reinterpret_cast<cpu::TileFunction>(table_->find(module_, name));
+        };
+        look_ = find(cpu::kLookFunction);
+        intervals_ = find(cpu::kIntervalsFunction);
     }
     ~EmittedLook() { table_->release(module_); }
     EmittedLook(const EmittedLook&) = delete;
     EmittedLook& operator=(const EmittedLook&) = delete;
 
     bool exists() const { return look_ != nullptr; }
+    bool has_intervals() const { return intervals_ != nullptr; }
 
     std::int64_t operator()(const void* data, std::int64_t rows, std::int64_t columns,
                             cpu::Tile tile) {
+        return seen_by(look_, data, rows, columns, tile);
+    }
+    std::int64_t by_intervals(const void* data, std::int64_t rows, std::int64_t columns,
+                              cpu::Tile tile) {
+        return seen_by(intervals_, data, rows, columns, tile);
+    }
+
+  private:
+    std::int64_t seen_by(cpu::TileFunction function, const void* data, std::int64_t rows,
+                         std::int64_t columns, cpu::Tile tile) {
         using Kind = passes::ArgumentSlot::Kind;
         std::vector<std::uint64_t> words;
         for (const passes::ArgumentSlot& slot : slots_) {
@@ -221,16 +236,15 @@ class EmittedLook {
                                 : 0);
         }
         tile.scratch = scratch_.data();
-        look_(words.data(), &tile);
+        function(words.data(), &tile);
         return tile.seen;
     }
 
-  private:
     std::vector<passes::ArgumentSlot> slots_;
     std::vector<std::uint64_t> scratch_;
     const cpu::BackendTable* table_ = nullptr;
     cpu::BackendModule* module_ = nullptr;
-    cpu::TileFunction look_ = nullptr;
+    cpu::TileFunction look_ = nullptr, intervals_ = nullptr;
 };
 
 } // namespace
@@ -281,6 +295,50 @@ TEST_CASE("a look finds what is shown and what is masked in any part of an array
     }
 }
 
+TEST_CASE("intervals of what queries and keys give hide and show what a look does") {
+    constexpr std::int64_t kLength = 600;
+    for (const std::string mask : {
+             "t[q_idx] == t[kv_idx]",
+             "t[q_idx] != t[kv_idx] and kv_idx < 300 or t[q_idx] + 1 < t[kv_idx]",
+             "abs(t[q_idx] - t[kv_idx]) <= 1",
+             "(t[q_idx] * (t[kv_idx] % 4) - t[q_idx]) // 2 >= 1",
+             "min(t[q_idx], t[kv_idx]) <= -max(t[q_idx], -t[kv_idx])",
+             "(t[q_idx] < t[kv_idx]) != (t[kv_idx] <= 1 and not t[q_idx] == t[kv_idx])",
+             "(t[q_idx] if t[q_idx] < t[kv_idx] else t[kv_idx] * 2) >= 2",
+             "t[q_idx] > 0 if t[q_idx] <= t[kv_idx] else q_idx // 64 != kv_idx // 64",
+             "t[q_idx] == t[kv_idx] and t[q_idx] * 0.5 + t[kv_idx] > 0.0",
+             "t[q_idx] == t[kv_idx] or (q_idx ^ kv_idx) & 64 == 0",
+         }) {
+        CAPTURE(mask);
+        EmittedLook look("buffer t: i32[N]\nmask_mod = " + mask);
+        REQUIRE(look.exists());
+        REQUIRE(look.has_intervals());
+        Random random(13);
+        int hidden = 0, whole = 0;
+        for (int repeat = 0; repeat < 400; ++repeat) {
+            std::vector<std::int32_t> table;
+            while (std::ssize(table) < kLength)
+                table.resize(table.size() + static_cast<std::size_t>(random.integer(1, 120)),
+                             static_cast<std::int32_t>(random.integer(-3, 3)));
+            table.resize(kLength);
+            cpu::Tile tile{};
+            tile.rows = random.integer(1, cpu::kMaskQueryTile);
+            tile.columns = random.integer(1, cpu::kMaskKeyTile);
+            tile.q_begin = random.integer(0, kLength - tile.rows);
+            tile.kv_begin = random.integer(0, kLength - tile.columns);
+            const std::int64_t found = look.by_intervals(table.data(), kLength, 1, tile);
+            hidden += found == cpu::kSeenMasked ? 1 : 0;
+            whole += found == cpu::kSeenShown ? 1 : 0;
+            if (found != 0) CHECK(found == look(table.data(), kLength, 1, tile));
+        }
+        CHECK(hidden + whole > 20);
+    }
+    // Nothing is known of what one element of each side gives together.
+    for (const char* text : {"mask_mod = (q_idx ^ kv_idx) & 64 == 0",
+                             "buffer m: bool[N, N]\nmask_mod = m[q_idx, kv_idx]"})
+        CHECK_FALSE(EmittedLook(text).has_intervals());
+}
+
 TEST_CASE("programs that can hide nothing by a look have none") {
     for (const char* text : {"score_mod = score", "mask_mod = q_idx >= kv_idx",
                              "buffer s: f32[H]\nscore_mod = score + s[h] * (kv_idx - q_idx)",
@@ -319,7 +377,7 @@ TEST_CASE("parts of a tile that show nothing are left out at both ends") {
         functions.look = look_for_range;
         cpu::Tile tile{};
         const cpu::Sight sight =
-            cpu::look_at(functions, launch, {}, {{}, 0, 0}, tile, {0, 10}, columns);
+            cpu::look_at(functions, launch, {}, {{}, 0, 0}, {}, tile, {0, 10}, columns);
         const cpu::Range visible{std::max(columns.begin, shown.begin),
                                  std::min(columns.end, shown.end)};
         CHECK(sight.columns.empty() == visible.empty());
@@ -331,4 +389,32 @@ TEST_CASE("parts of a tile that show nothing are left out at both ends") {
         CHECK(sight.is_full ==
               (sight.columns.begin == visible.begin && sight.columns.end == visible.end));
     }
+}
+
+TEST_CASE("heads that share looks look at each tile once") {
+    constexpr std::int64_t kQueries = 130, kKeys = 700;
+    CHECK(cpu::SharedLooks::count(kQueries, kKeys) == 3 * 6);
+    std::vector<std::uint8_t> seen(3 * 6);
+    const cpu::SharedLooks looks(seen.data(), kKeys);
+    cpu::KernelShape shape;
+    AttentionArguments arguments{};
+    cpu::Launch launch;
+    launch.shape = &shape;
+    launch.arguments = &arguments;
+    cpu::TileFunctions functions{};
+    functions.look = look_for_range;
+    for (int head = 0; head < 2; ++head)
+        for (std::int64_t q = 0; q < kQueries; q += 64)
+            for (std::int64_t kv = 0; kv < kKeys; kv += 256) {
+                // The second head would see all.
+                const Shown shown{head == 0 ? 100 + q : 0, head == 0 ? 300 + q : kKeys};
+                launch.words = reinterpret_cast<const std::uint64_t*>(&shown);
+                const cpu::Range rows{q, std::min(q + 64, kQueries)},
+                    columns{kv, std::min(kv + 256, kKeys)};
+                cpu::Tile tile{};
+                const cpu::Sight sight =
+                    cpu::look_at(functions, launch, {}, {{}, 0, 0}, looks, tile, rows, columns);
+                const bool is_visible = kv < 300 + q && 100 + q < columns.end;
+                CHECK(sight.columns.empty() == !is_visible);
+            }
 }

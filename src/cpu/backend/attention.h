@@ -11,7 +11,8 @@ namespace flexc::cpu {
 
 // Of one module; those that it does not have are null.
 struct TileFunctions {
-    TileFunction forward, forward_full, backward, backward_full, sink, sink_backward, band, look;
+    TileFunction forward, forward_full, backward, backward_full, sink, sink_backward, band, look,
+        intervals;
 };
 
 std::size_t forward_workspace(const Launch& launch);

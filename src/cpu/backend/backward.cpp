@@ -104,6 +104,7 @@ class Backward {
         finite_d_outs_ = arena_.take<bool>(heads_ * query_tiles_);
         has_dq_ = arena_.take<bool>(support::product(split_.chunks, heads_, query_tiles_));
         dq_ = arena_.take<float>(support::product(split_.chunks, rows, shape_.head_dim));
+        looks_ = LooksOfEntries(launch, arena_);
         Arena lane(nullptr);
         take_scratch(lane);
         lane_bytes_ = static_cast<std::int64_t>(lane.used());
@@ -113,6 +114,7 @@ class Backward {
     std::size_t workspace() const { return arena_.used(); }
 
     void run(const TileFunctions& functions) {
+        look_for_all_heads(functions);
         for_units(*launch_.pool, threads_, heads_ * query_tiles_,
                   [&](std::int64_t unit, int lane) { prepare(functions, unit, lane); });
         for_units(*launch_.pool, threads_, choice_.streams, [&](std::int64_t stream, int lane) {
@@ -150,6 +152,21 @@ class Backward {
     Scratch scratch_of(int lane) const {
         Arena arena(lanes_ + lane * lane_bytes_);
         return take_scratch(arena);
+    }
+
+    // By all threads: else those with heads of one tile would all look at it.
+    void look_for_all_heads(const TileFunctions& functions) {
+        if (!looks_.begin() || threads_ == 1) return;
+        for_units(
+            *launch_.pool, threads_, in_.batch * query_tiles_, [&](std::int64_t unit, int lane) {
+                const std::int64_t b = unit / query_tiles_;
+                Tile tile = tile_of(b, 0, scratch_of(lane));
+                const VisibleBand band = visible_band(functions, launch_, launch_.words, tile);
+                const VisibleTiles tiles(in_.block_mask, b, 0);
+                for (std::int64_t key_tile = 0; key_tile < key_tiles_; ++key_tile)
+                    enter(functions, tile, band, tiles, unit % query_tiles_,
+                          keys_of(b, 0, key_tile));
+            });
     }
 
     // Rows of q and d_out in f32, what weights are relative to, and delta = rowsum(d_out * o) -
@@ -330,7 +347,8 @@ class Backward {
         tile.q_begin = rows.begin + in_.q_offset;
         tile.q_row = rows.begin + launch_.q_row;
         tile.rows = rows.end - rows.begin;
-        const Sight sight = look_at(functions, launch_, band, tiles, tile, rows, inside);
+        const Sight sight =
+            look_at(functions, launch_, band, tiles, looks_.of(keys.b), tile, rows, inside);
         tile.kv_begin = sight.columns.begin + in_.kv_offset;
         tile.kv_row = sight.columns.begin + launch_.kv_row;
         tile.columns = sight.columns.end - sight.columns.begin;
@@ -497,6 +515,7 @@ class Backward {
     Magnitude* queries_are_; // of each query tile
     bool* finite_d_outs_;    // likewise
     bool* has_dq_;           // of each chunk and query tile
+    LooksOfEntries looks_;
     char* lanes_;
 };
 

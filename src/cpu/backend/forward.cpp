@@ -39,6 +39,7 @@ class Forward {
         values_ = arena_.take<float>(packed_tiles_ * shape_.head_dim_v * kKeyTile);
         moderate_keys_ = arena_.take<bool>(packed_tiles_);
         finite_values_ = arena_.take<bool>(packed_tiles_);
+        looks_ = LooksOfEntries(launch, arena_);
         Arena lane(nullptr);
         take_scratch(lane);
         lane_bytes_ = static_cast<std::int64_t>(lane.used());
@@ -53,6 +54,7 @@ class Forward {
     void run(const TileFunctions& functions) {
         for_units(*launch_.pool, threads_, packed_tiles_,
                   [&](std::int64_t unit, int) { pack(unit); });
+        look_for_all_heads(functions);
         for_units(*launch_.pool, threads_, std::int64_t{in_.batch} * in_.heads * query_tiles_,
                   [&](std::int64_t unit, int lane) { query_tile(functions, unit, lane); });
     }
@@ -86,22 +88,7 @@ class Forward {
                                    .is_finite;
     }
 
-    void query_tile(const TileFunctions& functions, std::int64_t unit, int lane) {
-        Arena arena(lanes_ + lane * lane_bytes_);
-        const Scratch scratch = take_scratch(arena);
-        const std::int64_t head = unit / query_tiles_;
-        // Later rows see more keys under a causal mask: the long ones first.
-        const std::int64_t first = (query_tiles_ - 1 - unit % query_tiles_) * query_tile_;
-        const Rows rows{head / in_.heads, head % in_.heads, first,
-                        std::min<std::int64_t>(query_tile_, in_.q_len - first)};
-        const std::int64_t padded = power_of_two(rows.count);
-        const std::int64_t kv_head = rows.h / (in_.heads / in_.kv_heads);
-        const bool moderate_queries =
-            load_rows(in_.q, shape_.dtype, rows, shape_.head_dim, scratch.q, padded).is_moderate &&
-            is_moderate(in_.scale);
-        std::fill_n(scratch.row_max, rows.count, -std::numeric_limits<float>::infinity());
-        std::fill_n(scratch.row_sum, rows.count, 0.0f);
-
+    Tile tile_of(const Rows& rows, const Scratch& scratch) const {
         Tile tile{};
         tile.scores = scratch.scores;
         tile.stride = kKeyTile;
@@ -111,33 +98,80 @@ class Forward {
         tile.scratch = scratch.emitted;
         tile.b = rows.b;
         tile.h = rows.h;
-        tile.h_kv = kv_head;
-        tile.q_begin = first + in_.q_offset;
+        tile.h_kv = rows.h / (in_.heads / in_.kv_heads);
+        tile.q_begin = rows.first + in_.q_offset;
         tile.rows = rows.count;
         tile.scale = in_.scale;
+        return tile;
+    }
+
+    // visit(number, look) of each tile of keys that the band shows to some row of `tile`; look() is
+    // what can be seen of it.
+    template <typename Visit>
+    void visit_tiles(const TileFunctions& functions, Tile& tile, const Rows& rows,
+                     const Visit& visit) const {
         const VisibleBand band = visible_band(functions, launch_, launch_.words, tile);
-        const Range row_range{first, first + rows.count};
+        const Range row_range{rows.first, rows.first + rows.count};
         const Range visible = band.columns_of(row_range, in_.kv_len);
         const VisibleTiles tiles(in_.block_mask, rows.b, rows.h);
-        bool started = false;
+        const SharedLooks looks = looks_.of(rows.b);
         for (std::int64_t key_tile = visible.begin / kKeyTile;
              !visible.empty() && key_tile * kKeyTile < visible.end; ++key_tile) {
             // Only the part of the tile inside the band, from a multiple of the unit.
             const Range inside{
                 std::max(visible.begin / kColumnUnit * kColumnUnit, key_tile * kKeyTile),
                 std::min(visible.end, (key_tile + 1) * kKeyTile)};
-            const std::int64_t packed = (rows.b * in_.kv_heads + kv_head) * key_tiles_ + key_tile;
+            visit(key_tile, [&] {
+                return look_at(functions, launch_, band, tiles, looks, tile, row_range, inside);
+            });
+        }
+    }
+
+    // By all threads: else those with heads of one tile would all look at it.
+    void look_for_all_heads(const TileFunctions& functions) {
+        if (!looks_.begin() || threads_ == 1) return;
+        for_units(
+            *launch_.pool, threads_, in_.batch * query_tiles_, [&](std::int64_t unit, int lane) {
+                Arena arena(lanes_ + lane * lane_bytes_);
+                const Rows rows = rows_of(unit / query_tiles_, 0, unit % query_tiles_);
+                Tile tile = tile_of(rows, take_scratch(arena));
+                visit_tiles(functions, tile, rows, [](std::int64_t, const auto& look) { look(); });
+            });
+    }
+
+    Rows rows_of(std::int64_t b, std::int64_t h, std::int64_t query_tile) const {
+        const std::int64_t first = query_tile * query_tile_;
+        return {b, h, first, std::min<std::int64_t>(query_tile_, in_.q_len - first)};
+    }
+
+    void query_tile(const TileFunctions& functions, std::int64_t unit, int lane) {
+        Arena arena(lanes_ + lane * lane_bytes_);
+        const Scratch scratch = take_scratch(arena);
+        const std::int64_t head = unit / query_tiles_;
+        // Later rows see more keys under a causal mask: the long ones first.
+        const Rows rows =
+            rows_of(head / in_.heads, head % in_.heads, query_tiles_ - 1 - unit % query_tiles_);
+        const std::int64_t padded = power_of_two(rows.count);
+        const bool moderate_queries =
+            load_rows(in_.q, shape_.dtype, rows, shape_.head_dim, scratch.q, padded).is_moderate &&
+            is_moderate(in_.scale);
+        std::fill_n(scratch.row_max, rows.count, -std::numeric_limits<float>::infinity());
+        std::fill_n(scratch.row_sum, rows.count, 0.0f);
+
+        Tile tile = tile_of(rows, scratch);
+        bool started = false;
+        visit_tiles(functions, tile, rows, [&](std::int64_t key_tile, const auto& look) {
+            const std::int64_t packed = (rows.b * in_.kv_heads + tile.h_kv) * key_tiles_ + key_tile;
             tile.is_moderate = moderate_queries && moderate_keys_[packed];
-            const auto [columns, is_full] =
-                look_at(functions, launch_, band, tiles, tile, row_range, inside);
-            if (columns.empty()) continue;
+            const auto [columns, is_full] = look();
+            if (columns.empty()) return;
             tile.kv_begin = columns.begin + in_.kv_offset;
             tile.columns = columns.end - columns.begin;
             const bool full = is_full && functions.forward_full != nullptr;
             key_step(full ? functions.forward_full : functions.forward, tile, scratch, packed,
                      columns.begin - key_tile * kKeyTile, started);
             started = true;
-        }
+        });
         finish(functions, tile, rows, scratch, started);
     }
 
@@ -222,6 +256,7 @@ class Forward {
     std::int64_t query_tile_, query_tiles_, key_tiles_, packed_tiles_, lane_bytes_;
     float *keys_, *values_;
     bool *moderate_keys_, *finite_values_; // of each packed tile
+    LooksOfEntries looks_;
     int threads_;
     char* lanes_;
 };

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "cpu/backend/arena.h"
@@ -16,6 +17,7 @@
 #include "cpu/backend/tile_range.h"
 #include "cpu/backend/tiles.h"
 #include "cpu/work.h"
+#include "support/amounts.h"
 
 namespace flexc::cpu {
 
@@ -57,6 +59,13 @@ class Forward {
         if (may_split(in_.kv_len))
             parts_ =
                 arena_.take<float>(most_parts(in_.batch, shape_.batch_invariant) * part_floats());
+        if (shares_looks(launch)) {
+            look_room_ = std::min(support::product(std::int64_t{in_.batch},
+                                                   SharedLooks::count(in_.q_len, in_.kv_len)),
+                                  SharedLooks::kMost);
+            looks_ = arena_.take<std::uint8_t>(look_room_);
+            first_look_ = arena_.take<std::int64_t>(in_.batch);
+        }
         Arena lane(nullptr);
         take_scratch(lane);
         lane_bytes_ = static_cast<std::int64_t>(lane.used());
@@ -73,6 +82,15 @@ class Forward {
                                (shape_.head_dim + shape_.head_dim_v);
         }
         const int threads = useful_threads(launch_.threads, multiplications);
+        place_looks();
+        // By all threads: else those with heads of one tile would all look at it.
+        if (looks_ != nullptr && threads > 1)
+            for_units(*launch_.pool, threads, all_.work_count, [&](std::int64_t unit, int lane) {
+                if (all_.work[unit].head != 0) return;
+                Arena arena(lanes_ + lane * lane_bytes_);
+                Scratch scratch = take_scratch(arena);
+                Piece(*this, functions, all_.work[unit], scratch).look_for_all_heads();
+            });
         for_units(*launch_.pool, threads, all_.work_count, [&](std::int64_t unit, int lane) {
             Arena arena(lanes_ + lane * lane_bytes_);
             Scratch scratch = take_scratch(arena);
@@ -110,6 +128,23 @@ class Forward {
         return scratch;
     }
 
+    // Where requests have their looks, one after another, as far as there is room.
+    void place_looks() {
+        if (looks_ == nullptr) return;
+        std::int64_t used = 0;
+        for (int request = 0; request < all_.count; ++request) {
+            const Sequence& sequence = all_.of(request);
+            const std::int64_t count = SharedLooks::count(sequence.q_len, sequence.kv_len);
+            first_look_[request] = count <= look_room_ - used ? used : kNoRoom;
+            if (first_look_[request] != kNoRoom) used += count;
+        }
+        std::fill_n(looks_, used, std::uint8_t{0});
+    }
+    SharedLooks looks_of(int request) const {
+        if (looks_ == nullptr || first_look_[request] == kNoRoom) return {};
+        return {looks_ + first_look_[request], all_.of(request).kv_len};
+    }
+
     std::int64_t part_rows() const {
         return std::min<std::int64_t>(kBlockRows, std::int64_t{in_.heads} * in_.q_len);
     }
@@ -126,7 +161,8 @@ class Forward {
         Piece(const Forward& all, const TileFunctions& functions, const SequenceWork& work,
               Scratch& scratch)
             : all_(all), functions_(functions), work_(work), scratch_(scratch),
-              sequence_(all.all_.of(work.request)), in_(all.in_), launch_(all.launch_) {
+              sequence_(all.all_.of(work.request)), looks_(all.looks_of(work.request)),
+              in_(all.in_), launch_(all.launch_) {
             // Of this request, for what knows of one length alone.
             in_.q_len = sequence_.q_len;
             in_.kv_len = sequence_.kv_len;
@@ -136,15 +172,27 @@ class Forward {
 
         void run() {
             fill_blocks();
-            // Bands may differ by head; they are few, and found once for each.
-            for (std::int64_t key = work_.key / kKeyTile * kKeyTile; key < work_.key + work_.keys;
-                 key += kKeyTile)
-                key_tile({std::max<std::int64_t>(key, work_.key),
-                          std::min<std::int64_t>(key + kKeyTile, work_.key + work_.keys)});
+            visit_key_tiles([&] {
+                for (int i = 0; i < block_count_; ++i)
+                    block_step(scratch_.blocks[i]);
+            });
             for (int i = 0; i < block_count_; ++i)
                 work_.part < 0
                     ? all_.finish(functions_, scratch_, scratch_.blocks[i], work_.request)
                     : keep(scratch_.blocks[i]);
+        }
+
+        // At the piece's tiles, with its first head.
+        void look_for_all_heads() {
+            Block& block = scratch_.blocks[0];
+            block.head = work_.head;
+            visit_key_tiles([&] {
+                const int end = work_.query + work_.queries;
+                for (block.query = work_.query; block.query < end; block.query += block.queries) {
+                    block.queries = std::min(end - block.query, kBlockRows);
+                    look(block, 0);
+                }
+            });
         }
 
       private:
@@ -194,12 +242,15 @@ class Forward {
             tile.kv_rows = scratch_.key_rows + columns.begin % kKeyTile;
         }
 
-        void key_tile(Range keys) {
-            has_keys_ = has_values_ = has_key_rows_ = false;
-            keys_ = keys;
-            kv_head_ = -1;
-            for (int i = 0; i < block_count_; ++i)
-                block_step(scratch_.blocks[i]);
+        // Calls visit() with keys_ of each tile.
+        template <typename Visit> void visit_key_tiles(const Visit& visit) {
+            const std::int64_t end = std::int64_t{work_.key} + work_.keys;
+            for (std::int64_t key = work_.key; key < end; key = keys_.end) {
+                keys_ = {key, std::min((key / kKeyTile + 1) * kKeyTile, end)};
+                has_keys_ = has_values_ = has_key_rows_ = false;
+                kv_head_ = -1;
+                visit();
+            }
         }
 
         void block_step(Block& block) {
@@ -209,7 +260,7 @@ class Forward {
             Range columns{keys_.end, keys_.begin};
             for (int i = 0; i < block.heads; ++i) {
                 Sight& sight = sights[static_cast<std::size_t>(i)];
-                sight = look(block, i);
+                sight = i > 0 && all_.shape_.shares_looks ? sights[0] : look(block, i);
                 if (sight.columns.empty()) continue;
                 columns.begin = std::min(columns.begin, sight.columns.begin);
                 columns.end = std::max(columns.end, sight.columns.end);
@@ -317,9 +368,11 @@ class Forward {
                 load_keys();
                 tile.is_moderate = block.is_moderate && keys_are_moderate_;
             }
-            if (functions_.look != nullptr) load_key_rows();
             return look_at(functions_, launch_, band, VisibleTiles(in_.block_mask, tile.b, tile.h),
-                           tile, rows, inside, [&](Tile& moved, Range part) { move(moved, part); });
+                           looks_, tile, rows, inside, [&](Tile& moved, Range part) {
+                               load_key_rows();
+                               move(moved, part);
+                           });
         }
 
         // Probabilities of one head, and zeros in the product's other columns.
@@ -385,11 +438,13 @@ class Forward {
             });
         }
         void load_key_rows() {
-            if (has_key_rows_ || !all_.shape_.reads_key_rows) return;
+            // Only those in pages are not side by side.
+            if (has_key_rows_ || !all_.shape_.reads_key_rows || all_.all_.page_size == 0) return;
             has_key_rows_ = true;
-            for (std::int64_t key = keys_.begin; key < keys_.end; ++key)
-                scratch_.key_rows[key % kKeyTile] =
-                    key_row(all_.all_.pages, all_.all_.page_size, sequence_, static_cast<int>(key));
+            visit_runs(keys_, [&](const Rows& rows, std::int64_t key) {
+                std::int64_t* const first = scratch_.key_rows + key % kKeyTile;
+                std::iota(first, first + rows.count, rows.b * all_.all_.page_size + rows.first);
+            });
         }
 
         // visit(rows that lie side by side, the first one's key).
@@ -435,6 +490,7 @@ class Forward {
         const SequenceWork& work_;
         Scratch& scratch_;
         const Sequence& sequence_;
+        SharedLooks looks_;
         AttentionArguments in_;
         Launch launch_;
         int block_count_ = 0;
@@ -564,6 +620,10 @@ class Forward {
     const SequenceArguments& all_;
     Arena arena_;
     float* parts_ = nullptr;
+    static constexpr std::int64_t kNoRoom = -1;
+    std::uint8_t* looks_ = nullptr;
+    std::int64_t* first_look_ = nullptr; // of each request, or kNoRoom
+    std::int64_t look_room_ = 0;
     std::int64_t lane_bytes_;
     char* lanes_;
 };

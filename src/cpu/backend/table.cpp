@@ -46,10 +46,10 @@ BackendModule* wrap(std::unique_ptr<JitModule> code, const std::string& message,
     }
     auto module = std::make_unique<BackendModule>();
     auto find = [&](const char* name) { return reinterpret_cast<TileFunction>(code->find(name)); };
-    module->functions = {find(kForwardFunction),  find(kForwardFullFunction),
-                         find(kBackwardFunction), find(kBackwardFullFunction),
-                         find(kSinkFunction),     find(kSinkBackwardFunction),
-                         find(kBandFunction),     find(kLookFunction)};
+    module->functions = {
+        find(kForwardFunction),      find(kForwardFullFunction), find(kBackwardFunction),
+        find(kBackwardFullFunction), find(kSinkFunction),        find(kSinkBackwardFunction),
+        find(kBandFunction),         find(kLookFunction),        find(kIntervalsFunction)};
     module->code = std::move(code);
     if (module->functions.forward == nullptr) {
         send(error, "the machine code has no forward function");

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cpu/backend/attention.h"
+#include "cpu/backend/shared_looks.h"
 
 namespace flexc::cpu {
 
@@ -93,12 +94,24 @@ struct Sight {
     bool is_full = false;
 };
 
+// Sets what is seen of `tile`. Few elements are not worth a test of intervals.
+inline void look(const TileFunctions& functions, const Launch& launch, Tile& tile) {
+    constexpr std::int64_t kFewRows = 4;
+    if (functions.intervals != nullptr && tile.rows > kFewRows)
+        functions.intervals(launch.words, &tile);
+    const bool hides_all = tile.seen == kSeenMasked;
+    if (tile.seen != 0 && (hides_all || !launch.shape->hides_scores)) return;
+    tile.seen = 0;
+    functions.look(launch.words, &tile);
+}
+
 // Of rows and columns inside the band. Parts of kMaskKeyTile columns at either end that show
 // nothing are left out, by the block mask, or else by a look, for which move(tile, columns) places
 // `tile`. It carries b, h, h_kv, its rows and whether its scores are moderate.
 template <typename Move>
 Sight look_at(const TileFunctions& functions, const Launch& launch, const VisibleBand& band,
-              const VisibleTiles& tiles, Tile& tile, Range rows, Range columns, const Move& move) {
+              const VisibleTiles& tiles, const SharedLooks& looks, Tile& tile, Range rows,
+              Range columns, const Move& move) {
     Sight sight{{columns.end, columns.end}, true};
     for (std::int64_t first = columns.begin, next = 0; first < columns.end; first = next) {
         next = std::min((first / kMaskKeyTile + 1) * kMaskKeyTile, columns.end);
@@ -106,9 +119,12 @@ Sight look_at(const TileFunctions& functions, const Launch& launch, const Visibl
         if (!tiles.shows(rows, part)) continue;
         bool is_full = band.covers(rows, part) || tiles.covers(rows, part);
         if (functions.look != nullptr && (!is_full || launch.shape->hides_scores)) {
-            move(tile, part);
-            tile.seen = 0;
-            functions.look(launch.words, &tile);
+            tile.seen = looks.find(rows.begin, first);
+            if (tile.seen == 0) {
+                move(tile, part);
+                look(functions, launch, tile);
+                looks.keep(rows.begin, first, tile.seen);
+            }
             if ((tile.seen & kSeenShown) == 0) continue;
             is_full = is_full || (tile.seen & kSeenMasked) == 0;
         }
@@ -120,8 +136,9 @@ Sight look_at(const TileFunctions& functions, const Launch& launch, const Visibl
     return sight;
 }
 inline Sight look_at(const TileFunctions& functions, const Launch& launch, const VisibleBand& band,
-                     const VisibleTiles& tiles, Tile& tile, Range rows, Range columns) {
-    return look_at(functions, launch, band, tiles, tile, rows, columns,
+                     const VisibleTiles& tiles, const SharedLooks& looks, Tile& tile, Range rows,
+                     Range columns) {
+    return look_at(functions, launch, band, tiles, looks, tile, rows, columns,
                    [&](Tile& moved, Range part) {
                        moved.kv_begin = part.begin + launch.arguments->kv_offset;
                        moved.kv_row = part.begin + launch.kv_row;

@@ -1,0 +1,80 @@
+// What looks found, where heads see the same: whoever first wants to know of a tile looks, for all
+// heads. Of tiles of kMaskQueryTile by kMaskKeyTile.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cpu/backend/arena.h"
+#include "cpu/backend_table.h"
+#include "support/amounts.h"
+
+namespace flexc::cpu {
+
+// Of one batch entry or request.
+class SharedLooks {
+  public:
+    // Of more tiles than these, each head finds its own.
+    static constexpr std::int64_t kMost = std::int64_t{1} << 24;
+
+    SharedLooks() = default; // shares nothing
+    // `seen`: 0 for each tile.
+    SharedLooks(std::uint8_t* seen, std::int64_t keys) : seen_(seen), key_tiles_(tiles(keys)) {}
+
+    static std::int64_t count(std::int64_t queries, std::int64_t keys) {
+        return (queries + kMaskQueryTile - 1) / kMaskQueryTile * tiles(keys);
+    }
+
+    // Of the tile in which these are; bits of Seen, 0 where nobody has looked yet.
+    std::int64_t find(std::int64_t query, std::int64_t key) const {
+        return seen_ == nullptr ? 0 : seen_[place(query, key)];
+    }
+    void keep(std::int64_t query, std::int64_t key, std::int64_t seen) const {
+        if (seen_ != nullptr) seen_[place(query, key)] = static_cast<std::uint8_t>(seen);
+    }
+
+  private:
+    static std::int64_t tiles(std::int64_t keys) {
+        return (keys + kMaskKeyTile - 1) / kMaskKeyTile;
+    }
+    std::int64_t place(std::int64_t query, std::int64_t key) const {
+        return query / kMaskQueryTile * key_tiles_ + key / kMaskKeyTile;
+    }
+
+    std::uint8_t* seen_ = nullptr;
+    std::int64_t key_tiles_ = 0;
+};
+
+inline bool shares_looks(const Launch& launch) {
+    return launch.shape->shares_looks && launch.arguments->heads > 1;
+}
+
+// Of all batch entries of a dense launch.
+class LooksOfEntries {
+  public:
+    LooksOfEntries() = default; // shares nothing
+    LooksOfEntries(const Launch& launch, Arena& arena) {
+        if (!shares_looks(launch)) return;
+        keys_ = launch.arguments->kv_len;
+        of_entry_ = SharedLooks::count(launch.arguments->q_len, keys_);
+        count_ = support::product(std::int64_t{launch.arguments->batch}, of_entry_);
+        // Launches that are smaller never take more.
+        seen_ = arena.take<std::uint8_t>(std::min(count_, SharedLooks::kMost));
+        if (count_ > SharedLooks::kMost) seen_ = nullptr;
+    }
+
+    SharedLooks of(std::int64_t b) const {
+        return seen_ == nullptr ? SharedLooks() : SharedLooks(seen_ + b * of_entry_, keys_);
+    }
+    // Whether there are any; then nobody has looked yet.
+    bool begin() const {
+        if (seen_ != nullptr) std::fill_n(seen_, count_, std::uint8_t{0});
+        return seen_ != nullptr;
+    }
+
+  private:
+    std::uint8_t* seen_ = nullptr;
+    std::int64_t keys_ = 0, of_entry_ = 0, count_ = 0;
+};
+
+} // namespace flexc::cpu
