@@ -200,10 +200,10 @@ class Intervals {
     // Of the operands' facts, by one instruction after another.
     Fact fact_of(NodeId id, std::string& out) {
         const ir::Node& node = graph_[id];
-        std::array<Fact, 3> operands;
+        std::array<Fact, 3> operands{};
         for (std::size_t i = 0; i < node.operands.size(); ++i)
             operands[i] = facts_[node.operands[i]];
-        const auto& [x, y, z] = operands;
+        const Fact &x = operands[0], &y = operands[1], &z = operands[2];
         const auto make = [&](const std::string& instruction) {
             const std::string name = formatted("%test{}", next_++);
             out += formatted("  {} = {}\n", name, instruction);
