@@ -5,7 +5,7 @@
 namespace flexc::front {
 
 namespace {
-constexpr std::size_t kMaxErrors = 20;
+constexpr std::size_t kMaxErrors = 20, kMaxWarnings = 20;
 constexpr std::size_t kMaxNotes = 4;
 } // namespace
 
@@ -50,10 +50,10 @@ void Reporter::report(dsl::Diagnostic diagnostic) {
                entry.diagnostic.span.end == diagnostic.span.end &&
                entry.diagnostic.message == diagnostic.message;
     });
-    const bool is_error = diagnostic.severity == dsl::Severity::error;
     if (known) return;
-    if (is_error) ++errors_;
-    if (entries_.size() >= 2 * kMaxErrors || (is_error && errors_ > kMaxErrors)) return;
+    // Each kind has room of its own: a program that is refused always shows why.
+    const bool is_error = diagnostic.severity == dsl::Severity::error;
+    if (is_error ? ++errors_ > kMaxErrors : ++warnings_ > kMaxWarnings) return;
     entries_.push_back({place_.source, std::move(diagnostic)});
 }
 

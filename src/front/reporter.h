@@ -65,7 +65,7 @@ class Reporter {
     Place place_;
     std::vector<Call> calls_;
     std::vector<Entry> entries_;
-    std::size_t errors_ = 0;
+    std::size_t errors_ = 0, warnings_ = 0;
 };
 
 } // namespace flexc::front

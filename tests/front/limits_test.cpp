@@ -188,3 +188,15 @@ TEST_CASE("errors are not repeated for each call, and there are not too many") {
         many += " + nothing" + std::to_string(i);
     CHECK(front::compile(many).diagnostics.size() == 20);
 }
+
+TEST_CASE("warnings leave room for errors, and there are not too many of them") {
+    std::string warned = "score_mod = score";
+    for (int i = 0; i < 100; ++i)
+        warned += " + h // 0";
+    CHECK(front::compile(warned).diagnostics.size() == 20);
+    const front::Output refused = front::compile(warned + " + nothing");
+    CHECK(!refused.program);
+    CHECK(refused.diagnostics.size() == 21);
+    CHECK(dsl::has_errors(refused.diagnostics));
+    CHECK(refused.rendered.find("nothing") != std::string::npos);
+}
