@@ -137,6 +137,23 @@ class Outputs(CommandTest):
         self.assertIn("--query-start 'last': expected auto, zero or end",
                       self.run_file(wrong, "--query-start", "last", code=2))
 
+    def test_requests_that_do_not_go_together(self):
+        def numbers(*values):
+            return "I32", (len(values),), array.array("i", values).tobytes()
+
+        def refused(tensors, *layouts):
+            return self.run_file(tensor_io.encode(tensors), *layouts, program="score_mod = score", code=1)
+        q = {"q": ("F32", (3, 1, 8), floats(24)), "cu_seqlens_q": numbers(0, 1, 2, 3)}
+        # Keys of two batch entries beside three requests.
+        dense = {**q, "k": ("F32", (2, 1, 4, 8), floats(64)), "v": ("F32", (2, 1, 4, 8), floats(64))}
+        self.assertIn("tensor 'k': is f32 [2, 1, 4, 8], which is not of 3 requests",
+                      refused(dense, "--query-layout", "ragged"))
+        # A cache without pages says how large they are, in no bytes.
+        cache = "F32", (0, 1 << 62, 1, 8), b""
+        paged = {**q, "k": cache, "v": cache, "page_indptr": numbers(0, 3, 3, 3), "page_indices": numbers(0, 0, 0),
+                 "last_page_len": numbers(1, 1, 1)}
+        self.assertIn("it must be between", refused(paged, "--query-layout", "ragged", "--key-layout", "paged"))
+
     def test_scale_and_param_reach_the_kernel(self):
         scaled = self.run_alone("score_mod = score", inputs(), "--scale", "0.25")
         param = self.run_alone("param x: f32 = 7\nscore_mod = score * x", inputs(),

@@ -8,6 +8,7 @@
 
 #include "flexc/command.h"
 #include "flexc/input_check.h"
+#include "support/amounts.h"
 #include "support/text.h"
 
 namespace flexc::cli {
@@ -171,7 +172,13 @@ ProblemShape requests_shape(const TensorFile& file, const LayoutOption& option) 
     shape.q_rows = ragged_q ? q.shape[0] : q.shape[2];
     sizes.q_len = ragged_q ? longest(lengths.seqused_q, lengths.cu_seqlens_q, 0) : q.shape[2];
     switch (shape.key_layout) {
-    case Layout::dense: shape.kv_rows = sizes.kv_len = k.shape[2]; break;
+    case Layout::dense:
+        if (k.shape[0] != sizes.batch) {
+            fail(formatted("{}: tensor 'k': is {} {}, which is not of {} requests", file.path(),
+                           name(k.dtype), describe_shape(k.shape), sizes.batch));
+        }
+        shape.kv_rows = sizes.kv_len = k.shape[2];
+        break;
     case Layout::ragged:
         shape.kv_rows = k.shape[0];
         sizes.kv_len = longest(lengths.seqused_k, lengths.cu_seqlens_k, 0);
@@ -182,7 +189,9 @@ ProblemShape requests_shape(const TensorFile& file, const LayoutOption& option) 
         if (!lengths.seqused_k.empty()) {
             sizes.kv_len = longest(lengths.seqused_k, {}, 0);
         } else {
-            sizes.kv_len = longest({}, lengths.page_indptr, 0) * lengths.page_size;
+            // An empty cache may have pages of any size until the plan refuses it.
+            sizes.kv_len =
+                support::times(longest({}, lengths.page_indptr, 0), lengths.page_size);
         }
         break;
     }
