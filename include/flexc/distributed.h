@@ -28,11 +28,13 @@ struct RowRange {
     friend bool operator==(const RowRange&, const RowRange&) = default;
 };
 
+inline constexpr int kMaxRanks = 1 << 20;
+
 // Which rows of a sequence each rank holds. A rank's tensors have the rows of its ranges one after
 // another, in the order of the list. Shares may differ in length, and may be empty.
 class Shards {
   public:
-    Shards() = default; // of no rows on no ranks
+    Shards() = default; // of no rows on no ranks; those below are of 1 to kMaxRanks
     // Pieces as even as can be, in order.
     static Result<Shards> contiguous(std::int64_t length, int ranks);
     // Of 2 * ranks pieces, rank r holds the r-th from the front and the r-th from the back: under a

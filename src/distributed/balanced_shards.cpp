@@ -28,7 +28,8 @@ Result<Shards> DistributedKernel::balanced_shards(const Sizes& sizes, int ranks,
             return runtime::invalid(formatted("{} queries and {} keys: balanced shards are of "
                                               "sequences that attend to themselves",
                                               sizes.q_len, sizes.kv_len));
-        if (ranks < 1) return runtime::invalid(formatted("{} ranks: at least 1", ranks));
+        if (ranks < 1 || ranks > kMaxRanks)
+            return runtime::invalid(formatted("{} ranks: between 1 and {}", ranks, kMaxRanks));
         auto work = distributed::make_work(*state_, nullptr);
         if (!work) return work.error();
         if (auto done = (*work)->begin(stream); !done) return done.error();

@@ -175,7 +175,8 @@ flexc_status flexc_shards_striped(int64_t length, int32_t ranks, int64_t rows,
 flexc_status flexc_shards_of(int64_t length, int32_t ranks, const flexc_rank_range* ranges,
                              size_t range_count, flexc_shards** shards, flexc_error** error) {
     return make_shards(shards, error, [&]() -> Result<flexc::Shards> {
-        if (ranks < 1) return flexc::Shards::of(length, {});
+        if (ranks < 1 || ranks > flexc::kMaxRanks)
+            return flexc::Shards::contiguous(length, ranks).error();
         std::vector<std::vector<flexc::RowRange>> of_ranks(static_cast<std::size_t>(ranks));
         for (std::size_t i = 0; i < range_count; ++i) {
             const auto range = read_element(ranges, i, "ranges");

@@ -1,5 +1,6 @@
 // Ranks that are threads of one process: a message is one copy, by whichever side comes second, on
 // a GPU in its stream, once the first one's stream has come to it too.
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -150,9 +151,11 @@ class InProcess final : public Communicator {
             return Error{ErrorCode::internal, "a ticket that start() did not give"};
         Pending pending = std::move(found->second);
         pending_.erase(found);
+        constexpr double kForever = 1e9; // seconds, of which the clock has room for nine times that
+        const std::chrono::duration<double> patience(
+            std::min(group_->options.timeout_seconds, kForever));
         const auto end = std::chrono::steady_clock::now() +
-                         std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                             std::chrono::duration<double>(group_->options.timeout_seconds));
+                         std::chrono::duration_cast<std::chrono::steady_clock::duration>(patience);
         std::unique_lock lock(group_->mutex);
         for (const auto& [peer, post] : pending) {
             const auto is_over = [&, other = static_cast<std::size_t>(peer)] {
@@ -249,9 +252,9 @@ class InProcess final : public Communicator {
 Result<std::vector<std::shared_ptr<Communicator>>>
 in_process_communicators(int ranks, const CommunicatorOptions& options) {
     return guarded([&]() -> Result<std::vector<std::shared_ptr<Communicator>>> {
-        if (ranks < 1)
+        if (ranks < 1 || ranks > kMaxRanks)
             return Error{ErrorCode::invalid_option,
-                         formatted("{} ranks: there must be at least 1", ranks)};
+                         formatted("{} ranks: there must be between 1 and {}", ranks, kMaxRanks)};
         auto group = std::make_shared<Group>();
         group->has_left.assign(static_cast<std::size_t>(ranks), false);
         group->options = options;

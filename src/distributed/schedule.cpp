@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <queue>
+#include <utility>
 
 namespace flexc::distributed {
 
@@ -136,25 +138,21 @@ Shards balanced(const VisibleMap& map, int ranks) {
         order.push_back({rows, map.area(rows, {0, map.keys().length})});
     }
     std::ranges::stable_sort(order, std::greater(), &Chunk::area);
-    struct Hand {
-        double area = 0;
-        std::vector<RowRange> rows;
-    };
-    std::vector<Hand> hands(static_cast<std::size_t>(ranks));
+    // Each goes to the rank that has the least and has room; of equal ones, to the first.
+    using Hand = std::pair<double, std::size_t>; // area, rank
+    std::priority_queue<Hand, std::vector<Hand>, std::greater<>> hands;
+    std::vector<std::vector<RowRange>> ranges(static_cast<std::size_t>(ranks));
+    for (std::size_t rank = 0; rank < ranges.size(); ++rank)
+        hands.push({0, rank});
     for (const Chunk& chunk : order) {
-        Hand* least = nullptr;
-        for (Hand& hand : hands)
-            if (static_cast<std::int64_t>(hand.rows.size()) < per_rank &&
-                (least == nullptr || hand.area < least->area))
-                least = &hand;
-        least->area += chunk.area;
-        least->rows.push_back(chunk.rows);
+        const auto [area, rank] = hands.top();
+        hands.pop();
+        ranges[rank].push_back(chunk.rows);
+        if (static_cast<std::int64_t>(ranges[rank].size()) < per_rank)
+            hands.push({area + chunk.area, rank});
     }
-    std::vector<std::vector<RowRange>> ranges;
-    for (Hand& hand : hands) {
-        std::ranges::sort(hand.rows, {}, &RowRange::begin);
-        ranges.push_back(std::move(hand.rows));
-    }
+    for (std::vector<RowRange>& of_rank : ranges)
+        std::ranges::sort(of_rank, {}, &RowRange::begin);
     return *Shards::of(axis.length, std::move(ranges));
 }
 

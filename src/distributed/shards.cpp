@@ -13,7 +13,9 @@ namespace {
 Error invalid(std::string message) { return {ErrorCode::invalid_option, std::move(message)}; }
 
 Result<void> check(std::int64_t length, int ranks) {
-    if (ranks < 1) return invalid(formatted("shards of {} ranks: there must be at least 1", ranks));
+    if (ranks < 1 || ranks > kMaxRanks)
+        return invalid(
+            formatted("shards of {} ranks: there must be between 1 and {}", ranks, kMaxRanks));
     if (length < 1 || length >= analysis::kMaxLength)
         return invalid(formatted("shards of {} rows: there must be between 1 and {}", length,
                                  analysis::kMaxLength - 1));

@@ -49,6 +49,8 @@ static void test_shards(void) {
     CHECK_NULL(flexc_shards_of(10, 3, NULL, 1, &shards, &error), "ranges");
     CHECK_REFUSED(flexc_shards_zigzag(10, 0, &shards, &error), FLEXC_ERROR_INVALID_OPTION,
                   "0 ranks");
+    CHECK_REFUSED(flexc_shards_of(10, INT32_MAX, NULL, 0, &shards, &error),
+                  FLEXC_ERROR_INVALID_OPTION, "2147483647 ranks");
     CHECK_NULL(flexc_shards_contiguous(7, 3, NULL, &error), "shards");
     CHECK(flexc_shards_length(NULL) == 0 && flexc_shards_ranks(NULL) == 0);
     flexc_shards_free(NULL);
@@ -462,6 +464,8 @@ static void test_refusals(const flexc_distributed_kernel* kernel) {
                   FLEXC_ERROR_INVALID_OPTION, "timeout_seconds");
     CHECK_REFUSED(flexc_in_process_communicators(0, NULL, &communicator, &error),
                   FLEXC_ERROR_INVALID_OPTION, "0 ranks");
+    CHECK_REFUSED(flexc_in_process_communicators(INT32_MAX, NULL, &communicator, &error),
+                  FLEXC_ERROR_INVALID_OPTION, "2147483647 ranks");
     CHECK_NULL(flexc_in_process_communicators(1, NULL, NULL, &error), "communicators");
     CHECK_NULL(flexc_mpi_communicator(NULL, NULL, NULL, &error), "communicator");
     CHECK_OK(flexc_in_process_communicators(1, NULL, &communicator, &error));

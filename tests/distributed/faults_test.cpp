@@ -1,9 +1,13 @@
 // What is wrong on one rank is an error on all, which names it; nobody waits for ever.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <functional>
+#include <limits>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -70,6 +74,25 @@ void check_all(const std::vector<std::string>& errors, const std::string& expect
 }
 
 } // namespace
+
+TEST_CASE("a time that no clock has room for is waited for, not over at once") {
+    for (const double timeout : {1e30, std::numeric_limits<double>::infinity()}) {
+        const auto exchange =
+            [](const std::shared_ptr<Communicator>& communicator) -> Result<void> {
+            std::byte value{};
+            const std::array message = {Communicator::Message{
+                .peer = 1 - communicator->rank(), .data = &value, .bytes = 1}};
+            std::span<const Communicator::Message> sends, receives;
+            (communicator->rank() == 0 ? receives : sends) = message;
+            if (communicator->rank() == 1)
+                std::this_thread::sleep_for(std::chrono::milliseconds(30));
+            const auto ticket = communicator->start(0, sends, receives, nullptr);
+            if (!ticket) return ticket.error();
+            return communicator->wait(*ticket);
+        };
+        check_all(on_ranks(2, timeout, exchange), "");
+    }
+}
 
 TEST_CASE("other programs, sizes, shards, params and exchanges are found before anything travels") {
     if (!has_cpu()) return;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <random>
 #include <string>
 
@@ -157,8 +158,14 @@ TEST_CASE("shards that do not hold every row once are refused, with the rows") {
     CHECK(message({{{0, 6}}, {{4, 10}}}) == "rows 4 to 6 are held twice");
     CHECK(message({{{0, 12}}}) == "rows 0 to 12 are not a range of 10 rows");
     CHECK(message({{{4, 2}}}) == "rows 4 to 2 are not a range of 10 rows");
-    CHECK(message({}) == "shards of 0 ranks: there must be at least 1");
+    CHECK(message({}) == "shards of 0 ranks: there must be between 1 and 1048576");
     CHECK(!Shards::contiguous(0, 2));
+    for (const int ranks : {kMaxRanks + 1, std::numeric_limits<int>::max()}) {
+        CHECK(!Shards::contiguous(8, ranks));
+        CHECK(!Shards::zigzag(8, ranks));
+        CHECK(!Shards::striped(8, ranks, 1));
+    }
+    CHECK(Shards::contiguous(8, kMaxRanks)->rows(7) == 1);
     CHECK(!Shards::striped(8, 2, 0));
     const auto empty = Shards::of(10, {{}, {{5, 10}, {0, 5}}, {{3, 3}}});
     REQUIRE(empty);
@@ -279,6 +286,8 @@ TEST_CASE("documents are dealt by area") {
         all += area;
     }
     CHECK(most / (all / 8) < 1.05);
+    // Time grows with the number of ranks, not with its square.
+    CHECK(balanced(map, 1 << 17).rows(0) <= 1);
 }
 
 TEST_CASE("the model: what waits for keys and what is uneven costs, what is hidden behind work "
