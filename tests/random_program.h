@@ -51,6 +51,7 @@ struct RandomOptions {
     bool sinks = true;        // some programs have one
     bool wild_reads = true;   // indices that may be outside
     bool score_reads = false; // indices that follow from the score, the same in any precision
+    bool places = false;      // indices by distances, parts and kinds of positions, some clamped
     bool sums = true;         // over a counter
     bool sized_sums = true;   // up to a size
     bool cuts = false;        // choices of zero below functions with poles, and ties
@@ -107,6 +108,11 @@ class ProgramGenerator {
         add("small", DType::i8, {{.constant = 4}}, false);
         add("bytes", DType::u8, {{.constant = 3}, {.size = kN}}, false);
         add("keep", DType::boolean, {{.size = ir::kB}, {.size = ir::kKvLen}}, false);
+        if (!options_.places) return;
+        add("grid", DType::f32, {{.constant = 4}, {.size = kN}, {.size = ir::kH}}, true);
+        kind_of_query_ = static_cast<std::uint32_t>(program_.buffers.size());
+        add("q_kind", DType::i32, {{.size = ir::kQLen}}, false);
+        add("kv_kind", DType::u8, {{.size = ir::kKvLen}}, false);
     }
 
     void seed_pools() {
@@ -283,7 +289,37 @@ class ProgramGenerator {
         pool(type).push_back(id);
     }
 
+    NodeId extent_of(const ir::Dim& dim) {
+        return dim.is_constant() ? graph_.integer(dim.constant) : graph_.size_of(dim.size);
+    }
+
+    // How far a query is from a key, in elements or in blocks of them, or what kind one of them is.
+    NodeId place() {
+        const NodeId q = ambient(Op::q_idx), kv = ambient(is_in_sink_ ? Op::h : Op::kv_idx);
+        const NodeId block = graph_.integer(random_.integer(2, 3));
+        const auto in_blocks = [&](NodeId x) { return apply(Op::ifloordiv, {x, block}); };
+        switch (random_.integer(0, 4)) {
+        case 0: return apply(Op::isub, {q, kv});
+        case 1: return apply(Op::isub, {kv, q});
+        case 2: return apply(Op::iabs, {apply(Op::isub, {q, kv})});
+        case 3: return apply(Op::isub, {in_blocks(q), in_blocks(kv)});
+        default: break;
+        }
+        const bool of_query = is_in_sink_ || random_.chance(50);
+        return graph_.read(of_query ? kind_of_query_ : kind_of_query_ + 1, ir::Type::integer,
+                           {of_query ? q : kv});
+    }
+    NodeId index_of_place(NodeId extent) {
+        const NodeId shift = graph_.integer(random_.integer(0, 6));
+        const NodeId shifted = apply(Op::iadd, {place(), shift});
+        if (options_.wild_reads && random_.chance(40)) return shifted;
+        const NodeId last = apply(Op::isub, {extent, graph_.integer(1)});
+        return apply(Op::imin, {apply(Op::imax, {shifted, graph_.integer(0)}), last});
+    }
+
     NodeId index(const ir::Dim& dim) {
+        if (options_.places && options_.integers && random_.chance(30))
+            return index_of_place(extent_of(dim));
         if (options_.wild_reads && options_.integers && random_.chance(25))
             return recent(integers_);
         if (!dim.is_constant() && random_.chance(60)) {
@@ -298,8 +334,7 @@ class ProgramGenerator {
             default: break;
             }
         }
-        const NodeId extent =
-            dim.is_constant() ? graph_.integer(dim.constant) : graph_.size_of(dim.size);
+        const NodeId extent = extent_of(dim);
         if (options_.score_reads && !is_in_sink_ && random_.chance(30)) {
             const NodeId four_times = apply(Op::fmul, {ambient(Op::score), graph_.real(4)});
             return apply(Op::imod, {apply(Op::real_to_int, {four_times}), extent});
@@ -348,6 +383,7 @@ class ProgramGenerator {
     ir::Program program_;
     ir::Graph& graph_;
     Pool reals_, integers_, booleans_;
+    std::uint32_t kind_of_query_ = 0; // the buffer; that of keys follows it
     bool is_in_sum_ = false, is_in_sink_ = false;
 };
 

@@ -82,6 +82,7 @@ bool is_near(double x, double y, double size = 0) {
 test::RandomOptions options_of(std::uint64_t seed) {
     return {.operators = seed % 7 == 0 ? 80 : 30,
             .wild_reads = seed % 3 != 0,
+            .places = seed % 4 == 1,
             .cuts = seed % 2 == 0,
             .tame = seed % 5 != 0};
 }

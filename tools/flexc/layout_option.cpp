@@ -190,8 +190,7 @@ ProblemShape requests_shape(const TensorFile& file, const LayoutOption& option) 
             sizes.kv_len = longest(lengths.seqused_k, {}, 0);
         } else {
             // An empty cache may have pages of any size until the plan refuses it.
-            sizes.kv_len =
-                support::times(longest({}, lengths.page_indptr, 0), lengths.page_size);
+            sizes.kv_len = support::times(longest({}, lengths.page_indptr, 0), lengths.page_size);
         }
         break;
     }
