@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -87,10 +88,26 @@ class Arguments {
         return tensor(tensors_.output(DType::f32, shape));
     }
 
+    // In memory of its own, that nobody can write to.
+    const flexc_tensor* copy(std::span<const std::int32_t> numbers) {
+        return tensor(tensors_.copy(numbers));
+    }
+
     const flexc_tensor* read_only(const flexc_tensor& given) {
         auto made = std::make_shared<flexc_tensor>(given);
         made->const_data = std::exchange(made->data, nullptr);
         kept_.push_back(made);
+        return made.get();
+    }
+
+    // The same memory as a tensor of another type, or with a dim more.
+    const flexc_tensor* of_other_form(const flexc_tensor& right) {
+        auto made = std::make_shared<flexc_tensor>(right);
+        kept_.push_back(made);
+        if (bytes_.chance(50))
+            made->dtype = FLEXC_I16;
+        else
+            made->shape[made->rank++] = 1;
         return made.get();
     }
 

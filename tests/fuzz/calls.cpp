@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "call_changes.h"
+#include "call_status.h"
+#include "call_subjects.h"
 
 namespace flexc::fuzz {
 
@@ -53,10 +55,11 @@ void one_after_another(void*, std::int32_t count, void (*work)(void*, std::int32
         work(context, i);
 }
 
-class Session {
+class Session : private CallStatus {
   public:
-    explicit Session(std::string_view input)
-        : arguments_(input), bytes_(arguments_.bytes()), random_(arguments_.random()) {}
+    explicit Session(Arguments& arguments)
+        : CallStatus(arguments.bytes()), arguments_(arguments), bytes_(arguments_.bytes()),
+          random_(arguments_.random()) {}
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
     ~Session() {
@@ -68,7 +71,6 @@ class Session {
             flexc_signature_free(each);
         flexc_library_free(library_);
         flexc_cancel_token_free(token_);
-        flexc_error_free(error_);
     }
 
     void run() {
@@ -88,7 +90,7 @@ class Session {
     };
 
     void one_call() {
-        switch (bytes_.below(17)) {
+        switch (bytes_.below(21)) {
         case 0: return compile_or_check(true);
         case 1: return compile_or_check(false);
         case 2: return look_at_signature();
@@ -105,30 +107,12 @@ class Session {
         case 13: return look_into_library();
         case 14: return supports();
         case 15: return look_at_machine();
+        case 16:
+        case 17: return call_with_requests(arguments_);
+        case 18: return merge_results(arguments_);
+        case 19: return call_with_ranks(arguments_);
         default: return free_one();
         }
-    }
-
-    // --- what every call keeps ----------------------------------------------------------------
-
-    flexc_error** out() {
-        flexc_error_free(error_);
-        error_ = nullptr;
-        return bytes_.chance(90) ? &error_ : nullptr;
-    }
-    bool done(flexc_status status) {
-        require(status >= FLEXC_OK && status <= FLEXC_ERROR_CANCELLED &&
-                    status != FLEXC_ERROR_INTERNAL,
-                "status " + std::to_string(status) + ": " + flexc_error_message(error_));
-        if (error_ != nullptr) {
-            require(status != FLEXC_OK, "a call that is right left an error");
-            require(flexc_error_status(error_) == status, "the error has another status");
-            require(flexc_error_message(error_)[0] != '\0', "the error says nothing");
-        }
-        return status == FLEXC_OK;
-    }
-    void refused(flexc_status status, const char* what) {
-        require(!done(status), std::string(what) + " is accepted");
     }
 
     // --- programs -----------------------------------------------------------------------------
@@ -410,9 +394,9 @@ class Session {
             kernels_[at].kernel, is_usual ? &sizes : arguments_.given(sizes), buffers.data(),
             buffers.size(), nullptr, is_usual ? &options : arguments_.given(options), &plan, out());
         if (must_fail) refused(status, "a plan that cannot be");
+        if (is_usual) accepted(status, "a plan");
         const bool ok = done(status);
         require(ok == (plan != nullptr), "a plan without success, or the reverse");
-        require(ok || !is_usual, std::string("a plan is refused: ") + flexc_error_message(error_));
         if (!ok) return;
         count_accepted();
         auto planned = sized<flexc_sizes>();
@@ -443,8 +427,10 @@ class Session {
         const auto status = flexc_plan_update(kernels_[planned->kernel].kernel, planned->plan,
                                               buffers.data(), buffers.size(), nullptr, out());
         // Without a block mask of its own a plan has nothing to update.
-        require(done(status) || is_wrong,
-                std::string("an update is refused: ") + flexc_error_message(error_));
+        if (is_wrong)
+            done(status);
+        else
+            accepted(status, "an update");
     }
 
     void launch(bool is_usual) {
@@ -485,11 +471,10 @@ class Session {
         const auto status = flexc_forward(kernel, plan, &forward, buffers.data(), buffers.size(),
                                           &workspace, nullptr, out());
         if (!is_usual) return refused(status, "a wrong forward");
-        require(done(status), std::string("a forward is refused: ") + flexc_error_message(error_));
-        require(
-            done(flexc_backward(kernel, plan, &call, buffers.data(), buffers.size(),
-                                gradients.data(), gradients.size(), &workspace, nullptr, out())),
-            std::string("a backward is refused: ") + flexc_error_message(error_));
+        accepted(status, "a forward");
+        accepted(flexc_backward(kernel, plan, &call, buffers.data(), buffers.size(),
+                                gradients.data(), gradients.size(), &workspace, nullptr, out()),
+                 "a backward");
         if (bytes_.chance(50)) return;
         // One of the gradients, or what the forward does not have, is wrong.
         const std::array<const flexc_tensor**, 4> late = {&call.dq, &call.dk, &call.dv,
@@ -540,10 +525,9 @@ class Session {
         }
     }
 
-    Arguments arguments_;
+    Arguments& arguments_;
     Bytes& bytes_;
     Random& random_;
-    flexc_error* error_ = nullptr;
     std::vector<Compiled> kernels_;
     std::vector<Planned> plans_;
     std::vector<flexc_signature*> signatures_;
@@ -551,7 +535,10 @@ class Session {
     flexc_cancel_token* token_ = nullptr;
 };
 
-void run_calls(std::string_view input) { Session(input).run(); }
+void run_calls(std::string_view input) {
+    Arguments arguments(input);
+    Session(arguments).run();
+}
 
 // Any bytes are calls. They begin with what is needed for the others to mean something.
 Corpus call_corpus() {

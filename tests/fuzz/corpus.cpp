@@ -73,12 +73,38 @@ constexpr auto kChains = std::to_array<const char*>(
      "fn f0(x) = x * h + x\nfn f1(x) = f0(f0(x) + nothing)\nfn f2(x) = f1(f1(x))\n"
      "score_mod = f2(f2(score))\n"});
 
+// Reads whose indices join query and key: shifted, clamped, of several axes, by kinds of positions,
+// and rows of packed tensors; some are scaled by params.
+constexpr auto kReads = std::to_array<const char*>(
+    {"buffer t: bf16[H, N] grad\nscore_mod = score + t[h, q_idx - kv_idx + 64]\n",
+     "buffer t: f32[B, H, Q_LEN, N] grad\n"
+     "score_mod = score + t[b, h, q_idx, kv_idx - q_idx + Q_LEN - 1]\n",
+     "buffer t: f32[Q_LEN, N]\nbuffer u: f32[KV_LEN, N] grad\nparam scale: f32 = 0.5\nscore_mod {\n"
+     "  far = clamp(q_idx - kv_idx + 7, 0, N - 1)\n"
+     "  (score + t[q_idx, far] + u[kv_idx, far]) * scale\n}\n",
+     "buffer t: f32[H, 7, 5] grad\nscore_mod = score + t[h, clamp(q_idx // 8 - kv_idx // 8 + 3, 0, "
+     "6), "
+     "clamp(q_idx % 8 - kv_idx % 8 + 2, 0, 4)]\n",
+     "buffer kind: i32[N]\nbuffer t: f32[4, 4] grad\n"
+     "score_mod = score + t[kind[q_idx], kind[kv_idx]]\nmask_mod = kind[q_idx] != 2 or kv_idx < "
+     "9\n",
+     "param cap: f32\nparam slope: f32 = 0.5\nbuffer t: f32[32] grad\nscore_mod {\n"
+     "  bucket = int(min(log2(1.0 + abs(q_idx - kv_idx)) * slope, 31.0))\n"
+     "  cap * tanh((score + t[bucket]) / cap)\n}\n",
+     "buffer t: f32[N] grad\nbuffer doc: i32[N]\nscore_mod = score + t[kv_row] * t[q_row]\n"
+     "mask_mod = doc[q_row] == doc[kv_row] and q_idx >= kv_idx\n",
+     "buffer s: f32[H] grad\nbuffer t: f32[N] grad\nscore_mod = score * t[min(KV_LEN - kv_idx, N - "
+     "1)]\n"
+     "mask_mod = kv_idx < KV_LEN - 2\nsink = s[h] + tanh(q_idx * 0.1)\n"});
+
 } // namespace
 
 Corpus program_corpus() {
     Corpus corpus;
-    for (int times = 0; times < 4; ++times) // so that they are changed more often than others
+    for (int times = 0; times < 4; ++times) { // so that they are changed more often than others
         corpus.insert(corpus.end(), kChains.begin(), kChains.end());
+        corpus.insert(corpus.end(), kReads.begin(), kReads.end());
+    }
     for (const front::LibraryMod& mod : front::library())
         corpus.emplace_back(mod.text);
     std::istringstream table(contents(FLEXC_SOURCE_DIR "/tests/conformance/cases.jsonl"));

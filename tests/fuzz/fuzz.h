@@ -25,7 +25,7 @@ struct Target {
     void (*run)(std::string_view input);
 };
 
-extern const Target kPrograms, kKernels, kIr, kTensors, kEntries, kPacks, kCalls;
+extern const Target kPrograms, kKernels, kIr, kTensors, kRequests, kEntries, kPacks, kCalls;
 std::span<const Target* const> targets();
 
 // Ends the process: a property does not hold.

@@ -1,5 +1,6 @@
 #include "guarded_tensors.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <limits>
@@ -81,6 +82,15 @@ TensorView Tensors::make(DType dtype, const std::vector<std::int64_t>& shape, bo
         fill(memory.data(), i, dtype, random_, is_hostile_);
     if (constant) memory.make_constant();
     return TensorView::contiguous(memory.data(), dtype, shape);
+}
+
+TensorView Tensors::copy(std::span<const std::int32_t> numbers) {
+    Guarded& memory =
+        memory_.emplace_back(numbers.size_bytes(), sizeof(std::int32_t), Guarded::Edge::end);
+    std::ranges::copy(numbers, static_cast<std::int32_t*>(memory.data()));
+    memory.make_constant();
+    return TensorView::contiguous(memory.data(), DType::i32,
+                                  {static_cast<std::int64_t>(numbers.size())});
 }
 
 Workspace Tensors::workspace(std::size_t bytes) {

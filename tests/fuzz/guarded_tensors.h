@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "flexc/kernel.h"
@@ -22,6 +23,7 @@ class Tensors {
     TensorView output(DType dtype, const std::vector<std::int64_t>& shape) {
         return make(dtype, shape, false);
     }
+    TensorView copy(std::span<const std::int32_t> numbers);
     Workspace workspace(std::size_t bytes);
 
   private:

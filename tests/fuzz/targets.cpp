@@ -5,8 +5,8 @@
 namespace flexc::fuzz {
 
 std::span<const Target* const> targets() {
-    static constexpr std::array kAll = {&kPrograms, &kKernels, &kIr,   &kTensors,
-                                        &kEntries,  &kPacks,   &kCalls};
+    static constexpr std::array kAll = {&kPrograms, &kKernels, &kIr,    &kTensors,
+                                        &kRequests, &kEntries, &kPacks, &kCalls};
     return kAll;
 }
 

@@ -10,7 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "fuzz.h"
+#include "tensor_files.h"
 
 namespace flexc::fuzz {
 
@@ -19,13 +19,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kLengthBytes = 8;
-
-std::string file_of(const std::string& header, const std::string& data) {
-    std::string bytes;
-    for (std::size_t i = 0; i < kLengthBytes; ++i)
-        bytes += static_cast<char>(header.size() >> (8 * i) & 0xff);
-    return bytes + header + data;
-}
 
 // What follows the header, if the length of that is right.
 std::string_view data_of(std::string_view file) {
@@ -36,20 +29,17 @@ std::string_view data_of(std::string_view file) {
 }
 
 Corpus tensor_corpus() {
-    const auto tensor = [](const char* type, std::vector<std::uint64_t> shape, std::uint64_t begin,
-                           std::uint64_t end) {
-        return json{{"dtype", type}, {"shape", std::move(shape)}, {"data_offsets", {begin, end}}};
-    };
     const std::vector<std::pair<json, std::size_t>> files = {
         {json::object(), 0},
-        {{{"q", tensor("F32", {1, 2, 3, 4}, 0, 96)}}, 96},
-        {{{"q", tensor("BF16", {2, 2}, 0, 8)}, {"scalar", tensor("F64", {}, 8, 16)}}, 16},
-        {{{"__metadata__", {{"format", "pt"}}}, {"empty", tensor("I64", {0, 5}, 0, 0)}}, 0},
-        {{{"a", tensor("BOOL", {3}, 0, 3)},
-          {"b", tensor("U8", {1}, 3, 4)},
-          {"c", tensor("I16", {2, 1, 1, 1, 1, 1, 1, 1}, 4, 8)},
-          {"d", tensor("I32", {1}, 8, 12)},
-          {"e", tensor("I8", {4}, 12, 16)}},
+        {{{"q", tensor_entry("F32", {1, 2, 3, 4}, 0, 96)}}, 96},
+        {{{"q", tensor_entry("BF16", {2, 2}, 0, 8)}, {"scalar", tensor_entry("F64", {}, 8, 16)}},
+         16},
+        {{{"__metadata__", {{"format", "pt"}}}, {"empty", tensor_entry("I64", {0, 5}, 0, 0)}}, 0},
+        {{{"a", tensor_entry("BOOL", {3}, 0, 3)},
+          {"b", tensor_entry("U8", {1}, 3, 4)},
+          {"c", tensor_entry("I16", {2, 1, 1, 1, 1, 1, 1, 1}, 4, 8)},
+          {"d", tensor_entry("I32", {1}, 8, 12)},
+          {"e", tensor_entry("I8", {4}, 12, 16)}},
          16}};
     Corpus result;
     for (const auto& [header, bytes] : files)
@@ -99,7 +89,21 @@ void change_value(json& value, Random& random) {
     }
 }
 
-std::string mutate_header(const std::string& input, const Corpus& corpus, Random& random) {
+} // namespace
+
+json tensor_entry(const char* type, std::vector<std::uint64_t> shape, std::uint64_t begin,
+                  std::uint64_t end) {
+    return {{"dtype", type}, {"shape", std::move(shape)}, {"data_offsets", {begin, end}}};
+}
+
+std::string file_of(const std::string& header, const std::string& data) {
+    std::string bytes;
+    for (std::size_t i = 0; i < kLengthBytes; ++i)
+        bytes += static_cast<char>(header.size() >> (8 * i) & 0xff);
+    return bytes + header + data;
+}
+
+std::string mutate_file(const std::string& input, const Corpus& corpus, Random& random) {
     if (random.chance(30) || input.size() < kLengthBytes)
         return mutate_bytes(input, corpus, random);
     const std::string_view given = data_of(input);
@@ -115,22 +119,14 @@ std::string mutate_header(const std::string& input, const Corpus& corpus, Random
     return file_of(text, data);
 }
 
-// A file in memory that can be opened by its path.
-class MemoryFile {
-  public:
-    explicit MemoryFile(std::string_view bytes) : descriptor_(::memfd_create("tensors", 0)) {
-        require(descriptor_ >= 0 && ::write(descriptor_, bytes.data(), bytes.size()) ==
-                                        static_cast<ssize_t>(bytes.size()),
-                "the file cannot be written");
-    }
-    MemoryFile(const MemoryFile&) = delete;
-    MemoryFile& operator=(const MemoryFile&) = delete;
-    ~MemoryFile() { ::close(descriptor_); }
-    std::string path() const { return "/proc/self/fd/" + std::to_string(descriptor_); }
+MemoryFile::MemoryFile(std::string_view bytes) : descriptor_(::memfd_create("tensors", 0)) {
+    require(descriptor_ >= 0 && ::write(descriptor_, bytes.data(), bytes.size()) ==
+                                    static_cast<ssize_t>(bytes.size()),
+            "the file cannot be written");
+}
+MemoryFile::~MemoryFile() { ::close(descriptor_); }
 
-  private:
-    int descriptor_;
-};
+namespace {
 
 void run_tensors(std::string_view input) {
     const MemoryFile memory(input);
@@ -166,7 +162,7 @@ const Target kTensors = {.name = "tensors",
                          .meaning = "tensor files of the command",
                          .cpu_seconds = 1,
                          .corpus = tensor_corpus,
-                         .mutate = mutate_header,
+                         .mutate = mutate_file,
                          .run = run_tensors};
 
 } // namespace flexc::fuzz
