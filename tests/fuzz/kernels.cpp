@@ -164,8 +164,9 @@ void run_kernels(std::string_view input) {
     std::vector<ParamValue> params;
     for (const ParamInfo& param : signature->params)
         if (!param.has_default || random.chance(30))
-            params.push_back({param.name, param.type == "f32" ? real(random, is_hostile)
-                                                              : random.integer(0, 1) * 1.0});
+            params.push_back({param.name, param.type == "f32"
+                                              ? real(random, is_hostile)
+                                              : static_cast<double>(random.integer(0, 1))});
     plan_options.params = params;
 
     const auto kernel = compile(input, given);

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "flexc/command.h"
+#include "flexc/fill.h"
 #include "flexc/input_check.h"
 #include "support/amounts.h"
 #include "support/text.h"
