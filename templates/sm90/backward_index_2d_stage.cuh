@@ -32,7 +32,7 @@ struct Index2dStage {
 
     // Arrives twice for each lane: for what it stored and for what it copies.
     __device__ void fill(Barrier full) const {
-        fill_all_rows(IndicesTo<mod::kRowReads>{});
+        if constexpr (mod::kRowReads > 0) fill_rows();
         fill_all_columns(IndicesTo<mod::kColumnReads>{});
         full.arrive();
         arrive_after_copies(full);
@@ -45,34 +45,39 @@ struct Index2dStage {
         return visit_inside(attention, arguments, place, tile_query + query, key, visit);
     }
 
-    template <int kRead> static __device__ float row_value(const mod::At& at) {
-        const RowElement<kRead>* const from = mod::RowRead<kRead>::address(at);
-        return from == nullptr ? 0 : flexc_to_float(*from);
+    // By number: a function for each read, as columns have, spills more.
+    template <int kRead = 0> __device__ float row_value(const mod::At& at, int read) const {
+        if constexpr (kRead < mod::kRowReads) {
+            if (read != kRead) return row_value<kRead + 1>(at, read);
+            const RowElement<kRead>* const from = mod::RowRead<kRead>::address(at);
+            return from == nullptr ? 0 : flexc_to_float(*from);
+        } else {
+            return 0;
+        }
     }
-    template <int... kReads> __device__ void fill_all_rows(Indices<kReads...>) const {
-        (fill_rows<kReads>(), ...);
-    }
-    template <int kRead> __device__ void fill_rows() const {
+    __device__ void fill_rows() const {
         constexpr int kInFlight = 4; // reads
         const int start = first_key - first_key % mod::kKeyWidth;
-#pragma unroll 1
-        for (int query = lane(); query < mod::kQueryTile; query += 32) {
-            const unsigned to = memory + kRead * kRowReadBytes + 4 * query;
-#pragma unroll 1
-            for (int first = 0; first < kIndex2dRows; first += kInFlight) {
-                float values[kInFlight];
 #pragma unroll
-                for (int i = 0; i < kInFlight; ++i)
-                    if (first + i < kIndex2dRows)
-                        values[i] =
-                            at(query, start + (first + i) * mod::kKeyWidth,
-                               [](const mod::At& element) { return row_value<kRead>(element); });
+        for (int read = 0; read < mod::kRowReads; ++read)
+#pragma unroll 1
+            for (int query = lane(); query < mod::kQueryTile; query += 32) {
+                const unsigned to = memory + read * kRowReadBytes + 4 * query;
+#pragma unroll 1
+                for (int first = 0; first < kIndex2dRows; first += kInFlight) {
+                    float values[kInFlight];
 #pragma unroll
-                for (int i = 0; i < kInFlight; ++i)
-                    if (first + i < kIndex2dRows)
-                        store_shared_element(to + (first + i) * 4 * mod::kQueryTile, values[i]);
+                    for (int i = 0; i < kInFlight; ++i)
+                        if (first + i < kIndex2dRows)
+                            values[i] = at(
+                                query, start + (first + i) * mod::kKeyWidth,
+                                [&](const mod::At& element) { return row_value(element, read); });
+#pragma unroll
+                    for (int i = 0; i < kInFlight; ++i)
+                        if (first + i < kIndex2dRows)
+                            store_shared_element(to + (first + i) * 4 * mod::kQueryTile, values[i]);
+                }
             }
-        }
     }
 
     template <int... kReads> __device__ void fill_all_columns(Indices<kReads...>) const {
