@@ -162,6 +162,10 @@ Result<void> verify_all(State& state) {
     mod.program.sink = mod.sink;
     std::string message = ir::verify(mod.program);
     if (message.empty()) message = ir::verify(mod.program, root_nodes(mod));
+    // Back ends ask by node.
+    if (message.empty() && mod.place.size() != mod.program.graph.size())
+        message = formatted("facts are known of {} nodes of {}", mod.place.size(),
+                            mod.program.graph.size());
     if (!message.empty()) return Error{ErrorCode::internal, "after the passes, " + message};
     return {};
 }

@@ -142,9 +142,11 @@ std::optional<ShiftedRead> shifted_read(Mod& mod, NodeId id) {
 
 std::vector<ShiftedRead> stage_shifts(Mod& mod, const std::vector<NodeId>& roots,
                                       std::size_t most) {
+    // Reads that turn out not to be shifted leave nodes, too.
+    Mod staged = mod;
     std::vector<ShiftedRead> result;
     for (const NodeId id : ir::reachable(mod.program.graph, roots))
-        if (const auto shifted = shifted_read(mod, id)) result.push_back(*shifted);
+        if (const auto shifted = shifted_read(staged, id)) result.push_back(*shifted);
     const auto is_dense = [&](const ShiftedRead& read) {
         return captured_read(mod, read.read)->read_class == ReadClass::dense_bias;
     };
@@ -156,7 +158,8 @@ std::vector<ShiftedRead> stage_shifts(Mod& mod, const std::vector<NodeId>& roots
         });
         result.resize(most);
     }
-    find_facts(mod);
+    find_facts(staged);
+    mod = std::move(staged);
     return result;
 }
 

@@ -188,6 +188,13 @@ TEST_CASE("wrong programs are a bug of the caller, and say so") {
     CHECK(mod.error().code == ErrorCode::internal);
 }
 
+TEST_CASE("reads that turn out not to be shifted leave nothing behind") {
+    const passes::Mod mod = test::lowered(
+        "buffer u: f32[KV_LEN, N] grad\n"
+        "score_mod = score + u[kv_idx, clamp(q_idx - kv_idx + 9, 2, N - 3)]");
+    CHECK(mod.place.size() == mod.program.graph.size());
+}
+
 TEST_CASE("argument slots: what the program uses, in a fixed order") {
     const passes::Mod mod =
         test::lowered("buffer t: f32[H, 4] grad\nbuffer unused: f32[H]\nbuffer doc: i32[KV_LEN]\n"
