@@ -28,6 +28,7 @@ struct Entry {
     std::int64_t integer = 0;
     double real = 0;
     double adjoint = 0;
+    double absolute = 0; // of all that the adjoint is the sum of
     bool is_reached = false;
     std::vector<std::int64_t> indices; // of a read inside its buffer
     bool is_outside = false;
@@ -77,7 +78,7 @@ class Tape {
 
     TapeResult run() {
         const std::size_t root = record(program_.score, 0);
-        entries_[root].adjoint = 1;
+        entries_[root].adjoint = entries_[root].absolute = 1;
         entries_[root].is_reached = true;
         for (std::size_t at = entries_.size(); at-- > 0;)
             if (entries_[at].is_reached) walk_back(at);
@@ -87,7 +88,10 @@ class Tape {
         result.has_tie = has_tie_;
         result.divides_by_zero = divides_by_zero_;
         for (const Entry& entry : entries_) {
-            if (entry.op == Op::score) result.d_score = entry.adjoint;
+            if (entry.op == Op::score) {
+                result.d_score = entry.adjoint;
+                result.d_score_terms = entry.absolute;
+            }
             if (entry.op == Op::read && graph_[entry.node].type == ir::Type::real &&
                 !entry.is_outside && program_.buffers[graph_[entry.node].symbol].grad)
                 result.reads.push_back({entry.node, entry.indices, entry.adjoint});
@@ -361,75 +365,78 @@ class Tape {
         }
     }
 
-    // What an operand gets; nothing at all where a rule passes nothing on.
-    void give(std::size_t to, double adjoint) {
-        entries_[to].adjoint += adjoint;
-        entries_[to].is_reached = true;
+    // An operand gets the slope by it times the adjoint; nothing at all where a rule passes nothing
+    // on.
+    void give(const Entry& e, std::size_t operand, double slope) {
+        Entry& to = entries_[operand];
+        to.adjoint += e.adjoint * slope;
+        to.absolute += e.absolute * std::fabs(slope);
+        to.is_reached = true;
     }
 
     void walk_back(std::size_t at) {
         const Entry& e = entries_[at];
-        const double g = e.adjoint, r = e.real;
+        const double r = e.real;
         const auto value = [&](std::size_t i) {
             return i < e.from.size() ? entries_[e.from[i]].real : 0;
         };
         const double x = value(0), y = value(1), z = value(2);
-        const auto to = [&](std::size_t i, double adjoint) { give(e.from[i], adjoint); };
+        const auto to = [&](std::size_t i, double slope) { give(e, e.from[i], slope); };
         switch (e.op) {
         case Op::sum:
             for (std::size_t term : e.from)
-                give(term, g);
+                give(e, term, 1);
             return;
-        case Op::fadd: to(0, g), to(1, g); return;
-        case Op::fsub: to(0, g), to(1, -g); return;
-        case Op::fmul: to(0, g * y), to(1, g * x); return;
-        case Op::fdiv: to(0, g / y), to(1, -g * x / (y * y)); return;
-        case Op::fmod: to(0, g), to(1, -g * std::floor(x / y)); return;
-        case Op::fma: to(0, g * y), to(1, g * x), to(2, g); return;
-        case Op::fneg: to(0, -g); return;
+        case Op::fadd: to(0, 1), to(1, 1); return;
+        case Op::fsub: to(0, 1), to(1, -1); return;
+        case Op::fmul: to(0, y), to(1, x); return;
+        case Op::fdiv: to(0, 1 / y), to(1, -x / (y * y)); return;
+        case Op::fmod: to(0, 1), to(1, -std::floor(x / y)); return;
+        case Op::fma: to(0, y), to(1, x), to(2, 1); return;
+        case Op::fneg: to(0, -1); return;
         case Op::fabs:
-            if (x > 0) to(0, g);
-            if (x < 0) to(0, -g);
+            if (x > 0) to(0, 1);
+            if (x < 0) to(0, -1);
             return;
         case Op::fmin:
         case Op::fmax: {
             const bool first = e.op == Op::fmin ? x < y : x > y;
             if (x == y)
-                to(0, g / 2), to(1, g / 2);
+                to(0, 0.5), to(1, 0.5);
             else if (std::isnan(x) || std::isnan(y))
-                to(0, g), to(1, g);
+                to(0, 1), to(1, 1);
             else
-                to(first ? 0 : 1, g);
+                to(first ? 0 : 1, 1);
             return;
         }
         case Op::fclamp:
             if (y <= x && x <= z)
-                to(0, g);
+                to(0, 1);
             else if (x < y && y <= z)
-                to(1, g);
+                to(1, 1);
             else if (z < x || z < y)
-                to(2, g);
+                to(2, 1);
             return;
-        case Op::exp: to(0, g * std::exp(x)); return;
-        case Op::exp2: to(0, g * std::log(2.0) * std::exp2(x)); return;
-        case Op::expm1: to(0, g * std::exp(x)); return;
-        case Op::log: to(0, g / x); return;
-        case Op::log2: to(0, g / (x * std::log(2.0))); return;
-        case Op::log1p: to(0, g / (1 + x)); return;
-        case Op::sqrt: to(0, g / (2 * r)); return;
-        case Op::rsqrt: to(0, -g / (2 * x * std::sqrt(x))); return;
+        case Op::exp: to(0, std::exp(x)); return;
+        case Op::exp2: to(0, std::log(2.0) * std::exp2(x)); return;
+        case Op::expm1: to(0, std::exp(x)); return;
+        case Op::log: to(0, 1 / x); return;
+        case Op::log2: to(0, 1 / (x * std::log(2.0))); return;
+        case Op::log1p: to(0, 1 / (1 + x)); return;
+        case Op::sqrt: to(0, 1 / (2 * r)); return;
+        case Op::rsqrt: to(0, -1 / (2 * x * std::sqrt(x))); return;
         case Op::pow:
-            if (y != 0) to(0, g * y * std::pow(x, y - 1));
-            if (x != 0 || y < 0) to(1, g * std::pow(x, y) * std::log(x));
+            if (y != 0) to(0, y * std::pow(x, y - 1));
+            if (x != 0 || y < 0) to(1, std::pow(x, y) * std::log(x));
             return;
-        case Op::sin: to(0, g * std::cos(x)); return;
-        case Op::cos: to(0, -g * std::sin(x)); return;
-        case Op::tan: to(0, g / (std::cos(x) * std::cos(x))); return;
-        case Op::tanh: to(0, g / (std::cosh(x) * std::cosh(x))); return;
-        case Op::sigmoid: to(0, g * sigmoid(x) * sigmoid(-x)); return;
-        case Op::softplus: to(0, g * sigmoid(x)); return;
-        case Op::erf: to(0, g * 2 / std::sqrt(std::acos(-1.0)) * std::exp(-x * x)); return;
-        case Op::fselect: to(entries_[e.from[0]].boolean ? 1 : 2, g); return;
+        case Op::sin: to(0, std::cos(x)); return;
+        case Op::cos: to(0, -std::sin(x)); return;
+        case Op::tan: to(0, 1 / (std::cos(x) * std::cos(x))); return;
+        case Op::tanh: to(0, 1 / (std::cosh(x) * std::cosh(x))); return;
+        case Op::sigmoid: to(0, sigmoid(x) * sigmoid(-x)); return;
+        case Op::softplus: to(0, sigmoid(x)); return;
+        case Op::erf: to(0, 2 / std::sqrt(std::acos(-1.0)) * std::exp(-x * x)); return;
+        case Op::fselect: to(entries_[e.from[0]].boolean ? 1 : 2, 1); return;
         default: // integers, bools, steps and what makes reals of them
             if (ir::info(e.op).differentiable) unknown(e.op);
         }

@@ -22,6 +22,7 @@ struct ReadSlope {
 struct TapeResult {
     double score = 0;             // modified
     double d_score = 0;           // d score_mod / d score
+    double d_score_terms = 0;     // magnitudes of what that is the sum of
     std::vector<ReadSlope> reads; // of grad buffers
     // The least distance, for its size, of a value from where its function has a kink or a step,
     // but for those that are on one; infinite where there is none.

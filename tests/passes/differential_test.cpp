@@ -95,7 +95,9 @@ struct Tally {
 void check_by_differences(const ir::Program& program, const ir::Environment& environment,
                           const test::TapeResult& tape, Tally& tally) {
     constexpr double kStep = 1e-5;
-    if (tape.margin < 0.01 || tape.has_tie) return;
+    // Beside terms that are larger, doubles do not have what the slope adds to the score.
+    constexpr double kLargeTerms = 1e8;
+    if (tape.margin < 0.01 || tape.has_tie || tape.d_score_terms > kLargeTerms) return;
     const auto score_at = [&](double by) {
         ir::Environment moved = environment;
         moved.score += by;
@@ -136,7 +138,8 @@ void check(std::uint64_t seed, Tally& tally) {
             continue;
         ++tally.points;
         REQUIRE(is_near(ir::evaluate_real(mod->program, mod->score, environment), tape.score));
-        REQUIRE(is_near(ir::evaluate_real(mod->program, mod->d_score, environment), tape.d_score));
+        REQUIRE(is_near(ir::evaluate_real(mod->program, mod->d_score, environment), tape.d_score,
+                        tape.d_score_terms));
         Gradients expected = by_tape(program, tape), actual = by_mod(*mod, environment);
         for (const auto& [address, gradient] : actual)
             expected.try_emplace(address);

@@ -189,9 +189,9 @@ TEST_CASE("wrong programs are a bug of the caller, and say so") {
 }
 
 TEST_CASE("reads that turn out not to be shifted leave nothing behind") {
-    const passes::Mod mod = test::lowered(
-        "buffer u: f32[KV_LEN, N] grad\n"
-        "score_mod = score + u[kv_idx, clamp(q_idx - kv_idx + 9, 2, N - 3)]");
+    const passes::Mod mod =
+        test::lowered("buffer u: f32[KV_LEN, N] grad\n"
+                      "score_mod = score + u[kv_idx, clamp(q_idx - kv_idx + 9, 2, N - 3)]");
     CHECK(mod.place.size() == mod.program.graph.size());
 }
 
