@@ -142,19 +142,22 @@ std::optional<ShiftedRead> shifted_read(Mod& mod, NodeId id) {
 
 std::vector<ShiftedRead> stage_shifts(Mod& mod, const std::vector<NodeId>& roots,
                                       std::size_t most) {
+    const std::vector<NodeId> nodes = ir::reachable(mod.program.graph, roots);
+    const auto is_shifted = [&](NodeId id) {
+        const CapturedRead* captured = captured_read(mod, id);
+        return captured != nullptr && captured->read_class == ReadClass::shifted;
+    };
+    if (std::ranges::none_of(nodes, is_shifted)) return {};
     // Reads that turn out not to be shifted leave nodes, too.
     Mod staged = mod;
     std::vector<ShiftedRead> result;
-    for (const NodeId id : ir::reachable(mod.program.graph, roots))
+    for (const NodeId id : nodes)
         if (const auto shifted = shifted_read(staged, id)) result.push_back(*shifted);
-    const auto is_dense = [&](const ShiftedRead& read) {
-        return captured_read(mod, read.read)->read_class == ReadClass::dense_bias;
-    };
-    if (std::ranges::all_of(result, is_dense)) return {};
+    if (std::ranges::none_of(result, is_shifted, &ShiftedRead::read)) return {};
     if (result.size() > most) {
         std::ranges::stable_sort(result, {}, [&](const ShiftedRead& read) {
             const DType dtype = mod.program.buffers[mod.program.graph[read.read].symbol].dtype;
-            return std::pair(is_dense(read), size_of(dtype));
+            return std::pair(!is_shifted(read.read), size_of(dtype));
         });
         result.resize(most);
     }
