@@ -47,6 +47,18 @@ template <typename Struct> Struct sized() {
     return value;
 }
 
+inline constexpr std::int32_t kHeadDim = 4;
+
+// Small, on the CPU, and without a trace on the disk.
+inline flexc_compile_options usual_options() {
+    auto options = sized<flexc_compile_options>();
+    options.dtype = FLEXC_F32;
+    options.head_dim = kHeadDim;
+    options.device = FLEXC_DEVICE_CPU;
+    options.no_disk_cache = 1;
+    return options;
+}
+
 inline std::int32_t small(Bytes& bytes) { return static_cast<std::int32_t>(bytes.below(14)) - 2; }
 
 // Chosen by the input, and kept until all calls are done.

@@ -32,7 +32,6 @@ class RankCalls : private CallStatus {
     }
 
   private:
-    static constexpr int kHeadDim = 4;
     static constexpr std::int64_t kHeads = 2, kRows = 9;
 
     // --- shards -------------------------------------------------------------------------------
@@ -128,11 +127,7 @@ class RankCalls : private CallStatus {
     // --- one rank -----------------------------------------------------------------------------
 
     void attend() {
-        auto compile = sized<flexc_compile_options>();
-        compile.dtype = FLEXC_F32;
-        compile.head_dim = kHeadDim;
-        compile.device = FLEXC_DEVICE_CPU;
-        compile.no_disk_cache = 1;
+        const flexc_compile_options options = usual_options();
         auto rows = sized<flexc_sharded_buffer>();
         rows.buffer = "rows";
         rows.dim = bytes_.chance(90) ? "Q_LEN" : bytes_.chance(50) ? "KV_LEN" : nullptr;
@@ -140,7 +135,7 @@ class RankCalls : private CallStatus {
         const auto compiled = flexc_distributed_compile(
             "buffer rows: f32[Q_LEN] grad\nscore_mod = score + rows[q_idx]\n"
             "mask_mod = q_idx >= kv_idx",
-            &compile, &rows, bytes_.chance(70) || !is_right ? 1 : 0, &kernel_, out());
+            &options, &rows, bytes_.chance(70) || !is_right ? 1 : 0, &kernel_, out());
         if (!is_right) return refused(compiled, "a buffer of rows that it has not");
         accepted(compiled, "a program of ranks");
         if (bytes_.chance(20)) {

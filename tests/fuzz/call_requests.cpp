@@ -102,14 +102,8 @@ class RequestCalls : private CallStatus {
     }
 
   private:
-    static constexpr int kHeadDim = 4;
-
     void compile() {
-        auto options = sized<flexc_compile_options>();
-        options.dtype = FLEXC_F32;
-        options.head_dim = kHeadDim;
-        options.device = FLEXC_DEVICE_CPU;
-        options.no_disk_cache = 1;
+        flexc_compile_options options = usual_options();
         queries_ = bytes_.chance(75) ? Layout::ragged : Layout::dense;
         keys_ = bytes_.pick(std::array{Layout::ragged, Layout::paged, Layout::dense});
         if (queries_ == Layout::dense && keys_ == Layout::dense) queries_ = Layout::ragged;

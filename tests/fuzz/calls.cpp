@@ -13,7 +13,6 @@ namespace flexc::fuzz {
 
 namespace {
 
-constexpr int kHeadDim = 4;
 constexpr std::int64_t kHeads = 2, kKvHeads = 1, kQueries = 5, kKeys = 7, kBatch = 2;
 
 std::vector<std::int64_t> q_shape() { return {kBatch, kHeads, kQueries, kHeadDim}; }
@@ -116,15 +115,6 @@ class Session : private CallStatus {
     }
 
     // --- programs -----------------------------------------------------------------------------
-
-    flexc_compile_options usual_options() {
-        auto options = sized<flexc_compile_options>();
-        options.dtype = FLEXC_F32;
-        options.head_dim = kHeadDim;
-        options.device = FLEXC_DEVICE_CPU;
-        options.no_disk_cache = 1;
-        return options;
-    }
 
     // A program and options for it; an unusual one has wrong ones among them.
     struct Question {
