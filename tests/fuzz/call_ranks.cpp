@@ -73,8 +73,8 @@ class RankCalls : private CallStatus {
             range.rank = static_cast<std::int32_t>(bytes_.below(255)) % std::max(1, ranks);
             range.begin = begin;
             const bool is_last = i == 19 || bytes_.chance(20);
-            range.end =
-                is_last ? length : begin + std::min<std::int64_t>(bytes_.below(30), length - begin);
+            const auto rows = static_cast<std::int64_t>(bytes_.below(30));
+            range.end = is_last ? length : begin + std::min(rows, length - begin);
             begin = range.end;
             ranges.push_back(range);
         }
