@@ -57,10 +57,13 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         __syncthreads(); // this tile is here, and everyone has left the one before
         loader.start(shared, next, walk.tile());
 
-        step.meet(
-            rows, shared.queries(), warp_row, shared, walk.step(), walk.tile() * mod::kKeyTile,
+        step.meet<1>(
+            rows, shared.queries(), warp_row, walk.step(),
+            [&](int) {
+                return TileHere{shared, walk.tile() * mod::kKeyTile};
+            },
             [&] { rows.find_positions(length, first_row, lane_again()); },
-            [&](int first_kv, int last_kv) {
+            [&](int, int first_kv, int last_kv) {
                 return Mask::shows_all(place, walk.is_full(), first_row, last_row, first_kv,
                                        last_kv);
             });

@@ -83,6 +83,13 @@ struct LoadedTile {
 };
 __shared__ LoadedTile loaded_tiles[kBlockWarps];
 
+// Tiles of a team that a warp computes at once, as registers allow: their products and shuffles
+// overlap.
+constexpr int kTilesAtOnce = 2;
+template <int kTiles> struct Tiles {
+    static constexpr int kCount = kTiles;
+};
+
 using Walk = TilesOfWarp<kBlockWarps>;
 __device__ LoadedTile loaded_of(const Walk& walk) { return {walk.tile(), walk.is_full()}; }
 __device__ void tell_team(const Walk& walk, const Team& team) {
@@ -346,18 +353,31 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
     tell_team(walk, team);
     __syncthreads(); // all warps' pieces of the queries are there
     scales.apply_to_queries(shared.queries(), 0, team.first_warp() == 0);
+    // Of so many warps of the team, from that `first` behind this one on.
+    const auto meet_tiles = [&](auto tiles, int first) {
+        const auto loaded_by = [&](int i) {
+            return team.size > 1 ? loaded_tiles[warp_index() + first + i] : loaded_of(walk);
+        };
+        step.meet<decltype(tiles)::kCount>(
+            rows, shared.queries(), 0, walk.step(),
+            [&](int i) {
+                return TileHere{memory.of_warp(0, warp_index() + first + i),
+                                loaded_by(i).tile * mod::kKeyTile};
+            },
+            [] {},
+            [&](int i, int first_kv, int last_kv) {
+                return loaded_by(i).is_full || rows.all_see(first_kv, last_kv);
+            });
+    };
     while (walk.has(-team.member())) {
+        int i = -team.member();
+        const int end = i + team.size;
 #pragma unroll 1
-        for (int i = -team.member(); i < team.size - team.member() && walk.has(i); ++i) {
-            const Shared from = memory.of_warp(0, warp_index() + i);
-            const LoadedTile loaded =
-                team.size > 1 ? loaded_tiles[warp_index() + i] : loaded_of(walk);
-            step.meet(
-                rows, shared.queries(), 0, from, walk.step(), loaded.tile * mod::kKeyTile, [] {},
-                [&](int first_kv, int last_kv) {
-                    return loaded.is_full || rows.all_see(first_kv, last_kv);
-                });
-        }
+        for (; i + kTilesAtOnce <= end && walk.has(i + kTilesAtOnce - 1); i += kTilesAtOnce)
+            meet_tiles(Tiles<kTilesAtOnce>{}, i);
+#pragma unroll 1
+        for (; i < end && walk.has(i); ++i)
+            meet_tiles(Tiles<1>{}, i);
         team.sync(); // everyone has left these tiles, which make room for the next but one
         walk = ahead;
         tell_team(walk, team);

@@ -9,6 +9,12 @@
 
 namespace sm80 {
 
+// Where a tile is in shared memory, and its first key.
+struct TileHere {
+    Shared from;
+    int first_kv;
+};
+
 struct ForwardStep {
     const Surroundings& around;
     Softmax& softmax;
@@ -16,23 +22,34 @@ struct ForwardStep {
     Output& output;
     const bool scale_early;
 
-    // queries: from warp_row on. from: where the tile is, at `step`. After the products come
-    // find_rows(), and sees_all(first_kv, last_kv): whether nothing of these is known to be hidden.
-    template <typename OwnRows, typename FindRows, typename SeesAll>
-    __device__ void meet(const OwnRows& rows, const QueryTile& queries, int warp_row,
-                         const Shared& from, int step, int first_kv, FindRows find_rows,
-                         SeesAll sees_all) const {
-        Scores scores;
-        mma_qk(scores, queries, warp_row, from.keys(step));
-        scales.apply_to_scores(scores, from, step);
+    // Tiles tile_at(0), ... at once, whose products and shuffles overlap. queries: from warp_row
+    // on. After the products come find_rows(), and sees_all(tile, first_kv, last_kv): whether
+    // nothing of these is known to be hidden.
+    template <int kTiles, typename OwnRows, typename TileAt, typename FindRows, typename SeesAll>
+    __device__ void meet(const OwnRows& rows, const QueryTile& queries, int warp_row, int step,
+                         TileAt tile_at, FindRows find_rows, SeesAll sees_all) const {
+        Scores scores[kTiles];
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i)
+            mma_qk(scores[i], queries, warp_row, tile_at(i).from.keys(step));
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i)
+            scales.apply_to_scores(scores[i], tile_at(i).from, step);
         find_rows();
-        if (scale_early) apply_score_mod(scores, around.attention.scale, around, rows, first_kv);
-        const int last_kv = first_kv + mod::kKeyTile - 1;
-        if (last_kv >= around.length.keys() || !sees_all(first_kv, last_kv))
-            hide_scores(scores, around, rows, first_kv);
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+            const int first_kv = tile_at(i).first_kv, last_kv = first_kv + mod::kKeyTile - 1;
+            if (scale_early)
+                apply_score_mod(scores[i], around.attention.scale, around, rows, first_kv);
+            if (last_kv >= around.length.keys() || !sees_all(i, first_kv, last_kv))
+                hide_scores(scores[i], around, rows, first_kv);
+        }
         softmax.update(scores, output);
-        scales.apply_to_weights(scores, output, from, step);
-        mma_pv(output, scores, from.values(step));
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+            scales.apply_to_weights(scores[i], output, tile_at(i).from, step);
+            mma_pv(output, scores[i], tile_at(i).from.values(step));
+        }
     }
 };
 

@@ -28,8 +28,9 @@ struct Softmax {
                                                 : maximum[row] * (to_log2 * kLn2) + more * kLn2;
     }
 
-    // scores become exp(score - maximum); output and sums follow a maximum that has moved.
-    __device__ void update(Scores& scores, Output& output) {
+    // Of some tiles, scores become exp(score - maximum); output and sums follow a maximum that has
+    // moved.
+    template <int kTiles> __device__ void update(Scores (&scores)[kTiles], Output& output) {
         float shrink[kRows];
         bool moved = false;
 #pragma unroll
@@ -43,18 +44,22 @@ struct Softmax {
     }
 
   private:
-    __device__ float larger_maximum(const Scores& scores, int row) const {
+    template <int kTiles>
+    __device__ float larger_maximum(const Scores (&scores)[kTiles], int row) const {
         float largest = maximum[row];
 #pragma unroll
-        for (int column = 0; column < kKeyColumns; ++column) {
-            const float(&s)[4] = scores[row / 2][column];
-            largest = fmaxf(largest, fmaxf(s[row % 2 * 2], s[row % 2 * 2 + 1]));
-        }
+        for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+            for (int column = 0; column < kKeyColumns; ++column) {
+                const float(&s)[4] = scores[tile][row / 2][column];
+                largest = fmaxf(largest, fmaxf(s[row % 2 * 2], s[row % 2 * 2 + 1]));
+            }
         return quad_max(largest);
     }
 
     // Returns what the row's output and sum before have to be multiplied by.
-    __device__ float exponentiate(Scores& scores, int row, float before, float after) {
+    template <int kTiles>
+    __device__ float exponentiate(Scores (&scores)[kTiles], int row, float before, float after) {
         // Nothing visible yet: any finite max_log2 gives exp(-inf) = 0. Products are rounded alike,
         // so that a maximum that stays shrinks by exactly 1.
         const float reference = after == negative_infinity() ? 0 : after;
@@ -64,18 +69,24 @@ struct Softmax {
             shrink = exp2_fast((before - reference) * to_log2);
             max_log2 = 0;
 #pragma unroll
-            for (int column = 0; column < 2 * kKeyColumns; ++column)
+            for (int column = 0; column < kTiles * 2 * kKeyColumns; ++column)
                 element_of(scores, row, column) -= reference;
         }
         float more = 0;
 #pragma unroll
-        for (int column = 0; column < 2 * kKeyColumns; ++column) {
+        for (int column = 0; column < kTiles * 2 * kKeyColumns; ++column) {
             float& s = element_of(scores, row, column);
             s = exp2_fast(s * to_log2 - max_log2);
             more += s;
         }
         sum[row] = sum[row] * shrink + more;
         return shrink;
+    }
+
+    template <int kTiles>
+    static __device__ float& element_of(Scores (&scores)[kTiles], int row, int column) {
+        return sm80::element_of(scores[column / (2 * kKeyColumns)], row,
+                                column % (2 * kKeyColumns));
     }
 
     static __device__ void rescale(Output& output, const float (&shrink)[kRows]) {
