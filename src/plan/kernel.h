@@ -67,10 +67,12 @@ struct KernelRequest {
     int borrows = 0;                    // places of Mod::borrow_places, where kernels may sum grids
     int query_sums = 0;                 // gradients that are by GradientSum::query
     bool has_gradients = false;         // some buffer has one
+    bool gradients_vary = false;        // and some do so within a head
     bool derivative_uses_score = false; // that of the score
     bool folds_derivative = false;      // and no buffer has a gradient: it is multiplied into P
     bool partials_use_score = false;    // those of some read
     bool computes_rows = false;         // in the fused backward: some value of a query
+    bool computes_columns = false;      // and some of a key
     passes::KeyIndex2d key_index_2d;    // that tiles of keys should fit
     // Without such a 2-D key index, with it, and where tables are kept on chip.
     passes::TabulatedValues tabulated, tabulated_by_index_2d, tabulated_with_tables;
@@ -90,7 +92,8 @@ struct KernelRequest {
     std::string_view generic_because; // why only kernels for tensors of any layout will do, if so
     int element_instructions = 0;     // plan::element_instructions
     bool is_long = false;             // and these are more than kernels write out
-    bool writes_scores_once = false;  // in the fused backward: plan::writes_scores_once
+    int copied_instructions = 0;      // in the fused backward: plan::copied_instructions
+    bool is_large = false;            // and plan::is_large
     bool deterministic = false;
     std::optional<ForwardSchedule> schedule = {}; // asked for, instead of the choice
 };

@@ -22,12 +22,12 @@ int bytes_of_read(const passes::Mod& mod, ir::NodeId read) {
     return static_cast<int>(size_of(mod.program.buffers[mod.program.graph[read].symbol].dtype));
 }
 
-bool computes_rows(const passes::Mod& mod, const std::vector<ir::NodeId>& roots) {
+bool computes_at(passes::Place place, const passes::Mod& mod,
+                 const std::vector<ir::NodeId>& roots) {
     const ir::Graph& graph = mod.program.graph;
     return std::ranges::any_of(ir::reachable(graph, roots), [&](ir::NodeId id) {
         const ir::Op op = graph[id].op;
-        return mod.place[id] == passes::Place::row &&
-               (op == ir::Op::read || !ir::info(op).is_leaf());
+        return mod.place[id] == place && (op == ir::Op::read || !ir::info(op).is_leaf());
     });
 }
 
@@ -137,6 +137,10 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     backward_.derivative_uses_score =
         mod_.dependence[mod_.d_score].has(analysis::Dependence::score);
     backward_.has_gradients = !mod_.gradients.empty();
+    backward_.gradients_vary =
+        std::ranges::any_of(mod_.gradients, [&](const passes::ReadGradient& gradient) {
+            return mod_.place[gradient.read] > passes::Place::head && !gradient.is_of_row;
+        });
     backward_.folds_derivative = backward_.derivative_uses_score && mod_.gradients.empty();
     backward_.index_2d_reads = passes::index_2d_reads(mod_);
     std::vector<ir::NodeId> roots = {mod_.score, mod_.d_score};
@@ -148,9 +152,10 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     if (!mod_.band.exact) roots.push_back(mod_.mask);
     backward_.element_instructions = element_instructions(mod_, roots);
     backward_.is_long = is_long(mod_, roots);
-    backward_.writes_scores_once =
-        !backward_.is_long && writes_scores_once(mod_, backward_.element_instructions);
-    backward_.computes_rows = computes_rows(mod_, roots);
+    backward_.copied_instructions = copied_instructions(mod_, backward_.element_instructions);
+    backward_.is_large = is_large(mod_);
+    backward_.computes_rows = computes_at(passes::Place::row, mod_, roots);
+    backward_.computes_columns = computes_at(passes::Place::column, mod_, roots);
 }
 
 const passes::DecomposedMod& Program::decomposed(const KernelConfig& config) const {

@@ -41,12 +41,10 @@ bool is_long(const passes::Mod& mod, std::span<const ir::NodeId> roots) {
     return element_instructions(mod, roots) > kMostWrittenOut;
 }
 
-bool writes_scores_once(const passes::Mod& mod, int instructions) {
-    // Of all copies together. The library's mods have at most 128 in this kernel.
-    constexpr int kMost = 140, kMostOfLarge = 60;
+int copied_instructions(const passes::Mod& mod, int instructions) {
     // Turns at dq, and where there is a band, tiles of which it hides one warpgroup's keys.
     const int copies = mod.band.found() ? 3 : 2;
-    return copies * instructions > (is_large(mod) ? kMostOfLarge : kMost);
+    return copies * instructions;
 }
 
 } // namespace flexc::plan

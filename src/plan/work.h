@@ -35,8 +35,8 @@ bool is_long(const passes::Mod& mod, std::span<const ir::NodeId> roots);
 // Of these, how many a usual program may have where each candidate of a kernel is compiled.
 constexpr int kFewInstructions = 40;
 
-// Whether so many instructions are too many for Hopper's backward to write them out for each kind
-// of tile: compilers take more than linear time over them, and spill more.
-bool writes_scores_once(const passes::Mod& mod, int instructions);
+// Of so many instructions, how many Hopper's backward has in all copies of them that it writes out
+// for kinds of tiles.
+int copied_instructions(const passes::Mod& mod, int instructions);
 
 } // namespace flexc::plan

@@ -387,8 +387,32 @@ TEST_CASE("a backward that spilled works on fewer rows at a time, where that hel
     REQUIRE(all.size() == 4);
     for (std::size_t i = 0; i < all.size(); ++i)
         CHECK(all[i].saves_registers == static_cast<int>(i));
+    // The first step would be the same kernel.
+    for (bool KernelRequest::* begins :
+         {&KernelRequest::gradients_vary, &KernelRequest::computes_columns}) {
+        KernelRequest greedy = request;
+        greedy.*begins = true;
+        CHECK(candidates(greedy).size() == 3);
+        CHECK(candidates(greedy)[1].saves_registers == 2);
+    }
     request.head_dim = request.head_dim_v = 16;
     CHECK(candidates(request).size() == 1);
+    CHECK(first(request).saves_registers == 0);
+    request.is_long = true;
+    CHECK(candidates(request).size() == 1);
+    CHECK(first(request).saves_registers == 2);
+}
+
+TEST_CASE("a large program with much for each element has short tiles, which may spill a little") {
+    KernelRequest request = forward(90, DType::bf16, 64, 64, true);
+    request.kind = KernelKind::backward_fused;
+    request.copied_instructions = 100;
+    CHECK(first(request).query_tile == 128);
+    CHECK_FALSE(first(request).writes_scores_once);
+    request.is_large = true;
+    CHECK(first(request).query_tile == 64);
+    CHECK(first(request).writes_scores_once);
+    CHECK(first(request).tolerated_spills == 64);
 }
 
 TEST_CASE("a long program keeps tiles that spill some words") {

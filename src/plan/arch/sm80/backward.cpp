@@ -83,13 +83,19 @@ std::vector<KernelConfig> backward_candidates(const KernelRequest& request, bool
             chosen = shape;
             break;
         }
-    // Saving registers helps where results take half of them.
-    constexpr int kMostSavings = 3;
+    // Saving registers helps where results take half of them. The template begins with the first
+    // step where gradients or values of keys need many. What is long for each element is written
+    // out for few rows at a time: for all of them it takes several times as long to compile.
+    constexpr int kFewRows = 2, kMostSavings = 3;
     const bool crowded =
         chosen.key_tile * (request.head_dim + request.head_dim_v) >= 128 * 32 * chosen.warps;
+    const bool begins_with_first = request.gradients_vary || request.computes_columns;
     std::vector<KernelConfig> candidates;
-    for (int savings = 0; savings <= (crowded ? kMostSavings : 0); ++savings)
-        candidates.push_back(key_kernel(request, chosen, savings));
+    for (int savings = request.is_long ? kFewRows : 0; savings <= kMostSavings; ++savings) {
+        const bool is_same = savings == 1 && begins_with_first;
+        if (!is_same && (crowded || candidates.empty()))
+            candidates.push_back(key_kernel(request, chosen, savings));
+    }
     return candidates;
 }
 

@@ -95,6 +95,16 @@ BackwardShape with_query_sums(const KernelRequest& request, const BackwardShape&
     return !shape.shares_keys() && fits(request, gathering) ? gathering : shape;
 }
 
+// Whether what is computed for elements is too long to be written out for each kind of tile:
+// compilers take more than linear time over it, and spill more. Less is beside a block mask, which
+// leaves fewer registers.
+bool writes_scores_once(const KernelRequest& request) {
+    // The library's mods have at most 128, and those of them that change scores no block mask.
+    constexpr int kMost = 140, kMostWhereShort = 60;
+    const bool is_short = request.is_large || (request.has_score_mod && request.has_block_mask);
+    return request.copied_instructions > (is_short ? kMostWhereShort : kMost);
+}
+
 bool suits(const KernelRequest& request, const FusedTile& tile) {
     if (shares_keys(request)) return tile.query_tile == kRowBlock;
     // Two tiles of scores, dk and dv; the rest of 240 registers is for fragments and the mod.
@@ -106,10 +116,11 @@ bool suits(const KernelRequest& request, const FusedTile& tile) {
     // one by one, registers always spill, and a compile takes up to a minute.
     // Beside a derivative of each score, P would have room in 16 bits only.
     // Sums over distances would need registers that the warps beside the MMAs do not have.
+    // Of a large program that is long for each element, a longer tile has twice as much text.
     if (tile.query_tile == 2 * kRowBlock &&
         (request.head_dim > 64 || request.adds_elements || request.derivative_uses_score ||
-         request.sums_distances || request.sums_tables || request.borrows > 0 ||
-         request.sums_shifts))
+         (request.is_large && writes_scores_once(request)) || request.sums_distances ||
+         request.sums_tables || request.borrows > 0 || request.sums_shifts))
         return false;
     return accumulators <= kMostAccumulators && fits(request, shape_of(request, tile));
 }
@@ -239,7 +250,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.query_sums = shape.query_sums;
     config.key_width = shape.key_width;
     config.is_persistent = shape.is_persistent;
-    config.writes_scores_once = request.writes_scores_once && !shares;
+    config.writes_scores_once = !shares && writes_scores_once(request);
     // What persistent blocks have left is for the next tile's keys.
     config.shared_bytes =
         shape.is_persistent ? shared_memory_limit(request.arch) : backward_layout(shape).end;
@@ -269,10 +280,13 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
         (request.adds_elements ||
          ((request.sums_tables || request.borrows > 0) && tile.table_words == 0)) &&
         config.key_width == 0;
+    // What is computed for an element takes longer than so few bytes, and forms seldom help.
+    constexpr int kSpillsOfLarge = 64;
     // What sums tables spills in the warps that do, which no form helps.
     constexpr int kSpillsOfTables = 80, kSpillsOfShifts = 160;
     config.tolerated_spills =
         request.is_long && !is_last                         ? kSpillsOfLong
+        : request.is_large && config.writes_scores_once     ? kSpillsOfLarge
         : tile.table_words > 0 && tile.saves_registers == 0 ? kSpillsOfTables
         : request.sums_shifts && tile.saves_registers == 0  ? kSpillsOfShifts
         : comes_again || adds_elements                      ? 0
