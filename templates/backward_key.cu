@@ -1,5 +1,6 @@
 // Attention, backward: one block computes dk and dv for kKeyTile keys of one head of keys. Where
-// mod::kAccumulatesQueryGradient says so, it also adds their share of dq to dq_accumulator.
+// mod::kAccumulatesQueryGradient says so, it also adds their share of dq to dq_accumulator, and
+// with mod::kStoresQueryGradient a block has whole sequences, so that their share is dq.
 //
 // Keys and values stay on chip; queries and d_out of every query head of the group pass by, one
 // tile after the other:
@@ -119,7 +120,7 @@ __device__ void compute_scores(Shared shared, Stage stage, const Surroundings& a
 
 } // namespace
 
-extern "C" __global__ void __launch_bounds__(kThreads, 1)
+extern "C" __global__ void __launch_bounds__(kThreads, mod::kBlocksAtOnce)
     flexc_backward_key(const __grid_constant__ KernelArguments attention,
                        const __grid_constant__ mod::Arguments arguments) {
     const BlockTile block = key_tile_of(attention, arguments, static_cast<int>(blockIdx.x));
@@ -151,6 +152,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         TileWalk walk(attention.block_mask,
                       row_of_keys(attention.block_mask, length, h, block.tile),
                       seeing_tiles(place, length, first_kv, last_kv, mod::kQueryTile));
+        if (walk.is_done()) DqSink::clear(around);
         Stages<mod::kStages>::begin(walk, load);
         for (TileWalk next = walk; !walk.is_done(); walk = next) {
             next.advance();

@@ -58,8 +58,10 @@ runtime::CudaVariants variants_of(const Program& program, CompiledPass first,
     later.cancel = {};
     const Program silent =
         std::make_shared<plan::Program>(program->mod(), later, program->target());
-    runtime::CudaVariants result{.count = variants.size()};
+    runtime::CudaVariants result;
     result.first = loaded_by(std::move(first));
+    for (const plan::Variant& variant : variants)
+        result.most_rows.push_back(variant.request.most_rows);
     result.compile = [silent, variants](std::size_t index) -> Result<runtime::CudaPass> {
         const CompileOptions& options = silent->options();
         const auto folder = Context::instance().stores.get(options.cache);

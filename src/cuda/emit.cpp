@@ -133,6 +133,10 @@ class Emitter {
         return config_.kind == plan::KernelKind::backward_dkdv && mod_.deterministic &&
                passes::heads_at_once(mod_) != passes::HeadsAtOnce::all;
     }
+    // Or the place for one, which may be empty.
+    bool has_shared_value() const {
+        return config_.is_short && config_.kind == plan::KernelKind::forward;
+    }
     bool stages_tables() const {
         return config_.specialized && config_.specialized->stages_tables();
     }
@@ -210,6 +214,7 @@ class Emitter {
         constant("int", "kKeyTile", config_.key_tile);
         constant("int", "kWarps", config_.warps);
         constant("int", "kStages", config_.stages);
+        constant("int", "kBlocksAtOnce", config_.blocks_at_once);
         constant("int", "kSavesRegisters", config_.saves_registers);
         constant("int", "kSharedBytes", config_.shared_bytes);
         constant("bool", "kHasMask", has_mask());
@@ -223,16 +228,19 @@ class Emitter {
         constant("int", "kGradients", gradients().size());
         if (is_backward(config_.kind)) {
             constant("bool", "kAccumulatesQueryGradient",
-                     config_.kind == plan::KernelKind::backward_fused);
+                     config_.kind == plan::KernelKind::backward_fused && !config_.is_short);
             if (config_.is_warp_specialized) {
                 constant("bool", "kAddsGradients", adds_elements());
                 constant("bool", "kDeterministic", mod_.deterministic);
             } else {
                 constant("bool", "kLoopsOverHeads", loops_over_heads());
+                constant("bool", "kStoresQueryGradient", config_.is_short);
             }
         }
         if (config_.is_warp_specialized && is_backward(config_.kind))
             text_ += emit_derivative_constants(mod_, config_, gradients(), roots());
+        if (has_shared_value())
+            constant("bool", "kHasSharedValue", config_.shared_value != ir::kNoNode);
         if (config_.specialized) text_ += emit_logit_constants(config_, mod_, parts_);
         text_ += "\n";
     }
@@ -286,6 +294,8 @@ class Emitter {
                    "    const unsigned* tables = nullptr;\n"
                    "    bool* doubt = nullptr;\n"
                    "    const float* shifted = nullptr;\n";
+        else if (has_shared_value())
+            more = "    float shared_value = 0;\n";
         text_ += "struct At {\n"
                  "    const Arguments& arguments;\n    const Launch& launch;\n"
                  "    const Head& head;\n    const Row& row;\n    const Column& column;\n"
@@ -374,6 +384,7 @@ class Emitter {
         mask_instructions_ = is_written_out ? visible.instructions() : 0;
 
         score("score", TableReads::memory);
+        if (has_shared_value()) shared_value();
         for (const TableReads reads : {TableReads::staged, TableReads::checked}) {
             const std::string called = formatted("{}_score", name(reads));
             if (stages_tables() && !parts_.found())
@@ -391,10 +402,23 @@ class Emitter {
         text_ += device_function("void report_out_of_range(const At& at, float score)", report);
     }
 
+    void shared_value() {
+        Body value(layout_, Place::element, "at.");
+        if (config_.shared_value != ir::kNoNode) value.compute({config_.shared_value});
+        value.line("return " +
+                   (config_.shared_value != ir::kNoNode
+                        ? unbracketed(value.text(config_.shared_value))
+                        : "0") +
+                   ";");
+        text_ += element_function("float", "shared_value", "", value);
+    }
+
     void score(std::string_view called, TableReads reads) {
         Body score(layout_, Place::element, "at.");
         if (config_.specialized) set_table_reads(score, reads, false);
         if (config_.specialized) provide_expanded(score, layout_, parts_);
+        if (config_.shared_value != ir::kNoNode)
+            score.provide(config_.shared_value, "at.shared_value");
         if (has_score_mod()) score.compute({mod_.score});
         score.line("return " + (has_score_mod() ? unbracketed(score.text(mod_.score)) : "score") +
                    ";");

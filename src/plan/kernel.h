@@ -95,6 +95,8 @@ struct KernelRequest {
     int copied_instructions = 0;      // in the fused backward: plan::copied_instructions
     bool is_large = false;            // and plan::is_large
     bool deterministic = false;
+    int most_rows = 0; // queries, and keys, that no sequence of a call has more of; 0: any number
+    ir::NodeId shared_value = ir::kNoNode;        // of the forward: passes::shared_value()
     std::optional<ForwardSchedule> schedule = {}; // asked for, instead of the choice
 };
 
@@ -136,6 +138,9 @@ struct KernelConfig {
     int saves_registers = 0;      // in which form of its template, each at the cost of some speed
     bool has_block_mask = false;  // visits the tiles that a block mask names
     bool has_few_queries = false; // of requests: forward_few.cu
+    bool is_short = false;        // of sequences that are a tile at most: forward_short.cu
+    int blocks_at_once = 1;       // of those, on a multiprocessor
+    ir::NodeId shared_value = ir::kNoNode; // passes::shared_value(), which they keep
     bool owns_keys = false; // a block has a tile of keys and visits queries, not the other way
     int key_width = 0; // of the 2-D key index by which it stages or sums what is read; 0 for none
     bool stages_columns = false;      // what is read by column of that 2-D key index

@@ -121,8 +121,9 @@ struct Launch {
     int threads = 0, threads_y = 1;
     int shared_bytes = 0;
     Extent used_shared_bytes = {}; // where a call may need less
-    bool is_persistent = false;    // no more blocks than multiprocessors
-    bool has_queue = false;        // whose tiles they then take from a counter
+    bool is_persistent = false;    // no more blocks than so many for each multiprocessor
+    int blocks_at_once = 1;
+    bool has_queue = false; // whose tiles they then take from a counter
     Maps tensor_maps = Maps::none;
     bool starts_early = false; // programmatic dependent launch
     bool by_heads = false;     // as often as PassPlan::heads_at_once says
@@ -145,6 +146,9 @@ struct ExactGradient {
     std::size_t word = 0;
 };
 
+// So many sequences of a call, those of each head counted, are many: they fill a GPU several times.
+inline constexpr int kManySequences = 1024;
+
 struct PassPlan {
     std::vector<KernelConfig> kernels;
     std::size_t main = 0; // the one that has candidates
@@ -153,6 +157,7 @@ struct PassPlan {
     std::vector<Step> steps;
 
     // Of calls that it can take, beside tensor maps that can be made of their tensors.
+    int most_rows = 0; // KernelRequest::most_rows
     float least_scale = -std::numeric_limits<float>::infinity();
     // q_offset and kv_offset are multiples.
     int query_offset_step = 1, key_offset_step = 1;

@@ -1,6 +1,7 @@
 #include "plan/plan.h"
 
 #include <algorithm>
+#include <array>
 
 #include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
@@ -147,6 +148,34 @@ KernelRequest generic(const KernelRequest& request) {
     return other;
 }
 
+// Whether many short sequences have kernels of their own: a block has one of them, which memory
+// limits. Not where someone asked for a kernel, or for the same bits whatever else a call has.
+bool has_short_kernels(const Program& program, bool is_automatic) {
+    const CompileOptions& options = program.options();
+    return is_automatic && options.schedule.empty() && !options.batch_invariant &&
+           !options.kv_dtype && program.mod().program.is_dense() && !is_large(program.mod());
+}
+
+// Rows for which there are such kernels, as far as products take less time than memory.
+std::vector<int> short_rows(const KernelRequest& request) {
+    constexpr std::array kRows = {16, 32, 64};
+    constexpr int kMostElements = 64 * (64 + 64);
+    std::vector<int> rows;
+    for (const int count : kRows)
+        if (count * (request.head_dim + request.head_dim_v) <= kMostElements) rows.push_back(count);
+    return rows;
+}
+
+void add_short_variants(const Program& program, const KernelRequest& request,
+                        std::vector<Variant>& variants) {
+    for (const int rows : short_rows(request)) {
+        KernelRequest of_short = generic(request);
+        of_short.generic_because = "sequences are short";
+        of_short.most_rows = rows;
+        variants.push_back(variant(program, Calls::short_sequences, of_short));
+    }
+}
+
 Result<std::vector<Variant>> forward_variants(const Program& program,
                                               const std::optional<ForwardSchedule>& schedule) {
     KernelRequest request = program.request(KernelKind::forward);
@@ -154,6 +183,8 @@ Result<std::vector<Variant>> forward_variants(const Program& program,
     if (auto checked = check_demand(program.options(), request); !checked) return checked.error();
     request.schedule = schedule;
     std::vector<Variant> variants = {variant(program, Calls::usual, request)};
+    if (has_short_kernels(program, program.options().forward_kernel == ForwardKernel::automatic))
+        add_short_variants(program, request, variants);
     if (is_specialized(variants.front().candidates.front()))
         variants.push_back(variant(program, Calls::any, generic(request)));
     return variants;
@@ -168,6 +199,10 @@ Result<std::vector<Variant>> backward_variants(const Program& program) {
     if (is_split) request.kind = KernelKind::backward_dkdv;
     if (auto checked = check_demand(options, request); !checked) return checked.error();
     std::vector<Variant> variants = {variant(program, Calls::usual, request)};
+    // Gradients of buffers are summed better elsewhere.
+    if (!options.deterministic && !request.has_gradients &&
+        has_short_kernels(program, options.backward_kernel == BackwardKernel::automatic))
+        add_short_variants(program, request, variants);
     if (!no_order.empty())
         for (KernelConfig& candidate : variants.front().candidates)
             candidate.reason += formatted("; not fused: {}", no_order);
@@ -289,10 +324,12 @@ Result<KernelPlan> make_plan(const Program& program) {
     return plan;
 }
 
-PassPlan pass_of(const Program& program, const Variant&, const KernelConfig& main) {
+PassPlan pass_of(const Program& program, const Variant& variant, const KernelConfig& main) {
     const Family& family = family_of(main);
-    return main.kind == KernelKind::forward ? family.forward(program, main)
-                                            : family.backward(program, main);
+    PassPlan pass = main.kind == KernelKind::forward ? family.forward(program, main)
+                                                     : family.backward(program, main);
+    pass.most_rows = variant.request.most_rows;
+    return pass;
 }
 
 KernelConfig with_schedule(const Variant& variant, const ForwardSchedule& schedule) {

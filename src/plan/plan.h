@@ -21,6 +21,7 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& request);
 // What calls a variant of a pass takes.
 enum class Calls : std::uint8_t {
     usual,            // tensors that TMA can walk, where kernels need that; aligned dense biases
+    short_sequences,  // many that are no longer than KernelRequest::most_rows
     unaligned_biases, // the same, but for rows of dense biases
     any               // tensors of any strides and alignment, any scale and offset
 };
@@ -33,7 +34,8 @@ struct Variant {
 };
 
 struct KernelPlan {
-    // For ever more calls. The first is compiled at once, the others when plan() needs them.
+    // For ever more calls, but that those for short sequences go before all. The first is compiled
+    // at once, the others when plan() needs them.
     std::vector<Variant> forward, backward;
     std::optional<KernelConfig> block_mask; // that builds them
     std::optional<KernelConfig> lengths;    // that makes records of requests

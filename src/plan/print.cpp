@@ -1,6 +1,8 @@
 // A plan as text.
 #include "plan/plan.h"
 
+#include <span>
+
 #include "common/block_mask.h"
 #include "common/sequences.h"
 #include "support/text.h"
@@ -104,7 +106,10 @@ std::string text_of(const Step& step, const PassPlan& pass) {
         formatted("{}: {} blocks of {}", launch.entry, text_of(launch.blocks), launch.threads);
     if (launch.threads_y > 1) text += formatted(" x {}", launch.threads_y);
     text += " threads";
-    if (launch.is_persistent) text += ", at most one for each multiprocessor";
+    if (launch.is_persistent)
+        text +=
+            formatted(", at most {} for each multiprocessor",
+                      launch.blocks_at_once == 1 ? "one" : std::to_string(launch.blocks_at_once));
     if (launch.starts_early) text += ", before the kernel ahead has ended";
     if (launch.by_heads && pass.heads_at_once != passes::HeadsAtOnce::all)
         text += pass.heads_at_once == passes::HeadsAtOnce::one
@@ -133,6 +138,7 @@ std::string text_of(const PassPlan& pass, std::string_view called) {
 std::string_view calls_of(Calls calls) {
     switch (calls) {
     case Calls::usual: return "";
+    case Calls::short_sequences: return "many short sequences";
     case Calls::unaligned_biases: return "dense biases whose rows are not aligned";
     case Calls::any: return "tensors, scales and offsets that these kernels cannot take";
     }
@@ -153,9 +159,12 @@ std::string text_of(const KernelPlan& plan, const Program& program) {
         for (const KernelConfig& kernel : pass.kernels)
             text += text_of(kernel);
         passes += text_of(pass, called);
-        for (std::size_t i = 1; i < variants.size(); ++i)
-            others += formatted("{} for {}: {}\n", called, calls_of(variants[i].calls),
-                                variants[i].candidates.front().entry);
+        for (const Variant& variant : std::span(variants).subspan(1)) {
+            const int most_rows = variant.request.most_rows;
+            others += formatted("{} for {}{}: {}\n", called, calls_of(variant.calls),
+                                most_rows == 0 ? "" : formatted(", of up to {} rows", most_rows),
+                                variant.candidates.front().entry);
+        }
     };
     add(plan.forward, "forward");
     if (plan.block_mask) text += builder_of(*plan.block_mask);

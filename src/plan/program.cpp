@@ -5,6 +5,7 @@
 
 #include "passes/dense_bias.h"
 #include "passes/gradient_sum.h"
+#include "passes/shared_value.h"
 #include "plan/work.h"
 
 namespace flexc::plan {
@@ -90,6 +91,7 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
     forward_.element_instructions = element_instructions(mod_, forward_roots);
     forward_.is_long = is_long(mod_, forward_roots);
     forward_.bias_bytes = forward_bias_bytes_;
+    forward_.shared_value = passes::shared_value(mod_);
     forward_.key_index_2d = key_index_2d_;
     forward_.tabulated = passes::tabulated_values(decomposed_);
     if (decomposed_by_index_2d_)

@@ -28,7 +28,7 @@ struct CudaPass {
 // them.
 struct CudaVariants {
     CudaPass first;
-    std::size_t count = 1;
+    std::vector<int> most_rows; // KernelRequest::most_rows of each
     std::function<Result<CudaPass>(std::size_t variant)> compile;
 };
 

@@ -6,13 +6,6 @@
 
 namespace sm80 {
 
-// The same value, of unknown origin: what depends on it is computed again in each turn of a loop
-// rather than kept in registers all along.
-template <typename T> __device__ inline T computed_again(T x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
 // How many warps lie along the rows of a result of `fragments` x `units` pieces of 16 x 16: least
 // work for the busiest warp, then fewest operand loads.
 constexpr int warps_along_rows(int fragments, int units, int warps) {

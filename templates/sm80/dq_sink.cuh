@@ -11,12 +11,14 @@ namespace sm80 {
 struct NoDq {
     template <typename DScores>
     static __device__ void add(const Surroundings&, DScores, KeyTile, int first_q) {}
+    static __device__ void clear(const Surroundings&) {}
 };
 
 // To an accumulator of floats, by atomics.
 struct DqByAtomics {
     using Gradient = WarpResult<kGradientRows, mod::kHeadDim, mod::kWarps>;
 
+    static __device__ void clear(const Surroundings&) {}
     template <typename DScores>
     static __device__ void add(const Surroundings& around, DScores d_scores, KeyTile keys,
                                int first_q) {
@@ -50,6 +52,52 @@ struct DqByAtomics {
             }
     }
 };
-using DqSink = Select<mod::kAccumulatesQueryGradient, DqByAtomics, NoDq>;
+
+// To dq itself: the block has all queries and keys of the sequence.
+struct DqToMemory {
+    using Gradient = WarpResult<kGradientRows, mod::kHeadDim, mod::kWarps>;
+
+    // Where no query sees any key.
+    static __device__ void clear(const Surroundings& around) {
+        Gradient zeros;
+        zeros.clear();
+#pragma unroll 1
+        for (int row = 0; row < mod::kQueryTile; row += kGradientRows)
+            store_rows(zeros, around, row);
+    }
+    template <typename DScores>
+    static __device__ void add(const Surroundings& around, DScores d_scores, KeyTile keys,
+                               int first_q) {
+#pragma unroll 1
+        for (int row = 0; row < mod::kQueryTile; row += kGradientRows) {
+            Gradient dq;
+            dq.clear();
+            add_product(dq, rows_of<kGradientRows>(d_scores, row), keys);
+            store_rows(dq, around, first_q + row);
+        }
+    }
+
+  private:
+    static __device__ void store_rows(const Gradient& dq, const Surroundings& around, int first_q) {
+        const auto& [attention, arguments, place, length] = around;
+        const GradientPlane<Element> to =
+            query_gradient<Element>(attention.dq, attention.dq_flags, length, place.h);
+#pragma unroll
+        for (int row = 0; row < Gradient::kRows; ++row) {
+            const int q = first_q + Gradient::row(row);
+            if (q >= length.queries()) continue;
+#pragma unroll
+            for (int column = 0; column < Gradient::kColumns; ++column) {
+                const int first = Gradient::column(column);
+                if (!Gradient::has_unit(column / 2) || first >= mod::kHeadDim) continue;
+                const float(&pair)[2] = dq.pair(row, column);
+                to.put(q, first, mod::kHeadDim, attention.scale * pair[0],
+                       attention.scale * pair[1]);
+            }
+        }
+    }
+};
+using DqSink = Select<mod::kStoresQueryGradient, DqToMemory,
+                      Select<mod::kAccumulatesQueryGradient, DqByAtomics, NoDq>>;
 
 } // namespace sm80

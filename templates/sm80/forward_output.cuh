@@ -50,16 +50,13 @@ __device__ inline void stage_row(const Staging& staging, int row, const Output& 
     }
 }
 
+// first_row: of the warp.
 __device__ inline void store_output(const AttentionArguments& attention,
-                                    const mod::Arguments& arguments, const Softmax& softmax,
+                                    const mod::Arguments& arguments, const SequenceLength& length,
+                                    int h, int first_row, const Softmax& softmax,
                                     const KeyValueScales& scales, const Output& output,
                                     Shared shared) {
-    // Found again, so that the loop need not keep them in registers.
-    const BlockTile block = query_tile_of(attention, block_index_again());
-    const SequenceLength length(attention, block.head / attention.heads);
-    const int h = block.head % attention.heads;
     const int lane = lane_index(), warp = static_cast<int>(threadIdx.x) / 32;
-    const int first_row = block.tile * mod::kQueryTile + warp * kWarpRows;
     const Staging staging{shared.base + warp * Staging::kBytes};
     const Plane<float> lse = query_plane<float>(attention.lse, length, h);
 #pragma unroll
@@ -84,6 +81,18 @@ __device__ inline void store_output(const AttentionArguments& attention,
     else
         store_rows(query_plane<Element>(attention.o, length, h), staging, first_row,
                    length.query_rows());
+}
+
+// Of the block's tile, which is found again, so that loops need not keep it in registers.
+__device__ inline void store_output(const AttentionArguments& attention,
+                                    const mod::Arguments& arguments, const Softmax& softmax,
+                                    const KeyValueScales& scales, const Output& output,
+                                    Shared shared) {
+    const BlockTile block = query_tile_of(attention, block_index_again());
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    store_output(attention, arguments, SequenceLength(attention, block.head / attention.heads),
+                 block.head % attention.heads, block.tile * mod::kQueryTile + warp * kWarpRows,
+                 softmax, scales, output, shared);
 }
 
 } // namespace sm80

@@ -34,7 +34,9 @@ constexpr TileSizes kSizes{mod::kQueryTile,
                            static_cast<int>(sizeof(KeyElement)),
                            kPagesHaveScales};
 constexpr ForwardLayout kLayout = forward_layout(kSizes);
-static_assert(mod::kStages == 2, "one tile is read while the next arrives");
+// One tile is read while the next arrives, unless no sequence has more than one.
+constexpr bool kHasOneKeyTile = mod::kStages == 1;
+static_assert(kHasOneKeyTile || mod::kStages == 2);
 static_assert(kLayout.bytes <= mod::kSharedBytes);
 
 struct Shared {

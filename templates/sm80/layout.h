@@ -47,6 +47,11 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const TileSizes& sizes) {
     return layout;
 }
 
+// Of forward_short.cu: a float for each element, behind the tiles.
+FLEXC_SHARED constexpr int shared_value_bytes(int query_tile, int key_tile) {
+    return 4 * query_tile * key_tile;
+}
+
 // Of forward_few.cu, whose warps have stages of their own: tiles of queries, as many as a call
 // needs and a block may have, then the stages of each warp, in which its results follow; as many
 // warps as leave room for three blocks on a multiprocessor of Hopper where there is one tile of

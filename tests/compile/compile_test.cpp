@@ -133,6 +133,32 @@ TEST_CASE("every buffer type and every builtin compiles, forward and backward") 
     }
 }
 
+TEST_CASE("kernels of short sequences compile, and spill no more than they may") {
+    for (const int head_dim : {32, 40, 64}) {
+        CAPTURE(head_dim);
+        auto mod = test::lower_text("buffer t: f32[H, N, N]\nmask_mod = q_idx >= kv_idx\n"
+                                    "score_mod = score + t[h, q_idx // 2, kv_idx]\n",
+                                    head_dim, head_dim, true);
+        REQUIRE(mod);
+        CompileOptions options{.head_dim = head_dim, .head_dim_v = head_dim};
+        options.cache = {.memory = false, .disk = false};
+        const auto store = cache::Store::open(options.cache);
+        const plan::Program program(std::move(*mod), options, *plan::target_of("sm_90a"));
+        const auto plan = api::plan_of(program);
+        REQUIRE(plan);
+        int count = 0;
+        for (const std::vector<plan::Variant>* variants : {&plan->forward, &plan->backward})
+            for (const plan::Variant& variant : *variants) {
+                if (variant.calls != plan::Calls::short_sequences) continue;
+                const auto one = api::compile_kernel(program, variant.candidates, &variant, *store);
+                REQUIRE_MESSAGE(one, one.error().message.substr(0, 4000));
+                CHECK(one->kernel.info.spill_bytes <= one->kernel.config.tolerated_spills);
+                ++count;
+            }
+        CHECK(count == 6);
+    }
+}
+
 TEST_CASE("kernels of ragged and paged tensors compile, and spill nothing") {
     struct Layouts {
         Layout queries, keys;

@@ -314,6 +314,42 @@ std::string trace_requests(Layout keys, bool on_device, int most_queries, const 
     return text;
 }
 
+// Everything that plan, forward and backward record of sequences of these sizes.
+std::string trace_sequences(const CompileOptions& options, std::string_view program,
+                            const Sizes& n) {
+    const auto kernel = compile(program, options);
+    if (!kernel) return formatted("error: {}\n", kernel.error().message);
+    Addresses addresses;
+    const auto rows = [&](std::int64_t heads, std::int64_t length) {
+        return tensor(addresses, DType::bf16, {n.batch, heads, length, options.head_dim});
+    };
+    const auto of_queries = [&] { return rows(n.heads, n.q_len); };
+    const auto of_keys = [&] { return rows(n.kv_heads, n.kv_len); };
+    const TensorView q = of_queries(), k = of_keys(), v = of_keys(), o = of_queries(),
+                     lse = tensor(addresses, DType::f32, {n.batch, n.heads, n.q_len});
+    const ForwardTensors forward{.q = q, .k = k, .v = v, .o = o, .lse = lse};
+    const BackwardTensors backward{.q = q,
+                                   .k = k,
+                                   .v = v,
+                                   .o = o,
+                                   .lse = lse,
+                                   .d_out = of_queries(),
+                                   .dq = of_queries(),
+                                   .dk = of_keys(),
+                                   .dv = of_keys()};
+    const NamedTensor buffers[] = {
+        {"t", tensor(addresses, DType::f32, {n.heads, n.q_len + n.kv_len})}};
+    (void)take_recorded();
+    const auto plan = kernel->plan(n, buffers, {}, {.forward = &forward, .backward = &backward});
+    if (!plan) return "error: " + plan.error().message + "\n";
+    const Workspace workspace = {addresses.next(), plan->workspace_bytes()};
+    std::string text;
+    for (const auto& done : {kernel->forward(*plan, forward, buffers, workspace),
+                             kernel->backward(*plan, backward, buffers, {}, workspace)})
+        if (!done) text += "error: " + done.error().message + "\n";
+    return take_recorded() + text;
+}
+
 // "flexc_forward_sm90 132 x 384" for each launch, "fill 4096" for each fill.
 std::string summary_of(const std::string& trace) {
     std::istringstream lines(trace);
@@ -396,6 +432,24 @@ Recorded record_all() {
             result.traces += formatted("# {}\n{}", name, text);
             result.summaries += formatted("# {}\n{}", name, summary_of(text));
         }
+    constexpr std::string_view kTable =
+        "buffer t: f32[H, N]\nscore + t[h, q_idx - kv_idx + KV_LEN]";
+    CompileOptions options = options_of({"", 90, DType::bf16, 32}, {"", ""});
+    for (const bool is_automatic : {true, false})
+        for (const std::int64_t batch : {100, 2000})
+            for (const std::int64_t rows : {16, 49, 65}) {
+                options.forward_kernel =
+                    is_automatic ? ForwardKernel::automatic : ForwardKernel::specialized;
+                options.backward_kernel =
+                    is_automatic ? BackwardKernel::automatic : BackwardKernel::specialized;
+                const std::string name = formatted("{} sequences of {} rows, {}", 6 * batch, rows,
+                                                   is_automatic ? "automatic" : "specialized");
+                const std::string text = trace_sequences(
+                    options, kTable,
+                    {.batch = batch, .heads = 6, .kv_heads = 3, .q_len = rows, .kv_len = rows});
+                result.traces += formatted("# {}\n{}", name, text);
+                result.summaries += formatted("# {}\n{}", name, summary_of(text));
+            }
     return result;
 }
 

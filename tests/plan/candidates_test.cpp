@@ -415,6 +415,29 @@ TEST_CASE("a large program with much for each element has short tiles, which may
     CHECK(first(request).tolerated_spills == 64);
 }
 
+TEST_CASE("short sequences have small tiles, and as many blocks as memory has room for") {
+    for (const auto kind : {KernelKind::forward, KernelKind::backward_fused})
+        for (const int rows : {16, 32, 64}) {
+            CAPTURE(rows);
+            KernelRequest request = generic_forward(90, DType::bf16, 32, 32, true);
+            request.kind = kind;
+            request.most_rows = rows;
+            const std::vector<KernelConfig> all = candidates(request);
+            int blocks = 33; // a multiprocessor has no more than 32
+            for (const KernelConfig& config : all) {
+                CHECK(config.is_short);
+                CHECK(config.query_tile == rows);
+                CHECK(config.key_tile == rows);
+                CHECK(config.stages == 1);
+                CHECK(config.blocks_at_once < blocks);
+                CHECK(config.blocks_at_once * (config.shared_bytes + 1024) <= 228 * 1024);
+                CHECK(config.blocks_at_once * config.warps <= 64);
+                if (config.blocks_at_once > 1) blocks = config.blocks_at_once;
+            }
+            CHECK(all.front().blocks_at_once >= 4);
+        }
+}
+
 TEST_CASE("a long program keeps tiles that spill some words") {
     for (const int head_dim : {64, 128})
         for (const auto kind : {KernelKind::forward, KernelKind::backward_fused}) {

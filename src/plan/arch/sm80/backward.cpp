@@ -1,4 +1,5 @@
 // Tiles of the backward kernels.
+#include <algorithm>
 #include <array>
 
 #include "plan/arch/sm80/sm80.h"
@@ -72,9 +73,31 @@ KernelConfig key_kernel(const KernelRequest& request, const BackwardShape& shape
     return config;
 }
 
+// Of sequences that are one tile at most.
+constexpr std::array kShortKeyShapes = {BackwardShape{16, 16, 1, 1}, BackwardShape{32, 32, 2, 1},
+                                        BackwardShape{64, 64, 4, 1}};
+
+// Each with fewer blocks on a multiprocessor than the one before, until nothing spills.
+std::vector<KernelConfig> short_key_candidates(const KernelRequest& request) {
+    const BackwardShape& shape =
+        *std::ranges::find(kShortKeyShapes, request.most_rows, &BackwardShape::key_tile);
+    KernelConfig config = key_kernel(request, shape, 0);
+    config.is_short = true;
+    config.reason = "whole sequences: dq, dk and dv of one in a block";
+    std::vector<KernelConfig> candidates;
+    for (const int registers : {96, 128, 168, 255}) {
+        config.blocks_at_once =
+            blocks_at_once(request, registers, shape.warps, config.shared_bytes);
+        candidates.push_back(config);
+    }
+    candidates.back().tolerated_spills = kSpillsOfSequence;
+    return candidates;
+}
+
 } // namespace
 
 std::vector<KernelConfig> backward_candidates(const KernelRequest& request, bool) {
+    if (request.most_rows != 0) return short_key_candidates(request);
     const int columns = padded_columns(request.head_dim) + padded_columns(request.head_dim_v);
     BackwardShape chosen = kKeyShapes.back();
     for (const BackwardShape& shape : kKeyShapes)

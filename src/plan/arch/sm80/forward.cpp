@@ -1,6 +1,7 @@
 // Tiles of the forward kernel.
 #include "plan/arch/sm80/sm80.h"
 
+#include <algorithm>
 #include <array>
 #include <span>
 #include <string>
@@ -28,7 +29,6 @@ constexpr std::array kFloatShapes = {
     Shape{128, 32, 4}, Shape{64, 32, 4}, Shape{64, 16, 4}, Shape{32, 16, 2}, Shape{16, 16, 1},
 };
 constexpr int kStages = 2;
-
 int shared_bytes(const KernelRequest& request, const Shape& shape) {
     return ::sm80::forward_layout(sizes(request, shape.query_tile, shape.key_tile, kStages)).bytes;
 }
@@ -67,9 +67,45 @@ KernelConfig configured(const KernelRequest& request, const Shape& shape) {
     return config;
 }
 
+// Of sequences that are one tile at most.
+constexpr std::array kShortShapes = {Shape{16, 16, 1}, Shape{32, 32, 1}, Shape{64, 64, 2}};
+
+// If it spills, it has half as many blocks.
+std::vector<KernelConfig> short_candidates(const KernelRequest& request) {
+    const Shape& shape = *std::ranges::find(kShortShapes, request.most_rows, &Shape::key_tile);
+    KernelConfig config = configured(request, shape);
+    config.template_path = "forward_short.cu";
+    config.entry = "flexc_forward_short";
+    config.stages = 1;
+    config.is_short = true;
+    config.shared_value = request.shared_value;
+    config.shared_bytes =
+        ::sm80::forward_layout(sizes(request, shape.query_tile, shape.key_tile, config.stages))
+            .bytes;
+    if (config.shared_value != ir::kNoNode)
+        config.shared_bytes += ::sm80::shared_value_bytes(shape.query_tile, shape.key_tile);
+    config.tolerated_spills = kSpillsOfSequence;
+    constexpr int kBeside = 32; // registers of a thread, beside accumulators
+    config.blocks_at_once = blocks_at_once(request, accumulators(request, shape) + kBeside,
+                                           shape.warps, config.shared_bytes);
+    KernelConfig fewer = config;
+    fewer.blocks_at_once = (config.blocks_at_once + 1) / 2;
+    return {config, fewer};
+}
+
 } // namespace
 
+int blocks_at_once(const KernelRequest& request, int registers, int warps, int shared_bytes) {
+    constexpr int kQuarters = 4, kRegisters = 65536 / kQuarters; // each with warps of its own
+    constexpr int kMostBlocks = 32, kReserved = 1024;            // bytes of the driver, per block
+    const int by_registers = kQuarters * (kRegisters / (32 * registers)) / warps;
+    const int by_memory =
+        (shared_memory_limit(request.arch) + kReserved) / (shared_bytes + kReserved);
+    return std::clamp(std::min(by_registers, by_memory), 1, kMostBlocks);
+}
+
 std::vector<KernelConfig> forward_candidates(const KernelRequest& request, bool is_last_resort) {
+    if (request.most_rows != 0) return short_candidates(request);
     const std::span<const Shape> shapes =
         request.dtype == DType::f32 ? std::span<const Shape>(kFloatShapes) : kShapes;
     const std::size_t most = is_last_resort ? 1 : kMostCandidates;

@@ -30,17 +30,25 @@ PassPlan forward(const Program& program, const KernelConfig& main) {
     PassPlan pass;
     pass.kernels = {main};
     pass.steps = {launch(0, main, query_tiles(program, main.query_tile))};
+    if (main.is_short) {
+        auto& attend = std::get<Launch>(pass.steps.back());
+        attend.is_persistent = true;
+        attend.blocks_at_once = main.blocks_at_once;
+    }
     if (!program.mod().program.is_dense()) add_few_queries(program, pass);
     return pass;
 }
 
 PassPlan backward(const Program& program, const KernelConfig& main) {
-    const bool is_fused = main.kind == KernelKind::backward_fused;
+    const bool is_split = main.kind == KernelKind::backward_dkdv;
+    // Short sequences have their dq from the main kernel.
+    const bool is_fused = !is_split && !main.is_short;
     const int head_dim = program.options().head_dim;
     KernelRequest of_dq = program.request(KernelKind::backward_dq);
     of_dq.has_block_mask = main.has_block_mask;
     PassPlan pass;
-    pass.kernels = {delta_kernel(), main, is_fused ? convert_kernel() : query_kernel(of_dq)};
+    pass.kernels = {delta_kernel(), main};
+    if (!main.is_short) pass.kernels.push_back(is_fused ? convert_kernel() : query_kernel(of_dq));
     pass.main = 1;
     const bool has_sink = program.mod().sink != ir::kNoNode;
     if (has_sink) pass.kernels[0].reason += kBesideSink;
@@ -65,18 +73,20 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
         of_delta.writes.push_back(Region::row_facts);
     }
     pass.steps.push_back(std::move(of_delta));
-    const bool by_heads = !is_fused && pass.heads_at_once != passes::HeadsAtOnce::all;
+    const bool by_heads = is_split && pass.heads_at_once != passes::HeadsAtOnce::all;
     Launch of_keys = launch(
         1, main, by_heads ? key_tiles_of_each(main.key_tile) : key_tiles(program, main.key_tile));
     of_keys.reads = {Region::delta, Region::row_facts};
     if (is_fused) of_keys.writes = {Region::dq_accumulator};
-    of_keys.by_heads = !is_fused;
+    of_keys.by_heads = is_split;
     pass.steps.push_back(std::move(of_keys));
-    Launch of_queries =
-        launch(2, pass.kernels[2], query_tiles(program, pass.kernels[2].query_tile));
-    of_queries.reads = is_fused ? std::vector{Region::dq_accumulator}
-                                : std::vector{Region::delta, Region::row_facts};
-    pass.steps.push_back(std::move(of_queries));
+    if (!main.is_short) {
+        Launch of_queries =
+            launch(2, pass.kernels[2], query_tiles(program, pass.kernels[2].query_tile));
+        of_queries.reads = is_fused ? std::vector{Region::dq_accumulator}
+                                    : std::vector{Region::delta, Region::row_facts};
+        pass.steps.push_back(std::move(of_queries));
+    }
     add_rounding(program, pass);
     return pass;
 }

@@ -15,6 +15,12 @@ const Family& family();
 // What shared memory depends on.
 ::sm80::TileSizes sizes(const KernelRequest& request, int query_tile, int key_tile, int stages);
 
+// Bytes that may spill of kernels for short sequences: of what is used once or twice for each.
+inline constexpr int kSpillsOfSequence = 64;
+// How many blocks a multiprocessor has: all that so many registers of a thread and shared memory
+// allow, so that loads of short sequences are on their way at all times.
+int blocks_at_once(const KernelRequest& request, int registers, int warps, int shared_bytes);
+
 std::vector<KernelConfig> forward_candidates(const KernelRequest& request, bool is_last_resort);
 // Of requests with few queries.
 KernelConfig few_queries_kernel(const KernelRequest& request);
