@@ -48,6 +48,7 @@ struct Consumer {
     Index2dRows index_2d_rows{shared, thread};
     TabulatedValues tabulated{};
     TableStages tables{};
+    KeyKinds key_kinds{};
 
     // Of what MMAs alone have read: one arrival for each warp.
     __device__ void release(Barrier empty) const {
@@ -56,6 +57,12 @@ struct Consumer {
     __device__ void release_key() {
         release(shared.keys.empty(key.stage));
         key.advance();
+    }
+    // The same where their products are there.
+    __device__ void leave_key(Scores& scores) {
+        key_kinds.add_apart(scores, shared.keys.at(key.stage), shared.queries.at(query.stage),
+                            thread);
+        release_key();
     }
     __device__ void release_value() {
         release(shared.values.empty(value.stage));
@@ -90,7 +97,7 @@ struct Consumer {
         if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
         wait_for_wgmma<0>();
         pin(scores);
-        release_key();
+        leave_key(scores);
         if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
         return block;
     }
@@ -155,7 +162,7 @@ struct Consumer {
             if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
             wait_for_wgmma<1>();
             pin(scores);
-            release_key();
+            leave_key(scores);
 
             order.take(mod::PingPong::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
@@ -199,7 +206,7 @@ struct Consumer {
             if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
             wait_for_wgmma<0>();
             pin(scores);
-            release_key();
+            leave_key(scores);
             order.take(mod::PingPong::softmax);
             if (!kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
             apply(logits, scores, block.index * mod::kKeyTile);
@@ -231,6 +238,8 @@ struct Consumer {
         const unsigned queries = shared.queries.at(query.stage) + thread.warpgroup * 64 * kRowBytes;
         const SequenceLength length = TaskLengths::load(attention, shared, query.stage, task.b);
         Ends::clear_queries(*this, length, first_row, queries);
+        key_kinds.store_queries(arguments, place, length, attention.scale, warp_row,
+                                shared.queries.at(query.stage), thread);
         Logits logits(attention, arguments, place, length, warp_row, thread.lane,
                       tables.wait(shared));
         Softmax softmax;
@@ -292,6 +301,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
         CopiedKeys::produce(attention, shared);
         Biases::produce(attention, arguments, maps, shared, bias_producers);
         Index2dRows::produce(attention, arguments, shared);
+        KeyKinds::produce(attention, arguments, shared);
         TableStages::produce(attention, arguments, shared);
     } else {
         claim_registers<kConsumerRegisters>();

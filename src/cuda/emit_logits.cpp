@@ -70,6 +70,7 @@ bool is_index_matrix(const passes::Mod& mod, NodeId read) {
 ::sm90::ScoreForm form_of(const passes::Mod& mod, const passes::ScoreParts& parts) {
     const auto has = [](NodeId part) { return part != kNoNode; };
     return {.is_affine = parts.found(),
+            .is_product = passes::are_products(mod.program.graph, parts),
             .is_capped = has(parts.cap),
             .multiplier_is_one = passes::multiplies_by_one(mod.program.graph, parts),
             .has_row_addend = has(parts.row_addend),
@@ -113,6 +114,7 @@ std::string emit_sizes(const ::sm90::ForwardSizes& sizes) {
     constant.member("distance_values", sizes.distance_values);
     constant.member("index_2d_rows", sizes.index_2d_rows);
     constant.member("multiplies_index_2d_rows", sizes.multiplies_index_2d_rows);
+    constant.member("kind_columns", sizes.kind_columns);
     constant.member("table_words", sizes.table_words);
     constant.member("table_stages", sizes.table_stages);
     constant.member("copies_keys", sizes.copies_keys);
@@ -122,6 +124,7 @@ std::string emit_sizes(const ::sm90::ForwardSizes& sizes) {
 std::string emit_form(const ::sm90::ScoreForm& form) {
     SharedConstant constant("ScoreForm", "score_form");
     constant.member("is_affine", form.is_affine);
+    constant.member("is_product", form.is_product);
     constant.member("is_capped", form.is_capped);
     constant.member("multiplier_is_one", form.multiplier_is_one);
     constant.member("has_row_addend", form.has_row_addend);
@@ -154,6 +157,26 @@ std::string value_function(const Layout& layout, const passes::ScoreParts& parts
     return device_function(formatted("float {}(const At& at, int value)", called), body);
 }
 
+// Of kinds of keys: which one a key has, and what each adds.
+std::string emit_kinds(const Layout& layout, const passes::KeyKinds& kinds) {
+    Body kind(layout, passes::Place::element, "at.");
+    if (kinds.found()) {
+        kind.compute({kinds.kind});
+        kind.line("const auto kind = " + unbracketed(kind.text(kinds.kind)) + ";");
+        kind.line("return 0 <= kind && kind < kKeyKinds ? static_cast<int>(kind) : -1;");
+    } else {
+        kind.line("return -1;");
+    }
+    std::string text = formatted("constexpr int kKeyKinds = {};\n", kinds.count) +
+                       device_function("int key_kind(const At& at)", kind);
+    Body addend(layout, passes::Place::element, "at.");
+    addend.read_without_branches();
+    if (kinds.found()) addend.compute({kinds.addend_of_kind});
+    addend.line("return " +
+                (kinds.found() ? unbracketed(addend.text(kinds.addend_of_kind)) : "0.0f") + ";");
+    return text + device_function("float addend_of_kind(const At& at)", addend);
+}
+
 } // namespace
 
 void provide_expanded(Body& body, const Layout& layout, const passes::ScoreParts& parts) {
@@ -170,9 +193,9 @@ void provide_expanded(Body& body, const Layout& layout, const passes::ScoreParts
 std::vector<NodeId> logit_roots(const passes::ScoreParts& parts) {
     std::vector<NodeId> roots = parts.key_values;
     roots.insert(roots.end(), parts.distance_values.begin(), parts.distance_values.end());
-    for (const NodeId id :
-         {parts.bias_read, parts.multiplier, parts.row_addend, parts.slope, parts.quotient_addend,
-          parts.remainder_addend, parts.element_addend, parts.cap})
+    for (const NodeId id : {parts.bias_read, parts.multiplier, parts.row_addend, parts.slope,
+                            parts.quotient_addend, parts.remainder_addend, parts.element_addend,
+                            parts.cap, parts.kinds.kind, parts.kinds.addend_of_kind})
         if (id != kNoNode) roots.push_back(id);
     const std::vector<NodeId> of_tables = staged_roots(parts.staged);
     roots.insert(roots.end(), of_tables.begin(), of_tables.end());
@@ -258,6 +281,7 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
     of_tables("exact_element_addend", TableReads::checked, false);
     text += formatted("constexpr bool kGuessesLogs = {};\n", has_guesses);
     text += emit_bias_functions(layout, parts.bias_read);
+    text += emit_kinds(layout, parts.kinds);
     text += value_function(layout, parts, parts.key_values, "key_value") +
             value_function(layout, parts, parts.distance_values, "distance_value");
     return text;

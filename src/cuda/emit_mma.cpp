@@ -11,7 +11,9 @@ namespace {
 constexpr int kSummed = 16;       // rows or columns that an instruction sums over
 constexpr int kPanelColumns = 64; // of shared memory, see wgmma.cuh
 constexpr int kPanelSteps = kPanelColumns / kSummed;
-constexpr int kRowUnits = 8; // of 16 bytes, in a panel
+constexpr int kUnitBytes = 16;
+constexpr int kRowUnits = 8;  // in a panel
+constexpr int kStepUnits = 2; // of a row
 // Columns of the output in one instruction: ptxas walks along all accumulators of an instruction
 // for each register that lives beside them, which took an eighth of a compile with 256 columns.
 constexpr int kWidest = 192, kTwoPanels = 2 * kPanelColumns;
@@ -24,6 +26,7 @@ std::string operands(int first, int count) {
 }
 
 // One instruction, for so many columns from the first. `left`: registers, or a descriptor.
+// dtype: of both operands; accumulators are floats whatever it is.
 std::string product(DType dtype, int first, int columns, std::string_view left,
                     std::string_view adds, std::string_view transposed) {
     const std::string_view type = dtype == DType::f16 ? "f16" : "bf16";
@@ -49,7 +52,7 @@ int steps_of(int columns) { return (columns + kSummed - 1) / kSummed; }
 
 // Of the columns of a step, in panels of so many rows.
 int units_before(int step, int rows) {
-    return step / kPanelSteps * rows * kRowUnits + step % kPanelSteps * 2;
+    return step / kPanelSteps * rows * kRowUnits + step % kPanelSteps * kStepUnits;
 }
 
 std::string mma_qk(DType dtype, int head_dim, const plan::KernelConfig& config) {
@@ -57,15 +60,24 @@ std::string mma_qk(DType dtype, int head_dim, const plan::KernelConfig& config) 
     const int queries = from, keys = from + 1, adds = from + 2, rows = from + 3, unit = from + 4;
     std::string text;
     std::string inputs = "\"r\"(queries), \"r\"(keys), \"n\"(static_cast<int>(kAdds))";
-    for (int step = 0; step < steps; ++step)
+    const auto multiply = [&](DType type, int query_units, int key_units, bool is_first) {
         text += formatted("add.u32 x, %{}, {};\\nmov.b64 a, {{x, 0x40000040}};\\n"
                           "add.u32 y, %{}, {};\\nmov.b64 b, {{y, 0x40000040}};\\n",
-                          queries, units_before(step, config.query_tile), keys,
-                          units_before(step, config.key_tile)) +
-                product(dtype, 0, config.key_tile, "a", step == 0 ? "p" : "1", "0, 0");
+                          queries, query_units, keys, key_units) +
+                product(type, 0, config.key_tile, "a", is_first ? "p" : "1", "0, 0");
+    };
+    for (int step = 0; step < steps; ++step)
+        multiply(dtype, units_before(step, config.query_tile), units_before(step, config.key_tile),
+                 step == 0);
+    // Columns of both parts of addends by kinds, or a step for each, which has the same keys.
+    const ::sm90::ForwardSizes& sizes = config.specialized->sizes;
+    const ::sm90::ForwardLayout layout = ::sm90::forward_layout(sizes);
+    for (int step = 0; step < steps_of(2 * sizes.kind_columns); ++step)
+        multiply(DType::bf16, layout.kind_queries / kUnitBytes + step * kStepUnits,
+                 layout.kind_keys / kUnitBytes, false);
     // 16 bytes for each query, and for each of eight keys that stand for all, without a swizzle.
     // Both halves of the columns that are summed are the same memory.
-    if (config.specialized->sizes.multiplies_index_2d_rows) {
+    if (sizes.multiplies_index_2d_rows) {
         inputs += ", \"r\"(index_2d_rows), \"r\"(index_2d_unit)";
         text += formatted("mov.b64 a, {{%{}, 8}};\\nmov.b64 b, {{%{}, 0}};\\n", rows, unit) +
                 product(dtype, 0, config.key_tile, "a", "1", "0, 0");

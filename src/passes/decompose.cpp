@@ -398,10 +398,31 @@ DecomposedMod decompose_score_with_shifts(const Mod& mod, std::size_t most) {
     return decomposed;
 }
 
+DecomposedMod decompose_score_with_kinds(const Mod& mod) {
+    DecomposedMod decomposed = decomposed_parts(mod, 0);
+    ScoreParts& parts = decomposed.parts;
+    const bool may_have_kinds = mod.program.is_dense() && parts.element_addend != kNoNode &&
+                                parts.cap == kNoNode &&
+                                multiplies_by_one(decomposed.mod.program.graph, parts);
+    if (!may_have_kinds) return decomposed;
+    parts.kinds = find_key_kinds(decomposed.mod, parts.element_addend);
+    if (!parts.kinds.found()) return decomposed;
+    parts.element_addend = parts.bias_read = kNoNode;
+    find_facts(decomposed.mod);
+    find_expanded(decomposed.mod, parts);
+    return decomposed;
+}
+
 bool multiplies_by_one(const ir::Graph& graph, const ScoreParts& parts) {
     if (!parts.found()) return false;
     const ir::Node& multiplier = graph[parts.multiplier];
     return multiplier.op == ir::Op::const_real && multiplier.real == 1;
+}
+
+bool are_products(const ir::Graph& graph, const ScoreParts& parts) {
+    return multiplies_by_one(graph, parts) && parts.kinds.found() && parts.cap == kNoNode &&
+           parts.row_addend == kNoNode && parts.key_addend == kNoNode &&
+           parts.distance_addend == kNoNode && parts.element_addend == kNoNode;
 }
 
 KeyIndex2d key_index_2d(const Mod& mod, const ScoreParts& parts_without) {

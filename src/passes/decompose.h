@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "passes/key_kinds.h"
 #include "passes/mod.h"
 #include "passes/shifted_read.h"
 #include "passes/staged_table.h"
@@ -53,6 +54,9 @@ struct ScoreParts {
     StagedTables staged;
     // For kernels that copy tiles of these; the dense bias is one of them then.
     std::vector<ShiftedRead> shifted;
+    // What comes with the products by the key's kind, for kernels that multiply by kinds; no part
+    // of element_addend.
+    KeyKinds kinds;
     bool found() const { return multiplier != ir::kNoNode; }
     // Addends are multiplied by log2(e) once and for all, and the exponent is the logit itself.
     bool are_exponents() const {
@@ -73,8 +77,13 @@ DecomposedMod decompose_score(const Mod& mod, int key_width = 0);
 DecomposedMod decompose_score_with_tables(const Mod& mod, bool copies_indices = true);
 // For kernels that copy tiles of so many shifted reads at most.
 DecomposedMod decompose_score_with_shifts(const Mod& mod, std::size_t most = kMostShiftedReads);
+// For kernels that multiply by kinds of keys; without kinds where those cannot: where something
+// else is added or read for each element.
+DecomposedMod decompose_score_with_kinds(const Mod& mod);
 // Nothing is multiplied with scores.
 bool multiplies_by_one(const ir::Graph& graph, const ScoreParts& parts);
+// And nothing is added but what comes with products.
+bool are_products(const ir::Graph& graph, const ScoreParts& parts);
 // The 2-D key index of which most is the same for a whole row or column. The parts are those
 // without a index_2d.
 KeyIndex2d key_index_2d(const Mod& mod, const ScoreParts& parts_without);

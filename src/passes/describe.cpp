@@ -4,6 +4,7 @@
 #include <array>
 
 #include "analysis/key_index_2d.h"
+#include "passes/decompose.h"
 #include "passes/gradient_sum.h"
 #include "passes/hidden_scores.h"
 #include "passes/roots.h"
@@ -69,15 +70,32 @@ std::string pattern(const Mod& mod, NodeId read) {
     return "";
 }
 
-std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifted, NodeId read) {
+// Of a forward that multiplies by kinds of keys: count is 0 for others.
+KeyKinds kinds_of(const Mod& mod) {
+    if (key_index_2d(mod, decompose_score(mod).parts).width != 0) return {};
+    return decompose_score_with_kinds(mod).parts.kinds;
+}
+bool is_by_kinds(const Mod& mod, const KeyKinds& kinds, NodeId read) {
+    return kinds.found() && mod.place[read] == Place::element &&
+           std::ranges::count(mod.program.graph[read].operands, kinds.kind) != 0;
+}
+
+std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifted,
+                          const KeyKinds& kinds, NodeId read) {
     std::string text = formula(mod.program, read) + ": uses " +
                        analysis::describe(mod.dependence[read]) + "; computed per " +
                        std::string(name(mod.place[read])) + pattern(mod, read) + "; " +
                        checks(mod, read) + "\n";
+    const bool by_kinds = is_by_kinds(mod, kinds, read);
+    if (by_kinds)
+        text += formatted("  read: in Hopper's forward once for a query and each of {} kinds of "
+                          "keys, and with the products of queries and keys for elements, where "
+                          "columns for the kinds are at most a quarter of a head's\n",
+                          kinds.count);
     if (may_be_staged(mod, read))
-        text +=
-            "  read: in Hopper's forward from a copy of the head's slice in shared memory, where "
-            "there is room\n";
+        text += formatted("  read: {}in Hopper's forward from a copy of the head's slice in shared "
+                          "memory, where there is room\n",
+                          by_kinds ? "else " : "");
     if (const auto of_read = std::ranges::find(shifted, read, &ShiftedRead::read);
         of_read != shifted.end())
         text +=
@@ -195,8 +213,9 @@ std::string describe_dependence(const Mod& mod) {
     const std::vector<ShiftedRead> shifted = mod.program.is_dense()
                                                  ? stage_shifts(with_shifts, {mod.score})
                                                  : std::vector<ShiftedRead>{};
+    const KeyKinds kinds = kinds_of(mod);
     for (NodeId id : mod.order)
-        if (mod.program.graph[id].op == Op::read) text += describe_read(mod, shifted, id);
+        if (mod.program.graph[id].op == Op::read) text += describe_read(mod, shifted, kinds, id);
     return text;
 }
 

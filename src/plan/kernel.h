@@ -74,10 +74,13 @@ struct KernelRequest {
     bool computes_rows = false;         // in the fused backward: some value of a query
     bool computes_columns = false;      // and some of a key
     passes::KeyIndex2d key_index_2d;    // that tiles of keys should fit
-    // Without such a 2-D key index, with it, and where tables are kept on chip.
-    passes::TabulatedValues tabulated, tabulated_by_index_2d, tabulated_with_tables;
+    // Without such a 2-D key index, with it, where tables are kept on chip, and with kinds of keys.
+    passes::TabulatedValues tabulated, tabulated_by_index_2d, tabulated_with_tables,
+        tabulated_with_kinds;
     // That the forward may copy: all, and ever fewer, down to one.
     std::vector<ShiftedTiles> shifts;
+    int key_kinds = 0;             // by which it may multiply; 0 for none
+    bool adds_kinds_alone = false; // nothing else is added
     // Of each table that the forward may keep on chip; 0: known when tensors are.
     std::vector<std::int64_t> table_entries;
     int bias_bytes_with_tables = 0;      // of the dense bias, or of indices of these

@@ -60,6 +60,7 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
       decomposed_with_tables_(
           passes::decompose_score_with_tables(mod_, !needs_block_mask_of(mod_))),
       decomposed_with_shifts_(with_ever_fewer_shifts(mod_)),
+      decomposed_with_kinds_(passes::decompose_score_with_kinds(mod_)),
       key_index_2d_(passes::key_index_2d(mod_, decomposed_.parts)),
       needs_block_mask_(needs_block_mask_of(mod_)),
       forward_bias_bytes_(bytes_of_read(decomposed_.mod, decomposed_.parts.bias_read)) {
@@ -112,6 +113,11 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
             shifts.tiles.push_back({read.by_key, bytes_of_read(with_shifts.mod, read.read)});
         shifts.tabulated = passes::tabulated_values(with_shifts);
     }
+    const passes::ScoreParts& with_kinds = decomposed_with_kinds_.parts;
+    forward_.key_kinds = with_kinds.kinds.count;
+    forward_.adds_kinds_alone =
+        passes::are_products(decomposed_with_kinds_.mod.program.graph, with_kinds);
+    forward_.tabulated_with_kinds = passes::tabulated_values(decomposed_with_kinds_);
 
     backward_ = both;
     backward_.kind = KernelKind::backward_fused;
@@ -164,6 +170,8 @@ const passes::DecomposedMod& Program::decomposed(const KernelConfig& config) con
     if (config.specialized && config.specialized->stages_tables()) return decomposed_with_tables_;
     if (config.specialized && config.specialized->shifted_reads != 0)
         return *(decomposed_with_shifts_.end() - config.specialized->shifted_reads);
+    if (config.specialized && config.specialized->sizes.kind_columns != 0)
+        return decomposed_with_kinds_;
     return config.key_width != 0 && decomposed_by_index_2d_ ? *decomposed_by_index_2d_
                                                             : decomposed_;
 }

@@ -21,7 +21,8 @@ class Program {
     const CompileOptions& options() const { return options_; }
     const Target& target() const { return target_; }
     // The score mod, decomposed for this kernel: for one that knows a 2-D key index, that keeps
-    // tables on chip, that copies tiles of shifted reads, or none of these.
+    // tables on chip, that copies tiles of shifted reads, that multiplies by kinds of keys, or none
+    // of these.
     const passes::DecomposedMod& decomposed(const KernelConfig& config) const;
 
     // Whether ranges that a kernel computes do not say which tiles to visit.
@@ -35,6 +36,7 @@ class Program {
     Target target_;
     passes::DecomposedMod decomposed_, decomposed_with_tables_;
     std::vector<passes::DecomposedMod> decomposed_with_shifts_; // of all, and ever fewer
+    passes::DecomposedMod decomposed_with_kinds_;
     passes::KeyIndex2d key_index_2d_;
     std::optional<passes::DecomposedMod> decomposed_by_index_2d_;
     bool needs_block_mask_ = false;

@@ -7,6 +7,7 @@
 #include "sm90/forward_index_2d.cuh"
 #include "sm90/forward_key_blocks.cuh"
 #include "sm90/forward_key_copies.cuh"
+#include "sm90/forward_key_kinds.cuh"
 #include "sm90/forward_shifts.cuh"
 #include "sm90/forward_skips.cuh"
 #include "sm90/forward_tables.cuh"
@@ -18,8 +19,9 @@ namespace sm90 {
 // read, a warp releases a stage with one arrival.
 __device__ inline void initialise_barriers(const Shared& shared, int bias_producers) {
     shared.queries.initialise(1, kConsumerThreads + bias_producers + Index2dRows::kProducers +
-                                     TableStages::kProducers);
-    shared.keys.initialise(CopiedKeys::kKeyProducers + Index2dRows::kProducersWithKeys,
+                                     KeyKinds::kProducers + TableStages::kProducers);
+    shared.keys.initialise(CopiedKeys::kKeyProducers + Index2dRows::kProducersWithKeys +
+                               KeyKinds::kProducers,
                            kConsumerThreads / 32);
     shared.values.initialise(CopiedKeys::kValueProducers, kConsumerThreads / 32);
     CopiedKeys::initialise(shared);

@@ -19,6 +19,7 @@ struct ForwardSizes {
     bool multiplies_index_2d_rows = false; // those addends come with the products of QK
     int table_words = 0, table_stages = 0; // of slices of tables, in one of so many copies
     bool copies_keys = false;              // and values: threads do, not TMA
+    int kind_columns = 0; // for kinds of keys; 0 where no addend comes with products by kinds
 };
 
 // A tile of the dense bias. Lanes that read the same columns of eight rows must not meet in a bank.
@@ -95,10 +96,18 @@ struct ForwardLayout {
     int lengths = 0;       // of requests, one for each stage of queries
     int header_bytes = 0;  // all of these and the barriers
     int index_2d_unit = 0; // what rows of index_2d are multiplied with, for eight keys
-    int bytes = 0;         // of everything
+    // Within a stage of queries, and of keys, where the columns for kinds of keys are.
+    int kind_queries = 0, kind_keys = 0;
+    int bytes = 0; // of everything
 
     static FLEXC_SHARED constexpr int panels(int columns) {
         return (2 * columns + kRowBytes - 1) / kRowBytes;
+    }
+    // Of kinds of keys: a row of a query's panel has two parts of each addend and the addend
+    // itself.
+    static constexpr int kMostKinds = kRowBytes / (2 + 2 + 4);
+    static FLEXC_SHARED constexpr int kind_panel(int kind_columns, int rows) {
+        return kind_columns == 0 ? 0 : rows * kRowBytes;
     }
     // Of a query and a row of index_2d: an operand, or a float.
     static FLEXC_SHARED constexpr int addend_bytes(bool are_operands) {
@@ -132,11 +141,15 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
     const int addend_bytes = ForwardLayout::addend_bytes(sizes.multiplies_index_2d_rows);
 
     ForwardLayout layout;
+    layout.kind_queries = widest * sizes.query_tile * ForwardLayout::kRowBytes;
+    layout.kind_keys = key_bytes;
     ForwardAllocator next = {ForwardLayout::kSwizzleBytes,
                              sizes.query_stages * ForwardLayout::kTaskBytes};
-    layout.queries =
-        next.ring(sizes.query_stages, widest * sizes.query_tile * ForwardLayout::kRowBytes);
-    layout.keys = next.ring(sizes.stages, key_bytes);
+    layout.queries = next.ring(sizes.query_stages,
+                               layout.kind_queries +
+                                   ForwardLayout::kind_panel(sizes.kind_columns, sizes.query_tile));
+    layout.keys = next.ring(
+        sizes.stages, key_bytes + ForwardLayout::kind_panel(sizes.kind_columns, sizes.key_tile));
     layout.values = next.ring(sizes.stages, value_bytes);
     layout.biases = next.ring(sizes.stages, bias.panels * bias.panel_bytes + sizes.shifted_bytes);
     layout.tabulated = next.ring(sizes.stages, sizes.key_values * slices.key_bytes +

@@ -18,7 +18,8 @@ template <> constexpr bool kExponentsAreWide<flexc_f16> = false;
 //     logit * factor() + offset of its row,
 // with everything that does not change within a row and a block of keys left to the offset.
 struct LogitForm {
-    static constexpr bool kAffine = mod::kHasScoreMod && kForm.is_affine;
+    static constexpr bool kPlain = !mod::kHasScoreMod || kForm.is_product;
+    static constexpr bool kAffine = !kPlain && kForm.is_affine;
     static constexpr bool kCapped = kAffine && kForm.is_capped;
     static constexpr bool kHasRowAddend = kAffine && kForm.has_row_addend;
 

@@ -45,7 +45,7 @@ class ProgramLogits : public PlainLogits {
     }
 };
 
-using Logits = Select<!mod::kHasScoreMod, PlainLogits,
+using Logits = Select<LogitForm::kPlain, PlainLogits,
                       Select<!LogitForm::kAffine, ProgramLogits,
                              Select<LogitForm::kStartsWithBias, BiasFirstLogits, AffineLogits>>>;
 

@@ -6,7 +6,8 @@ namespace sm90 {
 // A score taken apart: multiplier * score and the addends, or cap * tanh of that. Functions of
 // mod.cuh have the values.
 struct ScoreForm {
-    bool is_affine = false; // it could be taken apart; else mod::score() is all there is
+    bool is_affine = false;  // it could be taken apart; else mod::score() is all there is
+    bool is_product = false; // of queries and keys, with their kinds: nothing is added beside it
     bool is_capped = false;
     bool multiplier_is_one = false; // and known to be
     // Addends, by what they change with; see mod.cuh.

@@ -40,6 +40,12 @@ class RandomData {
         for (const ir::BufferData& buffer : buffers_)
             at.buffers.push_back(&buffer);
     }
+    // A quarter of the real numbers become x.
+    void replace_some(double x, std::mt19937& random) {
+        for (ir::BufferData& buffer : buffers_)
+            for (double& real : buffer.reals)
+                if (random() % 4 == 0) real = x;
+    }
     RandomData(const RandomData&) = delete;
     RandomData& operator=(const RandomData&) = delete;
 

@@ -58,6 +58,7 @@ API_SECTIONS = [
      ["-tse=hopper", "-sf=*/deterministic_test.cpp", "-tce=*the plan says*"]),
     ("deterministic-hopper", "deterministic", True, False, ["-ts=hopper", "-sf=*/deterministic_test.cpp"]),
     ("tables", "specialized", True, False, ["-ts=hopper", "-sf=*/hopper_table_test.cpp"]),
+    ("kinds", "specialized", True, False, ["-ts=hopper", "-sf=*/hopper_key_kinds_test.cpp"]),
     ("distances", "specialized", True, False, ["-ts=hopper", "-sf=*/hopper_distance_test.cpp"]),
     ("shifts", "specialized", True, False, ["-ts=hopper", "-sf=*/hopper_shifted_test.cpp"]),
     ("biases", "specialized", True, False,

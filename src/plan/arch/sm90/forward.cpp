@@ -35,10 +35,18 @@ constexpr int kForwardStages = 2;
 constexpr int kLeastStep = 16; // keys by which the next smaller configuration is smaller
 
 // What a kernel knows of reads beside its tiles.
-enum class Reads : std::uint8_t { plain, by_index_2d, from_tables, with_shifts, beside_copies };
+enum class Reads : std::uint8_t {
+    plain,
+    by_index_2d,
+    by_kinds,
+    from_tables,
+    with_shifts,
+    beside_copies
+};
 
 int bias_bytes_of(const KernelRequest& request, Reads reads) {
     switch (reads) {
+    case Reads::by_kinds: return 0;
     case Reads::from_tables: return request.bias_bytes_with_tables;
     case Reads::with_shifts: return 0; // among the shifted reads
     case Reads::plain:
@@ -51,6 +59,7 @@ int bias_bytes_of(const KernelRequest& request, Reads reads) {
 const passes::TabulatedValues& tabulated_of(const KernelRequest& request, Reads reads) {
     switch (reads) {
     case Reads::by_index_2d: return request.tabulated_by_index_2d;
+    case Reads::by_kinds: return request.tabulated_with_kinds;
     case Reads::from_tables: return request.tabulated_with_tables;
     case Reads::with_shifts: return request.shifts.front().tabulated;
     case Reads::plain:
@@ -100,6 +109,19 @@ int shifted_bytes(const KernelRequest& request, const ForwardSchedule& shape, Re
     return bytes;
 }
 
+// Of as many kinds: a step of the MMAs has two columns for each of eight, or one of sixteen.
+int kind_columns(int kinds) { return kinds <= 8 ? 8 : padded_columns(kinds); }
+
+// Why QK does not multiply by a program's kinds of keys; empty where it does, if tiles have room.
+std::string why_no_kinds(const KernelRequest& request) {
+    const int columns = 2 * kind_columns(request.key_kinds);
+    if (4 * columns > request.head_dim)
+        return std::to_string(columns) + " columns for them are more than a quarter of queries'";
+    if (request.key_kinds > ::sm90::ForwardLayout::kMostKinds)
+        return "there is room for " + std::to_string(::sm90::ForwardLayout::kMostKinds);
+    return "";
+}
+
 ::sm90::ForwardSizes sizes_without_tables(const KernelRequest& request,
                                           const ForwardSchedule& shape, Reads reads) {
     const passes::KeyIndex2d& index_2d = request.key_index_2d;
@@ -117,7 +139,8 @@ int shifted_bytes(const KernelRequest& request, const ForwardSchedule& shape, Re
             .distance_values = tabulated.distances,
             .index_2d_rows = adds_rows ? shape.key_tile / index_2d.width : 0,
             .multiplies_index_2d_rows = multiplies_index_2d_rows(request, shape, reads),
-            .copies_keys = reads == Reads::beside_copies};
+            .copies_keys = reads == Reads::beside_copies,
+            .kind_columns = reads == Reads::by_kinds ? kind_columns(request.key_kinds) : 0};
 }
 
 // Memory for slices of tables: of one tile of queries, and of the next one too where there is room.
@@ -225,16 +248,28 @@ bool suits_index_2d(const KernelRequest& request, const ForwardSchedule& shape) 
 ForwardSchedule with_ping_pong(const KernelRequest& request, ForwardSchedule schedule,
                                Reads reads) {
     const bool wide = is_wide(request), narrow = schedule.consumers == 3;
-    const bool adds_terms = request.tabulated.any() && !narrow;
-    const bool multiplies_little = !narrow && !request.has_score_mod && request.head_dim_v <= 64;
+    const bool adds_terms =
+        (reads == Reads::by_kinds ? request.tabulated_with_kinds : request.tabulated).any() &&
+        !narrow;
+    const bool has_score_mod =
+        request.has_score_mod && (reads != Reads::by_kinds || !request.adds_kinds_alone);
+    const bool multiplies_little = !narrow && !has_score_mod && request.head_dim_v <= 64;
     schedule.ping_pong =
         !wide && (adds_terms || multiplies_little) ? PingPong::softmax : PingPong::mma;
-    const bool rescales_first =
-        wide || (narrow && (reads == Reads::by_index_2d || !request.has_score_mod));
+    const bool rescales_first = wide || (narrow && (reads == Reads::by_index_2d || !has_score_mod));
     schedule.rescales_after = rescales_first                              ? 0
                               : reads == Reads::by_index_2d || adds_terms ? 4
                                                                           : 8;
     return schedule;
+}
+
+// What a reader of plans is told about a program's kinds of keys.
+std::string of_kinds(const KernelRequest& request, Reads reads, int columns) {
+    const std::string kinds = std::to_string(request.key_kinds) + " kinds of keys";
+    if (reads == Reads::by_kinds)
+        return ", products by " + kinds + " in " + std::to_string(2 * columns) + " more columns";
+    const std::string why = why_no_kinds(request);
+    return why.empty() ? "" : ", no products by " + kinds + ": " + why;
 }
 
 KernelConfig configured(const KernelRequest& request, const ForwardSchedule& schedule,
@@ -267,6 +302,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
                                                             : 0;
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");
+    if (request.key_kinds != 0) config.reason += of_kinds(request, reads, sizes.kind_columns);
     if (reads == Reads::from_tables) {
         config.specialized->table_words = table_words(request, schedule)->of_tables;
         config.reason += ", tables in shared memory";
@@ -285,6 +321,13 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
         config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";
     }
     return config;
+}
+
+bool suits_kinds(const KernelRequest& request, const ForwardSchedule& shape) {
+    // Shorter tiles leave three warpgroups no more registers for what is added beside them.
+    if (shape.consumers == 3 && shape.key_tile != kForwardShapes.front().key_tile) return false;
+    return request.key_kinds != 0 && why_no_kinds(request).empty() &&
+           suits(request, shape, Reads::by_kinds);
 }
 
 bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
@@ -310,6 +353,7 @@ Reads reads_of(const KernelRequest& request, const ForwardSchedule& shape) {
     if (request.has_pages || suits_copies(request, shape)) return Reads::beside_copies;
     if (suits_shifts(request, shape)) return Reads::with_shifts;
     if (fits_index_2d(request, shape)) return Reads::by_index_2d;
+    if (suits_kinds(request, shape)) return Reads::by_kinds;
     return suits_tables(request, shape) ? Reads::from_tables : Reads::plain;
 }
 
@@ -335,8 +379,8 @@ bool needs_fewer_registers(const ForwardSchedule& shape, const ForwardSchedule& 
 }
 
 // The best, one that is a step smaller, and the smallest: each costs a compile. Where shifted reads
-// or keys are copied, or tables kept on chip, the best two of these come before. TMA brings no
-// keys from pages, where all three copy them.
+// or keys are copied, kinds of keys multiplied, or tables kept on chip, the best two of these come
+// before. TMA brings no keys from pages, where all three copy them.
 std::vector<Choice> choices_for(const KernelRequest& request) {
     std::vector<Choice> choices;
     std::size_t most = 3;
@@ -368,6 +412,7 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
         for (const ForwardSchedule& shape : kIndex2dShapes)
             if (suits_index_2d(request, shape) && is_chosen(request, shape, Reads::by_index_2d))
                 take(shape, Reads::by_index_2d);
+    take_two(Reads::by_kinds, suits_kinds);
     take_two(Reads::from_tables, suits_tables);
     for (const ForwardSchedule& shape : kForwardShapes)
         if (is_chosen(request, shape, Reads::plain)) take(shape, Reads::plain);

@@ -1,0 +1,94 @@
+#include "passes/key_kinds.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "passes/simplify.h"
+
+namespace flexc::passes {
+
+using analysis::Dependence;
+using ir::kNoNode;
+using ir::NodeId;
+using ir::Op;
+
+namespace {
+
+class KindFinder {
+  public:
+    explicit KindFinder(Mod& mod) : mod_(mod), build_(mod.program.graph) {}
+
+    KeyKinds find(NodeId addend) {
+        kinds_.addend_of_kind = of_kind(addend);
+        return kinds_.addend_of_kind == kNoNode ? KeyKinds{} : kinds_;
+    }
+
+  private:
+    // The same value where kv_idx is the kind; kNoNode where keys enter otherwise.
+    NodeId of_kind(NodeId id) {
+        if (++work_ > kMaxWork || mod_.counters[id] != kNoNode) return kNoNode;
+        const ir::Node node = build_[id]; // the graph may grow
+        switch (node.op) {
+        case Op::read: return read_of_kind(node);
+        case Op::fadd:
+        case Op::fsub: return of_kinds(node, {0, 1});
+        case Op::fneg: return of_kinds(node, {0});
+        case Op::fmul: return of_kinds(node, {uses_key(node.operands[0]) ? 0U : 1U});
+        case Op::fdiv: return of_kinds(node, {0});
+        default: return kNoNode;
+        }
+    }
+    // With these operands changed; the others use no key.
+    NodeId of_kinds(const ir::Node& node, const std::vector<std::size_t>& changed) {
+        std::vector<NodeId> operands = node.operands;
+        for (std::size_t i = 0; i < operands.size(); ++i) {
+            const bool changes = std::ranges::find(changed, i) != changed.end();
+            if (!changes && uses_key(operands[i])) return kNoNode;
+            if (changes) operands[i] = of_kind(operands[i]);
+            if (operands[i] == kNoNode) return kNoNode;
+        }
+        return build_.apply(node.op, operands, node.span);
+    }
+    NodeId read_of_kind(const ir::Node& node) {
+        std::vector<NodeId> indices = node.operands;
+        const std::vector<ir::Dim>& dims = mod_.program.buffers[node.symbol].dims;
+        bool has_kind = false;
+        for (std::size_t i = 0; i < indices.size(); ++i) {
+            if (!uses_key(indices[i])) continue;
+            if (has_kind || !take(indices[i], dims[i])) return kNoNode;
+            has_kind = true;
+            indices[i] = build_.graph().ambient(Op::kv_idx);
+        }
+        return has_kind ? build_.graph().read(node.symbol, node.type, indices, node.span) : kNoNode;
+    }
+    // Whether an index is the kind of all reads so far.
+    bool take(NodeId index, const ir::Dim& dim) {
+        const Dependence uses = mod_.dependence[index];
+        const bool is_of_key = !uses.has(Dependence::q) && !uses.has(Dependence::score) &&
+                               mod_.counters[index] == kNoNode;
+        if (!is_of_key || !dim.is_constant() || dim.constant < 1 || dim.constant > kMostKeyKinds)
+            return false;
+        if (kinds_.count == 0) {
+            kinds_.kind = index;
+            kinds_.count = static_cast<int>(dim.constant);
+        }
+        return kinds_.kind == index && kinds_.count == dim.constant;
+    }
+    bool uses_key(NodeId id) const {
+        return mod_.dependence[id].has(Dependence::kv) ||
+               mod_.dependence[id].has(Dependence::score);
+    }
+
+    static constexpr int kMaxWork = 256; // nodes looked at
+
+    Mod& mod_;
+    Builder build_;
+    KeyKinds kinds_;
+    int work_ = 0;
+};
+
+} // namespace
+
+KeyKinds find_key_kinds(Mod& mod, NodeId addend) { return KindFinder(mod).find(addend); }
+
+} // namespace flexc::passes

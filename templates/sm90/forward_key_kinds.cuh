@@ -1,0 +1,182 @@
+// Kinds of keys: what a program adds by a key's kind is the product of a row with an addend for
+// each kind and of a column with a one where the key's kind is, and zeros. Both lie behind queries
+// and keys in their stages, as more columns that the MMAs of QK sum over. An addend is the sum of
+// two bf16 numbers, whatever the type of queries and keys. Consumers store those of their queries
+// when these arrive; threads beside the producer store the ones with each tile of keys.
+//
+// Where a warp's rows have an addend for which two numbers are not enough, its columns are zeros,
+// and each of its elements finds the addend behind them.
+#pragma once
+
+#include "common/math.cuh"
+#include "common/select.h"
+#include "sm90/forward_key_blocks.cuh"
+#include "sm90/forward_tasks.cuh"
+#include "sm90/logits.cuh"
+#include "sm90/pack.cuh"
+#include "sm90/tma.cuh"
+
+namespace sm90 {
+
+struct NoKeyKinds {
+    static constexpr int kProducers = 0; // threads
+    static __device__ void produce(const AttentionArguments&, const mod::Arguments&,
+                                   const Shared&) {}
+    // By consumers, before the first MMAs of a tile of queries, in their stage.
+    __device__ void store_queries(const mod::Arguments&, const HeadPlace&, const SequenceLength&,
+                                  float, int, unsigned, const ConsumerThread&) {}
+    // To products, before their keys' stage is released.
+    __device__ void add_apart(Scores&, unsigned, unsigned, const ConsumerThread&) const {}
+};
+
+class MultipliedKeyKinds : public NoKeyKinds {
+  public:
+    static constexpr int kProducers = 96;
+
+    static __device__ void produce(const AttentionArguments& attention,
+                                   const mod::Arguments& arguments, const Shared& shared) {
+        const int thread = static_cast<int>(threadIdx.x) - (128 - kProducers);
+        if (thread < 0) return;
+        Position<Keys> key;
+        visit_tasks(attention, arguments, shared, [&](const Task& task, const HeadPlace& place) {
+            KeyBlocks::visit(attention, task, [&](int block) {
+                shared.keys.empty(key.stage).wait(key.parity ^ 1);
+#pragma unroll 1
+                for (int row = thread; row < mod::kKeyTile; row += kProducers)
+                    store_key(shared.keys.at(key.stage), row,
+                              kind_of(attention, arguments, place, block * mod::kKeyTile + row));
+                publish_shared();
+                shared.keys.full(key.stage).arrive();
+                key.advance();
+            });
+        });
+    }
+
+    __device__ void store_queries(const mod::Arguments& arguments, const HeadPlace& place,
+                                  const SequenceLength& length, float scale, int warp_row,
+                                  unsigned queries, const ConsumerThread& thread) {
+        store_rows(arguments, place, length, 1 / scale, warp_row, queries, thread);
+        publish_shared();
+        synchronize(1 + kConsumers + thread.warpgroup, 128);
+    }
+    // Each warp its own rows, of which two lanes have one. per_product: of a score.
+    __device__ void store_rows(const mod::Arguments& arguments, const HeadPlace& place,
+                               const SequenceLength& length, float per_product, int warp_row,
+                               unsigned queries, const ConsumerThread& thread) {
+        const int row = thread.lane / 2, chunk = thread.lane % 2;
+        const int q = length.q_idx(warp_row + row);
+        const mod::Row of_query =
+            mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
+        float addends[kChunkKinds];
+        bool are_small = true;
+#pragma unroll
+        for (int i = 0; i < kChunkKinds; ++i) {
+            const float addend = addend_of(arguments, place, of_query, q, kChunkKinds * chunk + i);
+            are_small = are_small && fabsf(addend) <= kMostMultiplied;
+            addends[i] = multiply_finite(addend, per_product);
+        }
+        adds_apart_ = __any_sync(0xffffffffu, !are_small);
+        if (chunk < kChunks)
+            store_addends(queries + kLayout.kind_queries, thread.warp_row() + row, chunk, addends);
+    }
+
+    // keys, queries: their stages.
+    __device__ void add_apart(Scores& scores, unsigned keys, unsigned queries,
+                              const ConsumerThread& thread) const {
+        if (!adds_apart_) return;
+        const unsigned rows = queries + kLayout.kind_queries + thread.first_row() * kRowBytes;
+        const unsigned of_row = thread.lane / 4 * 16;
+        const int column = thread.lane % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < kFragmentColumns; ++j) {
+            const unsigned place =
+                load_shared_word(place_of_addend(keys, column + j % 2) + j / 2 * 8 * kRowBytes);
+            const unsigned from = rows + (place ^ of_row);
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+                scores[accumulator(r, j)] +=
+                    __uint_as_float(load_shared_word(from + 8 * r * kRowBytes));
+        }
+        __syncwarp();
+    }
+
+    // A row of a tile of keys: both parts have the same ones, in one step of the MMAs where there
+    // are eight columns, and in two else. kind: -1 for none.
+    static __device__ void store_key(unsigned keys, int row, int kind) {
+        constexpr unsigned kOne = 0x3f80; // of bf16
+        const unsigned one = kind % 2 == 0 ? kOne : kOne << 16;
+#pragma unroll
+        for (int chunk = 0; chunk < kPlaceChunk; ++chunk) {
+            const int word = kind < 0 ? kind : kind / 2 - chunk % kChunks * 4;
+            store_shared(
+                keys + kLayout.kind_keys + place_in_panel(row, chunk),
+                static_cast<int>(word == 0 ? one : 0), static_cast<int>(word == 1 ? one : 0),
+                static_cast<int>(word == 2 ? one : 0), static_cast<int>(word == 3 ? one : 0));
+        }
+        // Of no kind: a zero, as all columns of rows that are read are then.
+        store_shared_word(place_of_addend(keys, row),
+                          kind < 0 ? 0 : 16 * kFirstFloatChunk + 4 * kind);
+    }
+    static __device__ int kind_of(const AttentionArguments& attention,
+                                  const mod::Arguments& arguments, const HeadPlace& place,
+                                  int key) {
+        return visit_element(attention, arguments, place, 0, min(key, attention.kv_len - 1),
+                             [](const mod::At& at) { return mod::key_kind(at); });
+    }
+
+  private:
+    // The sum of two bf16 numbers is off by 2^-18 of an addend, and P by so much times the addend's
+    // exponent: of 64, by less than 2^-12, where rounding to f16 is off by 2^-11.
+    static constexpr float kMostMultiplied = 64 * kLn2;
+    static constexpr int kColumns = mod::kSizes.kind_columns;
+    // A panel's row has eight chunks of 16 bytes: of queries those of first parts, second parts and
+    // floats, of keys two of ones and one that says where a query's float is.
+    static constexpr int kChunkKinds = 8, kChunks = kColumns == 0 ? 1 : kColumns / kChunkKinds;
+    static constexpr int kFirstFloatChunk = 2 * kChunks, kPlaceChunk = 2;
+    static_assert(kColumns <= ForwardLayout::kMostKinds);
+
+    static __device__ int place_in_panel(int row, int chunk) {
+        return row * kRowBytes + (chunk ^ row % 8) * 16;
+    }
+    static __device__ unsigned place_of_addend(unsigned keys, int row) {
+        return keys + kLayout.kind_keys + place_in_panel(row, kPlaceChunk);
+    }
+    __device__ void store_addends(unsigned panel, int row, int chunk,
+                                  const float (&addends)[kChunkKinds]) const {
+        unsigned first[4], second[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float x = adds_apart_ ? 0 : addends[2 * i];
+            const float y = adds_apart_ ? 0 : addends[2 * i + 1];
+            first[i] = pack(flexc_bf16{}, x, y);
+            second[i] = pack(flexc_bf16{}, x - flexc_first(flexc_bf16{}, first[i]),
+                             y - flexc_second(flexc_bf16{}, first[i]));
+        }
+        store_chunk(panel + place_in_panel(row, chunk), first);
+        store_chunk(panel + place_in_panel(row, kChunks + chunk), second);
+        if (!adds_apart_) return;
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+            store_shared(panel + place_in_panel(row, kFirstFloatChunk + 2 * chunk + half),
+                         addends[4 * half], addends[4 * half + 1], addends[4 * half + 2],
+                         addends[4 * half + 3]);
+    }
+    static __device__ void store_chunk(unsigned to, const unsigned (&words)[4]) {
+        store_shared(to, static_cast<int>(words[0]), static_cast<int>(words[1]),
+                     static_cast<int>(words[2]), static_cast<int>(words[3]));
+    }
+    static __device__ float addend_of(const mod::Arguments& arguments, const HeadPlace& place,
+                                      const mod::Row& row, int q, int kind) {
+        if (kind >= mod::kKeyKinds) return 0;
+        const mod::Column column =
+            mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kind);
+        return mod::addend_of_kind(mod::At{arguments, place.launch, place.head, row, column,
+                                           place.b, place.h, place.h_kv, q, kind});
+    }
+
+    bool adds_apart_; // in the warp's rows
+};
+
+using KeyKinds = Select<mod::kSizes.kind_columns == 0, NoKeyKinds, MultipliedKeyKinds>;
+
+} // namespace sm90

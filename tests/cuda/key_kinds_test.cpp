@@ -1,0 +1,277 @@
+// Kinds of keys in forward_sm90.cu: products of the columns that a warp of the host stores, and
+// what it adds apart, against the score mod of each element.
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "compile/kernels.h"
+#include "cuda/emitted.h"
+#include "host_arguments.h"
+#include "host_module.h"
+#include "ir/interp.h"
+#include "passes/decompose.h"
+#include "plan/plan.h"
+#include "random_data.h"
+#include "sm90/arguments.h"
+
+namespace {
+
+using namespace flexc;
+
+// scores: [16 rows][keys of a tile], of a warp, in the units of products. Whether they were added
+// apart.
+using Function = bool(const std::uint64_t* words, const ::sm90::KernelArguments*, int head,
+                      int warp_row, int first_key, float* scores);
+
+constexpr std::string_view kText = R"(
+#include "mod.cuh"
+#include "sm90/forward_key_kinds.cuh"
+using namespace sm90;
+static float element(unsigned panel, int row, int column) {
+    const int byte = row * 128 + column * 2;
+    return flexc_to_float(loaded<flexc_bf16>(panel + (byte ^ (byte >> 3 & 0x70))));
+}
+// Of the columns as MMAs sum over them.
+static float product(unsigned queries, int row, unsigned keys, int key) {
+    constexpr int kColumns = mod::kSizes.kind_columns;
+    float sum = 0;
+    for (int column = 0; column < 2 * kColumns; ++column)
+        sum += element(queries + kLayout.kind_queries, row, column) *
+               element(keys + kLayout.kind_keys, key, column % 16);
+    return sum;
+}
+extern "C" bool run(const unsigned long long* words, const KernelArguments* attention, int head,
+                    int warp_row, int first_key, float* to) {
+    const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
+    const HeadPlace place(*attention, arguments, head);
+    const SequenceLength length(*attention, place.b);
+    constexpr unsigned kQueries = 0, kKeys = 1 << 17;
+    std::memset(memory_of_block, 0xff, sizeof memory_of_block);
+    for (int key = 0; key < mod::kKeyTile; ++key)
+        MultipliedKeyKinds::store_key(
+            kKeys, key,
+            MultipliedKeyKinds::kind_of(*attention, arguments, place, first_key + key));
+    const int tile_row = warp_row % mod::kQueryTile;
+    bool are_apart = false;
+    run_warp([&](int lane) {
+        const ConsumerThread thread{tile_row / 64, lane, tile_row / 16 % 4};
+        MultipliedKeyKinds kinds{};
+        kinds.store_rows(arguments, place, length, 1 / attention->scale, warp_row, kQueries,
+                         thread);
+        __syncwarp();
+        Scores scores, before;
+        for (int i = 0; i < kScores; ++i)
+            before[i] = scores[i] =
+                product(kQueries, thread.first_row() + 8 * fragment_row(i), kKeys,
+                        lane % 4 * 2 + fragment_column(i));
+        kinds.add_apart(scores, kKeys, kQueries, thread);
+        const bool is_changed = std::memcmp(scores, before, sizeof scores) != 0;
+        if (__any_sync(0xffffffffu, is_changed)) are_apart = true;
+        for (int i = 0; i < kScores; ++i)
+            to[(lane / 4 + 8 * fragment_row(i)) * mod::kKeyTile + lane % 4 * 2 +
+               fragment_column(i)] = scores[i];
+    });
+    return are_apart;
+}
+)";
+
+constexpr int kRounds = 2; // for each program
+
+bool is_near(double x, double y, double relative) {
+    return x == y || (std::isnan(x) && std::isnan(y)) || std::abs(x - y) <= relative * std::abs(y);
+}
+
+// special: of a quarter of the entries, which takes them apart or not.
+void check(const std::string& text, int kinds, std::mt19937& random, double special = 0,
+           bool takes_apart = false) {
+    CAPTURE(text);
+    CAPTURE(special);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    auto mod = test::lower_text(text, 128, 128, false);
+    REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
+    const passes::DecomposedMod decomposed = passes::decompose_score_with_kinds(*mod);
+    REQUIRE(decomposed.parts.kinds.count == kinds);
+    const int head_dim = kinds > 8 || below(2) == 0 ? 128 : 64;
+    const plan::KernelRequest request{.arch = 90,
+                                      .dtype = DType::f16,
+                                      .head_dim = head_dim,
+                                      .head_dim_v = head_dim,
+                                      .has_score_mod = true,
+                                      .key_kinds = kinds};
+    const plan::KernelConfig config = plan::candidates(request).front();
+    REQUIRE(config.specialized.has_value());
+    REQUIRE(config.specialized->sizes.kind_columns >= kinds);
+    const test::HostModule module(
+        std::string(kText),
+        cuda::emit_mod(decomposed.mod, decomposed.parts, config, {.dtype = DType::f16}));
+    bool any_apart = false;
+    for (int round = 0; round < kRounds; ++round) {
+        ::sm90::KernelArguments attention{};
+        attention.batch = 2;
+        attention.heads = 4;
+        attention.kv_heads = 2;
+        attention.q_len = 90 + below(200);
+        attention.kv_len = 130 + below(200);
+        attention.scale = 0.088F;
+        attention.q_offset = below(2) * below(60);
+        attention.kv_offset = below(2) * below(60);
+        ir::Environment at;
+        at.sizes = {2,
+                    4,
+                    2,
+                    attention.q_len + attention.q_offset,
+                    attention.kv_len + attention.kv_offset,
+                    128,
+                    128};
+        test::RandomData data(mod->program, at, random);
+        if (special != 0) data.replace_some(special, random);
+        const test::HostArguments arguments(decomposed.mod, at);
+        const int head = below(8), warp_row = 16 * below((attention.q_len + 15) / 16);
+        const int first_key = config.key_tile * below((attention.kv_len - 1) / config.key_tile + 1);
+        std::vector<float> scores(static_cast<std::size_t>(16 * config.key_tile));
+        const bool are_apart = module.function<Function>("run")(arguments.words(), &attention, head,
+                                                                warp_row, first_key, scores.data());
+        any_apart = any_apart || are_apart;
+        at.b = head / 4;
+        at.h = head % 4;
+        at.h_kv = at.h / 2;
+        at.score = 0;
+        int wrong = 0;
+        for (std::size_t i = 0; i < scores.size(); ++i) {
+            const int q = warp_row + static_cast<int>(i) / config.key_tile;
+            const int kv = first_key + static_cast<int>(i) % config.key_tile;
+            if (q >= attention.q_len || kv >= attention.kv_len) continue;
+            at.q_idx = q + attention.q_offset;
+            at.kv_idx = kv + attention.kv_offset;
+            const double expected = ir::evaluate_real(mod->program, mod->score, at);
+            const double found = static_cast<double>(scores[i]) * attention.scale;
+            if (!is_near(found, expected, are_apart ? 0x1p-21 : 0x1p-17)) ++wrong;
+        }
+        CHECK(wrong == 0);
+    }
+    CHECK(any_apart == takes_apart);
+}
+
+const std::string kKinds = "buffer g: i32[B, Q_LEN]\nbuffer k: i32[B, KV_LEN]\n";
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Members of the class: the table's dims in any order, one or two tables.
+struct Member {
+    std::string text;
+    int kinds;
+};
+Member random_member(std::mt19937& random) {
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto one_of = [&](std::initializer_list<const char*> texts) {
+        return std::string(texts.begin()[below(static_cast<int>(texts.size()))]);
+    };
+    const int kinds = 2 + below(15);
+    const std::string kind = one_of({"k[b, kv_idx]", "k[b, kv_idx] * 4 - 1", "kv_idx // 3 % 17"});
+    std::string text = kKinds + "buffer a: f32[H]\n", score = "score";
+    const int tables = 1 + below(2);
+    for (int i = 0; i < tables; ++i) {
+        std::vector<std::pair<std::string, std::string>> dims = {
+            {std::to_string(1 + below(9)),
+             one_of({"g[b, q_idx]", "g[b, q_idx] + 2", "q_idx // 5 % 7"})},
+            {std::to_string(kinds), kind}};
+        if (below(2) == 0) dims.emplace_back("H", "h");
+        if (below(3) == 0) dims.emplace_back("B", "b");
+        std::ranges::shuffle(dims, random);
+        std::string declared, index;
+        for (const auto& [dim, at] : dims) {
+            declared += (declared.empty() ? "" : ", ") + dim;
+            index += (index.empty() ? "" : ", ") + at;
+        }
+        const std::string name = i == 0 ? "t" : "u";
+        text += "buffer " + name + ": " + one_of({"f32", "bf16", "f16"}) + "[" + declared + "]\n";
+        score += one_of({" + ", " - ", " + 0.5 * "}) + name + "[" + index + "]";
+    }
+    return {text + "score_mod = " + score + "\n" + one_of({"", "mask_mod = q_idx >= kv_idx\n"}),
+            kinds};
+}
+
+} // namespace
+
+TEST_CASE("what kinds of keys add is a product of columns") {
+    std::mt19937 random(20261125);
+    check(kKinds + "buffer t: f32[5, 5, H]\nscore_mod = score + t[g[b, q_idx], k[b, kv_idx], h]", 5,
+          random);
+    check(kKinds + "buffer t: f16[16, 5]\nbuffer a: f32[H]\nscore_mod = score + a[h] * "
+                   "t[k[b, kv_idx], g[b, q_idx]] / 3",
+          16, random);
+    // Some kinds are outside, and a query has a number for each of them.
+    check(kKinds + "buffer t: f32[4, 3]\nbuffer u: f32[Q_LEN, 3]\nscore_mod = score + "
+                   "t[g[b, q_idx], k[b, kv_idx] - 1] - 2 * u[q_idx, k[b, kv_idx] - 1]",
+          3, random);
+}
+
+TEST_CASE("random members of the class of kinds of keys") {
+    const std::uint32_t seed = std::random_device()();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    for (int i = 0; i < 4; ++i) {
+        const Member member = random_member(random);
+        check(member.text, member.kinds, random);
+    }
+}
+
+TEST_CASE("addends by kinds that two numbers are not enough for are added apart") {
+    std::mt19937 random(20261126);
+    const std::string text =
+        kKinds + "buffer t: f32[5, 5]\nscore_mod = score + t[g[b, q_idx], k[b, kv_idx]]";
+    for (const double special :
+         {45.0, -1e30, 1e37, -kInfinity, kInfinity, std::numeric_limits<double>::quiet_NaN()})
+        check(text, 5, random, special, true);
+    for (const double special : {44.0, -44.3})
+        check(text, 5, random, special, false);
+    check(kKinds + "buffer t: f16[16, 5]\nscore_mod = score + t[k[b, kv_idx] * 4 - 1, g[b, q_idx]]",
+          16, random, -60000, true);
+}
+
+TEST_CASE("programs whose keys enter otherwise have no kinds") {
+    const std::string kinds = "buffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\nbuffer t: f32[6, 6]\n";
+    for (const std::string_view score :
+         {"score * 0.5 + t[g[q_idx], k[kv_idx]]", "score + tanh(t[g[q_idx], k[kv_idx]])",
+          "score + t[g[q_idx], k[kv_idx]] * k[kv_idx]", "score + t[k[kv_idx], k[kv_idx] + q_idx]",
+          "score + t[g[q_idx], k[kv_idx]] + t[g[q_idx], 5 - k[kv_idx]]",
+          "9 * tanh((score + t[g[q_idx], k[kv_idx]]) / 9)",
+          "score + t[g[q_idx], min(k[kv_idx], q_idx)]"}) {
+        CAPTURE(score);
+        auto mod = test::lower_text(kinds + "score_mod = " + std::string(score), 64, 64, false);
+        REQUIRE(mod.has_value());
+        CHECK(!passes::decompose_score_with_kinds(*mod).parts.kinds.found());
+    }
+}
+
+TEST_CASE("kinds of keys take at most a quarter of the columns of queries") {
+    const auto candidate = [](int kinds, int head_dim) {
+        return plan::candidates({.arch = 90,
+                                 .dtype = DType::bf16,
+                                 .head_dim = head_dim,
+                                 .head_dim_v = head_dim,
+                                 .has_score_mod = true,
+                                 .key_kinds = kinds})
+            .front();
+    };
+    const auto columns = [&](int kinds, int head_dim) {
+        return candidate(kinds, head_dim).specialized->sizes.kind_columns;
+    };
+    CHECK(columns(8, 64) == 8);
+    CHECK(columns(9, 64) == 0);
+    CHECK(columns(9, 128) == 16);
+    CHECK(columns(16, 128) == 16);
+    CHECK(columns(17, 128) == 0);
+    CHECK(columns(2, 32) == 0);
+    CHECK(columns(17, 256) == 0);
+    CHECK(candidate(8, 64).reason.find("products by 8 kinds of keys in 16 more columns") !=
+          std::string::npos);
+    CHECK(candidate(32, 128).reason.find("no products by 32 kinds of keys: 64 columns for them are "
+                                         "more than a quarter of queries'") != std::string::npos);
+}
