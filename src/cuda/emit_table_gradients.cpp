@@ -31,7 +31,7 @@ class TableEmitter {
                          "    static constexpr bool kIsSeparable = {};\n"
                          "    static constexpr int kDims = {};\n",
                          number, gradient_.is_separable, dims_.size()) +
-               factor() + (gradient_.is_separable ? indices() : indices_by_parts()) +
+               kinds() + factor() + (gradient_.is_separable ? indices() : indices_by_parts()) +
                of_dims("int", Kind::buffer_extent) + of_dims("long long", Kind::gradient_stride) +
                slice() + "};\n";
     }
@@ -43,6 +43,14 @@ class TableEmitter {
         const ir::Dim& extent = layout_.mod().program.buffers[node_.symbol].dims[dim];
         return extent.is_constant() ? integer_literal(extent.constant, CType::wide)
                                     : body.argument({Kind::buffer_extent, node_.symbol, dim});
+    }
+
+    std::string kinds() const {
+        const auto kinds = passes::kind_dims(layout_.mod(), gradient_);
+        if (!kinds) return "";
+        return formatted(
+            "    static constexpr int kQueryDim = {}, kQueryKinds = {}, kKeyKinds = {};\n",
+            kinds->query_dim, kinds->query_kinds, kinds->key_kinds);
     }
 
     // What has no room there is outside of every buffer that these kernels take.
@@ -178,10 +186,15 @@ std::string emit_table_gradients(const Layout& layout,
                                  passes::TileSums tile) {
     std::string text = "template <int kTable> struct TableGradient;\n";
     int count = 0;
+    bool are_kinds = true;
     for (const passes::ReadGradient& gradient : gradients)
-        if (passes::gradient_sum(layout.mod(), gradient, tile) == passes::GradientSum::table)
+        if (passes::gradient_sum(layout.mod(), gradient, tile) == passes::GradientSum::table) {
             text += TableEmitter(layout, gradient).text(count++);
-    return text + formatted("constexpr int kTableGradients = {};\n\n", count);
+            are_kinds = are_kinds && passes::kind_dims(layout.mod(), gradient).has_value();
+        }
+    return text + formatted("constexpr int kTableGradients = {};\n"
+                            "constexpr bool kSumsKinds = {};\n\n",
+                            count, count == 1 && are_kinds);
 }
 
 } // namespace flexc::cuda

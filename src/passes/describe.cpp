@@ -10,6 +10,7 @@
 #include "passes/roots.h"
 #include "passes/shifted_read.h"
 #include "passes/staged_table.h"
+#include "passes/table_gradient.h"
 #include "support/text.h"
 
 namespace flexc::passes {
@@ -80,6 +81,17 @@ bool is_by_kinds(const Mod& mod, const KeyKinds& kinds, NodeId read) {
            std::ranges::count(mod.program.graph[read].operands, kinds.kind) != 0;
 }
 
+// How a warp-specialized fused backward sums the gradient of a read.
+std::string describe_sum(const Mod& mod, const ReadGradient& gradient) {
+    const TileSums tile{.sums_tables = sums_tables(mod),
+                        .sums_grids = sums_grids(mod),
+                        .sums_shifts = sums_shifts(mod)};
+    const GradientSum sum = gradient_sum(mod, gradient, tile);
+    if (sum == GradientSum::table && count_sums_by(mod, sum, tile) == 1 && kind_dims(mod, gradient))
+        return "by products with ones of its kinds, once for an entry and head";
+    return std::string(description(gradient, sum));
+}
+
 std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifted,
                           const KeyKinds& kinds, NodeId read) {
     std::string text = formula(mod.program, read) + ": uses " +
@@ -108,12 +120,7 @@ std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifte
         text += "  gradient: " + summed_over(mod, read) +
                 (mod.counters[read] != ir::kNoNode
                      ? std::string("; in a loop over the terms, one by one")
-                     : "; in a warp-specialized fused backward " +
-                           std::string(description(
-                               *gradient, gradient_sum(mod, *gradient,
-                                                       {.sums_tables = sums_tables(mod),
-                                                        .sums_grids = sums_grids(mod),
-                                                        .sums_shifts = sums_shifts(mod)})))) +
+                     : "; in a warp-specialized fused backward " + describe_sum(mod, *gradient)) +
                 "\n";
     if (gradient_of(mod.sink_gradients, read) != nullptr)
         text += "  gradient of the sink: once for each row, before the other gradients\n";

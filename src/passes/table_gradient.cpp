@@ -132,6 +132,30 @@ std::vector<std::uint32_t> varying_dims(const Mod& mod, NodeId read) {
     return dims;
 }
 
+std::optional<KindDims> kind_dims(const Mod& mod, const ReadGradient& gradient) {
+    // As many as two warps have rows of products for, and columns in registers.
+    constexpr std::int64_t kMost = 32;
+    const std::vector<std::uint32_t> dims = varying_dims(mod, gradient.read);
+    if (!gradient.is_separable || dims.size() != 2) return {};
+    const ir::Node& read = mod.program.graph[gradient.read];
+    KindDims kinds;
+    for (std::size_t i = 0; i < dims.size(); ++i) {
+        const ir::Dim& dim = mod.program.buffers[read.symbol].dims[dims[i]];
+        if (!dim.is_constant() || dim.constant < 1 || dim.constant > kMost) return {};
+        const unsigned uses = mod.dependence[read.operands[dims[i]]].bits & kPositions;
+        if (uses == Dependence::q) {
+            kinds.query_dim = i;
+            kinds.query_kinds = static_cast<int>(dim.constant);
+        } else if (uses == Dependence::kv) {
+            kinds.key_kinds = static_cast<int>(dim.constant);
+        } else {
+            return {};
+        }
+    }
+    if (kinds.query_kinds == 0 || kinds.key_kinds == 0) return {};
+    return kinds;
+}
+
 PositionParts position_parts(const Mod& mod, const std::vector<NodeId>& nodes) {
     PositionParts parts;
     ir::visit_from(mod.program.graph, nodes, [&](NodeId id) {

@@ -2,6 +2,8 @@
 // they are summed in shared memory before they are added to memory.
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "passes/mod.h"
@@ -22,6 +24,13 @@ bool has_table_factor(const Mod& mod, const ReadGradient& gradient);
 ir::NodeId table_choice(const Mod& mod, const ReadGradient& gradient);
 // The dims of a read whose index changes inside of a head.
 std::vector<std::uint32_t> varying_dims(const Mod& mod, ir::NodeId read);
+
+// A read by a kind of the query and a kind of the key, of few by the program's text.
+struct KindDims {
+    std::size_t query_dim = 0; // of its two varying dims
+    int query_kinds = 0, key_kinds = 0;
+};
+std::optional<KindDims> kind_dims(const Mod& mod, const ReadGradient& gradient);
 
 // What these nodes use of queries alone and of keys alone: the largest expressions that change with
 // one of the two, but for q_idx and kv_idx themselves.

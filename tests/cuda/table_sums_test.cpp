@@ -30,9 +30,21 @@ using Function = bool(const std::uint64_t* words, const ::sm90::KernelArguments*
 
 constexpr std::string_view kText = R"(
 #include "mod.cuh"
-#include "sm90/gradients/table.cuh"
+#include "sm90/gradients/kinds.cuh"
 using namespace sm90;
 unsigned char shared_memory[1];
+template <bool kAreKinds>
+static bool sums_kinds(const KernelArguments& attention, const mod::Arguments& arguments,
+                       const HeadPlace& place, Shared shared, int tile_query, int first_key,
+                       int warp) {
+    if constexpr (kAreKinds)
+        run_warp([&](int) {
+            KindSums<kAreKinds ? 0 : 1> sums(attention, arguments, place, shared, first_key, warp);
+            sums.add(0, tile_query);
+            sums.flush();
+        });
+    return kAreKinds;
+}
 extern "C" bool run(const unsigned long long* words, const KernelArguments* attention, int head,
                     int tile_query, int first_key, const unsigned short* d_scores) {
     const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
@@ -41,6 +53,9 @@ extern "C" bool run(const unsigned long long* words, const KernelArguments* atte
     store_tile(kLayout.d_scores, mod::kQueryTile, mod::kKeyTile, d_scores);
     bool is_clear = true;
     for (int warp = 0; warp < kSumWarps; ++warp) {
+        if (sums_kinds<kMultipliesKinds>(*attention, arguments, place, shared, tile_query,
+                                         first_key, warp))
+            continue;
         run_warp([&](int) {
             const WarpPanel panel(shared, 0, tile_query, first_key, warp);
             const TableTile tile(*attention, arguments, place, panel,
@@ -58,9 +73,10 @@ extern "C" bool run(const unsigned long long* words, const KernelArguments* atte
 
 struct Tables {
     std::string text;
-    double scale = 1;      // of dS
-    bool is_finite = true; // dS
-    int sums = 1;          // reads that are summed so
+    double scale = 1;       // of dS
+    bool is_finite = true;  // dS
+    int sums = 1;           // reads that are summed so
+    bool are_kinds = false; // of which one is by few kinds of queries and keys
 };
 
 // How many entries got a gradient.
@@ -73,6 +89,9 @@ int check(const Tables& tables, int head_dim, std::mt19937& random) {
     REQUIRE(passes::sums_tables(*mod));
     REQUIRE(passes::count_sums_by(*mod, passes::GradientSum::table, {.sums_tables = true}) ==
             tables.sums);
+    CHECK(std::ranges::any_of(mod->gradients, [&](const passes::ReadGradient& gradient) {
+              return passes::kind_dims(*mod, gradient).has_value();
+          }) == tables.are_kinds);
     const plan::KernelConfig config = plan::candidates({.kind = plan::KernelKind::backward_fused,
                                                         .arch = 90,
                                                         .dtype = DType::bf16,
@@ -166,15 +185,25 @@ TEST_CASE("gradients of tables are summed by entry") {
          0x1p-13},
         // Kinds of queries and keys, some of them outside.
         {kinds + "buffer t: f32[3, B, 4] grad\nscore_mod = score + t[g[q_idx], b, k[kv_idx]]",
-         0x1p66},
+         0x1p66, true, 1, true},
         {kinds + "buffer t: f32[12] grad\nscore_mod = score + t[g[q_idx] * 4 + k[kv_idx] - 3]"},
+        // As many as products have rows for, and more than one warp has.
+        {"buffer t: f32[32, 27, H] grad\nscore_mod = score + t[kv_idx * 7 % 34, q_idx * 5 % 29, h]",
+         0x1p-20, true, 1, true},
+        {"buffer t: f32[H, 9, 16] grad\nscore_mod = score - t[h, q_idx * 5 % 9, kv_idx * 7 % 16] "
+         "* 0.5",
+         1, true, 1, true},
+        {"buffer t: f32[20, 20] grad\nscore_mod = score + t[q_idx % 20, kv_idx % 21]", 1, false, 1,
+         true},
+        {"buffer t: f32[33, 3] grad\nscore_mod = score + t[q_idx % 33, kv_idx % 3]"},
         // More entries than there is memory for.
         {"buffer t: f32[9000] grad\nscore_mod = score + t[(q_idx * 37) % 4500 + (kv_idx * 29) % "
          "4500]"},
         {kinds + "buffer t: f32[5, 5] grad\nbuffer u: f32[H, 25] grad\nscore_mod = score + "
                  "t[g[q_idx], k[kv_idx]] + u[h, 5 * k[kv_idx] + g[q_idx]]",
-         1, true, 2},
-        {kinds + "buffer t: f32[5, 5] grad\nscore_mod = score + t[g[q_idx], k[kv_idx]]", 1, false},
+         1, true, 2, true},
+        {kinds + "buffer t: f32[5, 5] grad\nscore_mod = score + t[g[q_idx], k[kv_idx]]", 1, false,
+         1, true},
         // Distances along axes, absolute and clamped.
         {"buffer t: f32[64, 64, H] grad\nscore_mod = score + t[abs(" + of_rows + "), abs(" +
          of_columns + "), h]"},
@@ -210,7 +239,7 @@ TEST_CASE("gradients of tables are summed by entry") {
         // Numbers of a head beside them.
         {kinds + "buffer a: f32[B, H]\nbuffer t: f32[H, 5, 5] grad\nscore_mod = score + a[b, h] * "
                  "t[h, g[q_idx], k[kv_idx]]",
-         4},
+         4, true, 1, true},
         {kinds + "buffer a: f32[H]\nbuffer t: f32[5, 5] grad\nscore_mod = 3 * tanh((score - a[h] * "
                  "t[max(g[q_idx], k[kv_idx]), 1]) / 3)",
          4},

@@ -38,15 +38,17 @@ TEST_CASE("dependence: one entry a read, with its proof and its gradient") {
         "  class: column; one for a key\n");
 }
 
-TEST_CASE("dependence: what Hopper's forward multiplies by is named, with what it does else") {
+TEST_CASE("dependence: kinds that Hopper's kernels multiply by are named, and what they do else") {
     const std::string text = passes::describe_dependence(
-        test::lowered("buffer t: f32[9, 8, H]\nbuffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\n"
+        test::lowered("buffer t: f32[9, 8, H] grad\nbuffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\n"
                       "score_mod = score + t[g[q_idx], k[kv_idx], h]"));
     CHECK(text.find("  read: in Hopper's forward once for a query and each of 8 kinds of keys, and "
                     "with the products of queries and keys for elements, where columns for the "
                     "kinds are at most a quarter of a head's\n"
                     "  read: else in Hopper's forward from a copy of the head's slice") !=
           std::string::npos);
+    CHECK(text.find("in a warp-specialized fused backward by products with ones of its kinds, once "
+                    "for an entry and head\n") != std::string::npos);
 }
 
 TEST_CASE(

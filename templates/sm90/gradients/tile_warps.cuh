@@ -5,6 +5,7 @@
 #include "sm90/gradients/distance.cuh"
 #include "sm90/gradients/grid.cuh"
 #include "sm90/gradients/index_2d_mma.cuh"
+#include "sm90/gradients/kinds.cuh"
 #include "sm90/gradients/shifted.cuh"
 #include "sm90/gradients/table.cuh"
 
@@ -38,16 +39,25 @@ struct TableWarps {
         if (warp >= 2) sum_tables(attention, arguments, shared, keys, warp - 2);
     }
 };
+// A template, because most programs have no such table.
+template <int kTable> struct KindWarps {
+    static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
+                                 Shared shared, const KeyTile& keys, int warp) {
+        if (warp >= 2) sum_kinds<kTable>(attention, arguments, shared, keys, warp - 2);
+    }
+};
 struct ShiftWarps {
     static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
                                  Shared shared, const KeyTile& keys, int warp) {
         if (warp >= 2) sum_shifts(attention, arguments, shared, keys, warp - 2);
     }
 };
-using TileWarps = Select<(mod::kBorrows > 0), GridWarps,
-                         Select<mod::kSumsDistances, DistanceWarps,
-                                Select<kSumsIndex2d, Index2dWarps,
-                                       Select<mod::kSumsTables, TableWarps,
-                                              Select<mod::kSumsShifts, ShiftWarps, NoTileWarps>>>>>;
+using TileWarps =
+    Select<(mod::kBorrows > 0), GridWarps,
+           Select<mod::kSumsDistances, DistanceWarps,
+                  Select<kSumsIndex2d, Index2dWarps,
+                         Select<kMultipliesKinds, KindWarps<0>,
+                                Select<mod::kSumsTables, TableWarps,
+                                       Select<mod::kSumsShifts, ShiftWarps, NoTileWarps>>>>>>;
 
 } // namespace sm90

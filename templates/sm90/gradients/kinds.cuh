@@ -1,0 +1,258 @@
+// The gradient of a table that is read by a kind of the query and a kind of the key: products with
+// matrices of ones and zeros. With a one where a key is of a kind, dS becomes sums of each query
+// over keys of a kind, as floats; with a one where a query is of a kind, these become the table's
+// sums, in the table's memory until the head's last tile. Between the products a sum is two bf16
+// numbers.
+//
+// A warp has sixteen kinds of keys, which its products' rows are. Where there are more, the other
+// warp has the rest of them, else the rest of the keys, or of queries where there are no more keys.
+#pragma once
+
+#include "sm80/mma.cuh"
+#include "sm90/backward_heads.cuh"
+#include "sm90/backward_query_tiles.cuh"
+#include "sm90/gradients/table.cuh"
+#include "sm90/pack.cuh"
+
+namespace sm90 {
+
+// Whether a warp has memory for ones of eight times sixteen keys, and for sums of four times eight
+// kinds of queries.
+constexpr int kMostKindWords = (8 + 4) * 32 * 4;
+constexpr bool kMultipliesKinds = mod::kSumsKinds && mod::kTableWords >= kMostKindWords;
+
+template <int kTable> class KindSums {
+    using Read = mod::TableGradient<kTable>;
+    using A = sm80::OperandA<mod::Element>;
+    using B = sm80::OperandB<mod::Element>;
+    static constexpr int kRowKinds = 16;
+    static constexpr bool kSharesKinds = Read::kKeyKinds > kRowKinds;
+    static constexpr bool kSharesQueries = kSharesKeys && !kSharesKinds;
+    static constexpr int kKeys = kSharesKinds ? mod::kKeyTile : kPanelColumns;
+    static constexpr int kSteps = kKeys / 16, kColumns = (Read::kQueryKinds + 7) / 8;
+    static constexpr int kRows = kSharesQueries ? mod::kQueryTile / 2 : mod::kQueryTile;
+    static constexpr int kLaneRows = (kRows + 31) / 32;
+    // Queries, of which sixteen are a group; several of these do not wait for each other.
+    static constexpr int kGroups = kSparesRegisters ? 2 : 1, kAtOnce = 16 * kGroups;
+    static constexpr int kLaneBytes = 16; // of ones in a step, and of sums in a column
+    static_assert(Read::kKeyKinds <= kSumWarps * kRowKinds);
+    static_assert((kSteps + kColumns) * 32 * kLaneBytes <= 4 * kMostKindWords);
+
+  public:
+    // Of a head.
+    __device__ KindSums(const KernelArguments& attention, const mod::Arguments& arguments,
+                        const HeadPlace& place, Shared shared, int first_kv, int warp)
+        : attention_(attention), arguments_(arguments), place_(place),
+          tiles_(shared.base + kLayout.d_scores +
+                 (kSharesKinds ? 0 : warp * (kSharesKeys ? kRows * kRowBytes : kQueryPanel))),
+          memory_(shared.base + kLayout.tables + warp * 4 * mod::kTableWords + lane() * kLaneBytes),
+          first_row_(kSharesQueries ? warp * kRows : 0),
+          first_key_(first_kv + (kSharesKinds || kSharesKeys ? 0 : warp * kKeys)),
+          first_kind_(kSharesKinds ? warp * kRowKinds : 0) {
+#pragma unroll 1
+        for (int step = 0; step < kSteps; ++step)
+            store_ones(step);
+#pragma unroll
+        for (int column = 0; column < kColumns; ++column)
+            store_shared(sums_of(column), 0, 0, 0, 0);
+    }
+
+    __device__ void add(int stage, int tile_query) const {
+        const unsigned tile = tiles_ + stage * kDScoresBytes;
+        unsigned kinds = 0; // of the lane's queries, a byte each
+#pragma unroll
+        for (int i = 0; i < kLaneRows; ++i)
+            kinds |= kind_of_query(tile_query + first_row_ + 32 * i + lane()) << 8 * i;
+#pragma unroll 1
+        for (int first = 0; first < kRows; first += kAtOnce) {
+            Sums sums[kGroups] = {};
+            multiply_keys(sums, tile, first);
+            if (are_finite(sums))
+                multiply_queries(sums, kinds >> first / 32 * 8, first % 32);
+            else
+                add_each(tile, first, tile_query);
+        }
+    }
+
+    __device__ void flush() const {
+        const Entries entries(table());
+        if (!entries.exist()) return;
+#pragma unroll 1
+        for (int i = 0; i < 4 * kColumns; ++i)
+            add_entry(entries, i / 4 * 8 + lane() % 4 * 2 + i % 2,
+                      first_kind_ + lane() / 4 + i % 4 / 2 * 8,
+                      __uint_as_float(load_shared_word(sums_of(i / 4) + i % 4 * 4)));
+    }
+
+  private:
+    using Entries = TableEntries<kTable>;
+    // Of a group, eight queries and eight: kinds of keys by rows, queries by columns.
+    using Sums = float[2][4];
+    static constexpr unsigned kNoKind = 0xff;
+
+    static __device__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
+    __device__ TableTile table() const {
+        return {attention_, arguments_, place_, Shared{0}, 0, 0, first_key_, 0};
+    }
+    // The index by queries or by keys, of what is read there; kNoKind outside of the table.
+    template <int kDim, int kKinds> __device__ unsigned kind_at(int query, int key) const {
+        int index[Entries::kDims];
+        visit_element(attention_, arguments_, place_, min(query, attention_.q_len - 1),
+                      min(key, attention_.kv_len - 1),
+                      [&](const mod::At& at) { Read::indices(at, index); });
+        const auto kind = static_cast<unsigned>(index[kDim]);
+        return kind < static_cast<unsigned>(kKinds) ? kind : kNoKind;
+    }
+    __device__ unsigned kind_of_query(int query) const {
+        return kind_at<Read::kQueryDim, Read::kQueryKinds>(query, first_key_);
+    }
+    __device__ unsigned kind_of_key(int key) const {
+        return kind_at<1 - Read::kQueryDim, Read::kKeyKinds>(0, first_key_ + key);
+    }
+
+    template <typename E>
+    static __device__ unsigned ones(E, unsigned first, unsigned second, int kind) {
+        return pack(E{}, static_cast<int>(first) == kind ? 1.0f : 0.0f,
+                    static_cast<int>(second) == kind ? 1.0f : 0.0f);
+    }
+    // The left operand for sixteen keys, as the lane has it.
+    __device__ void store_ones(int step) const {
+        unsigned kinds[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            kinds[i] = kind_of_key(16 * step + lane() % 4 * 2 + i % 2 + i / 2 * 8);
+        const int kind = first_kind_ + lane() / 4;
+        int words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            words[i] = static_cast<int>(
+                ones(mod::Element{}, kinds[i / 2 * 2], kinds[i / 2 * 2 + 1], kind + i % 2 * 8));
+        store_shared(ones_of(step), words[0], words[1], words[2], words[3]);
+    }
+    // Of the lane: ones of the keys of a step, and the table's sums as a product has them.
+    __device__ unsigned ones_of(int step) const { return memory_ + 32 * step * kLaneBytes; }
+    __device__ unsigned sums_of(int column) const { return ones_of(kSteps + column); }
+
+    // Sums over keys, of the queries from the first on.
+    __device__ void multiply_keys(Sums (&sums)[kGroups], unsigned tile, int first) const {
+        const int lane = lane_again();
+        const unsigned row = tile + (first + lane / 16 * 8 + lane % 8) * kRowBytes;
+        const int chunk = lane / 8 % 2 ^ lane % 8; // of eight keys
+#pragma unroll 2
+        for (int step = 0; step < kSteps; ++step) {
+            A kinds;
+            int words[4];
+            load_shared(ones_of(step), words[0], words[1], words[2], words[3]);
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                kinds.registers[i] = static_cast<unsigned>(words[i]);
+            const int panel = step / 4, of_panel = 2 * step % 8 ^ chunk;
+            const unsigned from = row + panel * kQueryPanel + of_panel * 16;
+#pragma unroll
+            for (int group = 0; group < kGroups; ++group) {
+                unsigned d_scores[4];
+                sm80::load_matrices(d_scores, from + 16 * group * kRowBytes);
+                sm80::multiply(sums[group][0], kinds, B{{d_scores[0], d_scores[1]}});
+                sm80::multiply(sums[group][1], kinds, B{{d_scores[2], d_scores[3]}});
+            }
+        }
+    }
+    static __device__ bool are_finite(const Sums (&sums)[kGroups]) {
+        bool finite = true;
+#pragma unroll
+        for (int i = 0; i < 8 * kGroups; ++i)
+            finite = finite && fabsf(sums[i / 8][i / 4 % 2][i % 4]) <= kMostFinite;
+        return __all_sync(0xffffffffu, finite);
+    }
+    // kinds: of the lane's query among 32, of which the group's begin at `first`.
+    struct Group {
+        sm80::OperandA<flexc_bf16> high, low;
+        unsigned kinds[4]; // of the lane's queries
+
+        __device__ void find(const Sums& sums, unsigned of_lane, int first) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const float x = sums[i / 2][i % 2 * 2], y = sums[i / 2][i % 2 * 2 + 1];
+                const unsigned both = high.registers[i] = pack(flexc_bf16{}, x, y);
+                low.registers[i] = pack(flexc_bf16{}, x - flexc_first(flexc_bf16{}, both),
+                                        y - flexc_second(flexc_bf16{}, both));
+                kinds[i] =
+                    __shfl_sync(0xffffffffu, of_lane, first + lane() % 4 * 2 + i % 2 + i / 2 * 8) &
+                    0xff;
+            }
+        }
+        __device__ void add_to(float (&of_table)[4], int kind) const {
+            const sm80::OperandB<flexc_bf16> queries{
+                {ones(flexc_bf16{}, kinds[0], kinds[1], kind),
+                 ones(flexc_bf16{}, kinds[2], kinds[3], kind)}};
+            sm80::multiply(of_table, high, queries);
+            sm80::multiply(of_table, low, queries);
+        }
+    };
+    __device__ void multiply_queries(const Sums (&sums)[kGroups], unsigned kinds, int first) const {
+        Group groups[kGroups];
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group)
+            groups[group].find(sums[group], kinds, first + 16 * group);
+#pragma unroll kGroups
+        for (int column = 0; column < kColumns; ++column) {
+            const int kind = 8 * column + lane() / 4;
+            float of_table[4];
+            load_shared(sums_of(column), of_table);
+#pragma unroll
+            for (const Group& group : groups)
+                group.add_to(of_table, kind);
+            store_shared(sums_of(column), of_table[0], of_table[1], of_table[2], of_table[3]);
+        }
+    }
+
+    __device__ void add_entry(const Entries& entries, int of_query, int of_key, float sum) const {
+        if (of_query >= Read::kQueryKinds || of_key >= Read::kKeyKinds || sum == 0) return;
+        typename Entries::Index index;
+        index.of[Read::kQueryDim] = of_query;
+        index.of[1 - Read::kQueryDim] = of_key;
+        entries.add(index, sum);
+    }
+    // Elements of these queries one by one: what is infinite must not meet zeros.
+    __device__ void add_each(unsigned tile, int first, int tile_query) const {
+        const Entries entries(table());
+        if (!entries.exist()) return;
+#pragma unroll 1
+        for (int element = lane(); element < kAtOnce * kKeys; element += 32) {
+            const int row = first + element / kKeys, key = element % kKeys;
+            const unsigned half =
+                load_shared_half(tile + key / kPanelColumns * kQueryPanel + row * kRowBytes +
+                                 (key % kPanelColumns / 8 ^ row % 8) * 16 + key % 8 * 2);
+            const unsigned of_key = kind_of_key(key) - first_kind_;
+            if (of_key < kRowKinds)
+                add_entry(entries, kind_of_query(tile_query + first_row_ + row),
+                          first_kind_ + of_key, flexc_first(mod::Element{}, half));
+        }
+    }
+
+    const KernelArguments& attention_;
+    const mod::Arguments& arguments_;
+    const HeadPlace& place_;
+    const unsigned tiles_, memory_; // in shared memory: the warp's part of dS, the lane's memory
+    const int first_row_, first_key_, first_kind_;
+};
+
+// By one warp, for all of the block's tiles.
+template <int kTable>
+__device__ inline void sum_kinds(const KernelArguments& attention, const mod::Arguments& arguments,
+                                 Shared shared, const KeyTile& keys, int warp) {
+    int stage = 0;
+    visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
+        const KindSums<kTable> sums(attention, arguments, place, shared, keys.first_kv, warp);
+#pragma unroll 1
+        for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
+             walk.advance(), stage ^= 1) {
+            __syncwarp();
+            meet_at_d_scores();
+            sums.add(stage, walk.tile() * mod::kQueryTile);
+        }
+        sums.flush();
+    });
+}
+
+} // namespace sm90
