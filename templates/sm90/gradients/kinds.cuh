@@ -92,7 +92,7 @@ template <int kTable> class KindSums {
 
     static __device__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
     __device__ TableTile table() const {
-        return {attention_, arguments_, place_, Shared{0}, 0, 0, first_key_, 0};
+        return {attention_, arguments_, place_, WarpPanel(Shared{0}, 0, 0, first_key_, 0), 0};
     }
     // The index by queries or by keys, of what is read there; kNoKind outside of the table.
     template <int kDim, int kKinds> __device__ unsigned kind_at(int query, int key) const {
