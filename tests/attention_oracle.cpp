@@ -1,5 +1,6 @@
 #include "attention_oracle.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -15,15 +16,21 @@ struct Element {
     bool visible = false;
     double score = kMinusInfinity;
     double probability = 0, without_sink = 0;
-    double d_score = 0;
+    double d_score = 0, d_score_size = 0;
     // One per gradient read inside its buffer, and per value of the counter in the term of a sum.
     struct Partial {
         ir::NodeId read;
-        double slope;
+        double slope, size;
         std::int64_t target;
     };
     std::vector<Partial> partials;
 };
+
+// Of a slope, or of what it was before terms cancelled, where f32 loses that.
+double magnitude(double slope, double rounded) {
+    const double lost = std::abs(slope - rounded) / kF32Rounding;
+    return std::isfinite(lost) ? std::max(std::abs(slope), lost) : std::abs(slope);
+}
 
 // Row-major position of what a read names.
 std::int64_t position(const ir::Program& program, const Problem& problem, const ReadSlope& read) {
@@ -98,9 +105,18 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
                     if (!element.visible) continue;
                     highest = std::max(highest, element.score);
                     element.d_score = tape.d_score;
-                    for (const ReadSlope& read : tape.reads)
+                    const TapeResult rounded =
+                        differentiate(program, environment, Rounding::values);
+                    element.d_score_size = magnitude(tape.d_score, rounded.d_score);
+                    for (std::size_t n = 0; n < tape.reads.size(); ++n) {
+                        const ReadSlope& read = tape.reads[n];
+                        // Another index may be outside.
+                        const bool same = rounded.reads.size() == tape.reads.size();
+                        const double size =
+                            magnitude(read.slope, same ? rounded.reads[n].slope : read.slope);
                         element.partials.push_back(
-                            {read.read, read.slope, position(program, p, read)});
+                            {read.read, read.slope, size, position(program, p, read)});
+                    }
                 }
                 if (highest == kMinusInfinity) continue;
                 double sum = 0;
@@ -151,8 +167,9 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
                         const double d_dot = d_modified * element.d_score * p.scale;
                         answer.dq[q_at] += d_dot * p.k[kv_at];
                         answer.dk[kv_at] += d_dot * q[d];
-                        answer.dq_absolute[q_at] += std::abs(d_dot * p.k[kv_at]);
-                        answer.dk_absolute[kv_at] += std::abs(d_dot * q[d]);
+                        const double size = std::abs(d_modified) * element.d_score_size * p.scale;
+                        answer.dq_absolute[q_at] += size * std::abs(p.k[kv_at]);
+                        answer.dk_absolute[kv_at] += size * std::abs(q[d]);
                     }
                     for (const Element::Partial& partial : element.partials) {
                         const auto at = static_cast<std::size_t>(partial.target);
@@ -160,7 +177,7 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
                             program.buffers[program.graph[partial.read].symbol].name;
                         const double term = d_modified * partial.slope;
                         answer.d_buffers[name][at] += term;
-                        answer.d_buffers_absolute[name][at] += std::abs(term);
+                        answer.d_buffers_absolute[name][at] += std::abs(d_modified) * partial.size;
                     }
                 }
                 if (sink_weight == 0) continue;

@@ -27,10 +27,14 @@ struct Problem {
     std::vector<std::int64_t> sizes;     // one per Program::sizes
 };
 
+// What f32 can say of a number.
+inline constexpr double kF32Rounding = 1e-6;
+
 struct Answer {
     std::vector<double> o, lse, dq, dk, dv;
     std::map<std::string, std::vector<double>> d_buffers; // of grad buffers
-    // Sums of the absolute values of what the gradients sum: large where terms cancel.
+    // Sums of the absolute values of what the gradients sum, and of what f32 loses in the mod's
+    // slopes by kF32Rounding: large where terms cancel.
     std::vector<double> dq_absolute, dk_absolute;
     std::map<std::string, std::vector<double>> d_buffers_absolute;
 };

@@ -72,9 +72,9 @@ double remainder_of(double x, double y) {
 
 class Tape {
   public:
-    Tape(const ir::Program& program, const ir::Environment& environment, bool rounds_constants)
+    Tape(const ir::Program& program, const ir::Environment& environment, Rounding rounding)
         : program_(program), graph_(program.graph), environment_(environment),
-          counters_(ir::counters_of(graph_)), rounds_constants_(rounds_constants) {}
+          counters_(ir::counters_of(graph_)), rounding_(rounding) {}
 
     TapeResult run() {
         const std::size_t root = record(program_.score, 0);
@@ -134,7 +134,7 @@ class Tape {
                 ? node.op == Op::const_bool || node.op == Op::const_int || node.op == Op::const_real
                 : std::ranges::all_of(entry.from,
                                       [&](std::size_t i) { return entries_[i].is_constant; });
-        if (entry.is_constant && rounds_constants_)
+        if (entry.is_constant ? rounding_ != Rounding::nothing : rounding_ == Rounding::values)
             entry.real = static_cast<double>(static_cast<float>(entry.real));
         entries_.push_back(std::move(entry));
         return known_[key] = entries_.size() - 1;
@@ -432,8 +432,12 @@ class Tape {
         case Op::sin: to(0, std::cos(x)); return;
         case Op::cos: to(0, -std::sin(x)); return;
         case Op::tan: to(0, 1 / (std::cos(x) * std::cos(x))); return;
-        case Op::tanh: to(0, 1 / (std::cosh(x) * std::cosh(x))); return;
-        case Op::sigmoid: to(0, sigmoid(x) * sigmoid(-x)); return;
+        case Op::tanh:
+            to(0, rounding_ == Rounding::values ? 1 - r * r : 1 / (std::cosh(x) * std::cosh(x)));
+            return;
+        case Op::sigmoid:
+            to(0, rounding_ == Rounding::values ? r * (1 - r) : sigmoid(x) * sigmoid(-x));
+            return;
         case Op::softplus: to(0, sigmoid(x)); return;
         case Op::erf: to(0, 2 / std::sqrt(std::acos(-1.0)) * std::exp(-x * x)); return;
         case Op::fselect: to(entries_[e.from[0]].boolean ? 1 : 2, 1); return;
@@ -446,7 +450,7 @@ class Tape {
     const ir::Graph& graph_;
     const ir::Environment& environment_;
     std::vector<NodeId> counters_;
-    bool rounds_constants_;
+    Rounding rounding_;
     std::vector<Entry> entries_;
     std::map<std::pair<NodeId, std::int64_t>, std::size_t> known_;
     bool divides_by_zero_ = false, has_tie_ = false;
@@ -456,8 +460,8 @@ class Tape {
 } // namespace
 
 TapeResult differentiate(const ir::Program& program, const ir::Environment& environment,
-                         bool rounds_constants) {
-    return Tape(program, environment, rounds_constants).run();
+                         Rounding rounding) {
+    return Tape(program, environment, rounding).run();
 }
 
 } // namespace flexc::test

@@ -32,8 +32,11 @@ struct TapeResult {
     bool is_finite = true;        // the score and all slopes
 };
 
-// What the text computes from constants alone is rounded to f32, unless that is not wanted.
+// What is rounded to f32: nothing, what the text computes from constants alone, or every value, of
+// which slopes then follow as kernels compute them: a measure of what f32 loses.
+enum class Rounding : std::uint8_t { nothing, constants, values };
+
 TapeResult differentiate(const ir::Program& program, const ir::Environment& environment,
-                         bool rounds_constants = true);
+                         Rounding rounding = Rounding::constants);
 
 } // namespace flexc::test

@@ -37,9 +37,6 @@ double squares(const std::vector<double>& values) {
     return sum;
 }
 
-// What f32 can say of a number.
-constexpr double kFloatRounding = 1e-6;
-
 // Relative in the 2-norm; where the truth is zero, the root mean square against `zero`. A sum whose
 // terms cancel inherits their rounding: a tenth of the tolerance holds for `terms`, the sum of
 // their absolute values.
@@ -77,7 +74,7 @@ std::string compare_lse(const std::vector<double>& got, const std::vector<double
                 continue;
             return formatted("lse: {} where {} is right, at {}\n", got[i], want[i], i);
         }
-        const double allowed = absolute + kFloatRounding * std::abs(want[i]);
+        const double allowed = absolute + kF32Rounding * std::abs(want[i]);
         if (std::isinf(want[i]) ? got[i] != want[i] : !(std::abs(got[i] - want[i]) <= allowed))
             return formatted("lse: {} where {} is right, at {}\n", got[i], want[i], i);
     }

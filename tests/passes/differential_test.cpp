@@ -133,7 +133,8 @@ void check(std::uint64_t seed, Tally& tally) {
         // change signs of zeros.
         if (!tape.is_finite || tape.divides_by_zero || tape.margin < 1e-6) continue;
         // Nor where errors of constants, which are f32, are magnified.
-        const test::TapeResult unrounded = test::differentiate(program, environment, false);
+        const test::TapeResult unrounded =
+            test::differentiate(program, environment, test::Rounding::nothing);
         if (!is_near(tape.score, unrounded.score) || !is_near(tape.d_score, unrounded.d_score))
             continue;
         ++tally.points;
