@@ -65,6 +65,7 @@ API_SECTIONS = [
      ["-ts=hopper,dense_bias", "-sf=*/hopper_bias_test.cpp,*/dense_bias_test.cpp"]),
     ("graphs", "specialized", True, False, ["-ts=hopper", "-sf=*/capture_test.cpp"]),
     ("graphs-requests", "generic", False, False, ["-tse=hopper", "-sf=*/capture_test.cpp"]),
+    ("short", "automatic", False, False, ["-tse=hopper", "-sf=*/short_sequences_test.cpp"]),
     ("requests", "generic", False, True,
      ["-sf=*/layouts_test.cpp", "-tc=random requests on a GPU*,batch_invariant*on a GPU"]),
 ]

@@ -1,0 +1,78 @@
+// Many short sequences, for which a GPU has kernels of their own: random members of that class.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <initializer_list>
+#include <random>
+#include <string>
+
+#include "api/hopper_check.h"
+#include "random_program.h"
+
+using namespace flexc;
+using flexc::test::Case;
+
+namespace {
+
+class RandomCases {
+  public:
+    explicit RandomCases(std::uint32_t seed) : random_(seed) {}
+
+    // As many sequences as those kernels begin with, and some more. Batch entries of a head have a
+    // value in common in some, in others each has its own.
+    Case next() {
+        Case one;
+        one.text =
+            "buffer t: f32[H, 15, 15]\nbuffer r: f32[H, 200]\nbuffer d: bf16[H, Q_LEN, KV_LEN]\n"
+            "buffer a: f32[B, H]\nbuffer c: f32[B, KV_LEN]\nbuffer k: i32[B, KV_LEN]\n"
+            "score_mod = " +
+            one_of({"score",
+                    "score + t[h, q_idx // 8 - kv_idx // 8 + 7, q_idx % 8 - kv_idx % 8 + 7]",
+                    "score + d[h, q_idx, kv_idx]", "score * (1 + a[b, h]) + c[b, kv_idx]",
+                    "3 * tanh(score / 3) + r[h, abs(q_idx - kv_idx)]",
+                    "score + a[b, h] * (kv_idx - q_idx)",
+                    "score + where(q_idx == 0 or kv_idx == 0, 0.0, sin(q_idx * 0.3 - kv_idx))"}) +
+            "\n" +
+            one_of({"", "", "mask_mod = q_idx >= kv_idx\n", "mask_mod = k[b, kv_idx] != 3\n",
+                    "mask_mod = q_idx // 5 == kv_idx // 5\n"});
+        one.dtype =
+            std::initializer_list<DType>{DType::bf16, DType::f16, DType::f32}.begin()[below(3)];
+        one.kv_heads = 1 + below(3);
+        one.heads = one.kv_heads * (1 + below(3));
+        one.batch = 1024 / one.heads + 1 + below(60);
+        const int most = std::initializer_list<int>{16, 32, 64}.begin()[below(3)];
+        one.q_len = below(3) == 0 ? most : 1 + below(most);
+        one.kv_len = below(3) == 0 ? most : 1 + below(most);
+        one.head_dim = std::initializer_list<int>{32, 64, 16, 40, 8}.begin()[below(5)];
+        if (below(3) == 0) one.head_dim_v = std::initializer_list<int>{16, 64}.begin()[below(2)];
+        one.q_offset = below(2) * below(9);
+        one.kv_offset = below(2) * below(9);
+        one.with_d_lse = below(2) == 0;
+        one.strided = below(3) == 0;
+        one.padding = below(2) == 0 ? 8 : 3;
+        one.f32_outputs = below(4) == 0;
+        return one;
+    }
+
+  private:
+    int below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
+    std::string one_of(std::initializer_list<const char*> texts) {
+        return texts.begin()[below(static_cast<int>(texts.size()))];
+    }
+
+    std::mt19937 random_;
+};
+
+} // namespace
+
+// FLEXC_TEST_SEED names the members.
+TEST_CASE("many short sequences: random members on a GPU" * doctest::skip()) {
+    constexpr int kMembers = 10;
+    const std::uint32_t seed = std::getenv("FLEXC_TEST_SEED") == nullptr
+                                   ? std::random_device()()
+                                   : static_cast<std::uint32_t>(test::first_seed());
+    CAPTURE(seed);
+    RandomCases cases(seed);
+    for (int i = 0; i < kMembers; ++i)
+        test::check_on_gpu(cases.next());
+}
