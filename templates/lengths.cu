@@ -49,21 +49,11 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     __shared__ int end_page; // the first that the cache does not have
     if (threadIdx.x == 0) end_page = pages.count;
     __syncthreads();
-    constexpr int kAtOnce = 8; // whose loads are under way together
-    for (int first = static_cast<int>(threadIdx.x); first < pages.count;
-         first += kAtOnce * kThreads) {
-        int ids[kAtOnce];
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i)
-            ids[i] = pages.ids[min(first + i * kThreads, pages.count - 1)];
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-            const int page = first + i * kThreads;
-            if (page >= pages.count) break;
-            const bool is_there = ids[i] >= 0 && ids[i] < arrays.pages;
-            if (!is_there) atomicMin(&end_page, page);
-            records.pages[sequence.first_page + page] = is_there ? ids[i] : 0;
-        }
+    for (int i = static_cast<int>(threadIdx.x); i < pages.count; i += kThreads) {
+        const int id = pages.ids[i];
+        const bool is_there = id >= 0 && id < arrays.pages;
+        if (!is_there) atomicMin(&end_page, i);
+        records.pages[sequence.first_page + i] = is_there ? id : 0;
     }
     __syncthreads();
     if (threadIdx.x != 0) return;
