@@ -84,8 +84,8 @@ struct LoadedTile {
 __shared__ LoadedTile loaded_tiles[kBlockWarps];
 
 // Tiles of a team that a warp computes at once, as registers allow: their products and shuffles
-// overlap.
-constexpr int kTilesAtOnce = 2;
+// overlap. Keys of eight bits and the words of a block mask leave none for a second one.
+constexpr int kTilesAtOnce = mod::kHasBlockMask || kKeysAreNarrow ? 1 : 2;
 template <int kTiles> struct Tiles {
     static constexpr int kCount = kTiles;
 };
@@ -373,7 +373,8 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
         int i = -team.member();
         const int end = i + team.size;
 #pragma unroll 1
-        for (; i + kTilesAtOnce <= end && walk.has(i + kTilesAtOnce - 1); i += kTilesAtOnce)
+        for (; kTilesAtOnce > 1 && i + kTilesAtOnce <= end && walk.has(i + kTilesAtOnce - 1);
+             i += kTilesAtOnce)
             meet_tiles(Tiles<kTilesAtOnce>{}, i);
 #pragma unroll 1
         for (; i < end && walk.has(i); ++i)

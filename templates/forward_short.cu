@@ -51,7 +51,8 @@ __device__ void attend(const AttentionArguments& attention, const mod::Arguments
     wait_for_copies();
     __syncthreads();
     if (!walk.is_done()) {
-        Scores scores;
+        Scores of_tiles[1];
+        Scores& scores = of_tiles[0];
         mma_qk(scores, shared.queries(), first_row, shared.keys(0));
         if (scale_early)
             apply_score_mod(scores, attention.scale, around, RowsWithValues{rows, values}, 0);
@@ -59,7 +60,7 @@ __device__ void attend(const AttentionArguments& attention, const mod::Arguments
             !Mask::shows_all(place, false, first_row, first_row + kWarpRows - 1, 0,
                              mod::kKeyTile - 1))
             hide_scores(scores, around, rows, 0);
-        softmax.update(scores, output);
+        softmax.update(of_tiles, output);
         mma_pv(output, scores, shared.values(0));
     }
     __syncthreads(); // the tiles make room for the output
