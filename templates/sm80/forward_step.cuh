@@ -28,17 +28,20 @@ struct ForwardStep {
     template <int kTiles, typename OwnRows, typename TileAt, typename FindRows, typename SeesAll>
     __device__ void meet(const OwnRows& rows, const QueryTile& queries, int warp_row, int step,
                          TileAt tile_at, FindRows find_rows, SeesAll sees_all) const {
+        // Found once where there is one, and anew by each use where registers hold several tiles.
+        const TileHere first = tile_at(0);
+        const auto tile = [&](int i) { return kTiles == 1 ? first : tile_at(i); };
         Scores scores[kTiles];
 #pragma unroll
         for (int i = 0; i < kTiles; ++i)
-            mma_qk(scores[i], queries, warp_row, tile_at(i).from.keys(step));
+            mma_qk(scores[i], queries, warp_row, tile(i).from.keys(step));
 #pragma unroll
         for (int i = 0; i < kTiles; ++i)
-            scales.apply_to_scores(scores[i], tile_at(i).from, step);
+            scales.apply_to_scores(scores[i], tile(i).from, step);
         find_rows();
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
-            const int first_kv = tile_at(i).first_kv, last_kv = first_kv + mod::kKeyTile - 1;
+            const int first_kv = tile(i).first_kv, last_kv = first_kv + mod::kKeyTile - 1;
             if (scale_early)
                 apply_score_mod(scores[i], around.attention.scale, around, rows, first_kv);
             if (last_kv >= around.length.keys() || !sees_all(i, first_kv, last_kv))
@@ -47,8 +50,8 @@ struct ForwardStep {
         softmax.update(scores, output);
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
-            scales.apply_to_weights(scores[i], output, tile_at(i).from, step);
-            mma_pv(output, scores[i], tile_at(i).from.values(step));
+            scales.apply_to_weights(scores[i], output, tile(i).from, step);
+            mma_pv(output, scores[i], tile(i).from.values(step));
         }
     }
 };
