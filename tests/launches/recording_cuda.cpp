@@ -1,6 +1,6 @@
 // The CUDA driver and NVRTC without a device and without a compiler: the driver answers as an H200
-// or an A100 would and writes down every fill and launch instead of doing it; NVRTC writes down
-// what it was given. Memory has addresses and no contents.
+// or an A100 would and writes down every fill, launch and wait instead of doing it; NVRTC writes
+// down what it was given. Memory has addresses and no contents.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +15,7 @@
 
 #include "cache/digest.h"
 #include "common/exact_sum.h"
+#include "common/length_arrays.h"
 #include "common/rounding.h"
 #include "common/tensor_maps.h"
 #include "cuda/driver_api.h"
@@ -66,6 +67,8 @@ std::size_t first_argument_bytes(std::string_view name) {
 std::vector<std::size_t> arguments_of(std::string_view name, std::size_t words) {
     if (name.starts_with("flexc_round_sums")) return {sizeof(exact::Rounding)};
     if (name.starts_with("flexc_round_gradients")) return {offsetof(Rounding, type)};
+    if (name == "flexc_read_lengths" || name == "flexc_divide_keys")
+        return {sizeof(LengthArrays), sizeof(SequenceRecords)};
     if (name == "flexc_move") return {sizeof(ranks::Move)};
     if (name == "flexc_merge") return {sizeof(ranks::PartialSums), sizeof(ranks::Part)};
     if (name == "flexc_finish") return {sizeof(ranks::FinishedRows)};
@@ -179,6 +182,12 @@ std::string words_of(const void* data, std::size_t bytes) {
     return text;
 }
 
+std::string in_stream(const void* stream) {
+    return stream == nullptr ? "" : " in stream " + address(stream);
+}
+
+int record_wait() { return record("wait"), 0; }
+
 // What a driver refuses: a launch of nothing.
 bool is_empty(const unsigned* grid, unsigned threads) {
     return grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || threads == 0;
@@ -188,8 +197,7 @@ void record_launch(const Function& function, const unsigned* grid, unsigned thre
                    unsigned shared, bool early, void* stream, void** arguments) {
     std::string text = formatted("{} of {} grid {} {} {} threads {} shared {}{}{}\n", function.name,
                                  function.source, grid[0], grid[1], grid[2], threads, shared,
-                                 early ? " starts early" : "",
-                                 stream == nullptr ? "" : " in stream " + address(stream));
+                                 early ? " starts early" : "", in_stream(stream));
     for (std::size_t i = 0; i < function.arguments.size(); ++i) {
         const std::size_t bytes = function.arguments[i];
         text += formatted("  {} bytes:", bytes);
@@ -275,7 +283,7 @@ EXPORT int cuCtxPushCurrent_v2(void*) { return 0; }
 EXPORT int cuCtxPopCurrent_v2(void**) { return 0; }
 EXPORT int cuCtxGetCurrent(void** context) { return *context = reinterpret_cast<void*>(1), 0; }
 EXPORT int cuCtxGetDevice(int* device) { return *device = 0, 0; }
-EXPORT int cuCtxSynchronize() { return 0; }
+EXPORT int cuCtxSynchronize() { return record_wait(); }
 EXPORT int cuModuleLoadData(void** module, const void* cubin) {
     auto program = std::make_unique<Program>();
     char* rest = nullptr;
@@ -330,8 +338,9 @@ EXPORT int cuMemAlloc_v2(DevicePointer* memory, std::size_t bytes) {
     return 0;
 }
 EXPORT int cuMemFree_v2(DevicePointer) { return 0; }
-EXPORT int cuMemsetD8Async(DevicePointer memory, unsigned char byte, std::size_t bytes, void*) {
-    record(formatted("fill {:x} with {} for {} bytes", memory, byte, bytes));
+EXPORT int cuMemsetD8Async(DevicePointer memory, unsigned char byte, std::size_t bytes,
+                           void* stream) {
+    record(formatted("fill {:x} with {} for {} bytes{}", memory, byte, bytes, in_stream(stream)));
     return 0;
 }
 EXPORT int cuMemcpyHtoD_v2(DevicePointer, const void*, std::size_t) { return 0; }
@@ -350,7 +359,7 @@ EXPORT int cuStreamCreateWithPriority(void** stream, unsigned, int) {
     return *stream = reinterpret_cast<void*>(16), 0;
 }
 EXPORT int cuStreamDestroy_v2(void*) { return 0; }
-EXPORT int cuStreamSynchronize(void*) { return 0; }
+EXPORT int cuStreamSynchronize(void*) { return record_wait(); }
 EXPORT int cuStreamWaitEvent(void*, void*, unsigned) { return 0; }
 EXPORT int cuStreamGetCtx(void*, void** context) {
     return *context = reinterpret_cast<void*>(1), 0;
@@ -363,7 +372,7 @@ EXPORT int cuEventCreate(void** event, unsigned) { return *event = reinterpret_c
 EXPORT int cuEventDestroy_v2(void*) { return 0; }
 EXPORT int cuEventRecord(void*, void*) { return 0; }
 EXPORT int cuEventQuery(void*) { return 0; }
-EXPORT int cuEventSynchronize(void*) { return 0; }
+EXPORT int cuEventSynchronize(void*) { return record_wait(); }
 EXPORT int cuEventElapsedTime(float* milliseconds, void*, void*) { return *milliseconds = 1, 0; }
 EXPORT int cuPointerGetAttribute(void* value, int attribute, DevicePointer) {
     return *static_cast<int*>(value) = attribute == flexc::cuda::kMemoryType ? 2 : 0, 0;
