@@ -1,9 +1,9 @@
 #include "jax.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
@@ -14,6 +14,7 @@
 
 #include "flexc/flexc_c.h"
 #include "lengths.h"
+#include "place.h"
 #include "xla.h"
 
 namespace flexc::python {
@@ -21,18 +22,39 @@ namespace flexc::python {
 namespace {
 
 constexpr std::size_t kMostPlans = 1024;
+constexpr std::uintptr_t kTmaAlignment = 16; // of tensors, else other kernels take them
 
 // A compiled program with its plan for one call's sizes. A computation states all that it needs, so
 // that one that was kept on disk finds it in another process too.
 struct Prepared {
     flexc_kernel* kernel = nullptr;
     flexc_plan* plan = nullptr;
+    std::mutex mutex; // of a plan whose lengths are on a GPU: each call updates them
     std::vector<std::string> buffers;   // names, in the order of the program
     std::vector<std::string> gradients; // of them those with `grad`
     ~Prepared() {
         flexc_plan_free(plan);
         flexc_kernel_free(kernel);
     }
+};
+
+// Those of calls before, by all that they depend on.
+class PreparedCalls {
+  public:
+    std::shared_ptr<Prepared> find(const std::string& key) {
+        const std::lock_guard lock(mutex_);
+        const auto found = known_.find(key);
+        return found == known_.end() ? nullptr : found->second;
+    }
+    std::shared_ptr<Prepared> keep(std::string key, std::shared_ptr<Prepared> made) {
+        const std::lock_guard lock(mutex_);
+        if (known_.size() >= kMostPlans) known_.clear();
+        return known_.emplace(std::move(key), std::move(made)).first->second;
+    }
+
+  private:
+    std::mutex mutex_;
+    std::map<std::string, std::shared_ptr<Prepared>> known_;
 };
 
 std::int32_t dtype_of(std::int32_t xla) {
@@ -137,9 +159,9 @@ using TensorList = std::vector<flexc_tensor>;
 // One attention of a call: under vmap a call has several.
 class Attention {
   public:
-    Attention(const Attributes& attributes, const LayoutOptions& layout, bool is_backward,
-              TensorList arguments, TensorList results)
-        : attributes_(attributes), layout_(layout), is_backward_(is_backward),
+    Attention(const Place& place, const Attributes& attributes, const LayoutOptions& layout,
+              bool is_backward, TensorList arguments, TensorList results)
+        : place_(place), attributes_(attributes), layout_(layout), is_backward_(is_backward),
           arguments_(std::move(arguments)), results_(std::move(results)), lengths_(nullptr) {}
 
     // "" or what is wrong.
@@ -166,50 +188,67 @@ class Attention {
         for (std::size_t i = 0; is_backward_ && i < prepared->gradients.size(); ++i)
             gradients.push_back(
                 {sizeof(flexc_named_tensor), 0, prepared->gradients[i].c_str(), &results_[3 + i]});
-        clear_rows();
-        const std::size_t bytes = flexc_plan_workspace_bytes(prepared->plan);
-        const std::unique_ptr<void, decltype(&std::free)> memory(
-            bytes == 0 ? nullptr : std::aligned_alloc(256, (bytes + 255) / 256 * 256), &std::free);
-        if (bytes != 0 && memory == nullptr) return "out of memory";
-        const flexc_workspace workspace = {sizeof workspace, 0, memory.get(), bytes};
-        const flexc_tensor* a = arguments_.data();
-        const flexc_tensor* r = results_.data();
+        Scratch workspace(place_);
+        if (std::string problem = workspace.take(flexc_plan_workspace_bytes(prepared->plan));
+            !problem.empty())
+            return problem;
+        std::unique_lock order(prepared->mutex, std::defer_lock);
         flexc_error* error = nullptr;
+        if (has_lengths_on_gpu()) {
+            order.lock();
+            const flexc_length_tensors lengths = lengths_.on_device();
+            flexc_plan_update_length_tensors(prepared->kernel, prepared->plan, &lengths,
+                                             place_.stream(), &error);
+            if (error != nullptr) return text_of(error);
+        }
         if (is_backward_) {
-            const flexc_backward_tensors all = {sizeof all, 0,     a,     a + 1, a + 2, a + 3,
-                                                a + 4,      a + 5, a + 6, r,     r + 1, r + 2};
+            const flexc_backward_tensors all = backward_tensors();
             flexc_backward(prepared->kernel, prepared->plan, &all, buffers.data(), buffers.size(),
-                           gradients.data(), gradients.size(), &workspace, nullptr, &error);
+                           gradients.data(), gradients.size(), workspace.get(), place_.stream(),
+                           &error);
         } else {
-            const flexc_forward_tensors all = {sizeof all, 0, a, a + 1, a + 2, r, r + 1};
+            const flexc_forward_tensors all = forward_tensors();
             flexc_forward(prepared->kernel, prepared->plan, &all, buffers.data(), buffers.size(),
-                          &workspace, nullptr, &error);
+                          workspace.get(), place_.stream(), &error);
         }
         return text_of(error);
     }
 
   private:
-    // Rows of no request are 0.
-    void clear_rows() const {
-        const auto clear = [](const flexc_tensor& tensor) {
-            std::memset(tensor.data, 0, elements_of(tensor) * flexc_dtype_size(tensor.dtype));
-        };
-        const bool queries = layout_.queries == FLEXC_LAYOUT_RAGGED;
-        const bool keys = layout_.keys == FLEXC_LAYOUT_RAGGED;
-        if (queries) clear(results_[0]);
-        if (is_backward_ ? keys : queries) clear(results_[1]);
-        if (is_backward_ && keys) clear(results_[2]);
+    bool has_lengths_on_gpu() const { return place_.is_gpu() && !layout_.is_dense(); }
+
+    flexc_forward_tensors forward_tensors() const {
+        const flexc_tensor *a = arguments_.data(), *r = results_.data();
+        const flexc_tensor *out = is_backward_ ? a + 3 : r, *lse = is_backward_ ? a + 4 : r + 1;
+        return {sizeof(flexc_forward_tensors), 0, a, a + 1, a + 2, out, lse};
+    }
+    flexc_backward_tensors backward_tensors() const {
+        const flexc_tensor *a = arguments_.data(), *r = results_.data();
+        const flexc_backward_tensors all = {sizeof all, 0,     a,     a + 1, a + 2, a + 3,
+                                            a + 4,      a + 5, a + 6, r,     r + 1, r + 2};
+        return all;
     }
 
     std::shared_ptr<Prepared> prepare() {
-        static auto& mutex = *new std::mutex;
-        static auto& known = *new std::map<std::string, std::shared_ptr<Prepared>>;
+        static auto& on_cpu = *new PreparedCalls;
+        static auto& on_gpus = *new PreparedCalls; // which lengths on a CPU never push out
+        PreparedCalls& calls = place_.is_gpu() ? on_gpus : on_cpu;
+        std::string key = this->key();
+        if (std::shared_ptr<Prepared> known = calls.find(key)) return known;
+        std::shared_ptr<Prepared> made = make();
+        return made == nullptr ? nullptr : calls.keep(std::move(key), std::move(made));
+    }
+
+    std::string key() const {
         std::string key;
         for (const std::string* text :
              {&attributes_.program, &attributes_.mask_mod, &attributes_.sink, &attributes_.params,
               &attributes_.layout, &attributes_.lengths})
             key += *text + '\0';
-        key.append(reinterpret_cast<const char*>(&attributes_.scale), sizeof attributes_.scale);
+        const auto add = [&key](const auto& value) {
+            key.append(reinterpret_cast<const char*>(&value), sizeof value);
+        };
+        add(attributes_.scale);
         key += (is_backward_ ? "b" : "f") + std::to_string(arguments_[0].dtype);
         const auto add_shape = [&](const flexc_tensor& tensor) {
             for (std::int32_t d = 0; d < tensor.rank; ++d)
@@ -219,19 +258,20 @@ class Attention {
         std::for_each_n(arguments_.begin(), 3, add_shape);
         for (std::size_t i = own; i < arguments_.size(); ++i)
             add_shape(arguments_[i]);
+        if (place_.is_gpu()) {
+            // The lengths of a plan are updated in the order of one stream.
+            add(place_.index());
+            add(place_.stream());
+            for (const TensorList* all : {&arguments_, &results_})
+                for (const flexc_tensor& tensor : *all)
+                    add(std::bit_cast<std::uintptr_t>(tensor.data) % kTmaAlignment == 0);
+            return key;
+        }
         // Calls with equal lengths share a plan, as those of a model's layers.
         for (std::size_t i = own; i < own + words_of(attributes_.lengths).size(); ++i)
             key.append(static_cast<const char*>(arguments_[i].data),
                        elements_of(arguments_[i]) * sizeof(std::int32_t));
-        {
-            const std::lock_guard lock(mutex);
-            if (const auto found = known.find(key); found != known.end()) return found->second;
-        }
-        std::shared_ptr<Prepared> made = make();
-        if (made == nullptr) return nullptr;
-        const std::lock_guard lock(mutex);
-        if (known.size() >= kMostPlans) known.clear();
-        return known.emplace(std::move(key), std::move(made)).first->second;
+        return key;
     }
 
     std::shared_ptr<Prepared> make() {
@@ -242,7 +282,8 @@ class Attention {
         options.dtype = arguments_[0].dtype;
         options.head_dim = static_cast<std::int32_t>(last_dim(arguments_[0]));
         options.head_dim_v = static_cast<std::int32_t>(last_dim(arguments_[2]));
-        options.device = FLEXC_DEVICE_CPU;
+        options.device = place_.device();
+        options.device_index = place_.index();
         options.forward_only = is_backward_ ? 0 : 1;
         options.query_layout = layout_.queries;
         options.key_layout = layout_.keys;
@@ -282,10 +323,21 @@ class Attention {
             sizes.kv_heads = k[2];
         }
         if (layout_.queries != FLEXC_LAYOUT_DENSE)
-            sizes.q_len = layout_.q_len < 0 ? lengths_.most_queries() : layout_.q_len;
+            sizes.q_len = layout_.q_len < 0 ? most_queries() : layout_.q_len;
         if (layout_.keys != FLEXC_LAYOUT_DENSE)
-            sizes.kv_len = layout_.kv_len < 0 ? lengths_.most_keys(paging) : layout_.kv_len;
+            sizes.kv_len = layout_.kv_len < 0 ? most_keys(paging) : layout_.kv_len;
         return sizes;
+    }
+
+    // Of one request: what the lengths say, or on a GPU, which alone reads them, what the shapes
+    // have room for.
+    std::int64_t most_queries() const {
+        return place_.is_gpu() ? arguments_[0].shape[0] : lengths_.most_queries();
+    }
+    std::int64_t most_keys(const flexc_lengths& paging) const {
+        if (!place_.is_gpu()) return lengths_.most_keys(paging);
+        return layout_.keys == FLEXC_LAYOUT_PAGED ? lengths_.most_pages() * paging.page_size
+                                                  : arguments_[1].shape[0];
     }
 
     void plan(Prepared& made, flexc_error*& error) {
@@ -293,11 +345,17 @@ class Attention {
         paging.struct_size = sizeof paging;
         paging.query_start = layout_.query_start;
         const flexc_sizes all = sizes(paging);
-        const flexc_lengths lengths = lengths_.on_host(paging);
+        flexc_lengths lengths = place_.is_gpu() ? paging : lengths_.on_host(paging);
+        lengths.on_device = place_.is_gpu() ? 1 : 0;
+        const flexc_forward_tensors forward = forward_tensors();
+        const flexc_backward_tensors backward =
+            is_backward_ ? backward_tensors() : flexc_backward_tensors{};
         flexc_plan_options options = {};
         options.struct_size = sizeof options;
         options.has_scale = std::isnan(attributes_.scale) ? 0 : 1;
         options.scale = std::isnan(attributes_.scale) ? 0 : attributes_.scale;
+        options.forward = &forward;
+        options.backward = is_backward_ ? &backward : nullptr;
         options.lengths = layout_.is_dense() ? nullptr : &lengths;
         // Buffers say the sizes that they alone have; later ones may hold something else.
         options.block_mask_per_call = 1;
@@ -316,10 +374,11 @@ class Attention {
         for (std::size_t i = 0; first + i < arguments_.size(); ++i)
             buffers.push_back(
                 {sizeof(flexc_named_tensor), 0, made.buffers[i].c_str(), &arguments_[first + i]});
-        flexc_plan_create(made.kernel, &all, buffers.data(), buffers.size(), nullptr, &options,
-                          &made.plan, &error);
+        flexc_plan_create(made.kernel, &all, buffers.data(), buffers.size(), place_.stream(),
+                          &options, &made.plan, &error);
     }
 
+    const Place& place_;
     const Attributes& attributes_;
     const LayoutOptions& layout_;
     bool is_backward_;
@@ -344,7 +403,10 @@ bool read(const xla::Values& values, TensorList& tensors) {
 }
 
 // "" or what is wrong.
-std::string run(const xla::Call& call, bool is_backward) {
+std::string run(const xla::Call& call, bool is_backward, bool is_on_gpu) {
+    Place place;
+    if (is_on_gpu)
+        if (std::string problem = place.find_gpu(call); !problem.empty()) return problem;
     Attributes attributes;
     attributes.read(call.attributes);
     const LayoutOptions layout(attributes.layout);
@@ -370,7 +432,8 @@ std::string run(const xla::Call& call, bool is_backward) {
         count *= static_cast<std::size_t>(results[0].shape[i]);
     for (std::size_t i = 0; i < count; ++i) {
         std::string problem =
-            Attention(attributes, layout, is_backward, parts(arguments), parts(results)).run();
+            Attention(place, attributes, layout, is_backward, parts(arguments), parts(results))
+                .run();
         if (!problem.empty()) return problem;
         for (std::size_t dim = leading; dim-- > 0 && ++at[dim] == results[0].shape[dim];)
             at[dim] = 0;
@@ -378,7 +441,7 @@ std::string run(const xla::Call& call, bool is_backward) {
     return "";
 }
 
-xla::Error* handle(xla::Call* call, bool is_backward) noexcept {
+template <bool is_backward, bool is_on_gpu> xla::Error* handle(xla::Call* call) noexcept {
     for (xla::Extension* extension = call->header.extensions; extension != nullptr;
          extension = extension->next)
         if (extension->type == 1) {
@@ -386,12 +449,14 @@ xla::Error* handle(xla::Call* call, bool is_backward) noexcept {
             metadata.version.major = 0;
             // A runtime that does not give its interface here has the first version.
             metadata.version.minor = call->api == nullptr ? 1 : call->api->version.minor;
+            // Not for XLA's command buffers: replays would use a workspace that others have then.
+            metadata.traits = 0;
             return nullptr;
         }
     if (call->stage != xla::kExecute) return nullptr;
     std::string problem;
     try {
-        problem = run(*call, is_backward);
+        problem = run(*call, is_backward, is_on_gpu);
     } catch (...) {
         problem = "out of memory";
     }
@@ -400,19 +465,23 @@ xla::Error* handle(xla::Call* call, bool is_backward) noexcept {
     return call->api->create_error(&create);
 }
 
-xla::Error* forward_handler(xla::Call* call) noexcept { return handle(call, false); }
-xla::Error* backward_handler(xla::Call* call) noexcept { return handle(call, true); }
-
-Object capsule(xla::Error* (*handler)(xla::Call*) noexcept) {
-    return Object::take(
+// (name, platform, capsule)
+Object entry(const char* name, const char* platform, xla::Error* (*handler)(xla::Call*) noexcept) {
+    const Object capsule = Object::take(
         PyCapsule_New(reinterpret_cast<void*>(handler), "xla._CUSTOM_CALL_TARGET", nullptr));
+    return capsule ? Object::take(Py_BuildValue("(ssO)", name, platform, capsule.get())) : Object();
 }
 
 } // namespace
 
 PyObject* jax_handlers(PyObject*, PyObject*) {
-    const Object forward = capsule(forward_handler), backward = capsule(backward_handler);
-    return forward && backward ? PyTuple_Pack(2, forward.get(), backward.get()) : nullptr;
+    constexpr const char *kForward = "flexc_forward", *kBackward = "flexc_backward";
+    const Object all[] = {
+        entry(kForward, "cpu", handle<false, false>), entry(kBackward, "cpu", handle<true, false>),
+        entry(kForward, "CUDA", handle<false, true>), entry(kBackward, "CUDA", handle<true, true>)};
+    if (!std::ranges::all_of(all, [](const Object& one) { return static_cast<bool>(one); }))
+        return nullptr;
+    return PyTuple_Pack(4, all[0].get(), all[1].get(), all[2].get(), all[3].get());
 }
 
 } // namespace flexc::python

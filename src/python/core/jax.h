@@ -5,7 +5,7 @@
 
 namespace flexc::python {
 
-PyObject* jax_handlers(PyObject* module,
-                       PyObject* arguments); // () -> (forward, backward), capsules
+// () -> ((name, platform, capsule), ...)
+PyObject* jax_handlers(PyObject* module, PyObject* arguments);
 
 } // namespace flexc::python

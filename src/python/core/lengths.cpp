@@ -256,6 +256,12 @@ std::int64_t Lengths::most_keys(const Paging& paging) const {
     return most;
 }
 
+std::int64_t Lengths::most_pages() const {
+    const Numbers& table = arrays_[Name::page_table];
+    return table.is_given ? table.tensor.shape[1]
+                          : static_cast<std::int64_t>(arrays_[Name::page_indices].count);
+}
+
 std::int64_t Lengths::query_rows() const {
     const Numbers& cu_seqlens = arrays_[Name::cu_seqlens_q];
     return cu_seqlens.count == 0 ? 0 : cu_seqlens.data[cu_seqlens.count - 1];

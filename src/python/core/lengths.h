@@ -23,8 +23,7 @@ class Lengths {
     // A dict of arrays by the names of flexc_lengths, some of them None, for a kernel of this
     // device. false: there is an exception.
     bool read(PyObject* dict, std::int32_t device, std::int32_t device_index);
-    // The same of one array by its name: contiguous i32 in host memory. false: there is no such
-    // name.
+    // The same of one array by its name: contiguous i32. false: there is no such name.
     bool put(std::string_view name, const flexc_tensor& tensor);
     // The page table has a row for each request. false: there is an exception.
     bool check_table(std::int64_t batch) const;
@@ -40,6 +39,8 @@ class Lengths {
     // Of one request, and rows of packed tensors, by arrays in host memory.
     std::int64_t most_queries() const;
     std::int64_t most_keys(const Paging& paging) const;
+    // Of one request's pages, by the shapes of arrays.
+    std::int64_t most_pages() const;
     std::int64_t query_rows() const;
     std::int64_t key_rows() const;
 

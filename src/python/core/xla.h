@@ -44,11 +44,59 @@ struct ErrorCreate {
 };
 inline constexpr std::int32_t kInvalidArgument = 3;
 
+struct ErrorText {
+    Header header;
+    Error* error;
+    const char* message; // lives as long as the error
+};
+
+struct ErrorDestroy {
+    Header header;
+    Error* error;
+};
+
+struct StreamGet {
+    Header header;
+    void* context;
+    void* stream;
+};
+
+struct MemoryAllocate {
+    Header header;
+    void* context;
+    std::size_t size;
+    std::size_t alignment; // 16 at most
+    void* data;
+};
+
+struct MemoryFree {
+    Header header;
+    void* context;
+    std::size_t size;
+    void* data;
+};
+
+struct DeviceOrdinalGet {
+    Header header;
+    void* context;
+    std::int32_t ordinal;
+};
+
+// Later versions have more at its end; its size says how much of it there is.
 struct Api {
     Header header;
     Version version;
     const void* internal;
     Error* (*create_error)(ErrorCreate*);
+    void (*error_text)(ErrorText*);
+    void (*destroy_error)(ErrorDestroy*);
+    const void* register_handler;
+    Error* (*stream)(StreamGet*);
+    const void* types_and_states[4];
+    Error* (*allocate)(MemoryAllocate*);
+    Error* (*free)(MemoryFree*);
+    const void* threads_futures_and_run[6];
+    Error* (*device_ordinal)(DeviceOrdinalGet*);
 };
 
 struct Text {

@@ -1,4 +1,4 @@
-"""Attention by a flexc program on JAX's arrays, on the CPU, with gradients, and under jit and vmap."""
+"""Attention by a flexc program on JAX's arrays, on CPUs and NVIDIA GPUs, with gradients, and under jit and vmap."""
 import functools
 import math
 from typing import NamedTuple, Optional, Tuple
@@ -13,8 +13,8 @@ from .kernel import check
 __all__ = ["attention"]
 
 _FORWARD, _BACKWARD = "flexc_forward", "flexc_backward"
-for _name, _handler in zip((_FORWARD, _BACKWARD), _core.jax_handlers()):
-    jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
+for _name, _platform, _handler in _core.jax_handlers():
+    jax.ffi.register_ffi_target(_name, _handler, platform=_platform)
 
 
 class _Call(NamedTuple):
@@ -58,7 +58,8 @@ def attention(q, k, v, program="score", buffers=None, params=None, scale=None, r
     cu_seqlens_k, k and v are, [TOTAL_K, H_KV, D]. With page_table, or page_indptr, page_indices and last_page_len, k
     and v are caches, [PAGES, PAGE_SIZE, H_KV, D], which have no gradients. Rows of no request are 0.
 
-    q_len, kv_len: the most that one request may have; if not given, the most that one has
+    q_len, kv_len: the most that one request may have; if not given, the most that one has, or on a GPU, whose lengths
+        the host does not read, as many as the shapes have room for
     """
     q, k, v = map(jnp.asarray, (q, k, v))
     lengths = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqused_q": seqused_q,
@@ -115,13 +116,18 @@ def _check(q, k, v, lengths, query_layout, key_layout):
     for name, array in lengths.items():
         if not jnp.issubdtype(array.dtype, jnp.integer):
             raise errors.InvalidOption(f"{name}: expected integers, not {array.dtype}")
+        if array.ndim != (2 if name == "page_table" else 1):
+            dims = "[B, MAX_PAGES]" if name == "page_table" else "one dim"
+            raise errors.InvalidOption(f"{name}: expected {dims}, not the shape {array.shape}")
     if query_layout == key_layout == "dense" and lengths:
         raise errors.InvalidOption(f"{next(iter(lengths))}: q, k and v are dense without cu_seqlens_q, cu_seqlens_k or "
                                    "pages, and have no lengths")
     for array in (q, k, v):
         if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
-            if any(device.platform != "cpu" for device in array.devices()):
-                raise errors.Unsupported("flexc.jax computes on the CPU; flexc.compile has kernels for GPUs")
+            for device in array.devices():
+                if device.platform not in ("cpu", "gpu", "cuda"):
+                    raise errors.Unsupported("flexc.jax computes on CPUs and NVIDIA GPUs, where jax.device_put moves "
+                                             f"arrays to, not on {device}")
 
 
 def _last(function):
@@ -134,29 +140,38 @@ def _last(function):
     return wrapped
 
 
+def _cleared(call, lengths, name, *packed):
+    """Rows of no request are 0 in packed results, of which a call writes the others."""
+    if name not in call.lengths.split():
+        return packed
+    end = lengths[call.lengths.split().index(name)][-1]
+    return tuple(jnp.where((jnp.arange(len(x)) < end).reshape(-1, *[1] * (x.ndim - 1)), x, 0) for x in packed)
+
+
 @_last
-def _forward_call(call, q, k, v, *rest):
+def _forward_call(call, q, k, v, lengths, buffers):
     rows = q.shape[:-1]
     results = jax.ShapeDtypeStruct((*rows, v.shape[-1]), q.dtype), jax.ShapeDtypeStruct(rows, jnp.float32)
-    return tuple(call.run(_FORWARD, results, q, k, v, *rest))
+    return _cleared(call, lengths, "cu_seqlens_q", *call.run(_FORWARD, results, q, k, v, *lengths, *buffers))
 
 
 @_last
 def _backward_call(call, q, k, v, out, lse, d_out, d_lse, lengths, buffers):
     results = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q, k, v)) + tuple(
         jax.ShapeDtypeStruct(buffer.shape, jnp.float32) for buffer, grad in zip(buffers, call.grads) if grad)
-    return tuple(call.run(_BACKWARD, results, q, k, v, out, lse, d_out, d_lse, *lengths, *buffers))
+    dq, dk, dv, *gradients = call.run(_BACKWARD, results, q, k, v, out, lse, d_out, d_lse, *lengths, *buffers)
+    return (*_cleared(call, lengths, "cu_seqlens_q", dq), *_cleared(call, lengths, "cu_seqlens_k", dk, dv), *gradients)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def _attention(q, k, v, lengths, buffers, call):
-    return _forward_call(call, q, k, v, *lengths, *buffers)
+    return _forward_call(call, q, k, v, lengths, buffers)
 
 
 def _forward(q, k, v, lengths, buffers, call):
     if call.key_layout == "paged":
         raise errors.Unsupported("caches of pages have no gradients; with cu_seqlens_k keys are ragged, and have them")
-    out, lse = _forward_call(call, q, k, v, *lengths, *buffers)
+    out, lse = _forward_call(call, q, k, v, lengths, buffers)
     return (out, lse), (q, k, v, out, lse, lengths, buffers)
 
 
