@@ -20,7 +20,7 @@ std::string Place::find_gpu(const xla::Call& call) {
     call_ = &call;
     device_ = FLEXC_DEVICE_CUDA;
     if (!has_device_ordinal(*call.api))
-        return "this version of JAX does not tell on which GPU a call is; a newer one does";
+        return "flexc.jax on GPUs needs JAX 0.6.2 or later, which tells on which GPU a call is";
     xla::DeviceOrdinalGet device = {{sizeof device, nullptr}, call.context, 0};
     if (xla::Error* error = call.api->device_ordinal(&device)) return text_of(error);
     xla::StreamGet stream = {{sizeof stream, nullptr}, call.context, nullptr};
