@@ -44,9 +44,8 @@ class Emitter {
     Emitter(const passes::Mod& mod, const passes::ScoreParts& parts,
             const plan::KernelConfig& config, const EmitOptions& options)
         : mod_(mod), parts_(parts), config_(config), options_(options),
-          layout_(mod_, roots(), options.dtype != DType::f32) {
-        if (config.is_warp_specialized && is_backward(config.kind))
-            layout_.split_positions(options.dtype == DType::bf16);
+          layout_(mod_, roots(), precision()) {
+        if (config.is_warp_specialized && is_backward(config.kind)) layout_.split_positions();
         if (config.is_warp_specialized || config.specialized)
             layout_.use_narrow_offsets(roots(), config.key_width);
         if (stages_tables()) layout_.stage_tables(parts_.staged);
@@ -91,12 +90,20 @@ class Emitter {
                      emit_table_gradients(layout_, gradients(), tile_sums(config_)) +
                      emit_shifted_gradients(layout_, gradients(), tile_sums(config_));
         if (is_delta()) text_ += emit_row_gradients(layout_, gradients());
-        text_ += emit_sink(mod_, config_, options_.dtype != DType::f32);
+        text_ += emit_sink(mod_, config_, std::min(precision(), passes::Precision::fast));
         text_ += "} // namespace mod\n";
         return std::move(text_);
     }
 
   private:
+    // What is far below the rounding of weights.
+    passes::Precision precision() const {
+        if (options_.dtype == DType::f32) return passes::Precision::exact;
+        const bool is_hopper =
+            config_.specialized || (config_.is_warp_specialized && is_backward(config_.kind));
+        return is_hopper && options_.dtype == DType::bf16 ? passes::Precision::rough
+                                                          : passes::Precision::fast;
+    }
     // Kernels that only pass over rows know no program, so that all programs share them, unless
     // they have gradients of rows or sinks.
     bool has_program() const {
@@ -270,6 +277,8 @@ class Emitter {
             for (const NodeId id : layout_.kept(place))
                 text_ += formatted("    {} {};\n", spelling(layout_.type(id)),
                                    value_name(mod_.program, id));
+            for (const NodeId divisor : layout_.divisors(place))
+                text_ += formatted("    float {};\n", reciprocal_name(divisor));
             for (const NodeId read : layout_.narrow_reads())
                 if (place == Place::head)
                     text_ += formatted(
@@ -321,6 +330,9 @@ class Emitter {
         std::string fields;
         for (const NodeId id : kept)
             fields += (fields.empty() ? "" : ", ") + body.text_as(id, layout_.type(id));
+        for (const NodeId divisor : layout_.divisors(place))
+            fields += formatted("{}flexc_reciprocal({})", fields.empty() ? "" : ", ",
+                                unbracketed(body.text(divisor)));
         for (const NodeId read : layout_.narrow_reads())
             if (const std::string part = offset_part(body, read, place); !part.empty())
                 fields += (fields.empty() ? "" : ", ") + part;

@@ -88,7 +88,8 @@ bool knows_sink(const passes::Mod& mod, const plan::KernelConfig& config) {
            (config.kind == plan::KernelKind::forward || config.kind == plan::KernelKind::delta);
 }
 
-std::string emit_sink(const passes::Mod& mod, const plan::KernelConfig& config, bool fast) {
+std::string emit_sink(const passes::Mod& mod, const plan::KernelConfig& config,
+                      passes::Precision most) {
     const bool is_delta = config.kind == plan::KernelKind::delta;
     // Of the generic kernels, which take a row's lse as it is where there is none.
     if (takes_lse(config))
@@ -109,15 +110,15 @@ std::string emit_sink(const passes::Mod& mod, const plan::KernelConfig& config, 
     }
     const passes::Mod flat = without_places(mod);
     std::vector<NodeId> roots = {mod.sink};
-    text += value(Layout(flat, roots, fast), mod.sink);
+    text += value(Layout(flat, roots, most), mod.sink);
     if (!is_delta) return text;
     roots.clear();
-    const Layout all(flat, roots, fast);
+    const Layout all(flat, roots, most);
     for (const passes::ReadGradient& gradient : mod.sink_gradients) {
         const std::vector<NodeId> needed = roots_of(all, gradient);
         roots.insert(roots.end(), needed.begin(), needed.end());
     }
-    return text + gradients(Layout(flat, roots, fast), mod.sink_gradients);
+    return text + gradients(Layout(flat, roots, most), mod.sink_gradients);
 }
 
 } // namespace flexc::cuda

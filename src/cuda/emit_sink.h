@@ -5,13 +5,15 @@
 #include <string>
 
 #include "passes/mod.h"
+#include "passes/precision.h"
 #include "plan/kernel.h"
 
 namespace flexc::cuda {
 
 // Whether this kernel computes the sink.
 bool knows_sink(const passes::Mod& mod, const plan::KernelConfig& config);
-// `fast` as Layout's.
-std::string emit_sink(const passes::Mod& mod, const plan::KernelConfig& config, bool fast);
+// `most` as Layout's.
+std::string emit_sink(const passes::Mod& mod, const plan::KernelConfig& config,
+                      passes::Precision most);
 
 } // namespace flexc::cuda

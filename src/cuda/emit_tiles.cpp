@@ -87,7 +87,7 @@ std::string side_function(const Layout& layout, Place place, std::string_view fu
 } // namespace
 
 TileFacts tile_facts(const passes::Mod& mod) {
-    const Layout layout(mod, {mod.mask}, false);
+    const Layout layout(mod, {mod.mask}, passes::Precision::exact);
     return {static_cast<int>(layout.kept(Place::row).size()),
             static_cast<int>(layout.kept(Place::column).size())};
 }

@@ -17,6 +17,7 @@ namespace flexc::cuda {
 using ir::NodeId;
 using ir::Op;
 using passes::Place;
+using passes::Precision;
 using Kind = passes::ArgumentSlot::Kind;
 
 namespace {
@@ -28,11 +29,17 @@ bool compares_integers(Op op) {
     return op == Op::ilt || op == Op::ile || op == Op::ieq || op == Op::ine;
 }
 
-std::string_view spelling(Op op, bool fast) {
-    if (fast) {
+std::string_view spelling(Op op, Precision precision) {
+    if (precision == Precision::rough) {
+        if (op == Op::tanh) return "tanh_fast($x)";
+        if (op == Op::sigmoid) return "flexc_rough_sigmoid($x)";
+        if (op == Op::erf) return "flexc_rough_erf($x)";
+    }
+    if (precision != Precision::exact) {
         if (op == Op::fdiv) return "flexc_fast_divide($x, $y)";
         if (op == Op::exp) return "flexc_fast_exp($x)";
         if (op == Op::sigmoid) return "flexc_fast_sigmoid($x)";
+        if (op == Op::softplus) return "flexc_fast_softplus($x)";
     }
     return ir::info(op).cuda;
 }
@@ -126,6 +133,8 @@ std::pair<std::string, std::vector<std::string>> without_at(const std::string& t
 
 } // namespace
 
+std::string reciprocal_name(NodeId divisor) { return formatted("reciprocal_{}", divisor); }
+
 Body::Body(const Layout& layout, Place here, std::string access)
     : layout_(&layout), here_(here), access_(std::move(access)) {}
 
@@ -163,7 +172,7 @@ void Body::compute(const std::vector<NodeId>& roots) {
         const Op op = layout_->node(id).op;
         has_guesses_ = has_guesses_ || !int_of_log(id).empty();
         instructions_ +=
-            passes::instructions_of(op, layout_->is_fast(id), layout_->type(id) == CType::wide);
+            passes::instructions_of(op, layout_->precision(id), layout_->type(id) == CType::wide);
         const bool is_long =
             uses.at(id) > 1 || op == Op::read || expression.size() > kLongExpression;
         if (is_long && op != Op::sum) {
@@ -336,6 +345,9 @@ std::string Body::operation(NodeId id) const {
     if (node.op == Op::real_to_int && integers == CType::narrow)
         return "flexc_to_narrow_int(" + unbracketed(text(node.operands[0])) + ")";
 
+    if (layout_->has_reciprocal(id))
+        return formatted("({} * {})", text(node.operands[0]), reciprocal(node.operands[1]));
+
     const auto operand_text = [&](NodeId operand) {
         const bool is_integer = layout_->node(operand).type == ir::Type::integer;
         return is_integer && node.op != Op::int_to_real ? text_as(operand, integers)
@@ -343,12 +355,10 @@ std::string Body::operation(NodeId id) const {
     };
     if (node.op == Op::int_to_real && layout_->is_fast(id))
         if (std::string split = split_position(node.operands[0]); !split.empty()) return split;
-    const bool rough = node.op == Op::tanh && layout_->is_rough() && layout_->is_fast(id);
-    const std::string_view pattern = rough          ? "tanh_fast($x)"
-                                     : is_plain(id) ? plain_spelling(node.op)
+    const std::string_view pattern = is_plain(id) ? plain_spelling(node.op)
                                      : layout_->wraps(id) && !wrapping_spelling(node.op).empty()
                                          ? wrapping_spelling(node.op)
-                                         : spelling(node.op, layout_->is_fast(id));
+                                         : spelling(node.op, layout_->precision(id));
     std::string result;
     for (std::size_t i = 0; i < pattern.size(); ++i) {
         if (pattern[i] == '$' && i + 1 < pattern.size()) {
@@ -361,6 +371,13 @@ std::string Body::operation(NodeId id) const {
         }
     }
     return result;
+}
+
+std::string Body::reciprocal(NodeId divisor) const {
+    const ir::Node& node = layout_->node(divisor);
+    if (node.op == Op::const_real) return real_literal(1 / node.real);
+    return formatted("{}{}.{}", access_, passes::name(layout_->place(divisor)),
+                     reciprocal_name(divisor));
 }
 
 // int(log(x) / c) or int(log(x) * c), whose logarithm need not be found exactly for most x; or "".

@@ -11,6 +11,7 @@
 
 #include "cuda/names.h"
 #include "passes/mod.h"
+#include "passes/precision.h"
 #include "passes/staged_table.h"
 
 namespace flexc::cuda {
@@ -22,8 +23,8 @@ const char* spelling(CType type);
 class Layout {
   public:
     // The roots of all functions that will be written.
-    // `fast` allows a few roundings of error where no step (floor, comparison, int) can see them.
-    Layout(const passes::Mod& mod, const std::vector<ir::NodeId>& roots, bool fast);
+    // `most`: as rough as values may be, see passes/precision.h.
+    Layout(const passes::Mod& mod, const std::vector<ir::NodeId>& roots, passes::Precision most);
 
     const passes::Mod& mod() const { return *mod_; }
     const ir::Node& node(ir::NodeId id) const { return mod_->program.graph[id]; }
@@ -37,20 +38,16 @@ class Layout {
     bool is_repeated(ir::NodeId id) const;
     // Changes with the counter of a sum.
     bool is_of_term(ir::NodeId id) const { return mod_->counters[id] != ir::kNoNode; }
-    bool is_fast(ir::NodeId id) const { return fast_[id]; }
+    passes::Precision precision(ir::NodeId id) const { return precisions_[id]; }
+    bool is_fast(ir::NodeId id) const { return precision(id) != passes::Precision::exact; }
     // For kernels whose elements lie at constant distances from one that is known as first_q,
     // first_kv: what is affine in both becomes a float that is computed there, plus a constant.
-    // rough: tanh may have an error of 2^-11, as the bf16 weights that follow from it.
-    void split_positions(bool rough) {
-        splits_positions_ = true;
-        rough_ = rough;
-    }
+    void split_positions() { splits_positions_ = true; }
     bool splits_positions() const { return splits_positions_; }
     // For kernels that take buffers whose offsets have room in 32 bits, where elements find them:
     // plan::small_buffers().
     // key_width: of the kernel's 2-D key index; 0 for none.
     void use_narrow_offsets(const std::vector<ir::NodeId>& roots, int key_width);
-    bool is_rough() const { return rough_; }
     // For kernels that keep these tables on chip: what places there are computed from has 32 bits.
     // Null for a read of no such table.
     void stage_tables(const passes::StagedTables& staged);
@@ -67,6 +64,11 @@ class Layout {
     // Reads of elements that have narrow offsets. What rows and columns know of these is kept with
     // their values: Body::offset_part().
     const std::vector<ir::NodeId>& narrow_reads() const { return narrow_reads_; }
+    // A quotient of an element by one number of all of a head's, which may be a few roundings off:
+    // the element is multiplied by the reciprocal.
+    bool has_reciprocal(ir::NodeId quotient) const;
+    // What reciprocals the place keeps, but for those of constants.
+    std::vector<ir::NodeId> divisors(passes::Place place) const;
     // Values that a place computes for later ones, in the order of the graph.
     const std::vector<ir::NodeId>& kept(passes::Place place) const {
         return kept_[static_cast<std::size_t>(place)];
@@ -76,19 +78,23 @@ class Layout {
 
   private:
     void keep(const std::vector<ir::NodeId>& roots);
+    void find_divisors(const std::vector<ir::NodeId>& roots);
     void narrow_clamped();
-    void protect_steps();
     CType type_of(ir::NodeId id) const;
 
     const passes::Mod* mod_;
     std::vector<ArgumentField> fields_;
     std::vector<CType> types_;
-    std::vector<bool> fast_;
+    std::vector<passes::Precision> precisions_;
     std::array<std::vector<ir::NodeId>, 4> kept_;
     std::vector<ir::NodeId> narrow_reads_;
+    std::vector<ir::NodeId> divisors_; // that are not constant
     const passes::StagedTables* staged_ = nullptr;
-    bool splits_positions_ = false, rough_ = false;
+    bool splits_positions_ = false;
 };
+
+// The field of a place that has it.
+std::string reciprocal_name(ir::NodeId divisor);
 
 // The statements of one function.
 class Body {
@@ -145,6 +151,7 @@ class Body {
     std::string expression(ir::NodeId id);
     std::string sum(ir::NodeId id);
     std::string operation(ir::NodeId id) const;
+    std::string reciprocal(ir::NodeId divisor) const;
     bool is_plain(ir::NodeId id) const;
     std::string read(ir::NodeId id) const;
     const passes::StagedTable* staged_table(ir::NodeId read) const;

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 
 #include "cuda/expressions.h"
 
@@ -12,43 +14,46 @@ namespace {
 
 using Kind = passes::ArgumentSlot::Kind;
 
-// Operators that turn a rounding error into another number.
-bool is_step(Op op) {
-    switch (op) {
-    case Op::ffloordiv:
-    case Op::fmod:
-    case Op::fsign:
-    case Op::ffloor:
-    case Op::fceil:
-    case Op::fround:
-    case Op::ftrunc:
-    case Op::real_to_int:
-    case Op::flt:
-    case Op::fle:
-    case Op::feq:
-    case Op::fne: return true;
-    default: return false;
-    }
-}
-
 } // namespace
 
-Layout::Layout(const passes::Mod& mod, const std::vector<NodeId>& roots, bool fast)
-    : mod_(&mod), fields_(argument_fields(mod)), fast_(mod.program.graph.size(), fast) {
+Layout::Layout(const passes::Mod& mod, const std::vector<NodeId>& roots, passes::Precision most)
+    : mod_(&mod), fields_(argument_fields(mod)), precisions_(passes::precisions(mod, most)) {
     types_.reserve(mod.program.graph.size());
     for (NodeId id = 0; id < mod.program.graph.size(); ++id)
         types_.push_back(type_of(id));
     narrow_clamped();
     keep(roots);
-    protect_steps();
+    find_divisors(roots);
 }
 
-// int(48 / 3) must be 16: whatever a step depends on is computed as exactly as f32 can.
-void Layout::protect_steps() {
-    for (NodeId id = mod_->program.graph.size(); id-- > 0;)
-        if (!fast_[id] || is_step(node(id).op))
-            for (NodeId operand : node(id).operands)
-                fast_[operand] = false;
+bool Layout::has_reciprocal(NodeId quotient) const {
+    const ir::Node& value = node(quotient);
+    if (value.op != Op::fdiv || !is_fast(quotient) || place(quotient) != Place::element ||
+        is_of_term(quotient))
+        return false;
+    const ir::Node& divisor = node(value.operands[1]);
+    // That of a constant has to be a normal number.
+    if (divisor.op == Op::const_real)
+        return std::fabs(divisor.real) >= 0x1p-126 && std::fabs(divisor.real) <= 0x1p126;
+    const Place kept = place(value.operands[1]);
+    return kept == Place::launch || kept == Place::head;
+}
+
+void Layout::find_divisors(const std::vector<NodeId>& roots) {
+    for (const NodeId id : ir::reachable(mod_->program.graph, roots)) {
+        if (!has_reciprocal(id)) continue;
+        const NodeId divisor = node(id).operands[1];
+        if (node(divisor).op != Op::const_real &&
+            std::ranges::find(divisors_, divisor) == divisors_.end())
+            divisors_.push_back(divisor);
+    }
+}
+
+std::vector<NodeId> Layout::divisors(Place place) const {
+    std::vector<NodeId> found;
+    std::ranges::copy_if(divisors_, std::back_inserter(found),
+                         [&](NodeId divisor) { return this->place(divisor) == place; });
+    return found;
 }
 
 void Layout::use_narrow_offsets(const std::vector<NodeId>& roots, int key_width) {

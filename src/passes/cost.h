@@ -2,11 +2,15 @@
 #pragma once
 
 #include "passes/mod.h"
+#include "passes/precision.h"
 
 namespace flexc::passes {
 
-// About how many instructions an operator takes. is_fast: a few roundings of error are allowed.
-int instructions_of(ir::Op op, bool is_fast, bool is_wide);
+// About how many instructions an operator takes.
+int instructions_of(ir::Op op, Precision precision, bool is_wide);
+
+// How many instructions of the special function unit are among them.
+int special_functions_of(ir::Op op, Precision precision);
 
 // Whether each element computes more for a value than so many instructions, or reads a captured
 // buffer.

@@ -32,9 +32,28 @@ int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roo
         const Op op = graph[id].op;
         const bool is_computed = op == Op::read || !ir::info(op).is_leaf();
         if (is_computed && mod.place[id] == passes::Place::element)
-            instructions += passes::instructions_of(op, true, false);
+            instructions += passes::instructions_of(op, passes::Precision::fast, false);
     }
     return instructions;
+}
+
+ScoreWork score_work(const passes::Mod& mod, passes::Precision most) {
+    const ir::Graph& graph = mod.program.graph;
+    const std::vector<passes::Precision> precisions = passes::precisions(mod, most);
+    ScoreWork work;
+    for (const ir::NodeId id : ir::reachable(graph, std::span(&mod.score, 1))) {
+        const ir::Node& node = graph[id];
+        if (mod.place[id] != passes::Place::element || ir::info(node.op).is_leaf()) continue;
+        // Else reciprocals are kept.
+        const bool divides =
+            node.op == Op::fdiv && mod.place[node.operands[1]] == passes::Place::element;
+        work.instructions += node.op == Op::fdiv && !divides
+                                 ? 1
+                                 : passes::instructions_of(node.op, precisions[id], false);
+        if (node.op != Op::fdiv || divides)
+            work.special_functions += passes::special_functions_of(node.op, precisions[id]);
+    }
+    return work;
 }
 
 bool is_long(const passes::Mod& mod, std::span<const ir::NodeId> roots) {

@@ -5,6 +5,7 @@
 
 #include "ir/graph.h"
 #include "passes/mod.h"
+#include "passes/precision.h"
 
 namespace flexc::plan {
 
@@ -28,6 +29,13 @@ bool is_large(const passes::Mod& mod);
 // What the roots need for each element, in instructions, as far as this can be told before integers
 // have widths.
 int element_instructions(const passes::Mod& mod, std::span<const ir::NodeId> roots);
+
+// What a score mod takes for each element of a forward, in instructions: all, and of the special
+// function unit.
+struct ScoreWork {
+    int instructions = 0, special_functions = 0;
+};
+ScoreWork score_work(const passes::Mod& mod, passes::Precision most);
 
 // Whether that is more than kernels write out.
 bool is_long(const passes::Mod& mod, std::span<const ir::NodeId> roots);

@@ -8,6 +8,7 @@
 #include "common/element.cuh"
 #include "common/instructions.cuh"
 #include "common/math.cuh"
+#include "common/special_functions.cuh"
 #include "common/trigonometry.cuh"
 
 // --- integers: int where ranges allow it, else long long
@@ -74,6 +75,11 @@ __device__ inline float flexc_sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0
 __device__ inline float flexc_floor(float x) { return floorf(x); }
 __device__ inline float flexc_divide(float x, float y) { return x / y; }
 __device__ inline float flexc_fast_divide(float x, float y) { return divide_full(x, y); }
+// What numbers are multiplied by that would be divided by y. Finite, but for 0.
+__device__ inline float flexc_reciprocal(float y) {
+    const float inverse = 1 / y;
+    return y != 0 && fabsf(inverse) > kMostFinite ? copysignf(kMostFinite, y) : inverse;
+}
 // The floor of the true quotient: a quotient that was rounded up to a whole number is one too big.
 __device__ inline float flexc_floor_divide(float x, float y) {
     const float quotient = floorf(x / y);
@@ -95,8 +101,6 @@ __device__ inline int flexc_int_of_sqrt(float x) {
     return __float2int_rz(fmaf(fmaf(-about, about, x), 0.5f * inverse, about));
 }
 
-__device__ inline float flexc_exp(float x) { return expf(x); }
-__device__ inline float flexc_fast_exp(float x) { return exp2_fast(x * kLog2E); }
 __device__ inline float flexc_exp2(float x) { return exp2f(x); }
 __device__ inline float flexc_log(float x) { return logf(x); }
 // flexc_to_narrow_int() of log2(x) * factor, found with roundings of less than 2^-21 of either
@@ -112,25 +116,6 @@ __device__ inline int flexc_int_of_log(float x, float factor, bool& doubt) {
 }
 __device__ inline float flexc_log2(float x) { return log2f(x); }
 __device__ inline float flexc_pow(float x, float y) { return powf(x, y); }
-
-// Odd polynomial where 1 - 2 / (e^2x + 1) would cancel; relative error below 1e-6.
-__device__ inline float flexc_tanh(float x) {
-    const float size = fabsf(x);
-    const float large = fmaf(-2.0f, __fdividef(1.0f, exp2_fast(size * (2 * kLog2E)) + 1), 1.0f);
-    const float square = x * x;
-    float series = fmaf(square, 2.1869488e-2f, -5.3968254e-2f);
-    series = fmaf(square, series, 0.13333333f);
-    series = fmaf(square, series, -0.33333333f);
-    const float small = fmaf(x * square, series, x);
-    return size < 0.3f ? small : copysignf(large, x);
-}
-__device__ inline float flexc_sigmoid(float x) { return 1 / (1 + expf(-x)); }
-__device__ inline float flexc_fast_sigmoid(float x) {
-    return __fdividef(1.0f, 1 + exp2_fast(-x * kLog2E));
-}
-__device__ inline float flexc_softplus(float x) {
-    return max_nan(x, 0) + log1pf(flexc_exp(-fabsf(x)));
-}
 
 // --- captured arrays
 // -------------------------------------------------------------------------------

@@ -119,9 +119,45 @@ TEST_CASE("kernels that pass over rows do not depend on the program") {
 }
 
 TEST_CASE("what a step depends on is divided exactly") {
-    CHECK(has(text_of("score / 3", plan::KernelKind::forward), "flexc_fast_divide"));
+    CHECK(has(text_of("score / (q_idx + 1.0)", plan::KernelKind::forward), "flexc_fast_divide"));
     CHECK(!has(text_of("score / 3", plan::KernelKind::forward, DType::f32), "flexc_fast"));
     CHECK(!has(text_of("score + int(kv_idx / 3)", plan::KernelKind::forward), "flexc_fast"));
+}
+
+TEST_CASE("what all elements of a head divide by becomes a factor where roundings do no harm") {
+    const std::string text =
+        "buffer c: f32[H]\nparam p: f32\nscore_mod = (score / c[h] + score / p) / 3";
+    const std::string fast = text_of(text, plan::KernelKind::forward);
+    CHECK(has(fast, "score * at.head.reciprocal_"));
+    CHECK(has(fast, "score * at.launch.reciprocal_"));
+    CHECK(has(fast, "* 0.333333"));
+    CHECK(!has(fast, "divide(score"));
+    const std::string exact = text_of(text, plan::KernelKind::forward, DType::f32);
+    CHECK(!has(exact, "reciprocal_"));
+    CHECK(has(exact, "flexc_divide(score"));
+}
+
+TEST_CASE("tanh and what is made of it are rough where the error stays small") {
+    const auto forward = [](const std::string& score, DType dtype = DType::bf16) {
+        auto mod = test::lower_text("score_mod = " + score, 64, 64, true);
+        REQUIRE(mod.has_value());
+        plan::KernelConfig config;
+        config.kind = plan::KernelKind::backward_fused;
+        config.is_warp_specialized = true;
+        return test::emitted(*mod, config, {.dtype = dtype});
+    };
+    CHECK(has(forward("score + tanh(score)"), "tanh_fast(score)"));
+    CHECK(has(forward("score * sigmoid(score)"), "flexc_rough_sigmoid(score)"));
+    CHECK(has(forward("gelu(score)"), "flexc_rough_erf("));
+    CHECK(has(forward("softplus(score)"), "flexc_fast_softplus(score)"));
+    // Small values count: of logarithms, of what is far from one, and in f16.
+    CHECK(has(forward("score + log(1 + tanh(score))"), "flexc_tanh(score)"));
+    CHECK(has(forward("log(sigmoid(score))"), "flexc_fast_sigmoid(score)"));
+    CHECK(has(forward("1000 * sigmoid(score)"), "flexc_fast_sigmoid(score)"));
+    CHECK(has(forward("score + tanh(score)", DType::f16), "flexc_tanh(score)"));
+    CHECK(has(forward("where(tanh(score) < 0.5, score, 0.0)"), "flexc_tanh(score)"));
+    // What is computed once costs nothing.
+    CHECK(has(forward("score + tanh(q_idx * 0.1)"), "flexc_tanh("));
 }
 
 TEST_CASE("names that CUDA or the text itself uses do no harm") {
