@@ -208,10 +208,11 @@ std::string emit_logit_constants(const plan::KernelConfig& config, const passes:
                                  const passes::ScoreParts& parts) {
     const plan::WarpSpecializedForward& forward = *config.specialized;
     std::string text = emit_sizes(sizes_of(forward, parts)) + emit_form(form_of(mod, parts)) +
-                       formatted("constexpr int kRescalesAfter = {};\n"
+                       formatted("constexpr int kRescalesAfter = {}, kPolynomials = {};\n"
                                  "enum class PingPong {{ none, mma, softmax }};\n"
                                  "constexpr PingPong kPingPong = PingPong::{};\n",
-                                 forward.schedule.rescales_after, name(forward.schedule.ping_pong));
+                                 forward.schedule.rescales_after, forward.schedule.polynomials,
+                                 name(forward.schedule.ping_pong));
     const auto constant = [&](std::string_view called, bool value) {
         text += formatted("constexpr bool {} = {};\n", called, value);
     };

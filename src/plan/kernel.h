@@ -12,6 +12,7 @@
 #include "passes/decompose.h"
 #include "passes/gradient_sum.h"
 #include "plan/schedule.h"
+#include "plan/work.h"
 #include "sm90/forward_layout.h"
 
 namespace flexc::plan {
@@ -94,6 +95,7 @@ struct KernelRequest {
     bool has_own_instructions = true;    // of one architecture alone: Target
     std::string_view generic_because; // why only kernels for tensors of any layout will do, if so
     int element_instructions = 0;     // plan::element_instructions
+    ScoreWork score_work;             // plan::score_work
     bool is_long = false;             // and these are more than kernels write out
     int copied_instructions = 0;      // in the fused backward: plan::copied_instructions
     bool is_large = false;            // and plan::is_large

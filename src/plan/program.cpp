@@ -84,6 +84,8 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
         options_.query_layout == Layout::ragged && options_.key_layout == Layout::ragged;
     both.has_pages =
         options_.query_layout == Layout::ragged && options_.key_layout == Layout::paged;
+    both.score_work = score_work(mod_, options_.dtype == DType::bf16 ? passes::Precision::rough
+                                                                     : passes::Precision::fast);
 
     forward_ = both;
     forward_.kind = KernelKind::forward;

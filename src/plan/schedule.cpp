@@ -48,10 +48,12 @@ std::string_view name(PingPong ping_pong) {
 }
 
 std::string text_of(const ForwardSchedule& schedule) {
-    return formatted("warpgroups={} keys={} stages={} overlap={} ping_pong={} rescale={}",
-                     schedule.consumers, schedule.key_tile, schedule.query_stages,
-                     schedule.overlaps ? "yes" : "no", name(schedule.ping_pong),
-                     schedule.rescales_after);
+    std::string text = formatted(
+        "warpgroups={} keys={} stages={} overlap={} ping_pong={} rescale={}", schedule.consumers,
+        schedule.key_tile, schedule.query_stages, schedule.overlaps ? "yes" : "no",
+        name(schedule.ping_pong), schedule.rescales_after);
+    if (schedule.polynomials != 0) text += formatted(" polynomials={}", schedule.polynomials);
+    return text;
 }
 
 std::optional<ForwardSchedule> read_schedule(std::string_view text) {
@@ -64,7 +66,8 @@ std::optional<ForwardSchedule> read_schedule(std::string_view text) {
     const auto overlaps = take(rest, "overlap");
     schedule.overlaps = overlaps == "yes";
     if (!overlaps || !take_ping_pong(rest, schedule.ping_pong) ||
-        !take_number(rest, "rescale", schedule.rescales_after))
+        !take_number(rest, "rescale", schedule.rescales_after) ||
+        (!rest.empty() && !take_number(rest, "polynomials", schedule.polynomials)))
         return {};
     // One schedule has one text, so that equal choices are equal keys.
     if (text_of(schedule) != text) return {};

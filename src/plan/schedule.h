@@ -20,11 +20,13 @@ struct ForwardSchedule {
     bool overlaps = true; // products of one block of keys run under the softmax of the next
     PingPong ping_pong = PingPong::none;
     int rescales_after = 0; // columns whose exponents come before earlier products are awaited
+    int polynomials = 0;    // of eight columns, whose powers of two are polynomials
 
     bool operator==(const ForwardSchedule&) const = default;
 };
 
-// "warpgroups=2 keys=128 stages=1 overlap=yes ping_pong=mma rescale=8"
+// "warpgroups=2 keys=128 stages=1 overlap=yes ping_pong=mma rescale=8", and where there are some,
+// " polynomials=3".
 std::string text_of(const ForwardSchedule& schedule);
 // Empty unless the text is exactly what text_of gives.
 std::optional<ForwardSchedule> read_schedule(std::string_view text);

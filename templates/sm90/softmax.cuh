@@ -11,6 +11,7 @@
 #pragma once
 
 #include "common/select.h"
+#include "sm90/exponentials.cuh"
 #include "sm90/logits.cuh"
 
 namespace sm90 {
@@ -94,8 +95,8 @@ struct SoftmaxRows {
             float& left = logits[accumulator(r, j)];
             float& right = logits[accumulator(r, j + 1)];
             const float from = max_log2[r][Logits::offset_of(j)];
-            left = exp2_fast(form.exponent_below(left, from));
-            right = exp2_fast(form.exponent_below(right, from));
+            left = exponential(form.exponent_below(left, from), j);
+            right = exponential(form.exponent_below(right, from), j + 1);
             even += left;
             odd += right;
         }

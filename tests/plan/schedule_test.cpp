@@ -27,6 +27,10 @@ TEST_CASE("a schedule's text is read back as the same schedule") {
     CHECK(text_of(schedule) ==
           "warpgroups=3 keys=96 stages=2 overlap=no ping_pong=softmax rescale=4");
     CHECK(read_schedule(text_of(schedule)) == schedule);
+    ForwardSchedule with_polynomials = schedule;
+    with_polynomials.polynomials = 2;
+    CHECK(text_of(with_polynomials) == text_of(schedule) + " polynomials=2");
+    CHECK(read_schedule(text_of(with_polynomials)) == with_polynomials);
 }
 
 TEST_CASE("what is no schedule's text is not read") {
@@ -35,6 +39,8 @@ TEST_CASE("what is no schedule's text is not read") {
           "warpgroups=3 keys=96 stages=2 overlap=no ping_pong=softmax",
           "warpgroups=3 keys=96 stages=2 overlap=no ping_pong=softmax rescale=4 ",
           "warpgroups=3 keys=96 stages=2 overlap=no ping_pong=softmax rescale=4 more=1",
+          "warpgroups=3 keys=96 stages=2 overlap=no ping_pong=softmax rescale=4 polynomials=0",
+          "warpgroups=3 keys=96 stages=2 overlap=no ping_pong=softmax polynomials=2 rescale=4",
           "warpgroups=3 keys=96 stages=2 overlap=no ping_pong=sometimes rescale=4",
           "warpgroups=3 keys=96 stages=2 overlap=maybe ping_pong=softmax rescale=4",
           "warpgroups=3 keys=x stages=2 overlap=no ping_pong=softmax rescale=4",
@@ -65,6 +71,21 @@ TEST_CASE("schedules start with the choice, differ, and fit in shared memory") {
                 CHECK(config.shared_bytes <= shared_memory_limit(90));
             }
         }
+}
+
+TEST_CASE("polynomials relieve the special function unit where it is what a forward waits for") {
+    const auto chosen = [](int head_dim, ScoreWork work) {
+        KernelRequest request = hopper_forward(head_dim, true);
+        request.score_work = work;
+        return forward_schedules(request).front().polynomials;
+    };
+    CHECK(chosen(64, {.instructions = 4, .special_functions = 1}) > 0);
+    CHECK(chosen(64, {.instructions = 4, .special_functions = 0}) == 0);
+    // Adding and multiplying takes as long.
+    CHECK(chosen(64, {.instructions = 20, .special_functions = 1}) == 0);
+    // Products do, and no longer with one function more.
+    CHECK(chosen(128, {.instructions = 4, .special_functions = 1}) == 0);
+    CHECK(chosen(128, {.instructions = 4, .special_functions = 2}) > 0);
 }
 
 TEST_CASE("other kernels have one way to divide their work") {

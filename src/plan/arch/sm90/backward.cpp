@@ -102,6 +102,11 @@ bool writes_scores_once(const KernelRequest& request) {
     // The library's mods have at most 128, and those of them that change scores no block mask.
     constexpr int kMost = 140, kMostWhereShort = 60;
     const bool is_short = request.is_large || (request.has_score_mod && request.has_block_mask);
+    // Functions of scores beside gradients of buffers leave two copies too few registers.
+    constexpr int kNarrowHeads = 192;
+    if (request.partials_use_score && request.score_work.special_functions != 0 &&
+        request.head_dim + request.head_dim_v > kNarrowHeads)
+        return true;
     return request.copied_instructions > (is_short ? kMostWhereShort : kMost);
 }
 

@@ -32,6 +32,7 @@ constexpr std::array kIndex2dShapes = {
     ForwardSchedule{2, 48, 1, true},
 };
 constexpr int kForwardStages = 2;
+constexpr int kMostPolynomials = 4;
 constexpr int kLeastStep = 16; // keys by which the next smaller configuration is smaller
 
 // What a kernel knows of reads beside its tiles.
@@ -243,6 +244,31 @@ bool suits_index_2d(const KernelRequest& request, const ForwardSchedule& shape) 
                accumulator_limit(request, shape, Reads::by_index_2d);
 }
 
+// Those of a 2-D key index have another softmax.
+bool may_take_polynomials(const KernelRequest& request, Reads reads) {
+    return request.score_work.special_functions != 0 && reads != Reads::by_index_2d &&
+           reads != Reads::by_kinds;
+}
+
+// Of eight columns, whose powers of two are polynomials: as many as spare the special function unit
+// more cycles than anything else takes. For 32 scores, of a quarter of a multiprocessor:
+int polynomials(const KernelRequest& request, Reads reads) {
+    constexpr int kSpecialCycles = 8, kSoftmaxCycles = 8;
+    constexpr int kColumns = 8, kPolynomialCycles = 10;
+    if (!may_take_polynomials(request, reads)) return 0;
+    const int special = kSpecialCycles * (1 + request.score_work.special_functions);
+    const int products = (request.head_dim + request.head_dim_v) / 16;
+    const int issued = kSoftmaxCycles + request.score_work.instructions;
+    int columns = 0;
+    const auto gains = [&](int more) {
+        const int rest = special - more * kSpecialCycles / kColumns;
+        return rest >= products && rest >= issued + more * kPolynomialCycles / kColumns;
+    };
+    while (columns < kMostPolynomials && gains(columns + 1))
+        ++columns;
+    return columns;
+}
+
 // Measured on an H200; without score mods with rests between loads. What is read for each element
 // is read in a warpgroup's turn.
 ForwardSchedule with_ping_pong(const KernelRequest& request, ForwardSchedule schedule,
@@ -256,6 +282,7 @@ ForwardSchedule with_ping_pong(const KernelRequest& request, ForwardSchedule sch
     const bool multiplies_little = !narrow && !has_score_mod && request.head_dim_v <= 64;
     schedule.ping_pong =
         !wide && (adds_terms || multiplies_little) ? PingPong::softmax : PingPong::mma;
+    schedule.polynomials = polynomials(request, reads);
     const bool rescales_first = wide || (narrow && (reads == Reads::by_index_2d || !has_score_mod));
     schedule.rescales_after = rescales_first                              ? 0
                               : reads == Reads::by_index_2d || adds_terms ? 4
@@ -454,12 +481,21 @@ std::vector<ForwardSchedule> forward_schedules(const KernelRequest& asked) {
     for (const ForwardSchedule& shape : shapes) {
         const Reads reads = reads_of(request, shape);
         if (!suits(request, shape, reads) || sizes == kSizes) continue;
-        if (sizes++ == 0) schedules.push_back(with_ping_pong(request, shape, reads));
+        if (sizes++ == 0) {
+            schedules.push_back(with_ping_pong(request, shape, reads));
+            for (int columns = 0; columns <= kMostPolynomials; ++columns) {
+                ForwardSchedule schedule = schedules.front();
+                schedule.polynomials = columns;
+                if (may_take_polynomials(request, reads) && schedule != schedules.front())
+                    schedules.push_back(schedule);
+            }
+        }
         for (const PingPong ping_pong : {PingPong::softmax, PingPong::mma, PingPong::none})
             for (const int columns : {0, 4, 8}) {
                 ForwardSchedule schedule = shape;
                 schedule.ping_pong = ping_pong;
                 schedule.rescales_after = columns;
+                schedule.polynomials = schedules.front().polynomials;
                 if (schedule != schedules.front()) schedules.push_back(schedule);
             }
     }
