@@ -18,13 +18,12 @@ using namespace flexc::plan;
 
 namespace {
 
-std::unique_ptr<Program> hopper_program(ir::Program source) {
-    constexpr int kHeadDim = 128;
-    auto mod = passes::lower(std::move(source), {.head_dim = kHeadDim, .head_dim_v = kHeadDim});
+std::unique_ptr<Program> hopper_program(ir::Program source, int head_dim = 128) {
+    auto mod = passes::lower(std::move(source), {.head_dim = head_dim, .head_dim_v = head_dim});
     if (!mod) return nullptr; // larger than a program may be
     CompileOptions options;
     options.dtype = DType::bf16;
-    options.head_dim = options.head_dim_v = kHeadDim;
+    options.head_dim = options.head_dim_v = head_dim;
     return std::make_unique<Program>(std::move(*mod), std::move(options), *target_of("sm_90a"));
 }
 
@@ -70,6 +69,21 @@ TEST_CASE("a large mask makes a program large") {
     const auto program = hopper_program(test::program_of(mask));
     REQUIRE(program);
     CHECK(is_large(program->mod()));
+}
+
+TEST_CASE("gradients of buffers by functions of scores have one copy at wide heads") {
+    const auto writes_once = [](const std::string& score, int head_dim) {
+        const auto program = hopper_program(
+            test::program_of("buffer c: f32[H] grad\nscore_mod = " + score), head_dim);
+        REQUIRE(program);
+        const auto plan = make_plan(*program);
+        REQUIRE(plan);
+        return plan->backward.front().candidates.front().writes_scores_once;
+    };
+    CHECK(writes_once("c[h] * tanh(score / c[h])", 128));
+    CHECK_FALSE(writes_once("c[h] * tanh(score / c[h])", 64));
+    CHECK_FALSE(writes_once("c[h] * score", 128));       // no function
+    CHECK_FALSE(writes_once("c[h] + tanh(score)", 128)); // the gradient uses none
 }
 
 TEST_CASE("a usual program has several kernels for Hopper to choose from") {
