@@ -78,6 +78,17 @@ TEST_CASE("sinks enter once, and learn once") {
         }
 }
 
+TEST_CASE("what a sink of a head learns is the sum over its rows") {
+    if (!has_cpu()) return;
+    const std::uint32_t seed = fresh_seed();
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+        DistributedCase one = case_of(kSinkOfHeadAndRow, kMasks[2].second);
+        one.dtype = dtype;
+        one.with_d_lse = true;
+        check_sums_of_sinks(DistributedProblem(one, seed), 3);
+    }
+}
+
 TEST_CASE("a sink of rows that see nothing learns nothing of them") {
     if (!has_cpu()) return;
     const std::uint32_t seed = fresh_seed();

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <random>
 #include <thread>
@@ -85,6 +86,33 @@ void check_layouts(const DistributedProblem& problem, std::initializer_list<int>
                     compare(problem, problem.on_ranks(layout.queries, layout.keys, own), one);
                 CHECK_MESSAGE(differences.empty(), differences);
             }
+}
+
+void check_sums_of_sinks(const DistributedProblem& problem, int ranks) {
+    const std::int64_t rows = problem.what().q_len;
+    for (const Layout& layout : layouts(rows, problem.what().kv_len, ranks))
+        for (const Exchange exchange : {Exchange::ring, Exchange::all_gather, Exchange::ulysses}) {
+            CAPTURE(layout.name);
+            CAPTURE(name(exchange));
+            const Outcome outcome =
+                problem.on_ranks(layout.queries, layout.keys, {.exchange = exchange});
+            REQUIRE(outcome.error == "");
+            const auto& of_heads = outcome.d_buffers.at("s");
+            const auto& of_rows = outcome.d_buffers.at("t");
+            for (std::size_t head = 0; head < of_heads.size(); ++head) {
+                double sum = 0, absolute = 0;
+                for (std::int64_t row = 0; row < rows; ++row) {
+                    const double one = of_rows[head * static_cast<std::size_t>(rows) +
+                                               static_cast<std::size_t>(row)];
+                    sum += one;
+                    absolute += std::abs(one);
+                }
+                CAPTURE(head);
+                CHECK(absolute > 0);
+                CHECK(std::abs(of_heads[head] - sum) <=
+                      std::ldexp(static_cast<double>(rows), -24) * absolute);
+            }
+        }
 }
 
 namespace {

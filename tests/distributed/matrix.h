@@ -29,6 +29,12 @@ struct Layout {
 // Uneven and empty shares too.
 std::vector<Layout> layouts(std::int64_t q_len, std::int64_t kv_len, int ranks);
 
+// A sink of a head beside one of each of its rows: what the first learns is the sum over rows of
+// what the others do, as far as f32 sums are.
+inline constexpr const char* kSinkOfHeadAndRow =
+    "buffer s: f32[H] grad\nbuffer t: f32[H, Q_LEN] grad\nsink = s[h] + t[h, q_idx]";
+void check_sums_of_sinks(const DistributedProblem& problem, int ranks);
+
 // All exchanges on all layouts.
 void check_layouts(const DistributedProblem& problem, std::initializer_list<int> rank_counts,
                    const RunOptions& options = {});
