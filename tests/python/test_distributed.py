@@ -11,7 +11,7 @@ import pytest
 
 import flexc
 import ranked
-from conftest import ROOT
+from conftest import ROOT, close
 from flexc import distributed
 from flexc.distributed import Shards
 
@@ -64,6 +64,54 @@ def test_other_arrays():
     for out, lse, dv in on_ranks(2, work):
         assert out.dtype == dv.dtype == torch.bfloat16 and lse.dtype == torch.float32
         assert torch.equal(out, torch.ones_like(out)) and torch.equal(dv, torch.ones_like(dv))
+
+
+@pytest.mark.parametrize("exchange", ["ring", "all_gather", "ulysses"])
+@pytest.mark.parametrize("with_lse", [False, True])
+def test_autograd(exchange, with_lse):
+    """Gradients of a loss over all ranks are those that autograd gives of the same loss of plain attention."""
+    torch = pytest.importorskip("torch")
+    from flexc.torch import attention_on_ranks
+    shards = Shards.zigzag(37, 2)
+    random = torch.Generator().manual_seed(3)
+    q, k, v, weights = (torch.randn(1, 4, 37, 8, generator=random) for _ in range(4))
+    slopes, shift = torch.randn(4, generator=random), torch.randn(37, generator=random)
+    program = ("buffer slopes: f32[H] grad\nbuffer shift: f32[KV_LEN]\n"
+               "score_mod = score + slopes[h] * (kv_idx - q_idx) * 0.1 + shift[kv_idx]\nmask_mod = q_idx >= kv_idx")
+
+    def loss_of(out, lse, weights):
+        return (out * 2 * weights).square().sum() + (lse.sin().sum() if with_lse else 0)
+
+    def work(communicator):
+        plan = distributed.compile(program, dtype="f32", head_dim=8).plan(
+            communicator, shards, buffers={"slopes": slopes.detach(), "shift": shift}, heads=4, exchange=exchange)
+        rows = torch.cat([torch.arange(*own) for own in shards.ranges(communicator.rank)])
+        learnt = slopes.detach().clone().requires_grad_()
+        inputs = [tensor.detach()[:, :, rows].requires_grad_() for tensor in (q, k, v)]
+        own = weights[:, :, rows]
+        # What autograd does between: inputs and results of operators, and a gradient with other strides.
+        out, lse = attention_on_ranks(plan, *(tensor * 1 for tensor in inputs), {"slopes": learnt * 1, "shift": shift},
+                                      return_lse=True)
+        loss_of(out.transpose(1, 2), lse, own.transpose(1, 2)).backward()
+        with torch.no_grad():
+            assert torch.equal(attention_on_ranks(plan, *inputs, {"slopes": learnt, "shift": shift}), out)
+        return rows, out.detach(), *(tensor.grad for tensor in inputs), learnt.grad
+
+    for tensor in (q, k, v, slopes):
+        tensor.requires_grad_()
+    position = torch.arange(37)
+    score = q @ k.mT / 8 ** 0.5 + slopes[:, None, None] * (position - position[:, None]) * 0.1 + shift
+    score = score.masked_fill(position > position[:, None], -torch.inf)
+    wanted = score.softmax(-1) @ v
+    loss_of(wanted, score.logsumexp(-1), weights).backward()
+    for result in on_ranks(2, work):
+        if isinstance(result, Exception):
+            raise result
+        rows, out, *gradients, of_slopes = result
+        close(out, wanted.detach()[:, :, rows])
+        for got, whole in zip(gradients, (q, k, v)):
+            close(got, whole.grad[:, :, rows])
+        close(of_slopes, slopes.grad)
 
 
 @pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun")
