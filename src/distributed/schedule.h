@@ -58,7 +58,8 @@ struct Machine {
 double modelled_efficiency(const Schedule& schedule, const VisibleMap& map, double heads,
                            double bytes_per_key, const Machine& machine);
 
-// Chunks of a sequence dealt so that each rank has as many, and as much to compute.
+// As many rows for each rank, and as much to compute: contiguous or zigzag, where these are even,
+// else chunks that are dealt so.
 Shards balanced(const VisibleMap& map, int ranks);
 
 } // namespace flexc::distributed

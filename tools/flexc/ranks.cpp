@@ -14,6 +14,11 @@ namespace {
 
 void load(RankedCall& call, const Signature& signature, const TensorFile& file, bool backward) {
     const int rank = call.communicator().rank();
+    for (const auto& buffer : signature.buffers) {
+        const auto& entry = *file.find(buffer.name);
+        call.add_buffer(buffer, entry.shape, value_of(file.read(entry)));
+    }
+    call.deal();
     const auto read = [&](const char* name) {
         const auto* entry = file.find(name);
         if (entry == nullptr) {
@@ -30,10 +35,6 @@ void load(RankedCall& call, const Signature& signature, const TensorFile& file, 
     if (backward) {
         read("do");
         read("dlse");
-    }
-    for (const auto& buffer : signature.buffers) {
-        const auto& entry = *file.find(buffer.name);
-        call.add_buffer(buffer, entry.shape, value_of(file.read(entry)));
     }
 }
 
@@ -147,6 +148,7 @@ RankedRun run_on_ranks(const RankedProblem& problem, const Signature& signature,
         return milliseconds([&] {
             (call.*pass)();
             call.synchronize();
+                     .shards = call.shards(),
         });
     };
     result.forward_ms = time(&RankedCall::forward);
