@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cuda/names.h"
+#include "passes/gradient_order.h"
 #include "passes/table_gradient.h"
 #include "support/text.h"
 
@@ -23,19 +24,19 @@ class ShiftedReadEmitter {
         : layout_(layout), read_(read), is_gradient_(is_gradient), node_(layout.node(read.read)),
           last_(static_cast<std::uint32_t>(node_.operands.size() - 1)) {}
 
-    std::string text(std::size_t number, const std::string& more = "") const {
+    // more: members that come first.
+    std::string text(std::size_t number, const std::string& more) const {
         const ir::Buffer& buffer = layout_.mod().program.buffers[node_.symbol];
         const ir::Dim& extent = buffer.dims[last_];
         return formatted("template <> struct Shifted{}<{}> {{\n"
-                         "    using Element = {};\n"
                          "    static constexpr bool kByKey = {};\n"
                          "    static constexpr int kQueryStep = {}, kKeyStep = {};\n"
                          "    static constexpr bool kHasLeast = {}, kHasMost = {};\n",
-                         is_gradient_ ? "Gradient" : "Read", number,
-                         is_gradient_ ? "float" : element_type(buffer.dtype), read_.by_key,
-                         read_.query_step, read_.key_step, read_.least != kNoNode,
-                         read_.most != kNoNode) +
-               function(formatted("{}Element* address(const At& at)", is_gradient_ ? "" : "const "),
+                         is_gradient_ ? "Gradient" : "Read", number, read_.by_key, read_.query_step,
+                         read_.key_step, read_.least != kNoNode, read_.most != kNoNode) +
+               more +
+               function(is_gradient_ ? "float* line(const At& at)"
+                                     : "const Element* address(const At& at)",
                         [&](Body& body) { return address(body); }) +
                integer("index", read_.index, "") + integer("least", read_.least, "0") +
                function("long long most(const At& at)",
@@ -46,10 +47,14 @@ class ShiftedReadEmitter {
                                        : body.argument({Kind::buffer_extent, node_.symbol, last_}) +
                                              " - 1";
                         }) +
-               function(
-                   "long long step(const At& at)",
-                   [&](Body& body) { return body.argument({stride(), node_.symbol, last_}); }) +
-               more + "};\n";
+               "};\n";
+    }
+    // Of what is read.
+    std::string element() const {
+        const ir::Buffer& buffer = layout_.mod().program.buffers[node_.symbol];
+        return formatted("    using Element = {};\n", element_type(buffer.dtype)) +
+               function("long long step(const At& at)",
+                        [&](Body& body) { return body.argument({stride(), node_.symbol, last_}); });
     }
 
   private:
@@ -74,14 +79,16 @@ class ShiftedReadEmitter {
             return id == kNoNode ? std::string(otherwise) : value(body, id);
         });
     }
-    // Of the element, without the clamp.
+    // Of the element, without the clamp; or where the last index of its line would be 0, since
+    // gradients have elements of a line side by side.
     std::string address(Body& body) const {
         std::vector<NodeId> indices = node_.operands;
         indices[last_] = read_.index;
+        if (is_gradient_) indices.pop_back();
         body.compute(indices);
         std::string text =
             body.argument({is_gradient_ ? Kind::gradient_data : Kind::buffer_data, node_.symbol});
-        for (std::uint32_t dim = 0; dim <= last_; ++dim)
+        for (std::uint32_t dim = 0; dim < indices.size(); ++dim)
             text += " + " + body.text_as(indices[dim], CType::wide) + " * " +
                     body.argument({stride(), node_.symbol, dim});
         return text;
@@ -110,8 +117,10 @@ std::string emit_shifted_reads(const Layout& layout, const std::vector<ShiftedRe
     std::string text =
         formatted("constexpr int kShiftedReads = {};\ntemplate <int kRead> struct ShiftedRead;\n",
                   reads.size());
-    for (std::size_t i = 0; i < reads.size(); ++i)
-        text += ShiftedReadEmitter(layout, reads[i]).text(i);
+    for (std::size_t i = 0; i < reads.size(); ++i) {
+        const ShiftedReadEmitter emitter(layout, reads[i]);
+        text += emitter.text(i, emitter.element());
+    }
     return text + "\n";
 }
 
@@ -123,12 +132,13 @@ std::string emit_shifted_gradients(const Layout& layout,
     std::size_t count = 0;
     for (const passes::ReadGradient& gradient : gradients)
         if (passes::gradient_sum(layout.mod(), gradient, tile) == passes::GradientSum::shifted)
-            text +=
-                ShiftedReadEmitter(
-                    layout, *std::ranges::find(reads, gradient.read, &ShiftedRead::read), true)
-                    .text(count++,
-                          formatted("    static constexpr float kFactor = {};\n",
-                                    real_literal(passes::table_factor(layout.mod(), gradient))));
+            text += ShiftedReadEmitter(
+                        layout, *std::ranges::find(reads, gradient.read, &ShiftedRead::read), true)
+                        .text(count++,
+                              formatted("    static constexpr float kFactor = {};\n"
+                                        "    static constexpr bool kIsApart = {};\n",
+                                        real_literal(passes::table_factor(layout.mod(), gradient)),
+                                        passes::are_apart(layout.mod(), gradient)));
     return text + formatted("constexpr int kShiftedGradients = {};\n\n", count);
 }
 

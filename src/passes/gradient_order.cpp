@@ -28,20 +28,32 @@ std::uint32_t buffer_of(const Mod& mod, const ReadGradient& gradient) {
     return mod.program.graph[gradient.read].symbol;
 }
 
-} // namespace
-
-bool is_dense_gradient(const Mod& mod, std::uint32_t buffer) {
-    if (has_sink_gradient(mod, buffer)) return false;
+// Null where several add to it, or several terms of one.
+const ReadGradient* only_gradient(const Mod& mod, std::uint32_t buffer) {
+    if (has_sink_gradient(mod, buffer)) return nullptr;
     const ReadGradient* only = nullptr;
     for (const ReadGradient& gradient : mod.gradients) {
         if (buffer_of(mod, gradient) != buffer) continue;
-        if (only != nullptr) return false;
+        if (only != nullptr) return nullptr;
         only = &gradient;
     }
-    // Elements may meet where their terms differ.
-    if (only != nullptr && mod.counters[only->read] != ir::kNoNode) return false;
+    return only != nullptr && mod.counters[only->read] == ir::kNoNode ? only : nullptr;
+}
+
+} // namespace
+
+bool is_dense_gradient(const Mod& mod, std::uint32_t buffer) {
+    const ReadGradient* const only = only_gradient(mod, buffer);
     return only != nullptr && tells_apart(mod, only->read, &AffineForm::q) &&
            tells_apart(mod, only->read, &AffineForm::kv);
+}
+
+bool are_apart(const Mod& mod, const ReadGradient& gradient) {
+    const auto shifted = std::ranges::find(mod.shifted_reads, gradient.read, &ShiftedRead::read);
+    return shifted != mod.shifted_reads.end() &&
+           only_gradient(mod, buffer_of(mod, gradient)) != nullptr &&
+           has_index(mod, gradient.read, Op::b) && has_index(mod, gradient.read, Op::h) &&
+           tells_apart(mod, gradient.read, shifted->by_key ? &AffineForm::kv : &AffineForm::q);
 }
 
 std::vector<std::uint32_t> exact_gradients(const Mod& mod) {

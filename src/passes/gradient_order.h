@@ -12,6 +12,10 @@ namespace flexc::passes {
 // adds to it, and its indices tell both positions apart. Blocks of different heads do meet there.
 bool is_dense_gradient(const Mod& mod, std::uint32_t buffer);
 
+// Whether elements meet at an address of a shifted gradient, of whatever heads, only where a clamp
+// ends: its read is the only one of its buffer, and has b, h and which line it is for indices.
+bool are_apart(const Mod& mod, const ReadGradient& gradient);
+
 // Buffers with a gradient that is no dense one: their terms are summed exactly, in any order.
 std::vector<std::uint32_t> exact_gradients(const Mod& mod);
 

@@ -82,6 +82,14 @@ __device__ inline void store_floats(float* to, const float* four) {
                  "f"(four[2]), "f"(four[3])
                  : "memory");
 }
+__device__ inline void store_float(float* to, float x) {
+    asm volatile("st.global.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
+}
+__device__ inline void store_float_if(bool condition, float* to, float x) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n@p st.global.f32 [%0], %1;\n}" ::"l"(to),
+                 "f"(x), "r"(static_cast<int>(condition))
+                 : "memory");
+}
 // Two floats at 8 aligned bytes. A plain store would be compared with all others near it.
 __device__ inline void store_pair(float* to, float x, float y) {
     asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y) : "memory");
@@ -111,6 +119,12 @@ __device__ inline unsigned load_shared_word(unsigned from) {
 __device__ inline void add_float(float* to, float x) {
     asm volatile("red.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
 }
+__device__ inline void add_float_if(bool condition, float* to, float x) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n@p red.global.add.f32 [%0], %1;\n}" ::"l"(to),
+        "f"(x), "r"(static_cast<int>(condition))
+        : "memory");
+}
 __device__ inline void add_shared(unsigned to, int x) {
     asm volatile("red.shared.add.s32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
@@ -133,6 +147,7 @@ template <typename T> __device__ inline void read_again(const T& parameters) {
 
 // Stays in a register as it is.
 __device__ inline void keep(unsigned& x) { asm volatile("" : "+r"(x)); }
+__device__ inline void keep(float*& x) { asm volatile("" : "+l"(x)); }
 
 // The same value in every thread of the warp, told to the compiler.
 __device__ inline int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }

@@ -110,7 +110,7 @@ void HostArguments::fill(const ir::Buffer& buffer, const ir::BufferData& data, A
     const std::size_t size = size_of(buffer.dtype);
     array.strides = rows_ ? row_strides(data, rows_->gap) : reversed_strides(data, kStep);
     array.first = rows_ ? rows_->behind : 0;
-    array.gradient_strides = reversed_strides(data, 1);
+    array.gradient_strides = rows_ ? row_strides(data, 0) : reversed_strides(data, 1);
     array.gradient.resize(static_cast<std::size_t>(elements));
     // Values between the elements are wrong on purpose.
     const std::int64_t end = array.first + position(data, array.strides, elements - 1) + 1;

@@ -16,7 +16,7 @@ namespace flexc::test {
 class HostArguments {
   public:
     // Arrays whose last dim's elements are side by side, in rows so many elements longer than they
-    // are, from so many elements behind 16 aligned bytes on.
+    // are, from so many elements behind 16 aligned bytes on. Their gradients have no gaps.
     struct Rows {
         std::int64_t gap = 0, behind = 0;
     };

@@ -12,6 +12,7 @@
 #include "d_scores.h"
 #include "host_arguments.h"
 #include "host_module.h"
+#include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
 #include "passes/table_gradient.h"
 #include "plan/plan.h"
@@ -45,7 +46,7 @@ extern "C" void run(const unsigned long long* words, const KernelArguments* atte
 }
 )";
 
-void check(const std::string& text, int reads, int head_dim, std::mt19937& random) {
+void check(const std::string& text, int reads, bool are_apart, int head_dim, std::mt19937& random) {
     CAPTURE(text);
     CAPTURE(head_dim);
     const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
@@ -54,6 +55,8 @@ void check(const std::string& text, int reads, int head_dim, std::mt19937& rando
     REQUIRE(passes::sums_shifts(*mod));
     REQUIRE(passes::count_sums_by(*mod, passes::GradientSum::shifted, {.sums_shifts = true}) ==
             reads);
+    for (const passes::ReadGradient& gradient : mod->gradients)
+        CHECK(passes::are_apart(*mod, gradient) == are_apart);
     const plan::KernelConfig config = plan::candidates({.kind = plan::KernelKind::backward_fused,
                                                         .arch = 90,
                                                         .dtype = DType::bf16,
@@ -69,11 +72,12 @@ void check(const std::string& text, int reads, int head_dim, std::mt19937& rando
                       {.dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim}));
 
     for (int round = 0; round < 8; ++round) {
-        const ::sm90::KernelArguments attention =
+        ::sm90::KernelArguments attention =
             test::random_attention(1 + below(400), 1 + below(400), random);
+        attention.dk_flags = below(2) * kOutputAccumulate;
         ir::Environment at = test::environment_of(attention, head_dim);
         const test::RandomData data(mod->program, at, random);
-        test::HostArguments arguments(*mod, at);
+        test::HostArguments arguments(*mod, at, test::HostArguments::Rows{});
         arguments.clear_gradients();
 
         const test::TilePlace place =
@@ -106,10 +110,12 @@ TEST_CASE("gradients of shifted reads go to their places, line by line") {
     struct Program {
         std::string text;
         int reads = 1;
+        bool are_apart = false; // elements, but for those at the ends of a clamp
     };
     const std::vector<Program> programs = {
         {"buffer r: bf16[B, H, Q_LEN, KV_LEN] grad\nscore_mod = score + r[b, h, q_idx, q_idx - "
-         "kv_idx]"},
+         "kv_idx]",
+         1, true},
         {"buffer r: f32[H, Q_LEN, 500] grad\nscore_mod = score - 0.5 * r[h, q_idx, kv_idx - q_idx "
          "+ "
          "Q_LEN - 1]"},
@@ -120,7 +126,7 @@ TEST_CASE("gradients of shifted reads go to their places, line by line") {
          "score + c[b, h, q_idx, clamp(q_idx - kv_idx + 32, 0, 63)] + p[b, h, kv_idx, clamp(q_idx "
          "- "
          "kv_idx + 32, 0, 63)]",
-         2},
+         2, true},
         {"buffer p: f32[KV_LEN, 20] grad\nscore_mod = score + p[kv_idx, 19 - clamp(kv_idx - q_idx, "
          "0, "
          "19)]"},
@@ -129,8 +135,13 @@ TEST_CASE("gradients of shifted reads go to their places, line by line") {
         {"buffer d: f32[Q_LEN, KV_LEN] grad\nbuffer p: f32[Q_LEN, 200] grad\nscore_mod = score + "
          "d[q_idx, kv_idx] + p[q_idx, q_idx - kv_idx]",
          2},
+        {"buffer r: bf16[B, H, Q_LEN, 900] grad\nscore_mod = score + r[b, h, q_idx, kv_idx - q_idx "
+         "+ 450] + r[b, h, q_idx, kv_idx + q_idx]",
+         2},
+        {"buffer r: bf16[B, H_KV, Q_LEN, 900] grad\nscore_mod = score + r[b, h_kv, q_idx, kv_idx - "
+         "q_idx + 450]"},
     };
     for (const Program& program : programs)
         for (const int head_dim : {64, 192})
-            check(program.text, program.reads, head_dim, random);
+            check(program.text, program.reads, program.are_apart, head_dim, random);
 }

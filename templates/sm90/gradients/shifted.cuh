@@ -1,70 +1,80 @@
 // Gradients of reads whose addresses are affine in q and kv, from the tile of dS. Two warps of the
-// producer's warpgroup add lines of it to memory, where elements of a line are side by side, and
-// sums over what is beyond a clamp.
+// producer's warpgroup write lines of it to memory, where elements of a line are side by side, and
+// add sums over what is beyond a clamp.
 #pragma once
 
+#include "sm80/mma.cuh"
 #include "sm90/gradients/sum.cuh"
 #include "sm90/gradients/warp_panel.cuh"
+#include "sm90/pack.cuh"
 
 namespace sm90 {
 
-// A warp's panel by rows and by keys.
+// A warp's panel of dS by lanes.
 struct ShiftedPanel : WarpPanel {
-    static_assert(kRows % 32 == 0);
+    static_assert(kRows % 32 == 0 && kKeys == 64);
     explicit __device__ ShiftedPanel(const WarpPanel& panel) : WarpPanel(panel) {}
 
-    // Lanes have keys side by side: visit(row, key, dS) for each row, of two keys.
-    template <typename Visit> __device__ void visit_rows(Visit visit) const {
-        const int key = lane();
-#pragma unroll 4
-        for (int row = 0; row < kRows; ++row)
+    // Rows from a multiple of kCount on, of which lanes have keys side by side: the lane's of both
+    // halves.
+    template <int kCount> __device__ void load_rows(int row, float (&halves)[kCount][2]) const {
+        static_assert(8 % kCount == 0);
+        const unsigned from = (d_scores + row * kRowBytes + lane() * 2) ^ (row % 8 * 16);
 #pragma unroll
-            for (int half = 0; half < kKeys; half += 32) {
-                const int chunk = (key + half) / 8 ^ row % 8;
-                const unsigned word =
-                    load_shared_half(d_scores + row * kRowBytes + chunk * 16 + key % 8 * 2);
-                visit(row, key + half, flexc_first(mod::Element{}, word));
-            }
+        for (int i = 0; i < kCount; ++i)
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+                halves[i][half] =
+                    flexc_first(mod::Element{},
+                                load_shared_half((from + i * kRowBytes) ^ (i * 16 + half * 64)));
     }
-    // Lanes have rows side by side, eight of them the same key, four others each: lanes never meet
-    // in a bank. visit(row, key, dS) of all keys of some rows.
-    template <typename Visit> __device__ void visit_keys(int first_row, Visit visit) const {
-        const int row = first_row + lane(), turn = lane() / 8;
-        const unsigned from = d_scores + row * kRowBytes;
-#pragma unroll 4
-        for (int word = 0; word < kKeys / 2; ++word) {
-            const int of_lane = word / 4 * 4 + (word + turn) % 4;
-            const unsigned pair =
-                load_shared_word(from + (of_lane / 4 ^ row % 8) * 16 + of_lane % 4 * 4);
-            visit(row, 2 * of_lane, flexc_first(mod::Element{}, pair));
-            visit(row, 2 * of_lane + 1, flexc_second(mod::Element{}, pair));
-        }
+    // Eight keys, of which lanes have rows side by side: two in a word.
+    __device__ void load_keys(int first_row, int key, int (&pairs)[4]) const {
+        load_shared(element(first_row + lane(), key), pairs[0], pairs[1], pairs[2], pairs[3]);
+    }
+    // Sixteen lines by sixteen positions along them, as the left operand of a product.
+    template <bool kByKey>
+    __device__ sm80::OperandA<mod::Element> load_lines(int line, int position) const {
+        sm80::OperandA<mod::Element> tile;
+        const int of_lane = lane() % 8, second = lane() / 8 % 2 * 8, last = lane() / 16 * 8;
+        if constexpr (kByKey)
+            sm80::load_matrices_transposed(tile.registers,
+                                           element(position + last + of_lane, line + second));
+        else
+            sm80::load_matrices(tile.registers, element(line + second + of_lane, position + last));
+        return tile;
+    }
+
+  private:
+    // Of a key that is the first of eight.
+    __device__ unsigned element(int row, int key) const {
+        return d_scores + row * kRowBytes + (key / 8 ^ row % 8) * 16;
     }
 };
 
-// One gradient in one panel.
+// One gradient in one panel. Indices are counted from that of the panel's first element.
 template <int kGradient> class ShiftedSum {
     using To = mod::ShiftedGradient<kGradient>;
     static constexpr int kRows = ShiftedPanel::kRows, kKeys = ShiftedPanel::kKeys;
+    static constexpr int kAlong = To::kByKey ? To::kQueryStep : To::kKeyStep;
 
   public:
     __device__ ShiftedSum(const AttentionArguments& attention, const mod::Arguments& arguments,
                           const HeadPlace& place, const ShiftedPanel& panel)
-        : panel_(panel) {
-        const auto address = [&](int query, int key) {
-            return visit_element(attention, arguments, place, query, key,
-                                 [](const mod::At& at) { return To::address(at); });
+        : attention_(attention), panel_(panel) {
+        const auto line = [&](int i) {
+            return visit_element(attention, arguments, place, To::kByKey ? 0 : i,
+                                 To::kByKey ? i : 0,
+                                 [](const mod::At& at) { return To::line(at); });
         };
-        float* const first = address(0, 0);
-        query_step_ = attention.q_len > 1 ? address(1, 0) - first : 0;
-        key_step_ = attention.kv_len > 1 ? address(0, 1) - first : 0;
-        corner_ = first + panel.first_query * query_step_ + panel.first_key * key_step_;
+        first_ = line(0);
+        line_step_ = (To::kByKey ? attention.kv_len : attention.q_len) > 1 ? line(1) - first_ : 0;
+        first_ += (To::kByKey ? panel.first_key : panel.first_query) * line_step_;
         visit_element(attention, arguments, place, 0, 0, [&](const mod::At& at) {
-            const long long index =
-                To::index(at) + To::kQueryStep * panel.first_query + To::kKeyStep * panel.first_key;
+            const long long index = To::index(at) + index_of(panel.first_query, panel.first_key);
             low_ = bounded(To::least(at) - index);
             high_ = bounded(To::most(at) - index);
-            step_ = To::step(at);
+            first_ += index;
         });
     }
 
@@ -73,9 +83,26 @@ template <int kGradient> class ShiftedSum {
         const int lowest =
             (To::kQueryStep < 0 ? -kLastRow : 0) + (To::kKeyStep < 0 ? -kLastKey : 0);
         const int highest = (To::kQueryStep > 0 ? kLastRow : 0) + (To::kKeyStep > 0 ? kLastKey : 0);
-        const bool is_inside = low_ <= lowest && highest <= high_;
-        if (low_ <= highest && lowest <= high_) add_lines(is_inside);
-        if ((To::kHasLeast || To::kHasMost) && !is_inside) add_ends();
+        const bool is_whole = rows() >= kRows && keys() >= kKeys &&
+                              low_ + To::kHasLeast <= lowest && highest + To::kHasMost <= high_;
+        if (is_whole && stores())
+            visit_lines<4>(
+                [](float* to, int, int, float d_score) { store_float(to, d_score * To::kFactor); });
+        else if (is_whole && !To::kIsApart)
+            visit_lines<4>([](float* to, int, int, float d_score) {
+                add_float_if(d_score != 0, to, d_score * To::kFactor);
+            });
+        else if (low_ <= highest && lowest <= high_)
+            visit_lines<1>(
+                [&](float* to, int row, int key, float d_score) { sort(to, row, key, d_score); });
+        if (To::kHasLeast && highest < low_)
+            add_end(low_, [](int) { return true; });
+        else if (To::kHasLeast && lowest < low_)
+            add_end(low_, [&](int index) { return index < low_; });
+        if (To::kHasMost && lowest > high_)
+            add_end(high_, [](int) { return true; });
+        else if (To::kHasMost && highest > high_)
+            add_end(high_, [&](int index) { return index > high_; });
     }
 
   private:
@@ -86,65 +113,108 @@ template <int kGradient> class ShiftedSum {
     static __device__ int index_of(int row, int key) {
         return To::kQueryStep * row + To::kKeyStep * key;
     }
-    __device__ float* address(int row, int key) const {
-        return corner_ + row * query_step_ + key * key_step_;
+    // That there are from the panel's first on.
+    __device__ int rows() const { return attention_.q_len - panel_.first_query; }
+    __device__ int keys() const { return attention_.kv_len - panel_.first_key; }
+    // Whether an element that meets no other is stored: its place holds nothing.
+    __device__ bool stores() const {
+        return To::kIsApart && (attention_.dk_flags & kOutputAccumulate) == 0;
+    }
+    // Where index 0 of a line would be.
+    __device__ float* line(int i) const { return first_ + i * line_step_; }
+
+    // Of any panel: elements whose index is one of the buffer, and of the clamp. Those at its ends
+    // meet what is beyond them.
+    __device__ void sort(float* to, int row, int key, float d_score) const {
+        const int index = index_of(row, key);
+        const bool is_there = index >= low_ && index <= high_ && row < rows() && key < keys();
+        const bool is_end = (To::kHasLeast && index == low_) || (To::kHasMost && index == high_);
+        const bool is_stored = stores() && !is_end;
+        store_float_if(is_there && is_stored, to, d_score * To::kFactor);
+        add_float_if(is_there && !is_stored && d_score != 0, to, d_score * To::kFactor);
     }
 
-    // Elements whose index is one of the buffer, and of the clamp, each to its place.
-    __device__ void add_lines(bool is_inside) const {
-        const auto add = [&](int row, int key, float d_score) {
-            const int index = index_of(row, key);
-            if (d_score != 0 && (is_inside || (index >= low_ && index <= high_)))
-                add_float(address(row, key), d_score * To::kFactor);
-        };
+    // visit(its place, row, key, dS) of every element, along lines. kRowsAtOnce: of which loads are
+    // under way together, where lines are rows.
+    template <int kRowsAtOnce, typename Visit> __device__ void visit_lines(Visit visit) const {
         if constexpr (To::kByKey) {
 #pragma unroll 1
             for (int row = 0; row < kRows; row += 32)
-                panel_.visit_keys(row, add);
+                visit_keys(row, visit);
         } else {
-            panel_.visit_rows(add);
+            visit_rows<kRowsAtOnce>(visit);
         }
     }
-    // The others, summed over their lines, to the places of the clamp's ends.
-    __device__ void add_ends() const {
-        if constexpr (To::kByKey) {
-            float below[kKeys / 32] = {}, above[kKeys / 32] = {};
-            panel_.visit_rows([&](int row, int key, float d_score) {
-                sort(row, key, d_score, below[key / 32], above[key / 32]);
-            });
-#pragma unroll
-            for (int i = 0; i < kKeys / 32; ++i)
-                add_ends_of(0, ShiftedPanel::lane() + 32 * i, below[i], above[i]);
-        } else {
+    template <int kRowsAtOnce, typename Visit> __device__ void visit_rows(Visit visit) const {
+        const int key = ShiftedPanel::lane();
+        float* to = line(0) + index_of(0, key);
 #pragma unroll 1
-            for (int row = 0; row < kRows; row += 32) {
-                float below = 0, above = 0;
-                panel_.visit_keys(row, [&](int of_lane, int key, float d_score) {
-                    sort(of_lane, key, d_score, below, above);
-                });
-                add_ends_of(row + ShiftedPanel::lane(), 0, below, above);
+        for (int row = 0; row < kRows; row += kRowsAtOnce) {
+            float halves[kRowsAtOnce][2];
+            panel_.load_rows(row, halves);
+#pragma unroll
+            for (int i = 0; i < kRowsAtOnce; ++i) {
+#pragma unroll
+                for (int half = 0; half < 2; ++half)
+                    visit(to + index_of(0, 32 * half), row + i, key + 32 * half, halves[i][half]);
+                to += line_step_ + To::kQueryStep;
+                keep(to);
             }
         }
     }
-    __device__ void sort(int row, int key, float d_score, float& below, float& above) const {
-        const int index = index_of(row, key);
-        if (index < low_) below += d_score;
-        if (index > high_) above += d_score;
-    }
-    // Of the line of this element.
-    __device__ void add_ends_of(int row, int key, float below, float above) const {
-        float* const at = address(row, key);
-        const int index = index_of(row, key);
-        if (To::kHasLeast && below != 0)
-            add_float(at + (low_ - index) * step_, below * To::kFactor);
-        if (To::kHasMost && above != 0)
-            add_float(at + (high_ - index) * step_, above * To::kFactor);
+    template <typename Visit> __device__ void visit_keys(int first_row, Visit visit) const {
+        const int row = first_row + ShiftedPanel::lane();
+        float* to = line(0) + index_of(row, 0);
+#pragma unroll 1
+        for (int key = 0; key < kKeys; key += 8) {
+            int pairs[4];
+            panel_.load_keys(first_row, key, pairs);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                const unsigned pair = pairs[i / 2];
+                visit(to, row, key + i,
+                      i % 2 == 0 ? flexc_first(mod::Element{}, pair)
+                                 : flexc_second(mod::Element{}, pair));
+                to += line_step_ + To::kKeyStep;
+                keep(to);
+            }
+        }
     }
 
+    // Elements beyond an end of the clamp, summed over their lines by products with ones, which add
+    // 16 bits exactly into floats.
+    template <typename IsBeyond> __device__ void add_end(int end, IsBeyond is_beyond) const {
+        constexpr int kLines = To::kByKey ? kKeys : kRows, kLength = To::kByKey ? kRows : kKeys;
+        const int group = ShiftedPanel::lane() / 4, pair = ShiftedPanel::lane() % 4 * 2;
+        const unsigned both = pack(mod::Element{}, 1, 1);
+        const sm80::OperandB<mod::Element> ones = {{both, both}};
+#pragma unroll 1
+        for (int i = 0; i < kLines; i += 16) {
+            float sums[4] = {};
+#pragma unroll
+            for (int position = 0; position < kLength; position += 16) {
+                auto tile = panel_.template load_lines<To::kByKey>(i, position);
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    const int line = i + group + j % 2 * 8, at = position + pair + j / 2 * 8;
+                    const int index = To::kByKey ? index_of(at, line) : index_of(line, at);
+                    tile.registers[j] &= (is_beyond(index) ? 0xffffu : 0u) |
+                                         (is_beyond(index + kAlong) ? 0xffff0000u : 0u);
+                }
+                sm80::multiply(sums, tile, ones);
+            }
+            // Lanes of a group have the same sums: two of them a line each.
+            const float sum = pair == 0 ? sums[0] : sums[2];
+            add_float_if(pair <= 2 && sum != 0, line(i + group + pair / 2 * 8) + end,
+                         sum * To::kFactor);
+        }
+    }
+
+    const AttentionArguments& attention_;
     const ShiftedPanel& panel_;
-    float* corner_;                          // of the panel's first element
-    long long query_step_, key_step_, step_; // to the next one, and to the next index
-    int low_, high_;                         // indices that there are, from the first element's on
+    float* first_; // where the panel's first element goes, though it may be outside
+    long long line_step_;
+    int low_, high_; // indices that there are
 };
 
 template <int kGradient = 0>

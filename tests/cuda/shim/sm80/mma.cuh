@@ -32,6 +32,18 @@ inline void load_matrices(unsigned (&r)[4], unsigned address) {
     for (int matrix = 0; matrix < 4; ++matrix)
         r[matrix] = loaded<unsigned>(rows[0][8 * matrix + lane / 4] + lane % 4 * 4);
 }
+inline void load_matrices_transposed(unsigned (&r)[4], unsigned address) {
+    unsigned rows[1][32];
+    gather({address}, rows);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    for (int matrix = 0; matrix < 4; ++matrix) {
+        const auto element = [&](int row) {
+            return unsigned{
+                loaded<unsigned short>(rows[0][8 * matrix + lane % 4 * 2 + row] + lane / 4 * 2)};
+        };
+        r[matrix] = element(0) | element(1) << 16;
+    }
+}
 
 template <typename E> void multiply(float (&c)[4], const OperandA<E>& a, const OperandB<E>& b) {
     unsigned left[4][32], right[2][32];

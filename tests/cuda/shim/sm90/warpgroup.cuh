@@ -63,6 +63,7 @@ inline void store_shared(unsigned to, float x, float y, float z, float w) {
 }
 inline void compute_after(float&, float) {}
 inline void keep(unsigned&) {}
+inline void keep(float*&) {}
 template <int kCount> void pin(float (&)[kCount]) {}
 inline int computed_again(int x) { return x; }
 inline int lane_again() { return static_cast<int>(threadIdx.x) % 32; }
@@ -77,6 +78,13 @@ inline void add_float(float* to, float x) {
     static std::mutex mutex;
     const std::lock_guard lock(mutex);
     *to += x;
+}
+inline void add_float_if(bool condition, float* to, float x) {
+    if (condition) add_float(to, x);
+}
+inline void store_float(float* to, float x) { *to = x; }
+inline void store_float_if(bool condition, float* to, float x) {
+    if (condition) store_float(to, x);
 }
 inline void add_shared(unsigned to, int x) {
     __atomic_fetch_add(reinterpret_cast<int*>(memory_of_block + to), x, __ATOMIC_RELAXED);
