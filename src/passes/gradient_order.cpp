@@ -28,6 +28,11 @@ std::uint32_t buffer_of(const Mod& mod, const ReadGradient& gradient) {
     return mod.program.graph[gradient.read].symbol;
 }
 
+const ShiftedRead* shifted_read(const Mod& mod, const ReadGradient& gradient) {
+    const auto found = std::ranges::find(mod.shifted_reads, gradient.read, &ShiftedRead::read);
+    return found == mod.shifted_reads.end() ? nullptr : &*found;
+}
+
 // Null where several add to it, or several terms of one.
 const ReadGradient* only_gradient(const Mod& mod, std::uint32_t buffer) {
     if (has_sink_gradient(mod, buffer)) return nullptr;
@@ -49,11 +54,20 @@ bool is_dense_gradient(const Mod& mod, std::uint32_t buffer) {
 }
 
 bool are_apart(const Mod& mod, const ReadGradient& gradient) {
-    const auto shifted = std::ranges::find(mod.shifted_reads, gradient.read, &ShiftedRead::read);
-    return shifted != mod.shifted_reads.end() &&
-           only_gradient(mod, buffer_of(mod, gradient)) != nullptr &&
+    const ShiftedRead* const shifted = shifted_read(mod, gradient);
+    return shifted != nullptr && only_gradient(mod, buffer_of(mod, gradient)) != nullptr &&
            has_index(mod, gradient.read, Op::b) && has_index(mod, gradient.read, Op::h) &&
            tells_apart(mod, gradient.read, shifted->by_key ? &AffineForm::kv : &AffineForm::q);
+}
+
+bool has_whole_lines(const Mod& mod, const ReadGradient& gradient) {
+    if (!are_apart(mod, gradient)) return false;
+    const ShiftedRead& shifted = *shifted_read(mod, gradient);
+    if (shifted.least != ir::kNoNode || shifted.most != ir::kNoNode) return false;
+    const std::vector<NodeId>& indices = mod.program.graph[gradient.read].operands;
+    constexpr std::size_t kDims = 4; // these three, and along the line
+    return indices.size() == kDims &&
+           has_index(mod, gradient.read, shifted.by_key ? Op::kv_idx : Op::q_idx);
 }
 
 std::vector<std::uint32_t> exact_gradients(const Mod& mod) {

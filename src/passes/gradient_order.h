@@ -16,6 +16,10 @@ bool is_dense_gradient(const Mod& mod, std::uint32_t buffer);
 // ends: its read is the only one of its buffer, and has b, h and which line it is for indices.
 bool are_apart(const Mod& mod, const ReadGradient& gradient);
 
+// Whether its lines are also those of all heads and queries, or keys, and no clamp ends them: each
+// other index is b, h or q_idx, or kv_idx, itself.
+bool has_whole_lines(const Mod& mod, const ReadGradient& gradient);
+
 // Buffers with a gradient that is no dense one: their terms are summed exactly, in any order.
 std::vector<std::uint32_t> exact_gradients(const Mod& mod);
 

@@ -1,7 +1,9 @@
 #include "plan/dense_biases.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
 
 namespace flexc::plan {
@@ -43,7 +45,28 @@ std::vector<CopiedBias> tiled_biases(const passes::Mod& mod, const KernelConfig&
     return biases;
 }
 
+namespace {
+
+// Those of shifted reads, unless blocks do not know which tiles others leave out.
+std::vector<StoredGradients::Lines> stored_lines(const passes::Mod& mod,
+                                                 const KernelConfig& config) {
+    std::vector<StoredGradients::Lines> lines;
+    if (!config.sums_shifts || config.has_block_mask) return lines;
+    for (const passes::ReadGradient& gradient : mod.gradients)
+        if (passes::gradient_sum(mod, gradient, {.sums_shifts = true}) ==
+                passes::GradientSum::shifted &&
+            passes::has_whole_lines(mod, gradient))
+            lines.push_back(
+                {mod.program.graph[gradient.read].symbol,
+                 std::ranges::find(mod.shifted_reads, gradient.read, &passes::ShiftedRead::read)
+                     ->by_key});
+    return lines;
+}
+
+} // namespace
+
 StoredGradients stored_gradients(const passes::Mod& mod, const KernelConfig& config) {
+    if (auto lines = stored_lines(mod, config); !lines.empty()) return {{}, {}, std::move(lines)};
     const auto sharing = passes::sharing_of_biases(mod);
     if (!config.adds_bias_gradients || !sharing) return {};
     StoredGradients stored{{}, *sharing};

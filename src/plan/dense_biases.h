@@ -26,10 +26,16 @@ CopiedBias copied_bias_of(const passes::Mod& mod, ir::NodeId read);
 std::vector<CopiedBias> tiled_biases(const passes::Mod& mod, const KernelConfig& config);
 
 // Buffers whose gradients the blocks of a fused backward store before others add to them, so that
-// nobody clears them.
+// nobody clears them; and of which one block stores each element, a line of them for each head and
+// query, or key.
 struct StoredGradients {
+    struct Lines {
+        std::uint32_t buffer;
+        bool by_key;
+    };
     std::vector<std::uint32_t> buffers;
     passes::BiasSharing sharing;
+    std::vector<Lines> lines = {};
 
     bool holds(std::uint32_t buffer) const;
 };

@@ -462,7 +462,10 @@ class CudaExecutable final : public Executable {
         if (walk.call.accumulate_gradients) return {};
         for (std::uint32_t i = 0; i < walk.call.gradients.size(); ++i) {
             const TensorView& view = walk.call.gradients[i];
-            if (!view || (walk.stores_first && walk.pass.plan.stored_gradients.holds(i))) continue;
+            const plan::StoredGradients& stored = walk.pass.plan.stored_gradients;
+            if (!view || (walk.stores_first && stored.holds(i)) ||
+                are_lines_stored(stored, walk.call, i))
+                continue;
             if (auto done = cuda::fill_async(view.data, 0, bytes_of(view), walk.call.stream.handle);
                 !done)
                 return done;

@@ -96,4 +96,16 @@ bool are_stored_first(const plan::StoredGradients& stored, const Call& call) {
            });
 }
 
+bool are_lines_stored(const plan::StoredGradients& stored, const Call& call, std::uint32_t buffer) {
+    const auto lines =
+        std::ranges::find(stored.lines, buffer, &plan::StoredGradients::Lines::buffer);
+    if (lines == stored.lines.end()) return false;
+    const AttentionArguments& attention = call.attention;
+    const TensorView& gradient = call.gradients[buffer];
+    const std::int64_t positions = lines->by_key ? attention.kv_len : attention.q_len;
+    return attention.q_len > 0 && attention.kv_len > 0 &&
+           gradient.elements() == std::int64_t{attention.batch} * attention.heads * positions *
+                                      gradient.shape[gradient.rank - 1];
+}
+
 } // namespace flexc::runtime

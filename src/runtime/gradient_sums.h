@@ -39,6 +39,8 @@ int heads_of_launch(passes::HeadsAtOnce at_once, const AttentionArguments& atten
 // Whether the blocks of a backward may store these gradients first: the call has all of their
 // queries and keys, and adds to nothing.
 bool are_stored_first(const plan::StoredGradients& stored, const Call& call);
+// Whether they store all of this buffer's, each element once, unless the call adds to gradients.
+bool are_lines_stored(const plan::StoredGradients& stored, const Call& call, std::uint32_t buffer);
 
 // Gradients that were summed in f32, in another type.
 Result<void> round_sums(const TensorView& from, const TensorView& to,

@@ -169,9 +169,9 @@ std::vector<std::vector<double>> HostArguments::empty_gradients() const {
     return result;
 }
 
-void HostArguments::clear_gradients() {
+void HostArguments::clear_gradients(float value) {
     for (Array& array : arrays_) {
-        std::fill(array.gradient.begin(), array.gradient.end(), 0.0f);
+        std::fill(array.gradient.begin(), array.gradient.end(), value);
         std::fill(array.sums.begin(), array.sums.end(), exact::Sum{});
     }
 }

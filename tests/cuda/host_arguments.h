@@ -31,7 +31,7 @@ class HostArguments {
 
     // Row-major, by buffer; empty for buffers without a gradient.
     std::vector<std::vector<double>> empty_gradients() const;
-    void clear_gradients();
+    void clear_gradients(float value = 0); // of floats; exact sums become 0
     float gradient(std::size_t buffer, std::size_t element) const;
 
   private:

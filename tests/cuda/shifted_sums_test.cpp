@@ -46,6 +46,48 @@ extern "C" void run(const unsigned long long* words, const KernelArguments* atte
 }
 )";
 
+// All blocks of a head. ranges: of each tile of keys, the first tile of queries that its block
+// visits and the one behind the last.
+using AllFunction = void(const std::uint64_t* words, const ::sm90::KernelArguments*, int head,
+                         const int* ranges, const unsigned short* const* d_scores);
+
+constexpr std::string_view kAllText = R"(
+extern "C" void run_all(const unsigned long long* words, const KernelArguments* attention, int head,
+                        const int* ranges, const unsigned short* const* d_scores) {
+    const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
+    const HeadPlace place(*attention, arguments, head);
+    const Shared shared{0};
+    for (int first_key = 0; first_key < attention->kv_len; first_key += mod::kKeyTile) {
+        const KeyTile keys(place.b, place.h_kv, first_key);
+        const TileRange tiles{*ranges++, *ranges++};
+        for (int tile = tiles.begin; tile <= tiles.end; ++tile) {
+            const bool is_end = tile == tiles.end;
+            if (!is_end) store_tile(kLayout.d_scores, mod::kQueryTile, mod::kKeyTile, *d_scores++);
+            for (int warp = 0; warp < kSumWarps; ++warp)
+                run_warp([&](int) {
+                    if (!is_end)
+                        add_shifted(*attention, arguments, place,
+                                    ShiftedPanel(WarpPanel(shared, 0, tile * mod::kQueryTile,
+                                                           first_key, warp)));
+                    visit_rests(*attention, arguments, place, keys, warp, [&](const auto& rest) {
+                        is_end ? rest.clear_others(tiles) : rest.clear_with(tile, tiles);
+                    });
+                });
+        }
+    }
+}
+)";
+
+plan::KernelConfig config_of(int head_dim) {
+    return plan::candidates({.kind = plan::KernelKind::backward_fused,
+                             .arch = 90,
+                             .dtype = DType::bf16,
+                             .head_dim = head_dim,
+                             .head_dim_v = head_dim,
+                             .has_score_mod = true,
+                             .sums_shifts = true})[0];
+}
+
 void check(const std::string& text, int reads, bool are_apart, int head_dim, std::mt19937& random) {
     CAPTURE(text);
     CAPTURE(head_dim);
@@ -57,13 +99,7 @@ void check(const std::string& text, int reads, bool are_apart, int head_dim, std
             reads);
     for (const passes::ReadGradient& gradient : mod->gradients)
         CHECK(passes::are_apart(*mod, gradient) == are_apart);
-    const plan::KernelConfig config = plan::candidates({.kind = plan::KernelKind::backward_fused,
-                                                        .arch = 90,
-                                                        .dtype = DType::bf16,
-                                                        .head_dim = head_dim,
-                                                        .head_dim_v = head_dim,
-                                                        .has_score_mod = true,
-                                                        .sums_shifts = true})[0];
+    const plan::KernelConfig config = config_of(head_dim);
     REQUIRE(config.is_warp_specialized);
     REQUIRE(config.sums_shifts);
     const test::HostModule module(
@@ -100,7 +136,93 @@ void check(const std::string& text, int reads, bool are_apart, int head_dim, std
     }
 }
 
+// Every element of a gradient that nobody has cleared.
+void check_all(const std::string& text, int head_dim, std::mt19937& random) {
+    CAPTURE(text);
+    CAPTURE(head_dim);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    auto mod = test::lower_text(text, head_dim, head_dim, true);
+    REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
+    for (const passes::ReadGradient& gradient : mod->gradients)
+        REQUIRE(passes::has_whole_lines(*mod, gradient));
+    const plan::KernelConfig config = config_of(head_dim);
+    const test::HostModule module(
+        std::string(kText) + std::string(kAllText),
+        test::emitted(*mod, config,
+                      {.dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim}));
+    for (int round = 0; round < 4; ++round) {
+        ::sm90::KernelArguments attention =
+            test::random_attention(1 + below(300), 1 + below(300), random);
+        attention.q_offset = attention.kv_offset = 0;
+        attention.batch = 1;
+        attention.heads = attention.kv_heads = 2;
+        ir::Environment at = test::environment_of(attention, head_dim);
+        const test::RandomData data(mod->program, at, random);
+        test::HostArguments arguments(*mod, at, test::HostArguments::Rows{});
+        arguments.clear_gradients(NAN);
+
+        std::vector<std::vector<double>> expected = arguments.empty_gradients();
+        const int query_tiles = (attention.q_len + config.query_tile - 1) / config.query_tile;
+        for (int head = 0; head < attention.heads; ++head) {
+            std::vector<int> ranges;
+            std::vector<std::vector<unsigned short>> tiles;
+            for (int key = 0; key < attention.kv_len; key += config.key_tile) {
+                const int begin = below(query_tiles), end = begin + below(query_tiles - begin + 1);
+                ranges.insert(ranges.end(), {begin, end});
+                for (int tile = begin; tile < end; ++tile) {
+                    test::TileOfDScores one = test::tile_of_d_scores(
+                        *mod, attention, at,
+                        {.head = head,
+                         .first_query = tile * config.query_tile,
+                         .queries = config.query_tile,
+                         .first_key = key,
+                         .keys = config.key_tile},
+                        std::move(expected), [&](int, int) { return test::random_real(random); },
+                        [&](const passes::ReadGradient& gradient, const ir::Environment&) {
+                            return passes::table_factor(*mod, gradient);
+                        });
+                    expected = std::move(one.gradients);
+                    tiles.push_back(std::move(one.values));
+                }
+            }
+            std::vector<const unsigned short*> d_scores;
+            d_scores.reserve(tiles.size());
+            for (const auto& tile : tiles)
+                d_scores.push_back(tile.data());
+            module.function<AllFunction>("run_all")(arguments.words(), &attention, head,
+                                                    ranges.data(), d_scores.data());
+        }
+        int wrong = 0;
+        for (std::size_t buffer = 0; buffer < expected.size(); ++buffer)
+            for (std::size_t i = 0; i < expected[buffer].size(); ++i)
+                if (!(std::abs(expected[buffer][i] - arguments.gradient(buffer, i)) <= 1e-4))
+                    ++wrong;
+        CHECK(wrong == 0);
+    }
+}
+
 } // namespace
+
+TEST_CASE("blocks store every element of a shifted gradient with whole lines") {
+    std::random_device source;
+    const unsigned seed = source();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    for (const std::string program :
+         {"buffer r: bf16[B, H, Q_LEN, KV_LEN] grad\nscore_mod = score + r[b, h, q_idx, q_idx - "
+          "kv_idx]",
+          "buffer r: f32[H, Q_LEN, B, 700] grad\nscore_mod = score - r[h, q_idx, b, kv_idx - q_idx "
+          "+ "
+          "Q_LEN - 1]",
+          "buffer r: f32[B, H, KV_LEN, 333] grad\nscore_mod = score + r[b, h, kv_idx, q_idx - "
+          "kv_idx "
+          "+ 50] * 0.5",
+          "buffer c: f32[B, H, Q_LEN, 20] grad\nbuffer p: bf16[B, H, KV_LEN, 800] grad\nscore_mod "
+          "= "
+          "score + c[b, h, q_idx, kv_idx - q_idx] + p[b, h, kv_idx, kv_idx + q_idx]"})
+        for (const int head_dim : {64, 192})
+            check_all(program, head_dim, random);
+}
 
 TEST_CASE("gradients of shifted reads go to their places, line by line") {
     std::random_device source;

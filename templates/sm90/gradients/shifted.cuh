@@ -4,6 +4,8 @@
 #pragma once
 
 #include "sm80/mma.cuh"
+#include "sm90/gradients/shifted_lines.cuh"
+#include "sm90/gradients/shifted_rest.cuh"
 #include "sm90/gradients/sum.cuh"
 #include "sm90/gradients/warp_panel.cuh"
 #include "sm90/pack.cuh"
@@ -52,31 +54,17 @@ struct ShiftedPanel : WarpPanel {
     }
 };
 
-// One gradient in one panel. Indices are counted from that of the panel's first element.
+// One gradient in one panel.
 template <int kGradient> class ShiftedSum {
     using To = mod::ShiftedGradient<kGradient>;
+    using Lines = ShiftedLines<kGradient>;
     static constexpr int kRows = ShiftedPanel::kRows, kKeys = ShiftedPanel::kKeys;
-    static constexpr int kAlong = To::kByKey ? To::kQueryStep : To::kKeyStep;
 
   public:
     __device__ ShiftedSum(const AttentionArguments& attention, const mod::Arguments& arguments,
                           const HeadPlace& place, const ShiftedPanel& panel)
-        : attention_(attention), panel_(panel) {
-        const auto line = [&](int i) {
-            return visit_element(attention, arguments, place, To::kByKey ? 0 : i,
-                                 To::kByKey ? i : 0,
-                                 [](const mod::At& at) { return To::line(at); });
-        };
-        first_ = line(0);
-        line_step_ = (To::kByKey ? attention.kv_len : attention.q_len) > 1 ? line(1) - first_ : 0;
-        first_ += (To::kByKey ? panel.first_key : panel.first_query) * line_step_;
-        visit_element(attention, arguments, place, 0, 0, [&](const mod::At& at) {
-            const long long index = To::index(at) + index_of(panel.first_query, panel.first_key);
-            low_ = bounded(To::least(at) - index);
-            high_ = bounded(To::most(at) - index);
-            first_ += index;
-        });
-    }
+        : attention_(attention), panel_(panel),
+          lines_(attention, arguments, place, panel.first_query, panel.first_key) {}
 
     __device__ void add() const {
         constexpr int kLastRow = kRows - 1, kLastKey = kKeys - 1;
@@ -84,7 +72,8 @@ template <int kGradient> class ShiftedSum {
             (To::kQueryStep < 0 ? -kLastRow : 0) + (To::kKeyStep < 0 ? -kLastKey : 0);
         const int highest = (To::kQueryStep > 0 ? kLastRow : 0) + (To::kKeyStep > 0 ? kLastKey : 0);
         const bool is_whole = rows() >= kRows && keys() >= kKeys &&
-                              low_ + To::kHasLeast <= lowest && highest + To::kHasMost <= high_;
+                              lines_.low() + To::kHasLeast <= lowest &&
+                              highest + To::kHasMost <= lines_.high();
         if (is_whole && stores())
             visit_lines<4>(
                 [](float* to, int, int, float d_score) { store_float(to, d_score * To::kFactor); });
@@ -92,43 +81,34 @@ template <int kGradient> class ShiftedSum {
             visit_lines<4>([](float* to, int, int, float d_score) {
                 add_float_if(d_score != 0, to, d_score * To::kFactor);
             });
-        else if (low_ <= highest && lowest <= high_)
+        else if (lines_.low() <= highest && lowest <= lines_.high())
             visit_lines<1>(
                 [&](float* to, int row, int key, float d_score) { sort(to, row, key, d_score); });
-        if (To::kHasLeast && highest < low_)
-            add_end(low_, [](int) { return true; });
-        else if (To::kHasLeast && lowest < low_)
-            add_end(low_, [&](int index) { return index < low_; });
-        if (To::kHasMost && lowest > high_)
-            add_end(high_, [](int) { return true; });
-        else if (To::kHasMost && highest > high_)
-            add_end(high_, [&](int index) { return index > high_; });
+        if (To::kHasLeast && highest < lines_.low())
+            add_end(lines_.low(), [](int) { return true; });
+        else if (To::kHasLeast && lowest < lines_.low())
+            add_end(lines_.low(), [&](int index) { return index < lines_.low(); });
+        if (To::kHasMost && lowest > lines_.high())
+            add_end(lines_.high(), [](int) { return true; });
+        else if (To::kHasMost && highest > lines_.high())
+            add_end(lines_.high(), [&](int index) { return index > lines_.high(); });
     }
 
   private:
-    static __device__ int bounded(long long x) {
-        return static_cast<int>(
-            flexc_min(flexc_max(x, -static_cast<long long>(kAnyDistance)), kAnyDistance + 0ll));
-    }
-    static __device__ int index_of(int row, int key) {
-        return To::kQueryStep * row + To::kKeyStep * key;
-    }
+    static __device__ int index_of(int row, int key) { return Lines::index_of(row, key); }
     // That there are from the panel's first on.
     __device__ int rows() const { return attention_.q_len - panel_.first_query; }
     __device__ int keys() const { return attention_.kv_len - panel_.first_key; }
-    // Whether an element that meets no other is stored: its place holds nothing.
-    __device__ bool stores() const {
-        return To::kIsApart && (attention_.dk_flags & kOutputAccumulate) == 0;
-    }
-    // Where index 0 of a line would be.
-    __device__ float* line(int i) const { return first_ + i * line_step_; }
+    __device__ bool stores() const { return stores_shifted<kGradient>(attention_); }
 
     // Of any panel: elements whose index is one of the buffer, and of the clamp. Those at its ends
     // meet what is beyond them.
     __device__ void sort(float* to, int row, int key, float d_score) const {
         const int index = index_of(row, key);
-        const bool is_there = index >= low_ && index <= high_ && row < rows() && key < keys();
-        const bool is_end = (To::kHasLeast && index == low_) || (To::kHasMost && index == high_);
+        const bool is_there =
+            index >= lines_.low() && index <= lines_.high() && row < rows() && key < keys();
+        const bool is_end =
+            (To::kHasLeast && index == lines_.low()) || (To::kHasMost && index == lines_.high());
         const bool is_stored = stores() && !is_end;
         store_float_if(is_there && is_stored, to, d_score * To::kFactor);
         add_float_if(is_there && !is_stored && d_score != 0, to, d_score * To::kFactor);
@@ -147,7 +127,7 @@ template <int kGradient> class ShiftedSum {
     }
     template <int kRowsAtOnce, typename Visit> __device__ void visit_rows(Visit visit) const {
         const int key = ShiftedPanel::lane();
-        float* to = line(0) + index_of(0, key);
+        float* to = lines_.line(0) + index_of(0, key);
 #pragma unroll 1
         for (int row = 0; row < kRows; row += kRowsAtOnce) {
             float halves[kRowsAtOnce][2];
@@ -157,14 +137,14 @@ template <int kGradient> class ShiftedSum {
 #pragma unroll
                 for (int half = 0; half < 2; ++half)
                     visit(to + index_of(0, 32 * half), row + i, key + 32 * half, halves[i][half]);
-                to += line_step_ + To::kQueryStep;
+                to += lines_.line_step() + To::kQueryStep;
                 keep(to);
             }
         }
     }
     template <typename Visit> __device__ void visit_keys(int first_row, Visit visit) const {
         const int row = first_row + ShiftedPanel::lane();
-        float* to = line(0) + index_of(row, 0);
+        float* to = lines_.line(0) + index_of(row, 0);
 #pragma unroll 1
         for (int key = 0; key < kKeys; key += 8) {
             int pairs[4];
@@ -175,7 +155,7 @@ template <int kGradient> class ShiftedSum {
                 visit(to, row, key + i,
                       i % 2 == 0 ? flexc_first(mod::Element{}, pair)
                                  : flexc_second(mod::Element{}, pair));
-                to += line_step_ + To::kKeyStep;
+                to += lines_.line_step() + To::kKeyStep;
                 keep(to);
             }
         }
@@ -199,22 +179,20 @@ template <int kGradient> class ShiftedSum {
                     const int line = i + group + j % 2 * 8, at = position + pair + j / 2 * 8;
                     const int index = To::kByKey ? index_of(at, line) : index_of(line, at);
                     tile.registers[j] &= (is_beyond(index) ? 0xffffu : 0u) |
-                                         (is_beyond(index + kAlong) ? 0xffff0000u : 0u);
+                                         (is_beyond(index + Lines::kAlong) ? 0xffff0000u : 0u);
                 }
                 sm80::multiply(sums, tile, ones);
             }
             // Lanes of a group have the same sums: two of them a line each.
             const float sum = pair == 0 ? sums[0] : sums[2];
-            add_float_if(pair <= 2 && sum != 0, line(i + group + pair / 2 * 8) + end,
+            add_float_if(pair <= 2 && sum != 0, lines_.line(i + group + pair / 2 * 8) + end,
                          sum * To::kFactor);
         }
     }
 
     const AttentionArguments& attention_;
     const ShiftedPanel& panel_;
-    float* first_; // where the panel's first element goes, though it may be outside
-    long long line_step_;
-    int low_, high_; // indices that there are
+    const Lines lines_;
 };
 
 template <int kGradient = 0>
@@ -228,13 +206,21 @@ __device__ inline void add_shifted(const AttentionArguments& attention,
     }
 }
 
-// By one warp, for all of the block's tiles.
+// By one warp, for all of the block's tiles. The rest of lines is cleared a part with each.
 __device__ inline void sum_shifts(const KernelArguments& attention, const mod::Arguments& arguments,
                                   Shared shared, const KeyTile& keys, int warp) {
-    visit_panels(attention, arguments, shared, keys, warp,
-                 [&](const HeadPlace& place, const WarpPanel& panel) {
-                     add_shifted(attention, arguments, place, ShiftedPanel(panel));
-                 });
+    const auto clear = [&](const HeadPlace& place, auto visit) {
+        visit_rests(attention, arguments, place, keys, warp, visit);
+    };
+    visit_panels(
+        attention, arguments, shared, keys, warp,
+        [&](const HeadPlace& place, const WarpPanel& panel, TileRange tiles, int tile) {
+            add_shifted(attention, arguments, place, ShiftedPanel(panel));
+            clear(place, [&](const auto& rest) { rest.clear_with(tile, tiles); });
+        },
+        [&](const HeadPlace& place, TileRange tiles) {
+            clear(place, [&](const auto& rest) { rest.clear_others(tiles); });
+        });
 }
 
 } // namespace sm90

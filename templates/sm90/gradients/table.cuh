@@ -543,12 +543,14 @@ __device__ inline void sum_tables(const KernelArguments& attention, const mod::A
     const unsigned memory = shared.base + kLayout.tables + warp * 4 * mod::kTableWords;
     for (int i = TableTile::lane(); i < mod::kTableWords; i += 32)
         store_shared_word(memory + 4 * i, 0);
-    visit_panels(attention, arguments, shared, keys, warp,
-                 [&](const HeadPlace& place, const WarpPanel& panel) {
-                     const TableTile tile(attention, arguments, place, panel, memory);
-                     const float largest = tile.largest();
-                     if (largest != 0) add_tables(tile, largest);
-                 });
+    visit_panels(
+        attention, arguments, shared, keys, warp,
+        [&](const HeadPlace& place, const WarpPanel& panel, TileRange, int) {
+            const TableTile tile(attention, arguments, place, panel, memory);
+            const float largest = tile.largest();
+            if (largest != 0) add_tables(tile, largest);
+        },
+        [](const HeadPlace&, TileRange) {});
 }
 
 } // namespace sm90

@@ -24,11 +24,12 @@ struct WarpPanel {
     static __device__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
 };
 
-// By one warp, as dS of each tile comes: visit(place, panel).
-template <typename Visit>
-__device__ inline void visit_panels(const KernelArguments& attention,
-                                    const mod::Arguments& arguments, Shared shared,
-                                    const KeyTile& keys, int warp, Visit visit) {
+// By one warp, as dS of each tile comes: visit(place, panel, tiles of the head, tile). And behind
+// them visit_end(place, tiles).
+template <typename Visit, typename VisitEnd>
+__device__ inline void
+visit_panels(const KernelArguments& attention, const mod::Arguments& arguments, Shared shared,
+             const KeyTile& keys, int warp, Visit visit, VisitEnd visit_end) {
     int stage = 0;
     visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
 #pragma unroll 1
@@ -37,8 +38,10 @@ __device__ inline void visit_panels(const KernelArguments& attention,
             __syncwarp();
             meet_at_d_scores();
             visit(place,
-                  WarpPanel(shared, stage, walk.tile() * mod::kQueryTile, keys.first_kv, warp));
+                  WarpPanel(shared, stage, walk.tile() * mod::kQueryTile, keys.first_kv, warp),
+                  tiles, walk.tile());
         }
+        visit_end(place, tiles);
     });
 }
 

@@ -83,6 +83,11 @@ inline void add_float_if(bool condition, float* to, float x) {
     if (condition) add_float(to, x);
 }
 inline void store_float(float* to, float x) { *to = x; }
+// At 16 aligned bytes.
+inline void store_floats(float* to, const float* four) {
+    if (reinterpret_cast<unsigned long long>(to) % 16 != 0) std::abort();
+    std::copy_n(four, 4, to);
+}
 inline void store_float_if(bool condition, float* to, float x) {
     if (condition) store_float(to, x);
 }
