@@ -3,24 +3,17 @@
 #pragma once
 
 #include "common/again.cuh"
+#include "common/shared_words.cuh"
 
 namespace sm90 {
+
+using ::load_shared;
+using ::store_shared;
 
 __device__ inline unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-__device__ inline void store_shared(unsigned to, int x, int y, int z, int w) {
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x), "r"(y), "r"(z),
-                 "r"(w)
-                 : "memory");
-}
-__device__ inline void load_shared(unsigned from, int& x, int& y, int& z, int& w) {
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x), "=r"(y), "=r"(z), "=r"(w)
-                 : "r"(from)
-                 : "memory");
-}
 // Four 8 x 8 matrices of 16-bit elements in the layout of accumulators; lane i names row i % 8 of
 // matrix i / 8.
 __device__ inline void store_matrices(unsigned to, unsigned x, unsigned y, unsigned z, unsigned w) {
@@ -106,27 +99,12 @@ __device__ inline void add_floats(float* to, const float* four) {
                  : "memory");
 }
 
-__device__ inline void store_shared_word(unsigned to, unsigned x) {
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
-}
-__device__ inline unsigned load_shared_word(unsigned from) {
-    unsigned word;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
-    return word;
-}
-
-// Additions whose results nobody waits for.
-__device__ inline void add_float(float* to, float x) {
-    asm volatile("red.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
-}
+// An addition whose result nobody waits for.
 __device__ inline void add_float_if(bool condition, float* to, float x) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n@p red.global.add.f32 [%0], %1;\n}" ::"l"(to),
         "f"(x), "r"(static_cast<int>(condition))
         : "memory");
-}
-__device__ inline void add_shared(unsigned to, int x) {
-    asm volatile("red.shared.add.s32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
 __device__ inline unsigned largest_of_halves(unsigned x, unsigned y) {
     unsigned largest;

@@ -1,7 +1,7 @@
 // Stands in for the device file of the same name: one thread plays all, one after the other.
 #pragma once
 
-static unsigned char memory_of_block[1 << 18];
+#include "common/shared_words.cuh"
 
 // A tile of 16 bits, [queries][keys], as stmatrix and the swizzle of 128 bytes leave it: panels of
 // 64 keys.
@@ -15,11 +15,6 @@ inline void store_tile(unsigned to, int queries, int keys, const unsigned short*
         }
 }
 
-template <typename T> T loaded(unsigned from) {
-    T value;
-    std::memcpy(&value, memory_of_block + from, sizeof value);
-    return value;
-}
 // Floats of a table in [first_of_tables, end_of_tables), and how often one outside was asked for.
 static unsigned first_of_tables = 0, end_of_tables = 0;
 static int reads_outside_tables = 0;
@@ -31,14 +26,7 @@ inline float load_shared_float(unsigned from) {
 inline float load_shared_float_if(bool condition, unsigned from) {
     return condition ? load_shared_float(from) : 0;
 }
-inline unsigned load_shared_word(unsigned from) { return loaded<unsigned>(from); }
 inline unsigned short load_shared_half(unsigned from) { return loaded<unsigned short>(from); }
-inline void load_shared(unsigned from, int& x, int& y, int& z, int& w) {
-    x = loaded<int>(from);
-    y = loaded<int>(from + 4);
-    z = loaded<int>(from + 8);
-    w = loaded<int>(from + 12);
-}
 inline void load_shared(unsigned from, float (&x)[2]) {
     x[0] = loaded<float>(from);
     x[1] = loaded<float>(from + 4);
@@ -53,10 +41,6 @@ inline void load_shared(unsigned from, unsigned (&x)[2]) {
 inline void load_matrices(unsigned, unsigned& x, unsigned& y, unsigned& z, unsigned& w) {
     x = y = z = w = 0;
 }
-inline void store_shared(unsigned to, int x, int y, int z, int w) {
-    const int words[] = {x, y, z, w};
-    std::memcpy(memory_of_block + to, words, sizeof words);
-}
 inline void store_shared(unsigned to, float x, float y, float z, float w) {
     const float words[] = {x, y, z, w};
     std::memcpy(memory_of_block + to, words, sizeof words);
@@ -68,16 +52,8 @@ template <int kCount> void pin(float (&)[kCount]) {}
 inline int computed_again(int x) { return x; }
 inline int lane_again() { return static_cast<int>(threadIdx.x) % 32; }
 template <typename T> void read_again(const T&) {}
-inline void store_shared_word(unsigned to, unsigned x) {
-    std::memcpy(memory_of_block + to, &x, sizeof x);
-}
 template <typename T> T uniform(T x) {
     return warp_of_thread == nullptr ? x : __shfl_sync(0xffffffffu, x, 0);
-}
-inline void add_float(float* to, float x) {
-    static std::mutex mutex;
-    const std::lock_guard lock(mutex);
-    *to += x;
 }
 inline void add_float_if(bool condition, float* to, float x) {
     if (condition) add_float(to, x);
@@ -90,9 +66,6 @@ inline void store_floats(float* to, const float* four) {
 }
 inline void store_float_if(bool condition, float* to, float x) {
     if (condition) store_float(to, x);
-}
-inline void add_shared(unsigned to, int x) {
-    __atomic_fetch_add(reinterpret_cast<int*>(memory_of_block + to), x, __ATOMIC_RELAXED);
 }
 inline unsigned largest_of_halves(unsigned x, unsigned y) {
     return std::max(x >> 16, y >> 16) << 16 | std::max(x & 0xffffu, y & 0xffffu);

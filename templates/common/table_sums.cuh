@@ -1,0 +1,479 @@
+// Sums of a tile of dS over the entries of a table: which entries elements add to, and copies in
+// shared memory of those that a tile meets. Whoever has the tile says how warps read it:
+//     kRows, kLaneRows: of a warp, and of each of its lanes, each of which has two neighbouring
+//     keys kRowsAtOnce, kElementRowsAtOnce: so many loads are on their way at once; elements of the
+//         latter are found one by one
+//     visit_rows<kAtOnce>(visit): visit(first, pairs) for rows first ... first + kAtOnce - 1
+//     visit(row, key, visit): the program's element there, or at the tensors' last ones
+#pragma once
+
+#include "common/fixed_point.cuh"
+#include "common/shared_words.cuh"
+
+// Where the entries of a table are: in the order of the dims, the last one's together.
+template <int kTable> class TableEntries {
+    using Read = mod::TableGradient<kTable>;
+
+  public:
+    static constexpr int kDims = Read::kDims;
+    struct Index {
+        int of[kDims];
+    };
+
+    template <typename Tile> explicit __device__ TableEntries(const Tile& tile) {
+        tile.visit(0, 0, [&](const mod::At& at) {
+            Read::extents(at, extents_.of);
+            Read::strides(at, strides_);
+            slice_ = Read::slice(at);
+            factor_ = Read::factor(at);
+        });
+    }
+
+    // Whether the head's slice is inside of the buffer.
+    __device__ bool exist() const { return slice_ != nullptr; }
+    __device__ int extent(int dim) const { return extents_.of[dim]; }
+    // 0: more than there are places.
+    __device__ int count() const {
+        long long entries = 1;
+#pragma unroll
+        for (int d = 0; d < kDims; ++d)
+            entries = min(entries * extents_.of[d], 1ll << 32);
+        return entries > 0x7fffffff ? 0 : static_cast<int>(entries);
+    }
+    __device__ int place_of(const Index& index) const {
+        int place = index.of[0];
+#pragma unroll
+        for (int d = 1; d < kDims; ++d)
+            place = place * extents_.of[d] + index.of[d];
+        return place;
+    }
+    __device__ Index index_of(int place) const {
+        Index index;
+#pragma unroll
+        for (int d = kDims - 1; d > 0; --d) {
+            const int rest = place / extents_.of[d];
+            index.of[d] = place - rest * extents_.of[d];
+            place = rest;
+        }
+        index.of[0] = place;
+        return index;
+    }
+    // In memory.
+    __device__ void add(const Index& index, float d_score) const {
+        float* to = slice_;
+#pragma unroll
+        for (int d = 0; d < kDims; ++d)
+            to += index.of[d] * strides_[d];
+        add_float(to, d_score * factor_);
+    }
+
+  private:
+    Index extents_;
+    long long strides_[kDims];
+    float* slice_;
+    float factor_; // of dS
+};
+
+// Places of some entries: least ... most; none where most is less.
+struct PlaceRange {
+    int least = 0, most = -1;
+    // Whether each element's is among them, and inside of the buffer.
+    bool are_all = false;
+
+    __device__ int count() const { return most - least + 1; }
+};
+
+// Sums of some entries in shared memory, which are zeros before and after a tile. Where entries
+// take less than the memory there is, each of up to 32 lanes has a copy of its own, so that lanes
+// with the same entry do not wait for each other.
+class TableCopies {
+  public:
+    // Of floats, what is left by a sum in whole numbers has one too.
+    static constexpr int kParts = sizeof(mod::Element) == 4 ? 2 : 1;
+    static constexpr int kPartBytes = 4 * mod::kTableWords, kBytes = kParts * kPartBytes;
+
+    // Of `count` entries, up to kTableWords; 0 for none.
+    __device__ TableCopies(unsigned memory, int first, int count)
+        : memory_(memory), first_(first), count_(count),
+          shift_(count == 0 ? 0 : min(5, 31 - __clz(mod::kTableWords / count))) {}
+    // Of these, with some beside them, or of the middle of them; total: of a table.
+    static __device__ TableCopies around(unsigned memory, const PlaceRange& places, int total) {
+        const int range = places.count();
+        int count = mod::kTableWords;
+        while (count > 32 && count / 2 >= range + range / 8)
+            count /= 2;
+        const int first = max(0, min(places.least - (count - range) / 2, total - count));
+        return {memory, first, min(count, total - first)};
+    }
+
+    __device__ int first() const { return first_; }
+    __device__ int count() const { return count_; }
+    __device__ bool hold(int place) const {
+        return static_cast<unsigned>(place - first_) < static_cast<unsigned>(count_);
+    }
+    // Of the lane's own copy, or of one that few lanes share: neighbours, so that lanes whose
+    // places follow each other are in as many banks as without copies.
+    __device__ unsigned address(int place) const {
+        const unsigned copy = memory_ + 4 * (threadIdx.x % 32 >> (5 - shift_));
+        return copy + step(place - first_);
+    }
+    // From one entry's address to another's.
+    __device__ unsigned step(int places) const { return places << (shift_ + 2); }
+
+    // holds: else a zero is added.
+    template <typename Fixed>
+    static __device__ void add(unsigned to, float d_score, const Fixed& fixed, bool holds = true) {
+        const int whole = fixed(d_score);
+        add_shared(to, holds ? whole : 0);
+        if constexpr (kParts == 2)
+            add_shared(to + kPartBytes, holds ? fixed.rest(d_score, whole) : 0);
+    }
+
+    // An entry's sum, which becomes zero.
+    template <typename Fixed> __device__ float take(int entry, const Fixed& fixed) const {
+        float sum = static_cast<float>(take_part(entry, 0));
+        if constexpr (kParts == 2)
+            sum += static_cast<float>(take_part(entry, kPartBytes)) * Fixed::kUnitOfRest;
+        return sum * fixed.inverse;
+    }
+
+  private:
+    // Of all copies: four of them at once, where there are so many.
+    __device__ int take_part(int entry, int part) const {
+        const unsigned from = memory_ + part + step(entry);
+        int sum = 0;
+        if (shift_ < 2) {
+#pragma unroll 1
+            for (int copy = 0; copy < 1 << shift_; ++copy) {
+                sum += static_cast<int>(load_shared_word(from + 4 * copy));
+                store_shared_word(from + 4 * copy, 0);
+            }
+            return sum;
+        }
+        const int fours = 1 << (shift_ - 2);
+#pragma unroll 2
+        for (int four = 0; four < fours; ++four) {
+            // Lanes begin with different ones, which are in different banks.
+            const unsigned at = from + 16 * ((four + static_cast<int>(threadIdx.x)) & (fours - 1));
+            int of[4];
+            load_shared(at, of[0], of[1], of[2], of[3]);
+            store_shared(at, 0, 0, 0, 0);
+            sum += of[0] + of[1] + (of[2] + of[3]);
+        }
+        return sum;
+    }
+
+    unsigned memory_;
+    int first_, count_;
+    int shift_; // of the number of copies
+};
+
+// Of one read in one tile, where each index is a number of the query plus one of the key: both are
+// found once for a row and for a key.
+template <int kTable, typename Tile> class SeparablePlaces {
+    using Read = mod::TableGradient<kTable>;
+    using Entries = TableEntries<kTable>;
+    using Index = typename Entries::Index;
+    static constexpr int kDims = Entries::kDims, kLaneRows = Tile::kLaneRows;
+    static constexpr int kAtOnce = Tile::kRowsAtOnce;
+    static constexpr unsigned kAll = 0xffffffffu;
+
+  public:
+    __device__ SeparablePlaces(const Tile& tile, const Entries& entries)
+        : tile_(tile), entries_(entries) {
+#pragma unroll
+        for (int i = 0; i < kLaneRows; ++i)
+            rows_[i] = index_at(min(32 * i + Tile::lane(), Tile::kRows - 1), 0);
+#pragma unroll
+        for (int side = 0; side < 2; ++side)
+            keys_[side] = index_at(0, Tile::key_of(side));
+#pragma unroll
+        for (int d = 0; d < kDims; ++d) {
+            const int origin = __shfl_sync(kAll, rows_[0].of[d], 0);
+            keys_[0].of[d] -= origin;
+            keys_[1].of[d] -= origin;
+        }
+    }
+
+    // Of the warp's elements.
+    __device__ PlaceRange range() const {
+        PlaceRange range;
+        const int total = entries_.count();
+        if (total == 0) return range;
+        int row_places[kLaneRows];
+        const int key_places[2] = {entries_.place_of(keys_[0]), entries_.place_of(keys_[1])};
+#pragma unroll
+        for (int i = 0; i < kLaneRows; ++i)
+            row_places[i] = entries_.place_of(rows_[i]);
+        range.least = least_of(row_places) + least_of(key_places);
+        range.most = most_of(row_places) + most_of(key_places);
+        range.are_all = are_inside();
+        return range;
+    }
+
+    // To copies of all that the warp's elements meet: inside of the buffer.
+    template <typename Fixed>
+    __device__ void add(const TableCopies& copies, const Fixed& fixed) const {
+        // Addresses are sums of one part of the row and one of the key.
+        const int first = copies.first();
+        int row_steps[kLaneRows];
+#pragma unroll
+        for (int i = 0; i < kLaneRows; ++i)
+            row_steps[i] = static_cast<int>(copies.step(entries_.place_of(rows_[i]) - first));
+        const unsigned to[2] = {copies.address(first + entries_.place_of(keys_[0])),
+                                copies.address(first + entries_.place_of(keys_[1]))};
+        tile_.template visit_rows<kAtOnce>(
+            [&](int first_row, const typename Tile::Pair(&pairs)[kAtOnce]) {
+                const int row =
+                    kLaneRows == 1 || first_row < 32 ? row_steps[0] : row_steps[kLaneRows - 1];
+#pragma unroll
+                for (int i = 0; i < kAtOnce; ++i) {
+                    const unsigned from = __shfl_sync(kAll, row, first_row % 32 + i);
+                    TableCopies::add(from + to[0], flexc_first(mod::Element{}, pairs[i]), fixed);
+                    TableCopies::add(from + to[1], flexc_second(mod::Element{}, pairs[i]), fixed);
+                }
+            });
+    }
+    // To copies of some of that, and to memory what these do not hold.
+    template <typename Fixed>
+    __device__ void add_some(const TableCopies& copies, const Fixed& fixed) const {
+        add_each([&](const Index& index, float d_score) {
+            const int place = entries_.place_of(index);
+            if (copies.hold(place))
+                TableCopies::add(copies.address(place), d_score, fixed);
+            else
+                entries_.add(index, d_score);
+        });
+    }
+    __device__ void add_to_memory() const {
+        add_each([&](const Index& index, float d_score) { entries_.add(index, d_score); });
+    }
+
+  private:
+    // At a query and a key of the tile.
+    __device__ Index index_at(int row, int key) const {
+        Index index;
+        tile_.visit(row, key, [&](const mod::At& at) { Read::indices(at, index.of); });
+        return index;
+    }
+
+    // Of all the warp's queries, or keys.
+    template <int kCount> static __device__ int least_of(const int (&of)[kCount]) {
+        int least = of[0];
+#pragma unroll
+        for (int i = 1; i < kCount; ++i)
+            least = min(least, of[i]);
+        return __reduce_min_sync(kAll, least);
+    }
+    template <int kCount> static __device__ int most_of(const int (&of)[kCount]) {
+        int most = of[0];
+#pragma unroll
+        for (int i = 1; i < kCount; ++i)
+            most = max(most, of[i]);
+        return __reduce_max_sync(kAll, most);
+    }
+
+    // Whether no element's index is outside of the buffer.
+    __device__ bool are_inside() const {
+        bool inside = true;
+#pragma unroll
+        for (int d = 0; d < kDims; ++d) {
+            int of_rows[kLaneRows], of_keys[2] = {keys_[0].of[d], keys_[1].of[d]};
+#pragma unroll
+            for (int i = 0; i < kLaneRows; ++i)
+                of_rows[i] = rows_[i].of[d];
+            const long long low = static_cast<long long>(least_of(of_rows)) + least_of(of_keys);
+            const long long high = static_cast<long long>(most_of(of_rows)) + most_of(of_keys);
+            inside = inside && low >= 0 && high < entries_.extent(d);
+        }
+        return inside;
+    }
+
+    // One by one, with the buffer's ends: add_element(index, d_score).
+    template <typename Add> __device__ void add_each(Add add_element) const {
+        tile_.template visit_rows<1>([&](int row, const typename Tile::Pair(&pairs)[1]) {
+            const float of[2] = {flexc_first(mod::Element{}, pairs[0]),
+                                 flexc_second(mod::Element{}, pairs[0])};
+            Index index[2];
+            bool inside[2] = {of[0] != 0, of[1] != 0};
+#pragma unroll
+            for (int d = 0; d < kDims; ++d) {
+                const int mine =
+                    kLaneRows == 1 || row < 32 ? rows_[0].of[d] : rows_[kLaneRows - 1].of[d];
+                const int of_row = __shfl_sync(kAll, mine, row % 32);
+#pragma unroll
+                for (int side = 0; side < 2; ++side) {
+                    index[side].of[d] = of_row + keys_[side].of[d];
+                    inside[side] =
+                        inside[side] && flexc_inside(index[side].of[d], entries_.extent(d));
+                }
+            }
+#pragma unroll
+            for (int side = 0; side < 2; ++side)
+                if (inside[side]) add_element(index[side], of[side]);
+        });
+    }
+
+    const Tile& tile_;
+    const Entries& entries_;
+    Index rows_[kLaneRows], keys_[2]; // of the lane's queries, and what its keys add to these
+};
+
+// Another lane's value, of whole words.
+template <typename Value> __device__ inline Value value_of_lane(const Value& value, int lane) {
+    if constexpr (__is_empty(Value)) {
+        return value;
+    } else {
+        static_assert(sizeof(Value) % 4 == 0);
+        int words[sizeof(Value) / 4];
+        memcpy(words, &value, sizeof(Value));
+#pragma unroll
+        for (int& word : words)
+            word = __shfl_sync(0xffffffffu, word, lane);
+        Value result;
+        memcpy(&result, words, sizeof(Value));
+        return result;
+    }
+}
+
+// The same, whatever the read's indices. What they use of queries alone and of keys alone is found
+// once for a row and for a key, the rest for each element.
+template <int kTable, typename Tile> class PlacesOfElements {
+    using Read = mod::TableGradient<kTable>;
+    using Entries = TableEntries<kTable>;
+    using Index = typename Entries::Index;
+    static constexpr int kDims = Entries::kDims, kLaneRows = Tile::kLaneRows;
+    static constexpr int kAtOnce = Tile::kElementRowsAtOnce;
+    static constexpr int kOutside = -1;
+
+  public:
+    __device__ PlacesOfElements(const Tile& tile, const Entries& entries)
+        : tile_(tile), entries_(entries) {
+#pragma unroll
+        for (int i = 0; i < kLaneRows; ++i)
+            tile_.visit(min(32 * i + Tile::lane(), Tile::kRows - 1), 0,
+                        [&](const mod::At& at) { rows_[i] = Read::of_query(at); });
+#pragma unroll
+        for (int side = 0; side < 2; ++side)
+            tile_.visit(0, Tile::key_of(side),
+                        [&](const mod::At& at) { keys_[side] = Read::of_key(at); });
+    }
+
+    // All entries where they have room, else what a sample of the rows meets.
+    __device__ PlaceRange range() const {
+        PlaceRange range;
+        const int total = entries_.count();
+        if (total <= mod::kTableWords) {
+            range.most = total - 1;
+            return range;
+        }
+        constexpr int kSamples = 8;
+        int least = total, most = kOutside;
+#pragma unroll 1
+        for (int i = 0; i < kSamples; ++i) {
+            const int row = i * (Tile::kRows - 1) / (kSamples - 1);
+            const typename Read::QueryParts of_query = of_row(row);
+#pragma unroll
+            for (int side = 0; side < 2; ++side) {
+                const int place = place_at(row, side, of_query);
+                if (place == kOutside) continue;
+                least = min(least, place);
+                most = max(most, place);
+            }
+        }
+        range.least = __reduce_min_sync(0xffffffffu, least);
+        range.most = __reduce_max_sync(0xffffffffu, most);
+        return range;
+    }
+
+    // To copies, and to memory what these do not hold.
+    template <typename Fixed>
+    __device__ void add(const TableCopies& copies, const Fixed& fixed) const {
+        tile_.template visit_rows<kAtOnce>(
+            [&](int first, const typename Tile::Pair(&pairs)[kAtOnce]) {
+                int places[kAtOnce][2];
+                float d_scores[kAtOnce][2];
+#pragma unroll
+                for (int i = 0; i < kAtOnce; ++i) {
+                    const typename Read::QueryParts of_query = of_row(first + i);
+#pragma unroll
+                    for (int side = 0; side < 2; ++side)
+                        places[i][side] = place_at(first + i, side, of_query);
+                    d_scores[i][0] = flexc_first(mod::Element{}, pairs[i]);
+                    d_scores[i][1] = flexc_second(mod::Element{}, pairs[i]);
+                }
+                bool is_done = true;
+#pragma unroll
+                for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+                    for (int side = 0; side < 2; ++side) {
+                        const int place = places[i][side];
+                        // Else a zero is added somewhere: a branch would let elements wait for each
+                        // other.
+                        const bool holds = copies.hold(place);
+                        TableCopies::add(copies.address(holds ? place : copies.first()),
+                                         d_scores[i][side], fixed, holds);
+                        is_done = is_done && (holds || place == kOutside);
+                    }
+                if (is_done) return;
+#pragma unroll
+                for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+                    for (int side = 0; side < 2; ++side)
+                        if (!copies.hold(places[i][side]) && places[i][side] != kOutside &&
+                            d_scores[i][side] != 0)
+                            entries_.add(entries_.index_of(places[i][side]), d_scores[i][side]);
+            });
+    }
+    // One by one.
+    __device__ void add_to_memory() const {
+        tile_.template visit_rows<1>([&](int row, const typename Tile::Pair(&pairs)[1]) {
+            const float of[2] = {flexc_first(mod::Element{}, pairs[0]),
+                                 flexc_second(mod::Element{}, pairs[0])};
+            const typename Read::QueryParts of_query = of_row(row);
+#pragma unroll
+            for (int side = 0; side < 2; ++side) {
+                Index index;
+                if (find(row, side, of_query, index) && of[side] != 0)
+                    entries_.add(index, of[side]);
+            }
+        });
+    }
+
+  private:
+    __device__ typename Read::QueryParts of_row(int row) const {
+        return value_of_lane(kLaneRows == 1 || row < 32 ? rows_[0] : rows_[kLaneRows - 1],
+                             row % 32);
+    }
+    // Whether the element of a row and one of the lane's keys adds to one of the buffer.
+    __device__ bool find(int row, int side, const typename Read::QueryParts& of_query,
+                         Index& index) const {
+        bool inside = true;
+        tile_.visit(row, Tile::key_of(side), [&](const mod::At& at) {
+            Read::indices(at, of_query, keys_[side], index.of);
+            inside = Read::applies(at, of_query, keys_[side]);
+        });
+#pragma unroll
+        for (int d = 0; d < kDims; ++d)
+            inside =
+                inside && (Read::is_inside(d) || flexc_inside(index.of[d], entries_.extent(d)));
+        return inside;
+    }
+    __device__ int place_at(int row, int side, const typename Read::QueryParts& of_query) const {
+        Index index;
+        return find(row, side, of_query, index) ? entries_.place_of(index) : kOutside;
+    }
+
+    const Tile& tile_;
+    const Entries& entries_;
+    typename Read::QueryParts rows_[kLaneRows]; // of the lane's queries
+    typename Read::KeyParts keys_[2];           // of the lane's keys
+};
+
+template <int kTable, typename Tile, bool kIsSeparable = mod::TableGradient<kTable>::kIsSeparable>
+struct PlacesOf {
+    using Type = PlacesOfElements<kTable, Tile>;
+};
+template <int kTable, typename Tile> struct PlacesOf<kTable, Tile, true> {
+    using Type = SeparablePlaces<kTable, Tile>;
+};
