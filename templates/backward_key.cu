@@ -14,6 +14,7 @@
 #include "sm80/dq_sink.cuh"
 #include "sm80/row_references.cuh"
 #include "sm80/stages.cuh"
+#include "sm80/table_sums.cuh"
 #include "sm80/tile_order.cuh"
 
 using namespace sm80;
@@ -43,6 +44,7 @@ struct Shared {
     __device__ ValueTile values() const { return {base + kLayout.values}; }
     __device__ PTile p() const { return {base + kLayout.p}; }
     __device__ PTile d_scores() const { return {base + kLayout.d_scores}; }
+    __device__ unsigned table_sums() const { return base + kLayout.table_sums; }
     __device__ Stage stage(int step) const {
         return {base + kLayout.stages + step % mod::kStages * kLayout.stage_bytes};
     }
@@ -101,7 +103,8 @@ __device__ void load_queries(Stage stage, const KernelArguments& attention,
 
 // P and dS of a tile, to shared memory.
 __device__ void compute_scores(Shared shared, Stage stage, const Surroundings& around, int first_q,
-                               int first_kv, bool is_full, mod::GradientSums& sums) {
+                               int first_kv, bool is_full, mod::GradientSums& sums,
+                               TableGradients& tables) {
 #pragma unroll 1
     for (int row = 0; row < mod::kQueryTile && Scores::has_unit(0); row += kScoreRows) {
         Scores scores, d_scores;
@@ -113,6 +116,7 @@ __device__ void compute_scores(Shared shared, Stage stage, const Surroundings& a
             scores, d_scores, around,
             {first_q + row, first_kv, stage.row_sums() + 4 * row, 4 * mod::kQueryTile, is_full},
             sums);
+        tables.see(d_scores.values);
         store_result(rows_of<kScoreRows>(shared.p(), row), scores);
         store_result(rows_of<kScoreRows>(shared.d_scores(), row), d_scores);
     }
@@ -137,6 +141,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, mod::kBlocksAtOnce)
     ValueGradient dv;
     dk.clear();
     dv.clear();
+    TableGradients tables(shared.table_sums());
 
     for (int h = h_kv * group; h < (h_kv + 1) * group; ++h) {
         const HeadPlace place(attention, arguments, b * attention.heads + h);
@@ -159,12 +164,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, mod::kBlocksAtOnce)
             Stages<mod::kStages>::wait(walk, next, load);
             const int first_q = walk.tile() * mod::kQueryTile;
             const Stage stage = shared.stage(walk.step());
-            compute_scores(shared, stage, around, first_q, first_kv, walk.is_full(), sums);
+            tables.take(); // of the tile before
+            compute_scores(shared, stage, around, first_q, first_kv, walk.is_full(), sums, tables);
+            tables.meet(around, first_q, first_kv);
             __syncthreads(); // P and dS are here
+            tables.add(around, shared.d_scores(), first_q, first_kv);
             mma_columns(dv, shared.p(), stage.d_out());
             mma_columns(dk, shared.d_scores(), stage.queries());
             DqSink::add(around, shared.d_scores(), shared.keys(), first_q);
         }
+        tables.flush(around, first_kv);
         mod::flush_gradients(arguments, place.launch, place.head, b, h, h_kv, sums);
     }
 

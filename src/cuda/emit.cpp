@@ -82,7 +82,8 @@ class Emitter {
                 text_ += emit_distance_factors(layout_, gradients(), tile_sums(config_));
             if (!config_.is_warp_specialized) {
                 first_kv_head();
-                text_ += emit_gradients(layout_, gradients());
+                text_ += emit_gradients(layout_, gradients(), tile_sums(config_)) +
+                         emit_table_gradients(layout_, gradients(), tile_sums(config_));
             }
         }
         if (config_.is_warp_specialized)
@@ -129,9 +130,14 @@ class Emitter {
                passes::gradient_sum(mod_, gradient, tile_sums(config_)) ==
                    passes::GradientSum::distance;
     }
+    // In a generic backward, from the tile of dS.
+    bool sums_few_entries(const passes::ReadGradient& gradient) const {
+        return tile_sums(config_).sums_few_entries && gradient.is_of_few_entries;
+    }
     // Whether elements compute it by itself.
     bool has_partial(const passes::ReadGradient& gradient) const {
-        return !layout_.is_of_term(gradient.read) && !sums_diagonals(gradient);
+        return !layout_.is_of_term(gradient.read) && !sums_diagonals(gradient) &&
+               !sums_few_entries(gradient);
     }
     // Arguments name exact sums where gradients would be.
     bool sums_exactly() const { return has_program() && mod_.deterministic; }
@@ -190,8 +196,8 @@ class Emitter {
             result.push_back(mod_.d_score);
             for (const passes::ReadGradient& gradient : gradients()) {
                 if (!sums_diagonals(gradient)) result.push_back(gradient.partial);
-                const bool multiplies =
-                    gradient.is_of_table || config_.kind == plan::KernelKind::fold;
+                const bool multiplies = gradient.is_of_table || sums_few_entries(gradient) ||
+                                        config_.kind == plan::KernelKind::fold;
                 if (multiplies && gradient.sum_factor != ir::kNoNode)
                     result.push_back(gradient.sum_factor);
                 const auto& indices = mod_.program.graph[gradient.read].operands;
@@ -242,6 +248,7 @@ class Emitter {
             } else {
                 constant("bool", "kLoopsOverHeads", loops_over_heads());
                 constant("bool", "kStoresQueryGradient", config_.is_short);
+                constant("int", "kTableWords", config_.table_words);
             }
         }
         if (config_.is_warp_specialized && is_backward(config_.kind))

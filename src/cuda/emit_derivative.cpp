@@ -46,6 +46,7 @@ std::string borrows(const passes::Mod& mod, const plan::KernelConfig& config) {
 } // namespace
 
 passes::TileSums tile_sums(const plan::KernelConfig& config) {
+    if (!config.is_warp_specialized) return {.sums_few_entries = config.table_words > 0};
     return {.key_width = config.key_width,
             .adds_bias_gradients = config.adds_bias_gradients,
             .sums_tables = config.table_words > 0 && config.borrows == 0,

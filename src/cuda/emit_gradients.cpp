@@ -200,12 +200,14 @@ std::vector<NodeId> carried(const Layout& layout,
     return result;
 }
 
-std::string emit_gradients(const Layout& layout,
-                           const std::vector<passes::ReadGradient>& gradients) {
+std::string emit_gradients(const Layout& layout, const std::vector<passes::ReadGradient>& gradients,
+                           passes::TileSums tile) {
     std::vector<Entry> of_head, of_element;
     std::size_t of_terms = 0;
     for (std::size_t i = 0; i < gradients.size(); ++i) {
         const NodeId read = gradients[i].read;
+        if (passes::gradient_sum(layout.mod(), gradients[i], tile) == passes::GradientSum::table)
+            continue;
         if (is_of_term(layout, gradients[i]))
             ++of_terms;
         else

@@ -19,8 +19,9 @@ std::string element_address(const Body& body, ir::NodeId read, passes::ArgumentS
 std::vector<ir::NodeId> carried(const Layout& layout,
                                 const std::vector<passes::ReadGradient>& gradients);
 
-std::string emit_gradients(const Layout& layout,
-                           const std::vector<passes::ReadGradient>& gradients);
+// For a generic backward: of those that it does not sum as those of tables.
+std::string emit_gradients(const Layout& layout, const std::vector<passes::ReadGradient>& gradients,
+                           passes::TileSums tile);
 
 // For a warp-specialized backward: how each read's gradient is summed, and where the sum goes.
 std::string emit_gradient_addresses(const Layout& layout,

@@ -92,6 +92,15 @@ std::string describe_sum(const Mod& mod, const ReadGradient& gradient) {
     return std::string(description(gradient, sum));
 }
 
+// How a generic one does.
+std::string_view describe_generic_sum(const Mod& mod, const ReadGradient& gradient) {
+    if (mod.place[gradient.read] <= Place::head) return description(gradient, GradientSum::head);
+    if (count_few_entries(mod) > 0 && gradient.is_of_few_entries)
+        return "in a copy of what a tile meets on chip, once for an entry, head and tile of keys, "
+               "where there is room";
+    return description(gradient, GradientSum::element);
+}
+
 std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifted,
                           const KeyKinds& kinds, NodeId read) {
     std::string text = formula(mod.program, read) + ": uses " +
@@ -117,11 +126,13 @@ std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifte
     if (const CapturedRead* captured = captured_read(mod, read))
         text += describe_class(mod, *captured);
     if (const ReadGradient* gradient = gradient_of(mod.gradients, read))
-        text += "  gradient: " + summed_over(mod, read) +
-                (mod.counters[read] != ir::kNoNode
-                     ? std::string("; in a loop over the terms, one by one")
-                     : "; in a warp-specialized fused backward " + describe_sum(mod, *gradient)) +
-                "\n";
+        text +=
+            "  gradient: " + summed_over(mod, read) +
+            (mod.counters[read] != ir::kNoNode
+                 ? std::string("; in a loop over the terms, one by one")
+                 : formatted("; in a warp-specialized fused backward {}; in a generic one {}",
+                             describe_sum(mod, *gradient), describe_generic_sum(mod, *gradient))) +
+            "\n";
     if (gradient_of(mod.sink_gradients, read) != nullptr)
         text += "  gradient of the sink: once for each row, before the other gradients\n";
     return text;

@@ -79,6 +79,7 @@ bool is_gradient_of_score(const Mod& mod, const ReadGradient& gradient) {
 }
 
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile) {
+    if (tile.sums_few_entries && gradient.is_of_few_entries) return GradientSum::table;
     if (tile.sums_grids && gradient.is_of_grid) return GradientSum::distance;
     const GradientSum sum = sum_of(mod, gradient, tile.key_width);
     if (sum == GradientSum::element && tile.sums_shifts && gradient.is_shifted)
@@ -115,6 +116,11 @@ bool sums_shifts(const Mod& mod) {
     return mod.program.is_dense() && !mod.deterministic && !mod.shifted_reads.empty() &&
            index_2d_reads(mod).width == 0 && !sums_by(mod, GradientSum::distance) &&
            !sums_by(mod, GradientSum::dense_bias, tile) && sums_by(mod, GradientSum::shifted, tile);
+}
+
+int count_few_entries(const Mod& mod) {
+    if (mod.deterministic) return 0;
+    return static_cast<int>(std::ranges::count_if(mod.gradients, &ReadGradient::is_of_few_entries));
 }
 
 bool sums_tables(const Mod& mod) {

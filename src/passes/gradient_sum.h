@@ -35,6 +35,8 @@ struct TileSums {
     bool sums_tables = false; // where sums_tables() says that it may
     bool sums_grids = false;  // where sums_grids() says that it may
     bool sums_shifts = false; // and sums_shifts()
+    // Nothing of the above, but what meets few entries, as tables; all else by element.
+    bool sums_few_entries = false;
 };
 GradientSum gradient_sum(const Mod& mod, const ReadGradient& gradient, TileSums tile = {});
 // Whether d score_mod / d read and d score_mod / d score are the same everywhere.
@@ -44,6 +46,8 @@ bool sums_by(const Mod& mod, GradientSum sum, TileSums tile = {});      // any g
 // Whether tiles may sum gradients of tables: nothing else needs the warps that do.
 bool sums_tables(const Mod& mod);
 bool sums_shifts(const Mod& mod);
+// How many gradients the generic backward sums as those of tables.
+int count_few_entries(const Mod& mod);
 // Whether they may sum these over parts of diagonals instead.
 bool sums_grids(const Mod& mod);
 // The width for which most gradients are summed by such a index_2d; 0 where none is.

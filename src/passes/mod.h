@@ -46,9 +46,9 @@ struct ReadGradient {
     // Of reads that are the same for a whole row: whether the partial is too, and whether it is
     // factor * score + addend, both the same for a whole row.
     bool is_of_row = false, is_line_of_row = false;
-    // By passes/table_gradient.h; of a table, whether each index is a number of the query plus one
-    // of the key.
-    bool is_of_table = false, is_separable = false;
+    // By passes/table_gradient.h. Of few entries are also reads by distance, by q or by kv;
+    // is_separable: of these, whether each index is a number of the query plus one of the key.
+    bool is_of_table = false, is_of_few_entries = false, is_separable = false;
     // By passes/shifted_read.h: each element adds a constant multiple of dS to its own place, or
     // beyond a clamp to that of its line.
     bool is_shifted = false;

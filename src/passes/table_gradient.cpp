@@ -75,12 +75,26 @@ bool is_separable(const Mod& mod, const analysis::IndexForms& forms, NodeId read
     });
 }
 
-bool may_be_table(const Mod& mod, const ReadGradient& gradient) {
+bool may_be_summed(const Mod& mod, const ReadGradient& gradient) {
     const NodeId read = gradient.read;
-    const CapturedRead* captured = captured_read(mod, read);
-    return captured != nullptr && is_table(*captured) && mod.place[read] == Place::element &&
-           mod.counters[read] == ir::kNoNode && !mod.dependence[read].has(Dependence::score) &&
+    return mod.counters[read] == ir::kNoNode && !mod.dependence[read].has(Dependence::score) &&
            (gradient.sum_factor != ir::kNoNode || factor_of(mod, gradient));
+}
+
+bool may_be_table(const Mod& mod, const ReadGradient& gradient) {
+    const CapturedRead* captured = captured_read(mod, gradient.read);
+    return captured != nullptr && is_table(*captured) &&
+           mod.place[gradient.read] == Place::element && may_be_summed(mod, gradient);
+}
+
+// Beside tables: one entry for each diagonal, query or key. A factor must be of a whole head.
+bool meets_few_entries(const Mod& mod, const ReadGradient& gradient) {
+    const NodeId read = gradient.read, factor = gradient.sum_factor;
+    const bool is_by_position =
+        mod.place[read] == Place::row || mod.place[read] == Place::column || mod.of_distance[read];
+    return gradient.is_of_table ||
+           (mod.place[read] > Place::head && is_by_position && may_be_summed(mod, gradient) &&
+            (factor == ir::kNoNode || mod.place[factor] <= Place::head));
 }
 
 } // namespace
@@ -89,23 +103,26 @@ void find_table_gradients(Mod& mod) {
     std::vector<NodeId> indices;
     for (ReadGradient& gradient : mod.gradients) {
         gradient.is_of_table = may_be_table(mod, gradient);
+        gradient.is_of_few_entries = meets_few_entries(mod, gradient);
         const std::vector<NodeId>& operands = mod.program.graph[gradient.read].operands;
-        if (gradient.is_of_table) indices.insert(indices.end(), operands.begin(), operands.end());
+        if (gradient.is_of_few_entries)
+            indices.insert(indices.end(), operands.begin(), operands.end());
     }
     mod.tables_take_all = false;
     if (indices.empty()) return;
     analysis::IndexForms forms(mod.program.graph, mod.ranges);
     forms.find(indices);
     for (ReadGradient& gradient : mod.gradients)
-        gradient.is_separable = gradient.is_of_table &&
+        gradient.is_separable = gradient.is_of_few_entries &&
                                 table_choice(mod, gradient) == ir::kNoNode &&
                                 is_separable(mod, forms, gradient.read);
     mod.tables_take_all =
-        !mod.deterministic && std::ranges::all_of(mod.gradients, [&](const ReadGradient& gradient) {
+        !mod.deterministic && std::ranges::any_of(mod.gradients, &ReadGradient::is_of_table) &&
+        std::ranges::all_of(mod.gradients, [&](const ReadGradient& gradient) {
             const analysis::KeyUses& uses = mod.key_uses[gradient.read];
-            const bool may_be_summed = mod.place[gradient.read] == Place::element &&
-                                       (uses.quotients != 0 || uses.remainders != 0);
-            return gradient.is_of_table || !may_be_summed;
+            const bool has_key_index_2d = mod.place[gradient.read] == Place::element &&
+                                          (uses.quotients != 0 || uses.remainders != 0);
+            return gradient.is_of_table || !has_key_index_2d;
         });
 }
 

@@ -10,9 +10,9 @@
 
 namespace flexc::passes {
 
-// Fills ReadGradient::is_of_table and is_separable: whether each element adds dS, or the same
-// multiple of it, or nothing, to a place that several elements of a tile meet. From the mod's
-// facts.
+// Fills ReadGradient::is_of_table, is_of_few_entries and is_separable: whether each element adds
+// dS, or the same multiple of it, or nothing, to a place that several elements of a tile meet. From
+// the mod's facts.
 void find_table_gradients(Mod& mod);
 // What its elements add is dS times this number, where it has no sum_factor: -0.5 for `score -
 // t[...] * 0.5`.

@@ -66,6 +66,8 @@ struct KernelRequest {
     bool sums_tables = false;           // some gradient is by GradientSum::table
     bool sums_shifts = false;           // some gradient is by GradientSum::shifted
     int borrows = 0;                    // places of Mod::borrow_places, where kernels may sum grids
+    int few_entries = 0;                // gradients of passes::count_few_entries
+    bool adds_many_entries = false;     // some other varies within a head
     int query_sums = 0;                 // gradients that are by GradientSum::query
     bool has_gradients = false;         // some buffer has one
     bool gradients_vary = false;        // and some do so within a head
@@ -155,8 +157,9 @@ struct KernelConfig {
     int bias_stages = 0;              // of the dense bias that it copies; 0 for none
     bool adds_bias_gradients = false; // adds tiles of GradientSum::dense_bias
     bool sums_shifts = false;         // adds GradientSum::shifted from the tile of dS
-    int table_words = 0;              // for sums of GradientSum::table, or of grids, of a warp
-    int borrows = 0;                  // places by which it sums diagonals in parts
+    // For sums of GradientSum::table, or of grids, of a warp; in a generic backward of each table.
+    int table_words = 0;
+    int borrows = 0; // places by which it sums diagonals in parts
     // Blocks say when they have added to dq; the first stores its part.
     bool reports_additions = false, stores_dq_first = false;
     bool is_persistent = false; // no more blocks than multiprocessors

@@ -144,6 +144,11 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
                                                .sums_shifts = backward_.sums_shifts});
     backward_.sums_distances = passes::sums_by(mod_, GradientSum::distance);
     backward_.query_sums = passes::count_sums_by(mod_, GradientSum::query);
+    backward_.few_entries = passes::count_few_entries(mod_);
+    backward_.adds_many_entries =
+        std::ranges::any_of(mod_.gradients, [&](const passes::ReadGradient& gradient) {
+            return mod_.place[gradient.read] > passes::Place::head && !gradient.is_of_few_entries;
+        });
     backward_.derivative_uses_score =
         mod_.dependence[mod_.d_score].has(analysis::Dependence::score);
     backward_.has_gradients = !mod_.gradients.empty();

@@ -1,11 +1,9 @@
 // Rows and columns of a backward kernel's tile of scores, as a thread knows them.
 #pragma once
 
-#include "common/place.cuh"
 #include "common/row_lse.cuh"
-#include "common/sequence_length.cuh"
-#include "sm80/arguments.h"
 #include "sm80/backward_mma.cuh"
+#include "sm80/surroundings.cuh"
 #include "sm80/workspace.cuh"
 
 namespace sm80 {
@@ -13,21 +11,18 @@ namespace sm80 {
 using mod::Element;
 
 constexpr int kThreads = 32 * mod::kWarps;
-constexpr TileSizes kSizes = {mod::kQueryTile, mod::kKeyTile,  mod::kStages,
-                              mod::kHeadDim,   mod::kHeadDimV, static_cast<int>(sizeof(Element))};
+constexpr TileSizes backward_sizes() {
+    TileSizes sizes = {mod::kQueryTile, mod::kKeyTile,  mod::kStages,
+                       mod::kHeadDim,   mod::kHeadDimV, static_cast<int>(sizeof(Element))};
+    sizes.table_sums = {mod::kTableGradients, mod::kTableWords, mod::kWarps};
+    return sizes;
+}
+constexpr TileSizes kSizes = backward_sizes();
 
 using KeyTile = Tile<Element, mod::kKeyTile, mod::kHeadDim>;
 using ValueTile = Tile<Element, mod::kKeyTile, mod::kHeadDimV>;
 using QueryTile = Tile<Element, mod::kQueryTile, mod::kHeadDim>;
 using DOutTile = Tile<Element, mod::kQueryTile, mod::kHeadDimV>;
-
-// Everything around an element, for short.
-struct Surroundings {
-    const KernelArguments& attention;
-    const mod::Arguments& arguments;
-    const HeadPlace& place;
-    SequenceLength length;
-};
 
 // A tile of scores: its first positions, where load_row_sums put lse and delta of its rows, the
 // distance between the two, and whether the block mask says that nothing is hidden.

@@ -15,11 +15,30 @@ FLEXC_SHARED constexpr int tile_row_bytes(int columns, int element_bytes) {
     return round_up(round_up(columns, 16) * element_bytes, 32) + 16;
 }
 
+// Of sums of gradients of tables, in a block: of each table, so many words for a tile's sums in
+// whole numbers (twice that where elements are floats) and floats for those of the tiles before;
+// and what warps tell each other of a tile: its largest dS, and which places they meet.
+struct TableSumSizes {
+    int tables = 0, words = 0, warps = 0;
+
+    FLEXC_SHARED constexpr int floats(int element_bytes) const {
+        return (element_bytes == 4 ? 2 : 1) * 4 * words;
+    }
+    FLEXC_SHARED constexpr int table_bytes(int element_bytes) const {
+        return floats(element_bytes) + 4 * words;
+    }
+    FLEXC_SHARED constexpr int warp_bytes() const { return 4 * (1 + 2 * tables); }
+    FLEXC_SHARED constexpr int bytes(int element_bytes) const {
+        return tables == 0 ? 0 : tables * table_bytes(element_bytes) + warps * warp_bytes();
+    }
+};
+
 struct TileSizes {
     int query_tile, key_tile, stages;
     int head_dim, head_dim_v, element_bytes;
     int key_element_bytes = element_bytes; // of keys and values; in a forward it may be 1
     bool has_scales = false;               // which come with each key and value
+    TableSumSizes table_sums = {};         // of a backward by keys
 
     FLEXC_SHARED constexpr int query_row() const { return tile_row_bytes(head_dim, element_bytes); }
     FLEXC_SHARED constexpr int key_row() const {
@@ -86,12 +105,13 @@ FLEXC_SHARED constexpr int merging_bytes(int head_dim_v) {
 // Of each query that a backward kernel loads: lse and delta.
 constexpr int kRowSumBytes = 2 * 4;
 
-// Keys, values, P, dS, then stages of queries, d_out, lse and delta; dk and dv leave through the
-// same memory as floats.
+// Keys, values, P, dS, then stages of queries, d_out, lse and delta, then sums of tables; dk and dv
+// leave through the same memory as floats.
 struct BackwardKeyLayout {
     int values, p, d_scores;
     int stages, stage_bytes;
     int d_out, row_sums; // in a stage, behind queries
+    int table_sums;
     int bytes;
 };
 FLEXC_SHARED constexpr BackwardKeyLayout backward_key_layout(const TileSizes& sizes) {
@@ -104,7 +124,8 @@ FLEXC_SHARED constexpr BackwardKeyLayout backward_key_layout(const TileSizes& si
     layout.d_out = sizes.query_tile * sizes.key_row();
     layout.row_sums = layout.d_out + sizes.query_tile * sizes.value_row();
     layout.stage_bytes = layout.row_sums + sizes.query_tile * kRowSumBytes;
-    const int used = layout.stages + sizes.stages * layout.stage_bytes;
+    layout.table_sums = layout.stages + sizes.stages * layout.stage_bytes;
+    const int used = layout.table_sums + sizes.table_sums.bytes(sizes.element_bytes);
     const int widest = larger(sizes.head_dim, sizes.head_dim_v);
     layout.bytes = larger(used, sizes.key_tile * tile_row_bytes(widest, 4));
     return layout;

@@ -184,6 +184,25 @@ TEST_CASE("a table is summed on chip where dS times a number of the head is its 
     CHECK_FALSE(is_of_table("score * a[h] + " + read, false));
     CHECK_FALSE(is_of_table("score + a[h] * kv_idx * " + read, true));
     CHECK_FALSE(is_of_table("score + tanh(" + read + ")", true));
+    // Generic kernels sum tables, and what is one for a distance, query or key, from the tile of
+    // dS.
+    const auto few_entries = [](const std::string& score, bool deterministic = false) {
+        passes::PipelineOptions options;
+        options.deterministic = deterministic;
+        return passes::count_few_entries(
+            test::lowered("buffer a: f32[H]\nbuffer s: f32[H] grad\nbuffer t: f32[H, 99] grad\n"
+                          "buffer m: f32[Q_LEN, KV_LEN] grad\nscore_mod = " +
+                              score + " + s[h] + m[q_idx, kv_idx]",
+                          options));
+    };
+    CHECK(few_entries("score + t[h, q_idx - kv_idx] + t[h, q_idx] - 2 * t[h, kv_idx]") == 3);
+    CHECK(few_entries("score + a[h] * t[h, min(abs(q_idx - kv_idx), 98)]") == 1);
+    CHECK(few_entries("score + t[h, abs(q_idx // 8 - kv_idx // 8)]") == 1);
+    CHECK(few_entries("score + t[h, kv_idx]", true) == 0);
+    CHECK(few_entries("score * t[h, q_idx]") == 0);
+    CHECK(few_entries("score + (q_idx - kv_idx) * t[h, q_idx - kv_idx]") == 0);
+    CHECK(few_entries("score + tanh(t[h, kv_idx])") == 0);
+    CHECK(few_entries("score + t[h, int(score)]") == 0);
     // Where nobody sums tables, elements go to memory; the factor makes them none of diagonals.
     const passes::Mod wide =
         test::lowered("buffer g: i64[KV_LEN]\nbuffer t: f32[H, 9] grad\n"

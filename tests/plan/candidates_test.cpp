@@ -622,3 +622,31 @@ TEST_CASE("what Hopper's backward cannot do is left to the generic kernels") {
     }));
     CHECK_FALSE(is_hopper([](KernelRequest& request) { request.generic_because = "a test"; }));
 }
+
+TEST_CASE("a generic backward has room for sums of few entries beside its tile") {
+    const auto generic = [](int arch, int head_dim, int few_entries) {
+        return plan::candidates({.kind = KernelKind::backward_fused,
+                                 .arch = arch,
+                                 .head_dim = head_dim,
+                                 .head_dim_v = head_dim,
+                                 .has_score_mod = true,
+                                 .few_entries = few_entries,
+                                 .generic_because = "this test is of it"})[0];
+    };
+    CHECK(generic(80, 64, 0).table_words == 0);
+    CHECK(generic(80, 64, 1).table_words == 4096);
+    CHECK(generic(86, 64, 1).table_words == 1024);
+    CHECK(generic(86, 128, 1).table_words == 1024);
+    for (const int arch : {80, 86, 90})
+        for (const int head_dim : {16, 64, 80, 128, 192})
+            for (const int few_entries : {1, 2, 5}) {
+                const KernelConfig config = generic(arch, head_dim, few_entries);
+                CAPTURE(arch);
+                CAPTURE(head_dim);
+                CAPTURE(few_entries);
+                CHECK(config.table_words >= 256);
+                CHECK(config.shared_bytes <= plan::shared_memory_limit(arch));
+                CHECK(config.shared_bytes - generic(arch, head_dim, 0).shared_bytes <=
+                      few_entries * 8 * config.table_words + 8 * 4 * (1 + 2 * few_entries));
+            }
+}

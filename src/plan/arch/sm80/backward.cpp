@@ -5,6 +5,7 @@
 #include "plan/arch/sm80/sm80.h"
 #include "plan/gradients.h"
 #include "plan/work.h"
+#include "support/text.h"
 
 namespace flexc::plan::sm80 {
 namespace {
@@ -28,11 +29,28 @@ constexpr std::array kQueryShapes = {
 ::sm80::TileSizes sizes_of(const KernelRequest& request, const BackwardShape& shape) {
     return sizes(request, shape.query_tile, shape.key_tile, shape.stages);
 }
-int key_kernel_bytes(const KernelRequest& request, const BackwardShape& shape) {
-    return ::sm80::backward_key_layout(sizes_of(request, shape)).bytes;
+int key_kernel_bytes(const KernelRequest& request, const BackwardShape& shape,
+                     int table_words = 0) {
+    ::sm80::TileSizes sizes = sizes_of(request, shape);
+    if (table_words > 0) sizes.table_sums = {request.few_entries, table_words, shape.warps};
+    return ::sm80::backward_key_layout(sizes).bytes;
 }
 int query_kernel_bytes(const KernelRequest& request, const BackwardShape& shape) {
     return ::sm80::backward_query_layout(sizes_of(request, shape)).bytes;
+}
+
+// Bytes that may spill beside such sums: of what is used once or twice for a tile.
+constexpr int kSpillsOfTables = 32;
+
+// For sums of each gradient that meets few entries; 0 where there are none, or no room.
+int table_words_of(const KernelRequest& request, const BackwardShape& shape) {
+    // Warps have whole panels of so many keys.
+    constexpr int kPanelKeys = 64;
+    if (request.few_entries == 0 || shape.key_tile % kPanelKeys != 0) return 0;
+    for (const int words : {4096, 2048, 1024, 512, 256})
+        if (key_kernel_bytes(request, shape, words) <= shared_memory_limit(request.arch))
+            return words;
+    return 0;
 }
 
 // Accumulators of one thread where most are alive: the results and two tiles of scores.
@@ -62,14 +80,22 @@ KernelConfig key_kernel(const KernelRequest& request, const BackwardShape& shape
     config.key_tile = shape.key_tile;
     config.warps = shape.warps;
     config.stages = shape.stages;
-    config.shared_bytes = key_kernel_bytes(request, shape);
+    config.table_words = table_words_of(request, shape);
+    config.shared_bytes = key_kernel_bytes(request, shape, config.table_words);
     config.saves_registers = saves_registers;
     config.has_block_mask = request.has_block_mask;
     config.owns_keys = true;
-    config.tolerated_spills = request.is_long ? kSpillsOfLong : 0;
+    config.tolerated_spills = request.is_long          ? kSpillsOfLong
+                              : config.table_words > 0 ? kSpillsOfTables
+                                                       : 0;
     config.reason = request.kind == KernelKind::backward_fused
                         ? "dk and dv of a tile of keys, dq by atomic additions"
                         : "dk and dv of a tile of keys, in a fixed order";
+    if (config.table_words > 0)
+        config.reason += formatted("; sums of up to {} entries on chip for {}", config.table_words,
+                                   request.few_entries == 1
+                                       ? std::string("a gradient")
+                                       : formatted("each of {} gradients", request.few_entries));
     return config;
 }
 
@@ -99,20 +125,29 @@ std::vector<KernelConfig> short_key_candidates(const KernelRequest& request) {
 std::vector<KernelConfig> backward_candidates(const KernelRequest& request, bool) {
     if (request.most_rows != 0) return short_key_candidates(request);
     const int columns = padded_columns(request.head_dim) + padded_columns(request.head_dim_v);
-    BackwardShape chosen = kKeyShapes.back();
-    for (const BackwardShape& shape : kKeyShapes)
-        if (accumulators(shape, shape.key_tile, columns) <= accumulator_limit(request) &&
-            key_kernel_bytes(request, shape) <= shared_memory_limit(request.arch)) {
-            chosen = shape;
-            break;
-        }
+    const auto first_that = [&](auto fits) {
+        return std::ranges::find_if(kKeyShapes, [&](const BackwardShape& shape) {
+            return accumulators(shape, shape.key_tile, columns) <= accumulator_limit(request) &&
+                   fits(shape);
+        });
+    };
+    // A smaller tile costs less than additions to memory.
+    auto found =
+        first_that([&](const BackwardShape& shape) { return table_words_of(request, shape) > 0; });
+    if (found == kKeyShapes.end())
+        found = first_that([&](const BackwardShape& shape) {
+            return key_kernel_bytes(request, shape) <= shared_memory_limit(request.arch);
+        });
+    const BackwardShape chosen = found == kKeyShapes.end() ? kKeyShapes.back() : *found;
     // Saving registers helps where results take half of them. The template begins with the first
     // step where gradients or values of keys need many. What is long for each element is written
     // out for few rows at a time: for all of them it takes several times as long to compile.
     constexpr int kFewRows = 2, kMostSavings = 3;
     const bool crowded =
         chosen.key_tile * (request.head_dim + request.head_dim_v) >= 128 * 32 * chosen.warps;
-    const bool begins_with_first = request.gradients_vary || request.computes_columns;
+    const bool adds_elements =
+        table_words_of(request, chosen) > 0 ? request.adds_many_entries : request.gradients_vary;
+    const bool begins_with_first = adds_elements || request.computes_columns;
     std::vector<KernelConfig> candidates;
     for (int savings = request.is_long ? kFewRows : 0; savings <= kMostSavings; ++savings) {
         const bool is_same = savings == 1 && begins_with_first;

@@ -1,0 +1,305 @@
+// Gradients of reads of which a tile meets few entries. The block's warps add a tile of dS, which
+// is in shared memory for dk and dq, to sums there in whole numbers. From these, when all have
+// added, sums in floats grow that stay from tile to tile: each entry's by one thread. They go to
+// memory once for a head, or where a tile meets other entries than the one before. Between the
+// steps are the barriers that the products have anyway.
+#pragma once
+
+#include "common/math.cuh"
+#include "common/select.h"
+#include "common/table_sums.cuh"
+#include "sm80/layout.h"
+#include "sm80/surroundings.cuh"
+
+namespace sm80 {
+
+struct FloatPair {
+    float first, second;
+};
+__device__ inline float flexc_first(float, const FloatPair& pair) { return pair.first; }
+__device__ inline float flexc_second(float, const FloatPair& pair) { return pair.second; }
+
+// What a warp has of a tile of dS: 64 keys and some of the queries.
+struct TableTile {
+    static constexpr int kElementBytes = static_cast<int>(sizeof(mod::Element));
+    static constexpr int kPitch = tile_row_bytes(mod::kKeyTile, kElementBytes);
+    static constexpr int kKeys = 64, kPanels = larger(1, mod::kKeyTile / kKeys);
+    static constexpr int kRows = mod::kQueryTile * kPanels / mod::kWarps;
+    static constexpr int kLaneRows = (kRows + 31) / 32;
+    static constexpr int kRowsAtOnce = 4, kElementRowsAtOnce = 2;
+    using Pair = Select<kElementBytes == 4, FloatPair, unsigned>;
+    static_assert(mod::kTableGradients == 0 ||
+                  (mod::kKeyTile % kKeys == 0 && mod::kWarps % kPanels == 0 &&
+                   kRows % kRowsAtOnce == 0 && kLaneRows <= 2));
+
+    const Surroundings& around;
+    int first_query, first_key;
+    unsigned d_scores; // from the first row on
+
+    __device__ TableTile(const Surroundings& around, int first_q, int first_kv, unsigned tile = 0)
+        : around(around), first_query(first_q + first_row()), first_key(first_kv + first_column()),
+          d_scores(tile + first_row() * kPitch + first_column() * kElementBytes) {}
+
+    static __device__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
+    static __device__ int key_of(int side) { return 2 * lane() + side; }
+
+    template <int kAtOnce, typename Visit> __device__ void visit_rows(Visit visit) const {
+        const unsigned from = d_scores + 2 * lane() * kElementBytes;
+#pragma unroll 1
+        for (int first = 0; first < kRows; first += kAtOnce) {
+            Pair pairs[kAtOnce];
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i)
+                load(pairs[i], from + (first + i) * kPitch);
+            visit(first, pairs);
+        }
+    }
+
+    template <typename Visit> __device__ auto visit(int row, int key, Visit visit_at) const {
+        const auto& [attention, arguments, place, length] = around;
+        const int q = length.q_idx(first_query + row), kv = length.kv_idx(first_key + key);
+        const mod::Row of_row =
+            mod::at_row(arguments, place.launch, place.head, place.b, place.h, place.h_kv, q);
+        const mod::Column of_key =
+            mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kv);
+        return visit_at(mod::At{arguments, place.launch, place.head, of_row, of_key, place.b,
+                                place.h, place.h_kv, q, kv});
+    }
+
+  private:
+    static __device__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
+    static __device__ int first_row() { return warp() / kPanels * kRows; }
+    static __device__ int first_column() { return warp() % kPanels * kKeys; }
+
+    static __device__ void load(unsigned& pair, unsigned from) { pair = load_shared_word(from); }
+    static __device__ void load(FloatPair& pair, unsigned from) {
+        pair = {__uint_as_float(load_shared_word(from)),
+                __uint_as_float(load_shared_word(from + 4))};
+    }
+};
+
+// Of as many bits that sums of all of a tile's elements have room.
+constexpr int table_bits() {
+    int bits = 31;
+    for (int elements = mod::kQueryTile * mod::kKeyTile; elements > 1; elements /= 2)
+        --bits;
+    return bits < 19 ? bits : 19;
+}
+using TableFixedPoint = FixedPoint<table_bits()>;
+
+__device__ inline constexpr float most_finite(flexc_f16) { return 65504; }
+__device__ inline constexpr float most_finite(flexc_bf16) { return kMostFinite; }
+__device__ inline constexpr float most_finite(float) { return kMostFinite; }
+
+class TableSums {
+    static constexpr TableSumSizes kSizes = {mod::kTableGradients, mod::kTableWords, mod::kWarps};
+    static constexpr int kThreads = 32 * mod::kWarps;
+    static constexpr int kTableBytes = kSizes.table_bytes(TableTile::kElementBytes);
+    static constexpr int kFloats = kSizes.floats(TableTile::kElementBytes);
+    static constexpr unsigned kAll = 0xffffffffu;
+
+  public:
+    // memory: of these sums, from where on they are zeros.
+    explicit __device__ TableSums(unsigned memory) : memory_(memory) {
+        for (int i = thread(); i < kSizes.tables * kTableBytes / 4; i += kThreads)
+            store_shared_word(memory + 4 * i, 0);
+    }
+
+    // Some of the thread's dS in a tile.
+    template <int kFragments, int kColumns>
+    __device__ void see(const float (&d_scores)[kFragments][kColumns][4]) {
+#pragma unroll
+        for (int i = 0; i < kFragments * kColumns * 4; ++i)
+            largest_ =
+                max(largest_, __float_as_uint(d_scores[i / 4 / kColumns][i / 4 % kColumns][i % 4]) &
+                                  0x7fffffffu);
+    }
+    // Warps say what they have seen, and where large tables would be met. Then comes a barrier.
+    __device__ void meet(const Surroundings& around, int first_q, int first_kv) {
+        const unsigned largest = __reduce_max_sync(kAll, largest_);
+        if (TableTile::lane() == 0) store_shared_word(said(thread() / 32, 0), largest);
+        largest_ = 0;
+        meet_table<0>(TableTile(around, first_q, first_kv));
+    }
+    // A tile of dS. Before the next one is met, take() follows, behind a barrier.
+    template <typename DScores>
+    __device__ void add(const Surroundings& around, DScores d_scores, int first_q, int first_kv) {
+        const int lane = TableTile::lane();
+        const unsigned seen = lane < mod::kWarps ? load_shared_word(said(lane, 0)) : 0;
+        // Elements of 16 bits may have been rounded up.
+        const float largest = __uint_as_float(__reduce_max_sync(kAll, seen)) * (1 + 0x1p-7F);
+        const bool is_finite = largest <= most_finite(mod::Element{});
+        added_ = is_finite ? largest : 0;
+        if (!is_finite || largest != 0)
+            add_table<0>(TableTile(around, first_q, first_kv, d_scores.base), is_finite);
+    }
+    // Sums of the tile before grow by what was added.
+    __device__ void take() {
+        if (added_ == 0) return;
+        take_table<0>(TableFixedPoint(added_));
+        added_ = 0;
+    }
+    // To memory, when the queries of a head have passed.
+    __device__ void flush(const Surroundings& around, int first_kv) {
+        __syncthreads();
+        take();
+        flush_table<0>(TableTile(around, 0, first_kv));
+    }
+
+  private:
+    // Entries that there are sums of.
+    struct Window {
+        int first = 0, count = 0;
+        __device__ bool holds(const PlaceRange& range) const {
+            return range.least >= first && range.most < first + count;
+        }
+    };
+
+    static __device__ int thread() { return static_cast<int>(threadIdx.x); }
+    __device__ unsigned table(int table) const { return memory_ + table * kTableBytes; }
+    __device__ unsigned sum_of(int table, int entry) const {
+        return this->table(table) + kFloats + 4 * entry;
+    }
+    // What a warp says of a tile: 0: the largest dS; 1 + 2 * table and the next: the range of
+    // places.
+    __device__ unsigned said(int warp, int word) const {
+        return memory_ + kSizes.tables * kTableBytes + warp * kSizes.warp_bytes() + 4 * word;
+    }
+    __device__ TableCopies copies_of(int table) const {
+        return {this->table(table), windows_[table].first, windows_[table].count};
+    }
+    // Whether they have no room together, so that a tile decides of which there are sums.
+    template <typename Entries> static __device__ bool are_many(const Entries& entries) {
+        return entries.count() > mod::kTableWords;
+    }
+
+    template <int kTable> __device__ void meet_table(const TableTile& tile) const {
+        if constexpr (kTable < mod::kTableGradients) {
+            const TableEntries<kTable> entries(tile);
+            if (entries.exist() && are_many(entries)) {
+                const typename PlacesOf<kTable, TableTile>::Type places(tile, entries);
+                const PlaceRange range = places.range();
+                if (TableTile::lane() == 0) {
+                    store_shared_word(said(thread() / 32, 1 + 2 * kTable), max(range.least, 0));
+                    store_shared_word(said(thread() / 32, 2 + 2 * kTable),
+                                      min(range.most, entries.count() - 1));
+                }
+            }
+            meet_table<kTable + 1>(tile);
+        }
+    }
+    // Of all warps.
+    template <int kTable> __device__ PlaceRange met(int total) const {
+        const int lane = TableTile::lane();
+        PlaceRange range{total, -1};
+        if (lane < mod::kWarps) {
+            range.least = static_cast<int>(load_shared_word(said(lane, 1 + 2 * kTable)));
+            range.most = static_cast<int>(load_shared_word(said(lane, 2 + 2 * kTable)));
+        }
+        range.least = __reduce_min_sync(kAll, range.least);
+        range.most = __reduce_max_sync(kAll, range.most);
+        return range;
+    }
+
+    template <int kTable, typename Entries> __device__ void move_window(const Entries& entries) {
+        Window& window = windows_[kTable];
+        const int total = entries.count();
+        if (!are_many(entries)) {
+            window = {0, total};
+            return;
+        }
+        const PlaceRange range = met<kTable>(total);
+        const bool have_room = range.count() <= mod::kTableWords;
+        if (range.count() <= 0 || window.holds(range)) return;
+        // Sums of many entries would go to memory at each tile, and few of the next be among them.
+        if (!have_room && (mod::TableGradient<kTable>::kIsSeparable || window.count != 0)) return;
+        flush_window<kTable>(entries);
+        window = {range.least, range.count()};
+        if (!mod::TableGradient<kTable>::kIsSeparable) {
+            const TableCopies around = TableCopies::around(0, range, total);
+            window = {around.first(), around.count()};
+        }
+    }
+
+    template <int kTable> __device__ void add_table(const TableTile& tile, bool is_finite) {
+        if constexpr (kTable < mod::kTableGradients) {
+            const TableEntries<kTable> entries(tile);
+            if (entries.exist()) {
+                const bool has_places = is_finite && entries.count() != 0;
+                if (has_places) move_window<kTable>(entries);
+                const typename PlacesOf<kTable, TableTile>::Type places(tile, entries);
+                if (has_places)
+                    add_places<kTable>(places);
+                else
+                    places.add_to_memory();
+            }
+            add_table<kTable + 1>(tile, is_finite);
+        }
+    }
+
+    template <int kTable, typename Places> __device__ void add_places(const Places& places) const {
+        const TableCopies copies = copies_of(kTable);
+        const TableFixedPoint fixed(added_);
+        if constexpr (mod::TableGradient<kTable>::kIsSeparable) {
+            const PlaceRange range = places.range();
+            if (!range.are_all || !windows_[kTable].holds(range)) {
+                places.add_some(copies, fixed);
+                return;
+            }
+        }
+        places.add(copies, fixed);
+    }
+
+    template <int kTable> __device__ void take_table(TableFixedPoint fixed) const {
+        if constexpr (kTable < mod::kTableGradients) {
+            const TableCopies copies = copies_of(kTable);
+#pragma unroll 1
+            for (int entry = thread(); entry < copies.count(); entry += kThreads) {
+                const float sum = copies.take(entry, fixed);
+                const unsigned to = sum_of(kTable, entry);
+                if (sum != 0)
+                    store_shared_word(to,
+                                      __float_as_uint(__uint_as_float(load_shared_word(to)) + sum));
+            }
+            take_table<kTable + 1>(fixed);
+        }
+    }
+
+    // Zeros are left.
+    template <int kTable, typename Entries>
+    __device__ void flush_window(const Entries& entries) const {
+        const Window window = windows_[kTable];
+#pragma unroll 1
+        for (int entry = thread(); entry < window.count; entry += kThreads) {
+            const float sum = __uint_as_float(load_shared_word(sum_of(kTable, entry)));
+            if (sum == 0) continue;
+            store_shared_word(sum_of(kTable, entry), 0);
+            entries.add(entries.index_of(window.first + entry), sum);
+        }
+    }
+    template <int kTable> __device__ void flush_table(const TableTile& tile) {
+        if constexpr (kTable < mod::kTableGradients) {
+            if (windows_[kTable].count != 0) flush_window<kTable>(TableEntries<kTable>(tile));
+            windows_[kTable] = {};
+            flush_table<kTable + 1>(tile);
+        }
+    }
+
+    unsigned memory_;
+    unsigned largest_ = 0; // that the thread has seen, as bits
+    float added_ = 0;      // the largest of the tile that was added in whole numbers; 0: none was
+    Window windows_[larger(1, mod::kTableGradients)];
+};
+
+struct NoTableSums {
+    explicit __device__ NoTableSums(unsigned) {}
+    template <typename DScores> __device__ void see(const DScores&) {}
+    __device__ void meet(const Surroundings&, int, int) {}
+    template <typename DScores>
+    __device__ void add(const Surroundings&, DScores, int first_q, int first_kv) {}
+    __device__ void take() {}
+    __device__ void flush(const Surroundings&, int) {}
+};
+using TableGradients = Select<(mod::kTableGradients > 0), TableSums, NoTableSums>;
+
+} // namespace sm80
