@@ -1,5 +1,5 @@
-// Gradients of tables in Hopper's backward: random members of the classes whose sums are found in
-// shared memory, and programs just outside of them.
+// Gradients of tables: random members of the classes whose sums are found in shared memory, and
+// programs just outside of them, by Hopper's backward and by generic ones.
 #include <doctest/doctest.h>
 
 #include <random>
@@ -39,6 +39,8 @@ Case case_of(const Table& table, DType dtype, int head_dim) {
     return one;
 }
 
+std::string number(int x) { return std::to_string(x); }
+
 void check(const std::vector<Table>& tables) {
     int at = 0;
     for (const Table& table : tables)
@@ -48,13 +50,7 @@ void check(const std::vector<Table>& tables) {
         }
 }
 
-std::string number(int x) { return std::to_string(x); }
-
-} // namespace
-
-TEST_SUITE_BEGIN("hopper");
-
-TEST_CASE("tables: grids of two and three axes" * doctest::skip()) {
+std::vector<Table> grids() {
     static std::random_device source;
     std::vector<Table> tables;
     for (int i = 0; i < 6; ++i) {
@@ -86,10 +82,10 @@ TEST_CASE("tables: grids of two and three axes" * doctest::skip()) {
     tables.push_back({"buffer t: f32[H, 41, 9, 11] grad\nscore_mod = score + t[h, q_idx // 30 - "
                       "kv_idx // 30 + 20, q_idx // 6 % 5 - kv_idx // 6 % 5 + 4, q_idx % 6 - kv_idx "
                       "% 6 + 5]"});
-    check(tables);
+    return tables;
 }
 
-TEST_CASE("tables: grids whose digits begin at multiples of eight" * doctest::skip()) {
+std::vector<Table> aligned_grids() {
     static std::random_device source;
     std::vector<Table> tables;
     for (int i = 0; i < 8; ++i) {
@@ -127,23 +123,11 @@ TEST_CASE("tables: grids whose digits begin at multiples of eight" * doctest::sk
         }
         tables.push_back(std::move(table));
     }
-    check(tables);
-    for (const Table& table : tables) {
-        Case one = case_of(table, DType::bf16, 64);
-        one.deterministic = true;
-        // Under a block mask only split kernels add in an order.
-        if (table.has_block_mask) one.backward_kernel = BackwardKernel::automatic;
-        test::check_on_hopper(one);
-    }
-    // Positions that begin elsewhere take other kernels.
-    Case shifted = case_of(tables[0], DType::bf16, 64);
-    shifted.backward_kernel = BackwardKernel::automatic;
-    shifted.q_offset = 13;
-    test::check_on_hopper(shifted);
+    return tables;
 }
 
-TEST_CASE("tables: kinds, buckets and numbers of pairs" * doctest::skip()) {
-    check({
+std::vector<Table> kinds_and_buckets() {
+    return {
         {"buffer t: f32[5, 5, H] grad\nbuffer g: i32[B, Q_LEN]\nbuffer k: i32[KV_LEN]\n"
          "score_mod = score + t[g[b, q_idx % Q_LEN], k[kv_idx], h]"},
         {"buffer t: f32[K, K] grad\nbuffer g: i32[Q_LEN]\nbuffer k: i32[B, KV_LEN]\n"
@@ -161,12 +145,11 @@ TEST_CASE("tables: kinds, buckets and numbers of pairs" * doctest::skip()) {
         {"buffer t: f32[9000] grad\nscore_mod = score + t[(q_idx * 311 + kv_idx * 173) % 9000]"},
         {"buffer t: f32[N, M] grad\nscore_mod = score + t[q_idx // 3, kv_idx // 5]",
          {{"N", 100}, {"M", 70}}},
-    });
+    };
 }
 
-TEST_CASE("tables: indices outside, several tables, other gradients beside them" *
-          doctest::skip()) {
-    check({
+std::vector<Table> mixtures() {
+    return {
         {"buffer t: f32[H, 10, 9] grad\nscore_mod = score + t[h, q_idx // 16 - kv_idx // 16 + 5, "
          "q_idx % 16 - kv_idx % 16 + 4]"},
         {"buffer t: f32[12] grad\nbuffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\n"
@@ -182,27 +165,26 @@ TEST_CASE("tables: indices outside, several tables, other gradients beside them"
         {"buffer t: f32[H, 5, 5] grad\nbuffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\nscore_mod = "
          "score "
          "+ where(q_idx % 7 == 2 or k[kv_idx] == 3, 0, t[h, g[q_idx], k[kv_idx]])"},
-    });
+    };
 }
 
-TEST_CASE("tables: numbers of a head beside them" * doctest::skip()) {
+std::vector<Table> factors() {
     const std::string grid = "t[h, q_idx // 16 - kv_idx // 16 + 21, q_idx % 16 - kv_idx % 16 + 15]";
     const std::string buffers =
         "buffer a: f32[H] grad\nbuffer t: f32[H, 43, 31] grad\nscore_mod = ";
-    check({
+    return {
         {buffers + "score * exp(min(a[h], 4.6)) + " + grid, {}, 8},
         {buffers + "score * a[h] + a[h] * " + grid + "\nmask_mod = q_idx >= kv_idx - 50", {}, 8},
         {buffers + "8 * tanh((score - a[h] * " + grid + ") / 8)", {}, 8},
         {"buffer a: f32[B, H] grad\nbuffer t: f32[5, 5, H] grad\nbuffer g: i32[B, Q_LEN]\nbuffer "
          "k: "
          "i32[KV_LEN]\nscore_mod = score + tanh(a[b, h]) * t[g[b, q_idx], k[kv_idx], h]"},
-    });
+    };
 }
 
-TEST_CASE("tables: read without a gradient, sizes and lengths at the ends of shared memory" *
-          doctest::skip()) {
+std::vector<Table> reads_alone() {
     const std::string kinds = "buffer g: i32[B, Q_LEN]\nbuffer k: i32[KV_LEN]\n";
-    check({
+    return {
         {"buffer t: f32[H, 127, 127]\nscore_mod = score + t[h, q_idx // 64 - kv_idx // 64 + 63, "
          "q_idx % 64 - kv_idx % 64 + 63]"},
         {kinds + "buffer t: f32[N, N, H]\nscore_mod = score + t[g[b, q_idx], k[kv_idx], h]",
@@ -222,7 +204,112 @@ TEST_CASE("tables: read without a gradient, sizes and lengths at the ends of sha
          "== 0, 400, min(abs(q_idx // 3 - kv_idx // 3), 399))]) / 30)"},
         {"buffer t: f32[H, 9, 3]\nscore_mod = score + t[h, clamp(q_idx // 12 - kv_idx // 12 + 4, "
          "0, 8), q_idx % 2 - kv_idx % 2 + 1]\nmask_mod = (q_idx // 30) % 3 != (kv_idx // 50) % 3"},
-    });
+    };
+}
+
+// Lists of these by generic kernels, each once: of every type, and head dims whose tiles are not
+// alike.
+void check_generic(const std::vector<Table>& tables) {
+    constexpr DType kTypes[] = {DType::bf16, DType::f16, DType::f32};
+    constexpr int kHeadDims[] = {64, 128, 40, 192, 80};
+    static int at = 0;
+    for (const Table& table : tables) {
+        Case one = case_of(table, kTypes[at % 3], kHeadDims[at % 5]);
+        ++at;
+        one.forward_kernel = ForwardKernel::generic;
+        one.backward_kernel = BackwardKernel::generic;
+        test::check_on_gpu(one);
+    }
+}
+
+// Of which Hopper's backward sums one way, and generic kernels as tables.
+std::vector<Table> distances_and_rows() {
+    return {
+        {"buffer t: f32[H, 640] grad\nscore_mod = score + t[h, q_idx - kv_idx + 340]"},
+        // Hidden elements have no entries.
+        {"buffer t: f32[H, 640] grad\nscore_mod = score + t[h, q_idx - kv_idx]\n"
+         "mask_mod = q_idx >= kv_idx"},
+        {"buffer t: f32[32, H] grad\nbuffer a: f32[H]\nscore_mod = score + a[h] * "
+         "t[min(int(log(abs(q_idx - kv_idx) + 1) * 5), 31), h]"},
+        {"buffer t: f32[H, 20000] grad\nscore_mod = score - 2 * t[h, 20 * abs(q_idx - kv_idx)]"},
+        {"buffer k: bf16[B, H, KV_LEN] grad\nbuffer r: f32[H, Q_LEN] grad\n"
+         "score_mod = 0.5 * (score + k[b, h, kv_idx] + r[h, q_idx % Q_LEN])"},
+        {"buffer k: f32[KV_LEN] grad\nbuffer t: f32[H, 9] grad\nbuffer m: f32[Q_LEN, KV_LEN] grad\n"
+         "score_mod = score + where(kv_idx % 3 == 1, 0, k[kv_idx]) + t[h, min(abs(q_idx - kv_idx), "
+         "8)] + m[q_idx % Q_LEN, kv_idx]\nmask_mod = (q_idx // 40) % 2 == (kv_idx // 40) % 2"},
+    };
+}
+
+} // namespace
+
+TEST_CASE("generic tables: grids" * doctest::skip()) { check_generic(grids()); }
+
+TEST_CASE("generic tables: grids whose digits begin at multiples of eight" * doctest::skip()) {
+    check_generic(aligned_grids());
+}
+
+TEST_CASE("generic tables: kinds, buckets and numbers of pairs" * doctest::skip()) {
+    check_generic(kinds_and_buckets());
+}
+
+TEST_CASE("generic tables: indices outside, several tables, other gradients beside them" *
+          doctest::skip()) {
+    check_generic(mixtures());
+}
+
+TEST_CASE("generic tables: numbers of a head beside them" * doctest::skip()) {
+    check_generic(factors());
+}
+
+TEST_CASE("generic tables: distances, queries and keys" * doctest::skip()) {
+    check_generic(distances_and_rows());
+}
+
+TEST_CASE("generic tables: in an order" * doctest::skip()) {
+    for (const Table& table : distances_and_rows()) {
+        Case one = case_of(table, DType::bf16, 64);
+        one.backward_kernel = BackwardKernel::generic;
+        one.deterministic = true;
+        one.runs = 2;
+        test::check_on_gpu(one);
+    }
+}
+
+TEST_SUITE_BEGIN("hopper");
+
+TEST_CASE("tables: grids of two and three axes" * doctest::skip()) { check(grids()); }
+
+TEST_CASE("tables: grids whose digits begin at multiples of eight" * doctest::skip()) {
+    const std::vector<Table> tables = aligned_grids();
+    check(tables);
+    for (const Table& table : tables) {
+        Case one = case_of(table, DType::bf16, 64);
+        one.deterministic = true;
+        // Under a block mask only split kernels add in an order.
+        if (table.has_block_mask) one.backward_kernel = BackwardKernel::automatic;
+        test::check_on_hopper(one);
+    }
+    // Positions that begin elsewhere take other kernels.
+    Case shifted = case_of(tables[0], DType::bf16, 64);
+    shifted.backward_kernel = BackwardKernel::automatic;
+    shifted.q_offset = 13;
+    test::check_on_hopper(shifted);
+}
+
+TEST_CASE("tables: kinds, buckets and numbers of pairs" * doctest::skip()) {
+    check(kinds_and_buckets());
+}
+
+TEST_CASE("tables: indices outside, several tables, other gradients beside them" *
+          doctest::skip()) {
+    check(mixtures());
+}
+
+TEST_CASE("tables: numbers of a head beside them" * doctest::skip()) { check(factors()); }
+
+TEST_CASE("tables: read without a gradient, sizes and lengths at the ends of shared memory" *
+          doctest::skip()) {
+    check(reads_alone());
 }
 
 TEST_SUITE_END();

@@ -1,0 +1,178 @@
+// Sums of dS over entries of tables in the generic backward: a block run by threads of the host
+// over several tiles of queries, against sums element by element.
+#include <cmath>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "compile/kernels.h"
+#include "cuda/emitted.h"
+#include "d_scores.h"
+#include "host_arguments.h"
+#include "host_module.h"
+#include "passes/gradient_sum.h"
+#include "passes/table_gradient.h"
+#include "plan/plan.h"
+#include "random_data.h"
+#include "sm80/arguments.h"
+#include "table_programs.h"
+
+namespace {
+
+using namespace flexc;
+
+// d_scores: [tiles][queries of a tile][keys of a tile], bits of bf16.
+using Function = void(const std::uint64_t* words, const ::sm80::KernelArguments*, int head,
+                      int tiles, int first_key, const unsigned short* d_scores);
+
+constexpr std::string_view kText = R"(
+#include "mod.cuh"
+#include "sm80/table_sums.cuh"
+#include "sm90/warpgroup.cuh"
+using namespace sm80;
+struct DScores {
+    unsigned base;
+};
+extern "C" void run(const unsigned long long* words, const KernelArguments* attention, int head,
+                    int tiles, int first_key, const unsigned short* d_scores) {
+    const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
+    const HeadPlace place(*attention, arguments, head);
+    constexpr int kElements = mod::kQueryTile * mod::kKeyTile;
+    run_block(32 * mod::kWarps, [&] {
+        const Surroundings around{*attention, arguments, place,
+                                  SequenceLength(*attention, place.b)};
+        TableGradients sums(mod::kQueryTile * TableTile::kPitch);
+        __syncthreads();
+        for (int tile = 0; tile < tiles; ++tile) {
+            __syncthreads();
+            sums.take();
+            for (int i = threadIdx.x; i < kElements; i += 32 * mod::kWarps) {
+                const unsigned short bits = d_scores[tile * kElements + i];
+                const float seen[1][1][4] = {{{flexc_to_float(flexc_bf16{bits}), 0, 0, 0}}};
+                sums.see(seen);
+                std::memcpy(memory_of_block + i / mod::kKeyTile * TableTile::kPitch +
+                                i % mod::kKeyTile * 2,
+                            &bits, 2);
+            }
+            sums.meet(around, tile * mod::kQueryTile, first_key);
+            __syncthreads();
+            sums.add(around, DScores{0}, tile * mod::kQueryTile, first_key);
+        }
+        sums.flush(around, first_key);
+    });
+}
+)";
+
+plan::KernelConfig config_of(const passes::Mod& mod, int arch, int head_dim) {
+    return plan::candidates({.kind = plan::KernelKind::backward_fused,
+                             .arch = arch,
+                             .dtype = DType::bf16,
+                             .head_dim = head_dim,
+                             .head_dim_v = head_dim,
+                             .has_score_mod = true,
+                             .few_entries = passes::count_few_entries(mod),
+                             .generic_because = "this test is of it"})[0];
+}
+
+// How many entries got a gradient.
+int check(const test::TableProgram& tables, std::mt19937& random) {
+    CAPTURE(tables.text);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    // The smallest tiles, and the most and the least memory.
+    constexpr int kHeadDim = 128;
+    auto mod = test::lower_text(tables.text, kHeadDim, kHeadDim, true);
+    REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
+    REQUIRE(passes::count_few_entries(*mod) == tables.sums);
+    const plan::KernelConfig config = config_of(*mod, below(2) == 0 ? 86 : 80, kHeadDim);
+    REQUIRE(!config.is_warp_specialized);
+    REQUIRE(config.table_words > 0);
+    const test::HostModule module(
+        std::string(kText),
+        test::emitted(*mod, config,
+                      {.dtype = DType::bf16, .head_dim = kHeadDim, .head_dim_v = kHeadDim}));
+
+    const int tiles = 3, keys = 20 + below(200);
+    ::sm80::KernelArguments attention{};
+    static_cast<AttentionArguments&>(attention) = test::random_attention(
+        config.query_tile * (tiles - 1) + 1 + below(config.query_tile), keys, random);
+    ir::Environment at = test::environment_of(attention, kHeadDim);
+    const test::RandomData data(mod->program, at, random);
+    test::HostArguments arguments(*mod, at);
+    arguments.clear_gradients();
+
+    test::TilePlace place =
+        test::random_tile(attention, config.query_tile, config.key_tile, random);
+    const int infinite = tables.is_finite ? -1 : below(60);
+    std::vector<unsigned short> d_scores;
+    std::vector<std::vector<double>> gradients = arguments.empty_gradients();
+    std::vector<std::vector<int>> terms;
+    for (int tile = 0; tile < tiles; ++tile) {
+        place.first_query = tile * config.query_tile;
+        test::TileOfDScores of_tile = test::tile_of_d_scores(
+            *mod, attention, at, place, std::move(gradients),
+            [&](int row, int column) -> double {
+                if (tile == 1 && row == infinite / 2 && column == infinite) return INFINITY;
+                return test::random_real(random) * tables.scale;
+            },
+            [&](const passes::ReadGradient& gradient,
+                const ir::Environment& of_element) -> std::optional<double> {
+                const ir::NodeId choice = passes::table_choice(*mod, gradient);
+                if (choice != ir::kNoNode &&
+                    ir::evaluate_real(mod->program, choice, of_element) == 0)
+                    return {};
+                return gradient.sum_factor == ir::kNoNode
+                           ? passes::table_factor(*mod, gradient)
+                           : ir::evaluate_real(mod->program, gradient.sum_factor, of_element);
+            });
+        d_scores.insert(d_scores.end(), of_tile.values.begin(), of_tile.values.end());
+        gradients = std::move(of_tile.gradients);
+        if (terms.empty()) terms.resize(gradients.size());
+        for (std::size_t buffer = 0; buffer < gradients.size(); ++buffer) {
+            terms[buffer].resize(gradients[buffer].size());
+            for (std::size_t i = 0; i < terms[buffer].size(); ++i)
+                terms[buffer][i] += of_tile.terms[buffer][i];
+        }
+    }
+    module.function<Function>("run")(arguments.words(), &attention, place.head, tiles,
+                                     place.first_key, d_scores.data());
+    int wrong = 0, added = 0;
+    for (std::size_t buffer = 0; buffer < gradients.size(); ++buffer)
+        for (std::size_t i = 0; i < gradients[buffer].size(); ++i) {
+            const double truth = gradients[buffer][i];
+            const auto sum = static_cast<double>(arguments.gradient(buffer, i));
+            added += terms[buffer][i] > 0 ? 1 : 0;
+            // Half a unit of 17 bits below the largest for each term, and roundings to float.
+            const double allowed =
+                tables.scale * (3 + terms[buffer][i]) * 0x1p-15 + 3e-6 * std::abs(truth);
+            if (std::isfinite(truth) ? std::abs(truth - sum) > allowed : sum != truth) ++wrong;
+        }
+    CHECK(wrong == 0);
+    return added;
+}
+
+} // namespace
+
+TEST_CASE("generic kernels sum gradients of tables by entry") {
+    std::random_device source;
+    const unsigned seed = source();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    int added = 0;
+    for (const test::TableProgram& tables : test::table_programs(random))
+        added += check(tables, random);
+    // By distance, by query and by key.
+    for (const char* const text :
+         {"buffer t: f32[H, 300] grad\nscore_mod = score + t[h, q_idx - kv_idx + 20]",
+          "buffer t: f32[H, 9000] grad\nbuffer a: f32[H]\nscore_mod = score - a[h] * t[h, q_idx - "
+          "kv_idx + 4500]",
+          "buffer t: f32[32, H] grad\nscore_mod = score + t[min(int(log(abs(q_idx - kv_idx) + 1) "
+          "* 4), 31), h]",
+          "buffer t: bf16[B, KV_LEN] grad\nscore_mod = score * 2 + t[b, kv_idx]",
+          "buffer t: f32[Q_LEN, H] grad\nscore_mod = score - 3 * t[q_idx, h]"})
+        added += check({text}, random);
+    CHECK(added > 100);
+}
