@@ -19,14 +19,15 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     const int count = sm90::distance_count(attention);
     const sm90::DistanceSum* const sums =
         sm90::distance_sums(attention) +
-        static_cast<long long>(distance.head) * sm90::kBorrowForms * count + distance.index;
+        static_cast<long long>(distance.head) * sm90::kBorrowForms * count + distance.index +
+        sm90::kGridShift;
 #pragma unroll 1
     for (int form = 0; form < sm90::kBorrowForms; ++form) {
         const float sum =
             distance.exists ? flexc_value(sums[static_cast<long long>(form) * count]) : 0;
         sm90::Entry entry = distance;
         // Where there are no such elements, the sum is 0.
-        if (mod::kBorrows > 0 && sum != 0) sm90::find_form(entry, attention, form);
+        if (mod::kBorrows > 0 && sum != 0) sm90::find_form(entry, attention, arguments, form);
         entry.visit(attention, arguments, [&](const mod::At& at) {
 #pragma unroll
             for (int gradient = 0; gradient < mod::kGradients; ++gradient)

@@ -20,6 +20,7 @@
 #include "passes/distance_value.h"
 #include "passes/gradient_order.h"
 #include "passes/gradient_sum.h"
+#include "passes/grid_gradient.h"
 #include "plan/work.h"
 #include "support/text.h"
 
@@ -76,6 +77,7 @@ class Emitter {
             joint();
             if (config_.is_warp_specialized)
                 text_ += emit_staged_reads(layout_, config_) +
+                         emit_grid_conditions(layout_, config_) +
                          emit_bias_functions(layout_, copied_bias(mod_, config_));
             if (config_.kind == plan::KernelKind::expand) text_ += emit_distance_values(layout_);
             if (config_.kind == plan::KernelKind::fold)
@@ -196,13 +198,18 @@ class Emitter {
             result.push_back(mod_.d_score);
             for (const passes::ReadGradient& gradient : gradients()) {
                 if (!sums_diagonals(gradient)) result.push_back(gradient.partial);
-                const bool multiplies = gradient.is_of_table || sums_few_entries(gradient) ||
-                                        config_.kind == plan::KernelKind::fold;
-                if (multiplies && gradient.sum_factor != ir::kNoNode)
-                    result.push_back(gradient.sum_factor);
+                const bool is_fold = config_.kind == plan::KernelKind::fold;
+                const bool multiplies =
+                    gradient.is_of_table || sums_few_entries(gradient) || is_fold;
+                const NodeId factor =
+                    is_fold ? passes::distance_factor(mod_, gradient) : gradient.sum_factor;
+                if (multiplies && factor != ir::kNoNode) result.push_back(factor);
                 const auto& indices = mod_.program.graph[gradient.read].operands;
                 result.insert(result.end(), indices.begin(), indices.end());
             }
+            if (config_.borrows > 0)
+                for (const auto& [condition, value] : passes::grid_conditions(mod_))
+                    result.push_back(condition);
             const std::vector<NodeId> of_shifts = shifted_roots(mod_.shifted_reads);
             result.insert(result.end(), of_shifts.begin(), of_shifts.end());
         }

@@ -5,6 +5,8 @@
 
 #include "cuda/emit_derivative.h"
 #include "passes/distance_value.h"
+#include "passes/gradient_sum.h"
+#include "passes/grid_gradient.h"
 #include "support/text.h"
 
 namespace flexc::cuda {
@@ -324,9 +326,30 @@ std::string emit_distance_factors(const Layout& layout,
     for (const passes::ReadGradient& gradient : gradients)
         factors.push_back(passes::gradient_sum(layout.mod(), gradient, tile) ==
                                   passes::GradientSum::distance
-                              ? gradient.sum_factor
+                              ? passes::distance_factor(layout.mod(), gradient)
                               : ir::kNoNode);
     return values_of(layout, factors, "float distance_factor(const At& at, int index)", "1");
+}
+
+std::string emit_grid_conditions(const Layout& layout, const plan::KernelConfig& config) {
+    const analysis::Assumptions conditions =
+        config.borrows > 0 ? passes::grid_conditions(layout.mod()) : analysis::Assumptions();
+    std::string text = formatted("constexpr bool kGridHasConditions = {};\n", !conditions.empty());
+    for (const bool of_key : {false, true}) {
+        Body body(layout, Place::element, "at.");
+        std::string all;
+        for (const auto& [condition, value] : conditions) {
+            const bool uses_key = layout.mod().dependence[condition].has(analysis::Dependence::kv);
+            if (uses_key != of_key) continue;
+            body.compute({condition});
+            all += (all.empty() ? "" : " && ") +
+                   formatted("{}{}", value ? "" : "!", body.text(condition));
+        }
+        body.line("return " + (all.empty() ? "true" : all) + ";");
+        text += device_function(
+            formatted("bool grid_takes_{}(const At& at)", of_key ? "key" : "query"), body);
+    }
+    return text;
 }
 
 } // namespace flexc::cuda

@@ -49,5 +49,7 @@ std::string emit_distance_values(const Layout& layout);
 std::string emit_distance_factors(const Layout& layout,
                                   const std::vector<passes::ReadGradient>& gradients,
                                   passes::TileSums tile);
+// Of queries and of keys, whether grids' gradients have anything of their elements.
+std::string emit_grid_conditions(const Layout& layout, const plan::KernelConfig& config);
 
 } // namespace flexc::cuda

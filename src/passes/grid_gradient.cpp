@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "passes/gradient_sum.h"
+#include "passes/table_gradient.h"
 
 namespace flexc::passes {
 
+using analysis::Dependence;
 using analysis::Grid;
 using ir::NodeId;
 
@@ -14,31 +17,84 @@ namespace {
 
 // A distance has 2 to the power of the places sums.
 constexpr std::size_t kMostPlaces = 2;
-// Eight queries and eight keys are summed at once. Widths and offsets beyond kMost are lengths.
+// Eight queries and eight keys are summed at once where digits begin at multiples of eight, else up
+// to four, of which one begins a digit. Widths and offsets beyond kMost are lengths.
 constexpr std::int64_t kStep = 8, kMost = std::int64_t{1} << 24;
 // Windows of fewer tokens than this have so few elements that sums for each distance of a head are
 // no fewer than elements, and their tables are summed whole.
-constexpr std::int64_t kFewTokens = 1024;
+constexpr std::int64_t kFewTokens = 256;
 
-bool is_step(std::int64_t x) { return x % kStep == 0 && -kMost <= x && x <= kMost; }
+bool has_room(std::int64_t x) { return -kMost <= x && x <= kMost; }
+bool is_multiple(std::int64_t x, std::int64_t of) { return x % of == 0; }
+bool is_aligned(const BorrowPlace& place) {
+    return is_multiple(place.width, kStep) && is_multiple(place.q_offset, kStep) &&
+           is_multiple(place.kv_offset, kStep);
+}
+// Whether no digit begins between where those of the lowest place do.
+bool begin_together(const std::vector<BorrowPlace>& places) {
+    const BorrowPlace& lowest = *std::ranges::min_element(places, {}, &BorrowPlace::width);
+    return lowest.width >= kStep && std::ranges::all_of(places, [&](const BorrowPlace& place) {
+               return is_multiple(place.width, lowest.width) &&
+                      is_multiple(place.q_offset - lowest.q_offset, lowest.width) &&
+                      is_multiple(place.kv_offset - lowest.kv_offset, lowest.width);
+           });
+}
 
 bool add_place(std::vector<BorrowPlace>& places, const Grid& grid, const analysis::Product& start) {
     if (start.is(1)) return true;
     if (!start.factors.empty() || !grid.q_offset.is_constant() || !grid.kv_offset.is_constant())
         return false;
     const BorrowPlace place{start.constant, grid.q_offset.constant, grid.kv_offset.constant};
-    if (!is_step(place.width) || !is_step(place.q_offset) || !is_step(place.kv_offset))
+    if (!has_room(place.width) || !has_room(place.q_offset) || !has_room(place.kv_offset))
         return false;
     if (std::ranges::find(places, place) == places.end()) places.push_back(place);
     return places.size() <= kMostPlaces;
 }
 
+// The condition, of which `value` is asked, as conditions on q alone and on kv alone.
+bool add_condition(const Mod& mod, NodeId id, bool value, analysis::Assumptions& conditions) {
+    constexpr std::size_t kMostConditions = 8;
+    const ir::Node& node = mod.program.graph[id];
+    if (node.op == ir::Op::bnot) return add_condition(mod, node.operands[0], !value, conditions);
+    if (node.op == (value ? ir::Op::band : ir::Op::bor))
+        return add_condition(mod, node.operands[0], value, conditions) &&
+               add_condition(mod, node.operands[1], value, conditions);
+    const Dependence uses = mod.dependence[id];
+    if ((uses.bits & analysis::kPositions) == analysis::kPositions || uses.has(Dependence::score) ||
+        mod.counters[id] != ir::kNoNode)
+        return false;
+    conditions.emplace_back(id, value);
+    return conditions.size() <= kMostConditions;
+}
+
+// Where the gradient is a choice between 0 and a number, which one it is.
+std::optional<analysis::Assumptions> conditions_of(const Mod& mod, const ReadGradient& gradient) {
+    analysis::Assumptions conditions;
+    if (is_gradient_of_score(mod, gradient) || gradient.sum_factor != ir::kNoNode)
+        return conditions;
+    const ir::Graph& graph = mod.program.graph;
+    const auto is_constant = [&](NodeId id, double value) {
+        return graph[id].op == ir::Op::const_real && graph[id].real == value;
+    };
+    // The choice is the factor of sums of d loss / d score itself.
+    if (!is_constant(mod.d_score, 1)) return {};
+    NodeId chosen = gradient.partial;
+    while (graph[chosen].op == ir::Op::fselect) {
+        const std::vector<NodeId>& operands = graph[chosen].operands;
+        const bool takes_first = is_constant(operands[2], 0);
+        if (!takes_first && !is_constant(operands[1], 0)) return {};
+        if (!add_condition(mod, operands[0], takes_first, conditions)) return {};
+        chosen = operands[takes_first ? 1 : 2];
+    }
+    if (graph[chosen].op != ir::Op::const_real || conditions.empty()) return {};
+    std::ranges::sort(conditions);
+    return conditions;
+}
+
 // The grid of a read that is of one for all elements.
 const Grid* grid_of(const Mod& mod, const ReadGradient& gradient) {
     const CapturedRead* read = captured_read(mod, gradient.read);
-    const bool has_factor =
-        is_gradient_of_score(mod, gradient) || gradient.sum_factor != ir::kNoNode;
-    if (!has_factor || read->read_class != ReadClass::grid_distance || !read->is_whole()) return {};
+    if (read->read_class != ReadClass::grid_distance || !read->is_whole()) return {};
     return &read->pieces[0].grid;
 }
 
@@ -66,19 +122,46 @@ bool has_few_tokens(const Mod& mod) {
 
 void find_grid_gradients(Mod& mod) {
     std::vector<BorrowPlace> places;
+    std::optional<analysis::Assumptions> conditions;
+    bool sums_distances = false;
     for (const ReadGradient& gradient : mod.gradients) {
-        if (!gradient.is_of_table) continue;
+        if (!gradient.is_of_table) {
+            sums_distances |= gradient_sum(mod, gradient) == GradientSum::distance;
+            continue;
+        }
         const Grid* grid = grid_of(mod, gradient);
-        if (grid == nullptr) return;
+        auto found = conditions_of(mod, gradient);
+        if (grid == nullptr || !found || found != conditions.value_or(*found)) return;
+        conditions = std::move(found);
         for (const Grid::Axis& axis : grid->axes)
             if (!add_place(places, *grid, axis.start) ||
                 (axis.end && !add_place(places, *grid, *axis.end)))
                 return;
     }
     if (places.empty() || has_few_tokens(mod)) return;
+    // What is not summed over all of a diagonal cannot be shared with what is read by distance.
+    if (!conditions->empty() && sums_distances) return;
+    if (!std::ranges::all_of(places, is_aligned) && !begin_together(places)) return;
+    if (!conditions->empty() && !begin_together(places)) return;
     mod.borrow_places = std::move(places);
     for (ReadGradient& gradient : mod.gradients)
         gradient.is_of_grid = gradient.is_of_table;
+}
+
+analysis::Assumptions grid_conditions(const Mod& mod) {
+    const auto grid = std::ranges::find(mod.gradients, true, &ReadGradient::is_of_grid);
+    return grid == mod.gradients.end()
+               ? analysis::Assumptions()
+               : conditions_of(mod, *grid).value_or(analysis::Assumptions());
+}
+
+NodeId distance_factor(const Mod& mod, const ReadGradient& gradient) {
+    return gradient.is_of_grid && gradient.sum_factor == ir::kNoNode ? table_choice(mod, gradient)
+                                                                     : gradient.sum_factor;
+}
+
+bool is_grid_aligned(const Mod& mod) {
+    return std::ranges::all_of(mod.borrow_places, is_aligned) && grid_conditions(mod).empty();
 }
 
 } // namespace flexc::passes

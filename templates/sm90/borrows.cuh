@@ -1,13 +1,31 @@
 // What tells elements of one distance q - kv apart for reads by differences of digits: a digit's
 // difference is that digit of the distance, but for what kv's digits borrow from the next ones. A
 // place borrows where q has less than kv below it.
+//
+// Which of two is the case, the parity of the digits' difference says as well, and that is a number
+// of q and one of kv, which change where digits begin alone. So it names the form where digits
+// begin anywhere.
 #pragma once
 
+#include "sm90/backward_layout.h"
 #include "sm90/distance.cuh"
 
 namespace sm90 {
 
 constexpr int kBorrowForms = 1 << mod::kBorrows; // a bit for each place that borrows
+
+// Whether digits begin at multiples of eight positions alone, and no element is left out.
+constexpr bool is_grid_aligned() {
+    for (int place = 0; place < mod::kBorrows; ++place)
+        if (mod::kBorrowWidths[place] % kGridStep != 0 ||
+            mod::kBorrowQueryOffsets[place] % kGridStep != 0 ||
+            mod::kBorrowKeyOffsets[place] % kGridStep != 0)
+            return false;
+    return !mod::kGridHasConditions;
+}
+constexpr bool kGridIsAligned = is_grid_aligned();
+// How much further a distance's sum is in memory than itself.
+constexpr int kGridShift = kGridIsAligned ? 0 : -1;
 
 // Of positions as the program sees them.
 struct Borrows {
@@ -33,20 +51,56 @@ struct Borrows {
                                max(query_rest(place, query), key_rest(place, key)));
         return run;
     }
+    // By parities: the form of an element is that of its query xor that of its key.
+    static __device__ int query_form(int query) {
+        int form = 0;
+#pragma unroll
+        for (int place = 0; place < mod::kBorrows; ++place)
+            form |= parity(query + mod::kBorrowQueryOffsets[place], mod::kBorrowWidths[place])
+                    << place;
+        return form;
+    }
+    static __device__ int key_form(int key) {
+        int form = 0;
+#pragma unroll
+        for (int place = 0; place < mod::kBorrows; ++place)
+            form |= parity(key + mod::kBorrowKeyOffsets[place], mod::kBorrowWidths[place]) << place;
+        return form;
+    }
 
   private:
+    static __device__ int parity(int x, int width) { return (x - rest(x, width)) / width & 1; }
     static __device__ int rest(int x, int width) {
         const int rest = x % width;
         return rest < 0 ? rest + width : rest;
     }
 };
 
+// Whether the element is of this form, and grids' gradients have something of it.
+__device__ inline bool is_of_form(const Entry& entry, const AttentionArguments& attention,
+                                  const mod::Arguments& arguments, int form) {
+    const int query = entry.row + static_cast<int>(attention.q_offset),
+              key = entry.key + static_cast<int>(attention.kv_offset);
+    if constexpr (kGridIsAligned) {
+        return Borrows::form_of(query, key) == form;
+    } else {
+        if ((Borrows::query_form(query) ^ Borrows::key_form(key)) != form) return false;
+        bool takes = true;
+        entry.visit(attention, arguments, [&](const mod::At& at) {
+            takes = mod::grid_takes_query(at) && mod::grid_takes_key(at);
+        });
+        return takes;
+    }
+}
+
 // Takes another element of the entry's distance, the first one of this form.
-__device__ inline void find_form(Entry& entry, const AttentionArguments& attention, int form) {
+__device__ inline void find_form(Entry& entry, const AttentionArguments& attention,
+                                 const mod::Arguments& arguments, int form) {
     const int query = static_cast<int>(attention.q_offset),
               key = static_cast<int>(attention.kv_offset);
-    while (Borrows::form_of(entry.row + query, entry.key + key) != form) {
-        const int run = Borrows::run_of(entry.row + query, entry.key + key);
+    while (!is_of_form(entry, attention, arguments, form)) {
+        const int run =
+            mod::kGridHasConditions ? 1 : Borrows::run_of(entry.row + query, entry.key + key);
         if (entry.row + run >= attention.q_len || entry.key + run >= attention.kv_len) return;
         entry.row += run;
         entry.key += run;

@@ -49,6 +49,9 @@ __device__ inline void store_shared(unsigned to, float x, float y, float z, floa
                  "f"(w)
                  : "memory");
 }
+__device__ inline void store_shared(unsigned to, float x, float y) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
+}
 __device__ inline void load_shared(unsigned from, float (&x)[2]) {
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
                  : "=f"(x[0]), "=f"(x[1])

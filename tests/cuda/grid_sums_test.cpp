@@ -16,6 +16,7 @@
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/gradient_sum.h"
+#include "passes/grid_gradient.h"
 #include "plan/pass.h"
 #include "plan/plan.h"
 #include "random_data.h"
@@ -27,34 +28,52 @@ using namespace flexc;
 
 // d_scores: [tile][query][key], bits of bf16, of `tiles` from first_tile on. Whether all memory of
 // sums is zero afterwards.
-using Sum = bool(const ::sm90::KernelArguments*, int head, int first_tile, int tiles, int first_key,
-                 const unsigned short* d_scores);
+using Sum = bool(const ::sm90::KernelArguments*, const std::uint64_t* words, int head,
+                 int first_tile, int tiles, int first_key, const unsigned short* d_scores);
 using Fold = void(const ::sm90::KernelArguments*, const std::uint64_t* words);
 
 constexpr std::string_view kSum = R"(
 #include "mod.cuh"
 #include "sm90/gradients/grid.cuh"
+#include "sm90/gradients/grid_rows.cuh"
 using namespace sm90;
 unsigned char shared_memory[1];
-extern "C" bool run(const KernelArguments* attention, int head, int first_tile, int tiles,
-                    int first_key, const unsigned short* d_scores) {
+// The warp's sums of some tiles. first_row: of its part of a tile of dS, which begins at `part`.
+template <typename Sums>
+void sum(std::vector<Sums> lanes, unsigned part, int first_row, int first_tile, int tiles,
+         const unsigned short* d_scores) {
+    for (int i = 0; i < tiles; ++i) {
+        const int tile = mod::kDeterministic ? tiles - 1 - i : i;
+        store_tile(kLayout.d_scores, mod::kQueryTile, mod::kKeyTile,
+                   d_scores + tile * mod::kQueryTile * mod::kKeyTile);
+        run_warp([&](int lane) {
+            lanes[lane].add_tile(kLayout.d_scores + part + first_row * kRowBytes,
+                                 (first_tile + tile) * mod::kQueryTile + first_row);
+        });
+    }
+    run_warp([&](int lane) { lanes[lane].flush(); });
+}
+extern "C" bool run(const KernelArguments* attention, const unsigned long long* words, int head,
+                    int first_tile, int tiles, int first_key, const unsigned short* d_scores) {
+    const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
+    const HeadPlace place(*attention, arguments, head);
     bool is_clear = true;
     for (int warp = 0; warp < kSumWarps; ++warp) {
         const unsigned memory = kLayout.tables + warp * 4 * mod::kTableWords;
-        const int row = kSharesKeys ? warp * GridSums::kRows : 0;
-        const int panel = kSharesKeys ? 0 : warp;
-        std::vector<GridSums> lanes(
-            32, GridSums(*attention, head, memory, first_key + 64 * panel));
-        for (int i = 0; i < tiles; ++i) {
-            const int tile = mod::kDeterministic ? tiles - 1 - i : i;
-            store_tile(kLayout.d_scores, mod::kQueryTile, mod::kKeyTile,
-                       d_scores + tile * mod::kQueryTile * mod::kKeyTile);
-            run_warp([&](int lane) {
-                lanes[lane].add_tile(kLayout.d_scores + panel * kQueryPanel + row * kRowBytes,
-                                     (first_tile + tile) * mod::kQueryTile + row);
-            });
+        if constexpr (kGridIsAligned) {
+            const int panel = kSharesKeys ? 0 : warp;
+            sum(std::vector<GridSums>(
+                    32, GridSums(*attention, head, memory, first_key + 64 * panel)),
+                panel * kQueryPanel, kSharesKeys ? warp * GridSums::kRows : 0, first_tile, tiles,
+                d_scores);
+        } else {
+            std::vector<GridRowSums> lanes;
+            for (int lane = 0; lane < 32; ++lane) {
+                threadIdx.x = lane;
+                lanes.emplace_back(*attention, arguments, place, memory, first_key);
+            }
+            sum(std::move(lanes), 0, warp * GridRowSums::kRows, first_tile, tiles, d_scores);
         }
-        run_warp([&](int lane) { lanes[lane].flush(); });
         for (int i = 0; i < mod::kTableWords; ++i)
             is_clear = is_clear && load_shared_word(memory + 4 * i) == 0;
     }
@@ -81,6 +100,7 @@ extern "C" void run(const sm90::KernelArguments* attention, const unsigned long 
 struct Grid {
     std::string text;
     int borrows = 1;
+    int offset_step = 8; // of positions
 };
 
 // How many entries got a gradient.
@@ -96,6 +116,7 @@ int check(const Grid& grid, int head_dim, bool is_deterministic, std::mt19937& r
                 passes::count_sums_by(*mod, passes::GradientSum::distance, {.sums_grids = true})) ==
             mod->gradients.size());
     REQUIRE(static_cast<int>(mod->borrow_places.size()) == grid.borrows);
+    CHECK(passes::is_grid_aligned(*mod) == (grid.offset_step == 8));
     const cuda::EmitOptions options{
         .dtype = DType::bf16, .head_dim = head_dim, .head_dim_v = head_dim};
     const plan::KernelConfig config = plan::candidates({.kind = plan::KernelKind::backward_fused,
@@ -126,8 +147,9 @@ int check(const Grid& grid, int head_dim, bool is_deterministic, std::mt19937& r
         attention.kv_heads = 2;
         attention.q_len = 64 * 3 + 1 + below(64);
         attention.kv_len = 130 + below(200);
-        attention.q_offset = 8 * below(2) * below(20);
-        attention.kv_offset = 8 * below(2) * below(20);
+        const int steps = 160 / grid.offset_step;
+        attention.q_offset = grid.offset_step * below(2) * below(steps);
+        attention.kv_offset = grid.offset_step * below(2) * below(steps);
         ir::Environment at = test::environment_of(attention, head_dim);
         const test::RandomData data(mod->program, at, random);
         test::HostArguments arguments(*mod, at);
@@ -150,12 +172,12 @@ int check(const Grid& grid, int head_dim, bool is_deterministic, std::mt19937& r
             arguments.empty_gradients(),
             [&](int, int) -> double { return below(255) - 127; }, // exact in bf16
             [&](const passes::ReadGradient& gradient, const ir::Environment& of_element) {
-                return gradient.sum_factor == ir::kNoNode
-                           ? 1
-                           : ir::evaluate_real(mod->program, gradient.sum_factor, of_element);
+                const ir::NodeId factor = passes::distance_factor(*mod, gradient);
+                return factor == ir::kNoNode ? 1
+                                             : ir::evaluate_real(mod->program, factor, of_element);
             });
-        CHECK(sums.function<Sum>("run")(&attention, head, first_tile, tiles, first_key,
-                                        tile.values.data()));
+        CHECK(sums.function<Sum>("run")(&attention, arguments.words(), head, first_tile, tiles,
+                                        first_key, tile.values.data()));
         folds.function<Fold>("run")(&attention, arguments.words());
         int wrong = 0;
         for (std::size_t buffer = 0; buffer < tile.gradients.size(); ++buffer)
@@ -177,22 +199,27 @@ std::string number(int x) { return std::to_string(x); }
 
 } // namespace
 
+namespace {
+
+std::string difference(const std::string& digit) {
+    const auto of = [&](const std::string& position) {
+        std::string text = digit;
+        for (std::size_t at = 0; (at = text.find('x', at)) != std::string::npos;
+             at += position.size())
+            text.replace(at, 1, position);
+        return text;
+    };
+    return of("q_idx") + " - " + of("kv_idx");
+}
+
+} // namespace
+
 TEST_CASE("dS is summed over parts of diagonals of grids and folded into tables") {
     std::random_device source;
     const unsigned seed = source();
     CAPTURE(seed);
     std::mt19937 random(seed);
     const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
-    const auto difference = [](const std::string& digit) {
-        const auto of = [&](const std::string& position) {
-            std::string text = digit;
-            for (std::size_t at = 0; (at = text.find('x', at)) != std::string::npos;
-                 at += position.size())
-                text.replace(at, 1, position);
-            return text;
-        };
-        return of("q_idx") + " - " + of("kv_idx");
-    };
     std::vector<Grid> cases;
     for (const int w : {8 * (1 + below(5)), 8 * (2 + below(14))}) {
         const std::string row = difference("x // " + number(w)),
@@ -224,6 +251,51 @@ TEST_CASE("dS is summed over parts of diagonals of grids and folded into tables"
         {"buffer t: f32[99] grad\nbuffer u: f32[H, 65] grad\nscore_mod = score + t[abs(" +
              difference("x % 40") + ")] + u[h, " + difference("x // 24") + " + 32]",
          2});
+    int added = 0;
+    for (const Grid& grid : cases)
+        added += check(grid, below(2) == 0 ? 128 : 64, below(4) == 0, random);
+    added += check(cases[0], 192, false, random);
+    CHECK(added > 1000);
+}
+
+TEST_CASE("dS is summed over parts of diagonals of grids whose digits begin anywhere") {
+    std::random_device source;
+    const unsigned seed = source();
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto image = [](const std::string& x, int w) {
+        return "t[h, " + difference(x + " // " + number(w)) + " + 60, " +
+               difference(x + " % " + number(w)) + " + 40]";
+    };
+    const std::string buffer = "buffer t: f32[H, 120, 90] grad\nscore_mod = score + ";
+    std::vector<Grid> cases;
+    for (const int w : {9 + 2 * below(4), 10 + 4 * below(3), 17 + 2 * below(12), 37, 90})
+        cases.push_back({buffer + image("x", w), 1, 1});
+    // Positions shifted by tokens before an image, and with no part of them.
+    for (const int w : {8 + below(30), 16}) {
+        const int tokens = 1 + below(6);
+        const std::string shifted = image("(x - " + number(tokens) + ")", w);
+        cases.push_back({buffer + shifted, 1, 1});
+        cases.push_back({buffer + "where(q_idx < " + number(tokens) + " or kv_idx < " +
+                             number(tokens) + ", 0, " + shifted + ")",
+                         1, 1});
+        cases.push_back({"buffer g: bool[B, Q_LEN]\n" + buffer +
+                             "where(q_idx >= 3 and g[b, q_idx % Q_LEN], where(kv_idx % 5 == 2, 0, "
+                             "2 * " +
+                             shifted + "), 0)",
+                         1, 1});
+    }
+    // A volume, and axes of one image with offsets of two kinds.
+    cases.push_back({"buffer t: f32[H, 15, 11, 31] grad\nscore_mod = score - t[h, " +
+                         difference("x // 66") + " + 7, " + difference("x // 11 % 6") + " + 5, " +
+                         difference("x % 11") + " + 10]",
+                     2, 1});
+    cases.push_back({"buffer r: f32[H, 60] grad\nbuffer c: f32[70] grad\nscore_mod = score + r[h, "
+                     "min(abs(" +
+                         difference("(x + 3) // 13") + "), 59)] + 0.5 * c[abs(" +
+                         difference("(x + 16) % 13") + ")]",
+                     2, 1});
     int added = 0;
     for (const Grid& grid : cases)
         added += check(grid, below(2) == 0 ? 128 : 64, below(4) == 0, random);

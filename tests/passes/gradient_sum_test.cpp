@@ -211,7 +211,7 @@ TEST_CASE("a table is summed on chip where dS times a number of the head is its 
     CHECK(passes::gradient_sum(wide, wide.gradients[0]) == GradientSum::element);
 }
 
-TEST_CASE("a grid whose digits begin at multiples of eight is summed by distance and borrows") {
+TEST_CASE("grids are summed by distance and borrows") {
     const auto places_of = [](const std::string& text, bool deterministic = false) {
         passes::PipelineOptions options;
         options.deterministic = deterministic;
@@ -248,9 +248,29 @@ TEST_CASE("a grid whose digits begin at multiples of eight is summed by distance
                   "256 + 7, q_idx // 16 % 16 - kv_idx // 16 % 16 + 15, q_idx % 16 - kv_idx % 16 + "
                   "15]")
             .size() == 2);
-    // Another width or offset, few tokens, a factor of elements, and a table of kinds beside it.
-    CHECK(places_of(t + image("28")).empty());
-    CHECK(places_of(t + image("24", "(q_idx + 4)")).empty());
+    // Digits begin anywhere, and tokens beside the image have no part.
+    CHECK(places_of(t + image("28")) == Widths{28});
+    CHECK(places_of(t + image("24", "(q_idx + 4)")) == Widths{24});
+    CHECK(places_of(t + "where(q_idx < 5 or kv_idx < 5, 0, " + image("37") + ")") == Widths{37});
+    CHECK(places_of("buffer g: bool[Q_LEN]\n" + t + "where(g[q_idx] and not (kv_idx < 5), 2 * " +
+                    image("64") + ", 0)") == Widths{64});
+    CHECK(places_of("buffer r: f32[64] grad\n" + t + image("11") +
+                    " + r[abs(q_idx // 33 - kv_idx // 33)]")
+              .size() == 2);
+    // Digits of two grids, or of one that is too narrow; conditions on both positions, of one read
+    // of two, and beside a read by distance.
+    CHECK(places_of("buffer r: f32[64] grad\n" + t + image("37") +
+                    " + r[abs(q_idx // 20 - kv_idx // 20)]")
+              .empty());
+    CHECK(places_of(t + image("7")).empty());
+    CHECK(places_of(t + "where(q_idx < kv_idx, 0, " + image("64") + ")").empty());
+    CHECK(places_of(t + "where(q_idx < 5, 0, " + image("64") +
+                    ") + t[h, 0, min(abs(q_idx % 64 - "
+                    "kv_idx % 64), 126)]")
+              .empty());
+    CHECK(places_of(t + "where(q_idx < 5, 0, " + image("64") + ") + t[h, 0, abs(q_idx - kv_idx)]")
+              .empty());
+    // Few tokens, a factor of elements, and a table of kinds beside it.
     CHECK(
         places_of("buffer t: f32[15, 15] grad\nscore_mod = score + t[q_idx // 8 - kv_idx // 8 + 7, "
                   "q_idx % 8 - kv_idx % 8 + 7]")

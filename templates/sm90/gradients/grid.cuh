@@ -1,6 +1,6 @@
 // Sums of dS over the diagonals of tiles that follow each other, a sum for each way in which digits
-// borrow: for buffers whose indices use differences of digits, and those that use q - kv. By two
-// warps of the producer's warpgroup, each for itself.
+// borrow: for buffers whose indices use differences of digits that begin at multiples of eight, and
+// those that use q - kv. By two warps of the producer's warpgroup, each for itself.
 //
 // A lane takes eight queries and eight keys at a time, and sums their fifteen diagonals in
 // registers, where which element is on which is known to the compiler. Digits begin at multiples of
@@ -13,9 +13,7 @@
 
 #include "sm90/backward_heads.cuh"
 #include "sm90/backward_query_tiles.cuh"
-#include "sm90/borrows.cuh"
-#include "sm90/gradients/distance_sums.cuh"
-#include "sm90/gradients/sum.cuh"
+#include "sm90/gradients/grid_memory.cuh"
 
 namespace sm90 {
 
@@ -154,23 +152,9 @@ class GridSums {
                 for (int i = 0; i < 4; ++i)
                     sums[i] += of[i];
             }
-            put(place(form, distance), sums);
+            GridMemory::add(attention_, head_, form, distance, sums);
         }
         __syncwarp();
-    }
-    __device__ DistanceSum* place(int form, int distance) const {
-        const long long vector = static_cast<long long>(head_) * kBorrowForms + form;
-        return distance_sums(attention_) + vector * distance_count(attention_) +
-               padded(attention_.kv_len) + distance;
-    }
-    static __device__ void put(float* to, const float (&sums)[4]) {
-        if (sums[0] != 0 || sums[1] != 0 || sums[2] != 0 || sums[3] != 0)
-            accumulate_together<4>(to, sums);
-    }
-    static __device__ void put(exact::Sum* to, const float (&sums)[4]) {
-#pragma unroll 1
-        for (int i = 0; i < 4; ++i)
-            if (sums[i] != 0) flexc_accumulate(to + i, sums[i]);
     }
 
     const KernelArguments& attention_;

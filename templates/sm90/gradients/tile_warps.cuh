@@ -4,6 +4,7 @@
 #include "common/select.h"
 #include "sm90/gradients/distance.cuh"
 #include "sm90/gradients/grid.cuh"
+#include "sm90/gradients/grid_rows.cuh"
 #include "sm90/gradients/index_2d_mma.cuh"
 #include "sm90/gradients/kinds.cuh"
 #include "sm90/gradients/shifted.cuh"
@@ -25,6 +26,12 @@ struct GridWarps {
     static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
                                  Shared shared, const KeyTile& keys, int warp) {
         if (warp >= 2) sum_grids(attention, arguments, shared, keys, warp - 2);
+    }
+};
+struct GridRowWarps {
+    static __device__ void serve(const KernelArguments& attention, const mod::Arguments& arguments,
+                                 Shared shared, const KeyTile& keys, int warp) {
+        if (warp >= 2) sum_grid_rows(attention, arguments, shared, keys, warp - 2);
     }
 };
 struct Index2dWarps {
@@ -53,7 +60,7 @@ struct ShiftWarps {
     }
 };
 using TileWarps =
-    Select<(mod::kBorrows > 0), GridWarps,
+    Select<(mod::kBorrows > 0), Select<kGridIsAligned, GridWarps, GridRowWarps>,
            Select<mod::kSumsDistances, DistanceWarps,
                   Select<kSumsIndex2d, Index2dWarps,
                          Select<kMultipliesKinds, KindWarps<0>,

@@ -6,6 +6,7 @@
 #include "common/expanded.h"
 #include "passes/distance_value.h"
 #include "passes/gradient_sum.h"
+#include "passes/grid_gradient.h"
 #include "plan/gradients.h"
 #include "plan/program.h"
 
@@ -132,7 +133,8 @@ PassPlan backward(const Program& program, const KernelConfig& main) {
     const bool has_sink = mod.sink != ir::kNoNode;
     if (has_sink) pass.kernels[0].reason += kBesideSink;
     if (main.key_width != 0) pass.key_offset_step = main.key_width;
-    if (main.borrows > 0) pass.query_offset_step = pass.key_offset_step = ::sm90::kGridStep;
+    if (main.borrows > 0 && passes::is_grid_aligned(mod))
+        pass.query_offset_step = pass.key_offset_step = ::sm90::kGridStep;
     pass.tiled_biases = tiled_biases(mod, main);
     pass.small_buffers = small_buffers(mod);
     pass.stored_gradients = stored_gradients(mod, main);

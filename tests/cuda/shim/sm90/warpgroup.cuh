@@ -45,6 +45,10 @@ inline void store_shared(unsigned to, float x, float y, float z, float w) {
     const float words[] = {x, y, z, w};
     std::memcpy(memory_of_block + to, words, sizeof words);
 }
+inline void store_shared(unsigned to, float x, float y) {
+    const float words[] = {x, y};
+    std::memcpy(memory_of_block + to, words, sizeof words);
+}
 inline void compute_after(float&, float) {}
 inline void keep(unsigned&) {}
 inline void keep(float*&) {}
