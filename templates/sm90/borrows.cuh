@@ -69,7 +69,9 @@ struct Borrows {
     }
 
   private:
-    static __device__ int parity(int x, int width) { return (x - rest(x, width)) / width & 1; }
+    static __device__ int parity(int x, int width) {
+        return (x / width - (x % width < 0 ? 1 : 0)) & 1;
+    }
     static __device__ int rest(int x, int width) {
         const int rest = x % width;
         return rest < 0 ? rest + width : rest;

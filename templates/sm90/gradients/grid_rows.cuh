@@ -61,8 +61,8 @@ class GridRowSums {
                 takes_element(0, key, [](const mod::At& at) { return mod::grid_takes_key(at); });
         }
         const bool keeps_last = split <= kKeys / 2;
-        form_ = forms[keeps_last ? kKeys - 1 : 0];
-        other_form_ = forms[keeps_last ? 0 : kKeys - 1];
+        form_ = keeps_last ? forms[kKeys - 1] : forms[0];
+        other_form_ = keeps_last ? forms[0] : forms[kKeys - 1];
 #pragma unroll
         for (int j = 0; j < kKeys; ++j)
             if (takes[j] && (j >= split) != keeps_last) left_out_ |= 1 << j;
@@ -159,10 +159,9 @@ class GridRowSums {
         store_shared(to, sums[0], sums[1], sums[2], sums[3]);
     }
 
-    // Of a row in the first panel of 64 keys, from the first row on.
-    static __device__ unsigned place_of(int row, int key) {
-        return row * kRowBytes + ((key / 8 % 8 ^ row % 8) * 16 | key % 8 * 2) +
-               key / 64 * kQueryPanel;
+    // From the first row's first key on; panels have 64 keys.
+    static __device__ unsigned place_of(unsigned row, unsigned key) {
+        return row * kRowBytes + ((key / 8 ^ row) % 8 * 16 | key % 8 * 2) + key / 64 * kQueryPanel;
     }
 
     __device__ void load(Words (&words)[kRowsAtOnce], unsigned d_scores, int first,
@@ -263,11 +262,11 @@ class GridRowSums {
     __device__ void add_left_out(unsigned d_scores, const Rows& rows) const {
         constexpr mod::Element kKind{};
         const bool takes = (rows.takes >> lane() & 1) != 0;
-#pragma unroll 1
+#pragma unroll
         for (int j = 0; j < kKeys; ++j) {
-            unsigned lanes = __ballot_sync(kAll, (left_out_ >> j & 1) != 0);
 #pragma unroll 1
-            for (; lanes != 0; lanes &= lanes - 1) {
+            for (unsigned lanes = __ballot_sync(kAll, (left_out_ >> j & 1) != 0); lanes != 0;
+                 lanes &= lanes - 1) {
                 const int other = __ffs(static_cast<int>(lanes)) - 1, key = kKeys * other + j;
                 const int form = __shfl_sync(kAll, other_form_, other) ^ rows.form;
                 const unsigned word = load_shared_half(d_scores + place_of(lane(), key));
