@@ -54,7 +54,7 @@ std::vector<Table> grids() {
     static std::random_device source;
     std::vector<Table> tables;
     for (int i = 0; i < 6; ++i) {
-        // Digits of grids begin elsewhere than at multiples of eight.
+        // Digits of grids begin elsewhere than at multiples of eight, and may be of few positions.
         const int w = 5 + 2 * static_cast<int>(source() % 14), rows = 480 / w + 2;
         const std::string of_rows = "q_idx // " + number(w) + " - kv_idx // " + number(w);
         const std::string of_columns = "q_idx % " + number(w) + " - kv_idx % " + number(w);
@@ -240,6 +240,44 @@ std::vector<Table> distances_and_rows() {
     };
 }
 
+int below(int n) {
+    static std::random_device source;
+    return static_cast<int>(source() % static_cast<unsigned>(n));
+}
+
+// Of an image of this width, after some tokens.
+struct Image {
+    int w, rows;
+    std::string tokens, of_rows, of_columns;
+    explicit Image(int width, int first = below(7))
+        : w(width), rows(480 / width + 3), tokens(number(first)), of_rows(difference(" // ")),
+          of_columns(difference(" % ")) {}
+    std::string buffer() const {
+        return "buffer t: f32[H, " + number(2 * rows + 1) + ", " + number(2 * w - 1) + "] grad\n";
+    }
+    std::string read() const {
+        return "t[h, " + of_rows + " + " + number(rows) + ", " + of_columns + " + " +
+               number(w - 1) + "]";
+    }
+
+  private:
+    std::string difference(const std::string& digit) const {
+        const std::string of = " - " + tokens + ")" + digit + number(w);
+        return "(q_idx" + of + " - (kv_idx" + of;
+    }
+};
+
+// In an order too. Under a block mask only split kernels add in one.
+void check_in_order(const std::vector<Table>& tables) {
+    check(tables);
+    for (const Table& table : tables) {
+        Case one = case_of(table, DType::bf16, 64);
+        one.deterministic = true;
+        if (table.has_block_mask) one.backward_kernel = BackwardKernel::automatic;
+        test::check_on_hopper(one);
+    }
+}
+
 } // namespace
 
 TEST_CASE("generic tables: grids" * doctest::skip()) { check_generic(grids()); }
@@ -281,19 +319,42 @@ TEST_CASE("tables: grids of two and three axes" * doctest::skip()) { check(grids
 
 TEST_CASE("tables: grids whose digits begin at multiples of eight" * doctest::skip()) {
     const std::vector<Table> tables = aligned_grids();
-    check(tables);
-    for (const Table& table : tables) {
-        Case one = case_of(table, DType::bf16, 64);
-        one.deterministic = true;
-        // Under a block mask only split kernels add in an order.
-        if (table.has_block_mask) one.backward_kernel = BackwardKernel::automatic;
-        test::check_on_hopper(one);
-    }
-    // Positions that begin elsewhere take other kernels.
+    check_in_order(tables);
+    // Where positions begin elsewhere, sums by blocks of eight have other kernels.
     Case shifted = case_of(tables[0], DType::bf16, 64);
     shifted.backward_kernel = BackwardKernel::automatic;
     shifted.q_offset = 13;
     test::check_on_hopper(shifted);
+}
+
+TEST_CASE("tables: grids whose digits begin anywhere" * doctest::skip()) {
+    const Image image(9 + 2 * below(30)), axes(8 + below(60));
+    check_in_order({
+        {image.buffer() + "score_mod = 20 * tanh((score + " + image.read() +
+         ") / 20)\nmask_mod = q_idx + 90 >= kv_idx"},
+        {"buffer r: bf16[H, 200] grad\nbuffer c: f32[N, H] grad\nbuffer s: f32[H] grad\nscore_mod "
+         "= score * exp(min(s[h], 4)) + r[h, min(abs(" +
+             axes.of_rows + "), 199)] - 2 * c[min(abs(" + axes.of_columns +
+             "), 30), h]\nmask_mod = (q_idx // 40) % 2 == (kv_idx // 40) % 2",
+         {{"N", 31}},
+         1,
+         true},
+    });
+}
+
+TEST_CASE("tables: grids with tokens beside them" * doctest::skip()) {
+    std::vector<Table> tables;
+    for (const Image& image : {Image(14, 1), Image(8 + below(60))})
+        tables.push_back({image.buffer() + "score_mod = score + where(q_idx < " + image.tokens +
+                          " or kv_idx < " + image.tokens + ", 0.0, " + image.read() + ")"});
+    // Any queries, and any keys.
+    const Image image(8 + below(60));
+    tables.push_back({image.buffer() +
+                      "buffer k: i32[KV_LEN]\nbuffer a: f32[H, Q_LEN] grad\nscore_mod = score + "
+                      "a[h, q_idx % Q_LEN] + where(k[kv_idx % KV_LEN] == 3, 0, where(q_idx % 5 == "
+                      "2, 0, 0.5 * " +
+                      image.read() + "))"});
+    check_in_order(tables);
 }
 
 TEST_CASE("tables: kinds, buckets and numbers of pairs" * doctest::skip()) {

@@ -270,7 +270,7 @@ TEST_CASE("dS is summed over parts of diagonals of grids whose digits begin anyw
     };
     const std::string buffer = "buffer t: f32[H, 120, 90] grad\nscore_mod = score + ";
     std::vector<Grid> cases;
-    for (const int w : {9 + 2 * below(4), 10 + 4 * below(3), 17 + below(60)})
+    for (const int w : {9 + 2 * below(4), 10 + 4 * below(3), 17 + 2 * below(30)})
         cases.push_back({buffer + image("x", w), 1, 1});
     // Positions shifted by tokens before an image, and with no part of them.
     const int w = 8 + below(30), tokens = 1 + below(6);

@@ -113,7 +113,7 @@ class GridRowSums {
         unsigned takes = kAll;
 
         __device__ Rows(const GridRowSums& sums, int first_query) {
-            const int query = first_query + lane();
+            const int query = first_query + sums.lane();
             form = Borrows::query_form(query + static_cast<int>(sums.attention_.q_offset));
 #pragma unroll
             for (int place = 0; place < mod::kBorrows; ++place) {
@@ -135,7 +135,7 @@ class GridRowSums {
         }
     };
 
-    static __device__ int lane() { return lane_again(); }
+    __device__ int lane() const { return kSparesRegisters ? lane_ : lane_again(); }
 
     // Whether a query or a key, which may be past the end, has a part.
     template <typename Takes> __device__ bool takes_element(int query, int key, Takes takes) const {
@@ -311,6 +311,7 @@ class GridRowSums {
     const HeadPlace& place_;
     const unsigned memory_;
     const int first_key_;
+    const int lane_ = lane_again();
     int distance_ = 0;      // of the tile's first query and key
     int form_, other_form_; // of the keys that the lane keeps, and of those it leaves out
     unsigned left_out_ = 0; // a bit for each key
