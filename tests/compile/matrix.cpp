@@ -233,6 +233,20 @@ std::vector<KernelCase> compile_matrix() {
         cases.push_back(hopper_backward(KernelKind::backward_fused, "learned_kinds",
                                         kinds(32, " grad"), head_dim, head_dim));
     }
+    // Tables by row and column of an image, and of one after a token that has no part.
+    for (const int head_dim : {64, 128})
+        for (const auto& [mod, read] :
+             {std::pair{"learned_image",
+                        "t[h, q_idx // 64 - kv_idx // 64 + 63, q_idx % 64 - kv_idx "
+                        "% 64 + 63]"},
+              {"learned_image_14", "where(q_idx == 0 or kv_idx == 0, 0, t[h, (q_idx - 1) // 14 - "
+                                   "(kv_idx - 1) // 14 + 13, (q_idx - 1) % 14 - (kv_idx - 1) % 14 "
+                                   "+ 13])"}})
+            cases.push_back(hopper_backward(KernelKind::backward_fused, mod,
+                                            formatted("buffer t: f32[H, 127, 127] grad\nscore_mod "
+                                                      "= score + {}\n",
+                                                      read),
+                                            head_dim, head_dim));
     // Masks that need the most registers: of numbers, of reads for each element.
     for (const int head_dim : {64, 128})
         for (const std::string_view mod : {"neighborhood_2d", "block_map", "draft_tree"}) {
