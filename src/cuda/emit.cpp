@@ -316,7 +316,8 @@ class Emitter {
                    "    const float* distance_values = nullptr;\n"
                    "    const unsigned* tables = nullptr;\n"
                    "    bool* doubt = nullptr;\n"
-                   "    const float* shifted = nullptr;\n";
+                   "    const float* shifted = nullptr;\n"
+                   "    const float* loaded = nullptr;\n";
         else if (has_shared_value())
             more = "    float shared_value = 0;\n";
         text_ += "struct At {\n"

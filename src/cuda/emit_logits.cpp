@@ -239,9 +239,14 @@ std::string emit_logit_constants(const plan::KernelConfig& config, const passes:
 std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig& config,
                                  const passes::ScoreParts& parts, int mask_instructions) {
     const std::vector<int>& table_words = config.specialized->table_words;
-    std::string text = emit_staged_tables(layout, parts.staged, table_words, [&](Body& body) {
-        provide_expanded(body, layout, parts);
-    });
+    const bool aligns = config.specialized->aligns_tables;
+    std::vector<passes::AlignedTable> aligned;
+    if (aligns)
+        aligned = passes::aligned_tables(layout.mod(), parts.staged, config.key_tile)
+                      .value_or(std::vector<passes::AlignedTable>{});
+    std::string text =
+        emit_staged_tables(layout, parts.staged, table_words, aligned,
+                           [&](Body& body) { provide_expanded(body, layout, parts); });
     text += emit_shifted_reads(layout, parts.shifted);
     const auto function = [&](std::string_view called, NodeId value,
                               std::string_view parameter = "",
@@ -251,6 +256,9 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
         if (parts.bias_read != kNoNode && !parameter.empty())
             body.provide(parts.bias_read, from_float(layout, parts.bias_read, "bias"));
         if (!parameter.empty()) provide_expanded(body, layout, parts);
+        if (aligns && reads == TableReads::staged)
+            for (std::size_t i = 0; i < parts.staged.tables.size(); ++i)
+                body.provide(parts.staged.tables[i].read, formatted("at.loaded[{}]", i));
         if (value != kNoNode && (value == parts.quotient_addend || value == parts.remainder_addend))
             body.read_without_branches();
         if (value != kNoNode) body.compute({value});
@@ -268,7 +276,7 @@ std::string emit_logit_functions(const Layout& layout, const plan::KernelConfig&
     function("cap", parts.cap);
     // What comes before products is not looked at again, and what elements have of distances is
     // known for written out columns alone.
-    const bool may_guess = parts.bias_read == kNoNode && parts.distance_values.empty();
+    const bool may_guess = parts.bias_read == kNoNode && parts.distance_values.empty() && !aligns;
     bool has_guesses = false;
     const auto of_tables = [&](std::string_view called, TableReads reads, bool guesses_logs) {
         if (!table_words.empty() && parts.found())

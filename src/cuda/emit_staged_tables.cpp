@@ -6,6 +6,7 @@ namespace flexc::cuda {
 
 using ir::NodeId;
 using passes::AddressSplit;
+using passes::AlignedTable;
 using passes::Place;
 using passes::StagedTable;
 using Kind = passes::ArgumentSlot::Kind;
@@ -14,8 +15,11 @@ namespace {
 
 class StagedTableEmitter {
   public:
-    StagedTableEmitter(const Layout& layout, const StagedTable& table, const ProvideValues& provide)
-        : layout_(layout), table_(table), provide_(provide), node_(layout.node(table.read)) {
+    // aligned: null where tiles of keys are not.
+    StagedTableEmitter(const Layout& layout, const StagedTable& table, const AlignedTable* aligned,
+                       const ProvideValues& provide)
+        : layout_(layout), table_(table), aligned_(aligned), provide_(provide),
+          node_(layout.node(table.read)) {
         for (std::size_t i = 0; i < table.split.indices.size(); ++i)
             if (table.is_checked_by_tile(i)) checked_.push_back(&table.split.indices[i]);
     }
@@ -35,7 +39,8 @@ class StagedTableEmitter {
                users("query", &passes::AddressParts::query) +
                users("key", &passes::AddressParts::key) + count() + row_address() + data() +
                slice() + buffer() + checked("of_query", &passes::AddressParts::query) +
-               checked("of_key", &passes::AddressParts::key) + entries_of_checked() + "};\n";
+               checked("of_key", &passes::AddressParts::key) + entries_of_checked() + aligned() +
+               "};\n";
     }
 
   private:
@@ -146,8 +151,44 @@ class StagedTableEmitter {
                       body);
     }
 
+    // Of tiles of keys, in bytes: what the first key gives of a place, and steps from there on.
+    std::string aligned() const {
+        if (aligned_ == nullptr) return "";
+        Body body = this->body();
+        body.compute({table_.key_bytes});
+        body.line(
+            formatted("return {};", unbracketed(body.text_as(table_.key_bytes, CType::narrow))));
+        std::string groups;
+        for (const int group : aligned_->groups)
+            groups += formatted("{}{}", groups.empty() ? "" : ", ", group * kEntryBytes);
+        std::string least, most;
+        for (std::size_t i = 0; i < table_.split.indices.size(); ++i) {
+            if (!table_.is_checked_by_tile(i)) continue;
+            const AlignedTable::Reach& reach = aligned_->reaches[i];
+            least += formatted("{}{}", least.empty() ? "" : ", ", reach.least);
+            most += formatted("{}{}", most.empty() ? "" : ", ", reach.most);
+        }
+        const auto numbers = [](std::string_view called, const std::string& values) {
+            return formatted("    static constexpr __device__ int {}(int i) {{\n"
+                             "        constexpr int numbers[] = {{{}}};\n"
+                             "        return numbers[i];\n    }}\n",
+                             called, values);
+        };
+        std::string text =
+            member("int key_bytes(const At& at)", body) + numbers("group", groups) +
+            formatted("    static constexpr int kKeyStep = {}, kRowStep = {};\n"
+                      "    static constexpr bool kHasRowStep = {};\n",
+                      aligned_->key_step * kEntryBytes,
+                      aligned_->row_step.value_or(0) * kEntryBytes, aligned_->row_step.has_value());
+        if (!checked_.empty()) text += numbers("least_reach", least) + numbers("most_reach", most);
+        return text;
+    }
+
+    static constexpr int kEntryBytes = sizeof(float);
+
     const Layout& layout_;
     const StagedTable& table_;
+    const AlignedTable* aligned_;
     const ProvideValues& provide_;
     const ir::Node& node_;
     std::vector<const AddressSplit::Index*> checked_;
@@ -200,7 +241,9 @@ std::vector<NodeId> staged_roots(const passes::StagedTables& staged) {
 }
 
 std::string emit_staged_tables(const Layout& layout, const passes::StagedTables& staged,
-                               const std::vector<int>& words, const ProvideValues& provide) {
+                               const std::vector<int>& words,
+                               const std::vector<AlignedTable>& aligned,
+                               const ProvideValues& provide) {
     const std::size_t count = words.empty() ? 0 : staged.tables.size();
     bool have_room = true, are_checked = false;
     for (const StagedTable& table : staged.tables) {
@@ -210,11 +253,13 @@ std::string emit_staged_tables(const Layout& layout, const passes::StagedTables&
     }
     std::string text =
         formatted("template <int kTable> struct StagedTable;\nconstexpr int kStagedTables = {};\n"
-                  "constexpr bool kTablesHaveRoom = {}, kTablesAreChecked = {};\n",
-                  count, have_room, are_checked);
+                  "constexpr bool kTablesHaveRoom = {}, kTablesAreChecked = {}, "
+                  "kTablesAreAligned = {};\n",
+                  count, have_room, are_checked, !aligned.empty());
     const std::vector<int> offsets = table_offsets(words);
     for (std::size_t i = 0; i < count; ++i)
-        text += StagedTableEmitter(layout, staged.tables[i], provide)
+        text += StagedTableEmitter(layout, staged.tables[i],
+                                   aligned.empty() ? nullptr : &aligned[i], provide)
                     .text(static_cast<int>(i), words[i], offsets[i]);
     return text + "\n";
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/expressions.h"
+#include "passes/aligned_table.h"
 
 namespace flexc::cuda {
 
@@ -19,9 +20,11 @@ void set_table_reads(Body& body, TableReads reads, bool guesses_logs);
 // What places in these tables are computed from: roots of a kernel's functions.
 std::vector<ir::NodeId> staged_roots(const passes::StagedTables& staged);
 // StagedTable of each, for a kernel that keeps so many words of each; none where words is empty.
-// provide(body): of what is computed before the kernel.
+// aligned: of all, or empty. provide(body): of what is computed before the kernel.
 using ProvideValues = std::function<void(Body&)>;
 std::string emit_staged_tables(const Layout& layout, const passes::StagedTables& staged,
-                               const std::vector<int>& words, const ProvideValues& provide);
+                               const std::vector<int>& words,
+                               const std::vector<passes::AlignedTable>& aligned,
+                               const ProvideValues& provide);
 
 } // namespace flexc::cuda

@@ -281,6 +281,7 @@ class ExpandedFinder {
                 visit(operand);
             return;
         }
+        if (parts_.aligns_tables) return;
         if (const NodeId key = table->key_bytes; key != kNoNode) {
             // What is cheap beside what it reads is left to the kernel, which looks at that, too.
             const NodeId read = only_read(key);
@@ -385,6 +386,20 @@ DecomposedMod decompose_score_with_tables(const Mod& mod, bool copies_indices) {
     if (copies_indices && decomposed.parts.bias_read == kNoNode && decomposed.parts.found())
         decomposed.parts.bias_read = find_index_matrix(decomposed.mod, decomposed.parts.staged);
     find_expanded(decomposed.mod, decomposed.parts);
+    return decomposed;
+}
+
+DecomposedMod decompose_score_with_aligned_tables(const Mod& mod) {
+    DecomposedMod decomposed = decomposed_parts(mod, 0);
+    ScoreParts& parts = decomposed.parts;
+    if (!mod.program.is_dense() || parts.element_addend == kNoNode || parts.bias_read != kNoNode)
+        return decomposed;
+    parts.staged = stage_tables(decomposed.mod, {parts.element_addend});
+    parts.aligns_tables = std::ranges::all_of(parts.staged.tables, [](const StagedTable& table) {
+        return table.entries != 0 && table.split.parts.rest == kNoNode;
+    });
+    if (!parts.aligns_tables) parts.staged.tables.clear();
+    find_expanded(decomposed.mod, parts);
     return decomposed;
 }
 

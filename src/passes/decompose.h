@@ -52,6 +52,7 @@ struct ScoreParts {
     std::vector<ir::NodeId> key_values, distance_values;
     // What the score reads for each element, for kernels that keep tables on chip.
     StagedTables staged;
+    bool aligns_tables = false; // what keys give of places there is known for whole tiles
     // For kernels that copy tiles of these; the dense bias is one of them then.
     std::vector<ShiftedRead> shifted;
     // What comes with the products by the key's kind, for kernels that multiply by kinds; no part
@@ -75,6 +76,9 @@ DecomposedMod decompose_score(const Mod& mod, int key_width = 0);
 // For kernels that keep tables on chip: what a key gives of a place there is tabulated instead of
 // what it gives of an index. copies_indices: a matrix of indices may be the one that is copied.
 DecomposedMod decompose_score_with_tables(const Mod& mod, bool copies_indices = true);
+// The same for kernels whose tiles of keys start where the digits do that tables are read by; no
+// tables where something else decides their places.
+DecomposedMod decompose_score_with_aligned_tables(const Mod& mod);
 // For kernels that copy tiles of so many shifted reads at most.
 DecomposedMod decompose_score_with_shifts(const Mod& mod, std::size_t most = kMostShiftedReads);
 // For kernels that multiply by kinds of keys; without kinds where those cannot: where something

@@ -79,13 +79,15 @@ struct KernelRequest {
     passes::KeyIndex2d key_index_2d;    // that tiles of keys should fit
     // Without such a 2-D key index, with it, where tables are kept on chip, and with kinds of keys.
     passes::TabulatedValues tabulated, tabulated_by_index_2d, tabulated_with_tables,
-        tabulated_with_kinds;
+        tabulated_with_aligned_tables, tabulated_with_kinds;
     // That the forward may copy: all, and ever fewer, down to one.
     std::vector<ShiftedTiles> shifts;
     int key_kinds = 0;             // by which it may multiply; 0 for none
     bool adds_kinds_alone = false; // nothing else is added
     // Of each table that the forward may keep on chip; 0: known when tensors are.
     std::vector<std::int64_t> table_entries;
+    std::vector<int> aligned_key_tiles;  // of tiles in which passes::aligned_tables() has all
+    bool adds_tables_alone = false;      // then, and scores are not multiplied
     int bias_bytes_with_tables = 0;      // of the dense bias, or of indices of these
     bool copies_table_indices = false;   // of indices
     bool computes_table_indices = false; // for each element, beside sums of two numbers
@@ -115,6 +117,7 @@ struct WarpSpecializedForward {
     passes::TabulatedValues tabulated;
     // Of each table that is kept on chip: those of a slice that is larger are read from memory.
     std::vector<int> table_words;
+    bool aligns_tables = false;
     int shifted_reads = 0; // whose tiles are copied
     bool stages_tables() const { return !table_words.empty(); }
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "passes/aligned_table.h"
 #include "passes/dense_bias.h"
 #include "passes/gradient_sum.h"
 #include "passes/shared_value.h"
@@ -51,6 +52,25 @@ std::vector<passes::DecomposedMod> with_ever_fewer_shifts(const passes::Mod& mod
     return result;
 }
 
+// In which each table's places are known but for one number for a tile.
+std::vector<int> aligned_key_tiles(const passes::DecomposedMod& decomposed) {
+    constexpr int kStep = 16, kMost = 128;
+    std::vector<int> tiles;
+    const passes::StagedTables& staged = decomposed.parts.staged;
+    if (!decomposed.parts.aligns_tables || staged.tables.empty()) return tiles;
+    for (int keys = kStep; keys <= kMost; keys += kStep)
+        if (passes::aligned_tables(decomposed.mod, staged, keys)) tiles.push_back(keys);
+    return tiles;
+}
+
+// Nothing else is added to products, and nothing multiplies these.
+bool adds_elements_alone(const passes::DecomposedMod& decomposed) {
+    const passes::ScoreParts& parts = decomposed.parts;
+    return passes::multiplies_by_one(decomposed.mod.program.graph, parts) &&
+           parts.cap == ir::kNoNode && parts.row_addend == ir::kNoNode &&
+           parts.key_values.empty() && parts.distance_values.empty();
+}
+
 } // namespace
 
 Program::Program(passes::Mod mod, CompileOptions options, Target target)
@@ -59,6 +79,7 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
       // Those who copy matrices know no block masks.
       decomposed_with_tables_(
           passes::decompose_score_with_tables(mod_, !needs_block_mask_of(mod_))),
+      decomposed_with_aligned_tables_(passes::decompose_score_with_aligned_tables(mod_)),
       decomposed_with_shifts_(with_ever_fewer_shifts(mod_)),
       decomposed_with_kinds_(passes::decompose_score_with_kinds(mod_)),
       key_index_2d_(passes::key_index_2d(mod_, decomposed_.parts)),
@@ -109,6 +130,10 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
         decomposed_with_tables_.parts.staged.tables,
         [](const passes::StagedTable& table) { return table.split.parts.rest != ir::kNoNode; });
     forward_.tabulated_with_tables = passes::tabulated_values(decomposed_with_tables_);
+    forward_.aligned_key_tiles = aligned_key_tiles(decomposed_with_aligned_tables_);
+    forward_.adds_tables_alone = adds_elements_alone(decomposed_with_aligned_tables_);
+    forward_.tabulated_with_aligned_tables =
+        passes::tabulated_values(decomposed_with_aligned_tables_);
     for (const passes::DecomposedMod& with_shifts : decomposed_with_shifts_) {
         ShiftedTiles& shifts = forward_.shifts.emplace_back();
         for (const passes::ShiftedRead& read : with_shifts.parts.shifted)
@@ -174,6 +199,8 @@ Program::Program(passes::Mod mod, CompileOptions options, Target target)
 }
 
 const passes::DecomposedMod& Program::decomposed(const KernelConfig& config) const {
+    if (config.specialized && config.specialized->aligns_tables)
+        return decomposed_with_aligned_tables_;
     if (config.specialized && config.specialized->stages_tables()) return decomposed_with_tables_;
     if (config.specialized && config.specialized->shifted_reads != 0)
         return *(decomposed_with_shifts_.end() - config.specialized->shifted_reads);

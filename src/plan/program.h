@@ -34,7 +34,7 @@ class Program {
     passes::Mod mod_;
     CompileOptions options_;
     Target target_;
-    passes::DecomposedMod decomposed_, decomposed_with_tables_;
+    passes::DecomposedMod decomposed_, decomposed_with_tables_, decomposed_with_aligned_tables_;
     std::vector<passes::DecomposedMod> decomposed_with_shifts_; // of all, and ever fewer
     passes::DecomposedMod decomposed_with_kinds_;
     passes::KeyIndex2d key_index_2d_;

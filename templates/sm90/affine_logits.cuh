@@ -61,6 +61,7 @@ class AffineLogits : public PlainLogits {
                 elements_.ends_before(first_key, j))
                 break;
             elements_.load_shifts(reach, j);
+            elements_.load_tables(source, j);
             addends.visit(source, units(), elements_, biases_, first_key, j,
                           [&](int r, float addend) {
                               float& score = scores[accumulator(r, j)];
@@ -85,7 +86,7 @@ class AffineLogits : public PlainLogits {
     BiasFragment biases_;
 };
 
-// The accumulators start with the bias, in the units of products.
+// The accumulators start with the bias, or with what is read from tables, in the units of products.
 class BiasFirstLogits : public PlainLogits {
   public:
     __device__ BiasFirstLogits(const AttentionArguments& attention, const mod::Arguments& arguments,
@@ -114,6 +115,7 @@ class BiasFirstLogits : public PlainLogits {
 #pragma unroll
             for (int j = part; j < part + kPart; ++j) {
                 elements_.load_shifts(reach, j);
+                elements_.load_tables(source, j);
                 elements_.visit_element(first_key, j, [&](int r, const mod::At& at) {
                     const float bias = kReadsBias ? biases_.at(r, j) : 0;
                     scores[accumulator(r, j)] =

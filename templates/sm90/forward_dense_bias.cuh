@@ -194,6 +194,14 @@ template <typename Staged> class BiasBeforeProducts : public Staged {
     }
 };
 
+// What tables have comes in place of a bias, and is where it was for the tile before.
+struct TablesAsBias : public NoDenseBias {
+  protected:
+    static __device__ void wait(const Shared&) {}
+    static __device__ unsigned rows(const Shared&, const ConsumerThread&) { return 0; }
+    static __device__ void release(const Shared&) {}
+};
+
 // The bias is added to products, which something multiplies or adds to as well.
 class BiasAfterProducts : public StagedBias {
   public:
@@ -205,7 +213,8 @@ class BiasAfterProducts : public StagedBias {
 };
 
 using DenseBias =
-    Select<!kReadsBias, NoDenseBias,
+    Select<!kReadsBias,
+           Select<Logits::kStartsWithBias, BiasBeforeProducts<TablesAsBias>, NoDenseBias>,
            Select<Logits::kStartsWithBias, BiasBeforeProducts<StagedBias>, BiasAfterProducts>>;
 
 } // namespace sm90

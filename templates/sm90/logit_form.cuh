@@ -33,11 +33,13 @@ struct LogitForm {
     static constexpr int kBases = kRowsAreAligned ? kIndex2dRowsOfTile : 1;
     static constexpr __device__ int base_of(int j) { return j / (kFragmentColumns / kBases); }
 
-    // Products are added to the dense bias, which is there first, instead of the other way
-    // round: that needs no score, and comes under the exponents of the keys before.
-    static constexpr bool kStartsWithBias = kAffine && kCopiesBiases && kForm.multiplier_is_one &&
-                                            !kCapped && !kHasBase && !kForm.has_slope &&
-                                            !kHasTabulated;
+    // Products are added to the dense bias, or to what tables have, which is there first, instead
+    // of the other way round: that needs no score, and comes under the exponents of the keys
+    // before. Which keys come next is known where no block mask says it.
+    static constexpr bool kStartsWithTables = mod::kTablesAreAligned && !mod::kHasBlockMask;
+    static constexpr bool kStartsWithBias = kAffine && (kCopiesBiases || kStartsWithTables) &&
+                                            kForm.multiplier_is_one && !kCapped && !kHasBase &&
+                                            !kForm.has_slope && !kHasTabulated;
     // Logits are exponents already.
     static constexpr bool kFactorIsOne = kAffine && kForm.are_exponents;
     static constexpr bool kHasOffset = !kCapped && kHasBase;

@@ -3,11 +3,11 @@
 #pragma once
 
 #include "common/place.cuh"
+#include "sm90/aligned_tables.cuh"
 #include "sm90/forward_tabulated.cuh"
 #include "sm90/fragment.cuh"
 #include "sm90/logit_form.cuh"
 #include "sm90/shifted_reads.cuh"
-#include "sm90/table_reads.cuh"
 
 namespace sm90 {
 
@@ -38,7 +38,9 @@ class ScoreElements {
             [&](auto visit) { visit_column(0, [&](int, const mod::At& at) { visit(at); }); });
     }
     __device__ void look_at_tables(int first_key) {
-        tables_.look([&](auto visit) { visit_lane_keys(first_key, visit); });
+        tables_.look([&](auto visit) { visit_lane_keys(first_key, visit); },
+                     [&](auto visit) { visit_first_key(first_key, visit); },
+                     first_key + mod::kKeyTile <= length_.keys());
     }
     // Once, for the thread's first row of the tile of queries, before tiles are looked at.
     __device__ void find_shifts(const AttentionArguments& attention, int first_row) {
@@ -66,6 +68,9 @@ class ScoreElements {
     }
 
     template <typename R> __device__ void load_shifts(R reach, int j) { shifts_.load(reach, j); }
+    template <typename Source> __device__ void load_tables(Source source, int j) {
+        tables_.load(source, j);
+    }
 
     // visit(r, at) of the thread's rows and a key. Memory is read within the tensors only.
     template <typename Visit> __device__ void visit_column(int position, Visit visit) const {
@@ -122,8 +127,15 @@ class ScoreElements {
             const TabulatedTile::Values values = values_of(r);
             visit(r, mod::At{arguments_, place_.launch, place_.head, rows_[r], column, place_.b,
                              place_.h, place_.h_kv, q_[r], kv, values.of_key, values.of_distance,
-                             tables_.of_row(r), nullptr, shifts_.of_row(r)});
+                             tables_.of_row(r), nullptr, shifts_.of_row(r), tables_.loaded(r)});
         }
+    }
+    // With one of the thread's rows.
+    template <typename Visit> __device__ void visit_first_key(int first_key, Visit visit) const {
+        const int kv = length_.kv_idx(first_key);
+        const mod::Column column = column_at(kv);
+        visit(mod::At{arguments_, place_.launch, place_.head, rows_[0], column, place_.b, place_.h,
+                      place_.h_kv, q_[0], kv});
     }
     // Each lane's keys of those from first_key on, with one of its rows.
     template <typename Visit> __device__ void visit_lane_keys(int first_key, Visit visit) const {

@@ -12,6 +12,7 @@ template <int kTable> struct NoCheckedIndices {
     static __device__ bool add_row(const mod::At&, bool) { return true; }
     static __device__ void reduce(const mod::At&) {}
     static __device__ bool hold(const mod::At&) { return true; }
+    static __device__ bool holds_tile(const mod::At&) { return true; }
 };
 // Of its indices that are a number of the query plus one of the key: what queries of the warp give,
 // and after reduce() the numbers of keys with which all of these are inside of the slice.
@@ -54,6 +55,19 @@ template <int kTable> class CheckedIndices {
         for (int i = 0; i < kIndices; ++i)
             if (Read::uses_key(i))
                 inside = inside & (of_key[i] >= least_[i]) & (of_key[i] <= most_[i]);
+        return inside;
+    }
+
+    // Of all keys of an aligned tile, from its first.
+    __device__ bool holds_tile(const mod::At& at) const {
+        int of_key[kIndices];
+        Read::of_key(at, of_key);
+        bool inside = true;
+#pragma unroll
+        for (int i = 0; i < kIndices; ++i)
+            if (Read::uses_key(i))
+                inside = inside & (of_key[i] + Read::least_reach(i) >= least_[i]) &
+                         (of_key[i] + Read::most_reach(i) <= most_[i]);
         return inside;
     }
 

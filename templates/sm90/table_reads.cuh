@@ -99,10 +99,13 @@ using TableRoom = Select<mod::kTablesHaveRoom, TablesFit, TablesMayFit>;
 struct NoTableReads {
     __device__ NoTableReads(unsigned) {}
     template <typename VisitRows> __device__ void find(VisitRows) {}
-    template <typename VisitKeys> __device__ void look(VisitKeys) {}
+    template <typename VisitKeys, typename VisitFirst>
+    __device__ void look(VisitKeys, VisitFirst, bool) {}
     template <typename Visit> __device__ void with_source(Visit visit) const {
         visit(SourceOf<TableSource::memory>{});
     }
+    template <typename Source> __device__ void load(Source, int) {}
+    __device__ const float* loaded(int) const { return nullptr; }
     __device__ const unsigned* of_row(int) const { return nullptr; }
 };
 
@@ -124,7 +127,8 @@ class TableReads {
     }
     // Of a tile of keys. visit_keys(visit): visit(at) at some row and each of the lane's keys, all
     // of them by the warp's lanes together.
-    template <typename VisitKeys> __device__ void look(VisitKeys visit_keys) {
+    template <typename VisitKeys, typename VisitFirst>
+    __device__ void look(VisitKeys visit_keys, VisitFirst, bool) {
         indices_.look(visit_keys);
     }
 
@@ -132,6 +136,9 @@ class TableReads {
     template <typename Visit> __device__ void with_source(Visit visit) const {
         room_.with_source(indices_, visit);
     }
+    // Elements load by themselves.
+    template <typename Source> __device__ void load(Source, int) {}
+    __device__ const float* loaded(int) const { return nullptr; }
     // Where each table begins for a row.
     __device__ const unsigned* of_row(int row) const { return addresses_[row]; }
 
@@ -150,7 +157,5 @@ class TableReads {
     TableRoom room_;
     TableIndices indices_;
 };
-
-using Tables = Select<kStagesTables, TableReads, NoTableReads>;
 
 } // namespace sm90

@@ -12,6 +12,7 @@
 #include "d_scores.h"
 #include "host_arguments.h"
 #include "host_module.h"
+#include "passes/aligned_table.h"
 #include "passes/decompose.h"
 #include "plan/plan.h"
 #include "random_data.h"
@@ -72,6 +73,11 @@ extern "C" int run(const unsigned long long* words, const KernelArguments* atten
         };
         Scores scores;
         for (int i = 0; i < kScores; ++i) scores[i] = scores_of_warp[at(i)];
+        if (Logits::kStartsWithBias) {
+            Scores started;
+            logits.start(started, 0, first_key);
+            for (int i = 0; i < kScores; ++i) scores[i] += started[i];
+        }
         logits.look(first_key, false);
         logits.prepare(first_key);
         logits.find_tabulated(0, warp_row % mod::kQueryTile + lane / 4);
@@ -90,28 +96,40 @@ struct Case {
     std::size_t tables = 1;
     std::vector<int> sources = {0};       // that tiles may have
     std::vector<std::int64_t> sizes = {}; // of the program's own
+    int aligned_keys = 0;                 // of a tile, where its tables are aligned
 };
 
-void check(const Case& one, std::mt19937& random) {
+// Of six tiles, those where no element is looked at.
+std::ptrdiff_t check(const Case& one, std::mt19937& random) {
     CAPTURE(one.text);
     const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
     auto mod = test::lower_text(one.text, 64, 64, false);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
-    const passes::DecomposedMod decomposed = passes::decompose_score_with_tables(*mod);
+    const bool aligns = one.aligned_keys != 0;
+    const passes::DecomposedMod decomposed = aligns
+                                                 ? passes::decompose_score_with_aligned_tables(*mod)
+                                                 : passes::decompose_score_with_tables(*mod);
     plan::KernelRequest request{.arch = 90, .dtype = DType::bf16, .has_score_mod = true};
-    request.tabulated_with_tables = passes::tabulated_values(decomposed);
+    (aligns ? request.tabulated_with_aligned_tables : request.tabulated_with_tables) =
+        passes::tabulated_values(decomposed);
     for (const passes::StagedTable& table : decomposed.parts.staged.tables)
         request.table_entries.push_back(table.entries);
+    if (aligns) request.aligned_key_tiles = {one.aligned_keys};
     REQUIRE(request.table_entries.size() == one.tables);
     const plan::KernelConfig config = plan::candidates(request).front();
     REQUIRE(config.specialized.has_value());
     REQUIRE(config.specialized->stages_tables());
+    REQUIRE(config.specialized->aligns_tables == aligns);
     const test::HostModule module(std::string(kText),
                                   test::emitted(*mod, config, {.dtype = DType::bf16}));
     std::vector<int> seen_sources;
     for (int round = 0; round < 6; ++round) {
         ::sm90::KernelArguments attention =
             test::random_attention(90 + below(200), 130 + below(200), random);
+        if (aligns && round % 3 != 0) {
+            attention.q_offset -= attention.q_offset % passes::AlignedTable::kRows;
+            attention.kv_offset -= attention.kv_offset % one.aligned_keys;
+        }
         ir::Environment at = test::environment_of(attention, 64);
         at.sizes.insert(at.sizes.end(), one.sizes.begin(), one.sizes.end());
         const test::RandomData data(mod->program, at, random);
@@ -132,6 +150,7 @@ void check(const Case& one, std::mt19937& random) {
     }
     for (const int source : seen_sources)
         CHECK(std::ranges::find(one.sources, source) != one.sources.end());
+    return std::ranges::count(seen_sources, 0);
 }
 
 } // namespace
@@ -214,4 +233,45 @@ TEST_CASE("tables of sizes that tensors decide, and several of them") {
            2,
            {0}},
           random);
+}
+
+TEST_CASE("logits of tables by which tiles of keys are aligned") {
+    std::mt19937 random(20261126);
+    std::ptrdiff_t without_looks = 0;
+    const auto check_aligned = [&](std::string text, int keys, std::size_t tables = 1) {
+        without_looks += check({std::move(text), tables, {0, 1}, {}, keys}, random);
+    };
+    const std::string grid = "t[h, q_idx // 64 - kv_idx // 64 + 9, q_idx % 64 - kv_idx % 64 + 63]";
+    // Rows that share what they read, and those that do not; tiles of several rows, and of parts.
+    check_aligned("buffer t: f32[H, 19, 127]\nscore_mod = score + " + grid, 128);
+    check_aligned("buffer t: bf16[127, H, 19]\nscore_mod = score - 0.5 * t[kv_idx % 64 - q_idx % "
+                  "64 + 63, h, q_idx // 64 - kv_idx // 64 + 9]",
+                  128);
+    check_aligned("buffer t: f32[H, 23, 79]\nscore_mod = score + t[h, q_idx // 40 - kv_idx // 40 "
+                  "+ 9, q_idx % 40 - kv_idx % 40 + 39]",
+                  80);
+    check_aligned("buffer t: f32[H, 5, 255]\nscore_mod = score + t[h, q_idx // 128 - kv_idx // "
+                  "128 + 2, q_idx % 128 - kv_idx % 128 + 127]",
+                  128);
+    check_aligned("buffer t: f32[9, 15, 31, H]\nscore_mod = score + t[q_idx // 128 - kv_idx // "
+                  "128 + 4, q_idx // 16 % 8 - kv_idx // 16 % 8 + 7, q_idx % 16 - kv_idx % 16 + "
+                  "15, h]",
+                  128);
+    // Few tiles are inside of the slice.
+    check_aligned("buffer t: f32[H, 3, 61]\nscore_mod = score + t[h, q_idx // 32 - kv_idx // 32 + "
+                  "1, q_idx % 32 - kv_idx % 32 + 30]",
+                  96);
+    // What else is added, multiplied and capped.
+    check_aligned("buffer t: f32[H, 19, 127]\nbuffer s: f32[H]\nscore_mod = score * s[h] + " + grid,
+                  128);
+    check_aligned("buffer t: f32[H, 19, 127]\nbuffer u: f32[31, 31]\nscore_mod = 8 * tanh((score "
+                  "+ " +
+                      grid +
+                      " * u[q_idx // 32 - kv_idx // 32 + 15, q_idx % 32 // 2 - kv_idx % 32 // 8 "
+                      "+ 4]) / 8)",
+                  128, 2);
+    check_aligned("buffer t: f32[H, 19, 127]\nscore_mod = score + " + grid +
+                      "\nmask_mod = q_idx >= kv_idx",
+                  128);
+    CHECK(without_looks > 9);
 }

@@ -40,6 +40,7 @@ enum class Reads : std::uint8_t {
     plain,
     by_index_2d,
     by_kinds,
+    from_aligned_tables,
     from_tables,
     with_shifts,
     beside_copies
@@ -48,6 +49,7 @@ enum class Reads : std::uint8_t {
 int bias_bytes_of(const KernelRequest& request, Reads reads) {
     switch (reads) {
     case Reads::by_kinds: return 0;
+    case Reads::from_aligned_tables: return 0; // they have no matrix beside them
     case Reads::from_tables: return request.bias_bytes_with_tables;
     case Reads::with_shifts: return 0; // among the shifted reads
     case Reads::plain:
@@ -61,6 +63,7 @@ const passes::TabulatedValues& tabulated_of(const KernelRequest& request, Reads 
     switch (reads) {
     case Reads::by_index_2d: return request.tabulated_by_index_2d;
     case Reads::by_kinds: return request.tabulated_with_kinds;
+    case Reads::from_aligned_tables: return request.tabulated_with_aligned_tables;
     case Reads::from_tables: return request.tabulated_with_tables;
     case Reads::with_shifts: return request.shifts.front().tabulated;
     case Reads::plain:
@@ -152,13 +155,13 @@ struct TableWords {
 };
 
 // Slices that are known are there whole. Empty where they have no room.
-std::optional<TableWords> table_words(const KernelRequest& request, const ForwardSchedule& shape) {
+std::optional<TableWords> table_words(const KernelRequest& request, const ForwardSchedule& shape,
+                                      Reads reads) {
     // Of a slice that is not known. With less, most would be read from memory.
     constexpr int kMostWords = 4096, kLeastWords = 1024;
-    const int room =
-        (shared_memory_limit(request.arch) -
-         ::sm90::forward_layout(sizes_without_tables(request, shape, Reads::from_tables)).bytes) /
-        static_cast<int>(sizeof(float));
+    const int room = (shared_memory_limit(request.arch) -
+                      ::sm90::forward_layout(sizes_without_tables(request, shape, reads)).bytes) /
+                     static_cast<int>(sizeof(float));
     const auto words_of = [](std::int64_t entries) {
         return static_cast<int>(entries + 3) / 4 * 4;
     };
@@ -179,11 +182,15 @@ std::optional<TableWords> table_words(const KernelRequest& request, const Forwar
     return {};
 }
 
+bool stages_tables(Reads reads) {
+    return reads == Reads::from_tables || reads == Reads::from_aligned_tables;
+}
+
 ::sm90::ForwardSizes sizes_of(const KernelRequest& request, const ForwardSchedule& shape,
                               Reads reads) {
     ::sm90::ForwardSizes sizes = sizes_without_tables(request, shape, reads);
-    if (reads != Reads::from_tables) return sizes;
-    const auto words = table_words(request, shape);
+    if (!stages_tables(reads)) return sizes;
+    const auto words = table_words(request, shape, reads);
     sizes.table_words = words ? words->sum() : 0;
     sizes.table_stages = words ? words->stages : 0;
     return sizes;
@@ -274,11 +281,13 @@ int polynomials(const KernelRequest& request, Reads reads) {
 ForwardSchedule with_ping_pong(const KernelRequest& request, ForwardSchedule schedule,
                                Reads reads) {
     const bool wide = is_wide(request), narrow = schedule.consumers == 3;
+    const bool adds_to_products =
+        (reads == Reads::by_kinds && request.adds_kinds_alone) ||
+        (reads == Reads::from_aligned_tables && request.adds_tables_alone);
+    const bool has_own_terms = reads == Reads::by_kinds || reads == Reads::from_aligned_tables;
     const bool adds_terms =
-        (reads == Reads::by_kinds ? request.tabulated_with_kinds : request.tabulated).any() &&
-        !narrow;
-    const bool has_score_mod =
-        request.has_score_mod && (reads != Reads::by_kinds || !request.adds_kinds_alone);
+        (has_own_terms ? tabulated_of(request, reads) : request.tabulated).any() && !narrow;
+    const bool has_score_mod = request.has_score_mod && !adds_to_products;
     const bool multiplies_little = !narrow && !has_score_mod && request.head_dim_v <= 64;
     schedule.ping_pong =
         !wide && (adds_terms || multiplies_little) ? PingPong::softmax : PingPong::mma;
@@ -330,9 +339,13 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");
     if (request.key_kinds != 0) config.reason += of_kinds(request, reads, sizes.kind_columns);
-    if (reads == Reads::from_tables) {
-        config.specialized->table_words = table_words(request, schedule)->of_tables;
+    if (stages_tables(reads)) {
+        config.specialized->table_words = table_words(request, schedule, reads)->of_tables;
         config.reason += ", tables in shared memory";
+    }
+    if (reads == Reads::from_aligned_tables) {
+        config.specialized->aligns_tables = true;
+        config.reason += ", which tiles of keys are aligned with";
     }
     if (reads == Reads::with_shifts) {
         config.specialized->shifted_reads = static_cast<int>(request.shifts.front().tiles.size());
@@ -363,8 +376,14 @@ bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
     if (request.computes_table_indices &&
         (shape.consumers == 3 || (computes_much && !request.copies_table_indices)))
         return false;
-    return !request.table_entries.empty() && table_words(request, shape) &&
+    return !request.table_entries.empty() && table_words(request, shape, Reads::from_tables) &&
            suits(request, shape, Reads::from_tables);
+}
+
+bool suits_aligned_tables(const KernelRequest& request, const ForwardSchedule& shape) {
+    return std::ranges::count(request.aligned_key_tiles, shape.key_tile) != 0 &&
+           table_words(request, shape, Reads::from_aligned_tables) &&
+           suits(request, shape, Reads::from_aligned_tables);
 }
 
 bool suits_copies(const KernelRequest& request, const ForwardSchedule& shape) {
@@ -381,6 +400,7 @@ Reads reads_of(const KernelRequest& request, const ForwardSchedule& shape) {
     if (suits_shifts(request, shape)) return Reads::with_shifts;
     if (fits_index_2d(request, shape)) return Reads::by_index_2d;
     if (suits_kinds(request, shape)) return Reads::by_kinds;
+    if (suits_aligned_tables(request, shape)) return Reads::from_aligned_tables;
     return suits_tables(request, shape) ? Reads::from_tables : Reads::plain;
 }
 
@@ -440,6 +460,7 @@ std::vector<Choice> choices_for(const KernelRequest& request) {
             if (suits_index_2d(request, shape) && is_chosen(request, shape, Reads::by_index_2d))
                 take(shape, Reads::by_index_2d);
     take_two(Reads::by_kinds, suits_kinds);
+    take_two(Reads::from_aligned_tables, suits_aligned_tables);
     take_two(Reads::from_tables, suits_tables);
     for (const ForwardSchedule& shape : kForwardShapes)
         if (is_chosen(request, shape, Reads::plain)) take(shape, Reads::plain);
