@@ -252,9 +252,8 @@ class DistributedKernel {
                           std::span<const NamedTensor> buffer_gradients, Stream stream = {}) const;
 
     // Shards of queries and keys of one length that give all ranks as many rows and, as far as
-    // whole chunks can, as many visible elements; in as few ranges as are even. Without
-    // communication: the same on every rank. Lengths of ragged layouts are the rows of packed
-    // tensors here.
+    // whole chunks can, as many visible elements. Without communication: the same on every rank.
+    // Lengths of ragged layouts are the rows of packed tensors here.
     Result<Shards> balanced_shards(const Sizes& sizes, int ranks,
                                    std::span<const NamedTensor> buffers = {},
                                    const DistributedOptions& options = {},

@@ -82,7 +82,6 @@ class Planner {
         distributed::count_area(plan_, *map);
         distributed::describe_rank(plan_);
         describe_visible(schedule);
-        describe_shards(*map);
         return {};
     }
 
@@ -265,25 +264,6 @@ class Planner {
     void describe_visible(const Schedule& schedule) {
         for (int rank = 0; rank < schedule.ranks(); ++rank)
             for (const Step& step : schedule.of(rank).steps)
-    void describe_shards(const VisibleMap& map) {
-        const Shards& queries = plan_.sizes.queries;
-        const int ranks = queries.ranks();
-        const auto are = [&](const Shards& others) {
-            for (int rank = 0; rank < ranks; ++rank)
-                if (!std::ranges::equal(queries.ranges(rank), others.ranges(rank))) return false;
-            return true;
-        };
-        const char* dealt = "as given";
-        if (are(*Shards::contiguous(queries.length(), ranks)))
-            dealt = "contiguous";
-        else if (are(*Shards::zigzag(queries.length(), ranks)))
-            dealt = "zigzag";
-        else if (queries.length() == plan_.sizes.keys.length() &&
-                 are(distributed::balanced(map, ranks)))
-            dealt = "balanced by what the mask shows";
-        plan_.explanation += formatted("shards: {}\n", dealt);
-    }
-
                 for (const Share& share : step.arrivals) {
                     visible_ += formatted("{} {}", rank, share.peer);
                     for (const RowRange& run : share.runs)

@@ -58,8 +58,7 @@ struct Machine {
 double modelled_efficiency(const Schedule& schedule, const VisibleMap& map, double heads,
                            double bytes_per_key, const Machine& machine);
 
-// As many rows for each rank, and as much to compute: contiguous or zigzag, where these are even,
-// else chunks that are dealt so.
+// Chunks of a sequence dealt so that each rank has as many, and as much to compute.
 Shards balanced(const VisibleMap& map, int ranks);
 
 } // namespace flexc::distributed

@@ -14,11 +14,6 @@ namespace {
 
 void load(RankedCall& call, const Signature& signature, const TensorFile& file, bool backward) {
     const int rank = call.communicator().rank();
-    for (const auto& buffer : signature.buffers) {
-        const auto& entry = *file.find(buffer.name);
-        call.add_buffer(buffer, entry.shape, value_of(file.read(entry)));
-    }
-    call.deal();
     const auto read = [&](const char* name) {
         const auto* entry = file.find(name);
         if (entry == nullptr) {
@@ -35,6 +30,10 @@ void load(RankedCall& call, const Signature& signature, const TensorFile& file, 
     if (backward) {
         read("do");
         read("dlse");
+    }
+    for (const auto& buffer : signature.buffers) {
+        const auto& entry = *file.find(buffer.name);
+        call.add_buffer(buffer, entry.shape, value_of(file.read(entry)));
     }
 }
 
@@ -148,7 +147,6 @@ RankedRun run_on_ranks(const RankedProblem& problem, const Signature& signature,
         return milliseconds([&] {
             (call.*pass)();
             call.synchronize();
-                     .shards = call.shards(),
         });
     };
     result.forward_ms = time(&RankedCall::forward);
