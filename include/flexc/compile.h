@@ -68,10 +68,13 @@ struct OfflineResult {
     double compile_ms = 0;
     bool cached = false;
 };
-// any_layout: also the kernels that only calls with unusual strides or alignment need, as a pack
-// should have them.
+// Calls that need kernels of their own, for which a pack should have them.
+struct OfflineCalls {
+    bool any_layout = false;      // of unusual strides or alignment
+    bool short_sequences = false; // at least 1,024 sequences, heads counted, of at most 64 rows
+};
 Result<OfflineResult> compile_offline(std::string_view text, const CompileOptions& options,
-                                      std::string_view arch, bool any_layout = false);
+                                      std::string_view arch, OfflineCalls calls = {});
 
 // The ways in which the forward kernel of a program may divide its work on `arch` (empty: on
 // options.device), flexc's own choice first; empty where there is only one way.

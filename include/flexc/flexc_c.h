@@ -481,9 +481,15 @@ FLEXC_API flexc_status flexc_explain(const char* text, const char* stage,
                                      flexc_text** explanation, flexc_error** error);
 
 /* Compiles for an architecture that need not be here. Files of the names and bytes that are called
- * pack below make a folder a pack, which flexc_compile_options takes. any_layout: also the kernels
- * that only calls with unusual strides or alignment need, as a pack should have them. */
+ * pack below make a folder a pack, which flexc_compile_options takes. calls: the sum of those that
+ * need kernels of their own, for which a pack should have them. */
 typedef struct flexc_offline flexc_offline;
+enum {
+    /* Of unusual strides or alignment. */
+    FLEXC_OFFLINE_ANY_LAYOUT = 1,
+    /* Of at least 1,024 sequences, heads counted, of at most 64 rows. */
+    FLEXC_OFFLINE_SHORT_SEQUENCES = 2
+};
 typedef struct flexc_offline_info {
     uint32_t struct_size;
     int32_t from_cache;
@@ -506,7 +512,7 @@ typedef struct flexc_cubin_info {
     size_t pack_size;
 } flexc_cubin_info;
 FLEXC_API flexc_status flexc_compile_offline(const char* text, const flexc_compile_options* options,
-                                             const char* arch, int32_t any_layout,
+                                             const char* arch, uint32_t calls,
                                              flexc_offline** offline, flexc_error** error);
 FLEXC_API void flexc_offline_free(flexc_offline* offline);
 FLEXC_API flexc_status flexc_offline_get(const flexc_offline* offline, flexc_offline_info* info,

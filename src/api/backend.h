@@ -24,9 +24,8 @@ Result<Built> build_cpu(const passes::Mod& mod, const CompileOptions& options, c
                         const support::Watch& watch);
 Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, int device_index,
                          cache::Store& store, const support::Watch& watch);
-// any_layout: also what only calls with unusual strides or alignment will ask for.
 Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions& options,
-                                   std::string_view arch, bool any_layout, cache::Store& store,
+                                   std::string_view arch, OfflineCalls calls, cache::Store& store,
                                    const support::Watch& watch);
 
 // What was read to a kernel, by the passes and the backend of the options' device. `start` is when

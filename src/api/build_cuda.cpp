@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <ranges>
 
 #include "api/backend.h"
 #include "api/context.h"
@@ -135,7 +136,7 @@ Result<Built> build_cuda(const passes::Mod& mod, const CompileOptions& options, 
 }
 
 Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions& options,
-                                   std::string_view arch, bool any_layout, cache::Store& store,
+                                   std::string_view arch, OfflineCalls calls, cache::Store& store,
                                    const support::Watch& watch) {
     auto program = program_of(mod, options, arch);
     if (!program) return program.error();
@@ -160,8 +161,10 @@ Result<OfflineResult> build_cubins(const passes::Mod& mod, const CompileOptions&
     };
     for_each_kernel(*compiled, add);
     for (const std::vector<plan::Variant>* variants : {&plan->forward, &plan->backward})
-        for (std::size_t i = 1; any_layout && i < variants->size(); ++i) {
-            auto pass = compile_pass(**program, (*variants)[i], store, watch);
+        for (const plan::Variant& variant : *variants | std::views::drop(1)) {
+            const bool is_short = variant.calls == plan::Calls::short_sequences;
+            if (!(is_short ? calls.short_sequences : calls.any_layout)) continue;
+            auto pass = compile_pass(**program, variant, store, watch);
             if (!pass) return pass.error();
             for (CompiledKernel& one : pass->kernels)
                 add(one);

@@ -109,7 +109,7 @@ flexc_status flexc_explain(const char* text, const char* stage,
 }
 
 flexc_status flexc_compile_offline(const char* text, const flexc_compile_options* options,
-                                   const char* arch, int32_t any_layout, flexc_offline** offline,
+                                   const char* arch, uint32_t calls, flexc_offline** offline,
                                    flexc_error** error) {
     return call(error, [&]() -> Result<void> {
         if (offline == nullptr) return invalid("offline is NULL");
@@ -117,7 +117,14 @@ flexc_status flexc_compile_offline(const char* text, const flexc_compile_options
         if (arch == nullptr) return invalid("arch is NULL");
         CompileCall compile;
         if (auto read = compile.read(text, options); !read) return read;
-        auto compiled = flexc::compile_offline(text, compile.options(), arch, any_layout != 0);
+        constexpr uint32_t kKnown = FLEXC_OFFLINE_ANY_LAYOUT | FLEXC_OFFLINE_SHORT_SEQUENCES;
+        if ((calls & ~kKnown) != 0)
+            return invalid(
+                "calls is no sum of FLEXC_OFFLINE_ANY_LAYOUT and FLEXC_OFFLINE_SHORT_SEQUENCES");
+        auto compiled = flexc::compile_offline(
+            text, compile.options(), arch,
+            {.any_layout = (calls & FLEXC_OFFLINE_ANY_LAYOUT) != 0,
+             .short_sequences = (calls & FLEXC_OFFLINE_SHORT_SEQUENCES) != 0});
         if (!compiled) return compiled.error();
         hand_out(offline, std::move(*compiled));
         return {};

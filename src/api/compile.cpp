@@ -156,7 +156,7 @@ Result<Kernel> compile(std::string_view text, const CompileOptions& given) {
 }
 
 Result<OfflineResult> compile_offline(std::string_view text, const CompileOptions& given,
-                                      std::string_view arch, bool any_layout) {
+                                      std::string_view arch, OfflineCalls calls) {
     return guarded([&]() -> Result<OfflineResult> {
         const auto start = Clock::now();
         auto options = api::complete(given);
@@ -166,7 +166,7 @@ Result<OfflineResult> compile_offline(std::string_view text, const CompileOption
         api::Context& context = api::Context::instance();
         const auto store = context.stores.get(options->cache);
         auto result =
-            api::build_cubins(*mod, *options, arch, any_layout, *store, context.watch(*options));
+            api::build_cubins(*mod, *options, arch, calls, *store, context.watch(*options));
         if (!result) return result.error();
         result->compile_ms = milliseconds_since(start);
         return result;

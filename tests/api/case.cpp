@@ -120,7 +120,7 @@ std::string build_offline(const ir::Program& program, const CompileOptions& give
     if (!mod) return mod.error().message;
     api::Context& context = api::Context::instance();
     const auto built = api::build_cubins(
-        *mod, *options, arch, false, *context.stores.get(options->cache), context.watch(*options));
+        *mod, *options, arch, {}, *context.stores.get(options->cache), context.watch(*options));
     return built ? "" : built.error().message;
 }
 
@@ -324,7 +324,7 @@ std::string run_case(const Case& one, Device device, std::uint32_t seed) {
     const CompileOptions options = options_of(one, device);
     // Fills the cache on disk with what a machine with such a GPU will ask of it, and runs nothing.
     if (const char* arch = std::getenv("FLEXC_TEST_COMPILE")) {
-        const auto compiled = compile_offline(one.text, options, arch, one.strided);
+        const auto compiled = compile_offline(one.text, options, arch, {.any_layout = one.strided});
         return compiled ? "" : compiled.error().message;
     }
     const auto kernel = compile(one.text, options);

@@ -2,6 +2,7 @@
 // it.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -123,6 +124,21 @@ TEST_CASE(
     options.dtype = DType::bf16;
     options.backward = false;
     options.forward_kernel = ForwardKernel::specialized;
-    const auto compiled = compile_offline("score", options, "sm_90a", true);
+    const auto compiled = compile_offline("score", options, "sm_90a", {.any_layout = true});
     REQUIRE_MESSAGE(compiled.has_value(), compiled.error().message);
+}
+
+TEST_CASE("kernels of short sequences are compiled offline where they are asked for") {
+    if (!cuda::nvrtc_info()) return;
+    CompileOptions options = kNoCache;
+    options.dtype = DType::bf16;
+    options.backward = false;
+    for (const bool asks : {false, true}) {
+        const auto compiled = compile_offline("score", options, "sm_80",
+                                              {.any_layout = true, .short_sequences = asks});
+        REQUIRE_MESSAGE(compiled.has_value(), compiled.error().message);
+        CHECK(std::ranges::any_of(compiled->kernels, [](const Cubin& kernel) {
+                  return kernel.info.name == "flexc_forward_short";
+              }) == asks);
+    }
 }

@@ -52,7 +52,8 @@ void test_examples(const char* folder) {
     CHECK_OK(write_pack(folder, "score * 2", &options, "sm_80", &error));
     options.pack = folder;
     flexc_offline* offline = NULL;
-    CHECK_OK(flexc_compile_offline("score * 2", &options, "sm_80", 1, &offline, &error));
+    CHECK_OK(flexc_compile_offline("score * 2", &options, "sm_80", FLEXC_OFFLINE_ANY_LAYOUT,
+                                   &offline, &error));
     flexc_offline_info info = {.struct_size = sizeof info};
     CHECK_OK(flexc_offline_get(offline, &info, &error));
     CHECK(info.from_cache == 1);

@@ -22,7 +22,7 @@ struct CompileCommand {
     LayoutOption layout;
     std::string arch = "sm_90a";
     std::string folder;
-    bool no_cache = false, json = false;
+    bool short_sequences = false, no_cache = false, json = false;
 };
 
 nlohmann::json as_json(const OfflineResult& result) {
@@ -63,8 +63,9 @@ void run(const CompileCommand& options) {
     if (options.no_cache) {
         mod.options.cache = {.memory = false, .disk = false};
     }
-    const auto result =
-        value_of(compile_offline(mod.text, mod.options, options.arch, !options.folder.empty()));
+    const auto result = value_of(compile_offline(
+        mod.text, mod.options, options.arch,
+        {.any_layout = !options.folder.empty(), .short_sequences = options.short_sequences}));
     if (!options.folder.empty()) {
         write_pack(options.folder, result);
     }
@@ -86,6 +87,8 @@ void add_compile(CommandLine program) {
     command.option("-o,--output", options->folder,
                    "Write a pack into this folder: with FLEXC_PACK=DIR the program needs no NVRTC",
                    {.file = true});
+    command.flag("--short-sequences", options->short_sequences,
+                 "Also what calls with 1,024 sequences and more of at most 64 rows need");
     command.flag("--no-cache", options->no_cache, "Neither read nor write the kernel cache");
     command.json_flag(options->json);
     command.on_run([options] { run(*options); });
