@@ -397,6 +397,7 @@ class Tape {
         case Op::fabs:
             if (x > 0) to(0, 1);
             if (x < 0) to(0, -1);
+            if (std::isnan(x)) to(0, x);
             return;
         case Op::fmin:
         case Op::fmax: {
