@@ -14,11 +14,10 @@ struct NoDq {
     static __device__ void clear(const Surroundings&) {}
 };
 
-// To an accumulator of floats, by atomics.
-struct DqByAtomics {
+// A block's share, some rows at a time, as Rows::put takes them.
+template <typename Rows> struct DqByRows {
     using Gradient = WarpResult<kGradientRows, mod::kHeadDim, mod::kWarps>;
 
-    static __device__ void clear(const Surroundings&) {}
     template <typename DScores>
     static __device__ void add(const Surroundings& around, DScores d_scores, KeyTile keys,
                                int first_q) {
@@ -27,12 +26,15 @@ struct DqByAtomics {
             Gradient dq;
             dq.clear();
             add_product(dq, rows_of<kGradientRows>(d_scores, row), keys);
-            add_rows(dq, around, first_q + row);
+            Rows::put(dq, around, first_q + row);
         }
     }
+};
 
-  private:
-    static __device__ void add_rows(const Gradient& dq, const Surroundings& around, int first_q) {
+// To an accumulator of floats, by atomics.
+struct DqByAtomics : DqByRows<DqByAtomics> {
+    static __device__ void clear(const Surroundings&) {}
+    static __device__ void put(const Gradient& dq, const Surroundings& around, int first_q) {
         const auto& [attention, arguments, place, length] = around;
         const int q = first_q + Gradient::row(0);
         float* const rows = dq_accumulator_row(attention, length, computed_again(place.h), q) +
@@ -54,31 +56,16 @@ struct DqByAtomics {
 };
 
 // To dq itself: the block has all queries and keys of the sequence.
-struct DqToMemory {
-    using Gradient = WarpResult<kGradientRows, mod::kHeadDim, mod::kWarps>;
-
+struct DqToMemory : DqByRows<DqToMemory> {
     // Where no query sees any key.
     static __device__ void clear(const Surroundings& around) {
         Gradient zeros;
         zeros.clear();
 #pragma unroll 1
         for (int row = 0; row < mod::kQueryTile; row += kGradientRows)
-            store_rows(zeros, around, row);
+            put(zeros, around, row);
     }
-    template <typename DScores>
-    static __device__ void add(const Surroundings& around, DScores d_scores, KeyTile keys,
-                               int first_q) {
-#pragma unroll 1
-        for (int row = 0; row < mod::kQueryTile; row += kGradientRows) {
-            Gradient dq;
-            dq.clear();
-            add_product(dq, rows_of<kGradientRows>(d_scores, row), keys);
-            store_rows(dq, around, first_q + row);
-        }
-    }
-
-  private:
-    static __device__ void store_rows(const Gradient& dq, const Surroundings& around, int first_q) {
+    static __device__ void put(const Gradient& dq, const Surroundings& around, int first_q) {
         const auto& [attention, arguments, place, length] = around;
         const GradientPlane<Element> to =
             query_gradient<Element>(attention.dq, attention.dq_flags, length, place.h);

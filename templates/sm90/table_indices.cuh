@@ -48,30 +48,30 @@ template <int kTable> class CheckedIndices {
         }
     }
     __device__ bool hold(const mod::At& at) const {
-        int of_key[kIndices];
-        Read::of_key(at, of_key);
-        bool inside = true;
-#pragma unroll
-        for (int i = 0; i < kIndices; ++i)
-            if (Read::uses_key(i))
-                inside = inside & (of_key[i] >= least_[i]) & (of_key[i] <= most_[i]);
-        return inside;
+        return hold_from(at, [](int) { return 0; }, [](int) { return 0; });
     }
 
     // Of all keys of an aligned tile, from its first.
     __device__ bool holds_tile(const mod::At& at) const {
+        return hold_from(
+            at, [](int i) { return Read::least_reach(i); },
+            [](int i) { return Read::most_reach(i); });
+    }
+
+  private:
+    // Of keys whose indices are from `least` to `most` more than those of this one.
+    template <typename Least, typename Most>
+    __device__ bool hold_from(const mod::At& at, Least least, Most most) const {
         int of_key[kIndices];
         Read::of_key(at, of_key);
         bool inside = true;
 #pragma unroll
         for (int i = 0; i < kIndices; ++i)
             if (Read::uses_key(i))
-                inside = inside & (of_key[i] + Read::least_reach(i) >= least_[i]) &
-                         (of_key[i] + Read::most_reach(i) <= most_[i]);
+                inside = inside & (of_key[i] + least(i) >= least_[i]) &
+                         (of_key[i] + most(i) <= most_[i]);
         return inside;
     }
-
-  private:
     // Numbers of buffers may be as large as they have room.
     static __device__ int bounded(long long x) {
         return static_cast<int>(flexc_min(flexc_max(x, -0x80000000ll), 0x7fffffffll));

@@ -2,30 +2,23 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <initializer_list>
 #include <limits>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "api/hopper_check.h"
-#include "random_program.h"
+#include "api/random_choices.h"
 
 using namespace flexc;
 using flexc::test::Case;
 
 namespace {
 
-class RandomCases {
+class RandomCases : public test::RandomChoices {
   public:
-    explicit RandomCases(std::uint32_t seed) : random_(seed) {}
-
-    int below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
-    std::string one_of(std::initializer_list<const char*> texts) {
-        return texts.begin()[below(static_cast<int>(texts.size()))];
-    }
+    using RandomChoices::RandomChoices;
 
     // The table's dims in any order, some indices outside of it, and what else a program may have.
     Case next(bool learns) {
@@ -80,17 +73,11 @@ class RandomCases {
         }
         return one;
     }
-
-  private:
-    std::mt19937 random_;
 };
 
-// FLEXC_TEST_SEED names the members, so that a machine without the GPU can compile them beforehand.
 void check_random(bool learns) {
     constexpr int kMembers = 8;
-    const std::uint32_t seed = std::getenv("FLEXC_TEST_SEED") == nullptr
-                                   ? std::random_device()()
-                                   : static_cast<std::uint32_t>(test::first_seed());
+    const std::uint32_t seed = test::seed_of_members();
     CAPTURE(seed);
     RandomCases cases(seed);
     for (int i = 0; i < kMembers; ++i)

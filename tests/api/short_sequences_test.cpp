@@ -1,22 +1,20 @@
 // Many short sequences, for which a GPU has kernels of their own: random members of that class.
 #include <doctest/doctest.h>
 
-#include <cstdlib>
 #include <initializer_list>
-#include <random>
 #include <string>
 
 #include "api/hopper_check.h"
-#include "random_program.h"
+#include "api/random_choices.h"
 
 using namespace flexc;
 using flexc::test::Case;
 
 namespace {
 
-class RandomCases {
+class RandomCases : public test::RandomChoices {
   public:
-    explicit RandomCases(std::uint32_t seed) : random_(seed) {}
+    using RandomChoices::RandomChoices;
 
     // As many sequences as those kernels begin with, and some more. Batch entries of a head have a
     // value in common in some, in others each has its own.
@@ -53,24 +51,13 @@ class RandomCases {
         one.f32_outputs = below(4) == 0;
         return one;
     }
-
-  private:
-    int below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
-    std::string one_of(std::initializer_list<const char*> texts) {
-        return texts.begin()[below(static_cast<int>(texts.size()))];
-    }
-
-    std::mt19937 random_;
 };
 
 } // namespace
 
-// FLEXC_TEST_SEED names the members.
 TEST_CASE("many short sequences: random members on a GPU" * doctest::skip()) {
     constexpr int kMembers = 10;
-    const std::uint32_t seed = std::getenv("FLEXC_TEST_SEED") == nullptr
-                                   ? std::random_device()()
-                                   : static_cast<std::uint32_t>(test::first_seed());
+    const std::uint32_t seed = test::seed_of_members();
     CAPTURE(seed);
     RandomCases cases(seed);
     for (int i = 0; i < kMembers; ++i)

@@ -175,18 +175,8 @@ __device__ inline void sum_grids(const KernelArguments& attention, const mod::Ar
     const int first_key = keys.first_kv + (kSharesKeys ? 0 : warp * kPanelColumns);
     const unsigned d_scores =
         shared.base + kLayout.d_scores + (kSharesKeys ? first_row * kRowBytes : warp * kQueryPanel);
-    int stage = 0;
-    visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-        GridSums sums(attention, place.b * attention.heads + place.h, memory, first_key);
-#pragma unroll 1
-        for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
-             walk.advance(), stage ^= 1) {
-            __syncwarp();
-            meet_at_d_scores();
-            sums.add_tile(d_scores + stage * kDScoresBytes,
-                          walk.tile() * mod::kQueryTile + first_row);
-        }
-        sums.flush();
+    sum_tiles(attention, arguments, keys, d_scores, first_row, [&](const HeadPlace& place) {
+        return GridSums(attention, place.b * attention.heads + place.h, memory, first_key);
     });
 }
 

@@ -29,4 +29,25 @@ struct GridMemory {
     }
 };
 
+// make(place) gives a head's sums, which add the tiles of dS one after the other. d_scores: the
+// warp's part of the first stage, from first_row of a tile on.
+template <typename MakeSums>
+__device__ inline void sum_tiles(const KernelArguments& attention, const mod::Arguments& arguments,
+                                 const KeyTile& keys, unsigned d_scores, int first_row,
+                                 MakeSums make) {
+    int stage = 0;
+    visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
+        auto sums = make(place);
+#pragma unroll 1
+        for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
+             walk.advance(), stage ^= 1) {
+            __syncwarp();
+            meet_at_d_scores();
+            sums.add_tile(d_scores + stage * kDScoresBytes,
+                          walk.tile() * mod::kQueryTile + first_row);
+        }
+        sums.flush();
+    });
+}
+
 } // namespace sm90

@@ -327,18 +327,8 @@ __device__ inline void sum_grid_rows(const KernelArguments& attention,
         store_shared_word(memory + 4 * i, 0);
     const int first_row = warp * GridRowSums::kRows;
     const unsigned d_scores = shared.base + kLayout.d_scores + first_row * kRowBytes;
-    int stage = 0;
-    visit_heads(attention, arguments, keys, [&](const HeadPlace& place, TileRange tiles) {
-        GridRowSums sums(attention, arguments, place, memory, keys.first_kv);
-#pragma unroll 1
-        for (QueryTiles walk(attention, place, keys, tiles); !walk.is_done();
-             walk.advance(), stage ^= 1) {
-            __syncwarp();
-            meet_at_d_scores();
-            sums.add_tile(d_scores + stage * kDScoresBytes,
-                          walk.tile() * mod::kQueryTile + first_row);
-        }
-        sums.flush();
+    sum_tiles(attention, arguments, keys, d_scores, first_row, [&](const HeadPlace& place) {
+        return GridRowSums(attention, arguments, place, memory, keys.first_kv);
     });
 }
 
