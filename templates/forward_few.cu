@@ -47,7 +47,7 @@ struct Team {
     int size; // 1, 2 or 4
 
     __device__ explicit Team(int tiles) : size(tiles <= 2 ? tiles : 4) {}
-    __device__ int member() const { return warp_index() % size; }
+    __device__ int member() const { return warp_index() & (size - 1); }
     __device__ int first_warp() const { return warp_index() - member(); }
     __device__ int count() const { return kBlockWarps / size; }
     // What the team's warps wrote to shared memory before is there for all of it.
@@ -111,6 +111,7 @@ __device__ void load_queries(const AttentionArguments& attention, const Sequence
     if (kBytes != 0 && first.aligned_to(kBytes) && head_bytes % (kBytes ? kBytes : 1) == 0) {
         constexpr int kColumns = kBytes ? kBytes / static_cast<int>(sizeof(Element)) : 1;
         constexpr int kPieces = mod::kHeadDim / kColumns;
+#pragma unroll 1
         for (int i = thread; i < tiles * mod::kQueryTile * kPieces; i += 32 * kBlockWarps) {
             const int row = i / kPieces, column = i % kPieces * kColumns;
             const bool exists = first_row + row < row_count;
@@ -308,16 +309,17 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
                       const __grid_constant__ mod::Arguments arguments) {
     let_next_start();
     // Rows that meet the same keys are neighbours, then heads, as they are in pages.
-    const int group = attention.heads / attention.kv_heads;
+    const int group = flexc_quotient(attention.heads, attention.kv_heads);
     const int most_rows = few_rows(attention.q_len, group);
-    const int blocks = (most_rows + kMostRows - 1) / kMostRows;
+    const int blocks =
+        kMostRows < kMostFewRows ? (most_rows + kMostRows - 1) / kMostRows : 1; // of the same keys
     const int place = static_cast<int>(blockIdx.x);
-    const int h_kv = place / blocks % attention.kv_heads;
-    const int part = place / blocks / attention.kv_heads;
+    const int head = flexc_quotient(place, blocks), part = flexc_quotient(head, attention.kv_heads);
+    const int h_kv = head - part * attention.kv_heads;
     const PartOfRequest at = part_of_request(attention, part);
     if (at.count == 0) return;
     const SequenceLength length(attention, at.request);
-    const int first_row = place % blocks * kMostRows;
+    const int first_row = (place - head * blocks) * kMostRows;
     const int row_count = length.queries() * group;
     if (first_row >= row_count) return;
     const auto tiles_of = [](int rows) {
@@ -336,8 +338,8 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
               {length, h_kv * group, group, at, seen_by_all(rows.keys(), team), warp_index()}),
         ahead = walk;
     KeyValueLoader<kThreads, KeyTile, ValueTile> loader(attention, length, h_kv, walk.tile());
-    load_queries(attention, length, memory, tiles, first_row, row_count, h_kv, group);
     loader.start(shared, walk, walk.tile());
+    load_queries(attention, length, memory, tiles, first_row, row_count, h_kv, group);
     commit_copies();
     ahead.advance();
     loader.start(shared, ahead, walk.tile());

@@ -17,13 +17,20 @@ struct FewTask {
     int warp;
 };
 
+// Which of so many tiles a part has: the first parts may have one more than others.
+__device__ inline TileRange tiles_of_part(int count, const PartOfRequest& part) {
+    const int each = flexc_quotient(count, part.count), more = count - each * part.count;
+    const int begin = part.part * each + min(part.part, more);
+    return {begin, begin + each + (part.part < more)};
+}
+
 template <int kWarps> class RangeOfWarp {
   public:
     __device__ RangeOfWarp(const AttentionArguments&, const FewTask& task) {
         const TileRange all = tiles_between(task.seen, task.length.keys(), mod::kKeyTile);
-        const long long count = all.end - all.begin;
-        tile_ = all.begin + static_cast<int>(count * task.part.part / task.part.count) + task.warp;
-        end_ = all.begin + static_cast<int>(count * (task.part.part + 1) / task.part.count);
+        const TileRange own = tiles_of_part(all.end - all.begin, task.part);
+        tile_ = all.begin + own.begin + task.warp;
+        end_ = all.begin + own.end;
     }
 
     __device__ bool is_done() const { return tile_ >= end_; }
@@ -53,13 +60,14 @@ template <int kWarps> class NamedOfWarp {
           words_((tiles_between(0, task.length.keys() - 1, task.length.keys(), mod::kKeyTile).end +
                   31) /
                  32) {
-        long long count = 0;
+        int count = 0;
         for (int first = 0; first < words_; first += 32) {
             load(first);
             count += sum_;
         }
-        number_ = static_cast<int>(count * task.part.part / task.part.count) + task.warp;
-        end_ = static_cast<int>(count * (task.part.part + 1) / task.part.count);
+        const TileRange own = tiles_of_part(count, task.part);
+        number_ = own.begin + task.warp;
+        end_ = own.end;
         load(0);
         find();
     }

@@ -40,13 +40,28 @@ class PartialResults {
 struct PartOfRequest {
     int request, part, count;
 };
+// By whole warps, whose lanes look at requests evenly spaced, and then at those between two of
+// them: 31 requests are one load, 1,023 two that follow each other.
 __device__ inline PartOfRequest part_of_request(const AttentionArguments& attention, int part) {
-    const SequenceArguments& all = attention.sequences;
-    if (part >= all.of(attention.batch).first_part) return {0, 0, 0};
-    const int request =
-        request_at(part, attention.batch, [&](int b) { return all.of(b).first_part; });
-    const int first = all.of(request).first_part;
-    return {request, part - first, all.of(request + 1).first_part - first};
+    constexpr int kLanes = 32, kNone = 0x7fffffff;
+    const int lane = static_cast<int>(threadIdx.x) % kLanes;
+    // The last request that begins with this part or before is one of `count` from `request` on;
+    // behind the requests there is the end of all parts.
+    int request = 0, first = 0, next = kNone;
+    for (int count = attention.batch + 1;;) {
+        const int step = (count + kLanes - 1) / kLanes;
+        const int own =
+            lane * step < count ? attention.sequences.of(request + lane * step).first_part : kNone;
+        const int found = __popc(__ballot_sync(0xffffffffu, own <= part)) - 1;
+        first = __shfl_sync(0xffffffffu, own, found);
+        next =
+            min(next, __shfl_sync(0xffffffffu, found < kLanes - 1 ? own : kNone, found + 1 & 31));
+        request += found * step;
+        if (step == 1) break;
+        count = min(step, count - found * step);
+    }
+    if (request == attention.batch) return {0, 0, 0};
+    return {request, part - first, next - first};
 }
 
 } // namespace sm80
