@@ -12,9 +12,9 @@
 #include "sm80/few_tiles.cuh"
 #include "sm80/forward_output.cuh"
 #include "sm80/forward_step.cuh"
-#include "sm80/key_value_loader.cuh"
 #include "sm80/packed_rows.cuh"
 #include "sm80/partial_results.cuh"
+#include "sm80/warp_key_loader.cuh"
 
 using namespace sm80;
 
@@ -337,11 +337,13 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
     Walk walk(attention,
               {length, h_kv * group, group, at, seen_by_all(rows.keys(), team), warp_index()}),
         ahead = walk;
-    KeyValueLoader<kThreads, KeyTile, ValueTile> loader(attention, length, h_kv, walk.tile());
+    LoaderOfWarp<KeyTile, ValueTile> loader(attention, length, h_kv, walk.tile());
+    loader.look_up(walk);
     loader.start(shared, walk, walk.tile());
+    ahead.advance();
+    loader.look_up(ahead);
     load_queries(attention, length, memory, tiles, first_row, row_count, h_kv, group);
     commit_copies();
-    ahead.advance();
     loader.start(shared, ahead, walk.tile());
     commit_copies();
     clear_padding(shared);
@@ -372,6 +374,9 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
             });
     };
     while (walk.has(-team.member())) {
+        Walk next = ahead;
+        next.advance();
+        loader.look_up(next);
         int i = -team.member();
         const int end = i + team.size;
 #pragma unroll 1
@@ -383,8 +388,8 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
             meet_tiles(Tiles<1>{}, i);
         team.sync(); // everyone has left these tiles, which make room for the next but one
         walk = ahead;
+        ahead = next;
         tell_team(walk, team);
-        ahead.advance();
         loader.start(shared, ahead, walk.tile());
         commit_copies();
         wait_for_groups<1>();

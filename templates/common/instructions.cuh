@@ -24,6 +24,12 @@ __device__ inline float divide_full(float x, float y) {
     asm("div.full.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
     return z;
 }
+__device__ inline unsigned long long multiply_add_wide(unsigned x, unsigned y,
+                                                       unsigned long long z) {
+    unsigned long long sum;
+    asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(sum) : "r"(x), "r"(y), "l"(z));
+    return sum;
+}
 __device__ inline float load_shared_float(unsigned address) {
     float x;
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address));

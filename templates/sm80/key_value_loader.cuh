@@ -28,6 +28,9 @@ template <int kThreads, typename KeyTile, typename ValueTile> class KeyValueLoad
           values_(attention, attention.v, length, h_kv, first_tile * ValueTile::kRows),
           scales_(attention, length, h_kv), length_(length) {}
 
+    // The tile that is started next, where its rows have to be found first: these are in order.
+    template <typename Walk> __device__ void look_up(const Walk&) {}
+
     // before: the tile that was started last, or the first. shared: where each step's tiles are.
     template <typename Shared, typename Walk>
     __device__ void start(const Shared& shared, const Walk& at, int before) {

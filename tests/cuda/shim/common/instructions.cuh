@@ -9,6 +9,9 @@ inline float max_nan(float x, float y) { return x != x || y != y ? NAN : x < y ?
 float load_shared_float(unsigned address);
 float load_shared_float_if(bool condition, unsigned address);
 inline float divide_full(float x, float y) { return x / y; }
+inline unsigned long long multiply_add_wide(unsigned x, unsigned y, unsigned long long z) {
+    return 1ull * x * y + z;
+}
 template <typename T> T load_if(bool condition, const T* p) { return condition ? *p : T(0); }
 
 // Of each half of two words.
