@@ -317,6 +317,7 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
     const int head = flexc_quotient(place, blocks), part = flexc_quotient(head, attention.kv_heads);
     const int h_kv = head - part * attention.kv_heads;
     const PartOfRequest at = part_of_request(attention, part);
+    if (mod::kHasBlockMask) wait_for_kernel_ahead(); // of those that build it
     if (at.count == 0) return;
     const SequenceLength length(attention, at.request);
     const int first_row = (place - head * blocks) * kMostRows;

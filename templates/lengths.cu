@@ -2,6 +2,7 @@
 // graphs may hold. Results are what the host makes of the same arrays.
 #include "mod.cuh"
 
+#include "common/dependence.cuh"
 #include "common/length_arrays.h"
 
 namespace {
@@ -41,6 +42,7 @@ __device__ Parts joined_before(const Parts& own, Parts (&shared)[kThreads], Part
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_read_lengths(const __grid_constant__ LengthArrays arrays,
                        const __grid_constant__ SequenceRecords records) {
+    let_next_start();
     const int request = static_cast<int>(blockIdx.x);
     bool is_wrong = false;
     lengths::Pages pages{nullptr, 0};
@@ -66,10 +68,11 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     if (is_wrong && records.is_wrong != nullptr) *records.is_wrong = 1;
 }
 
-// One block: the keys of requests with few queries, in parts.
+// One block, which starts before those have ended: the keys of requests with few queries, in parts.
 extern "C" __global__ void __launch_bounds__(kThreads)
     flexc_divide_keys(const __grid_constant__ LengthArrays arrays,
                       const __grid_constant__ SequenceRecords records) {
+    wait_for_kernel_ahead();
     const Span own(arrays.requests);
     __shared__ Parts shared[kThreads];
     const auto of_own_requests = [&](auto part_keys) {

@@ -1,6 +1,7 @@
 // Block masks: which tiles of the score matrix the attention kernels visit, and which of those hold
 // nothing hidden. Three launches build the masks of all kernels (blockIdx.y), for each b and h that
-// the mask tells apart; of layouts other than dense, for each such h and all requests.
+// the mask tells apart; of layouts other than dense, for each such h and all requests. Each starts
+// before the one ahead of it has ended, and waits for what it reads.
 //
 // What the mask computes from queries alone or keys alone is reduced to its least and greatest
 // value in each tile. Interval arithmetic on those decides most tiles. Of the others the corners
@@ -11,6 +12,7 @@
 #include "common/arguments.h"
 #include "common/block_mask.h"
 #include "common/corners.cuh"
+#include "common/dependence.cuh"
 #include "common/sequence_length.cuh"
 
 using interval::Fact;
@@ -162,6 +164,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_plan_facts(const __grid_constant__ AttentionArguments attention,
                      const __grid_constant__ mod::Arguments arguments,
                      const __grid_constant__ PlanArguments plan) {
+    let_next_start();
     const PlannedBlockMask& planned = plan.masks[blockIdx.y];
     const int tiles = planned.query_tiles + planned.key_tiles;
     const long long unit = static_cast<long long>(blockIdx.x) * kWarps + warp_index();
@@ -198,6 +201,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_plan_tiles(const __grid_constant__ AttentionArguments attention,
                      const __grid_constant__ mod::Arguments arguments,
                      const __grid_constant__ PlanArguments plan) {
+    let_next_start();
+    wait_for_kernel_ahead();
     const PlannedBlockMask& planned = plan.masks[blockIdx.y];
     const BlockMask& tiles = planned.mask;
     const int parts = (tiles.word_count + kWarps - 1) / kWarps;
@@ -291,6 +296,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     flexc_plan_order(const __grid_constant__ AttentionArguments attention,
                      const __grid_constant__ mod::Arguments arguments,
                      const __grid_constant__ PlanArguments plan) {
+    let_next_start();
+    wait_for_kernel_ahead();
     const BlockMask& tiles = plan.masks[blockIdx.y].mask;
     const int blocks = (tiles.row_count + kThreads - 1) / kThreads;
     const long long mask = blockIdx.x / static_cast<unsigned>(blocks);

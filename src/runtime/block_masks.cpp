@@ -22,14 +22,15 @@ bool has_rows(const MaskTiling& tiling, const AttentionArguments& attention) {
 
 } // namespace
 
-Result<BlockMasks> BlockMasks::load(cuda::Module module, const plan::KernelConfig& planner) {
+Result<BlockMasks> BlockMasks::load(cuda::Module module, const plan::KernelConfig& planner,
+                                    bool starts_early) {
     auto facts = module.function("flexc_plan_facts", 0);
     if (!facts) return facts.error();
     auto tiles = module.function("flexc_plan_tiles", 0);
     if (!tiles) return tiles.error();
     auto order = module.function("flexc_plan_order", 0);
     if (!order) return order.error();
-    return BlockMasks(std::move(module), *planner.block_mask, *facts, *tiles, *order);
+    return BlockMasks(std::move(module), *planner.block_mask, *facts, *tiles, *order, starts_early);
 }
 
 void BlockMasks::add(const plan::KernelConfig& kernel, Pass pass) {
@@ -77,7 +78,9 @@ Result<void> BlockMasks::build(const AttentionArguments& attention, const void* 
         facts = std::max(facts,
                          pieces(masks * (std::int64_t{one.query_tiles} + one.key_tiles), kWarps));
         tiles = std::max(tiles, support::product(masks, rows, pieces(one.mask.word_count, kWarps)));
-        order = std::max(order, masks * pieces(rows, kThreads));
+        // Rows of few queries are visited as parts of keys are.
+        if (masks_[i].tiling.rows_of != RowsOf::few)
+            order = std::max(order, masks * pieces(rows, kThreads));
     }
     if (std::max({facts, tiles, order}) > INT32_MAX)
         return Error{
@@ -90,11 +93,15 @@ Result<void> BlockMasks::build(const AttentionArguments& attention, const void* 
     struct Launch {
         const cuda::Function* function;
         std::int64_t blocks;
+        bool starts_early;
     };
-    for (const Launch& one : {Launch{&facts_, facts}, {&tiles_, tiles}, {&order_, order}}) {
+    for (const Launch& one : {Launch{&facts_, facts, false},
+                              {&tiles_, tiles, starts_early_},
+                              {&order_, order, starts_early_}}) {
         if (one.blocks == 0) continue; // no request has queries, or keys
-        if (auto done = one.function->launch({.x = static_cast<unsigned>(one.blocks), .y = count},
-                                             {.x = kThreads}, 0, stream, arguments);
+        if (auto done =
+                one.function->launch({.x = static_cast<unsigned>(one.blocks), .y = count},
+                                     {.x = kThreads}, 0, stream, arguments, one.starts_early);
             !done)
             return done;
     }

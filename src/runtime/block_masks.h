@@ -18,8 +18,9 @@ namespace flexc::runtime {
 class BlockMasks {
   public:
     // `planner` is the configuration of the module's kernels. Kernels that visit tiles in the same
-    // order and sizes share a mask.
-    static Result<BlockMasks> load(cuda::Module module, const plan::KernelConfig& planner);
+    // order and sizes share a mask. starts_early: launches may, before the one ahead has ended.
+    static Result<BlockMasks> load(cuda::Module module, const plan::KernelConfig& planner,
+                                   bool starts_early);
     void add(const plan::KernelConfig& kernel, Pass pass);
 
     // Of all masks.
@@ -27,8 +28,8 @@ class BlockMasks {
     // Where build() puts the mask of this kernel.
     BlockMask of(const plan::KernelConfig& kernel, const AttentionArguments& attention,
                  void* memory) const;
-    // Three launches, whatever the number of masks: of one pass, or of both. `words` are the
-    // program's arguments.
+    // Three launches, whatever the number of masks: of one pass, or of both; two where all rows are
+    // of few queries. `words` are the program's arguments.
     Result<void> build(const AttentionArguments& attention, const void* words, void* memory,
                        std::optional<Pass> pass, void* stream) const;
 
@@ -47,13 +48,15 @@ class BlockMasks {
     };
 
     BlockMasks(cuda::Module module, plan::BlockMaskFacts shape, cuda::Function facts,
-               cuda::Function tiles, cuda::Function order)
-        : module_(std::move(module)), shape_(shape), facts_(facts), tiles_(tiles), order_(order) {}
+               cuda::Function tiles, cuda::Function order, bool starts_early)
+        : module_(std::move(module)), shape_(shape), facts_(facts), tiles_(tiles), order_(order),
+          starts_early_(starts_early) {}
     Placed place(const AttentionArguments& attention, std::byte* memory) const;
 
     cuda::Module module_; // functions live as long as it does
     plan::BlockMaskFacts shape_;
     cuda::Function facts_, tiles_, order_;
+    bool starts_early_;
     std::vector<Mask> masks_; // PlanArguments::kMost at most
 };
 

@@ -113,6 +113,7 @@ class CudaExecutable final : public Executable {
         auto device = cuda::device_info(options_.device);
         if (!device) return device.error();
         multiprocessors_ = device->multiprocessors;
+        starts_early_ = device->arch >= 90;
         if (auto done = load_variants(std::move(plan.forward), forward_); !done) return done;
         if (plan.block_mask)
             if (auto done = load_block_masks(*plan.block_mask); !done) return done;
@@ -293,7 +294,7 @@ class CudaExecutable final : public Executable {
         if (!module) return module.error();
         if (auto done = add_info(*module, builder.config, std::move(builder.info)); !done)
             return done;
-        auto masks = BlockMasks::load(std::move(*module), builder.config);
+        auto masks = BlockMasks::load(std::move(*module), builder.config, starts_early_);
         if (!masks) return masks.error();
         block_masks_ = std::move(*masks);
         return {};
@@ -304,7 +305,7 @@ class CudaExecutable final : public Executable {
         if (!module) return module.error();
         if (auto done = add_info(*module, kernel.config, std::move(kernel.info)); !done)
             return done;
-        auto reader = LengthReader::load(std::move(*module), kernel.config);
+        auto reader = LengthReader::load(std::move(*module), kernel.config, starts_early_);
         if (!reader) return reader.error();
         length_reader_ = std::move(*reader);
         return {};
@@ -558,6 +559,7 @@ class CudaExecutable final : public Executable {
 
     const CudaOptions options_;
     int multiprocessors_ = 1;
+    bool starts_early_ = false; // where kernels may, before the one ahead has ended
     std::optional<TileQueues> queues_;
     std::optional<BlockMasks> block_masks_;     // where some kernel asks for one
     std::optional<LengthReader> length_reader_; // where tensors are not dense

@@ -4,13 +4,14 @@
 
 namespace flexc::runtime {
 
-Result<LengthReader> LengthReader::load(cuda::Module module, const plan::KernelConfig& config) {
+Result<LengthReader> LengthReader::load(cuda::Module module, const plan::KernelConfig& config,
+                                        bool starts_early) {
     auto read = module.function(std::string(config.entry), 0);
     if (!read) return read.error();
     auto divide = module.function("flexc_divide_keys", 0);
     if (!divide) return divide.error();
-    return LengthReader(std::move(module), *read, *divide,
-                        32 * static_cast<unsigned>(config.warps));
+    return LengthReader(std::move(module), *read, *divide, 32 * static_cast<unsigned>(config.warps),
+                        starts_early);
 }
 
 Result<void> LengthReader::read(const LengthArrays& arrays, const SequenceRecords& to,
@@ -23,7 +24,8 @@ Result<void> LengthReader::read(const LengthArrays& arrays, const SequenceRecord
                                      0, stream, arguments);
             !done)
             return done;
-    return divide_.launch({}, {.x = threads_}, 0, stream, arguments);
+    return divide_.launch({}, {.x = threads_}, 0, stream, arguments,
+                          starts_early_ && arrays.requests > 0);
 }
 
 } // namespace flexc::runtime

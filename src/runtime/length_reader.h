@@ -12,17 +12,22 @@ namespace flexc::runtime {
 
 class LengthReader {
   public:
-    static Result<LengthReader> load(cuda::Module module, const plan::KernelConfig& config);
+    // starts_early: the second launch may, before the first has ended.
+    static Result<LengthReader> load(cuda::Module module, const plan::KernelConfig& config,
+                                     bool starts_early);
     // Allocates nothing: may be captured.
     Result<void> read(const LengthArrays& arrays, const SequenceRecords& to, void* stream) const;
 
   private:
-    LengthReader(cuda::Module module, cuda::Function read, cuda::Function divide, unsigned threads)
-        : module_(std::move(module)), read_(read), divide_(divide), threads_(threads) {}
+    LengthReader(cuda::Module module, cuda::Function read, cuda::Function divide, unsigned threads,
+                 bool starts_early)
+        : module_(std::move(module)), read_(read), divide_(divide), threads_(threads),
+          starts_early_(starts_early) {}
 
     cuda::Module module_; // functions live as long as it does
     cuda::Function read_, divide_;
     unsigned threads_;
+    bool starts_early_;
 };
 
 } // namespace flexc::runtime
