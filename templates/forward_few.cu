@@ -322,7 +322,7 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
     const SequenceLength length(attention, at.request);
     const int first_row = (place - head * blocks) * kMostRows;
     const int row_count = length.queries() * group;
-    if (first_row >= row_count) return;
+    if (kMostRows < kMostFewRows && first_row >= row_count) return; // else it has some
     const auto tiles_of = [](int rows) {
         return min((rows + mod::kQueryTile - 1) / mod::kQueryTile, kMostTiles);
     };

@@ -12,7 +12,7 @@ struct PackedRow {
     int query, h;
 
     __device__ PackedRow(int row, int h_kv, int group)
-        : query(row / group), h(h_kv * group + row % group) {}
+        : query(flexc_quotient(row, group)), h(h_kv * group + row - query * group) {}
 };
 
 // A row that a thread has, with all that the program computes for it. Those past the end repeat
