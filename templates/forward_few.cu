@@ -302,31 +302,42 @@ __device__ void store_rows(const KernelArguments& attention, const mod::Argument
     }
 }
 
+// Which rows a block has: those that meet the same keys are neighbours, then heads, as they are in
+// pages.
+struct BlockPlace {
+    int group, part, h_kv, first_row;
+
+    __device__ BlockPlace(const AttentionArguments& attention, int block)
+        : group(flexc_quotient(attention.heads, attention.kv_heads)) {
+        const int most_rows = few_rows(attention.q_len, group);
+        const int blocks = kMostRows < kMostFewRows ? (most_rows + kMostRows - 1) / kMostRows
+                                                    : 1; // of the same keys
+        const int head = flexc_quotient(block, blocks);
+        part = flexc_quotient(head, attention.kv_heads);
+        h_kv = head - part * attention.kv_heads;
+        first_row = (block - head * blocks) * kMostRows;
+    }
+};
+
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
     flexc_forward_few(const __grid_constant__ KernelArguments attention,
                       const __grid_constant__ mod::Arguments arguments) {
     let_next_start();
-    // Rows that meet the same keys are neighbours, then heads, as they are in pages.
-    const int group = flexc_quotient(attention.heads, attention.kv_heads);
-    const int most_rows = few_rows(attention.q_len, group);
-    const int blocks =
-        kMostRows < kMostFewRows ? (most_rows + kMostRows - 1) / kMostRows : 1; // of the same keys
-    const int place = static_cast<int>(blockIdx.x);
-    const int head = flexc_quotient(place, blocks), part = flexc_quotient(head, attention.kv_heads);
-    const int h_kv = head - part * attention.kv_heads;
-    const PartOfRequest at = part_of_request(attention, part);
+    const BlockPlace place(attention, static_cast<int>(blockIdx.x));
+    const int group = place.group, h_kv = place.h_kv, first_row = place.first_row;
+    const PartOfRequest at = part_of_request(attention, place.part);
     if (mod::kHasBlockMask) wait_for_kernel_ahead(); // of those that build it
     if (at.count == 0) return;
     const SequenceLength length(attention, at.request);
-    const int first_row = (place - head * blocks) * kMostRows;
     const int row_count = length.queries() * group;
     if (kMostRows < kMostFewRows && first_row >= row_count) return; // else it has some
     const auto tiles_of = [](int rows) {
         return min((rows + mod::kQueryTile - 1) / mod::kQueryTile, kMostTiles);
     };
-    const BlockMemory memory{shared_address(shared_memory), tiles_of(most_rows)};
+    const BlockMemory memory{shared_address(shared_memory),
+                             tiles_of(few_rows(attention.q_len, group))};
     const int tiles = tiles_of(row_count - first_row);
     const Team team(tiles);
     const Shared shared = memory.of_warp(min(team.member(), tiles - 1), warp_index());
@@ -398,8 +409,9 @@ extern "C" __global__ void __launch_bounds__(32 * kBlockWarps, 3)
     }
     write_results(results_of(shared), softmax, output, scales.of_output());
     __syncthreads();
-    store_rows(attention, arguments, length, at, part, h_kv, group, first_row, row_count, team,
-               memory);
+    const BlockPlace again(attention, block_index_again()); // not kept through the loop
+    store_rows(attention, arguments, length, at, again.part, again.h_kv, again.group,
+               again.first_row, row_count, team, memory);
 }
 
 // A block makes the results of some rows of a request with few queries, where it has several parts,
