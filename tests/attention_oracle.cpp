@@ -160,6 +160,9 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
                                            static_cast<std::size_t>(d)];
                     const double d_modified = element.probability * (d_probability - delta) +
                                               element.without_sink * d_lse;
+                    const double d_modified_size =
+                        element.probability * (std::abs(d_probability) + std::abs(delta)) +
+                        element.without_sink * std::abs(d_lse);
                     for (std::int64_t d = 0; d < p.head_dim; ++d) {
                         const auto at = static_cast<std::size_t>(d);
                         const auto kv_at = kv_row * static_cast<std::size_t>(p.head_dim) + at;
@@ -167,7 +170,7 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
                         const double d_dot = d_modified * element.d_score * p.scale;
                         answer.dq[q_at] += d_dot * p.k[kv_at];
                         answer.dk[kv_at] += d_dot * q[d];
-                        const double size = std::abs(d_modified) * element.d_score_size * p.scale;
+                        const double size = d_modified_size * element.d_score_size * p.scale;
                         answer.dq_absolute[q_at] += size * std::abs(p.k[kv_at]);
                         answer.dk_absolute[kv_at] += size * std::abs(q[d]);
                     }
@@ -177,7 +180,7 @@ Answer attention_oracle(const ir::Program& program, const Problem& p) {
                             program.buffers[program.graph[partial.read].symbol].name;
                         const double term = d_modified * partial.slope;
                         answer.d_buffers[name][at] += term;
-                        answer.d_buffers_absolute[name][at] += std::abs(d_modified) * partial.size;
+                        answer.d_buffers_absolute[name][at] += d_modified_size * partial.size;
                     }
                 }
                 if (sink_weight == 0) continue;

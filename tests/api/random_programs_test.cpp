@@ -79,6 +79,11 @@ void check_seed(std::uint64_t seed, Device device, bool of_heads = false) {
     CAPTURE(std::string(choice.name));
     CAPTURE(test::name(device));
     CAPTURE(std::string(flexc::name(one.dtype)));
+    CAPTURE(one.batch);
+    CAPTURE(one.heads);
+    CAPTURE(one.kv_heads);
+    CAPTURE(one.q_len);
+    CAPTURE(one.kv_len);
     CAPTURE(one.head_dim);
     CAPTURE(ir::print(program));
     CHECK(test::run_program(program, one, device, static_cast<std::uint32_t>(seed)) == "");

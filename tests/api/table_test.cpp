@@ -194,8 +194,9 @@ std::vector<Table> reads_alone() {
         {kinds + "buffer t: f16[H, N, N]\nscore_mod = score + t[h, g[b, q_idx], k[kv_idx]]",
          {{"N", 4}}},
         {kinds + "buffer t: f32[N, N]\nscore_mod = score + t[g[b, q_idx], k[kv_idx]]", {{"N", 90}}},
-        {"buffer t: f32[B, H, 64]\nbuffer d: i32[Q_LEN, KV_LEN]\nscore_mod = score * 0.5 + "
-         "t[b, h, d[q_idx, kv_idx]]\nmask_mod = q_idx >= kv_idx"},
+        {.text = "buffer t: f32[B, H, 64]\nbuffer d: i32[Q_LEN, KV_LEN]\nscore_mod = score * 0.5 + "
+                 "t[b, h, d[q_idx, kv_idx]]\nmask_mod = q_idx >= kv_idx",
+         .any_backward = true},
         {"buffer t: bf16[200]\nbuffer ts: f32[B, 500]\nscore_mod = score + t[clamp(int(log("
          "max(abs(ts[b, q_idx] - ts[b, kv_idx]), 1.0)) / 0.031), 3, 190)]"},
         {kinds + "buffer t: f32[H, 5, 5]\nbuffer u: f32[H, 30]\nbuffer m: bf16[H, Q_LEN, KV_LEN]\n"
