@@ -41,12 +41,50 @@ def or_masks(*mask_mods):
     return or_mask
 
 
+def _theirs():
+    """PyTorch's module, which takes seconds to import: only where something of it is asked for."""
+    from torch.nn.attention import flex_attention
+    return flex_attention
+
+
+def _device(device):
+    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+# What PyTorch's BlockMask has of its lists of blocks.
+_OF_BLOCKS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices",
+              "full_q_num_blocks", "full_q_indices", "as_tuple", "to_string", "to_dense", "sparsity")
+
+
 class BlockMask:
-    """A mask_mod and the lengths that it is for. flexc finds the tiles itself: nothing is evaluated to make one."""
+    """A mask_mod and the lengths that it is for. flexc finds the tiles itself: nothing is evaluated to make one.
+
+    What asks for the lists of blocks, or for some of them by an index, is given PyTorch's, which are made then.
+    """
 
     def __init__(self, mask_mod, shape, device, block_size):
         self.mask_mod, self.shape, self.device, self.BLOCK_SIZE = mask_mod, shape, device, block_size
         self.seq_lengths = shape[-2:]
+
+    @staticmethod
+    def from_kv_blocks(*arguments, **options):
+        """PyTorch's BlockMask of such lists."""
+        return _theirs().BlockMask.from_kv_blocks(*arguments, **options)
+
+    def of_pytorch(self):
+        """PyTorch's BlockMask of the same mask, for which the mask_mod is evaluated once."""
+        if "_of_pytorch" not in self.__dict__:
+            self._of_pytorch = _theirs().create_block_mask(self.mask_mod, *self.shape, device=self.device,
+                                                           BLOCK_SIZE=self.BLOCK_SIZE)
+        return self._of_pytorch
+
+    def __getattr__(self, name):
+        if name not in _OF_BLOCKS:
+            raise AttributeError(f"a BlockMask has no {name!r}")
+        return getattr(self.of_pytorch(), name)
+
+    def __getitem__(self, index):
+        return self.of_pytorch()[index]
 
     def numel(self):
         return math.prod(self.shape)
@@ -54,39 +92,21 @@ class BlockMask:
     def to(self, device):
         return BlockMask(self.mask_mod, self.shape, torch.device(device), self.BLOCK_SIZE)
 
-    def elements(self):
-        """The mask as a tensor of bools, [B, H, Q_LEN, KV_LEN]."""
-        return create_mask(self.mask_mod, *self.shape, device=self.device)
-
-    def to_dense(self):
-        """1 for each block of BLOCK_SIZE with something visible, [B, H, rows, columns]."""
-        rows, columns = self.BLOCK_SIZE
-        dense = self.elements()
-        dense = torch.nn.functional.pad(dense, (0, -dense.shape[-1] % columns, 0, -dense.shape[-2] % rows))
-        return dense.unflatten(-1, (-1, columns)).unflatten(-3, (-1, rows)).any(-1).any(-2).to(torch.int32)
-
-    def sparsity(self):
-        """The percentage of blocks that nothing is visible in."""
-        return 100 * (1 - self.to_dense().float().mean().item())
-
     def __repr__(self):
         return f"BlockMask(shape={self.shape}, mask_mod={getattr(self.mask_mod, '__name__', self.mask_mod)})"
 
 
 def create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN, device=None, BLOCK_SIZE=128, _compile=False, **ignored):
-    """A BlockMask. B, H and BLOCK_SIZE are PyTorch's, and change nothing here but its picture."""
+    """A BlockMask. B, H and BLOCK_SIZE are PyTorch's, and change nothing here but its lists of blocks."""
     if not callable(mask_mod):
         raise InvalidOption("mask_mod is a function of b, h, q_idx and kv_idx")
     size = BLOCK_SIZE if isinstance(BLOCK_SIZE, tuple) else (BLOCK_SIZE, BLOCK_SIZE)
-    return BlockMask(mask_mod, (B or 1, H or 1, Q_LEN, KV_LEN), torch.device(device or "cpu"), size)
+    return BlockMask(mask_mod, (B or 1, H or 1, Q_LEN, KV_LEN), _device(device), size)
 
 
 def create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device=None):
-    """A mask_mod's values, [B, H, Q_LEN, KV_LEN]."""
-    index = [torch.arange(n, device=device, dtype=torch.int32) for n in (B or 1, H or 1, Q_LEN, KV_LEN)]
-    for dim in (3, 2, 1, 0):
-        mod_fn = torch.vmap(mod_fn, in_dims=tuple(0 if i == dim else None for i in range(4)))
-    return mod_fn(*index).expand(B or 1, H or 1, Q_LEN, KV_LEN)
+    """What a mask_mod shows, or a score_mod does not hide, [B, H, Q_LEN, KV_LEN]."""
+    return _theirs().create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device=_device(device))
 
 
 _EVERYTHING = 1 << 30
@@ -102,10 +122,15 @@ def mask_of(block_mask, query, key):
         raise InvalidOption(f"block_mask is a BlockMask, not {type(block_mask).__name__}")
     if block_mask.BLOCK_SIZE == (_EVERYTHING, _EVERYTHING):
         return block_mask.mask_mod  # what PyTorch puts for no mask: of any lengths
-    q_len, kv_len = block_mask.seq_lengths
-    if (q_len, kv_len) != (query.shape[2], key.shape[2]):
-        raise ValueError(f"block_mask is for {q_len} queries and {kv_len} keys, not {query.shape[2]} and "
-                         f"{key.shape[2]}: make one for these lengths")
+    lengths = query.shape[2], key.shape[2]
+    if hasattr(block_mask, "seq_lengths"):
+        made = block_mask.seq_lengths
+    else:  # PyTorch 2.5 knows whole blocks only
+        made = block_mask.shape[-2:]
+        lengths = tuple(-(-length // size) * size for length, size in zip(lengths, block_mask.BLOCK_SIZE))
+    if tuple(made) != lengths:
+        raise ValueError(f"block_mask is for {made[0]} queries and {made[1]} keys, not {lengths[0]} and {lengths[1]}: "
+                         "make one for these lengths")
     for name, made, given in zip(("batch", "head"), block_mask.shape, query.shape):
         if made not in (1, given):
             raise ValueError(f"block_mask has {name} size {made}, which does not go with {given}")
