@@ -156,9 +156,12 @@ class Captures:
         kind = type(value)
         self.kept.append(kind)
         parts = ["object", id(kind)]
-        names = list(names)
-        if callable(value):
-            names += ["__call__", "forward"]
+        if _is_read_whole(kind):
+            names = [name for space in _spaces(value) for name in space if not name.startswith("_")]
+        elif callable(value):
+            names = [*names, "__call__", "forward"]
+        else:
+            names = list(names)
         done, queue = set(), names
         while queue:
             name = queue.pop(0)
@@ -183,6 +186,16 @@ class Captures:
                         parts.append((name, self._walk(member, (), False)))
                     break
         return tuple(parts)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_read_whole(kind):
+    """Modules that run PyTorch's code, whose names are not looked at: they may read all that they hold."""
+    if issubclass(kind, (torch.nn.ParameterList, torch.nn.ParameterDict)):
+        return True
+    of_forward = next((base for base in kind.__mro__ if "forward" in base.__dict__), None)
+    return (issubclass(kind, torch.nn.Module) and of_forward is not torch.nn.Module and
+            of_forward.__module__.partition(".")[0] == "torch")
 
 
 def _is_constant(function, content):

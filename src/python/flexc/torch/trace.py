@@ -134,6 +134,12 @@ class Traced:
                 raise CannotTrace(f"flexc cannot call the function {node.target} of a graph")
             if id(tensor) in places:
                 self.slots[node.target] = places[id(tensor)]
+            elif not all(user.name.startswith("lift_fresh") for user in node.users):
+                # Not made by the mod, and nothing would tell when it is another.
+                reader = next(user for user in node.users if not user.name.startswith("lift_fresh"))
+                raise CannotTrace("a mod reads a tensor of shape "
+                                  f"{tuple(tensor.shape)} by a way that flexc does not follow: give it to the mod as a "
+                                  f"variable or an attribute\n{(reader.stack_trace or '').rstrip()}".rstrip())
             elif tensor.dim() == 0 and not tensor.requires_grad:
                 self.constants[node.target] = tensor.item()
             else:
