@@ -126,6 +126,7 @@ def parameter(*shape):
 def score_mods():
     slopes, table, pair, matrix = parameter(4), parameter(71, 4), parameter(35, 6), parameter(4, 35, 35)
     number, rows, doc = parameter(), torch.randn(35), torch.arange(35) // 9
+    ends = torch.tensor([9, 15, 30])
     half = torch.randn(35).bfloat16().requires_grad_()
     return {
         "alibi": (lambda s, b, h, q, k: s + slopes[h] * (k - q), [slopes]),
@@ -160,7 +161,78 @@ def score_mods():
         "division": (lambda s, b, h, q, k: s + torch.div(q - k, 3, rounding_mode="floor") * 0.1
                      + torch.div(q - k, 3, rounding_mode="trunc") * 0.1 + (q - k) / 7 + torch.fmod(s, 2), []),
         "module number": (lambda s, b, h, q, k: s * SCALE_OF_MODULE, []),
+        "norms": (lambda s, b, h, q, k: s - torch.linalg.norm(pair[q] - pair[k]) - (pair[q] - pair[k]).norm(p=1)
+                  - (pair[q] - pair[k]).norm(p=math.inf), [pair]),
+        "unpacked": (lambda s, b, h, q, k: s + unpacked(pair[q], table[k]), [pair, table]),
+        "flipped": (lambda s, b, h, q, k: s + table.flip(0)[q, h] + pair.flip((0, 1))[k, h], [table, pair]),
+        "largest": (lambda s, b, h, q, k: s + pair[q].max() - pair[k].min(), [pair]),
+        "searched": (lambda s, b, h, q, k: s + slopes[torch.searchsorted(ends, q, right=True)]
+                     + slopes[torch.bucketize(k, ends)], [slopes]),
+        "is in": (lambda s, b, h, q, k: torch.where(torch.isin(k, ends), s * 0.5, s + torch.isin(q, ends, invert=True)),
+                  []),
+        "lerp": (lambda s, b, h, q, k: torch.lerp(s, s * s, 0.3) + torch.addcmul(s, s, s, value=0.1)
+                 + torch.addcdiv(s, s, 1 + s * s, value=0.5) + torch.xlogy(s * s, 1 + s * s), []),
+        "finite": (lambda s, b, h, q, k: s + torch.nan_to_num(rows[q] / (k - q), nan=1.0, posinf=2.0, neginf=-3.0), []),
     }
+
+
+def unpacked(row, other):
+    x, y, *_ = row
+    first, second = other.chunk(2)
+    return x * y + first.sum() - second.prod() + row.split([1, 5])[1].sum()
+
+
+functional = torch.nn.functional
+ACTIVATIONS = {
+    "celu": functional.celu, "celu 2": lambda x: functional.celu(x, 2.0), "elu": functional.elu,
+    "elu 0.5": lambda x: functional.elu(x, 0.5), "hardshrink": lambda x: functional.hardshrink(x, 0.3),
+    "hardsigmoid": lambda x: functional.hardsigmoid(2 * x), "hardswish": lambda x: functional.hardswish(2 * x),
+    "hardtanh": functional.hardtanh, "hardtanh 3": lambda x: functional.hardtanh(4 * x, -2.0, 3.0),
+    "leaky_relu": lambda x: functional.leaky_relu(x, 0.2), "logsigmoid": functional.logsigmoid,
+    "mish": functional.mish, "relu6": lambda x: functional.relu6(5 * x), "selu": functional.selu,
+    "softplus": functional.softplus, "softplus 2": lambda x: functional.softplus(x, 2.0, 1.0),
+    "softshrink": lambda x: functional.softshrink(x, 0.3), "softsign": functional.softsign,
+    "tanhshrink": functional.tanhshrink, "threshold": lambda x: functional.threshold(x, 0.1, -2.0),
+}
+
+
+@pytest.mark.parametrize("name", list(ACTIVATIONS))
+def test_activation(name):
+    same(lambda s, b, h, q, k: ACTIVATIONS[name](s), q=19, kv=19)
+
+
+def test_modules():
+    """A mod may call modules of PyTorch, whose weights are found though no code of the mod names them."""
+    torch.manual_seed(0)
+    made = [torch.nn.Sequential(torch.nn.Linear(2, 6), torch.nn.Tanh(), torch.nn.Linear(6, 4)) for _ in range(2)]
+    bias = torch.nn.Embedding(69, 4, padding_idx=36)
+
+    def mod_of(layers):
+        def mod(score, b, h, q, k):
+            return score + layers(torch.stack([q * 0.1, k * 0.1]))[h] + bias(q - k + 34)[h]
+        return mod
+    for layers in made:
+        same(mod_of(layers), captured=[*layers.parameters(), bias.weight])
+    with torch.no_grad():
+        for layers in made:
+            layers[0].weight.mul_(2)
+    same(mod_of(made[0]), captured=[*made[0].parameters(), bias.weight])
+
+    class Owner(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.slopes = torch.nn.ParameterList([torch.nn.Parameter(torch.randn(4)) for _ in range(2)])
+            self.layers = torch.nn.ModuleList([torch.nn.Linear(4, 4)])
+
+        def mod(self, score, b, h, q, k):
+            return score + self.slopes[1][h] * (k - q)
+
+        def unseen(self, score, b, h, q, k):
+            return score + self.layers[0].weight[h, h]
+    owner = Owner()
+    same(owner.mod, captured=[owner.slopes[1]])
+    with pytest.raises(flexc.errors.CannotTrace, match="does not follow"):
+        flex_attention(*tensors(), owner.unseen)
 
 
 @pytest.mark.parametrize("name", list(score_mods()))
@@ -327,7 +399,7 @@ def test_lists_of_blocks_are_kept():
     """PyTorch's BlockMask may hide more than its mask_mod."""
     query, key, value = (x.detach() for x in tensors(q=64, kv=64))
     counts, indices = torch.tensor([[[1, 2]]], dtype=torch.int32), torch.tensor([[[[1, 0], [0, 1]]]], dtype=torch.int32)
-    block_mask = theirs.BlockMask.from_kv_blocks(counts, indices, BLOCK_SIZE=32, mask_mod=causal, seq_lengths=(64, 64))
+    block_mask = theirs.BlockMask.from_kv_blocks(counts, indices, BLOCK_SIZE=32, mask_mod=causal)
     shown = torch.tensor([[False, True], [True, True]]).repeat_interleave(32, 0).repeat_interleave(32, 1)
     expected = wanted(query, key, value, None, lambda b, h, q, k: shown[q, k] & (q >= k))[0]
     close(flex_attention(query, key, value, block_mask=block_mask), expected)
@@ -336,7 +408,7 @@ def test_lists_of_blocks_are_kept():
 def test_blocks_of_pages_without_keys():
     counts = torch.tensor([[[2, 2]]], dtype=torch.int32)
     indices = torch.tensor([[[[-1, 0], [0, 1]]]], dtype=torch.int32)
-    block_mask = theirs.BlockMask.from_kv_blocks(counts, indices.clamp(min=0), BLOCK_SIZE=32, seq_lengths=(64, 64))
+    block_mask = theirs.BlockMask.from_kv_blocks(counts, indices.clamp(min=0), BLOCK_SIZE=32)
     block_mask.kv_indices = indices
     query, key, value = (x.detach() for x in tensors(q=64, kv=64))
     expected = wanted(query, key, value, None, lambda b, h, q, k: (q // 32 == 1) | (k // 32 == 0))[0]
@@ -355,10 +427,44 @@ def test_block_mask():
     assert abs(block_mask.sparsity() - 100 / 3) < 1e-4 and block_mask.shape == (1, 1, 300, 300)
     elements = create_mask(causal, None, None, 3, 3)[0, 0]
     assert elements.tolist() == [[True, False, False], [True, True, False], [True] * 3]
+    shown = create_mask(lambda s, b, h, q, k: torch.where(q >= k, s, -math.inf), None, None, 3, 3)[0, 0]
+    assert shown.tolist() == elements.tolist()
     with pytest.raises(ValueError, match="300 queries"):
         flex_attention(*tensors(), block_mask=block_mask)
     with pytest.raises(RuntimeError, match="callable"):
         and_masks(causal, 3)
+
+
+def test_lists_of_blocks():
+    """What asks a BlockMask for its blocks has PyTorch's."""
+    starts = torch.tensor([0, 130])
+
+    def mask_mod(b, h, q_idx, kv_idx):
+        return (q_idx >= kv_idx) & (kv_idx >= starts[b])
+    ours = create_block_mask(mask_mod, 2, None, 300, 300)
+    wanted_ = theirs.create_block_mask(mask_mod, 2, None, 300, 300, device="cpu")
+    for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "q_num_blocks", "full_q_indices"):
+        assert torch.equal(getattr(ours, name), getattr(wanted_, name))
+    assert ours.to_string() == wanted_.to_string() and ours.sparsity() == wanted_.sparsity()
+    with pytest.raises(AttributeError, match="nothing"):
+        ours.nothing
+    made = type(ours).from_kv_blocks(ours.kv_num_blocks, ours.kv_indices, ours.full_kv_num_blocks,
+                                     ours.full_kv_indices, mask_mod=mask_mod)
+    assert torch.equal(made.to_dense(), ours.to_dense())
+
+
+def test_a_row_of_blocks():
+    """One query at a time, with the blocks that its row has, as programs for PyTorch generate text."""
+    block_mask = create_block_mask(causal, 1, 1, 256, 256)
+    query, key, value = (x.detach() for x in tensors(b=1, q=1, kv=256))
+    for position in (3, 131):
+        row = block_mask[:, :, torch.tensor([position]) // block_mask.BLOCK_SIZE[0]]
+        place = torch.tensor(position)
+
+        def mask_mod(b, h, q_idx, kv_idx):
+            return q_idx + place >= kv_idx
+        row.mask_mod, row.seq_lengths = mask_mod, (1, 256)
+        close(flex_attention(query, key, value, block_mask=row), wanted(query, key, value, None, mask_mod)[0])
 
 
 def test_aux():

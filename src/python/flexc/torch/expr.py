@@ -210,9 +210,11 @@ def clamp(x, low, high):
 
 
 def formula(template):
-    """A formula over x, for operators that the language has no word for."""
-    def build(x):
-        return Expr(template.format(x=real(x).text), "real", local=x.local)
+    """A formula over x, and over y where there are two, for operators that the language has no word for."""
+    def build(x, y=None):
+        given = [each for each in (x, y) if each is not None]
+        texts = {name: real(each).text for name, each in zip("xy", given)}
+        return Expr(template.format(**texts), "real", local=any_local(*given))
     return build
 
 
@@ -231,9 +233,8 @@ UNARY = {
     "isinf": function("isinf", "bool", 0, 1), "isfinite": _is_finite,
     "sinh": formula("((exp({x}) - exp(-{x})) * 0.5)"), "cosh": formula("((exp({x}) + exp(-{x})) * 0.5)"),
     "log_sigmoid": formula("(-softplus(-{x}))"), "deg2rad": formula("({x} * 0.017453292519943295)"),
-    "hardtanh": lambda x: clamp(x, literal(-1.0), literal(1.0)),
-    "relu6": lambda x: clamp(x, literal(0.0), literal(6.0)),
-    "mish": formula("({x} * tanh(softplus({x})))"),
+    "mish": formula("({x} * tanh(softplus({x})))"), "hardsigmoid": formula("clamp({x} / 6.0 + 0.5, 0.0, 1.0)"),
+    "hardswish": formula("({x} * clamp({x} / 6.0 + 0.5, 0.0, 1.0))"),
 }
 BINARY = {
     "mul": multiply, "multiply": multiply, "floor_divide": floor_divide, "remainder": remainder, "fmod": _fmod,
@@ -247,9 +248,7 @@ BINARY = {
     "bitwise_and": _bits("&"), "bitwise_or": _bits("|"), "bitwise_xor": _bits("^"),
     "bitwise_left_shift": _binary("<<"), "bitwise_right_shift": _binary(">>"), "__lshift__": _binary("<<"),
     "__rshift__": _binary(">>"), "__and__": _bits("&"), "__or__": _bits("|"), "__xor__": _bits("^"),
-    "logaddexp": lambda x, y: Expr(
-        f"(max({real(x).text}, {real(y).text}) + log1p(exp(-abs({real(x).text} - {real(y).text}))))", "real",
-        local=any_local(x, y)),
-    "hypot": lambda x, y: Expr(f"sqrt({real(x).text} * {real(x).text} + {real(y).text} * {real(y).text})", "real",
-                               local=any_local(x, y)),
+    "logaddexp": formula("(max({x}, {y}) + log1p(exp(-abs({x} - {y}))))"),
+    "hypot": formula("sqrt({x} * {x} + {y} * {y})"), "xlogy": formula("where({x} == 0, 0.0, {x} * log({y}))"),
+    "heaviside": formula("where({x} == 0, {y}, where({x} > 0, 1.0, 0.0))"),
 }

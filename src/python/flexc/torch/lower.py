@@ -5,13 +5,14 @@ captured tensors may be sliced, transposed, multiplied and summed before a mod i
 """
 import itertools
 import math
+import operator as python_operator
 import re
 
 import torch
 
 from ..errors import CannotTrace
 from .expr import (BINARY, INFINITE, TO, UNARY, Expr, add, any_local, clamp, comparison, divide, floor_divide,
-                   formula, function, kind_of, literal, logical, maximum, minimum, multiply, promoted, remainder,
+                   formula, function, kind_of, literal, logical, maximum, minimum, multiply, promoted, real, remainder,
                    subtract, truncated_divide, where)
 
 
@@ -159,6 +160,8 @@ class Lowering:
 
     def operator(self, node, detached):
         target = node.target
+        if target is python_operator.getitem:
+            return self.operand(node.args[0], detached)[node.args[1]]
         name = target._schema.name.split("::")[-1] if hasattr(target, "_schema") else getattr(target, "__name__", "")
         space = target._schema.name.split("::")[0] if hasattr(target, "_schema") else ""
         args, kwargs = node.args, dict(node.kwargs)
@@ -187,21 +190,28 @@ class Lowering:
 
     # --- operators with arguments of their own
 
+    def scaled(self, value, factor):
+        return value if factor == 1 else self.elementwise(multiply, value, scalar(literal(factor)))
+
     def op_add(self, node, args, kwargs, operand, build=add):
-        right = operand(1)
-        alpha = kwargs.get("alpha", 1)
-        if alpha != 1:
-            right = self.elementwise(multiply, right, scalar(literal(alpha)))
-        return self.elementwise(build, operand(0), right)
+        return self.elementwise(build, operand(0), self.scaled(operand(1), kwargs.get("alpha", 1)))
 
     def op_sub(self, node, args, kwargs, operand):
         return self.op_add(node, args, kwargs, operand, subtract)
 
     def op_rsub(self, node, args, kwargs, operand):
-        left = operand(0)
-        if kwargs.get("alpha", 1) != 1:
-            left = self.elementwise(multiply, left, scalar(literal(kwargs["alpha"])))
-        return self.elementwise(subtract, operand(1), left)
+        return self.elementwise(subtract, operand(1), self.scaled(operand(0), kwargs.get("alpha", 1)))
+
+    def op_addcmul(self, node, args, kwargs, operand, build=multiply):
+        added = self.scaled(self.elementwise(build, operand(1), operand(2)), kwargs.get("value", 1))
+        return self.elementwise(add, operand(0), added)
+
+    def op_addcdiv(self, node, args, kwargs, operand):
+        return self.op_addcmul(node, args, kwargs, operand, divide)
+
+    def op_lerp(self, node, args, kwargs, operand):
+        return self.elementwise(lambda x, y, weight: add(x, multiply(weight, subtract(y, x))), operand(0), operand(1),
+                                operand(2))
 
     def op_div(self, node, args, kwargs, operand):
         build = {None: divide, "floor": floor_divide, "trunc": truncated_divide}[kwargs.get("rounding_mode")]
@@ -236,14 +246,49 @@ class Lowering:
         return self.elementwise(formula(f"(0.5 * {{x}} * (1.0 + {tanh}))"), operand(0))
 
     def op_elu(self, node, args, kwargs, operand):
-        if len(args) > 1:
-            raise CannotTrace(f"flexc has {node.target} with its default arguments only")
-        return self.elementwise(formula("where({x} > 0, {x}, expm1({x}))"), operand(0))
+        alpha, scale, input_scale = (repr(float(number)) for number in (*args[1:], *(1.0, 1.0, 1.0)[len(args) - 1:]))
+        return self.elementwise(formula(
+            f"(where({{x}} > 0, {{x}}, ({alpha}) * expm1({{x}} * ({input_scale}))) * ({scale}))"), operand(0))
 
     def op_softplus(self, node, args, kwargs, operand):
-        if len(args) > 1:
-            raise CannotTrace(f"flexc has {node.target} with its default arguments only")
-        return self.elementwise(function("softplus"), operand(0))
+        beta, threshold = (repr(float(number)) for number in (*args[1:], *(1.0, 20.0)[len(args) - 1:]))
+        return self.elementwise(formula(
+            f"where({{x}} * ({beta}) > ({threshold}), {{x}}, softplus({{x}} * ({beta})) / ({beta}))"), operand(0))
+
+    def op_celu(self, node, args, kwargs, operand):
+        alpha = args[1] if len(args) > 1 else 1.0
+        return self.op_elu(node, (args[0], alpha, 1.0, 1.0 / alpha), kwargs, operand)
+
+    def op_hardshrink(self, node, args, kwargs, operand):
+        bound = repr(float(args[1] if len(args) > 1 else 0.5))
+        return self.elementwise(formula(f"where(abs({{x}}) > ({bound}), {{x}}, 0.0)"), operand(0))
+
+    def op_softshrink(self, node, args, kwargs, operand):
+        bound = repr(float(args[1] if len(args) > 1 else 0.5))
+        return self.elementwise(formula(
+            f"where(abs({{x}}) > ({bound}), {{x}} - sign({{x}}) * ({bound}), 0.0)"), operand(0))
+
+    def op_threshold(self, node, args, kwargs, operand):
+        return self.elementwise(lambda x, low, other: where(comparison("<=")(x, low), other, x), operand(0), operand(1),
+                                operand(2))
+
+    def op_hardtanh(self, node, args, kwargs, operand):
+        low, high = (literal(float(bound)) for bound in (*args[1:], *(-1.0, 1.0)[len(args) - 1:]))
+        return self.elementwise(lambda x: clamp(real(x), low, high), operand(0))
+
+    def op_log_sigmoid_forward(self, node, args, kwargs, operand):
+        return self.elementwise(UNARY["log_sigmoid"], operand(0)), None
+
+    def op_nan_to_num(self, node, args, kwargs, operand):
+        most = torch.finfo(torch.float32).max
+        numbers = [*args[1:], *(kwargs.get(name) for name in ("nan", "posinf", "neginf")[len(args) - 1:])]
+        nan, high, low = (literal(float(default if number is None else number))
+                          for number, default in zip(numbers, (0.0, most, -most)))
+
+        def build(x):
+            infinite = where(comparison(">")(x, literal(0)), high, low)
+            return where(UNARY["isnan"](x), nan, where(UNARY["isinf"](x), infinite, x))
+        return self.elementwise(build, operand(0))
 
     def op__to_copy(self, node, args, kwargs, operand):
         dtype = kwargs.get("dtype")
@@ -378,8 +423,10 @@ class Lowering:
         return operand(0) if len(operand(0).shape) < 2 else self.op_transpose(node, (args[0], 0, 1), kwargs, operand)
 
     def op_view(self, node, args, kwargs, operand):
-        value = operand(0)
-        shape = list(args[1])
+        return self.reshaped(operand(0), args[1])
+
+    def reshaped(self, value, shape):
+        shape = list(shape)
         total = math.prod(value.shape)
         if -1 in shape:
             shape[shape.index(-1)] = total // -math.prod(shape)
@@ -403,7 +450,7 @@ class Lowering:
     op__unsafe_view = op_reshape = op_view_copy = op_view
 
     def op_flatten(self, node, args, kwargs, operand):
-        return self.op_view(node, (args[0], [-1]), kwargs, operand)
+        return self.reshaped(operand(0), (-1,))
 
     def op_index(self, node, args, kwargs, operand):
         value = operand(0)
@@ -439,7 +486,16 @@ class Lowering:
         return self.op_index(node, (args[0], places), kwargs, operand)
 
     def op_embedding(self, node, args, kwargs, operand):
-        return self.op_index(node, (args[0], [args[1]]), kwargs, operand)
+        rows = self.op_index(node, (args[0], [args[1]]), kwargs, operand)
+        padding = args[2] if len(args) > 2 else -1
+        if padding < 0:
+            return rows
+        # The row of padding has no gradient.
+        still = self.op_index(node, (args[0], [args[1]]), kwargs, lambda i: self.operand(args[i], True))
+        places = operand(1)
+        column = Value((*places.shape, 1), places.kind, lambda index: places.at(index[:-1]))
+        return self.elementwise(lambda place, x, y: where(comparison("==")(place, literal(padding)), x, y), column,
+                                still, rows)
 
     def op_gather(self, node, args, kwargs, operand):
         value, dim, place = operand(0), args[1], operand(2)
@@ -448,6 +504,33 @@ class Lowering:
     def op_take(self, node, args, kwargs, operand):
         flat, place = self.op_flatten(node, args, kwargs, operand), operand(1)
         return self.viewed(flat, place.shape, lambda index: (place.at(index),))
+
+    def op_unbind(self, node, args, kwargs, operand):
+        value = operand(0)
+        dim = (args[1] if len(args) > 1 else 0) % len(value.shape)
+        shape = value.shape[:dim] + value.shape[dim + 1:]
+        return [self.viewed(value, shape, lambda index, place=literal(i): (*index[:dim], place, *index[dim:]))
+                for i in range(value.shape[dim])]
+
+    def op_split(self, node, args, kwargs, operand):
+        value = operand(0)
+        dim = (args[2] if len(args) > 2 else 0) % len(value.shape)
+        total = value.shape[dim]
+        sizes = [min(args[1], total - at) for at in range(0, total, args[1])] if isinstance(args[1], int) else args[1]
+        starts = itertools.accumulate(sizes, initial=0)
+
+        def part(start, size):
+            return self.viewed(value, (*value.shape[:dim], size, *value.shape[dim + 1:]), lambda index: (
+                *index[:dim], add(index[dim], literal(start)), *index[dim + 1:]))
+        return [part(start, size) for start, size in zip(starts, sizes)]
+
+    op_split_with_sizes = op_split
+
+    def op_flip(self, node, args, kwargs, operand):
+        value = operand(0)
+        dims = {dim % len(value.shape) for dim in args[1]}
+        return self.viewed(value, value.shape, lambda index: tuple(
+            subtract(literal(value.shape[dim] - 1), i) if dim in dims else i for dim, i in enumerate(index)))
 
     def op_stack(self, node, args, kwargs, operand):
         parts = [self.operand(part, False) for part in args[0]]
@@ -519,6 +602,45 @@ class Lowering:
             return divide(self.summed(at, sizes), literal(float(math.prod(sizes))))
         return self.reduced(operand(0), args[1] if len(args) > 1 else None, args[2] if len(args) > 2 else False, mean)
 
+    def op_linalg_vector_norm(self, node, args, kwargs, operand):
+        order = float(args[1] if len(args) > 1 else 2)
+        dims = args[2] if len(args) > 2 else None
+        keep = args[3] if len(args) > 3 else False
+        sizes = self.elementwise(UNARY["abs"], operand(0))
+        if order == math.inf:
+            return self.reduced(sizes, dims, keep, self.folded(maximum))
+        if order not in (1.0, 2.0):
+            raise CannotTrace(f"flexc has norms of order 1, 2 and infinity, not {order:g}")
+        if order == 1.0:
+            return self.reduced(sizes, dims, keep, self.summed)
+        total = self.reduced(self.elementwise(UNARY["square"], operand(0)), dims, keep, self.summed)
+        # As in PyTorch, its derivative at 0 is 0.
+        return self.elementwise(formula("where({x} > 0, sqrt({x}), 0.0)"), total)
+
+    def number_of(self, array, holds, values):
+        """For each value, how many elements of an array a comparison of the two holds for."""
+        flat = self.reshaped(array, (math.prod(array.shape),))
+
+        def build(x):
+            number = self.summed(lambda i: where(holds(flat.at(i), x), literal(1), literal(0)), flat.shape)
+            return Expr(number.text, "int", 0, flat.shape[0], number.local)
+        return self.elementwise(build, values)
+
+    def op_isin(self, node, args, kwargs, operand):
+        sign = "==" if kwargs.get("invert") else ">"
+        found = self.number_of(operand(1), comparison("=="), operand(0))
+        return self.elementwise(lambda number: comparison(sign)(number, literal(0)), found)
+
+    def op_searchsorted(self, node, args, kwargs, operand):
+        array = operand(0)
+        if len(array.shape) != 1 or kwargs.get("sorter") is not None:
+            raise CannotTrace("flexc searches arrays of one dim, without a sorter")
+        is_right = kwargs.get("right", False) or kwargs.get("side") == "right"
+        return self.number_of(array, comparison("<=" if is_right else "<"), operand(1))
+
+    def op_bucketize(self, node, args, kwargs, operand):
+        return self.op_searchsorted(node, args, kwargs, lambda i: operand(1 - i))
+
     def folded(self, build):
         def fold(at, sizes):
             if math.prod(sizes) > 64:
@@ -536,6 +658,14 @@ class Lowering:
 
     def op_amin(self, node, args, kwargs, operand):
         return self.op_amax(node, args, kwargs, operand, minimum)
+
+    def op_max(self, node, args, kwargs, operand, build=maximum):
+        if len(args) > 1 and args[1] is not None:
+            raise CannotTrace(f"flexc has {node.target} without a dim only, and amax and amin with one")
+        return self.op_amax(node, args, kwargs, operand, build)
+
+    def op_min(self, node, args, kwargs, operand):
+        return self.op_max(node, args, kwargs, operand, minimum)
 
     def op_prod(self, node, args, kwargs, operand):
         return self.op_amax(node, args, kwargs, operand, multiply)
@@ -568,3 +698,14 @@ class Lowering:
         x, y = operand(0), operand(1)
         return self.product(x, y, lambda n, i: (n[0], n[1], i), lambda n, i: (n[0], i, n[2]),
                             (*x.shape[:2], y.shape[2]), x.shape[2])
+
+    def op_addmm(self, node, args, kwargs, operand, product=op_mm):
+        made = product(self, node, args[1:], {}, lambda i: operand(i + 1))
+        return self.elementwise(add, self.scaled(operand(0), kwargs.get("beta", 1)),
+                                self.scaled(made, kwargs.get("alpha", 1)))
+
+    def op_addmv(self, node, args, kwargs, operand):
+        return self.op_addmm(node, args, kwargs, operand, Lowering.op_mv)
+
+    def op_baddbmm(self, node, args, kwargs, operand):
+        return self.op_addmm(node, args, kwargs, operand, Lowering.op_bmm)
