@@ -87,6 +87,17 @@ def test_forward_and_gradients():
             close(a, b, 1e-4)
 
 
+def test_a_step_compiles_once():
+    q, k, v, slopes = inputs()
+    program = "buffer slopes: f32[H] grad\nscore + slopes[h] * (kv_idx - q_idx) * 1.375"
+    before = flexc.cache.statistics()["misses"]
+
+    def loss(q, slopes):
+        return attention(q, k, v, program, {"slopes": slopes}).sum()
+    jax.block_until_ready(jax.jit(jax.grad(loss, argnums=(0, 1)))(q, slopes))
+    assert flexc.cache.statistics()["misses"] == before + 1
+
+
 def test_bfloat16_and_scale():
     q, k, v, _ = (x.astype(jnp.bfloat16) for x in inputs())
     out = attention(q, k, v, scale=0.2)

@@ -71,6 +71,7 @@ std::int32_t dtype_of(std::int32_t xla) {
 struct Attributes {
     std::string program, mask_mod, sink, params, layout, lengths;
     double scale = std::nan("");
+    bool recorded = false; // a backward comes after this forward
 
     void read(const xla::Attributes& given) {
         const std::pair<std::string_view, std::string*> texts[] = {
@@ -82,9 +83,12 @@ struct Attributes {
                 const auto& text = *static_cast<const xla::Text*>(given.values[i]);
                 for (const auto& [known, into] : texts)
                     if (known == name) into->assign(text.data, text.size);
-            } else if (given.types[i] == xla::kScalar && name == "scale") {
+            } else if (given.types[i] == xla::kScalar) {
                 const auto& scalar = *static_cast<const xla::Scalar*>(given.values[i]);
-                if (scalar.dtype == xla::kF64) scale = *static_cast<const double*>(scalar.value);
+                if (scalar.dtype == xla::kF64 && name == "scale")
+                    scale = *static_cast<const double*>(scalar.value);
+                if (scalar.dtype == xla::kPred && name == "recorded")
+                    recorded = *static_cast<const bool*>(scalar.value);
             }
         }
     }
@@ -249,7 +253,10 @@ class Attention {
             key.append(reinterpret_cast<const char*>(&value), sizeof value);
         };
         add(attributes_.scale);
-        key += (is_backward_ ? "b" : "f") + std::to_string(arguments_[0].dtype);
+        key += (is_backward_           ? "b"
+                : attributes_.recorded ? "r"
+                                       : "f") +
+               std::to_string(arguments_[0].dtype);
         const auto add_shape = [&](const flexc_tensor& tensor) {
             for (std::int32_t d = 0; d < tensor.rank; ++d)
                 key += ',' + std::to_string(tensor.shape[d]);
@@ -284,7 +291,8 @@ class Attention {
         options.head_dim_v = static_cast<std::int32_t>(last_dim(arguments_[2]));
         options.device = place_.device();
         options.device_index = place_.index();
-        options.forward_only = is_backward_ ? 0 : 1;
+        // A forward with a backward to come is of the same kernel, which is compiled once.
+        options.forward_only = is_backward_ || attributes_.recorded ? 0 : 1;
         options.query_layout = layout_.queries;
         options.key_layout = layout_.keys;
         if (!attributes_.mask_mod.empty()) options.mask_mod = attributes_.mask_mod.c_str();

@@ -133,6 +133,7 @@ struct Attributes { // in the order of their names
 };
 inline constexpr std::int32_t kScalar = 3;
 inline constexpr std::int32_t kText = 4;
+inline constexpr std::int32_t kPred = 1;
 inline constexpr std::int32_t kF64 = 12;
 
 struct Call {

@@ -29,12 +29,13 @@ class _Call(NamedTuple):
     query_layout: str
     key_layout: str
     grads: Tuple[bool, ...]  # of the buffers
+    recorded: bool = False  # a forward whose backward is to come
 
     def run(self, name, results, *arrays):
         call = jax.ffi.ffi_call(name, results, vmap_method="expand_dims")
         scale = np.float64(math.nan if self.scale is None else self.scale)
         return call(*arrays, program=self.program, mask_mod=self.mask_mod, sink=self.sink, params=self.params,
-                    scale=scale, layout=self.layout, lengths=self.lengths)
+                    scale=scale, layout=self.layout, lengths=self.lengths, recorded=self.recorded)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -171,7 +172,7 @@ def _attention(q, k, v, lengths, buffers, call):
 def _forward(q, k, v, lengths, buffers, call):
     if call.key_layout == "paged":
         raise errors.Unsupported("caches of pages have no gradients; with cu_seqlens_k keys are ragged, and have them")
-    out, lse = _forward_call(call, q, k, v, lengths, buffers)
+    out, lse = _forward_call(call._replace(recorded=True), q, k, v, lengths, buffers)
     return (out, lse), (q, k, v, out, lse, lengths, buffers)
 
 
