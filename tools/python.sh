@@ -88,6 +88,8 @@ command_test_python() {
     fi
     "$python_tests/bin/python" -c 'import mpi4py' 2>/dev/null || python_environment "$python_tests" mpi4py ||
         say "mpi4py could not be installed (build/pip.log); ranks are tested without it"
+    "$python_tests/bin/python" -c 'import mypy' 2>/dev/null || python_environment "$python_tests" mypy ||
+        say "mypy could not be installed (build/pip.log); its test will skip"
     say "tests of the Python package"
     "$python_tests/bin/python" -m pytest -q -rs -p no:cacheprovider tests/python "$@"
 }

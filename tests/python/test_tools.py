@@ -2,6 +2,8 @@
 import ast
 import pathlib
 import struct
+import subprocess
+import sys
 import zlib
 
 import numpy as np
@@ -111,3 +113,26 @@ def test_stub_has_what_the_module_has():
     for kind in stub:
         if isinstance(kind, ast.ClassDef):
             assert names_of(kind.body) - {"__new__"} == public(getattr(core, kind.name)), kind.name
+
+
+def test_types(tmp_path):
+    """What a type checker knows of a program, and that it finds nothing wrong in the package."""
+    pytest.importorskip("mypy", reason="mypy is not installed")
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    program = tmp_path / "program.py"
+    program.write_text("""import flexc
+from flexc.torch import create_block_mask, create_mask
+kernel = flexc.compile("score", dtype="f32", head_dim=8, device="cpu")
+reveal_type(kernel.plan(1, 2, 3).backward(1, 2, 3, 4, 5, 6).buffers)
+reveal_type(flexc.library["alibi"].text)
+reveal_type(create_mask(lambda b, h, q, k: q >= k, 1, 1, 8, 8))
+reveal_type(create_block_mask(lambda b, h, q, k: q >= k, None, None, 8, 8))
+""")
+    for checked in ([str(program)], ["-p", "flexc"]):
+        ran = subprocess.run([sys.executable, "-m", "mypy", "--follow-imports=silent", "--cache-dir", str(tmp_path),
+                              *checked], capture_output=True, text=True, cwd=tmp_path)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        if checked[0] == str(program):
+            revealed = [line.split('"')[1] for line in ran.stdout.splitlines() if "Revealed" in line]
+            kinds = ["dict[str, Any]", "str", "Tensor", "BlockMask"]
+            assert [kind.rsplit(".", 1)[-1] if "[" not in kind else kind for kind in revealed] == kinds

@@ -54,7 +54,7 @@ def _make(function, like, shape, dtype):
         return getattr(numpy, function)(shape,
                                         dtype=like.dtype if dtype == dtype_name(like.dtype) else _long_name(dtype))
     if library == "cupy":
-        import cupy
+        import cupy  # type: ignore[import-not-found]
         return getattr(cupy, function)(shape, dtype=_long_name(dtype))
     if library in ("jax", "jaxlib"):
         raise errors.InvalidOption("results cannot be written to JAX's arrays: flexc.jax.attention makes its own")

@@ -1,7 +1,7 @@
 """Attention by a flexc program on JAX's arrays, on CPUs and NVIDIA GPUs, with gradients, and under jit and vmap."""
 import functools
 import math
-from typing import NamedTuple, Optional, Tuple
+from typing import Any, Mapping, NamedTuple, Optional, Tuple, Union
 
 import jax
 import jax.numpy as jnp
@@ -43,10 +43,13 @@ def _signature(program, mask_mod, sink, query_layout, key_layout):
     return check(program, mask_mod=mask_mod, sink=sink, query_layout=query_layout, key_layout=key_layout)
 
 
-def attention(q, k, v, program="score", buffers=None, params=None, scale=None, return_lse=False, *, mask_mod=None,
-              sink=None, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None, seqused_k=None, page_table=None,
-              page_indptr=None, page_indices=None, last_page_len=None, query_starts=None, query_start="auto",
-              q_len=None, kv_len=None):
+def attention(q: Any, k: Any, v: Any, program: str = "score", buffers: Optional[Mapping[str, Any]] = None,
+              params: Optional[Mapping[str, float]] = None, scale: Optional[float] = None, return_lse: bool = False, *,
+              mask_mod: Optional[str] = None, sink: Optional[str] = None, cu_seqlens_q=None, cu_seqlens_k=None,
+              seqused_q=None, seqused_k=None, page_table=None, page_indptr=None, page_indices=None,
+              last_page_len=None, query_starts=None, query_start: str = "auto",
+              q_len: Optional[int] = None,
+              kv_len: Optional[int] = None) -> Union[jax.Array, Tuple[jax.Array, jax.Array]]:
     """[B, H, Q_LEN, DV], and with return_lse the log-sum-exp of the visible scores.
 
     The program's text declares its buffers and params. Gradients go to q, k, v and its `grad` buffers. Params and scale

@@ -1,10 +1,12 @@
 """flexc.compile, kernels and plans."""
+from __future__ import annotations
+
 import difflib
 import inspect
 import logging
 import re
-from collections import namedtuple
 from collections.abc import Mapping
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from . import _core, arrays, errors, layouts
 from .pictures import Mask
@@ -18,7 +20,12 @@ _BACKWARD_KERNELS = {"auto": 0, "fused": 1, "split": 2, "generic": 3, "specializ
 _GRADIENT_TYPES = {"f32": 0, "buffer": 1}
 _BUFFER = re.compile(r"\s*(\w+)\s*\[([^\]]*)\]\s*(grad)?\s*$")
 
-Gradients = namedtuple("Gradients", ["q", "k", "v", "buffers"])
+
+class Gradients(NamedTuple):
+    q: Any
+    k: Any
+    v: Any
+    buffers: Dict[str, Any]
 
 
 def choice(table, value, what):
@@ -113,17 +120,17 @@ class Signature:
                 f"mask reads {mask})")
 
 
-def check(text, **options):
+def check(text: str, **options: Any) -> Signature:
     """The signature of a program, or the error that compiling it would give. Compiles nothing."""
     return Signature(_core.check(text, prepared_options(options)))
 
 
-def explain(text, stage="plan", arch=None, **options):
+def explain(text: str, stage: str = "plan", arch: Optional[str] = None, **options: Any) -> str:
     """A stage of the compiler as text: tokens, ast, ir, grad, deps, mask, plan, cuda or llvm."""
     return _core.explain(text, stage, prepared_options(options), arch)
 
 
-def supports(text, arch=None, **options):
+def supports(text: str, arch: Optional[str] = None, **options: Any) -> Optional[errors.Error]:
     """None where `compile` would begin to compile this, else the error that it would raise."""
     try:
         _core.supports(text, prepared_options(options), arch)
@@ -132,17 +139,18 @@ def supports(text, arch=None, **options):
     return None
 
 
-def mask(text, q_len, kv_len, *, batch=1, heads=1, kv_heads=None, tile=(128, 128), buffers=None, params=None,
-         **options):
+def mask(text: str, q_len: int, kv_len: int, *, batch: int = 1, heads: int = 1, kv_heads: Optional[int] = None,
+         tile: Tuple[int, int] = (128, 128), buffers: Optional[Mapping[str, Any]] = None,
+         params: Optional[Mapping[str, float]] = None, **options: Any) -> Mask:
     """Which tiles of a program's mask are full, partly visible or empty: a picture in a notebook."""
     values = {name: arrays.visible(array) for name, array in (buffers or {}).items()}
     (batches, maps, rows, columns), text_of_tiles = _core.mask_map(
         text, prepared_options(options), (batch, heads, kv_heads or heads, q_len, kv_len), tuple(values),
-        tuple(values.values()), tuple(tile), dict(params or {}))
+        tuple(values.values()), (tile[0], tile[1]), dict(params or {}))
     return Mask(batches, maps, rows, columns, tuple(tile), (q_len, kv_len), text_of_tiles)
 
 
-def compile(text, **options):
+def compile(text: str, **options: Any) -> Kernel:
     """Compiles a program for one element type, head dim and device.
 
     dtype: of q, k and v: 'f32', 'f16' or 'bf16', or a dtype of NumPy, torch or JAX
@@ -190,27 +198,27 @@ class Kernel:
         return f"<flexc.Kernel {self.dtype}, head dim {self.head_dim}, on {self.device}: {self.signature!r}>"
 
     @property
-    def compile_ms(self):
+    def compile_ms(self) -> float:
         return self._info["compile_ms"]
 
     @property
-    def from_cache(self):
+    def from_cache(self) -> bool:
         """Whether no backend compiler ran."""
         return self._info["from_cache"]
 
     @property
-    def functions(self):
+    def functions(self) -> List[Dict[str, Any]]:
         """The functions of the compiled code: name, reason, schedule, registers, spills, shared memory."""
         return self._info["functions"]
 
-    def out_of_range(self):
+    def out_of_range(self) -> bool:
         """With report_out_of_range: whether a launch since the last call read outside a buffer."""
         return self._core.out_of_range()
 
-    def explain(self, stage="plan", arch=None):
+    def explain(self, stage: str = "plan", arch: Optional[str] = None) -> str:
         return explain(self.text, stage, arch, **self._options)
 
-    def mask(self, q_len, kv_len, **given):
+    def mask(self, q_len: int, kv_len: int, **given: Any) -> Mask:
         """Of a batch of these lengths, or of one request."""
         options = {name: value for name, value in self._options.items()
                    if name not in ("buffers", "params", "query_layout", "key_layout")}
@@ -225,7 +233,8 @@ class Kernel:
              global_q_len=None, global_kv_len=None, accumulate_gradients=False, cpu_threads=0, head_offset=0,
              global_heads=None, global_kv_heads=None, *, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None,
              seqused_k=None, page_table=None, page_indptr=None, page_indices=None, last_page_len=None,
-             query_starts=None, query_start="auto", page_size=None, q_len=None, kv_len=None, out=None, d_out=None):
+             query_starts=None, query_start="auto", page_size=None, q_len=None, kv_len=None, out=None,
+             d_out=None) -> Plan:
         """A plan for calls with tensors of these shapes, strides and alignment, which choose kernels on a GPU.
 
         out, d_out: likewise, where calls have some that are not contiguous.
@@ -275,7 +284,7 @@ class Kernel:
         return Plan(self, self._core.plan(sizes, *given, lengths), scale)
 
     def forward(self, q, k, v, buffers=None, *, out=None, lse=None, params=None, scale=None, stream=None, k_scale=None,
-                v_scale=None, **options):
+                v_scale=None, **options: Any) -> Tuple[Any, Any]:
         """(out, lse) of one call; a plan, whose options these are, serves more of them.
 
         Results are made like q where they are not given.
@@ -284,7 +293,7 @@ class Kernel:
         return plan.forward(q, k, v, buffers, out=out, lse=lse, stream=stream, k_scale=k_scale, v_scale=v_scale)
 
     def backward(self, q, k, v, out, lse, d_out, buffers=None, *, d_lse=None, params=None, scale=None, stream=None,
-                 **options):
+                 **options: Any) -> Gradients:
         """Gradients(q, k, v, buffers) of one call; options are those of `plan`."""
         plan = self.plan(q, k, v, {} if buffers is None else buffers, params, scale, stream, out=out, d_out=d_out,
                          **options)
@@ -340,17 +349,17 @@ class Plan:
                 f"{self.block_mask_bytes} of block mask>")
 
     @property
-    def workspace_bytes(self):
+    def workspace_bytes(self) -> int:
         return self._core.workspace_bytes
 
     @property
-    def block_mask_bytes(self):
+    def block_mask_bytes(self) -> int:
         """Of the block mask; 0 where the mask needs none."""
         return self._core.block_mask_bytes
 
     def update(self, buffers=None, stream=None, *, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None,
                seqused_k=None, page_table=None, page_indptr=None, page_indices=None, last_page_len=None,
-               query_starts=None, pages=None):
+               query_starts=None, pages=None) -> None:
         """Other lengths, or the block mask again, for buffers that hold something else.
 
         Lengths are those of `Kernel.plan`, all of them anew, of as many requests, none longer than the plan's q_len and
@@ -373,7 +382,7 @@ class Plan:
         return arrays.empty(array, shape, dtype)
 
     def forward(self, q, k, v, buffers=None, *, out=None, lse=None, workspace=None, stream=None, k_scale=None,
-                v_scale=None):
+                v_scale=None) -> Tuple[Any, Any]:
         """(out, lse). Asynchronous on CUDA.
 
         k_scale, v_scale: f32 arrays that k and v are multiplied by, with kv_dtype: of one element, [H_KV], [B, H_KV],
@@ -390,7 +399,7 @@ class Plan:
         return out, lse
 
     def backward(self, q, k, v, out, lse, d_out, buffers=None, *, d_lse=None, dq=None, dk=None, dv=None,
-                 gradients=None, workspace=None, stream=None):
+                 gradients=None, workspace=None, stream=None) -> Gradients:
         """Gradients(q, k, v, buffers): the last is a dict of the `grad` buffers, by name."""
         kernel, see = self.kernel, arrays.visible
         dq, dk, dv = (self._like(like, tuple(like.shape), kernel.dtype, side) if given is None else given

@@ -1,8 +1,12 @@
 """Results over some of the keys each."""
+from __future__ import annotations
+
+from typing import Any, Iterable, Tuple
+
 from . import _core, arrays, errors
 
 
-def merge_states(parts, *, out=None, lse=None):
+def merge_states(parts: Iterable[Tuple[Any, Any]], *, out: Any = None, lse: Any = None) -> Tuple[Any, Any]:
     """(out, lse) over all keys, of (out, lse) of the same queries over disjoint keys, in host memory.
 
     A part whose lse is -inf adds nothing. The results are made like the first part's where they are not given.

@@ -1,6 +1,9 @@
 """A mask's tiles, as text and as a picture."""
+from __future__ import annotations
+
 import struct
 import zlib
+from typing import List
 
 _COLOURS = {"#": (35, 87, 137), "/": (140, 182, 214), ".": (240, 240, 240)}
 
@@ -12,14 +15,14 @@ class Mask:
         self.batches, self.heads, self.tile, self.lengths = batches, heads, tile, lengths
         self._rows, self._columns, self._tiles = rows, columns, tiles
 
-    def rows(self, b=0, h=0):
+    def rows(self, b: int = 0, h: int = 0) -> List[str]:
         """One string for each row of tiles."""
         b, h = min(b, self.batches - 1), min(h, self.heads - 1)
         start = (b * self.heads + h) * self._rows * self._columns
         return [self._tiles[start + i * self._columns:start + (i + 1) * self._columns] for i in range(self._rows)]
 
     @property
-    def sparsity(self):
+    def sparsity(self) -> float:
         """The percentage of tiles that are empty."""
         return 100 * self._tiles.count(".") / len(self._tiles)
 
@@ -30,7 +33,7 @@ class Mask:
         return (f"<flexc.Mask of {self.lengths[0]} queries and {self.lengths[1]} keys in tiles of {self.tile[0]} x "
                 f"{self.tile[1]}, {self.sparsity:.1f} % empty>\n{self}")
 
-    def png(self, b=0, h=0, size=256):
+    def png(self, b: int = 0, h: int = 0, size: int = 256) -> bytes:
         """The picture of one map, `size` points or more for its longer side."""
         rows = self.rows(b, h)
         zoom = max(1, size // max(self._rows, self._columns))
@@ -44,5 +47,5 @@ class Mask:
             struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
             for name, data in chunks)
 
-    def _repr_png_(self):
+    def _repr_png_(self) -> bytes:
         return self.png()

@@ -1,12 +1,18 @@
 """Block masks: what PyTorch's programs make of a mask_mod, and what flexc reads of them."""
+from __future__ import annotations
+
 import math
+from typing import Any, Callable, Optional, Tuple, Union
 
 import torch
 
 from ..errors import InvalidOption
 
 
-def noop_mask(batch, head, q_idx, kv_idx):
+Mod = Callable[..., Any]
+
+
+def noop_mask(batch: torch.Tensor, head: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> Any:
     """Everything is visible."""
     return q_idx.new_ones((), dtype=torch.bool) if isinstance(q_idx, torch.Tensor) else True
 
@@ -17,7 +23,7 @@ def _checked(mods):
     return mods
 
 
-def and_masks(*mask_mods):
+def and_masks(*mask_mods: Mod) -> Mod:
     """What all of them show."""
     mods = _checked(mask_mods)
 
@@ -29,7 +35,7 @@ def and_masks(*mask_mods):
     return and_mask
 
 
-def or_masks(*mask_mods):
+def or_masks(*mask_mods: Mod) -> Mod:
     """What any of them shows."""
     mods = _checked(mask_mods)
 
@@ -62,41 +68,44 @@ class BlockMask:
     What asks for the lists of blocks, or for some of them by an index, is given PyTorch's, which are made then.
     """
 
-    def __init__(self, mask_mod, shape, device, block_size):
+    def __init__(self, mask_mod: Mod, shape: Tuple[int, int, int, int], device: torch.device,
+                 block_size: Tuple[int, int]):
         self.mask_mod, self.shape, self.device, self.BLOCK_SIZE = mask_mod, shape, device, block_size
         self.seq_lengths = shape[-2:]
 
     @staticmethod
-    def from_kv_blocks(*arguments, **options):
+    def from_kv_blocks(*arguments: Any, **options: Any) -> Any:
         """PyTorch's BlockMask of such lists."""
         return _theirs().BlockMask.from_kv_blocks(*arguments, **options)
 
-    def of_pytorch(self):
+    def of_pytorch(self) -> Any:
         """PyTorch's BlockMask of the same mask, for which the mask_mod is evaluated once."""
         if "_of_pytorch" not in self.__dict__:
             self._of_pytorch = _theirs().create_block_mask(self.mask_mod, *self.shape, device=self.device,
                                                            BLOCK_SIZE=self.BLOCK_SIZE)
         return self._of_pytorch
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         if name not in _OF_BLOCKS:
             raise AttributeError(f"a BlockMask has no {name!r}")
         return getattr(self.of_pytorch(), name)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         return self.of_pytorch()[index]
 
-    def numel(self):
+    def numel(self) -> int:
         return math.prod(self.shape)
 
-    def to(self, device):
+    def to(self, device: Union[str, torch.device]) -> BlockMask:
         return BlockMask(self.mask_mod, self.shape, torch.device(device), self.BLOCK_SIZE)
 
     def __repr__(self):
         return f"BlockMask(shape={self.shape}, mask_mod={getattr(self.mask_mod, '__name__', self.mask_mod)})"
 
 
-def create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN, device=None, BLOCK_SIZE=128, _compile=False, **ignored):
+def create_block_mask(mask_mod: Mod, B: Optional[int], H: Optional[int], Q_LEN: int, KV_LEN: int,
+                      device: Union[str, torch.device, None] = None, BLOCK_SIZE: Union[int, Tuple[int, int]] = 128,
+                      _compile: bool = False, **ignored: Any) -> BlockMask:
     """A BlockMask. B, H and BLOCK_SIZE are PyTorch's, and change nothing here but its lists of blocks."""
     if not callable(mask_mod):
         raise InvalidOption("mask_mod is a function of b, h, q_idx and kv_idx")
@@ -104,7 +113,8 @@ def create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN, device=None, BLOCK_SIZE=128
     return BlockMask(mask_mod, (B or 1, H or 1, Q_LEN, KV_LEN), _device(device), size)
 
 
-def create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device=None):
+def create_mask(mod_fn: Mod, B: Optional[int], H: Optional[int], Q_LEN: int, KV_LEN: int,
+                device: Union[str, torch.device, None] = None) -> torch.Tensor:
     """What a mask_mod shows, or a score_mod does not hide, [B, H, Q_LEN, KV_LEN]."""
     return _theirs().create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device=_device(device))
 

@@ -2,7 +2,7 @@
 import threading
 import types
 import weakref
-from typing import NamedTuple, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
 
 import torch
 from torch._subclasses import FakeTensor
@@ -451,15 +451,18 @@ def _remember(score_mod, block_mask, scale, enable_gqa, inputs, score, mask, cal
         pass  # no weak references
 
 
-_watched = {}  # block masks that _memo knows
+_watched: Dict[int, Any] = {}  # block masks that _memo knows
 _checked = Kept()
 _is_compiling, _is_dynamo = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _is_traced = torch._C._len_torch_dispatch_stack  # of modes: not 0 where what runs is not only computed
 
 
-def flex_attention(query, key, value, score_mod=None, block_mask=None, scale=None, enable_gqa=False, return_lse=False,
-                   kernel_options=None, *, return_aux=None):
+def flex_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                   score_mod: Optional[Callable[..., Any]] = None, block_mask: Any = None,
+                   scale: Optional[float] = None, enable_gqa: bool = False, return_lse: bool = False,
+                   kernel_options: Any = None, *, return_aux: Optional[AuxRequest] = None
+                   ) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor], Tuple[torch.Tensor, AuxOutput]]:
     """Attention with a modified score, as torch.nn.attention.flex_attention.flex_attention computes it.
 
     score_mod(score, b, h, q_idx, kv_idx) gives the modified score of one element. Tensors that it captures and that

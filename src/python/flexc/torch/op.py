@@ -1,5 +1,5 @@
 """Programs as text on PyTorch's tensors: an operator of torch.library, which torch.compile and export keep whole."""
-from typing import NamedTuple, Optional
+from typing import Any, Mapping, NamedTuple, Optional, Tuple, Union
 
 import torch
 
@@ -191,7 +191,10 @@ def _is_eager(tensors):
                 any(type(tensor) not in _PLAIN for tensor in tensors))
 
 
-def attention(query, key, value, program="score", buffers=None, params=None, scale=None, return_lse=False):
+def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, program: str = "score",
+              buffers: Optional[Mapping[str, torch.Tensor]] = None, params: Optional[Mapping[str, float]] = None,
+              scale: Optional[float] = None, return_lse: bool = False
+              ) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]:
     """Attention by a flexc program, whose text declares its buffers and params.
 
     Gradients go to query, key, value and the program's `grad` buffers. Where the call is traced, as under

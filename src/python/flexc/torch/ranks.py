@@ -1,6 +1,9 @@
 """Attention across ranks for autograd: a plan of flexc.distributed, forward and backward."""
+from typing import Mapping, Optional, Tuple, Union
+
 import torch
 
+from ..distributed import DistributedPlan
 from .flex import _as_planned
 
 
@@ -29,7 +32,9 @@ class _Attention(torch.autograd.Function):
         return (None, None, *gradients[:3], *of_buffers)
 
 
-def attention_on_ranks(plan, query, key, value, buffers=None, *, return_lse=False):
+def attention_on_ranks(plan: DistributedPlan, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                       buffers: Optional[Mapping[str, torch.Tensor]] = None, *, return_lse: bool = False
+                       ) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]:
     """out, or (out, lse), of this rank's rows, by a plan of flexc.distributed, with gradients.
 
     All ranks call this together, and go backward together: through as many calls, in the same order, so that on each

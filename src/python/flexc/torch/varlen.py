@@ -1,4 +1,6 @@
 """flex_attention of packed documents, by FlashAttention's cu_seqlens."""
+from typing import Any, Callable, Optional, Tuple, Union
+
 import torch
 from torch._subclasses import FakeTensor
 
@@ -82,8 +84,12 @@ def _prepare(query, key, value, lengths, most, start, score, mask, scale, needs_
     return call, tensors
 
 
-def flex_attention_varlen(query, key, value, cu_seqlens_q, cu_seqlens_k, score_mod=None, mask_mod=None, scale=None,
-                          enable_gqa=False, return_lse=False, *, query_start="zero", q_len=None, kv_len=None):
+def flex_attention_varlen(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu_seqlens_q: torch.Tensor,
+                          cu_seqlens_k: torch.Tensor, score_mod: Optional[Callable[..., Any]] = None,
+                          mask_mod: Optional[Callable[..., Any]] = None, scale: Optional[float] = None,
+                          enable_gqa: bool = False, return_lse: bool = False, *, query_start: str = "zero",
+                          q_len: Optional[int] = None, kv_len: Optional[int] = None
+                          ) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]:
     """flex_attention within each document of packed tensors, with gradients: no key of another document is visible.
 
     query is [TOTAL_Q, H, D], key and value [TOTAL_K, H_KV, D]; document b has the rows from cu_seqlens_q[b] to
