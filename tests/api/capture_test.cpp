@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 
 #include "api/case.h"
+#include "draws.h"
 
 using namespace flexc;
 
@@ -185,9 +186,7 @@ template <int kMostQueries> static void check_growing_requests(bool on_device, b
     DeviceMemory lse = memory(kRows * kHeads * 4);
 
     std::mt19937 random(1);
-    const auto below = [&](int end) {
-        return static_cast<int>(random() % static_cast<unsigned>(end));
-    };
+    const auto below = test::draws_below(random);
     std::vector<std::int32_t> cu(kRequests + 1), queries(kRequests), keys(kRequests);
     std::vector<std::int32_t> table(kRequests * kMostPages);
     const auto draw = [&](bool longest) {

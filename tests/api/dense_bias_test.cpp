@@ -1,22 +1,18 @@
 // Dense biases and their gradients in Hopper's fused backward. Skipped unless asked for, because
 // they need that GPU: tests/gpu runs them.
-#include <random>
 
 #include <doctest/doctest.h>
 
 #include "api/case.h"
+#include "api/random_choices.h"
 
 using namespace flexc;
+using flexc::test::below;
 using flexc::test::Case;
 
 namespace {
 
 constexpr const char* kTypes[] = {"bf16", "f16", "f32"};
-
-int below(int n) {
-    static std::random_device source;
-    return static_cast<int>(source() % static_cast<unsigned>(n));
-}
 
 void check(Case one) {
     const auto seed = static_cast<std::uint32_t>(below(1 << 30));

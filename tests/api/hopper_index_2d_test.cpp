@@ -1,12 +1,13 @@
 // Hopper's kernels where programs read by rows and columns of a grid of keys. Skipped unless asked
 // for, because they need that GPU.
-#include <random>
 
 #include <doctest/doctest.h>
 
 #include "api/hopper_check.h"
+#include "api/random_choices.h"
 
 using namespace flexc;
+using flexc::test::below;
 using flexc::test::Case;
 
 TEST_SUITE_BEGIN("hopper");
@@ -14,8 +15,6 @@ TEST_SUITE_BEGIN("hopper");
 // Most queries see several rows of the grid: where all that they see is one row, its gradient is 0,
 // and what is left is how dS was rounded.
 TEST_CASE("keys as a grid" * doctest::skip()) {
-    static std::random_device source;
-    const auto below = [&](unsigned n) { return static_cast<int>(source() % n); };
     constexpr int kHeadDims[] = {64, 80, 128};
     const std::string masks[] = {"", "mask_mod = q_idx + 150 >= kv_idx",
                                  "mask_mod = abs(q_idx - kv_idx) < 200",

@@ -2,22 +2,18 @@
 // and programs just outside of it.
 #include <doctest/doctest.h>
 
-#include <random>
 #include <string>
 #include <vector>
 
 #include "api/hopper_check.h"
+#include "api/random_choices.h"
 
 using namespace flexc;
+using flexc::test::below;
 using flexc::test::Case;
 
 namespace {
 
-std::mt19937& randomness() {
-    static std::mt19937 random(std::random_device{}());
-    return random;
-}
-int below(int n) { return static_cast<int>(randomness()() % static_cast<unsigned>(n)); }
 std::string number(int x) { return std::to_string(x); }
 
 struct Program {

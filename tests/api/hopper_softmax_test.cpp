@@ -1,12 +1,13 @@
 // What Hopper's forward leaves out: shrinking sums that stay, keys that a warpgroup does not see,
 // and rows that there are not. Skipped unless asked for, because they need that GPU.
-#include <random>
 
 #include <doctest/doctest.h>
 
 #include "api/hopper_check.h"
+#include "api/random_choices.h"
 
 using namespace flexc;
+using flexc::test::below;
 using flexc::test::Case;
 
 namespace {
@@ -44,8 +45,6 @@ TEST_CASE("maxima that rise from one tile of keys to the next" * doctest::skip()
 }
 
 TEST_CASE("warpgroups that see nothing of a tile's last keys" * doctest::skip()) {
-    static std::random_device source;
-    const auto below = [&](unsigned n) { return static_cast<int>(source() % n); };
     const char* masks[] = {"mask_mod = q_idx >= kv_idx", "mask_mod = 0 <= q_idx - kv_idx < 200",
                            "mask_mod = kv_idx < 150 or q_idx >= kv_idx + 100"};
     constexpr Kind kKinds[] = {{64, DType::bf16}, {96, DType::f16}, {256, DType::bf16}};
@@ -64,7 +63,6 @@ TEST_CASE("warpgroups that see nothing of a tile's last keys" * doctest::skip())
 // Three warpgroups, or two at 128 columns, compute a tile, and each sees whether it has rows; where
 // one of three would, two tiles share the rows.
 TEST_CASE("tiles of queries with rows for some warpgroups alone" * doctest::skip()) {
-    static std::random_device source;
     const std::pair<int, const char*> mods[] = {
         {64, "score_mod = score"},
         {128, "score_mod = score"},
@@ -79,7 +77,7 @@ TEST_CASE("tiles of queries with rows for some warpgroups alone" * doctest::skip
         one.head_dim = one.head_dim_v = head_dim;
         for (const int q_len : {1, 64, 65, 128, 129, 192, 193, 256, 257, 385, 449}) {
             one.q_len = q_len;
-            one.kv_len = 100 + static_cast<int>(source() % 150);
+            one.kv_len = 100 + below(150);
             test::check_on_hopper(one);
         }
         // More tiles than a GPU has multiprocessors.

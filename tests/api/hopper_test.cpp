@@ -1,11 +1,12 @@
 // Hopper's kernels. Skipped unless asked for, because they need that GPU: tests/gpu runs them.
-#include <random>
 
 #include <doctest/doctest.h>
 
 #include "api/hopper_check.h"
+#include "api/random_choices.h"
 
 using namespace flexc;
+using flexc::test::below;
 using flexc::test::Case;
 
 namespace {
@@ -20,8 +21,6 @@ const std::string kMasks[] = {"", kCausal, "mask_mod = abs(q_idx - kv_idx) < 50"
 
 // At random lengths and offsets.
 void check_wide(int head_dim, int head_dim_v, DType dtype, const std::string& text) {
-    static std::random_device source;
-    const auto below = [&](unsigned n) { return static_cast<int>(source() % n); };
     Case one = {.text = text, .dtype = dtype, .batch = 2, .heads = 2, .kv_heads = 1};
     one.q_len = 1 + below(220);
     one.kv_len = 1 + below(220);
@@ -43,12 +42,11 @@ const std::string kWindow = "\nmask_mod = 0 <= q_idx - kv_idx < 140";
 // Bands with both ends and block masks: blocks go from one of more tiles of keys than run at once
 // to the next.
 void check_persistent_blocks(Case one) {
-    static std::random_device source;
     one.dtype = DType::bf16;
     one.batch = 6;
     one.kv_heads = 4;
-    one.q_len = 130 + static_cast<int>(source() % 40);
-    one.kv_len = 641 + static_cast<int>(source() % 120);
+    one.q_len = 130 + below(40);
+    one.kv_len = 641 + below(120);
     one.backward_kernel = BackwardKernel::specialized;
     for (const int head_dim : {64, 128}) {
         one.head_dim = head_dim;
@@ -125,17 +123,16 @@ TEST_CASE("tiles of 128 and 192 rows, their ends, and what TMA walks" * doctest:
 
 TEST_CASE("more blocks of a backward than run at once, bands that hide halves of tiles" *
           doctest::skip()) {
-    static std::random_device source;
     for (const int head_dim : {64, 96, 128})
         for (const char* mask :
              {"mask_mod = q_idx >= kv_idx", "mask_mod = abs(q_idx - kv_idx) < 130",
               "mask_mod = 0 <= q_idx - kv_idx < 90", "mask_mod = q_idx >= kv_idx + 200", ""}) {
             Case one = {
                 .text = mask, .dtype = DType::bf16, .batch = 4, .heads = 14, .kv_heads = 14};
-            one.q_len = 1 + static_cast<int>(source() % 300);
-            one.kv_len = 400 + static_cast<int>(source() % 100);
+            one.q_len = 1 + below(300);
+            one.kv_len = 400 + below(100);
             one.head_dim = head_dim;
-            one.q_offset = static_cast<int>(source() % 200);
+            one.q_offset = below(200);
             one.backward_kernel = BackwardKernel::specialized;
             check(one);
         }

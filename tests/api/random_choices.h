@@ -7,6 +7,7 @@
 #include <random>
 #include <string>
 
+#include "draws.h"
 #include "random_program.h"
 
 namespace flexc::test {
@@ -17,11 +18,17 @@ inline std::uint32_t seed_of_members() {
                                                      : static_cast<std::uint32_t>(first_seed());
 }
 
+// Of members that all tests of a run draw together.
+inline int below(int n) {
+    static std::mt19937 random(seed_of_members());
+    return draws_below(random)(n);
+}
+
 class RandomChoices {
   public:
     explicit RandomChoices(std::uint32_t seed) : random_(seed) {}
 
-    int below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
+    int below(int n) { return draws_below(random_)(n); }
     std::string one_of(std::initializer_list<const char*> texts) {
         return texts.begin()[below(static_cast<int>(texts.size()))];
     }

@@ -1,22 +1,18 @@
 // Gradients that follow from sums over whole rows of the score matrix. On the GPU of most machines,
 // and on the CPU, they are summed as all others are; the suite of Hopper's kernels is skipped
 // unless asked for, because it needs that GPU: tests/gpu runs it.
-#include <random>
 #include <string>
 
 #include <doctest/doctest.h>
 
 #include "api/case.h"
+#include "api/random_choices.h"
 
 using namespace flexc;
+using flexc::test::below;
 using flexc::test::Case;
 
 namespace {
-
-int below(int n) {
-    static std::random_device source;
-    return static_cast<int>(source() % static_cast<unsigned>(n));
-}
 
 // r is added to whole rows, g multiplies them, c is of keys; an index of `at` may be outside.
 constexpr const char* kBuffers = "buffer r: f32[Q_LEN] grad\nbuffer g: f32[H, Q_LEN] grad\n"

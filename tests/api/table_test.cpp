@@ -2,13 +2,14 @@
 // programs just outside of them, by Hopper's backward and by generic ones.
 #include <doctest/doctest.h>
 
-#include <random>
 #include <string>
 #include <vector>
 
 #include "api/hopper_check.h"
+#include "api/random_choices.h"
 
 using namespace flexc;
+using flexc::test::below;
 using flexc::test::Case;
 
 namespace {
@@ -22,15 +23,14 @@ struct Table {
 };
 
 Case case_of(const Table& table, DType dtype, int head_dim) {
-    static std::random_device source;
     Case one = {.text = table.text, .dtype = dtype, .batch = 2, .heads = 4, .kv_heads = 2};
     one.dims = table.dims;
     one.head_dim = head_dim;
-    one.q_len = 130 + static_cast<int>(source() % 150);
-    one.kv_len = 140 + static_cast<int>(source() % 200);
-    one.q_offset = static_cast<int>(source() % 2 * (source() % 90));
+    one.q_len = 130 + below(150);
+    one.kv_len = 140 + below(200);
+    one.q_offset = below(2) * below(90);
     one.q_offset -= one.q_offset % table.offset_step;
-    one.with_d_lse = source() % 2 == 0;
+    one.with_d_lse = below(2) == 0;
     if (!table.any_backward) one.backward_kernel = BackwardKernel::specialized;
     one.integers["g"] = [](std::int64_t i) { return i * 7 % 11 % 5; };
     one.integers["k"] = [](std::int64_t i) { return i * 5 % 13 % 5; };
@@ -52,11 +52,10 @@ void check(const std::vector<Table>& tables) {
 }
 
 std::vector<Table> grids() {
-    static std::random_device source;
     std::vector<Table> tables;
     for (int i = 0; i < 6; ++i) {
         // Digits of grids begin elsewhere than at multiples of eight, and may be of few positions.
-        const int w = 5 + 2 * static_cast<int>(source() % 14), rows = 480 / w + 2;
+        const int w = 5 + 2 * below(14), rows = 480 / w + 2;
         const std::string of_rows = "q_idx // " + number(w) + " - kv_idx // " + number(w);
         const std::string of_columns = "q_idx % " + number(w) + " - kv_idx % " + number(w);
         switch (i % 3) {
@@ -87,10 +86,9 @@ std::vector<Table> grids() {
 }
 
 std::vector<Table> aligned_grids() {
-    static std::random_device source;
     std::vector<Table> tables;
     for (int i = 0; i < 8; ++i) {
-        const int w = 8 * (1 + static_cast<int>(source() % 12)), rows = 480 / w + 2;
+        const int w = 8 * (1 + below(12)), rows = 480 / w + 2;
         const std::string of_rows = "q_idx // " + number(w) + " - kv_idx // " + number(w);
         const std::string of_columns = "q_idx % " + number(w) + " - kv_idx % " + number(w);
         Table table{"", {}, 8};
@@ -240,11 +238,6 @@ std::vector<Table> distances_and_rows() {
          "score_mod = score + where(kv_idx % 3 == 1, 0, k[kv_idx]) + t[h, min(abs(q_idx - kv_idx), "
          "8)] + m[q_idx % Q_LEN, kv_idx]\nmask_mod = (q_idx // 40) % 2 == (kv_idx // 40) % 2"},
     };
-}
-
-int below(int n) {
-    static std::random_device source;
-    return static_cast<int>(source() % static_cast<unsigned>(n));
 }
 
 // Of an image of this width, after some tokens.

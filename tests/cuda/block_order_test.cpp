@@ -5,14 +5,13 @@
 #include <doctest/doctest.h>
 
 #include "common/block_order.h"
+#include "draws.h"
 
 TEST_CASE("blocks of keys: every tile of every head has one, and those of a head rise") {
     const std::uint32_t seed = std::random_device()();
     CAPTURE(seed);
     std::mt19937 random(seed);
-    const auto below = [&](int count) {
-        return std::uniform_int_distribution<int>(0, count - 1)(random);
-    };
+    const auto below = flexc::test::draws_below(random);
     for (int round = 0; round < 500; ++round) {
         const int tiles = 1 + below(70), heads = 1 + below(70);
         const BlockOrder order{tiles, heads, (1ll << (10 + below(22))) + below(1000), below(tiles)};

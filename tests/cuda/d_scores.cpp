@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "draws.h"
 #include "host_arguments.h"
 #include "support/floats.h"
 
@@ -21,7 +22,7 @@ ir::Environment environment_of(const AttentionArguments& attention, int head_dim
 
 TilePlace random_tile(const AttentionArguments& attention, int queries, int keys,
                       std::mt19937& random) {
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto below = draws_below(random);
     return {.head = below(attention.batch * attention.heads),
             .first_query = queries * below((attention.q_len - 1) / queries + 1),
             .queries = queries,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/arguments.h"
+#include "draws.h"
 #include "ir/interp.h"
 #include "passes/mod.h"
 #include "sm90/arguments.h"
@@ -15,7 +16,7 @@ namespace flexc::test {
 
 // Two batches of four heads that share two of keys, with and without offsets of positions.
 inline ::sm90::KernelArguments random_attention(int q_len, int kv_len, std::mt19937& random) {
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto below = draws_below(random);
     ::sm90::KernelArguments attention{};
     attention.batch = 2;
     attention.heads = 4;

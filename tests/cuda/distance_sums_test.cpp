@@ -9,6 +9,7 @@
 #include "common/arguments.h"
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
+#include "draws.h"
 #include "host_module.h"
 #include "plan/plan.h"
 #include "support/floats.h"
@@ -53,7 +54,7 @@ extern "C" void run(const AttentionArguments* attention, int first_tile, int til
 void check(int head_dim, bool is_deterministic, std::mt19937& random) {
     CAPTURE(head_dim);
     CAPTURE(is_deterministic);
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto below = test::draws_below(random);
     const auto mod =
         test::lower_text("buffer t: f32[N] grad\nscore_mod = score + t[q_idx - kv_idx + KV_LEN]",
                          head_dim, head_dim, true);

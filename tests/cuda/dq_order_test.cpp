@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include "common/dq_order.h"
+#include "draws.h"
 
 namespace {
 
@@ -61,9 +62,7 @@ TEST_CASE("blocks of keys take their turns in order, and nobody waits for ever")
     const std::uint32_t seed = std::random_device()();
     CAPTURE(seed);
     std::mt19937 random(seed);
-    const auto below = [&](int count) {
-        return std::uniform_int_distribution<int>(0, count - 1)(random);
-    };
+    const auto below = flexc::test::draws_below(random);
     constexpr int kAny = 1 << 30;
     for (int round = 0; round < 4000; ++round) {
         Shape s{1 + below(900), 1 + below(900), below(2) == 0 ? 64 : 128, 128, -kAny, kAny};

@@ -1,7 +1,6 @@
 // Sums of dS over entries of tables in the generic backward: a block run by threads of the host
 // over several tiles of queries, against sums element by element.
 #include <cmath>
-#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -12,10 +11,10 @@
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
 #include "d_scores.h"
+#include "draws.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/gradient_sum.h"
-#include "passes/table_gradient.h"
 #include "plan/plan.h"
 #include "random_data.h"
 #include "sm80/arguments.h"
@@ -81,7 +80,7 @@ plan::KernelConfig config_of(const passes::Mod& mod, int arch, int head_dim) {
 // How many entries got a gradient.
 int check(const test::TableProgram& tables, std::mt19937& random) {
     CAPTURE(tables.text);
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto below = test::draws_below(random);
     // The smallest tiles, and the most and the least memory.
     constexpr int kHeadDim = 128;
     auto mod = test::lower_text(tables.text, kHeadDim, kHeadDim, true);
@@ -118,15 +117,8 @@ int check(const test::TableProgram& tables, std::mt19937& random) {
                 if (tile == 1 && row == infinite / 2 && column == infinite) return INFINITY;
                 return test::random_real(random) * tables.scale;
             },
-            [&](const passes::ReadGradient& gradient,
-                const ir::Environment& of_element) -> std::optional<double> {
-                const ir::NodeId choice = passes::table_choice(*mod, gradient);
-                if (choice != ir::kNoNode &&
-                    ir::evaluate_real(mod->program, choice, of_element) == 0)
-                    return {};
-                return gradient.sum_factor == ir::kNoNode
-                           ? passes::table_factor(*mod, gradient)
-                           : ir::evaluate_real(mod->program, gradient.sum_factor, of_element);
+            [&](const passes::ReadGradient& gradient, const ir::Environment& of_element) {
+                return test::table_factor_at(*mod, gradient, of_element);
             });
         d_scores.insert(d_scores.end(), of_tile.values.begin(), of_tile.values.end());
         gradients = std::move(of_tile.gradients);
@@ -139,19 +131,12 @@ int check(const test::TableProgram& tables, std::mt19937& random) {
     }
     module.function<Function>("run")(arguments.words(), &attention, place.head, tiles,
                                      place.first_key, d_scores.data());
-    int wrong = 0, added = 0;
-    for (std::size_t buffer = 0; buffer < gradients.size(); ++buffer)
-        for (std::size_t i = 0; i < gradients[buffer].size(); ++i) {
-            const double truth = gradients[buffer][i];
-            const auto sum = static_cast<double>(arguments.gradient(buffer, i));
-            added += terms[buffer][i] > 0 ? 1 : 0;
-            // Half a unit of 17 bits below the largest for each term, and roundings to float.
-            const double allowed =
-                tables.scale * (3 + terms[buffer][i]) * 0x1p-15 + 3e-6 * std::abs(truth);
-            if (std::isfinite(truth) ? std::abs(truth - sum) > allowed : sum != truth) ++wrong;
-        }
-    CHECK(wrong == 0);
-    return added;
+    // Half a unit of 17 bits below the largest for each term, and roundings to float.
+    const test::ComparedEntries entries =
+        test::compare_entries(arguments, gradients, terms, tables.scale,
+                              {.of_term = 0x1p-15, .more_terms = 3, .of_truth = 3e-6});
+    CHECK(entries.wrong == 0);
+    return entries.added;
 }
 
 } // namespace

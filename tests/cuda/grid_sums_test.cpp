@@ -13,6 +13,7 @@
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
 #include "d_scores.h"
+#include "draws.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/gradient_sum.h"
@@ -108,7 +109,7 @@ int check(const Grid& grid, int head_dim, bool is_deterministic, std::mt19937& r
     CAPTURE(grid.text);
     CAPTURE(head_dim);
     CAPTURE(is_deterministic);
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto below = test::draws_below(random);
     auto mod = test::lower_text(grid.text, head_dim, head_dim, true, false, is_deterministic);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
     REQUIRE(passes::sums_grids(*mod));
@@ -219,7 +220,7 @@ TEST_CASE("dS is summed over parts of diagonals of grids and folded into tables"
     const unsigned seed = source();
     CAPTURE(seed);
     std::mt19937 random(seed);
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto below = test::draws_below(random);
     std::vector<Grid> cases;
     for (const int w : {8 * (1 + below(5)), 8 * (2 + below(14))}) {
         const std::string row = difference("x // " + number(w)),
@@ -263,7 +264,7 @@ TEST_CASE("dS is summed over parts of diagonals of grids whose digits begin anyw
     const unsigned seed = source();
     CAPTURE(seed);
     std::mt19937 random(seed);
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto below = test::draws_below(random);
     const auto image = [](const std::string& x, int w) {
         return "t[h, " + difference(x + " // " + number(w)) + " + 60, " +
                difference(x + " % " + number(w)) + " + 40]";

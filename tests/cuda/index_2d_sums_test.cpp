@@ -13,6 +13,7 @@
 #include "cuda/emit_gradients.h"
 #include "cuda/emitted.h"
 #include "d_scores.h"
+#include "draws.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/gradient_sum.h"
@@ -52,7 +53,7 @@ extern "C" void run(const unsigned long long* words, const AttentionArguments* a
 // How many elements got a gradient: none where a drawn tile's keys all lie outside the buffers.
 int check(const std::string& text, int width, std::mt19937& random) {
     CAPTURE(text);
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto below = test::draws_below(random);
     auto mod = test::lower_text(text, 64, 64, true);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
     CHECK(passes::key_width_of_gradients(*mod) == width);

@@ -12,6 +12,7 @@
 
 #include "common/arguments.h"
 #include "cuda/emitted.h"
+#include "draws.h"
 #include "front/compile_text.h"
 #include "host_module.h"
 #include "passes/pipeline.h"
@@ -183,7 +184,7 @@ class Checked {
         REQUIRE(config.specialized->sizes.copies_keys);
         return config;
     }
-    int below(int end) { return static_cast<int>(random_() % static_cast<unsigned>(end)); }
+    int below(int end) { return test::draws_below(random_)(end); }
 
     // In a stage as TMA swizzles 128 bytes.
     std::size_t place_of(int row, int column) const {

@@ -13,6 +13,7 @@
 
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
+#include "draws.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "ir/interp.h"
@@ -93,7 +94,7 @@ void check(const std::string& text, int kinds, std::mt19937& random, double spec
            bool takes_apart = false) {
     CAPTURE(text);
     CAPTURE(special);
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto below = test::draws_below(random);
     auto mod = test::lower_text(text, 128, 128, false);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
     const passes::DecomposedMod decomposed = passes::decompose_score_with_kinds(*mod);
@@ -168,7 +169,7 @@ struct Member {
     int kinds;
 };
 Member random_member(std::mt19937& random) {
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto below = test::draws_below(random);
     const auto one_of = [&](std::initializer_list<const char*> texts) {
         return std::string(texts.begin()[below(static_cast<int>(texts.size()))]);
     };

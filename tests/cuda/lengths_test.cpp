@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 
 #include "common/length_arrays.h"
+#include "draws.h"
 #include "host_module.h"
 #include "runtime/sequences.h"
 
@@ -72,7 +73,7 @@ class Draw {
   public:
     explicit Draw(std::uint64_t seed) : random_(seed) {}
 
-    int below(int end) { return static_cast<int>(random_() % static_cast<unsigned>(end)); }
+    int below(int end) { return test::draws_below(random_)(end); }
 
     Drawn one() {
         Drawn drawn;

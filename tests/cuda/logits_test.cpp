@@ -13,6 +13,7 @@
 
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
+#include "draws.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "ir/interp.h"
@@ -146,7 +147,7 @@ struct Case {
 
 void check(const Case& one, std::mt19937& random) {
     CAPTURE(one.text);
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto below = test::draws_below(random);
     auto mod = test::lower_text(one.text, 64, 64, false);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
 

@@ -10,6 +10,7 @@
 
 #include "common/arguments.h"
 #include "cuda/emitted.h"
+#include "draws.h"
 #include "front/compile_text.h"
 #include "host_module.h"
 #include "passes/pipeline.h"
@@ -56,7 +57,7 @@ struct Requests {
     int group = 1;
 };
 Requests random_requests(std::mt19937& random) {
-    const auto below = [&](int end) { return static_cast<int>(random() % unsigned(end)); };
+    const auto below = test::draws_below(random);
     Requests requests;
     requests.group = 1 << below(3);
     requests.sequences.resize(static_cast<std::size_t>(1 + below(20)));

@@ -14,6 +14,7 @@
 #include "common/arguments.h"
 #include "cuda/emit_tiles.h"
 #include "cuda/emitted.h"
+#include "draws.h"
 #include "front/compile_text.h"
 #include "host_module.h"
 #include "passes/pipeline.h"
@@ -163,7 +164,7 @@ struct Requests {
     }
 };
 Requests random_requests(std::mt19937& random, const Layouts& layouts) {
-    const auto below = [&](int end) { return static_cast<int>(random() % unsigned(end)); };
+    const auto below = test::draws_below(random);
     constexpr int kMostRows = 60, kPageSize = 4;
     Requests requests;
     requests.group = 2 << below(2);

@@ -10,6 +10,7 @@
 #include "compile/kernels.h"
 #include "cuda/emit.h"
 #include "d_scores.h"
+#include "draws.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "plan/plan.h"
@@ -82,7 +83,7 @@ struct Case {
 // Which of Reach tiles had.
 std::vector<int> check(const Case& one, std::mt19937& random, int rounds) {
     CAPTURE(one.text);
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto below = test::draws_below(random);
     auto mod = test::lower_text(one.text, one.head_dim, one.head_dim, false);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
     CompileOptions options;
@@ -126,7 +127,7 @@ struct Read {
     std::string buffer, term;
 };
 Read random_read(int i, std::mt19937& random) {
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto below = test::draws_below(random);
     const bool by_key = below(2) == 0;
     const std::string line = by_key ? "kv_idx" : "q_idx";
     std::string index = below(2) == 0 ? "q_idx - kv_idx" : "kv_idx - q_idx";

@@ -10,6 +10,7 @@
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
 #include "d_scores.h"
+#include "draws.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/gradient_order.h"
@@ -91,7 +92,7 @@ plan::KernelConfig config_of(int head_dim) {
 void check(const std::string& text, int reads, bool are_apart, int head_dim, std::mt19937& random) {
     CAPTURE(text);
     CAPTURE(head_dim);
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto below = test::draws_below(random);
     auto mod = test::lower_text(text, head_dim, head_dim, true);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
     REQUIRE(passes::sums_shifts(*mod));
@@ -140,7 +141,7 @@ void check(const std::string& text, int reads, bool are_apart, int head_dim, std
 void check_all(const std::string& text, int head_dim, std::mt19937& random) {
     CAPTURE(text);
     CAPTURE(head_dim);
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto below = test::draws_below(random);
     auto mod = test::lower_text(text, head_dim, head_dim, true);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
     for (const passes::ReadGradient& gradient : mod->gradients)

@@ -10,6 +10,7 @@
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
 #include "d_scores.h"
+#include "draws.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/aligned_table.h"
@@ -102,7 +103,7 @@ struct Case {
 // Of six tiles, those where no element is looked at.
 std::ptrdiff_t check(const Case& one, std::mt19937& random) {
     CAPTURE(one.text);
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto below = test::draws_below(random);
     auto mod = test::lower_text(one.text, 64, 64, false);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
     const bool aligns = one.aligned_keys != 0;

@@ -1,9 +1,16 @@
-// Programs whose gradients are summed over entries of tables.
+// Programs whose gradients are summed over entries of tables, and what the sums should be.
 #pragma once
 
+#include <cmath>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
+
+#include "draws.h"
+#include "host_arguments.h"
+#include "ir/interp.h"
+#include "passes/table_gradient.h"
 
 namespace flexc::test {
 
@@ -16,7 +23,7 @@ struct TableProgram {
 };
 
 inline std::vector<TableProgram> table_programs(std::mt19937& random) {
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto below = draws_below(random);
     const auto number = [](int x) { return std::to_string(x); };
     const int w = 3 + below(40), rows = 440 / w + 2;
     const std::string of_rows = "q_idx // " + number(w) + " - kv_idx // " + number(w);
@@ -108,6 +115,46 @@ inline std::vector<TableProgram> table_programs(std::mt19937& random) {
          "1000 + 30)]"},
         {"buffer t: f32[50] grad\nscore_mod = score + t[(q_idx * 31 + kv_idx * 17) % 50]", 1,
          false}};
+}
+
+// What the gradient of a read has of dS at an element; nothing where it has none of it.
+inline std::optional<double> table_factor_at(const passes::Mod& mod,
+                                             const passes::ReadGradient& gradient,
+                                             const ir::Environment& at) {
+    const ir::NodeId choice = passes::table_choice(mod, gradient);
+    if (choice != ir::kNoNode && ir::evaluate_real(mod.program, choice, at) == 0) return {};
+    return gradient.sum_factor == ir::kNoNode
+               ? passes::table_factor(mod, gradient)
+               : ir::evaluate_real(mod.program, gradient.sum_factor, at);
+}
+
+// How far a sum may be from the truth: parts of the largest dS for each term and for some more, and
+// of the truth.
+struct TableTolerance {
+    double of_term = 0;
+    int more_terms = 0;
+    double of_truth = 0;
+};
+struct ComparedEntries {
+    int wrong = 0, added = 0; // added: that have terms
+};
+inline ComparedEntries compare_entries(const HostArguments& arguments,
+                                       const std::vector<std::vector<double>>& gradients,
+                                       const std::vector<std::vector<int>>& terms, double largest,
+                                       const TableTolerance& tolerance) {
+    ComparedEntries compared;
+    for (std::size_t buffer = 0; buffer < gradients.size(); ++buffer)
+        for (std::size_t i = 0; i < gradients[buffer].size(); ++i) {
+            const double truth = gradients[buffer][i];
+            const auto sum = static_cast<double>(arguments.gradient(buffer, i));
+            compared.added += terms[buffer][i] > 0 ? 1 : 0;
+            const double allowed =
+                largest * (tolerance.more_terms + terms[buffer][i]) * tolerance.of_term +
+                tolerance.of_truth * std::abs(truth);
+            if (std::isfinite(truth) ? !(std::abs(truth - sum) <= allowed) : sum != truth)
+                ++compared.wrong;
+        }
+    return compared;
 }
 
 } // namespace flexc::test

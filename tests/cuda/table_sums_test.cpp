@@ -11,6 +11,7 @@
 #include "compile/kernels.h"
 #include "cuda/emitted.h"
 #include "d_scores.h"
+#include "draws.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "passes/gradient_sum.h"
@@ -76,7 +77,7 @@ extern "C" bool run(const unsigned long long* words, const KernelArguments* atte
 int check(const test::TableProgram& tables, int head_dim, std::mt19937& random) {
     CAPTURE(tables.text);
     CAPTURE(head_dim);
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto below = test::draws_below(random);
     auto mod = test::lower_text(tables.text, head_dim, head_dim, true);
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
     REQUIRE(passes::sums_tables(*mod));
@@ -122,30 +123,17 @@ int check(const test::TableProgram& tables, int head_dim, std::mt19937& random) 
                 if (passes::gradient_sum(*mod, gradient, {.sums_tables = true}) !=
                     passes::GradientSum::table)
                     return {};
-                const ir::NodeId choice = passes::table_choice(*mod, gradient);
-                if (choice != ir::kNoNode &&
-                    ir::evaluate_real(mod->program, choice, of_element) == 0)
-                    return {};
-                return gradient.sum_factor == ir::kNoNode
-                           ? passes::table_factor(*mod, gradient)
-                           : ir::evaluate_real(mod->program, gradient.sum_factor, of_element);
+                return test::table_factor_at(*mod, gradient, of_element);
             });
         CHECK(module.function<Function>("run")(arguments.words(), &attention, place.head,
                                                place.first_query, place.first_key,
                                                tile.values.data()));
-        int wrong = 0;
-        for (std::size_t buffer = 0; buffer < tile.gradients.size(); ++buffer)
-            for (std::size_t i = 0; i < tile.gradients[buffer].size(); ++i) {
-                const double truth = tile.gradients[buffer][i];
-                const int terms = tile.terms[buffer][i];
-                const auto sum = static_cast<double>(arguments.gradient(buffer, i));
-                added += terms > 0 ? 1 : 0;
-                // Half a unit of 19 bits below the largest for each term, and roundings to float.
-                const double allowed =
-                    tables.scale * (1 + terms) * 0x1p-17 + 1e-6 * std::abs(truth);
-                if (std::isfinite(truth) ? std::abs(truth - sum) > allowed : sum != truth) ++wrong;
-            }
-        CHECK(wrong == 0);
+        // Half a unit of 19 bits below the largest for each term, and roundings to float.
+        const test::ComparedEntries entries =
+            test::compare_entries(arguments, tile.gradients, tile.terms, tables.scale,
+                                  {.of_term = 0x1p-17, .more_terms = 1, .of_truth = 1e-6});
+        CHECK(entries.wrong == 0);
+        added += entries.added;
     }
     return added;
 }
@@ -157,7 +145,7 @@ TEST_CASE("gradients of tables are summed by entry") {
     const unsigned seed = source();
     CAPTURE(seed);
     std::mt19937 random(seed);
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto below = test::draws_below(random);
     int added = 0;
     for (const test::TableProgram& tables : test::table_programs(random))
         added += check(tables, below(3) == 0 ? 192 : 64, random);

@@ -10,6 +10,7 @@
 
 #include "common/arguments.h"
 #include "cuda/emitted.h"
+#include "draws.h"
 #include "host_arguments.h"
 #include "host_module.h"
 #include "masks.h"
@@ -83,7 +84,7 @@ int line_of(int lane, int i) { return lane / 4 + 8 * i; }
 void check(const test::MaskCase& one, bool backward, std::mt19937& random) {
     CAPTURE(one.text);
     CAPTURE(backward);
-    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto below = test::draws_below(random);
     AttentionArguments attention{};
     attention.batch = test::MaskInstance::kBatch;
     attention.heads = attention.kv_heads = test::MaskInstance::kHeads;

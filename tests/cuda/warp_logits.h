@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "draws.h"
 #include "ir/interp.h"
 #include "passes/mod.h"
 #include "random_data.h"
@@ -20,9 +21,7 @@ struct WarpProducts {
 
     WarpProducts(const ::sm90::KernelArguments& attention, int keys_of_tile, std::mt19937& random)
         : key_tile(keys_of_tile), values(static_cast<std::size_t>(16 * keys_of_tile)) {
-        const auto below = [&](int n) {
-            return static_cast<int>(random() % static_cast<unsigned>(n));
-        };
+        const auto below = draws_below(random);
         head = below(attention.batch * attention.heads);
         row = 16 * below((attention.q_len + 15) / 16);
         first_key = key_tile * below((attention.kv_len - 1) / key_tile + 1);

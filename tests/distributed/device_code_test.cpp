@@ -13,6 +13,7 @@
 #include "cuda/host_module.h"
 #include "distributed/host_work.h"
 #include "distributed/moves.h"
+#include "draws.h"
 
 using namespace flexc;
 using namespace flexc::test;
@@ -21,6 +22,7 @@ namespace {
 
 // Two blocks of all their threads, one by one or, where they exchange values, warp by warp.
 constexpr const char* kText = R"(
+#include "draws.h"
 #include "ranks.cu"
 template <typename Work> void each_thread(Work work) {
     gridDim.x = 2;
@@ -62,7 +64,7 @@ const HostModule& module() {
 class Draw {
   public:
     explicit Draw(std::uint32_t seed) : random_(seed) {}
-    int below(int end) { return static_cast<int>(random_() % static_cast<unsigned>(end)); }
+    int below(int end) { return test::draws_below(random_)(end); }
     float real() { return static_cast<float>(std::normal_distribution<double>()(random_)); }
     std::vector<float> reals(std::size_t count) {
         std::vector<float> values(count);
