@@ -16,6 +16,7 @@
 #include "runtime/length_reader.h"
 #include "runtime/plan_memory.h"
 #include "runtime/tile_queues.h"
+#include "support/log.h"
 #include "support/text.h"
 
 namespace flexc::runtime {
@@ -36,7 +37,7 @@ class LoadedVariants {
   public:
     LoadedVariants(LoadedPass first, CudaVariants variants)
         : most_rows_(std::move(variants.most_rows)), compile_(std::move(variants.compile)),
-          loaded_(most_rows_.size()) {
+          loaded_(most_rows_.size()), given_up_(most_rows_.size()) {
         loaded_[0].emplace(std::move(first));
     }
 
@@ -65,11 +66,22 @@ class LoadedVariants {
         return &*loaded_[variant];
     }
 
+    // A variant that no plan asks for again.
+    void give_up(std::size_t variant) const {
+        const std::lock_guard lock(mutex_);
+        given_up_[variant] = true;
+    }
+    bool is_given_up(std::size_t variant) const {
+        const std::lock_guard lock(mutex_);
+        return given_up_[variant];
+    }
+
   private:
     std::vector<int> most_rows_;
     std::function<Result<CudaPass>(std::size_t)> compile_;
     mutable std::mutex mutex_;
     mutable std::vector<std::optional<LoadedPass>> loaded_; // never shrinks or grows
+    mutable std::vector<bool> given_up_;
 };
 
 bool has_narrow_offsets(const plan::BufferWords& buffer, const Call& call) {
@@ -372,9 +384,17 @@ class CudaExecutable final : public Executable {
         };
         const std::span<const int> most_rows = variants.most_rows();
         // It is only faster: where it cannot be compiled, others do.
-        if (const auto variant = short_variant(most_rows, call.attention))
-            if (auto pass = find(*variant); pass && why_not((*pass)->plan, call).empty())
-                return *variant;
+        if (const auto variant = short_variant(most_rows, call.attention);
+            variant && !variants.is_given_up(*variant)) {
+            auto pass = find(*variant);
+            if (pass && why_not((*pass)->plan, call).empty()) return *variant;
+            if (!pass) {
+                variants.give_up(*variant);
+                support::Log().warn("the kernels of sequences of at most {} rows cannot be "
+                                    "compiled, slower ones take their calls: {}",
+                                    most_rows[*variant], pass.error().message);
+            }
+        }
         for (std::size_t variant = 0; variant < most_rows.size(); ++variant) {
             if (most_rows[variant] != 0) continue;
             auto pass = find(variant);

@@ -4,8 +4,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <set>
 #include <sstream>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include "flexc/flexc.h"
 #include "runtime/state.h"
@@ -372,6 +375,21 @@ std::string summary_of(const std::string& trace) {
     return text;
 }
 
+// What the process writes to stderr meanwhile.
+std::string stderr_of(const std::function<void()>& work) {
+    std::FILE* const file = std::tmpfile();
+    const int kept = ::dup(STDERR_FILENO);
+    ::dup2(::fileno(file), STDERR_FILENO);
+    work();
+    ::dup2(kept, STDERR_FILENO);
+    ::close(kept);
+    std::rewind(file);
+    std::string text(4096, '\0');
+    text.resize(std::fread(text.data(), 1, text.size(), file));
+    std::fclose(file);
+    return text;
+}
+
 struct Recorded {
     std::string summaries, traces;
 };
@@ -485,6 +503,25 @@ TEST_CASE("each pass fills and launches what the record says") {
     const Recorded now = record_all();
     if (const char* path = std::getenv("FLEXC_LAUNCH_TRACES")) std::ofstream(path) << now.traces;
     compare(kLaunches, now.summaries);
+}
+
+TEST_CASE("kernels of short sequences that do not compile give way once, and the log says so") {
+    ::setenv("FLEXC_RECORDED_ARCH", "90", 1);
+    ::setenv("FLEXC_RECORDED_SPILLS", "none", 1);
+    const auto kernel = compile("score", options_of({"", 90, DType::bf16, 32}, {"", ""}));
+    REQUIRE(kernel);
+    ::setenv("FLEXC_RECORDED_REFUSES", "forward_short.cu", 1);
+    ::setenv("FLEXC_LOG", "warn", 1);
+    const Sizes many = {.batch = 2000, .heads = 6, .kv_heads = 6, .q_len = 49, .kv_len = 49};
+    (void)take_recorded();
+    const std::string said = stderr_of([&] {
+        for (int i = 0; i < 2; ++i)
+            CHECK(kernel->plan(many));
+    });
+    ::unsetenv("FLEXC_RECORDED_REFUSES");
+    ::unsetenv("FLEXC_LOG");
+    CHECK(take_recorded() == "refused forward_short.cu\n");
+    CHECK(said.find("sequences of at most 64 rows cannot be compiled") != std::string::npos);
 }
 
 TEST_CASE("plans are what the record says") {
