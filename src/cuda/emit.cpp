@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 
+#include "cuda/arch/sm90/emit_logits.h"
+#include "cuda/arch/sm90/emit_mma.h"
 #include "cuda/emit_dense_bias.h"
 #include "cuda/emit_derivative.h"
 #include "cuda/emit_gradients.h"
-#include "cuda/emit_logits.h"
 #include "cuda/emit_mask.h"
-#include "cuda/emit_mma.h"
 #include "cuda/emit_shifted_reads.h"
 #include "cuda/emit_sink.h"
 #include "cuda/emit_staged_tables.h"
@@ -58,8 +58,7 @@ class Emitter {
         text_ += "#pragma once\n#include \"common/mod_prelude.cuh\"\n";
         if (!mod_.program.is_dense()) text_ += "#include \"common/sequences.h\"\n";
         if (is_plan()) text_ += "#include \"common/interval.h\"\n";
-        if (config_.specialized)
-            text_ += "#include \"sm90/forward_layout.h\"\n#include \"sm90/score_form.h\"\n";
+        if (config_.specialized) text_ += kForwardIncludes;
         if (sums_exactly()) text_ += "#include \"common/exact_sum.cuh\"\n";
         text_ += "\nnamespace mod {\n\n";
         constants();
@@ -102,10 +101,10 @@ class Emitter {
     // What is far below the rounding of weights.
     passes::Precision precision() const {
         if (options_.dtype == DType::f32) return passes::Precision::exact;
-        const bool is_hopper =
+        const bool is_specialized =
             config_.specialized || (config_.is_warp_specialized && is_backward(config_.kind));
-        return is_hopper && options_.dtype == DType::bf16 ? passes::Precision::rough
-                                                          : passes::Precision::fast;
+        return is_specialized && options_.dtype == DType::bf16 ? passes::Precision::rough
+                                                               : passes::Precision::fast;
     }
     // Kernels that only pass over rows know no program, so that all programs share them, unless
     // they have gradients of rows or sinks.

@@ -1,4 +1,4 @@
-// The part of mod.cuh by which templates/sm90/gradients/table.cuh finds the entries of tables.
+// The part of mod.cuh by which templates/common/table_sums.cuh finds the entries of tables.
 #pragma once
 
 #include <string>

@@ -109,20 +109,22 @@ std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifte
                        checks(mod, read) + "\n";
     const bool by_kinds = is_by_kinds(mod, kinds, read);
     if (by_kinds)
-        text += formatted("  read: in Hopper's forward once for a query and each of {} kinds of "
-                          "keys, and with the products of queries and keys for elements, where "
-                          "columns for the kinds are at most a quarter of a head's\n",
-                          kinds.count);
+        text += formatted(
+            "  read: in a warp-specialized forward once for a query and each of {} kinds of "
+            "keys, and with the products of queries and keys for elements, where "
+            "columns for the kinds are at most a quarter of a head's\n",
+            kinds.count);
     if (may_be_staged(mod, read))
-        text += formatted("  read: {}in Hopper's forward from a copy of the head's slice in shared "
-                          "memory, where there is room\n",
-                          by_kinds ? "else " : "");
+        text += formatted(
+            "  read: {}in a warp-specialized forward from a copy of the head's slice in shared "
+            "memory, where there is room\n",
+            by_kinds ? "else " : "");
     if (const auto of_read = std::ranges::find(shifted, read, &ShiftedRead::read);
         of_read != shifted.end())
-        text +=
-            formatted("  read: in Hopper's forward from tiles in shared memory, copied {} by {}, "
-                      "where there is room\n",
-                      of_read->by_key ? "key" : "query", of_read->by_key ? "key" : "query");
+        text += formatted(
+            "  read: in a warp-specialized forward from tiles in shared memory, copied {} by {}, "
+            "where there is room\n",
+            of_read->by_key ? "key" : "query", of_read->by_key ? "key" : "query");
     if (const CapturedRead* captured = captured_read(mod, read))
         text += describe_class(mod, *captured);
     if (const ReadGradient* gradient = gradient_of(mod.gradients, read))

@@ -43,8 +43,8 @@ bool is_long(const passes::Mod& mod, std::span<const ir::NodeId> roots);
 // Of these, how many a usual program may have where each candidate of a kernel is compiled.
 constexpr int kFewInstructions = 40;
 
-// Of so many instructions, how many Hopper's backward has in all copies of them that it writes out
-// for kinds of tiles.
+// Of so many instructions, how many a warp-specialized backward has in all copies of them that it
+// writes out for kinds of tiles.
 int copied_instructions(const passes::Mod& mod, int instructions);
 
 } // namespace flexc::plan

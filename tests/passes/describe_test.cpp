@@ -44,10 +44,11 @@ TEST_CASE("dependence: kinds that Hopper's kernels multiply by are named, and wh
     const std::string text = passes::describe_dependence(
         test::lowered("buffer t: f32[9, 8, H] grad\nbuffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\n"
                       "score_mod = score + t[g[q_idx], k[kv_idx], h]"));
-    CHECK(text.find("  read: in Hopper's forward once for a query and each of 8 kinds of keys, and "
+    CHECK(text.find("  read: in a warp-specialized forward once for a query and each of 8 kinds of "
+                    "keys, and "
                     "with the products of queries and keys for elements, where columns for the "
                     "kinds are at most a quarter of a head's\n"
-                    "  read: else in Hopper's forward from a copy of the head's slice") !=
+                    "  read: else in a warp-specialized forward from a copy of the head's slice") !=
           std::string::npos);
     CHECK(text.find("in a warp-specialized fused backward by products with ones of its kinds, once "
                     "for an entry and head; in a generic one in a copy of what a tile meets on "
@@ -77,7 +78,7 @@ TEST_CASE(
                                  "300, 300]\n"
                                  "score_mod = score + " +
                                  read))
-                   .find("  read: in Hopper's forward from a copy") != std::string::npos;
+                   .find("  read: in a warp-specialized forward from a copy") != std::string::npos;
     };
     CHECK(from_shared_memory("t[h, abs(q_idx // 4 - kv_idx // 4)]"));
     CHECK_FALSE(from_shared_memory("t[h, q_idx - kv_idx]"));

@@ -1,4 +1,4 @@
-#include "cuda/emit_mma.h"
+#include "cuda/arch/sm90/emit_mma.h"
 
 #include <algorithm>
 

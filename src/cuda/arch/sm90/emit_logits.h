@@ -2,12 +2,17 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "cuda/expressions.h"
 #include "passes/decompose.h"
 #include "plan/kernel.h"
 
 namespace flexc::cuda {
+
+// Of the headers that this part needs.
+inline constexpr std::string_view kForwardIncludes =
+    "#include \"sm90/forward_layout.h\"\n#include \"sm90/score_form.h\"\n";
 
 // The body takes what was computed before the kernel from its element.
 void provide_expanded(Body& body, const Layout& layout, const passes::ScoreParts& parts);

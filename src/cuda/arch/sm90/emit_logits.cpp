@@ -1,4 +1,4 @@
-#include "cuda/emit_logits.h"
+#include "cuda/arch/sm90/emit_logits.h"
 
 #include <algorithm>
 #include <cmath>
