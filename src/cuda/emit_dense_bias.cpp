@@ -43,8 +43,8 @@ NodeId copied_bias(const passes::Mod& mod, const plan::KernelConfig& config) {
 std::string emit_dense_bias_constants(const passes::Mod& mod, const plan::KernelConfig& config,
                                       const std::vector<passes::ReadGradient>& gradients) {
     const NodeId bias = copied_bias(mod, config);
-    std::vector<NodeId> derivatives = {mod.d_score}, matrices;
-    if (bias != kNoNode) matrices.push_back(bias);
+    std::vector<NodeId> derivatives = {mod.d_score}, dense_reads;
+    if (bias != kNoNode) dense_reads.push_back(bias);
     int first = -1;
     for (std::size_t i = gradients.size(); i-- > 0;) {
         derivatives.push_back(gradients[i].partial);
@@ -52,11 +52,12 @@ std::string emit_dense_bias_constants(const passes::Mod& mod, const plan::Kernel
             passes::GradientSum::dense_bias)
             continue;
         first = static_cast<int>(i);
-        matrices.push_back(gradients[i].read);
+        dense_reads.push_back(gradients[i].read);
     }
     const std::vector<NodeId> needed = ir::reachable(mod.program.graph, derivatives);
-    const bool is_shared = std::ranges::any_of(
-        matrices, [&](NodeId read) { return !mod.dependence[read].has(analysis::Dependence::b); });
+    const bool is_shared = std::ranges::any_of(dense_reads, [&](NodeId read) {
+        return !mod.dependence[read].has(analysis::Dependence::b);
+    });
     const auto sharing = passes::sharing_of_biases(mod).value_or(passes::BiasSharing{});
     return formatted(
         "constexpr int kDScoresStages = {}, kBiasStages = {}, kDenseBiasGradient = {};\n"

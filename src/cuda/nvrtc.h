@@ -40,7 +40,7 @@ constexpr std::size_t most_argument_bytes(int version) { return version < 12010 
 // Options in the order in which they are passed, for compile and for cache keys.
 std::vector<std::string> nvrtc_options(std::string_view arch);
 
-// arch as ptxas names it: "sm_90a". May be called from many threads at once. The error carries the
+// arch as ptxas names it. May be called from many threads at once. The error carries the
 // compiler's log.
 Result<NvrtcOutput> compile_cubin(const Translation& translation, std::string_view arch,
                                   const support::Watch& watch = {});

@@ -327,21 +327,20 @@ class ExpandedFinder {
 };
 
 // Tiles are multiples of 16 keys, up to 128. In fewer than seven columns, eight neighbouring keys
-// would be in more than two rows of the index_2d.
+// would be in more than two rows of the 2-D key index.
 bool fits_tiles(std::int64_t width) {
     return width >= 7 && width <= 128 && std::lcm(width, std::int64_t{16}) <= 128;
 }
 // What repeats is kept in registers: that of a period of this width and of eight keys.
 bool fits_registers(std::int64_t width) { return std::lcm(width, std::int64_t{8}) <= 64; }
 
-// By which elements read a table.
-NodeId find_index_matrix(const Mod& mod, const StagedTables& staged) {
+// A dense tensor of indices by which elements read a table.
+NodeId find_dense_indices(const Mod& mod, const StagedTables& staged) {
     for (const StagedTable& table : staged.tables) {
         const NodeId rest = table.split.parts.rest;
         if (rest == kNoNode) continue;
         for (const NodeId id : ir::reachable(mod.program.graph, std::span(&rest, 1)))
-            if (mod.dependence[id].has(Dependence::q) && is_dense_matrix_of_indices(mod, id))
-                return id;
+            if (mod.dependence[id].has(Dependence::q) && are_dense_indices(mod, id)) return id;
     }
     return kNoNode;
 }
@@ -384,7 +383,7 @@ DecomposedMod decompose_score_with_tables(const Mod& mod, bool copies_indices) {
     const NodeId whole = of_elements(decomposed.mod, decomposed.parts);
     if (whole != kNoNode) decomposed.parts.staged = stage_tables(decomposed.mod, {whole});
     if (copies_indices && decomposed.parts.bias_read == kNoNode && decomposed.parts.found())
-        decomposed.parts.bias_read = find_index_matrix(decomposed.mod, decomposed.parts.staged);
+        decomposed.parts.bias_read = find_dense_indices(decomposed.mod, decomposed.parts.staged);
     find_expanded(decomposed.mod, decomposed.parts);
     return decomposed;
 }

@@ -43,9 +43,9 @@ struct ScoreParts {
     ir::NodeId element_addend = ir::kNoNode; // any other
     ir::NodeId cap = ir::kNoNode;            // uses neither q, kv nor score
     // A read of floats or 16-bit numbers that element_addend uses, never outside its buffer, whose
-    // last index is kv itself and whose others are q itself or use the head at most: a matrix that
-    // can be copied. Where tables are kept on chip, one of 32-bit indices of these may take its
-    // place.
+    // last index is kv itself and whose others are q itself or use the head at most: a dense bias
+    // that can be copied. Where tables are kept on chip, one of 32-bit indices of these may take
+    // its place.
     ir::NodeId bias_read = ir::kNoNode;
     // What is computed before the kernel, for each key and each distance: the addends, first, and
     // what else of the score is dear and uses kv, or q - kv, alone.
@@ -70,11 +70,11 @@ struct DecomposedMod {
     ScoreParts parts;
 };
 
-// No parts are found where the score enters otherwise, or not at all. key_width: of the index_2d,
-// or 0 for none.
+// No parts are found where the score enters otherwise, or not at all. key_width: of the 2-D key
+// index, or 0 for none.
 DecomposedMod decompose_score(const Mod& mod, int key_width = 0);
 // For kernels that keep tables on chip: what a key gives of a place there is tabulated instead of
-// what it gives of an index. copies_indices: a matrix of indices may be the one that is copied.
+// what it gives of an index. copies_indices: a dense tensor of indices may be what is copied.
 DecomposedMod decompose_score_with_tables(const Mod& mod, bool copies_indices = true);
 // The same for kernels whose tiles of keys start where the digits do that tables are read by; no
 // tables where something else decides their places.
@@ -89,7 +89,7 @@ bool multiplies_by_one(const ir::Graph& graph, const ScoreParts& parts);
 // And nothing is added but what comes with products.
 bool are_products(const ir::Graph& graph, const ScoreParts& parts);
 // The 2-D key index of which most is the same for a whole row or column. The parts are those
-// without a index_2d.
+// without a 2-D key index.
 KeyIndex2d key_index_2d(const Mod& mod, const ScoreParts& parts_without);
 
 TabulatedValues tabulated_values(const DecomposedMod& decomposed);

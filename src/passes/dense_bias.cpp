@@ -16,7 +16,7 @@ DType dtype_of(const Mod& mod, NodeId read) {
     return mod.program.buffers[mod.program.graph[read].symbol].dtype;
 }
 
-bool is_dense_matrix(const Mod& mod, NodeId read) {
+bool is_dense_read(const Mod& mod, NodeId read) {
     const ir::Graph& graph = mod.program.graph;
     const ir::Node& node = graph[read];
     if (node.op != Op::read || node.operands.empty() || mod.counters[read] != ir::kNoNode)
@@ -33,13 +33,13 @@ bool is_dense_matrix(const Mod& mod, NodeId read) {
 } // namespace
 
 bool is_dense_bias(const Mod& mod, NodeId read) {
-    if (!is_dense_matrix(mod, read)) return false;
+    if (!is_dense_read(mod, read)) return false;
     const DType dtype = dtype_of(mod, read);
     return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
 }
 
-bool is_dense_matrix_of_indices(const Mod& mod, NodeId read) {
-    return is_dense_matrix(mod, read) && dtype_of(mod, read) == DType::i32;
+bool are_dense_indices(const Mod& mod, NodeId read) {
+    return is_dense_read(mod, read) && dtype_of(mod, read) == DType::i32;
 }
 
 NodeId dense_bias_of_score(const Mod& mod) {

@@ -13,9 +13,9 @@ namespace flexc::passes {
 bool is_dense_bias(const Mod& mod, ir::NodeId read);
 
 // The same of whole numbers of 32 bits: of which entry of a table each element reads, for one.
-bool is_dense_matrix_of_indices(const Mod& mod, ir::NodeId read);
+bool are_dense_indices(const Mod& mod, ir::NodeId read);
 
-// The matrix read that the score needs for each element, one with a gradient first; kNoNode for
+// The dense bias that the score needs for each element, one with a gradient first; kNoNode for
 // none.
 ir::NodeId dense_bias_of_score(const Mod& mod);
 

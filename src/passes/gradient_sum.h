@@ -30,7 +30,7 @@ enum class GradientSum : std::uint8_t {
 };
 // What a kernel does with whole tiles.
 struct TileSums {
-    int key_width = 0; // of that index_2d; 0 for none
+    int key_width = 0; // of that 2-D key index; 0 for none
     bool adds_bias_gradients = true;
     bool sums_tables = false; // where sums_tables() says that it may
     bool sums_grids = false;  // where sums_grids() says that it may
@@ -50,7 +50,7 @@ bool sums_shifts(const Mod& mod);
 int count_few_entries(const Mod& mod);
 // Whether they may sum these over parts of diagonals instead.
 bool sums_grids(const Mod& mod);
-// The width for which most gradients are summed by such a index_2d; 0 where none is.
+// The width for which most gradients are summed by such a 2-D key index; 0 where none is.
 int key_width_of_gradients(const Mod& mod);
 // Those that use kv // key_width alone, beside b, h and q, and those that use kv % key_width.
 std::vector<ir::NodeId> row_reads(const Mod& mod, int key_width);
@@ -61,9 +61,9 @@ bool are_columns_linear(const Mod& mod, int key_width);
 bool are_queries_linear(const Mod& mod, int key_width);
 // Whether all those reads are evenly spaced in both directions.
 bool are_reads_linear(const Mod& mod, int key_width);
-// What a backward kernel reads, and adds to, by a row or a column of keys as a index_2d.
+// What a backward kernel reads, and adds to, by a row or a column of a 2-D key index.
 struct Index2dReads {
-    int width = 0;                 // of the index_2d; 0: none
+    int width = 0;                 // of the 2-D key index; 0: none
     int by_row = 0, by_column = 0; // reads
     bool sums_columns = false;     // gradients of such
     bool sums_are_linear = false;  // in memory, from query to query

@@ -76,7 +76,7 @@ bool adds_elements_alone(const passes::DecomposedMod& decomposed) {
 Program::Program(passes::Mod mod, CompileOptions options, Target target)
     : mod_(std::move(mod)), options_(std::move(options)), target_(std::move(target)),
       decomposed_(passes::decompose_score(mod_)),
-      // Those who copy matrices know no block masks.
+      // Kernels that copy dense biases know no block masks.
       decomposed_with_tables_(
           passes::decompose_score_with_tables(mod_, !needs_block_mask_of(mod_))),
       decomposed_with_aligned_tables_(passes::decompose_score_with_aligned_tables(mod_)),

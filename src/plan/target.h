@@ -9,16 +9,16 @@
 namespace flexc::plan {
 
 struct Target {
-    std::string arch; // "sm_90a"
+    std::string arch; // as ptxas names it
     int number = 0;   // 90: compute capability times ten
-    // Code for it may use instructions that other architectures lack: "sm_90a", not "sm_90".
+    // Code for it may use instructions that other architectures lack: its name ends in "a".
     bool has_own_instructions = false;
 };
 Result<Target> target_of(std::string_view arch);
 
-// "sm_80", "sm_90a", ...: the target for a device of this compute capability times ten.
+// The name of the target for a device of this compute capability times ten.
 std::string arch_name(int number);
-// 90 from "sm_90a"; 0 when it is no such name.
+// That number from a name; 0 when it is none.
 int arch_number(std::string_view name);
 
 } // namespace flexc::plan

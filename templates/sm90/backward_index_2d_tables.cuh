@@ -63,7 +63,7 @@ class Index2dTables {
     }
 
   private:
-    // Bytes from one query, and row of the index_2d, to the next.
+    // Bytes from one query, and row of the 2-D key index, to the next.
     struct Table {
         unsigned long long first;
         int by_query, by_row;

@@ -84,8 +84,8 @@ struct ForwardLayout {
     static constexpr int kTaskBytes = 48;      // what the producer says about a tile of queries
     static constexpr int kLengthBytes = 32;    // and about its request, where queries are ragged
     static constexpr int kIndex2dUnitBytes = 128;
-    // The last operand of index_2d ends so much earlier than it would if the two halves of its
-    // columns, which are the same memory, lay side by side: compute-sanitizer sees it so.
+    // The last operand of the 2-D key index ends so much earlier than it would if the two halves of
+    // its columns, which are the same memory, lay side by side: compute-sanitizer sees it so.
     static constexpr int kIndex2dReach = 1024;
 
     RingLayout queries, keys, values, biases, tabulated, index_2d_rows, tables;
@@ -95,7 +95,7 @@ struct ForwardLayout {
     int key_blocks = 0;    // which tile a block mask chose, a word for each stage of keys
     int lengths = 0;       // of requests, one for each stage of queries
     int header_bytes = 0;  // all of these and the barriers
-    int index_2d_unit = 0; // what rows of index_2d are multiplied with, for eight keys
+    int index_2d_unit = 0; // what rows of the 2-D key index are multiplied with, for eight keys
     // Within a stage of queries, and of keys, where the columns for kinds of keys are.
     int kind_queries = 0, kind_keys = 0;
     int bytes = 0; // of everything
@@ -109,7 +109,7 @@ struct ForwardLayout {
     static FLEXC_SHARED constexpr int kind_panel(int kind_columns, int rows) {
         return kind_columns == 0 ? 0 : rows * kRowBytes;
     }
-    // Of a query and a row of index_2d: an operand, or a float.
+    // Of a query and a row of the 2-D key index: an operand, or a float.
     static FLEXC_SHARED constexpr int addend_bytes(bool are_operands) {
         return are_operands ? 16 : 4;
     }

@@ -1,4 +1,4 @@
-// How values use keys as a grid, against their values at every key.
+// How values use a 2-D key index, against their values at every key.
 #include <map>
 
 #include <doctest/doctest.h>

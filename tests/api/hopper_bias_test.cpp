@@ -1,4 +1,4 @@
-// Matrices of biases in Hopper's forward: those that TMA takes, and others. Skipped
+// Dense biases in Hopper's forward: those that TMA takes, and others. Skipped
 // unless asked for, because they need that GPU: tests/gpu runs them.
 #include <limits>
 
@@ -28,7 +28,7 @@ Case biased(const std::string& type, const std::string& dims, const std::string&
 
 TEST_SUITE_BEGIN("hopper");
 
-TEST_CASE("matrices of biases in any order of dimensions" * doctest::skip()) {
+TEST_CASE("dense biases in any order of dimensions" * doctest::skip()) {
     const std::pair<const char*, const char*> places[] = {
         {"H, Q_LEN, KV_LEN", "h, q_idx, kv_idx"}, {"B, H, Q_LEN, KV_LEN", "b, h, q_idx, kv_idx"},
         {"Q_LEN, H, KV_LEN", "q_idx, h, kv_idx"}, {"B, Q_LEN, 3, KV_LEN", "b, q_idx, 1, kv_idx"},
@@ -42,7 +42,7 @@ TEST_CASE("matrices of biases in any order of dimensions" * doctest::skip()) {
     }
 }
 
-TEST_CASE("matrices of biases of any type" * doctest::skip()) {
+TEST_CASE("dense biases of any type" * doctest::skip()) {
     for (const char* type : {"bf16", "f16", "f32"})
         for (const int head_dim : {64, 80, 128, 192, 256}) {
             Case one = biased(type, "H, Q_LEN, KV_LEN", "h, q_idx, kv_idx");
@@ -52,7 +52,7 @@ TEST_CASE("matrices of biases of any type" * doctest::skip()) {
         }
 }
 
-TEST_CASE("matrices of biases that hide keys, or are large" * doctest::skip()) {
+TEST_CASE("dense biases that hide keys, or are large" * doctest::skip()) {
     Case one = biased("bf16", "H, Q_LEN, KV_LEN", "h, q_idx, kv_idx");
     const auto key = [&](std::int64_t position) { return position % one.kv_len; };
     const auto query = [&](std::int64_t position) { return position / one.kv_len % one.q_len; };
@@ -70,7 +70,7 @@ TEST_CASE("matrices of biases that hide keys, or are large" * doctest::skip()) {
     check_on_gpu(one);
 }
 
-TEST_CASE("matrices of biases beside other addends" * doctest::skip()) {
+TEST_CASE("dense biases beside other addends" * doctest::skip()) {
     const std::string bias = "buffer bias: bf16[H, Q_LEN, KV_LEN]\nscore_mod = ";
     for (const char* score : {"score + bias[h, q_idx, kv_idx] * (h + 1) - 0.5",
                               "score - 2 * bias[h, q_idx, kv_idx] + (kv_idx - q_idx) * 0.01",
@@ -85,7 +85,7 @@ TEST_CASE("matrices of biases beside other addends" * doctest::skip()) {
     }
 }
 
-TEST_CASE("a part of the queries of a matrix of biases" * doctest::skip()) {
+TEST_CASE("a part of the queries of a dense bias" * doctest::skip()) {
     Case one = biased("bf16", "H, Q_LEN, KV_LEN", "h, q_idx, kv_idx");
     one.q_offset = 13;
     check_on_gpu(one);

@@ -14,7 +14,7 @@ TEST_SUITE_BEGIN("hopper");
 
 // Most queries see several rows of the grid: where all that they see is one row, its gradient is 0,
 // and what is left is how dS was rounded.
-TEST_CASE("keys as a grid" * doctest::skip()) {
+TEST_CASE("a 2-D key index" * doctest::skip()) {
     constexpr int kHeadDims[] = {64, 80, 128};
     const std::string masks[] = {"", "mask_mod = q_idx + 150 >= kv_idx",
                                  "mask_mod = abs(q_idx - kv_idx) < 200",
@@ -49,7 +49,7 @@ TEST_CASE("keys as a grid" * doctest::skip()) {
 }
 
 // Rows of what is summed over a grid may be one piece of memory, pieces of their own, or neither.
-TEST_CASE("keys as a grid of whole rows in a tile" * doctest::skip()) {
+TEST_CASE("a 2-D key index whose rows are whole in a tile" * doctest::skip()) {
     const std::pair<std::string, std::string> buffers[] = {
         {"B, H, Q_LEN, W", "b, h, q_idx, kv_idx % W"},
         {"H, Q_LEN, W", "h, q_idx, kv_idx % W"},
@@ -87,7 +87,7 @@ TEST_CASE("keys as a grid of whole rows in a tile" * doctest::skip()) {
         }
 }
 
-TEST_CASE("keys as a grid, in other mods" * doctest::skip()) {
+TEST_CASE("a 2-D key index, in other mods" * doctest::skip()) {
     const std::string tables = "buffer s: f32[B, H, Q_LEN, N] grad\n"
                                "buffer t: bf16[H, Q_LEN, M] grad\n";
     const std::string texts[] = {

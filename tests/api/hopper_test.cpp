@@ -353,7 +353,7 @@ TEST_CASE("heads wider than 128: mods" * doctest::skip()) {
             check_wide(d, dv, DType::bf16, mod + kMasks[++turn % 5]);
 }
 
-TEST_CASE("matrices of biases, in whole chunks of memory and not" * doctest::skip()) {
+TEST_CASE("dense biases, in whole chunks of memory and not" * doctest::skip()) {
     for (const char* type : {"bf16", "f16", "f32"})
         for (const auto& [q_len, kv_len] : {std::pair{150, 264}, {128, 260}, {40, 131}}) {
             Case one = {.text = "buffer bias: " + std::string(type) +

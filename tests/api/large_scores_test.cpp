@@ -44,7 +44,7 @@ Case sized(const char* text, DType dtype, int head_dim) {
     return one;
 }
 
-// Matrices of biases that hide all keys of some rows, as models with additive masks have.
+// Dense biases that hide all keys of some rows, as models with additive masks have.
 Case masked_by_bias(DType dtype, int head_dim, const char* type, double hidden) {
     Case one = sized("", dtype, head_dim);
     one.text = std::string("buffer bias: ") + type +

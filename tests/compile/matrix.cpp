@@ -187,14 +187,14 @@ std::vector<KernelCase> compile_matrix() {
     for (const int head_dim : {80, 128})
         cases.push_back(hopper_backward(KernelKind::backward_fused, "floats_and_rows",
                                         floats_and_rows, head_dim, head_dim));
-    // Keys as a grid, beside sums of queries.
+    // A 2-D key index, beside sums of queries.
     const std::string index_2d_and_rows =
         "buffer s: bf16[B, H, Q_LEN, ROWS] grad\nbuffer t: bf16[B, H, Q_LEN, 16] grad\n"
         "buffer r: f32[Q_LEN] grad\nbuffer c: f32[KV_LEN]\nscore_mod = score + "
         "s[b, h, q_idx, kv_idx // 16] + t[b, h, q_idx, kv_idx % 16] + r[q_idx] * c[kv_idx]\n";
     cases.push_back(
         hopper_backward(KernelKind::backward_fused, "2d_and_rows", index_2d_and_rows, 128, 128));
-    // Keys as a grid, whose rows are whole tiles and are not.
+    // Whose rows are whole tiles and are not.
     for (const char* width : {"64", "14"}) {
         const std::string name = std::string("decomposed_") + width;
         const std::string text = std::string("buffer rel_h: bf16[B, H, Q_LEN, ROWS] grad\n"

@@ -1,4 +1,4 @@
-// Sums of dS over keys as a index_2d, as backward_sm90.cu adds them to gradients of buffers: run on
+// Sums of dS over a 2-D key index, as backward_sm90.cu adds them to gradients of buffers: run on
 // the host for every thread in turn, against sums element by element.
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Logits and softmax of forward_sm90.cu, run on the host for every thread of a warp in turn: what
-// is staged for keys as a index_2d, and what is computed before for keys and distances, has to add
+// is staged for a 2-D key index, and what is computed before for keys and distances, has to add
 // up to the score mod of each element.
 #include <algorithm>
 #include <array>
@@ -141,7 +141,7 @@ extern "C" void run(const unsigned long long* words, const sm90::KernelArguments
 
 struct Case {
     std::string text;
-    int width;         // of the index_2d; 0 for none
+    int width;         // of the 2-D key index; 0 for none
     double spread = 1; // of products
 };
 

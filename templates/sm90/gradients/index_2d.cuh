@@ -61,8 +61,8 @@ struct Index2dSums {
             if (to != nullptr) flexc_accumulate(to, sum);
         });
     }
-    // To kCount neighbouring columns of the index_2d, from that of `key` on: together where they
-    // lie side by side in memory.
+    // To kCount neighbouring columns of the 2-D key index, from that of `key` on: together where
+    // they lie side by side in memory.
     template <int kCount>
     __device__ void put_columns(int query, int key, const float (&sums)[kCount]) const {
         bool is_zero = true;
@@ -141,8 +141,8 @@ struct Index2dSums {
             add_columns(tile, tile_query, warp);
     }
 
-    // A lane has eight columns of the index_2d, counted from the tile's first key, of one of as
-    // many queries as fit in a warp.
+    // A lane has eight columns of the 2-D key index, counted from the tile's first key, of one of
+    // as many queries as fit in a warp.
     __device__ void add_chunks(unsigned tile, int tile_query, int begin, int count) const {
         constexpr int kChunks = (kKeyWidth + 7) / 8, kTileChunks = mod::kKeyTile / 8;
         constexpr int kLanes = kChunks < kTileChunks ? kChunks : kTileChunks; // of a query
@@ -210,7 +210,7 @@ struct Index2dSums {
         }
     }
 
-    // A lane has a column of the index_2d, counted from the tile's first key.
+    // A lane has a column of the 2-D key index, counted from the tile's first key.
     __device__ void add_columns(unsigned tile, int tile_query, int warp) const {
         constexpr int kRounds = (mod::kKeyTile + kKeyWidth - 1) / kKeyWidth; // keys of a column
         constexpr int kInFlight =

@@ -116,8 +116,8 @@ class Index2dMma {
     __device__ void add_queries(unsigned d_scores, int first, int query) const {
         const int g = lane() / 4, t = lane() % 4;
         const B halves[2] = {columns_of(0), columns_of(1)};
-        // Sixteen keys at a time: all rows of the index_2d, then the next columns. The next are
-        // loaded before these are multiplied.
+        // Sixteen keys at a time: all rows of the 2-D key index, then the next columns. The next
+        // are loaded before these are multiplied.
         constexpr int kAhead = 2, kTiles = mod::kKeyTile / 16;
         A tiles[kAhead + 1];
         const unsigned rows = d_scores + (first_query_ + first + lane() % 16) * kRowBytes;

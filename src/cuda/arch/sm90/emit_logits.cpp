@@ -55,7 +55,7 @@ std::string from_float(const Layout& layout, NodeId id, const std::string& text)
     return text;
 }
 
-bool is_index_matrix(const passes::Mod& mod, NodeId read) {
+bool are_dense_indices(const passes::Mod& mod, NodeId read) {
     return read != kNoNode && mod.program.graph[read].type == ir::Type::integer;
 }
 
@@ -222,7 +222,7 @@ std::string emit_logit_constants(const plan::KernelConfig& config, const passes:
     constant("kBandHasLow",
              !band.low.empty() || (band.clamps && band.clamps->first_least != ir::kNoNode));
     constant("kHasKeyIndex2d", config.key_width != 0);
-    constant("kHeadsShareBias", is_index_matrix(mod, parts.bias_read) &&
+    constant("kHeadsShareBias", are_dense_indices(mod, parts.bias_read) &&
                                     !mod.dependence[parts.bias_read].has(analysis::Dependence::h));
     text += formatted("constexpr int kKeyWidth = {};\n",
                       config.key_width == 0 ? config.key_tile : config.key_width);

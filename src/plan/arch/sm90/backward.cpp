@@ -308,7 +308,7 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     else if (tile.table_words > 0)
         config.reason += ", gradients of tables in shared memory";
     if (config.key_width != 0)
-        config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";
+        config.reason += ", a 2-D key index of " + std::to_string(config.key_width) + " columns";
     if (tile.bias_stages > 0) config.reason += "; biases through shared memory";
     if (at + static_cast<std::size_t>(tile.saving_forms) >= register_forms(request).size())
         config.reason += "; larger tiles spilled registers or serialised products";

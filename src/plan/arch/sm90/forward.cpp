@@ -12,7 +12,7 @@
 namespace flexc::plan::sm90 {
 namespace {
 
-// Best first, but for turns. Three warpgroups share each load of keys where the output leaves them
+// Best first. Three warpgroups share each load of keys where the output leaves them
 // registers.
 constexpr std::array kForwardShapes = {
     ForwardSchedule{3, 128, 2, true}, ForwardSchedule{3, 112, 2, true},
@@ -22,7 +22,7 @@ constexpr std::array kForwardShapes = {
     ForwardSchedule{2, 64, 1, true},  ForwardSchedule{2, 48, 1, true},
     ForwardSchedule{2, 64, 1, false}, ForwardSchedule{2, 48, 1, false},
 };
-// For keys as a index_2d. What repeats from row to row leaves three warpgroups registers for short
+// For a 2-D key index. What repeats from row to row leaves three warpgroups registers for short
 // tiles.
 constexpr std::array kIndex2dShapes = {
     ForwardSchedule{3, 64, 2, true},  ForwardSchedule{2, 128, 2, true},
@@ -49,7 +49,7 @@ enum class Reads : std::uint8_t {
 int bias_bytes_of(const KernelRequest& request, Reads reads) {
     switch (reads) {
     case Reads::by_kinds: return 0;
-    case Reads::from_aligned_tables: return 0; // they have no matrix beside them
+    case Reads::from_aligned_tables: return 0; // they have no dense bias beside them
     case Reads::from_tables: return request.bias_bytes_with_tables;
     case Reads::with_shifts: return 0; // among the shifted reads
     case Reads::plain:
@@ -358,7 +358,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     }
     if (reads == Reads::by_index_2d) {
         config.key_width = request.key_index_2d.width;
-        config.reason += ", keys as a grid of " + std::to_string(config.key_width) + " columns";
+        config.reason += ", a 2-D key index of " + std::to_string(config.key_width) + " columns";
     }
     return config;
 }
