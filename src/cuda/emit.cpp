@@ -337,8 +337,9 @@ class Emitter {
         return body.offset_part(read, passes::ArgumentSlot::Kind::buffer_stride, place);
     }
 
-    void at_place(Place place, const std::string& signature) {
-        Body body(layout_, place, "");
+    // What a place knows, as the function that finds it returns it.
+    Body place_body(Place place, std::string access) const {
+        Body body(layout_, place, std::move(access));
         const std::vector<NodeId>& kept = layout_.kept(place);
         body.compute(kept);
         std::string fields;
@@ -351,16 +352,26 @@ class Emitter {
             if (const std::string part = offset_part(body, read, place); !part.empty())
                 fields += (fields.empty() ? "" : ", ") + part;
         body.line("return {" + fields + "};");
-        text_ += device_function(signature, body);
+        return body;
+    }
+
+    void at_place(Place place, std::string_view type, std::string_view name,
+                  const std::string& parameters) {
+        const Body body = place_body(place, "");
+        const bool is_of_elements = place == Place::row || place == Place::column;
+        if (is_of_elements && has_score_mod() && body.instructions() > plan::kMostOfPosition)
+            text_ += called_place_function(type, name, parameters, place_body(place, "at."));
+        else
+            text_ += device_function(formatted("{} {}({})", type, name, parameters), body);
     }
 
     void places() {
         const std::string head = "const Arguments& arguments, const Launch& launch";
         const std::string tail = formatted("{}, const Head& head, {}", head, kHeadParameters);
-        at_place(Place::launch, "Launch at_launch(const Arguments& arguments)");
-        at_place(Place::head, formatted("Head at_head({}, {})", head, kHeadParameters));
-        at_place(Place::row, formatted("Row at_row({}, int q)", tail));
-        at_place(Place::column, formatted("Column at_column({}, int kv)", tail));
+        at_place(Place::launch, "Launch", "at_launch", "const Arguments& arguments");
+        at_place(Place::head, "Head", "at_head", formatted("{}, {}", head, kHeadParameters));
+        at_place(Place::row, "Row", "at_row", tail + ", int q");
+        at_place(Place::column, "Column", "at_column", tail + ", int kv");
     }
 
     void band() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <numbers>
 #include <optional>
@@ -103,9 +104,11 @@ std::string part_name(Place place, std::string_view part, NodeId read) {
     return formatted("{}.{}_{}", passes::name(place), part, read);
 }
 
+// What values of an element are written with.
+constexpr std::string_view kAt = "at.";
+
 // The text with each value of `at` replaced by a name, and the values in the order of their names.
 std::pair<std::string, std::vector<std::string>> without_at(const std::string& text) {
-    constexpr std::string_view kAt = "at.";
     const auto is_name = [](char c) {
         return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
     };
@@ -625,19 +628,20 @@ std::string Body::offset(NodeId read, Kind stride) const {
     return "(" + result + ")";
 }
 
-std::string element_function(std::string_view type, std::string_view name,
-                             std::string_view parameter, const Body& body,
-                             int instructions_beside) {
-    const std::string more = parameter.empty() ? "" : formatted(", float {}", parameter);
-    const std::string signature = formatted("{} {}(const At& at{})", type, name, more);
-    if (body.instructions() + instructions_beside <= plan::kMostWrittenOut)
-        return device_function(signature, body);
+namespace {
+
+// A function that is not inlined, and one with this signature that calls it with the values that it
+// needs of `at`, which `written` makes of their names, and with a float, unless `parameter` is "".
+std::string called_function(std::string_view type, std::string_view name,
+                            std::string_view signature, std::string_view parameter,
+                            const Body& body,
+                            const std::function<std::string(std::string)>& written) {
     const auto [text, values] = without_at(body.statements());
     std::vector<std::string> types, parameters, arguments;
     for (std::size_t i = 0; i < values.size(); ++i) {
         types.push_back(formatted("typename T{}", i));
         parameters.push_back(formatted("T{0} at{0}", i));
-        arguments.push_back(values[i]);
+        arguments.push_back(written(values[i]));
     }
     if (!parameter.empty()) {
         parameters.push_back(formatted("float {}", parameter));
@@ -648,6 +652,33 @@ std::string element_function(std::string_view type, std::string_view name,
                      types.empty() ? "" : formatted("template <{}>\n", joined(types, ", ")), type,
                      name, joined(parameters, ", "), text, signature, name,
                      joined(arguments, ", "));
+}
+
+} // namespace
+
+std::string element_function(std::string_view type, std::string_view name,
+                             std::string_view parameter, const Body& body,
+                             int instructions_beside) {
+    const std::string more = parameter.empty() ? "" : formatted(", float {}", parameter);
+    const std::string signature = formatted("{} {}(const At& at{})", type, name, more);
+    if (body.instructions() + instructions_beside <= plan::kMostWrittenOut)
+        return device_function(signature, body);
+    return called_function(type, name, signature, parameter, body,
+                           [](std::string value) { return value; });
+}
+
+std::string called_place_function(std::string_view type, std::string_view name,
+                                  std::string_view parameters, const Body& body) {
+    return called_function(type, name, formatted("{} {}({})", type, name, parameters), "", body,
+                           [](const std::string& value) {
+                               std::string text = value;
+                               for (std::size_t at = 0; (at = text.find(kAt, at)) != text.npos;)
+                                   if (at == 0 || text[at - 1] == '[')
+                                       text.erase(at, kAt.size());
+                                   else
+                                       ++at;
+                               return text;
+                           });
 }
 
 std::string device_function(std::string_view signature, const Body& body) {

@@ -199,6 +199,10 @@ std::string device_function(std::string_view signature, const Body& body);
 std::string element_function(std::string_view type, std::string_view name,
                              std::string_view parameter, const Body& body,
                              int instructions_beside = 0);
+// A function of a place before the element that calls one which is not inlined. The body is written
+// with "at." before what the parameters name.
+std::string called_place_function(std::string_view type, std::string_view name,
+                                  std::string_view parameters, const Body& body);
 // Drops brackets around the whole text.
 std::string unbracketed(std::string text);
 std::string real_literal(double value);

@@ -14,6 +14,10 @@ namespace flexc::plan {
 // over what is written out, so that a longer function is compiled once, and called.
 constexpr int kMostWrittenOut = 100;
 
+// Instructions of what is found once for a key or a query, up to which kernels of modified scores
+// write it out for each that a thread has of a tile. The library's mods have at most 172.
+constexpr int kMostOfPosition = 180;
+
 // Bytes that may spill where what is computed for an element takes far longer than they do, or the
 // generic kernel is all that would follow.
 constexpr int kSpillsOfLong = 128;

@@ -94,6 +94,29 @@ TEST_CASE("candidates are compiled until one does not spill, two at once where t
         }
 }
 
+TEST_CASE("where elements are added one by one, spills that no form saves lead to another family") {
+    plan::KernelRequest request;
+    request.kind = plan::KernelKind::backward_fused;
+    request.arch = 90;
+    request.head_dim = request.head_dim_v = 128;
+    request.has_score_mod = request.adds_elements = true;
+    const std::vector<KernelConfig> candidates = plan::candidates(request);
+    const auto generic = static_cast<std::size_t>(
+        std::ranges::find_if(
+            candidates,
+            [&](const KernelConfig& one) { return one.family != candidates.front().family; }) -
+        candidates.begin());
+    REQUIRE(generic > 2);
+    REQUIRE(generic < candidates.size());
+    for (const auto& [spills, next] : {std::pair{8, std::size_t{1}}, {100, generic}}) {
+        std::vector<Outcome> outcomes(candidates.size());
+        outcomes.front().spills = spills;
+        Made made(outcomes);
+        CHECK(choose(candidates, made, false).at == next);
+        CHECK(made.asked() == std::vector<std::size_t>{0, next});
+    }
+}
+
 TEST_CASE("two candidates that are compiled at once wait for nobody") {
     const std::vector<KernelConfig> candidates = backward(128);
     std::mutex mutex;

@@ -192,6 +192,37 @@ TEST_CASE("what is long for an element is a function that is not inlined") {
     }
 }
 
+TEST_CASE("what is long for a key is a function that is not inlined, where scores are modified") {
+    const auto program = [](int length, const char* rest) {
+        std::string text = "buffer at: f32[H, Q_LEN, N]\n"
+                           "buffer doc: i64[N]\nfn of_key(kv) {\n  x = kv + 4 % KV_LEN\n";
+        for (int i = 0; i < length; ++i)
+            text += "  x = x * doc[x % N] % KV_LEN\n";
+        return text + "  x\n}\n" + rest;
+    };
+    const char* score = "score_mod = score + at[h, q_idx, of_key(kv_row) % N]\n";
+    const char* mask = "mask_mod = q_idx >= of_key(kv_idx)\n";
+    for (const auto kind : {plan::KernelKind::forward, plan::KernelKind::backward_fused}) {
+        CHECK(!has(text_of(program(0, score), kind), "long_at_column"));
+        CHECK(!has(text_of(program(12, mask), kind), "long_at_column"));
+        const std::string text = text_of(program(12, score), kind);
+        const std::size_t begin = text.find("Column long_at_column(");
+        REQUIRE(begin != std::string::npos);
+        const std::string function = text.substr(begin, text.find("\n}\n", begin) - begin);
+        CHECK(has(function, "flexc_floor_modulo("));
+        // Values alone: an address would keep what is behind it in memory.
+        CHECK(!has(function, "at."));
+        CHECK(!has(function, "Arguments"));
+        // The caller has no `at`.
+        const std::size_t caller = text.find("Column at_column(", begin);
+        REQUIRE(caller != std::string::npos);
+        const std::string call = text.substr(caller, text.find("\n}\n", caller) - caller);
+        CHECK(has(call, "return long_at_column("));
+        CHECK(has(call, "arguments.doc_data"));
+        CHECK(!has(call, "at."));
+    }
+}
+
 TEST_CASE("literals are exact") {
     using cuda::CType;
     CHECK(cuda::real_literal(1) == "1.0f");

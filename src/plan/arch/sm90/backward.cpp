@@ -264,14 +264,22 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.has_block_mask = request.has_block_mask;
     config.owns_keys = true;
     const bool is_last = at + 1 == all.size();
+    // A few words cost some percent, and the generic kernel has half the speed, but for where
+    // memory adds up elements.
+    const bool adds_elements =
+        (request.adds_elements ||
+         ((request.sums_tables || request.borrows > 0) && tile.table_words == 0)) &&
+        config.key_width == 0;
     // What spills little is as fast in a form that saves registers; what spills much, with smaller
-    // tiles.
-    constexpr int kSavable = 128;
+    // tiles, or with the generic kernel where only a form without spills is better than that.
+    constexpr int kSavable = 128, kSavableOfElements = 64;
     config.saving_forms = tile.saving_forms;
     const bool comes_again = config.saving_forms > 0;
     const bool has_smaller = at + static_cast<std::size_t>(config.saving_forms) + 1 < all.size();
-    config.savable_spills =
-        has_smaller && !tile.has_dense_bias() ? kSavable : std::numeric_limits<int>::max();
+    config.savable_spills = adds_elements ? kSavableOfElements
+                            : has_smaller && !tile.has_dense_bias()
+                                ? kSavable
+                                : std::numeric_limits<int>::max();
     // The warps beside the MMAs spilled up to 24 bytes in what was tried.
     constexpr int kMostBeside = 32;
     const bool precedes_beside = all.size() > at + 1 && tile.saves_registers == 0 &&
@@ -279,12 +287,6 @@ KernelConfig fused(const KernelRequest& request, const std::vector<FusedTile>& a
     config.beside_spills = precedes_beside && config.saving_forms > 1 && request.has_score_mod
                                ? kMostBeside
                                : std::numeric_limits<int>::max();
-    // A few words cost some percent, and the generic kernel has half the speed, but for where
-    // memory adds up elements.
-    const bool adds_elements =
-        (request.adds_elements ||
-         ((request.sums_tables || request.borrows > 0) && tile.table_words == 0)) &&
-        config.key_width == 0;
     // What is computed for an element takes longer than so few bytes, and forms seldom help.
     constexpr int kSpillsOfLarge = 64;
     // What sums tables spills in the warps that do, which no form helps.

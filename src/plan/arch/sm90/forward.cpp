@@ -308,6 +308,10 @@ std::string of_kinds(const KernelRequest& request, Reads reads, int columns) {
     return why.empty() ? "" : ", no products by " + kinds + ": " + why;
 }
 
+bool computes_much(const KernelRequest& request) {
+    return request.element_instructions > kFewInstructions;
+}
+
 KernelConfig configured(const KernelRequest& request, const ForwardSchedule& schedule,
                         Reads reads) {
     KernelConfig config;
@@ -332,10 +336,12 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
     config.has_block_mask =
         request.has_block_mask && sizes.bias_bytes == 0 && sizes.shifted_bytes == 0;
     // Reads element by element take far longer than these.
-    constexpr int kSpillsOfShifts = 64;
+    constexpr int kSpillsOfShifts = 64, kSpillsOfTables = 16;
     config.tolerated_spills = request.is_long               ? kSpillsOfLong
                               : reads == Reads::with_shifts ? kSpillsOfShifts
-                                                            : 0;
+                              : reads == Reads::from_tables && computes_much(request)
+                                  ? kSpillsOfTables
+                                  : 0;
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");
     if (request.key_kinds != 0) config.reason += of_kinds(request, reads, sizes.kind_columns);
@@ -372,10 +378,13 @@ bool suits_kinds(const KernelRequest& request, const ForwardSchedule& shape) {
 
 bool suits_tables(const KernelRequest& request, const ForwardSchedule& shape) {
     // What is computed for elements leaves too few registers.
-    const bool computes_much = request.element_instructions > kFewInstructions;
     if (request.computes_table_indices &&
-        (shape.consumers == 3 || (computes_much && !request.copies_table_indices)))
+        (shape.consumers == 3 || (computes_much(request) && !request.copies_table_indices)))
         return false;
+    // What is written out for a warp's keys, with tables on chip and in memory: more takes several
+    // times as long to compile, and spills.
+    constexpr int kMostInstructions = 5600;
+    if (request.element_instructions * shape.key_tile > kMostInstructions) return false;
     return !request.table_entries.empty() && table_words(request, shape, Reads::from_tables) &&
            suits(request, shape, Reads::from_tables);
 }
