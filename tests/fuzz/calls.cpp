@@ -379,10 +379,13 @@ class Session : private CallStatus {
             must_fail = change_plan(arguments_, sizes, options, cap, buffers);
         else if (bytes_.chance(40))
             buffers.clear();
+        const flexc_plan_options* const given = is_usual ? &options : arguments_.given(options);
+        // What was changed may lie behind the end of an older struct.
+        must_fail = must_fail && given->struct_size >= sizeof options;
         flexc_plan* plan = nullptr;
-        const auto status = flexc_plan_create(
-            kernels_[at].kernel, is_usual ? &sizes : arguments_.given(sizes), buffers.data(),
-            buffers.size(), nullptr, is_usual ? &options : arguments_.given(options), &plan, out());
+        const auto status =
+            flexc_plan_create(kernels_[at].kernel, is_usual ? &sizes : arguments_.given(sizes),
+                              buffers.data(), buffers.size(), nullptr, given, &plan, out());
         if (must_fail) refused(status, "a plan that cannot be");
         if (is_usual) accepted(status, "a plan");
         const bool ok = done(status);

@@ -449,6 +449,19 @@ TEST_CASE("a long program keeps tiles that spill some words") {
         }
 }
 
+TEST_CASE("elements that compute much and read tables on chip have short tiles, which may spill") {
+    KernelRequest request = forward(90, DType::bf16, 64, 64, true);
+    request.table_entries = {64};
+    for (const int instructions : {10, 69}) {
+        CAPTURE(instructions);
+        request.element_instructions = instructions;
+        const KernelConfig config = first(request);
+        REQUIRE(config.specialized->stages_tables());
+        CHECK((config.key_tile >= 112) == (instructions == 10));
+        CHECK(config.tolerated_spills == (instructions == 10 ? 0 : 16));
+    }
+}
+
 TEST_CASE("a forward that spills more than the next smaller tile saves passes it over") {
     const std::vector<KernelConfig> all = of_hopper(forward(90, DType::bf16, 128, 128, true));
     REQUIRE(all.size() == 3);
