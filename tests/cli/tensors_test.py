@@ -36,6 +36,17 @@ class BadTensors(CommandTest):
                                "did you mean 'slopes'?")
         self.assertIn("slopes", message)
 
+    def test_many_extra(self):
+        message = self.refused(self.changed(**{f"n{i}": ("F32", (1,), floats(1)) for i in range(2000)}),
+                               "not expected", "and 1980 more of these")
+        self.assertEqual(message.count("not expected"), 20)
+
+    def test_names_that_a_terminal_would_obey(self):
+        for name in ["a\x1b[31m", "a\nflexc: error: all is well", "a\x7f", "n" * 1025]:
+            with self.subTest(name=name):
+                message = self.refused(self.changed(**{name: ("F32", (1,), floats(1))}), "the name of a tensor")
+                self.assertNotIn(name, message)
+
     def test_wrong_shape(self):
         self.refused(self.changed(slopes=("F32", (3,), floats(3))), "'slopes'", "f32 [3]", "f32 [H] = [2]")
         self.refused(self.changed(slopes=("F32", (1, 2), floats(2))), "'slopes'", "1 dimension")

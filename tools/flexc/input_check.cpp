@@ -17,19 +17,26 @@ class Problems {
     template <typename... Arguments>
     void add(std::string_view tensor, fmt::format_string<Arguments...> text,
              Arguments&&... arguments) {
+        if (++count_ > kMostLines) return;
         lines_.push_back(formatted("{}: tensor '{}': {}", file_.path(), tensor,
                                    formatted(text, std::forward<Arguments>(arguments)...)));
     }
     void throw_if_any() const {
-        if (!lines_.empty()) {
-            fail(joined(lines_, "\nflexc: error: "));
+        if (lines_.empty()) return;
+        std::string text = joined(lines_, "\nflexc: error: ");
+        if (count_ > kMostLines) {
+            text += formatted("\nand {} more of these", count_ - kMostLines);
         }
+        fail(text);
     }
     const TensorFile& file() const { return file_; }
 
   private:
+    static constexpr std::size_t kMostLines = 20; // a file may have any number of tensors
+
     const TensorFile& file_;
     std::vector<std::string> lines_;
+    std::size_t count_ = 0;
 };
 
 std::string type_and_shape(DType dtype, std::span<const std::int64_t> shape) {

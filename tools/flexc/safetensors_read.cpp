@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -71,6 +72,18 @@ class DuplicateFinder : public json::json_sax_t {
     std::vector<std::set<std::string>> open_;
 };
 
+// Whether a name may stand in a message: on a terminal, control characters could do anything.
+bool is_printable(std::string_view tensor_name) {
+    constexpr std::size_t kMostBytes = 1024;
+    return tensor_name.size() <= kMostBytes && std::ranges::none_of(tensor_name, [](char c) {
+               return std::iscntrl(static_cast<unsigned char>(c)) != 0;
+           });
+}
+
+Error unprintable() {
+    return bad("the name of a tensor has control characters, or more than 1,024 bytes");
+}
+
 // Unsigned, and small enough that sums of them cannot wrap.
 std::optional<std::uint64_t> count_of(const json& value) {
     if (!value.is_number_unsigned()) {
@@ -103,16 +116,15 @@ Result<void> read_shape(const json& value, TensorEntry& entry) {
 }
 
 Result<void> read_type(const json& value, TensorEntry& entry) {
-    const auto text = value.is_string() ? value.get<std::string>() : value.dump();
     for (const auto& type : kTypes) {
-        if (type.text == text) {
+        if (value == type.text) {
             entry.dtype = type.dtype;
             return {};
         }
     }
     return bad(
         formatted("tensor '{}': type {}, expected one of F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL",
-                  entry.name, text));
+                  entry.name, value.dump()));
 }
 
 std::optional<std::uint64_t> byte_count(const TensorEntry& entry) {
@@ -234,7 +246,9 @@ Result<std::vector<TensorEntry>> parse_header(std::string_view header, std::uint
     DuplicateFinder finder;
     const bool well_formed = json::sax_parse(header.begin(), header.end(), &finder);
     if (!finder.duplicate.empty()) {
-        return bad(formatted("tensor '{}': the header names it twice", finder.duplicate));
+        return is_printable(finder.duplicate)
+                   ? bad(formatted("tensor '{}': the header names it twice", finder.duplicate))
+                   : unprintable();
     }
     const auto root =
         well_formed ? json::parse(header.begin(), header.end(), nullptr, false) : json();
@@ -245,6 +259,9 @@ Result<std::vector<TensorEntry>> parse_header(std::string_view header, std::uint
     for (const auto& [key, value] : root.items()) {
         if (key == "__metadata__") {
             continue;
+        }
+        if (!is_printable(key)) {
+            return unprintable();
         }
         auto entry = read_entry(key, value, data_bytes);
         if (!entry) {
