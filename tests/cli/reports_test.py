@@ -113,7 +113,7 @@ class Reports(CommandTest):
             self.assertIn(key, value)
         self.assertAlmostEqual(value["visible_fraction"], 65 / 128, places=6)
         self.assertEqual(value["fills"], {"slopes": "normal:0.1"})
-        for key in ["launch_ms", "update_ms"]:  # of GPUs, of requests
+        for key in ["launch_ms", "update_ms", "update_host_ms", "update_on_device_ms"]:  # of GPUs, of requests
             self.assertIsNone(value[key], key)
 
     @needs_cpu
@@ -187,6 +187,7 @@ class Reports(CommandTest):
             value = json.loads(text)
             self.assertGreater(value["forward_ms"], 0)
             self.assertGreater(value["update_ms"], 0)
+            self.assertIsNone(value["update_on_device_ms"])
             self.assertAlmostEqual(value["visible_fraction"], (2 * 30 + sum(range(11, 21))) / (12 * 30), places=6)
 
     def test_bench_times_what_launches_take_of_the_host(self):
@@ -197,7 +198,9 @@ class Reports(CommandTest):
         value = json.loads(self.expect(0, "bench", "causal", "--shape", "4,2,64", "--requests", "3x1@100",
                                        "--page-size", "16", "--device", "cuda", "--json"))
         self.assertGreater(value["launch_ms"], 0)
-        self.assertEqual(value["update_ms"], 1, "each time of this driver's events")
+        self.assertGreater(value["update_host_ms"], 0)
+        for key in ["update_ms", "update_on_device_ms"]:
+            self.assertEqual(value[key], 1, "each time of this driver's events")
 
     @needs_cpu
     def test_bench_counts_what_is_visible(self):

@@ -201,6 +201,28 @@ void AttentionCall::prepare(bool backward) {
     plan();
 }
 
+void AttentionCall::copy_lengths() {
+    const auto copy = [&](const std::vector<std::int32_t>& numbers, TensorView& view) {
+        if (numbers.empty()) {
+            return;
+        }
+        const std::array shape = {static_cast<std::int64_t>(numbers.size())};
+        length_arrays_.push_back(
+            make("lengths", DType::i32, shape, std::as_bytes(std::span(numbers))));
+        view = length_arrays_.back().view;
+    };
+    const RequestLengths& lengths = shape_.lengths;
+    copy(lengths.cu_seqlens_q, length_views_.cu_seqlens_q);
+    copy(lengths.cu_seqlens_k, length_views_.cu_seqlens_k);
+    copy(lengths.seqused_q, length_views_.seqused_q);
+    copy(lengths.seqused_k, length_views_.seqused_k);
+    copy(lengths.page_table, length_views_.page_table);
+    copy(lengths.page_indptr, length_views_.page_indptr);
+    copy(lengths.page_indices, length_views_.page_indices);
+    copy(lengths.last_page_len, length_views_.last_page_len);
+    copy(lengths.query_starts, length_views_.query_starts);
+}
+
 void AttentionCall::plan() {
     plan_ = value_of(make_plan());
     if (plan_.workspace_bytes() > workspace_.bytes()) {

@@ -93,6 +93,9 @@ class AttentionCall {
     std::size_t block_mask_bytes() const { return plan_.block_mask_bytes(); }
     // The same lengths again, of ragged and paged layouts.
     Result<void> update_lengths() const { return kernel_.update(plan_, shape_.lengths.view()); }
+    // From arrays on the device, which copy_lengths() puts there.
+    void copy_lengths();
+    Result<void> update_lengths_on_device() const { return kernel_.update(plan_, length_views_); }
     void synchronize() const;
 
     const Kernel& kernel() const { return kernel_; }
@@ -121,6 +124,8 @@ class AttentionCall {
     std::vector<std::size_t> gradient_of_; // buffers with a gradient
     std::vector<DeviceTensor> outputs_;
     std::vector<NamedTensor> buffer_views_, gradient_views_;
+    std::vector<DeviceTensor> length_arrays_;
+    LengthTensors length_views_;
     Plan plan_;
     DeviceMemory workspace_;
 };

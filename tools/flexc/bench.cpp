@@ -50,15 +50,15 @@ CompileTimes time_compiles(const std::string& text, CompileOptions options) {
     return times;
 }
 
-// What a forward takes of the host while the device computes; none where it is the computing.
-std::optional<double> launch_time(const AttentionCall& call) {
+// What a call takes of the host while the device works; none where the host is the device.
+template <typename Work> std::optional<double> host_time(const AttentionCall& call, Work work) {
     if (call.kernel().device().kind == Device::Kind::cpu) {
         return std::nullopt;
     }
     std::vector<double> times;
     for (int i = 0; i < 101; ++i) {
         call.synchronize(); // no launch waits for room in the stream
-        times.push_back(milliseconds([&] { require(call.forward()); }));
+        times.push_back(milliseconds([&] { require(work(call)); }));
     }
     call.synchronize();
     return median(std::move(times));
@@ -194,7 +194,7 @@ void run(const BenchOptions& options) {
     };
     progress.say("timing the forward ...");
     const double forward_ms = time(run_forward);
-    const auto launch_ms = launch_time(call);
+    const auto launch_ms = host_time(call, [](const AttentionCall& one) { return one.forward(); });
     std::optional<double> backward_ms;
     if (options.backward) {
         progress.say("timing the backward ...");
@@ -206,10 +206,18 @@ void run(const BenchOptions& options) {
         map_ms =
             time([](void* user) { return static_cast<AttentionCall*>(user)->update_block_mask(); });
     }
-    std::optional<double> update_ms;
+    std::optional<double> update_ms, update_host_ms, update_on_device_ms;
     if (!options.bench.requests.empty()) {
         update_ms =
             time([](void* user) { return static_cast<AttentionCall*>(user)->update_lengths(); });
+        update_host_ms =
+            host_time(call, [](const AttentionCall& one) { return one.update_lengths(); });
+    }
+    if (update_host_ms) {
+        call.copy_lengths();
+        update_on_device_ms = time([](void* user) {
+            return static_cast<AttentionCall*>(user)->update_lengths_on_device();
+        });
     }
     std::vector<double> plan_times;
     for (int i = 0; i < 11; ++i) {
@@ -234,6 +242,8 @@ void run(const BenchOptions& options) {
                          {"launch_ms", or_null(launch_ms)},
                          {"plan_ms", median(plan_times)},
                          {"update_ms", or_null(update_ms)},
+                         {"update_host_ms", or_null(update_host_ms)},
+                         {"update_on_device_ms", or_null(update_on_device_ms)},
                          {"map_ms", or_null(map_ms)},
                          {"block_mask_bytes", block_mask_bytes},
                          {"compile_ms", compile_times.cold_ms},
