@@ -8,6 +8,7 @@
 namespace {
 
 constexpr int kThreads = 32 * mod::kWarps;
+constexpr unsigned kAllLanes = 0xffffffffu;
 
 // Requests [first, end) of a thread of divide_keys.
 struct Span {
@@ -19,21 +20,40 @@ struct Span {
     }
 };
 
-// What the threads before this one have, and all together.
-__device__ Parts joined_before(const Parts& own, Parts (&shared)[kThreads], Parts& all) {
-    const int thread = static_cast<int>(threadIdx.x);
+// What the lanes of a warp have together.
+__device__ FewRequests of_warp(FewRequests own) {
+    for (int lanes = 16; lanes > 0; lanes /= 2)
+        own.keys += __shfl_xor_sync(kAllLanes, own.keys, lanes);
+    return {__reduce_add_sync(kAllLanes, own.count), own.keys};
+}
+__device__ PartsByWaves of_warp(PartsByWaves own) {
+    for (Parts& parts : own.of)
+        parts = {__reduce_add_sync(kAllLanes, parts.count),
+                 __reduce_max_sync(kAllLanes, parts.longest)};
+    return own;
+}
+// What all threads of the block have together. `shared` is of this sum alone.
+template <typename T> __device__ T of_block(const T& own, T (&shared)[mod::kWarps]) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    const T all_lanes = of_warp(own);
+    if (lane == 0) shared[warp] = all_lanes;
     __syncthreads();
-    shared[thread] = own;
-    Parts joint = own;
-    for (int distance = 1; distance < kThreads; distance *= 2) {
-        __syncthreads();
-        if (thread >= distance) joint = joined(shared[thread - distance], joint);
-        __syncthreads();
-        shared[thread] = joint;
+    return of_warp(lane < mod::kWarps ? shared[lane] : T{});
+}
+
+// The sum of what the threads before this one have, and of all.
+__device__ int sum_before(int own, int (&shared)[mod::kWarps], int& all) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    int sum = own;
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+        const int before = __shfl_up_sync(kAllLanes, sum, lanes);
+        if (lane >= lanes) sum += before;
     }
+    if (lane == 31) shared[warp] = sum;
     __syncthreads();
-    all = shared[kThreads - 1];
-    return thread > 0 ? shared[thread - 1] : Parts{};
+    const int of_lane = lane < mod::kWarps ? shared[lane] : 0;
+    all = __reduce_add_sync(kAllLanes, of_lane);
+    return __reduce_add_sync(kAllLanes, lane < warp ? of_lane : 0) + sum - own;
 }
 
 } // namespace
@@ -51,11 +71,23 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     __shared__ int end_page; // the first that the cache does not have
     if (threadIdx.x == 0) end_page = pages.count;
     __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < pages.count; i += kThreads) {
-        const int id = pages.ids[i];
-        const bool is_there = id >= 0 && id < arrays.pages;
-        if (!is_there) atomicMin(&end_page, i);
-        records.pages[sequence.first_page + i] = is_there ? id : 0;
+    constexpr int kAtOnce = 8; // whose loads are under way together
+    for (int first = static_cast<int>(threadIdx.x); first < pages.count;
+         first += kAtOnce * kThreads) {
+        int ids[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+            const int page = first + i * kThreads;
+            ids[i] = page < pages.count ? pages.ids[page] : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+            const int page = first + i * kThreads;
+            if (page >= pages.count) break;
+            const bool is_there = ids[i] >= 0 && ids[i] < arrays.pages;
+            if (!is_there) atomicMin(&end_page, page);
+            records.pages[sequence.first_page + page] = is_there ? ids[i] : 0;
+        }
     }
     __syncthreads();
     if (threadIdx.x != 0) return;
@@ -74,34 +106,42 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                       const __grid_constant__ SequenceRecords records) {
     wait_for_kernel_ahead();
     const Span own(arrays.requests);
-    __shared__ Parts shared[kThreads];
-    const auto of_own_requests = [&](auto part_keys) {
-        Parts parts;
-        for (int request = own.first; request < own.end; ++request) {
-            const Sequence& sequence = records.sequences[request];
-            parts = joined(parts, parts_by(sequence, arrays.group, part_keys(sequence)));
-        }
-        return parts;
+    __shared__ FewRequests shared_requests[mod::kWarps];
+    __shared__ PartsByWaves shared_parts[mod::kWarps];
+    __shared__ int shared_counts[mod::kWarps];
+    const auto for_own_requests = [&](auto visit) {
+#pragma unroll 1
+        for (int request = own.first; request < own.end; ++request)
+            visit(records.sequences[request]);
     };
-    const long long shared_keys =
-        arrays.batch_invariant ? 0 : shared_part_keys(arrays.kv_heads, [&](long long part_keys) {
-            Parts all;
-            joined_before(of_own_requests([&](const Sequence&) { return part_keys; }), shared, all);
-            return all;
+    long long shared_keys = 0;
+    if (!arrays.batch_invariant) {
+        FewRequests few;
+        for_own_requests(
+            [&](const Sequence& sequence) { few = joined(few, few_of(sequence, arrays.group)); });
+        few = of_block(few, shared_requests);
+        shared_keys = shared_part_keys(few, arrays.kv_heads, [&](const PartKeys& keys) {
+            PartsByWaves parts;
+            for_own_requests(
+                [&](const Sequence& sequence) { add_parts(parts, keys, sequence, arrays.group); });
+            return of_block(parts, shared_parts);
         });
-    const auto part_keys_of = [&](const Sequence& sequence) {
-        return arrays.batch_invariant ? own_part_keys(sequence, arrays.kv_heads) : shared_keys;
+    }
+    const auto parts_of = [&](const Sequence& sequence) {
+        const long long keys =
+            arrays.batch_invariant ? own_part_keys(sequence, arrays.kv_heads) : shared_keys;
+        return parts_by(sequence, arrays.group, keys).count;
     };
 
-    Parts all;
-    int part = joined_before(of_own_requests(part_keys_of), shared, all).count;
-    for (int request = own.first; request < own.end; ++request) {
-        Sequence& sequence = records.sequences[request];
+    int count = 0, all = 0;
+    for_own_requests([&](const Sequence& sequence) { count += parts_of(sequence); });
+    int part = sum_before(count, shared_counts, all);
+    for_own_requests([&](Sequence& sequence) {
         sequence.first_part = part;
-        part += parts_by(sequence, arrays.group, part_keys_of(sequence)).count;
-    }
+        part += parts_of(sequence);
+    });
     if (threadIdx.x != 0) return;
     Sequence end{};
-    end.first_part = all.count;
+    end.first_part = all;
     records.sequences[arrays.requests] = end;
 }

@@ -245,7 +245,7 @@ KernelConfig length_reader() {
     config.kind = KernelKind::lengths;
     config.template_path = "lengths.cu";
     config.entry = "flexc_read_lengths";
-    config.warps = 4;
+    config.warps = 16;
     config.reason = "records of requests from arrays on the device";
     return config;
 }

@@ -305,12 +305,15 @@ Result<std::shared_ptr<Sequences>> Sequences::read(Layout queries, Layout keys, 
 void Sequences::divide_keys(const Sizes& sizes, bool batch_invariant) {
     const int group = static_cast<int>(sizes.heads / sizes.kv_heads);
     const int kv_heads = static_cast<int>(sizes.kv_heads);
+    FewRequests few;
+    for (const Sequence& sequence : sequences)
+        few = joined(few, few_of(sequence, group));
     const long long shared_keys =
-        batch_invariant ? 0 : shared_part_keys(kv_heads, [&](long long part_keys) {
-            Parts all;
+        batch_invariant ? 0 : shared_part_keys(few, kv_heads, [&](const PartKeys& keys) {
+            PartsByWaves parts;
             for (const Sequence& sequence : sequences)
-                all = joined(all, parts_by(sequence, group, part_keys));
-            return all;
+                add_parts(parts, keys, sequence, group);
+            return parts;
         });
     part_count_ = 0;
     for (Sequence& sequence : sequences) {

@@ -26,7 +26,7 @@ constexpr int kPartStart = 128; // keys that a block could do while it begins an
 
 // group: heads of queries that share one of keys.
 FLEXC_SHARED bool has_few_rows(const Sequence& sequence, int group) {
-    return sequence.q_len <= kMostFewRows / group;
+    return static_cast<long long>(sequence.q_len) * group <= kMostFewRows;
 }
 // At most, of a request, where none has more queries.
 FLEXC_SHARED int few_rows(long long most_queries, int group) {
@@ -34,24 +34,36 @@ FLEXC_SHARED int few_rows(long long most_queries, int group) {
     return static_cast<int>(rows < kMostFewRows ? rows : kMostFewRows);
 }
 
+// Of one request, or of all: those whose keys have parts, and how many keys.
+struct FewRequests {
+    int count = 0;
+    long long keys = 0;
+};
+FLEXC_SHARED FewRequests joined(const FewRequests& a, const FewRequests& b) {
+    return {a.count + b.count, a.keys + b.keys};
+}
+FLEXC_SHARED FewRequests few_of(const Sequence& sequence, int group) {
+    if (sequence.q_len == 0 || !has_few_rows(sequence, group)) return {};
+    return {1, sequence.kv_len};
+}
+
 // Parts of one request, or of all.
 struct Parts {
     int count = 0;
     int longest = 0; // keys of one
-    int requests = 0;
-    long long keys = 0;
 };
 FLEXC_SHARED Parts joined(const Parts& a, const Parts& b) {
-    return {a.count + b.count, a.longest > b.longest ? a.longest : b.longest,
-            a.requests + b.requests, a.keys + b.keys};
+    return {a.count + b.count, a.longest > b.longest ? a.longest : b.longest};
 }
 // Of one request, by so many keys: at least one where it has queries, and they are few.
 FLEXC_SHARED Parts parts_by(const Sequence& sequence, int group, long long part_keys) {
-    if (sequence.q_len == 0 || !has_few_rows(sequence, group)) return {};
-    const long long count = (sequence.kv_len + part_keys - 1) / part_keys;
-    Parts parts{count > 1 ? static_cast<int>(count) : 1, 0, 1, sequence.kv_len};
-    parts.longest = (sequence.kv_len + parts.count - 1) / parts.count;
-    return parts;
+    if (few_of(sequence, group).count == 0) return {};
+    // In 32 bits, where a GPU divides sooner: no request has more keys.
+    constexpr unsigned kMostKeys = 0x7fffffff;
+    const unsigned each = part_keys < kMostKeys ? static_cast<unsigned>(part_keys) : kMostKeys;
+    const unsigned keys = static_cast<unsigned>(sequence.kv_len);
+    const unsigned count = keys > each ? (keys + each - 1) / each : 1;
+    return {static_cast<int>(count), static_cast<int>((keys + count - 1) / count)};
 }
 // How many keys a part has, where there should be so many parts.
 FLEXC_SHARED long long part_keys(long long all_keys, long long parts) {
@@ -63,22 +75,36 @@ FLEXC_SHARED long long own_part_keys(const Sequence& sequence, int kv_heads) {
     return part_keys(sequence.kv_len, kOwnPartBlocks / kv_heads);
 }
 // The same of all requests: the number of waves whose blocks end soonest, as the last one may have
-// few. divided(part_keys): the parts of all.
-template <typename Divided> FLEXC_SHARED long long shared_part_keys(int kv_heads, Divided divided) {
-    const Parts all = divided(kLeastPartKeys);
+// few. divided(part_keys): the parts of all, by each of these numbers of keys.
+struct PartKeys {
+    long long by_waves[kMostWaves];
+};
+struct PartsByWaves {
+    Parts of[kMostWaves];
+};
+template <typename Divided>
+FLEXC_SHARED long long shared_part_keys(const FewRequests& all, int kv_heads, Divided divided) {
+    PartKeys keys{};
+    // Each request may have one more than its keys ask for.
+    for (int i = 0; i < kMostWaves; ++i)
+        keys.by_waves[i] = part_keys(all.keys, (i + 1) * kBlocksAtOnce / kv_heads - all.count);
+    const PartsByWaves parts = divided(keys);
     long long best = kLeastPartKeys, least = 0;
-    for (int waves = 1; waves <= kMostWaves; ++waves) {
-        // Each request may have one more than its keys ask for.
-        const long long keys = part_keys(all.keys, waves * kBlocksAtOnce / kv_heads - all.requests);
-        const Parts parts = divided(keys);
-        const long long blocks = static_cast<long long>(parts.count) * kv_heads;
+    for (int i = 0; i < kMostWaves; ++i) {
+        const long long blocks = static_cast<long long>(parts.of[i].count) * kv_heads;
         const long long time =
-            (blocks + kBlocksAtOnce - 1) / kBlocksAtOnce * (parts.longest + kPartStart);
-        if (waves > 1 && time >= least) continue;
+            (blocks + kBlocksAtOnce - 1) / kBlocksAtOnce * (parts.of[i].longest + kPartStart);
+        if (i > 0 && time >= least) continue;
         least = time;
-        best = keys;
+        best = keys.by_waves[i];
     }
     return best;
+}
+// The parts of one more request.
+FLEXC_SHARED void add_parts(PartsByWaves& parts, const PartKeys& keys, const Sequence& sequence,
+                            int group) {
+    for (int i = 0; i < kMostWaves; ++i)
+        parts.of[i] = joined(parts.of[i], parts_by(sequence, group, keys.by_waves[i]));
 }
 
 // A piece of work: queries of some heads, which share one head of keys or are all that share some,

@@ -192,6 +192,14 @@ inline double __shfl_xor_sync(unsigned, double x, int lanes) {
 inline long long __shfl_xor_sync(unsigned mask, long long x, int lanes) {
     return __double_as_longlong(__shfl_xor_sync(mask, __longlong_as_double(x), lanes));
 }
+inline int __shfl_up_sync(unsigned, int x, int lanes) {
+    if (warp_of_thread == nullptr) return 0;
+    return warp_of_thread->exchange(static_cast<unsigned>(x),
+                                    [&](const unsigned long long* values) {
+                                        const int lane = static_cast<int>(threadIdx.x % 32) - lanes;
+                                        return lane >= 0 ? static_cast<int>(values[lane]) : x;
+                                    });
+}
 // Of a thread that plays the warp alone.
 inline unsigned __match_all_sync(unsigned, unsigned long long, int* same) {
     *same = 0;
@@ -233,6 +241,15 @@ template <typename Int> Int __reduce_min_sync(unsigned, Int x) {
                                             least = min(least, static_cast<Int>(values[lane]));
                                         return least;
                                     });
+}
+inline int __reduce_add_sync(unsigned, int x) {
+    if (warp_of_thread == nullptr) return x;
+    return warp_of_thread->exchange(static_cast<unsigned>(x), [](const unsigned long long* values) {
+        unsigned sum = 0;
+        for (int lane = 0; lane < 32; ++lane)
+            sum += static_cast<unsigned>(values[lane]);
+        return static_cast<int>(sum);
+    });
 }
 template <typename Int> Int __reduce_max_sync(unsigned mask, Int x) {
     return static_cast<Int>(~__reduce_min_sync(mask, static_cast<Int>(~x)));
