@@ -45,6 +45,19 @@ class ContextScope {
     bool pushed_ = false;
 };
 
+// While it lives, this thread may look at events and allocate, which the driver refuses while a
+// graph is captured in some other stream, and which would spoil that graph.
+class UncapturedScope {
+  public:
+    UncapturedScope();
+    UncapturedScope(const UncapturedScope&) = delete;
+    UncapturedScope& operator=(const UncapturedScope&) = delete;
+    ~UncapturedScope();
+
+  private:
+    int mode_;
+};
+
 // A function of a loaded module on one device.
 class Function {
   public:
@@ -83,6 +96,9 @@ class Module {
 // Memory, streams and events of the current context.
 Result<void*> allocate(std::size_t bytes);
 Result<void> release(void* memory);
+// Page-locked memory of the host, for copies in all contexts.
+Result<void*> allocate_host(std::size_t bytes);
+Result<void> release_host(void* memory);
 Result<void> fill_async(void* memory, std::uint8_t byte, std::size_t bytes, void* stream);
 Result<void> copy_to_device(void* to, const void* from, std::size_t bytes);
 Result<void> copy_to_host(void* to, const void* from, std::size_t bytes);
@@ -109,6 +125,7 @@ Result<void> record_event(void* event, void* stream);
 // What comes to the stream later begins when the event has happened.
 Result<void> wait_for_event(void* stream, void* event);
 Result<bool> has_happened(void* event);
+Result<void> synchronize_event(void* event);
 Result<float> elapsed_ms(void* start, void* stop); // waits for stop
 
 struct PointerInfo {

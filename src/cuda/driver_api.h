@@ -71,6 +71,8 @@ struct LaunchConfig {
                   void*, void**, void**))                                                          \
     FLEXC_DRIVER(allocate, "cuMemAlloc_v2", (DevicePointer*, std::size_t))                         \
     FLEXC_DRIVER(release, "cuMemFree_v2", (DevicePointer))                                         \
+    FLEXC_DRIVER(allocate_host, "cuMemHostAlloc", (void**, std::size_t, unsigned))                 \
+    FLEXC_DRIVER(release_host, "cuMemFreeHost", (void*))                                           \
     FLEXC_DRIVER(fill, "cuMemsetD8Async", (DevicePointer, unsigned char, std::size_t, void*))      \
     FLEXC_DRIVER(to_device, "cuMemcpyHtoD_v2", (DevicePointer, const void*, std::size_t))          \
     FLEXC_DRIVER(to_host, "cuMemcpyDtoH_v2", (void*, DevicePointer, std::size_t))                  \
@@ -85,6 +87,7 @@ struct LaunchConfig {
     FLEXC_DRIVER(stream_synchronize, "cuStreamSynchronize", (void*))                               \
     FLEXC_DRIVER(stream_context, "cuStreamGetCtx", (void*, void**))                                \
     FLEXC_DRIVER(stream_wait, "cuStreamWaitEvent", (void*, void*, unsigned))                       \
+    FLEXC_DRIVER(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", (int*))               \
     FLEXC_DRIVER(event_create, "cuEventCreate", (void**, unsigned))                                \
     FLEXC_DRIVER(event_destroy, "cuEventDestroy_v2", (void*))                                      \
     FLEXC_DRIVER(event_record, "cuEventRecord", (void*, void*))                                    \

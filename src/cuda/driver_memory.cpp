@@ -29,6 +29,19 @@ Result<void> release(void* memory) {
     return call(&DriverApi::release, "cuMemFree", address(memory));
 }
 
+Result<void*> allocate_host(std::size_t bytes) {
+    constexpr unsigned kPortable = 1;
+    void* memory = nullptr;
+    if (auto done = call(&DriverApi::allocate_host, "cuMemHostAlloc", &memory, bytes, kPortable);
+        !done)
+        return done.error();
+    return memory;
+}
+
+Result<void> release_host(void* memory) {
+    return call(&DriverApi::release_host, "cuMemFreeHost", memory);
+}
+
 Result<void> fill_async(void* memory, std::uint8_t byte, std::size_t bytes, void* stream) {
     if (bytes == 0) return {};
     return call(&DriverApi::fill, "cuMemsetD8Async", address(memory), byte, bytes, stream);
@@ -101,6 +114,17 @@ StreamState stream_state(void* stream) {
     return state;
 }
 
+UncapturedScope::UncapturedScope() {
+    constexpr int kRelaxed = 2;
+    mode_ = kRelaxed;
+    // It only exchanges two numbers of the thread.
+    if (driver_api()) (*driver_api()).exchange_capture_mode(&mode_);
+}
+
+UncapturedScope::~UncapturedScope() {
+    if (driver_api()) (*driver_api()).exchange_capture_mode(&mode_);
+}
+
 Result<int> device_of(void* stream) {
     auto scope = ContextScope::enter(0, stream);
     if (!scope) return scope.error();
@@ -141,9 +165,12 @@ Result<bool> has_happened(void* event) {
     return true;
 }
 
+Result<void> synchronize_event(void* event) {
+    return call(&DriverApi::event_synchronize, "cuEventSynchronize", event);
+}
+
 Result<float> elapsed_ms(void* start, void* stop) {
-    if (auto done = call(&DriverApi::event_synchronize, "cuEventSynchronize", stop); !done)
-        return done.error();
+    if (auto done = synchronize_event(stop); !done) return done.error();
     float milliseconds = 0;
     if (auto done =
             call(&DriverApi::event_elapsed, "cuEventElapsedTime", &milliseconds, start, stop);

@@ -1,4 +1,4 @@
-// Streams and events that end with their owners.
+// Streams, events and page-locked memory that end with their owners.
 #pragma once
 
 #include <utility>
@@ -33,6 +33,7 @@ template <Result<void> (*kDestroy)(void*)> class Owned {
 
 using OwnedStream = Owned<destroy_stream>;
 using OwnedEvent = Owned<destroy_event>;
+using OwnedHostMemory = Owned<release_host>;
 
 // Events for order alone.
 inline Result<OwnedEvent> make_event(int device) {

@@ -69,6 +69,12 @@ Result<void> check_extents(const ir::Program& program, std::span<const std::int6
     return {};
 }
 
+bool has_sums(const ir::Program& program) {
+    for (ir::NodeId id = 0; id < program.graph.size(); ++id)
+        if (program.graph[id].op == ir::Op::counter) return true;
+    return false;
+}
+
 // Sums whose ranges are made of sizes have as few terms as those whose ranges the text has.
 Result<void> check_sums(const ir::Program& program, const std::vector<std::int64_t>& sizes,
                         const Sequence* sequence = nullptr) {
@@ -775,14 +781,17 @@ Result<std::shared_ptr<Sequences>> bind_lengths(const KernelState& kernel, const
     auto read = Sequences::read(queries, keys, plan.sizes, lengths);
     if (!read) return read.error();
     Sequences& sequences = **read;
-    for (const Sequence& sequence : sequences.sequences)
-        if (auto checked = check_sums(kernel.mod.program, plan.size_values, &sequence); !checked)
-            return checked.error();
+    if (has_sums(kernel.mod.program))
+        for (const Sequence& sequence : sequences.sequences)
+            if (auto checked = check_sums(kernel.mod.program, plan.size_values, &sequence);
+                !checked)
+                return checked.error();
     const bool batch_invariant = kernel.options.batch_invariant;
     if (kernel.executable->reads_sequences_of_plan()) {
         sequences.divide_keys(plan.sizes, batch_invariant);
         return read;
     }
+    sequences.keep(lengths);
     sequences.work = cpu::list_work(sequences.sequences, static_cast<int>(plan.sizes.heads),
                                     static_cast<int>(plan.sizes.kv_heads), batch_invariant);
     return read;

@@ -15,6 +15,7 @@
 #include "runtime/gradient_sums.h"
 #include "runtime/length_reader.h"
 #include "runtime/plan_memory.h"
+#include "runtime/staged_copies.h"
 #include "runtime/tile_queues.h"
 #include "support/log.h"
 #include "support/text.h"
@@ -108,7 +109,8 @@ const void* words_of(const Call& call) {
 class CudaExecutable final : public Executable {
   public:
     explicit CudaExecutable(const CudaOptions& options)
-        : options_(options), plan_memory_(std::make_shared<PlanMemory>(options.device)) {}
+        : options_(options), copies_(options.device),
+          plan_memory_(std::make_shared<PlanMemory>(options.device)) {}
     CudaExecutable(const CudaExecutable&) = delete;
     CudaExecutable& operator=(const CudaExecutable&) = delete;
 
@@ -184,7 +186,7 @@ class CudaExecutable final : public Executable {
         return plan_memory_->allocate(bytes);
     }
     bool reads_sequences_of_plan() const override { return true; }
-    Result<void> copy_for_plan(void* to, std::span<const std::byte> from,
+    Result<void> copy_for_plan(void* to, std::span<const std::span<const std::byte>> pieces,
                                Stream stream) const override {
         auto scope = cuda::ContextScope::enter(options_.device, stream.handle);
         if (!scope) return scope.error();
@@ -192,7 +194,7 @@ class CudaExecutable final : public Executable {
             return Error{ErrorCode::invalid_option,
                          "lengths in host memory cannot become part of a graph: call update() "
                          "before the capture, or give it lengths in the device's memory"};
-        return cuda::copy_to_device_async(to, from.data(), from.size(), stream.handle);
+        return copies_.copy(to, pieces, stream.handle);
     }
     Result<void> read_lengths(const LengthArrays& arrays, const SequenceRecords& to,
                               Stream stream) const override {
@@ -226,7 +228,7 @@ class CudaExecutable final : public Executable {
   private:
     // One call of one variant, and what its steps share.
     struct Walk {
-        Maps maps;
+        std::optional<Maps> maps; // made for the first launch that asks for them
         const LoadedPass& pass;
         const Call& call; // with words of its own
         Words& words;
@@ -437,9 +439,7 @@ class CudaExecutable final : public Executable {
                          formatted("this call is not what its plan was made for: {}; give plan() "
                                    "such tensors (PlanOptions::forward, backward) and the buffers",
                                    why)};
-        auto maps = maps_for(pass.plan, call);
-        if (!maps) return Error{ErrorCode::device, "the driver made no tensor map"};
-        Walk walk{*maps,
+        Walk walk{{},
                   pass,
                   call,
                   words,
@@ -553,15 +553,17 @@ class CudaExecutable final : public Executable {
         if (config.has_block_mask && launch.entry == config.entry)
             argument.attention.block_mask =
                 block_masks_->of(config, argument.attention, walk.call.block_mask);
+        if (launch.tensor_maps != plan::Launch::Maps::none && !walk.maps) {
+            walk.maps = maps_for(walk.pass.plan, walk.call);
+            if (!walk.maps) return Error{ErrorCode::device, "the driver made no tensor map"};
+        }
         // The driver copies all before launch() returns.
         std::array<void*, 4> arguments = {&argument, const_cast<void*>(words_of(walk.call))};
         std::size_t count = 2;
-        if (auto* maps = std::get_if<ForwardTensorMaps>(&walk.maps);
-            launch.tensor_maps == plan::Launch::Maps::forward)
-            arguments[count++] = maps;
-        if (auto* maps = std::get_if<BackwardTensorMaps>(&walk.maps);
-            launch.tensor_maps == plan::Launch::Maps::backward)
-            arguments[count++] = maps;
+        if (launch.tensor_maps == plan::Launch::Maps::forward)
+            arguments[count++] = std::get_if<ForwardTensorMaps>(&*walk.maps);
+        if (launch.tensor_maps == plan::Launch::Maps::backward)
+            arguments[count++] = std::get_if<BackwardTensorMaps>(&*walk.maps);
         if (launch.has_queue) arguments[count++] = static_cast<void*>(&queue);
         std::int64_t shared_bytes = launch.shared_bytes;
         if (!launch.used_shared_bytes.terms.empty())
@@ -583,6 +585,7 @@ class CudaExecutable final : public Executable {
     std::optional<TileQueues> queues_;
     std::optional<BlockMasks> block_masks_;     // where some kernel asks for one
     std::optional<LengthReader> length_reader_; // where tensors are not dense
+    mutable StagedCopies copies_;               // of what plans own
     std::shared_ptr<PlanMemory> plan_memory_;
     std::optional<LoadedVariants> forward_, backward_;
     std::vector<KernelInfo> infos_;

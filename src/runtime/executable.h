@@ -65,10 +65,11 @@ class Executable {
 
     // What a plan owns of the device's memory.
     virtual Result<std::shared_ptr<void>> allocate_for_plan(std::size_t bytes) const = 0;
-    // Whether launches read where requests lie from such memory; copy_for_plan() writes it, before
-    // later work on the stream.
+    // Whether launches read where requests lie from such memory; copy_for_plan() writes it, one
+    // piece behind the other, before later work on the stream.
     virtual bool reads_sequences_of_plan() const { return false; }
-    virtual Result<void> copy_for_plan(void* /*to*/, std::span<const std::byte> /*from*/,
+    virtual Result<void> copy_for_plan(void* /*to*/,
+                                       std::span<const std::span<const std::byte>> /*pieces*/,
                                        Stream) const {
         return {};
     }

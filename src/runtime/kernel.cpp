@@ -60,7 +60,7 @@ Result<void> plan_tiles(const detail::KernelState& kernel, detail::PlanState& pl
 Result<void> store_sequences(const detail::KernelState& kernel, const detail::PlanState& plan,
                              const runtime::Sequences& sequences, Stream stream) {
     if (!kernel.executable->reads_sequences_of_plan()) return {};
-    return kernel.executable->copy_for_plan(plan.sequences->memory.get(), sequences.bytes(),
+    return kernel.executable->copy_for_plan(plan.sequences->memory.get(), sequences.pieces(),
                                             stream);
 }
 

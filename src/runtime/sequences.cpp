@@ -226,6 +226,20 @@ Result<std::int64_t> keys_of(const Lengths& lengths, std::size_t request, std::i
     return used;
 }
 
+Result<void> check_ids(Numbers ids, std::size_t request, std::int64_t pages) {
+    const auto is_there = [&](std::int32_t id) {
+        return static_cast<std::uint32_t>(id) < static_cast<std::uint32_t>(pages);
+    };
+    // Without a branch for each: a step of a server has many.
+    bool are_there = true;
+    for (const std::int32_t id : ids)
+        are_there &= is_there(id);
+    if (are_there) return {};
+    const auto bad = std::ranges::find_if_not(ids, is_there);
+    return invalid(formatted("page {} of request {} is {}; the cache has {} pages",
+                             bad - ids.begin(), request, *bad, pages));
+}
+
 QueryStart resolved(QueryStart start, Layout keys) {
     if (start != QueryStart::automatic) return start;
     return keys == Layout::paged ? QueryStart::end : QueryStart::zero;
@@ -257,6 +271,9 @@ Result<std::shared_ptr<Sequences>> Sequences::read(Layout queries, Layout keys, 
     result->page_size = is_paged ? lengths.page_size : 0;
     result->pages = is_paged ? lengths.pages : 0;
     result->start = resolved(lengths.query_start, keys);
+    result->sequences.reserve(static_cast<std::size_t>(sizes.batch));
+    if (is_paged)
+        result->page_ids_.reserve(std::max(lengths.page_table.size(), lengths.page_indices.size()));
     for (std::size_t request = 0; request < static_cast<std::size_t>(sizes.batch); ++request) {
         auto q = part_of(q_axis, request);
         if (!q) return q.error();
@@ -275,12 +292,10 @@ Result<std::shared_ptr<Sequences>> Sequences::read(Layout queries, Layout keys, 
             sequence.first_page = static_cast<long long>(result->page_ids_.size());
             const auto pages =
                 static_cast<std::size_t>((*used + lengths.page_size - 1) / lengths.page_size);
-            for (std::size_t i = 0; i < pages; ++i) {
-                if (ids[i] < 0 || ids[i] >= lengths.pages)
-                    return invalid(formatted("page {} of request {} is {}; the cache has {} pages",
-                                             i, request, ids[i], lengths.pages));
-                result->page_ids_.push_back(ids[i]);
-            }
+            const Numbers own = ids.first(pages);
+            if (auto checked = check_ids(own, request, lengths.pages); !checked)
+                return checked.error();
+            result->page_ids_.insert(result->page_ids_.end(), own.begin(), own.end());
         } else {
             auto k = part_of(k_axis, request);
             if (!k) return k.error();
@@ -295,11 +310,14 @@ Result<std::shared_ptr<Sequences>> Sequences::read(Layout queries, Layout keys, 
     }
     if (queries == Layout::ragged) result->q_rows = lengths.cu_seqlens_q.back();
     if (keys == Layout::ragged) result->kv_rows = lengths.cu_seqlens_k.back();
+    return result;
+}
+
+void Sequences::keep(const Lengths& lengths) {
     for (std::size_t i = 0; i < kArrays.size(); ++i) {
         const Numbers numbers = lengths.*kArrays[i].on_host;
-        result->given_[i].assign(numbers.begin(), numbers.end());
+        given_[i].assign(numbers.begin(), numbers.end());
     }
-    return result;
 }
 
 void Sequences::divide_keys(const Sizes& sizes, bool batch_invariant) {
@@ -315,25 +333,19 @@ void Sequences::divide_keys(const Sizes& sizes, bool batch_invariant) {
                 add_parts(parts, keys, sequence, group);
             return parts;
         });
-    part_count_ = 0;
+    int part = 0;
     for (Sequence& sequence : sequences) {
-        sequence.first_part = part_count_;
-        part_count_ += parts_by(sequence, group,
-                                batch_invariant ? own_part_keys(sequence, kv_heads) : shared_keys)
-                           .count;
+        sequence.first_part = part;
+        part += parts_by(sequence, group,
+                         batch_invariant ? own_part_keys(sequence, kv_heads) : shared_keys)
+                    .count;
     }
+    end_.first_part = part;
 }
 
-std::vector<std::byte> Sequences::bytes() const {
-    Sequence end{};
-    end.first_part = part_count_;
-    const auto records = std::as_bytes(std::span(sequences));
-    const auto last = std::as_bytes(std::span(&end, 1));
-    const auto ids = std::as_bytes(std::span(page_ids_));
-    std::vector<std::byte> all(records.begin(), records.end());
-    all.insert(all.end(), last.begin(), last.end());
-    all.insert(all.end(), ids.begin(), ids.end());
-    return all;
+std::array<std::span<const std::byte>, 3> Sequences::pieces() const {
+    return {std::as_bytes(std::span(sequences)), std::as_bytes(std::span(&end_, 1)),
+            std::as_bytes(std::span(page_ids_))};
 }
 
 SequenceArguments SequenceState::device_view(const Sizes& sizes, std::int64_t page_size) const {

@@ -39,15 +39,17 @@ class Sequences {
                                        const Lengths& lengths);
 
     SequenceArguments view() const;
-    // Whether these are the lengths that were read, as far as they are given.
+    // Keeps them for check_same().
+    void keep(const Lengths& lengths);
+    // Whether these are the lengths that were kept, as far as they are given.
     Result<void> check_same(const LengthTensors& tensors) const;
 
     // Divides the keys of requests with few queries for a GPU: of all together, or of each by
     // itself.
     void divide_keys(const Sizes& sizes, bool batch_invariant);
-    // What kernels on a device read, in one piece: all sequences, one more that ends the list of
-    // parts, then pages.
-    std::vector<std::byte> bytes() const;
+    // What kernels on a device read, one behind the other: all sequences, one more that ends the
+    // list of parts, pages.
+    std::array<std::span<const std::byte>, 3> pieces() const;
 
     std::vector<Sequence> sequences;
     std::vector<SequenceWork> work;
@@ -58,7 +60,7 @@ class Sequences {
 
   private:
     std::vector<int> page_ids_;
-    int part_count_ = 0;
+    Sequence end_{}; // first_part: how many parts there are
     std::array<std::vector<std::int32_t>, kLengthArrays> given_; // as they were
 };
 

@@ -28,14 +28,15 @@ namespace {
 const std::string kLaunches = FLEXC_SOURCE_DIR "/tests/launches/launches.txt";
 const std::string kPlans = FLEXC_SOURCE_DIR "/tests/launches/plans.txt";
 
+template <typename Function> Function of_recorder(const char* name) {
+    const char* path = std::getenv("FLEXC_LIBCUDA");
+    void* library = path == nullptr ? nullptr : dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    return library == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(library, name));
+}
+
 std::string take_recorded() {
     using Take = void (*)(void (*)(void*, const char*), void*);
-    static const Take kTake = [] {
-        const char* path = std::getenv("FLEXC_LIBCUDA");
-        void* library = path == nullptr ? nullptr : dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-        return library == nullptr ? nullptr
-                                  : reinterpret_cast<Take>(dlsym(library, "flexc_take_recorded"));
-    }();
+    static const Take kTake = of_recorder<Take>("flexc_take_recorded");
     std::string text;
     if (kTake != nullptr)
         kTake([](void* user, const char* part) { *static_cast<std::string*>(user) = part; }, &text);
@@ -522,6 +523,40 @@ TEST_CASE("kernels of short sequences that do not compile give way once, and the
     ::unsetenv("FLEXC_LOG");
     CHECK(take_recorded() == "refused forward_short.cu\n");
     CHECK(said.find("sequences of at most 64 rows cannot be compiled") != std::string::npos);
+}
+
+TEST_CASE("updates from the host's memory wait for the device after several that it has not done") {
+    REQUIRE_MESSAGE(std::getenv("FLEXC_LIBCUDA") != nullptr, "run it by ctest");
+    const auto are_whole = of_recorder<bool (*)()>("flexc_copies_are_whole");
+    REQUIRE(static_cast<bool>(are_whole));
+    CompileOptions options = options_of({"", 90, DType::bf16, 64}, {"", "score"});
+    options.query_layout = Layout::ragged;
+    options.key_layout = Layout::paged;
+    options.backward = false;
+    const auto kernel = compile("score", options);
+    REQUIRE_MESSAGE(kernel, kernel.error().message);
+    const Sizes n{.batch = 1, .heads = 1, .kv_heads = 1, .q_len = 1, .kv_len = 400'000};
+    const std::vector<std::int32_t> cu_q = {0, 1}, table(25'000, 5);
+    std::vector<std::int32_t> used = {1};
+    Lengths lengths{.page_size = 16, .pages = 10};
+    lengths.cu_seqlens_q = cu_q;
+    lengths.seqused_k = used;
+    lengths.page_table = table;
+    const auto plan = kernel->plan(n, {}, {}, {.lengths = lengths});
+    REQUIRE_MESSAGE(plan, plan.error().message);
+    (void)take_recorded();
+    REQUIRE(setenv("FLEXC_RECORDED_BUSY", "1", 1) == 0);
+    int updates = 0;
+    const int most = 100;
+    // Of ever more keys, so that stages grow.
+    while (updates < most && take_recorded().find("wait") == std::string::npos) {
+        CAPTURE(updates);
+        CHECK(are_whole());
+        used[0] = 1 + 3999 * ++updates;
+        REQUIRE(kernel->update(*plan, lengths));
+    }
+    unsetenv("FLEXC_RECORDED_BUSY");
+    CHECK((updates > 2 && updates < most));
 }
 
 TEST_CASE("plans are what the record says") {

@@ -188,6 +188,19 @@ std::string in_stream(const void* stream) {
 
 int record_wait() { return record("wait"), 0; }
 
+// A copy from the host's memory, and what was there when it was asked for.
+struct HostCopy {
+    const void* from;
+    std::string bytes;
+    bool is_whole() const { return std::memcmp(from, bytes.data(), bytes.size()) == 0; }
+};
+std::vector<HostCopy>& host_copies() {
+    static std::vector<HostCopy> copies;
+    return copies;
+}
+// Events that have not happened: the device does nothing before somebody waits for them.
+bool is_busy() { return std::getenv("FLEXC_RECORDED_BUSY") != nullptr; }
+
 // What a driver refuses: a launch of nothing.
 bool is_empty(const unsigned* grid, unsigned threads) {
     return grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || threads == 0;
@@ -220,6 +233,15 @@ EXPORT void flexc_take_recorded(void (*sink)(void* user, const char* text), void
     const std::lock_guard lock(recorder().mutex);
     sink(user, recorder().text.c_str());
     recorder().text.clear();
+}
+
+// Whether the sources of all copies that nobody has waited for are still what they were.
+EXPORT bool flexc_copies_are_whole() {
+    const std::lock_guard lock(recorder().mutex);
+    bool are_whole = true;
+    for (const HostCopy& copy : host_copies())
+        are_whole &= copy.is_whole();
+    return are_whole;
 }
 
 EXPORT int nvrtcVersion(int* major, int* minor) { return *major = 13, *minor = 0, 0; }
@@ -345,6 +367,11 @@ EXPORT int cuMemAlloc_v2(DevicePointer* memory, std::size_t bytes) {
     return 0;
 }
 EXPORT int cuMemFree_v2(DevicePointer) { return 0; }
+EXPORT int cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
+    return *memory = std::malloc(bytes), *memory == nullptr ? kInvalidValue : 0;
+}
+EXPORT int cuMemFreeHost(void* memory) { return std::free(memory), 0; }
+EXPORT int cuThreadExchangeStreamCaptureMode(int*) { return 0; }
 EXPORT int cuMemsetD8Async(DevicePointer memory, unsigned char byte, std::size_t bytes,
                            void* stream) {
     record(formatted("fill {:x} with {} for {} bytes{}", memory, byte, bytes, in_stream(stream)));
@@ -354,7 +381,12 @@ EXPORT int cuMemcpyHtoD_v2(DevicePointer, const void*, std::size_t) { return 0; 
 EXPORT int cuMemcpyDtoH_v2(void* to, DevicePointer, std::size_t bytes) {
     return std::memset(to, 0, bytes), 0;
 }
-EXPORT int cuMemcpyHtoDAsync_v2(DevicePointer, const void*, std::size_t, void*) { return 0; }
+EXPORT int cuMemcpyHtoDAsync_v2(DevicePointer, const void* from, std::size_t bytes, void*) {
+    if (!is_busy()) return 0;
+    const std::lock_guard lock(recorder().mutex);
+    host_copies().push_back({from, std::string(static_cast<const char*>(from), bytes)});
+    return 0;
+}
 EXPORT int cuMemcpyDtoHAsync_v2(void* to, DevicePointer, std::size_t bytes, void*) {
     return std::memset(to, 0, bytes), 0;
 }
@@ -378,8 +410,12 @@ EXPORT int cuStreamIsCapturing(void*, int* capturing) { return *capturing = 0, 0
 EXPORT int cuEventCreate(void** event, unsigned) { return *event = reinterpret_cast<void*>(16), 0; }
 EXPORT int cuEventDestroy_v2(void*) { return 0; }
 EXPORT int cuEventRecord(void*, void*) { return 0; }
-EXPORT int cuEventQuery(void*) { return 0; }
-EXPORT int cuEventSynchronize(void*) { return record_wait(); }
+EXPORT int cuEventQuery(void*) { return is_busy() ? flexc::cuda::kDriverNotReady : 0; }
+EXPORT int cuEventSynchronize(void*) {
+    record_wait();
+    const std::lock_guard lock(recorder().mutex);
+    return host_copies().clear(), 0;
+}
 EXPORT int cuEventElapsedTime(float* milliseconds, void*, void*) { return *milliseconds = 1, 0; }
 EXPORT int cuPointerGetAttribute(void* value, int attribute, DevicePointer) {
     return *static_cast<int*>(value) = attribute == flexc::cuda::kMemoryType ? 2 : 0, 0;
