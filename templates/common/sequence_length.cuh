@@ -98,8 +98,11 @@ struct TileOfRequest {
 template <typename FirstRow>
 __device__ inline TileOfRequest tile_of_request(int place, int requests, int tile,
                                                 FirstRow first_row) {
+    // Offsets of rows are of 32 bits, and a whole block waits for the thread that divides them.
     const auto first_place = [&](int request) {
-        return static_cast<int>(first_row(request) / tile) + request;
+        return static_cast<int>(static_cast<unsigned>(first_row(request)) /
+                                static_cast<unsigned>(tile)) +
+               request;
     };
     const int request = request_at(place, requests, first_place);
     return {request, place - first_place(request)};
