@@ -218,12 +218,19 @@ class Analysis {
         case Op::param: return {{-kMaxParam, kMaxParam}, {}, {}};
         // A read outside gives 0, which every type holds.
         case Op::read: return {stored(node), {}, {}};
-        case Op::real_to_int: return {truncated(reals_[node.operands[0]]), {}, {}};
+        case Op::real_to_int: return {whole(node.operands[0]), {}, {}};
         case Op::iselect: return select(node);
         case Op::counter: return counter(node);
         case Op::sum: return sum(node);
         default: return arithmetic(node);
         }
+    }
+
+    // A root is never below 0, whatever it is of: where it is no number, that becomes 0.
+    Interval whole(NodeId real) const {
+        Interval range = truncated(reals_[real]);
+        if (graph_[real].op == Op::sqrt) range.low = std::max<std::int64_t>(range.low, 0);
+        return range;
     }
 
     // Not below its first value, and below its end. Where there is no value, any will do.

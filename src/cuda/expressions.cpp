@@ -345,6 +345,7 @@ std::string Body::operation(NodeId id) const {
     }
     if (std::string of_log = int_of_log(id); !of_log.empty()) return of_log;
     if (std::string of_sqrt = int_of_sqrt(id); !of_sqrt.empty()) return of_sqrt;
+    if (std::string bounded = bounded_int_of_sqrt(id); !bounded.empty()) return bounded;
     if (node.op == Op::real_to_int && integers == CType::narrow)
         return "flexc_to_narrow_int(" + unbracketed(text(node.operands[0])) + ")";
 
@@ -409,14 +410,34 @@ std::string Body::int_of_log(NodeId id) const {
                      real_literal(factor * std::numbers::ln2), access_);
 }
 
-// int(sqrt(x)) without a branch, where x is at hand; or "".
-std::string Body::int_of_sqrt(NodeId id) const {
+// Of int(sqrt(x)), x where it is at hand; or "".
+std::string Body::square_of_int_of_sqrt(NodeId id) const {
     if (layout_->node(id).op != Op::real_to_int || layout_->type(id) != CType::narrow) return "";
     const ir::Node& root = layout_->node(layout_->node(id).operands[0]);
     if (root.op != Op::sqrt) return "";
     const NodeId square = root.operands[0];
     if (is_local(square) && !values_.contains(square)) return "";
-    return formatted("flexc_int_of_sqrt({})", unbracketed(text(square)));
+    return unbracketed(text(square));
+}
+
+// int(sqrt(x)) without a branch, or "".
+std::string Body::int_of_sqrt(NodeId id) const {
+    const std::string square = square_of_int_of_sqrt(id);
+    return square.empty() ? "" : formatted("flexc_int_of_sqrt({})", square);
+}
+
+// min(int(sqrt(x)), most) for a constant, without a branch and a conversion; or "".
+std::string Body::bounded_int_of_sqrt(NodeId id) const {
+    if (layout_->node(id).op != Op::imin || layout_->type(id) != CType::narrow) return "";
+    constexpr std::int64_t kMost = 1 << 20; // of flexc_bounded_int_of_sqrt()
+    for (const std::size_t side : {0U, 1U}) {
+        const ir::Node& most = layout_->node(layout_->node(id).operands[side]);
+        if (most.op != Op::const_int || most.integer < 0 || most.integer > kMost) continue;
+        const std::string square = square_of_int_of_sqrt(layout_->node(id).operands[1 - side]);
+        if (!square.empty())
+            return formatted("flexc_bounded_int_of_sqrt({}, {})", square, most.integer);
+    }
+    return "";
 }
 
 // A float of an integer that is affine in q and kv, or "".

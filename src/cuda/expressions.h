@@ -170,6 +170,8 @@ class Body {
     std::string split_position(ir::NodeId integer) const;
     std::string int_of_log(ir::NodeId real_to_int) const;
     std::string int_of_sqrt(ir::NodeId real_to_int) const;
+    std::string bounded_int_of_sqrt(ir::NodeId imin) const;
+    std::string square_of_int_of_sqrt(ir::NodeId real_to_int) const;
     std::string free_value(ir::NodeId id) const;
     std::string of_request(ir::Op leaf) const;
     std::vector<std::pair<passes::Place, std::string>>

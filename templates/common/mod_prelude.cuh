@@ -92,13 +92,25 @@ __device__ inline float flexc_modulo(float x, float y) {
     return remainder != 0 && (remainder < 0) != (y < 0) ? remainder + y : remainder;
 }
 
-// flexc_to_narrow_int() of sqrtf(x), by the steps that sqrtf() takes for most numbers. The others,
-// which it branches for, have the same whole number as what they are clamped to.
-__device__ inline int flexc_int_of_sqrt(float x) {
-    x = fminf(fmaxf(x, 0x1p-101F), 0x1.fffffep127F); // NaN is the former
+// sqrtf(x) by the steps that it takes for most numbers, among which x is.
+__device__ inline float flexc_usual_sqrt(float x) {
     const float inverse = rsqrt_flushed(x);
     const float about = x * inverse;
-    return __float2int_rz(fmaf(fmaf(-about, about, x), 0.5f * inverse, about));
+    return fmaf(fmaf(-about, about, x), 0.5f * inverse, about);
+}
+// flexc_to_narrow_int() of sqrtf(x). Numbers for which sqrtf() branches have the same whole number
+// as what they are clamped to.
+__device__ inline int flexc_int_of_sqrt(float x) {
+    return __float2int_rz(
+        flexc_usual_sqrt(fminf(fmaxf(x, 0x1p-101F), 0x1.fffffep127F))); // NaN is the former
+}
+// The least of that and most, which is 0 ... 2^20: in the lowest bits of a float from 2 on.
+// Conversions have the unit of special functions, which roots and exponentials are as much as it
+// does.
+__device__ inline int flexc_bounded_int_of_sqrt(float x, int most) {
+    const float end = static_cast<float>(most) + 0.5F;
+    const float root = flexc_usual_sqrt(fminf(fmaxf(x, 0x1p-101F), end * end));
+    return static_cast<int>(__float_as_uint(__fmaf_rz(root, 0x1p-22F, 2.0F)) - 0x40000000u);
 }
 
 __device__ inline float flexc_exp2(float x) { return exp2f(x); }

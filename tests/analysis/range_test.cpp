@@ -236,6 +236,9 @@ TEST_CASE("no proof rests on reals that a caller chooses") {
     }
     CHECK(proven("32", "min(int(log(float(abs(q_idx - kv_idx) + 1))), 31)"));
     CHECK(proven("4", "min(max(int(score), 0), 3)"));
+    // No root is below 0.
+    CHECK(proven("4", "min(int(sqrt(score)), 3)"));
+    CHECK_FALSE(proven("4", "int(sqrt(clamp(score, 0, 9)))"));
 }
 
 TEST_CASE("indices that are proven") {

@@ -42,6 +42,11 @@ Case case_of(const Table& table, DType dtype, int head_dim) {
 
 std::string number(int x) { return std::to_string(x); }
 
+int below(int n) {
+    static std::random_device source;
+    return static_cast<int>(source() % static_cast<unsigned>(n));
+}
+
 void check(const std::vector<Table>& tables) {
     int at = 0;
     for (const Table& table : tables)
@@ -135,6 +140,14 @@ std::vector<Table> kinds_and_buckets() {
          {{"K", 5}}},
         {"buffer t: f32[16] grad\nbuffer ts: f32[B, 500]\nscore_mod = score + t[clamp(int(log("
          "max(abs(ts[b, q_idx] - ts[b, kv_idx]), 1.0)) / 0.4), 0, 15)]"},
+        {"buffer t: f32[" + number(2 + below(60)) +
+             ", H] grad\nbuffer ts: f32[B, 900]\nscore_mod = " +
+             "score + t[min(int(sqrt(abs(ts[b, q_idx] - ts[b, kv_idx]) * 3.7)), " +
+             number(below(60)) + "), h]\nmask_mod = q_idx + 90 >= kv_idx",
+         {},
+         1,
+         false,
+         true},
         {"buffer t: bf16[H, 97] grad\nbuffer d: i32[B, Q_LEN, KV_LEN]\n"
          "score_mod = score + t[h, d[b, q_idx, kv_idx]]"},
         // All elements on one entry.

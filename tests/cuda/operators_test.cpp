@@ -214,7 +214,10 @@ TEST_CASE("the whole number of a square root needs no branch") {
     const test::HostModule module("#include \"common/mod_prelude.cuh\"\n"
                                   "extern \"C\" void both(float x, int* out) {\n"
                                   "    out[0] = flexc_int_of_sqrt(x);\n"
-                                  "    out[1] = flexc_to_narrow_int(sqrtf(x));\n}\n");
+                                  "    out[1] = flexc_to_narrow_int(sqrtf(x));\n}\n"
+                                  "extern \"C\" int bounded(float x, int most) {\n"
+                                  "    return flexc_bounded_int_of_sqrt(x, most);\n}\n");
+    auto* const bounded = module.function<int(float, int)>("bounded");
     auto* const both = module.function<void(float, int*)>("both");
     int wrong = 0;
     const auto check = [&](float x) {
@@ -222,6 +225,9 @@ TEST_CASE("the whole number of a square root needs no branch") {
         both(x, out);
         if (out[0] != out[1] && ++wrong <= 3)
             FAIL_CHECK(formatted("of {}: {} is not {}", x, out[0], out[1]));
+        for (const int most : {0, 1, 63, 1000, 4095, 1 << 20})
+            if (const int found = bounded(x, most); found != std::min(out[1], most) && ++wrong <= 3)
+                FAIL_CHECK(formatted("of {}, at most {}: {}", x, most, found));
     };
     for (const float size : test::hostile_sizes()) {
         check(size);

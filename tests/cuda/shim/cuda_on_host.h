@@ -86,13 +86,16 @@ inline void atomicAdd(float4* p, float4 x) {
     *p = {p->x + x.x, p->y + x.y, p->z + x.z, p->w + x.w};
 }
 inline float __fmul_rn(float x, float y) { return x * y; }
-// Toward zero: the product of two floats is a double.
-inline float __fmul_rz(float x, float y) {
-    const double product = static_cast<double>(x) * y;
-    const float rounded = static_cast<float>(product);
-    return std::isfinite(product) && std::fabs(static_cast<double>(rounded)) > std::fabs(product)
+// Toward zero, of what a double has.
+inline float toward_zero(double x) {
+    const float rounded = static_cast<float>(x);
+    return std::isfinite(x) && std::fabs(static_cast<double>(rounded)) > std::fabs(x)
                ? std::nextafter(rounded, 0.0F)
                : rounded;
+}
+inline float __fmul_rz(float x, float y) { return toward_zero(static_cast<double>(x) * y); }
+inline float __fmaf_rz(float x, float y, float z) {
+    return toward_zero(static_cast<double>(x) * y + z);
 }
 inline void atomicAdd(unsigned long long* p, unsigned long long x) { *p += x; }
 inline void atomicOr(unsigned* p, unsigned x) { __atomic_fetch_or(p, x, __ATOMIC_SEQ_CST); }
@@ -256,6 +259,11 @@ template <typename Int> Int __reduce_max_sync(unsigned mask, Int x) {
 }
 inline void __syncwarp() {
     if (warp_of_thread != nullptr) (void)__any_sync(0xffffffffu, false);
+}
+inline unsigned __dp4a(unsigned x, unsigned y, unsigned sum) {
+    for (int i = 0; i < 32; i += 8)
+        sum += (x >> i & 0xff) * (y >> i & 0xff);
+    return sum;
 }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
