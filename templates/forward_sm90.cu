@@ -73,9 +73,9 @@ struct Consumer {
         return {shared.keys.at(key.stage), 16};
     }
     __device__ void issue_scores(Scores& scores, Operand queries) const {
-        mod::mma_qk<Logits::kStartsWithBias>(scores, queries.low, key_operand().low,
-                                             index_2d_rows.operand(key.stage),
-                                             index_2d_rows.unit());
+        mod::mma_qk<Logits::kStartsWithBias || KeyKinds::kComeBeforeProducts>(
+            scores, queries.low, key_operand().low, index_2d_rows.operand(key.stage),
+            index_2d_rows.unit());
     }
     __device__ unsigned value_address() const { return shared.values.at(value.stage); }
     __device__ Operand value_operand() const {
@@ -92,6 +92,7 @@ struct Consumer {
     __device__ MaskTile compute_scores(Scores& scores, Operand queries, Logits& logits, int next) {
         wait_for_key();
         const MaskTile block = key_block(next);
+        key_kinds.start(scores, shared, key, thread);
         issue_scores(scores, queries);
         look(logits, block);
         if (kPreparesEarly) prepare_logits(logits, block.index * mod::kKeyTile);
@@ -144,6 +145,7 @@ struct Consumer {
                 scores, logits, true, [](float) {}, [](const float(&)[2]) {}, packed_into(p));
         }
         if (task.begin < last) bias.start(scores, logits, shared, thread, last - 1);
+        key_kinds.start_next(scores, shared, key, thread, task.begin < last);
         // Of a range, the tile where the keys end comes first; of a block mask, last.
         if constexpr (!mod::kHasBlockMask) Ends::clear_values(*this, length, last);
         const auto rescale = [&](const float(&shrink)[2]) { multiply_rows(output, shrink); };
@@ -180,6 +182,7 @@ struct Consumer {
             softmax.compute_p<mod::kRescalesAfter>(scores, logits, false, finish, rescale,
                                                    packed_into(p));
             bias.start_next(scores, logits, shared, thread, next, has_more);
+            key_kinds.start_next(scores, shared, key, thread, has_more);
             softmax.rescale_after(rescale);
         }
         wait_for_value();
@@ -199,6 +202,7 @@ struct Consumer {
             bias.start(scores, logits, shared, thread, next);
             wait_for_key();
             const MaskTile block = key_block(next);
+            key_kinds.start(scores, shared, key, thread);
             order.take(mod::PingPong::mma);
             issue_scores(scores, queries);
             order.pass(mod::PingPong::mma);
@@ -238,8 +242,8 @@ struct Consumer {
         const unsigned queries = shared.queries.at(query.stage) + thread.warpgroup * 64 * kRowBytes;
         const SequenceLength length = TaskLengths::load(attention, shared, query.stage, task.b);
         Ends::clear_queries(*this, length, first_row, queries);
-        key_kinds.store_queries(arguments, place, length, attention.scale, warp_row,
-                                shared.queries.at(query.stage), thread);
+        key_kinds.store_queries(arguments, place, length, attention.scale, warp_row, shared,
+                                query.stage, thread);
         Logits logits(attention, arguments, place, length, warp_row, thread.lane,
                       tables.wait(shared));
         Softmax softmax;

@@ -111,8 +111,9 @@ std::string describe_read(const Mod& mod, const std::vector<ShiftedRead>& shifte
     if (by_kinds)
         text += formatted(
             "  read: in a warp-specialized forward once for a query and each of {} kinds of "
-            "keys, and with the products of queries and keys for elements, where "
-            "columns for the kinds are at most a quarter of a head's\n",
+            "keys; for elements with the products of queries and keys, where columns "
+            "for the kinds are at most a quarter of a head's, else from a copy for "
+            "each thread in shared memory, where there is room\n",
             kinds.count);
     if (may_be_staged(mod, read))
         text += formatted(

@@ -204,8 +204,7 @@ const passes::DecomposedMod& Program::decomposed(const KernelConfig& config) con
     if (config.specialized && config.specialized->stages_tables()) return decomposed_with_tables_;
     if (config.specialized && config.specialized->shifted_reads != 0)
         return *(decomposed_with_shifts_.end() - config.specialized->shifted_reads);
-    if (config.specialized && config.specialized->sizes.kind_columns != 0)
-        return decomposed_with_kinds_;
+    if (config.specialized && config.specialized->sizes.adds_kinds()) return decomposed_with_kinds_;
     return config.key_width != 0 && decomposed_by_index_2d_ ? *decomposed_by_index_2d_
                                                             : decomposed_;
 }

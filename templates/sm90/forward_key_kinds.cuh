@@ -10,52 +10,31 @@
 
 #include "common/math.cuh"
 #include "common/select.h"
-#include "sm90/forward_key_blocks.cuh"
-#include "sm90/forward_tasks.cuh"
-#include "sm90/logits.cuh"
+#include "sm90/forward_kind_copies.cuh"
 #include "sm90/pack.cuh"
 #include "sm90/tma.cuh"
 
 namespace sm90 {
 
-struct NoKeyKinds {
-    static constexpr int kProducers = 0; // threads
-    static __device__ void produce(const AttentionArguments&, const mod::Arguments&,
-                                   const Shared&) {}
-    // By consumers, before the first MMAs of a tile of queries, in their stage.
-    __device__ void store_queries(const mod::Arguments&, const HeadPlace&, const SequenceLength&,
-                                  float, int, unsigned, const ConsumerThread&) {}
-    // To products, before their keys' stage is released.
-    __device__ void add_apart(Scores&, unsigned, unsigned, const ConsumerThread&) const {}
-};
-
-class MultipliedKeyKinds : public NoKeyKinds {
+class MultipliedKeyKinds : public KeyKindProducers {
   public:
-    static constexpr int kProducers = 96;
-
     static __device__ void produce(const AttentionArguments& attention,
                                    const mod::Arguments& arguments, const Shared& shared) {
-        const int thread = static_cast<int>(threadIdx.x) - (128 - kProducers);
-        if (thread < 0) return;
-        Position<Keys> key;
-        visit_tasks(attention, arguments, shared, [&](const Task& task, const HeadPlace& place) {
-            KeyBlocks::visit(attention, task, [&](int block) {
-                shared.keys.empty(key.stage).wait(key.parity ^ 1);
+        if (thread() < 0) return;
+        visit_tiles(attention, arguments, shared,
+                    [&](const HeadPlace& place, int stage, int first_key) {
 #pragma unroll 1
-                for (int row = thread; row < mod::kKeyTile; row += kProducers)
-                    store_key(shared.keys.at(key.stage), row,
-                              kind_of(attention, arguments, place, block * mod::kKeyTile + row));
-                publish_shared();
-                shared.keys.full(key.stage).arrive();
-                key.advance();
-            });
-        });
+                        for (int row = thread(); row < mod::kKeyTile; row += kProducers)
+                            store_key(shared.keys.at(stage), row,
+                                      kind_of_key(attention, arguments, place, first_key + row));
+                        publish_shared();
+                    });
     }
 
     __device__ void store_queries(const mod::Arguments& arguments, const HeadPlace& place,
                                   const SequenceLength& length, float scale, int warp_row,
-                                  unsigned queries, const ConsumerThread& thread) {
-        store_rows(arguments, place, length, 1 / scale, warp_row, queries, thread);
+                                  const Shared& shared, int stage, const ConsumerThread& thread) {
+        store_rows(arguments, place, length, 1 / scale, warp_row, shared.queries.at(stage), thread);
         publish_shared();
         synchronize(1 + kConsumers + thread.warpgroup, 128);
     }
@@ -71,7 +50,8 @@ class MultipliedKeyKinds : public NoKeyKinds {
         bool are_small = true;
 #pragma unroll
         for (int i = 0; i < kChunkKinds; ++i) {
-            const float addend = addend_of(arguments, place, of_query, q, kChunkKinds * chunk + i);
+            const float addend =
+                addend_of_kind(arguments, place, of_query, q, kChunkKinds * chunk + i);
             are_small = are_small && fabsf(addend) <= kMostMultiplied;
             addends[i] = multiply_finite(addend, per_product);
         }
@@ -117,12 +97,6 @@ class MultipliedKeyKinds : public NoKeyKinds {
         store_shared_word(place_of_addend(keys, row),
                           kind < 0 ? 0 : 16 * kFirstFloatChunk + 4 * kind);
     }
-    static __device__ int kind_of(const AttentionArguments& attention,
-                                  const mod::Arguments& arguments, const HeadPlace& place,
-                                  int key) {
-        return visit_element(attention, arguments, place, 0, min(key, attention.kv_len - 1),
-                             [](const mod::At& at) { return mod::key_kind(at); });
-    }
 
   private:
     // The sum of two bf16 numbers is off by 2^-18 of an addend, and P by so much times the addend's
@@ -165,18 +139,11 @@ class MultipliedKeyKinds : public NoKeyKinds {
         store_shared(to, static_cast<int>(words[0]), static_cast<int>(words[1]),
                      static_cast<int>(words[2]), static_cast<int>(words[3]));
     }
-    static __device__ float addend_of(const mod::Arguments& arguments, const HeadPlace& place,
-                                      const mod::Row& row, int q, int kind) {
-        if (kind >= mod::kKeyKinds) return 0;
-        const mod::Column column =
-            mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kind);
-        return mod::addend_of_kind(mod::At{arguments, place.launch, place.head, row, column,
-                                           place.b, place.h, place.h_kv, q, kind});
-    }
 
     bool adds_apart_; // in the warp's rows
 };
 
-using KeyKinds = Select<mod::kSizes.kind_columns == 0, NoKeyKinds, MultipliedKeyKinds>;
+using KeyKinds = Select<mod::kSizes.kind_columns != 0, MultipliedKeyKinds,
+                        Select<mod::kSizes.kind_copies != 0, CopiedKeyKinds, NoKeyKinds>>;
 
 } // namespace sm90

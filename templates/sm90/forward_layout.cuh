@@ -31,6 +31,8 @@ constexpr ForwardLayout kLayout = forward_layout(mod::kSizes);
 static_assert(kLayout.header_bytes <= kLayout.index_2d_unit);
 static_assert(kLayout.bytes <= mod::kSharedBytes);
 
+constexpr KindCopiesLayout kKindCopies = kind_copies_layout(mod::kKeyTile, mod::kSizes.kind_copies);
+
 constexpr int kRowBytes = ForwardLayout::kRowBytes; // of a panel
 static_assert(kRowBytes == 2 * kPanelColumns);
 constexpr int kQueryPanel = mod::kQueryTile * kRowBytes, kKeyPanel = mod::kKeyTile * kRowBytes;
@@ -113,6 +115,8 @@ struct Shared {
     unsigned spare;         // a word that is never read
     unsigned key_blocks;    // a word for each stage of keys
     unsigned lengths;       // of requests, one for each stage of queries
+    unsigned kind_places;   // which copies keys take, and those
+    unsigned kind_copies;
 
     __device__ explicit Shared(unsigned memory)
         : queries(at<Queries>(memory, kLayout.queries)), keys(at<Keys>(memory, kLayout.keys)),
@@ -123,7 +127,8 @@ struct Shared {
           key_tasks(at<KeyTasks>(memory, kLayout.key_tasks)),
           index_2d_unit(memory + kLayout.index_2d_unit), tasks(memory + kLayout.tasks),
           spare(memory + kLayout.spare), key_blocks(memory + kLayout.key_blocks),
-          lengths(memory + kLayout.lengths) {}
+          lengths(memory + kLayout.lengths), kind_places(memory + kLayout.kind_places),
+          kind_copies(memory + kLayout.kind_copies) {}
 
     __device__ unsigned task(int stage) const { return tasks + stage * Task::kBytes; }
     // Where a block mask chooses the tiles of keys: which one each stage holds.

@@ -20,6 +20,9 @@ struct ForwardSizes {
     int table_words = 0, table_stages = 0; // of slices of tables, in one of so many copies
     bool copies_keys = false;              // and values: threads do, not TMA
     int kind_columns = 0; // for kinds of keys; 0 where no addend comes with products by kinds
+    int kind_copies = 0;  // kinds of keys whose addends each lane has a copy of; 0 where none has
+
+    FLEXC_SHARED constexpr bool adds_kinds() const { return kind_columns != 0 || kind_copies != 0; }
 };
 
 // A tile of the dense bias. Lanes that read the same columns of eight rows must not meet in a bank.
@@ -71,6 +74,23 @@ FLEXC_SHARED constexpr TabulatedLayout tabulated_layout(int query_tile, int key_
     return {distances, twin, 4 * key_tile, 4 * (twin + distances)};
 }
 
+// Kinds of keys that lanes have copies of. For each tile of keys a byte says which copy a key
+// takes: four lanes share the columns of a row, and a lane's bytes are side by side. For each warp,
+// row of its lanes and kind, and for keys of no kind, a word of each lane.
+struct KindCopiesLayout {
+    static constexpr int kLanes = 4, kRows = 2, kCopyBytes = 128; // of all lanes of a warp
+    static FLEXC_SHARED constexpr int lane_bytes(int key_tile) {
+        return (key_tile / kLanes + 15) / 16 * 16;
+    }
+    int key_bytes, row_bytes, warp_bytes;
+};
+FLEXC_SHARED constexpr KindCopiesLayout kind_copies_layout(int key_tile, int kinds) {
+    if (kinds == 0) return {0, 0, 0};
+    const int row_bytes = (kinds + 1) * KindCopiesLayout::kCopyBytes;
+    return {KindCopiesLayout::kLanes * KindCopiesLayout::lane_bytes(key_tile), row_bytes,
+            KindCopiesLayout::kRows * row_bytes};
+}
+
 // A ring of stages, each with a barrier that says when it is full and one for when it is empty.
 struct RingLayout {
     int stages = 0, bytes = 0; // of one stage
@@ -98,6 +118,9 @@ struct ForwardLayout {
     int index_2d_unit = 0; // what rows of the 2-D key index are multiplied with, for eight keys
     // Within a stage of queries, and of keys, where the columns for kinds of keys are.
     int kind_queries = 0, kind_keys = 0;
+    // Which copies keys take, for each stage of keys and once for a tile that nobody needs; and the
+    // copies of each warp.
+    int kind_places = 0, kind_copies = 0;
     int bytes = 0; // of everything
 
     static FLEXC_SHARED constexpr int panels(int columns) {
@@ -119,9 +142,12 @@ struct ForwardLayout {
 struct ForwardAllocator {
     int memory, barriers;
 
+    FLEXC_SHARED constexpr int take(int bytes) {
+        memory += bytes;
+        return memory - bytes;
+    }
     FLEXC_SHARED constexpr RingLayout ring(int stages, int bytes) {
-        const RingLayout ring = {stages, bytes, memory, barriers};
-        memory += stages * bytes;
+        const RingLayout ring = {stages, bytes, take(stages * bytes), barriers};
         barriers += 2 * 8 * stages;
         return ring;
     }
@@ -162,7 +188,11 @@ FLEXC_SHARED constexpr ForwardLayout forward_layout(const ForwardSizes& sizes) {
     layout.spare = next.barriers;
     layout.key_blocks = layout.spare + 4;
     layout.lengths = (layout.key_blocks + 4 * sizes.stages + 15) / 16 * 16;
-    layout.header_bytes = layout.lengths + sizes.query_stages * ForwardLayout::kLengthBytes;
+    layout.kind_places = layout.lengths + sizes.query_stages * ForwardLayout::kLengthBytes;
+    const KindCopiesLayout copies = kind_copies_layout(sizes.key_tile, sizes.kind_copies);
+    layout.header_bytes = layout.kind_places + (sizes.stages + 1) * copies.key_bytes;
+    constexpr int kWarpRows = 16;
+    layout.kind_copies = next.take(sizes.query_tile / kWarpRows * copies.warp_bytes);
     layout.index_2d_unit = ForwardLayout::kSwizzleBytes - ForwardLayout::kIndex2dUnitBytes;
     layout.bytes =
         next.memory + (sizes.multiplies_index_2d_rows ? ForwardLayout::kIndex2dReach : 0);

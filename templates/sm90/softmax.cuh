@@ -412,9 +412,9 @@ class LateSoftmax : public SoftmaxRows {
     __device__ float maximum_so_far(int r) const { return has_maximum(r) ? maximum[r] : 0; }
 };
 
-// Without a score mod, and for what a 2-D key index or tables of a grid add, later blocks seldom
-// have higher maxima.
-constexpr bool kMaximaSeldomRise = mod::kHasKeyIndex2d || !mod::kHasScoreMod ||
+// Without a score mod, and for what a 2-D key index, tables of a grid or kinds of keys add, later
+// blocks seldom have higher maxima.
+constexpr bool kMaximaSeldomRise = mod::kHasKeyIndex2d || !mod::kHasScoreMod || kForm.is_product ||
                                    (Logits::kStartsWithBias && mod::kTablesAreAligned);
 constexpr bool kLogitsAreExact = Logits::kFactorIsOne && !Logits::kHasOffset;
 using Softmax = Select<Logits::kAreBounded, BoundedSoftmax,

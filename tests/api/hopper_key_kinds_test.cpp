@@ -22,8 +22,8 @@ class RandomCases : public test::RandomChoices {
 
     // The table's dims in any order, some indices outside of it, and what else a program may have.
     Case next(bool learns) {
-        // Some are more than kernels multiply by.
-        const int kinds = 2 + below(below(4) == 0 ? 63 : 15), query_kinds = 1 + below(40);
+        // Half of them are more than kernels multiply by.
+        const int kinds = 2 + below(below(2) == 0 ? 63 : 15), query_kinds = 1 + below(40);
         const bool by_head = below(2) == 0, by_batch = below(3) == 0, shares = below(3) == 0;
         const std::string query = shares ? "k[b, q_idx]" : "g[q_idx]";
         std::vector<std::pair<std::string, std::string>> dims = {
@@ -119,6 +119,22 @@ TEST_CASE("kinds of keys: entries that are infinite or large" * doctest::skip())
                 };
                 test::check_on_hopper(one);
             }
+}
+
+TEST_CASE("kinds of keys: infinite or large entries of copies" * doctest::skip()) {
+    for (const double special : {-std::numeric_limits<double>::infinity(), -1e30, -20000.0, 1e4})
+        for (const int head_dim : {64, 128}) {
+            CAPTURE(special);
+            Case one = of_text("buffer t: f32[5, 32]\nscore_mod = score + t[k[b, q_idx], "
+                               "k[b, kv_idx] * 7 - 3]",
+                               DType::bf16, head_dim);
+            one.scale = 0.125;
+            one.large_scores = true;
+            one.reals["t"] = [=](std::int64_t i) {
+                return i % 7 == 3 || i / 32 == 2 ? special : static_cast<double>(i % 25) / 8;
+            };
+            test::check_on_hopper(one);
+        }
 }
 
 TEST_CASE("kinds of keys: several tables, and one for each query" * doctest::skip()) {

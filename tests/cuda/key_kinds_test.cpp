@@ -1,5 +1,5 @@
 // Kinds of keys in forward_sm90.cu: products of the columns that a warp of the host stores, and
-// what it adds apart, against the score mod of each element.
+// what it adds apart, or reads from the copies of its lanes, against the score mod of each element.
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
@@ -31,7 +31,7 @@ using namespace flexc;
 using Function = bool(const std::uint64_t* words, const ::sm90::KernelArguments*, int head,
                       int warp_row, int first_key, float* scores);
 
-constexpr std::string_view kText = R"(
+constexpr std::string_view kProducts = R"(
 #include "mod.cuh"
 #include "sm90/forward_key_kinds.cuh"
 using namespace sm90;
@@ -57,8 +57,7 @@ extern "C" bool run(const unsigned long long* words, const KernelArguments* atte
     std::memset(memory_of_block, 0xff, sizeof memory_of_block);
     for (int key = 0; key < mod::kKeyTile; ++key)
         MultipliedKeyKinds::store_key(
-            kKeys, key,
-            MultipliedKeyKinds::kind_of(*attention, arguments, place, first_key + key));
+            kKeys, key, kind_of_key(*attention, arguments, place, first_key + key));
     const int tile_row = warp_row % mod::kQueryTile;
     bool are_apart = false;
     run_warp([&](int lane) {
@@ -83,15 +82,53 @@ extern "C" bool run(const unsigned long long* words, const KernelArguments* atte
 }
 )";
 
+// What a warp reads from its copies, nothing of which is rounded.
+constexpr std::string_view kCopies = R"(
+#include "mod.cuh"
+#include "sm90/forward_key_kinds.cuh"
+using namespace sm90;
+extern "C" bool run(const unsigned long long* words, const KernelArguments* attention, int head,
+                    int warp_row, int first_key, float* to) {
+    const mod::Arguments& arguments = *reinterpret_cast<const mod::Arguments*>(words);
+    const HeadPlace place(*attention, arguments, head);
+    const SequenceLength length(*attention, place.b);
+    constexpr unsigned kPlaces = 0, kTiles = 1 << 12;
+    std::memset(memory_of_block, 0xff, sizeof memory_of_block);
+    for (int word = 0; word < kKindCopies.key_bytes / 4; ++word)
+        CopiedKeyKinds::store_places(*attention, arguments, place, first_key, kPlaces, word);
+    const int tile_row = warp_row % mod::kQueryTile;
+    first_of_tables = kTiles + tile_row / 16 * kKindCopies.warp_bytes;
+    end_of_tables = first_of_tables + kKindCopies.warp_bytes;
+    reads_outside_tables = 0;
+    run_warp([&](int lane) {
+        const ConsumerThread thread{tile_row / 64, lane, tile_row / 16 % 4};
+        CopiedKeyKinds::store_rows(arguments, place, length, 1 / attention->scale, warp_row, kTiles,
+                                   thread);
+        Scores scores;
+        CopiedKeyKinds::load(scores, kPlaces, kTiles, thread);
+        for (int i = 0; i < kScores; ++i)
+            to[(lane / 4 + 8 * fragment_row(i)) * mod::kKeyTile + lane % 4 * 2 +
+               fragment_column(i)] = reads_outside_tables == 0 ? scores[i] : 12345.0f;
+    });
+    return true;
+}
+)";
+
 constexpr int kRounds = 2; // for each program
 
 bool is_near(double x, double y, double relative) {
     return x == y || (std::isnan(x) && std::isnan(y)) || std::abs(x - y) <= relative * std::abs(y);
 }
 
-// special: of a quarter of the entries, which takes them apart or not.
-void check(const std::string& text, int kinds, std::mt19937& random, double special = 0,
-           bool takes_apart = false) {
+struct Way {
+    std::string_view text;
+    int head_dim;
+    bool takes_apart = false; // what is added
+};
+
+// special: of a quarter of the entries.
+void check(const Way& way, const std::string& text, int kinds, std::mt19937& random,
+           double special) {
     CAPTURE(text);
     CAPTURE(special);
     const auto below = test::draws_below(random);
@@ -99,7 +136,7 @@ void check(const std::string& text, int kinds, std::mt19937& random, double spec
     REQUIRE_MESSAGE(mod.has_value(), (mod ? std::string() : mod.error().message));
     const passes::DecomposedMod decomposed = passes::decompose_score_with_kinds(*mod);
     REQUIRE(decomposed.parts.kinds.count == kinds);
-    const int head_dim = kinds > 8 || below(2) == 0 ? 128 : 64;
+    const int head_dim = way.head_dim;
     const plan::KernelRequest request{.arch = 90,
                                       .dtype = DType::f16,
                                       .head_dim = head_dim,
@@ -108,9 +145,10 @@ void check(const std::string& text, int kinds, std::mt19937& random, double spec
                                       .key_kinds = kinds};
     const plan::KernelConfig config = plan::candidates(request).front();
     REQUIRE(config.specialized.has_value());
-    REQUIRE(config.specialized->sizes.kind_columns >= kinds);
+    REQUIRE((way.text == kProducts ? config.specialized->sizes.kind_columns >= kinds
+                                   : config.specialized->sizes.kind_copies == kinds));
     const test::HostModule module(
-        std::string(kText),
+        std::string(way.text),
         cuda::emit_mod(decomposed.mod, decomposed.parts, config, {.dtype = DType::f16}));
     bool any_apart = false;
     for (int round = 0; round < kRounds; ++round) {
@@ -157,7 +195,18 @@ void check(const std::string& text, int kinds, std::mt19937& random, double spec
         }
         CHECK(wrong == 0);
     }
-    CHECK(any_apart == takes_apart);
+    CHECK(any_apart == way.takes_apart);
+}
+
+void check_products(const std::string& text, int kinds, std::mt19937& random, double special = 0,
+                    bool takes_apart = false) {
+    const int head_dim = kinds > 8 || random() % 2 == 0 ? 128 : 64;
+    check({kProducts, head_dim, takes_apart}, text, kinds, random, special);
+}
+void check_copies(const std::string& text, int kinds, std::mt19937& random, double special = 0) {
+    // Some have tiles of less than 128 keys.
+    const int head_dim = kinds > 16 && random() % 3 == 0 ? 128 : kinds > 8 ? 64 : 16;
+    check({kCopies, head_dim, true}, text, kinds, random, special);
 }
 
 const std::string kKinds = "buffer g: i32[B, Q_LEN]\nbuffer k: i32[B, KV_LEN]\n";
@@ -168,12 +217,12 @@ struct Member {
     std::string text;
     int kinds;
 };
-Member random_member(std::mt19937& random) {
+Member random_member(std::mt19937& random, int most_kinds) {
     const auto below = test::draws_below(random);
     const auto one_of = [&](std::initializer_list<const char*> texts) {
         return std::string(texts.begin()[below(static_cast<int>(texts.size()))]);
     };
-    const int kinds = 2 + below(15);
+    const int kinds = 2 + below(most_kinds - 1);
     const std::string kind = one_of({"k[b, kv_idx]", "k[b, kv_idx] * 4 - 1", "kv_idx // 3 % 17"});
     std::string text = kKinds + "buffer a: f32[H]\n", score = "score";
     const int tables = 1 + below(2);
@@ -202,15 +251,16 @@ Member random_member(std::mt19937& random) {
 
 TEST_CASE("what kinds of keys add is a product of columns") {
     std::mt19937 random(20261125);
-    check(kKinds + "buffer t: f32[5, 5, H]\nscore_mod = score + t[g[b, q_idx], k[b, kv_idx], h]", 5,
-          random);
-    check(kKinds + "buffer t: f16[16, 5]\nbuffer a: f32[H]\nscore_mod = score + a[h] * "
-                   "t[k[b, kv_idx], g[b, q_idx]] / 3",
-          16, random);
+    check_products(
+        kKinds + "buffer t: f32[5, 5, H]\nscore_mod = score + t[g[b, q_idx], k[b, kv_idx], h]", 5,
+        random);
+    check_products(kKinds + "buffer t: f16[16, 5]\nbuffer a: f32[H]\nscore_mod = score + a[h] * "
+                            "t[k[b, kv_idx], g[b, q_idx]] / 3",
+                   16, random);
     // Some kinds are outside, and a query has a number for each of them.
-    check(kKinds + "buffer t: f32[4, 3]\nbuffer u: f32[Q_LEN, 3]\nscore_mod = score + "
-                   "t[g[b, q_idx], k[b, kv_idx] - 1] - 2 * u[q_idx, k[b, kv_idx] - 1]",
-          3, random);
+    check_products(kKinds + "buffer t: f32[4, 3]\nbuffer u: f32[Q_LEN, 3]\nscore_mod = score + "
+                            "t[g[b, q_idx], k[b, kv_idx] - 1] - 2 * u[q_idx, k[b, kv_idx] - 1]",
+                   3, random);
 }
 
 TEST_CASE("random members of the class of kinds of keys") {
@@ -218,8 +268,10 @@ TEST_CASE("random members of the class of kinds of keys") {
     CAPTURE(seed);
     std::mt19937 random(seed);
     for (int i = 0; i < 4; ++i) {
-        const Member member = random_member(random);
-        check(member.text, member.kinds, random);
+        const Member member = random_member(random, 16);
+        check_products(member.text, member.kinds, random);
+        const Member with_copies = random_member(random, 64);
+        check_copies(with_copies.text, with_copies.kinds, random);
     }
 }
 
@@ -229,11 +281,21 @@ TEST_CASE("addends by kinds that two numbers are not enough for are added apart"
         kKinds + "buffer t: f32[5, 5]\nscore_mod = score + t[g[b, q_idx], k[b, kv_idx]]";
     for (const double special :
          {45.0, -1e30, 1e37, -kInfinity, kInfinity, std::numeric_limits<double>::quiet_NaN()})
-        check(text, 5, random, special, true);
+        check_products(text, 5, random, special, true);
     for (const double special : {44.0, -44.3})
-        check(text, 5, random, special, false);
-    check(kKinds + "buffer t: f16[16, 5]\nscore_mod = score + t[k[b, kv_idx] * 4 - 1, g[b, q_idx]]",
-          16, random, -60000, true);
+        check_products(text, 5, random, special, false);
+    check_products(
+        kKinds + "buffer t: f16[16, 5]\nscore_mod = score + t[k[b, kv_idx] * 4 - 1, g[b, q_idx]]",
+        16, random, -60000, true);
+}
+
+TEST_CASE("of more kinds of keys each lane has copies, whatever is added") {
+    std::mt19937 random(20261127);
+    const std::string text =
+        kKinds + "buffer t: f32[32, 32]\nscore_mod = score + t[g[b, q_idx], k[b, kv_idx]]";
+    for (const double special :
+         {0.0, 45.0, -1e30, -kInfinity, kInfinity, std::numeric_limits<double>::quiet_NaN()})
+        check_copies(text, 32, random, special);
 }
 
 TEST_CASE("programs whose keys enter otherwise have no kinds") {
@@ -251,7 +313,7 @@ TEST_CASE("programs whose keys enter otherwise have no kinds") {
     }
 }
 
-TEST_CASE("kinds of keys take at most a quarter of the columns of queries") {
+TEST_CASE("kinds of keys take at most a quarter of the columns of queries, and more have copies") {
     const auto candidate = [](int kinds, int head_dim) {
         return plan::candidates({.arch = 90,
                                  .dtype = DType::bf16,
@@ -275,4 +337,15 @@ TEST_CASE("kinds of keys take at most a quarter of the columns of queries") {
           std::string::npos);
     CHECK(candidate(32, 128).reason.find("no products by 32 kinds of keys: 64 columns for them are "
                                          "more than a quarter of queries'") != std::string::npos);
+    const auto copies = [&](int kinds, int head_dim) {
+        return candidate(kinds, head_dim).specialized->sizes.kind_copies;
+    };
+    CHECK(copies(8, 64) == 0);
+    CHECK(copies(9, 64) == 9);
+    CHECK(copies(64, 64) == 64);
+    CHECK(copies(16, 128) == 0);
+    CHECK(copies(32, 128) == 32);
+    CHECK(candidate(32, 128).key_tile == 128);
+    CHECK(candidate(32, 128).reason.find("a copy of their addends for each thread") !=
+          std::string::npos);
 }

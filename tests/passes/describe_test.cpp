@@ -45,9 +45,10 @@ TEST_CASE("dependence: kinds that Hopper's kernels multiply by are named, and wh
         test::lowered("buffer t: f32[9, 8, H] grad\nbuffer g: i32[Q_LEN]\nbuffer k: i32[KV_LEN]\n"
                       "score_mod = score + t[g[q_idx], k[kv_idx], h]"));
     CHECK(text.find("  read: in a warp-specialized forward once for a query and each of 8 kinds of "
-                    "keys, and "
-                    "with the products of queries and keys for elements, where columns for the "
-                    "kinds are at most a quarter of a head's\n"
+                    "keys; for "
+                    "elements with the products of queries and keys, where columns for the kinds "
+                    "are at most a quarter of a head's, else from a copy for each thread in shared "
+                    "memory, where there is room\n"
                     "  read: else in a warp-specialized forward from a copy of the head's slice") !=
           std::string::npos);
     CHECK(text.find("in a warp-specialized fused backward by products with ones of its kinds, once "

@@ -115,6 +115,7 @@ std::string emit_sizes(const ::sm90::ForwardSizes& sizes) {
     constant.member("index_2d_rows", sizes.index_2d_rows);
     constant.member("multiplies_index_2d_rows", sizes.multiplies_index_2d_rows);
     constant.member("kind_columns", sizes.kind_columns);
+    constant.member("kind_copies", sizes.kind_copies);
     constant.member("table_words", sizes.table_words);
     constant.member("table_stages", sizes.table_stages);
     constant.member("copies_keys", sizes.copies_keys);

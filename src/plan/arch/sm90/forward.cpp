@@ -131,6 +131,7 @@ std::string why_no_kinds(const KernelRequest& request) {
     const passes::KeyIndex2d& index_2d = request.key_index_2d;
     const passes::TabulatedValues& tabulated = tabulated_of(request, reads);
     const bool adds_rows = reads == Reads::by_index_2d && index_2d.quotients;
+    const bool adds_kinds = reads == Reads::by_kinds, multiplies = why_no_kinds(request).empty();
     return {.query_tile = 64 * shape.consumers,
             .key_tile = shape.key_tile,
             .head_dim = request.head_dim,
@@ -144,7 +145,8 @@ std::string why_no_kinds(const KernelRequest& request) {
             .index_2d_rows = adds_rows ? shape.key_tile / index_2d.width : 0,
             .multiplies_index_2d_rows = multiplies_index_2d_rows(request, shape, reads),
             .copies_keys = reads == Reads::beside_copies,
-            .kind_columns = reads == Reads::by_kinds ? kind_columns(request.key_kinds) : 0};
+            .kind_columns = adds_kinds && multiplies ? kind_columns(request.key_kinds) : 0,
+            .kind_copies = adds_kinds && !multiplies ? request.key_kinds : 0};
 }
 
 // Memory for slices of tables: of one tile of queries, and of the next one too where there is room.
@@ -300,12 +302,14 @@ ForwardSchedule with_ping_pong(const KernelRequest& request, ForwardSchedule sch
 }
 
 // What a reader of plans is told about a program's kinds of keys.
-std::string of_kinds(const KernelRequest& request, Reads reads, int columns) {
+std::string of_kinds(const KernelRequest& request, const ::sm90::ForwardSizes& sizes) {
     const std::string kinds = std::to_string(request.key_kinds) + " kinds of keys";
-    if (reads == Reads::by_kinds)
-        return ", products by " + kinds + " in " + std::to_string(2 * columns) + " more columns";
+    if (sizes.kind_columns != 0)
+        return ", products by " + kinds + " in " + std::to_string(2 * sizes.kind_columns) +
+               " more columns";
     const std::string why = why_no_kinds(request);
-    return why.empty() ? "" : ", no products by " + kinds + ": " + why;
+    return (why.empty() ? "" : ", no products by " + kinds + ": " + why) +
+           (sizes.kind_copies != 0 ? ", a copy of their addends for each thread" : "");
 }
 
 bool computes_much(const KernelRequest& request) {
@@ -344,7 +348,7 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
                                   : 0;
     config.reason = "wgmma, " + std::to_string(schedule.consumers) + " warpgroups of 64 rows, " +
                     (schedule.overlaps ? "products under the softmax" : "products in order");
-    if (request.key_kinds != 0) config.reason += of_kinds(request, reads, sizes.kind_columns);
+    if (request.key_kinds != 0) config.reason += of_kinds(request, sizes);
     if (stages_tables(reads)) {
         config.specialized->table_words = table_words(request, schedule, reads)->of_tables;
         config.reason += ", tables in shared memory";
@@ -372,7 +376,8 @@ KernelConfig configured(const KernelRequest& request, const ForwardSchedule& sch
 bool suits_kinds(const KernelRequest& request, const ForwardSchedule& shape) {
     // Shorter tiles leave three warpgroups no more registers for what is added beside them.
     if (shape.consumers == 3 && shape.key_tile != kForwardShapes.front().key_tile) return false;
-    return request.key_kinds != 0 && why_no_kinds(request).empty() &&
+    constexpr int kShortest = 64; // in which reads from tables take longer
+    return request.key_kinds != 0 && shape.key_tile >= kShortest &&
            suits(request, shape, Reads::by_kinds);
 }
 

@@ -1,0 +1,72 @@
+// Kinds of keys: what a program adds by a key's kind is one number for a query and each kind.
+#pragma once
+
+#include "sm90/forward_key_blocks.cuh"
+#include "sm90/forward_tasks.cuh"
+#include "sm90/logits.cuh"
+
+namespace sm90 {
+
+// -1 for none.
+__device__ inline int kind_of_key(const AttentionArguments& attention,
+                                  const mod::Arguments& arguments, const HeadPlace& place,
+                                  int key) {
+    return visit_element(attention, arguments, place, 0, min(key, attention.kv_len - 1),
+                         [](const mod::At& at) { return mod::key_kind(at); });
+}
+
+// 0 where there is no such kind.
+__device__ inline float addend_of_kind(const mod::Arguments& arguments, const HeadPlace& place,
+                                       const mod::Row& row, int q, int kind) {
+    if (kind >= mod::kKeyKinds) return 0;
+    const mod::Column column =
+        mod::at_column(arguments, place.launch, place.head, place.b, place.h, place.h_kv, kind);
+    return mod::addend_of_kind(mod::At{arguments, place.launch, place.head, row, column, place.b,
+                                       place.h, place.h_kv, q, kind});
+}
+
+struct NoKeyKinds {
+    static constexpr int kProducers = 0; // threads
+    static constexpr bool kComeBeforeProducts = false;
+    static __device__ void produce(const AttentionArguments&, const mod::Arguments&,
+                                   const Shared&) {}
+    // By consumers, before the first MMAs of a tile of queries, in their stage.
+    __device__ void store_queries(const mod::Arguments&, const HeadPlace&, const SequenceLength&,
+                                  float, int, const Shared&, int, const ConsumerThread&) {}
+    // What products of keys that are there are added to.
+    __device__ void start(Scores&, const Shared&, const Position<Keys>&,
+                          const ConsumerThread&) const {}
+    // The same under the exponentials of the keys before.
+    __device__ void start_next(Scores&, const Shared&, const Position<Keys>&, const ConsumerThread&,
+                               bool) const {}
+    // To products, before their keys' stage is released.
+    __device__ void add_apart(Scores&, unsigned, unsigned, const ConsumerThread&) const {}
+};
+
+// Threads beside the producer that store something with each tile of keys.
+struct KeyKindProducers : public NoKeyKinds {
+    static constexpr int kProducers = 96;
+
+  protected:
+    // -1: it has another part.
+    static __device__ int thread() {
+        return max(static_cast<int>(threadIdx.x) - (128 - kProducers), -1);
+    }
+    // store(place, stage, first_key) of each tile of keys.
+    template <typename Store>
+    static __device__ void visit_tiles(const AttentionArguments& attention,
+                                       const mod::Arguments& arguments, const Shared& shared,
+                                       Store store) {
+        Position<Keys> key;
+        visit_tasks(attention, arguments, shared, [&](const Task& task, const HeadPlace& place) {
+            KeyBlocks::visit(attention, task, [&](int block) {
+                shared.keys.empty(key.stage).wait(key.parity ^ 1);
+                store(place, key.stage, block * mod::kKeyTile);
+                shared.keys.full(key.stage).arrive();
+                key.advance();
+            });
+        });
+    }
+};
+
+} // namespace sm90
