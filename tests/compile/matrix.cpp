@@ -222,7 +222,7 @@ std::vector<KernelCase> compile_matrix() {
                 hopper_backward(KernelKind::backward_fused, mod, text, head_dim, head_dim));
             cases.back().backward_kernel = BackwardKernel::specialized;
         }
-    // Pairs of kinds, of as many keys as products take, and of more in the gradient.
+    // Pairs of kinds, of as many keys as products take, and of more.
     const auto kinds = [](int count, std::string_view grad) {
         return formatted("buffer g: i32[B, Q_LEN]\nbuffer k: i32[B, KV_LEN]\nbuffer t: f32[{}, {}, "
                          "H]{}\nscore_mod = score + t[g[b, q_idx], k[b, kv_idx], h]\n",
@@ -230,6 +230,7 @@ std::vector<KernelCase> compile_matrix() {
     };
     for (const int head_dim : {64, 128}) {
         cases.push_back(hopper("kinds", kinds(head_dim / 8, ""), head_dim, head_dim));
+        cases.push_back(hopper("many_kinds", kinds(32, ""), head_dim, head_dim));
         cases.push_back(hopper_backward(KernelKind::backward_fused, "learned_kinds",
                                         kinds(32, " grad"), head_dim, head_dim));
     }
